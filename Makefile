@@ -1,0 +1,43 @@
+# Two commands do everything: `make demo` and `make test`. Each sets up what it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check format slow gpu clean
+
+demo: $(VENV)/.installed
+	$(BIN)/regard demo
+
+test: $(VENV)/.tested check
+	$(BIN)/pytest -q -n 2
+
+check: $(VENV)/.tested
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/pyright
+	$(BIN)/lint-imports --no-logo
+
+format: $(VENV)/.tested
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+slow: $(VENV)/.tested
+	$(BIN)/pytest -q -m slow
+
+gpu:
+	$(PYTHON) -m pytest -q -m gpu
+
+$(VENV)/bin/pip:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(VENV)/bin/pip
+	$(BIN)/pip install --quiet --editable .
+	touch $@
+
+$(VENV)/.tested: $(VENV)/.installed
+	$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/pip install --quiet --group test
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache

@@ -1,0 +1,32 @@
+"""What every test shares.
+
+Nothing of regard is imported at the top: the shape checker hooks imports.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jaxtyping
+import pytest
+from hypothesis import settings
+
+settings.register_profile("regard", deadline=None, derandomize=True, max_examples=30)
+settings.load_profile("regard")
+
+
+@pytest.fixture(autouse=True)
+def same_start(doctest_namespace: dict[str, Any]) -> None:
+    """Every test draws the same numbers, alone or among others; examples have torch."""
+    import torch
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)  # tests run side by side; more threads only fight
+    doctest_namespace["torch"] = torch
+
+
+@pytest.fixture
+def users_view() -> Iterator[None]:
+    """Shape checks off, as for a user: what remains is the error we wrote."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -1,0 +1,30 @@
+"""What can go wrong for a caller.
+
+RegardError
+├── ShapeError    sizes that do not meet
+├── ConfigError   a model or recipe that cannot be built
+├── FormError     a form asked for by name that cannot run here
+└── FileError     a file that is missing, damaged or foreign
+
+A message reads `<argument>: needs <rule>, got <value>; try <way out>`.
+"""
+
+
+class RegardError(ValueError):
+    """A caller's mistake, said in one line."""
+
+
+class ShapeError(RegardError):
+    """Sizes that do not meet."""
+
+
+class ConfigError(RegardError):
+    """A model or recipe that cannot be built as asked."""
+
+
+class FormError(RegardError):
+    """A form asked for by name that cannot run here, with the reason."""
+
+
+class FileError(RegardError):
+    """A file that is missing, damaged or not ours."""

@@ -1,0 +1,1 @@
+"""Whole networks, their configs and presets."""

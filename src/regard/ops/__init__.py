@@ -1,0 +1,53 @@
+"""The math: pure functions, no parameters. Heads are the last leading axis of q, k and v."""
+
+from regard.ops import biases, masks
+from regard.ops.attend import attend, attention_weights
+from regard.ops.biases import ALiBi, Bias, Buckets, Relative, Toeplitz, alibi_slopes
+from regard.ops.masks import Causal, Chunked, Documents, Local, Mask, Padding
+from regard.ops.norms import layer_norm, rms_norm
+from regard.ops.positions import (
+    frequencies,
+    lookup,
+    resize_grid,
+    rotary,
+    sinusoidal,
+    sinusoidal_shift,
+)
+from regard.ops.scores import additive, bilinear, dot, scaled_dot
+from regard.ops.softargmax import gumbel, softargmax, straight_through
+from regard.ops.terms import Terms
+
+__all__ = [
+    "ALiBi",
+    "Bias",
+    "Buckets",
+    "Causal",
+    "Chunked",
+    "Documents",
+    "Local",
+    "Mask",
+    "Padding",
+    "Relative",
+    "Terms",
+    "Toeplitz",
+    "additive",
+    "alibi_slopes",
+    "attend",
+    "attention_weights",
+    "biases",
+    "bilinear",
+    "dot",
+    "frequencies",
+    "gumbel",
+    "layer_norm",
+    "lookup",
+    "masks",
+    "resize_grid",
+    "rms_norm",
+    "rotary",
+    "scaled_dot",
+    "sinusoidal",
+    "sinusoidal_shift",
+    "softargmax",
+    "straight_through",
+]

@@ -1,0 +1,6 @@
+"""Attention: what each query takes from the values, in several forms of one definition."""
+
+from regard.ops.attend.op import attend
+from regard.ops.attend.reference import attention_weights
+
+__all__ = ["attend", "attention_weights"]

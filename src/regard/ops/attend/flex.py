@@ -1,0 +1,76 @@
+"""Attention by torch's flex_attention, compiled on CUDA: structured biases, softcap, no map."""
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.ops.biases import Bias, Relative, Sum
+from regard.ops.biases import Dense as DenseBias
+from regard.ops.door import Answer, Call
+from regard.ops.grid import four_axes
+from regard.ops.masks import Both, Either, Mask
+from regard.ops.masks import Dense as DenseMask
+
+
+def refusal(call: Call) -> str | None:
+    """Why this call cannot go through flex_attention; None when it can."""
+    q, terms = call.q, call.terms
+    if not q.is_cuda:
+        return "flex_attention pays only when compiled, on CUDA"
+    if terms.score is not None:
+        return "flex_attention knows only the dot product"
+    if call.dropout:
+        return "flex_attention has no dropout"
+    if q.dtype == torch.float64:
+        return "flex_attention has no float64"
+    if 0 in (*q.shape, *call.k.shape, *call.v.shape):
+        return "flex_attention needs at least one of everything"
+    if _holds(terms.bias, (DenseBias, Relative)) or _holds(terms.mask, (DenseMask,)):
+        return "a dense mask or bias is not structured"
+    return None
+
+
+def attend(call: Call) -> Answer:
+    """softmax(scores) v and its log-sum-exp, the terms compiled into the kernel."""
+    batch, terms, lone = call.q.shape[:-2], call.terms, call.q.ndim == 3
+    q, k, v = (four_axes(x) for x in (call.q, call.k, call.v))
+
+    def change(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        at = (h if lone else b, h, i + terms.offset, j)  # a lone leading axis is read either way
+        if terms.softcap is not None:
+            score = terms.softcap * torch.tanh(score / terms.softcap)
+        if terms.bias is not None:
+            score = score + terms.bias.at(*at)
+        if terms.mask is not None:
+            score = torch.where(terms.mask.at(*at), score, -torch.inf)
+        return score
+
+    out, aux = _flex()(
+        q, k, v, score_mod=change, scale=terms.scale, enable_gqa=True, return_aux=_aux_request()
+    )
+    out, lse = out.reshape(*batch, *out.shape[-2:]), aux.lse.reshape(*batch, -1)
+    if terms.sinks is None:
+        return out, lse
+    total = terms.with_sinks(lse)
+    return (out * torch.exp(lse - total)[..., None]).to(out.dtype), total
+
+
+@cache
+def _flex() -> Any:
+    from torch.nn.attention.flex_attention import flex_attention  # slow to import, rarely needed
+
+    return torch.compile(flex_attention, dynamic=False)
+
+
+def _aux_request() -> Any:
+    from torch.nn.attention.flex_attention import AuxRequest
+
+    return AuxRequest(lse=True)
+
+
+def _holds(term: Bias | Mask | None, kinds: tuple[type, ...]) -> bool:
+    if isinstance(term, (Both, Either, Sum)):
+        return _holds(term.a, kinds) or _holds(term.b, kinds)
+    return isinstance(term, kinds)

@@ -1,0 +1,155 @@
+"""Attention by torch's fused kernels that also return the log-sum-exp, on the CPU and on CUDA."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.ops.attend.gradient import with_gradient
+from regard.ops.attend.tiled import bands
+from regard.ops.door import Answer, Call
+from regard.ops.grid import four_axes
+from regard.ops.masks import Causal
+from regard.ops.terms import spread
+
+MASK_AT_ONCE = 1 << 25  # numbers of an explicit mask held at a time, 128 MB of float32
+
+
+def refusal(call: Call) -> str | None:
+    """Why this call cannot be fused; None when it can."""
+    q, k, v, terms = call.q, call.k, call.v, call.terms
+    if terms.score is not None:
+        return "fused kernels know only the dot product"
+    if terms.softcap is not None:
+        return "torch's fused kernels have no softcap"
+    if not (q.dtype == k.dtype == v.dtype):
+        return f"q, k, v need one dtype, got {q.dtype}, {k.dtype}, {v.dtype}"
+    if 0 in (*q.shape, *k.shape, *v.shape):
+        return "fused kernels need at least one of everything"
+    if q.is_cuda:
+        return _refusal_on_cuda(call)
+    if q.device.type != "cpu":
+        return f"no fused kernel returns a log-sum-exp on {q.device.type}"
+    if call.dropout:
+        return "the CPU kernel has no dropout"
+    if terms.learned:
+        return "the CPU kernel gives no gradient to a bias"
+    return None
+
+
+def attend(call: Call) -> Answer:
+    """softmax(scores) v and its log-sum-exp, without the map."""
+    batch, value = call.q.shape[:-2], call.v.shape[-1]
+    q, k, v = _same_width(*(four_axes(x) for x in (call.q, call.k, call.v)))
+    out, lse = _attend(call, q, k, v)
+    out, lse = out[..., :value].reshape(*batch, -1, value), lse.reshape(*batch, -1)
+    lse = with_gradient(call, lse)
+    if call.terms.sinks is None:
+        return out, lse
+    total = call.terms.with_sinks(lse)  # sinks only dilute what the others gave
+    return (out * torch.exp(lse - total)[..., None]).to(out.dtype), total
+
+
+def _attend(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Answer:
+    terms, kernel = call.terms, _on_cuda if q.is_cuda else _on_cpu
+    if terms.bias is None and (terms.mask is None or _covers_all(call)):
+        return kernel(call, q, k, v, causal=False)
+    if terms.bias is None and _square_causal(call):
+        return kernel(call, q, k, v, causal=True)
+    # Anything else goes in as an explicit mask, a band of rows and the keys it can see at a time.
+    answers = []
+    for rows in bands(q.shape[-2], call.q.shape[:-2].numel() * k.shape[-2], MASK_AT_ONCE):
+        keys = terms.span(rows, k.shape[-2]) or range(1)
+        added, empty = _added(call, rows, keys)
+        part = slice(keys.start, keys.stop)
+        out, lse = kernel(
+            call,
+            q[:, :, rows.start : rows.stop],
+            k[:, :, part],
+            v[:, :, part],
+            causal=False,
+            added=four_axes(added),
+        )
+        empty = four_axes(empty[..., None])
+        lse = lse.masked_fill(empty[..., 0], -torch.inf)
+        answers.append((out.masked_fill(empty, 0), lse))
+    outs, lses = zip(*answers, strict=True)
+    return torch.cat(outs, -2), torch.cat(lses, -1)
+
+
+def _added(call: Call, rows: range, keys: range) -> tuple[Tensor, Tensor]:
+    """What is added to each score, and which rows see nothing (those are opened, then emptied)."""
+    grid, terms = call.terms.grid(call.q, call.k, rows, keys), call.terms
+    like = torch.float32 if call.q.dtype != torch.float64 else torch.float64
+    added = torch.zeros((len(rows), len(keys)), dtype=like, device=call.q.device)
+    if terms.bias is not None:
+        added = added + terms.bias.tile(grid, call.q[..., rows.start : rows.stop, :], terms.scale)
+    if terms.mask is None:
+        return added.to(call.q.dtype), added.new_zeros(len(rows), dtype=torch.bool)
+    allowed = terms.mask.tile(grid)
+    empty = ~allowed.any(-1)
+    added = added.masked_fill(~(allowed | empty[..., None]), -torch.inf)
+    return added.to(call.q.dtype), empty.expand(*empty.shape[:-1], len(rows))
+
+
+def _on_cpu(
+    call: Call, q: Tensor, k: Tensor, v: Tensor, causal: bool, added: Tensor | None = None
+) -> Answer:
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        q, k, v, 0.0, causal, attn_mask=added, scale=call.terms.scale
+    )
+    # This kernel answers a query with a NaN in it with zeros; show the NaN instead.
+    hurt = q.sum(-1).isnan()
+    return out.masked_fill(hurt[..., None], torch.nan), lse.masked_fill(hurt, torch.nan)
+
+
+def _refusal_on_cuda(call: Call) -> str | None:
+    if call.q.dtype == torch.float64:
+        return "CUDA's fused kernels have no float64"
+    if max(call.q.shape[-1], call.v.shape[-1]) > 256:
+        return "CUDA's fused kernels need feat of at most 256"
+    return None
+
+
+def _on_cuda(
+    call: Call, q: Tensor, k: Tensor, v: Tensor, causal: bool, added: Tensor | None = None
+) -> Answer:
+    scale, half = call.terms.scale, q.dtype in (torch.float16, torch.bfloat16)
+    if added is None and half:
+        out, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(
+            *_to_eights(q, k, v), call.dropout, causal, scale=scale
+        )
+        return out[..., : v.shape[-1]], lse
+    k, v = spread(k, q), spread(v, q)
+    queries, keys = q.shape[-2], k.shape[-2]
+    if added is not None:  # this kernel wants whole rows of 16 bytes
+        added = F.pad(added, (0, -keys % 16))[..., :keys].expand(*q.shape[:2], queries, keys)
+    out, lse, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
+        *_to_eights(q, k, v), added, True, call.dropout, causal, scale=scale
+    )
+    return out[..., : v.shape[-1]], lse[..., :queries]
+
+
+def _square_causal(call: Call) -> bool:
+    return (
+        call.terms.mask == Causal()
+        and call.terms.offset == 0
+        and call.q.shape[-2] == call.k.shape[-2]
+    )
+
+
+def _covers_all(call: Call) -> bool:
+    mask, queries = call.terms.mask, call.q.shape[-2]
+    places = range(call.terms.offset, call.terms.offset + queries)
+    return mask is not None and mask.covers(places, range(call.k.shape[-2]))
+
+
+def _same_width(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Zeros behind the features change no score, and behind the values no output."""
+    feat, value = q.shape[-1], v.shape[-1]
+    wide = max(feat, value)
+    q, k = (F.pad(x, (0, wide - feat)) if wide > feat else x for x in (q, k))
+    return q, k, F.pad(v, (0, wide - value)) if wide > value else v
+
+
+def _to_eights(*xs: Tensor) -> list[Tensor]:
+    return [F.pad(x, (0, -x.shape[-1] % 8)) for x in xs]

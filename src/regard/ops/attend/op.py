@@ -1,0 +1,102 @@
+"""The attention that callers see: one signature, several forms."""
+
+from typing import Literal
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from regard.errors import FormError, ShapeError
+from regard.ops.attend import flex, fused, reference, tiled
+from regard.ops.biases import Bias
+from regard.ops.door import Answer, Call, pass_through
+from regard.ops.masks import Mask
+from regard.ops.terms import Score, make_terms
+
+Form = Literal["auto", "reference", "tiled", "fused", "flex"]
+
+WHOLE_MAP = 1 << 22  # up to this many scores the whole map is cheaper than streaming it
+
+
+def attend(
+    q: Float[Tensor, "*batch query feat"],
+    k: Float[Tensor, "*keys_batch key other"],
+    v: Float[Tensor, "*keys_batch key value"],
+    *,
+    mask: Mask | Bool[Tensor, "... _ _"] | None = None,
+    bias: Bias | Float[Tensor, "... _ _"] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, " head"] | None = None,
+    score: Score | None = None,
+    offset: int = 0,
+    dropout: float = 0.0,
+    form: Form = "auto",
+) -> tuple[Float[Tensor, "*batch query value"], Float[Tensor, "*batch query"]]:
+    """What each query takes from the values, and the log of what it divided by.
+
+    out_i = Σ_j exp(s_ij - lse_i) v_j,   lse_i = log Σ_j exp(s_ij),   s_ij = scale · q_i · k_j + …
+
+    Heads are the last leading axis; q may have a multiple of k's heads (grouped heads). `Terms`
+    says how mask, bias, softcap, sinks, score and offset enter the score. With lse kept, any weight
+    can be had later as exp(s_ij - lse_i). A query that may see no key gets zeros and lse = -inf.
+
+    >>> q, k, v = torch.zeros(1, 2), torch.zeros(4, 2), torch.tensor([[1.0], [2.0], [3.0], [6.0]])
+    >>> attend(q, k, v)
+    (tensor([[3.]]), tensor([1.3863]))
+    """
+    _check_values(q, k, v, dropout)
+    terms = make_terms(
+        q,
+        k,
+        mask=mask,
+        bias=bias,
+        scale=scale,
+        softcap=softcap,
+        sinks=sinks,
+        score=score,
+        offset=offset,
+    )
+    return pass_through(Call(q, k, v, terms, dropout, form), _compute)
+
+
+def _compute(call: Call) -> Answer:
+    match call.form:
+        case "auto":
+            return _pick(call)
+        case "reference":
+            return reference.attend(call)
+        case "tiled":
+            return tiled.attend(call)
+        case "fused" | "flex":
+            form = fused if call.form == "fused" else flex
+            if reason := form.refusal(call):
+                raise FormError(f"form: {call.form} cannot run here, {reason}; try form='auto'")
+            return form.attend(call)
+        case other:
+            raise FormError(
+                f"form: needs auto, reference, tiled, fused or flex, got {other!r}; try auto"
+            )
+
+
+def _pick(call: Call) -> Answer:
+    if fused.refusal(call) is None:
+        return fused.attend(call)
+    scores = call.q.shape[:-1].numel() * call.k.shape[-2]
+    if scores <= WHOLE_MAP:
+        return reference.attend(call)
+    if call.q.is_cuda and flex.refusal(call) is None:
+        return flex.attend(call)
+    return tiled.attend(call)
+
+
+def _check_values(q: Tensor, k: Tensor, v: Tensor, dropout: float) -> None:
+    if v.ndim != k.ndim or v.shape[:-1] != k.shape[:-1]:
+        raise ShapeError(
+            f"v: needs one value for each key, {tuple(k.shape[:-1])}, got {tuple(v.shape[:-1])}"
+        )
+    if not 0 <= dropout < 1:
+        raise ShapeError(f"dropout: needs at least 0 and less than 1, got {dropout}")
+    if not (q.device == k.device == v.device):
+        raise ShapeError(
+            f"q, k, v: need one device, got {q.device}, {k.device}, {v.device}; try .to(q.device)"
+        )

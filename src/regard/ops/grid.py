@@ -1,0 +1,89 @@
+"""Which part of an attention map is meant: the indices that masks and biases are asked at."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regard.errors import ShapeError
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A rectangle of the map: some rows (queries) and some columns (keys) for every batch and head.
+
+    Queries stand at `offset` and after among the keys: 0 when both are the same sequence, the
+    number of cached keys when decoding step by step. Masks and biases see positions, not rows.
+    """
+
+    batch: tuple[int, ...]  # all leading axes of q, heads last
+    rows: range
+    keys: range
+    offset: int
+    device: torch.device
+
+    @property
+    def b(self) -> Tensor:
+        """Index of the sequence: the leading axes, without the heads."""
+        if len(self.batch) < 2:
+            return self._axis(self.batch)
+        return self._axis(self.batch[:-1]).unsqueeze(-3)
+
+    @property
+    def h(self) -> Tensor:
+        """Index of the head: the last leading axis (the only one may be read either way)."""
+        return self._axis(self.batch[-1:])
+
+    @property
+    def i(self) -> Tensor:
+        """Position of each query, as a column."""
+        at = torch.arange(self.rows.start, self.rows.stop, self.rows.step, device=self.device)
+        return (at + self.offset)[:, None]
+
+    @property
+    def j(self) -> Tensor:
+        """Position of each key, as a row."""
+        return torch.arange(self.keys.start, self.keys.stop, self.keys.step, device=self.device)
+
+    @property
+    def places(self) -> range:
+        """The positions of the queries."""
+        rows = self.rows
+        return range(rows.start + self.offset, rows.stop + self.offset, rows.step)
+
+    def _axis(self, sizes: Sequence[int]) -> Tensor:
+        count = torch.Size(sizes).numel()
+        return torch.arange(count, device=self.device).view(*sizes, 1, 1)
+
+
+def cut(x: Tensor, axis: int, part: range) -> Tensor:
+    """The part of x along one axis, as a view.
+
+    >>> cut(torch.arange(5), 0, range(1, 5, 2))
+    tensor([1, 3])
+    """
+    index = [slice(None)] * x.ndim
+    index[axis] = slice(part.start, part.stop, part.step)
+    return x[tuple(index)]
+
+
+def cut_dense(x: Tensor, grid: Grid, name: str) -> Tensor:
+    """The tile of a tensor that is given for the whole map (a size of 1 stands for every index)."""
+    queries, keys = x.shape[-2:]
+    if (queries > 1 and queries < grid.rows.stop) or (keys > 1 and keys < grid.keys.stop):
+        raise ShapeError(
+            f"{name}: needs at least {grid.rows.stop} queries by {grid.keys.stop} keys, "
+            f"got {queries} by {keys}"
+        )
+    x = cut(x, -2, grid.rows) if queries > 1 else x
+    return cut(x, -1, grid.keys) if keys > 1 else x
+
+
+def four_axes(x: Tensor) -> Tensor:
+    """(batch, head, n, d) as kernels want it, a lone leading axis read as heads.
+
+    >>> four_axes(torch.zeros(2, 3, 4, 5, 6)).shape
+    torch.Size([6, 4, 5, 6])
+    """
+    return x.reshape((1,) * (4 - x.ndim) + x.shape) if x.ndim <= 4 else x.flatten(0, -4)

@@ -1,0 +1,56 @@
+"""How well a query and a key go together, before softmax: four ways to score."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def dot(
+    q: Float[Tensor, "*batch query feat"], k: Float[Tensor, "*batch key feat"]
+) -> Float[Tensor, "*batch query key"]:
+    """s_ij = q_i · k_j
+
+    >>> dot(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 0.5]]))
+    tensor([[4.]])
+    """
+    return q @ k.mT
+
+
+def scaled_dot(
+    q: Float[Tensor, "*batch query feat"], k: Float[Tensor, "*batch key feat"]
+) -> Float[Tensor, "*batch query key"]:
+    """s_ij = q_i · k_j / √feat: variance 1 when the features of q and k have variance 1.
+
+    >>> scaled_dot(torch.ones(1, 4), torch.ones(1, 4))
+    tensor([[2.]])
+    """
+    return q @ k.mT / q.shape[-1] ** 0.5
+
+
+def bilinear(
+    q: Float[Tensor, "*batch query feat"],
+    k: Float[Tensor, "*batch key other"],
+    w: Float[Tensor, "feat other"],
+) -> Float[Tensor, "*batch query key"]:
+    """s_ij = q_i W k_jᵀ, the "general" score of Luong et al. 2015; q and k may differ in width.
+
+    >>> bilinear(torch.ones(1, 2), torch.ones(1, 1), torch.tensor([[3.0], [4.0]]))
+    tensor([[7.]])
+    """
+    return q @ w @ k.mT
+
+
+def additive(
+    q: Float[Tensor, "*batch query feat"],
+    k: Float[Tensor, "*batch key other"],
+    w_q: Float[Tensor, "feat hidden"],
+    w_k: Float[Tensor, "other hidden"],
+    v: Float[Tensor, " hidden"],
+) -> Float[Tensor, "*batch query key"]:
+    """s_ij = v · tanh(q_i W_q + k_j W_k), the score of Bahdanau et al. 2015.
+
+    >>> one = torch.ones(1, 1)
+    >>> additive(one, one, one, -one, torch.ones(1))
+    tensor([[0.]])
+    """
+    return torch.tanh((q @ w_q).unsqueeze(-2) + (k @ w_k).unsqueeze(-3)) @ v
