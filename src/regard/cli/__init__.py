@@ -1,6 +1,46 @@
-"""The command line: one file a command."""
+"""The command line: one file a command. Only a command that runs imports torch."""
+
+import io
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from regard.cli.demo import demo
+from regard.cli.version import version
+from regard.errors import RegardError
+
+__all__ = ["app", "main"]
+
+
+class Commands(TyperGroup):
+    """All commands, and what a caller sees when one of them stops."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except RegardError as error:
+            print(f"regard: {error}", file=sys.stderr)  # plain: a path in it is not rich markup
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+
+app = typer.Typer(
+    cls=Commands,
+    help="A workbench for sequence models: every number can be seen, asked about and checked.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,  # our own faults keep Python's traceback, to be reported
+)
+app.command()(demo)
+app.command()(version)
 
 
 def main() -> None:
     """Entry point of `regard`."""
-    raise SystemExit("not yet")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a log file in ASCII is no reason to stop
+    app(prog_name="regard")

@@ -1,0 +1,11 @@
+"""`regard version`: what is installed, for a bug report."""
+
+import platform
+from importlib.metadata import version as installed
+
+
+def version() -> None:
+    """Print the versions of Regard, Python and torch."""
+    print(f"regard {installed('regard')}")
+    print(f"python {platform.python_version()}")
+    print(f"torch {installed('torch')}")  # asked from its metadata: importing it takes seconds

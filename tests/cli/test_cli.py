@@ -1,0 +1,80 @@
+"""The command line, run as a user runs it."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+
+def run(*args: str, **kwargs) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *args], capture_output=True, text=True, **kwargs)
+
+
+def test_help_does_not_import_torch():
+    done = run(
+        "-c",
+        "import sys\nfrom regard.cli import main\nsys.argv = ['regard', '--help']\n"
+        "try: main()\nexcept SystemExit: pass\n"
+        "print('heavy:', [m for m in ('torch', 'numpy', 'regard.ops') if m in sys.modules])",
+    )
+    assert "demo" in done.stdout
+    assert "heavy: []" in done.stdout
+
+
+def test_help_answers_within_a_second():
+    def seconds() -> float:
+        start = time.perf_counter()
+        assert run("-m", "regard", "--help").returncode == 0
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(3)) < 1.0
+
+
+def test_version_names_what_matters_for_a_bug_report():
+    lines = run("-m", "regard", "version").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["regard", "python", "torch"]
+
+
+def test_an_unknown_command_exits_with_2_and_says_so():
+    done = run("-m", "regard", "demmo")
+    assert done.returncode == 2
+    assert "demmo" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def stopping(monkeypatch):
+    """The app with one more command, which stops as asked."""
+    import regard.cli
+    from regard.errors import ShapeError
+
+    kinds = {
+        "ours": ShapeError("dim: needs a multiple of heads=3, got [8]"),
+        "key": KeyboardInterrupt(),
+    }
+    monkeypatch.setattr(
+        regard.cli.app, "registered_commands", list(regard.cli.app.registered_commands)
+    )
+
+    @regard.cli.app.command()
+    def stop(kind: str) -> None:
+        raise kinds.get(kind, ZeroDivisionError("a fault of ours"))
+
+    return lambda kind: CliRunner().invoke(regard.cli.app, ["stop", kind])
+
+
+def test_a_callers_mistake_is_one_line_on_stderr_and_exit_code_2(stopping):
+    done = stopping("ours")
+    assert done.exit_code == 2
+    assert done.stderr == "regard: dim: needs a multiple of heads=3, got [8]\n"
+    assert done.stdout == ""
+
+
+def test_an_interrupt_exits_with_130(stopping):
+    assert stopping("key").exit_code == 130
+
+
+def test_our_own_fault_is_not_dressed_up_as_the_callers(stopping):
+    assert isinstance(stopping("else").exception, ZeroDivisionError)

@@ -1,0 +1,53 @@
+"""The tour: it runs anywhere, and what it shows is what the library returned."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def shown() -> str:
+    env = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "COLUMNS")}
+    done = subprocess.run(
+        [sys.executable, "-m", "regard", "demo"], capture_output=True, text=True, env=env
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_worked_head_is_shown_with_its_exact_scores(shown):
+    for number in ("-53/4", "17/2", "0.9985", "0.6225", "1.1786", "0.1989"):
+        assert number in shown
+
+
+def test_both_limits_of_sharpness_are_shown(shown):
+    lines = [line.split() for line in shown.splitlines()]
+    assert ["0", *["0.2500"] * 4, "1.000"] in lines
+    assert ["∞", "0.0000", "0.5000", "0.5000", "0.0000", "0.500"] in lines
+
+
+def test_piped_output_has_no_colour_codes_and_fits_80_columns(shown):
+    assert "\x1b" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_an_ascii_terminal_does_not_stop_it():
+    env = dict(os.environ, PYTHONIOENCODING="ascii")
+    done = subprocess.run([sys.executable, "-m", "regard", "demo"], capture_output=True, env=env)
+    assert done.returncode == 0
+    assert b"-53/4" in done.stdout
+
+
+def test_the_picture_can_be_kept_and_a_bad_place_for_it_is_said_in_one_line(tmp_path):
+    from typer.testing import CliRunner
+
+    from regard.cli import app
+
+    kept = tmp_path / "tour.svg"
+    assert CliRunner().invoke(app, ["demo", "--svg", str(kept)]).exit_code == 0
+    assert "53/4" in kept.read_text()
+    done = CliRunner().invoke(app, ["demo", "--svg", str(tmp_path / "no" / "tour.svg")])
+    assert done.exit_code == 2
+    assert done.stderr.startswith("regard: svg: needs a file that can be written, got ")
