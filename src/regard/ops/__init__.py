@@ -13,7 +13,7 @@ from regard.ops.positions import (
     sinusoidal,
     sinusoidal_shift,
 )
-from regard.ops.scores import additive, bilinear, dot, scaled_dot
+from regard.ops.scores import additive, bilinear, dot, scaled_dot, score_moments
 from regard.ops.softargmax import gumbel, softargmax, straight_through
 from regard.ops.terms import Terms
 
@@ -46,6 +46,7 @@ __all__ = [
     "rms_norm",
     "rotary",
     "scaled_dot",
+    "score_moments",
     "sinusoidal",
     "sinusoidal_shift",
     "softargmax",

@@ -54,3 +54,19 @@ def additive(
     tensor([[0.]])
     """
     return torch.tanh((q @ w_q).unsqueeze(-2) + (k @ w_k).unsqueeze(-3)) @ v
+
+
+def score_moments(
+    mean: Float[Tensor, "*batch feat"], sigma: float
+) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+    """Mean and variance of q · k when the features of both are drawn around `mean`, independently.
+
+    E[q · k] = μᵀμ,   Var[q · k] = 2σ² μᵀμ + feat σ⁴
+
+    So 1 / √feat brings the variance to 1 only for μ = 0 and σ = 1.
+
+    >>> score_moments(torch.tensor([1.0, 2.0]), 1.0)
+    (tensor(5.), tensor(12.))
+    """
+    square = mean.square().sum(-1)
+    return square, 2 * sigma**2 * square + mean.shape[-1] * sigma**4
