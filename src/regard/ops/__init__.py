@@ -3,8 +3,10 @@
 from regard.ops import biases, masks
 from regard.ops.attend import attend, attention_weights
 from regard.ops.biases import ALiBi, Bias, Buckets, Relative, Toeplitz, alibi_slopes
+from regard.ops.log_mel import frame_sizes, log_mel, mel_filters, mel_frames
 from regard.ops.masks import Causal, Chunked, Documents, Local, Mask, Padding
 from regard.ops.norms import layer_norm, rms_norm
+from regard.ops.patches import cut_patches, join_patches, patch_grid
 from regard.ops.positions import (
     frequencies,
     lookup,
@@ -36,12 +38,19 @@ __all__ = [
     "attention_weights",
     "biases",
     "bilinear",
+    "cut_patches",
     "dot",
+    "frame_sizes",
     "frequencies",
     "gumbel",
+    "join_patches",
     "layer_norm",
+    "log_mel",
     "lookup",
     "masks",
+    "mel_filters",
+    "mel_frames",
+    "patch_grid",
     "resize_grid",
     "rms_norm",
     "rotary",

@@ -32,6 +32,11 @@ class Bias:
         """What may be learned in it."""
         return ()
 
+    @property
+    def asks_query(self) -> bool:
+        """Whether it depends on the query, so that q gets a gradient through it."""
+        return False
+
     def __add__(self, other: "Bias") -> "Bias":
         return Sum(self, other)
 
@@ -159,6 +164,10 @@ class Relative(Bias):
             raise ShapeError(f"table: needs feat={feat} as q has, got {self.table.shape[1]}")
 
     @property
+    def asks_query(self) -> bool:
+        return True
+
+    @property
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.table,)
 
@@ -197,6 +206,10 @@ class Sum(Bias):
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         return self.a.tensors + self.b.tensors
+
+    @property
+    def asks_query(self) -> bool:
+        return self.a.asks_query or self.b.asks_query
 
 
 def _check_heads(name: str, got: int, heads: int) -> None:

@@ -31,7 +31,7 @@ def refusal(call: Call) -> str | None:
         return f"no fused kernel returns a log-sum-exp on {q.device.type}"
     if call.dropout:
         return "the CPU kernel has no dropout"
-    if terms.learned:
+    if terms.learned or _asks_query(call):
         return "the CPU kernel gives no gradient to a bias"
     return None
 
@@ -127,6 +127,11 @@ def _on_cuda(
         *_to_eights(q, k, v), added, True, call.dropout, causal, scale=scale
     )
     return out[..., : v.shape[-1]], lse[..., :queries]
+
+
+def _asks_query(call: Call) -> bool:
+    bias, q = call.terms.bias, call.q
+    return bias is not None and bias.asks_query and q.requires_grad and torch.is_grad_enabled()
 
 
 def _square_causal(call: Call) -> bool:

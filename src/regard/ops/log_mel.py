@@ -1,0 +1,124 @@
+"""From a waveform to what a recogniser reads: log-mel features, frame by frame."""
+
+import math
+from functools import cache
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.errors import ShapeError
+
+WINDOW, HOP = 0.025, 0.010  # seconds, the customary frame of speech
+
+Scale = Literal["htk", "slaney"]
+
+
+def log_mel(
+    wave: Float[Tensor, "*batch sample"],
+    rate: int = 16000,
+    *,
+    mels: int = 80,
+    scale: Scale = "htk",
+    fft: int | None = None,
+    floor: float = 1e-10,
+) -> Float[Tensor, "*batch time mel"]:
+    """How loud each pitch is at each moment, on the scales of the ear.
+
+    x[t, m] = log max(floor, Σ_f filter[m, f] · |FFT(hann ⊙ frame_t)[f]|²)
+
+    frame_t is the samples from t · hop on, 25 ms of them, 10 ms apart, behind it zeros up to `fft`
+    (if not given, the next power of two). There are no frames that are only partly there, so a
+    frame never changes when more samples come: cut the stream anywhere, keep what `mel_frames`
+    leaves over, and the frames are the same.
+
+    >>> log_mel(torch.zeros(560), 16000, mels=2)
+    tensor([[-23.0259, -23.0259],
+            [-23.0259, -23.0259]])
+    """
+    window, hop = frame_sizes(rate)
+    fft = 1 << (window - 1).bit_length() if fft is None else fft
+    if fft < window:
+        raise ShapeError(f"fft: needs at least the {window} samples of a frame, got {fft}")
+    filters = _filters(mels, rate, fft, scale).to(wave)
+    if wave.shape[-1] < window:
+        return wave.new_zeros(*wave.shape[:-1], 0, mels)
+    hann = torch.hann_window(window, dtype=wave.dtype, device=wave.device)
+    power = torch.fft.rfft(wave.unfold(-1, window, hop) * hann, fft).abs() ** 2
+    return (power @ filters.mT).clamp(min=floor).log()
+
+
+def mel_frames(samples: int, rate: int = 16000) -> int:
+    """How many whole frames there are; a stream goes on from sample `mel_frames(n) · hop`.
+
+    frames = 1 + ⌊(samples - window) / hop⌋, or 0
+
+    >>> mel_frames(399), mel_frames(400), mel_frames(560)
+    (0, 1, 2)
+    """
+    window, hop = frame_sizes(rate)
+    return max(0, 1 + (samples - window) // hop)
+
+
+def frame_sizes(rate: int) -> tuple[int, int]:
+    """Samples in a frame and from frame to frame: 25 ms and 10 ms.
+
+    >>> frame_sizes(8000)
+    (200, 80)
+    """
+    if rate < 1000:
+        raise ShapeError(f"rate: needs 1000 or more samples a second, got {rate}; try 16000")
+    return round(WINDOW * rate), round(HOP * rate)
+
+
+def mel_filters(
+    mels: int, rate: int, fft: int, scale: Scale = "htk"
+) -> Float[Tensor, "mel frequency"]:
+    """Triangles that overlap by half, evenly spaced on the mel scale from 0 to rate / 2.
+
+    filter[m, f] = max(0, min((f - c_{m-1}) / (c_m - c_{m-1}), (c_{m+1} - f) / (c_{m+1} - c_m)))
+
+    htk: mel(f) = 2595 log₁₀(1 + f / 700), each peak is 1. slaney: mel is linear up to 1000 Hz and
+    logarithmic above, each area is 1 (what Whisper reads).
+
+    >>> mel_filters(1, rate=800, fft=8, scale="slaney") * 200
+    tensor([[0.0000, 0.5000, 1.0000, 0.5000, 0.0000]], dtype=torch.float64)
+    """
+    if mels < 1:
+        raise ShapeError(f"mels: needs 1 or more, got {mels}")
+    top = torch.tensor(rate / 2, dtype=torch.float64)
+    steps = torch.arange(mels + 2, dtype=torch.float64) / (mels + 1)
+    edges = _to_hertz(steps * _to_mel(top, scale), scale)[:, None]
+    low, centre, high = edges[:-2], edges[1:-1], edges[2:]
+    f = torch.arange(fft // 2 + 1, dtype=torch.float64) * rate / fft
+    filters = torch.minimum((f - low) / (centre - low), (high - f) / (high - centre)).clamp(min=0)
+    empty = int((filters.amax(-1) == 0).sum())
+    if empty:  # such a feature would be the constant log(floor)
+        raise ShapeError(
+            f"mels: needs filters wide enough to hold one of the {fft // 2 + 1} frequencies, got "
+            f"{mels} of which {empty} hold none; try fewer mels or a longer fft"
+        )
+    return filters * 2 / (high - low) if scale == "slaney" else filters
+
+
+@cache
+def _filters(mels: int, rate: int, fft: int, scale: Scale) -> Tensor:
+    return mel_filters(mels, rate, fft, scale)
+
+
+_KNEE, _KNEE_MEL, _STEP = 1000.0, 15.0, math.log(6.4) / 27  # of the slaney scale
+
+
+def _to_mel(f: Tensor, scale: Scale) -> Tensor:
+    if scale == "htk":
+        return 2595 * torch.log10(1 + f / 700)
+    log = _KNEE_MEL + torch.log(f.clamp(min=_KNEE) / _KNEE) / _STEP
+    return torch.where(f < _KNEE, f * _KNEE_MEL / _KNEE, log)
+
+
+def _to_hertz(mel: Tensor, scale: Scale) -> Tensor:
+    if scale == "htk":
+        return 700 * (10 ** (mel / 2595) - 1)
+    log = _KNEE * torch.exp((mel - _KNEE_MEL).clamp(min=0) * _STEP)
+    return torch.where(mel < _KNEE_MEL, mel * _KNEE / _KNEE_MEL, log)

@@ -1,0 +1,114 @@
+"""The recurrence that callers see: a whole sequence, one signature, two forms."""
+
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from regard.errors import FormError, ShapeError
+from regard.ops.recurrence import fused, open
+from regard.ops.recurrence.steps import Step
+from regard.ops.recurrence.weights import State, Weights
+
+RecurForm = Literal["auto", "open", "fused"]
+
+
+class Run(NamedTuple):
+    """What a recurrence gave: h at every time, the state to go on from, and the gates if asked.
+
+    >>> Run(torch.zeros(1, 2), (torch.zeros(2),), None).gates is None
+    True
+    """
+
+    out: Float[Tensor, "*batch time hidden"]
+    state: State
+    gates: Step | None
+
+
+def recur(
+    x: Float[Tensor, "*batch time dim"],
+    weights: Weights,
+    state: State | None = None,
+    *,
+    lengths: Int[Tensor, "*batch"] | None = None,
+    reverse: bool = False,
+    gates: bool = False,
+    form: RecurForm = "auto",
+) -> Run:
+    """A cell walked along a sequence, from left to right or in reverse.
+
+    s_t = step(x_t, s_{t-1}),   s_0 = state, or zeros
+
+    From `lengths` on there is nothing: the state stays as it was, outputs and gates are 0. With
+    gates=True every gate and state comes back as a step whose tensors have a time axis.
+
+    >>> count = RNNWeights(w=torch.tensor([[1.0]]), u=torch.tensor([[1.0]]))
+    >>> recur(torch.tensor([[0.1], [0.0], [0.0]]), count).out.T
+    tensor([[0.0997, 0.0993, 0.0990]])
+    """
+    batch, (time, _) = x.shape[:-2], x.shape[-2:]
+    if state is None:
+        zero = x.new_zeros(*batch, weights.hidden, dtype=weights.u.dtype)
+        state = (zero,) * len(weights.states)
+    _check(x, weights, state, lengths)
+    x, state = x.reshape(-1, *x.shape[-2:]), tuple(s.reshape(-1, weights.hidden) for s in state)
+    lengths = None if lengths is None else lengths.reshape(-1)
+    if reverse:
+        x = _turn(x, lengths)
+    trace = None
+    if _choose(form, x, weights, gates) == "fused":
+        out, state = fused.recur(x, weights, state, lengths)
+    else:
+        out, state, trace = open.recur(x, weights, state, lengths)
+    if reverse:
+        out = _turn(out, lengths)
+        trace = trace and type(trace)(*(_turn(values, lengths) for values in trace))
+    state = tuple(s.reshape(*batch, -1) for s in state)
+    if gates and trace is not None:
+        trace = type(trace)(*(values.reshape(*batch, time, -1) for values in trace))
+    return Run(out.reshape(*batch, time, -1), state, trace if gates else None)
+
+
+def _choose(form: RecurForm, x: Tensor, weights: Weights, gates: bool) -> str:
+    if form not in ("auto", "open", "fused"):
+        raise FormError(f"form: needs auto, open or fused, got {form!r}; try auto")
+    if form == "open":
+        return form
+    reason = fused.refusal(x, weights, gates)
+    if form == "auto":
+        # For a single step, handing torch its own order of gates costs more than it saves.
+        return "open" if reason or x.shape[1] == 1 else "fused"
+    if reason:
+        raise FormError(f"form: fused cannot run here, {reason}; try form='open'")
+    return form
+
+
+def _turn(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """Each sequence back to front, its padding left where it is."""
+    if lengths is None:
+        return x.flip(1)
+    t = torch.arange(x.shape[1], device=x.device)
+    mirrored = torch.where(t < lengths[:, None], lengths[:, None] - 1 - t, t)
+    return x.gather(1, mirrored[..., None].expand_as(x))
+
+
+def _check(x: Tensor, weights: Weights, state: State, lengths: Tensor | None) -> None:
+    batch, (time, dim) = tuple(x.shape[:-2]), x.shape[-2:]
+    if dim != weights.dim:
+        raise ShapeError(f"x: needs dim={weights.dim} as W has columns, got {dim}")
+    if time == 0:
+        raise ShapeError("x: needs at least one time step, got 0")
+    if len(state) != len(weights.states):
+        raise ShapeError(f"state: needs ({', '.join(weights.states)}), got {len(state)} tensors")
+    for name, s in zip(weights.states, state, strict=True):
+        if s.shape != (*batch, weights.hidden):
+            raise ShapeError(f"{name}: needs {(*batch, weights.hidden)}, got {tuple(s.shape)}")
+    if lengths is None:
+        return
+    if lengths.shape != batch:
+        raise ShapeError(f"lengths: needs one a sequence, {batch}, got {tuple(lengths.shape)}")
+    if lengths.numel() and not (0 <= lengths.min() and lengths.max() <= time):
+        raise ShapeError(
+            f"lengths: needs 0 to time={time}, got {int(lengths.min())} to {int(lengths.max())}"
+        )

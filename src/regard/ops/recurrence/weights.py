@@ -1,0 +1,177 @@
+"""What a recurrent cell has learned, and how others write the same numbers."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.errors import ShapeError
+
+State = tuple[Tensor, ...]  # (h,), or (h, c) for an LSTM
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """The matrices of one cell in column notation, one block of `hidden` rows a gate.
+
+    W x + b_W,   U h + b_U
+
+    `gates` names the blocks from top to bottom, `states` the tensors that are carried on.
+    """
+
+    w: Float[Tensor, "rows dim"]
+    u: Float[Tensor, "rows hidden"]
+    w_bias: Float[Tensor, " rows"] | None = None
+    u_bias: Float[Tensor, " rows"] | None = None
+
+    gates: ClassVar[tuple[str, ...]] = ()
+    states: ClassVar[tuple[str, ...]] = ("h",)
+    order_in_torch: ClassVar[tuple[int, ...]] = ()  # torch's k-th block is our block order[k]
+    sign_in_torch: ClassVar[tuple[int, ...]] = ()  # of our blocks
+
+    def __post_init__(self) -> None:
+        rows, blocks = self.u.shape[0], len(self.gates)
+        if rows != blocks * self.hidden:
+            raise ShapeError(
+                f"u: needs {blocks} blocks ({', '.join(self.gates)}) of hidden={self.hidden} rows, "
+                f"got {rows} rows"
+            )
+        for name in ("w", "w_bias", "u_bias"):
+            x = getattr(self, name)
+            if x is not None and x.shape[0] != rows:
+                raise ShapeError(f"{name}: needs {rows} rows as u has, got {x.shape[0]}")
+
+    @property
+    def dim(self) -> int:
+        return self.w.shape[1]
+
+    @property
+    def hidden(self) -> int:
+        return self.u.shape[1]
+
+    def gate(self, name: str) -> tuple[Float[Tensor, "hidden dim"], Float[Tensor, "hidden hidden"]]:
+        """W and U of one gate.
+
+        >>> GRUWeights(torch.tensor([[0.5], [-0.5], [1.0]]), torch.ones(3, 1)).gate("r")
+        (tensor([[-0.5000]]), tensor([[1.]]))
+        """
+        if name not in self.gates:
+            raise ShapeError(f"name: needs one of {', '.join(self.gates)}, got {name!r}")
+        start = self.gates.index(name) * self.hidden
+        return self.w[start : start + self.hidden], self.u[start : start + self.hidden]
+
+    @classmethod
+    def from_rows(
+        cls,
+        w: Float[Tensor, "dim rows"],
+        u: Float[Tensor, "hidden rows"],
+        w_bias: Float[Tensor, " rows"] | None = None,
+        u_bias: Float[Tensor, " rows"] | None = None,
+    ) -> Self:
+        """From row notation, x W + h U: the same gates, side by side instead of stacked.
+
+        >>> RNNWeights.from_rows(torch.tensor([[1.0, 2.0]]), torch.eye(2)).w
+        tensor([[1.],
+                [2.]])
+        """
+        return cls(w.mT, u.mT, w_bias, u_bias)
+
+    def to_rows(self) -> tuple[Float[Tensor, "dim rows"], Float[Tensor, "hidden rows"]]:
+        """W and U in row notation, x W + h U; the biases are the same.
+
+        >>> RNNWeights(torch.tensor([[1.0], [2.0]]), torch.eye(2)).to_rows()[0]
+        tensor([[1., 2.]])
+        """
+        return self.w.mT, self.u.mT
+
+    @classmethod
+    def from_torch(
+        cls,
+        w_ih: Float[Tensor, "rows dim"],
+        w_hh: Float[Tensor, "rows hidden"],
+        b_ih: Float[Tensor, " rows"] | None = None,
+        b_hh: Float[Tensor, " rows"] | None = None,
+    ) -> Self:
+        """From the tensors of torch.nn.RNN, GRU or LSTM, whose blocks stand in another order.
+
+        torch's GRU keeps the old state with z where K50 takes the new one; as σ(-a) = 1 - σ(a),
+        its W_z, U_z and their biases change sign.
+
+        >>> w = torch.tensor([[1.0], [2.0], [3.0]])  # torch stacks r, z, candidate
+        >>> GRUWeights.from_torch(w, w).w.T
+        tensor([[-2.,  1.,  3.]])
+        """
+        back = tuple(cls.order_in_torch.index(i) for i in range(len(cls.gates)))
+        signs = cls.sign_in_torch
+        given = (w_ih, w_hh, b_ih, b_hh)
+        return cls(*(None if x is None else _signed(_move(x, back), signs) for x in given))
+
+    def to_torch(self) -> tuple[Tensor, ...]:
+        """The tensors of torch's cell: w_ih, w_hh and, if there are any, b_ih and b_hh.
+
+        >>> w = torch.tensor([[1.0], [2.0], [3.0]])  # z, r, candidate
+        >>> GRUWeights(w, w).to_torch()[0].T
+        tensor([[ 2., -1.,  3.]])
+        """
+        biases = (self.w_bias, self.u_bias)
+        if biases == (None, None):
+            ours = (self.w, self.u)
+        else:
+            none = torch.zeros_like(self.u[:, 0])
+            ours = (self.w, self.u, *(none if b is None else b for b in biases))
+        return tuple(_move(_signed(x, self.sign_in_torch), self.order_in_torch) for x in ours)
+
+
+@dataclass(frozen=True, eq=False)
+class RNNWeights(Weights):
+    """One block: the new state.
+
+    >>> RNNWeights(torch.ones(2, 3), torch.eye(2)).hidden
+    2
+    """
+
+    gates: ClassVar[tuple[str, ...]] = ("h",)
+    order_in_torch: ClassVar[tuple[int, ...]] = (0,)
+    sign_in_torch: ClassVar[tuple[int, ...]] = (1,)
+
+
+@dataclass(frozen=True, eq=False)
+class GRUWeights(Weights):
+    """Three blocks: update z, reset r, candidate ĥ.
+
+    >>> GRUWeights(torch.ones(6, 3), torch.ones(6, 2)).hidden
+    2
+    """
+
+    gates: ClassVar[tuple[str, ...]] = ("z", "r", "candidate")
+    order_in_torch: ClassVar[tuple[int, ...]] = (1, 0, 2)
+    sign_in_torch: ClassVar[tuple[int, ...]] = (-1, 1, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class LSTMWeights(Weights):
+    """Four blocks: input i, forget f, output o, candidate c̃; it carries h and c.
+
+    >>> LSTMWeights(torch.ones(8, 3), torch.ones(8, 2)).states
+    ('h', 'c')
+    """
+
+    gates: ClassVar[tuple[str, ...]] = ("i", "f", "o", "candidate")
+    states: ClassVar[tuple[str, ...]] = ("h", "c")
+    order_in_torch: ClassVar[tuple[int, ...]] = (0, 1, 3, 2)
+    sign_in_torch: ClassVar[tuple[int, ...]] = (1, 1, 1, 1)
+
+
+def _move(x: Tensor, order: tuple[int, ...]) -> Tensor:
+    if order == tuple(range(len(order))):
+        return x
+    blocks = x.chunk(len(order))
+    return torch.cat([blocks[i] for i in order])
+
+
+def _signed(x: Tensor, signs: tuple[int, ...]) -> Tensor:
+    if min(signs) > 0:
+        return x
+    return torch.cat([b if s > 0 else -b for b, s in zip(x.chunk(len(signs)), signs, strict=True)])
