@@ -1,0 +1,138 @@
+"""The convolutional baseline: a residual network for small pictures, its size made to measure."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.errors import ConfigError, ShapeError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNetConfig:
+    """Sizes of a residual network; `width` is the last stage's, each stage before has half of it.
+
+    >>> ResNetConfig(classes=10, width=64).widths
+    (16, 32, 64)
+    """
+
+    classes: int
+    channels: int = 1
+    width: int = 64
+    stages: int = 3
+    blocks: int = 2  # in each stage
+
+    def __post_init__(self) -> None:
+        for name in ("classes", "channels", "stages", "blocks"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}: needs 1 or more, got {getattr(self, name)}")
+        if self.width < 1 << self.stages - 1:
+            raise ConfigError(
+                f"width: needs at least {1 << self.stages - 1} to be halved {self.stages - 1} "
+                f"times, got {self.width}"
+            )
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Channels of each stage."""
+        return tuple(self.width >> self.stages - 1 - stage for stage in range(self.stages))
+
+
+class ResNet(nn.Module):
+    """Local filters shared over the whole picture, in blocks that are skipped by a sum.
+
+    y = relu(x + bn(conv(relu(bn(conv(x))))))
+
+    The first filter is 3 by 3 and keeps the size, as small pictures need; each later stage halves
+    it. The mean over all places goes to one linear layer, so any size can come in.
+
+    >>> ResNet(ResNetConfig(classes=10))(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(self, config: ResNetConfig):
+        super().__init__()
+        self.config, widths = config, config.widths
+        self.stem = _convolution(config.channels, widths[0])
+        self.blocks = nn.Sequential()
+        for stage, width in enumerate(widths):
+            for block in range(config.blocks):
+                first = block == 0 and stage > 0
+                self.blocks.append(
+                    ResidualBlock(widths[stage - first], width, stride=2 if first else 1)
+                )
+        self.head = nn.Linear(widths[-1], config.classes)
+
+    def forward(
+        self, images: Float[Tensor, "batch channel height width"]
+    ) -> Float[Tensor, "batch classes"]:
+        return self.head(self.features(images))
+
+    def features(
+        self, images: Float[Tensor, "batch channel height width"]
+    ) -> Float[Tensor, "batch dim"]:
+        """What the head reads: each channel's mean over the picture."""
+        if images.ndim != 4 or images.shape[1] != self.config.channels or 0 in images.shape[2:]:
+            raise ShapeError(
+                f"images: needs (batch, {self.config.channels}, height, width), "
+                f"got {tuple(images.shape)}"
+            )
+        return self.blocks(self.stem(images).relu()).mean((-2, -1))
+
+
+class ResidualBlock(nn.Module):
+    """Two convolutions and a way around them; where the size changes, the way is a 1 by 1 filter.
+
+    >>> ResidualBlock(8, 16, stride=2)(torch.zeros(1, 8, 7, 7)).shape
+    torch.Size([1, 16, 4, 4])
+    """
+
+    def __init__(self, inputs: int, width: int, stride: int = 1):
+        super().__init__()
+        self.first = _convolution(inputs, width, stride=stride)
+        self.second = _convolution(width, width)
+        same = inputs == width and stride == 1
+        self.around = nn.Identity() if same else _convolution(inputs, width, 1, stride)
+
+    def forward(self, x: Float[Tensor, "batch inputs h w"]) -> Float[Tensor, "batch width hh ww"]:
+        return (self.around(x) + self.second(self.first(x).relu())).relu()
+
+
+def resnet_of_size(parameters: int, base: ResNetConfig) -> ResNetConfig:
+    """The config whose width brings the network closest to a wanted number of parameters.
+
+    >>> config = resnet_of_size(200_000, ResNetConfig(classes=10))
+    >>> config.width, sum(p.numel() for p in ResNet(config).parameters())
+    (69, 201456)
+    """
+    least = 1 << base.stages - 1
+    if parameters < _count(replace(base, width=least)):
+        raise ConfigError(
+            f"parameters: needs at least {_count(replace(base, width=least))} for {base.stages} "
+            f"stages of {base.blocks} blocks, got {parameters}; try fewer stages or blocks"
+        )
+    below, above = least, least + 1
+    while _count(replace(base, width=above)) < parameters:
+        below, above = above, 2 * above
+    while above - below > 1:
+        middle = (below + above) // 2
+        if _count(replace(base, width=middle)) < parameters:
+            below = middle
+        else:
+            above = middle
+    configs = (replace(base, width=below), replace(base, width=above))
+    return min(configs, key=lambda config: abs(_count(config) - parameters))
+
+
+def _count(config: ResNetConfig) -> int:
+    with torch.device("meta"):  # sizes only, no numbers
+        return sum(p.numel() for p in ResNet(config).parameters())
+
+
+def _convolution(inputs: int, width: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:
+    # the norm's shift makes a bias of the convolution idle
+    return nn.Sequential(
+        nn.Conv2d(inputs, width, kernel, stride, padding=kernel // 2, bias=False),
+        nn.BatchNorm2d(width),
+    )

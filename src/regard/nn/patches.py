@@ -1,0 +1,91 @@
+"""From pictures to tokens: the patch embedding, and the token that stands for the whole."""
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.errors import ShapeError
+from regard.ops.patches import patch_grid
+
+
+class PatchEmbedding(nn.Module):
+    """Each patch of a picture becomes a token: a convolution whose kernel and stride are the patch.
+
+    token_n = W · flatten(patch_n) + b
+
+    The same as to cut, flatten and apply one linear layer; `to_linear` and `from_linear` move the
+    weights from one reading to the other.
+
+    >>> PatchEmbedding(channels=3, dim=768, patch=16)(torch.zeros(1, 3, 224, 224)).shape
+    torch.Size([1, 196, 768])
+    """
+
+    def __init__(self, channels: int, dim: int, patch: int):
+        super().__init__()
+        self.patch = patch
+        self.project = nn.Conv2d(channels, dim, kernel_size=patch, stride=patch)
+
+    def forward(
+        self, images: Float[Tensor, "batch channel height width"]
+    ) -> Float[Tensor, "batch time dim"]:
+        channels = self.project.in_channels
+        if images.ndim != 4 or images.shape[1] != channels:
+            raise ShapeError(
+                f"images: needs (batch, {channels}, height, width), got {tuple(images.shape)}"
+            )
+        patch_grid(images.shape[-2], images.shape[-1], self.patch)  # convolution would drop edges
+        return rearrange(self.project(images), "batch dim h w -> batch (h w) dim")
+
+    def to_linear(self) -> nn.Linear:
+        """The same layer for patches that are already cut and flattened (`ops.cut_patches`)."""
+        weight = self.project.weight
+        linear = nn.Linear(weight[0].numel(), len(weight)).to(weight)
+        with torch.no_grad():
+            linear.weight.copy_(weight.flatten(1))
+            linear.bias.copy_(_bias(self.project))
+        return linear
+
+    @classmethod
+    def from_linear(cls, linear: nn.Linear, channels: int) -> "PatchEmbedding":
+        """The convolution that does what `linear` does to flattened square patches.
+
+        >>> PatchEmbedding.from_linear(torch.nn.Linear(12, 8), channels=3).patch
+        2
+        """
+        pixels = linear.in_features / channels
+        patch = round(pixels**0.5)
+        if patch * patch != pixels:
+            raise ShapeError(
+                f"linear: needs channels · patch² inputs, got {linear.in_features} for "
+                f"channels={channels}"
+            )
+        embedding = cls(channels, linear.out_features, patch).to(linear.weight)
+        with torch.no_grad():
+            embedding.project.weight.copy_(linear.weight.view_as(embedding.project.weight))
+            bias = linear.bias if linear.bias is not None else torch.zeros(())
+            _bias(embedding.project).copy_(bias)
+        return embedding
+
+
+class ClassToken(nn.Module):
+    """A learned token put before all others; what the encoder makes of it stands for the whole.
+
+    [x_1 … x_N] → [cls; x_1 … x_N]
+
+    >>> ClassToken(8)(torch.zeros(2, 196, 8)).shape
+    torch.Size([2, 197, 8])
+    """
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.token = nn.Parameter(torch.empty(dim))
+        nn.init.trunc_normal_(self.token, std=0.02)
+
+    def forward(self, x: Float[Tensor, "batch time dim"]) -> Float[Tensor, "batch more dim"]:
+        return torch.cat([self.token.to(x.dtype).expand(len(x), 1, -1), x], 1)
+
+
+def _bias(layer: nn.Conv2d) -> Tensor:
+    assert layer.bias is not None
+    return layer.bias

@@ -1,0 +1,116 @@
+"""Fewer, wider frames for the encoder: convolutions along time, and one scale for all features."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from regard.errors import ShapeError
+
+KERNEL = 3
+
+
+class Subsample(nn.Module):
+    """Convolutions of kernel 3 along time, each followed by GELU; their strides shorten the row.
+
+    y_t = gelu(b + Σ_{s=0,1,2} W_s x_{stride · t + s - left}),   left = 2 if causal, else 1
+
+    With `causal` all missing frames are on the left: output t needs no frame after factor · t, so
+    a stream gives what the whole recording gives. `lengths` says where each sequence ends; what
+    lies behind counts as zero.
+
+    >>> Subsample(80, 16)(torch.zeros(1, 9, 80)).shape
+    torch.Size([1, 3, 16])
+    """
+
+    def __init__(
+        self, inputs: int, dim: int, *, strides: Sequence[int] = (2, 2), causal: bool = True
+    ):
+        super().__init__()
+        if not strides or min(strides) < 1:
+            raise ShapeError(f"strides: needs one or more, each 1 or more, got {tuple(strides)}")
+        self.strides, self.left = tuple(strides), KERNEL - 1 if causal else KERNEL // 2
+        widths = (inputs, *(dim for _ in strides[1:]))
+        self.convolutions = nn.ModuleList(
+            nn.Conv1d(wide, dim, KERNEL, stride)
+            for wide, stride in zip(widths, strides, strict=True)
+        )
+
+    @property
+    def factor(self) -> int:
+        """How many frames become one: the product of the strides."""
+        return torch.Size(self.strides).numel()
+
+    def forward(
+        self, x: Float[Tensor, "batch time inputs"], lengths: Int[Tensor, " batch"] | None = None
+    ) -> Float[Tensor, "batch shorter dim"]:
+        if not x.shape[1]:
+            raise ShapeError("x: needs 1 frame or more, got 0; try a longer recording")
+        x = rearrange(x, "batch time inputs -> batch inputs time")
+        for convolution, stride in zip(self.convolutions, self.strides, strict=True):
+            if lengths is not None:
+                x = x.masked_fill(~real_frames(lengths, x.shape[-1])[:, None], 0)
+                lengths = _shorter(lengths, stride)
+            x = F.gelu(convolution(F.pad(x, (self.left, KERNEL - 1 - self.left))))
+        return rearrange(x, "batch dim shorter -> batch shorter dim")
+
+    def out_lengths(self, lengths: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
+        """How many outputs there are for so many frames: ⌈length / stride⌉, stride by stride.
+
+        >>> Subsample(80, 16).out_lengths(torch.tensor([0, 1, 4, 5]))
+        tensor([0, 1, 1, 2])
+        """
+        for stride in self.strides:
+            lengths = _shorter(lengths, stride)
+        return lengths
+
+
+class Standardise(nn.Module):
+    """Features at one scale: mean and spread are measured once, on training data, and kept.
+
+    y = (x - mean) / spread, feature by feature
+
+    A mean over the whole recording would need its future; this one works on a stream.
+
+    >>> standardise = Standardise(1)
+    >>> standardise.fit(torch.tensor([[[1.0], [3.0], [99.0]]]), torch.tensor([2]))
+    >>> standardise(torch.tensor([[[1.0], [2.0], [3.0]]])).flatten()
+    tensor([-1.,  0.,  1.])
+    """
+
+    mean: Tensor
+    spread: Tensor
+
+    def __init__(self, inputs: int):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(inputs))
+        self.register_buffer("spread", torch.ones(inputs))
+
+    def fit(self, x: Float[Tensor, "batch time inputs"], lengths: Int[Tensor, " batch"]) -> None:
+        """Measure mean and spread over all real frames."""
+        real = x[real_frames(lengths, x.shape[1])]
+        if not len(real):
+            raise ShapeError(f"lengths: needs 1 frame or more in all, got {lengths.tolist()}")
+        spread = real.std(0, correction=0)
+        self.mean.copy_(real.mean(0))
+        self.spread.copy_(torch.where(spread > 0, spread, 1))  # a constant feature stays finite
+
+    def forward(self, x: Float[Tensor, "batch time inputs"]) -> Float[Tensor, "batch time inputs"]:
+        return (x - self.mean) / self.spread
+
+
+def real_frames(lengths: Int[Tensor, " batch"], time: int) -> Bool[Tensor, "batch time"]:
+    """Which frames are real and not padding: t < length.
+
+    >>> real_frames(torch.tensor([1, 2]), 3).int()
+    tensor([[1, 0, 0],
+            [1, 1, 0]], dtype=torch.int32)
+    """
+    return torch.arange(time, device=lengths.device) < lengths[:, None]
+
+
+def _shorter(lengths: Tensor, stride: int) -> Tensor:
+    return (lengths + stride - 1) // stride

@@ -1,0 +1,68 @@
+"""Subsampling by convolution: causal, blind to padding, and the stem of Whisper."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from regard.errors import ShapeError
+from regard.nn import Standardise, Subsample
+
+few = st.integers(1, 3)
+strides = st.lists(few, min_size=1, max_size=3)
+
+
+def test_lengths_by_hand():
+    layer = Subsample(1, 1)
+    assert layer.factor == 4
+    assert layer.out_lengths(torch.tensor([1, 4, 5, 8, 9, 100])).tolist() == [1, 1, 2, 2, 3, 25]
+
+
+@given(strides=strides, time=st.integers(1, 20), causal=st.booleans())
+def test_as_many_outputs_as_out_lengths_says(strides, time, causal):
+    layer = Subsample(2, 3, strides=strides, causal=causal)
+    assert layer(torch.randn(1, time, 2)).shape[1] == layer.out_lengths(torch.tensor(time))
+
+
+@given(strides=strides, time=st.integers(1, 20), data=st.data())
+def test_output_t_needs_no_frame_after_factor_times_t(strides, time, data):
+    layer = Subsample(2, 3, strides=strides)
+    x = torch.randn(1, time, 2)
+    now = data.draw(st.integers(0, int(layer.out_lengths(torch.tensor(time))) - 1))
+    before = layer(x)
+    x[:, layer.factor * now + 1 :] = 7.0
+    assert torch.equal(layer(x)[:, : now + 1], before[:, : now + 1])
+
+
+def test_without_causal_the_future_does_reach_back():
+    layer, x = Subsample(2, 3, causal=False), torch.randn(1, 9, 2)
+    before = layer(x)
+    x[:, 5:] = 7.0
+    assert not torch.equal(layer(x)[:, 1], before[:, 1])
+
+
+@given(strides=strides, length=st.integers(1, 9), more=st.integers(0, 9), causal=st.booleans())
+def test_padding_changes_nothing(strides, length, more, causal):
+    layer = Subsample(2, 3, strides=strides, causal=causal)
+    x = torch.randn(1, length + more, 2)
+    alone = layer(x[:, :length])
+    x[:, length:] = torch.nan
+    padded = layer(x, torch.tensor([length]))
+    assert_close(padded[:, : alone.shape[1]], alone)
+
+
+def test_a_constant_feature_stays_finite():
+    layer = Standardise(2)
+    layer.fit(torch.tensor([[[1.0, 5.0], [3.0, 5.0]]]), torch.tensor([2]))
+    assert layer(torch.tensor([[[1.0, 5.0]]])).tolist() == [[[-1.0, 0.0]]]
+    assert set(layer.state_dict()) == {"mean", "spread"}
+
+
+def test_errors_name_the_numbers(users_view):
+    with pytest.raises(ShapeError, match="x: needs 1 frame or more, got 0"):
+        Subsample(2, 3)(torch.zeros(1, 0, 2))
+    with pytest.raises(ShapeError, match=r"strides: needs .* got \(2, 0\)"):
+        Subsample(2, 3, strides=(2, 0))
+    with pytest.raises(ShapeError, match=r"lengths: needs 1 frame or more in all, got \[0\]"):
+        Standardise(2).fit(torch.zeros(1, 3, 2), torch.tensor([0]))
