@@ -1,0 +1,182 @@
+"""Attention with weights of its own: project, attend through the one door, mix the heads."""
+
+from collections.abc import Callable
+from typing import TypedDict
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from regard.errors import ShapeError
+from regard.nn.projection import projection
+from regard.ops import Bias, Mask, attend
+from regard.ops import rotary as turn
+
+KeysValues = tuple[Tensor, Tensor]
+Cache = Callable[[nn.Module, Tensor, Tensor], KeysValues]
+
+
+class AttentionOptions(TypedDict, total=False):
+    """What can be chosen about every attention of a block or stack, by keyword."""
+
+    key_heads: int | None
+    feat: int | None
+    scale: float | None
+    softcap: float | None
+    sinks: bool
+    rotary: float | None
+    halves: bool
+
+
+class MultiHeadAttention(nn.Module):
+    """Every position asks, every position of the source answers; heads do it side by side.
+
+    y = concat_h(attend(x W_q^h, s W_k^h, s W_v^h)) W_o,   s = x unless a source is given
+
+    The width of a head is `feat`, dim / heads if not given. With fewer `key_heads` than heads, each
+    serves a group of queries (one: multi-query). `rotary` is the base of rotary positions, `sinks`
+    one learned score a head that takes a share and gives nothing. `scale` is 1/√feat if not given.
+
+    >>> layer = MultiHeadAttention(512, 8)
+    >>> sum(p.numel() for p in (layer.to_q.weight, layer.to_k.weight, layer.to_v.weight))
+    786432
+    >>> layer(torch.randn(2, 5, 512)).shape
+    torch.Size([2, 5, 512])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        source_dim: int | None = None,
+        bias: bool = True,
+        out_bias: bool | None = None,
+        dropout: float = 0.0,
+        key_heads: int | None = None,
+        feat: int | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+        sinks: bool = False,
+        rotary: float | None = None,
+        halves: bool = False,
+    ):
+        super().__init__()
+        _check_heads(dim, heads, key_heads, feat)
+        feat = dim // heads if feat is None else feat
+        key_heads = heads if key_heads is None else key_heads
+        source_dim = dim if source_dim is None else source_dim
+        self.heads, self.key_heads = heads, key_heads
+        self.scale, self.softcap, self.dropout = scale, softcap, dropout
+        self.rotary, self.halves = rotary, halves
+        self.to_q = projection(dim, heads * feat, bias=bias)
+        self.to_k = projection(source_dim, key_heads * feat, bias=bias)
+        self.to_v = projection(source_dim, key_heads * feat, bias=bias)
+        self.to_out = projection(heads * feat, dim, bias=bias if out_bias is None else out_bias)
+        self.sinks = nn.Parameter(torch.zeros(heads)) if sinks else None
+
+    def forward(
+        self,
+        x: Float[Tensor, "*batch time dim"],
+        source: Float[Tensor, "*batch key source_dim"] | KeysValues | None = None,
+        *,
+        mask: Mask | Bool[Tensor, "... _ _"] | None = None,
+        bias: Bias | Float[Tensor, "... _ _"] | None = None,
+        positions: Int[Tensor, "*_ time"] | None = None,
+        offset: int = 0,
+        cache: Cache | None = None,
+    ) -> Float[Tensor, "*batch time dim"]:
+        """What each position of x takes from the source: x itself, another sequence, or (k, v).
+
+        `offset` is where x starts among the keys; `positions`, for rotary, follow it if not given.
+        A `cache` gets the new keys and values of this layer and gives back all it holds.
+        """
+        q = self.project_query(x, positions, offset=offset)
+        if isinstance(source, tuple):
+            k, v = source
+        elif source is None:
+            k, v = self.project_keys(x, positions, offset=offset)
+        else:
+            k, v = self.project_keys(source)
+        if cache is not None:
+            k, v = cache(self, k, v)
+        y, _ = attend(
+            q,
+            k,
+            v,
+            mask=mask,
+            bias=bias,
+            scale=self.scale,
+            softcap=self.softcap,
+            sinks=self.sinks,
+            offset=offset,
+            dropout=self.dropout if self.training else 0.0,
+        )
+        return self.to_out(rearrange(y, "... head time feat -> ... time (head feat)"))
+
+    def project_query(
+        self,
+        x: Float[Tensor, "*batch time dim"],
+        positions: Int[Tensor, "*_ time"] | None = None,
+        *,
+        offset: int = 0,
+    ) -> Float[Tensor, "*batch head time feat"]:
+        """What each position asks.
+
+        q = turned(x W_q), split into heads
+
+        >>> MultiHeadAttention(6, 2).project_query(torch.zeros(1, 4, 6)).shape
+        torch.Size([1, 2, 4, 3])
+        """
+        _check_width("x", x, self.to_q.in_features)
+        return self._turned(_split(self.to_q(x), self.heads), positions, offset)
+
+    def project_keys(
+        self,
+        source: Float[Tensor, "*batch key source_dim"],
+        positions: Int[Tensor, "*_ key"] | None = None,
+        *,
+        offset: int = 0,
+    ) -> tuple[Float[Tensor, "*batch head key feat"], Float[Tensor, "*batch head key feat"]]:
+        """What each position of the source answers to, and what it gives; forward takes the pair.
+
+        k = turned(s W_k),   v = s W_v, split into heads
+
+        >>> layer, x, s = MultiHeadAttention(6, 2), torch.randn(1, 4, 6), torch.randn(1, 5, 6)
+        >>> torch.equal(layer(x, layer.project_keys(s)), layer(x, s))
+        True
+        """
+        _check_width("source", source, self.to_k.in_features)
+        k, v = (_split(to(source), self.key_heads) for to in (self.to_k, self.to_v))
+        return self._turned(k, positions, offset), v
+
+    def _turned(self, x: Tensor, positions: Tensor | None, offset: int) -> Tensor:
+        if self.rotary is None:
+            return x
+        if positions is None:
+            positions = torch.arange(offset, offset + x.shape[-2], device=x.device)
+        elif positions.ndim > 1:
+            positions = positions.unsqueeze(-2)  # the same for every head
+        return turn(x, positions, self.rotary, halves=self.halves)
+
+
+def _split(x: Tensor, heads: int) -> Tensor:
+    return rearrange(x, "... time (head feat) -> ... head time feat", head=heads)
+
+
+def _check_heads(dim: int, heads: int, key_heads: int | None, feat: int | None) -> None:
+    if heads < 1 or (feat is None and dim % heads):
+        raise ShapeError(
+            f"dim: needs a multiple of heads={heads}, got {dim}; try another count, or feat=…"
+        )
+    if key_heads is not None and (key_heads < 1 or heads % key_heads):
+        raise ShapeError(f"key_heads: needs a divisor of heads={heads}, got {key_heads}")
+
+
+def _check_width(name: str, x: Tensor, dim: int) -> None:
+    if x.shape[-1] == dim:
+        return
+    turned = x.ndim > 1 and x.shape[-2] == dim
+    hint = f"; tokens are rows here, try {name}.mT" if turned else ""
+    raise ShapeError(f"{name}: needs dim={dim} as its last axis, got {tuple(x.shape)}{hint}")

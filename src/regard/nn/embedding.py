@@ -1,0 +1,105 @@
+"""The input stage: what each token means, plus where it stands."""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from regard.errors import ConfigError, ShapeError
+from regard.nn.norm import Norm
+from regard.ops import lookup, sinusoidal
+
+Positions = Literal["sinusoidal", "learned", "none"]
+
+
+class TokenEmbedding(nn.Module):
+    """Tokens as vectors, with the code of their position added.
+
+    x_t = √dim · table[token_t] + code(t)  (+ segment table),   √dim only if `scaled`
+
+    Learned codes end at `max_time`; `segments` counts the kinds of segment (0: none); `norm` is put
+    after the sum where asked for (BERT).
+
+    >>> layer = TokenEmbedding(10, 4, positions="none", scaled=False)
+    >>> torch.equal(layer(torch.tensor([[7]]))[0, 0], layer.table[7])
+    True
+    """
+
+    def __init__(
+        self,
+        vocab: int,
+        dim: int,
+        *,
+        positions: Positions = "sinusoidal",
+        max_time: int = 512,
+        scaled: bool = True,
+        segments: int = 0,
+        norm: bool = False,
+        eps: float = 1e-5,
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        if positions not in ("sinusoidal", "learned", "none"):
+            raise ConfigError(f"positions: needs sinusoidal, learned or none, got {positions!r}")
+        start = dim**-0.5  # a table used for the output too then gives scores of size one
+        self.positions, self.scale = positions, dim**0.5 if scaled else 1.0
+        self.table = nn.Parameter(torch.randn(vocab, dim) * start)
+        self.places = self.kinds = None
+        if positions == "learned":
+            self.places = nn.Parameter(torch.randn(max_time, dim) * start)
+        if segments:
+            self.kinds = nn.Parameter(torch.randn(segments, dim) * start)
+        self.norm = Norm(dim, eps=eps) if norm else None
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "*batch time"],
+        *,
+        segments: Int[Tensor, "*batch time"] | None = None,
+        positions: Int[Tensor, "*_ time"] | None = None,
+        offset: int = 0,
+    ) -> Float[Tensor, "*batch time dim"]:
+        parts = self.parts(tokens, segments=segments, positions=positions, offset=offset)
+        x = sum(parts.values())
+        return self.dropout(x if self.norm is None else self.norm(x))
+
+    def parts(
+        self,
+        tokens: Int[Tensor, "*batch time"],
+        *,
+        segments: Int[Tensor, "*batch time"] | None = None,
+        positions: Int[Tensor, "*_ time"] | None = None,
+        offset: int = 0,
+    ) -> dict[str, Tensor]:
+        """What is summed, by name; `positions` are offset, offset + 1, … if not given.
+
+        x = token + position + segment
+
+        >>> list(TokenEmbedding(10, 4).parts(torch.tensor([[7, 7]])))
+        ['token', 'position']
+        """
+        _check_tokens(tokens, len(self.table))
+        parts = {"token": F.embedding(tokens, self.table) * self.scale}
+        if positions is None:
+            positions = torch.arange(offset, offset + tokens.shape[-1], device=tokens.device)
+        if self.places is not None:
+            parts["position"] = lookup(self.places, positions)
+        elif self.positions == "sinusoidal":
+            code = sinusoidal(positions, self.table.shape[-1])
+            parts["position"] = code.to(self.table.dtype)
+        if self.kinds is not None:
+            kinds = torch.zeros_like(tokens) if segments is None else segments
+            parts["segment"] = F.embedding(kinds, self.kinds)
+        return parts
+
+
+def _check_tokens(tokens: Tensor, vocab: int) -> None:
+    # on a GPU the question would make every step wait; there the kernel raises by itself
+    if tokens.device.type == "cpu" and tokens.numel():
+        low, high = tokens.aminmax()
+        if low < 0 or high >= vocab:
+            bad = low if low < 0 else high
+            raise ShapeError(f"tokens: needs 0 … {vocab - 1}, the vocabulary, got {int(bad)}")

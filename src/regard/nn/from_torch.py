@@ -1,0 +1,118 @@
+"""Weights of torch.nn's attention and Transformer layers, taken over into ours."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import ConfigError
+from regard.nn.attention import MultiHeadAttention
+from regard.nn.block import DecoderBlock, EncoderBlock
+from regard.nn.feedforward import Activation
+
+Theirs = nn.MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerDecoderLayer
+
+
+def from_torch(layer: Theirs) -> MultiHeadAttention | EncoderBlock | DecoderBlock:
+    """Our layer with the weights of one of torch.nn's: the same function, now open to looking.
+
+    from_torch(layer)(x) = layer(x), batch first
+
+    >>> theirs = torch.nn.MultiheadAttention(4, 2, batch_first=True)
+    >>> x = torch.randn(1, 3, 4)
+    >>> torch.allclose(from_torch(theirs)(x), theirs(x, x, x)[0], atol=1e-6)
+    True
+    """
+    ours = _attention(layer) if isinstance(layer, nn.MultiheadAttention) else _block(layer)
+    return ours.to(next(layer.parameters())).train(layer.training)
+
+
+def attention_state(state: Mapping[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
+    """The state of an nn.MultiheadAttention under the names of our MultiHeadAttention.
+
+    in_proj = [W_q; W_k; W_v] stacked, taken apart
+
+    >>> sorted(attention_state(torch.nn.MultiheadAttention(4, 2, bias=False).state_dict()))
+    ['to_k.weight', 'to_out.weight', 'to_q.weight', 'to_v.weight']
+    """
+    if f"{prefix}bias_k" in state:
+        raise ConfigError("state: needs no add_bias_kv, we have no such key, got bias_k")
+    named = {}
+    for kind in ("weight", "bias"):
+        if (whole := state.get(f"{prefix}in_proj_{kind}")) is not None:
+            named |= {f"to_{x}.{kind}": part for x, part in zip("qkv", whole.chunk(3), strict=True)}
+        if (mixed := state.get(f"{prefix}out_proj.{kind}")) is not None:
+            named[f"to_out.{kind}"] = mixed
+    for x in "qkv":  # kept apart where keys have a width of their own
+        if (part := state.get(f"{prefix}{x}_proj_weight")) is not None:
+            named[f"to_{x}.weight"] = part
+    return named
+
+
+def _attention(layer: nn.MultiheadAttention) -> MultiHeadAttention:
+    if layer.kdim != layer.vdim or layer.add_zero_attn:
+        raise ConfigError(
+            "layer: needs keys and values from one source and no add_zero_attn, "
+            f"got kdim={layer.kdim}, vdim={layer.vdim}, add_zero_attn={layer.add_zero_attn}"
+        )
+    ours = MultiHeadAttention(
+        layer.embed_dim,
+        layer.num_heads,
+        source_dim=layer.kdim,
+        bias=layer.in_proj_bias is not None,
+        dropout=layer.dropout,
+    )
+    ours.load_state_dict(attention_state(layer.state_dict()))
+    return ours
+
+
+def _block(
+    layer: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer,
+) -> EncoderBlock | DecoderBlock:
+    parts = {"self_attention": "self_attn", "cross_attention": "multihead_attn"}
+    residuals = ["self_residual", "cross_residual", "feed_forward_residual"]
+    if isinstance(layer, nn.TransformerEncoderLayer):
+        kind = EncoderBlock
+        del parts["cross_attention"], residuals[1]
+    else:
+        kind = DecoderBlock
+    attention = layer.self_attn
+    ours = kind(
+        attention.embed_dim,
+        attention.num_heads,
+        hidden=layer.linear1.out_features,
+        activation=_activation(layer),
+        norm_first=layer.norm_first,
+        eps=layer.norm1.eps,
+        bias=layer.linear1.bias is not None,
+        dropout=layer.dropout1.p,
+        attention_dropout=attention.dropout,
+        hidden_dropout=layer.dropout.p,
+    )
+    state = layer.state_dict()
+    named = {
+        f"{name}.{key}": value
+        for name, theirs in parts.items()
+        for key, value in attention_state(state, f"{theirs}.").items()
+    }
+    for kind in ("weight", "bias"):
+        if f"linear1.{kind}" in state:
+            named[f"feed_forward.to_hidden.{kind}"] = state[f"linear1.{kind}"]
+            named[f"feed_forward.to_out.{kind}"] = state[f"linear2.{kind}"]
+        for i, name in enumerate(residuals, 1):
+            if f"norm{i}.{kind}" in state:
+                to = "gain" if kind == "weight" else "bias"
+                named[f"{name}.norm.{to}"] = state[f"norm{i}.{kind}"]
+    ours.load_state_dict(named)
+    return ours
+
+
+def _activation(layer: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer) -> Activation:
+    known: dict[object, Activation] = {
+        torch.nn.functional.relu: "relu",
+        torch.nn.functional.gelu: "gelu",
+        torch.nn.functional.silu: "silu",
+    }
+    if layer.activation not in known:
+        raise ConfigError(f"activation: needs relu, gelu or silu, got {layer.activation}")
+    return known[layer.activation]

@@ -1,0 +1,73 @@
+"""Norms with weights of their own, and the residual connection around a sublayer."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.errors import ConfigError
+from regard.ops import layer_norm, rms_norm
+
+NormKind = Literal["layer", "rms", "none"]
+
+
+class Norm(nn.Module):
+    """Bring each token to one scale, then let the model choose its own; "none" lets it pass.
+
+    layer: y = gain ⊙ (x - mean) / √(var + eps) + bias,   rms: y = gain ⊙ x / √(mean(x²) + eps)
+
+    >>> Norm(2, eps=0.0)(torch.tensor([1.0, 3.0])).tolist()
+    [-1.0, 1.0]
+    """
+
+    def __init__(self, dim: int, kind: NormKind = "layer", *, eps: float = 1e-5, bias: bool = True):
+        super().__init__()
+        if kind not in ("layer", "rms", "none"):
+            raise ConfigError(f"norm: needs layer, rms or none, got {kind!r}")
+        self.kind, self.eps = kind, eps
+        self.gain = nn.Parameter(torch.ones(dim)) if kind != "none" else None
+        self.bias = nn.Parameter(torch.zeros(dim)) if kind == "layer" and bias else None
+
+    def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:
+        if self.kind == "none":
+            return x
+        if self.kind == "rms":
+            return rms_norm(x, self.gain, self.eps)
+        return layer_norm(x, self.gain, self.bias, self.eps)
+
+
+class Residual(nn.Module):
+    """Add what a sublayer found to what came in, with a norm after the sum or before the sublayer.
+
+    after (the paper): y = norm(x + f(x)),   first: y = x + f(norm(x))
+
+    With `skip=False` the sum is left out, to see what it was good for. Dropout is on f alone.
+
+    >>> Residual(2, norm="none")(torch.tensor([1.0, 3.0]), lambda x: 10 * x)
+    tensor([11., 33.])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        norm: NormKind = "layer",
+        norm_first: bool = False,
+        eps: float = 1e-5,
+        bias: bool = True,
+        dropout: float = 0.0,
+        skip: bool = True,
+    ):
+        super().__init__()
+        self.norm = Norm(dim, norm, eps=eps, bias=bias)
+        self.norm_first, self.skip = norm_first, skip
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, x: Float[Tensor, "*batch dim"], sublayer: Callable[[Tensor], Tensor]
+    ) -> Float[Tensor, "*batch dim"]:
+        found = self.dropout(sublayer(self.norm(x) if self.norm_first else x))
+        y = x + found if self.skip else found
+        return y if self.norm_first else self.norm(y)

@@ -1,0 +1,19 @@
+"""The linear map that every layer is made of, with its start."""
+
+from torch import nn
+
+
+def projection(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
+    """A linear map whose start keeps the size of what passes, forwards and backwards.
+
+    y = x Wᵀ + b,   W uniform with variance 2 / (inputs + outputs), b = 0 (Glorot & Bengio 2010)
+
+    >>> projection(2, 3).bias
+    Parameter containing:
+    tensor([0., 0., 0.], requires_grad=True)
+    """
+    made = nn.Linear(inputs, outputs, bias=bias)
+    nn.init.xavier_uniform_(made.weight)
+    if bias:
+        nn.init.zeros_(made.bias)
+    return made

@@ -1,0 +1,87 @@
+"""Relative positions as layers: each holds a table and gives the bias that ops.attend takes."""
+
+import torch
+from torch import Tensor, nn
+
+from regard.ops import ALiBi, Bias, Buckets, Relative, Toeplitz, alibi_slopes
+
+
+class RelativeBias(nn.Module):
+    """Base of the layers that make a bias; calling one gives the bias with its learned table."""
+
+    def forward(self) -> Bias:
+        raise NotImplementedError
+
+
+class BucketBias(RelativeBias):
+    """Distances in widening buckets, one learned number a bucket and head (T5).
+
+    s_ij += table[bucket(j - i), head]
+
+    >>> layer = BucketBias(heads=2, buckets=8)
+    >>> layer.table.shape, layer().both_sides
+    (torch.Size([8, 2]), True)
+    """
+
+    def __init__(
+        self, heads: int, *, buckets: int = 32, furthest: int = 128, both_sides: bool = True
+    ):
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(buckets, heads))
+        self.both_sides, self.furthest = both_sides, furthest
+
+    def forward(self) -> Buckets:
+        return Buckets(self.table, self.both_sides, self.furthest)
+
+
+class ToeplitzBias(RelativeBias):
+    """One learned number a head and distance, distances clipped at `radius`.
+
+    s_ij += table[head, clip(j - i)]
+
+    >>> ToeplitzBias(heads=2, radius=3).table.shape
+    torch.Size([2, 7])
+    """
+
+    def __init__(self, heads: int, *, radius: int = 16):
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(heads, 2 * radius + 1))
+
+    def forward(self) -> Toeplitz:
+        return Toeplitz(self.table)
+
+
+class DistanceKeys(RelativeBias):
+    """A learned key for every distance, clipped at `radius`, asked like any other (Shaw et al.).
+
+    s_ij += scale · q_i · table[clip(j - i)]
+
+    >>> DistanceKeys(feat=4, radius=3).table.shape
+    torch.Size([7, 4])
+    """
+
+    def __init__(self, feat: int, *, radius: int = 16):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(2 * radius + 1, feat) * feat**-0.5)
+
+    def forward(self) -> Relative:
+        return Relative(self.table)
+
+
+class ALiBiBias(RelativeBias):
+    """Farther keys count less, each head with its own fixed slope; nothing is learned.
+
+    s_ij -= slope_head · |i - j|
+
+    >>> ALiBiBias(heads=2)().slopes
+    tensor([0.0625, 0.0039])
+    """
+
+    slopes: Tensor
+
+    def __init__(self, heads: int):
+        super().__init__()
+        self.register_buffer("slopes", alibi_slopes(heads), persistent=False)
+
+    def forward(self) -> ALiBi:
+        return ALiBi(self.slopes)
