@@ -15,9 +15,24 @@ from regard.ops.positions import (
     sinusoidal,
     sinusoidal_shift,
 )
+from regard.ops.recurrence import (
+    GRUStep,
+    GRUWeights,
+    LSTMStep,
+    LSTMWeights,
+    RNNStep,
+    RNNWeights,
+    Walk,
+    gru_step,
+    lstm_step,
+    recur,
+    rnn_step,
+)
 from regard.ops.scores import additive, bilinear, dot, scaled_dot, score_moments
 from regard.ops.softargmax import gumbel, softargmax, straight_through
+from regard.ops.survey import Survey, survey
 from regard.ops.terms import Terms
+from regard.ops.window import window
 
 __all__ = [
     "ALiBi",
@@ -26,12 +41,20 @@ __all__ = [
     "Causal",
     "Chunked",
     "Documents",
+    "GRUStep",
+    "GRUWeights",
+    "LSTMStep",
+    "LSTMWeights",
     "Local",
     "Mask",
     "Padding",
+    "RNNStep",
+    "RNNWeights",
     "Relative",
+    "Survey",
     "Terms",
     "Toeplitz",
+    "Walk",
     "additive",
     "alibi_slopes",
     "attend",
@@ -42,17 +65,21 @@ __all__ = [
     "dot",
     "frame_sizes",
     "frequencies",
+    "gru_step",
     "gumbel",
     "join_patches",
     "layer_norm",
     "log_mel",
     "lookup",
+    "lstm_step",
     "masks",
     "mel_filters",
     "mel_frames",
     "patch_grid",
+    "recur",
     "resize_grid",
     "rms_norm",
+    "rnn_step",
     "rotary",
     "scaled_dot",
     "score_moments",
@@ -60,4 +87,6 @@ __all__ = [
     "sinusoidal_shift",
     "softargmax",
     "straight_through",
+    "survey",
+    "window",
 ]

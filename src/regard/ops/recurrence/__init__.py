@@ -1,6 +1,6 @@
-"""Recurrence: a state that is carried from step to step, in two forms of one definition."""
+"""Recurrence: a state that is carried from step to step, in three forms of one definition."""
 
-from regard.ops.recurrence.op import Run, recur
+from regard.ops.recurrence.op import Walk, recur
 from regard.ops.recurrence.steps import (
     GRUStep,
     LSTMStep,
@@ -19,7 +19,7 @@ __all__ = [
     "LSTMWeights",
     "RNNStep",
     "RNNWeights",
-    "Run",
+    "Walk",
     "State",
     "Step",
     "Weights",

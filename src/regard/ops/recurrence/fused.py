@@ -15,10 +15,8 @@ _KERNELS: dict[type[Weights], Any] = {
 }
 
 
-def refusal(x: Tensor, weights: Weights, gates: bool) -> str | None:
+def refusal(x: Tensor, weights: Weights) -> str | None:
     """Why torch's kernels cannot run this; None when they can."""
-    if gates:
-        return "torch's kernels do not hand out their gates"
     if x.dtype != weights.w.dtype:
         return f"x and weights need one dtype, got {x.dtype} and {weights.w.dtype}"
     if 0 in (*x.shape, weights.hidden):
@@ -50,7 +48,7 @@ def _run(
     x: Tensor, batch_sizes: Tensor | None, weights: Weights, state: State
 ) -> tuple[Tensor, State]:
     flat = weights.to_torch()
-    carried = tuple(s[None].contiguous() for s in state)
+    carried = [s[None].contiguous() for s in state]
     start = carried if len(carried) > 1 else carried[0]
     # one layer, no dropout, one direction; "training" keeps what the way back needs
     how = (flat, len(flat) == 4, 1, 0.0, torch.is_grad_enabled(), False)
@@ -59,4 +57,4 @@ def _run(
         out, *last = kernel(x, start, *how, True)
     else:
         out, *last = kernel(x, batch_sizes, start, *how)
-    return out, tuple(s[0] for s in last)
+    return out, tuple(s.squeeze(0) for s in last)

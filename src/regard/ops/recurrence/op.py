@@ -1,4 +1,4 @@
-"""The recurrence that callers see: a whole sequence, one signature, two forms."""
+"""The recurrence that callers see: a whole sequence, one signature, three forms."""
 
 from typing import Literal, NamedTuple
 
@@ -7,17 +7,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import FormError, ShapeError
-from regard.ops.recurrence import fused, open
+from regard.ops.recurrence import fused, opened, reference
 from regard.ops.recurrence.steps import Step
 from regard.ops.recurrence.weights import State, Weights
 
-RecurForm = Literal["auto", "open", "fused"]
+RecurForm = Literal["auto", "reference", "fused", "open"]
 
 
-class Run(NamedTuple):
+class Walk(NamedTuple):
     """What a recurrence gave: h at every time, the state to go on from, and the gates if asked.
 
-    >>> Run(torch.zeros(1, 2), (torch.zeros(2),), None).gates is None
+    >>> Walk(torch.zeros(1, 2), (torch.zeros(2),), None).gates is None
     True
     """
 
@@ -35,14 +35,17 @@ def recur(
     reverse: bool = False,
     gates: bool = False,
     form: RecurForm = "auto",
-) -> Run:
+) -> Walk:
     """A cell walked along a sequence, from left to right or in reverse.
 
     s_t = step(x_t, s_{t-1}),   s_0 = state, or zeros
 
     From `lengths` on there is nothing: the state stays as it was, outputs and gates are 0. With
-    gates=True every gate and state comes back as a step whose tensors have a time axis.
+    gates=True every gate and state comes back as a step whose tensors have a time axis. Forms:
+    `reference` walks step by step, `fused` is torch's kernel, `open` that kernel with its gates
+    computed afterwards; `auto` takes the kernel, opened if gates are asked for.
 
+    >>> from regard.ops import RNNWeights
     >>> count = RNNWeights(w=torch.tensor([[1.0]]), u=torch.tensor([[1.0]]))
     >>> recur(torch.tensor([[0.1], [0.0], [0.0]]), count).out.T
     tensor([[0.0997, 0.0993, 0.0990]])
@@ -53,35 +56,45 @@ def recur(
         state = (zero,) * len(weights.states)
     _check(x, weights, state, lengths)
     x, state = x.reshape(-1, *x.shape[-2:]), tuple(s.reshape(-1, weights.hidden) for s in state)
-    lengths = None if lengths is None else lengths.reshape(-1)
+    if lengths is not None:
+        lengths = lengths.reshape(-1)
+        x = x.masked_fill(~reference.real(lengths, time), 0)  # a NaN in the padding stays there
     if reverse:
         x = _turn(x, lengths)
-    trace = None
-    if _choose(form, x, weights, gates) == "fused":
-        out, state = fused.recur(x, weights, state, lengths)
-    else:
-        out, state, trace = open.recur(x, weights, state, lengths)
+    match _choose(form, x, weights, gates):
+        case "fused":
+            (out, state), trace = fused.recur(x, weights, state, lengths), None
+        case "open":
+            out, state, trace = opened.recur(x, weights, state, lengths)
+        case _:
+            out, state, trace = reference.recur(x, weights, state, lengths)
     if reverse:
         out = _turn(out, lengths)
         trace = trace and type(trace)(*(_turn(values, lengths) for values in trace))
     state = tuple(s.reshape(*batch, -1) for s in state)
     if gates and trace is not None:
         trace = type(trace)(*(values.reshape(*batch, time, -1) for values in trace))
-    return Run(out.reshape(*batch, time, -1), state, trace if gates else None)
+    return Walk(out.reshape(*batch, time, -1), state, trace if gates else None)
 
 
 def _choose(form: RecurForm, x: Tensor, weights: Weights, gates: bool) -> str:
-    if form not in ("auto", "open", "fused"):
-        raise FormError(f"form: needs auto, open or fused, got {form!r}; try auto")
-    if form == "open":
-        return form
-    reason = fused.refusal(x, weights, gates)
-    if form == "auto":
-        # For a single step, handing torch its own order of gates costs more than it saves.
-        return "open" if reason or x.shape[1] == 1 else "fused"
-    if reason:
-        raise FormError(f"form: fused cannot run here, {reason}; try form='open'")
-    return form
+    reason = fused.refusal(x, weights)
+    match form:
+        case "auto":
+            # For a single step, handing torch its own order of gates costs more than it saves.
+            if reason or x.shape[1] == 1:
+                return "reference"
+            return "open" if gates else "fused"
+        case "reference":
+            return form
+        case "fused" | "open":
+            if form == "fused" and gates:
+                reason = "torch's kernels do not hand out their gates"
+            if reason:
+                raise FormError(f"form: {form} cannot run here, {reason}; try form='auto'")
+            return form
+        case other:
+            raise FormError(f"form: needs auto, reference, fused or open, got {other!r}; try auto")
 
 
 def _turn(x: Tensor, lengths: Tensor | None) -> Tensor:
@@ -108,7 +121,9 @@ def _check(x: Tensor, weights: Weights, state: State, lengths: Tensor | None) ->
         return
     if lengths.shape != batch:
         raise ShapeError(f"lengths: needs one a sequence, {batch}, got {tuple(lengths.shape)}")
-    if lengths.numel() and not (0 <= lengths.min() and lengths.max() <= time):
+    if lengths.is_floating_point() or lengths.dtype == torch.bool:
+        raise ShapeError(f"lengths: needs whole numbers, got {lengths.dtype}; try lengths.long()")
+    if lengths.numel() and not (lengths.min() >= 0 and lengths.max() <= time):
         raise ShapeError(
             f"lengths: needs 0 to time={time}, got {int(lengths.min())} to {int(lengths.max())}"
         )

@@ -1,7 +1,7 @@
 """What a recurrent cell has learned, and how others write the same numbers."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 
+Kind = TypeVar("Kind", bound="Weights")
 State = tuple[Tensor, ...]  # (h,), or (h, c) for an LSTM
 
 
@@ -19,6 +20,9 @@ class Weights:
     W x + b_W,   U h + b_U
 
     `gates` names the blocks from top to bottom, `states` the tensors that are carried on.
+
+    >>> GRUWeights.gates, LSTMWeights.gates
+    (('z', 'r', 'candidate'), ('i', 'f', 'o', 'candidate'))
     """
 
     w: Float[Tensor, "rows dim"]
@@ -64,12 +68,12 @@ class Weights:
 
     @classmethod
     def from_rows(
-        cls,
+        cls: type[Kind],
         w: Float[Tensor, "dim rows"],
         u: Float[Tensor, "hidden rows"],
         w_bias: Float[Tensor, " rows"] | None = None,
         u_bias: Float[Tensor, " rows"] | None = None,
-    ) -> Self:
+    ) -> Kind:
         """From row notation, x W + h U: the same gates, side by side instead of stacked.
 
         >>> RNNWeights.from_rows(torch.tensor([[1.0, 2.0]]), torch.eye(2)).w
@@ -88,12 +92,12 @@ class Weights:
 
     @classmethod
     def from_torch(
-        cls,
+        cls: type[Kind],
         w_ih: Float[Tensor, "rows dim"],
         w_hh: Float[Tensor, "rows hidden"],
         b_ih: Float[Tensor, " rows"] | None = None,
         b_hh: Float[Tensor, " rows"] | None = None,
-    ) -> Self:
+    ) -> Kind:
         """From the tensors of torch.nn.RNN, GRU or LSTM, whose blocks stand in another order.
 
         torch's GRU keeps the old state with z where K50 takes the new one; as σ(-a) = 1 - σ(a),
@@ -104,9 +108,13 @@ class Weights:
         tensor([[-2.,  1.,  3.]])
         """
         back = tuple(cls.order_in_torch.index(i) for i in range(len(cls.gates)))
-        signs = cls.sign_in_torch
-        given = (w_ih, w_hh, b_ih, b_hh)
-        return cls(*(None if x is None else _signed(_move(x, back), signs) for x in given))
+        w, u, *biases = (
+            None if x is None else _signed(_move(x, back), cls.sign_in_torch)
+            for x in (w_ih, w_hh, b_ih, b_hh)
+        )
+        assert w is not None
+        assert u is not None
+        return cls(w, u, *biases)
 
     def to_torch(self) -> tuple[Tensor, ...]:
         """The tensors of torch's cell: w_ih, w_hh and, if there are any, b_ih and b_hh.

@@ -1,0 +1,374 @@
+"""Recurrence: one step, whole sequences, and what torch's own cells say."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.testing import assert_close
+
+from regard.errors import FormError, ShapeError
+from regard.ops.recurrence import (
+    GRUWeights,
+    LSTMWeights,
+    RNNWeights,
+    Weights,
+    gru_step,
+    lstm_step,
+    recur,
+    rnn_step,
+)
+
+KINDS = {"rnn": RNNWeights, "gru": GRUWeights, "lstm": LSTMWeights}
+MODULES = {"rnn": torch.nn.RNN, "gru": torch.nn.GRU, "lstm": torch.nn.LSTM}
+CELLS = {"rnn": torch.nn.RNNCell, "gru": torch.nn.GRUCell, "lstm": torch.nn.LSTMCell}
+STEPS = {"rnn": rnn_step, "gru": gru_step, "lstm": lstm_step}
+kinds, small, switch = st.sampled_from(sorted(KINDS)), st.integers(1, 5), st.booleans()
+
+
+def double(*sizes: int) -> Tensor:
+    return torch.randn(*sizes, dtype=torch.float64)
+
+
+def weights_of(kind: str, dim: int, hidden: int, bias: bool = True) -> Weights:
+    rows = len(KINDS[kind].gates) * hidden
+    biases = (double(rows), double(rows)) if bias else ()
+    return KINDS[kind](double(rows, dim), double(rows, hidden), *biases)
+
+
+def state_of(weights: Weights, *batch: int) -> tuple[Tensor, ...]:
+    return tuple(double(*batch, weights.hidden) for _ in weights.states)
+
+
+def column(*numbers: float) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)[:, None]
+
+
+# ---- worked numbers
+
+
+def test_gru_by_hand():
+    """FX10."""
+    weights = GRUWeights(w=column(0.5, -0.5, 1), u=column(0.25, 1, -1))
+    step = gru_step(column(1)[0], column(0.5)[0], weights)
+    want = (0.6513548646660542, 0.5, 0.635148952387287, 0.5880299275886072)
+    assert_close(torch.cat(step), column(*want)[:, 0], atol=1e-9, rtol=0)
+
+
+def test_lstm_by_hand():
+    """FX11."""
+    weights = LSTMWeights(w=column(0.5, 1, 0, 1), u=column(0.25, 0, 1, -1))
+    step = lstm_step(column(1)[0], column(0.5)[0], column(0.5)[0], weights)
+    want = (0.6513548647, 0.7310585786, 0.6224593312, 0.4621171573, 0.6665315477, 0.3627031374)
+    assert_close(torch.cat(step), column(*want)[:, 0], atol=1e-9, rtol=0)
+
+
+def test_reset_before_the_product_is_another_model():
+    weights = weights_of("gru", 3, 4, bias=False)
+    x, h = double(3), double(4)
+    step = gru_step(x, h, weights)
+    w, u = weights.gate("candidate")
+    other = torch.tanh(w @ x + u @ (step.r * h))
+    assert (other - step.candidate).abs().max() > 0.04
+
+
+def test_z_zero_keeps_the_state_and_moves_it_in_proportion():
+    """I8: ‖h' - h‖ = z ‖ĥ - h‖."""
+    weights = weights_of("gru", 3, 4)
+    h, low = double(4), torch.full((12,), -2e3, dtype=torch.float64)
+    shut = gru_step(double(3), h, GRUWeights(weights.w, weights.u, low))
+    assert torch.equal(shut.h, h)
+    step = gru_step(double(3), h, weights)
+    assert_close(step.h - h, step.z * (step.candidate - h))
+
+
+def test_zero_input_leaves_an_lstm_without_bias_at_zero_only():
+    """I11: zero is a fixed point; other states move although nothing is seen."""
+    weights = weights_of("lstm", 3, 4, bias=False)
+    zero = torch.zeros(4, dtype=torch.float64)
+    still = lstm_step(torch.zeros(3, dtype=torch.float64), zero, zero, weights)
+    assert torch.equal(still.h, zero)
+    assert torch.equal(still.c, zero)
+    h, c = state_of(weights)
+    assert (lstm_step(torch.zeros(3, dtype=torch.float64), h, c, weights).h - h).norm() > 0.1
+
+
+# ---- properties
+
+
+@given(st.floats(-700, 700))
+def test_sigmoid_of_minus_x_is_one_minus_sigmoid(x):
+    """K55, on which the change of sign between K50 and torch rests."""
+    x = torch.tensor(x, dtype=torch.float64)
+    assert_close(torch.sigmoid(-x), 1 - torch.sigmoid(x), atol=1e-15, rtol=0)
+
+
+@given(kinds, small, small, switch)
+def test_conversions_come_back(kind, dim, hidden, bias):
+    weights = weights_of(kind, dim, hidden, bias)
+    back = KINDS[kind].from_torch(*weights.to_torch())
+    rows = KINDS[kind].from_rows(*weights.to_rows(), weights.w_bias, weights.u_bias)
+    for name in ("w", "u", "w_bias", "u_bias") if bias else ("w", "u"):
+        assert torch.equal(getattr(back, name), getattr(weights, name))
+        assert torch.equal(getattr(rows, name), getattr(weights, name))
+
+
+def test_row_notation_says_the_same():
+    """K52: x W + h U, gate by gate."""
+    weights = weights_of("lstm", 3, 4, bias=False)
+    x, (h, c) = double(3), state_of(weights)
+    w, u = weights.to_rows()
+    i, f, o, new = (x @ w + h @ u).chunk(4)
+    c_new = f.sigmoid() * c + i.sigmoid() * new.tanh()
+    step = lstm_step(x, h, c, weights)
+    assert_close(step.c, c_new)
+    assert_close(step.h, o.sigmoid() * c_new.tanh())
+
+
+def test_direct_path_of_the_cell_is_the_forget_gate():
+    """K54 and I18: ∂c'/∂c = diag(f) with h held fixed; over two steps h carries some too."""
+    weights = weights_of("lstm", 3, 4)
+    x, (h, c) = double(2, 3), state_of(weights)
+    jacobian = torch.autograd.functional.jacobian
+    direct = jacobian(lambda c: lstm_step(x[0], h, c, weights).c, c)
+    first = lstm_step(x[0], h, c, weights)
+    assert_close(direct, torch.diag(first.f))
+
+    def two_steps(c: Tensor) -> Tensor:
+        now = lstm_step(x[0], h, c, weights)
+        return lstm_step(x[1], now.h, now.c, weights).c
+
+    second = lstm_step(x[1], first.h, first.c, weights)
+    assert (jacobian(two_steps, c) - torch.diag(first.f * second.f)).abs().max() > 0.01
+
+
+def test_gates_are_shares_but_no_distribution():
+    """I14 to I16: gates in (0, 1), sums are free, cells may be negative."""
+    weights = weights_of("lstm", 3, 4)
+    gates = recur(double(5, 20, 3), weights, gates=True).gates
+    for gate in (gates.i, gates.f, gates.o):
+        assert (gate > 0).all()
+        assert (gate < 1).all()
+        assert (gate.sum(-1) - 1).abs().max() > 0.5
+    assert (gates.c < 0).any()
+
+
+@given(kinds, small, small, st.integers(2, 6), switch)
+def test_a_sequence_is_its_steps(kind, dim, hidden, time, reverse):
+    weights = weights_of(kind, dim, hidden)
+    x, state = double(2, time, dim), state_of(weights, 2)
+    run = recur(x, weights, state, reverse=reverse, gates=True, form="reference")
+    for t in reversed(range(time)) if reverse else range(time):
+        step = STEPS[kind](x[:, t], *state, weights)
+        state = step.state
+        for seen, want in zip(run.gates, step, strict=True):
+            assert_close(seen[:, t], want)
+        assert_close(run.out[:, t], step.h)
+    assert_close(run.state, state)
+
+
+@given(kinds, small, small, st.integers(1, 6), switch, switch, switch, st.data())
+def test_all_forms_agree_with_gradients(kind, dim, hidden, time, bias, reverse, ragged, data):
+    weights = weights_of(kind, dim, hidden, bias)
+    inputs = [double(3, time, dim), *state_of(weights, 3)]
+    lengths = None
+    if ragged:
+        lengths = torch.tensor([data.draw(st.integers(0, time)) for _ in range(3)])
+    into = [double(3, time, hidden) for _ in weights.gates]
+
+    def look(form: str, gates: bool) -> dict[str, Tensor]:
+        w = [x for x in (weights.w, weights.u, weights.w_bias, weights.u_bias) if x is not None]
+        x, *state, w = *(i.clone().requires_grad_() for i in inputs), w
+        w = [p.clone().requires_grad_() for p in w]
+        how = {"lengths": lengths, "reverse": reverse, "gates": gates}
+        run = recur(x, KINDS[kind](*w), tuple(state), form=form, **how)
+        loss = (run.out * into[0]).sum() + sum(s.sin().sum() for s in run.state)
+        seen = {"out": run.out} | {f"state {i}": s for i, s in enumerate(run.state)}
+        if run.gates is not None:
+            seen |= {f"gate {name}": gate for name, gate in run.gates._asdict().items()}
+            loss = loss + sum((g * i).sum() for g, i in zip(run.gates, into, strict=False))
+        grads = torch.autograd.grad(loss, [x, *state, *w])
+        return seen | {f"gradient {i}": g for i, g in enumerate(grads)}
+
+    for form, gates in (("fused", False), ("open", True)):
+        want, got = look("reference", gates), look(form, gates)
+        for name in want:
+            assert_close(got[name], want[name], msg=lambda m, n=name, f=form: f"{f} {n}: {m}")
+
+
+@given(kinds, st.sampled_from(["fused", "open", "reference"]), switch, st.data())
+def test_padding_is_not_there(kind, form, reverse, data):
+    weights = weights_of(kind, 3, 4)
+    lengths = [data.draw(st.integers(1, 5)) for _ in range(2)]
+    x, state = double(2, 5, 3), state_of(weights, 2)
+    for row, length in enumerate(lengths):
+        x[row, length:] = torch.nan
+    how = {"reverse": reverse, "gates": form != "fused", "form": form}
+    run = recur(x, weights, state, lengths=torch.tensor(lengths), **how)
+    for row, length in enumerate(lengths):
+        alone = recur(x[row, :length], weights, tuple(s[row] for s in state), **how)
+        assert_close(run.out[row, :length], alone.out)
+        assert (run.out[row, length:] == 0).all()
+        assert_close(tuple(s[row] for s in run.state), alone.state)
+        for seen, want in zip(run.gates or (), alone.gates or (), strict=True):
+            assert_close(seen[row, :length], want)
+            assert (seen[row, length:] == 0).all()
+
+
+@pytest.mark.parametrize("form", ["fused", "open", "reference"])
+def test_a_nan_in_the_padding_does_not_reach_the_gradient(form):
+    w = [p.requires_grad_() for p in (double(12, 3), double(12, 4))]
+    x = double(2, 5, 3)
+    x[0, 2:] = torch.nan
+    run = recur(x, GRUWeights(*w), lengths=torch.tensor([2, 5]), form=form, gates=form == "open")
+    loss = run.out.sum() + (run.gates.r.sum() if run.gates else 0)
+    assert all(g.isfinite().all() for g in torch.autograd.grad(loss, w))
+
+
+@given(kinds, st.integers(2, 6), st.data())
+def test_a_run_can_be_cut_and_resumed(kind, time, data):
+    weights = weights_of(kind, 2, 3)
+    cut, x = data.draw(st.integers(1, time - 1)), double(2, time, 2)
+    whole = recur(x, weights)
+    head = recur(x[:, :cut], weights)
+    tail = recur(x[:, cut:], weights, head.state)
+    assert_close(torch.cat([head.out, tail.out], 1), whole.out)
+    assert_close(tail.state, whole.state)
+
+
+@pytest.mark.parametrize("form", ["fused", "open", "reference"])
+def test_leading_axes_are_free(form):
+    weights = weights_of("lstm", 2, 3)
+    x, lengths = double(2, 3, 4, 2), torch.tensor([[4, 1, 2], [3, 4, 0]])
+    run = recur(x, weights, lengths=lengths, form=form, gates=form == "open")
+    assert run.out.shape == (2, 3, 4, 3)
+    one = recur(x[1, 0], weights, lengths=lengths[1, 0], form=form)
+    assert_close(run.out[1, 0], one.out)
+    assert_close(run.state[1][1, 0], one.state[1])
+
+
+def test_nan_in_the_input_stays_visible():
+    x = double(1, 4, 2)
+    x[0, 2, 0] = torch.nan
+    out = recur(x, weights_of("gru", 2, 3)).out[0]
+    assert out[:2].isfinite().all()
+    assert out[2:].isnan().all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", ["fused", "open", "reference"])
+def test_gradients_are_right(kind, form):
+    weights = weights_of(kind, 2, 2)
+    given_ = (weights.w, weights.u, weights.w_bias, weights.u_bias)
+    inputs = [double(2, 3, 2), *state_of(weights, 2), *given_]
+    states = len(weights.states)
+
+    def run(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        cell = KINDS[kind](*rest[states:])
+        lengths = torch.tensor([3, 2])
+        made = recur(x, cell, rest[:states], lengths=lengths, form=form, gates=form == "open")
+        return made.out, *made.state, *(made.gates or ())
+
+    assert torch.autograd.gradcheck(run, [i.requires_grad_() for i in inputs])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bfloat16_stays_near(kind):
+    """Twenty steps, weights of scale 1/√hidden: within 0.05 of float64."""
+    weights = weights_of(kind, 8, 16)
+    w = [p / 4 for p in (weights.w, weights.u, weights.w_bias, weights.u_bias)]
+    x = double(2, 20, 8)
+    low = [p.bfloat16() for p in w]
+    for form in ("reference", "fused"):
+        got = recur(x.bfloat16(), KINDS[kind](*low), form=form).out
+        want = recur(x.bfloat16().double(), KINDS[kind](*(p.double() for p in low))).out
+        assert (got.double() - want).abs().max() < 0.05
+
+
+# ---- parity
+
+
+@given(kinds, small, small, st.integers(1, 6), switch)
+def test_same_as_torchs_modules(kind, dim, hidden, time, bias):
+    module = MODULES[kind](dim, hidden, bias=bias, batch_first=True).double()
+    theirs = [p.detach() for p in module.all_weights[0]]
+    cell = KINDS[kind].from_torch(*(p.requires_grad_() for p in theirs))
+    x, into = double(3, time, dim), double(3, time, hidden)
+    out, last = module(x)
+    want = torch.autograd.grad((out * into).sum(), list(module.parameters()))
+    for form in ("reference", "fused"):
+        run = recur(x, cell, form=form)
+        assert_close(run.out, out)
+        assert_close(run.state, tuple(s[0] for s in (last if kind == "lstm" else (last,))))
+        assert_close(torch.autograd.grad((run.out * into).sum(), theirs), want)
+
+
+@given(kinds, small, small, switch)
+def test_same_as_torchs_cells(kind, dim, hidden, bias):
+    cell = CELLS[kind](dim, hidden, bias=bias).double()
+    weights = KINDS[kind].from_torch(*(p.detach() for p in cell.parameters()))
+    x, state = double(3, dim), state_of(weights, 3)
+    theirs = cell(x, state if kind == "lstm" else state[0])
+    step = STEPS[kind](x, *state, weights)
+    assert_close(step.state, theirs if kind == "lstm" else (theirs,))
+
+
+def test_forgetting_to_negate_z_is_far_off():
+    cell = torch.nn.GRUCell(3, 4, bias=False).double()
+    w, u = (p.detach() for p in cell.parameters())
+    x, h = double(3), double(4)
+    swapped = [torch.cat([p[4:8], p[:4], p[8:]]) for p in (w, u)]  # order right, sign wrong
+    assert (gru_step(x, h, GRUWeights(*swapped)).h - cell(x, h)).abs().max() > 0.05
+
+
+@settings(max_examples=10)
+@given(kinds, st.data())
+def test_same_as_torch_on_packed_sequences(kind, data):
+    pack, pad = torch.nn.utils.rnn.pack_padded_sequence, torch.nn.utils.rnn.pad_packed_sequence
+    module = MODULES[kind](3, 4, bidirectional=True, batch_first=True).double()
+    lengths = torch.tensor([data.draw(st.integers(1, 5)) for _ in range(3)])
+    x = double(3, 5, 3)
+    packed, last = module(pack(x, lengths, batch_first=True, enforce_sorted=False))
+    out = pad(packed, batch_first=True, total_length=5)[0]
+    for way in (0, 1):
+        cell = KINDS[kind].from_torch(*(p.detach() for p in module.all_weights[way]))
+        run = recur(x, cell, lengths=lengths, reverse=bool(way), form="reference")
+        assert_close(run.out, out.chunk(2, -1)[way])
+        assert_close(run.state, tuple(s[way] for s in (last if kind == "lstm" else (last,))))
+
+
+# ---- errors
+
+
+@pytest.mark.usefixtures("users_view")
+def test_what_a_user_is_told():
+    weights = weights_of("lstm", 3, 4)
+    x, h = double(2, 5, 3), double(2, 4)
+    with pytest.raises(ShapeError, match="x: needs dim=3 as W has columns, got 2"):
+        recur(x[..., :2], weights)
+    with pytest.raises(ShapeError, match="x: needs at least one time step, got 0"):
+        recur(x[:, :0], weights)
+    with pytest.raises(ShapeError, match=r"state: needs \(h, c\), got 1 tensors"):
+        recur(x, weights, (h,))
+    with pytest.raises(ShapeError, match=r"c: needs \(2, 4\), got \(2, 3\)"):
+        recur(x, weights, (h, h[:, :3]))
+    with pytest.raises(ShapeError, match="lengths: needs 0 to time=5, got 1 to 6"):
+        recur(x, weights, lengths=torch.tensor([1, 6]))
+    with pytest.raises(ShapeError, match=r"lengths: needs one a sequence, \(2,\), got \(3,\)"):
+        recur(x, weights, lengths=torch.tensor([1, 2, 3]))
+    with pytest.raises(ShapeError, match="lengths: needs whole numbers"):
+        recur(x, weights, lengths=torch.tensor([1.0, 2.0]))
+    with pytest.raises(FormError, match="fused cannot run here, torch's kernels do not hand out"):
+        recur(x, weights, gates=True, form="fused")
+    with pytest.raises(FormError, match="x and weights need one dtype"):
+        recur(x.float(), weights, form="open")
+    with pytest.raises(FormError, match="form: needs auto, reference, fused or open, got 'fast'"):
+        recur(x, weights, form="fast")
+    with pytest.raises(ShapeError, match=r"u: needs 3 blocks \(z, r, candidate\) of hidden=4"):
+        GRUWeights(weights.w, weights.u)
+    with pytest.raises(ShapeError, match="w_bias: needs 16 rows as u has, got 3"):
+        LSTMWeights(weights.w, weights.u, double(3))
+    with pytest.raises(ShapeError, match="name: needs one of i, f, o, candidate, got 'z'"):
+        weights.gate("z")
+    with pytest.raises(ShapeError, match=r"h: needs shape \(2, 4\), got \(2, 3\)"):
+        lstm_step(x[:, 0], h[:, :3], h, weights)
