@@ -22,6 +22,8 @@ def softargmax(x: Float[Tensor, "*batch key"], beta: float = 1.0) -> Float[Tenso
     """
     if not beta >= 0:
         raise ShapeError(f"beta: needs 0 or more, got {beta}; try negating the scores")
+    if not x.shape[-1]:
+        return x  # no key, no weight; a maximum over nothing would raise
     open_ = x != -torch.inf
     if beta == torch.inf:
         return _share(x == x.amax(-1, keepdim=True), open_, x)
