@@ -39,7 +39,7 @@ def refusal(call: Call) -> str | None:
 def attend(call: Call) -> Answer:
     """softmax(scores) v and its log-sum-exp, without the map."""
     batch, value = call.q.shape[:-2], call.v.shape[-1]
-    q, k, v = _same_width(*(four_axes(x) for x in (call.q, call.k, call.v)))
+    q, k, v = _same_width(*(_adjacent(four_axes(x)) for x in (call.q, call.k, call.v)))
     out, lse = _attend(call, q, k, v)
     out, lse = out[..., :value].reshape(*batch, -1, value), lse.reshape(*batch, -1)
     lse = with_gradient(call, lse)
@@ -154,6 +154,11 @@ def _same_width(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor
     wide = max(feat, value)
     q, k = (F.pad(x, (0, wide - feat)) if wide > feat else x for x in (q, k))
     return q, k, F.pad(v, (0, wide - value)) if wide > value else v
+
+
+def _adjacent(x: Tensor) -> Tensor:
+    """These kernels read a token's features side by side, whatever its strides say."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _to_eights(*xs: Tensor) -> list[Tensor]:
