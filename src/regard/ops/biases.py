@@ -14,7 +14,15 @@ from regard.ops.grid import Grid, cut_dense
 
 
 class Bias:
-    """Base of all biases. Subclasses write `at`."""
+    """Base of all biases. Subclasses write `at`.
+
+    >>> class Later(Bias):
+    ...     def at(self, b, h, i, j):
+    ...         return 1.0 * j
+    >>> two = Later() + Later()
+    >>> two.at(*torch.tensor([0, 0, 5, 3]))
+    tensor(6.)
+    """
 
     def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """What is added to the score of query position i and key position j."""
@@ -146,6 +154,10 @@ class Relative(Bias):
     """A learned key for every distance, asked like any other key (Shaw et al. 2018, eq. 4).
 
     scale · q_i · r[j - i], distances clipped at the table's radius
+
+    >>> ahead = Relative(torch.tensor([[0.0], [0.0], [1.0]]))  # one feature, the next key wins
+    >>> rg.attention_weights(torch.full((2, 1), 999.0), torch.zeros(2, 1), bias=ahead)[0]
+    tensor([0., 1.])
     """
 
     table: Float[Tensor, "distance feat"]  # distances -radius … radius
@@ -174,7 +186,12 @@ class Relative(Bias):
 
 @dataclass(frozen=True, eq=False)
 class Dense(Bias):
-    """Any numbers, given for the whole map."""
+    """Any numbers, given for the whole map.
+
+    >>> q = torch.zeros(1, 1)
+    >>> rg.attention_weights(q, torch.zeros(2, 1), bias=Dense(torch.tensor([[1.0, 4.0]]).log()))
+    tensor([[0.2000, 0.8000]])
+    """
 
     values: Float[Tensor, "... query key"]
 
@@ -188,7 +205,12 @@ class Dense(Bias):
 
 @dataclass(frozen=True)
 class Sum(Bias):
-    """Two biases together; written `a + b`."""
+    """Two biases together; written `a + b`.
+
+    >>> both = ALiBi(torch.tensor([1.0])) + Toeplitz(torch.tensor([[0.5]]))
+    >>> both.at(*torch.tensor([0, 0, 3, 1]))
+    tensor(-1.5000)
+    """
 
     a: Bias
     b: Bias

@@ -16,7 +16,16 @@ from regard.ops.grid import Grid, cut_dense
 
 
 class Mask:
-    """Base of all masks. Subclasses write `at`, and `span` and `covers` where they know more."""
+    """Base of all masks. Subclasses write `at`, and `span` and `covers` where they know more.
+
+    >>> class Even(Mask):
+    ...     def at(self, b, h, i, j):
+    ...         return j % 2 == 0
+    >>> (Even() & Causal()).dense(3, 3).int()
+    tensor([[1, 0, 0],
+            [1, 0, 0],
+            [1, 0, 1]], dtype=torch.int32)
+    """
 
     def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """Whether query position i may see key position j; True where it may."""
@@ -197,7 +206,12 @@ class Documents(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Dense(Mask):
-    """Any pattern, given as a matrix: True where a query may see a key."""
+    """Any pattern, given as a matrix: True where a query may see a key.
+
+    >>> (Dense(torch.tensor([[True, False], [True, True]])) & Local(0)).dense(2, 2)
+    tensor([[ True, False],
+            [False,  True]])
+    """
 
     allowed: Bool[Tensor, "... query key"]
 
@@ -207,7 +221,12 @@ class Dense(Mask):
 
 @dataclass(frozen=True)
 class Both(Mask):
-    """What two masks both allow; written `a & b`."""
+    """What two masks both allow; written `a & b`.
+
+    >>> (Causal() & Local(0)).dense(2, 2)
+    tensor([[ True, False],
+            [False,  True]])
+    """
 
     a: Mask
     b: Mask

@@ -24,6 +24,11 @@ class Terms:
 
     `score` replaces scale · q_i · k_j by any function of (q, k). `sinks` is one score a head that
     takes its share of the softmax and gives nothing. `offset` is the position of the first query.
+
+    >>> q = k = torch.tensor([[1.0], [2.0]])
+    >>> Terms(scale=0.5, mask=rg.Causal()).tile(q, k)
+    tensor([[0.5000,   -inf],
+            [1.0000, 2.0000]])
     """
 
     scale: float
