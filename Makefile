@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check format slow gpu clean
+.PHONY: demo test check format docs tour slow gpu clean
 
 demo: $(VENV)/.installed
 	$(BIN)/regard demo
@@ -20,6 +20,12 @@ check: $(VENV)/.tested
 format: $(VENV)/.tested
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: $(VENV)/.installed
+	$(BIN)/python docs/make_reference.py
+
+tour: $(VENV)/.installed
+	$(BIN)/regard demo --svg docs/tour.svg
 
 slow: $(VENV)/.tested
 	$(BIN)/pytest -q -m slow

@@ -1,0 +1,100 @@
+"""The project keeps its word: folders, public lists, versions and layers are as they are said."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src/regard"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+LAYERS = sorted(p.name for p in PACKAGE.iterdir() if (p / "__init__.py").exists())
+
+
+def test_the_tree_in_the_readme_is_the_tree_of_folders():
+    readme = (ROOT / "README.md").read_text()
+    tree = readme.partition("```text\nsrc/regard/\n")[2].partition("```")[0]
+    assert sorted(re.findall(r"^  (\w+)/", tree, re.MULTILINE)) == LAYERS
+    assert all((ROOT / folder).is_dir() for folder in re.findall(r"^(\w+)/", tree, re.MULTILINE))
+
+
+def test_the_layers_in_the_readme_are_those_of_the_contract():
+    (contract,) = PROJECT["tool"]["importlinter"]["contracts"]
+    layers = " > ".join(contract["layers"])
+    assert f"`{layers}`" in (ROOT / "README.md").read_text()
+    assert f"`{layers}`" in (ROOT / "CONTRIBUTING.md").read_text()
+
+
+@pytest.mark.parametrize("layer", ["ops", "nn", "models"])
+def test_the_public_list_is_sorted_and_is_what_the_folder_exports(layer):
+    module = import_module(f"regard.{layer}")
+    tree = ast.parse((PACKAGE / layer / "__init__.py").read_text())
+    imported = {
+        alias.asname or alias.name
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert module.__all__ == sorted(module.__all__)
+    assert set(module.__all__) == imported
+
+
+def test_the_top_offers_every_op_and_every_layer():
+    import regard
+
+    ops = import_module("regard.ops")
+    assert all(getattr(regard, name) is getattr(ops, name) for name in ops.__all__)
+    assert set(ops.__all__) <= set(dir(regard))
+    assert regard.nn is import_module("regard.nn")
+    with pytest.raises(AttributeError, match="no attribute 'atend'"):
+        regard.atend  # noqa: B018
+
+
+def test_importing_regard_loads_nothing_heavy():
+    code = "import sys, regard; print([m for m in ('torch', 'numpy', 'rich') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_changelog_knows_this_version():
+    newest = re.search(r"^## \[([^\]]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None
+    assert newest[1] == PROJECT["project"]["version"]
+
+
+def test_make_targets_that_the_pages_name_exist():
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in ("README.md", "CONTRIBUTING.md"):
+        named = re.findall(r"(?:^|`)make (\w+)", (ROOT / page).read_text(), re.MULTILINE)
+        assert set(named) <= targets
+
+
+def test_every_test_file_has_a_name_of_its_own():
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))
+
+
+def test_every_module_says_in_one_line_what_lives_there_and_none_is_a_drawer():
+    for path in PACKAGE.rglob("*.py"):
+        doc = ast.get_docstring(ast.parse(path.read_text()))
+        assert doc, path
+        assert "\n" not in doc.split("\n\n")[0], path
+        assert path.stem not in ("utils", "helpers", "common", "misc"), path
+
+
+def test_shape_strings_are_checked_at_once_so_annotations_are_not_put_off():
+    late = [
+        p for p in PACKAGE.rglob("*.py") if "from __future__ import annotations" in p.read_text()
+    ]
+    assert late == []
+
+
+def test_the_commit_check_is_make_test_and_nothing_else():
+    lines = (ROOT / ".ci/run").read_text().splitlines()
+    assert lines[-1] == "make test"
+    assert sum("make" in line for line in lines) == 1
