@@ -114,6 +114,11 @@ def lstm_step(
     return _lstm(_seen(x, (h, c), weights), (h, c), weights)
 
 
+def any_step(x: Tensor, state: State, weights: Weights) -> Step:
+    """One step of whatever cell these weights are for."""
+    return advance(_seen(x, state, weights), state, weights)
+
+
 def advance(wx: Tensor, state: State, weights: Weights) -> Step:
     """One step of any cell, W x + b_W being known already."""
     return _STEPS[type(weights)](wx, state, weights)
@@ -149,6 +154,8 @@ def _remembered(h: Tensor, weights: Weights) -> Tensor:
 
 def _seen(x: Tensor, state: State, weights: Weights) -> Tensor:
     """W x + b_W, once the widths are known to fit."""
+    if len(state) != len(weights.states):
+        raise ShapeError(f"state: needs ({', '.join(weights.states)}), got {len(state)} tensors")
     if x.shape[-1] != weights.dim:
         raise ShapeError(f"x: needs dim={weights.dim} as W has columns, got {x.shape[-1]}")
     for name, s in zip(weights.states, state, strict=True):

@@ -1,0 +1,76 @@
+"""The attention of one state over others, by any of four scores."""
+
+from difflib import get_close_matches
+from functools import partial
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from regard.errors import ConfigError
+from regard.ops import Padding, attend
+
+ScoreKind = Literal["dot", "scaled_dot", "general", "additive"]
+
+
+class StateAttention(nn.Module):
+    """A state asks others, by a score chosen by name; one head, the values as they are.
+
+    dot: q · k,   scaled_dot: q · k / √hidden,   general: q W k,   additive: v · tanh(W_q q + W_k k)
+
+    `keys` holds the part of the score that does not depend on the query, computed once.
+
+    >>> layer, past = StateAttention(2, 2, "dot"), torch.tensor([[[1.0, 0.0], [3.0, 0.0]]])
+    >>> layer(torch.zeros(1, 1, 2), layer.keys(past), past)
+    tensor([[[2., 0.]]])
+    """
+
+    def __init__(self, dim: int, source_dim: int, score: ScoreKind = "scaled_dot"):
+        super().__init__()
+        kinds = ("dot", "scaled_dot", "general", "additive")
+        if score not in kinds:
+            near = get_close_matches(str(score), kinds, 1, 0) or ["dot"]
+            raise ConfigError(f"score: needs {', '.join(kinds)}, got {score!r}; try {near[0]!r}")
+        if "dot" in score and dim != source_dim:
+            raise ConfigError(
+                f"source_dim: needs dim={dim} for a {score} score, got {source_dim}; try 'general'"
+            )
+        self.score: ScoreKind = score
+        learned = score in ("general", "additive")
+        self.to_key = nn.Linear(source_dim, dim, bias=False) if learned else None
+        self.to_query = nn.Linear(dim, dim, bias=False) if score == "additive" else None
+        self.v = nn.Parameter(torch.randn(dim) * dim**-0.5) if score == "additive" else None
+
+    def keys(
+        self, source: Float[Tensor, "*batch key source_dim"]
+    ) -> Float[Tensor, "*batch key dim"]:
+        """What the others answer to: the source, through W where the score has one.
+
+        >>> StateAttention(2, 3, "general").keys(torch.zeros(5, 3)).shape
+        torch.Size([5, 2])
+        """
+        return source if self.to_key is None else self.to_key(source)
+
+    def forward(
+        self,
+        query: Float[Tensor, "batch query dim"],
+        keys: Float[Tensor, "batch key dim"],
+        values: Float[Tensor, "batch key value"],
+        lengths: Int[Tensor, " batch"] | None = None,
+    ) -> Float[Tensor, "batch query value"]:
+        q = query if self.to_query is None else self.to_query(query)
+        score = None if self.v is None else partial(_additive_of_keys, v=self.v)
+        out, _ = attend(
+            q[:, None],  # one head
+            keys[:, None],
+            values[:, None],
+            mask=None if lengths is None else Padding(lengths),
+            scale=1.0 if self.score in ("dot", "general") else None,
+            score=score,
+        )
+        return out[:, 0]
+
+
+def _additive_of_keys(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.tanh(q.unsqueeze(-2) + k.unsqueeze(-3)) @ v
