@@ -16,12 +16,14 @@ settings.load_profile("regard")
 
 @pytest.fixture(autouse=True)
 def same_start(doctest_namespace: dict[str, Any]) -> None:
-    """Every test draws the same numbers, alone or among others; examples have torch."""
+    """Every test draws the same numbers, alone or among others; examples have torch and rg."""
     import torch
+
+    import regard
 
     torch.manual_seed(0)
     torch.set_num_threads(1)  # tests run side by side; more threads only fight
-    doctest_namespace["torch"] = torch
+    doctest_namespace.update(torch=torch, rg=regard)
 
 
 @pytest.fixture

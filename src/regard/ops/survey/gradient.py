@@ -1,0 +1,61 @@
+"""Gradients of the smooth statistics: on the way back each band of the map is computed anew."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.ops.attend.tiled import bands
+from regard.ops.survey.reference import smooth
+from regard.ops.survey.statistics import SMOOTH, Question, Survey
+from regard.ops.terms import Terms
+
+
+def with_gradient(
+    found: Survey, q: Tensor, k: Tensor, lse: Tensor, terms: Terms, question: Question
+) -> Survey:
+    """The same survey, its smooth statistics now differentiable in q, k, lse and a learned bias."""
+    wanted = (q, k, lse, *terms.learned)
+    names = [name for name in SMOOTH if name in question.ask]
+    if not names or not (torch.is_grad_enabled() and any(x.requires_grad for x in wanted)):
+        return found
+    values = [getattr(found, name) for name in names]
+    attached = _Smooth.apply(terms, question, names, len(wanted), *wanted, *values)
+    return replace(found, **dict(zip(names, attached, strict=True)))
+
+
+class _Smooth(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, terms: Terms, question: Question, names: list[str], count: int, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.terms, ctx.question, ctx.names = terms, question, names
+        ctx.save_for_backward(*tensors[:count])
+        ctx.values = len(tensors) - count
+        return tuple(value.clone() for value in tensors[count:])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, lse, *learned = ctx.saved_tensors
+        # lse was made from q and k: cut it off, or their gradients would be counted twice
+        q, k, lse = (x.detach().requires_grad_(x.requires_grad) for x in (q, k, lse))
+        wanted = (q, k, lse, *learned)
+        asked = [x for x in wanted if x.requires_grad]
+        total = {id(x): torch.zeros_like(x) for x in asked}
+        for rows in bands(q.shape[-2], q.shape[:-2].numel() * k.shape[-2]):
+            keys = ctx.terms.span(rows, k.shape[-2])
+            with torch.enable_grad():
+                scores = ctx.terms.tile(q, k, rows, keys)
+                grid = ctx.terms.grid(q, k, rows, keys)
+                found = smooth(scores, lse[..., rows.start : rows.stop], grid, ctx.question)
+            part = {name: rows if name != "received" else keys for name in ctx.names}
+            steps = [
+                g[..., part[n].start : part[n].stop] for n, g in zip(ctx.names, grads, strict=True)
+            ]
+            values = [found[name] for name in ctx.names]
+            back = torch.autograd.grad(values, asked, steps, allow_unused=True)
+            for x, add in zip(asked, back, strict=True):
+                if add is not None:
+                    total[id(x)] += add
+        return (None,) * 4 + tuple(total.get(id(x)) for x in wanted) + (None,) * ctx.values

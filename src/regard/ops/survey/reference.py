@@ -1,0 +1,84 @@
+"""The survey read off the whole map: what the streaming forms must meet."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.ops.grid import Grid
+from regard.ops.survey.statistics import Question, Survey, bins
+from regard.ops.terms import Terms
+
+
+def survey(q: Tensor, k: Tensor, lse: Tensor, terms: Terms, question: Question) -> Survey:
+    """Every statistic from the map w = exp(scores - lse)."""
+    scores, grid = terms.tile(q, k), terms.grid(q, k)
+    w = weights(scores, lse)
+    ahead = grid.j - grid.i
+    w_top, at_top = _largest(w, question.most)
+    count = bins(k.shape[-2], q.shape[-2], terms.offset)
+    by_distance = F.one_hot(distance_bin(ahead), count).to(w.dtype)
+    found = smooth(scores, lse, grid, question) | {
+        "peak_key": at_top[..., 0],
+        "top": w_top,
+        "top_key": at_top,
+        "max_score": scores.flatten(-2).amax(-1),
+        "distances": torch.einsum("...ij,ijn->...n", w, by_distance),
+        "received_from": torch.einsum("...ij,ijn->...jn", w, by_distance),
+        "pooled": _pool(w, question.cells),
+    }
+    return Survey(**{name: found[name] for name in question.ask})
+
+
+def smooth(scores: Tensor, lse: Tensor, grid: Grid, question: Question) -> dict[str, Tensor]:
+    """The statistics that have a gradient, of whole rows."""
+    w, ahead = weights(scores, lse), grid.j - grid.i
+    log_w = (scores - lse[..., None]).masked_fill(scores == -torch.inf, 0)  # 0 log 0 = 0
+    return {
+        "entropy": -(w * log_w).sum(-1),
+        "peak": w.amax(-1),
+        "reach": (w * ahead.abs()).sum(-1),
+        "ahead": (w * ahead).sum(-1),
+        "own": (w * (ahead == 0)).sum(-1),
+        "previous": (w * (ahead == -1)).sum(-1),
+        "sink": (w * (grid.j < question.first)).sum(-1),
+        "near": (w * (ahead.abs() <= question.radius)).sum(-1),
+        "received": w.sum(-2),
+    }
+
+
+def weights(scores: Tensor, lse: Tensor) -> Tensor:
+    """w = exp(scores - lse), zero in a row that sees nothing."""
+    return torch.exp(scores - lse.masked_fill(lse == -torch.inf, 0)[..., None])
+
+
+def distance_bin(ahead: Tensor) -> Tensor:
+    """The bin of a distance: 0 for itself, then 1, 2–3, 4–7, …
+
+    >>> distance_bin(torch.tensor([0, -1, 2, 3, -4]))
+    tensor([0, 1, 2, 2, 3])
+    """
+    return torch.frexp(ahead.abs().float())[1].long().clamp(min=0)
+
+
+def _largest(w: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    short = most - w.shape[-1]
+    w = F.pad(w, (0, max(0, short)))
+    # stable, so that of equal weights the first key comes first
+    values, at = torch.sort(w, stable=True, dim=-1, descending=True)
+    values, at = values[..., :most], at[..., :most]
+    return values, at.masked_fill(values == 0, -1)
+
+
+def _pool(w: Tensor, cells: tuple[int, int]) -> Tensor:
+    rows = F.one_hot(cell_of(w.shape[-2], cells[0], w.device), cells[0]).to(w.dtype)
+    columns = F.one_hot(cell_of(w.shape[-1], cells[1], w.device), cells[1]).to(w.dtype)
+    return rows.mT @ w @ columns
+
+
+def cell_of(count: int, cells: int, device: torch.device) -> Tensor:
+    """Which cell each row or key falls in, when `count` are cut into `cells` as evenly as can be.
+
+    >>> cell_of(5, 2, torch.device("cpu"))
+    tensor([0, 0, 0, 1, 1])
+    """
+    return torch.arange(count, device=device) * cells // max(1, count)

@@ -1,0 +1,155 @@
+"""The survey in plain torch, tile by tile: any terms, on any device, memory linear in n."""
+
+import torch
+from torch import Tensor
+
+from regard.ops.grid import Grid
+from regard.ops.survey.reference import cell_of, distance_bin
+from regard.ops.survey.statistics import Question, Survey, bins
+from regard.ops.terms import Terms
+
+TILE = 1 << 18  # weights in a tile: 1 MB of float32, so that a CPU's cache holds it
+WIDE = 1024  # keys in a tile at most
+LOW = -1e30  # stands for -inf where 0 · log 0 must be 0
+
+
+def survey(q: Tensor, k: Tensor, lse: Tensor, terms: Terms, question: Question) -> Survey:
+    """Walk over the tiles that can be seen; each adds to the totals."""
+    totals = Totals(q, k, lse, terms, question)
+    for rows in totals.bands:
+        for keys in tiles(terms.span(rows, k.shape[-2])):
+            totals.add(rows, keys)
+    return totals.survey()
+
+
+def tiles(keys: range, wide: int = WIDE) -> list[range]:
+    """Cut a range of keys at multiples of `wide`.
+
+    >>> tiles(range(3, 10), wide=4)
+    [range(3, 4), range(4, 8), range(8, 10)]
+    """
+    cuts = [keys.start, *range((keys.start // wide + 1) * wide, keys.stop, wide), keys.stop]
+    return [range(a, b) for a, b in zip(cuts, cuts[1:], strict=False) if a < b]
+
+
+class Totals:
+    """What has been found in the tiles walked over so far."""
+
+    def __init__(self, q: Tensor, k: Tensor, lse: Tensor, terms: Terms, question: Question):
+        self.q, self.k, self.lse, self.terms, self.question = q, k, lse, terms, question
+        queries, keys = q.shape[-2], k.shape[-2]
+        high = max(1, TILE // (q.shape[:-2].numel() * min(keys, WIDE) or 1))
+        self.bands = [range(i, min(i + high, queries)) for i in range(0, queries, high)]
+        self.found = self._start(question.ask, queries, keys)
+
+    def survey(self) -> Survey:
+        """The finished statistics."""
+        return Survey(**{name: self.found[name] for name in self.question.ask})
+
+    def add(self, rows: range, keys: range) -> None:
+        """Count one tile."""
+        grid = self.terms.grid(self.q, self.k, rows, keys)
+        at = slice(rows.start, rows.stop)
+        scores = self.terms.tile(self.q, self.k, rows, keys)
+        if "max_score" in self.found:
+            best = scores.flatten(-2).amax(-1)
+            self.found["max_score"] = torch.maximum(self.found["max_score"], best)
+        lse = self.lse[..., at, None]
+        x = scores.sub_(lse.masked_fill(lse == -torch.inf, 0))
+        w = x.exp()
+        if "entropy" in self.found:
+            if self.terms.mask is not None and not self.terms.mask.covers(grid.places, keys):
+                x.clamp_(min=LOW)
+            self.found["entropy"][..., at] -= torch.linalg.vecdot(w, x)
+        if "received" in self.found:
+            self.found["received"][..., keys.start : keys.stop] += w.sum(-2)
+        self._add_peaks(w, keys, at)
+        self._add_places(w, grid, at)
+        self._add_bins(w, grid)
+        self._add_cells(w, grid)
+
+    def _add_peaks(self, w: Tensor, keys: range, at: slice) -> None:
+        if "top" in self.found:
+            most = min(self.question.most, len(keys))
+            values, places = w.topk(most, -1)
+            old, old_key = self.found["top"][..., at, :], self.found["top_key"][..., at, :]
+            both = torch.cat([old, values], -1), torch.cat([old_key, places + keys.start], -1)
+            values, best = both[0].topk(self.question.most, -1)
+            self.found["top"][..., at, :] = values
+            self.found["top_key"][..., at, :] = (
+                both[1].gather(-1, best).masked_fill(values == 0, -1)
+            )
+        if "peak" in self.found:
+            value, place = w.max(-1)
+            old = self.found["peak"][..., at]
+            new = value > old  # of equal weights the first key stays
+            self.found["peak_key"][..., at] = torch.where(
+                new, place + keys.start, self.found["peak_key"][..., at]
+            )
+            self.found["peak"][..., at] = torch.maximum(value, old)
+
+    def _add_places(self, w: Tensor, grid: Grid, at: slice) -> None:
+        """Shares by place; off the diagonal two sums a tile are enough for the distances."""
+        found, keys, places, radius = self.found, grid.keys, grid.places, self.question.radius
+        crosses = keys.start < places.stop and places.start < keys.stop
+        if found.keys() & {"reach", "ahead"}:
+            step = torch.arange(len(keys), device=w.device, dtype=w.dtype)
+            mass, moment = (w @ torch.stack([torch.ones_like(step), step], -1)).unbind(-1)
+            ahead = moment + (keys.start - grid.i[:, 0]) * mass
+            if "ahead" in found:
+                found["ahead"][..., at] += ahead
+            if "reach" in found:
+                if crosses:
+                    ahead = (w * (grid.j - grid.i).abs()).sum(-1)
+                found["reach"][..., at] += ahead.abs()
+        if "sink" in found and keys.start < self.question.first:
+            found["sink"][..., at] += w[..., : self.question.first - keys.start].sum(-1)
+        for name, low, high in (("own", 0, 0), ("previous", -1, -1), ("near", -radius, radius)):
+            touches = keys.start <= places.stop - 1 + high and keys.stop - 1 >= places.start + low
+            if name in found and touches:
+                inside = (grid.j >= grid.i + low) & (grid.j <= grid.i + high)
+                found[name][..., at] += (w * inside).sum(-1)
+
+    def _add_bins(self, w: Tensor, grid: Grid) -> None:
+        if not self.found.keys() & {"distances", "received_from"}:
+            return
+        which = distance_bin(grid.j - grid.i)
+        for n in range(int(which.min()), int(which.max()) + 1):
+            part = (w * (which == n)).sum(-2)
+            if "distances" in self.found:
+                self.found["distances"][..., n] += part.sum(-1)
+            if "received_from" in self.found:
+                self.found["received_from"][..., grid.keys.start : grid.keys.stop, n] += part
+
+    def _add_cells(self, w: Tensor, grid: Grid) -> None:
+        if "pooled" not in self.found:
+            return
+        down, across = self.question.cells
+        rows = cell_of(self.q.shape[-2], down, w.device)[grid.rows.start : grid.rows.stop]
+        columns = cell_of(self.k.shape[-2], across, w.device)[grid.keys.start : grid.keys.stop]
+        left = int(columns[0])
+        part = w.new_zeros((*w.shape[:-1], int(columns[-1]) - left + 1))
+        part.index_add_(-1, columns - left, w)
+        cell = self.found["pooled"]
+        cell[..., left : left + part.shape[-1]].index_add_(-2, rows, part)
+
+    def _start(self, ask: frozenset[str], queries: int, keys: int) -> dict[str, Tensor]:
+        batch, most, cells = self.q.shape[:-2], self.question.most, self.question.cells
+        count = bins(keys, queries, self.terms.offset)
+        shapes = {
+            "received": (keys,),
+            "top": (queries, most),
+            "top_key": (queries, most),
+            "max_score": (),
+            "distances": (count,),
+            "received_from": (keys, count),
+            "pooled": cells,
+        }
+        twins = {"peak": "peak_key", "top": "top_key"}
+        ask = ask | {a for pair in twins.items() for a in pair if set(pair) & ask}
+        found = {name: self.lse.new_zeros((*batch, *shapes.get(name, (queries,)))) for name in ask}
+        for name in set(twins.values()) & found.keys():
+            found[name] = torch.full_like(found[name], -1, dtype=torch.long)
+        if "max_score" in found:
+            found["max_score"].fill_(-torch.inf)
+        return found

@@ -1,0 +1,193 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from regard import ops
+from regard.errors import FormError, ShapeError
+from regard.ops import attend, attention_weights, masks, survey
+from regard.ops.survey import tiled
+from regard.ops.survey.statistics import EVERY, SMOOTH
+
+small = st.integers(1, 9)
+
+TERMS = {
+    "plain": lambda b, h, q, k: {},
+    "causal": lambda b, h, q, k: {"mask": ops.Causal()},
+    "window": lambda b, h, q, k: {"mask": ops.Causal() & ops.Local(3)},
+    "padding": lambda b, h, q, k: {"mask": ops.Padding(torch.arange(b) % (k + 1))},
+    "dense": lambda b, h, q, k: {"mask": masks.Dense(torch.rand(q, k) > 0.4)},
+    "alibi": lambda b, h, q, k: {"bias": ops.ALiBi(ops.alibi_slopes(h).double())},
+    "softcap": lambda b, h, q, k: {"softcap": 1.0, "mask": ops.Causal()},
+    "sinks": lambda b, h, q, k: {"sinks": torch.randn(h, dtype=torch.float64)},
+    "offset": lambda b, h, q, k: {"mask": ops.Causal(), "offset": 2},
+    "score": lambda b, h, q, k: {"score": ops.dot},
+}
+
+
+def draw(batch=2, heads=4, key_heads=2, queries=7, keys=7, feat=3):
+    q = torch.randn(batch, heads, queries, feat, dtype=torch.float64, requires_grad=True)
+    k = torch.randn(batch, key_heads, keys, feat, dtype=torch.float64, requires_grad=True)
+    return q, k, k
+
+
+# Worked numbers
+
+
+def test_a_uniform_map_has_the_numbers_one_can_count():
+    q = k = torch.zeros(4, 2, dtype=torch.float64)
+    _, lse = attend(q, k, k, mask=ops.Causal())
+    s = survey(q, k, lse, ask=EVERY, first=1, radius=1, most=2, cells=2, mask=ops.Causal())
+    n = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    assert_close(s.entropy, n.log())
+    assert_close(s.peak, 1 / n)
+    assert s.peak_key.tolist() == [0, 0, 0, 0]
+    assert_close(s.reach, torch.tensor([0, 0.5, 1.0, 1.5]).double())
+    assert_close(s.ahead, -s.reach)
+    assert_close(s.own, 1 / n)
+    assert_close(s.previous, torch.tensor([0, 1 / 2, 1 / 3, 1 / 4]).double())
+    assert_close(s.sink, 1 / n)
+    assert_close(s.near, torch.tensor([1, 1, 2 / 3, 2 / 4]).double())
+    assert_close(s.received, torch.tensor([25 / 12, 13 / 12, 7 / 12, 1 / 4]).double())
+    assert_close(s.top[2], torch.tensor([1 / 3, 1 / 3]).double())
+    assert s.max_score == 0
+    assert_close(s.distances, torch.tensor([25 / 12, 13 / 12, 5 / 6]).double())
+    assert_close(s.pooled, torch.tensor([[2.0, 0.0], [7 / 6, 5 / 6]]).double())
+
+
+def test_a_row_that_sees_nothing_counts_as_nothing():
+    q, k, v = draw(queries=2, keys=2)
+    mask = masks.Dense(torch.tensor([[False, False], [True, True]]))
+    _, lse = attend(q, k, v, mask=mask)
+    for form in ("reference", "tiled"):
+        s = survey(q, k, lse, ask=EVERY, mask=mask, form=form)
+        for name in ("entropy", "peak", "reach", "ahead", "own", "sink", "near"):
+            assert (getattr(s, name)[..., 0] == 0).all(), name
+        assert (s.peak_key[..., 0] == -1).all()
+        assert all(not getattr(s, name).isnan().any() for name in EVERY)
+
+
+# Properties
+
+
+@given(queries=small, keys=small)
+def test_all_that_is_given_is_received(queries, keys):
+    q, k, v = draw(queries=queries, keys=keys)
+    s = survey(q, k, attend(q, k, v)[1], ask=["received", "distances", "received_from", "pooled"])
+    for total in (s.received.sum(-1), s.distances.sum(-1), s.pooled.sum((-1, -2))):
+        assert_close(total, torch.full((2, 4), float(queries), dtype=torch.float64))
+    assert_close(s.received_from.sum(-1), s.received)
+
+
+# Parity
+
+
+@pytest.mark.parametrize("kind", TERMS)
+@pytest.mark.parametrize("sizes", [(7, 7), (3, 11), (1, 1), (9, 2)])
+def test_tiled_is_the_reference(kind, sizes, monkeypatch):
+    monkeypatch.setattr(tiled, "TILE", 64)
+    monkeypatch.setattr(tiled.tiles, "__defaults__", (4,))
+    q, k, v = draw(queries=sizes[0], keys=sizes[1])
+    terms = TERMS[kind](2, 4, *sizes)
+    _, lse = attend(q, k, v, **terms)
+    ask = {"ask": EVERY, "first": 2, "radius": 2, "most": 3, "cells": (3, 2)}
+    want = survey(q, k, lse, form="reference", **ask, **terms)
+    got = survey(q, k, lse, form="tiled", **ask, **terms)
+    for name in EVERY:
+        assert_close(getattr(got, name), getattr(want, name), msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_statistics_are_those_of_the_map():
+    q, k, v = draw()
+    w = attention_weights(q, k, mask=ops.Causal())
+    _, lse = attend(q, k, v, mask=ops.Causal())
+    s = survey(q, k, lse, mask=ops.Causal())
+    assert_close(s.entropy, -(w * w.clamp(min=1e-300).log()).sum(-1))
+    assert_close(s.received, w.sum(-2))
+    assert_close(s.peak, w.amax(-1))
+    assert (s.peak_key == w.argmax(-1)).all()
+
+
+@pytest.mark.parametrize("kind", TERMS)
+def test_gradients_are_those_of_the_map(kind):
+    q, k, v = draw(queries=5, keys=5)
+    terms = TERMS[kind](2, 4, 5, 5)
+
+    def loss(by_map):
+        _, lse = attend(q, k, v, form="reference", **terms)
+        if by_map:
+            from regard.ops.survey.reference import smooth
+            from regard.ops.survey.statistics import make_question
+            from regard.ops.terms import make_terms
+
+            made = make_terms(q, k, **terms)
+            found = smooth(made.tile(q, k), lse, made.grid(q, k), make_question(SMOOTH, 4, 8, 8, 2))
+        else:
+            found = vars(survey(q, k, lse, ask=SMOOTH, **terms))
+        torch.manual_seed(1)
+        return sum((found[n] * torch.randn_like(found[n])).sum() for n in SMOOTH)
+
+    want = torch.autograd.grad(loss(True), (q, k))
+    got = torch.autograd.grad(loss(False), (q, k))
+    assert_close(got, want)
+    assert not any(g.isnan().any() for g in got)
+
+
+def test_an_entropy_penalty_by_finite_differences():
+    q, k, _ = draw(batch=1, heads=2, key_heads=1, queries=3, keys=3, feat=2)
+
+    def entropy(q, k):
+        _, lse = attend(q, k, k, mask=ops.Causal())
+        s = survey(q, k, lse, ask=("entropy", "received", "peak"), mask=ops.Causal())
+        return s.entropy, s.received, s.peak
+
+    torch.autograd.gradcheck(entropy, (q, k))
+
+
+def test_bfloat16_is_counted_in_float32():
+    q, k, v = (x.detach().bfloat16() for x in draw(queries=65, keys=65, feat=16))
+    exact = attend(q.double(), k.double(), v.double(), mask=ops.Causal())[1]
+    want = survey(q.double(), k.double(), exact, mask=ops.Causal(), form="reference")
+    got = survey(q, k, exact.float(), mask=ops.Causal())
+    for name in SMOOTH:
+        a, b = getattr(got, name), getattr(want, name)
+        assert (a - b).norm() / b.norm() < 1e-4, name
+
+
+@pytest.mark.slow
+def test_memory_is_linear_in_n():
+    import resource
+
+    q = k = torch.randn(1, 4, 16384, 64)
+    _, lse = attend(q, k, k, mask=ops.Causal())
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    survey(q, k, lse, mask=ops.Causal())
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kilobytes
+
+
+# Errors
+
+
+@pytest.mark.usefixtures("users_view")
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"ask": ["entropi"]}, "ask: needs names of entropy, peak, .* got 'entropi'"),
+        ({"lse": torch.zeros(2, 4, 6)}, r"lse: needs one for each query, \(2, 4, 7\), got"),
+        ({"first": 0}, "first: needs 1 or more, got 0"),
+        ({"cells": 0}, "cells: needs 1 or more"),
+    ],
+)
+def test_bad_input_is_answered_with_its_numbers(change, says):
+    q, k, v = draw()
+    call = {"q": q, "k": k, "lse": attend(q, k, v)[1]}
+    with pytest.raises(ShapeError, match=says):
+        survey(**(call | change))
+
+
+@pytest.mark.usefixtures("users_view")
+def test_an_unknown_form_is_named():
+    q, k, v = draw()
+    with pytest.raises(FormError, match="got 'fast'"):
+        survey(q, k, attend(q, k, v)[1], form="fast")

@@ -1,0 +1,66 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from regard import ops
+from regard.errors import ShapeError
+from regard.ops import attend, attention_weights, window
+
+
+def draw(queries=9, keys=8):
+    q = torch.randn(2, 4, queries, 3, dtype=torch.float64)
+    k = torch.randn(2, 2, keys, 3, dtype=torch.float64)
+    return q, k, attend(q, k, k, mask=ops.Causal())[1]
+
+
+@given(a=st.integers(0, 7), b=st.integers(1, 9), c=st.integers(0, 6), d=st.integers(1, 9))
+def test_a_window_is_a_part_of_the_map(a, b, c, d):
+    q, k, lse = draw()
+    part = window(q, k, lse, rows=slice(a, a + b), keys=slice(c, c + d), mask=ops.Causal())
+    whole = attention_weights(q, k, mask=ops.Causal())
+    assert_close(part, whole[..., a : a + b, c : c + d])
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+@pytest.mark.parametrize("pool", [(1, 1), (2, 3), (9, 8), (4, 1), (20, 20)])
+def test_pooling_is_that_of_the_map(reduce, pool, monkeypatch):
+    from regard.ops.attend import tiled
+
+    monkeypatch.setattr(tiled.bands, "__defaults__", (100,))
+    q, k, lse = draw()
+    got = window(q, k, lse, pool=pool, reduce=reduce, mask=ops.Causal())
+    whole = attention_weights(q, k, mask=ops.Causal())
+    fold = {"sum": torch.sum, "mean": torch.mean, "max": torch.amax}[reduce]
+    want = torch.stack(
+        [
+            torch.stack([fold(cell, (-2, -1)) for cell in band.split(pool[1], -1)], -1)
+            for band in whole.split(pool[0], -2)
+        ],
+        -2,
+    )
+    assert_close(got, want)
+
+
+def test_a_cell_of_a_huge_map_costs_no_more_than_a_cell():
+    q = k = torch.randn(1, 1 << 17, 8)
+    lse = torch.zeros(1, 1 << 17)
+    cell = window(q, k, lse, rows=slice(-1, None), keys=slice(5, 6))
+    assert_close(cell[0, 0, 0], torch.exp(q[0, -1] @ k[0, 5] / 8**0.5))
+
+
+@pytest.mark.usefixtures("users_view")
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"rows": slice(20, 30)}, "rows: needs at least one of 9"),
+        ({"keys": slice(0, 8, 2)}, "keys: needs step 1, got 2; try pool"),
+        ({"pool": (0, 1)}, "pool: needs 1 or more"),
+        ({"reduce": "min"}, "reduce: needs sum, mean or max, got 'min'"),
+    ],
+)
+def test_bad_input_is_answered_with_its_numbers(change, says):
+    q, k, lse = draw()
+    with pytest.raises(ShapeError, match=says):
+        window(q, k, lse, **change)
