@@ -11,7 +11,7 @@ from regard.nn.patches import ClassToken, PatchEmbedding
 from regard.nn.projection import projection
 from regard.nn.readout import Readout
 from regard.nn.recurrent import Cell, Recurrent
-from regard.nn.recurrent_decoder import BahdanauDecoder, LuongDecoder, RecurrentMemory
+from regard.nn.recurrent_decoder import BahdanauDecoder, LuongDecoder, PlainDecoder, RecurrentMemory
 from regard.nn.relative import ALiBiBias, BucketBias, DistanceKeys, RelativeBias, ToeplitzBias
 from regard.nn.stack import Decoder, Encoder
 from regard.nn.state_attention import StateAttention
@@ -38,6 +38,7 @@ __all__ = [
     "MultiHeadAttention",
     "Norm",
     "PatchEmbedding",
+    "PlainDecoder",
     "Readout",
     "Recurrent",
     "RecurrentMemory",

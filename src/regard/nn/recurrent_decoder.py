@@ -37,6 +37,37 @@ class RecurrentMemory(NamedTuple):
         )
 
 
+class PlainDecoder(nn.Module):
+    """Nothing is asked: all there is to know of the source is in the state it starts from.
+
+    h_t = core(x_t, h_{t-1}),   h_0 = the last state of the source
+
+    >>> layer = PlainDecoder(Recurrent(3, 4))
+    >>> memory = layer.remember(torch.randn(2, 7, 6), state=(torch.zeros(2, 1, 4),))
+    >>> layer(torch.randn(2, 5, 3), memory.state, memory)[0].shape
+    torch.Size([2, 5, 4])
+    """
+
+    def __init__(self, core: Recurrent | AttentiveRecurrent):
+        super().__init__()
+        self.core = core
+
+    def remember(
+        self,
+        values: Float[Tensor, "batch key value"],
+        lengths: Int[Tensor, " batch"] | None = None,
+        *,
+        state: State,
+    ) -> RecurrentMemory:
+        """The source, kept to be looked at, and the state to start from."""
+        return RecurrentMemory(values, values, lengths, self.core.start(state))
+
+    def forward(
+        self, x: Float[Tensor, "batch time dim"], state: State, memory: RecurrentMemory
+    ) -> tuple[Float[Tensor, "batch time hidden"], State]:
+        return self.core(x, state)
+
+
 class _Asker(nn.Module):
     """What both decoders hold: a recurrent core, and an attention from its states to the source."""
 

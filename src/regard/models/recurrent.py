@@ -1,0 +1,229 @@
+"""A recurrent encoder-decoder: read one sequence, write another, with or without attention."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from regard.errors import ConfigError
+from regard.models.config import check_choices, check_positive
+from regard.nn import (
+    AttentiveRecurrent,
+    BahdanauDecoder,
+    LuongDecoder,
+    PlainDecoder,
+    Readout,
+    Recurrent,
+    RecurrentMemory,
+    TokenEmbedding,
+)
+from regard.ops.recurrence import State
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentTranslatorConfig:
+    """A recurrent translator: which cell, and how the decoder asks the source.
+
+    none: only the last state is handed over. bahdanau, luong: the decoder attends to the source.
+    hybrid: Luong's, and both sides also attend to their own past, as `AttentiveRecurrent` does.
+    `hidden` is the width of a state; a source read in both directions has half of it for each.
+
+    >>> RecurrentTranslatorConfig(source_vocab=9, target_vocab=9, dim=8, hidden=8).bidirectional
+    True
+    """
+
+    source_vocab: int
+    target_vocab: int
+    cell: Literal["rnn", "gru", "lstm"] = "gru"
+    attention: Literal["none", "bahdanau", "luong", "hybrid"] = "luong"
+    dim: int
+    hidden: int
+    layers: int = 1
+    shared: bool = True
+    tied: bool = True
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        check_positive(self, "source_vocab", "target_vocab", "dim", "hidden", "layers")
+        if self.shared and self.source_vocab != self.target_vocab:
+            raise ConfigError(
+                f"target_vocab: needs source_vocab={self.source_vocab} for a shared embedding, "
+                f"got {self.target_vocab}; try shared=False"
+            )
+        if self.bidirectional and self.hidden % 2:
+            raise ConfigError(f"hidden: needs an even number, half a direction, got {self.hidden}")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout: needs 0 ≤ rate < 1, got {self.dropout}")
+
+    @property
+    def bidirectional(self) -> bool:
+        """Whether the source is read both ways; a hybrid looks back only, so it reads one way."""
+        return self.attention != "hybrid"
+
+
+class RecurrentTranslator(nn.Module):
+    """Read the source into states, then write the target a state at a time.
+
+    memory = encode(source);   logits_t = readout(decoder(target_t, state_{t-1}, memory))
+
+    >>> model = RecurrentTranslator(recurrent_tiny(vocab=10))
+    >>> model(torch.tensor([[1, 2, 3]]), torch.tensor([[4, 5]])).shape
+    torch.Size([1, 2, 10])
+    """
+
+    def __init__(self, config: RecurrentTranslatorConfig):
+        super().__init__()
+        self.config = config
+        self.source_embedding = _embedding(config, config.source_vocab)
+        self.target_embedding = (
+            self.source_embedding if config.shared else _embedding(config, config.target_vocab)
+        )
+        self.encoder = _encoder(config)
+        self.decoder = _decoder(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.to_readout = nn.Linear(config.hidden, config.dim)
+        self.readout = Readout(config.dim, config.target_vocab, tied=config.tied, bias=True)
+
+    def forward(
+        self,
+        source: Int[Tensor, "batch source"],
+        target: Int[Tensor, "batch target"],
+        source_lengths: Int[Tensor, " batch"] | None = None,
+    ) -> Float[Tensor, "batch target vocab"]:
+        memory = self.encode(source, source_lengths)
+        return self.decode(target, memory)
+
+    def encode(
+        self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, " batch"] | None = None
+    ) -> RecurrentMemory:
+        """The memory of a source; one serves any number of decodings.
+
+        values = encoder(embed(source)),   state = its last ones, both directions side by side
+
+        >>> model = RecurrentTranslator(recurrent_tiny(vocab=10))
+        >>> model.encode(torch.tensor([[1, 2, 3]])).values.shape
+        torch.Size([1, 3, 64])
+        """
+        values, last = self.encoder(self.source_embedding(source), lengths=lengths)
+        last = last[: 2 if self.config.cell == "lstm" else 1]  # a history is the encoder's own
+        state = tuple(s.reshape(len(source), self.config.layers, -1) for s in last)
+        return self.decoder.remember(self.dropout(values), lengths, state=state)
+
+    def decode(
+        self, target: Int[Tensor, "batch target"], memory: RecurrentMemory
+    ) -> Float[Tensor, "batch target vocab"]:
+        """The logits after each token of a known target.
+
+        logits_t as `step` gives them, one after the other
+
+        >>> model = RecurrentTranslator(recurrent_tiny(vocab=10)).eval()
+        >>> memory = model.encode(torch.tensor([[1, 2, 3]]))
+        >>> german, french = (model.decode(torch.tensor([[t]]), memory) for t in (4, 5))
+        """
+        logits, _ = self._advance(target, self.start(memory), memory)
+        return logits
+
+    def start(self, memory: RecurrentMemory) -> State:
+        """The decoder's state before the first token: the encoder's last one.
+
+        >>> model = RecurrentTranslator(recurrent_tiny(vocab=10, cell="lstm"))
+        >>> [s.shape for s in model.start(model.encode(torch.tensor([[1, 2, 3]])))]
+        [torch.Size([1, 1, 64]), torch.Size([1, 1, 64])]
+        """
+        return memory.state
+
+    def step(
+        self, token: Int[Tensor, " batch"], state: State, memory: RecurrentMemory
+    ) -> tuple[Float[Tensor, "batch vocab"], State]:
+        """The logits after one more token, and the state to go on from.
+
+        Every tensor of a state has the batch in front, so that a search may reorder it.
+
+        >>> model = RecurrentTranslator(recurrent_tiny(vocab=10))
+        >>> memory = model.encode(torch.tensor([[1, 2, 3]]))
+        >>> logits, state = model.step(torch.tensor([4]), model.start(memory), memory)
+        >>> logits.shape
+        torch.Size([1, 10])
+        """
+        logits, state = self._advance(token[:, None], state, memory)
+        return logits[:, 0], state
+
+    def _advance(
+        self, target: Tensor, state: State, memory: RecurrentMemory
+    ) -> tuple[Tensor, State]:
+        x = self.target_embedding(target)
+        h, state = self.decoder(x, state, memory)
+        x = self.to_readout(self.dropout(h))
+        return self.readout(x, self.target_embedding.table), state
+
+
+def recurrent_tiny(vocab: int, **changes) -> RecurrentTranslatorConfig:
+    """For tests and lectures: one GRU of 64 on each side, Luong's attention.
+
+    >>> recurrent_tiny(vocab=10, attention="none").attention
+    'none'
+    """
+    preset = RecurrentTranslatorConfig(
+        source_vocab=vocab, target_vocab=vocab, dim=64, hidden=64, dropout=0.1
+    )
+    return replace(preset, **changes)
+
+
+def recurrent_small(vocab: int, **changes) -> RecurrentTranslatorConfig:
+    """Trains on a CPU: two LSTM layers of 256 on each side, Luong's attention.
+
+    >>> recurrent_small(vocab=10).cell
+    'lstm'
+    """
+    preset = RecurrentTranslatorConfig(
+        source_vocab=vocab,
+        target_vocab=vocab,
+        cell="lstm",
+        dim=256,
+        hidden=256,
+        layers=2,
+        dropout=0.2,
+    )
+    return replace(preset, **changes)
+
+
+def _embedding(config: RecurrentTranslatorConfig, vocab: int) -> TokenEmbedding:
+    # no code of positions: a recurrent net knows where it is by having walked there
+    return TokenEmbedding(vocab, config.dim, positions="none", dropout=config.dropout)
+
+
+def _encoder(config: RecurrentTranslatorConfig) -> Recurrent | AttentiveRecurrent:
+    kind, layers, dropout = config.cell, config.layers, config.dropout
+    if config.attention == "hybrid":
+        return AttentiveRecurrent(
+            config.dim, config.hidden, kind=kind, layers=layers, dropout=dropout
+        )
+    return Recurrent(
+        config.dim,
+        config.hidden // 2,
+        kind=kind,
+        layers=layers,
+        bidirectional=True,
+        dropout=dropout,
+    )
+
+
+def _decoder(
+    config: RecurrentTranslatorConfig,
+) -> PlainDecoder | BahdanauDecoder | LuongDecoder:
+    kind, layers, dropout = config.cell, config.layers, config.dropout
+    dim, hidden = config.dim, config.hidden
+    match config.attention:
+        case "none":
+            return PlainDecoder(Recurrent(dim, hidden, kind=kind, layers=layers, dropout=dropout))
+        case "bahdanau":
+            core = Recurrent(dim + hidden, hidden, kind=kind, layers=layers, dropout=dropout)
+            return BahdanauDecoder(core, hidden)
+        case "luong":
+            core = Recurrent(dim, hidden, kind=kind, layers=layers, dropout=dropout)
+            return LuongDecoder(core, hidden)
+        case "hybrid":
+            core = AttentiveRecurrent(dim, hidden, kind=kind, layers=layers, dropout=dropout)
+            return LuongDecoder(core, hidden)
