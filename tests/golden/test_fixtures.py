@@ -11,12 +11,15 @@ from torch import Tensor
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
+from regard.models import VisionConfig
+from regard.nn import FeedForward, MultiHeadAttention, Recurrent
 from regard.ops import (
     Causal,
     Local,
     Toeplitz,
     attend,
     attention_weights,
+    cut_patches,
     dot,
     score_moments,
     sinusoidal,
@@ -184,6 +187,26 @@ def test_fx7_codes_of_the_first_four_positions():
     )
 
 
+# FX8 and FX9: sizes
+
+
+def test_fx8_weights_of_eight_heads_and_their_feed_forward():
+    layer = MultiHeadAttention(512, 8)
+    assert layer.to_q.weight.shape[0] // 8 == 64
+    weights = [layer.to_q.weight, layer.to_k.weight, layer.to_v.weight]
+    assert sum(w.numel() for w in weights) == 786_432
+    assert layer.to_out.weight.numel() == 262_144
+    assert sum(p.numel() for p in FeedForward(512, 2048).parameters()) == 2_099_712
+
+
+@pytest.mark.parametrize(("size", "tokens"), [(224, 196), (384, 576)])
+def test_fx9_patches_of_a_picture_and_one_token_more(size, tokens):
+    patches = cut_patches(torch.zeros(1, 3, size, size), 16)
+    assert patches.shape == (1, tokens, 768)
+    config = VisionConfig(classes=10, image=size, patch=16, layers=1, dim=8, heads=2)
+    assert config.tokens == tokens + 1
+
+
 # FX12 and FX13: moments and cost
 
 
@@ -200,6 +223,18 @@ def test_fx13_multiply_adds_of_attention_as_counted_while_it_runs():
         out, _ = attend(x @ w[0], x @ w[1], x @ w[2], form="reference")
         out @ w[3]
     assert counter.get_total_flops() // 2 == 4 * n * d**2 + 2 * n**2 * d == 805_306_368
+
+
+@pytest.mark.parametrize(
+    ("kind", "count"), [("rnn", 268_435_456), ("gru", 805_306_368), ("lstm", 1_073_741_824)]
+)
+def test_fx13_multiply_adds_of_recurrence_as_counted_while_it_runs(kind, count):
+    n = d = 512
+    layer = Recurrent(d, d, kind=kind, bias=False)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        layer(torch.zeros(1, n, d), form="reference")
+    gates = {"rnn": 1, "gru": 3, "lstm": 4}[kind]
+    assert counter.get_total_flops() // 2 == 2 * gates * n * d**2 == count
 
 
 # FX14
