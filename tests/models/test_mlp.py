@@ -34,7 +34,7 @@ def test_another_size_is_an_error(users_view):
     model = MLP(MLPConfig(inputs=784, classes=10))
     with pytest.raises(ShapeError, match="x: needs inputs=784 .* got 1024; try"):
         model(torch.zeros(1, 1, 32, 32))
-    with pytest.raises(ConfigError, match="hidden: needs 1 or more, got 0"):
+    with pytest.raises(ConfigError, match="hidden: needs a whole number of 1 or more, got 0"):
         MLPConfig(inputs=1, classes=1, hidden=0)
     with pytest.raises(ConfigError, match="activation: needs one of relu, .* got 'swish'"):
         MLPConfig(inputs=1, classes=1, activation="swish")

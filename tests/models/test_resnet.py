@@ -1,5 +1,7 @@
 """The convolutional baseline and its size."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -40,8 +42,11 @@ def test_moved_pictures_have_the_same_features_away_from_the_edge():
 def test_the_size_can_be_had_to_measure(wanted):
     config = resnet_of_size(wanted, ResNetConfig(classes=10))
     with torch.device("meta"):
-        got = parameters(ResNet(config))
+        narrow, got, wide = (
+            parameters(ResNet(replace(config, width=config.width + step))) for step in (-1, 0, 1)
+        )
     assert abs(got / wanted - 1) < 0.05
+    assert abs(got - wanted) <= min(abs(narrow - wanted), abs(wide - wanted))
 
 
 def test_any_picture_size_comes_in():

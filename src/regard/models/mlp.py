@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
+from regard.models.config import check_choices, check_positive
 
 _ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "identity": nn.Identity}
 
@@ -27,15 +28,10 @@ class MLPConfig:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("inputs", "classes", "hidden"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: needs 1 or more, got {getattr(self, name)}")
+        check_choices(self)
+        check_positive(self, "inputs", "classes", "hidden")
         if self.layers < 0:
             raise ConfigError(f"layers: needs 0 or more, got {self.layers}")
-        if self.activation not in _ACTIVATIONS:
-            raise ConfigError(
-                f"activation: needs one of {', '.join(_ACTIVATIONS)}, got {self.activation!r}"
-            )
 
 
 class MLP(nn.Module):

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
+from regard.models.config import check_positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +25,7 @@ class ResNetConfig:
     blocks: int = 2  # in each stage
 
     def __post_init__(self) -> None:
-        for name in ("classes", "channels", "stages", "blocks"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: needs 1 or more, got {getattr(self, name)}")
+        check_positive(self, "classes", "channels", "width", "stages", "blocks")
         if self.width < 1 << self.stages - 1:
             raise ConfigError(
                 f"width: needs at least {1 << self.stages - 1} to be halved {self.stages - 1} "

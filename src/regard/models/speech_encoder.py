@@ -1,0 +1,75 @@
+"""An encoder that hears the whole recording at once, as Whisper's does (Radford et al. 2022)."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from regard.errors import ConfigError, ShapeError
+from regard.models.config import StackConfig, check_positive, make_encoder
+from regard.nn import Subsample
+from regard.ops import Padding, lookup
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeechEncoderConfig(StackConfig):
+    """A speech encoder; `max_time` is how many outputs its position table has.
+
+    >>> SpeechEncoderConfig(dim=384, layers=4, heads=6).max_time
+    1500
+    """
+
+    mels: int = 80
+    max_time: int = 1500
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "mels", "max_time")
+        if self.dim < 4 or self.dim % 2:
+            raise ConfigError(f"dim: needs an even number of 4 or more, got {self.dim}")
+
+
+class SpeechEncoder(nn.Module):
+    """Two convolutions that halve the frames, fixed position codes, a pre-norm encoder.
+
+    y = LN(blocks(gelu(conv_{stride 2}(gelu(conv(x)))) + codes))
+
+    >>> config = SpeechEncoderConfig(dim=16, layers=1, heads=2)
+    >>> SpeechEncoder(config)(torch.randn(1, 100, 80)).shape
+    torch.Size([1, 50, 16])
+    """
+
+    positions: Tensor
+
+    def __init__(self, config: SpeechEncoderConfig):
+        super().__init__()
+        self.config = config
+        self.subsample = Subsample(config.mels, config.dim, strides=(1, 2), causal=False)
+        self.register_buffer("positions", _codes(config.max_time, config.dim))
+        self.dropout = nn.Dropout(config.dropout)
+        self.encoder = make_encoder(config)
+
+    def forward(
+        self,
+        features: Float[Tensor, "batch time mel"],
+        lengths: Int[Tensor, " batch"] | None = None,
+    ) -> Float[Tensor, "batch shorter dim"]:
+        if features.shape[2] != self.config.mels:
+            raise ShapeError(
+                f"features: needs mels={self.config.mels} numbers a frame, got {features.shape[2]}"
+            )
+        x = self.subsample(features, lengths)
+        x = x + lookup(self.positions, torch.arange(x.shape[1], device=x.device))
+        mask = None if lengths is None else Padding(self.subsample.out_lengths(lengths))
+        return self.encoder(self.dropout(x), mask=mask)
+
+
+def _codes(time: int, dim: int) -> Tensor:
+    """Sines of all frequencies, then their cosines; the slowest is exactly 1 / 10000.
+
+    ops.sinusoidal interleaves them and stops short of 1 / 10000; the weights know these.
+    """
+    speed = 10000.0 ** -torch.linspace(0, 1, dim // 2, dtype=torch.float64)
+    angles = torch.arange(time, dtype=torch.float64)[:, None] * speed
+    return torch.cat([angles.sin(), angles.cos()], -1).float()

@@ -1,0 +1,134 @@
+"""The Vision Transformer: a picture read as a row of patches (Dosovitskiy et al. 2020)."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.errors import ConfigError
+from regard.models.config import StackConfig, check_positive, make_encoder
+from regard.nn import ClassToken, PatchEmbedding, projection
+from regard.ops import patch_grid, resize_grid
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisionConfig(StackConfig):
+    """A Vision Transformer; `image` is the side of the square pictures it learns from.
+
+    >>> VisionConfig(classes=9, image=224, patch=16, layers=1, dim=8, heads=2).tokens
+    197
+    """
+
+    classes: int
+    image: int
+    patch: int
+    channels: int = 3
+    head: Literal["linear", "mlp"] = "linear"
+    eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "classes", "image", "patch", "channels")
+        if self.image % self.patch:
+            raise ConfigError(
+                f"image: needs a multiple of patch={self.patch}, got {self.image}; "
+                f"try {max(1, round(self.image / self.patch)) * self.patch}"
+            )
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Patches down and across."""
+        return patch_grid(self.image, self.image, self.patch)
+
+    @property
+    def tokens(self) -> int:
+        """Patches and the class token."""
+        return self.grid[0] * self.grid[1] + 1
+
+
+class VisionTransformer(nn.Module):
+    """Patches become tokens, all look at all, and the class token says what the picture shows.
+
+    z = [cls; W patch_1 … W patch_N] + positions,   logits = head(encoder(z)_cls)
+
+    Positions are learned, one a place; for a picture of another size the table is resized as a
+    picture. The head is one linear layer, or with "mlp" has one hidden layer of tanh before it.
+
+    >>> model = VisionTransformer(vision_tiny(classes=10))
+    >>> model(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(self, config: VisionConfig):
+        super().__init__()
+        self.config, dim = config, config.dim
+        self.patches = PatchEmbedding(config.channels, dim, config.patch)
+        self.cls = ClassToken(dim)
+        self.positions = nn.Parameter(torch.empty(config.tokens, dim))
+        nn.init.trunc_normal_(self.positions, std=0.02)
+        self.dropout = nn.Dropout(config.dropout)
+        self.encoder = make_encoder(config)
+        self.hidden = projection(dim, dim) if config.head == "mlp" else None
+        self.head = projection(dim, config.classes)
+
+    def forward(
+        self, images: Float[Tensor, "batch channel height width"]
+    ) -> Float[Tensor, "batch classes"]:
+        x = self.features(images)
+        return self.head(x if self.hidden is None else self.hidden(x).tanh())
+
+    def features(
+        self, images: Float[Tensor, "batch channel height width"]
+    ) -> Float[Tensor, "batch dim"]:
+        """What the head reads: the class token as it leaves the encoder.
+
+        >>> VisionTransformer(vision_tiny(classes=10)).features(torch.zeros(2, 1, 28, 28)).shape
+        torch.Size([2, 64])
+        """
+        return self.encode(images)[:, 0]
+
+    def encode(
+        self, images: Float[Tensor, "batch channel height width"]
+    ) -> Float[Tensor, "batch time dim"]:
+        """Every token as it leaves the encoder: the class token, then the patches row by row.
+
+        >>> VisionTransformer(vision_tiny(classes=10)).encode(torch.zeros(2, 1, 28, 28)).shape
+        torch.Size([2, 50, 64])
+        """
+        x = self.cls(self.patches(images))
+        grid = patch_grid(images.shape[-2], images.shape[-1], self.config.patch)
+        x = x + resize_grid(self.positions, self.config.grid, grid)
+        return self.encoder(self.dropout(x))
+
+
+def vision_tiny(classes: int, **changes) -> VisionConfig:
+    """For grey pictures of 28 by 28 and a CPU: 49 patches, 4 layers of 64.
+
+    >>> vision_tiny(classes=10).tokens
+    50
+    """
+    preset = VisionConfig(
+        classes=classes, image=28, channels=1, patch=4, layers=4, dim=64, heads=4, dropout=0.1
+    )
+    return replace(preset, **changes)
+
+
+def vision_small(classes: int, **changes) -> VisionConfig:
+    """ViT-S/16: half as wide as the base model, 22 million parameters.
+
+    >>> vision_small(classes=1000).dim
+    384
+    """
+    return replace(vision_base(classes), dim=384, heads=6, **changes)
+
+
+def vision_base(classes: int, **changes) -> VisionConfig:
+    """ViT-B/16, the base model of the paper: 86 million parameters.
+
+    >>> vision_base(classes=1000).tokens
+    197
+    """
+    preset = VisionConfig(classes=classes, image=224, patch=16, layers=12, dim=768, heads=12)
+    return replace(preset, **changes)
