@@ -28,16 +28,27 @@ def test_both_limits_of_sharpness_are_shown(shown):
     assert ["∞", "0.0000", "0.5000", "0.5000", "0.0000", "0.500"] in lines
 
 
+def test_every_model_is_built_and_run(shown):
+    from regard import models
+
+    kinds = [name for name in models.__all__ if f"{name}Config" in models.__all__]
+    lines = [line.split()[0] for line in shown.splitlines() if line.strip()]
+    assert set(lines) >= {"Translator", "RecurrentTranslator", "VisionTransformer", "Recogniser"}
+    assert set(kinds) - {"Stack", "Token", "SpeechEncoder"} <= set(lines)
+
+
 def test_piped_output_has_no_colour_codes_and_fits_80_columns(shown):
     assert "\x1b" not in shown
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_an_ascii_terminal_does_not_stop_it():
+def test_a_terminal_without_these_signs_shows_others_and_does_not_stop():
+    code = "from regard.cli import main\ntry: main()\nexcept SystemExit: print('∞ ██')"
     env = dict(os.environ, PYTHONIOENCODING="ascii")
-    done = subprocess.run([sys.executable, "-m", "regard", "demo"], capture_output=True, env=env)
+    args = [sys.executable, "-c", code, "version"]
+    done = subprocess.run(args, capture_output=True, text=True, env=env)
     assert done.returncode == 0
-    assert b"-53/4" in done.stdout
+    assert done.stdout.endswith("? ??\n")
 
 
 def test_the_picture_can_be_kept_and_a_bad_place_for_it_is_said_in_one_line(tmp_path):
@@ -50,4 +61,5 @@ def test_the_picture_can_be_kept_and_a_bad_place_for_it_is_said_in_one_line(tmp_
     assert "53/4" in kept.read_text()
     done = CliRunner().invoke(app, ["demo", "--svg", str(tmp_path / "no" / "tour.svg")])
     assert done.exit_code == 2
-    assert done.stderr.startswith("regard: svg: needs a file that can be written, got ")
+    assert done.stderr.startswith("regard: svg: needs a folder that exists, got ")
+    assert done.stdout == ""

@@ -17,6 +17,8 @@ def demo(
     from regard.cli import tour
     from regard.errors import FileError
 
+    if svg is not None and not svg.resolve().parent.is_dir():  # said now, not after the tour
+        raise FileError(f"svg: needs a folder that exists, got {svg.parent}; try another place")
     console = Console(record=svg is not None, width=tour.WIDTH, highlight=False)
     tour.by_hand(console)
     tour.sharpness(console)
@@ -24,7 +26,4 @@ def demo(
     tour.forms(console)
     tour.networks(console)
     if svg is not None:
-        try:
-            console.save_svg(str(svg), title="regard demo")
-        except OSError as error:
-            raise FileError(f"svg: needs a file that can be written, got {svg}; {error}") from None
+        console.save_svg(str(svg), title="regard demo")

@@ -6,8 +6,9 @@ from fractions import Fraction
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor
+from torch import Tensor, nn
 
+from regard import models
 from regard.errors import FormError
 from regard.ops import (
     Causal,
@@ -22,6 +23,7 @@ from regard.ops import (
     softargmax,
 )
 from regard.ops.attend.op import Form
+from regard.ops.door import Answer, Call, Proceed, attending
 
 WIDTH = 80  # the width of a plain terminal and of the README's picture
 
@@ -112,7 +114,56 @@ def forms(console: Console) -> None:
 
 
 def networks(console: Console) -> None:
-    """Every model once, small: what goes in, what comes out, how many parameters."""
+    """Every model once, small and untrained: what goes in and out, and what it is made of."""
+    _heading(console, "Models", "batch 2, untrained; attentions are counted as they run")
+    table = Table(box=None, pad_edge=False)
+    for column in ("", "in", "out", "parameters", "attentions"):
+        numeric = column in ("parameters", "attentions")
+        table.add_column(column, justify="right" if numeric else "left")
+    for model, inputs in _models():
+        out, attentions = _run(model.eval(), inputs)
+        table.add_row(
+            type(model).__name__,
+            ", ".join(_shape(x) for x in inputs),
+            _shape(out),
+            f"{sum(p.numel() for p in model.parameters()):,}",
+            str(attentions),
+        )
+    console.print(table)
+
+
+def _models() -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
+    tokens = torch.arange(24).view(2, 12)
+    picture, sound = torch.zeros(2, 1, 28, 28), torch.zeros(2, 100, 40)
+    vision = models.VisionTransformer(models.vision_tiny(classes=10))
+    size = sum(p.numel() for p in vision.parameters())
+    return [
+        (models.Translator(models.translator_tiny(vocab=100)), (tokens, tokens[:, :9])),
+        (models.RecurrentTranslator(models.recurrent_tiny(vocab=100)), (tokens, tokens[:, :9])),
+        (models.LanguageModel(models.language_tiny(vocab=100)), (tokens,)),
+        (models.Classifier(models.classifier_tiny(vocab=100, classes=3)), (tokens,)),
+        (vision, (picture,)),
+        (models.ResNet(models.resnet_of_size(size, models.ResNetConfig(classes=10))), (picture,)),
+        (models.MLP(models.MLPConfig(inputs=784, classes=10)), (picture,)),
+        (models.Recogniser(models.recogniser_tiny(vocab=30)), (sound,)),
+    ]
+
+
+@torch.no_grad()
+def _run(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, int]:
+    calls: list[Call] = []
+
+    def note(call: Call, proceed: Proceed) -> Answer:
+        calls.append(call)
+        return proceed(call)
+
+    with attending(note):
+        out = model(*inputs)
+    return (out[0] if isinstance(out, tuple) else out), len(calls)
+
+
+def _shape(x: Tensor) -> str:
+    return " × ".join(str(size) for size in x.shape[1:])
 
 
 def _answers(q: Tensor, k: Tensor, v: Tensor, mask: Mask, form: Form) -> tuple[Tensor, ...]:

@@ -1,0 +1,44 @@
+"""The map of components is whole, and leads to things that exist."""
+
+import re
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROW = re.compile(r"^\| (K\d\d) \| ([^|]+) \| ([^|]*) \| ([^|]*) \|$", re.MULTILINE)
+ROWS = ROW.findall((ROOT / "docs/components.md").read_text())
+
+
+@cache
+def names_in(path: str) -> set[str]:
+    return set(re.findall(r"^def (test_\w+)", (ROOT / path).read_text(), re.MULTILINE))
+
+
+def test_every_component_has_one_row():
+    assert sorted(row[0] for row in ROWS) == [f"K{n:02}" for n in range(1, 66)]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_the_objects_of_a_component_exist(row):
+    _, _, objects, tests = row
+    named = re.findall(r"`((?:ops|nn|models)\.[\w.]+)`", objects)
+    for dotted in named:
+        layer, *path = dotted.split(".")
+        found = import_module(f"regard.{layer}")
+        assert path[0] in found.__all__, f"{dotted} is not public"
+        for name in path:
+            found = getattr(found, name)
+    assert named or "*later" in objects or tests.strip(), "neither an object nor marked as later"
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_the_names_in_a_component_exist(row):
+    _, _, objects, tests = row
+    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", tests)
+    for path, name in named:
+        assert name in names_in(path), f"{path} has no {name}"
+    assert len(named) == tests.count("`") // 2
+    assert named or "*later" in objects
