@@ -77,8 +77,8 @@ def cut_window(
         raise ShapeError(f"pool: needs 1 or more, got {pool}")
     if reduce not in ("sum", "mean", "max"):
         raise ShapeError(f"reduce: needs sum, mean or max, got {reduce!r}")
-    down = _part(rows, q.shape[-2], "rows")
-    across = _part(keys, k.shape[-2], "keys")
+    down = part_of(rows, q.shape[-2], "rows")
+    across = part_of(keys, k.shape[-2], "keys")
     high, wide = pool
     at_a_time = bands(-(-len(down) // high), q.shape[:-2].numel() * len(across) * high)
     pieces = []
@@ -103,7 +103,8 @@ def _pool(w: Tensor, axis: int, size: int, reduce: Reduce) -> Tensor:
     return total if reduce == "sum" else total / (held if axis == -1 else held[:, None])
 
 
-def _part(part: slice, count: int, name: str) -> range:
+def part_of(part: slice, count: int, name: str) -> range:
+    """The rows or keys that a slice names, at least one."""
     if part.step not in (None, 1):
         raise ShapeError(f"{name}: needs step 1, got {part.step}; try pool")
     found = range(count)[part]

@@ -1,0 +1,140 @@
+"""The influence that callers see: one signature, several forms."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from regard.errors import FormError, ShapeError
+from regard.ops.biases import Bias
+from regard.ops.influence import tiled
+from regard.ops.influence.effect import Deed, Seen, effect
+from regard.ops.influence.statistics import Influence
+from regard.ops.masks import Mask
+from regard.ops.survey.op import check_lse
+from regard.ops.terms import Score, make_terms
+from regard.ops.window import part_of
+
+Form = Literal["auto", "reference", "tiled", "kernel"]
+
+
+def influence(
+    q: Float[Tensor, "*batch query feat"],
+    k: Float[Tensor, "*keys_batch key other"],
+    v: Float[Tensor, "*keys_batch key value"],
+    out: Float[Tensor, "*batch query value"],
+    lse: Float[Tensor, "*batch query"],
+    *,
+    deed: Deed = "remove",
+    alpha: float = 2.0,
+    mask: Mask | Bool[Tensor, "... _ _"] | None = None,
+    bias: Bias | Float[Tensor, "... _ _"] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: Float[Tensor, " head"] | None = None,
+    score: Score | None = None,
+    offset: int = 0,
+    form: Form = "auto",
+) -> Influence:
+    """What removing (or scaling) each key does to each output: exact, in one streaming pass.
+
+    remove:  e_ij = w / (1 - w) · |h_i - v_j|
+    slope:   e_ij = w · |v_j - h_i|, the derivative with respect to the score
+    scale:   e_ij = |w' - w| / (1 - w) · |v_j - h_i|, w' when key j is alpha times as long
+
+    This replaces one forward pass a key by one pass for all. A key that is all a query can see
+    leaves zeros when removed, so there the change is |h_i|.
+
+    >>> q, k, v = torch.zeros(1, 2), torch.zeros(2, 2), torch.tensor([[1.0], [3.0]])
+    >>> out, lse = rg.attend(q, k, v)
+    >>> rg.influence(q, k, v, out, lse).caused
+    tensor([1., 1.])
+    """
+    terms = {"mask": mask, "bias": bias, "scale": scale, "softcap": softcap}
+    terms |= {"sinks": sinks, "score": score, "offset": offset}
+    seen = _seen(q, k, v, out, lse, deed, alpha, terms)
+    return measure(seen, deed, alpha, form)
+
+
+def influence_window(
+    q: Float[Tensor, "*batch query feat"],
+    k: Float[Tensor, "*keys_batch key other"],
+    v: Float[Tensor, "*keys_batch key value"],
+    out: Float[Tensor, "*batch query value"],
+    lse: Float[Tensor, "*batch query"],
+    *,
+    rows: slice = slice(None),
+    keys: slice = slice(None),
+    deed: Deed = "remove",
+    alpha: float = 2.0,
+    **terms,
+) -> Float[Tensor, "*batch row column"]:
+    """The exact effects e_ij of some keys on some queries; takes mask, bias … as `influence`.
+
+    >>> q, k, v = torch.zeros(1, 2), torch.zeros(2, 2), torch.tensor([[1.0], [3.0]])
+    >>> out, lse = rg.attend(q, k, v)
+    >>> rg.influence_window(q, k, v, out, lse, deed="slope")
+    tensor([[0.5000, 0.5000]])
+    """
+    seen = _seen(q, k, v, out, lse, deed, alpha, terms)
+    return cut_window(seen, rows, keys, deed, alpha)
+
+
+def measure(seen: Seen, deed: Deed, alpha: float = 2.0, form: Form = "auto") -> Influence:
+    """The influence on terms already made."""
+    with torch.no_grad():
+        match form:
+            case "reference":
+                return _by_map(seen, deed, alpha)
+            case "tiled":
+                return tiled.influence(seen, deed, alpha)
+            case "auto" if not seen.q.is_cuda:
+                return tiled.influence(seen, deed, alpha)
+            case "auto" | "kernel":
+                return _by_kernel(seen, deed, alpha, named=form == "kernel")
+            case other:
+                raise FormError(f"form: needs auto, reference, tiled or kernel, got {other!r}")
+
+
+def cut_window(seen: Seen, rows: slice, keys: slice, deed: Deed, alpha: float = 2.0) -> Tensor:
+    """The window on terms already made."""
+    down = part_of(rows, seen.q.shape[-2], "rows")
+    across = part_of(keys, seen.k.shape[-2], "keys")
+    with torch.no_grad():
+        return effect(seen, down, across, deed, alpha)
+
+
+def _by_map(seen: Seen, deed: Deed, alpha: float) -> Influence:
+    rows, keys = range(seen.q.shape[-2]), range(seen.k.shape[-2])
+    found = tiled.start(seen)
+    if rows and keys:
+        tiled.add(found, effect(seen, rows, keys, deed, alpha), rows, keys)
+    return found
+
+
+def _by_kernel(seen: Seen, deed: Deed, alpha: float, named: bool) -> Influence:
+    from regard.ops.influence import kernel  # imports Triton, so only when it will run
+
+    reason = kernel.refusal(seen, deed)
+    if reason and named:
+        raise FormError(f"form: kernel cannot run here, {reason}; try form='auto'")
+    return tiled.influence(seen, deed, alpha) if reason else kernel.influence(seen, deed)
+
+
+def _seen(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, deed: str, alpha: float, terms: dict
+) -> Seen:
+    check_lse(q, lse)
+    if deed not in ("remove", "slope", "scale"):
+        raise ShapeError(f"deed: needs remove, slope or scale, got {deed!r}")
+    if deed == "scale" and terms.get("score") is not None:
+        raise ShapeError("deed: needs a dot product to scale a key, got a score of its own")
+    if not abs(alpha) < torch.inf:
+        raise ShapeError(f"alpha: needs a finite number, got {alpha}")
+    if out.shape != (*q.shape[:-1], v.shape[-1]):
+        raise ShapeError(
+            f"out: needs one output for each query, {(*q.shape[:-1], v.shape[-1])}, "
+            f"got {tuple(out.shape)}; try the first result of attend"
+        )
+    return Seen(q, k, v, out, lse, make_terms(q, k, **terms))

@@ -1,0 +1,19 @@
+"""The words for what an influence pass finds."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Influence:
+    """How far outputs move, as the length of the change, when something is done to a key.
+
+    e_ij is what doing it to key j does to the output of query i.
+    """
+
+    strongest: Float[Tensor, "*batch query"]  # max_j e_ij
+    strongest_key: Int[Tensor, "*batch query"]  # its key, -1 if no key moves the output
+    felt: Float[Tensor, "*batch query"]  # Σ_j e_ij, what a query feels of all keys
+    caused: Float[Tensor, "*batch key"]  # Σ_i e_ij, what a key does to all queries

@@ -1,0 +1,130 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from regard import ops
+from regard.errors import ShapeError
+from regard.ops import attend, influence, influence_window, masks
+from regard.ops.influence import tiled as influence_tiled
+from regard.ops.survey import tiled
+
+TERMS = {
+    "plain": lambda b, h, q, k: {},
+    "causal": lambda b, h, q, k: {"mask": ops.Causal()},
+    "padding": lambda b, h, q, k: {"mask": ops.Padding(torch.arange(1, b + 1))},
+    "dense": lambda b, h, q, k: {"mask": masks.Dense(torch.rand(q, k) > 0.4)},
+    "alibi": lambda b, h, q, k: {"bias": ops.ALiBi(ops.alibi_slopes(h).double())},
+    "softcap": lambda b, h, q, k: {"softcap": 1.0},
+    "sinks": lambda b, h, q, k: {"sinks": torch.randn(h, dtype=torch.float64)},
+    "offset": lambda b, h, q, k: {"mask": ops.Causal(), "offset": 2},
+}
+
+
+def draw(queries=5, keys=6):
+    q = torch.randn(2, 4, queries, 3, dtype=torch.float64)
+    k = torch.randn(2, 2, keys, 3, dtype=torch.float64)
+    v = torch.randn(2, 2, keys, 2, dtype=torch.float64)
+    return q, k, v
+
+
+# Worked numbers
+
+
+def test_the_only_key_leaves_zeros_when_it_goes():
+    q, k, v = torch.zeros(1, 2), torch.zeros(1, 2), torch.tensor([[3.0, 4.0]])
+    out, lse = attend(q, k, v)
+    assert_close(influence(q, k, v, out, lse).caused, torch.tensor([5.0]))
+
+
+# Against doing it for real
+
+
+@pytest.mark.parametrize("kind", TERMS)
+def test_removing_is_what_really_removing_does(kind):
+    q, k, v = draw()
+    terms = TERMS[kind](2, 4, 5, 6)
+    out, lse = attend(q, k, v, **terms)
+    e = influence_window(q, k, v, out, lse, **terms)
+    for j in range(6):
+        gone = masks.Dense((torch.arange(6) != j)[None])
+        mask = gone if terms.get("mask") is None else terms["mask"] & gone
+        really, _ = attend(q, k, v, **(terms | {"mask": mask}))
+        assert_close(e[..., j], (really - out).norm(dim=-1))
+
+
+@pytest.mark.parametrize("kind", TERMS)
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 2.0, -3.0])
+def test_scaling_is_what_really_scaling_does(kind, alpha):
+    q, k, v = draw()
+    terms = TERMS[kind](2, 4, 5, 6)
+    out, lse = attend(q, k, v, **terms)
+    e = influence_window(q, k, v, out, lse, deed="scale", alpha=alpha, **terms)
+    for j in range(6):
+        longer = k.clone()
+        longer[..., j, :] *= alpha
+        really, _ = attend(q, longer, v, **terms)
+        assert_close(e[..., j], (really - out).norm(dim=-1))
+
+
+def test_the_slope_is_the_derivative_to_the_score():
+    q, k, v = draw(queries=2, keys=3)
+    out, lse = attend(q, k, v)
+    e = influence_window(q, k, v, out, lse, deed="slope")
+    bias = torch.zeros(2, 4, 2, 3, dtype=torch.float64)
+    jacobian = torch.autograd.functional.jacobian(
+        lambda b: attend(q, k, v, bias=ops.biases.Dense(b), form="reference")[0], bias
+    )
+    for at in [(0, 0, 0, 0), (1, 3, 1, 2)]:
+        own = jacobian[at[:3]][(slice(None), *at)]
+        assert_close(e[at], own.norm())
+
+
+# Forms
+
+
+@pytest.mark.parametrize("kind", TERMS)
+@pytest.mark.parametrize("deed", ["remove", "slope", "scale"])
+def test_tiled_is_the_reference(kind, deed, monkeypatch):
+    monkeypatch.setattr(influence_tiled, "TILE", 64)
+    monkeypatch.setattr(tiled.tiles, "__defaults__", (4,))
+    q, k, v = draw()
+    terms = TERMS[kind](2, 4, 5, 6)
+    out, lse = attend(q, k, v, **terms)
+    want = influence(q, k, v, out, lse, deed=deed, form="reference", **terms)
+    got = influence(q, k, v, out, lse, deed=deed, form="tiled", **terms)
+    for name in ("strongest", "strongest_key", "felt", "caused"):
+        assert_close(getattr(got, name), getattr(want, name), msg=lambda m, n=name: f"{n}: {m}")
+
+
+@given(st.integers(1, 7), st.integers(1, 7))
+def test_what_is_felt_is_what_is_caused(queries, keys):
+    q, k, v = draw(queries, keys)
+    out, lse = attend(q, k, v)
+    found = influence(q, k, v, out, lse)
+    assert_close(found.felt.sum(-1), found.caused.sum(-1))
+    e = influence_window(q, k, v, out, lse)
+    assert_close(found.caused, e.sum(-2))
+    assert_close(found.strongest, e.amax(-1))
+
+
+# Errors
+
+
+@pytest.mark.usefixtures("users_view")
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"deed": "drop"}, "deed: needs remove, slope or scale, got 'drop'"),
+        ({"alpha": torch.inf}, "alpha: needs a finite number"),
+        ({"out": torch.zeros(2, 4, 5, 3)}, r"out: needs one output for each query, \(2, 4, 5, 2\)"),
+        ({"lse": torch.zeros(2, 4, 6)}, "lse: needs one for each query"),
+        ({"deed": "scale", "score": ops.dot}, "deed: needs a dot product"),
+    ],
+)
+def test_bad_input_is_answered_with_its_numbers(change, says):
+    q, k, v = draw()
+    out, lse = attend(q, k, v)
+    with pytest.raises(ShapeError, match=says):
+        influence(**({"q": q, "k": k, "v": v, "out": out, "lse": lse} | change))
