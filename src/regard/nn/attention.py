@@ -18,7 +18,12 @@ Cache = Callable[[nn.Module, Tensor, Tensor], KeysValues]
 
 
 class AttentionOptions(TypedDict, total=False):
-    """What can be chosen about every attention of a block or stack, by keyword."""
+    """What can be chosen about every attention of a block or stack, by keyword.
+
+    >>> options = AttentionOptions(key_heads=1, rotary=10000.0)
+    >>> MultiHeadAttention(8, 4, **options).to_k.weight.shape
+    torch.Size([2, 8])
+    """
 
     key_heads: int | None
     feat: int | None

@@ -18,6 +18,10 @@ class BlockOptions(AttentionOptions, total=False):
     whether it is `gated`; `norm` (layer) with its `eps` (1e-5), `norm_first` for pre-LN; `bias` of
     every linear map and norm; dropout of what is added, of the attention weights, and inside the
     feed-forward; `skip=False` takes the residual connections out.
+
+    >>> options = BlockOptions(hidden=16, gated=True, norm="rms", norm_first=True, bias=False)
+    >>> sum(p.numel() for p in EncoderBlock(8, 2, **options).parameters())
+    656
     """
 
     hidden: int | None

@@ -7,7 +7,12 @@ from regard.ops import ALiBi, Bias, Buckets, Relative, Toeplitz, alibi_slopes
 
 
 class RelativeBias(nn.Module):
-    """Base of the layers that make a bias; calling one gives the bias with its learned table."""
+    """Base of the layers that make a bias; calling one gives the bias with its learned table.
+
+    >>> layer = ToeplitzBias(heads=2, radius=1)
+    >>> isinstance(layer, RelativeBias), type(layer()).__name__
+    (True, 'Toeplitz')
+    """
 
     def forward(self) -> Bias:
         raise NotImplementedError

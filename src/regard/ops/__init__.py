@@ -3,8 +3,8 @@
 from regard.ops import biases, masks
 from regard.ops.attend import attend, attention_weights
 from regard.ops.biases import ALiBi, Bias, Buckets, Relative, Toeplitz, alibi_slopes
-from regard.ops.log_mel import frame_sizes, log_mel, mel_filters, mel_frames
 from regard.ops.influence import Influence, influence, influence_window
+from regard.ops.log_mel import frame_sizes, log_mel, mel_filters, mel_frames
 from regard.ops.masks import Causal, Chunked, Documents, Local, Mask, Padding
 from regard.ops.norms import layer_norm, rms_norm
 from regard.ops.patches import cut_patches, join_patches, patch_grid
@@ -44,9 +44,9 @@ __all__ = [
     "Documents",
     "GRUStep",
     "GRUWeights",
+    "Influence",
     "LSTMStep",
     "LSTMWeights",
-    "Influence",
     "Local",
     "Mask",
     "Padding",
@@ -69,9 +69,9 @@ __all__ = [
     "frequencies",
     "gru_step",
     "gumbel",
-    "join_patches",
     "influence",
     "influence_window",
+    "join_patches",
     "layer_norm",
     "log_mel",
     "lookup",

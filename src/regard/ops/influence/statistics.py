@@ -11,6 +11,11 @@ class Influence:
     """How far outputs move, as the length of the change, when something is done to a key.
 
     e_ij is what doing it to key j does to the output of query i.
+
+    >>> q, k, v = torch.zeros(1, 2), torch.zeros(3, 2), torch.tensor([[0.0], [0.0], [9.0]])
+    >>> found = rg.influence(q, k, v, *rg.attend(q, k, v))
+    >>> found.strongest_key
+    tensor([2])
     """
 
     strongest: Float[Tensor, "*batch query"]  # max_j e_ij

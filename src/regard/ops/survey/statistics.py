@@ -14,6 +14,11 @@ class Survey:
     """What one pass over the map found; None where it was not asked.
 
     w_ij is the weight of query i on key j, p_i the position of query i (its row plus the offset).
+
+    >>> q, k = torch.zeros(1, 2), torch.zeros(4, 2)
+    >>> found = rg.survey(q, k, rg.attend(q, k, k)[1], ask=["peak", "reach"])
+    >>> found.peak, found.reach, found.entropy
+    (tensor([0.2500]), tensor([1.5000]), None)
     """
 
     entropy: Float[Tensor, "*batch query"] | None = None  # -Σ_j w log w, in nats
