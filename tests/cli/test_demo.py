@@ -1,10 +1,15 @@
 """The tour: it runs anywhere, and what it shows is what the library returned."""
 
+import html
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +40,18 @@ def test_every_model_is_built_and_run(shown):
     lines = [line.split()[0] for line in shown.splitlines() if line.strip()]
     assert set(lines) >= {"Translator", "RecurrentTranslator", "VisionTransformer", "Recogniser"}
     assert set(kinds) - {"Stack", "Token", "SpeechEncoder"} <= set(lines)
+
+
+def test_the_picture_in_the_readme_is_what_is_shown(shown):
+    drawn = (ROOT / "docs/tour.svg").read_text()
+    text = squeeze(html.unescape("".join(re.findall(r"<text[^>]*>([^<]*)</text>", drawn))))
+    before, _, after = shown.partition("One definition")  # its rounding errors differ by machine
+    for part in (before, "Models  batch" + after.partition("Models  batch")[2]):
+        assert squeeze(part) in text, "run `make tour`"
+
+
+def squeeze(text: str) -> str:
+    return "".join(text.split())
 
 
 def test_piped_output_has_no_colour_codes_and_fits_80_columns(shown):
