@@ -9,7 +9,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 ROW = re.compile(r"^\| (K\d\d) \| ([^|]+) \| ([^|]*) \| ([^|]*) \|$", re.MULTILINE)
-ROWS = ROW.findall((ROOT / "docs/components.md").read_text())
+PAGE = (ROOT / "docs/components.md").read_text()
+ROWS = ROW.findall(PAGE)
+NUMBERS = re.findall(r"^\| (FX\d+) \| [^|]+ \| ([^|]+) \|$", PAGE, re.MULTILINE)
 
 
 @cache
@@ -42,3 +44,10 @@ def test_the_names_in_a_component_exist(row):
         assert name in names_in(path), f"{path} has no {name}"
     assert len(named) == tests.count("`") // 2
     assert named or "*later" in objects
+
+
+def test_every_worked_fixture_is_a_test():
+    assert [number for number, _ in NUMBERS] == [f"FX{n}" for n in range(1, 15)]
+    for _, tests in NUMBERS:
+        for path, name in re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", tests):
+            assert name in names_in(path), f"{path} has no {name}"
