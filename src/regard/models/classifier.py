@@ -1,0 +1,158 @@
+"""An encoder-only Transformer: a vector for every token, and one answer for the whole."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from regard.errors import ConfigError, ShapeError
+from regard.models.config import TokenConfig, check_positive, make_embedding, make_encoder
+from regard.nn import projection
+from regard.ops import Padding
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierConfig(TokenConfig):
+    """A classifier of sequences; with `classes=0` it has no head and answers with a vector.
+
+    >>> ClassifierConfig(vocab=9, classes=2, layers=1, dim=8, heads=2).pooling
+    'first'
+    """
+
+    vocab: int
+    classes: int
+    pooling: Literal["first", "mean"] = "first"
+    pooler: bool = False  # one more layer, tanh, on what was pooled (BERT)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "vocab")
+        if self.classes < 0:
+            raise ConfigError(f"classes: needs 0 or more, got {self.classes}")
+
+
+class Classifier(nn.Module):
+    """Read everything, both ways, then say what it is.
+
+    logits = W pool(encode(tokens)) + b,   pool: the first token (CLS) or the mean of all
+
+    >>> model = Classifier(classifier_tiny(vocab=10, classes=3))
+    >>> model(torch.tensor([[1, 2, 3]])).shape
+    torch.Size([1, 3])
+    """
+
+    def __init__(self, config: ClassifierConfig):
+        super().__init__()
+        self.config = config
+        self.embedding = make_embedding(config, config.vocab)
+        self.encoder = make_encoder(config)
+        self.pooler = projection(config.dim, config.dim) if config.pooler else None
+        self.dropout = nn.Dropout(config.dropout)
+        self.head = projection(config.dim, config.classes) if config.classes else None
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "batch time"],
+        lengths: Int[Tensor, " batch"] | None = None,
+        *,
+        segments: Int[Tensor, "batch time"] | None = None,
+    ) -> Float[Tensor, "batch classes"]:
+        x = self.encode(tokens, lengths, segments=segments)
+        x = self.pool(x, lengths)
+        if self.pooler is not None:
+            x = torch.tanh(self.pooler(x))
+        return x if self.head is None else self.head(self.dropout(x))
+
+    def encode(
+        self,
+        tokens: Int[Tensor, "batch time"],
+        lengths: Int[Tensor, " batch"] | None = None,
+        *,
+        segments: Int[Tensor, "batch time"] | None = None,
+    ) -> Float[Tensor, "batch time dim"]:
+        """A vector for each token, in the light of all others.
+
+        vectors = encoder(embed(tokens))
+
+        >>> Classifier(classifier_tiny(vocab=10, classes=3)).encode(torch.tensor([[1, 2, 3]])).shape
+        torch.Size([1, 3, 64])
+        """
+        x = self.embedding(tokens, segments=segments)
+        return self.encoder(x, mask=None if lengths is None else Padding(lengths))
+
+    def pool(
+        self, x: Float[Tensor, "batch time dim"], lengths: Int[Tensor, " batch"] | None = None
+    ) -> Float[Tensor, "batch dim"]:
+        """One vector for the whole: that of the first token, or the mean of the real ones.
+
+        >>> mean = Classifier(ClassifierConfig(
+        ...     vocab=9, classes=2, layers=1, dim=2, heads=1, pooling="mean"))
+        >>> mean.pool(torch.tensor([[[1.0, 2.0], [3.0, 4.0], [9.0, 9.0]]]), torch.tensor([2]))
+        tensor([[2., 3.]])
+        """
+        if x.shape[-2] == 0:
+            raise ShapeError(f"tokens: needs at least one to pool, got {tuple(x.shape[:-1])}")
+        if self.config.pooling == "first":
+            return x[:, 0]
+        if lengths is None:
+            return x.mean(1)
+        real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
+        return (x * real[..., None]).sum(1) / lengths.clamp(min=1)[:, None]
+
+
+def nearest(
+    query: Float[Tensor, "*batch dim"], vectors: Float[Tensor, "many dim"], count: int = 1
+) -> tuple[Float[Tensor, "*batch count"], Int[Tensor, "*batch count"]]:
+    """The vectors most alike a query, by the cosine of their angle: how alike, and which.
+
+    cos(a, b) = a · b / (|a| |b|)
+
+    >>> nearest(torch.tensor([2.0, 0.0]), torch.tensor([[0.0, 1.0], [3.0, 0.0]]))
+    (tensor([1.]), tensor([1]))
+    """
+    if not 1 <= count <= len(vectors):
+        raise ShapeError(f"count: needs 1 … {len(vectors)}, as many as vectors, got {count}")
+    alike = F.normalize(query, dim=-1) @ F.normalize(vectors, dim=-1).mT
+    best, which = alike.topk(count)
+    return best, which
+
+
+def classifier_tiny(vocab: int, classes: int, **changes) -> ClassifierConfig:
+    """For tests and lectures: 2 layers of 64.
+
+    >>> classifier_tiny(vocab=10, classes=2).dim
+    64
+    """
+    preset = ClassifierConfig(
+        vocab=vocab, classes=classes, layers=2, dim=64, heads=4, dropout=0.1, pooling="mean"
+    )
+    return replace(preset, **changes)
+
+
+def classifier_base(vocab: int, classes: int, **changes) -> ClassifierConfig:
+    """The sizes and choices of BERT base: 12 layers of 768, norms after the sums.
+
+    >>> classifier_base(vocab=10, classes=2).segments
+    2
+    """
+    preset = ClassifierConfig(
+        vocab=vocab,
+        classes=classes,
+        layers=12,
+        dim=768,
+        heads=12,
+        norm_first=False,
+        final_norm=False,
+        eps=1e-12,
+        positions="learned",
+        scaled=False,
+        embedding_norm=True,
+        segments=2,
+        pooler=True,
+        dropout=0.1,
+        attention_dropout=0.1,
+    )
+    return replace(preset, **changes)

@@ -1,0 +1,225 @@
+"""Models on disk: one safetensors file with the weights and, in its header, the config as JSON.
+
+One file, written beside its place and moved there in one step: weights and config can neither be
+parted nor half written. Nothing in it can run, unlike a pickle.
+"""
+
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from regard.errors import ConfigError, FileError, RegardError
+
+NAME = "model.safetensors"
+VERSION = 1  # of the file's layout; raise it when an older reader would go wrong
+
+
+def save(model: nn.Module, path: str | Path) -> Path:
+    """Write a model to a file ending in .safetensors, or into a folder; the file's path comes back.
+
+    >>> from regard.models import LanguageModel, language_tiny
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> save(LanguageModel(language_tiny(vocab=10)), folder).name
+    'model.safetensors'
+    """
+    kind, config = type(model).__name__, getattr(model, "config", None)
+    if config is None or _kinds().get(kind) is not type(model):
+        known = ", ".join(sorted(_kinds()))
+        raise ConfigError(f"model: needs one of {known}, got {kind}; try model.state_dict()")
+    tensors = {name: x.detach().cpu().contiguous() for name, x in _own(model).items()}
+    header = {
+        "model": kind,
+        "version": VERSION,
+        "config": asdict(config),
+        "checksum": _checksum(tensors),
+    }
+    file = _file(path)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        _write(tensors, {"regard": json.dumps(header)}, file)
+    except OSError as error:
+        raise FileError(f"{file}: cannot be written, {error.strerror or error}") from error
+    return file
+
+
+def load(path: str | Path) -> nn.Module:
+    """Read a model that `save` wrote, ready for use: on the CPU, in evaluation mode.
+
+    >>> from regard.models import LanguageModel, language_tiny
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = save(LanguageModel(language_tiny(vocab=10)), folder)
+    >>> load(folder).config.vocab
+    10
+    """
+    file = Path(path) if Path(path).is_file() else _file(path)
+    header, tensors = _read(file)
+    model = _build(header, file)
+    _fill(model, tensors, file)
+    return model.eval()
+
+
+def _file(path: str | Path) -> Path:
+    path = Path(path)
+    return path if path.suffix == ".safetensors" else path / NAME
+
+
+def _write(tensors: dict[str, Tensor], header: dict[str, str], file: Path) -> None:
+    """Beside its place first, and moved there once it is on the disk: never half a file."""
+    handle, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+    os.close(handle)
+    try:
+        save_file(tensors, name, header)
+        # mkstemp is for secrets, 0600; a model has the rights of any other new file
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)
+        _to_disk(name)
+        os.replace(name, file)
+        _to_disk(file.parent)
+    except BaseException as error:
+        Path(name).unlink(missing_ok=True)
+        if isinstance(error, SafetensorError):  # its way to say that the disk is full
+            raise OSError(str(error)) from error
+        raise
+
+
+def _to_disk(path: str | Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    if not file.is_file():
+        raise FileError(f"{file}: needs to be a file that `save` wrote, got nothing there")
+    try:
+        with safe_open(file, "pt") as opened:
+            header = (opened.metadata() or {}).get("regard")
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise FileError(
+            f"{file}: needs a whole safetensors file, got {file.stat().st_size} bytes that are "
+            f"truncated, damaged or something else ({error})"
+        ) from error
+    if header is None:
+        raise FileError(f"{file}: needs our header, got foreign weights; try from_transformers")
+    header = _parse(header, file)
+    if (got := _checksum(tensors)) != header["checksum"]:
+        raise FileError(
+            f"{file}: needs checksum {header['checksum']}, got {got}: its numbers were damaged"
+        )
+    return header, tensors
+
+
+def _parse(text: str, file: Path) -> dict[str, Any]:
+    try:
+        header = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise FileError(f"{file}: needs JSON in its header, got {error}") from error
+    names = ("model", "version", "config", "checksum")
+    if not isinstance(header, dict) or set(names) - set(header):
+        raise FileError(f"{file}: needs {', '.join(names)} in its header, got {text[:80]}")
+    if header["version"] != VERSION:
+        raise FileError(
+            f"{file}: needs version {VERSION}, got {header['version']}; try a newer regard"
+        )
+    return header
+
+
+def _build(header: dict[str, Any], file: Path) -> nn.Module:
+    kinds, kind, given = _kinds(), header["model"], header["config"]
+    if kind not in kinds:
+        raise FileError(f"{file}: needs a known model, got {kind!r}{_nearest(kind, kinds)}")
+    made = _config_of(kinds[kind])
+    known = {field.name: field for field in fields(made)}
+    if not isinstance(given, dict):
+        raise FileError(f"{file}: needs a config of names and values, got {given!r}")
+    for name in given:
+        if name not in known:
+            raise FileError(
+                f"{file}: needs a config of {made.__name__}, got unknown {name!r}"
+                f"{_nearest(name, known)}"
+            )
+    for name, field in known.items():
+        if name not in given and field.default is MISSING and field.default_factory is MISSING:
+            raise FileError(f"{file}: needs {name!r} in its config, got none")
+    values = {name: tuple(x) if isinstance(x, list) else x for name, x in given.items()}
+    try:
+        with torch.random.fork_rng(devices=[]):  # the start is overwritten; luck is not spent
+            return kinds[kind](made(**values))
+    except (RegardError, TypeError) as error:
+        raise FileError(f"{file}: needs a valid config, got {error}") from error
+
+
+def _fill(model: nn.Module, tensors: Mapping[str, Tensor], file: Path) -> None:
+    own = _own(model)
+    for name in tensors:
+        if name not in own:
+            raise FileError(
+                f"{file}: needs the weights of {type(model).__name__}, got unknown {name!r}"
+                f"{_nearest(name, own)}"
+            )
+    for name, x in own.items():
+        if name not in tensors:
+            raise FileError(f"{file}: needs weights {name!r}, got none of that name")
+        given = tensors[name]
+        if given.shape != x.shape or given.is_floating_point() != x.is_floating_point():
+            raise FileError(
+                f"{file}: needs {name!r} as {_kind(x)} {tuple(x.shape)}, "
+                f"got {_kind(given)} {tuple(given.shape)}"
+            )
+        x.data = given  # in place of copying: keeps ties, and the dtype it was saved in
+
+
+def _own(model: nn.Module) -> dict[str, Tensor]:
+    """Every tensor that is saved, once: a tied one goes under its first name."""
+    first = {}
+    for name, x in model.state_dict(keep_vars=True).items():
+        first.setdefault(id(x), (name, x))
+    return dict(first.values())
+
+
+def _kinds() -> dict[str, type[nn.Module]]:
+    """Every public class of `models` that is made from a config."""
+    from regard import models  # at call time: models imports this file
+
+    public = {name: getattr(models, name) for name in models.__all__}
+    return {
+        name: kind
+        for name, kind in public.items()
+        if isinstance(kind, type) and issubclass(kind, nn.Module) and _config_of(kind) is not None
+    }
+
+
+def _config_of(kind: type[nn.Module]) -> Any:
+    return get_type_hints(kind.__init__).get("config")
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> int:
+    total = 0
+    for name in sorted(tensors):
+        numbers = tensors[name].reshape(-1).view(torch.uint8).numpy()
+        total = zlib.crc32(numbers.data, zlib.crc32(name.encode(), total))
+    return total
+
+
+def _nearest(name: str, among: Any) -> str:
+    close = get_close_matches(str(name), list(among), 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _kind(x: Tensor) -> str:
+    return str(x.dtype).removeprefix("torch.")

@@ -1,0 +1,183 @@
+"""An encoder-decoder Transformer: read one sequence, write another."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from regard.errors import ConfigError
+from regard.models.config import (
+    TokenConfig,
+    check_positive,
+    make_decoder,
+    make_embedding,
+    make_encoder,
+)
+from regard.nn import Cache, KeysValues, Readout
+from regard.ops import Causal, Padding
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslatorConfig(TokenConfig):
+    """A translator. `layers` are the encoder's; one embedding may serve both sides and the output.
+
+    >>> TranslatorConfig(
+    ...     source_vocab=9, target_vocab=9, layers=2, decoder_layers=1, dim=8, heads=2
+    ... ).shared
+    True
+    """
+
+    source_vocab: int
+    target_vocab: int
+    decoder_layers: int
+    shared: bool = True
+    tied: bool = True
+    output_bias: bool = False
+    output_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "source_vocab", "target_vocab", "decoder_layers")
+        if self.shared and self.source_vocab != self.target_vocab:
+            raise ConfigError(
+                f"target_vocab: needs source_vocab={self.source_vocab} for a shared embedding, "
+                f"got {self.target_vocab}; try shared=False"
+            )
+
+
+class Translator(nn.Module):
+    """Encode the source once, decode a target from it.
+
+    memory = encode(source);   p(target_{t+1} | target_1 … target_t, source) = softmax(logits_t)
+
+    >>> model = Translator(translator_tiny(vocab=10))
+    >>> model(torch.tensor([[1, 2, 3]]), torch.tensor([[4, 5]])).shape
+    torch.Size([1, 2, 10])
+    """
+
+    def __init__(self, config: TranslatorConfig):
+        super().__init__()
+        self.config = config
+        self.source_embedding = make_embedding(config, config.source_vocab)
+        self.target_embedding = (
+            self.source_embedding if config.shared else make_embedding(config, config.target_vocab)
+        )
+        self.encoder = make_encoder(config)
+        self.decoder = make_decoder(config, config.decoder_layers)
+        self.readout = Readout(
+            config.dim,
+            config.target_vocab,
+            tied=config.tied,
+            bias=config.output_bias,
+            scale=config.output_scale,
+        )
+
+    def forward(
+        self,
+        source: Int[Tensor, "batch source"],
+        target: Int[Tensor, "batch target"],
+        source_lengths: Int[Tensor, " batch"] | None = None,
+    ) -> Float[Tensor, "batch target vocab"]:
+        memory = self.encode(source, source_lengths)
+        return self.decode(target, memory, source_lengths)
+
+    def encode(
+        self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, " batch"] | None = None
+    ) -> Float[Tensor, "batch source dim"]:
+        """The memory of a source; one serves any number of decodings.
+
+        memory = encoder(embed(source))
+
+        >>> Translator(translator_tiny(vocab=10)).encode(torch.tensor([[1, 2, 3]])).shape
+        torch.Size([1, 3, 64])
+        """
+        x = self.source_embedding(source)
+        return self.encoder(x, mask=None if lengths is None else Padding(lengths))
+
+    def decode(
+        self,
+        target: Int[Tensor, "batch target"],
+        memory: Float[Tensor, "batch source dim"] | Sequence[KeysValues],
+        source_lengths: Int[Tensor, " batch"] | None = None,
+        *,
+        offset: int = 0,
+        cache: Cache | None = None,
+    ) -> Float[Tensor, "batch target vocab"]:
+        """The logits after each target token, given what was read.
+
+        logits = readout(decoder(embed(target), memory))
+
+        The memory may also be what `decoder.project_memory` made of it, for many short calls.
+
+        >>> model = Translator(translator_tiny(vocab=10)).eval()
+        >>> memory = model.encode(torch.tensor([[1, 2, 3]]))
+        >>> german, french = (model.decode(torch.tensor([[t]]), memory) for t in (4, 5))
+        """
+        x = self.target_embedding(target, offset=offset)
+        x = self.decoder(
+            x,
+            memory,
+            mask=Causal(),
+            memory_mask=None if source_lengths is None else Padding(source_lengths),
+            offset=offset,
+            cache=cache,
+        )
+        return self.readout(x, self.target_embedding.table)
+
+
+def translator_tiny(vocab: int, **changes) -> TranslatorConfig:
+    """For tests and lectures: 2 + 2 layers of 64.
+
+    >>> translator_tiny(vocab=10).dim
+    64
+    """
+    preset = TranslatorConfig(
+        source_vocab=vocab,
+        target_vocab=vocab,
+        layers=2,
+        decoder_layers=2,
+        dim=64,
+        heads=4,
+        dropout=0.1,
+    )
+    return replace(preset, **changes)
+
+
+def translator_small(vocab: int, **changes) -> TranslatorConfig:
+    """Trains on a CPU: 3 + 3 layers of 256.
+
+    >>> translator_small(vocab=10).layers
+    3
+    """
+    preset = TranslatorConfig(
+        source_vocab=vocab,
+        target_vocab=vocab,
+        layers=3,
+        decoder_layers=3,
+        dim=256,
+        heads=8,
+        dropout=0.1,
+    )
+    return replace(preset, **changes)
+
+
+def translator_base(vocab: int, **changes) -> TranslatorConfig:
+    """The base model of the paper: 6 + 6 layers of 512, norms after the sums, no norm at the end.
+
+    >>> translator_base(vocab=10).norm_first
+    False
+    """
+    preset = TranslatorConfig(
+        source_vocab=vocab,
+        target_vocab=vocab,
+        layers=6,
+        decoder_layers=6,
+        dim=512,
+        heads=8,
+        activation="relu",
+        norm_first=False,
+        final_norm=False,
+        dropout=0.1,
+    )
+    return replace(preset, **changes)

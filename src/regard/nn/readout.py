@@ -1,0 +1,34 @@
+"""From vectors to scores over a vocabulary."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.errors import ShapeError
+
+
+class Readout(nn.Module):
+    """How well each word of the vocabulary fits each vector.
+
+    logits = scale · x Wᵀ + b,   W of its own or, if `tied`, the embedding's table handed in
+
+    >>> Readout(2, 3, tied=True)(torch.tensor([[1.0, 2.0]]), torch.eye(3)[:, :2])
+    tensor([[1., 2., 0.]])
+    """
+
+    def __init__(
+        self, dim: int, vocab: int, *, tied: bool = False, bias: bool = False, scale: float = 1.0
+    ):
+        super().__init__()
+        self.scale = scale
+        self.weight = None if tied else nn.Parameter(torch.randn(vocab, dim) * dim**-0.5)
+        self.bias = nn.Parameter(torch.zeros(vocab)) if bias else None
+
+    def forward(
+        self, x: Float[Tensor, "*batch dim"], table: Float[Tensor, "vocab dim"] | None = None
+    ) -> Float[Tensor, "*batch vocab"]:
+        weight = table if self.weight is None else self.weight
+        if weight is None:
+            raise ShapeError("table: needs the embedding's table for a tied readout, got None")
+        logits = self.scale * (x @ weight.mT)
+        return logits if self.bias is None else logits + self.bias
