@@ -45,6 +45,17 @@ def test_parameters_of_the_tiny_model():
     assert sum(p.numel() for p in model.parameters()) == want
 
 
+def test_the_decoder_starts_from_both_ends_of_the_source():
+    model = model_of("lstm", "luong", layers=2)
+    source = tokens(2, 5)
+    _, last = model.encoder(model.source_embedding(source))
+    h, c = model.start(model.encode(source))
+    for layer in range(2):
+        for mine, theirs in ((h, last[0]), (c, last[1])):
+            both = torch.cat([theirs[:, 2 * layer], theirs[:, 2 * layer + 1]], -1)
+            assert torch.equal(mine[:, layer], both)
+
+
 # ---- properties
 
 

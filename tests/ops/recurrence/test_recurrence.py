@@ -272,6 +272,19 @@ def test_gradients_are_right(kind, form):
     assert torch.autograd.gradcheck(run, [i.requires_grad_() for i in inputs])
 
 
+def test_the_slopes_of_slopes_come_from_the_reference_alone():
+    """The open form knows its own way back, once, and says so when asked for more."""
+    w = [double(9, 2).requires_grad_(), double(9, 3).requires_grad_()]
+    for form, twice in (("reference", True), ("open", False)):
+        walk = recur(double(1, 3, 2), GRUWeights(*w), form=form, gates=True)
+        (du,) = torch.autograd.grad(walk.out.pow(2).sum(), w[1], create_graph=True)
+        if twice:
+            assert torch.autograd.grad(du.sum(), w[1])[0].abs().sum() > 0
+        else:
+            with pytest.raises(RuntimeError, match="once_differentiable"):
+                du.sum().backward()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_bfloat16_stays_near(kind):
     """Twenty steps, weights of scale 1/√hidden: within 0.05 of float64."""
@@ -279,7 +292,7 @@ def test_bfloat16_stays_near(kind):
     w = [p / 4 for p in (weights.w, weights.u, weights.w_bias, weights.u_bias)]
     x = double(2, 20, 8)
     low = [p.bfloat16() for p in w]
-    for form in ("reference", "fused"):
+    for form in ("reference", "fused", "open"):
         got = recur(x.bfloat16(), KINDS[kind](*low), form=form).out
         want = recur(x.bfloat16().double(), KINDS[kind](*(p.double() for p in low))).out
         assert (got.double() - want).abs().max() < 0.05

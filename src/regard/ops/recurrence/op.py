@@ -42,8 +42,8 @@ def recur(
 
     From `lengths` on there is nothing: the state stays as it was, outputs and gates are 0. With
     gates=True every gate and state comes back as a step whose tensors have a time axis. Forms:
-    `reference` walks step by step, `fused` is torch's kernel, `open` that kernel with its gates
-    computed afterwards; `auto` takes the kernel, opened if gates are asked for.
+    `reference` is the definition, `fused` torch's kernel, which keeps its gates to itself, `open`
+    our own walk with its own way back (once); `auto` is fused, or open if gates are asked for.
 
     >>> from regard.ops import RNNWeights
     >>> count = RNNWeights(w=torch.tensor([[1.0]]), u=torch.tensor([[1.0]]))

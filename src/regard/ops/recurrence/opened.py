@@ -1,8 +1,15 @@
-"""A recurrence by torch's kernels, its gates opened afterwards, all times at once."""
+"""A recurrence with its gates kept, walked in place forth and back, at about a kernel's pace.
+
+Autograd would note every sum of every step. But the way back needs no more than the gates, which
+are kept anyway: their slopes for all times at once, one product a step, and one for the weights.
+"""
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from regard.ops.recurrence import fused
 from regard.ops.recurrence.reference import blank
@@ -13,33 +20,142 @@ from regard.ops.recurrence.weights import GRUWeights, RNNWeights, State, Weights
 def recur(
     x: Tensor, weights: Weights, state: State, lengths: Tensor | None
 ) -> tuple[Tensor, State, Step]:
-    """All states, the last real one, and every gate; x is (sequence, time, dim).
-
-    Once each h_{t-1} is known nothing waits for anything: every gate is a plain product.
-    """
-    out, last = fused.recur(x, weights, state, lengths)
-    if isinstance(weights, RNNWeights):
-        return out, last, blank(RNNStep(out), lengths)
-    before = torch.cat([state[0][:, None], out[:, :-1]], 1)
-    wx, uh = F.linear(x, weights.w, weights.w_bias), F.linear(before, weights.u, weights.u_bias)
+    """All states, the last real one, and every gate; x is (sequence, time, dim)."""
+    if isinstance(weights, RNNWeights):  # has nothing to open
+        out, last = fused.recur(x, weights, state, lengths)
+        return out, last, RNNStep(out)
+    x, u, w_bias, u_bias = x.transpose(0, 1), weights.u, weights.w_bias, weights.u_bias
     if isinstance(weights, GRUWeights):
-        return out, last, blank(_open_gru(wx, uh, out), lengths)
-    return out, last, blank(_open_lstm(wx + uh, out, state[1]), lengths)
+        wx = F.linear(x, weights.w, w_bias)
+        states, gates = _GRU.apply(wx, state[0], u, u_bias)
+        z, r, candidate = gates.chunk(3, -1)
+        trace = GRUStep(z, r, candidate, states)
+    else:
+        both = u_bias if w_bias is None else w_bias if u_bias is None else w_bias + u_bias
+        wx = F.linear(x, weights.w, both)
+        states, cells, gates = _LSTM.apply(wx, state[0], state[1], u)
+        i, f, o, candidate = gates.chunk(4, -1)
+        trace = LSTMStep(i, f, o, candidate, cells, states)
+    last = tuple(_last(s, first, lengths) for s, first in zip(trace.state, state, strict=True))
+    trace = blank(type(trace)(*(values.transpose(0, 1) for values in trace)), lengths)
+    return trace.h, last, trace
 
 
-def _open_gru(wx: Tensor, uh: Tensor, h: Tensor) -> GRUStep:
-    gates = 2 * h.shape[-1]
-    z, r = torch.sigmoid(wx[..., :gates] + uh[..., :gates]).chunk(2, -1)
-    candidate = torch.tanh(torch.addcmul(wx[..., gates:], r, uh[..., gates:]))
-    return GRUStep(z, r, candidate, h)
+class _GRU(torch.autograd.Function):
+    """States and gates (z, r, candidate), (time, sequence, …), from W x + b_W."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, wx: Tensor, h: Tensor, u: Tensor, u_bias: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        two = 2 * h.shape[-1]
+        gates, uh = torch.empty_like(wx), torch.empty_like(wx)
+        states = wx.new_empty(len(wx) + 1, *h.shape)
+        states[0] = h
+        ut = u.mT.contiguous()  # read once a step
+        z, r, candidate = gates.chunk(3, -1)
+        # A view costs as much as a small sum, so all are made before the walk, not in it.
+        seen = (wx[..., :two], wx[..., two:], uh, uh[..., :two], uh[..., two:])
+        rows = (*seen, gates[..., :two], z, r, candidate, states[:-1], states[1:])
+        for x_zr, x_c, m, m_zr, m_c, zr, z_t, r_t, c, old, new in _times(*rows):
+            if u_bias is None:
+                torch.mm(old, ut, out=m)
+            else:
+                torch.addmm(u_bias, old, ut, out=m)
+            torch.add(x_zr, m_zr, out=zr).sigmoid_()
+            torch.addcmul(x_c, r_t, m_c, out=c).tanh_()
+            torch.lerp(old, c, z_t, out=new)
+        ctx.save_for_backward(gates, uh[..., two:], states, u)
+        ctx.biased = u_bias is not None
+        return states[1:], gates
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        d_states, d_gates = grads
+        gates, uh, states, u = ctx.saved_tensors
+        hidden, before = uh.shape[-1], states[:-1]
+        z, r, candidate = gates.chunk(3, -1)
+        shut, slope = 1 - z, 1 - candidate * candidate
+        dz_dh = (candidate - before) * (z * shut)
+        dc_dh, dr_dc = z * slope, uh * (r * (1 - r))
+        slopes = torch.cat([z * shut, r * (1 - r), slope], -1)
+        d_wx = d_gates * slopes  # what was asked of the gates themselves
+        d_wx[..., hidden : 2 * hidden] += d_wx[..., 2 * hidden :] * dr_dc
+        d_uc, carry = torch.empty_like(uh), torch.zeros_like(states[0])
+        u_zr, u_c = u[: 2 * hidden], u[2 * hidden :]
+        d_z, d_r, d_c = d_wx.chunk(3, -1)
+        rows = (d_states, d_wx[..., : 2 * hidden], d_z, d_r, d_c, d_uc, dz_dh, dr_dc, dc_dh)
+        for ds, d_zr, dz, dr, dc, d_u, kz, kr, kc, r_t, keep in _times(*rows, r, shut, back=True):
+            dh = carry.add_(ds)
+            dz.addcmul_(dh, kz)
+            new = dh * kc
+            dr.addcmul_(new, kr)
+            torch.mul(dc.add_(new), r_t, out=d_u)
+            carry = dh.mul_(keep).addmm_(d_zr, u_zr).addmm_(d_u, u_c)
+        d_uh = torch.cat([d_wx[..., : 2 * hidden], d_uc], -1).flatten(0, 1)
+        return d_wx, carry, d_uh.mT @ before.flatten(0, 1), d_uh.sum(0) if ctx.biased else None
 
 
-def _open_lstm(both: Tensor, h: Tensor, c: Tensor) -> LSTMStep:
-    gates = 3 * h.shape[-1]
-    i, f, o = torch.sigmoid(both[..., :gates]).chunk(3, -1)
-    candidate = torch.tanh(both[..., gates:])
-    cells = []
-    for kept, new in zip(f.unbind(1), (i * candidate).unbind(1), strict=True):
-        c = torch.addcmul(new, kept, c)  # the one thing that must be walked, and it has no product
-        cells.append(c)
-    return LSTMStep(i, f, o, candidate, torch.stack(cells, 1), h)
+class _LSTM(torch.autograd.Function):
+    """States, cells and gates (i, f, o, candidate), (time, sequence, …), from W x + b_W + b_U."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, wx: Tensor, h: Tensor, c: Tensor, u: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        gates, three = torch.empty_like(wx), 3 * h.shape[-1]
+        states, cells = (wx.new_empty(len(wx) + 1, *h.shape) for _ in range(2))
+        states[0], cells[0] = h, c
+        ut = u.mT.contiguous()  # read once a step
+        rows = (wx, gates, gates[..., :three], *gates.chunk(4, -1))
+        carried = (states[:-1], states[1:], cells[:-1], cells[1:])
+        for x, g, ifo, i, f, o, candidate, h_old, h_new, c_old, c_new in _times(*rows, *carried):
+            torch.addmm(x, h_old, ut, out=g)
+            ifo.sigmoid_()
+            torch.mul(f, c_old, out=c_new).addcmul_(i, candidate.tanh_())
+            torch.tanh(c_new, out=h_new).mul_(o)
+        ctx.save_for_backward(gates, states, cells, u)
+        return states[1:], cells[1:], gates
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor, ...]:
+        d_states, d_cells, d_gates = grads
+        gates, states, cells, u = ctx.saved_tensors
+        hidden, before = states.shape[-1], states[:-1]
+        i, f, o, candidate = gates.chunk(4, -1)
+        shown = torch.tanh(cells[1:])
+        dc_dh = o * (1 - shown * shown)
+        slopes = gates * (1 - gates)
+        slopes[..., 3 * hidden :] = 1 - candidate * candidate
+        d_wx = d_gates * slopes  # what was asked of the gates themselves
+        # each gate's slope times what it multiplies: i and c̃ each other, f the old cell, o tanh c
+        slopes *= torch.cat([candidate, cells[:-1], shown, i], -1)
+        carry, dc = torch.zeros_like(states[0]), torch.zeros_like(states[0])
+        rows = (d_states, d_cells, d_wx, slopes, dc_dh, f)
+        for ds, dcell, d, k, kc, f_t in _times(*rows, back=True):
+            dh = carry.add_(ds)
+            dc.add_(dcell).addcmul_(dh, kc)
+            d.addcmul_(k, torch.cat([dc, dc, dh, dc], -1))
+            carry = d @ u
+            dc.mul_(f_t)
+        return d_wx, carry, dc, d_wx.flatten(0, 1).mT @ before.flatten(0, 1)
+
+
+def _times(*rows: Tensor, back: bool = False) -> Any:
+    """The tensors of each time, first to last or last to first."""
+    times = zip(*(x.unbind(0) for x in rows), strict=True)
+    return reversed(list(times)) if back else times
+
+
+def _last(states: Tensor, first: Tensor, lengths: Tensor | None) -> Tensor:
+    """The state after the last real step, (sequence, hidden), from (time, sequence, hidden)."""
+    if lengths is None:
+        return states[-1]
+    at = (lengths - 1).clamp(min=0)[None, :, None].expand(1, *first.shape)
+    return torch.where((lengths > 0)[:, None], states.gather(0, at)[0], first)
