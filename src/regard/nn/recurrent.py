@@ -33,8 +33,8 @@ class Cell(nn.Module):
     W starts as Glorot's, U orthogonal so that a state neither fades nor grows at first, biases 0;
     the forget gate of an LSTM starts open, at σ(1).
 
-    >>> Cell(3, 2, "gru")(torch.zeros(3)).z
-    tensor([0.5000, 0.5000], grad_fn=<SplitBackward0>)
+    >>> Cell(3, 2, "gru")(torch.zeros(3)).z.tolist()
+    [0.5, 0.5]
     """
 
     def __init__(self, dim: int, hidden: int, kind: CellKind = "gru", *, bias: bool = True):

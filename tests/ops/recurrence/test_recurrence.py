@@ -142,6 +142,42 @@ def test_direct_path_of_the_cell_is_the_forget_gate():
     assert (jacobian(two_steps, c) - torch.diag(first.f * second.f)).abs().max() > 0.01
 
 
+def test_backpropagation_through_time_is_a_product():
+    """K48: ∂h_T/∂h_0 = Π diag(1 - h_t²) U, the last step leftmost."""
+    weights = weights_of("rnn", 3, 4)
+    x, h = double(6, 3), double(4)
+    total = torch.autograd.functional.jacobian(lambda h: recur(x, weights, (h,)).state[0], h)
+    product = torch.eye(4, dtype=torch.float64)
+    for state in recur(x, weights, (h,)).out:
+        product = torch.diag(1 - state**2) @ weights.u @ product
+    assert_close(total, product)
+
+
+def test_a_gru_forgets_only_if_it_also_resets():
+    """I9, I10: with z = 1 the old state still enters by U h, unless r = 0."""
+    weights = weights_of("gru", 3, 4, bias=False)
+    x, jacobian = double(3), torch.autograd.functional.jacobian
+
+    def influence(r: float) -> Tensor:
+        low = torch.tensor([1e3, r, 0.0], dtype=torch.float64).repeat_interleave(4)
+        cell = GRUWeights(weights.w, weights.u, low)
+        return jacobian(lambda h: gru_step(x, h, cell).h, double(4)).norm()
+
+    assert influence(-1e3) == 0
+    assert influence(1e3) > 0.1
+
+
+def test_a_shut_forget_gate_does_not_stop_the_gradient():
+    """I12, I13: other paths lead back through i, o and the candidate, unless U = 0."""
+    shut = torch.tensor([0.0, -1e3, 0.0, 0.0], dtype=torch.float64).repeat_interleave(4)
+    weights, x = weights_of("lstm", 3, 4), double(5, 3).requires_grad_()
+    for u, reaches in ((weights.u, True), (torch.zeros_like(weights.u), False)):
+        last = recur(x, LSTMWeights(weights.w, u, shut)).state[0]
+        (dx,) = torch.autograd.grad(last.sum(), x)
+        assert (dx[0].norm() > 0) == reaches
+        assert dx[-1].norm() > 0
+
+
 def test_gates_are_shares_but_no_distribution():
     """I14 to I16: gates in (0, 1), sums are free, cells may be negative."""
     weights = weights_of("lstm", 3, 4)

@@ -48,6 +48,8 @@ def _run(
     x: Tensor, batch_sizes: Tensor | None, weights: Weights, state: State
 ) -> tuple[Tensor, State]:
     flat = weights.to_torch()
+    if x.is_cuda:
+        flat = _side_by_side(flat)
     carried = [s[None].contiguous() for s in state]
     start = carried if len(carried) > 1 else carried[0]
     # one layer, no dropout, one direction; "training" keeps what the way back needs
@@ -58,3 +60,10 @@ def _run(
     else:
         out, *last = kernel(x, batch_sizes, start, *how)
     return out, tuple(s.squeeze(0) for s in last)
+
+
+def _side_by_side(parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The same tensors in one piece of memory, where cuDNN wants them; else it warns and copies."""
+    whole = torch.cat([part.flatten() for part in parts])
+    cuts = whole.split([part.numel() for part in parts])
+    return tuple(cut.view_as(part) for cut, part in zip(cuts, parts, strict=True))
