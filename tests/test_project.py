@@ -94,6 +94,33 @@ def test_shape_strings_are_checked_at_once_so_annotations_are_not_put_off():
     assert late == []
 
 
+def messages(path: Path) -> list[tuple[str, str]]:
+    """The kind and text of every error of ours that a file raises; {} stands for a value."""
+
+    def text(node: ast.expr) -> str:
+        if isinstance(node, ast.JoinedStr):
+            return "".join(text(part) for part in node.values)
+        return str(node.value) if isinstance(node, ast.Constant) else "{}"
+
+    raised = [n.exc for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Raise)]
+    calls = [exc for exc in raised if isinstance(exc, ast.Call) and isinstance(exc.func, ast.Name)]
+    ours = vars(import_module("regard.errors"))
+    return [(c.func.id, text(c.args[0])) for c in calls if c.func.id in ours]
+
+
+def test_every_error_names_the_argument_the_rule_and_what_came():
+    told = [(path, *said) for path in PACKAGE.rglob("*.py") for said in messages(path)]
+    assert len(told) > 100
+    rule = r"[\w{}., ]+: needs? .*\bgot\b"
+    other = {"FormError": r"form: .* cannot run here, .*; try ", "FileError": r"{}: "}
+    odd = [
+        (path.name, text)
+        for path, kind, text in told
+        if not re.match(rule, text, re.DOTALL) and not re.match(other.get(kind, "$^"), text)
+    ]
+    assert odd == []
+
+
 def test_the_commit_check_is_make_test_and_nothing_else():
     lines = (ROOT / ".ci/run").read_text().splitlines()
     assert lines[-1] == "make test"

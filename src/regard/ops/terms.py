@@ -175,7 +175,9 @@ def _check(
     if q.shape[-1] == 0:
         raise ShapeError("q: needs feat of 1 or more, got 0")
     if score is not None and scale is not None:
-        raise ShapeError("scale: needs to be None beside a score, which is complete by itself")
+        raise ShapeError(
+            f"scale: needs to be None beside a score, which is complete by itself, got {scale}"
+        )
     if scale is not None and not abs(scale) < torch.inf:
         raise ShapeError(
             f"scale: needs a finite number, got {scale}; try softargmax, which has the hard limit"
