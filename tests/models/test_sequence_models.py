@@ -170,6 +170,33 @@ def test_every_part_learns():
     assert all(name.endswith("to_k.bias") for name in flat)  # adds the same to every score
 
 
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_a_translator_learns_to_say_it_backwards(norm_first):
+    model = translator("sinusoidal", layers=1, decoder_layers=1, dim=32, norm_first=norm_first)
+    optimiser = torch.optim.Adam(model.parameters(), 5e-3)
+    for _ in range(100):
+        source = torch.randint(2, 12, (32, 4))
+        said = torch.cat([torch.ones(32, 1).long(), source.flip(1)], 1)
+        logits = model(source, said[:, :-1])
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), said[:, 1:].flatten())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert loss < 0.5  # guessing costs log 10 = 2.3
+
+
+@pytest.mark.gpu
+@variants
+def test_a_gpu_gives_the_same_numbers(variant):
+    model, x, lengths = translator(variant), draw(2, 6), torch.tensor([6, 3])
+    want, memory = model(x, x, lengths), model.encode(x, lengths)
+    model, x, lengths = model.cuda(), x.cuda(), lengths.cuda()
+    assert_close(model(x, x, lengths).cpu(), want, atol=1e-3, rtol=1e-3)
+    half = model.bfloat16().encode(x, lengths).float().cpu()
+    real = torch.arange(6) < lengths.cpu()[:, None]
+    assert_close(half[real], memory[real], atol=0.1, rtol=0.1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "config",

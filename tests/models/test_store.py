@@ -44,7 +44,7 @@ def rewrite(file, change_header=lambda header: None, change_tensors=lambda tenso
     save_file(tensors, file, {"regard": json.dumps(header)})
 
 
-def test_a_language_model_of_three_numbers_is_what_it_was(tmp_path):
+def test_what_is_saved_is_what_was(tmp_path):
     model = language()
     back = load(save(model, tmp_path))
     assert type(back) is LanguageModel
@@ -71,6 +71,37 @@ def test_answers_are_the_same_to_the_last_bit(model, tmp_path):
     tokens = torch.tensor([[1, 2, 3]])
     asked = (tokens, tokens) if isinstance(model, Translator) else (tokens,)
     assert torch.equal(load(save(model, tmp_path))(*asked), model.eval()(*asked))
+
+
+STACK = {"layers": 1, "dim": 8, "heads": 2}
+EVERY = {
+    "Classifier": models.ClassifierConfig(vocab=5, classes=2, **STACK),
+    "LanguageModel": models.LanguageConfig(vocab=5, **STACK),
+    "MLP": models.MLPConfig(inputs=4, classes=2, hidden=3),
+    "Recogniser": models.RecogniserConfig(vocab=5, mels=8, **STACK),
+    "RecurrentTranslator": models.RecurrentTranslatorConfig(
+        source_vocab=5, target_vocab=5, dim=4, hidden=4
+    ),
+    "ResNet": models.ResNetConfig(classes=2, width=8),
+    "SpeechEncoder": models.SpeechEncoderConfig(mels=8, max_time=9, **STACK),
+    "Translator": models.TranslatorConfig(
+        source_vocab=5, target_vocab=5, decoder_layers=1, **STACK
+    ),
+    "VisionTransformer": models.VisionConfig(classes=2, image=8, patch=4, **STACK),
+}
+
+
+def test_every_public_model_can_be_saved():
+    assert set(models.store._kinds()) == set(EVERY)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_public_model_comes_back(name, tmp_path):
+    model = getattr(models, name)(EVERY[name])
+    back = load(save(model, tmp_path))
+    assert type(back) is type(model)
+    assert back.config == model.config
+    torch.testing.assert_close(back.state_dict(), model.state_dict(), atol=0, rtol=0)
 
 
 def test_a_shared_embedding_is_written_once_and_stays_shared(tmp_path):
