@@ -1,0 +1,31 @@
+"""Scores over a vocabulary: tied or not, scaled or not."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from regard.errors import ShapeError
+from regard.nn import Readout, projection
+
+
+def test_a_score_by_hand():
+    layer = Readout(2, 2, tied=True, bias=True, scale=0.5)
+    with torch.no_grad():
+        layer.bias[:] = torch.tensor([1.0, 0.0])
+        logits = layer(torch.tensor([2.0, 4.0]), torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
+    assert logits.tolist() == [0.5 * 2 + 1, 0.5 * 6]
+
+
+def test_weights_of_its_own_are_used_whatever_table_is_there():
+    layer, x = Readout(4, 3), torch.randn(2, 4)
+    assert_close(layer(x, torch.zeros(3, 4)), x @ layer.weight.mT)
+
+
+def test_a_projection_keeps_the_size_of_what_passes():
+    x = torch.randn(500, 300)
+    assert 0.9 < projection(300, 300)(x).std() < 1.1
+
+
+def test_a_tied_readout_needs_a_table(users_view):
+    with pytest.raises(ShapeError, match="table: needs the embedding's table"):
+        Readout(4, 3, tied=True)(torch.zeros(1, 4))
