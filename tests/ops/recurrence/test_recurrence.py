@@ -407,6 +407,8 @@ def test_what_a_user_is_told():
         recur(x, weights, lengths=torch.tensor([1, 2, 3]))
     with pytest.raises(ShapeError, match="lengths: needs whole numbers"):
         recur(x, weights, lengths=torch.tensor([1.0, 2.0]))
+    with pytest.raises(ShapeError, match="lengths: needs x's device, cpu, got meta"):
+        recur(x, weights, lengths=torch.tensor([1, 2], device="meta"))
     with pytest.raises(FormError, match="fused cannot run here, torch's kernels do not hand out"):
         recur(x, weights, gates=True, form="fused")
     with pytest.raises(FormError, match="x and weights need one dtype"):

@@ -123,6 +123,8 @@ def _check(x: Tensor, weights: Weights, state: State, lengths: Tensor | None) ->
         raise ShapeError(f"lengths: needs one a sequence, {batch}, got {tuple(lengths.shape)}")
     if lengths.is_floating_point() or lengths.dtype == torch.bool:
         raise ShapeError(f"lengths: needs whole numbers, got {lengths.dtype}; try lengths.long()")
+    if lengths.device != x.device:
+        raise ShapeError(f"lengths: needs x's device, {x.device}, got {lengths.device}; try .to")
     if lengths.numel() and not (lengths.min() >= 0 and lengths.max() <= time):
         raise ShapeError(
             f"lengths: needs 0 to time={time}, got {int(lengths.min())} to {int(lengths.max())}"
