@@ -13,9 +13,11 @@ from regard.ops.recurrence import (
     LSTMWeights,
     RNNWeights,
     Weights,
+    afterwards,
     gru_step,
     lstm_step,
     recur,
+    reference,
     rnn_step,
 )
 
@@ -230,6 +232,22 @@ def test_all_forms_agree_with_gradients(kind, dim, hidden, time, bias, reverse, 
         want, got = look("reference", gates), look(form, gates)
         for name in want:
             assert_close(got[name], want[name], msg=lambda m, n=name, f=form: f"{f} {n}: {m}")
+
+
+@given(kinds, small, small, st.integers(1, 6), switch, st.data())
+def test_gates_opened_afterwards_are_the_same(kind, dim, hidden, time, bias, data):
+    """What CUDA does, here on the CPU."""
+    weights = weights_of(kind, dim, hidden, bias)
+    x, state = double(3, time, dim), state_of(weights, 3)
+    lengths = torch.tensor([data.draw(st.integers(1, time)) for _ in range(3)])
+    u = weights.u.requires_grad_()
+    into = double(3, time, hidden)
+    seen = []
+    for way in (reference, afterwards):
+        out, last, gates = way.recur(x, weights, state, lengths)
+        loss = sum((g * into).sum() for g in gates) + sum(s.sum() for s in last)
+        seen.append((out, last, *gates, *torch.autograd.grad(loss, u)))
+    assert_close(seen[1], seen[0])
 
 
 @given(kinds, st.sampled_from(["fused", "open", "reference"]), switch, st.data())

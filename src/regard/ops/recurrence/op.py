@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import FormError, ShapeError
-from regard.ops.recurrence import fused, opened, reference
+from regard.ops.recurrence import afterwards, fused, opened, reference
 from regard.ops.recurrence.steps import Step
 from regard.ops.recurrence.weights import State, Weights
 
@@ -42,8 +42,9 @@ def recur(
 
     From `lengths` on there is nothing: the state stays as it was, outputs and gates are 0. With
     gates=True every gate and state comes back as a step whose tensors have a time axis. Forms:
-    `reference` is the definition, `fused` torch's kernel, which keeps its gates to itself, `open`
-    our own walk with its own way back (once); `auto` is fused, or open if gates are asked for.
+    `reference` is the definition, `fused` torch's kernel, which keeps its gates to itself; `open`
+    has them: on the CPU by a walk with a way back of its own (once), on CUDA by that kernel and all
+    gates afterwards. `auto` is fused, or open if gates are asked for.
 
     >>> from regard.ops import RNNWeights
     >>> count = RNNWeights(w=torch.tensor([[1.0]]), u=torch.tensor([[1.0]]))
@@ -65,7 +66,8 @@ def recur(
         case "fused":
             (out, state), trace = fused.recur(x, weights, state, lengths), None
         case "open":
-            out, state, trace = opened.recur(x, weights, state, lengths)
+            way = afterwards if x.is_cuda else opened
+            out, state, trace = way.recur(x, weights, state, lengths)
         case _:
             out, state, trace = reference.recur(x, weights, state, lengths)
     if reverse:

@@ -1,0 +1,45 @@
+"""A recurrence by torch's kernel, its gates opened afterwards, all times at once: for CUDA.
+
+There a walk in steps waits on the launch of each little kernel; once each h_{t-1} is known nothing
+waits for anything, and every gate is a plain product.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from regard.ops.recurrence import fused
+from regard.ops.recurrence.reference import blank
+from regard.ops.recurrence.steps import GRUStep, LSTMStep, RNNStep, Step
+from regard.ops.recurrence.weights import GRUWeights, RNNWeights, State, Weights
+
+
+def recur(
+    x: Tensor, weights: Weights, state: State, lengths: Tensor | None
+) -> tuple[Tensor, State, Step]:
+    """All states, the last real one, and every gate; x is (sequence, time, dim)."""
+    out, last = fused.recur(x, weights, state, lengths)
+    if isinstance(weights, RNNWeights):
+        return out, last, RNNStep(out)
+    before = torch.cat([state[0][:, None], out[:, :-1]], 1)
+    wx, uh = F.linear(x, weights.w, weights.w_bias), F.linear(before, weights.u, weights.u_bias)
+    opened = _gru(wx, uh, out) if isinstance(weights, GRUWeights) else _lstm(wx + uh, out, state[1])
+    return out, last, blank(opened, lengths)
+
+
+def _gru(wx: Tensor, uh: Tensor, h: Tensor) -> GRUStep:
+    gates = 2 * h.shape[-1]
+    z, r = torch.sigmoid(wx[..., :gates] + uh[..., :gates]).chunk(2, -1)
+    candidate = torch.tanh(torch.addcmul(wx[..., gates:], r, uh[..., gates:]))
+    return GRUStep(z, r, candidate, h)
+
+
+def _lstm(both: Tensor, h: Tensor, c: Tensor) -> LSTMStep:
+    gates = 3 * h.shape[-1]
+    i, f, o = torch.sigmoid(both[..., :gates]).chunk(3, -1)
+    candidate = torch.tanh(both[..., gates:])
+    cells = []
+    for kept, new in zip(f.unbind(1), (i * candidate).unbind(1), strict=True):
+        c = torch.addcmul(new, kept, c)  # the one thing that must be walked, and it has no product
+        cells.append(c)
+    return LSTMStep(i, f, o, candidate, torch.stack(cells, 1), h)
