@@ -7,19 +7,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from regard.look import *  # noqa: F403
     from regard.ops import *  # noqa: F403
 
-_HOMES = {"ops", "nn", "models"}
+_FOLDERS = ("ops", "nn", "models", "look")
+_AT_THE_TOP = ("ops", "look")  # what these export is a name of rg too
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
+    if name in _FOLDERS:
         return import_module(f"regard.{name}")
-    ops = import_module("regard.ops")
-    if name in ops.__all__:
-        return getattr(ops, name)
+    for folder in _AT_THE_TOP:
+        home = import_module(f"regard.{folder}")
+        if name in home.__all__:
+            return getattr(home, name)
     raise AttributeError(f"module 'regard' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(_HOMES | set(import_module("regard.ops").__all__))
+    names = (import_module(f"regard.{folder}").__all__ for folder in _AT_THE_TOP)
+    return sorted({*_FOLDERS, *(name for some in names for name in some)})

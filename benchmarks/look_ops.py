@@ -1,0 +1,137 @@
+"""Survey, influence and window against a fused attention forward, on one GPU.
+
+python benchmarks/look_ops.py            # about 3 minutes on an H200
+
+Times are medians in milliseconds, bf16, 16 heads; ratios are to torch's FlashAttention forward and
+to cuDNN's on the same inputs in the same run. `--warm` compiles everything side by side first.
+"""
+
+import argparse
+import subprocess
+import sys
+
+import torch
+import torch.nn.functional as F
+import triton
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import regard as rg
+from regard.ops.influence.kernel import _influence_kernel
+from regard.ops.survey.kernel import _survey_kernel
+from regard.ops.survey.statistics import QUICK_AND_RECEIVED
+
+HEADS = 16
+
+
+def draw(n, d, batch=None):
+    batch = max(1, 16384 // n) if batch is None else batch
+    return torch.randn(3, batch, HEADS, n, d, device="cuda", dtype=torch.bfloat16).unbind(0)
+
+
+def timed(work, rounds=200):
+    return triton.testing.do_bench(work, warmup=30, rep=rounds, return_mode="median")
+
+
+def forward(q, k, v, causal, backend):
+    with sdpa_kernel(backend):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+
+def check(d, causal):
+    """Largest relative error of each statistic against float64 on the same bf16 inputs."""
+    q, k, v = (x[:, :2] for x in draw(1024, d, 1))
+    mask = rg.Causal() if causal else None
+    q64, k64, v64 = q.double(), k.double(), v.double()
+    _, lse64 = rg.attend(q64, k64, v64, mask=mask, form="reference")
+    want = rg.survey(q64, k64, lse64, mask=mask, form="reference")
+    out, lse = rg.attend(q, k, v, mask=mask)
+    got = rg.survey(q, k, lse, mask=mask, form="kernel")
+    names = ["entropy", "peak", "reach", "own", "previous", "sink", "near", "received"]
+    errors = {n: ((getattr(got, n) - getattr(want, n)).norm() / getattr(want, n).norm()).item()
+              for n in names}  # fmt: skip
+    want = rg.influence(q64, k64, v64, out.double(), lse64, mask=mask, form="reference")
+    got = rg.influence(q, k, v, out, lse, mask=mask, form="kernel")
+    errors |= {n: ((getattr(got, n) - getattr(want, n)).norm() / getattr(want, n).norm()).item()
+               for n in ("felt", "strongest", "caused")}  # fmt: skip
+    return errors
+
+
+def measure(d, n, causal, asks):
+    q, k, v = draw(n, d)
+    mask = rg.Causal() if causal else None
+    out, lse = rg.attend(q, k, v, mask=mask)
+    flash = timed(lambda: forward(q, k, v, causal, SDPBackend.FLASH_ATTENTION))
+    cudnn = timed(lambda: forward(q, k, v, causal, SDPBackend.CUDNN_ATTENTION))
+    row = {"d": d, "n": n, "causal": causal, "flash": flash, "cudnn": cudnn}
+    for name, ask in asks.items():
+        t = timed(lambda ask=ask: rg.survey(q, k, lse, ask=ask, mask=mask, form="kernel"))
+        row[name] = t
+        row[name + " tile"] = tile(_survey_kernel)
+    row["influence"] = timed(lambda: rg.influence(q, k, v, out, lse, mask=mask, form="kernel"))
+    row["influence tile"] = tile(_influence_kernel)
+    return row
+
+
+def tile(kernel):
+    c = kernel.best_config
+    return f"{c.kwargs['BM']}x{c.kwargs['BN']}w{c.num_warps}s{c.num_stages}"
+
+
+def show(row):
+    parts = [f"{row['d']:4d} {row['n']:6d} {'causal' if row['causal'] else 'full  '}"]
+    parts += [f"flash {row['flash']:.3f} cudnn {row['cudnn']:.3f}"]
+    for name in row:
+        if name + " tile" in row:
+            t = row[name]
+            ratio = f"{t / row['flash']:.2f} / {t / row['cudnn']:.2f}"
+            parts.append(f"{name} {t:.3f} ({ratio}) {row[name + ' tile']}")
+    print(" | ".join(parts), flush=True)
+
+
+ALL = {"all": QUICK_AND_RECEIVED}
+PARTS = {
+    "received": ["received"],
+    "+entropy": ["received", "entropy"],
+    "+reach": ["received", "entropy", "reach"],
+    "+peak": ["received", "entropy", "reach", "peak"],
+} | ALL
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--sizes", type=int, nargs="+", default=[8192, 16384, 32768, 65536])
+    parser.add_argument("--parts", action="store_true", help="what each statistic costs")
+    parser.add_argument("--only", nargs=2, type=int, help="d and causal, to compile only")
+    asked = parser.parse_args()
+    asks = PARTS if asked.parts else ALL
+    if asked.only:
+        measure(asked.only[0], 512, bool(asked.only[1]), asks)
+        return
+    warm = [subprocess.Popen([sys.executable, __file__, "--only", str(d), str(c),
+                              *(["--parts"] if asked.parts else [])])
+            for d in (64, 128) for c in (0, 1)]  # fmt: skip
+    for process in warm:
+        process.wait()
+    for d in (64, 128):
+        for causal in (False, True):
+            errors = check(d, causal)
+            print(d, causal, {name: f"{e:.1e}" for name, e in errors.items()}, flush=True)
+    for d in (64, 128):
+        for n in asked.sizes:
+            for causal in (False, True):
+                show(measure(d, n, causal, asks))
+    q, k, v = draw(131072, 128, 1)
+    out, lse = rg.attend(q, k, v, mask=rg.Causal())
+    part = slice(100000, 100512)
+    t = timed(lambda: rg.window(q, k, lse, rows=part, keys=part, mask=rg.Causal()))
+    print(f"window 512x512 of n = 131072, {HEADS} heads: {t:.3f} ms")
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    rg.survey(q, k, lse, mask=rg.Causal(), form="kernel")
+    torch.cuda.synchronize()
+    extra = (torch.cuda.max_memory_allocated() - before) / 2**20
+    print(f"survey of n = 131072 causal, {HEADS} heads: {extra:.0f} MiB extra")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""The terms of a score as Triton kernels take them. Only kernels import this: it needs Triton."""
+
+from dataclasses import dataclass, field
+from typing import Any, no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from regard.ops import biases, masks
+from regard.ops.biases import Bias
+from regard.ops.masks import Mask
+from regard.ops.terms import Terms
+
+FAR = 1 << 30  # stands for no limit
+LOW: tl.constexpr = tl.constexpr(-1e30)  # stands for -inf where 0 · log 0 must be 0
+LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
+
+
+@dataclass
+class Plan:
+    """Mask and bias, taken apart into what a kernel can ask: a band, key ranges, tables, matrices.
+
+    Whatever is not a plain band makes every tile go through the general path.
+    """
+
+    left: int = FAR  # how far back a query may look
+    right: int = FAR  # how far ahead
+    flags: dict[str, bool] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def arguments(self, q: Tensor, terms: Terms) -> dict[str, Any]:
+        """All of it by the names that the kernels use; q stands in for tensors not needed."""
+        tensors = ("SKIP", "STOP", "IDS", "MASK", "SLOPES", "TABLE", "BIAS")
+        numbers = ("chunk", "chunks_back", "ids_b", "table_radius")
+        strides = [f"{name}_{axis}" for name in ("mask", "bias") for axis in "bhij"]
+        flags = ("PADDED", "CHUNKED", "DOCUMENTS", "MASKED", "ALIBI", "TOEPLITZ", "BIASED")
+        return (
+            dict.fromkeys(tensors, q)
+            | dict.fromkeys([*numbers, *strides], 0)
+            | self.values
+            | {name: self.flags.get(name, False) for name in flags}
+            | {
+                "left": self.left,
+                "right": self.right,
+                "scale": terms.scale,
+                "softcap": terms.softcap or 1.0,
+                "CAPPED": terms.softcap is not None,
+                "GENERAL": bool(self.flags) or terms.softcap is not None,
+            }
+        )
+
+
+def make_plan(q: Tensor, k: Tensor, terms: Terms) -> Plan | str:
+    """The plan for these terms, or the reason why the kernels cannot follow them."""
+    if terms.score is not None:
+        return "the kernel knows only the dot product"
+    plan, shape = Plan(), (*q.shape[-4:-1], k.shape[-2])
+    if terms.mask is not None and (reason := _plan_mask(plan, terms.mask, q, shape)):
+        return reason
+    if terms.bias is not None and (reason := _plan_bias(plan, terms.bias, q, shape)):
+        return reason
+    return plan
+
+
+def _plan_mask(plan: Plan, mask: Mask, q: Tensor, shape: tuple[int, ...]) -> str | None:
+    match mask:
+        case masks.Both(a, b):
+            return _plan_mask(plan, a, q, shape) or _plan_mask(plan, b, q, shape)
+        case masks.Causal():
+            plan.right = min(plan.right, 0)
+        case masks.Local(radius):
+            plan.left, plan.right = min(plan.left, radius), min(plan.right, radius)
+        case masks.Padding(lengths, skip) if "PADDED" not in plan.flags:
+            stop = lengths.reshape(-1).to(q.device, torch.int32)
+            start = torch.zeros_like(stop) if skip is None else skip.reshape(-1).to(stop)
+            plan.values |= {"SKIP": start.contiguous(), "STOP": stop.contiguous()}
+            plan.flags["PADDED"] = True
+        case masks.Chunked(size, left) if "CHUNKED" not in plan.flags:
+            plan.values |= {"chunk": size, "chunks_back": FAR if left is None else left}
+            plan.flags["CHUNKED"] = True
+        case masks.Documents(ids) if "DOCUMENTS" not in plan.flags:
+            ids = ids.to(q.device, torch.int32).contiguous()
+            plan.values |= {"IDS": ids, "ids_b": ids.stride(0)}
+            plan.flags["DOCUMENTS"] = True
+        case masks.Dense(allowed) if "MASKED" not in plan.flags:
+            plan.values |= _matrix("mask", allowed.to(q.device).view(torch.int8), shape)
+            plan.flags["MASKED"] = True
+        case _:
+            return f"the kernel cannot follow this use of {type(mask).__name__}"
+    return None
+
+
+def _plan_bias(plan: Plan, bias: Bias, q: Tensor, shape: tuple[int, ...]) -> str | None:
+    match bias:
+        case biases.Sum(a, b):
+            return _plan_bias(plan, a, q, shape) or _plan_bias(plan, b, q, shape)
+        case biases.ALiBi(slopes) if "ALIBI" not in plan.flags:
+            plan.values["SLOPES"] = slopes.to(q.device, torch.float32).contiguous()
+            plan.flags["ALIBI"] = True
+        case biases.Toeplitz(table) if "TOEPLITZ" not in plan.flags:
+            _plan_table(plan, table, q)
+        case biases.Buckets(table, _, furthest) if "TOEPLITZ" not in plan.flags:
+            # beyond `furthest` all distances share a bucket, so a clipped table holds them all
+            ahead = torch.arange(-furthest, furthest + 1, device=table.device)
+            _plan_table(plan, table[bias.bucket(ahead)].T, q)
+        case biases.Dense(values) if "BIASED" not in plan.flags:
+            plan.values |= _matrix("bias", values.to(q.device, torch.float32), shape)
+            plan.flags["BIASED"] = True
+        case _:
+            return f"the kernel cannot follow this use of {type(bias).__name__}"
+    return None
+
+
+def _plan_table(plan: Plan, table: Tensor, q: Tensor) -> None:
+    plan.values["TABLE"] = table.to(q.device, torch.float32).contiguous()
+    plan.values["table_radius"] = table.shape[-1] // 2
+    plan.flags["TOEPLITZ"] = True
+
+
+def _matrix(name: str, x: Tensor, shape: tuple[int, ...]) -> dict[str, Any]:
+    """A tensor for the whole map with its strides, 0 where one entry stands for all."""
+    x = x.expand(*shape[:-2], *(max(a, b) for a, b in zip(x.shape[-2:], shape[-2:], strict=True)))
+    return {name.upper(): x} | dict(
+        zip((f"{name}_{axis}" for axis in "bhij"), x.stride(), strict=True)
+    )
+
+
+@triton.jit
+@no_type_check  # Triton has its own types
+def term_score(
+    dot, i, j, row, live, b, h, left, right, scale, softcap,
+    SKIP, STOP, chunk, chunks_back, IDS, ids_b, MASK, mask_b, mask_h, mask_i, mask_j,
+    SLOPES, TABLE, table_radius, BIAS, bias_b, bias_h, bias_i, bias_j,
+    CAPPED: tl.constexpr, PADDED: tl.constexpr, CHUNKED: tl.constexpr, DOCUMENTS: tl.constexpr,
+    MASKED: tl.constexpr, ALIBI: tl.constexpr, TOEPLITZ: tl.constexpr, BIASED: tl.constexpr,
+):  # fmt: skip
+    """The score in units of log 2, LOW where the mask says no; i and j are positions."""
+    s = dot * scale
+    if CAPPED:
+        s = softcap * (1.0 - 2.0 / (tl.exp2(s * (2.0 * LOG2E / softcap)) + 1.0))
+    if ALIBI:
+        s -= tl.load(SLOPES + h) * tl.abs(i - j).to(tl.float32)
+    if TOEPLITZ:
+        ahead = tl.minimum(tl.maximum(j - i, -table_radius), table_radius) + table_radius
+        s += tl.load(TABLE + h * (2 * table_radius + 1) + ahead)
+    if BIASED:
+        at = b * bias_b + h * bias_h + row.to(tl.int64) * bias_i + j * bias_j
+        s += tl.load(BIAS + at, mask=live, other=0.0)
+    ok = live & (j - i <= right) & (i - j <= left)
+    if PADDED:
+        ok = ok & (j >= tl.load(SKIP + b)) & (j < tl.load(STOP + b))
+    if CHUNKED:
+        back = i // chunk - j // chunk
+        ok = ok & (back >= 0) & (back <= chunks_back)
+    if DOCUMENTS:
+        mine = tl.load(IDS + b * ids_b + i, mask=live, other=0)
+        ok = ok & (mine == tl.load(IDS + b * ids_b + j, mask=live, other=1))
+    if MASKED:
+        at = b * mask_b + h * mask_h + row.to(tl.int64) * mask_i + j * mask_j
+        ok = ok & (tl.load(MASK + at, mask=live, other=0) != 0)
+    return tl.where(ok, s * LOG2E, LOW)

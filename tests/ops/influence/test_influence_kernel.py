@@ -1,0 +1,48 @@
+import pytest
+import torch
+
+from regard import ops
+from regard.errors import FormError
+from regard.ops import attend, influence, influence_window, masks
+
+pytest.importorskip("regard.ops.influence.kernel")
+
+TERMS = {
+    "plain": lambda b, h, q, k: {},
+    "causal": lambda b, h, q, k: {"mask": ops.Causal()},
+    "window": lambda b, h, q, k: {"mask": ops.Causal() & ops.Local(20)},
+    "padding": lambda b, h, q, k: {"mask": ops.Padding(torch.arange(1, b + 1) * k // b)},
+    "dense": lambda b, h, q, k: {"mask": masks.Dense(torch.rand(h, q, k) > 0.4)},
+    "softcap": lambda b, h, q, k: {"softcap": 1.0, "mask": ops.Causal()},
+    "sinks": lambda b, h, q, k: {"sinks": torch.randn(h)},
+    "offset": lambda b, h, q, k: {"mask": ops.Causal(), "offset": 7},
+}
+
+
+def draw(queries=33, keys=40, feat=8, value=12):
+    q = torch.randn(1, 2, queries, feat) / 2  # no weight so near 1 that 1 - w is only rounding
+    k, v = torch.randn(1, 1, keys, feat), torch.randn(1, 1, keys, value)
+    return q, k, v
+
+
+@pytest.mark.parametrize("kind", TERMS)
+@pytest.mark.parametrize("deed", ["remove", "slope"])
+def test_kernel_is_the_reference(kind, deed):
+    q, k, v = draw()
+    terms = TERMS[kind](1, 2, 33, 40)
+    out, lse = attend(q, k, v, **terms)
+    ask = {"deed": deed, **terms}
+    want = influence(q, k, v, out, lse, form="reference", **ask)
+    got = influence(q, k, v, out, lse, form="kernel", **ask)
+    for name in ("strongest", "felt", "caused"):
+        a, b = getattr(got, name), getattr(want, name)
+        assert (a - b).norm() < 1e-3 * b.norm(), name
+    e = influence_window(q, k, v, out, lse, **ask).gather(-1, got.strongest_key[..., None])
+    torch.testing.assert_close(e[..., 0], got.strongest, rtol=1e-3, atol=1e-4)
+
+
+def test_what_the_kernel_cannot_do_is_said():
+    q, k, v = draw()
+    out, lse = attend(q, k, v)
+    with pytest.raises(FormError, match="knows remove and slope"):
+        influence(q, k, v, out, lse, deed="scale", form="kernel")
