@@ -4,6 +4,7 @@ RegardError
 ├── ShapeError    sizes that do not meet
 ├── ConfigError   a model or recipe that cannot be built
 ├── FormError     a form asked for by name that cannot run here
+├── LookError     a model, or a part of it, that cannot be seen
 └── FileError     a file that is missing, damaged or foreign
 
 A message reads `<argument>: needs <rule>, got <value>; try <way out>`.
@@ -24,6 +25,10 @@ class ConfigError(RegardError):
 
 class FormError(RegardError):
     """A form asked for by name that cannot run here, with the reason."""
+
+
+class LookError(RegardError):
+    """A model, or a part of it, that cannot be seen, with the reason."""
 
 
 class FileError(RegardError):

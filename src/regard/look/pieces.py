@@ -1,0 +1,75 @@
+"""Masks, biases and terms handled as data: moved, and cut to one head."""
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from regard.ops import biases, masks
+from regard.ops.terms import Terms
+
+Held = TypeVar("Held")
+
+
+def moved(x: Held, to: Callable[[Tensor], Tensor]) -> Held:
+    """The same mask, bias or terms with every tensor in it replaced by `to` of it.
+
+    >>> moved(rg.Padding(torch.tensor(2)) & rg.Causal(), lambda x: x + 1)
+    Both(a=Padding(lengths=tensor(3), skip=None), b=Causal())
+    """
+    if isinstance(x, Tensor):
+        return to(x)  # type: ignore[return-value]
+    if not is_dataclass(x) or isinstance(x, type):
+        return x
+    held = {f.name: getattr(x, f.name) for f in fields(x)}
+    new = {name: moved(value, to) for name, value in held.items()}
+    changed = {name: value for name, value in new.items() if value is not held[name]}
+    return replace(x, **changed) if changed else x
+
+
+def one_head(terms: Terms, head: int) -> Terms | None:
+    """The terms of one head alone; None when a mask or bias of the caller's own cannot be cut.
+
+    >>> one_head(Terms(scale=1.0, sinks=torch.tensor([1.0, 2.0])), 1).sinks
+    tensor([2.])
+    """
+    mask, bias = _cut(terms.mask, head), _cut(terms.bias, head)
+    if mask is _UNKNOWN or bias is _UNKNOWN:
+        return None
+    sinks = terms.sinks
+    return replace(
+        terms, mask=mask, bias=bias, sinks=None if sinks is None else sinks[head : head + 1]
+    )
+
+
+_UNKNOWN = object()
+_HEADLESS = (masks.Causal, masks.Local, masks.Chunked, masks.Padding, masks.Documents)
+
+
+def _cut(x: Any, head: int) -> Any:
+    part = slice(head, head + 1)
+    match x:
+        case None | biases.Relative():
+            return x
+        case _ if isinstance(x, _HEADLESS):
+            return x
+        case masks.Dense():
+            return masks.Dense(_cut_dense(x.allowed, part))
+        case biases.Dense():
+            return biases.Dense(_cut_dense(x.values, part))
+        case biases.ALiBi():
+            return biases.ALiBi(x.slopes[part])
+        case biases.Toeplitz():
+            return biases.Toeplitz(x.table[part])
+        case biases.Buckets():
+            return replace(x, table=x.table[:, part])
+        case masks.Both() | masks.Either() | biases.Sum():
+            a, b = _cut(x.a, head), _cut(x.b, head)
+            return _UNKNOWN if a is _UNKNOWN or b is _UNKNOWN else type(x)(a, b)
+        case _:
+            return _UNKNOWN
+
+
+def _cut_dense(x: Tensor, part: slice) -> Tensor:
+    return x[..., part, :, :] if x.ndim > 2 and x.shape[-3] > 1 else x

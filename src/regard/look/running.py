@@ -1,0 +1,127 @@
+"""Which module runs at this moment, so that whoever stands at the door knows whose call it is."""
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import nn
+
+from regard.errors import LookError
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The module whose attention is being computed."""
+
+    name: str
+    path: str
+    kind: Literal["self", "cross"]
+    module: nn.Module
+
+
+class Running:
+    """The modules of a model that are running now, outermost first."""
+
+    def __init__(self, model: nn.Module):
+        self.model = model
+        self.paths = {id(module): path for path, module in model.named_modules()}
+        self.names = _names(model)
+        self.ran: dict[str, nn.Module] = {}  # every module that ran at all
+        self._stack: list[nn.Module] = []
+        self._across: list[bool | None] = []
+
+    @property
+    def caller(self) -> Caller:
+        """Whose call it is; the model itself when called outside of it."""
+        module = self._stack[-1] if self._stack else self.model
+        path = self.paths[id(module)]
+        across = self._across[-1] if self._across else None
+        across = _crosses(path, module) if across is None else across
+        return Caller(self.names[path], path, "cross" if across else "self", module)
+
+    @property
+    def inside(self) -> bool:
+        """Whether the model is running: other calls at the door are not its own."""
+        return bool(self._stack)
+
+    @contextmanager
+    def hooked(self) -> Iterator[None]:
+        """While this lasts, every module says when it starts and ends."""
+        with ExitStack() as hooks:
+            for path, module in self.model.named_modules():
+                hooks.callback(self._hook(path, module))
+            try:
+                yield
+            finally:
+                self._stack.clear()
+                self._across.clear()
+
+    def _hook(self, path: str, module: nn.Module) -> Any:
+        def enter(module: nn.Module, args: tuple, kwargs: dict) -> None:
+            self.ran[path] = module
+            self._stack.append(module)
+            self._across.append(_two_sequences(module, args, kwargs))
+
+        def leave(module: nn.Module, args: tuple, out: Any) -> None:
+            # an exception that was caught inside may have left more than this one
+            while self._stack and self._stack.pop() is not module:
+                self._across.pop()
+            self._across.pop()
+
+        first = module.register_forward_pre_hook(enter, with_kwargs=True, prepend=True)
+        last = module.register_forward_hook(leave, always_call=True)
+
+        def remove() -> None:
+            first.remove()
+            last.remove()
+
+        return remove
+
+
+def refuse_compiled(model: nn.Module) -> None:
+    """Raise if some part is compiled: hooks and the door are then skipped in silence."""
+    for path, module in model.named_modules():
+        compiled = hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
+        if compiled:
+            raise LookError(
+                f"model: needs to run without torch.compile to be seen, got {path or 'it'} "
+                "compiled; try the model as it was before"
+            )
+
+
+def short_name(path: str) -> str:
+    """The path of an attention of ours as people say it.
+
+    >>> short_name("decoder.blocks.2.cross_attention"), short_name("encoder.attentions.0")
+    ('decoder.2.cross', 'encoder.0.self')
+    """
+    path = re.sub(r"(^|\.)blocks\.(\d+)", r"\1\2", path)
+    path = re.sub(r"(^|\.)attentions\.(\d+)$", r"\1\2.self", path)
+    return re.sub(r"(^|\.)(self|cross)_attention$", r"\1\2", path)
+
+
+def _names(model: nn.Module) -> dict[str, str]:
+    """A name for each path: short for ours, the path itself for others, never one name for two."""
+    names, taken = {}, set()
+    for path, module in model.named_modules():
+        name = short_name(path) if type(module).__module__.startswith("regard.") else path
+        name = path if name in taken else name
+        names[path] = name or type(module).__name__
+        taken.add(name)
+    return names
+
+
+def _crosses(path: str, module: nn.Module) -> bool:
+    """Whether a module attends to another sequence, told by what it and its place are called."""
+    words = f"{path.rpartition('.')[2]} {type(module).__name__}".lower()
+    return bool(re.search(r"cross|encoder_att|encdec|multihead_attn|src_att", words))
+
+
+def _two_sequences(module: nn.Module, args: tuple, kwargs: dict) -> bool | None:
+    """torch's own attention is told query and key: one tensor twice is a sequence and itself."""
+    if not isinstance(module, nn.MultiheadAttention):
+        return None
+    given = dict(zip(("query", "key"), args, strict=False)) | kwargs
+    return given.get("query") is not given.get("key")

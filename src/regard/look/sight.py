@@ -1,0 +1,105 @@
+"""All attentions of one or several runs."""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from regard.errors import LookError
+from regard.look.site import Site
+
+if TYPE_CHECKING:
+    from regard.look.heads import Heads
+
+
+class Sight:
+    """Every attention that ran while looking, and by name what could not be seen, with the reason.
+
+    >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=10)).eval()
+    >>> with rg.look(model) as sight:
+    ...     _ = model(torch.tensor([[1, 2, 3]]), torch.tensor([[4, 5]]))
+    >>> sight["decoder.1.cross"]
+    decoder.1.cross: cross, 4 heads, 2 queries, 3 keys
+    """
+
+    def __init__(self, sites: list[Site] | None = None, skipped: dict[str, str] | None = None):
+        self.sites: list[Site] = [] if sites is None else sites
+        self.skipped: dict[str, str] = {} if skipped is None else skipped
+
+    @property
+    def names(self) -> list[str]:
+        """The name of every site once, in the order they first ran."""
+        return list(dict.fromkeys(site.name for site in self.sites))
+
+    def calls(self, name: str) -> list[Site]:
+        """All calls of one attention, in order: one a step when generating.
+
+        >>> layer, x = rg.nn.MultiHeadAttention(2, 1), torch.ones(1, 4, 2)
+        >>> with rg.look(layer) as sight:
+        ...     _ = layer(x), layer(x)
+        >>> len(sight.calls("MultiHeadAttention"))
+        2
+        """
+        found = [site for site in self.sites if name in (site.name, site.path)]
+        if not found:
+            raise LookError(f"name: needs one of the sites, got {name!r}{self._instead(name)}")
+        return found
+
+    def joined(self, name: str) -> Site:
+        """The calls of one attention as one: the whole map of a text that was generated.
+
+        >>> layer, x = rg.nn.MultiHeadAttention(2, 1), torch.randn(1, 4, 2)
+        >>> with rg.look(layer) as sight:
+        ...     _ = layer(x[:, :1], x), layer(x[:, 1:], x)
+        >>> sight.joined("MultiHeadAttention").queries
+        4
+        """
+        from regard.look.joined import join
+
+        return join(self.calls(name))
+
+    def save(self, path: str | Path) -> Path:
+        """Write it to one safetensors file, to be opened later or elsewhere by `open_sight`."""
+        from regard.look.store import save
+
+        return save(self, path)
+
+    def heads(self) -> "Heads":
+        """Each head typed, with the numbers behind the word."""
+        from regard.look.heads import heads
+
+        return heads(self)
+
+    def __getitem__(self, name: str | tuple[str, int]) -> Site:
+        name, call = name if isinstance(name, tuple) else (name, None)
+        found = self.calls(name)
+        if call is None and len(found) > 1:
+            raise LookError(
+                f"name: needs a call too, as {name!r} ran {len(found)} times, got none; "
+                f"try sight[{name!r}, 0] or sight.joined({name!r})"
+            )
+        try:
+            return found[0 if call is None else call]
+        except IndexError:
+            raise LookError(
+                f"call: needs less than the {len(found)} calls of {name!r}, got {call}"
+            ) from None
+
+    def __iter__(self) -> Iterator[Site]:
+        return iter(self.sites)
+
+    def __len__(self) -> int:
+        return len(self.sites)
+
+    def __repr__(self) -> str:
+        lines = [f"Sight of {len(self)} attentions", *(f"  {site!r}" for site in self.sites[:40])]
+        if len(self) > 40:
+            lines.append(f"  … and {len(self) - 40} more")
+        lines += [f"  not seen: {name}, {reason}" for name, reason in self.skipped.items()]
+        return "\n".join(lines)
+
+    def _instead(self, name: str) -> str:
+        if name in self.skipped:
+            return f", which was not seen: {self.skipped[name]}"
+        close = get_close_matches(name, self.names, 1, 0)
+        return f"; try {close[0]!r}" if close else ", and none was seen"
