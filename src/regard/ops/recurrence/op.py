@@ -8,6 +8,7 @@ from torch import Tensor
 
 from regard.errors import FormError, ShapeError
 from regard.ops.recurrence import afterwards, fused, opened, reference
+from regard.ops.recurrence.door import WalkCall, pass_walk
 from regard.ops.recurrence.steps import Step
 from regard.ops.recurrence.weights import State, Weights
 
@@ -51,18 +52,24 @@ def recur(
     >>> recur(torch.tensor([[0.1], [0.0], [0.0]]), count).out.T
     tensor([[0.0997, 0.0993, 0.0990]])
     """
-    batch, (time, _) = x.shape[:-2], x.shape[-2:]
     if state is None:
-        zero = x.new_zeros(*batch, weights.hidden, dtype=weights.u.dtype)
+        zero = x.new_zeros(*x.shape[:-2], weights.hidden, dtype=weights.u.dtype)
         state = (zero,) * len(weights.states)
     _check(x, weights, state, lengths)
+    return pass_walk(WalkCall(x, weights, state, lengths, reverse, gates, form), walk)
+
+
+def walk(call: WalkCall) -> Walk:
+    """The walk that was asked for, checked already."""
+    x, weights, state, lengths = call.x, call.weights, call.state, call.lengths
+    batch, (time, _) = x.shape[:-2], x.shape[-2:]
     x, state = x.reshape(-1, *x.shape[-2:]), tuple(s.reshape(-1, weights.hidden) for s in state)
     if lengths is not None:
         lengths = lengths.reshape(-1)
         x = x.masked_fill(~reference.real(lengths, time), 0)  # a NaN in the padding stays there
-    if reverse:
-        x = _turn(x, lengths)
-    match _choose(form, x, weights, gates):
+    if call.reverse:
+        x = turn(x, lengths)
+    match _choose(call.form, x, weights, call.gates):
         case "fused":
             (out, state), trace = fused.recur(x, weights, state, lengths), None
         case "open":
@@ -70,13 +77,13 @@ def recur(
             out, state, trace = way.recur(x, weights, state, lengths)
         case _:
             out, state, trace = reference.recur(x, weights, state, lengths)
-    if reverse:
-        out = _turn(out, lengths)
-        trace = trace and type(trace)(*(_turn(values, lengths) for values in trace))
+    if call.reverse:
+        out = turn(out, lengths)
+        trace = trace and type(trace)(*(turn(values, lengths) for values in trace))
     state = tuple(s.reshape(*batch, -1) for s in state)
-    if gates and trace is not None:
+    if call.gates and trace is not None:
         trace = type(trace)(*(values.reshape(*batch, time, -1) for values in trace))
-    return Walk(out.reshape(*batch, time, -1), state, trace if gates else None)
+    return Walk(out.reshape(*batch, time, -1), state, trace if call.gates else None)
 
 
 def _choose(form: RecurForm, x: Tensor, weights: Weights, gates: bool) -> str:
@@ -99,7 +106,7 @@ def _choose(form: RecurForm, x: Tensor, weights: Weights, gates: bool) -> str:
             raise FormError(f"form: needs auto, reference, fused or open, got {other!r}; try auto")
 
 
-def _turn(x: Tensor, lengths: Tensor | None) -> Tensor:
+def turn(x: Tensor, lengths: Tensor | None) -> Tensor:
     """Each sequence back to front, its padding left where it is."""
     if lengths is None:
         return x.flip(1)

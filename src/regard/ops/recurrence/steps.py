@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import ShapeError
+from regard.ops.recurrence.door import StepCall, pass_step
 from regard.ops.recurrence.weights import GRUWeights, LSTMWeights, RNNWeights, State, Weights
 
 
@@ -121,7 +122,11 @@ def any_step(x: Tensor, state: State, weights: Weights) -> Step:
 
 def advance(wx: Tensor, state: State, weights: Weights) -> Step:
     """One step of any cell, W x + b_W being known already."""
-    return _STEPS[type(weights)](wx, state, weights)
+    return pass_step(StepCall(wx, state, weights), _compute)
+
+
+def _compute(call: StepCall) -> Step:
+    return _STEPS[type(call.weights)](call.wx, call.state, call.weights)
 
 
 def _rnn(wx: Tensor, state: State, weights: Weights) -> RNNStep:
