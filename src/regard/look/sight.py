@@ -1,6 +1,6 @@
 """All attentions of one or several runs."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +9,7 @@ from regard.errors import LookError
 from regard.look.site import Site
 
 if TYPE_CHECKING:
+    from regard.look.head_types import Thresholds
     from regard.look.heads import Heads
 
 
@@ -64,11 +65,26 @@ class Sight:
 
         return save(self, path)
 
-    def heads(self) -> "Heads":
-        """Each head typed, with the numbers behind the word."""
+    def heads(
+        self,
+        *,
+        separators: Collection[str] = (),
+        probed: "Heads | None" = None,
+        thresholds: "Thresholds | None" = None,
+    ) -> "Heads":
+        """Each head typed, with the numbers behind the word.
+
+        `separators` are tokens such as "[SEP]" or "."; `probed` is what `rg.probe` found.
+
+        >>> layer = rg.nn.MultiHeadAttention(2, 1)
+        >>> with rg.look(layer) as sight:
+        ...     _ = layer(torch.ones(1, 9, 2))
+        >>> sight.heads().types
+        {'diffuse': 1}
+        """
         from regard.look.heads import heads
 
-        return heads(self)
+        return heads(self, separators=separators, probed=probed, thresholds=thresholds)
 
     def __getitem__(self, name: str | tuple[str, int]) -> Site:
         name, call = name if isinstance(name, tuple) else (name, None)

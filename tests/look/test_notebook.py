@@ -1,0 +1,70 @@
+"""What a notebook shows: whole tables, text escaped, numbers that are the library's."""
+
+from html.parser import HTMLParser
+
+import torch
+
+from regard.look import Sight, look, site_of
+from regard.nn import MultiHeadAttention
+from regard.ops import survey
+
+
+class Cells(HTMLParser):
+    """The text of every cell of every row."""
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.open: list[str] = []
+        self.feed(page)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] in ("td", "th"):
+            self.rows[-1][-1] += data
+
+
+def test_a_survey_shows_least_mean_and_most_of_what_was_asked():
+    site = site_of(*torch.randn(2, 5, 4))
+    found = site.survey(ask=["entropy", "peak_key"])
+    head, *rows = Cells(found._repr_html_()).rows
+    assert head == ["statistic", "shape", "least", "mean", "most"]
+    assert rows[0][:2] == ["entropy", "1 × 1 × 5"]
+    assert float(rows[0][3]) == round(found.entropy.mean().item(), 3)
+    assert [row[0] for row in rows] == ["entropy", "peak_key"]
+
+
+def test_a_survey_of_the_op_alone_is_shown_too():
+    q = torch.zeros(2, 2)
+    assert "peak" in survey(q, q, torch.zeros(2), ask=["peak"])._repr_html_()
+
+
+def test_a_sight_shows_each_attention_and_what_was_not_seen():
+    layer = MultiHeadAttention(8, 2)
+    with look(layer) as sight:
+        layer(torch.randn(3, 6, 8))
+    rows = Cells(sight._repr_html_()).rows
+    assert rows[1] == ["MultiHeadAttention", "0", "self", "2", "6", "6", "3"]
+    assert "&lt;b&gt;" in Sight(skipped={"<b>": "no"})._repr_html_()
+
+
+def test_a_site_shows_its_heads_unless_that_would_take_long():
+    assert "diffuse" in site_of(*torch.zeros(2, 9, 4))._repr_html_()
+    long = site_of(*torch.zeros(2, 4, 5000, 4).unbind(0))
+    assert "<table>" not in long._repr_html_()
+
+
+def test_an_empty_statistic_does_not_stop_the_display():
+    from regard.ops import Survey
+
+    assert "0 × 4" in Survey(entropy=torch.zeros(0, 4))._repr_html_()
