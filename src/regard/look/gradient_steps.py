@@ -1,0 +1,103 @@
+"""Recurrent cells made to walk in single steps, so that each state is a point of the graph."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.look import torch_recurrent
+from regard.look.gates import names, torch_names
+from regard.ops.recurrence import State, Step, Walk
+from regard.ops.recurrence.door import StepCall, WalkCall, attending
+from regard.ops.recurrence.op import turn
+
+
+@dataclass
+class Run:
+    """One walk of one cell: the states in the order they were made."""
+
+    name: str
+    states: list[State] = field(default_factory=list)
+    reverse: bool = False
+    lengths: Tensor | None = None
+
+
+class Steps:
+    """Stands at the door of recurrence, lets every cell go step by step, and keeps its states."""
+
+    def __init__(self, known: dict[int, str]):
+        self.runs: list[Run] = []
+        self.skipped: dict[str, str] = {}
+        self._known = known
+        self._walking: Run | None = None
+        self._foreign: Iterator[str] | None = None  # names for the walks of a torch module
+
+    def walk(self, call: WalkCall, proceed: Callable[[WalkCall], Walk]) -> Walk:
+        lengths = None if call.lengths is None else call.lengths.reshape(-1)
+        self._walking = Run(self._name(call.weights.u), [], call.reverse, lengths)
+        self.runs.append(self._walking)
+        try:
+            return proceed(replace(call, form="reference"))
+        finally:
+            self._walking = None
+
+    def step(self, call: StepCall, proceed: Callable[[StepCall], Step]) -> Step:
+        answer = proceed(call)
+        run = self._walking
+        if run is None:
+            run = Run(self._name(call.weights.u))
+            self.runs.append(run)
+        run.states.append(answer.state)
+        return answer
+
+    def theirs(self, path: str, module: nn.Module, args: Any, kwargs: Any, out: Any) -> Any:
+        if reason := torch_recurrent.refusal(module):
+            self.skipped[path] = reason
+            return out
+        self._foreign = iter(torch_names(path, module))
+        try:
+            return torch_recurrent.rerun(module, *args, **kwargs)
+        finally:
+            self._foreign = None
+
+    def _name(self, u: Tensor) -> str:
+        return next(self._foreign) if self._foreign else self._known.get(id(u), "elsewhere")
+
+    @property
+    def points(self) -> list[Tensor]:
+        """Every state, run by run and time by time."""
+        return [s for run in self.runs for state in run.states for s in state]
+
+    def norms(self, grads: list[Tensor | None]) -> dict[str, tuple[Tensor, ...]]:
+        """‖∂J/∂s‖ for each state tensor of each cell, (batch, time), from what `points` got."""
+        left, found = iter(grads), {}
+        for run in self.runs:
+            times = [tuple(_norm(s, next(left)) for s in state) for state in run.states]
+            rows = (torch.stack(values, 1) for values in zip(*times, strict=True))
+            if run.reverse:
+                rows = (turn(row[..., None], run.lengths)[..., 0] for row in rows)
+            found.setdefault(run.name, []).append(tuple(rows))
+        # calls of other batch sizes are another text: the last ones are told
+        return {name: _joined(runs) for name, runs in found.items()}
+
+
+@contextmanager
+def in_steps(model: nn.Module) -> Iterator[Steps]:
+    """While this lasts, every recurrent cell of a model walks in steps that are kept."""
+    steps = Steps(names(model))
+    with torch_recurrent.answering(model, steps.theirs), attending(steps):
+        yield steps
+
+
+def _norm(state: Tensor, grad: Tensor | None) -> Tensor:
+    grad = torch.zeros_like(state) if grad is None else grad
+    return grad.detach().reshape(-1, grad.shape[-1]).norm(dim=-1)
+
+
+def _joined(runs: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    batch = runs[-1][0].shape[0]
+    same = [run for run in runs if run[0].shape[0] == batch]
+    return tuple(torch.cat(rows, 1) for rows in zip(*same, strict=True))
