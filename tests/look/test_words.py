@@ -1,0 +1,95 @@
+"""The sentences follow from the numbers of the map."""
+
+import pytest
+import torch
+
+from regard.look import in_words, site_of
+from regard.look.words import all_in_words
+from regard.ops import Causal, Toeplitz
+
+X = torch.tensor([[1.0, -1, 0, 2], [0, -1, 2, 1], [-2, 2, -1, 0]])
+W_Q = torch.tensor([[0, 1], [1, 0], [-0.5, 0], [1, 1]])
+W_K = torch.tensor([[1, -0.5], [0, 1], [0.5, -0.5], [1, 0.5]])
+
+
+# worked numbers
+
+
+@pytest.mark.parametrize("scale", [1.0, None])
+def test_fx1_is_read_as_on_paper(scale):
+    site = site_of(X @ W_Q, X @ W_K, tokens=["1", "2", "3"], scale=scale)
+    said = in_words(site)
+    assert said.startswith("1 looks at 3, 2 at 3, 3 at 1 then 2. No token looks at itself.")
+    received = site.weights()[0, 0, :, 2].sum().item()
+    assert said.endswith(f" 3 receives {received:.2f} of 3.00 in all.")
+
+
+def test_fx1_with_a_causal_mask():
+    said = in_words(site_of(X @ W_Q, X @ W_K, tokens=["1", "2", "3"], mask=Causal()))
+    assert said.startswith("1 looks at 1, 2 at 1 and 2, 3 at 1 then 2. Only 1 and 2 look at them")
+
+
+# properties
+
+
+def test_equal_weights_are_joined_by_and_others_by_then():
+    q = torch.ones(1, 1)
+    equal = site_of(q, torch.tensor([[0.0], [0.0]]), tokens=["q"], key_tokens=["a", "b"])
+    assert in_words(equal) == "q looks at a and b."
+    uneven = site_of(q, torch.tensor([[1.0], [0.0]]), tokens=["q"], key_tokens=["a", "b"])
+    assert in_words(uneven) == "q looks at a then b."
+
+
+def test_every_token_may_look_at_itself_only_or_not_only():
+    eye = torch.eye(3) * 9
+    assert "Every token looks only at itself." in in_words(site_of(eye, eye))
+    both = eye + eye.roll(1, 0)
+    assert "Every token looks at itself." in in_words(site_of(both, eye))
+
+
+def test_a_query_with_no_heavy_key_looks_at_nothing_in_particular():
+    site = site_of(torch.zeros(1, 2), torch.zeros(30, 2))
+    assert in_words(site) == "0 looks at nothing in particular."
+
+
+def test_a_token_that_stands_twice_is_told_by_its_place():
+    site = site_of(torch.zeros(3, 2), torch.zeros(3, 2), tokens=["the", "cat", "the"])
+    assert in_words(site).startswith("the (0) looks at the (0) and cat and the (2), cat at")
+
+
+def test_marks_are_put_in_quotes():
+    eye = torch.eye(2) * 9
+    assert in_words(site_of(eye, eye, tokens=["a", "."])).startswith("a looks at a, “.” at “.”.")
+
+
+def test_a_long_map_is_told_by_what_the_head_does():
+    table = torch.tensor([[0.0] * 4 + [30.0] + [0.0] * 6])
+    q = torch.zeros(40, 2)
+    said = in_words(site_of(q, q, bias=Toeplitz(table)))
+    assert said.startswith("A query looks at the token before it: 1.00")
+
+
+def test_the_numbers_said_are_those_of_the_survey():
+    keys = torch.zeros(30, 2)
+    keys[7, 0] = 9.0
+    site = site_of(torch.tensor([[9.0, 0.0]]).repeat(30, 1), keys)
+    received = site.survey(ask=["received"]).received[0, 0]
+    assert f"7 receives {received[7]:.2f} of 30.00 in all." in in_words(site)
+
+
+def test_every_head_and_every_sequence_has_its_own_words():
+    q, k = torch.randn(2, 2, 3, 4, 8) * 9
+    site = site_of(q, k)
+    for batch in range(2):
+        for head, said in enumerate(all_in_words(site, batch)):
+            alone = site_of(q[batch, head], k[batch, head])
+            assert said == in_words(alone)
+
+
+def test_every_type_has_a_phrase_that_its_row_fills():
+    from regard.look import HeadRow
+    from regard.look.words import PHRASES, _by_type
+
+    for name in PHRASES:
+        row = HeadRow(site="a", call=0, head=0, rows=9, type=name, induction=0.5, duplicate=0.5)
+        assert "{" not in _by_type(row)
