@@ -225,6 +225,13 @@ def test_tiled_has_softcap_and_any_score():
     assert_forms_agree(q, k, v, "tiled", score=ops.dot)
 
 
+@pytest.mark.parametrize("scale", [0.0, -1.0])
+def test_a_scale_of_zero_or_less_leaves_the_mask_alone(scale):
+    q, k, v = torch.randn(3, 1, 2, 5, 4)
+    want = attend(q, k, v, mask=ops.Causal(), scale=scale, form="reference")
+    assert_close(attend(q, k, v, mask=ops.Causal(), scale=scale, form="fused"), want)
+
+
 def test_many_bands_are_one_map(monkeypatch):
     from regard.ops.attend import fused, tiled
 

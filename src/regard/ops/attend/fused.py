@@ -136,7 +136,8 @@ def _asks_query(call: Call) -> bool:
 
 def _square_causal(call: Call) -> bool:
     return (
-        call.terms.mask == Causal()
+        call.terms.scale > 0  # these kernels scale after masking, and 0 · -inf is no number
+        and call.terms.mask == Causal()
         and call.terms.offset == 0
         and call.q.shape[-2] == call.k.shape[-2]
     )
