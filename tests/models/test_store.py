@@ -39,7 +39,7 @@ def rewrite(file, change_header=lambda header: None, change_tensors=lambda tenso
     with safe_open(file, "pt") as opened:
         header = json.loads(opened.metadata()["regard"])
     change_tensors(tensors)
-    header["checksum"] = models.store._checksum(tensors)
+    header["checksum"] = models.store.checksum(tensors)
     change_header(header)
     save_file(tensors, file, {"regard": json.dumps(header)})
 

@@ -66,9 +66,10 @@ class Running:
 
         def leave(module: nn.Module, args: tuple, out: Any) -> None:
             # an exception that was caught inside may have left more than this one
-            while self._stack and self._stack.pop() is not module:
+            while self._stack:
                 self._across.pop()
-            self._across.pop()
+                if self._stack.pop() is module:
+                    break
 
         first = module.register_forward_pre_hook(enter, with_kwargs=True, prepend=True)
         last = module.register_forward_hook(leave, always_call=True)

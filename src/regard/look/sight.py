@@ -59,6 +59,20 @@ class Sight:
 
         return join(self.calls(name))
 
+    def with_tokens(self, tokens: list | dict) -> "Sight":
+        """The same with words at the positions: a list, a list a sequence, or source and target.
+
+        >>> layer = rg.nn.MultiHeadAttention(2, 1)
+        >>> with rg.look(layer) as sight:
+        ...     _ = layer(torch.ones(1, 3, 2))
+        >>> sight.with_tokens(["a", "b", "c"]).sites[0].key_tokens
+        [['a', 'b', 'c']]
+        """
+        from regard.look.tokens import sides, with_tokens
+
+        named = [with_tokens(site, *sides(tokens)) for site in self.sites]
+        return Sight(named, dict(self.skipped))
+
     def save(self, path: str | Path) -> Path:
         """Write it to one safetensors file, to be opened later or elsewhere by `open_sight`."""
         from regard.look.store import save

@@ -42,12 +42,12 @@ def save(model: nn.Module, path: str | Path) -> Path:
         "model": kind,
         "version": VERSION,
         "config": asdict(config),
-        "checksum": _checksum(tensors),
+        "checksum": checksum(tensors),
     }
     file = _file(path)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        _write(tensors, {"regard": json.dumps(header)}, file)
+        write_whole(tensors, {"regard": json.dumps(header)}, file)
     except OSError as error:
         raise FileError(f"{file}: cannot be written, {error.strerror or error}") from error
     return file
@@ -74,7 +74,7 @@ def _file(path: str | Path) -> Path:
     return path if path.suffix == ".safetensors" else path / NAME
 
 
-def _write(tensors: dict[str, Tensor], header: dict[str, str], file: Path) -> None:
+def write_whole(tensors: dict[str, Tensor], header: dict[str, str], file: Path) -> None:
     """Beside its place first, and moved there once it is on the disk: never half a file."""
     handle, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
     os.close(handle)
@@ -117,7 +117,7 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if header is None:
         raise FileError(f"{file}: needs our header, got foreign weights; try from_transformers")
     header = _parse(header, file)
-    if (got := _checksum(tensors)) != header["checksum"]:
+    if (got := checksum(tensors)) != header["checksum"]:
         raise FileError(
             f"{file}: needs checksum {header['checksum']}, got {got}: its numbers were damaged"
         )
@@ -208,7 +208,8 @@ def _config_of(kind: type[nn.Module]) -> Any:
     return get_type_hints(kind.__init__).get("config")
 
 
-def _checksum(tensors: Mapping[str, Tensor]) -> int:
+def checksum(tensors: Mapping[str, Tensor]) -> int:
+    """One number of all names and numbers, to tell a damaged file."""
     total = 0
     for name in sorted(tensors):
         numbers = tensors[name].reshape(-1).view(torch.uint8).numpy()

@@ -1,0 +1,203 @@
+"""Keeping what passes the door, within a budget, and saying what was not seen."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import LookError
+from regard.look.pieces import moved
+from regard.look.running import Caller, Running
+from regard.look.sight import Sight
+from regard.look.site import Site
+from regard.nn import StateAttention
+from regard.ops.door import Answer, Call, Proceed
+from regard.ops.grid import four_axes
+from regard.ops.terms import Terms
+
+KEEP = 2 << 30  # bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What a caller of `look` wants kept."""
+
+    at: str = "*"
+    keep: int = KEEP
+    device: str | torch.device | None = None
+    grad: bool = False
+    survey: Collection[str] | Mapping[str, Any] | None = None
+
+    @property
+    def ask(self) -> Mapping[str, Any] | None:
+        """The arguments of a survey to make at once."""
+        if self.survey is None or isinstance(self.survey, Mapping):
+            return self.survey
+        return {"ask": self.survey}
+
+
+class Keeper:
+    """Stands at the door and keeps what passes."""
+
+    def __init__(self, sight: Sight, running: Running, wish: Wish):
+        self.sight, self.running, self.wish = sight, running, wish
+        self.room = wish.keep
+        self.calls: Counter[str] = Counter()
+        self.passed: dict[str, str] = {}  # every path that asked at the door, and its name
+        self._texts: dict[str, _Growing] = {}
+
+    def __call__(self, call: Call, proceed: Proceed) -> Answer:
+        out, lse = proceed(call)
+        if self.running.inside:
+            caller = self.running.caller
+            self.passed[caller.path] = caller.name
+            if fnmatchcase(caller.name, self.wish.at) or fnmatchcase(caller.path, self.wish.at):
+                self._see(caller, call, out, lse)
+        return out, lse
+
+    def _see(self, caller: Caller, call: Call, out: Tensor, lse: Tensor) -> None:
+        count = self.calls[caller.path]
+        self.calls[caller.path] += 1
+        q, k, v, out = (self._take(four_axes(x)) for x in (call.q, call.k, call.v, out))
+        lse = self._take(four_axes(lse[..., None])[..., 0])
+        if self.wish.ask is None:
+            k, v, more = self._texts.setdefault(caller.path, _Growing()).add(k, v, q.shape[2])
+            size = more + sum(x.nbytes for x in (q, out, lse))
+            if size > self.room:
+                self._no_room(caller, count)
+                return
+            self.room -= size
+        terms = moved(_placed(call, caller), self._take)
+        site = Site(
+            name=caller.name,
+            path=caller.path,
+            call=count,
+            kind=caller.kind,
+            q=q,
+            k=k,
+            v=v,
+            out=out,
+            lse=lse,
+            terms=terms,
+        )
+        self.sight.sites.append(site if self.wish.ask is None else _surveyed(site, self.wish.ask))
+
+    def _take(self, x: Tensor) -> Tensor:
+        x = x if self.wish.grad else x.detach()
+        return x if self.wish.device is None else x.to(self.wish.device)
+
+    def _no_room(self, caller: Caller, count: int) -> None:
+        self.room = -1  # a smaller one that came later would leave a hole in the middle
+        self._texts.pop(caller.path, None)
+        since = f"from call {count} on, " if count else ""
+        reason = f"{since}as the {self.wish.keep} bytes to keep were full"
+        self.sight.skipped.setdefault(caller.name, f"{reason}; try at=, keep= or survey=")
+
+    def finish(self) -> None:
+        """Say what was not seen; to have seen nothing is an error, never an empty sight."""
+        self.sight.skipped.update(_unseen(self.running, self.passed))
+        if self.sight.sites:
+            return
+        if self.passed and not self.calls:
+            names = ", ".join(list(dict.fromkeys(self.passed.values()))[:8])
+            raise LookError(f"at: needs a glob that fits one of {names} …, got {self.wish.at!r}")
+        why = "; ".join(f"{name}: {reason}" for name, reason in self.sight.skipped.items())
+        if not self.running.ran:
+            raise LookError("model: needs to run inside `with look(model)`, got no call of it")
+        raise LookError(
+            f"model: needs an attention that can be seen, got none; {why or 'no calls'}"
+        )
+
+
+class _Growing:
+    """The keys and values of a text that grows step by step, held once for all steps.
+
+    A cache may be written in place later, and every step has all keys of the steps before: each
+    step gets a view of one buffer, which holds what it had when the step ran.
+    """
+
+    def __init__(self) -> None:
+        self.k = self.v = torch.empty(0)
+        self.used = 0
+
+    def add(self, k: Tensor, v: Tensor, queries: int) -> tuple[Tensor, Tensor, int]:
+        """Keys and values to keep, and how many bytes more they take."""
+        keys = k.shape[2]
+        if keys == queries or k.requires_grad or v.requires_grad:
+            self.k, self.v, self.used = k, v, keys  # all its own: nothing was cached
+            return k, v, k.nbytes + v.nbytes
+        if self._same(k, v, keys):
+            return self._view(keys, self.k), self._view(keys, self.v), 0
+        old, before = keys - queries, self.k
+        if self._same(k, v, old):
+            self.k, self.v = (self._grown(x, y[:, :, old:]) for x, y in ((self.k, k), (self.v, v)))
+            self.used += queries
+        else:
+            self.k, self.v, self.used = k.clone(), v.clone(), keys
+        more = 0 if self.k is before else self.k.nbytes + self.v.nbytes
+        return self._view(keys, self.k), self._view(keys, self.v), more
+
+    def _same(self, k: Tensor, v: Tensor, old: int) -> bool:
+        """Whether the first `old` of these keys are the last that were seen."""
+        if not 0 < old <= self.used or self.k.shape[:2] != k.shape[:2]:
+            return False
+        if self.k.is_inference() != torch.is_inference_mode_enabled():
+            return False  # a buffer made there cannot be written here
+        pairs = ((self.k, k), (self.v, v))
+        return all(torch.equal(self._view(old, x), y[:, :, :old]) for x, y in pairs)
+
+    def _grown(self, x: Tensor, new: Tensor) -> Tensor:
+        need = self.used + new.shape[2]
+        if need > x.shape[2]:
+            wide = x.new_empty(*x.shape[:2], 2 * need, x.shape[3])  # doubled: few copies in all
+            wide[:, :, : self.used] = x[:, :, : self.used]
+            x = wide
+        x[:, :, self.used : need] = new
+        return x
+
+    def _view(self, keys: int, x: Tensor) -> Tensor:
+        return x[:, :, self.used - keys : self.used]
+
+
+def _placed(call: Call, caller: Caller) -> Terms:
+    """The terms, with the place of a state that looks back at all before it and not at itself."""
+    back = isinstance(caller.module, StateAttention) and caller.kind == "self"
+    return replace(call.terms, offset=call.k.shape[-2]) if back else call.terms
+
+
+def _surveyed(site: Site, ask: Mapping[str, Any]) -> Site:
+    """The statistics alone; the tensors keep their shapes and lose their numbers."""
+    found = site.survey(**ask)
+    shapes = {name: getattr(site, name).to("meta") for name in ("q", "k", "v", "out", "lse")}
+    return replace(site, found=found, **shapes)
+
+
+def _unseen(running: Running, passed: Collection[str]) -> dict[str, str]:
+    """Modules that are attention by their name and ran, but nothing in them asked at the door."""
+    silent = {
+        path: module
+        for path, module in running.ran.items()
+        if _is_attention(module) and not any(_within(p, path) or _within(path, p) for p in passed)
+    }
+    inner = {
+        path: module
+        for path, module in silent.items()
+        if not any(other != path and _within(other, path) for other in silent)
+    }
+    return {
+        running.names[path]: f"as {type(module).__name__} computes its own softmax, not by a "
+        "function that could be led here"
+        for path, module in inner.items()
+    }
+
+
+def _is_attention(module: nn.Module) -> bool:
+    return "attention" in type(module).__name__.lower()
+
+
+def _within(path: str, outer: str) -> bool:
+    return not outer or path == outer or path.startswith(outer + ".")

@@ -1,0 +1,172 @@
+"""A sight on disk: one safetensors file, its numbers as tensors, its terms and words as JSON.
+
+Written and checked as models are: in one step, with a checksum, and nothing in it can run.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from regard.errors import FileError, LookError
+from regard.look.shelf import Shelf
+from regard.look.sight import Sight
+from regard.look.site import Site
+from regard.models.store import checksum, write_whole
+from regard.ops import biases, masks
+from regard.ops.survey.statistics import Survey
+from regard.ops.terms import Terms
+
+NAME = "sight.safetensors"
+VERSION = 1  # of the file's layout; raise it when an older reader would go wrong
+TENSORS = ("q", "k", "v", "out", "lse")
+WORDS = ("name", "path", "call", "kind", "query_tokens", "key_tokens")
+MASKS = {
+    kind.__name__: kind
+    for kind in (masks.Causal, masks.Local, masks.Chunked, masks.Padding)
+    + (masks.Documents, masks.Dense, masks.Both, masks.Either)
+}
+BIASES = {
+    kind.__name__: kind
+    for kind in (biases.ALiBi, biases.Toeplitz, biases.Buckets, biases.Relative)
+    + (biases.Dense, biases.Sum)
+}
+
+
+def save(sight: Sight, path: str | Path) -> Path:
+    """Write a sight to a file ending in .safetensors, or into a folder; its path comes back."""
+    shelf = Shelf()
+    sites = [_described(site, shelf) for site in sight.sites]
+    tensors = shelf.tensors()
+    header = {
+        "sight": sites,
+        "skipped": sight.skipped,
+        "version": VERSION,
+        "checksum": checksum(tensors),
+    }
+    file = _file(path)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(tensors, {"regard": json.dumps(header)}, file)
+    except OSError as error:
+        raise FileError(f"{file}: cannot be written, {error.strerror or error}") from error
+    return file
+
+
+def open_sight(path: str | Path) -> Sight:
+    """Read what `sight.save` wrote: the same numbers, later and elsewhere, without the model.
+
+    >>> import tempfile
+    >>> layer = rg.nn.MultiHeadAttention(2, 1)
+    >>> with rg.look(layer) as sight:
+    ...     _ = layer(torch.ones(1, 3, 2))
+    >>> rg.open_sight(sight.save(tempfile.mkdtemp()))
+    Sight of 1 attentions
+      MultiHeadAttention: self, 1 heads, 3 queries, 3 keys
+    """
+    file = Path(path) if Path(path).is_file() else _file(path)
+    header, tensors = _read(file)
+    try:
+        sites = [_site(described, tensors) for described in header["sight"]]
+        return Sight(sites, dict(header["skipped"]))
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise FileError(f"{file}: needs sites as `save` writes them, got {error!r}") from error
+
+
+def _file(path: str | Path) -> Path:
+    path = Path(path)
+    return path if path.suffix == ".safetensors" else path / NAME
+
+
+def _described(site: Site, shelf: Shelf) -> dict[str, Any]:
+    if site.terms.score is not None:
+        raise LookError(
+            f"{site.name}: needs the dot product to be saved, got a score of its own, which is "
+            "code; try Sight([site for site in sight if site.terms.score is None])"
+        )
+    told: dict[str, Any] = {name: getattr(site, name) for name in WORDS}
+    told |= {name: shelf.put(getattr(site, name)) for name in TENSORS}
+    told["terms"] = {
+        f.name: _told(getattr(site.terms, f.name), shelf, site) for f in fields(site.terms)
+    }
+    if site.found is not None:
+        told["found"] = {
+            f.name: shelf.put(value)
+            for f in fields(site.found)
+            if (value := getattr(site.found, f.name)) is not None
+        }
+    return told
+
+
+def _told(x: Any, shelf: Shelf, site: Site) -> Any:
+    """A mask, a bias or a number as JSON; tensors go to the shelf."""
+    if isinstance(x, Tensor):
+        return {"tensor": shelf.put(x)}
+    if x is None or isinstance(x, bool | int | float):
+        return x
+    kind = type(x).__name__
+    if type(x) not in (*MASKS.values(), *BIASES.values()):
+        raise LookError(
+            f"{site.name}: needs masks and biases of ours to be saved, got {kind}; "
+            "try it as a tensor, mask=….dense(queries, keys)"
+        )
+    inner = {f.name: _told(getattr(x, f.name), shelf, site) for f in fields(x)}
+    return {"bias" if isinstance(x, biases.Bias) else "mask": kind, "of": inner}
+
+
+def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    if not file.is_file():
+        raise FileError(f"{file}: needs to be a file that `sight.save` wrote, got nothing there")
+    try:
+        with safe_open(file, "pt") as opened:
+            text = (opened.metadata() or {}).get("regard")
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise FileError(
+            f"{file}: needs a whole safetensors file, got {file.stat().st_size} bytes that are "
+            f"truncated, damaged or something else ({error})"
+        ) from error
+    return _checked(text, tensors, file), tensors
+
+
+def _checked(text: str | None, tensors: Mapping[str, Tensor], file: Path) -> dict[str, Any]:
+    try:
+        header = json.loads(text or "null")
+    except json.JSONDecodeError as error:
+        raise FileError(f"{file}: needs JSON in its header, got {error}") from error
+    if not isinstance(header, dict) or {"sight", "skipped", "version", "checksum"} - set(header):
+        kind = "a model; try models.load" if text and "config" in text else "another file"
+        raise FileError(f"{file}: needs a sight, got {kind}")
+    if header["version"] != VERSION:
+        raise FileError(
+            f"{file}: needs version {VERSION}, got {header['version']}; try a newer regard"
+        )
+    if (got := checksum(tensors)) != header["checksum"]:
+        raise FileError(
+            f"{file}: needs checksum {header['checksum']}, got {got}: its numbers were damaged"
+        )
+    return header
+
+
+def _site(told: dict[str, Any], tensors: Mapping[str, Tensor]) -> Site:
+    said: dict[str, Any] = {name: told[name] for name in WORDS}
+    said |= {name: Shelf.take(told[name], tensors) for name in TENSORS}
+    said["terms"] = Terms(**{name: _made(x, tensors) for name, x in told["terms"].items()})
+    if "found" in told:
+        found = told["found"].items()
+        said["found"] = Survey(**{name: Shelf.take(place, tensors) for name, place in found})
+    return Site(**said)
+
+
+def _made(told: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if not isinstance(told, dict):
+        return told
+    if "tensor" in told:
+        return Shelf.take(told["tensor"], tensors)
+    kinds: dict[str, Any] = MASKS if "mask" in told else BIASES
+    kind = kinds[told["mask"] if "mask" in told else told["bias"]]
+    return kind(**{name: _made(x, tensors) for name, x in told["of"].items()})

@@ -1,0 +1,105 @@
+"""torch's own attention, and whatever calls scaled_dot_product_attention, led through the door."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from regard.look.given_mask import read_mask
+from regard.look.running import Running
+from regard.ops import attend
+from regard.ops.door import Answer, Call, Proceed, attending
+from regard.ops.masks import Causal
+from regard.ops.survey.reference import weights
+
+
+@contextmanager
+def led(running: Running) -> Iterator[None]:
+    """Answer torch's attention functions by `attend` while the model runs.
+
+    The C++ fast path of nn.TransformerEncoder knows no attention function, so it is off meanwhile:
+    the same layers then run one by one.
+    """
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with _Leading(running):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+class _Leading(TorchFunctionMode):
+    def __init__(self, running: Running):
+        super().__init__()
+        self.running = running
+        self._within = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not self.running.inside:
+            return func(*args, **kwargs)
+        if func is F.scaled_dot_product_attention and not _strange(args[:3]):
+            return _dot_product_attention(*args, **kwargs)
+        if func is F.multi_head_attention_forward and not self._within:
+            return self._many_heads(args, kwargs)
+        return func(*args, **kwargs)
+
+    def _many_heads(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """As asked, but always by the fused function; weights that were asked for come from lse."""
+        names = F.multi_head_attention_forward.__code__.co_varnames
+        given: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
+        wanted = given.get("need_weights", True)
+        maps: list[Tensor] = []
+
+        def note(call: Call, proceed: Proceed) -> Answer:
+            out, lse = proceed(call)
+            maps.append(weights(call.terms.tile(call.q, call.k), lse))
+            return out, lse
+
+        self._within = True
+        try:
+            with self:  # a mode rests while it answers; what is called inside is to be led too
+                if not wanted:
+                    return F.multi_head_attention_forward(**given)
+                with attending(note):
+                    out, _ = F.multi_head_attention_forward(**{**given, "need_weights": False})
+        finally:
+            self._within = False
+        [w] = maps
+        w = w.to(out.dtype)
+        w = w.mean(1) if given.get("average_attn_weights", True) else w
+        return out, w if given["query"].ndim == 3 else w[0]
+
+
+def _dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    front = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3])
+    q, k, v = (x.expand(*front, *x.shape[-3:]) for x in (query, key, value))
+    terms: dict[str, Any] = {"scale": scale, "dropout": dropout_p}
+    if is_causal:
+        terms["mask"] = Causal()
+    elif attn_mask is not None:
+        found = read_mask(attn_mask, q, k)
+        terms |= {"mask": found.mask, "bias": found.bias, "offset": found.offset}
+    out, _ = attend(q, k, v, **terms)
+    return out
+
+
+def _strange(tensors: tuple) -> bool:
+    """Nested tensors have no plain axes; they pass by, and the sight says so."""
+    return len(tensors) < 3 or any(x.is_nested for x in tensors)

@@ -1,0 +1,149 @@
+"""Models of Hugging Face's transformers, led through the door by its attention interface."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+from regard.errors import LookError
+from regard.look.given_mask import GivenMask, read_mask
+from regard.ops import attend, biases
+from regard.ops.masks import Causal
+
+NAME = "regard"
+
+
+@contextmanager
+def led(model: nn.Module) -> Iterator[None]:
+    """Answer the attention of every transformers model inside by `attend`, and then as before."""
+    if "transformers" not in sys.modules:  # then none of its models can be here
+        yield
+        return
+    _register()
+    configs = _configs(model)
+    before = [config._attn_implementation_internal for config in configs]
+    try:
+        for config in configs:
+            config._attn_implementation_internal = NAME
+        yield
+    finally:
+        for config, name in zip(configs, before, strict=True):
+            config._attn_implementation_internal = name
+
+
+def _register() -> None:
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+    AttentionInterface.register(NAME, attention)
+    # without this every mask is silently None, and padding is attended to
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def _configs(model: nn.Module) -> list[Any]:
+    """Every config that says which attention runs, of models that go by the interface.
+
+    A model with a softmax of its own also reads its config, for the form of the mask: it must keep
+    what it has, or it would be given a mask that it cannot read.
+    """
+    from transformers import PreTrainedModel
+
+    found: dict[int, Any] = {}
+    for part in model.modules():
+        if not isinstance(part, PreTrainedModel) or not part._can_set_attn_implementation():
+            continue
+        inner = {id(m) for m in _own_modules(part, PreTrainedModel)}
+        for module in part.modules():
+            config = getattr(module, "config", None)
+            if id(module) in inner and hasattr(config, "_attn_implementation_internal"):
+                found.setdefault(id(config), config)
+    return list(found.values())
+
+
+def _own_modules(part: nn.Module, kind: type) -> Iterator[nn.Module]:
+    """A model and its modules, but not the models within it."""
+    yield part
+    for child in part.children():
+        if not isinstance(child, kind):
+            yield from _own_modules(child, kind)
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """What transformers calls for every attention; the answer is (batch, query, head, value)."""
+    _refuse(module, others)
+    is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    queries, keys = query.shape[2], key.shape[2]
+    found = GivenMask()
+    if attention_mask is not None:
+        found = _read_once(attention_mask, query, key, sliding_window)
+        if found.mask == Causal():
+            last = found.offset + queries
+            key, value = _first(key, last), _first(value, last)
+    elif is_causal and queries > 1:
+        # a static cache is longer than what is in it; what is behind the queries is empty
+        key, value = _first(key, queries), _first(value, queries)
+        found = GivenMask(Causal())
+    elif is_causal:
+        found = GivenMask(offset=keys - queries)
+    bias = found.bias
+    if position_bias is not None:
+        place = biases.Dense(position_bias[..., : key.shape[2]])
+        bias = place if bias is None else bias + place
+    out, _ = attend(
+        query,
+        key,
+        value,
+        mask=found.mask,
+        bias=bias,
+        scale=scaling,
+        softcap=softcap,
+        sinks=s_aux,
+        offset=found.offset,
+        dropout=dropout,
+    )
+    return out.transpose(1, 2).contiguous(), None
+
+
+def _first(x: Tensor, count: int) -> Tensor:
+    """The keys that are in use, copied: a static cache is written in place at the next step."""
+    return x if x.shape[2] == count else x[:, :, :count].clone()
+
+
+_read = WeakIdKeyDictionary()
+
+
+def _read_once(given: Tensor, q: Tensor, k: Tensor, window: int | None) -> GivenMask:
+    """All layers share a mask, so its structure is found once."""
+    version = 0 if given.is_inference() else given._version
+    asked = (version, tuple(q.shape), tuple(k.shape), window)
+    known = _read.get(given)
+    if known is None or known[0] != asked:
+        known = (asked, read_mask(given, q, k, window))
+        _read[given] = known
+    return known[1]
+
+
+def _refuse(module: nn.Module, others: dict[str, Any]) -> None:
+    for name in ("head_mask", "indices", "block_indices", "cache"):
+        if others.get(name) is not None:
+            raise LookError(
+                f"model: needs attention without {name} to be seen, got it in "
+                f"{type(module).__name__}; try a run without it"
+            )
