@@ -90,7 +90,7 @@ def heads(
     """
     limits = thresholds or Thresholds()
     rows = [
-        row for site in _whole(sites) for row in head_numbers(site, frozenset(separators), limits)
+        row for site in each_whole(sites) for row in head_numbers(site, frozenset(separators), limits)
     ]
     if probed is not None:
         found = {(row.site, row.head): row for row in probed}
@@ -136,7 +136,7 @@ def probe(
     return Heads(rows)
 
 
-def _whole(sites: Iterable[Site]) -> list[Site]:
+def each_whole(sites: Iterable[Site]) -> list[Site]:
     """Each attention once, the calls of a generated text joined."""
     if not isinstance(sites, Sight):
         return list(sites)

@@ -1,0 +1,17 @@
+"""Pictures for papers and screens: PNG, SVG or PDF by the suffix of the path."""
+
+from regard.look.figures.lines import draw_lines
+from regard.look.figures.maps import draw_alignment, draw_map, draw_overlay, draw_token
+from regard.look.figures.tables import draw_gates, draw_heads, draw_strips, draw_types
+
+__all__ = [
+    "draw_alignment",
+    "draw_gates",
+    "draw_heads",
+    "draw_lines",
+    "draw_map",
+    "draw_overlay",
+    "draw_strips",
+    "draw_token",
+    "draw_types",
+]

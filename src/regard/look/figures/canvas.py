@@ -1,0 +1,107 @@
+"""What every figure shares: paper without a window, colours that all can tell apart, labels."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from regard.errors import FileError
+from regard.look.labels import shortened
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+
+COLOURS = "cividis"  # alike for readers with and without colour blindness; grey prints keep order
+SUFFIXES = (".png", ".svg", ".pdf")
+NAMED = 48  # tokens that are written out along an axis; beyond that positions are
+CELLS = 256  # a map larger than this is pooled
+
+
+def paper(width: float, height: float) -> "Figure":
+    """An empty figure in inches; it belongs to no window, so nothing has to be closed.
+
+    >>> paper(4, 3).get_size_inches().tolist()
+    [4.0, 3.0]
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def keep(figure: "Figure", path: str | Path | None) -> "Figure":
+    """Write the figure where a path is given; the suffix says how.
+
+    >>> float(keep(paper(1, 1), None).get_figwidth())
+    1.0
+    """
+    if path is None:
+        return figure
+    path = Path(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise FileError(f"{path}: needs to end in .png, .svg or .pdf, got {path.suffix!r}")
+    if not path.resolve().parent.is_dir():
+        raise FileError(f"{path}: needs a folder that exists, got none of that name")
+    import matplotlib
+
+    # text stays text in a vector picture, and the same figure gives the same file
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "regard"}):
+        dated: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+        figure.savefig(path, dpi=150, metadata=dated.get(path.suffix.lower()))
+    return figure
+
+
+def show(
+    axes: "Axes",
+    w: Tensor,
+    size: tuple[int, int],
+    first: tuple[int, int] = (0, 0),
+    **how: Any,
+) -> "AxesImage":
+    """Lay numbers down as cells; ticks count rows and columns from `first`, pooled or not."""
+    (top, left), (down, across) = first, size
+    extent = (left - 0.5, left + across - 0.5, top + down - 0.5, top - 0.5)
+    how = {"cmap": COLOURS, "aspect": "auto", "interpolation": "nearest", **how}
+    if how.get("norm") is None:
+        how.setdefault("vmin", 0)
+    return axes.imshow(w.detach().float().cpu().numpy(), extent=extent, **how)
+
+
+def name_axis(axes: "Axes", which: str, labels: Sequence[str], first: int = 0) -> None:
+    """Write tokens along an axis; where there are too many, positions stay."""
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    if len(labels) > NAMED:
+        from matplotlib.ticker import MaxNLocator
+
+        axis.set_major_locator(MaxNLocator(8, integer=True))
+        return
+    turned = which == "x" and max(map(len, labels), default=0) > 2
+    axis.set_ticks(
+        range(first, first + len(labels)),
+        [plain(shortened(label)) for label in labels],
+        fontsize=9 if len(labels) <= 24 else 6,
+        rotation=90 if turned else 0,
+    )
+
+
+def plain(label: str) -> str:
+    """A token as it is written: a dollar sign must not start mathematics.
+
+    >>> plain("$5")
+    '\\\\$5'
+    """
+    return label.replace("$", r"\$")
+
+
+def side(count: int, least: float = 2.2, most: float = 6.5, each: float = 0.26) -> float:
+    """Inches for so many cells: each wide enough for its label, within limits.
+
+    >>> side(10), side(1000)
+    (2.6, 6.5)
+    """
+    return min(most, max(least, each * count))

@@ -1,0 +1,98 @@
+"""Queries on the left, keys on the right, a line for each weight: the view BertViz made known."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from regard.errors import ShapeError
+from regard.look.figures.canvas import keep, paper, plain
+from regard.look.labels import key_labels, query_labels, shortened
+from regard.look.site import Site
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST = 80  # tokens on a side; more cannot be read as lines
+FAINT = 0.02  # a lighter line is not drawn
+HEADS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+STYLES = ("solid", "dashed", "dotted", "dashdot")
+LEGEND: dict[str, Any] = {
+    "loc": "lower center",
+    "bbox_to_anchor": (0.5, 1.02),
+    "ncols": 4,
+    "fontsize": 7,
+    "frameon": False,
+}
+
+
+@torch.no_grad()
+def draw_lines(
+    site: Site,
+    heads: int | Sequence[int] = 0,
+    *,
+    query: int | None = None,
+    batch: int = 0,
+    rows: slice = slice(None),
+    keys: slice = slice(None),
+    path: str | Path | None = None,
+) -> "Figure":
+    """Weights as lines from queries to keys, the thicker the heavier; one query, or all.
+
+    Heads differ in colour and in the style of their lines. Weights under 0.02 are left out.
+
+    >>> figure = rg.draw_lines(rg.site_of(*torch.zeros(2, 3, 4), tokens=["a", "b", "c"]))
+    >>> len(figure.axes[0].collections[0].get_segments())
+    9
+    """
+    from matplotlib.collections import LineCollection
+    from matplotlib.lines import Line2D
+
+    chosen = [heads] if isinstance(heads, int) else list(heads)
+    left, right = query_labels(site, batch)[rows], key_labels(site, batch)[keys]
+    _check(site, left, right, query, rows)
+    looks = [(HEADS[at % len(HEADS)], STYLES[at % len(STYLES)]) for at in range(len(chosen))]
+    figure = paper(4.2, 0.24 * max(len(left), len(right), 4) + 0.9)
+    axes = figure.subplots()
+    for head, (colour, style) in zip(chosen, looks, strict=True):
+        w = site.window(head, rows, keys)[batch].float().cpu()
+        if query is not None:
+            asked = torch.arange(len(w)) == query % site.queries - rows.indices(site.queries)[0]
+            w = w * asked[:, None]
+        pairs = (w >= FAINT).nonzero().tolist()
+        heavy = [w[i, j].item() for i, j in pairs]
+        lines = [((0.0, i), (1.0, j)) for i, j in pairs]
+        widths = [0.3 + 2.5 * x for x in heavy]
+        axes.add_collection(
+            LineCollection(lines, colors=colour, alpha=heavy, linewidths=widths, linestyles=style)
+        )
+    _write(axes, left, right)
+    if len(chosen) > 1:
+        marks = [Line2D([], [], color=colour, ls=style) for colour, style in looks]
+        axes.legend(marks, [f"head {head}" for head in chosen], **LEGEND)
+    one = f", head {chosen[0]}" if len(chosen) == 1 else ""
+    figure.suptitle(f"{site.name}{one}", fontsize=10)
+    return keep(figure, path)
+
+
+def _write(axes: "Axes", left: list[str], right: list[str]) -> None:
+    for at, label in enumerate(left):
+        axes.text(-0.03, at, plain(shortened(label, 16)), ha="right", va="center", fontsize=9)
+    for at, label in enumerate(right):
+        axes.text(1.03, at, plain(shortened(label, 16)), ha="left", va="center", fontsize=9)
+    for x, name, where in ((-0.03, "query", "right"), (1.03, "key", "left")):
+        axes.text(x, -1.0, name, ha=where, va="center", fontsize=8, style="italic")
+    axes.set(xlim=(-0.6, 1.6), ylim=(max(len(left), len(right)) - 0.5, -1.5))
+    axes.set_axis_off()
+
+
+def _check(site: Site, left: list[str], right: list[str], query: int | None, rows: slice) -> None:
+    if max(len(left), len(right)) > MOST:
+        raise ShapeError(
+            f"site: needs at most {MOST} queries and keys to be drawn as lines, got {len(left)} "
+            f"and {len(right)}; try rows=slice(0, {MOST}), keys=slice(0, {MOST})"
+        )
+    if query is not None and query % max(1, site.queries) not in range(site.queries)[rows]:
+        raise ShapeError(f"query: needs to be among the rows drawn, got {query}")

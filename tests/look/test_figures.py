@@ -1,0 +1,206 @@
+"""Figures: what is drawn are the numbers, under the right labels, in the format asked for."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from regard.errors import FileError, ShapeError
+from regard.look import (
+    HeadRow,
+    Heads,
+    draw_alignment,
+    draw_gates,
+    draw_heads,
+    draw_lines,
+    draw_map,
+    draw_overlay,
+    draw_strips,
+    draw_token,
+    draw_types,
+    site_of,
+)
+from regard.look.figures.tables import LOOKS
+from regard.look.words import PHRASES
+from regard.ops import Causal
+
+WORDS = ["the", "animal", "did", "not", "cross", "because", "it", "was", "tired"]
+
+
+def sentence(heads: int = 2, **terms):
+    q, k = torch.randn(2, 1, heads, len(WORDS), 8)
+    return site_of(q, k, tokens=WORDS, name="encoder.0.self", **terms)
+
+
+def drawn(axes) -> torch.Tensor:
+    return torch.from_numpy(np.asarray(axes.images[0].get_array()).copy())
+
+
+def written(axis) -> list[str]:
+    return [label.get_text() for label in axis.get_ticklabels()]
+
+
+# what is drawn
+
+
+def test_a_map_shows_the_weights_with_tokens_on_both_axes():
+    site = sentence()
+    axes = draw_map(site, 1).axes[0]
+    assert_close(drawn(axes), site.weights()[0, 1])
+    assert written(axes.xaxis) == written(axes.yaxis) == WORDS
+    assert axes.get_xlabel() == "key, what is looked at"
+    assert "query" in axes.get_ylabel()
+    assert axes.yaxis_inverted()  # the first query on top, as in a matrix
+
+
+def test_a_part_of_a_map_keeps_its_tokens():
+    axes = draw_map(sentence(), rows=slice(6, 7), keys=slice(1, 4)).axes[0]
+    assert written(axes.yaxis) == ["it"]
+    assert written(axes.xaxis) == ["animal", "did", "not"]
+
+
+def test_a_long_map_is_pooled_and_its_axes_count_tokens():
+    site = site_of(*torch.randn(2, 1, 1, 600, 4), mask=Causal())
+    axes = draw_map(site).axes[0]
+    assert drawn(axes).shape == (200, 200)
+    assert_close(drawn(axes), site.window(0, pool=(3, 3))[0])
+    assert axes.get_xlim() == (-0.5, 599.5)
+
+
+def test_one_token_of_several_attentions():
+    site = sentence()
+    axes = draw_token([site, site], WORDS.index("it")).axes[0]
+    assert_close(drawn(axes), site.weights()[0, :, 6].repeat(2, 1))
+    assert axes.get_title() == "where it looks"
+    assert len(written(axes.yaxis)) == 4
+
+
+def test_an_alignment_rings_the_heaviest_key_of_each_query():
+    site = site_of(torch.randn(5, 8), torch.randn(7, 8))
+    axes = draw_alignment(site).axes[0]
+    rings = torch.tensor(np.asarray(axes.collections[0].get_offsets()))
+    assert rings[:, 0].tolist() == site.weights()[0, 0].argmax(-1).tolist()
+    assert rings[:, 1].tolist() == list(range(5))
+
+
+def test_an_overlay_lays_each_patch_where_it_was_cut():
+    site = site_of(*torch.randn(2, 1, 2, 1 + 2 * 4, 8))
+    axes = draw_overlay(site, torch.rand(3, 16, 32)).axes[1]
+    patches = torch.from_numpy(np.asarray(axes.images[1].get_array()).copy())
+    assert_close(patches, site.weights()[0, :, 0, 1:].mean(0).view(2, 4))
+    assert axes.images[1].get_extent() == [-0.5, 31.5, 15.5, -0.5]
+
+
+def test_lines_are_the_weights_above_the_faint():
+    site = sentence()
+    lines = draw_lines(site, 1).axes[0].collections[0]
+    w = site.weights()[0, 1]
+    assert len(lines.get_segments()) == (w >= 0.02).sum()
+    start, end = lines.get_segments()[3]
+    assert lines.get_alpha()[3] == pytest.approx(w[int(start[1]), int(end[1])].item())
+
+
+def test_lines_of_one_query_leave_the_others_out():
+    lines = draw_lines(sentence(), [0, 1], query=6).axes[0].collections
+    assert {segment[0][1] for part in lines for segment in part.get_segments()} == {6.0}
+
+
+def test_strips_are_the_survey():
+    site = sentence(heads=3)
+    found = site.survey(ask=["entropy", "received"])
+    panels = draw_strips(site).axes
+    assert_close(drawn(panels[0]), found.entropy[0])
+    assert_close(drawn(panels[2]), found.received[0])
+
+
+def test_thumbnails_have_their_own_scale_and_place():
+    site = sentence(heads=3)
+    sheet = drawn(draw_heads([site, site]).axes[0])
+    assert sheet.shape == (2 * 52 - 4, 3 * 52 - 4)
+    assert sheet[:48, 52:100].max() == 1
+    assert sheet[:, 48:52].isnan().all()
+
+
+def test_every_type_has_a_look_of_its_own():
+    assert LOOKS.keys() == PHRASES.keys()
+    assert len(set(LOOKS.values())) == len(LOOKS)
+
+
+def test_the_table_of_types_writes_each_word():
+    rows = [HeadRow(site="a", call=0, head=h, rows=9, type=t) for h, t in enumerate(LOOKS)]
+    axes = draw_types(Heads(rows)).axes[0]
+    assert [text.get_text() for text in axes.texts] == list(LOOKS)
+
+
+def test_gates_are_drawn_as_they_are_and_states_around_zero():
+    gates = {"forget": torch.rand(6, 3), "state": torch.randn(6, 3)}
+    figure = draw_gates(gates, tokens=list("abcdef"))
+    assert_close(drawn(figure.axes[0]), gates["forget"].mT)
+    low, high = figure.axes[1].images[0].get_clim()
+    assert -low == high == pytest.approx(gates["state"].abs().max().item())
+
+
+# files
+
+
+@pytest.mark.parametrize(
+    ("suffix", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")]
+)
+def test_the_suffix_says_the_format(tmp_path, suffix, start):
+    path = tmp_path / f"map.{suffix}"
+    draw_map(sentence(), path=path)
+    assert path.read_bytes().startswith(start)
+
+
+def test_text_in_a_vector_picture_is_text_and_the_file_is_the_same_each_time(tmp_path):
+    torch.manual_seed(1)
+    site = site_of(*torch.randn(2, 3, 4), tokens=["a$b", "<x>", "c_d^e"])
+    one, two = tmp_path / "one.svg", tmp_path / "two.svg"
+    draw_lines(site, path=one)
+    draw_lines(site, path=two)
+    assert one.read_bytes() == two.read_bytes()
+    text = one.read_text()
+    assert "a$b" in text
+    assert "&lt;x&gt;" in text
+    assert "c_d^e" in text
+
+
+def test_looking_does_not_load_matplotlib_until_something_is_drawn():
+    code = "import sys, regard; regard.draw_map; print('matplotlib' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+# errors
+
+
+@pytest.mark.usefixtures("users_view")
+def test_wrong_requests_are_said(tmp_path):
+    site = sentence()
+    with pytest.raises(FileError, match=r"needs to end in .png, .svg or .pdf, got '.bmp'"):
+        draw_map(site, path=tmp_path / "map.bmp")
+    with pytest.raises(FileError, match="needs a folder that exists"):
+        draw_map(site, path=tmp_path / "none" / "map.png")
+    with pytest.raises(ShapeError, match="head: needs less than 2"):
+        draw_map(site, 2)
+    with pytest.raises(ShapeError, match="query: needs less than 9"):
+        draw_token(site, 9)
+    with pytest.raises(ShapeError, match="sites: needs one or more with the same"):
+        draw_token([site, site_of(*torch.randn(2, 3, 4))], 0)
+    with pytest.raises(ShapeError, match="image: needs the proportions"):
+        draw_overlay(site_of(*torch.randn(2, 18, 4)), torch.rand(3, 16, 16))
+    with pytest.raises(ShapeError, match="at most 80"):
+        draw_lines(site_of(*torch.randn(2, 81, 4)))
+    with pytest.raises(ShapeError, match="among the rows"):
+        draw_lines(site, query=5, rows=slice(0, 3))
+    with pytest.raises(ShapeError, match="try draw_map"):
+        draw_alignment(site_of(*torch.randn(2, 300, 4)))
+    with pytest.raises(ShapeError, match="gates: needs at least one"):
+        draw_gates({})
+    with pytest.raises(ShapeError, match="gates: needs time by hidden"):
+        draw_gates({"a": torch.rand(2, 3), "b": torch.rand(3, 3)})
+    with pytest.raises(ShapeError, match="sites: needs at least one"):
+        draw_heads([])
