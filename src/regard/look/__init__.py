@@ -4,28 +4,108 @@ import sys
 import types
 
 import regard.look.notebook  # noqa: F401  how notebooks show what is defined here
+from regard.look.answers import (
+    Move,
+    Shake,
+    if_key_dropped,
+    if_key_jittered,
+    if_key_scaled,
+    if_query_jittered,
+    if_sharpened,
+)
 from regard.look.by_hand import site_of
 from regard.look.cell import Cell
+from regard.look.change import Change
+from regard.look.cost import Cost, cost
+from regard.look.cost_parts import CostPart
+from regard.look.edits import Edit, drop_head, drop_key, keep_heads, scale_head
+from regard.look.edits_keys import jitter_key, jitter_query, scale_key
+from regard.look.edits_patch import patch
+from regard.look.edits_weights import flatten, harden, replace_window, temperature
+from regard.look.figures import (
+    draw_alignment,
+    draw_gates,
+    draw_heads,
+    draw_lines,
+    draw_map,
+    draw_overlay,
+    draw_strips,
+    draw_token,
+    draw_types,
+)
+from regard.look.formulas import Formula, crossing, layer_cost, writing_cost
 from regard.look.gates import Gates, gates, kept
+from regard.look.gradients import Flag, Gradients, ThroughTime, gradients
 from regard.look.head_types import HeadRow, Thresholds
 from regard.look.heads import Heads, probe
 from regard.look.looking import look
 from regard.look.sight import Sight
 from regard.look.site import Site
+from regard.look.store import open_sight
+from regard.look.what_if import Edited, compare, what_if
+from regard.look.words import in_words
+from regard.look.presets import preset_or_saved
 
 __all__ = [
     "Cell",
+    "Change",
+    "Cost",
+    "CostPart",
+    "Edit",
+    "Edited",
+    "Flag",
+    "Formula",
     "Gates",
+    "Gradients",
     "HeadRow",
     "Heads",
+    "Move",
+    "Shake",
     "Sight",
     "Site",
     "Thresholds",
+    "ThroughTime",
+    "compare",
+    "cost",
+    "crossing",
+    "draw_alignment",
+    "draw_gates",
+    "draw_heads",
+    "draw_lines",
+    "draw_map",
+    "draw_overlay",
+    "draw_strips",
+    "draw_token",
+    "draw_types",
+    "drop_head",
+    "drop_key",
+    "flatten",
     "gates",
+    "gradients",
+    "harden",
+    "if_key_dropped",
+    "if_key_jittered",
+    "if_key_scaled",
+    "if_query_jittered",
+    "if_sharpened",
+    "in_words",
+    "jitter_key",
+    "jitter_query",
+    "keep_heads",
     "kept",
+    "layer_cost",
     "look",
+    "open_sight",
+    "patch",
+    "preset_or_saved",
     "probe",
+    "replace_window",
+    "scale_head",
+    "scale_key",
     "site_of",
+    "temperature",
+    "what_if",
+    "writing_cost",
 ]
 
 

@@ -1,0 +1,153 @@
+"""What an edit did to a model's answer, as data and as a table."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from regard.errors import ShapeError
+from regard.look.edits import Edit
+from regard.look.shown import shown
+from regard.ops.terms import widen
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+SHOWN = 12  # positions in the table: the most changed, in order
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Change:
+    """The logits before and after, and what follows from them at every position.
+
+    kl = Σ_x p(x) log(p(x) / p'(x)), p before and p' after;   loss = -log p(label)
+
+    >>> p, new = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.2, 0.8]]).log()
+    >>> change = Change(p, new, labels=torch.tensor([0]))
+    >>> change.kl  # ½ log(½ / 0.2) + ½ log(½ / 0.8)
+    tensor([0.2231])
+    >>> change.loss  # log(½ / 0.2)
+    tensor([0.9163])
+    """
+
+    before: Float[Tensor, "*batch vocab"]
+    after: Float[Tensor, "*batch vocab"]
+    edits: Sequence[Edit] = ()
+    labels: Int[Tensor, "*batch"] | None = None
+    words: Callable[[int], str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.labels is not None and self.labels.shape != self.before.shape[:-1]:
+            raise ShapeError(
+                f"labels: needs one for each position, {tuple(self.before.shape[:-1])}, "
+                f"got {tuple(self.labels.shape)}"
+            )
+
+    @property
+    def delta(self) -> Float[Tensor, "*batch vocab"]:
+        """How far each logit moved."""
+        return widen(self.after) - widen(self.before)
+
+    @property
+    def kl(self) -> Float[Tensor, "*batch"]:
+        """How far the prediction moved, in nats."""
+        old, new = (widen(x).log_softmax(-1) for x in (self.before, self.after))
+        gap = torch.where(old == -torch.inf, 0, old - new)  # 0 log 0 = 0
+        return (old.exp() * gap).sum(-1).clamp(min=0)
+
+    @property
+    def flipped(self) -> Tensor:
+        """Where another token comes first now."""
+        return self.before.argmax(-1) != self.after.argmax(-1)
+
+    @property
+    def loss_before(self) -> Float[Tensor, "*batch"] | None:
+        """-log p of each label before, 0 where there is none; None without labels."""
+        return self._loss(self.before)
+
+    @property
+    def loss_after(self) -> Float[Tensor, "*batch"] | None:
+        """-log p of each label after."""
+        return self._loss(self.after)
+
+    @property
+    def loss(self) -> Float[Tensor, "*batch"] | None:
+        """By how much the loss of each position grew."""
+        before, after = self.loss_before, self.loss_after
+        return None if before is None or after is None else after - before
+
+    def top(self, most: int = 5) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The likeliest tokens: ids and probabilities before, ids and probabilities after.
+
+        >>> p, new = torch.tensor([[0.5, 0.3, 0.2]]).log(), torch.tensor([[0.2, 0.2, 0.6]]).log()
+        >>> before, _, after, share = Change(p, new).top(1)
+        >>> before, after, share
+        (tensor([[0]]), tensor([[2]]), tensor([[0.6000]]))
+        """
+        most = min(most, self.before.shape[-1])
+        old = widen(self.before).softmax(-1).topk(most, -1)
+        new = widen(self.after).softmax(-1).topk(most, -1)
+        return old.indices, old.values, new.indices, new.values
+
+    def _loss(self, logits: Tensor) -> Tensor | None:
+        if self.labels is None:
+            return None
+        flat = F.cross_entropy(
+            widen(logits).flatten(0, -2),
+            self.labels.flatten().clamp(min=-1),
+            reduction="none",
+            ignore_index=-1,
+        )
+        return flat.view(self.labels.shape)
+
+    def __rich__(self) -> "Group":
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        kl, top = self.kl.flatten(), self.top(3)
+        ids_before, p_before, ids_after, p_after = (x.flatten(0, -2) for x in top)
+        most = kl.topk(min(SHOWN, kl.numel())).indices.sort().values.tolist()
+        table = Table(box=None, pad_edge=False)
+        for name in ("position", "KL", "before", "after", "max |Δlogit|"):
+            table.add_column(name, justify="right" if name in ("KL", "max |Δlogit|") else "left")
+        if self.loss is not None:
+            table.add_column("Δloss", justify="right")
+        far = self.delta.abs().amax(-1).flatten()
+        for at in most:
+            row = [
+                self._position(at),
+                f"{kl[at]:.4f}",
+                self._say(ids_before[at], p_before[at]),
+                self._say(ids_after[at], p_after[at]),
+                f"{far[at]:.3f}",
+            ]
+            if self.loss is not None:
+                row.append(f"{self.loss.flatten()[at]:+.4f}")
+            table.add_row(*map(Text, row))  # as text: a token may look like rich's markup
+        return Group(Text(self._title()), table)
+
+    def _title(self) -> str:
+        kl, edits = self.kl, ", ".join(map(str, self.edits)) or "no edit"
+        told = f"{edits}: KL {kl.mean():.4f} on average, {kl.max():.4f} at most; "
+        told += f"another first token at {int(self.flipped.sum())} of {kl.numel()}"
+        if self.loss is not None and self.labels is not None:
+            counted = (self.labels >= 0).sum().clamp(min=1)
+            told += f"; loss {self.loss.sum() / counted:+.4f}"
+        return told
+
+    def _position(self, at: int) -> str:
+        place = torch.unravel_index(torch.tensor(at), self.kl.shape)
+        return " ".join(str(int(i)) for i in place)
+
+    def _say(self, ids: Tensor, p: Tensor) -> str:
+        name = self.words or str
+        pairs = zip(ids.tolist(), p.tolist(), strict=True)
+        return "  ".join(f"{name(token)} {share:.2f}" for token, share in pairs)
+
+    def __repr__(self) -> str:
+        return shown(self.__rich__())

@@ -1,0 +1,171 @@
+"""What can be changed about an attention while the model runs: heads, and which keys are seen."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from regard.errors import ShapeError
+from regard.look.edit_terms import Shown, head_column, head_table, narrowed, table
+from regard.ops.door import Answer, Call, Proceed
+
+Some = int | Sequence[int]  # one index or several
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which attention of the model is asking: its module's path, its short name, which call."""
+
+    path: str = ""
+    name: str = ""
+    call: int = 0
+
+
+Act = Callable[[Call, Proceed, Place], Answer]
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One change to every attention whose name or path fits the glob `site`.
+
+    It stands at the door like any attendant; alone there, it changes every call.
+
+    >>> from regard.ops.door import attending
+    >>> q, k, v = torch.zeros(1, 2), torch.zeros(2, 2), torch.tensor([[1.0], [3.0]])
+    >>> with attending(rg.drop_key("*", 0)):
+    ...     rg.attend(q, k, v)[0]
+    tensor([[3.]])
+    """
+
+    site: str
+    said: str  # how it was written
+    act: Act
+    last_key: int = -1  # the furthest key it names: a call must have come that has it
+
+    def __call__(self, call: Call, proceed: Proceed) -> Answer:
+        return self.act(call, proceed, Place())
+
+    def __repr__(self) -> str:
+        return self.said
+
+
+def drop_head(site: str, heads: Some) -> Edit:
+    """Some heads give nothing: their output is zero before the heads are mixed.
+
+    out_h = 0
+
+    >>> from regard.ops.door import attending
+    >>> v = torch.tensor([[[1.0]], [[2.0]]])
+    >>> with attending(rg.drop_head("*", 1)):
+    ...     rg.attend(torch.zeros(2, 1, 1), torch.zeros(2, 1, 1), v)[0].flatten()
+    tensor([1., 0.])
+    """
+    chosen = places_of("heads", heads)
+
+    def act(call: Call, proceed: Proceed, place: Place) -> Answer:
+        dropped = head_column(chosen, call)
+        out, lse = proceed(call)
+        return out.masked_fill(dropped, 0), lse
+
+    return Edit(site, written("drop_head", site, heads), act)
+
+
+def keep_heads(site: str, heads: Some) -> Edit:
+    """Only some heads give anything; the others are dropped.
+
+    out_h = 0 for every other h
+
+    >>> from regard.ops.door import attending
+    >>> v = torch.tensor([[[1.0]], [[2.0]]])
+    >>> with attending(rg.keep_heads("*", 1)):
+    ...     rg.attend(torch.zeros(2, 1, 1), torch.zeros(2, 1, 1), v)[0].flatten()
+    tensor([0., 2.])
+    """
+    chosen = places_of("heads", heads)
+
+    def act(call: Call, proceed: Proceed, place: Place) -> Answer:
+        kept = head_column(chosen, call)
+        out, lse = proceed(call)
+        return out.masked_fill(~kept, 0), lse
+
+    return Edit(site, written("keep_heads", site, heads), act)
+
+
+def scale_head(site: str, heads: Some, factor: float) -> Edit:
+    """Some heads give more or less: a gate on their output.
+
+    out_h = factor · out_h
+
+    >>> from regard.ops.door import attending
+    >>> v = torch.tensor([[[1.0]], [[2.0]]])
+    >>> with attending(rg.scale_head("*", 1, 0.5)):
+    ...     rg.attend(torch.zeros(2, 1, 1), torch.zeros(2, 1, 1), v)[0].flatten()
+    tensor([1., 1.])
+    """
+    chosen = places_of("heads", heads)
+    check_finite("factor", factor)
+
+    def act(call: Call, proceed: Proceed, place: Place) -> Answer:
+        scaled = head_column(chosen, call)
+        out, lse = proceed(call)
+        return torch.where(scaled, factor * out, out), lse
+
+    return Edit(site, written("scale_head", site, heads, factor), act)
+
+
+def drop_key(
+    site: str, keys: Some, *, heads: Some | None = None, queries: Some | None = None
+) -> Edit:
+    """Some keys cannot be seen, by the named heads and query positions (all when not given).
+
+    w_ij = 0 for these j;   the others grow to w_ij / (1 - Σ dropped)
+
+    A position is the row plus the offset. A query left without a key gets zeros. One key and one
+    query: a single edge of the map is cut.
+
+    >>> from regard.ops.door import attending
+    >>> q, k, v = torch.zeros(2, 1), torch.zeros(2, 1), torch.tensor([[1.0], [3.0]])
+    >>> with attending(rg.drop_key("*", 0, queries=1)):
+    ...     rg.attend(q, k, v)[0].flatten()
+    tensor([2., 3.])
+    """
+    dropped = places_of("keys", keys)
+    chosen = None if heads is None else places_of("heads", heads)
+    asking = None if queries is None else places_of("queries", queries)
+
+    def act(call: Call, proceed: Proceed, place: Place) -> Answer:
+        end = call.terms.offset + call.q.shape[-2]
+        shown = Shown(
+            table(dropped, call.k.shape[-2], call.k),
+            head_table(chosen, call),
+            table(range(end) if asking is None else asking, end, call.k),
+        )
+        return proceed(narrowed(call, shown))
+
+    said = written("drop_key", site, keys, heads=heads, queries=queries)
+    return Edit(site, said, act, max(dropped))
+
+
+def places_of(name: str, at: Some) -> tuple[int, ...]:
+    """One index or several as several, counted from 0."""
+    found = (at,) if isinstance(at, int) else tuple(at)
+    if not found or min(found) < 0:
+        raise ShapeError(f"{name}: needs one or more, counted from 0, got {at}")
+    return found
+
+
+def check_finite(name: str, value: float, least: float = -torch.inf) -> None:
+    """Raise unless it is a number, and at least so much."""
+    if not (abs(value) < torch.inf and value >= least):
+        rule = "a finite number" if least == -torch.inf else f"a finite number from {least:g} up"
+        raise ShapeError(f"{name}: needs {rule}, got {value}")
+
+
+def written(name: str, *args: object, **named: object) -> str:
+    """How a call is written, without what was not given.
+
+    >>> written("drop_key", "*", 3, heads=None, queries=1)
+    "drop_key('*', 3, queries=1)"
+    """
+    given = [f"{key}={value!r}" for key, value in named.items() if value is not None]
+    return f"{name}({', '.join([*map(repr, args), *given])})"

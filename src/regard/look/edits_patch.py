@@ -1,0 +1,92 @@
+"""Edits that bring numbers from another run."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from regard.errors import LookError, ShapeError
+from regard.look.edit_terms import head_column, table
+from regard.look.edits import Edit, Place, Some, places_of, written
+from regard.look.sight import Sight
+from regard.look.site import Site
+from regard.ops.door import Answer, Call, Proceed
+from regard.ops.terms import spread
+
+What = Literal["values", "keys", "queries", "out"]
+
+
+def patch(
+    site: str,
+    source: Sight | Site,
+    what: What = "values",
+    *,
+    heads: Some | None = None,
+    places: Some | None = None,
+) -> Edit:
+    """Values (or keys, queries, outputs) from another run, at the same attention or a given one.
+
+    v → v of the other run;   likewise k, q, or the output of each head before they are mixed
+
+    From a `Sight` each attention takes its own of the other run, call by call; a `Site` serves all
+    that fit. `places` are rows of what is patched, all when not given.
+
+    >>> from regard.ops.door import attending
+    >>> q, k, v = torch.zeros(1, 1), torch.zeros(2, 1), torch.tensor([[1.0], [3.0]])
+    >>> other = rg.site_of(q, k, torch.tensor([[1.0], [9.0]]))
+    >>> with attending(rg.patch("*", other)):
+    ...     rg.attend(q, k, v)[0]
+    tensor([[5.]])
+    """
+    chosen = None if heads is None else places_of("heads", heads)
+    rows = None if places is None else places_of("places", places)
+    if what not in ("values", "keys", "queries", "out"):
+        raise ShapeError(f"what: needs values, keys, queries or out, got {what!r}")
+
+    def act(call: Call, proceed: Proceed, place: Place) -> Answer:
+        other = _site_for(source, place)
+        new = {"values": other.v, "keys": other.k, "queries": other.q, "out": other.out}[what]
+        if what == "out":
+            out, lse = proceed(call)
+            return _mixed(out, new, call, chosen, rows), lse
+        if what == "queries":
+            return proceed(replace(call, q=_mixed(call.q, new, call, chosen, rows)))
+        if chosen is not None:  # heads that share a key part here
+            new = spread(new, other.q)
+            call = replace(call, k=spread(call.k, call.q), v=spread(call.v, call.q))
+        if what == "keys":
+            return proceed(replace(call, k=_mixed(call.k, new, call, chosen, rows)))
+        return proceed(replace(call, v=_mixed(call.v, new, call, chosen, rows)))
+
+    origin = source.name if isinstance(source, Site) else "sight"
+    return Edit(site, written("patch", site, origin, what, heads=heads, places=places), act)
+
+
+def _site_for(source: Sight | Site, place: Place) -> Site:
+    if isinstance(source, Site):
+        return source
+    for site in source:
+        if site.path == place.path and site.call == place.call:
+            return site
+    raise LookError(
+        f"source: needs call {place.call} of {place.name!r}, got {', '.join(source.names)}; "
+        "try a look at it without at="
+    )
+
+
+def _mixed(
+    old: Tensor, new: Tensor, call: Call, heads: Sequence[int] | None, rows: Sequence[int] | None
+) -> Tensor:
+    """New at the chosen rows and heads, old elsewhere."""
+    if new.shape[1:] != old.shape[-3:] and old.ndim > 2 or new.shape.numel() != old.shape.numel():
+        raise ShapeError(
+            f"source: needs the shape {tuple(old.shape)} of this run, got {tuple(new.shape)}; "
+            "try an input of as many tokens, or another what="
+        )
+    count = old.shape[-2]
+    here = table(range(count) if rows is None else rows, count, old)[:, None]
+    if heads is not None:
+        here = here & head_column(heads, call)
+    return torch.where(here, new.reshape(old.shape).to(old), old)

@@ -1,0 +1,145 @@
+"""Edits of the weights themselves: sharper, hard, flat, or told."""
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.errors import ShapeError
+from regard.look.edit_terms import at_peak, head_column, head_table, narrowed, sharpened
+from regard.look.edits import Edit, Place, Some, check_finite, places_of, written
+from regard.ops.door import Answer, Call, Proceed
+from regard.ops.grid import cut
+from regard.ops.survey.reference import weights as weights_of
+from regard.ops.terms import spread, widen
+from regard.ops.window import part_of
+
+
+def temperature(site: str, beta: float, *, heads: Some | None = None) -> Edit:
+    """Sharper for beta above 1, flatter below; beta is one over the temperature.
+
+    w_ij ∝ exp(beta · s_ij), with bias and softcap in s, and the sinks times beta too
+
+    >>> from regard.ops.door import attending
+    >>> q, k, v = torch.ones(1, 1), torch.tensor([[0.0], [1.0]]).log1p(), torch.tensor([[0.0], [1]])
+    >>> with attending(rg.temperature("*", 2.0)):  # 1 : 2 becomes 1 : 4
+    ...     rg.attend(q, k, v)[0]
+    tensor([[0.8000]])
+    """
+    chosen = None if heads is None else places_of("heads", heads)
+    check_finite("beta", beta, 0)
+
+    def act(call: Call, proceed: Proceed, place: Place) -> Answer:
+        return proceed(sharpened(call, chosen, beta))
+
+    return Edit(site, written("temperature", site, beta, heads=heads), act)
+
+
+def flatten(site: str, *, heads: Some | None = None) -> Edit:
+    """Every key that may be seen counts the same: the limit of no sharpness at all.
+
+    w_ij = 1 / number of keys that i may see (a sink counts as one more)
+
+    >>> from regard.ops.door import attending
+    >>> q, k, v = torch.ones(1, 1), torch.tensor([[0.0], [9.0]]), torch.tensor([[0.0], [1.0]])
+    >>> with attending(rg.flatten("*")):
+    ...     rg.attend(q, k, v)[0]
+    tensor([[0.5000]])
+    """
+    chosen = None if heads is None else places_of("heads", heads)
+
+    def act(call: Call, proceed: Proceed, place: Place) -> Answer:
+        return proceed(sharpened(call, chosen, 0.0))
+
+    return Edit(site, written("flatten", site, heads=heads), act)
+
+
+def harden(site: str, *, heads: Some | None = None) -> Edit:
+    """Every query takes its best key alone, the limit of endless sharpness; ties share.
+
+    w_ij = 1 / number of ties where s_ij is the largest of row i, else 0
+
+    Scores that differ by rounding only are ties. Where a sink beats every key nothing is taken.
+
+    >>> from regard.ops.door import attending
+    >>> q, k, v = torch.ones(1, 1), torch.tensor([[0.0], [2], [2]]), torch.tensor([[0.0], [1], [4]])
+    >>> with attending(rg.harden("*")):
+    ...     rg.attend(q, k, v)[0]
+    tensor([[2.5000]])
+    """
+    chosen = None if heads is None else places_of("heads", heads)
+
+    def act(call: Call, proceed: Proceed, place: Place) -> Answer:
+        hard = head_table(chosen, call)
+        best = at_peak(call, hard)
+        call = sharpened(narrowed(call, best), chosen, 0.0)
+        sinks = call.terms.sinks
+        if sinks is not None:  # a sink has lost, or the mask has taken all keys away
+            sinks = sinks.masked_fill(hard, torch.finfo(sinks.dtype).min)
+            call = replace(call, terms=replace(call.terms, sinks=sinks))
+        return proceed(call)
+
+    return Edit(site, written("harden", site, heads=heads), act)
+
+
+def replace_window(
+    site: str,
+    rows: slice,
+    keys: slice,
+    weights: Float[Tensor, "*batch row column"],
+    *,
+    heads: Some | None = None,
+    renormalise: bool = True,
+) -> Edit:
+    """A part of the map as told; the rest of each row shares what is left, as it did before.
+
+    w'_ij = told inside;   outside w'_ij = w_ij · (1 - Σ told) / (1 - Σ replaced)
+
+    With `renormalise=False` the rest stays as it was, and rows need not sum to one. Sinks belong to
+    the rest. What is told counts even where the mask says no. The log-sum-exp is left as it was.
+
+    >>> from regard.ops.door import attending
+    >>> q, k, v = torch.zeros(1, 1), torch.zeros(2, 1), torch.tensor([[1.0], [3.0]])
+    >>> with attending(rg.replace_window("*", slice(0, 1), slice(0, 1), torch.tensor([[0.25]]))):
+    ...     rg.attend(q, k, v)[0]
+    tensor([[2.5000]])
+    """
+    chosen = None if heads is None else places_of("heads", heads)
+    if renormalise and bool((weights.sum(-1) > 1 + 1e-6).any()):
+        raise ShapeError(
+            f"weights: needs rows of at most 1 in sum, got {float(weights.sum(-1).max()):g}; "
+            "try renormalise=False"
+        )
+
+    def act(call: Call, proceed: Proceed, place: Place) -> Answer:
+        down = part_of(rows, call.q.shape[-2], "rows")
+        across = part_of(keys, call.k.shape[-2], "keys")
+        out, lse = proceed(call)
+        told = _fitted(weights, (*call.q.shape[:-2], len(down), len(across)), lse)
+        old = weights_of(call.terms.tile(call.q, call.k, down, across), cut(lse, -1, down))
+        v = widen(spread(cut(call.v, -2, across), call.q)).to(told.dtype)
+        part = widen(cut(out, -2, down))
+        rest = part - old @ v
+        if renormalise:
+            left = 1 - old.sum(-1, keepdim=True)
+            empty = left <= 1e-6  # nothing but the window was seen: there is no rest to share
+            rest = rest * ((1 - told.sum(-1, keepdim=True)) / left.masked_fill(empty, 1))
+            rest = rest.masked_fill(empty, 0)
+        new = torch.where(head_column(chosen, call), rest + told @ v, part)
+        out = out.clone()
+        cut(out, -2, down).copy_(new)
+        return out, lse
+
+    said = written("replace_window", site, rows, keys, tuple(weights.shape), heads=heads)
+    return Edit(site, said, act)
+
+
+def _fitted(told: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    try:
+        return told.to(like.device, like.dtype).expand(shape)
+    except RuntimeError:
+        raise ShapeError(
+            f"weights: needs a shape that fits {shape}, (batch, head, rows, keys), "
+            f"got {tuple(told.shape)}"
+        ) from None

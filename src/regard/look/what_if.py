@@ -1,0 +1,164 @@
+"""Running a model with edits in place, and telling what they change."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from regard.errors import ConfigError, LookError, ShapeError
+from regard.look.change import Change
+from regard.look.edits import Edit, Place
+from regard.look.looking import routed
+from regard.look.running import Running
+from regard.ops.door import Answer, Call, Proceed, attending
+
+
+class Edited:
+    """What the edits of a `what_if` have done so far.
+
+    `acted` counts, for each edit in order, the calls it changed, by the name of the attention.
+
+    >>> layer = rg.nn.MultiHeadAttention(2, 1)
+    >>> with rg.what_if(layer, rg.flatten("*")) as edited:
+    ...     _ = layer(torch.ones(1, 4, 2))
+    >>> edited
+    flatten('*'): MultiHeadAttention
+    """
+
+    def __init__(self, edits: Sequence[Edit]):
+        self.edits = tuple(edits)
+        self.acted: list[Counter[str]] = [Counter() for _ in edits]
+        self.names: list[str] = []  # every attention that ran
+        self.keys = 0  # the most keys an attention had, of those that were edited
+
+    def __repr__(self) -> str:
+        pairs = zip(self.edits, self.acted, strict=True)
+        return "\n".join(f"{edit}: {', '.join(names) or 'nothing yet'}" for edit, names in pairs)
+
+
+@contextmanager
+def what_if(model: nn.Module, *edits: Edit) -> Iterator[Edited]:
+    """Run a model with its attentions edited; everything after them follows.
+
+    Edits act in the order given, each on what the one before made of the call. An edit that fits no
+    attention that ran is an error at the end, not a silent nothing. A `look` around it sees the
+    edited queries, keys and masks.
+
+    >>> layer, x = rg.nn.MultiHeadAttention(2, 1, bias=False), torch.ones(1, 4, 2)
+    >>> with rg.what_if(layer, rg.drop_head("*", 0)):
+    ...     layer(x).abs().sum() == 0
+    tensor(True)
+    """
+    edited = Edited(edits)
+    with routed(model) as running, attending(_Editor(running, edited)):
+        yield edited
+    _check_all_acted(edited)
+
+
+def compare(
+    model: nn.Module,
+    inputs: Tensor | Sequence[Any] | Mapping[str, Any],
+    *edits: Edit,
+    labels: Int[Tensor, "*batch"] | None = None,
+    words: Callable[[int], str] | None = None,
+) -> Change:
+    """What edits change in the answer of a model: it runs twice, without and with them.
+
+    `inputs` is a tensor, a tuple of arguments or a dict of keywords. `labels` are what each
+    position should say, as the logits stand (no shift; below 0 is not counted). `words` turns a
+    token into text.
+
+    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10)).eval()
+    >>> change = rg.compare(model, torch.tensor([[1, 2, 3]]), rg.temperature("*", 1.0))
+    >>> change.kl.shape, bool(change.kl.abs().max() < 1e-6)
+    (torch.Size([1, 3]), True)
+    """
+    if any(module.training for module in model.modules()):
+        raise ConfigError(
+            "model: needs eval mode, or dropout is part of the difference, got training; "
+            "try model.eval()"
+        )
+    with torch.no_grad():
+        before = logits_of(run(model, inputs))
+        with what_if(model, *edits):
+            after = logits_of(run(model, inputs))
+    return Change(before, after, edits, labels, words)
+
+
+def run(model: nn.Module, inputs: Tensor | Sequence[Any] | Mapping[str, Any]) -> Any:
+    """Call the model with a tensor, a tuple of arguments, or keywords."""
+    if isinstance(inputs, Tensor):
+        return model(inputs)
+    return model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
+
+
+def logits_of(answer: Any) -> Tensor:
+    """The logits in whatever a model returns."""
+    if isinstance(answer, Tensor):
+        return answer
+    found = getattr(answer, "logits", None)
+    if found is None and isinstance(answer, Sequence) and answer:
+        found = answer[0]
+    if not isinstance(found, Tensor):
+        raise ShapeError(
+            f"model: needs to return logits, got {type(answer).__name__}; "
+            "try a model with a head, or what_if around your own call"
+        )
+    return found
+
+
+class _Editor:
+    """Stands at the door and hands each call to the edits that are meant for it."""
+
+    def __init__(self, running: Running, edited: Edited):
+        self.running, self.edited = running, edited
+        self.calls: Counter[str] = Counter()
+
+    def __call__(self, call: Call, proceed: Proceed) -> Answer:
+        if not self.running.inside:
+            return proceed(call)
+        caller = self.running.caller
+        place = Place(caller.path, caller.name, self.calls[caller.path])
+        self.calls[caller.path] += 1
+        self.edited.names.append(caller.name)
+        for edit, acted in reversed([*zip(self.edited.edits, self.edited.acted, strict=True)]):
+            if fits(edit.site, place):
+                acted[caller.name] += 1
+                self.edited.keys = max(self.edited.keys, call.k.shape[-2])
+                proceed = _behind(edit, proceed, place)
+        return proceed(call)
+
+
+def fits(glob: str, place: Place) -> bool:
+    """Whether an attention is meant by a glob over names or paths.
+
+    >>> fits("decoder.*.cross", Place("decoder.blocks.2.cross_attention", "decoder.2.cross"))
+    True
+    """
+    return fnmatchcase(place.name, glob) or fnmatchcase(place.path, glob)
+
+
+def _behind(edit: Edit, proceed: Proceed, place: Place) -> Proceed:
+    return lambda call: edit.act(call, proceed, place)
+
+
+def _check_all_acted(edited: Edited) -> None:
+    for edit, acted in zip(edited.edits, edited.acted, strict=True):
+        names = list(dict.fromkeys(edited.names))
+        if not names:
+            raise LookError("model: needs to run inside what_if, got no attention that ran")
+        if not acted:
+            close = get_close_matches(edit.site, names, 1, 0)
+            raise LookError(
+                f"site: needs an attention that ran, got {edit.site!r}; try {close[0]!r} or '*'"
+            )
+        if edit.last_key >= edited.keys:
+            raise ShapeError(
+                f"keys: needs less than the {edited.keys} keys there were, got {edit.last_key}"
+            )
