@@ -7,6 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from regard.cli.cost import cost
 from regard.cli.demo import demo
 from regard.cli.version import version
 from regard.errors import RegardError
@@ -34,6 +35,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,  # our own faults keep Python's traceback, to be reported
 )
+app.command()(cost)
 app.command()(demo)
 app.command()(version)
 

@@ -1,0 +1,229 @@
+"""Costs: the textbook's numbers, torch's own counter for every model, and memory as measured."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import regard as rg
+from regard import models
+from regard.errors import ConfigError
+from regard.ops import door
+from regard.ops.recurrence import door as steps
+
+VOCAB, M, N, BATCH = 11, 9, 5, 2
+
+
+class ByTheReference:
+    """Every recurrence as the equation says: torch's kernels hide their products."""
+
+    def walk(self, call, proceed):
+        return proceed(replace(call, form="reference"))
+
+    def step(self, call, proceed):
+        return proceed(call)
+
+
+def counted(model, *inputs):
+    """Multiply-adds as torch counts them while the model runs."""
+
+    def whole(call, proceed):
+        return proceed(replace(call, form="reference"))
+
+    product = lambda a, b, out_shape=None, **_: 2 * a[0] * a[1]  # noqa: E731
+    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.mv: product})
+    with torch.no_grad(), door.attending(whole), steps.attending(ByTheReference()), counter:
+        model.eval()(*inputs)
+    assert counter.get_total_flops() % 2 == 0
+    return counter.get_total_flops() // 2
+
+
+def tokens(n=M):
+    return torch.randint(VOCAB, (BATCH, n))
+
+
+def pair(config):
+    kind = (
+        models.Translator
+        if isinstance(config, models.TranslatorConfig)
+        else models.RecurrentTranslator
+    )
+    return kind(config), (tokens(), tokens(N))
+
+
+CASES = {
+    "translator": lambda: pair(models.translator_tiny(vocab=VOCAB)),
+    "translator, untied, odd widths": lambda: pair(
+        models.translator_tiny(
+            vocab=VOCAB, feat=3, key_heads=2, hidden=20, gated=True, tied=False, shared=False
+        )
+    ),
+    "translator, buckets": lambda: pair(models.translator_tiny(vocab=VOCAB, relative="buckets")),
+    "translator, keys": lambda: pair(
+        models.translator_tiny(vocab=VOCAB, relative="keys", furthest=4)
+    ),
+    "language": lambda: (models.LanguageModel(models.language_tiny(vocab=VOCAB)), (tokens(),)),
+    "language, grouped, gated": lambda: (
+        models.LanguageModel(models.language_small(vocab=VOCAB)),
+        (tokens(),),
+    ),
+    "classifier": lambda: (
+        models.Classifier(models.classifier_tiny(vocab=VOCAB, classes=3, pooler=True)),
+        (tokens(),),
+    ),
+    "vision": lambda: (
+        models.VisionTransformer(models.vision_tiny(classes=3, image=12, head="mlp")),
+        (torch.zeros(BATCH, 1, 12, 12),),
+    ),
+    "recogniser": lambda: (
+        models.Recogniser(models.recogniser_tiny(vocab=VOCAB)),
+        (torch.zeros(BATCH, M, 40),),
+    ),
+    "speech encoder": lambda: (
+        models.SpeechEncoder(models.SpeechEncoderConfig(layers=2, dim=8, heads=2)),
+        (torch.zeros(BATCH, M, 80),),
+    ),
+    "mlp": lambda: (
+        models.MLP(models.MLPConfig(inputs=16, classes=3)),
+        (torch.zeros(BATCH, 16),),
+    ),
+    "resnet": lambda: (
+        models.ResNet(models.ResNetConfig(classes=3, width=16)),
+        (torch.zeros(BATCH, 1, 9, 9),),
+    ),
+}
+for kind in ("rnn", "gru", "lstm"):
+    for attention in ("none", "bahdanau", "luong", "hybrid"):
+        CASES[f"{kind}, {attention}"] = lambda kind=kind, attention=attention: pair(
+            models.recurrent_tiny(vocab=VOCAB, cell=kind, attention=attention, dim=6, layers=2)
+        )
+
+
+def cost_of(name):
+    model, inputs = CASES[name]()
+    source = {"vision": 12, "resnet": 9}.get(name, M)
+    return rg.cost(model, source=source, target=N, batch=BATCH), model, inputs
+
+
+def test_the_textbooks_layers_cost_what_it_says():
+    assert rg.layer_cost("attention", n=64, d=512) == 4 * 64 * 512**2 + 2 * 64**2 * 512
+    assert [rg.layer_cost(k, n=3, d=2) for k in ("rnn", "gru", "lstm")] == [24, 72, 96]
+    assert rg.layer_cost("feed_forward", n=3, d=2) == 96
+    ratio = rg.layer_cost("attention", 4096, 512) / rg.layer_cost("rnn", 4096, 512)
+    assert ratio == pytest.approx(10)
+
+
+def test_attention_is_cheaper_than_a_gru_below_d_and_than_an_lstm_below_2d():
+    for kind, n in (("gru", 512), ("lstm", 1024)):
+        assert rg.crossing(kind, d=512) == n
+        for length, cheaper in ((n - 1, True), (n + 1, False)):
+            ours, theirs = rg.layer_cost("attention", length, 512), rg.layer_cost(kind, length, 512)
+            assert (ours < theirs) is cheaper
+    assert rg.crossing("rnn", d=512) is None
+
+
+@pytest.mark.parametrize(("n", "times"), [(16, 8.7), (64, 35), (256, 150)])
+def test_a_cache_saves_what_the_textbook_forgot(n, times):
+    again = rg.writing_cost(n, 64, cached=False) / rg.writing_cost(n, 64)
+    assert again == pytest.approx(times, rel=0.02)
+
+
+@pytest.mark.parametrize(("n", "share"), [(30, 0.0144), (512, 0.20), (2048, 0.50)])
+def test_one_more_language_costs_more_than_its_attention_maps(n, share):
+    with torch.device("meta"):
+        model = models.Translator(models.translator_base(vocab=1))
+    found = rg.cost(model, source=n, target=n)
+    maps = 6 * (2 * n * n + 2 * n * n) * 512
+    assert maps / found.one_more_target == pytest.approx(share, rel=0.03)
+    if n == 30:
+        assert found.one_more_target / found.multiply_adds == pytest.approx(0.57, abs=0.01)
+
+
+def test_formulas_are_read_as_they_are_written():
+    assert rg.Formula("BL(4nd² + 2n²d)").value(B=2, L=3, n=5, d=7) == 6 * (4 * 5 * 49 + 2 * 25 * 7)
+    assert rg.Formula("n³ - 2n + 1").value(n=3) == 22
+    assert str(rg.Formula("2nd²")) == "2nd²"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_multiply_adds_are_those_that_torch_counts(name):
+    found, model, inputs = cost_of(name)
+    assert found.multiply_adds == counted(model, *inputs)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_parameter_is_in_one_part(name):
+    found, model, _ = cost_of(name)
+    assert found.parameters == sum(p.numel() for p in model.parameters())
+    assert all(part.moved > 0 for part in found.parts)
+
+
+def kept_for_the_way_back(model, *inputs):
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    storages: dict[int, int] = {}
+
+    def note(x):
+        storage = x.untyped_storage()
+        if storage.data_ptr() not in own:
+            storages[storage.data_ptr()] = storage.nbytes()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
+        out = model(*inputs)
+    del out
+    return sum(storages.values())
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_activations_are_what_autograd_keeps(activation, gated, norm):
+    config = models.translator_small(
+        vocab=50, activation=activation, gated=gated, norm=norm, dropout=0.0
+    )
+    model = models.Translator(config)
+    found = rg.cost(model, source=100, target=60, batch=2)
+    source, target = torch.zeros(2, 100).long(), torch.zeros(2, 60).long()
+    kept = kept_for_the_way_back(model, source, target)
+    assert sum(part.activations for part in found.parts) == pytest.approx(kept, rel=0.025)
+
+
+def test_the_cache_is_the_keys_and_values_that_a_decoder_holds():
+    model = models.Translator(models.translator_tiny(vocab=VOCAB))
+    found = rg.cost(model, source=M, target=N, batch=BATCH)
+    memory = model.decoder.project_memory(model.encode(tokens()))
+    assert found["cross-attention"].cache == sum(k.nbytes + v.nbytes for k, v in memory)
+    assert found["decoder self-attention"].cache == 4 * 2 * BATCH * N * 64 * 2
+    assert found["encoder self-attention"].cache == 0
+
+
+def test_it_prints_as_a_table_with_formula_and_number():
+    found = rg.cost(models.Translator(models.translator_tiny(vocab=VOCAB)), source=M, target=N)
+    text = str(found)
+    assert "source M = 9, target N = 5" in text
+    assert "BL(2Nd² + 2Md² + 2NMd)  L=2 N=5 M=9 d=64" in text
+    row = next(line for line in text.splitlines() if "all" in line.split()[:1])
+    assert f" {found.multiply_adds:,} " in row
+    assert f" {found.parameters:,} " in row
+
+
+@pytest.mark.usefixtures("users_view")
+def test_errors_say_the_way_out():
+    with pytest.raises(ConfigError, match="got Linear; try models.from_transformers"):
+        rg.cost(nn.Linear(2, 2))
+    with pytest.raises(ConfigError, match="source: needs 1 or more, got 0"):
+        rg.cost(rg.nn.FeedForward(2), source=0)
+    with pytest.raises(ConfigError, match="kind: needs one of attention"):
+        rg.layer_cost("scan", 1, 1)
+    with pytest.raises(ConfigError, match="kind: needs one of rnn, gru, lstm"):
+        rg.crossing("attention", 1)
+    with pytest.raises(ConfigError, match=r"got '\+ 4n\*d' in"):
+        rg.Formula("2n + 4n*d")
+    with pytest.raises(ConfigError, match="one bracket"):
+        rg.Formula("(n)(d)")
+    with pytest.raises(ConfigError, match="sizes: needs d of nd, got n"):
+        rg.Formula("nd").value(n=1)
+    with pytest.raises(ConfigError, match="name: needs one of feed-forward"):
+        rg.cost(rg.nn.FeedForward(2))["nought"]

@@ -1,0 +1,32 @@
+"""`regard cost`, as a user types it."""
+
+import pytest
+from typer.testing import CliRunner
+
+from regard import models
+from regard.cli import app
+from regard.look.presets import preset_names
+
+
+def asked(*args):
+    return CliRunner().invoke(app, ["cost", *args])
+
+
+def test_the_papers_base_model_has_63_million_parameters_with_37000_words():
+    done = asked("translator_base", "--vocab", "37000", "--source", "512", "--target", "64")
+    assert done.exit_code == 0
+    assert "63,082,496" in done.stdout
+    assert "BL(2Nd² + 2Md² + 2NMd)" in done.stdout
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_can_be_asked(name):
+    assert asked(name).exit_code == 0
+
+
+def test_a_saved_model_can_be_asked_and_a_wrong_name_gets_a_hint(tmp_path):
+    models.save(models.LanguageModel(models.language_tiny(vocab=10)), tmp_path)
+    assert "100,736" in asked(str(tmp_path)).stdout  # all its parameters
+    done = asked("translator_bass")
+    assert done.exit_code == 2
+    assert "try translator_base" in done.stderr
