@@ -1,0 +1,116 @@
+"""One self-contained page about a sight: it opens offline and never holds a whole long map."""
+
+import json
+import os
+import tempfile
+from collections.abc import Collection, Sequence
+from html import escape
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from regard.errors import FileError, LookError
+from regard.look.head_types import Thresholds
+from regard.look.heads import Heads, each_whole, heads
+from regard.look.report_data import Shares, site_data
+from regard.look.sight import Sight
+
+TEMPLATE = Path(__file__).with_name("report.html")
+NUMBERS = ("own", "previous", "next", "near", "sink", "peak", "spread", "reach", "monotone")
+
+
+def write_report(
+    sight: Sight,
+    path: str | Path,
+    *,
+    title: str = "What the heads look at",
+    batch: int = 0,
+    around: Sequence[int] = (),
+    separators: Collection[str] = (),
+    probed: Heads | None = None,
+    thresholds: Thresholds | None = None,
+) -> Path:
+    """Write one HTML file about all attentions of a sight; it needs no network and no server.
+
+    It holds every head's type, numbers and words, pooled maps, strips of statistics, the top keys
+    of the tokens, and exact windows `around` chosen queries. Its size is bounded for any input.
+
+    >>> import tempfile
+    >>> sight = rg.Sight([rg.site_of(*torch.randn(2, 5, 4), tokens=list("abcde"))])
+    >>> rg.write_report(sight, Path(tempfile.mkdtemp()) / "report.html").name
+    'report.html'
+    """
+    path = Path(path)
+    sites = each_whole(sight)
+    if not sites:
+        raise LookError("sight: needs at least one attention, got none; try look(model)")
+    if not path.resolve().parent.is_dir():
+        raise FileError(f"{path}: needs a folder that exists, got none of that name")
+    found = heads(sites, separators=separators, probed=probed, thresholds=thresholds)
+    longest = max(site.queries for site in sites)
+    shares, at, data = Shares.among(len(found), longest), 0, []
+    for site in sites:
+        rows = found.rows[at : at + site.heads]
+        data.append(site_data(site, rows, shares, batch, around))
+        at += site.heads
+    _write(path, _page(title, data, found, sight.skipped))
+    return path
+
+
+def _page(title: str, data: list[dict[str, Any]], found: Heads, skipped: dict[str, str]) -> str:
+    counts = ", ".join(f"{count} {name}" for name, count in found.types.items())
+    facts = f"{len(data)} attentions, {len(found)} heads: {counts}"
+    missing = "".join(
+        f"<li>{escape(name)}: {escape(reason)}</li>" for name, reason in skipped.items()
+    )
+    parts = {
+        "TITLE": escape(title),
+        "FACTS": escape(facts),
+        "VERSION": escape(version("regard")),
+        "SKIPPED": f"<p>Not seen:</p><ul>{missing}</ul>" if missing else "",
+        "HEADINGS": "".join(f'<th scope="col">{name}</th>' for name in NUMBERS),
+        "ROWS": _rows(data),
+        # inside a script a "<" could end it
+        "DATA": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
+    }
+    page = TEMPLATE.read_text(encoding="utf-8")
+    for name, text in parts.items():
+        head, mark, tail = page.partition(f"[[{name}]]")
+        assert mark, name
+        page = head + text + tail
+    return page
+
+
+def _rows(data: list[dict[str, Any]]) -> str:
+    """The table of heads, readable without a script too."""
+    lines = []
+    for at, site in enumerate(data):
+        for row in site["heads"]:
+            name = escape(site["name"]) + (f" (call {site['call']})" if site["call"] else "")
+            here = f'data-site="{at}" data-head="{row["head"]}"'
+            look = f'<button class="go" {here}>{row["head"]}</button>'
+            numbers = "".join(f"<td>{row[n]:.3f}</td>" for n in NUMBERS)
+            kind = row["type"].split()[0]
+            lines.append(
+                f'<tr data-type="{kind}"><th scope="row">{name}</th><td>{look}</td>'
+                f'<td class="type" title="{escape(row["reason"])}">{escape(row["type"])}</td>'
+                f"{numbers}</tr>"
+            )
+    return "\n".join(lines)
+
+
+def _write(path: Path, page: str) -> None:
+    """Beside its place first, then moved there: a page is whole or not there."""
+    beside = None
+    try:
+        handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.resolve().parent)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(page)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(beside, 0o666 & ~umask)  # mkstemp makes it for its owner alone
+        os.replace(beside, path)
+    except OSError as error:
+        if beside is not None:
+            Path(beside).unlink(missing_ok=True)
+        raise FileError(f"{path}: cannot be written, {error.strerror or error}") from error

