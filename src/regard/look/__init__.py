@@ -38,15 +38,24 @@ from regard.look.gates import Gates, gates, kept
 from regard.look.gradients import Flag, Gradients, ThroughTime, gradients
 from regard.look.head_types import HeadRow, Thresholds
 from regard.look.heads import Heads, probe
+from regard.look.importance import Importance, importance
 from regard.look.looking import look
+from regard.look.monitor import Monitor
+from regard.look.output_weights import output_weights
+from regard.look.presets import preset_or_saved
+from regard.look.relevance import norm_weighted, relevance, value_norms
+from regard.look.reading import Reader, open_reader
+from regard.look.report import write_report
+from regard.look.rollout import flow, rollout
 from regard.look.sight import Sight
 from regard.look.site import Site
 from regard.look.store import open_sight
+from regard.look.walk import Attribution
 from regard.look.what_if import Edited, compare, what_if
 from regard.look.words import in_words
-from regard.look.presets import preset_or_saved
 
 __all__ = [
+    "Attribution",
     "Cell",
     "Change",
     "Cost",
@@ -59,7 +68,10 @@ __all__ = [
     "Gradients",
     "HeadRow",
     "Heads",
+    "Importance",
+    "Monitor",
     "Move",
+    "Reader",
     "Shake",
     "Sight",
     "Site",
@@ -80,6 +92,7 @@ __all__ = [
     "drop_head",
     "drop_key",
     "flatten",
+    "flow",
     "gates",
     "gradients",
     "harden",
@@ -88,6 +101,7 @@ __all__ = [
     "if_key_scaled",
     "if_query_jittered",
     "if_sharpened",
+    "importance",
     "in_words",
     "jitter_key",
     "jitter_query",
@@ -95,16 +109,23 @@ __all__ = [
     "kept",
     "layer_cost",
     "look",
+    "norm_weighted",
+    "open_reader",
     "open_sight",
+    "output_weights",
     "patch",
     "preset_or_saved",
     "probe",
+    "relevance",
     "replace_window",
+    "rollout",
     "scale_head",
     "scale_key",
     "site_of",
     "temperature",
+    "value_norms",
     "what_if",
+    "write_report",
     "writing_cost",
 ]
 

@@ -1,0 +1,150 @@
+"""Attention weighed by what it leads to: by the gradient of an answer, or by what values bring."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.errors import LookError, ShapeError
+from regard.look.edits import Place
+from regard.look.looking import routed
+from regard.look.output_weights import check_weights
+from regard.look.running import Running
+from regard.look.site import Site
+from regard.look.walk import Attribution, Some, walk
+from regard.look.what_if import fits
+from regard.ops.door import Answer, Call, Proceed, attending
+from regard.ops.grid import cut, four_axes
+from regard.ops.survey.reference import weights
+from regard.ops.terms import spread, widen
+from regard.ops.window import part_of
+
+
+def relevance(
+    model: nn.Module,
+    score: Callable[[nn.Module], Tensor],
+    token: Some | None = None,
+    at: str = "*",
+) -> Attribution:
+    """What each position brings to one answer: gradient times attention (Chefer et al. 2021).
+
+    Ā = mean over heads of (∂score/∂W ⊙ W)⁺,   R = (I + Ā_L) … (I + Ā_1), of which rows are given
+
+    `score` runs the model and returns the number to be explained, such as a logit, summed over the
+    sequences. `token` is the position it is read from. ∂score/∂w_ij = g_i · v_j with g the gradient
+    to the output, so no map is kept. What speaks against the answer is cut off by the ⁺.
+
+    >>> layer, x = rg.nn.MultiHeadAttention(4, 2), torch.randn(1, 3, 4)
+    >>> rg.relevance(layer, lambda layer: layer(x)[0, 0, 0], token=0).own.shape
+    torch.Size([1, 1, 3])
+    """
+    with routed(model) as running:
+        tape = _Tape(running, at)
+        with attending(tape), torch.enable_grad():
+            value = score(model)
+    if not tape.sites:
+        raise LookError(f"at: needs an attention that ran, got {at!r}; try '*'")
+    if value.numel() != 1 or not value.requires_grad:
+        raise ShapeError(
+            f"score: needs to return one number with its graph, got {tuple(value.shape)}"
+            f"{'' if value.requires_grad else ' without'}; try the sum of the logits explained"
+        )
+    slopes = torch.autograd.grad(value, tape.outs, allow_unused=True)
+    pairs = zip(tape.sites, tape.outs, slopes, strict=True)
+    felt = {id(s): four_axes(torch.zeros_like(out) if g is None else g) for s, out, g in pairs}
+
+    def rows(site: Site, rows: range, keys: range) -> Tensor:
+        g, v = cut(felt[id(site)], -2, rows), spread(cut(site.v, -2, keys), site.q)
+        lse = site.lse[..., rows.start : rows.stop]
+        w = weights(site.terms.tile(site.q, site.k, rows, keys), lse)
+        return (w * (widen(g) @ widen(v).mT)).clamp(min=0).mean(1)
+
+    with torch.no_grad():
+        return walk(tape.sites, token, rows, stay=1.0, move=1.0)
+
+
+class _Tape:
+    """Stands at the door and keeps each attention, with its output as it is in the graph."""
+
+    def __init__(self, running: Running, at: str):
+        self.running, self.at = running, at
+        self.sites: list[Site] = []
+        self.outs: list[Tensor] = []
+
+    def __call__(self, call: Call, proceed: Proceed) -> Answer:
+        out, lse = proceed(call)
+        caller = self.running.caller
+        if not self.running.inside or not fits(self.at, Place(caller.path, caller.name)):
+            return out, lse
+        if not out.requires_grad:  # nothing below learns: the graph begins here
+            out = out.detach().requires_grad_()
+        q, k, v = (four_axes(x.detach()) for x in (call.q, call.k, call.v))
+        self.outs.append(out)
+        self.sites.append(
+            Site(
+                name=caller.name,
+                path=caller.path,
+                kind=caller.kind,
+                q=q,
+                k=k,
+                v=v,
+                out=four_axes(out.detach()),
+                lse=four_axes(lse.detach()[..., None])[..., 0],
+                terms=call.terms,
+            )
+        )
+        return out, lse
+
+
+def norm_weighted(
+    site: Site,
+    w_out: Float[Tensor, "head value dim"],
+    *,
+    rows: slice = slice(None),
+    keys: slice = slice(None),
+    heads: Literal["each", "together"] = "each",
+) -> Float[Tensor, "batch *head row column"]:
+    """How long a vector each key brings to each query, not how much weight (Kobayashi et al. 2020).
+
+    each: |w_ij v_j W_O| for every head;   together: |Σ_h w_ij v_j W_O|, where heads may cancel
+
+    A weight on a value that is nearly zero brings nothing. `output_weights` has W_O. The cost grows
+    with the window.
+
+    >>> values = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
+    >>> site = rg.site_of(torch.zeros(1, 2), torch.zeros(2, 2), values)
+    >>> rg.norm_weighted(site, torch.eye(2)[None])  # weights ½ and ½
+    tensor([[[[2.5000, 0.0000]]]])
+    """
+    check_weights(site, w_out)
+    if heads not in ("each", "together"):
+        raise ShapeError(f"heads: needs each or together, got {heads!r}")
+    across = part_of(keys, site.keys, "keys")
+    w = site.window(rows=rows, keys=keys)
+    if heads == "each":
+        return w * value_norms(site, w_out)[:, :, None, across.start : across.stop]
+    v = widen(spread(cut(site.v, -2, across), site.q))
+    grams = torch.einsum("hdx,gex->hgde", w_out.to(v), w_out.to(v))
+    meet = torch.einsum("bhjd,hgde,bgje->bhgj", v, grams, v)  # f_h · f_g for each key
+    return torch.einsum("bhij,bhgj,bgij->bij", w, meet, w).clamp(min=0).sqrt()
+
+
+def value_norms(
+    site: Site, w_out: Float[Tensor, "head value dim"]
+) -> Float[Tensor, "batch head key"]:
+    """How long the vector is that each key has to give, head by head.
+
+    |v_j W_O|, from v_j (W_O W_Oᵀ) v_j
+
+    Times the received mass of a survey, it is all that a key brings, for any length of input.
+
+    >>> site = rg.site_of(torch.zeros(1, 2), torch.zeros(1, 2), torch.tensor([[3.0, 4.0]]))
+    >>> rg.value_norms(site, 2 * torch.eye(2)[None])
+    tensor([[[10.]]])
+    """
+    check_weights(site, w_out)
+    v = widen(spread(site.v, site.q))
+    gram = w_out.to(v) @ w_out.to(v).mT
+    return torch.linalg.vecdot(v @ gram, v).clamp(min=0).sqrt()

@@ -1,0 +1,121 @@
+"""From a token down through the attentions that ran: rows times maps, a band of rows at a time."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.errors import LookError, ShapeError
+from regard.look.site import Site
+from regard.ops.attend.tiled import bands
+from regard.ops.grid import cut
+
+AT_ONCE = 1 << 22  # numbers of a map held at a time, 16 MB of float32
+WHOLE = 1 << 26  # numbers in an answer for every token
+
+Rows = Callable[[Site, range, range], Tensor]  # some rows of what stands for the map, heads merged
+Some = int | Sequence[int]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Attribution:
+    """What each token at the top owes to each position at the bottom.
+
+    `own` is over the positions of the sequence itself; `source` over those that it reads by
+    cross-attention, None when there is no such thing.
+
+    >>> site = rg.site_of(torch.zeros(2, 1), torch.zeros(2, 1))
+    >>> rg.rollout([site], 0).own  # half stays, half is spread evenly
+    tensor([[[0.7500, 0.2500]]])
+    """
+
+    own: Float[Tensor, "batch token key"]
+    source: Float[Tensor, "batch token source_key"] | None = None
+
+
+def walk(
+    sites: Sequence[Site], tokens: Some | None, rows: Rows, stay: float, move: float
+) -> Attribution:
+    """Follow tokens from the last attention to the first: r → stay · r + move · r A at each."""
+    across = [site for site in sites if site.kind == "cross"]
+    reading = {stack_of(site.path) for site in across}
+    first = next(
+        (s for s in reversed(sites) if not across or stack_of(s.path) in reading), sites[-1]
+    )
+    r = _start(first, tokens)
+    source = None
+    for site in reversed(sites):
+        if site.kind == "cross":
+            _check(site, r, site.queries)
+            read = move * through(site, r, rows)
+            _check(site, read if source is None else source, site.keys)
+            source, r = read if source is None else source + read, stay * r
+        elif not across or stack_of(site.path) in reading:
+            _check(site, r, site.queries, site.keys)
+            r = stay * r + move * through(site, r, rows)
+        elif source is not None:
+            _check(site, source, site.queries, site.keys)
+            source = stay * source + move * through(site, source, rows)
+    return Attribution(own=r, source=source)
+
+
+def through(site: Site, r: Tensor, rows: Rows) -> Tensor:
+    """r A, with A the map of a site or what stands for it; rows that r does not touch are free."""
+    total = r.new_zeros(*r.shape[:-1], site.keys)
+    touched = (r != 0).flatten(0, -2).any(0).nonzero().flatten()
+    if not len(touched):
+        return total
+    low, high = int(touched[0]), int(touched[-1]) + 1
+    for band in bands(high - low, site.q.shape[:2].numel() * site.keys, AT_ONCE):
+        part = range(low + band.start, low + band.stop)
+        keys = site.terms.span(part, site.keys)
+        total[..., keys.start : keys.stop] += cut(r, -1, part) @ rows(site, part, keys).to(r.dtype)
+    return total
+
+
+def chosen(sites: Sequence[Site], at: str) -> list[Site]:
+    """The sites that a glob means, in the order they ran."""
+    found = [s for s in sites if fnmatchcase(s.name, at) or fnmatchcase(s.path, at)]
+    if not found:
+        names = ", ".join(dict.fromkeys(site.name for site in sites)) or "nothing"
+        raise LookError(f"at: needs a site of {names}, got {at!r}; try '*'")
+    return found
+
+
+def stack_of(path: str) -> str:
+    """The stack that a layer belongs to: its path up to the number.
+
+    >>> stack_of("model.decoder.layers.3.encoder_attn"), stack_of("encoder.blocks.0.self_attention")
+    ('model.decoder.layers', 'encoder.blocks')
+    """
+    parts = path.split(".")
+    at = next((i for i, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
+    return ".".join(parts[:at])
+
+
+def _start(site: Site, tokens: Some | None) -> Tensor:
+    """One row a token, with a 1 at its place."""
+    count = site.queries
+    if tokens is None and site.batch * count**2 > WHOLE:
+        raise ShapeError(
+            f"token: needs to be given above {WHOLE} numbers, got None for {count} tokens; try -1"
+        )
+    places = range(count) if tokens is None else [tokens] if isinstance(tokens, int) else tokens
+    for place in places:
+        if not -count <= place < count:
+            raise ShapeError(f"token: needs {-count} to {count - 1}, got {place}")
+    r = torch.zeros(len(places), count, dtype=site.lse.dtype, device=site.lse.device)
+    r[range(len(places)), [place % count for place in places]] = 1
+    return r.expand(site.batch, -1, -1)
+
+
+def _check(site: Site, r: Tensor, *sizes: int) -> None:
+    for size in sizes:
+        if size != r.shape[-1] or site.batch != r.shape[0]:
+            raise ShapeError(
+                f"sites: need one sequence from top to bottom, got {site!r} below "
+                f"{r.shape[-1]} positions of {r.shape[0]} sequences; try at= or sight.joined"
+            )

@@ -1,0 +1,98 @@
+"""One backward pass for all heads is each gate moved a little, beside the exact cost of each."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.testing import assert_close
+
+import regard as rg
+from regard import models
+from regard.errors import LookError, ShapeError
+
+TOKENS = torch.tensor([[1, 2, 3, 4, 5], [6, 7, 8, 9, 1]])
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(1)
+    config = models.language_tiny(vocab=12, key_heads=2)
+    return models.LanguageModel(config).double().eval()
+
+
+def loss(model):
+    logits = model(TOKENS)[:, :-1]
+    return F.cross_entropy(logits.flatten(0, 1), TOKENS[:, 1:].flatten(), reduction="sum")
+
+
+def test_the_gradient_is_the_limit_of_a_small_gate(model):
+    found = rg.importance(model, loss)
+    assert list(found.gradient) == ["decoder.0.self", "decoder.1.self"]
+    for name, want in found.predicted.items():
+        for head in range(4):
+            with torch.no_grad(), rg.what_if(model, rg.scale_head(name, head, 1 - 1e-5)):
+                slope = (loss(model) - found.loss) / 1e-5
+            assert_close(slope, want[head], rtol=1e-3, atol=1e-6)
+
+
+def test_the_error_of_the_prediction_falls_with_the_square_of_the_step(model):
+    found, head = rg.importance(model, loss), 1
+    errors = []
+    for step in (0.02, 0.01):
+        with torch.no_grad(), rg.what_if(model, rg.scale_head("decoder.0.self", head, 1 - step)):
+            real = float(loss(model)) - found.loss
+        errors.append(real - step * float(found.predicted["decoder.0.self"][head]))
+    assert 3.8 < errors[0] / errors[1] < 4.2
+
+
+def test_the_exact_table_is_the_loss_with_one_head_dropped(model):
+    found = rg.importance(model, loss, exact=True)
+    with torch.no_grad(), rg.what_if(model, rg.drop_head("decoder.1.self", 3)):
+        want = float(loss(model)) - found.loss
+    assert_close(float(found.dropped["decoder.1.self"][3]), want)
+    name, head = found.ranked()[0]
+    assert float(found.dropped[name][head]) == max(float(d.max()) for d in found.dropped.values())
+
+
+def test_every_sequence_has_its_own_gates(model):
+    both = rg.importance(model, loss).gradient["decoder.0.self"]
+    one = rg.importance(
+        model,
+        lambda m: F.cross_entropy(m(TOKENS[:1])[0, :-1], TOKENS[0, 1:], reduction="sum"),
+    )
+    assert both.shape == (2, 4)
+    assert_close(both[:1], one.gradient["decoder.0.self"])
+
+
+def test_sites_are_chosen_by_name_and_parameters_keep_their_gradients(model):
+    found = rg.importance(model, loss, "*.1.self")
+    assert list(found.gradient) == ["decoder.1.self"]
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_importance_prints_a_ranked_table(model, capsys):
+    found = rg.importance(model, loss, exact=True, progress=True)
+    first, header, *rows = str(found).splitlines()
+    assert first == f"8 heads, loss {found.loss:.5f}"
+    assert len(rows) == 8
+    name, head = found.ranked()[0]
+    assert rows[0].split()[:2] == [name, str(head)]
+    assert rows[0].endswith(f"{found.dropped[name][head]:+.5f}")
+
+
+def test_frozen_models_can_be_weighed(model):
+    want = rg.importance(model, loss).predicted
+    got = rg.importance(model.requires_grad_(False), loss).predicted
+    for name in want:
+        assert_close(got[name], want[name])
+
+
+@pytest.mark.usefixtures("users_view")
+def test_what_cannot_be_weighed_is_said(model):
+    with pytest.raises(LookError, match="at: needs an attention that ran, got 'encoder"):
+        rg.importance(model, loss, "encoder.*")
+    with pytest.raises(ShapeError, match=r"loss: needs to return one number, got \(2, 5, 12\)"):
+        rg.importance(model, lambda m: m(TOKENS))
+    with pytest.raises(ShapeError, match="loss: needs to keep its graph"):
+        rg.importance(model, lambda m: m(TOKENS).sum().detach())
+    with pytest.raises(ShapeError, match="loss: needs batches of one size, got 2 .* after 1"):
+        rg.importance(model, lambda m: m(TOKENS[:1]).sum() + m(TOKENS).sum())
