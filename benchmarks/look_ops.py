@@ -16,8 +16,6 @@ import triton
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import regard as rg
-from regard.ops.influence.kernel import _influence_kernel
-from regard.ops.survey.kernel import _survey_kernel
 from regard.ops.survey.statistics import QUICK_AND_RECEIVED
 
 HEADS = 16
@@ -66,25 +64,17 @@ def measure(d, n, causal, asks):
     for name, ask in asks.items():
         t = timed(lambda ask=ask: rg.survey(q, k, lse, ask=ask, mask=mask, form="kernel"))
         row[name] = t
-        row[name + " tile"] = tile(_survey_kernel)
     row["influence"] = timed(lambda: rg.influence(q, k, v, out, lse, mask=mask, form="kernel"))
-    row["influence tile"] = tile(_influence_kernel)
     return row
-
-
-def tile(kernel):
-    c = kernel.best_config
-    return f"{c.kwargs['BM']}x{c.kwargs['BN']}w{c.num_warps}s{c.num_stages}"
 
 
 def show(row):
     parts = [f"{row['d']:4d} {row['n']:6d} {'causal' if row['causal'] else 'full  '}"]
     parts += [f"flash {row['flash']:.3f} cudnn {row['cudnn']:.3f}"]
     for name in row:
-        if name + " tile" in row:
+        if name not in ("d", "n", "causal", "flash", "cudnn"):
             t = row[name]
-            ratio = f"{t / row['flash']:.2f} / {t / row['cudnn']:.2f}"
-            parts.append(f"{name} {t:.3f} ({ratio}) {row[name + ' tile']}")
+            parts.append(f"{name} {t:.3f} ({t / row['flash']:.2f} / {t / row['cudnn']:.2f})")
     print(" | ".join(parts), flush=True)
 
 

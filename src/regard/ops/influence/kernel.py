@@ -12,11 +12,9 @@ import triton.language as tl
 from regard.ops.grid import four_axes
 from regard.ops.influence.effect import Deed, Seen
 from regard.ops.influence.statistics import Influence
-from regard.ops.survey.kernel import INTERPRETED, launch_arguments, unpack_peak
+from regard.ops.survey.kernel import add_first, launch_arguments, max_first, stretches, tile_for
 from regard.ops.survey.kernel import refusal as survey_refusal
-from regard.ops.triton_terms import LOG2E, Plan, make_plan, term_score
-
-TINY: tl.constexpr = tl.constexpr(1e-30)
+from regard.ops.triton_terms import LOG2E, LOW, Plan, make_plan, term_score
 
 
 def refusal(seen: Seen, deed: Deed) -> str | None:
@@ -44,43 +42,25 @@ def influence(seen: Seen, deed: Deed) -> Influence:
     felt = torch.zeros(sequences, queries, device=q.device)
     packed = torch.zeros(sequences, queries, device=q.device, dtype=torch.int64)
     caused = torch.empty(sequences, keys, device=q.device)
-    _influence_kernel[lambda meta: (triton.cdiv(keys, meta["BN"]), sequences)](
+    wide = max(16, triton.next_power_of_2(v.shape[3]))
+    tile = tile_for((call["WIDE"] + wide) * q.element_size(), operands=2)
+    _influence_kernel[(triton.cdiv(keys, tile["BN"]), sequences)](
         **call, V=v, OUT=out, SQUARE=square, FELT=felt, PEAK=packed, CAUSED=caused,
         v_b=v.stride(0), v_h=v.stride(1), v_j=v.stride(2),
         o_b=out.stride(0), o_h=out.stride(1), o_i=out.stride(2),
-        size=triton.next_power_of_2(queries), VALUE=v.shape[3],
-        WIDE_V=max(16, triton.next_power_of_2(v.shape[3])),
-        REMOVE=deed == "remove", AHEAD=plan.right > 0,
+        VALUE=v.shape[3], WIDE_V=wide, REMOVE=deed == "remove", AHEAD=plan.right > 0, **tile,
     )  # fmt: skip
-    peak = unpack_peak(packed)
+    strongest = (packed >> 32).to(torch.int32).view(torch.float32)
+    key = (0x7FFFFFFF - (packed & 0x7FFFFFFF)).masked_fill(packed == 0, -1)
     rows = seen.q.shape[:-1]
     return Influence(
-        strongest=peak["peak"].view(rows),
-        strongest_key=peak["peak_key"].view(rows),
+        strongest=strongest.view(rows),
+        strongest_key=key.view(rows),
         felt=felt.view(rows),
         caused=caused.view(*seen.q.shape[:-2], keys),
     )
 
 
-def configs() -> list[triton.Config]:
-    """The tiles worth trying."""
-    if INTERPRETED:
-        return [triton.Config({"BM": 16, "BN": 32}, num_warps=4, num_stages=1)]
-    return [
-        triton.Config({"BM": m, "BN": n}, num_warps=w, num_stages=s)
-        for m, n, w, s in (
-            (64, 128, 4, 2), (64, 128, 8, 2), (128, 128, 8, 2), (64, 64, 4, 2), (64, 64, 4, 3),
-            (128, 64, 4, 2), (128, 64, 8, 2),
-        )
-    ]  # fmt: skip
-
-
-@triton.autotune(
-    configs(),
-    key=["size", "WIDE", "WIDE_V", "GENERAL", "AHEAD", "REMOVE"],
-    reset_to_zero=["FELT", "PEAK"],
-    cache_results=not INTERPRETED,
-)
 @triton.jit
 @no_type_check  # Triton has its own types
 def _influence_kernel(
@@ -88,7 +68,7 @@ def _influence_kernel(
     left, right, scale, softcap, SKIP, STOP, chunk, chunks_back, IDS, ids_b,
     MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
     BIAS, bias_b, bias_h, bias_i, bias_j,
-    V, OUT, SQUARE, FELT, PEAK, CAUSED, v_b, v_h, v_j, o_b, o_h, o_i, size,
+    V, OUT, SQUARE, FELT, PEAK, CAUSED, v_b, v_h, v_j, o_b, o_h, o_i,
     FEAT: tl.constexpr, WIDE: tl.constexpr, VALUE: tl.constexpr, WIDE_V: tl.constexpr,
     PRECISION: tl.constexpr, GENERAL: tl.constexpr,
     CAPPED: tl.constexpr, PADDED: tl.constexpr, CHUNKED: tl.constexpr, DOCUMENTS: tl.constexpr,
@@ -108,77 +88,76 @@ def _influence_kernel(
         mask=(j < keys)[:, None] & (value < VALUE)[None, :], other=0.0,
     )  # fmt: skip
     v_square = tl.sum(v.to(tl.float32) * v.to(tl.float32), 1)
-    # the five stretches of the survey's kernel
-    lo = tl.maximum(j0 - right - offset, 0) // BM * BM
-    hi = tl.minimum(queries, j0 + BN + left - offset)
-    x = tl.maximum(tl.minimum(tl.maximum(j0 - offset, 0) // BM * BM, hi), lo)
-    y = tl.maximum(tl.cdiv(tl.maximum(j0 + BN - offset, 0), BM) * BM, x)
-    if GENERAL or j0 + BN > keys:
-        a, c = x, y
-    else:
-        a = tl.cdiv(tl.maximum(j0 + BN - 1 - right - offset, 0), BM) * BM
-        a = tl.minimum(tl.maximum(a, lo), x)
-        c = (tl.maximum(j0 + left - offset + 1, 0)) // BM * BM
-        c = tl.maximum(tl.minimum(c, hi // BM * BM + (hi % BM > 0) * BM), y)
-    total = tl.zeros([BM, BN], tl.float32)
-    for stretch in tl.static_range(5):
+    lo, a, x, y, c, hi = stretches(j0, left, right, offset, queries, keys, GENERAL, BM, BN)
+    total = tl.zeros([BM // 16, 8, BN], tl.float32)
+    for stretch in tl.static_range(0 if AHEAD else 2, 5):
         if stretch == 0:
             start, stop = lo, a
         elif stretch == 1:
             start, stop = a, x
         elif stretch == 2:
-            start, stop = x, tl.minimum(y, hi)
+            start, stop = x, y
         elif stretch == 3:
-            start, stop = y, tl.minimum(c, hi)
+            start, stop = y, c
         else:
             start, stop = tl.maximum(c, y), hi
-        if AHEAD or stretch > 1:
-            for i0 in tl.range(start, stop, BM):
-                row = i0 + tl.arange(0, BM)
-                live = row < queries
-                q = tl.load(
-                    Q + b * q_b + h * q_h + row[:, None] * q_i + feat[None, :],
-                    mask=live[:, None] & (feat < FEAT)[None, :], other=0.0,
+        row = start + tl.arange(0, BM)
+        at = bh * queries + row
+        next_lse = tl.load(LSE + at, mask=row < queries, other=1e30)
+        next_square = tl.load(SQUARE + at, mask=row < queries, other=0.0)
+        for i0 in tl.range(start, stop, BM):
+            row = i0 + tl.arange(0, BM)
+            live = row < queries
+            q = tl.load(
+                Q + b * q_b + h * q_h + row[:, None] * q_i + feat[None, :],
+                mask=live[:, None] & (feat < FEAT)[None, :], other=0.0,
+            )  # fmt: skip
+            o = tl.load(
+                OUT + b * o_b + h * o_h + row[:, None] * o_i + value[None, :],
+                mask=live[:, None] & (value < VALUE)[None, :], other=0.0,
+            )  # fmt: skip
+            at = bh * queries + row
+            lse, o_square = next_lse, next_square  # read a tile ahead, as in the survey
+            next_lse = tl.load(LSE + at + BM, mask=row + BM < queries, other=1e30)
+            next_square = tl.load(SQUARE + at + BM, mask=row + BM < queries, other=0.0)
+            dot = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+            both = tl.dot(o, tl.trans(v), input_precision=PRECISION)
+            if stretch == 1 or stretch == 3:
+                s = dot * (scale * LOG2E)
+            else:
+                s = term_score(
+                    dot, (row + offset)[:, None], j[None, :], row[:, None],
+                    live[:, None] & (j < keys)[None, :], b, h, left, right, scale, softcap,
+                    SKIP, STOP, chunk, chunks_back, IDS, ids_b,
+                    MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
+                    BIAS, bias_b, bias_h, bias_i, bias_j,
+                    CAPPED, PADDED, CHUNKED, DOCUMENTS, MASKED, ALIBI, TOEPLITZ, BIASED,
                 )  # fmt: skip
-                o = tl.load(
-                    OUT + b * o_b + h * o_h + row[:, None] * o_i + value[None, :],
-                    mask=live[:, None] & (value < VALUE)[None, :], other=0.0,
-                )  # fmt: skip
-                at = bh * queries + row
-                lse = tl.load(LSE + at, mask=live, other=1e30)
-                o_square = tl.load(SQUARE + at, mask=live, other=0.0)
-                dot = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-                both = tl.dot(o, tl.trans(v), input_precision=PRECISION)
-                if stretch == 1 or stretch == 3:
-                    s = dot * (scale * LOG2E)
-                else:
-                    s = term_score(
-                        dot, (row + offset)[:, None], j[None, :], row[:, None],
-                        live[:, None] & (j < keys)[None, :], b, h, left, right, scale, softcap,
-                        SKIP, STOP, chunk, chunks_back, IDS, ids_b,
-                        MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
-                        BIAS, bias_b, bias_h, bias_i, bias_j,
-                        CAPPED, PADDED, CHUNKED, DOCUMENTS, MASKED, ALIBI, TOEPLITZ, BIASED,
-                    )  # fmt: skip
-                log_w = s - (lse * LOG2E)[:, None]
-                far = tl.maximum(o_square[:, None] + v_square[None, :] - 2.0 * both, TINY)
-                if REMOVE:
-                    # w / (1 - w) is 1 / (1/w - 1), and √far / u is far · rsqrt(far u²)
-                    # (2^-50 of a change is none, and leaves u² within range)
-                    u = tl.exp2(tl.minimum(-log_w, 50.0)) - 1.0
-                    e = far * tl.rsqrt(far * u * u + 1e-36)
-                    # one to rounding is one: what the others hold cannot be told from nothing
-                    alone = u <= (32.0 * 1.1920929e-07 * (1.0 + tl.abs(lse)))[:, None]
-                    e = tl.where(alone, tl.sqrt(o_square)[:, None], e)
-                else:
-                    e = tl.exp2(log_w) * tl.sqrt(far)
-                total += e
-                tl.atomic_add(FELT + at, tl.sum(e, 1), mask=live, sem="relaxed")
-                # the last bits of an effect give way to its column: one max finds both
-                bits = e.to(tl.int32, bitcast=True)
-                best = tl.max((bits & (0x7FFFFFFF - (BN - 1))) | (BN - 1 - column)[None, :], 1)
-                key = j0 + (BN - 1) - (best & (BN - 1))
-                most = (best & (0x7FFFFFFF - (BN - 1))).to(tl.int64)
-                packed = (most << 32) | (0x7FFFFFFF - key).to(tl.int64)
-                tl.atomic_max(PEAK + at, packed, mask=live & (most > 0), sem="relaxed")
-    tl.store(CAUSED + bh * keys + j, tl.sum(total, 0), mask=j < keys)
+            w = tl.exp2(s - (lse * LOG2E)[:, None])
+            # rounding may leave a distance a little below zero: its size is as good as zero
+            far = tl.abs((o_square[:, None] + v_square[None, :]) - 2.0 * both)
+            if REMOVE:
+                # √far / (1 - w) is far · rsqrt(far (1 - w)²): one root instead of two divisions
+                rest = 1.0 - w
+                e = (far * w) * tl.rsqrt(far * rest * rest + 1e-36)
+                # one to rounding is one: what the others hold cannot be told from nothing
+                alone = rest <= (32.0 * 1.1920929e-07 * (1.0 + tl.abs(lse)))[:, None]
+                e = tl.where(alone, tl.sqrt(o_square)[:, None], e)
+                if stretch != 1 and stretch != 3:
+                    e = tl.where(s > 0.5 * LOW, e, 0.0)
+            else:
+                e = w * tl.sqrt(far)
+            total += tl.sum(tl.reshape(e, [BM // 16, 2, 8, BN]), 1)
+            felt = tl.sum(tl.sum(tl.sum(tl.reshape(e, [BM, BN // 32, 4, 8]), 2), 1), 1)
+            add_first(FELT + at, felt, live)
+            # the last bits of an effect give way to its column: one max finds both
+            bits = (e.to(tl.int32, bitcast=True) & (0x7FFFFFFF - (BN - 1))) | (BN - 1 - column)[
+                None, :
+            ]
+            best = tl.max(tl.max(tl.reshape(bits, [BM, BN // 8, 8]), 1), 1)
+            best = tl.join(best, best)
+            key = j0 + (BN - 1) - (best & (BN - 1))
+            most = (best & (0x7FFFFFFF - (BN - 1))).to(tl.int64)
+            packed = (most << 32) | (0x7FFFFFFF - key).to(tl.int64)
+            max_first(PEAK + at, tl.where(most > 0, packed, 0), live)
+    tl.store(CAUSED + bh * keys + j, tl.sum(tl.sum(total, 0), 0), mask=j < keys)

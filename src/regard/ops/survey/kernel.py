@@ -36,21 +36,20 @@ def refusal(q: Tensor, k: Tensor, terms: Terms) -> str | None:
 
 
 def survey(q: Tensor, k: Tensor, lse: Tensor, terms: Terms, question: Question) -> Survey:
-    """Two launches: the streaming pass, and a light one for shares at given places."""
+    """Two launches: the streaming pass, and a light one for shares and peaks at given places."""
     batch, ask = q.shape[:-2], question.ask
     q4, k4 = four_axes(q), four_axes(k)
     plan = make_plan(q4, k4, terms)
     assert isinstance(plan, Plan)
     call = launch_arguments(q4, k4, lse, terms, plan)
-    found: dict[str, Tensor] = {}
+    found: dict[str, Tensor] = {"packed": lse}  # not read unless a peak was asked for
     if ask - PLACES:
-        found |= _stream(call, lse, plan, ask)
-    if ask & PLACES:
-        found |= _look_at_places(call, question)
-    return Survey(
-        **{name: found[name].view(*batch, -1) for name in ask if name != "max_score"},
-        max_score=found["max_score"].view(batch) if "max_score" in ask else None,
-    )
+        found |= _stream(call, plan, ask)
+    if ask & (PLACES | {"peak", "peak_key", "max_score"}):
+        found |= _look_at_places(call, question, found["packed"])
+    if "max_score" in ask:
+        found["max_score"] = (found["peak"].log() + lse.view_as(found["peak"])).amax(-1)
+    return Survey(**{name: found[name].view(*batch, *found[name].shape[1:]) for name in ask})
 
 
 def launch_arguments(q: Tensor, k: Tensor, lse: Tensor, terms: Terms, plan: Plan) -> dict[str, Any]:
@@ -69,180 +68,245 @@ def launch_arguments(q: Tensor, k: Tensor, lse: Tensor, terms: Terms, plan: Plan
     } | plan.arguments(q, terms)  # fmt: skip
 
 
-def _stream(
-    call: dict[str, Any], lse: Tensor, plan: Plan, ask: frozenset[str]
-) -> dict[str, Tensor]:
+def _stream(call: dict[str, Any], plan: Plan, ask: frozenset[str]) -> dict[str, Tensor]:
     q, keys, queries = call["Q"], call["keys"], call["queries"]
     sequences = q.shape[0] * q.shape[1]
-    wants_peak = bool(ask & {"peak", "peak_key", "max_score"})
-    wants_reach = bool(ask & {"reach", "ahead"})
-    both_sides = wants_reach and plan.right > 0
-    sums = torch.zeros(3, sequences, queries, device=q.device, dtype=torch.float32)
+    sums = torch.zeros(sequences, queries, 4, device=q.device, dtype=torch.float32)
     packed = torch.zeros(sequences, queries, device=q.device, dtype=torch.int64)
     received = torch.empty(sequences, keys, device=q.device, dtype=torch.float32)
-    _survey_kernel[lambda meta: (triton.cdiv(keys, meta["BN"]), sequences)](
+    tile = tile_for(call["WIDE"] * q.element_size())
+    _survey_kernel[(triton.cdiv(keys, tile["BN"]), sequences)](
         **call, SUMS=sums, PEAK=packed, RECEIVED=received,
-        size=triton.next_power_of_2(queries), step=sums.stride(0),
-        ENTROPY="entropy" in ask, WANTS_PEAK=wants_peak, WANTS_REACH=wants_reach,
-        BOTH_SIDES=both_sides, AHEAD=plan.right > 0,
+        AHEAD=plan.right > 0,
+        WANTS_SUMS=bool(ask & {"entropy", "reach", "ahead"}),
+        WANTS_PEAK=bool(ask & {"peak", "peak_key", "max_score"}), **tile,
     )  # fmt: skip
-    found = {"entropy": sums[0], "ahead": sums[1], "received": received}
-    if wants_reach:
-        found["reach"] = sums[2] if both_sides else -sums[1]
-    if wants_peak:
-        found |= unpack_peak(packed)
-        if "max_score" in ask:
-            score = found["peak"].log() + lse.reshape(sequences, queries)
-            found["max_score"] = score.amax(-1)
+    entropy, back, fore, _ = sums.unbind(-1)
+    found = {"entropy": entropy, "received": received, "packed": packed}
+    if "reach" in ask:
+        found["reach"] = back + fore
+    if "ahead" in ask:
+        found["ahead"] = fore - back
     return found
 
 
-def unpack_peak(packed: Tensor) -> dict[str, Tensor]:
-    """The peak and its key out of one sortable integer, 0 and -1 where none was seen."""
-    peak = (packed >> 32).to(torch.int32).view(torch.float32)
-    key = (0x7FFFFFFF - (packed & 0x7FFFFFFF)).masked_fill(packed == 0, -1)
-    return {"peak": peak, "peak_key": key}
-
-
-def _look_at_places(call: dict[str, Any], question: Question) -> dict[str, Tensor]:
+def _look_at_places(call: dict[str, Any], question: Question, packed: Tensor) -> dict[str, Tensor]:
+    """Shares at given places; and which of the four keys that share a peak's tag it was."""
     q, queries = call["Q"], call["queries"]
-    sequences, names = q.shape[0] * q.shape[1], ("own", "previous", "near", "sink")
-    shares = torch.zeros(4, sequences, queries, device=q.device, dtype=torch.float32)
+    sequences = q.shape[0] * q.shape[1]
+    shares = torch.empty(5, sequences, queries, device=q.device, dtype=torch.float32)
+    peak_key = torch.empty(sequences, queries, device=q.device, dtype=torch.int64)
+    wants_peak = bool(question.ask & {"peak", "peak_key", "max_score"})
     rows = 16 if INTERPRETED else 64
     _places_kernel[(triton.cdiv(queries, rows), sequences)](
-        **call, SHARES=shares, step=shares.stride(0), first=question.first,
-        radius=question.radius, BM=rows, BN=rows,
+        **call, SHARES=shares, PEAK=packed, PEAK_KEY=peak_key, step=shares.stride(0),
+        first=question.first, radius=question.radius, WANTS_PEAK=wants_peak,
+        WANTS_PLACES=bool(question.ask & PLACES), BM=rows, BN=16,
     )  # fmt: skip
-    return dict(zip(names, shares, strict=True))
+    names = ("own", "previous", "near", "sink", "peak")
+    return dict(zip(names, shares, strict=True)) | {"peak_key": peak_key}
 
 
-def configs() -> list[triton.Config]:
-    """The tiles worth trying; the interpreter gets one small enough to cross every edge."""
-    if INTERPRETED:
-        return [triton.Config({"BM": 16, "BN": 32}, num_warps=4, num_stages=1)]
-    return [
-        triton.Config({"BM": m, "BN": n}, num_warps=w, num_stages=s)
-        for m, n, w, s in (
-            (64, 128, 4, 2), (64, 128, 4, 3), (128, 128, 8, 2), (128, 128, 8, 3),
-            (64, 256, 8, 2), (128, 64, 4, 3), (64, 64, 4, 3),
-        )
-    ]  # fmt: skip
+def tile_for(bytes_a_row: int, operands: int = 1) -> dict[str, int]:
+    """Rows, keys, warps and stages: of those tried on an H200 the best for this width.
+
+    A row of q (of q and out together, when there are two operands) takes `bytes_a_row`; 64 rows and
+    128 keys, three stages deep, while two programs fit on a multiprocessor.
+    """
+    if INTERPRETED:  # small enough to cross every edge
+        return {"BM": 16, "BN": 32, "num_warps": 4, "num_stages": 1}
+    wide = bytes_a_row <= (256 if operands == 1 else 128 * operands)
+    tile = {"BM": 64, "BN": 128 if wide else 64, "num_warps": 4, "num_stages": 3 if wide else 2}
+    if bytes_a_row > 512 * operands:
+        tile |= {"BN": 32, "num_stages": 1}
+    return tile
 
 
-@triton.autotune(
-    configs(),
-    key=["size", "WIDE", "GENERAL", "AHEAD", "WANTS_PEAK", "ENTROPY", "WANTS_REACH"],
-    reset_to_zero=["SUMS", "PEAK"],
-    cache_results=not INTERPRETED,
-)
 @triton.jit
 @no_type_check  # Triton has its own types
+def stretches(
+    j0,
+    left,
+    right,
+    offset,
+    queries,
+    keys,
+    GENERAL: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+):
+    """Where rows that see keys j0 … j0 + BN begin and end, in five stretches.
+
+    Only those that the mask's edge runs through, or that hold the diagonal, pay for the mask:
+    [lo, a) edge, [a, x) plain, [x, y) diagonal, [y, c) plain, [c, hi) edge.
+    """
+    lo = tl.maximum(j0 - right - offset, 0) // BM * BM
+    hi = tl.minimum(queries, tl.maximum(j0 + BN + left - offset, 0))
+    x = tl.maximum(tl.minimum(tl.maximum(j0 - offset, 0) // BM * BM, hi), lo)
+    y = tl.maximum(tl.cdiv(tl.maximum(j0 + BN - offset, 0), BM) * BM, x)
+    a, c = x, y
+    if not GENERAL:  # noqa: SIM102, one is known when compiling, the other when running
+        if j0 + BN <= keys:
+            a = tl.cdiv(tl.maximum(j0 + BN - 1 - right - offset, 0), BM) * BM
+            a = tl.minimum(tl.maximum(a, lo), x)
+            c = tl.maximum(j0 + left - offset + 1, 0) // BM * BM
+            c = tl.maximum(tl.minimum(c, tl.cdiv(hi, BM) * BM), y)
+    return lo, a, x, tl.minimum(y, hi), tl.minimum(c, hi), hi
+
+
+# Atomics of BM x 2 numbers on 2 · BM threads are issued by the warp that made them; BM numbers
+# would first go through shared memory and two barriers, which cost more than they. A lone number
+# is sent as the first of a pair.
+
+
+@triton.jit
+@no_type_check
+def add_first(where, x, live):
+    """Add x, one number a row."""
+    first = tl.arange(0, 2)[None, :] == 0
+    tl.atomic_add(
+        where[:, None] + tl.zeros([1, 2], tl.int32),
+        tl.join(x, x),
+        mask=live[:, None] & first,
+        sem="relaxed",
+    )
+
+
+@triton.jit
+@no_type_check
+def max_first(where, x, live):
+    """Keep the larger, one number a row, of x in pairs."""
+    first = tl.arange(0, 2)[None, :] == 0
+    tl.atomic_max(
+        where[:, None] + tl.zeros([1, 2], tl.int32),
+        x,
+        mask=live[:, None] & first,
+        sem="relaxed",
+    )
+
+
+@triton.jit
+@no_type_check
+def _add_pairs(a, b, c, d):
+    return a + c, b + d
+
+
+@triton.jit
+@no_type_check
 def _survey_kernel(
     Q, K, LSE, q_b, q_h, q_i, k_b, k_h, k_j, heads, group, queries, keys, offset,
     left, right, scale, softcap, SKIP, STOP, chunk, chunks_back, IDS, ids_b,
     MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
-    BIAS, bias_b, bias_h, bias_i, bias_j, SUMS, PEAK, RECEIVED, size, step,
+    BIAS, bias_b, bias_h, bias_i, bias_j, SUMS, PEAK, RECEIVED,
     FEAT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr, GENERAL: tl.constexpr,
     CAPPED: tl.constexpr, PADDED: tl.constexpr, CHUNKED: tl.constexpr, DOCUMENTS: tl.constexpr,
     MASKED: tl.constexpr, ALIBI: tl.constexpr, TOEPLITZ: tl.constexpr, BIASED: tl.constexpr,
-    ENTROPY: tl.constexpr, WANTS_PEAK: tl.constexpr, WANTS_REACH: tl.constexpr,
-    BOTH_SIDES: tl.constexpr, AHEAD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    WANTS_SUMS: tl.constexpr, WANTS_PEAK: tl.constexpr, AHEAD: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
+    # A thread of the tensor core's result holds two rows eight apart, and in them every eighth pair
+    # of columns. Sums along these (the reshapes to 2 x 8 rows and BN/8 x 8 columns below) stay
+    # within a thread; what crosses threads is an eighth of a row, once a tile.
+    EIGHTHS: tl.constexpr = BN // 8
     j0, bh = tl.program_id(0) * BN, tl.program_id(1).to(tl.int64)
     b, h = bh // heads, bh % heads
-    feat, column = tl.arange(0, WIDE), tl.arange(0, BN)
-    j = j0 + column
+    feat, j = tl.arange(0, WIDE), j0 + tl.arange(0, BN)
     k = tl.load(
         K + b * k_b + (h // group) * k_h + j[:, None] * k_j + feat[None, :],
         mask=(j < keys)[:, None] & (feat < FEAT)[None, :], other=0.0,
     )  # fmt: skip
-    # Rows are walked in five stretches. Only those that the mask's edge runs through, or that hold
-    # the diagonal, pay for the mask: [lo, a) edge, [a, x) plain, [x, y) diagonal, [y, c) plain,
-    # [c, hi) edge.
-    lo = tl.maximum(j0 - right - offset, 0) // BM * BM
-    hi = tl.minimum(queries, j0 + BN + left - offset)
-    x = tl.maximum(tl.minimum(tl.maximum(j0 - offset, 0) // BM * BM, hi), lo)
-    y = tl.maximum(tl.cdiv(tl.maximum(j0 + BN - offset, 0), BM) * BM, x)
-    if GENERAL or j0 + BN > keys:
-        a, c = x, y
-    else:
-        a = tl.cdiv(tl.maximum(j0 + BN - 1 - right - offset, 0), BM) * BM
-        a = tl.minimum(tl.maximum(a, lo), x)
-        c = (tl.maximum(j0 + left - offset + 1, 0)) // BM * BM
-        c = tl.maximum(tl.minimum(c, hi // BM * BM + (hi % BM > 0) * BM), y)
-    total = tl.zeros([BM, BN], tl.float32)
-    for stretch in tl.static_range(5):
+    lo, a, x, y, c, hi = stretches(j0, left, right, offset, queries, keys, GENERAL, BM, BN)
+    total = tl.zeros([BM // 16, 8, BN], tl.float32)
+    for stretch in tl.static_range(0 if AHEAD else 2, 5):
         if stretch == 0:
             start, stop = lo, a
         elif stretch == 1:
             start, stop = a, x
         elif stretch == 2:
-            start, stop = x, tl.minimum(y, hi)
+            start, stop = x, y
         elif stretch == 3:
-            start, stop = y, tl.minimum(c, hi)
+            start, stop = y, c
         else:
             start, stop = tl.maximum(c, y), hi
-        if AHEAD or stretch > 1:
-            for i0 in tl.range(start, stop, BM):
-                row = i0 + tl.arange(0, BM)
-                live = row < queries
-                q = tl.load(
-                    Q + b * q_b + h * q_h + row[:, None] * q_i + feat[None, :],
-                    mask=live[:, None] & (feat < FEAT)[None, :], other=0.0,
+        row = start + tl.arange(0, BM)
+        next_lse = tl.load(LSE + bh * queries + row, mask=row < queries, other=1e30)
+        for i0 in tl.range(start, stop, BM):
+            row = i0 + tl.arange(0, BM)
+            live = row < queries
+            q = tl.load(
+                Q + b * q_b + h * q_h + row[:, None] * q_i + feat[None, :],
+                mask=live[:, None] & (feat < FEAT)[None, :], other=0.0,
+            )  # fmt: skip
+            lse = next_lse * LOG2E  # read a tile ahead: it is too small to be pipelined
+            at = bh * queries + row
+            next_lse = tl.load(LSE + at + BM, mask=row + BM < queries, other=1e30)
+            dot = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+            i = row + offset
+            if stretch == 1 or stretch == 3:
+                s = dot * (scale * LOG2E)
+            else:
+                s = term_score(
+                    dot, i[:, None], j[None, :], row[:, None],
+                    live[:, None] & (j < keys)[None, :], b, h, left, right, scale, softcap,
+                    SKIP, STOP, chunk, chunks_back, IDS, ids_b,
+                    MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
+                    BIAS, bias_b, bias_h, bias_i, bias_j,
+                    CAPPED, PADDED, CHUNKED, DOCUMENTS, MASKED, ALIBI, TOEPLITZ, BIASED,
                 )  # fmt: skip
-                lse = tl.load(LSE + bh * queries + row, mask=live, other=1e30) * LOG2E
-                dot = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-                i = row + offset
-                if stretch == 1 or stretch == 3:
-                    s = dot * (scale * LOG2E)
+            log_w = s - lse[:, None]
+            w = tl.exp2(log_w)
+            total += tl.sum(tl.reshape(w, [BM // 16, 2, 8, BN]), 1)
+            if WANTS_SUMS:
+                parts = tl.reshape(w * log_w, [BM, EIGHTHS // 4, 4, 8])
+                e8 = tl.sum(tl.sum(parts, 2), 1) * (-1.0 / LOG2E)
+                if stretch == 2:
+                    ahead = (j[None, :] - i[:, None]).to(tl.float32)
+                    back = tl.sum(w * tl.maximum(-ahead, 0.0), 1)
+                    if AHEAD:
+                        fore = tl.sum(w * tl.maximum(ahead, 0.0), 1)
+                        add_first(SUMS + at * 4 + 2, fore, live)
+                    sums = tl.join(tl.sum(e8, 1), back)
                 else:
-                    s = term_score(
-                        dot, i[:, None], j[None, :], row[:, None],
-                        live[:, None] & (j < keys)[None, :], b, h, left, right, scale, softcap,
-                        SKIP, STOP, chunk, chunks_back, IDS, ids_b,
-                        MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
-                        BIAS, bias_b, bias_h, bias_i, bias_j,
-                        CAPPED, PADDED, CHUNKED, DOCUMENTS, MASKED, ALIBI, TOEPLITZ, BIASED,
-                    )  # fmt: skip
-                log_w = s - lse[:, None]
-                w = tl.exp2(log_w)
-                total += w
-                at = bh * queries + row
-                if ENTROPY:
-                    part = tl.sum(w * log_w, 1) * (-1.0 / LOG2E)
-                    tl.atomic_add(SUMS + at, part, mask=live, sem="relaxed")
-                if WANTS_REACH:
-                    near = tl.sum(w * column.to(tl.float32)[None, :], 1)
-                    ahead = near + (j0 - i).to(tl.float32) * tl.sum(w, 1)
-                    tl.atomic_add(SUMS + step + at, ahead, mask=live, sem="relaxed")
-                    if BOTH_SIDES:
-                        if stretch == 2:
-                            far = tl.abs(j[None, :] - i[:, None]).to(tl.float32)
-                            ahead = tl.sum(w * far, 1)
-                        tl.atomic_add(SUMS + 2 * step + at, tl.abs(ahead), mask=live, sem="relaxed")
-                if WANTS_PEAK:
-                    # the last bits of a weight give way to its column: one max finds both
-                    bits = w.to(tl.int32, bitcast=True)
-                    best = tl.max((bits & (0x7FFFFFFF - (BN - 1))) | (BN - 1 - column)[None, :], 1)
-                    key = j0 + (BN - 1) - (best & (BN - 1))
-                    value = (best & (0x7FFFFFFF - (BN - 1))).to(tl.int64)
-                    packed = (value << 32) | (0x7FFFFFFF - key).to(tl.int64)
-                    seen = live & (value > 0)
-                    tl.atomic_max(PEAK + at, packed, mask=seen, sem="relaxed")
-    tl.store(RECEIVED + bh * keys + j, tl.sum(total, 0), mask=j < keys)
+                    # Σ w (j - i) from the mass and the moment of each eighth, four at a time: short
+                    # chains of sums keep the adders busy
+                    w4 = tl.reshape(w, [BM, EIGHTHS // 4, 4, 8])
+                    nth = tl.reshape(tl.arange(0, EIGHTHS), [1, EIGHTHS // 4, 4, 1])
+                    moment = tl.sum(tl.sum(w4 * nth.to(tl.float32), 2), 1) * 8.0
+                    mass = tl.sum(tl.sum(w4, 2), 1)
+                    away = (tl.arange(0, 8)[None, :] + (j0 - i)[:, None]).to(tl.float32)
+                    e, d = tl.reduce((e8, moment + away * mass), 1, _add_pairs)
+                    sums = tl.join(e, tl.abs(d))
+                side: tl.constexpr = 2 if stretch < 2 else 1
+                where = at[:, None] * 4 + tl.arange(0, 2)[None, :] * side
+                tl.atomic_add(SUMS + where, sums, mask=live[:, None], sem="relaxed")
+            if WANTS_PEAK:
+                # The largest of four keys stands for them, its last bits giving way to a tag that
+                # says which four: one max then finds value and place. _places_kernel tells which.
+                # (The tag falls as the key grows, so that of equal weights the first key wins.)
+                bits = tl.reshape(w.to(tl.int32, bitcast=True), [BM, EIGHTHS // 4, 4, 8])
+                tag = tl.arange(0, EIGHTHS // 4)[None, :, None] * 8 + tl.arange(0, 8)[None, None, :]
+                best = (tl.max(bits, 2) & 0x7FFFFFC0) | (63 - tag)
+                best = tl.max(tl.max(best, 1), 1)
+                best = tl.join(best, best)
+                tag_found = 63 - (best & 63)
+                key = j0 + (tag_found // 8) * 32 + tag_found % 8
+                value = (best & 0x7FFFFFC0).to(tl.int64)
+                packed = (value << 32) | (0x7FFFFFFF - key).to(tl.int64)
+                max_first(PEAK + at, tl.where(value > 0, packed, 0), live)
+    tl.store(RECEIVED + bh * keys + j, tl.sum(tl.sum(total, 0), 0), mask=j < keys)
 
 
 @triton.jit
-@no_type_check  # Triton has its own types
+@no_type_check
 def _places_kernel(
     Q, K, LSE, q_b, q_h, q_i, k_b, k_h, k_j, heads, group, queries, keys, offset,
     left, right, scale, softcap, SKIP, STOP, chunk, chunks_back, IDS, ids_b,
     MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
-    BIAS, bias_b, bias_h, bias_i, bias_j, SHARES, step, first, radius,
+    BIAS, bias_b, bias_h, bias_i, bias_j, SHARES, PEAK, PEAK_KEY, step, first, radius,
     FEAT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr, GENERAL: tl.constexpr,
     CAPPED: tl.constexpr, PADDED: tl.constexpr, CHUNKED: tl.constexpr, DOCUMENTS: tl.constexpr,
     MASKED: tl.constexpr, ALIBI: tl.constexpr, TOEPLITZ: tl.constexpr, BIASED: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr,
+    WANTS_PEAK: tl.constexpr, WANTS_PLACES: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     i0, bh = tl.program_id(0) * BM, tl.program_id(1).to(tl.int64)
     b, h = bh // heads, bh % heads
@@ -252,44 +316,70 @@ def _places_kernel(
         Q + b * q_b + h * q_h + row[:, None] * q_i + feat[None, :],
         mask=live[:, None] & (feat < FEAT)[None, :], other=0.0,
     )  # fmt: skip
-    lse = tl.load(LSE + bh * queries + row, mask=live, other=1e30) * LOG2E
-    own = tl.zeros([BM], tl.float32)
-    previous = tl.zeros([BM], tl.float32)
-    near = tl.zeros([BM], tl.float32)
-    sink = tl.zeros([BM], tl.float32)
-    reach = tl.maximum(radius, 1)
-    for part in tl.static_range(2):  # the first keys, then those around the diagonal
-        if part == 0:
-            start, stop = 0, tl.minimum(first, keys)
-        else:
-            start = tl.minimum(tl.maximum(i0 + offset - reach, 0), keys) // BN * BN
-            stop = tl.minimum(i0 + BM + offset + radius, keys)
-        for j0 in range(start, stop, BN):
-            j = j0 + tl.arange(0, BN)
-            k = tl.load(
-                K + b * k_b + (h // group) * k_h + j[:, None] * k_j + feat[None, :],
-                mask=(j < keys)[:, None] & (feat < FEAT)[None, :], other=0.0,
+    at = bh * queries + row
+    lse = tl.load(LSE + at, mask=live, other=1e30) * LOG2E
+    first_key = K + b * k_b + (h // group) * k_h
+    if WANTS_PEAK:
+        packed = tl.load(PEAK + at, mask=live, other=0)
+        base = (0x7FFFFFFF - (packed & 0x7FFFFFFF)).to(tl.int32)
+        peak = tl.zeros([BM], tl.float32)
+        peak_key = tl.full([BM], -1, tl.int64)
+        for n in tl.static_range(4):
+            key = base + 8 * n
+            seen = live & (packed > 0) & (key < keys)
+            its = tl.load(
+                first_key + key[:, None] * k_j + feat[None, :],
+                mask=seen[:, None] & (feat < FEAT)[None, :], other=0.0,
             )  # fmt: skip
-            dot = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-            s = term_score(
-                dot, i[:, None], j[None, :], row[:, None],
-                live[:, None] & (j < keys)[None, :], b, h, left, right, scale, softcap,
+            score = term_score(
+                tl.sum(q.to(tl.float32) * its.to(tl.float32), 1),
+                i, key, row, seen, b, h, left, right, scale, softcap,
                 SKIP, STOP, chunk, chunks_back, IDS, ids_b,
                 MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
                 BIAS, bias_b, bias_h, bias_i, bias_j,
                 CAPPED, PADDED, CHUNKED, DOCUMENTS, MASKED, ALIBI, TOEPLITZ, BIASED,
             )  # fmt: skip
-            w = tl.exp2(s - lse[:, None])
-            ahead = j[None, :] - i[:, None]
+            weight = tl.exp2(score - lse)
+            peak_key = tl.where(weight > peak, key.to(tl.int64), peak_key)
+            peak = tl.maximum(weight, peak)
+        tl.store(SHARES + 4 * step + at, peak, mask=live)
+        tl.store(PEAK_KEY + at, peak_key, mask=live)
+    if WANTS_PLACES:
+        own = tl.zeros([BM], tl.float32)
+        previous = tl.zeros([BM], tl.float32)
+        near = tl.zeros([BM], tl.float32)
+        sink = tl.zeros([BM], tl.float32)
+        for part in tl.static_range(2):  # the first keys, then those around the diagonal
             if part == 0:
-                sink += tl.sum(tl.where(j[None, :] < first, w, 0.0), 1)
+                start, stop = 0, tl.minimum(first, keys)
             else:
-                own += tl.sum(tl.where(ahead == 0, w, 0.0), 1)
-                previous += tl.sum(tl.where(ahead == -1, w, 0.0), 1)
-                inside = (ahead <= radius) & (-ahead <= radius)
-                near += tl.sum(tl.where(inside, w, 0.0), 1)
-    at = SHARES + bh * queries + row
-    tl.store(at, own, mask=live)
-    tl.store(at + step, previous, mask=live)
-    tl.store(at + 2 * step, near, mask=live)
-    tl.store(at + 3 * step, sink, mask=live)
+                start = tl.maximum(i0 + offset - tl.maximum(radius, 1), 0) // BN * BN
+                stop = tl.minimum(i0 + BM + offset + radius, keys)
+            for j0 in range(start, stop, BN):
+                j = j0 + tl.arange(0, BN)
+                k = tl.load(
+                    first_key + j[:, None] * k_j + feat[None, :],
+                    mask=(j < keys)[:, None] & (feat < FEAT)[None, :], other=0.0,
+                )  # fmt: skip
+                dot = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+                s = term_score(
+                    dot, i[:, None], j[None, :], row[:, None],
+                    live[:, None] & (j < keys)[None, :], b, h, left, right, scale, softcap,
+                    SKIP, STOP, chunk, chunks_back, IDS, ids_b,
+                    MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
+                    BIAS, bias_b, bias_h, bias_i, bias_j,
+                    CAPPED, PADDED, CHUNKED, DOCUMENTS, MASKED, ALIBI, TOEPLITZ, BIASED,
+                )  # fmt: skip
+                w = tl.exp2(s - lse[:, None])
+                ahead = j[None, :] - i[:, None]
+                if part == 0:
+                    sink += tl.sum(tl.where(j[None, :] < first, w, 0.0), 1)
+                else:
+                    own += tl.sum(tl.where(ahead == 0, w, 0.0), 1)
+                    previous += tl.sum(tl.where(ahead == -1, w, 0.0), 1)
+                    inside = (ahead <= radius) & (-ahead <= radius)
+                    near += tl.sum(tl.where(inside, w, 0.0), 1)
+        tl.store(SHARES + at, own, mask=live)
+        tl.store(SHARES + step + at, previous, mask=live)
+        tl.store(SHARES + 2 * step + at, near, mask=live)
+        tl.store(SHARES + 3 * step + at, sink, mask=live)
