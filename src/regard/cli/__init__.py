@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from regard.cli.cost import cost
 from regard.cli.demo import demo
+from regard.cli.look import look
 from regard.cli.version import version
 from regard.errors import RegardError
 
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 app.command()(cost)
 app.command()(demo)
+app.command()(look)
 app.command()(version)
 
 

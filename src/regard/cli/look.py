@@ -1,0 +1,48 @@
+"""`regard look`: a page about what the heads of a model do while it reads a text."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def look(
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN|FOLDER", help="A saved model, or a Hugging Face model in a folder."
+        ),
+    ],
+    text: Annotated[
+        str,
+        typer.Argument(
+            metavar="INPUT", help="What the model reads; token numbers if it has no tokenizer."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
+    target: Annotated[
+        str | None, typer.Option(help="What a model that translates writes, in the same way.")
+    ] = None,
+    at: Annotated[str, typer.Option(help="Which attentions: a glob over their names.")] = "*",
+    probe: Annotated[
+        bool, typer.Option(help="Also look for heads that copy, on random tokens read twice.")
+    ] = False,
+) -> None:
+    """Write a page, to be opened in any browser, about what each head looks at."""
+    from regard.cli.quiet import quiet
+    from regard.errors import FileError
+    from regard.look import open_reader, write_report
+    from regard.look import probe as find_copying
+
+    if not out.resolve().parent.is_dir():  # said now, not after the model has run
+        raise FileError(f"out: needs a folder that exists, got {out.parent}; try another place")
+    with quiet():
+        reader = open_reader(model)
+        sight = reader.read(text, target, at)
+        probed = find_copying(reader.model, reader.vocab or 2) if probe else None
+    title = f"What {type(reader.model).__name__} looks at"
+    write_report(sight, out, title=title, separators=reader.separators, probed=probed)
+    heads = sum(site.heads for site in sight)
+    print(f"{out}: {len(sight)} attentions, {heads} heads, {out.stat().st_size / 1e6:.1f} MB")
+    for name, reason in sight.skipped.items():
+        print(f"not seen: {name}, {reason}")

@@ -1,0 +1,165 @@
+"""A model on disk, ours or a Hugging Face folder, made to read a text while it is looked at."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard import models
+from regard.errors import FileError, LookError, ShapeError
+from regard.look.looking import look
+from regard.look.sight import Sight
+
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json", "spiece.model")
+MARKS = frozenset(".,;:!?")  # count as separators beside a tokenizer's own special tokens
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A model and the way from text to its tokens: a tokenizer, or numbers where there is none."""
+
+    model: nn.Module
+    tokenizer: Any = None
+    pair: bool = False  # reads one sequence and writes another
+    vocab: int | None = None
+    longest: int | None = None
+    start: int | None = None  # the token that a Hugging Face decoder begins with
+
+    @property
+    def separators(self) -> frozenset[str]:
+        """What ends a part of a text, as tokens."""
+        special = () if self.tokenizer is None else self.tokenizer.all_special_tokens
+        return MARKS | set(special)
+
+    @torch.no_grad()
+    def read(self, text: str, target: str | None = None, at: str = "*") -> Sight:
+        """The sight of one run over the text, and the target where the model writes one."""
+        if self.pair and target is None:
+            kind = type(self.model).__name__
+            raise LookError(
+                f"target: needs what {kind} writes beside what it reads, got none; try --target"
+            )
+        ids = self._ids("text", text)
+        inputs = [ids]
+        words = {"source": self._words(ids)}
+        if self.pair:
+            assert target is not None
+            written = self._ids("target", target, begin=True)
+            inputs, words = [ids, written], words | {"target": self._words(written)}
+        with look(self.model, at, tokens=words) as sight:
+            if self.start is not None:
+                self.model(input_ids=inputs[0], decoder_input_ids=inputs[1])
+            else:
+                self.model(*inputs)
+        return sight
+
+    def _ids(self, name: str, text: str, begin: bool = False) -> Tensor:
+        ids = (
+            self._numbers(name, text) if self.tokenizer is None else self.tokenizer(text).input_ids
+        )
+        if begin and self.start is not None:
+            ids = [self.start, *ids]
+        if not ids:
+            raise ShapeError(f"{name}: needs at least one token, got {text!r}")
+        if self.longest is not None and len(ids) > self.longest:
+            raise ShapeError(
+                f"{name}: needs at most {self.longest} tokens for this model, got {len(ids)}"
+            )
+        if self.vocab is not None and not 0 <= min(ids) <= max(ids) < self.vocab:
+            odd = next(x for x in ids if not 0 <= x < self.vocab)
+            raise ShapeError(f"{name}: needs tokens from 0 to {self.vocab - 1}, got {odd}")
+        return torch.tensor([ids])
+
+    def _numbers(self, name: str, text: str) -> list[int]:
+        try:
+            return [int(part) for part in text.replace(",", " ").split()]
+        except ValueError:
+            raise ShapeError(
+                f"{name}: needs token numbers, as this model has no tokenizer beside it, "
+                f"got {text[:40]!r}; try '3 1 4'"
+            ) from None
+
+    def _words(self, ids: Tensor) -> list[str]:
+        if self.tokenizer is None:
+            return [str(x) for x in ids[0].tolist()]
+        return list(self.tokenizer.convert_ids_to_tokens(ids[0].tolist()))
+
+
+def open_reader(path: str | Path) -> Reader:
+    """The model at a path: a file or folder that `models.save` wrote, or a Hugging Face folder.
+
+    >>> import tempfile
+    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10))
+    >>> reader = open_reader(rg.models.save(model, tempfile.mkdtemp()))
+    >>> reader.read("3 1 4").names
+    ['decoder.0.self', 'decoder.1.self']
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileError(f"{path}: needs to be a saved model or a folder, got nothing there")
+    if path.is_dir() and (path / "config.json").is_file():
+        return _theirs(path)
+    if path.is_dir() and not (path / "model.safetensors").is_file():
+        raise FileError(
+            f"{path}: needs model.safetensors of ours or config.json of Hugging Face, got neither"
+        )
+    return _ours(path)
+
+
+def _ours(path: Path) -> Reader:
+    model = models.load(path)
+    config: Any = model.config
+    match model:
+        case models.Translator() | models.RecurrentTranslator():
+            return Reader(model, pair=True, vocab=config.source_vocab)
+        case models.LanguageModel() | models.Classifier():
+            return Reader(model, vocab=config.vocab)
+    raise LookError(
+        f"model: needs one that reads tokens, got {type(model).__name__}; "
+        "try rg.look(model) in Python with its own input"
+    )
+
+
+def _theirs(path: Path) -> Reader:
+    try:
+        from transformers import AutoConfig, AutoModel
+    except ImportError:
+        raise LookError(
+            "model: needs transformers for a Hugging Face folder, got no such package; "
+            "try pip install transformers"
+        ) from None
+    try:
+        config = AutoConfig.from_pretrained(path, local_files_only=True)
+        model = AutoModel.from_pretrained(path, config=config, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise FileError(f"{path}: cannot be loaded by transformers, {said[0]}") from error
+    if getattr(model, "main_input_name", "input_ids") != "input_ids":
+        raise LookError(
+            f"model: needs one that reads tokens, got {type(model).__name__}, which reads "
+            f"{model.main_input_name}; try rg.look(model) in Python with its own input"
+        )
+    pair = bool(getattr(config, "is_encoder_decoder", False))
+    start = getattr(config, "decoder_start_token_id", None)
+    return Reader(
+        model.eval(),
+        tokenizer=_tokenizer(path),
+        pair=pair,
+        vocab=getattr(config, "vocab_size", None),
+        longest=getattr(config, "max_position_embeddings", None),
+        start=(0 if start is None else start) if pair else None,
+    )
+
+
+def _tokenizer(path: Path) -> Any:
+    if not any((path / name).is_file() for name in TOKENIZERS):
+        return None
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(path, local_files_only=True)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise FileError(f"{path}: has a tokenizer that cannot be loaded, {said[0]}") from error

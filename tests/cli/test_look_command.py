@@ -1,0 +1,186 @@
+"""`regard look`: from a model on disk and a text to a page, or to one line that says why not."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from regard import models
+from regard.cli import app
+
+
+def run(*args: object):
+    return CliRunner().invoke(app, ["look", *map(str, args)])
+
+
+def data(page: Path) -> list:
+    text = re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)
+    assert text is not None
+    return json.loads(text[1])
+
+
+@pytest.fixture
+def language(tmp_path) -> Path:
+    return models.save(models.LanguageModel(models.language_tiny(vocab=20)), tmp_path / "run")
+
+
+@pytest.fixture
+def bert(tmp_path) -> Path:
+    """A Hugging Face folder with a tokenizer of a few words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+    words = {w: i for i, w in enumerate(["[UNK]", "[SEP]", "the", "cat", "sat", "."])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    folder = tmp_path / "bert"
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="[UNK]", sep_token="[SEP]"
+    ).save_pretrained(folder)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    BertModel(
+        BertConfig(vocab_size=6, intermediate_size=8, max_position_embeddings=12, **sizes)
+    ).save_pretrained(folder)
+    return folder
+
+
+# what comes out
+
+
+def test_a_saved_model_reads_numbers_and_a_page_is_written(language, tmp_path):
+    out = tmp_path / "page.html"
+    done = run(language, "3 1 4 1 5", "--out", out)
+    assert done.exit_code == 0, done.output
+    assert f"{out}: 2 attentions, 8 heads" in done.output.replace("\n", "")
+    first, second = data(out)
+    assert first["name"] == "decoder.0.self"
+    assert second["query_labels"] == ["3", "1", "4", "1", "5"]
+
+
+def test_the_numbers_in_the_page_are_those_of_the_model(language, tmp_path):
+    from regard.look import look
+
+    out = tmp_path / "page.html"
+    run(language.parent, "3,1,4", "--out", out)  # the folder serves as well as the file
+    model = models.load(language)
+    with look(model) as sight, torch.no_grad():
+        model(torch.tensor([[3, 1, 4]]))
+    for held, row in zip(data(out)[1]["heads"], sight.heads().rows[4:], strict=True):
+        assert held["peak"] == pytest.approx(row.peak)
+        assert held["type"] == row.type
+
+
+def test_at_chooses_and_probe_adds_copying(language, tmp_path):
+    out = tmp_path / "page.html"
+    done = run(language, "3 1 4", "--out", out, "--at", "*.1.self", "--probe")
+    assert done.exit_code == 0, done.output
+    (site,) = data(out)
+    assert all(row["induction"] is not None for row in site["heads"])
+
+
+def test_a_translator_needs_a_target(tmp_path):
+    path = models.save(models.Translator(models.translator_tiny(vocab=20)), tmp_path)
+    out = tmp_path / "page.html"
+    done = run(path, "3 1 4", "--target", "5 6", "--out", out)
+    assert done.exit_code == 0, done.output
+    cross = next(site for site in data(out) if site["kind"] == "cross")
+    assert cross["query_labels"] == ["5", "6"]
+    assert cross["key_labels"] == ["3", "1", "4"]
+    done = run(path, "3 1 4", "--out", out)
+    assert done.exit_code == 2
+    assert "target: needs what Translator writes" in done.stderr
+    assert "try --target" in done.stderr
+
+
+def test_a_hugging_face_folder_is_read_by_its_own_tokenizer(bert, tmp_path):
+    out = tmp_path / "page.html"
+    done = run(bert, "the cat sat .", "--out", out)
+    assert done.exit_code == 0, done.output
+    sites = data(out)
+    assert len(sites) == 2
+    assert sites[0]["query_labels"] == ["the", "cat", "sat", "."]
+    assert sites[0]["heads"][0]["separator"] > 0  # the full stop counts
+
+
+def test_a_hugging_face_encoder_and_decoder(tmp_path):
+    from transformers import T5Config, T5Model
+
+    config = T5Config(
+        vocab_size=20, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, pad_token_id=0
+    )
+    config.decoder_start_token_id = 0
+    T5Model(config).save_pretrained(tmp_path / "t5")
+    out = tmp_path / "page.html"
+    done = run(tmp_path / "t5", "3 1 4 1", "--target", "5 6", "--out", out)
+    assert done.exit_code == 0, done.output
+    cross = next(site for site in data(out) if site["kind"] == "cross")
+    assert (cross["queries"], cross["keys"]) == (3, 4)  # the start token, 5 and 6
+    assert cross["query_labels"] == ["0", "5", "6"]
+
+
+def test_help_does_not_import_torch():
+    code = (
+        "import sys\nfrom regard.cli import main\nsys.argv = ['regard', 'look', '--help']\n"
+        "try: main()\nexcept SystemExit: pass\nprint('heavy:', 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "INPUT" in done.stdout
+    assert "heavy: False" in done.stdout
+
+
+# errors
+
+
+@pytest.mark.usefixtures("users_view")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("hello", "text: needs token numbers"),
+        ("3 99", "text: needs tokens from 0 to 19, got 99"),
+        ("-1", "text: needs tokens from 0 to 19, got -1"),
+        ("", "text: needs at least one token"),
+    ],
+)
+def test_a_text_that_the_model_cannot_read_is_one_line_and_exit_code_2(language, text, said):
+    done = run(language, "--", text)
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"regard: {said}")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.usefixtures("users_view")
+def test_a_place_that_has_no_model_is_said(tmp_path, language, bert):
+    assert "got nothing there" in run(tmp_path / "none", "3").stderr
+    (tmp_path / "empty").mkdir()
+    assert "got neither" in run(tmp_path / "empty", "3").stderr
+    (bert / "config.json").write_text("{")
+    assert "cannot be loaded by transformers" in run(bert, "the").stderr
+    done = run(language, "3", "--out", tmp_path / "gone" / "page.html")
+    assert "out: needs a folder that exists" in done.stderr
+    assert done.exit_code == 2
+    done = run(language, "3", "--out", tmp_path / "page.html", "--at", "encoder.*")
+    assert done.exit_code == 2
+
+
+@pytest.mark.usefixtures("users_view")
+def test_a_text_longer_than_the_model_can_read_is_said(bert, tmp_path):
+    done = run(bert, "the cat " * 7, "--out", tmp_path / "page.html")
+    assert "text: needs at most 12 tokens for this model, got 14" in done.stderr
+
+
+@pytest.mark.usefixtures("users_view")
+def test_a_model_that_reads_no_tokens_is_said(tmp_path):
+    path = models.save(models.VisionTransformer(models.vision_tiny(classes=2)), tmp_path / "a")
+    assert "reads tokens, got VisionTransformer" in run(path, "3").stderr
+    from transformers import ViTConfig, ViTModel
+
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    ViTModel(ViTConfig(intermediate_size=8, image_size=16, patch_size=8, **sizes)).save_pretrained(
+        tmp_path / "vit"
+    )
+    assert "which reads pixel_values" in run(tmp_path / "vit", "3").stderr
