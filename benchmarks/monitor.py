@@ -23,27 +23,23 @@ def step(model, optimiser, tokens):
     return loss
 
 
-def timed(model, optimiser, tokens, every, rounds):
-    """Median times of a bare step, a step that is watched, and one that is not due."""
-    bare, due, idle = [], [], []
+def timed(model, optimiser, tokens, rounds):
+    """Median times of a bare step, a step that is watched, and one that is not due, in turn."""
     sync = torch.cuda.synchronize if tokens.is_cuda else lambda: None
-    with rg.Monitor(model, every=every, sink=lambda record: None) as monitor:
-        for i in range(rounds):
-            sync()
-            start = time.perf_counter()
-            step(model, optimiser, tokens)
-            monitor.step()
-            optimiser.step()
-            sync()
-            (due if i % every == 0 else idle).append(time.perf_counter() - start)
-    for _ in range(rounds):
+
+    def one(after):
         sync()
         start = time.perf_counter()
         step(model, optimiser, tokens)
+        after()
         optimiser.step()
         sync()
-        bare.append(time.perf_counter() - start)
-    return (statistics.median(times[1:]) for times in (bare, due, idle))
+        return time.perf_counter() - start
+
+    with rg.Monitor(model, every=2, sink=lambda record: None) as monitor:
+        rows = [(one(monitor.step), one(lambda: None), one(monitor.step)) for _ in range(rounds)]
+    due, bare, idle = (statistics.median(times[1:]) for times in zip(*rows, strict=True))
+    return bare, due, idle
 
 
 def main():
@@ -58,7 +54,7 @@ def main():
         model = models.LanguageModel(models.language_small(vocab=256)).to(device)
         optimiser = torch.optim.Adam(model.parameters())
         tokens = torch.randint(256, (4096 // n if cuda else 2, n), device=device)
-        bare, due, idle = timed(model, optimiser, tokens, every=2, rounds=24)
+        bare, due, idle = timed(model, optimiser, tokens, rounds=100 if cuda else 15)
         spread = (1 + (due / bare - 1) / often for often in (10, 100))
         row = (due / bare, idle / bare, *spread)
         print(f"{n:5}  {1e3 * bare:8.1f}   " + "   ".join(f"{x:7.3f}" for x in row))
