@@ -1,7 +1,7 @@
 """A mask that another library hands over as a tensor, read as the structure it was made from."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,71 +20,88 @@ class GivenMask:
     mask: Mask | None = None
     bias: biases.Bias | None = None
     offset: int = 0
+    used: int | None = None  # keys from here on are seen by nobody: room of a cache
 
 
-def read_mask(given: Tensor, q: Tensor, k: Tensor, window: int | None = None) -> GivenMask:
+def read_mask(
+    given: Tensor, q: Tensor, k: Tensor, *, same: bool = True, window: int | None = None
+) -> GivenMask:
     """Causal, local and padded patterns as such, so that no n by n mask is kept; others as given.
 
     A bool mask is True where a query may see a key. A float mask is added to the scores; its -inf
-    are taken as hidden.
+    are taken as hidden. `same` says that queries and keys are of one sequence, the queries last.
 
     >>> q, mask = torch.zeros(1, 1, 3, 2), torch.ones(3, 3, dtype=torch.bool).tril()
-    >>> read_mask(mask, q, q)
-    GivenMask(mask=Causal(), bias=None, offset=0)
+    >>> read_mask(mask, q, q).mask
+    Causal()
     """
-    given = given[:, None, None, :] if given.ndim == 2 and _is_padding(given, q, k) else given
+    given = given[:, None, None, :] if given.ndim == 2 and _is_padding(given, q) else given
     given = given[..., : k.shape[-2]]
     if given.dtype == torch.bool:
-        return _structure(given, q, k, window)
+        return _structure(given, q, k, same, window)
     if not given.is_floating_point():
-        return _structure(given.bool(), q, k, window)
+        return _structure(given.bool(), q, k, same, window)
     hidden = given == -torch.inf
-    found = _structure(~hidden, q, k, window) if hidden.any() else GivenMask()
+    plain = GivenMask(offset=max(0, k.shape[-2] - q.shape[-2]) if same else 0)
+    found = _structure(~hidden, q, k, same, window) if hidden.any() else plain
     added = given.masked_fill(hidden, 0)
     bias = biases.Dense(added) if given.requires_grad or added.any() else None
-    return GivenMask(found.mask, bias, found.offset)
+    return replace(found, bias=bias)
 
 
-def _is_padding(given: Tensor, q: Tensor, k: Tensor) -> bool:
+def in_use(x: Tensor, used: int | None) -> Tensor:
+    """The keys that are in use, copied: a static cache is written in place at the next step.
+
+    >>> in_use(torch.arange(4.0).view(1, 1, 4, 1), 2).flatten()
+    tensor([0., 1.])
+    """
+    return x if used is None or x.shape[-2] == used else x[..., :used, :].clone()
+
+
+def _is_padding(given: Tensor, q: Tensor) -> bool:
     """Whether two axes are (batch, key); they are (query, key) where both could be meant."""
     return given.shape[0] == q.shape[0] and given.shape[0] not in (1, q.shape[-2])
 
 
-def _structure(allowed: Tensor, q: Tensor, k: Tensor, window: int | None) -> GivenMask:
+def _structure(allowed: Tensor, q: Tensor, k: Tensor, same: bool, window: int | None) -> GivenMask:
     queries, keys = q.shape[-2], k.shape[-2]
+    offset = max(0, keys - queries) if same else 0
     allowed = allowed.expand(*allowed.shape[:-2], queries, keys)
     if q.ndim > 4 or allowed.ndim > 4 or allowed.numel() > READ_AT_MOST:
-        return GivenMask(masks.Dense(allowed), None, max(0, keys - queries))
+        return GivenMask(masks.Dense(allowed), None, offset)
     wide = allowed.reshape((1,) * (4 - allowed.ndim) + tuple(allowed.shape))
     if not wide.numel() or wide.all():
-        return GivenMask(None, None, 0 if queries == keys else max(0, keys - queries))
-    offset = _offset(wide, queries)
+        return GivenMask(offset=offset)
+    offset, used = _placed(wide, queries) if same else (0, None)
     if wide.shape[1] == 1 or (wide == wide[:, :1]).all():
         wide = wide[:, :1]
-        padding = _padding(wide[:, 0], q.shape[0])
-        for mask, place in _candidates(window, padding, offset):
-            grid = Grid((q.shape[0], 1), range(queries), range(keys), place, q.device)
-            if torch.equal(mask.tile(grid).expand_as(wide), wide):
-                return GivenMask(mask, None, place)
-    return GivenMask(masks.Dense(allowed), None, offset)
+        for mask in _candidates(window, _padding(wide[:, 0], q.shape[0])):
+            grid = Grid((q.shape[0], 1), range(queries), range(keys), offset, q.device)
+            tile = mask.tile(grid)
+            if torch.equal(*torch.broadcast_tensors(tile, wide)):
+                return GivenMask(mask, None, offset, used)
+    return GivenMask(masks.Dense(allowed), None, offset, used)
 
 
-def _candidates(window: int | None, padding: Padding, offset: int) -> Iterator[tuple[Mask, int]]:
+def _candidates(window: int | None, padding: Padding) -> Iterator[Mask]:
     """What masks usually are, plain ones first; a window counts the query itself, or both sides."""
-    plain: list[tuple[Mask, int]] = [(Causal(), offset)]
+    plain: list[Mask] = [Causal()]
     if window is not None:
-        plain += [(Causal() & Local(max(0, window - 1)), offset)]
-        plain += [(Local(max(0, size)), offset) for size in (window - 1, window, window // 2)]
+        plain += [Causal() & Local(max(0, window - 1))]
+        plain += [Local(max(0, size)) for size in (window - 1, window, window // 2)]
     yield from plain
-    yield padding, 0
-    for mask, place in plain:
-        yield mask & padding, place
+    yield padding
+    yield from (mask & padding for mask in plain)
 
 
-def _offset(allowed: Tensor, queries: int) -> int:
-    """Where the first query stands, if the last one sees up to itself."""
-    seen = allowed[:, :, -1].flatten(0, 1).any(0).nonzero()
-    return max(0, int(seen[-1]) - (queries - 1)) if len(seen) else 0
+def _placed(allowed: Tensor, queries: int) -> tuple[int, int | None]:
+    """Where the first query stands, if the last one sees up to itself; and how many keys matter."""
+    keys = allowed.shape[-1]
+    if keys <= queries:
+        return 0, None
+    seen = allowed.flatten(0, 2).any(0).nonzero()
+    used = max(int(seen[-1]) + 1 if len(seen) else 0, queries)
+    return used - queries, used if used < keys else None
 
 
 def _padding(allowed: Tensor, batch: int) -> Padding:

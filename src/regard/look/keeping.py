@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import LookError
-from regard.look.pieces import moved
+from regard.look.pieces import moved, tensors_of
 from regard.look.running import Caller, Running
 from regard.look.sight import Sight
 from regard.look.site import Site
@@ -49,6 +49,7 @@ class Keeper:
         self.calls: Counter[str] = Counter()
         self.passed: dict[str, str] = {}  # every path that asked at the door, and its name
         self._texts: dict[str, _Growing] = {}
+        self._shared: set[int] = set()
 
     def __call__(self, call: Call, proceed: Proceed) -> Answer:
         out, lse = proceed(call)
@@ -64,14 +65,14 @@ class Keeper:
         self.calls[caller.path] += 1
         q, k, v, out = (self._take(four_axes(x)) for x in (call.q, call.k, call.v, out))
         lse = self._take(four_axes(lse[..., None])[..., 0])
+        terms = moved(_placed(call, caller), self._take)
         if self.wish.ask is None:
             k, v, more = self._texts.setdefault(caller.path, _Growing()).add(k, v, q.shape[2])
-            size = more + sum(x.nbytes for x in (q, out, lse))
+            size = more + sum(x.nbytes for x in (q, out, lse)) + self._new(terms)
             if size > self.room:
                 self._no_room(caller, count)
                 return
             self.room -= size
-        terms = moved(_placed(call, caller), self._take)
         site = Site(
             name=caller.name,
             path=caller.path,
@@ -89,6 +90,13 @@ class Keeper:
     def _take(self, x: Tensor) -> Tensor:
         x = x if self.wish.grad else x.detach()
         return x if self.wish.device is None else x.to(self.wish.device)
+
+    def _new(self, terms: Terms) -> int:
+        """The bytes of masks and biases that no site before has kept; layers often share them."""
+        places = {x.untyped_storage().data_ptr(): x.nbytes for x in tensors_of(terms)}
+        size = sum(size for place, size in places.items() if place not in self._shared)
+        self._shared.update(places)
+        return size
 
     def _no_room(self, caller: Caller, count: int) -> None:
         self.room = -1  # a smaller one that came later would leave a hole in the middle

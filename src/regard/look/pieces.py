@@ -28,6 +28,22 @@ def moved(x: Held, to: Callable[[Tensor], Tensor]) -> Held:
     return replace(x, **changed) if changed else x
 
 
+def tensors_of(terms: Terms) -> list[Tensor]:
+    """Every tensor that a mask, a bias or sinks hold.
+
+    >>> tensors_of(Terms(scale=1.0, mask=rg.Padding(torch.tensor(2)) & rg.Causal()))
+    [tensor(2)]
+    """
+    found: list[Tensor] = []
+
+    def note(x: Tensor) -> Tensor:
+        found.append(x)
+        return x
+
+    moved(terms, note)
+    return found
+
+
 def one_head(terms: Terms, head: int) -> Terms | None:
     """The terms of one head alone; None when a mask or bias of the caller's own cannot be cut.
 

@@ -125,4 +125,5 @@ def _two_sequences(module: nn.Module, args: tuple, kwargs: dict) -> bool | None:
     if not isinstance(module, nn.MultiheadAttention):
         return None
     given = dict(zip(("query", "key"), args, strict=False)) | kwargs
-    return given.get("query") is not given.get("key")
+    q, k = given["query"], given["key"]
+    return q is not k and (q.shape != k.shape or q.data_ptr() != k.data_ptr())

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from regard.look.given_mask import read_mask
+from regard.look.given_mask import in_use, read_mask
 from regard.look.running import Running
 from regard.ops import attend
 from regard.ops.door import Answer, Call, Proceed, attending
@@ -37,7 +37,6 @@ class _Leading(TorchFunctionMode):
     def __init__(self, running: Running):
         super().__init__()
         self.running = running
-        self._within = False
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
@@ -46,16 +45,21 @@ class _Leading(TorchFunctionMode):
         if not self.running.inside:
             return func(*args, **kwargs)
         if func is F.scaled_dot_product_attention and not _strange(args[:3]):
-            return _dot_product_attention(*args, **kwargs)
-        if func is F.multi_head_attention_forward and not self._within:
+            return self._attend(*args, **kwargs)
+        if func is F.multi_head_attention_forward:
             return self._many_heads(args, kwargs)
         return func(*args, **kwargs)
+
+    def _attend(self, *args: Any, **kwargs: Any) -> Tensor:
+        return _dot_product_attention(self.running.caller.kind == "self", *args, **kwargs)
 
     def _many_heads(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         """As asked, but always by the fused function; weights that were asked for come from lse."""
         names = F.multi_head_attention_forward.__code__.co_varnames
         given: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
-        wanted = given.get("need_weights", True)
+        if not given.get("need_weights", True):
+            with self._named():
+                return F.multi_head_attention_forward(**given)
         maps: list[Tensor] = []
 
         def note(call: Call, proceed: Proceed) -> Answer:
@@ -63,22 +67,28 @@ class _Leading(TorchFunctionMode):
             maps.append(weights(call.terms.tile(call.q, call.k), lse))
             return out, lse
 
-        self._within = True
-        try:
-            with self:  # a mode rests while it answers; what is called inside is to be led too
-                if not wanted:
-                    return F.multi_head_attention_forward(**given)
-                with attending(note):
-                    out, _ = F.multi_head_attention_forward(**{**given, "need_weights": False})
-        finally:
-            self._within = False
+        with self._named(), attending(note):
+            out, _ = F.multi_head_attention_forward(**{**given, "need_weights": False})
         [w] = maps
         w = w.to(out.dtype)
         w = w.mean(1) if given.get("average_attn_weights", True) else w
         return out, w if given["query"].ndim == 3 else w[0]
 
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """The inside of a function that a mode answers runs without the mode, so what it calls by
+        name is replaced by name.
+        """
+        theirs = F.scaled_dot_product_attention
+        F.scaled_dot_product_attention = self._attend
+        try:
+            yield
+        finally:
+            F.scaled_dot_product_attention = theirs
+
 
 def _dot_product_attention(
+    same: bool,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -94,7 +104,8 @@ def _dot_product_attention(
     if is_causal:
         terms["mask"] = Causal()
     elif attn_mask is not None:
-        found = read_mask(attn_mask, q, k)
+        found = read_mask(attn_mask, q, k, same=same)
+        k, v = in_use(k, found.used), in_use(v, found.used)
         terms |= {"mask": found.mask, "bias": found.bias, "offset": found.offset}
     out, _ = attend(q, k, v, **terms)
     return out

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.errors import LookError
-from regard.look.given_mask import GivenMask, read_mask
+from regard.look.given_mask import GivenMask, in_use, read_mask
 from regard.ops import attend, biases
 from regard.ops.masks import Causal
 
@@ -88,17 +88,15 @@ def attention(
 ) -> tuple[Tensor, None]:
     """What transformers calls for every attention; the answer is (batch, query, head, value)."""
     _refuse(module, others)
-    is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    is_causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     queries, keys = query.shape[2], key.shape[2]
     found = GivenMask()
     if attention_mask is not None:
-        found = _read_once(attention_mask, query, key, sliding_window)
-        if found.mask == Causal():
-            last = found.offset + queries
-            key, value = _first(key, last), _first(value, last)
+        found = _read_once(attention_mask, query, key, is_causal, sliding_window)
+        key, value = in_use(key, found.used), in_use(value, found.used)
     elif is_causal and queries > 1:
         # a static cache is longer than what is in it; what is behind the queries is empty
-        key, value = _first(key, queries), _first(value, queries)
+        key, value = in_use(key, queries), in_use(value, queries)
         found = GivenMask(Causal())
     elif is_causal:
         found = GivenMask(offset=keys - queries)
@@ -121,21 +119,16 @@ def attention(
     return out.transpose(1, 2).contiguous(), None
 
 
-def _first(x: Tensor, count: int) -> Tensor:
-    """The keys that are in use, copied: a static cache is written in place at the next step."""
-    return x if x.shape[2] == count else x[:, :, :count].clone()
-
-
 _read = WeakIdKeyDictionary()
 
 
-def _read_once(given: Tensor, q: Tensor, k: Tensor, window: int | None) -> GivenMask:
+def _read_once(given: Tensor, q: Tensor, k: Tensor, same: bool, window: int | None) -> GivenMask:
     """All layers share a mask, so its structure is found once."""
     version = 0 if given.is_inference() else given._version
-    asked = (version, tuple(q.shape), tuple(k.shape), window)
+    asked = (version, tuple(q.shape), tuple(k.shape), same, window)
     known = _read.get(given)
     if known is None or known[0] != asked:
-        known = (asked, read_mask(given, q, k, window))
+        known = (asked, read_mask(given, q, k, same=same, window=window))
         _read[given] = known
     return known[1]
 

@@ -1,0 +1,232 @@
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import regard as rg
+from regard import models
+from regard.errors import LookError, ShapeError
+from regard.ops.door import attending
+
+IDS = torch.arange(12).view(2, 6) % 10
+LENGTHS = torch.tensor([6, 4])
+
+
+def translator(**changes):
+    return models.Translator(models.translator_tiny(vocab=10, **changes))
+
+
+def recurrent(attention):
+    return models.RecurrentTranslator(models.recurrent_tiny(vocab=10, attention=attention))
+
+
+MODELS = {
+    "translator": (lambda: translator(), (IDS, IDS[:, :5], LENGTHS)),
+    "grouped": (lambda: translator(key_heads=2, softcap=2.0, sinks=True), (IDS, IDS[:, :5])),
+    "language": (lambda: models.LanguageModel(models.language_tiny(vocab=10)), (IDS,)),
+    "classifier": (
+        lambda: models.Classifier(models.classifier_tiny(vocab=10, classes=3)),
+        (IDS, LENGTHS),
+    ),
+    "vision": (
+        lambda: models.VisionTransformer(models.vision_tiny(classes=3)),
+        (torch.randn(1, 1, 28, 28),),
+    ),
+    "recogniser": (
+        lambda: models.Recogniser(models.recogniser_tiny(vocab=5)),
+        (torch.randn(1, 40, 40),),
+    ),
+    "bahdanau": (lambda: recurrent("bahdanau"), (IDS, IDS[:, :5], LENGTHS)),
+    "luong": (lambda: recurrent("luong"), (IDS, IDS[:, :5])),
+    "hybrid": (lambda: recurrent("hybrid"), (IDS, IDS[:, :5])),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_looking_changes_no_bit_and_every_weight_can_be_had(name):
+    make, inputs = MODELS[name]
+    model = make().eval()
+    want = model(*inputs)
+    passed = []
+    note = attending(lambda call, proceed: passed.append(call) or proceed(call))
+    with note, rg.look(model) as sight:
+        got = model(*inputs)
+    first = want[0] if isinstance(want, tuple) else want
+    assert torch.equal(got[0] if isinstance(got, tuple) else got, first)
+    assert len(sight) == len(passed) > 0
+    for site, call in zip(sight, passed, strict=True):
+        terms = {"mask": call.terms.mask, "bias": call.terms.bias, "sinks": call.terms.sinks}
+        terms |= {"softcap": call.terms.softcap, "score": call.terms.score}
+        terms |= {"scale": None if call.terms.score else call.terms.scale}
+        w = rg.attention_weights(call.q, call.k, offset=call.terms.offset, **terms)
+        assert_close(site.weights(), w)
+        assert not site.q.requires_grad
+    assert sight.skipped == {}
+
+
+def test_names_are_short_and_paths_are_the_models():
+    model = translator().eval()
+    with rg.look(model) as sight:
+        model(IDS, IDS)
+    assert sight.names == [
+        "encoder.0.self",
+        "encoder.1.self",
+        "decoder.0.self",
+        "decoder.0.cross",
+        "decoder.1.self",
+        "decoder.1.cross",
+    ]
+    paths = dict(model.named_modules())
+    assert all(isinstance(paths[site.path], rg.nn.MultiHeadAttention) for site in sight)
+    assert [site.kind for site in sight] == ["self", "self", "self", "cross", "self", "cross"]
+
+
+def test_a_recurrent_decoder_that_asks_step_by_step_joins_into_one_map():
+    model = recurrent("bahdanau").eval()
+    with rg.look(model) as sight:
+        model(IDS, IDS[:, :5])
+    assert len(sight.calls("decoder.cross")) == 5
+    joined = sight.joined("decoder.cross")
+    assert (joined.queries, joined.keys, joined.kind) == (5, 6, "cross")
+    assert_close(joined.weights().sum(-1), torch.ones(2, 1, 5))
+
+
+def test_states_that_look_back_see_all_before_them_and_not_themselves():
+    model = recurrent("hybrid").eval()
+    with rg.look(model) as sight:
+        model(IDS, IDS[:, :5])
+    joined = sight.joined("encoder.0.self")
+    assert (joined.queries, joined.keys) == (5, 5)  # the first state has no past to ask
+    assert torch.equal(joined.weights()[0, 0] > 0, torch.ones(5, 5, dtype=torch.bool).tril())
+    found = joined.survey(ask=["own", "previous", "reach"])
+    assert (found.own == 0).all()
+    assert_close(found.previous[0, 0, 0], torch.tensor(1.0))
+    assert (found.reach >= 1).all()
+
+
+def test_a_glob_chooses_sites():
+    model = translator().eval()
+    with rg.look(model, "decoder.*.cross") as sight:
+        model(IDS, IDS)
+    assert sight.names == ["decoder.0.cross", "decoder.1.cross"]
+
+
+def test_beyond_the_budget_sites_are_named_not_kept():
+    model = translator().eval()
+    one = 5 * 2 * 6 * 64 * 4  # q, k, v, out and at most as much for lse and lengths
+    with rg.look(model, keep=2 * one) as sight:
+        model(IDS, IDS)
+    assert sight.names == ["encoder.0.self", "encoder.1.self"]
+    assert list(sight.skipped) == [
+        f"decoder.{i}.{kind}" for i in (0, 1) for kind in ("self", "cross")
+    ]
+    assert "as the 30720 bytes to keep were full; try at=" in sight.skipped["decoder.0.self"]
+    with pytest.raises(LookError, match="needs one of the sites, got 'decoder.0.self', which was"):
+        sight["decoder.0.self"]
+
+
+def test_statistics_found_at_once_are_those_found_later_and_nothing_else_is_kept():
+    model = translator().eval()
+    with rg.look(model) as later:
+        model(IDS, IDS)
+    with rg.look(model, survey={"ask": ["entropy", "top"], "most": 2}, keep=0) as sight:
+        model(IDS, IDS)
+    for site, whole in zip(sight, later, strict=True):
+        want = whole.survey(ask=["entropy", "top"], most=2)
+        assert site.found is not None
+        assert torch.equal(site.found.entropy, want.entropy)
+        assert torch.equal(site.found.top, want.top)
+        assert site.q.is_meta
+        assert (site.heads, site.queries, site.keys) == (whole.heads, whole.queries, whole.keys)
+
+
+def test_the_graph_is_kept_when_asked_so_that_statistics_can_be_a_loss():
+    layer = rg.nn.MultiHeadAttention(8, 2)
+    with rg.look(layer, grad=True) as sight:
+        layer(torch.randn(1, 4, 8))
+    entropy = sight.sites[0].survey(ask=["entropy"]).entropy
+    assert entropy is not None
+    entropy.sum().backward()
+    assert layer.to_q.weight.grad.abs().sum() > 0
+
+
+def test_keeping_on_another_device_moves_masks_and_biases_too():
+    model = translator().eval()
+    with rg.look(model, device="meta") as sight:
+        model(IDS, IDS, LENGTHS)
+    mask = sight["encoder.0.self"].terms.mask
+    assert isinstance(mask, rg.Padding)
+    assert mask.lengths.is_meta
+    assert sight["encoder.0.self"].k.is_meta
+
+
+def test_hooks_are_gone_afterwards_also_after_an_error():
+    model = translator().eval()
+    with pytest.raises(ShapeError, match="tokens"), rg.look(model):
+        model(IDS + 99, IDS)
+    assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
+
+
+def test_an_error_inside_the_model_that_is_caught_does_not_confuse_names():
+    model = translator().eval()
+    with rg.look(model) as sight:
+        with pytest.raises(ValueError, match="needs"):
+            model(IDS, torch.zeros(2, 9999, dtype=torch.long) + 99)
+        sight.sites.clear()
+        model(IDS, IDS)
+    assert [site.name for site in sight][-1] == "decoder.1.cross"
+
+
+def test_attention_outside_the_model_is_not_its_own():
+    model, other = rg.nn.MultiHeadAttention(8, 2), rg.nn.MultiHeadAttention(8, 2)
+    with rg.look(model) as sight:
+        model(torch.randn(1, 3, 8)), other(torch.randn(1, 3, 8))
+    assert len(sight) == 1
+
+
+def test_one_look_within_another_sees_the_same():
+    model = rg.nn.EncoderBlock(8, 2)
+    with rg.look(model) as outer, rg.look(model) as inner:
+        model(torch.randn(1, 3, 8))
+    assert torch.equal(outer["self"].lse, inner["self"].lse)
+
+
+def test_a_sight_keeps_no_model_alive():
+    model = rg.nn.EncoderBlock(8, 2)
+    with rg.look(model) as sight:
+        model(torch.randn(1, 3, 8))
+    there = weakref.ref(model)
+    del model
+    gc.collect()
+    assert there() is None
+    assert len(sight) == 1
+
+
+@pytest.mark.usefixtures("users_view")
+def test_never_an_empty_sight():
+    model, linear = translator().eval(), nn.Linear(2, 2)
+    fits = r"at: needs a glob that fits one of encoder.0.self, .*got 'x\*'"
+    with pytest.raises(LookError, match=fits), rg.look(model, "x*"):
+        model(IDS, IDS)
+    with pytest.raises(LookError, match="model: needs to run inside"), rg.look(model):
+        pass
+    none = "model: needs an attention that can be seen, got none"
+    with pytest.raises(LookError, match=none), rg.look(linear):
+        linear(torch.ones(1, 2))
+
+
+@pytest.mark.usefixtures("users_view")
+def test_a_compiled_model_is_refused_before_it_runs():
+    compiled = torch.compile(rg.nn.EncoderBlock(8, 2), backend="eager")
+    model = nn.Sequential(rg.nn.EncoderBlock(8, 2), compiled)
+    refused = "needs to run without torch.compile to be seen, got 1 compiled"
+    with pytest.raises(LookError, match=refused), rg.look(model):
+        pass
+    layer = rg.nn.EncoderBlock(8, 2)
+    layer.compile(backend="eager")
+    before = "got it compiled; try the model as it was before"
+    with pytest.raises(LookError, match=before), rg.look(layer):
+        pass

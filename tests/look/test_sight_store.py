@@ -1,0 +1,118 @@
+import json
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from test_sight import X, in_steps
+from test_site import TERMS, site
+from torch.testing import assert_close
+
+import regard as rg
+from regard import models
+from regard.errors import FileError, LookError
+from regard.look.sight import Sight
+
+SAVED = {name: terms for name, terms in TERMS.items() if name not in ("own", "score")}
+
+
+@pytest.mark.parametrize("terms", SAVED.values(), ids=SAVED)
+def test_what_was_saved_gives_the_same_numbers(terms, tmp_path):
+    here = site(**terms)
+    [there] = rg.open_sight(Sight([here]).save(tmp_path / "x.safetensors"))
+    assert torch.equal(there.weights(), here.weights())
+    assert str(there.terms) == str(here.terms)
+    assert repr(there) == repr(here)
+    assert torch.equal(there.influence().caused, here.influence().caused)
+
+
+def test_a_whole_model_with_words_and_what_was_not_seen(tmp_path):
+    model = models.Translator(models.translator_tiny(vocab=10)).eval()
+    words = {"source": ["der", "»Hund«", "läuft"], "target": ["the", "dog"]}
+    with rg.look(model, tokens=words) as sight:
+        model(torch.tensor([[1, 2, 3]]), torch.tensor([[4, 5]]), torch.tensor([3]))
+    sight.skipped["x"] = "as it was hidden"
+    file = sight.save(tmp_path)
+    assert file.name == "sight.safetensors"
+    there = rg.open_sight(tmp_path)
+    assert repr(there) == repr(sight)
+    assert there["decoder.0.cross"].key_tokens == [words["source"]]
+    for mine, theirs in zip(sight, there, strict=True):
+        assert (mine.kind, mine.path, mine.call) == (theirs.kind, theirs.path, theirs.call)
+        assert torch.equal(mine.weights(), theirs.weights())
+        assert torch.equal(mine.v, theirs.v)
+        assert torch.equal(mine.out, theirs.out)
+
+
+def test_the_keys_of_a_generated_text_are_written_once(tmp_path):
+    sight = in_steps(rg.nn.MultiHeadAttention(8, 2), X.repeat(1, 20, 1), (100,) + (1,) * 20)
+    file = sight.save(tmp_path)
+    numbers = sum(x.numel() for x in load_file(file).values())
+    own, text = 120 * (8 + 8 + 2), (100 + 120) * (8 + 8)  # q, out, lse; k, v of call 0 and of all
+    assert numbers == 2 * (own + text)
+    name = "MultiHeadAttention"
+    there = rg.open_sight(file)
+    assert_close(there.joined(name).weights(), sight.joined(name).weights())
+
+
+def test_half_precision_and_a_survey_alone_are_kept_as_they_are(tmp_path):
+    layer = rg.nn.MultiHeadAttention(8, 2).bfloat16()
+    with rg.look(layer, survey=["entropy", "peak_key"]) as sight:
+        layer(X.bfloat16())
+    [there] = rg.open_sight(sight.save(tmp_path))
+    assert there.q.is_meta
+    assert (there.q.dtype, there.queries) == (torch.bfloat16, 6)
+    assert torch.equal(there.found.entropy, sight.sites[0].found.entropy)
+    assert torch.equal(there.found.peak_key, sight.sites[0].found.peak_key)
+
+
+@pytest.mark.usefixtures("users_view")
+def test_what_is_code_cannot_be_saved_and_leaves_no_file(tmp_path):
+    with pytest.raises(LookError, match="here: needs the dot product to be saved, got a score"):
+        Sight([site(**TERMS["score"])]).save(tmp_path / "new")
+    with pytest.raises(LookError, match="here: needs masks and biases of ours .*, got Odd"):
+        Sight([site(**TERMS["own"])]).save(tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.usefixtures("users_view")
+def test_damaged_and_foreign_files_are_refused(tmp_path):
+    with pytest.raises(FileError, match="got nothing there"):
+        rg.open_sight(tmp_path)
+    file = Sight([site()]).save(tmp_path / "a.safetensors")
+    cut = tmp_path / "cut.safetensors"
+    cut.write_bytes(file.read_bytes()[:-7])
+    with pytest.raises(FileError, match="needs a whole safetensors file, got"):
+        rg.open_sight(cut)
+    flipped = bytearray(file.read_bytes())
+    flipped[-3] ^= 1
+    cut.write_bytes(flipped)
+    with pytest.raises(FileError, match="its numbers were damaged"):
+        rg.open_sight(cut)
+    other = tmp_path / "other.safetensors"
+    save_file({"x": torch.ones(1)}, other)
+    with pytest.raises(FileError, match="needs a sight, got another file"):
+        rg.open_sight(other)
+    models.save(models.LanguageModel(models.language_tiny(vocab=9)), other)
+    with pytest.raises(FileError, match="needs a sight, got a model; try models.load"):
+        rg.open_sight(other)
+
+
+@pytest.mark.usefixtures("users_view")
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"version": 2}, "needs version 1, got 2; try a newer regard"),
+        ({"sight": [{}]}, "needs sites as `save` writes them, got KeyError"),
+        ({"sight": 7}, "needs sites as `save` writes them, got TypeError"),
+    ],
+    ids=["version", "empty", "number"],
+)
+def test_a_header_of_another_time_or_hand_is_refused(change, said, tmp_path):
+    file = Sight([site()]).save(tmp_path)
+    tensors = load_file(file)
+    with safe_open(file, "pt") as opened:
+        header = json.loads(opened.metadata()["regard"])
+    save_file(tensors, file, {"regard": json.dumps(header | change)})
+    with pytest.raises(FileError, match=said):
+        rg.open_sight(file)
