@@ -31,7 +31,7 @@ slow: $(VENV)/.tested
 	$(BIN)/pytest -q -m slow
 
 gpu:
-	$(PYTHON) -m pytest -q -m gpu
+	PYTHONPATH=src $(PYTHON) -m pytest -q -m gpu -o addopts= tests
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
