@@ -1,0 +1,155 @@
+"""A small sheet to draw on, written as SVG: boxes, joints, wires and words."""
+
+import re
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+
+from regard.errors import FileError
+
+Point = tuple[float, float]
+
+FILLS = {
+    "attention": "#fde2c4",
+    "cross": "#fbd0c9",
+    "feed": "#cfe3f7",
+    "norm": "#f2f0b6",
+    "token": "#e6dcf5",
+    "readout": "#d3eed2",
+    "gate": "#fde2c4",
+    "squash": "#cfe3f7",
+}
+INK, PALE = "#222222", "#666666"
+
+
+@dataclass(frozen=True)
+class Diagram:
+    """A drawing: shown by a notebook, or saved as SVG.
+
+    >>> diagram = rg.diagram(rg.nn.Cell(3, 4, "lstm"))
+    >>> diagram.svg.startswith("<svg"), diagram.title
+    (True, 'LSTM cell: x of 3, h and C of 4')
+    """
+
+    title: str
+    svg: str
+
+    def save(self, path: str | Path) -> Path:
+        """Write the SVG.
+
+        >>> import tempfile
+        >>> rg.diagram(rg.nn.Cell(3, 4)).save(Path(tempfile.mkdtemp()) / "cell.svg").name
+        'cell.svg'
+        """
+        path = Path(path)
+        if path.suffix != ".svg":
+            raise FileError(f"{path}: needs a name that ends in .svg, got {path.suffix or 'none'}")
+        if not path.parent.is_dir():
+            raise FileError(f"{path}: needs a folder that exists, got {path.parent}; try mkdir")
+        path.write_text(self.svg, encoding="utf-8")
+        return path
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+
+@dataclass
+class Sheet:
+    """What is drawn so far; y grows downwards, as in SVG. Wires lie under boxes."""
+
+    wires: list[str] = field(default_factory=list)
+    shapes: list[str] = field(default_factory=list)
+    low: list[float] = field(default_factory=lambda: [1e9, 1e9])
+    high: list[float] = field(default_factory=lambda: [-1e9, -1e9])
+
+    def box(self, x: float, y: float, w: float, h: float, kind: str, *lines: str) -> None:
+        """A box around (x, y), its first line plain, those below small."""
+        self._reach((x - w / 2, y - h / 2), (x + w / 2, y + h / 2))
+        self.shapes.append(
+            f'<rect class="{kind}" x="{x - w / 2:g}" y="{y - h / 2:g}" width="{w:g}" '
+            f'height="{h:g}" rx="7" fill="{FILLS[kind]}" stroke="{INK}"/>'
+        )
+        top = y + 5 - 7 * (len(lines) - 1)
+        for i, line in enumerate(lines):
+            self.text(x, top + 14 * i + (1 if i else 0), line, small=i > 0)
+
+    def joint(self, x: float, y: float, sign: str, name: str = "joint") -> None:
+        """A small circle in which wires meet: + or ×."""
+        self._reach((x - 10, y - 10), (x + 10, y + 10))
+        self.shapes.append(
+            f'<circle class="{name}" cx="{x:g}" cy="{y:g}" r="10" fill="white" stroke="{INK}"/>'
+        )
+        self.text(x, y + 5, sign)
+
+    def wire(
+        self, *points: Point, arrow: bool = True, over: bool = False, name: str = "wire"
+    ) -> None:
+        """A line along points; `over` gives it a pale edge where it crosses those before it."""
+        self._reach(*points)
+        path = "M" + " L".join(f"{x:g} {y:g}" for x, y in points)
+        if over:
+            self.wires.append(f'<path d="{path}" fill="none" stroke="white" stroke-width="6"/>')
+        tip = ' marker-end="url(#tip)"' if arrow else ""
+        self.wires.append(
+            f'<path class="{name}" d="{path}" fill="none" stroke="{INK}" '
+            f'stroke-width="1.3" stroke-linejoin="round"{tip}/>'
+        )
+
+    def dot(self, x: float, y: float) -> None:
+        """Where a wire branches."""
+        self.wires.append(f'<circle class="dot" cx="{x:g}" cy="{y:g}" r="2.6" fill="{INK}"/>')
+
+    def frame(self, x: float, y: float, w: float, h: float) -> None:
+        """A dashed frame from its upper left corner."""
+        self._reach((x, y), (x + w, y + h))
+        self.wires.insert(
+            0,
+            f'<rect class="frame" x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="12" '
+            f'fill="#fafafa" stroke="{PALE}" stroke-dasharray="5 4"/>',
+        )
+
+    def text(
+        self, x: float, y: float, words: str, *, small: bool = False, at: str = "middle"
+    ) -> None:
+        """Words that stand on y; `at` says which part of them is at x. h_{t-1} has an index."""
+        wide = len(re.sub(r"[_{}]", "", words)) * (5.6 if small else 7.2)
+        left = {"start": 0.0, "middle": wide / 2, "end": wide}[at]
+        self._reach((x - left, y - 12), (x - left + wide, y + 4))
+        look = f'font-size="10" fill="{PALE}"' if small else f'font-size="13" fill="{INK}"'
+        self.shapes.append(
+            f'<text x="{x:g}" y="{y:g}" text-anchor="{at}" {look}>{_indexed(words)}</text>'
+        )
+
+    def finish(self, title: str) -> Diagram:
+        """The drawing, cut to what is on it."""
+        left, top = (value - 16 for value in self.low)
+        wide, high = (b - a + 32 for a, b in zip(self.low, self.high, strict=True))
+        parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{left:g} {top:g} {wide:g} {high:g}" '
+            f'width="{wide:g}" height="{high:g}" role="img" '
+            'font-family="Helvetica, Arial, sans-serif">',
+            f"<title>{escape(title)}</title>",
+            '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+            f'markerHeight="7" orient="auto"><path d="M0 0 L8 4 L0 8 z" fill="{INK}"/></marker>'
+            "</defs>",
+            f'<rect x="{left:g}" y="{top:g}" width="{wide:g}" height="{high:g}" fill="white"/>',
+            *self.wires,
+            *self.shapes,
+            "</svg>",
+        ]
+        return Diagram(title, "\n".join(parts) + "\n")
+
+    def _reach(self, *points: Point) -> None:
+        for point in points:
+            self.low = [min(a, b) for a, b in zip(self.low, point, strict=True)]
+            self.high = [max(a, b) for a, b in zip(self.high, point, strict=True)]
+
+
+def _indexed(words: str) -> str:
+    """Words with what follows _ set lower."""
+
+    def lower(found: re.Match[str]) -> str:
+        index = found[1] or found[2]
+        return f'<tspan dy="3" font-size="75%">{index}</tspan><tspan dy="-3">&#8203;</tspan>'
+
+    return re.sub(r"_(?:\{([^}]*)\}|(\w))", lower, escape(words))
