@@ -18,6 +18,7 @@ from regard.look.cell import Cell
 from regard.look.change import Change
 from regard.look.cost import Cost, cost
 from regard.look.cost_parts import CostPart
+from regard.look.diagrams import diagram
 from regard.look.edits import Edit, drop_head, drop_key, keep_heads, scale_head
 from regard.look.edits_keys import jitter_key, jitter_query, scale_key
 from regard.look.edits_patch import patch
@@ -43,13 +44,15 @@ from regard.look.looking import look
 from regard.look.monitor import Monitor
 from regard.look.output_weights import output_weights
 from regard.look.presets import preset_or_saved
-from regard.look.relevance import norm_weighted, relevance, value_norms
 from regard.look.reading import Reader, open_reader
+from regard.look.relevance import norm_weighted, relevance, value_norms
 from regard.look.report import write_report
 from regard.look.rollout import flow, rollout
 from regard.look.sight import Sight
 from regard.look.site import Site
 from regard.look.store import open_sight
+from regard.look.svg import Diagram
+from regard.look.vectors import Contexts, contexts, every_depth, neighbours, vectors
 from regard.look.walk import Attribution
 from regard.look.what_if import Edited, compare, what_if
 from regard.look.words import in_words
@@ -58,8 +61,10 @@ __all__ = [
     "Attribution",
     "Cell",
     "Change",
+    "Contexts",
     "Cost",
     "CostPart",
+    "Diagram",
     "Edit",
     "Edited",
     "Flag",
@@ -78,8 +83,10 @@ __all__ = [
     "Thresholds",
     "ThroughTime",
     "compare",
+    "contexts",
     "cost",
     "crossing",
+    "diagram",
     "draw_alignment",
     "draw_gates",
     "draw_heads",
@@ -91,6 +98,7 @@ __all__ = [
     "draw_types",
     "drop_head",
     "drop_key",
+    "every_depth",
     "flatten",
     "flow",
     "gates",
@@ -109,6 +117,7 @@ __all__ = [
     "kept",
     "layer_cost",
     "look",
+    "neighbours",
     "norm_weighted",
     "open_reader",
     "open_sight",
@@ -124,6 +133,7 @@ __all__ = [
     "site_of",
     "temperature",
     "value_norms",
+    "vectors",
     "what_if",
     "write_report",
     "writing_cost",
