@@ -237,12 +237,32 @@ def test_patch_brings_the_numbers_of_another_run(eager, heads, what):
     assert_close(eager.run(rg.patch("*", site, what, heads=heads)), want)
 
 
+def test_a_window_on_nearly_all_of_the_weight_leaves_the_rest_exact_in_half_precision():
+    """By subtraction the rest would be a hundred times its own size off."""
+    q, k, v = torch.randn(3, 1, 1, 6, 8).bfloat16()
+    q, k = q * 0 + 3, k.index_fill(-2, torch.tensor([0]), 4.0)
+    told = torch.zeros(6, 1)
+    with attending(rg.replace_window("*", slice(0, 6), slice(0, 1), told)):
+        out, _ = rg.attend(q, k, v)
+    with attending(rg.drop_key("*", 0)):
+        assert_close(out, rg.attend(q, k, v)[0], rtol=1e-2, atol=1e-2)
+
+
 def test_harden_shares_among_ties():
     q, k = torch.ones(1, 1), torch.tensor([[2.0], [1.0], [2.0]])
     with attending(rg.harden("*")):
         out, lse = rg.attend(q, k, torch.tensor([[1.0], [10.0], [3.0]]))
     assert_close(out, torch.tensor([[2.0]]))
     assert_close(lse, torch.tensor([2.0]).log())
+
+
+def test_harden_takes_scores_that_differ_by_rounding_for_ties():
+    one = torch.tensor(0.6)
+    k = torch.stack([one, one.nextafter(torch.tensor(1.0)), one * 1.001])[:, None]
+    v = torch.tensor([[1.0], [3.0], [7.0]])
+    with attending(rg.harden("*")):
+        assert_close(rg.attend(torch.ones(1, 1), k[:2], v[:2])[0], torch.tensor([[2.0]]))
+        assert_close(rg.attend(torch.ones(1, 1), k, v)[0], torch.tensor([[7.0]]))
 
 
 def test_harden_finds_the_best_key_also_in_long_half_precision_rows():

@@ -86,6 +86,13 @@ def test_values_patched_from_a_run_on_other_tokens_carry_its_answer(language):
         assert_close(language(other), want)
 
 
+def test_each_call_is_patched_with_its_own_of_the_other_run(language):
+    with rg.look(language) as sight:
+        want = language(TOKENS), language(TOKENS.flip(1))
+    with rg.what_if(language, rg.patch("*", sight, "out")):
+        assert_close((language(TOKENS), language(TOKENS.flip(1))), want)
+
+
 def test_other_attentions_than_the_models_are_left_alone(language):
     q = torch.randn(1, 3, 4)
     with rg.what_if(language, rg.drop_head("*", 0)):
@@ -120,11 +127,15 @@ def test_the_report_prints_its_most_changed_positions(language):
     change = rg.compare(
         language, (TOKENS,), rg.harden("*"), labels=TOKENS, words="abcdefghijkl".__getitem__
     )
-    first, header, *rows = str(change).splitlines()
-    assert first.startswith("harden('*'): KL ")
+    edits, summary, header, *rows = str(change).splitlines()
+    assert edits == "harden('*')"
+    assert summary.startswith(
+        f"KL {change.kl.mean():.4f} on average, {change.kl.max():.4f} at most"
+    )
     assert header.split() == ["position", "KL", "before", "after", "max", "|Δlogit|", "Δloss"]
     assert len(rows) == 10
     place = int(change.kl.argmax())
+    assert [r.split()[:2] for r in rows] == [[str(b), str(i)] for b in (0, 1) for i in range(5)]
     (row,) = [r for r in rows if r.startswith(f"{place // 5} {place % 5} ")]
     assert f"{change.kl.max():.4f}" in row
     assert "abcdefghijkl"[int(change.before.flatten(0, 1)[place].argmax())] in row

@@ -129,11 +129,12 @@ class Change:
             if self.loss is not None:
                 row.append(f"{self.loss.flatten()[at]:+.4f}")
             table.add_row(*map(Text, row))  # as text: a token may look like rich's markup
-        return Group(Text(self._title()), table)
+        edits = ", ".join(map(str, self.edits)) or "no edit"
+        return Group(Text(edits), Text(self._summary()), table)
 
-    def _title(self) -> str:
-        kl, edits = self.kl, ", ".join(map(str, self.edits)) or "no edit"
-        told = f"{edits}: KL {kl.mean():.4f} on average, {kl.max():.4f} at most; "
+    def _summary(self) -> str:
+        kl = self.kl
+        told = f"KL {kl.mean():.4f} on average, {kl.max():.4f} at most; "
         told += f"another first token at {int(self.flipped.sum())} of {kl.numel()}"
         if self.loss is not None and self.labels is not None:
             counted = (self.labels >= 0).sum().clamp(min=1)

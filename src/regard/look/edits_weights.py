@@ -7,11 +7,20 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import ShapeError
-from regard.look.edit_terms import at_peak, head_column, head_table, narrowed, sharpened
+from regard.look.edit_terms import (
+    Shown,
+    at_peak,
+    head_column,
+    head_table,
+    narrowed,
+    sharpened,
+    table,
+)
 from regard.look.edits import Edit, Place, Some, check_finite, places_of, written
+from regard.ops.attend.reference import attend_rows
+from regard.ops.attend.tiled import bands
 from regard.ops.door import Answer, Call, Proceed
 from regard.ops.grid import cut
-from regard.ops.survey.reference import weights as weights_of
 from regard.ops.terms import spread, widen
 from regard.ops.window import part_of
 
@@ -117,22 +126,36 @@ def replace_window(
         across = part_of(keys, call.k.shape[-2], "keys")
         out, lse = proceed(call)
         told = _fitted(weights, (*call.q.shape[:-2], len(down), len(across)), lse)
-        old = weights_of(call.terms.tile(call.q, call.k, down, across), cut(lse, -1, down))
-        v = widen(spread(cut(call.v, -2, across), call.q)).to(told.dtype)
-        part = widen(cut(out, -2, down))
-        rest = part - old @ v
+        rest, rest_lse = _without(call, down, across)
         if renormalise:
-            left = 1 - old.sum(-1, keepdim=True)
-            empty = left <= 1e-6  # nothing but the window was seen: there is no rest to share
-            rest = rest * ((1 - told.sum(-1, keepdim=True)) / left.masked_fill(empty, 1))
-            rest = rest.masked_fill(empty, 0)
-        new = torch.where(head_column(chosen, call), rest + told @ v, part)
+            share = 1 - told.sum(-1)
+        else:
+            share = torch.exp(rest_lse - cut(lse, -1, down)).nan_to_num(nan=0.0)
+        v = widen(spread(cut(call.v, -2, across), call.q)).to(told.dtype)
+        new = share[..., None] * rest + told @ v
+        part = cut(out, -2, down)
         out = out.clone()
-        cut(out, -2, down).copy_(new)
+        cut(out, -2, down).copy_(torch.where(head_column(chosen, call), new, part))
         return out, lse
 
     said = written("replace_window", site, rows, keys, tuple(weights.shape), heads=heads)
     return Edit(site, said, act)
+
+
+def _without(call: Call, rows: range, keys: range) -> Answer:
+    """What these rows take from all other keys: computed anew, since a difference would cancel."""
+    end = call.terms.offset + call.q.shape[-2]
+    asking = range(rows.start + call.terms.offset, rows.stop + call.terms.offset)
+    hidden = Shown(
+        table(keys, call.k.shape[-2], call.k), head_table(None, call), table(asking, end, call.k)
+    )
+    call = replace(narrowed(call, hidden), v=widen(call.v))
+    answers = []
+    for band in bands(len(rows), call.q.shape[:-2].numel() * call.k.shape[-2]):
+        part = rows[band.start : band.stop]
+        answers.append(attend_rows(call, part, call.terms.span(part, call.k.shape[-2])))
+    outs, lses = zip(*answers, strict=True)
+    return torch.cat(outs, -2), torch.cat(lses, -1)
 
 
 def _fitted(told: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
