@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from regard.look import *  # noqa: F403
     from regard.ops import *  # noqa: F403
 
-_FOLDERS = ("ops", "nn", "models", "look")
+_FOLDERS = ("ops", "nn", "data", "models", "decode", "train", "look")
 _AT_THE_TOP = ("ops", "look")  # what these export is a name of rg too
 
 

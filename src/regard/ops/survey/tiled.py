@@ -41,6 +41,8 @@ class Totals:
         high = max(1, TILE // (q.shape[:-2].numel() * min(keys, WIDE) or 1))
         self.bands = [range(i, min(i + high, queries)) for i in range(0, queries, high)]
         self.found = self._start(question.ask, queries, keys)
+        self.safe_lse = lse.masked_fill(lse == -torch.inf, 0)[..., None]
+        self.step = torch.arange(WIDE, device=q.device, dtype=self.safe_lse.dtype)
 
     def survey(self) -> Survey:
         """The finished statistics."""
@@ -54,13 +56,12 @@ class Totals:
         if "max_score" in self.found:
             best = scores.flatten(-2).amax(-1)
             self.found["max_score"] = torch.maximum(self.found["max_score"], best)
-        lse = self.lse[..., at, None]
-        x = scores.sub_(lse.masked_fill(lse == -torch.inf, 0))
+        x = scores.sub_(self.safe_lse[..., at, :])
         w = x.exp()
         if "entropy" in self.found:
             if self.terms.mask is not None and not self.terms.mask.covers(grid.places, keys):
                 x.clamp_(min=LOW)
-            self.found["entropy"][..., at] -= torch.linalg.vecdot(w, x)
+            self.found["entropy"][..., at] -= x.mul_(w).sum(-1)
         if "received" in self.found:
             self.found["received"][..., keys.start : keys.stop] += w.sum(-2)
         self._add_peaks(w, keys, at)
@@ -80,22 +81,21 @@ class Totals:
                 both[1].gather(-1, best).masked_fill(values == 0, -1)
             )
         if "peak" in self.found:
-            value, place = w.max(-1)
-            old = self.found["peak"][..., at]
-            new = value > old  # of equal weights the first key stays
-            self.found["peak_key"][..., at] = torch.where(
-                new, place + keys.start, self.found["peak_key"][..., at]
-            )
-            self.found["peak"][..., at] = torch.maximum(value, old)
+            value = w.amax(-1)
+            old, old_key = self.found["peak"][..., at], self.found["peak_key"][..., at]
+            new = (
+                value > old
+            )  # of equal weights the first key stays; few rows change late in a walk
+            old_key[new] = w[new].argmax(-1) + keys.start
+            torch.maximum(value, old, out=old)
 
     def _add_places(self, w: Tensor, grid: Grid, at: slice) -> None:
         """Shares by place; off the diagonal two sums a tile are enough for the distances."""
         found, keys, places, radius = self.found, grid.keys, grid.places, self.question.radius
         crosses = keys.start < places.stop and places.start < keys.stop
         if found.keys() & {"reach", "ahead"}:
-            step = torch.arange(len(keys), device=w.device, dtype=w.dtype)
-            mass, moment = (w @ torch.stack([torch.ones_like(step), step], -1)).unbind(-1)
-            ahead = moment + (keys.start - grid.i[:, 0]) * mass
+            step = self.step[: len(keys)].to(w.dtype)
+            ahead = w @ step + (keys.start - grid.i[:, 0]) * w.sum(-1)
             if "ahead" in found:
                 found["ahead"][..., at] += ahead
             if "reach" in found:
