@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
 
 import regard as rg
 from regard import models
@@ -178,6 +179,21 @@ def test_an_error_inside_the_model_that_is_caught_does_not_confuse_names():
         sight.sites.clear()
         model(IDS, IDS)
     assert [site.name for site in sight][-1] == "decoder.1.cross"
+
+
+def test_what_checkpointing_runs_again_is_seen_once():
+    class Checkpointed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = rg.nn.EncoderBlock(8, 2)
+
+        def forward(self, x):
+            return checkpoint(self.block, x, use_reentrant=False)
+
+    model = Checkpointed()
+    with rg.look(model) as sight:
+        model(torch.randn(1, 3, 8)).sum().backward()
+    assert [site.name for site in sight] == ["block.self"]
 
 
 def test_attention_outside_the_model_is_not_its_own():

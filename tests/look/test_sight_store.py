@@ -11,6 +11,7 @@ from torch.testing import assert_close
 import regard as rg
 from regard import models
 from regard.errors import FileError, LookError
+from regard.look.shelf import Shelf
 from regard.look.sight import Sight
 
 SAVED = {name: terms for name, terms in TERMS.items() if name not in ("own", "score")}
@@ -53,6 +54,16 @@ def test_the_keys_of_a_generated_text_are_written_once(tmp_path):
     name = "MultiHeadAttention"
     there = rg.open_sight(file)
     assert_close(there.joined(name).weights(), sight.joined(name).weights())
+
+
+def test_parts_of_one_text_come_back_wherever_they_start():
+    shelf, text = Shelf(), torch.randn(2, 2, 9, 4)
+    parts = [text[:, :, 2:5], text[:, :, 4:8], text[:, :, 3:4], text[:, :, 2:5, :2], text[1]]
+    places = [shelf.put(part) for part in parts]
+    tensors = shelf.tensors()
+    assert sorted(x.shape for x in tensors.values()) == [(2, 2, 3, 2), (2, 2, 6, 4), (2, 9, 4)]
+    for part, place in zip(parts, places, strict=True):
+        assert torch.equal(Shelf.take(json.loads(json.dumps(place)), tensors), part)
 
 
 def test_half_precision_and_a_survey_alone_are_kept_as_they_are(tmp_path):

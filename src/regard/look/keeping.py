@@ -53,7 +53,7 @@ class Keeper:
 
     def __call__(self, call: Call, proceed: Proceed) -> Answer:
         out, lse = proceed(call)
-        if self.running.inside:
+        if self.running.inside and not _going_back():
             caller = self.running.caller
             self.passed[caller.path] = caller.name
             if fnmatchcase(caller.name, self.wish.at) or fnmatchcase(caller.path, self.wish.at):
@@ -67,6 +67,8 @@ class Keeper:
         lse = self._take(four_axes(lse[..., None])[..., 0])
         terms = moved(_placed(call, caller), self._take)
         if self.wish.ask is None:
+            if k.shape[2] == q.shape[2]:
+                k, v = _own(k, q), _own(v, q)
             k, v, more = self._texts.setdefault(caller.path, _Growing()).add(k, v, q.shape[2])
             size = more + sum(x.nbytes for x in (q, out, lse)) + self._new(terms)
             if size > self.room:
@@ -169,6 +171,18 @@ class _Growing:
 
     def _view(self, keys: int, x: Tensor) -> Tensor:
         return x[:, :, self.used - keys : self.used]
+
+
+def _going_back() -> bool:
+    """Whether a gradient is being computed: checkpointing then runs again what was seen before."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def _own(x: Tensor, q: Tensor) -> Tensor:
+    """Keys that are a view of more than themselves may be a cache's, written in place later."""
+    storage = x.untyped_storage()
+    shared = storage.data_ptr() == q.untyped_storage().data_ptr()  # of one projection
+    return x if shared or x.requires_grad or storage.nbytes() <= x.nbytes else x.clone()
 
 
 def _placed(call: Call, caller: Caller) -> Terms:

@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from regard.errors import LookError
@@ -85,7 +86,7 @@ def refuse_compiled(model: nn.Module) -> None:
     """Raise if some part is compiled: hooks and the door are then skipped in silence."""
     for path, module in model.named_modules():
         compiled = hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
-        if compiled:
+        if compiled or isinstance(module, torch.jit.ScriptModule):
             raise LookError(
                 f"model: needs to run without torch.compile to be seen, got {path or 'it'} "
                 "compiled; try the model as it was before"
