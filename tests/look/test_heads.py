@@ -126,6 +126,25 @@ def test_near_weight_that_differs_from_place_to_place_is_not_a_convolution():
     assert row.type != "local"
 
 
+def test_weight_outside_of_the_kernel_counts_as_residual():
+    table = torch.full((1, N, N), -30.0)
+    table[0].fill_diagonal_(0)
+    table[0, :, 0] = 0  # half for itself, half for the first
+    q, k = equal()
+    (row,) = heads([site_of(q, k, bias=biases.Dense(table))])
+    assert row.kernel[row.radius] == pytest.approx(0.5)
+    assert row.residual == pytest.approx(0.5, abs=0.03)
+
+
+def test_an_offset_that_few_queries_have_gives_no_word():
+    q, k = torch.zeros(1, 1, 9, 4), torch.zeros(1, 1, 9, 4)
+    table = torch.zeros(1, 9, 9)
+    table[0, 8, 0] = 30  # the only query that has a key 8 places back looks there
+    (row,) = heads([site_of(q, k, bias=biases.Dense(table))])
+    assert row.offset_share < 0.3
+    assert not row.type.startswith("offset")
+
+
 def test_permutation_and_hard():
     order = torch.randperm(N, generator=torch.Generator().manual_seed(3))
     assert word(site_of(*to_key(order, N))) == "permutation"
@@ -157,6 +176,13 @@ def test_separator_counts_tokens_by_their_text():
     assert word(site) == "hard"
 
 
+def test_the_first_key_counts_as_the_sink_even_if_it_is_a_separator():
+    tokens = ["[CLS]", *["word"] * (N - 1)]
+    first = torch.zeros(N, dtype=torch.long)
+    (row,) = heads([site_of(*to_key(first, N), tokens=tokens)], separators=["[CLS]"])
+    assert (row.type, row.separator) == ("sink", 0)
+
+
 def test_alignment_is_a_straight_way_through_another_sequence():
     straight = torch.arange(12) * 3 // 2
     tokens = [str(i) for i in range(18)]
@@ -171,12 +197,13 @@ def test_a_head_that_sees_one_key_was_forced():
 def test_padding_changes_no_number():
     q, k = torch.randn(2, 1, 2, 30, 8) * 2
     padded_q, padded_k = (torch.cat([x, torch.randn(1, 2, 9, 8)], 2) for x in (q, k))
-    alone = heads([site_of(q, k, mask=Causal())]).dicts()
-    among = heads(
-        [site_of(padded_q, padded_k, mask=Causal() & Padding(torch.tensor([30])))]
-    ).dicts()
-    for one, two in zip(alone, among, strict=True):
-        for name in ("own", "previous", "offset_share", "sink", "peak", "spread", "distinct"):
+    tokens = ["a", ".", "b"] * 13
+    alone = site_of(q, k, mask=Causal(), tokens=tokens[:30])
+    mask = Causal() & Padding(torch.tensor([30]))
+    among = site_of(padded_q, padded_k, mask=mask, tokens=tokens)
+    both = (heads([site], separators=["."]).dicts() for site in (alone, among))
+    for one, two in zip(*both, strict=True):
+        for name in ("own", "previous", "offset_share", "sink", "peak", "spread", "separator"):
             assert one[name] == pytest.approx(two[name], rel=1e-4), name
 
 

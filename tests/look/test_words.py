@@ -47,6 +47,29 @@ def test_every_token_may_look_at_itself_only_or_not_only():
     assert "Every token looks at itself." in in_words(site_of(both, eye))
 
 
+def test_a_key_is_named_from_a_tenth_on_and_at_most_three_are():
+    shares = torch.tensor([[0.35], [0.3], [0.2], [0.15]]).log()
+    site = site_of(torch.ones(1, 1), shares, tokens=["q"], key_tokens=list("abcd"))
+    assert in_words(site) == "q looks at a then b then c."
+    shares = torch.tensor([[0.85], [0.09], [0.06]]).log()
+    site = site_of(torch.ones(1, 1), shares, tokens=["q"], key_tokens=list("abc"))
+    assert in_words(site) == "q looks at a."
+
+
+def test_a_receiver_is_named_when_it_has_more_than_half_of_all():
+    site = site_of(torch.zeros(3, 2), torch.zeros(3, 2))
+    assert "receives" not in in_words(site)
+    barely = torch.tensor([[0.51], [0.49]]).log()
+    site = site_of(torch.ones(4, 1), barely, key_tokens=["a", "b"])
+    assert in_words(site).endswith(" a receives 2.04 of 4.00 in all.")
+
+
+def test_cached_queries_know_their_own_place():
+    eye = torch.eye(5) * 9
+    site = site_of(eye[3:], eye, offset=3, mask=Causal())
+    assert in_words(site) == "3 looks at 3, 4 at 4. Every token looks only at itself."
+
+
 def test_a_query_with_no_heavy_key_looks_at_nothing_in_particular():
     site = site_of(torch.zeros(1, 2), torch.zeros(30, 2))
     assert in_words(site) == "0 looks at nothing in particular."

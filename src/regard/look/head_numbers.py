@@ -78,7 +78,8 @@ def _by_offset(
     inner = band[..., far - radius : far + radius + 1]
     whole = rows & there[:, far - radius] & there[:, far + radius]  # both ends of the kernel fit
     kernel = (inner * whole[..., None]).sum((0, 2)) / whole.sum((0, 2)).clamp(min=1)[:, None]
-    moved = ((inner - kernel[:, None]).abs().sum(-1) + (1 - inner.sum(-1)).abs()) / 2
+    fitted = kernel / kernel.sum(-1, keepdim=True).clamp(min=1e-6)  # all weight within the radius
+    moved = ((inner - fitted[:, None]).abs().sum(-1) + (1 - inner.sum(-1)).abs()) / 2
     residual = _mean(moved, whole).masked_fill(~whole.any(2).any(0), 1)
     fixed = {
         "own": profile[:, far],

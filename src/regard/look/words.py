@@ -10,8 +10,7 @@ from regard.look.site import Site
 from regard.ops import Survey
 
 SHORT = 12  # queries that are told one by one
-ENOUGH = 0.9  # keys are named, heaviest first, until they have this share of a query's weight …
-LEAST = 0.1  # … leaving out those with less than this
+LEAST = 0.1  # a key is named from this share of a query's weight on …
 MOST = 3  # … and at most so many
 ALIKE = 0.95  # two weights closer than this are joined by "and", others by "then"
 
@@ -43,8 +42,8 @@ PHRASES = {
 def in_words(site: Site, head: int = 0, batch: int = 0) -> str:
     """Read the map of one head in words.
 
-    A query "looks at" the keys that have, heaviest first, 0.9 of its weight; at most three, and
-    none with less than 0.1. Long maps are told by what the head does, not query by query.
+    A query "looks at" the keys that have at least a tenth of its weight, heaviest first, at most
+    three. Long maps are told by what the head does, not query by query.
 
     >>> q = torch.tensor([[9.0, 0.0], [0.0, 9.0]])
     >>> rg.in_words(rg.site_of(q, q.flip(0), tokens=["one", "two"]))
@@ -99,14 +98,9 @@ def _by_query(
 
 def _looks_at(weights: list[float], keys: list[int]) -> list[tuple[float, int]]:
     """The keys that a query looks at, as the docstring of `in_words` defines it."""
-    chosen, total = [], 0.0
+    # of equal weights the first key comes first
     ranked = sorted(zip(weights, keys, strict=True), key=lambda x: (-round(x[0], 5), x[1]))
-    for weight, key in ranked[:MOST]:  # of equal weights the first key comes first
-        if weight < LEAST or total >= ENOUGH:
-            break
-        chosen.append((weight, key))
-        total += weight
-    return chosen
+    return [(weight, key) for weight, key in ranked[:MOST] if weight >= LEAST]
 
 
 def _told(chosen: list[tuple[float, int]], keys: list[str]) -> str:
