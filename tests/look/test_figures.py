@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -106,6 +107,14 @@ def test_lines_are_the_weights_above_the_faint():
 def test_lines_of_one_query_leave_the_others_out():
     lines = draw_lines(sentence(), [0, 1], query=6).axes[0].collections
     assert {segment[0][1] for part in lines for segment in part.get_segments()} == {6.0}
+
+
+def test_lines_where_nothing_is_seen_or_half_precision_rounds_past_one():
+    site = sentence(mask=torch.zeros(9, 9, dtype=torch.bool))
+    assert len(draw_lines(site).axes[0].collections) == 0
+    q = (torch.eye(4) * 40).bfloat16()
+    past = replace(site_of(q, q), lse=site_of(q, q).lse - 0.01)
+    assert max(draw_lines(past).axes[0].collections[0].get_alpha()) == 1
 
 
 def test_strips_are_the_survey():

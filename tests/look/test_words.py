@@ -5,7 +5,7 @@ import torch
 
 from regard.look import in_words, site_of
 from regard.look.words import all_in_words
-from regard.ops import Causal, Toeplitz
+from regard.ops import Causal, Padding, Toeplitz
 
 X = torch.tensor([[1.0, -1, 0, 2], [0, -1, 2, 1], [-2, 2, -1, 0]])
 W_Q = torch.tensor([[0, 1], [1, 0], [-0.5, 0], [1, 1]])
@@ -73,6 +73,13 @@ def test_cached_queries_know_their_own_place():
 def test_a_query_with_no_heavy_key_looks_at_nothing_in_particular():
     site = site_of(torch.zeros(1, 2), torch.zeros(30, 2))
     assert in_words(site) == "0 looks at nothing in particular."
+
+
+def test_a_query_that_is_padding_sees_nothing():
+    eye = torch.eye(3) * 9
+    mask = Causal() & Padding(torch.tensor([3]), skip=torch.tensor([1]))
+    said = in_words(site_of(eye, eye, tokens=["-", "a", "b"], mask=mask))
+    assert said.startswith("“-” sees nothing, a looks at a, b at b.")
 
 
 def test_a_token_that_stands_twice_is_told_by_its_place():

@@ -88,10 +88,13 @@ def _by_query(
     site: Site, names: list[str], keys: list[str], top: list[list[float]], at: list[list[int]]
 ) -> str:
     looked = [_looks_at(w, where) for w, where in zip(top, at, strict=True)]
-    clauses = []
-    for name, chosen in zip(names, looked, strict=True):
-        verb = "" if clauses else " looks"
-        clauses.append(f"{name}{verb} {_told(chosen, keys)}")
+    clauses, verb = [], " looks"
+    for name, weights, chosen in zip(names, top, looked, strict=True):
+        if weights[0] > 0:
+            clauses.append(f"{name}{verb} {_told(chosen, keys)}")
+            verb = ""  # said once
+        else:
+            clauses.append(f"{name} sees nothing")
     said = ", ".join(clauses) + "."
     return said + (_about_itself(site, names, looked) if site.kind == "self" else "")
 

@@ -62,7 +62,9 @@ def draw_lines(
             asked = torch.arange(len(w)) == query % site.queries - rows.indices(site.queries)[0]
             w = w * asked[:, None]
         pairs = (w >= FAINT).nonzero().tolist()
-        heavy = [w[i, j].item() for i, j in pairs]
+        if not pairs:
+            continue
+        heavy = [min(1.0, w[i, j].item()) for i, j in pairs]  # half precision may round past 1
         lines = [((0.0, i), (1.0, j)) for i, j in pairs]
         widths = [0.3 + 2.5 * x for x in heavy]
         axes.add_collection(
