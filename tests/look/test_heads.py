@@ -207,6 +207,18 @@ def test_padding_changes_no_number():
             assert one[name] == pytest.approx(two[name], rel=1e-4), name
 
 
+def test_padding_on_the_left_changes_no_number_either():
+    q, k = torch.randn(2, 1, 2, 30, 8) * 2
+    padded_q, padded_k = (torch.cat([torch.randn(1, 2, 9, 8), x], 2) for x in (q, k))
+    mask = Causal() & Padding(torch.tensor([39]), skip=torch.tensor([9]))
+    tokens = ["."] * 9 + [".", "a", "b"] * 10
+    alone = heads([site_of(q, k, mask=Causal(), tokens=tokens[9:])], separators=["."]).dicts()
+    among = heads([site_of(padded_q, padded_k, mask=mask, tokens=tokens)], separators=["."])
+    for one, two in zip(alone, among.dicts(), strict=True):
+        for name in ("own", "previous", "sink", "peak", "spread", "separator", "monotone"):
+            assert one[name] == pytest.approx(two[name], rel=1e-4), name
+
+
 def test_thresholds_are_the_callers_to_move():
     q, k = equal()
     taps = torch.tensor([[0.2, 0.6, 0.2]]).log()

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from regard.errors import LookError
 from regard.look.head_types import HeadRow, Thresholds
-from regard.look.offsets import choosing, existing, offset_weights, seen
+from regard.look.offsets import choosing, existing, first_key, offset_weights, seen
 from regard.look.site import Site
 from regard.ops.survey.op import measure
 from regard.ops.survey.statistics import make_question
@@ -28,7 +28,7 @@ def head_numbers(site: Site, separators: frozenset[str], limits: Thresholds) -> 
         )
     visible = seen(site)
     rows = choosing(site, visible)
-    ask = ("entropy", "peak", "peak_key", "reach", "ahead", "sink")
+    ask = ("entropy", "peak", "peak_key", "reach", "ahead")
     question = make_question(ask, first=1, radius=limits.furthest, most=1, cells=1)
     found = measure(site.q, site.k, site.lse, site.terms, question)
     assert found.entropy is not None
@@ -38,7 +38,7 @@ def head_numbers(site: Site, separators: frozenset[str], limits: Thresholds) -> 
     numbers = {
         "peak": _mean(found.peak, rows),
         "reach": _mean(found.reach, rows),
-        "sink": _mean(found.sink, rows) + _mean(1 - given, rows),
+        "sink": _mean(_on_first(site), rows) + _mean(1 - given, rows),
         "spread": _mean(found.entropy / visible.clamp(min=2).log(), rows),
         "distinct": _distinct(found.peak_key, rows, site.keys),
         "monotone": _correlation(found.ahead + place * given, place, rows),
@@ -99,6 +99,15 @@ def _mean(x: Tensor | None, rows: Tensor) -> Tensor:
     return (x * rows).sum((0, 2)) / rows.sum((0, 2)).clamp(min=1)
 
 
+def _on_first(site: Site) -> Tensor:
+    """The weight of each query on the first key of its sequence."""
+    first, share = first_key(site), torch.zeros_like(site.lse)
+    for at in first.unique().tolist():
+        here = first == at
+        share[here] = site.window(None, keys=slice(at, at + 1))[here, ..., 0].to(share.dtype)
+    return share
+
+
 def _lost(site: Site) -> Tensor:
     """The share of each query that sinks took."""
     if site.terms.sinks is None:
@@ -131,7 +140,7 @@ def _separator_share(site: Site, separators: frozenset[str], rows: Tensor) -> Te
         return site.lse.new_zeros(site.heads)
     given = [[token in separators for token in tokens] for tokens in site.key_tokens]
     chosen = torch.tensor(given, device=site.q.device)
-    chosen[:, 0] = False
+    chosen[torch.arange(site.batch), first_key(site)] = False
     # a row that does not count gets weights exp(score - inf) = 0
     lse = site.lse.masked_fill(~rows, torch.inf)
     question = make_question(["received"], first=1, radius=1, most=1, cells=1)

@@ -86,6 +86,18 @@ def choosing(site: Site, visible: Int[Tensor, "batch head query"]) -> Bool[Tenso
     return rows & (own | ~own.any(-1, keepdim=True))
 
 
+def first_key(site: Site) -> Int[Tensor, " batch"]:
+    """Where each sequence begins: behind its padding, if that stands on the left.
+
+    >>> left = rg.Padding(torch.tensor([3]), skip=torch.tensor([1]))
+    >>> first_key(rg.site_of(*torch.zeros(2, 1, 1, 3, 4), mask=left))
+    tensor([1])
+    """
+    if site.kind == "cross" or site.terms.mask is None or site.terms.offset:
+        return torch.zeros(site.batch, dtype=torch.long, device=site.q.device)
+    return _sees_itself(site).any(1).int().argmax(-1)
+
+
 def _sees_itself(site: Site) -> Tensor:
     pieces, mask = [], site.terms.mask
     assert mask is not None
