@@ -2,7 +2,7 @@
 
 import numpy as np
 
-LEAST = 1e-9  # flows smaller than this are rounding
+LEAST = 1e-8  # a pipe with less room than this is full
 
 
 def max_flow(pipes: np.ndarray, start: int, end: int) -> float:
@@ -38,28 +38,34 @@ def _path(
 ) -> list[tuple[bool, tuple[int, int, int]]] | None:
     """Pipes from start to end with room for `wide`, some perhaps taken back; by breadth first."""
     layers, count = down.shape[0], down.shape[1]
-    came: dict[tuple[int, int], tuple[tuple[int, int], bool, tuple[int, int, int]]] = {}
     seen = np.zeros((layers + 1, count), dtype=bool)
+    came = np.zeros((layers + 1, count), dtype=np.int64)  # by which node of the layer beside it
+    above = np.zeros((layers + 1, count), dtype=bool)  # and whether that layer is the one above
     seen[0, start] = True
-    edge = [(0, start)]
+    edge = [(0, np.array([start]))]
     while edge and not seen[layers, end]:
         further = []
-        for layer, i in edge:
-            if layer < layers:
-                for j in np.flatnonzero((down[layer, i] >= wide) & ~seen[layer + 1]):
-                    came[layer + 1, int(j)] = (layer, i), True, (layer, i, int(j))
-                    further.append((layer + 1, int(j)))
-                    seen[layer + 1, j] = True
-            if layer:
-                for j in np.flatnonzero((back[layer - 1, :, i] >= wide) & ~seen[layer - 1]):
-                    came[layer - 1, int(j)] = (layer, i), False, (layer - 1, int(j), i)
-                    further.append((layer - 1, int(j)))
-                    seen[layer - 1, j] = True
+        for layer, nodes in edge:
+            for to in (layer + 1, layer - 1):
+                if not 0 <= to <= layers:
+                    continue
+                pipe = down[layer, nodes] if to > layer else back[to][:, nodes].T
+                room = pipe >= wide
+                new = np.flatnonzero(room.any(0) & ~seen[to])
+                if len(new):
+                    came[to, new] = nodes[room[:, new].argmax(0)]
+                    above[to, new], seen[to, new] = to > layer, True
+                    further.append((to, new))
         edge = further
-    if not seen[layers, end]:
-        return None
-    steps, at = [], (layers, end)
-    while at != (0, start):
-        at, forward, step = came[at]
-        steps.append((forward, step))
+    return _back_from(end, start, came, above) if seen[layers, end] else None
+
+
+def _back_from(
+    end: int, start: int, came: np.ndarray, above: np.ndarray
+) -> list[tuple[bool, tuple[int, int, int]]]:
+    steps, layer, at = [], len(came) - 1, end
+    while (layer, at) != (0, start):
+        other, forward = int(came[layer, at]), bool(above[layer, at])
+        steps.append((forward, (layer - 1, other, at) if forward else (layer, at, other)))
+        layer, at = layer - 1 if forward else layer + 1, other
     return steps
