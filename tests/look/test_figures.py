@@ -213,3 +213,10 @@ def test_wrong_requests_are_said(tmp_path):
         draw_gates({"a": torch.rand(2, 3), "b": torch.rand(3, 3)})
     with pytest.raises(ShapeError, match="sites: needs at least one"):
         draw_heads([])
+
+
+@pytest.mark.usefixtures("users_view")
+@pytest.mark.parametrize("draw", [draw_map, draw_heads, draw_strips, draw_lines, draw_alignment])
+def test_a_sequence_that_is_not_in_the_batch_is_said(draw):
+    with pytest.raises(ShapeError, match="batch: needs less than 1, got 1"):
+        draw(sentence(), batch=1)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from regard.errors import FileError, LookError
+from regard.errors import FileError, LookError, ShapeError
 from regard.look import Sight, look, site_of, write_report
 from regard.look.png import png
 from regard.look.words import in_words
@@ -272,6 +272,8 @@ def test_what_cannot_be_written_is_said(tmp_path):
         write_report(Sight(), tmp_path / "report.html")
     with pytest.raises(FileError, match="needs a folder that exists"):
         write_report(sentences(1, 1, 3), tmp_path / "none" / "report.html")
+    with pytest.raises(ShapeError, match="batch: needs less than 1, got 1"):
+        write_report(sentences(1, 1, 3), tmp_path / "report.html", batch=1)
     (tmp_path / "folder").mkdir()
     with pytest.raises(FileError, match="cannot be written"):
         write_report(sentences(1, 1, 3), tmp_path / "folder")

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from regard.errors import ShapeError
 from regard.look import in_words, site_of
 from regard.look.words import all_in_words
 from regard.ops import Causal, Padding, Toeplitz
@@ -123,3 +124,15 @@ def test_every_type_has_a_phrase_that_its_row_fills():
     for name in PHRASES:
         row = HeadRow(site="a", call=0, head=0, rows=9, type=name, induction=0.5, duplicate=0.5)
         assert "{" not in _by_type(row)
+
+
+# errors
+
+
+@pytest.mark.usefixtures("users_view")
+def test_a_head_or_sequence_that_is_not_there_is_said():
+    site = site_of(*torch.randn(2, 3, 4))
+    with pytest.raises(ShapeError, match="head: needs less than 1, got 1"):
+        in_words(site, 1)
+    with pytest.raises(ShapeError, match="batch: needs less than 1, got 2"):
+        in_words(site, 0, 2)

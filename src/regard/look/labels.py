@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from regard.errors import ShapeError
 from regard.look.site import Site, Tokens
 
 SPACES = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "↵", "\n": "↵", "\t": "⇥"})
@@ -13,6 +14,7 @@ def query_labels(site: Site, batch: int = 0) -> list[str]:
     >>> query_labels(rg.site_of(*torch.zeros(2, 2, 4), tokens=["Ġthe", "cat"]))
     ['the', 'cat']
     """
+    _check(site, batch)
     return _labels(site.query_tokens, batch, site.queries, site.terms.offset)
 
 
@@ -22,6 +24,7 @@ def key_labels(site: Site, batch: int = 0) -> list[str]:
     >>> key_labels(rg.site_of(*torch.zeros(2, 2, 4)))
     ['0', '1']
     """
+    _check(site, batch)
     return _labels(site.key_tokens, batch, site.keys, 0)
 
 
@@ -54,6 +57,13 @@ def shortened(label: str, most: int = 12) -> str:
     'antidis…'
     """
     return label if len(label) <= most else label[: most - 1] + "…"
+
+
+def _check(site: Site, batch: int) -> None:
+    if not 0 <= batch < site.batch:
+        raise ShapeError(
+            f"batch: needs less than {site.batch}, got {batch}; try 0 to {site.batch - 1}"
+        )
 
 
 def _labels(tokens: Tokens | None, batch: int, count: int, first: int) -> list[str]:

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from regard.errors import FileError, LookError
+from regard.errors import FileError, LookError, ShapeError
 from regard.look.head_types import Thresholds
 from regard.look.heads import Heads, each_whole, heads
 from regard.look.report_data import Shares, site_data
@@ -44,6 +44,8 @@ def write_report(
     sites = each_whole(sight)
     if not sites:
         raise LookError("sight: needs at least one attention, got none; try look(model)")
+    if not 0 <= batch < (least := min(site.batch for site in sites)):
+        raise ShapeError(f"batch: needs less than {least}, got {batch}; try 0")
     if not path.resolve().parent.is_dir():
         raise FileError(f"{path}: needs a folder that exists, got none of that name")
     found = heads(sites, separators=separators, probed=probed, thresholds=thresholds)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from regard.errors import ShapeError
 from regard.look.head_types import HeadRow
 from regard.look.heads import heads
 from regard.look.labels import key_labels, query_labels, told_apart
@@ -49,6 +50,8 @@ def in_words(site: Site, head: int = 0, batch: int = 0) -> str:
     >>> rg.in_words(rg.site_of(q, q.flip(0), tokens=["one", "two"]))
     'one looks at two, two at one. No token looks at itself.'
     """
+    if not -site.heads <= head < site.heads:
+        raise ShapeError(f"head: needs less than {site.heads}, got {head}")
     return all_in_words(site, batch)[head]
 
 
@@ -60,16 +63,14 @@ def all_in_words(
     >>> len(all_in_words(rg.site_of(*torch.zeros(2, 3, 5, 4))))
     3
     """
+    names, keys = told_apart(query_labels(site, batch)), told_apart(key_labels(site, batch))
     if found is None or found.top is None or found.received is None:
         with torch.no_grad():
             found = site.survey(ask=["top", "top_key", "received"], most=8)
-    received = _part(found.received, batch)
+    ends = _receivers(site, keys, _part(found.received, batch))
     if site.queries > SHORT:
         rows = heads([site]).rows if rows is None else rows
-        ends = _receivers(site, batch, received)
         return [_by_type(row) + end for row, end in zip(rows, ends, strict=True)]
-    names, keys = told_apart(query_labels(site, batch)), told_apart(key_labels(site, batch))
-    ends = _receivers(site, batch, received)
     tops = zip(_part(found.top, batch), _part(found.top_key, batch), ends, strict=True)
     return [_by_query(site, names, keys, top, at) + end for top, at, end in tops]
 
@@ -129,9 +130,9 @@ def _about_itself(site: Site, names: list[str], looked: list[list[tuple[float, i
     return f" Only {listed} look at themselves."
 
 
-def _receivers(site: Site, batch: int, received: list[list[float]]) -> list[str]:
+def _receivers(site: Site, keys: list[str], received: list[list[float]]) -> list[str]:
     """By head, which key gets more than half of all that is given, if one does."""
-    keys, said = told_apart(key_labels(site, batch)), []
+    said = []
     for given in received:
         total, most = sum(given), max(given)
         if site.queries > 2 and total > 0 and most > total / 2:

@@ -69,6 +69,7 @@ def draw_token(
     site, count = chosen[0], sum(s.heads for s in chosen)
     at = _row(query, site.queries)
     wide = -(-site.keys // CELLS)
+    named = query_labels(site, batch)[at.start]
     w = torch.cat([s.window(None, at, pool=(1, wide))[batch, :, 0] for s in chosen])
     figure = paper(side(site.keys) + 2.2, side(count, least=1.2, each=0.22) + 1.2)
     axes = figure.subplots()
@@ -78,7 +79,7 @@ def draw_token(
         axes.axvline(at.start + site.terms.offset, color="white", ls=":", lw=1)
     _name_heads(axes, chosen)
     axes.set_xlabel("key, what is looked at")
-    axes.set_title(plain(f"where {quoted(query_labels(site, batch)[at.start])} looks"), fontsize=10)
+    axes.set_title(plain(f"where {quoted(named)} looks"), fontsize=10)
     cell = "" if wide == 1 else f", mean of {wide} keys"
     figure.colorbar(picture, ax=axes, label=f"weight{cell}", shrink=0.8)
     return keep(figure, path)
@@ -101,9 +102,9 @@ def draw_alignment(
             f"site: needs at most {CELLS} queries and keys, got {site.queries} by {site.keys}; "
             "try draw_map, which pools"
         )
+    down, across = query_labels(site, batch), key_labels(site, batch)
     w = site.window(head)[batch].float().cpu()
     w = w.mean(0) if head is None else w
-    down, across = query_labels(site, batch), key_labels(site, batch)
     figure = paper(side(len(across)) + 1.6, side(len(down)) + 1.2)
     axes = figure.subplots()
     picture = show(axes, w, (site.queries, site.keys))
@@ -137,6 +138,7 @@ def draw_overlay(
     >>> len(figure.axes)
     3
     """
+    query_labels(site, batch)  # says so if there is no such sequence
     grid = _grid(site.keys, image.shape[-2], image.shape[-1])
     w = site.window(head, _row(query, site.queries))[batch].float().cpu()[..., 0, :]
     w = (w.mean(0) if head is None else w)[-grid[0] * grid[1] :].view(grid)

@@ -78,6 +78,7 @@ def draw_heads(
 
 def thumbnails(site: Site, batch: int, most: int = THUMB) -> Float[Tensor, "head {most} {most}"]:
     """The maps of all heads pooled to one small size, the largest cell of each at 1."""
+    query_labels(site, batch)  # says so if there is no such sequence
     cells = (min(most, site.queries), min(most, site.keys))
     pooled = site.survey(ask=["pooled"], cells=cells).pooled
     assert pooled is not None
@@ -95,10 +96,11 @@ def draw_strips(site: Site, *, batch: int = 0, path: str | Path | None = None) -
     >>> [axes.get_title() for axes in figure.axes[:3]]
     ['entropy of each query, nats', 'share on the first key', 'received by each key']
     """
+    queries = query_labels(site, batch)
     found = site.survey(ask=["entropy", "sink", "received"], first=1)
     strips = {
-        "entropy of each query, nats": (found.entropy, query_labels(site, batch)),
-        "share on the first key": (found.sink, query_labels(site, batch)),
+        "entropy of each query, nats": (found.entropy, queries),
+        "share on the first key": (found.sink, queries),
         "received by each key": (found.received, key_labels(site, batch)),
     }
     high = side(site.heads, least=0.9, most=4, each=0.16)
