@@ -124,6 +124,21 @@ def test_padding_has_no_gradient_and_the_backward_direction_runs_from_the_right(
     assert (back[1, 4:] == 0).all()
 
 
+def test_a_cell_that_reads_from_the_right_fades_to_the_right():
+    layer = rg.nn.Recurrent(4, 4, kind="rnn", bidirectional=True)
+    with torch.no_grad():
+        for cell in layer.cells:
+            cell.u.mul_(0.5)
+    x = torch.randn(2, 40, 4)
+    found = rg.gradients(layer, lambda: layer(x)[0][:, 0].sum() + layer(x)[0][:, -1].sum())
+    assert found.time["0.back"].reverse
+    for lengths in (None, torch.tensor([30, 35])):
+        found = rg.gradients(layer, lambda at=lengths: layer(x, lengths=at)[0][:, 0, 4:].sum())
+        flags = [(flag.where, flag.kind) for flag in found.flags]
+        assert flags == [("0.back through time", "vanishing")]  # and none for what nobody read
+        assert 0 < found.time["0.back"].ratio < 1e-6
+
+
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
 def test_torch_modules_flow_like_ours(kind):
     theirs = kind(3, 4, num_layers=2).double()

@@ -71,6 +71,11 @@ class Steps:
         """Every state, run by run and time by time."""
         return [s for run in self.runs for state in run.states for s in state]
 
+    @property
+    def backwards(self) -> set[str]:
+        """The cells that read from the right."""
+        return {run.name for run in self.runs if run.reverse}
+
     def norms(self, grads: list[Tensor | None]) -> dict[str, tuple[Tensor, ...]]:
         """‖∂J/∂s‖ for each state tensor of each cell, (batch, time), from what `points` got."""
         left, found = iter(grads), {}

@@ -52,6 +52,7 @@ class ThroughTime:
 
     h: Float[Tensor, "batch time"]
     c: Float[Tensor, "batch time"] | None
+    reverse: bool = False  # the cell reads from the right: its first step is the last place
 
     @property
     def ratio(self) -> float:
@@ -65,13 +66,14 @@ class ThroughTime:
         return _ratio(first, last) ** (1 / steps) if steps else 1.0
 
     def _ends(self) -> tuple[float, float]:
-        # Padding and states after the last one that the loss reads have no gradient: where it
-        # starts and ends is where there is some.
         norms = (self.h if self.c is None else self.c).norm(dim=0)
+        norms = norms.flip(0) if self.reverse else norms
+        # Padding and states after the last one that the loss reads have no gradient: where it
+        # ends is where there is some; one that reads from the right has its padding in front.
         reached = norms.nonzero().flatten()
         if not len(reached):
             return 0.0, 0.0
-        return float(norms[0]), float(norms[reached[-1]])
+        return float(norms[reached[0] if self.reverse else 0]), float(norms[reached[-1]])
 
 
 @dataclass(frozen=True)
@@ -96,10 +98,14 @@ class Gradients:
 
     @property
     def flags(self) -> list[Flag]:
-        """What fades below 1e-3 or grows above 1e3 from end to start, or is no number at all."""
+        """What fades below 1e-3 or grows above 1e3 from end to start, or is no number at all.
+
+        A cell that the loss does not depend on has nothing to fade.
+        """
         told = {name: [n for n in norms if n is not None] for name, norms in self.depth.items()}
         ratios = {name: _ratio(norms[0], norms[-1]) for name, norms in told.items()}
-        ratios |= {f"{name} through time": found.ratio for name, found in self.time.items()}
+        felt = {name: found for name, found in self.time.items() if found.h.any()}
+        ratios |= {f"{name} through time": found.ratio for name, found in felt.items()}
         found = [Flag(name, kind, r) for name, r in ratios.items() if (kind := _verdict(r))]
         bad = (name for name, norm in self.weights.items() if norm and not math.isfinite(norm))
         return found + [Flag(name, "not finite", math.nan) for name in bad]
@@ -146,7 +152,10 @@ def gradients(model: nn.Module, loss: Callable[[], Tensor] | Tensor) -> Gradient
     return Gradients(
         loss=float(j.detach()),
         depth={name: found for name, found in depth.items() if any(found)},
-        time={name: ThroughTime(h, *(c or [None])) for name, (h, *c) in times.items()},
+        time={
+            name: ThroughTime(h, c[0] if c else None, name in steps.backwards)
+            for name, (h, *c) in times.items()
+        },
         weights={name: _norm([grad]) for name, grad in zip(weights, reached, strict=True)},
         skipped=steps.skipped,
     )
