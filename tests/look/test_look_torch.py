@@ -62,6 +62,32 @@ def test_fewer_key_heads_and_a_batch_of_one_are_broadcast():
     assert sight["Shared"].k.shape == (3, 2, 7, 8)
 
 
+class Windows(nn.Module):
+    """Attention inside windows: an axis more than (batch, head, query, feat)."""
+
+    def __init__(self, ours: bool):
+        super().__init__()
+        self.ours = ours
+
+    def forward(self, q, mask):
+        if self.ours:
+            return rg.attend(q, q, q, mask=mask.expand(2, 3, 4, 5, 5))[0]
+        return F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_more_leading_axes_are_folded_into_one_batch(ours):
+    q, mask, model = torch.randn(2, 3, 4, 5, 8), torch.rand(1, 3, 1, 5, 5) > 0.3, Windows(ours)
+    mask[..., 0] = True  # every query sees something
+    want = model(q, mask)
+    with rg.look(model) as sight:
+        assert_close(model(q, mask), want)
+    site = sight["Windows"]
+    assert (site.batch, site.heads) == (6, 4)
+    scores = (q @ q.mT * 8**-0.5).masked_fill(~mask, -torch.inf).flatten(0, 1)
+    assert_close(site.weights(), scores.softmax(-1))
+
+
 @pytest.mark.parametrize("need_weights", [True, False])
 @pytest.mark.parametrize("average", [True, False])
 @pytest.mark.parametrize("masked", [True, False])

@@ -253,6 +253,42 @@ def test_two_kinds_of_model_in_one_are_both_seen():
 
 
 @torch.no_grad()
+def test_text_and_picture_models_in_one_are_seen_and_each_gets_its_own_back():
+    vision = MODELS["ViT"][1]
+    config = transformers.CLIPConfig(text_config=PLAIN, vision_config=vision)
+    model = transformers.CLIPModel(config).eval()
+    model.set_attn_implementation({"vision_config": "eager"})
+    given = {"input_ids": IDS, "attention_mask": RIGHT, **inputs("ViT")}
+    want = model(**given).logits_per_image
+    with rg.look(model) as sight:
+        assert_close(model(**given).logits_per_image, want)
+    assert [name.split(".")[0] for name in sight.names] == ["vision_model"] * 2 + ["text_model"] * 2
+    assert model.vision_model.config._attn_implementation == "eager"
+    assert model.text_model.config._attn_implementation == "sdpa"
+
+
+@torch.no_grad()
+def test_who_asks_for_maps_while_looking_still_gets_them():
+    want = make("Llama", "eager")(IDS, output_attentions=True).attentions
+    model = make("Llama", "eager")
+    with rg.look(model):
+        got = model(IDS, output_attentions=True).attentions
+    assert_close(got, want, atol=1e-5, rtol=1e-4)
+
+
+@torch.no_grad()
+@pytest.mark.usefixtures("users_view")
+def test_beams_that_change_places_are_seen_but_are_not_one_text():
+    model = make("Llama")
+    options = {"num_beams": 3, "max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False}
+    want = model.generate(input_ids=IDS, **options)
+    with rg.look(model) as sight:
+        assert torch.equal(model.generate(input_ids=IDS, **options), want)
+    with pytest.raises(LookError, match="needs calls that go on where the one before stopped"):
+        sight.joined("model.layers.1.self_attn")
+
+
+@torch.no_grad()
 @pytest.mark.usefixtures("users_view")
 def test_models_with_a_softmax_of_their_own_are_named_never_empty():
     config = transformers.BloomConfig(vocab_size=50, hidden_size=32, n_layer=2, n_head=4)

@@ -65,7 +65,7 @@ class Keeper:
         self.calls[caller.path] += 1
         q, k, v, out = (self._take(four_axes(x)) for x in (call.q, call.k, call.v, out))
         lse = self._take(four_axes(lse[..., None])[..., 0])
-        terms = moved(_placed(call, caller), self._take)
+        terms = moved(_flat(_placed(call, caller), call.q), self._take)
         if self.wish.ask is None:
             if k.shape[2] == q.shape[2]:
                 k, v = _own(k, q), _own(v, q)
@@ -115,12 +115,11 @@ class Keeper:
         if self.passed and not self.calls:
             names = ", ".join(list(dict.fromkeys(self.passed.values()))[:8])
             raise LookError(f"at: needs a glob that fits one of {names} …, got {self.wish.at!r}")
-        why = "; ".join(f"{name}: {reason}" for name, reason in self.sight.skipped.items())
         if not self.running.ran:
             raise LookError("model: needs to run inside `with look(model)`, got no call of it")
-        raise LookError(
-            f"model: needs an attention that can be seen, got none; {why or 'no calls'}"
-        )
+        skipped = self.sight.skipped or {"it": "no module in it is called one"}
+        why = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
+        raise LookError(f"model: needs an attention that can be seen, got none; {why}")
 
 
 class _Growing:
@@ -183,6 +182,16 @@ def _own(x: Tensor, q: Tensor) -> Tensor:
     storage = x.untyped_storage()
     shared = storage.data_ptr() == q.untyped_storage().data_ptr()  # of one projection
     return x if shared or x.requires_grad or storage.nbytes() <= x.nbytes else x.clone()
+
+
+def _flat(terms: Terms, q: Tensor) -> Terms:
+    """Masks and biases given for every one of many leading axes, folded into one as q's are."""
+    if q.ndim <= 4:
+        return terms
+    front = q.shape[:-3]
+    return moved(
+        terms, lambda x: x.expand(*front, *x.shape[-3:]).flatten(0, -4) if x.ndim == q.ndim else x
+    )
 
 
 def _placed(call: Call, caller: Caller) -> Terms:

@@ -99,16 +99,23 @@ def _dot_product_attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     front = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3])
-    q, k, v = (x.expand(*front, *x.shape[-3:]) for x in (query, key, value))
+    q, k, v = (_folded(x, front) for x in (query, key, value))
     terms: dict[str, Any] = {"scale": scale, "dropout": dropout_p}
     if is_causal:
         terms["mask"] = Causal()
     elif attn_mask is not None:
+        attn_mask = _folded(attn_mask, front) if attn_mask.ndim > 3 else attn_mask
         found = read_mask(attn_mask, q, k, same=same)
         k, v = in_use(k, found.used), in_use(v, found.used)
         terms |= {"mask": found.mask, "bias": found.bias, "offset": found.offset}
     out, _ = attend(q, k, v, **terms)
-    return out
+    return out.reshape(*front, *out.shape[-3:])
+
+
+def _folded(x: Tensor, front: torch.Size) -> Tensor:
+    """Every axis before the heads as one batch, the same for all that take part."""
+    x = x.expand(*front, *x.shape[-3:])
+    return x.flatten(0, -4) if len(front) > 1 else x
 
 
 def _strange(tensors: tuple) -> bool:

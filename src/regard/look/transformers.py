@@ -10,7 +10,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.errors import LookError
 from regard.look.given_mask import GivenMask, in_use, read_mask
-from regard.ops import attend, biases
+from regard.ops import attend, attention_weights, biases
 from regard.ops.masks import Causal
 
 NAME = "regard"
@@ -85,7 +85,7 @@ def attention(
     s_aux: Tensor | None = None,
     position_bias: Tensor | None = None,
     **others: Any,
-) -> tuple[Tensor, None]:
+) -> tuple[Tensor, Tensor | None]:
     """What transformers calls for every attention; the answer is (batch, query, head, value)."""
     _refuse(module, others)
     is_causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
@@ -104,19 +104,12 @@ def attention(
     if position_bias is not None:
         place = biases.Dense(position_bias[..., : key.shape[2]])
         bias = place if bias is None else bias + place
-    out, _ = attend(
-        query,
-        key,
-        value,
-        mask=found.mask,
-        bias=bias,
-        scale=scaling,
-        softcap=softcap,
-        sinks=s_aux,
-        offset=found.offset,
-        dropout=dropout,
-    )
-    return out.transpose(1, 2).contiguous(), None
+    terms: dict[str, Any] = {"mask": found.mask, "bias": bias, "scale": scaling, "softcap": softcap}
+    terms |= {"sinks": s_aux, "offset": found.offset}
+    out, _ = attend(query, key, value, dropout=dropout, **terms)
+    # who asks for maps gets them, also where transformers itself would return none in silence
+    maps = attention_weights(query, key, **terms) if others.get("output_attentions") else None
+    return out.transpose(1, 2).contiguous(), maps
 
 
 _read = WeakIdKeyDictionary()
