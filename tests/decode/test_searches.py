@@ -1,0 +1,225 @@
+"""Step by step is all at once, and a search finds what it says it finds."""
+
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from regard import models
+from regard.decode import beam, greedy, last_tokens, length_penalty, make_stepper
+from regard.errors import ConfigError, ShapeError
+
+VOCAB, START, END = 7, 1, 2
+SIZES = {"dim": 16, "heads": 2, "dropout": 0.0}
+TRANSLATORS = {
+    "sinusoidal": {},
+    "learned": {"positions": "learned", "max_time": 20},
+    "rotary": {"positions": "none", "rotary": 100.0, "key_heads": 1},
+    "buckets": {"positions": "none", "relative": "buckets"},
+    "alibi": {"positions": "none", "relative": "alibi", "sinks": True},
+}
+RECURRENT = [
+    (c, a) for c in ("rnn", "gru", "lstm") for a in ("none", "bahdanau", "luong", "hybrid")
+]
+LANGUAGE = TRANSLATORS | {"window": {"window": 3}}
+
+
+def lively(model: torch.nn.Module) -> torch.nn.Module:
+    """Weights large enough that the answers differ from each other."""
+    for p in model.parameters():
+        p.data *= 2
+    return model.double().eval()
+
+
+def translator(name: str, vocab: int = VOCAB) -> torch.nn.Module:
+    if name in TRANSLATORS:
+        config = models.translator_tiny(vocab, **SIZES, **TRANSLATORS[name])
+        return lively(models.Translator(config))
+    cell, attention = name.split("-")
+    sizes = {"cell": cell, "attention": attention, "dim": 16, "hidden": 16, "layers": 2}
+    return lively(models.RecurrentTranslator(models.recurrent_tiny(vocab, dropout=0.0, **sizes)))
+
+
+def language(name: str) -> torch.nn.Module:
+    return lively(models.LanguageModel(models.language_tiny(VOCAB, **SIZES, **LANGUAGE[name])))
+
+
+ALL = [*TRANSLATORS, *("-".join(names) for names in RECURRENT)]
+each_translator = pytest.mark.parametrize("name", ALL)
+each_language = pytest.mark.parametrize("name", LANGUAGE)
+
+
+def sources(batch: int = 4, time: int = 5) -> tuple[Tensor, Tensor]:
+    return torch.randint(3, VOCAB, (batch, time)), torch.tensor([5, 3, 1, 4])[:batch]
+
+
+def firsts(batch: int) -> Tensor:
+    return torch.full((batch,), START)
+
+
+def by_hand(model: torch.nn.Module, source: Tensor, limit: int) -> list[int]:
+    """Greedy without any cache: the whole model again for every token."""
+    written = [START]
+    while len(written) <= limit:
+        token = int(model(source, torch.tensor([written]))[0, -1].argmax())
+        if token == END:
+            break
+        written.append(token)
+    return written[1:]
+
+
+# ---- worked numbers
+
+
+class Table:
+    """A model of which every probability is known: p(next | last) by a table."""
+
+    def __init__(self, *rows: list[float]):
+        self.table = torch.tensor(rows).double().log()
+
+    def start(self, tokens, lengths=None):
+        return torch.zeros(len(tokens))
+
+    def step(self, tokens, state):
+        return self.table[tokens], state
+
+    def select(self, state, rows):
+        return state[rows]
+
+
+def test_a_beam_of_two_finds_the_answer_that_greed_misses():
+    # 0 → 1 looks best (0.6), but then all is open (0.5 · 0.5); 0 → 3 is 0.4 and sure to end
+    table = Table([0, 0.6, 0, 0.4], [0, 0.5, 0.5, 0], [0, 0, 1, 0], [0, 0, 1, 0])
+    state, first = table.start([0]), torch.tensor([0])
+    short = greedy(table, state, first, end=2, limit=2)
+    assert short.lists() == [[1, 1]]
+    assert_close(short.log_prob.exp(), torch.tensor([0.3]).double())
+    wide = beam(table, state, first, end=2, limit=2, width=2, penalty=0.0)
+    assert wide.lists() == [[3]]
+    assert_close(wide.log_prob.exp(), torch.tensor([[0.4]]).double())
+
+
+def test_the_length_penalty_of_a_long_answer():
+    assert_close(length_penalty(torch.tensor([13.0]), 0.5), torch.tensor([3.0]).sqrt())
+
+
+def test_a_penalty_turns_the_choice_to_the_longer_answer():
+    # [end]: 0.5; [1, end]: 0.5 · 0.9 = 0.45. log 0.45 / (7/6) = -0.684 > log 0.5 = -0.693
+    table = Table([0, 0.5, 0.5, 0], [0, 0, 0.9, 0.1], [0, 0, 1, 0], [0, 0, 1, 0])
+    state, first, given = table.start([0]), torch.tensor([0]), {"end": 2, "limit": 2, "width": 3}
+    assert beam(table, state, first, penalty=0.0, **given).lists() == [[]]
+    assert beam(table, state, first, penalty=1.0, **given).lists() == [[1]]
+
+
+# ---- properties
+
+
+@each_translator
+def test_cached_logits_are_the_uncached_ones(name):
+    model, (source, lengths), target = translator(name), sources(), torch.randint(VOCAB, (4, 6))
+    stepper = make_stepper(model)
+    state, steps = stepper.start(source, lengths), []
+    for token in target.unbind(1):
+        logits, state = stepper.step(token, state)
+        steps.append(logits)
+    assert_close(torch.stack(steps, 1), model(source, target, lengths), atol=1e-5, rtol=0)
+
+
+@each_language
+def test_cached_logits_after_prompts_of_several_lengths_are_the_uncached_ones(name):
+    model, (prompt, lengths), more = language(name), sources(), torch.randint(VOCAB, (4, 3))
+    stepper = make_stepper(model)
+    state, token, steps = stepper.start(prompt, lengths), last_tokens(prompt, lengths), []
+    for after in (*more.unbind(1), None):
+        logits, state = stepper.step(token, state)
+        steps.append(logits)
+        token = after
+    for n, (row, length) in enumerate(zip(prompt, lengths, strict=True)):
+        whole = torch.cat([row[:length], more[n]])[None]
+        want = model(whole)[0, length - 1 :]
+        assert_close(torch.stack(steps, 1)[n], want, atol=1e-5, rtol=0)
+
+
+@each_translator
+def test_greedy_writes_what_the_model_without_a_cache_writes_alone_and_unpadded(name):
+    model, (source, lengths) = translator(name), sources(2)
+    stepper = make_stepper(model)
+    answer = greedy(stepper, stepper.start(source, lengths), firsts(2), end=END, limit=6)
+    alone = [by_hand(model, row[None, :n], 6) for row, n in zip(source, lengths, strict=True)]
+    assert answer.lists() == alone
+
+
+@each_translator
+def test_a_beam_of_one_is_greedy(name):
+    model, (source, lengths) = translator(name), sources()
+    stepper = make_stepper(model)
+    state = stepper.start(source, lengths)
+    one = beam(stepper, state, firsts(4), end=END, limit=6, width=1, penalty=1.0)
+    want = greedy(stepper, state, firsts(4), end=END, limit=6)
+    assert one.lists() == want.lists()
+    assert_close(one.log_prob[:, 0], want.log_prob)
+    assert torch.equal(one.ended[:, 0], want.ended)
+
+
+@pytest.mark.parametrize("name", ["sinusoidal", "rotary", "lstm-luong", "gru-hybrid"])
+def test_a_beam_over_a_batch_is_the_beam_of_each_alone(name):
+    model, (source, lengths) = translator(name), sources()
+    stepper, given = make_stepper(model), {"end": END, "limit": 6, "width": 3, "best": 3}
+    together = beam(stepper, stepper.start(source, lengths), firsts(4), **given)
+    for n, length in enumerate(lengths):
+        alone = beam(stepper, stepper.start(source[n : n + 1, :length]), firsts(1), **given)
+        assert together.lists()[3 * n : 3 * n + 3] == alone.lists()
+        assert_close(together.log_prob[n], alone.log_prob[0])
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1.0])
+@pytest.mark.parametrize("name", ["sinusoidal", "alibi", "rnn-none", "lstm-bahdanau", "gru-hybrid"])
+def test_a_beam_that_holds_every_sequence_finds_the_best_of_all(name, penalty):
+    model, limit, source = translator(name, vocab=4), 3, torch.tensor([[3, 0, 1, 3]])
+    alphabet = [t for t in range(4) if t != END]
+    ended = [(*w, END) for n in range(limit) for w in product(alphabet, repeat=n)]
+    every = [*ended, *product(alphabet, repeat=limit)]
+    padded = torch.tensor([[START, *words, *[0] * (limit - len(words))] for words in every])
+    memory = model.encode(source.expand(len(every), -1))
+    rows = model.decode(padded[:, :-1], memory).log_softmax(-1)
+    log_probs = {w: rows[n, range(len(w)), list(w)].sum().item() for n, w in enumerate(every)}
+    ranked = sorted(every, key=lambda w: -log_probs[w] / ((5 + len(w)) / 6) ** penalty)
+    stepper = make_stepper(model)
+    state = stepper.start(source)
+    given = {"end": END, "limit": limit, "width": len(every), "penalty": penalty, "best": 5}
+    found = beam(stepper, state, firsts(1), **given)
+    assert found.lists() == [[t for t in words if t != END] for words in ranked[:5]]
+    assert_close(found.log_prob[0].tolist(), [log_probs[w] for w in ranked[:5]])
+
+
+def test_one_encoding_serves_two_first_tokens():
+    model, (source, lengths) = translator("sinusoidal"), sources(2)
+    stepper = make_stepper(model)
+    state = stepper.start(source, lengths)
+    both = stepper.select(state, torch.tensor([0, 0, 1, 1]))
+    together = greedy(stepper, both, torch.tensor([3, 4, 3, 4]), end=END, limit=5)
+    for n, token in enumerate((3, 4)):
+        apart = greedy(stepper, state, torch.full((2,), token), end=END, limit=5)
+        assert together.lists()[n::2] == apart.lists()
+
+
+# ---- errors
+
+
+@pytest.mark.usefixtures("users_view")
+def test_what_cannot_be_searched_is_said():
+    model = translator("sinusoidal")
+    stepper = make_stepper(model)
+    state = stepper.start(sources()[0])
+    with pytest.raises(ConfigError, match="limit: needs 1 token or more, got 0"):
+        greedy(stepper, state, firsts(4), end=END, limit=0)
+    with pytest.raises(ConfigError, match="best: needs 1 to width=2, got 3; try a wider beam"):
+        beam(stepper, state, firsts(4), end=END, limit=3, width=2, best=3)
+    with pytest.raises(ConfigError, match="model: needs evaluation mode, got training"):
+        make_stepper(model.train())
+    with pytest.raises(ConfigError, match="model: needs a Translator, .* got Linear"):
+        make_stepper(torch.nn.Linear(2, 2).eval())
+    with pytest.raises(ShapeError, match=r"lengths: needs 1 to 5, .* got \[5, 0\]"):
+        make_stepper(language("sinusoidal")).start(sources(2)[0], torch.tensor([5, 0]))
