@@ -1,5 +1,6 @@
 """The terms of a score as Triton kernels take them. Only kernels import this: it needs Triton."""
 
+import os
 from dataclasses import dataclass, field
 from typing import Any, no_type_check
 
@@ -13,6 +14,7 @@ from regard.ops.biases import Bias
 from regard.ops.masks import Mask
 from regard.ops.terms import Terms
 
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # read by Triton when it is imported
 FAR = 1 << 30  # stands for no limit
 LOW: tl.constexpr = tl.constexpr(-1e30)  # stands for -inf where 0 · log 0 must be 0
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
