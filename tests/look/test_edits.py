@@ -364,6 +364,30 @@ def test_edits_work_without_a_head_axis():
         assert _run(edit, q, k, v).shape == (5, 4)
 
 
+def test_compiled_kernels_are_not_asked_for_what_edits_know_only_by_tiles():
+    """flex_attention asks masks and biases one place at a time; on CUDA it would fail there."""
+    from regard.ops.attend.flex import only_in_tiles
+
+    masks, kept = [], []
+
+    def spy(call, proceed):
+        masks.append(call.terms.mask)
+        kept.append(call.terms.bias)
+        return proceed(call)
+
+    q, k, v = torch.randn(3, 4, 3, 2)
+    for edit, bias in (
+        (rg.harden("*"), None),
+        (rg.drop_key("*", 0), None),
+        (rg.temperature("*", 2.0), rg.ALiBi(torch.ones(4))),
+        (rg.temperature("*", 2.0), torch.zeros(3, 3)),
+    ):
+        with attending(spy), attending(edit):
+            rg.attend(q, k, v, bias=bias, softcap=2.0)
+    assert [only_in_tiles(mask) for mask in masks] == [True, False, False, False]
+    assert [only_in_tiles(bias) for bias in kept] == [False, False, False, True]
+
+
 def test_an_edit_says_how_it_was_written():
     assert (
         str(rg.drop_key("encoder.*", [1, 2], heads=3)) == "drop_key('encoder.*', [1, 2], heads=3)"

@@ -1,17 +1,16 @@
 """Attention by torch's flex_attention, compiled on CUDA: structured biases, softcap, no map."""
 
+from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regard.ops.biases import Bias, Relative, Sum
-from regard.ops.biases import Dense as DenseBias
+from regard.ops.biases import Bias
 from regard.ops.door import Answer, Call
 from regard.ops.grid import four_axes
-from regard.ops.masks import Both, Either, Mask
-from regard.ops.masks import Dense as DenseMask
+from regard.ops.masks import Mask
 
 
 def refusal(call: Call) -> str | None:
@@ -27,7 +26,7 @@ def refusal(call: Call) -> str | None:
         return "flex_attention has no float64"
     if 0 in (*q.shape, *call.k.shape, *call.v.shape):
         return "flex_attention needs at least one of everything"
-    if _holds(terms.bias, (DenseBias, Relative)) or _holds(terms.mask, (DenseMask,)):
+    if only_in_tiles(terms.bias) or only_in_tiles(terms.mask):
         return "a dense mask or bias is not structured"
     return None
 
@@ -70,7 +69,14 @@ def _aux_request() -> Any:
     return AuxRequest(lse=True)
 
 
-def _holds(term: Bias | Mask | None, kinds: tuple[type, ...]) -> bool:
-    if isinstance(term, (Both, Either, Sum)):
-        return _holds(term.a, kinds) or _holds(term.b, kinds)
-    return isinstance(term, kinds)
+def only_in_tiles(term: Bias | Mask | None) -> bool:
+    """Whether a mask or bias, or a part of it, cannot be asked at one place, as a kernel does.
+
+    >>> only_in_tiles(rg.Causal()), only_in_tiles(rg.Causal() & rg.masks.Dense(torch.eye(2) > 0))
+    (False, True)
+    """
+    if term is None:
+        return False
+    parts = [getattr(term, f.name) for f in fields(term)] if is_dataclass(term) else []
+    unasked = type(term).at in (Mask.at, Bias.at)
+    return unasked or any(only_in_tiles(x) for x in parts if isinstance(x, (Mask, Bias)))
