@@ -20,9 +20,10 @@ def cost(
     """Show parameters, multiply-adds, bytes moved and memory of a model, with the formulas."""
     from rich.console import Console
 
-    from regard import look
+    from regard.look.cost import cost as cost_of
+    from regard.look.presets import preset_or_saved
 
-    model = look.preset_or_saved(name, vocab=vocab, classes=classes)
+    model = preset_or_saved(name, vocab=vocab, classes=classes)
     Console(width=None if Console().is_terminal else 140, highlight=False).print(
-        look.cost(model, source, target, batch)
+        cost_of(model, source, target, batch)
     )
