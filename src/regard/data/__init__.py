@@ -1,3 +1,14 @@
 """Sources, tokenizers and batches: real data without downloads."""
 
-__all__: list[str] = []
+from regard.data.facts import Fact, draw, split_of, variety
+from regard.data.phrases import Pair, Phrases, say
+
+__all__ = [
+    "Fact",
+    "Pair",
+    "Phrases",
+    "draw",
+    "say",
+    "split_of",
+    "variety",
+]
