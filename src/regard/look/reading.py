@@ -18,7 +18,13 @@ MARKS = frozenset(".,;:!?")  # count as separators beside a tokenizer's own spec
 
 @dataclass(frozen=True)
 class Reader:
-    """A model and the way from text to its tokens: a tokenizer, or numbers where there is none."""
+    """A model and the way from text to its tokens: a tokenizer, or numbers where there is none.
+
+    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10)).eval()
+    >>> sight = rg.Reader(model, vocab=10).read("3 1 4", at="*.1.self")
+    >>> sight["decoder.1.self"].query_tokens
+    [['3', '1', '4']]
+    """
 
     model: nn.Module
     tokenizer: Any = None
