@@ -56,7 +56,7 @@ def split_of(fact: Fact) -> Split | None:
     ('train', 'train')
     """
     if fact.kind in WHOLES:  # unseen only if everything in it is
-        places = {split_of(part) for part in fact.value}
+        places: set[Split | None] = {split_of(part) for part in fact.value}
         return places.pop() if len(places) == 1 else None
     percent = int.from_bytes(blake2b(fact.meaning.encode(), digest_size=8).digest()) % 100
     if percent < SHARES["test"]:

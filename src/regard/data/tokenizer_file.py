@@ -1,0 +1,63 @@
+"""A tokenizer on disk: one JSON file, written whole or not at all, checked when it is read."""
+
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from regard.errors import FileError
+
+NAME = "tokenizer.json"
+VERSION = 1
+
+
+def write_tokenizer(kind: str, languages: Sequence[str], state: Any, folder: str | Path) -> Path:
+    """Beside its place first, and moved there once whole."""
+    file = Path(folder) / NAME
+    body = {"kind": kind, "languages": list(languages), "state": state}
+    text = json.dumps({"regard": VERSION, "checksum": _checksum(body), **body}, ensure_ascii=False)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{NAME}.", dir=file.parent)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as opened:
+                opened.write(text)
+                opened.flush()
+                os.fsync(opened.fileno())
+            os.chmod(name, 0o644)  # mkstemp is for secrets
+            os.replace(name, file)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise FileError(f"{file}: cannot be written, {error.strerror or error}") from error
+    return file
+
+
+def read_tokenizer(folder: str | Path) -> tuple[str, tuple[str, ...], Any, Path]:
+    """Kind, languages, state, and the file they come from."""
+    file = Path(folder) / NAME if Path(folder).is_dir() else Path(folder)
+    try:
+        held = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FileError(
+            f"{file}: needs to be a file that a tokenizer saved, got {error.strerror or error}"
+        ) from error
+    except ValueError as error:  # not JSON, or not UTF-8
+        raise FileError(f"{file}: needs whole JSON, got {error}") from error
+    names = {"regard", "checksum", "kind", "languages", "state"}
+    if not isinstance(held, dict) or set(held) != names:
+        raise FileError(f"{file}: needs {', '.join(sorted(names))}, got something foreign")
+    if held["regard"] != VERSION:
+        raise FileError(f"{file}: needs version {VERSION}, got {held['regard']}")
+    body = {name: held[name] for name in ("kind", "languages", "state")}
+    if _checksum(body) != held["checksum"]:
+        raise FileError(f"{file}: needs checksum {held['checksum']}, got {_checksum(body)}")
+    return held["kind"], tuple(held["languages"]), held["state"], file
+
+
+def _checksum(body: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(body, sort_keys=True).encode())

@@ -1,0 +1,313 @@
+"""Text to numbers and back: characters, bytes, words, byte pairs; one file beside the model."""
+
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, ClassVar
+
+from regard.data.tokenizer_file import read_tokenizer, write_tokenizer
+from regard.errors import ConfigError, FileError
+
+SPECIALS = ("<pad>", "<start>", "<end>", "<unknown>")
+
+
+class Tokenizer(ABC):
+    """What all tokenizers share: pad 0, start 1, end 2, unknown 3, then a token a language.
+
+    Text never becomes one of these: "<pad>" in a text is five characters like any others.
+
+    >>> tokenizer = Bytes(languages=("de", "fr"))
+    >>> tokenizer.pad, tokenizer.start, tokenizer.end, tokenizer.language("fr")
+    (0, 1, 2, 5)
+    """
+
+    pad, start, end, unknown = range(4)
+    kinds: ClassVar[dict[str, type["Tokenizer"]]] = {}
+
+    def __init__(self, languages: Sequence[str] = ()):
+        self.languages = tuple(languages)
+        if len(set(self.languages)) < len(self.languages):
+            raise ConfigError(f"languages: need to differ, got {' '.join(self.languages)}")
+        self.first = len(SPECIALS) + len(self.languages)  # the id of the first piece of text
+
+    def __init_subclass__(cls) -> None:
+        Tokenizer.kinds[cls.__name__] = cls
+
+    @property
+    @abstractmethod
+    def vocab(self) -> int:
+        """How many ids there are, those of the special tokens included."""
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without start and end."""
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids; special tokens are left out."""
+
+    @abstractmethod
+    def piece(self, number: int) -> str:
+        """What one id shows, for a figure or a table; a special one shows its name."""
+
+    def language(self, name: str) -> int:
+        """The id that asks the decoder for a language."""
+        if name in self.languages:
+            return len(SPECIALS) + self.languages.index(name)
+        close = get_close_matches(name, self.languages, 1)
+        known = " ".join(self.languages) or "none: it was made without languages"
+        hint = f"; try {close[0]}" if close else ""
+        raise ConfigError(f"language: needs one of {known}, got {name!r}{hint}")
+
+    def save(self, folder: str | Path) -> Path:
+        """Write it as one JSON file into a folder; the file's path comes back."""
+        return write_tokenizer(type(self).__name__, self.languages, self._state(), folder)
+
+    @staticmethod
+    def load(folder: str | Path) -> "Tokenizer":
+        """Read what `save` wrote, as the class it was."""
+        kind, languages, state, file = read_tokenizer(folder)
+        if kind not in Tokenizer.kinds:
+            known = ", ".join(sorted(Tokenizer.kinds))
+            raise FileError(f"{file}: needs a tokenizer of {known}, got {kind!r}")
+        try:
+            return Tokenizer.kinds[kind]._from(state, languages)
+        except Exception as error:  # whatever a foreign state does to a constructor
+            raise FileError(f"{file}: needs the state of {kind}, got {error}") from error
+
+    @abstractmethod
+    def _state(self) -> Any: ...
+
+    @classmethod
+    @abstractmethod
+    def _from(cls, state: Any, languages: Sequence[str]) -> "Tokenizer": ...
+
+    def _texts(self, ids: Iterable[int]) -> list[int]:
+        """The ids of text, counted from 0."""
+        inside = [int(number) for number in ids]
+        if wrong := [number for number in inside if not 0 <= number < self.vocab]:
+            raise ConfigError(f"ids: need to be from 0 to {self.vocab - 1}, got {wrong[0]}")
+        return [number - self.first for number in inside if number >= self.first]
+
+    def _special(self, number: int) -> str:
+        return (*SPECIALS, *(f"<{language}>" for language in self.languages))[number]
+
+
+class Bytes(Tokenizer):
+    """UTF-8, one id a byte: nothing to train, nothing unknown, any text comes back.
+
+    >>> Bytes().encode("Aé")
+    [69, 199, 173]
+    """
+
+    @property
+    def vocab(self) -> int:
+        return self.first + 256
+
+    def encode(self, text: str) -> list[int]:
+        return [self.first + byte for byte in text.encode(errors="replace")]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(self._texts(ids)).decode(errors="replace")  # a model may write half a letter
+
+    def piece(self, number: int) -> str:
+        if number < self.first:
+            return self._special(number)
+        byte = number - self.first
+        return chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}"
+
+    def _state(self) -> None:
+        return None
+
+    @classmethod
+    def _from(cls, state: Any, languages: Sequence[str]) -> "Bytes":
+        return cls(languages)
+
+
+class Characters(Tokenizer):
+    """One id a character of the texts it was trained on; others are unknown, and shown as �.
+
+    >>> tokenizer = Characters.train(["abba"])
+    >>> tokenizer.encode("bac"), tokenizer.decode(tokenizer.encode("bac"))
+    ([5, 4, 3], 'ba�')
+    """
+
+    def __init__(self, pieces: Sequence[str], languages: Sequence[str] = ()):
+        super().__init__(languages)
+        self.pieces = tuple(pieces)
+        self._ids = {piece: self.first + i for i, piece in enumerate(self.pieces)}
+        if "" in self._ids or len(self._ids) < len(self.pieces):
+            raise ConfigError("pieces: need to differ and to hold text, got some twice or empty")
+
+    @classmethod
+    def train(cls, texts: Iterable[str], *, languages: Sequence[str] = ()) -> "Characters":
+        """A tokenizer that knows every character of some texts."""
+        return cls(sorted({character for text in texts for character in text}), languages)
+
+    @property
+    def vocab(self) -> int:
+        return self.first + len(self.pieces)
+
+    def encode(self, text: str) -> list[int]:
+        return [self._ids.get(character, self.unknown) for character in text]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        self._texts(ids)
+        shown = (number for number in map(int, ids) if number >= self.first or number == 3)
+        return "".join("�" if n == 3 else self.pieces[n - self.first] for n in shown)
+
+    def piece(self, number: int) -> str:
+        return self._special(number) if number < self.first else self.pieces[number - self.first]
+
+    def _state(self) -> Any:
+        return list(self.pieces)
+
+    @classmethod
+    def _from(cls, state: Any, languages: Sequence[str]) -> "Characters":
+        return cls(state, languages)
+
+
+class Words(Characters):
+    """One id a word, with the space before it; a word it does not know is spelled out.
+
+    Cutting loses nothing: the pieces of a text, put together, are the text. Digits stand alone
+    (`digits` of them together at most), so that a number never seen can still be copied.
+
+    >>> tokenizer = Words.train(["two days", "two 2026"])
+    >>> [tokenizer.piece(i) for i in tokenizer.encode("two days 62 y")]
+    ['two', ' days', ' ', '6', '2', ' ', 'y']
+    """
+
+    def __init__(self, pieces: Sequence[str], languages: Sequence[str] = (), *, digits: int = 1):
+        super().__init__(pieces, languages)
+        if digits < 1:
+            raise ConfigError(f"digits: needs 1 or more, got {digits}")
+        self.digits, self._cut = digits, _cutter(digits)
+
+    @classmethod
+    def train(
+        cls,
+        texts: Iterable[str],
+        *,
+        languages: Sequence[str] = (),
+        size: int | None = None,
+        digits: int = 1,
+    ) -> "Words":
+        """A tokenizer of the words of some texts, the most frequent ones if `size` is short."""
+        cut, seen = _cutter(digits), Counter[str]()
+        for text in texts:
+            seen.update(cut(text))
+        letters = sorted({character for word in seen for character in word})
+        words = [w for w, _ in sorted(seen.items(), key=lambda item: (-item[1], item[0]))]
+        words = [word for word in words if len(word) > 1]
+        room = len(words) if size is None else size - len(SPECIALS) - len(languages) - len(letters)
+        if room < 0:
+            raise ConfigError(
+                f"size: needs room for {size and size - room} characters and specials, got {size}"
+            )
+        return cls([*letters, *words[:room]], languages, digits=digits)
+
+    def encode(self, text: str) -> list[int]:
+        ids = self._ids
+        found = []
+        for word in self._cut(text):
+            if word in ids:
+                found.append(ids[word])
+            else:
+                found += [ids.get(character, self.unknown) for character in word]
+        return found
+
+    def _state(self) -> Any:
+        return {"pieces": list(self.pieces), "digits": self.digits}
+
+    @classmethod
+    def _from(cls, state: Any, languages: Sequence[str]) -> "Words":
+        return cls(state["pieces"], languages, digits=state["digits"])
+
+
+class BPE(Tokenizer):
+    """Byte pairs, merged by how often they meet: any text comes back, frequent words are short.
+
+    >>> tokenizer = BPE.train(["low lower lowest"] * 9, size=270)
+    >>> [tokenizer.piece(i) for i in tokenizer.encode("low slow")]
+    ['low', ' ', 's', 'low']
+    """
+
+    def __init__(self, state: str, languages: Sequence[str] = ()):
+        from tokenizers import Tokenizer as Engine  # only who asks for byte pairs waits for it
+
+        super().__init__(languages)
+        self._engine = Engine.from_str(state)
+
+    @classmethod
+    def train(cls, texts: Iterable[str], size: int, *, languages: Sequence[str] = ()) -> "BPE":
+        """Byte pairs of some texts, up to `size` ids in all."""
+        from tokenizers import Tokenizer as Engine
+        from tokenizers import decoders, models, pre_tokenizers, trainers
+
+        room = size - len(SPECIALS) - len(languages)
+        if room < 256:
+            raise ConfigError(f"size: needs {size - room + 256} for the bytes alone, got {size}")
+        engine = Engine(models.BPE())
+        engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        engine.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(
+            vocab_size=room, initial_alphabet=alphabet, show_progress=False
+        )
+        engine.train_from_iterator(texts, trainer)
+        return cls(engine.to_str(), languages)
+
+    @property
+    def vocab(self) -> int:
+        return self.first + self._engine.get_vocab_size()
+
+    def encode(self, text: str) -> list[int]:
+        return [self.first + number for number in self._engine.encode(text).ids]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._engine.decode(self._texts(ids), skip_special_tokens=False)
+
+    def piece(self, number: int) -> str:
+        if number < self.first:
+            return self._special(number)
+        return self._engine.decode([number - self.first])
+
+    def _state(self) -> Any:
+        return self._engine.to_str()
+
+    @classmethod
+    def _from(cls, state: Any, languages: Sequence[str]) -> "BPE":
+        return cls(state, languages)
+
+
+def _cutter(digits: int):
+    """Words with the space before them, signs, digits; Chinese, Japanese, Korean by the character.
+
+    Every character is in one piece: the last branch takes whatever the others left.
+    """
+    alone = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+    word = rf"(?:(?![{alone}])[^\W\d_])+"
+    return re.compile(rf"\s?{word}|\d{{1,{digits}}}|\s?[^\w\s]|.", re.DOTALL).findall
+
+
+def texts_of(examples: Iterable[Any]) -> Iterator[str]:
+    """Every text of some examples, to train a tokenizer on.
+
+    >>> from regard.data import Pair
+    >>> list(texts_of([Pair("two", "zwei", "de")]))
+    ['two', 'zwei']
+    """
+    for example in examples:
+        if isinstance(example, str):
+            yield example
+            continue
+        named = example._asdict()
+        yield from (text for name, text in named.items() if name != "language" and _is_text(text))
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
