@@ -1,6 +1,6 @@
 """Write docs/reference from the source: `make docs`. Nothing of regard is imported, only read.
 
-Each public name of ops, nn and models gets its signature with shapes, what its docstring says (the
+Each public name of ops, nn, models and look gets its signature with shapes, what its docstring says (the
 equation set apart), and its example. A test compares the pages with the code.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
 PAGES = ROOT / "docs" / "reference"
-LAYERS = ("ops", "nn", "models")
+LAYERS = ("ops", "nn", "models", "look")
 
 
 @dataclass(frozen=True)

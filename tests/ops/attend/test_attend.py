@@ -232,6 +232,12 @@ def test_a_scale_of_zero_or_less_leaves_the_mask_alone(scale):
     assert_close(attend(q, k, v, mask=ops.Causal(), scale=scale, form="fused"), want)
 
 
+def test_a_mask_for_the_last_axes_serves_any_number_before_them():
+    q, k, v = qkv(2, 3, heads=4, queries=5, keys=5)
+    for shape in ((5, 5), (1, 5, 5), (4, 5, 5), (3, 1, 5, 5), (2, 1, 1, 5, 5)):
+        assert_forms_agree(q, k, v, "fused", mask=masks.Dense(torch.rand(shape) > 0.4))
+
+
 def test_many_bands_are_one_map(monkeypatch):
     from regard.ops.attend import fused, tiled
 

@@ -67,9 +67,9 @@ def _attend(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Answer:
             k[:, :, part],
             v[:, :, part],
             causal=False,
-            added=four_axes(added),
+            added=_like_q(added, call),
         )
-        empty = four_axes(empty[..., None])
+        empty = _like_q(empty[..., None], call)
         lse = lse.masked_fill(empty[..., 0], -torch.inf)
         answers.append((out.masked_fill(empty, 0), lse))
     outs, lses = zip(*answers, strict=True)
@@ -89,6 +89,11 @@ def _added(call: Call, rows: range, keys: range) -> tuple[Tensor, Tensor]:
     empty = ~allowed.any(-1)
     added = added.masked_fill(~(allowed | empty[..., None]), -torch.inf)
     return added.to(call.q.dtype), empty.expand(*empty.shape[:-1], len(rows))
+
+
+def _like_q(x: Tensor, call: Call) -> Tensor:
+    """Four axes, as q has them: leading axes that are to be joined must all be there first."""
+    return four_axes(x.expand(*call.q.shape[:-2], *x.shape[-2:]) if call.q.ndim > 4 else x)
 
 
 def _on_cpu(
