@@ -220,3 +220,12 @@ def test_wrong_requests_are_said(tmp_path):
 def test_a_sequence_that_is_not_in_the_batch_is_said(draw):
     with pytest.raises(ShapeError, match="batch: needs less than 1, got 1"):
         draw(sentence(), batch=1)
+
+
+@pytest.mark.usefixtures("users_view")
+def test_a_whole_sight_where_one_attention_is_meant_is_said():
+    from regard.errors import LookError
+    from regard.look import Sight, draw_strips
+
+    with pytest.raises(LookError, match="site: needs one attention, got a Sight; try sight"):
+        draw_strips(Sight())

@@ -85,6 +85,12 @@ def small(tmp_path) -> tuple[Sight, Page]:
     )
 
 
+def test_every_mark_of_the_template_is_filled_and_marks_in_a_title_stay(tmp_path):
+    path = write_report(sentences(1, 1, 4), tmp_path / "report.html", title="all of [[DATA]]")
+    marks = re.findall(r".{7}\[\[[A-Z]+\]\]", path.read_text())
+    assert marks == ["all of [[DATA]]"] * 2  # the title and the heading
+
+
 # what the page shows is what the library returned
 
 

@@ -90,7 +90,9 @@ def heads(
     """
     limits = thresholds or Thresholds()
     rows = [
-        row for site in each_whole(sites) for row in head_numbers(site, frozenset(separators), limits)
+        row
+        for site in each_whole(sites)
+        for row in head_numbers(site, frozenset(separators), limits)
     ]
     if probed is not None:
         found = {(row.site, row.head): row for row in probed}

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from regard.errors import ShapeError
+from regard.errors import LookError, ShapeError
 from regard.look.site import Site, Tokens
 
 SPACES = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "↵", "\n": "↵", "\t": "⇥"})
@@ -60,6 +60,11 @@ def shortened(label: str, most: int = 12) -> str:
 
 
 def _check(site: Site, batch: int) -> None:
+    if not isinstance(site, Site):
+        raise LookError(
+            f"site: needs one attention, got a {type(site).__name__}; try sight['name'] "
+            "or sight.sites[0]"
+        )
     if not 0 <= batch < site.batch:
         raise ShapeError(
             f"batch: needs less than {site.batch}, got {batch}; try 0 to {site.batch - 1}"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Collection, Sequence
 from html import escape
@@ -75,12 +76,10 @@ def _page(title: str, data: list[dict[str, Any]], found: Heads, skipped: dict[st
         # inside a script a "<" could end it
         "DATA": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
     }
-    page = TEMPLATE.read_text(encoding="utf-8")
-    for name, text in parts.items():
-        head, mark, tail = page.partition(f"[[{name}]]")
-        assert mark, name
-        page = head + text + tail
-    return page
+    # one pass, so that a mark inside a title or a token stays what it is
+    return re.sub(
+        r"\[\[([A-Z]+)\]\]", lambda mark: parts[mark[1]], TEMPLATE.read_text(encoding="utf-8")
+    )
 
 
 def _rows(data: list[dict[str, Any]]) -> str:
