@@ -108,6 +108,14 @@ def test_a_damaged_file_is_refused(tmp_path_factory, where, byte):
 
 
 @pytest.mark.usefixtures("users_view")
+def test_one_changed_letter_is_noticed(tmp_path):
+    file = Characters.train(["ab"]).save(tmp_path)
+    file.write_text(file.read_text().replace('"b"', '"c"'))
+    with pytest.raises(FileError, match="needs checksum"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.usefixtures("users_view")
 @pytest.mark.parametrize(
     ("text", "said"),
     [
