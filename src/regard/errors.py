@@ -5,6 +5,7 @@ RegardError
 ├── ConfigError   a model or recipe that cannot be built
 ├── FormError     a form asked for by name that cannot run here
 ├── LookError     a model, or a part of it, that cannot be seen
+├── TrainError    a training that cannot go on
 └── FileError     a file that is missing, damaged or foreign
 
 A message reads `<argument>: needs <rule>, got <value>; try <way out>`.
@@ -29,6 +30,10 @@ class FormError(RegardError):
 
 class LookError(RegardError):
     """A model, or a part of it, that cannot be seen, with the reason."""
+
+
+class TrainError(RegardError):
+    """A training that cannot go on, with the step and what to do."""
 
 
 class FileError(RegardError):

@@ -101,6 +101,13 @@ def test_a_beam_of_two_finds_the_answer_that_greed_misses():
     assert_close(wide.log_prob.exp(), torch.tensor([[0.4]]).double())
 
 
+def test_an_answer_that_has_ended_is_filled_up_while_others_go_on():
+    table = Table([0, 1, 0, 0], [0, 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 0])  # 0 → 1 → 3 → end → 1 …
+    answer = greedy(table, table.start([0, 0]), torch.tensor([0, 3]), end=2, limit=4)
+    assert answer.tokens.tolist() == [[1, 3, 2], [2, 2, 2]]
+    assert answer.lists() == [[1, 3], []]
+
+
 def test_the_length_penalty_of_a_long_answer():
     assert_close(length_penalty(torch.tensor([13.0]), 0.5), torch.tensor([3.0]).sqrt())
 

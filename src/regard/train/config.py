@@ -1,0 +1,72 @@
+"""What can be chosen about a training, checked on the spot."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from regard.errors import ConfigError
+from regard.models.config import check_choices, check_positive
+from regard.train.schedules import Schedule
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How a model is trained: how long, how fast, and how often it is scored and saved.
+
+    `tokens` fill a batch, `accumulate` batches make an update. `clip` bounds the norm of the
+    gradient. `patience` evaluations without a better `watch` end the training (None: never);
+    loss is better when low, everything else when high. The last `keep` checkpoints stay, and the
+    mean of the last `average` becomes the model.
+
+    >>> TrainConfig(steps=100, tokens=512).schedule
+    'cosine'
+    """
+
+    steps: int
+    tokens: int = 4096
+    accumulate: int = 1
+    lr: float = 1e-3
+    schedule: Schedule = "cosine"
+    warmup: int = 100
+    floor: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.98)
+    eps: float = 1e-9
+    decay: float = 0.01
+    clip: float = 1.0
+    smoothing: float = 0.0
+    seed: int = 0
+    watch: str = "loss"
+    patience: int | None = None
+    log_every: int = 10
+    evaluate_every: int = 500
+    save_every: int = 500
+    keep: int = 3
+    average: int = 1
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["auto", "float32", "bf16"] = "auto"
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        check_positive(self, "steps", "tokens", "accumulate", "patience", "keep", "average")
+        check_positive(self, "log_every", "evaluate_every", "save_every")
+        for name in ("lr", "clip", "eps"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name}: needs more than 0, got {getattr(self, name)}")
+        for name in ("smoothing", "floor", "decay", *("betas",)):
+            values = getattr(self, name)
+            if not all(0 <= x < 1 for x in (values if name == "betas" else (values,))):
+                raise ConfigError(f"{name}: needs at least 0 and less than 1, got {values}")
+        if self.warmup < 0:
+            raise ConfigError(f"warmup: needs 0 or more, got {self.warmup}")
+        if self.average > self.keep:
+            raise ConfigError(
+                f"average: needs at most keep={self.keep} checkpoints, got {self.average}; "
+                f"try keep={self.average}"
+            )
+
+    def better(self, new: float, old: float | None) -> bool:
+        """Whether a score of the watched kind is better than the best so far.
+
+        >>> TrainConfig(steps=1).better(0.2, 0.3), TrainConfig(steps=1, watch="bleu").better(1, 2)
+        (True, False)
+        """
+        return old is None or (new < old if self.watch == "loss" else new > old)

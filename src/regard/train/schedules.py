@@ -1,0 +1,37 @@
+"""How the learning rate rises and falls: factors of its peak, by the number of the update."""
+
+import math
+from typing import Literal
+
+from regard.errors import ConfigError
+
+Schedule = Literal["inverse_sqrt", "cosine", "constant"]
+
+
+def rate_at(
+    step: int, *, schedule: Schedule = "cosine", warmup: int, steps: int, floor: float = 0.0
+) -> float:
+    """The share of the peak rate that update `step` (the first is 1) of `steps` gets.
+
+    step / warmup at first; then 1, √(warmup / step), or
+    floor + (1 - floor) (1 + cos(π (step - warmup) / (steps - warmup))) / 2
+
+    >>> [rate_at(step, warmup=2, steps=6) for step in (1, 2, 4, 6)]
+    [0.5, 1.0, 0.5, 0.0]
+    >>> rate_at(16, schedule="inverse_sqrt", warmup=4, steps=100)
+    0.5
+    """
+    if step < 1:
+        raise ConfigError(f"step: needs 1 or more, the first update is 1, got {step}")
+    if step < warmup:
+        return step / warmup
+    match schedule:
+        case "constant":
+            return 1.0
+        case "inverse_sqrt":
+            return math.sqrt(max(1, warmup) / step)
+        case "cosine":
+            done = min(1.0, (step - warmup) / max(1, steps - warmup))
+            return floor + (1 - floor) * (1 + math.cos(math.pi * done)) / 2
+        case other:
+            raise ConfigError(f"schedule: needs inverse_sqrt, cosine or constant, got {other!r}")

@@ -1,0 +1,106 @@
+"""Checkpoints: whole or not at all, checked when read, the last good one taken."""
+
+import json
+import os
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.testing import assert_close
+
+from regard.errors import FileError
+from regard.train import (
+    Checkpoint,
+    average,
+    checkpoints,
+    fill,
+    last_good,
+    load_checkpoint,
+    save_checkpoint,
+    weights_of,
+)
+from regard.train import checkpoint as module
+
+
+def some(step: int) -> Checkpoint:
+    weights = {"a": torch.full((3, 2), float(step)), "n": torch.tensor(step)}
+    return Checkpoint(step, weights, {"0.exp_avg": torch.randn(2)}, {"data": {"position": step}})
+
+
+def test_what_was_saved_comes_back_to_the_bit(tmp_path):
+    saved = some(7)
+    back = load_checkpoint(save_checkpoint(saved, tmp_path))
+    assert (back.step, back.state) == (7, saved.state)
+    for mine, theirs in ((back.model, saved.model), (back.optimizer, saved.optimizer)):
+        assert mine.keys() == theirs.keys()
+        assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_only_the_last_ones_stay(tmp_path):
+    for step in (9, 10, 100, 101):
+        save_checkpoint(some(step), tmp_path, keep=2)
+    assert [load_checkpoint(place).step for place in checkpoints(tmp_path)] == [100, 101]
+    assert len(os.listdir(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "gone"])
+def test_a_damaged_checkpoint_is_known_and_the_one_before_it_taken(tmp_path, name, damage):
+    save_checkpoint(some(1), tmp_path)
+    file = save_checkpoint(some(2), tmp_path) / name
+    whole = file.read_bytes()
+    middle = len(whole) * 3 // 4
+    flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+    if damage == "gone":
+        file.unlink()
+    else:
+        file.write_bytes({"flip": flipped, "cut": whole[:middle], "empty": b""}[damage])
+    with pytest.raises(FileError, match="step-00000002: needs"):
+        load_checkpoint(file.parent)
+    found, wrong = last_good(tmp_path)
+    assert found is not None
+    assert found.step == 1
+    assert len(wrong) == 1
+
+
+def test_a_number_changed_in_the_state_is_found(tmp_path):
+    file = save_checkpoint(some(2), tmp_path) / "state.json"
+    told = json.loads(file.read_text())
+    told["state"]["data"]["position"] = 3
+    file.write_text(json.dumps(told))
+    with pytest.raises(FileError, match=r"needs its checksum, got another: state\.json"):
+        load_checkpoint(file.parent)
+
+
+def test_a_disk_that_fills_up_leaves_the_old_ones_and_no_rubbish(tmp_path, monkeypatch):
+    save_checkpoint(some(1), tmp_path)
+
+    def full(file, text):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "write_text", full)
+    with pytest.raises(
+        FileError, match=r"cannot take a checkpoint, No space left on device; .*try"
+    ):
+        save_checkpoint(some(2), tmp_path)
+    assert os.listdir(tmp_path) == ["step-00000001"]
+    assert last_good(tmp_path)[0].step == 1
+
+
+def test_a_place_that_cannot_be_a_folder_is_said(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileError, match="cannot take a checkpoint, "):
+        save_checkpoint(some(1), tmp_path / "file" / "checkpoints")
+
+
+def test_the_mean_of_checkpoints_is_the_mean_of_their_numbers(tmp_path):
+    places = [save_checkpoint(some(step), tmp_path, keep=9) for step in (1, 2, 6)]
+    mean = average(places)
+    assert_close(mean["a"], torch.full((3, 2), 3.0))
+    assert mean["n"] == 6
+    assert mean["a"].dtype == load_file(places[0] / "model.safetensors")["a"].dtype
+
+
+def test_weights_of_another_model_are_refused():
+    with pytest.raises(FileError, match="needs the weights of this model, got those of another"):
+        fill(torch.nn.Linear(2, 2), weights_of(torch.nn.Linear(2, 3)))

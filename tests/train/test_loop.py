@@ -1,0 +1,255 @@
+"""The loop: an update is what it says, a stop loses nothing, a resumed run is the same run."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.testing import assert_close
+from toy import Backwards, make_trainer
+
+from regard.errors import ConfigError, FileError, TrainError
+from regard.train import (
+    TrainConfig,
+    checkpoints,
+    last_good,
+    load_checkpoint,
+    read_metrics,
+    weights_of,
+)
+from regard.train import loop as module
+
+HERE = Path(__file__).resolve().parent
+
+
+def same_weights(a: torch.nn.Module, b: torch.nn.Module) -> bool:
+    one, two = weights_of(a), weights_of(b)
+    return all(torch.equal(one[name], two[name]) for name in one)
+
+
+def timeless(folder: Path) -> list[dict]:
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in read_metrics(folder)]
+
+
+# ---- worked numbers
+
+
+def test_one_update_is_adamw_on_the_mean_over_tokens_with_a_clipped_gradient():
+    # a large eps: the bias of keys has no gradient but noise, which Adam would blow up
+    trainer = make_trainer(steps=1, warmup=0, schedule="constant", eps=1e-3)
+    other = make_trainer().model
+    trainer.model.eval(), other.eval()
+    for p in (trainer.model, other):
+        p.train = lambda mode=True, p=p: p  # no dropout, so that the two can be compared
+    batch = Backwards().batch(0)
+    logits = other(batch["source"], batch["target"][:, :-1])
+    F.cross_entropy(logits.mT, batch["target"][:, 1:]).backward()
+    norm = torch.nn.utils.clip_grad_norm_(other.parameters(), 1.0)
+    assert norm > 1  # or clipping would not be seen
+    matrices = [p for p in other.parameters() if p.ndim > 1]
+    vectors = [p for p in other.parameters() if p.ndim < 2]
+    groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+    torch.optim.AdamW(groups, lr=3e-3, betas=(0.9, 0.98), eps=1e-3, weight_decay=0.01).step()
+    trainer.run()
+    for name, p in other.named_parameters():
+        assert_close(trainer.model.get_parameter(name), p, msg=name)
+
+
+def test_a_small_model_learns_to_write_backwards():
+    trainer = make_trainer(steps=120, lr=1e-2, batches=Backwards(rows=16))
+    trainer.run()
+    assert trainer.loss < 1.2  # from ln 8 = 2.1
+
+
+# ---- properties
+
+
+def test_an_update_over_several_batches_is_that_over_one():
+    class Halves(Backwards):
+        def batch(self, n):
+            whole = super().batch(n // 2)
+            cut = slice(0, 2) if n % 2 == 0 else slice(2, None)  # of unequal size
+            return {name: x[cut] for name, x in whole.items()}
+
+    one = make_trainer(steps=1, eps=1e-3)
+    two = make_trainer(steps=1, eps=1e-3, accumulate=2, batches=Halves())
+    for trainer in (one, two):
+        trainer.model.apply(lambda m: setattr(m, "p", 0.0) if hasattr(m, "p") else None)
+        trainer.run()
+    assert one.loss == pytest.approx(two.loss, rel=1e-5)
+    for name, p in one.model.named_parameters():
+        assert_close(two.model.get_parameter(name), p, atol=1e-5, rtol=1e-4)
+
+
+def test_an_evaluation_leaves_no_trace():
+    def waste(model):
+        assert not model.training
+        return {"loss": float(torch.rand(())), "exact": 0.0}
+
+    watched = make_trainer(evaluate=waste, evaluate_every=2)
+    watched.run()
+    plain = make_trainer()
+    plain.run()
+    assert same_weights(watched.model, plain.model)
+    assert watched.model.training
+
+
+@pytest.mark.parametrize("stop", [1, 4, 7])
+def test_a_training_that_is_asked_to_stop_and_resumed_is_the_same_to_the_bit(tmp_path, stop):
+    def score(model):
+        return {"loss": float(model.target_embedding.table.sum())}
+
+    given = {"evaluate": score, "evaluate_every": 3}
+    whole = make_trainer(tmp_path / "whole", **given)
+    whole.run()
+
+    class Stopping(Backwards):
+        def batch(self, n):
+            if n == stop - 1:
+                signal.raise_signal(signal.SIGTERM)
+            return super().batch(n)
+
+    first = make_trainer(tmp_path / "parts", batches=Stopping(), **given)
+    outcome = first.run()
+    assert (outcome.step, outcome.reason, outcome.signal) == (stop, "interrupted", signal.SIGTERM)
+    second = make_trainer(tmp_path / "parts", **given)
+    torch.manual_seed(99)  # the state on disk counts, not what happens to be here
+    assert second.resume() == []
+    assert second.step == stop
+    outcome = second.run()
+    assert outcome.reason == "finished"
+    assert same_weights(second.model, whole.model)
+    assert timeless(tmp_path / "parts") == timeless(tmp_path / "whole")
+
+
+def test_ctrl_c_stops_after_the_update_and_a_second_one_at_once(tmp_path):
+    class Twice(Backwards):
+        def batch(self, n):
+            signal.raise_signal(signal.SIGINT)
+            return super().batch(n)
+
+    assert make_trainer(tmp_path, batches=Twice()).run().signal == signal.SIGINT
+    assert last_good(tmp_path / "checkpoints")[0].step == 1
+
+    class Impatient(Twice):
+        def batch(self, n):
+            super().batch(n)
+            return super().batch(n)
+
+    with pytest.raises(KeyboardInterrupt):
+        make_trainer(tmp_path / "b", batches=Impatient()).run()
+
+
+def test_a_damaged_newest_checkpoint_costs_only_the_steps_after_the_one_before(tmp_path):
+    whole = make_trainer(tmp_path, steps=12)
+    whole.run()
+    (checkpoints(tmp_path / "checkpoints")[-1] / "model.safetensors").write_bytes(b"damaged")
+    again = make_trainer(tmp_path, steps=12)
+    (wrong,) = again.resume()
+    assert "step-00000012" in wrong
+    assert again.step == 8
+    again.run()
+    assert same_weights(again.model, whole.model)
+
+
+def test_a_loss_that_is_no_number_stops_and_keeps_the_state_before_it(tmp_path):
+    trainer = make_trainer(tmp_path)
+    good = trainer.objective.total
+
+    def spoilt(model, batch, smoothing):
+        total = good(model, batch, smoothing)
+        return total * float("nan") if trainer.batches.position == 6 else total
+
+    trainer.objective = trainer.objective._replace(total=spoilt)
+    with pytest.raises(TrainError, match=r"got nan .*update 6, its batch 1 .*'position': 5.*try"):
+        trainer.run()
+    found, _ = last_good(tmp_path / "checkpoints")
+    assert found.step == 5
+    assert found.state["data"]["position"] == 5  # the bad batch comes again, to be looked at
+    assert all(x.isfinite().all() for x in found.model.values())
+
+
+def test_training_ends_when_it_gets_no_better():
+    scores = iter([3.0, 2.0, 2.5, 2.1, 9.0, 9.0])
+    trainer = make_trainer(
+        evaluate=lambda model: {"loss": next(scores)}, evaluate_every=1, patience=2
+    )
+    outcome = trainer.run()
+    assert (outcome.step, outcome.reason) == (4, "no better for a while")
+    assert trainer.best == 2.0
+
+
+def test_the_model_at_the_end_is_the_mean_of_the_last_checkpoints(tmp_path):
+    trainer = make_trainer(tmp_path, average=3)
+    trainer.run()
+    kept = [load_checkpoint(place) for place in checkpoints(tmp_path / "checkpoints")]
+    tables = [one.model["source_embedding.table"] for one in kept]
+    assert len(tables) == 3
+    assert_close(trainer.model.source_embedding.table, torch.stack(tables).mean(0))
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_and_resumed_it_is_the_same_run(tmp_path):
+    code = (
+        "import sys; from toy import make_trainer; "
+        "t = make_trainer(sys.argv[1], steps=120, save_every=5); t.resume(); t.run()"
+    )
+    env = os.environ | {"PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"}
+
+    def start(folder: Path) -> subprocess.Popen:
+        return subprocess.Popen([sys.executable, "-c", code, str(folder)], env=env)
+
+    assert start(tmp_path / "whole").wait() == 0
+    luck, kills = random.Random(0), 0
+    while True:
+        run = start(tmp_path / "parts")
+        for _ in range(200):  # killing it before it has begun to train shows nothing
+            if (tmp_path / "parts" / "metrics.jsonl").exists() or run.poll() is not None:
+                break
+            time.sleep(0.05)
+        try:
+            time.sleep(luck.uniform(0.0, 1.5) + 3.0 * bool(kills))
+            run.send_signal(signal.SIGKILL)
+        finally:
+            code_of_run = run.wait()
+        if code_of_run == 0:
+            break
+        kills += 1
+        assert kills < 50
+    assert kills > 0
+    one, _ = last_good(tmp_path / "whole" / "checkpoints")
+    two, _ = last_good(tmp_path / "parts" / "checkpoints")
+    assert one.step == two.step == 120
+    assert all(torch.equal(one.model[name], two.model[name]) for name in one.model)
+    assert timeless(tmp_path / "parts") == timeless(tmp_path / "whole")
+
+
+# ---- errors
+
+
+def test_half_a_line_of_metrics_is_left_out(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1}) + '\n{"step": 2, "lo')
+    assert read_metrics(tmp_path) == [{"step": 1}]
+
+
+@pytest.mark.usefixtures("users_view")
+def test_what_cannot_be_trained_or_resumed_is_said(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileError, match=r"metrics\.jsonl: cannot be written, "):
+        make_trainer(tmp_path / "file").run()
+    with pytest.raises(ConfigError, match="folder: needs one to resume from, got none"):
+        make_trainer().resume()
+    with pytest.raises(ConfigError, match="watch: needs one of loss, got 'blue'; try loss"):
+        make_trainer(evaluate=lambda model: {"loss": 1.0}, watch="blue", evaluate_every=1).run()
+    with pytest.raises(ConfigError, match="precision: needs a CUDA device for bf16, got cpu"):
+        make_trainer(precision="bf16")
+    monkeypatch.setattr(module.torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="device: needs a CUDA device for cuda, got none here"):
+        module.device_of(TrainConfig(steps=1, device="cuda"))
