@@ -2,8 +2,11 @@
 
 from regard.data.batches import Batches, collate, pair_encoder
 from regard.data.facts import Fact, draw, split_of, variety
+from regard.data.packed import Packed, Window, pack
 from regard.data.phrases import Pair, Phrases, say
+from regard.data.report import Report
 from regard.data.source import Listed, Source
+from regard.data.text import Document, Text, stdlib_files
 from regard.data.tokenizers import BPE, Bytes, Characters, Tokenizer, Words, texts_of
 
 __all__ = [
@@ -11,18 +14,25 @@ __all__ = [
     "Batches",
     "Bytes",
     "Characters",
+    "Document",
     "Fact",
     "Listed",
+    "Packed",
     "Pair",
     "Phrases",
+    "Report",
     "Source",
+    "Text",
     "Tokenizer",
+    "Window",
     "Words",
     "collate",
     "draw",
+    "pack",
     "pair_encoder",
     "say",
     "split_of",
+    "stdlib_files",
     "texts_of",
     "variety",
 ]

@@ -1,5 +1,6 @@
 """What a source of examples is, and the simplest one: examples held in memory."""
 
+import zlib
 from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any, Protocol, runtime_checkable
@@ -52,3 +53,23 @@ class Listed:
             Random(f"{seed}/{turn}").shuffle(order)
             yield from (held[i] for i in order[first:])
             turn, first = turn + 1, 0
+
+
+def shuffled(index: int, size: int, key: str) -> int:
+    """Where an index goes in an order fixed by a key, without a list of the order.
+
+    >>> [shuffled(i, 6, "a key") for i in range(6)]
+    [1, 0, 3, 2, 4, 5]
+    """
+    # a Feistel network permutes 0 … 4^half - 1; walking on until inside permutes 0 … size - 1
+    half = max(1, ((size - 1).bit_length() + 1) // 2)
+    mask, salt = (1 << half) - 1, zlib.crc32(key.encode())
+    while True:
+        left, right = index >> half, index & mask
+        for turn in range(4):
+            mixed = (right * 0x9E3779B1 + salt + turn * 0x85EBCA6B) & 0xFFFFFFFF
+            mixed = ((mixed ^ mixed >> 15) * 0xC2B2AE35) & 0xFFFFFFFF
+            left, right = right, left ^ ((mixed ^ mixed >> 13) & mask)
+        index = left << half | right
+        if index < size:
+            return index
