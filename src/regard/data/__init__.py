@@ -3,6 +3,7 @@
 from regard.data.batches import Batches, collate, pair_encoder
 from regard.data.facts import Fact, draw, split_of, variety
 from regard.data.packed import Packed, Window, pack
+from regard.data.parallel import Parallel
 from regard.data.phrases import Pair, Phrases, say
 from regard.data.report import Report
 from regard.data.source import Listed, Source
@@ -19,6 +20,7 @@ __all__ = [
     "Listed",
     "Packed",
     "Pair",
+    "Parallel",
     "Phrases",
     "Report",
     "Source",

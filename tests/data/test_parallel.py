@@ -1,0 +1,184 @@
+"""Every format gives the same pairs, and every line is either a pair or in the report."""
+
+import gettext
+import tracemalloc
+from io import BytesIO
+from itertools import islice
+
+import pytest
+from babel.messages.catalog import Catalog
+from babel.messages.mofile import write_mo
+from babel.messages.pofile import write_po
+
+from regard.data import Batches, Bytes, Pair, Parallel, pair_encoder
+from regard.errors import ConfigError, FileError
+
+PAIRS = [("one", "eins"), ('say "two"\n', "sag „zwei“\n"), ("three & <four>", "drei & <vier>")]
+WANT = [(a.strip(), b.strip()) for a, b in PAIRS]
+
+
+def catalog():
+    made = Catalog(locale="de")
+    for source, target in PAIRS:
+        made.add(source, target)
+    return made
+
+
+def write(tmp_path, kind):
+    file = tmp_path / f"pairs.{kind}"
+    if kind == "tsv":
+        file.write_text("\n".join(f"{a}\t{b}\tnote" for a, b in WANT).replace('"\n', '"'))
+    elif kind in ("po", "mo"):
+        out = BytesIO()
+        (write_po if kind == "po" else write_mo)(out, catalog())
+        file.write_bytes(out.getvalue())
+    elif kind == "tmx":
+        from xml.sax.saxutils import escape
+
+        units = "".join(
+            f'<tu><tuv xml:lang="en-US"><seg>{escape(a)}</seg></tuv>\n'
+            f'<tuv xml:lang="de"><seg>{escape(b)}</seg></tuv></tu>\n'
+            for a, b in PAIRS
+        )
+        file.write_text(f"<?xml version='1.0'?>\n<tmx><body>\n{units}</body></tmx>")
+    else:
+        sides = tmp_path / "pairs.en", tmp_path / "pairs.de"
+        for side, texts in zip(sides, zip(*WANT, strict=True), strict=True):
+            side.write_bytes("\r\n".join(texts).encode("utf-8-sig"))
+        return sides
+    return file
+
+
+def source(place, **more):
+    return Parallel(place, place, place, languages=("en", "de"), **more)
+
+
+@pytest.mark.parametrize("kind", ["two", "tsv", "po", "mo", "tmx"])
+def test_every_format_gives_the_same_pairs(kind, tmp_path):
+    made = source(write(tmp_path, kind))
+    assert sorted(made.examples("test", 0)) == sorted(Pair(a, b, "de") for a, b in WANT)
+    assert (made.report.kept, made.report.left_out) == (3, 0)
+
+
+def test_a_compiled_catalog_is_read_as_gettext_reads_it(tmp_path):
+    file = write(tmp_path, "mo")
+    with file.open("rb") as opened:
+        theirs = gettext.GNUTranslations(opened)
+    for pair in source(file).examples("test", 0):
+        assert theirs.gettext(pair.source).strip() in (pair.target, pair.source)
+
+
+def test_plurals_fuzzy_and_untranslated_messages(tmp_path):
+    file = tmp_path / "a.po"
+    file.write_text(
+        'msgid ""\nmsgstr "Header: x\\n"\n\n'
+        '#, fuzzy\nmsgid "guess"\nmsgstr "geraten"\n'
+        'msgid "open"\nmsgstr ""\n'
+        'msgctxt "many"\nmsgid "%d day"\nmsgid_plural "%d days"\n'
+        'msgstr[0] "%d Tag"\nmsgstr[1] "%d "\n"Tage"\nrubbish\n'
+    )
+    made = source(file)
+    found = [(p.source, p.target) for p in made.examples("test", 0)]
+    assert found == [("%d day", "%d Tag"), ("%d days", "%d Tage")]
+    assert dict(made.report.reasons) == {
+        "marked fuzzy": 1,
+        "an empty side": 1,
+        "neither a keyword nor a quoted text": 1,
+    }
+    assert made.report.places["marked fuzzy"] == ["a.po:5"]
+
+
+def test_every_bad_line_is_counted_by_reason_and_named(tmp_path):
+    file = tmp_path / "bad.tsv"
+    lines = [
+        b"one\teins",
+        b"no tab",
+        b"\tleer",
+        b"\xff\tx",
+        b"a\t" + b"b" * 50,
+        b"c" * 2000 + b"\td",
+    ]
+    file.write_bytes(b"\n".join(lines) + b"\n")
+    made = source(file)
+    assert len(list(made.examples("test", 0))) == 1
+    assert made.report.kept + made.report.left_out == len(lines)
+    told = str(made.report)
+    for place in (
+        "no tab: bad.tsv:2",
+        "empty side: bad.tsv:3",
+        "bad.tsv:4",
+        "bad.tsv:5",
+        "bad.tsv:6",
+    ):
+        assert place in told
+
+
+def test_lines_without_a_partner_are_counted(tmp_path):
+    one, two = tmp_path / "a", tmp_path / "b"
+    one.write_text("a\nb\nc\n")
+    two.write_text("A\n")
+    made = source((one, two))
+    assert len(list(made.examples("test", 0))) == 1
+    assert made.report.reasons == {"no such line in b": 2}
+
+
+def test_a_broken_memory_gives_what_came_before_and_says_where(tmp_path):
+    file = write(tmp_path, "tmx")
+    file.write_text(file.read_text().partition("three")[0])
+    made = source(file)
+    assert len(list(made.examples("test", 0))) == 2
+    assert "broken XML" in str(made.report)
+
+
+def test_a_source_sentence_is_in_one_split_whatever_its_translations(tmp_path):
+    file = tmp_path / "a.tsv"
+    file.write_text("".join(f"s{i % 200}\tt{i}\n" for i in range(400)))
+    made = Parallel(file)
+    found = {s: {p.source for p in made.pairs(s)} for s in ("train", "valid", "test")}
+    assert sum(map(len, found.values())) == len(set.union(*found.values())) == 200
+    assert all(found.values())
+
+
+def test_training_goes_round_and_starts_anywhere(tmp_path):
+    made = source(write(tmp_path, "tsv"))
+    whole = list(islice(made.examples("train", 0), 20))
+    assert whole[:3] == whole[3:6]
+    for start in (1, 3, 10):
+        assert list(islice(made.examples("train", 0, start), 20 - start)) == whole[start:]
+
+
+def test_pairs_make_batches(tmp_path):
+    made = source(write(tmp_path, "tsv"))
+    batch = next(iter(Batches(made, pair_encoder(Bytes(("de",))), split="test", tokens=500)))
+    assert batch["source"].shape[0] == 3
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    file = tmp_path / "long.tsv"
+    file.write_text("a sentence of text\tein Satz\n" * 10_000)
+    tracemalloc.start()
+    count = sum(1 for _ in source(file).examples("test", 0))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert count == 10_000
+    assert peak < 200_000  # of 290,000 bytes, a file being read
+
+
+@pytest.mark.usefixtures("users_view")
+def test_mistakes_with_pairs_are_told_in_one_line(tmp_path):
+    file = tmp_path / "a.tsv"
+    file.write_text("one\n")
+    with pytest.raises(FileError, match=r"a\.tsv:1: no tab; try bad='skip'"):
+        list(source(file, bad="fail").examples("test", 0))
+    with pytest.raises(FileError, match="needs pairs, got none"):
+        next(source(file).examples("train", 0))
+    with pytest.raises(FileError, match="needs to be a file"):
+        Parallel(tmp_path / "nothing.tsv")
+    (tmp_path / "a.txt").write_text("x")
+    with pytest.raises(FileError, match="try two files"):
+        Parallel(tmp_path / "a.txt")
+    with pytest.raises(ConfigError, match="need source and target of the .tmx"):
+        list(Parallel(write(tmp_path, "tmx")).pairs("train"))
+    (tmp_path / "a.mo").write_text("x")
+    with pytest.raises(FileError, match="needs to be a compiled catalog"):
+        list(source(tmp_path / "a.mo").pairs("train"))
