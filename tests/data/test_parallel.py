@@ -108,7 +108,7 @@ def test_every_bad_line_is_counted_by_reason_and_named(tmp_path):
         "empty side: bad.tsv:3",
         "bad.tsv:4",
         "bad.tsv:5",
-        "bad.tsv:6",
+        "1000 characters: bad.tsv:6",
     ):
         assert place in told
 

@@ -2,6 +2,8 @@
 
 from regard.data.batches import Batches, collate, pair_encoder
 from regard.data.facts import Fact, draw, split_of, variety
+from regard.data.image_files import IdxImages, ImageFolder, read_idx
+from regard.data.images import Glyphs, Picture
 from regard.data.packed import Packed, Window, pack
 from regard.data.parallel import Parallel
 from regard.data.phrases import Pair, Phrases, say
@@ -17,11 +19,15 @@ __all__ = [
     "Characters",
     "Document",
     "Fact",
+    "Glyphs",
+    "IdxImages",
+    "ImageFolder",
     "Listed",
     "Packed",
     "Pair",
     "Parallel",
     "Phrases",
+    "Picture",
     "Report",
     "Source",
     "Text",
@@ -32,6 +38,7 @@ __all__ = [
     "draw",
     "pack",
     "pair_encoder",
+    "read_idx",
     "say",
     "split_of",
     "stdlib_files",

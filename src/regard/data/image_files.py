@@ -1,0 +1,164 @@
+"""Own pictures: IDX files, as of the MNIST family, and folders with one folder a class."""
+
+import gzip
+import zlib
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, UnidentifiedImageError
+
+from regard.data.facts import Split
+from regard.data.images import Picture
+from regard.data.report import Bad, Report
+from regard.data.source import Listed, shuffled
+from regard.errors import ConfigError, FileError
+
+KINDS = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+
+
+def read_idx(file: str | Path) -> np.ndarray:
+    """The array of an IDX file, compressed by gzip or not.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "labels.idx"
+    >>> _ = file.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9]))
+    >>> read_idx(file)
+    array([7, 8, 9], dtype=uint8)
+    """
+    file = Path(file)
+    try:
+        held = file.read_bytes()
+        held = gzip.decompress(held) if held[:2] == b"\x1f\x8b" else held
+    except (OSError, EOFError, zlib.error) as error:
+        raise FileError(f"{file}: needs to be a whole IDX file, got {error}") from error
+    if len(held) < 4 or held[:2] != b"\0\0" or held[2] not in KINDS:
+        raise FileError(f"{file}: needs to be an IDX file, got {held[:4]!r} at its start")
+    axes, kind = held[3], np.dtype(KINDS[held[2]])
+    shape = tuple(np.frombuffer(held[4 : 4 + 4 * axes], ">u4").astype(int).tolist())
+    body = held[4 + 4 * axes :]
+    if len(shape) < axes or len(body) != int(np.prod(shape)) * kind.itemsize:
+        raise FileError(f"{file}: needs numbers for {shape}, got {len(body)} bytes: cut short?")
+    return np.frombuffer(body, kind).astype(kind.newbyteorder("=")).reshape(shape)
+
+
+class IdxImages:
+    """The pictures of an MNIST-like folder; the last `held` of the training ones are for valid.
+
+    >>> IdxImages("nowhere")
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: nowhere: needs train-images-idx3-ubyte or its .gz, got nothing there
+    """
+
+    def __init__(self, folder: str | Path, *, held: int = 5000):
+        images, labels = (_find(folder, f"train-{what}") for what in ("images-idx3", "labels-idx1"))
+        test = [_find(folder, f"t10k-{what}") for what in ("images-idx3", "labels-idx1")]
+        train = _Pictures(read_idx(images), read_idx(labels))
+        if not 0 < held < len(train):
+            raise ConfigError(f"held: needs to be from 1 to {len(train) - 1}, got {held}")
+        self._listed = Listed(
+            _Pictures(train.images[:-held], train.labels[:-held]),
+            _Pictures(train.images[-held:], train.labels[-held:]),
+            _Pictures(*map(read_idx, test)),
+        )
+
+    def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[Picture]:
+        """Pictures from the one numbered `start`: for ever for train, once otherwise."""
+        return self._listed.examples(split, seed, start)
+
+
+class _Pictures(Sequence[Picture]):
+    """Bytes in memory, a tensor a picture only when it is asked for."""
+
+    def __init__(self, images: np.ndarray, labels: np.ndarray):
+        if len(images) != len(labels):
+            raise FileError(f"labels: need to be {len(images)}, one a picture, got {len(labels)}")
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: Any) -> Any:
+        image = torch.from_numpy(self.images[index].astype("float32") / np.float32(255))
+        return Picture(image[None], int(self.labels[index]))
+
+
+def _find(folder: str | Path, name: str) -> Path:
+    for file in (Path(folder) / f"{name}-ubyte", Path(folder) / f"{name}-ubyte.gz"):
+        if file.is_file():
+            return file
+    raise FileError(f"{folder}: needs {name}-ubyte or its .gz, got nothing there")
+
+
+class ImageFolder:
+    """Pictures in one folder a class, made one size; split by a hash of the file unless given.
+
+    A folder that holds train, valid and test, each with its classes, is taken as it is split.
+
+    >>> ImageFolder("nowhere", size=8)
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: nowhere: needs to be a folder of folders, one a class, got none
+    """
+
+    def __init__(self, folder: str | Path, *, size: int, channels: int = 1, bad: Bad = "skip"):
+        root = Path(folder)
+        if channels not in (1, 3):
+            raise ConfigError(f"channels: need to be 1, grey, or 3, colour, got {channels}")
+        parts = {s: root / s for s in ("train", "valid", "test") if (root / s).is_dir()}
+        self.roots = parts if "train" in parts else {"train": root}
+        self.size, self.channels, self.report = size, channels, Report(bad)
+        inside = self.roots["train"].iterdir() if self.roots["train"].is_dir() else ()
+        self.classes = tuple(sorted(path.name for path in inside if path.is_dir()))
+        if not self.classes:
+            raise FileError(f"{folder}: needs to be a folder of folders, one a class, got none")
+
+    def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[Picture]:
+        """Pictures from the one numbered `start`: for ever for train, once otherwise."""
+        number = 0
+        for turn in range(10**9 if split == "train" else 1):
+            before = number
+            for picture in self._once(split, f"{seed}/{turn}" if split == "train" else None):
+                if number >= start:
+                    yield picture
+                number += 1
+            if number == before:
+                raise FileError(f"{self.roots['train']}: needs pictures for {split}, got none")
+
+    def _once(self, split: Split, order: str | None) -> Iterator[Picture]:
+        self.report.clear()
+        root = self.roots.get(split, self.roots["train"])
+        files = [
+            (path, label)
+            for label, name in enumerate(self.classes)
+            for path in sorted((root / name).rglob("*"))
+            if path.is_file()
+        ]
+        for index in range(len(files)):
+            path, label = files[index if order is None else shuffled(index, len(files), order)]
+            if len(self.roots) == 1 and _where(path) != split:
+                continue
+            image = self._open(path)
+            if image is not None:
+                self.report.kept += 1
+                yield Picture(image, label)
+
+    def _open(self, path: Path) -> torch.Tensor | None:
+        try:
+            with Image.open(path) as opened:
+                whole = opened.convert("L" if self.channels == 1 else "RGB")
+        except (OSError, UnidentifiedImageError, ValueError, Image.DecompressionBombError) as error:
+            self.report.leave_out(path, None, f"not a picture ({type(error).__name__})")
+            return None
+        pixels = np.array(whole.resize((self.size, self.size)), dtype="float32") / 255
+        image = torch.from_numpy(pixels.astype("float32"))
+        return image[None] if self.channels == 1 else image.permute(2, 0, 1).contiguous()
+
+
+def _where(path: Path) -> Split:
+    percent = int.from_bytes(blake2b(path.read_bytes(), digest_size=8).digest()) % 100
+    return "test" if percent < 5 else "valid" if percent < 10 else "train"

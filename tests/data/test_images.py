@@ -1,0 +1,144 @@
+"""Glyphs are what a seed makes of them; IDX files and folders come back as pictures."""
+
+import gzip
+import struct
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from regard.data import Batches, Glyphs, IdxImages, ImageFolder, read_idx
+from regard.errors import ConfigError, FileError
+
+
+def idx(array):
+    kind = {"uint8": 8, "float32": 13}[str(array.dtype)]
+    head = bytes([0, 0, kind, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+    return head + array.astype(array.dtype.newbyteorder(">")).tobytes()
+
+
+@pytest.fixture
+def mnist(tmp_path):
+    for name, count in (("train", 20), ("t10k", 5)):
+        images = np.arange(count * 16, dtype="uint8").reshape(count, 4, 4)
+        (tmp_path / f"{name}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(images)))
+        labels = (np.arange(count) % 3).astype("uint8")
+        (tmp_path / f"{name}-labels-idx1-ubyte").write_bytes(idx(labels))
+    return tmp_path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for i in range(40):
+        place = tmp_path / "ab"[i % 2]
+        place.mkdir(exist_ok=True)
+        Image.new("RGB", (6, 5), (i, 2 * i, 3 * i)).save(place / f"{i}.png")
+    return tmp_path
+
+
+def same(one, two):
+    return one.label == two.label and torch.equal(one.image, two.image)
+
+
+def test_a_still_glyph_is_bright_where_the_letter_is():
+    still = Glyphs("I-", size=15, move=0, turn=0, shear=0, scale=0, noise=0)
+    pictures = {p.label: p.image[0] for p in islice(still.examples("train", 0), 20)}
+    assert pictures[0].sum(0).argmax() == 7  # I stands
+    assert pictures[1].sum(1).max() > pictures[1].sum(0).max()  # - lies
+
+
+def test_a_picture_is_known_by_its_number_and_splits_differ():
+    glyphs = Glyphs(count=9)
+    whole = list(islice(glyphs.examples("train", seed=2), 9))
+    assert all(map(same, whole[4:], glyphs.examples("train", seed=2, start=4)))
+    assert not same(whole[0], next(glyphs.examples("train", seed=3)))
+    assert not same(whole[0], next(glyphs.examples("test", seed=2)))
+    assert len(list(glyphs.examples("test", 0))) == 9
+    assert all(map(same, glyphs.examples("test", 0), glyphs.examples("test", 1)))
+
+
+def test_glyphs_can_be_told_apart_by_the_nearest_mean():
+    glyphs = Glyphs("0123456789", turn=8, shear=0.1, move=0.04, scale=0.1, noise=0.05, count=100)
+    means = torch.zeros(10, 28 * 28)
+    for picture in islice(glyphs.examples("train", 0), 300):
+        means[picture.label] += picture.image.flatten()
+    means /= means.norm(dim=1, keepdim=True)
+    right = [
+        int((means @ p.image.flatten()).argmax()) == p.label for p in glyphs.examples("test", 0)
+    ]
+    assert sum(right) > 75
+
+
+def test_all_classes_come_and_values_are_from_0_to_1():
+    pictures = list(islice(Glyphs("abc").examples("train", 0), 60))
+    assert {p.label for p in pictures} == {0, 1, 2}
+    assert all(p.image.min() >= 0 and p.image.max() <= 1 for p in pictures)
+
+
+@pytest.mark.parametrize("kind", ["uint8", "float32"])
+def test_an_idx_file_comes_back(kind, tmp_path):
+    array = np.arange(24).reshape(2, 3, 4).astype(kind)
+    (tmp_path / "a").write_bytes(idx(array))
+    assert np.array_equal(read_idx(tmp_path / "a"), array)
+    assert read_idx(tmp_path / "a").dtype == array.dtype
+
+
+def test_pictures_of_idx_files_and_their_split(mnist):
+    source = IdxImages(mnist, held=4)
+    counts = [len(list(source.examples(split, 0))) for split in ("valid", "test")]
+    assert counts == [4, 5]
+    first = next(source.examples("test", 0, start=1))
+    assert torch.equal(first.image[0, 0] * 255, torch.tensor([16.0, 17, 18, 19]))
+    once = sorted(float(p.image[0, 0, 0]) for p in islice(source.examples("train", 0), 16))
+    assert once == sorted((np.arange(16, dtype="float32") * 16 / np.float32(255)).tolist())
+
+
+def test_pictures_of_a_folder_are_each_in_one_split(folder):
+    source = ImageFolder(folder, size=4, channels=3)
+    assert source.classes == ("a", "b")
+    counts = {}
+    for split in ("valid", "test"):
+        pictures = list(source._once(split, None))
+        counts[split] = len(pictures)
+    train = list(source._once("train", None))
+    assert len(train) + sum(counts.values()) == 40
+    assert train[0].image.shape == (3, 4, 4)
+    whole = list(islice(source.examples("train", 0), 50))
+    assert all(map(same, whole[45:], source.examples("train", 0, start=45)))
+
+
+def test_what_is_no_picture_is_counted(folder):
+    for name in ("a", "b"):
+        for i in range(5):
+            (folder / name / f"bad{i}.png").write_bytes(b"not a picture" * (1 + i))
+    source = ImageFolder(folder, size=4)
+    list(source._once("train", None))
+    assert source.report.left_out > 0
+    assert "not a picture" in str(source.report)
+    with pytest.raises(FileError, match="not a picture"):
+        list(ImageFolder(folder, size=4, bad="fail")._once("train", None))
+
+
+def test_pictures_make_batches():
+    batches = Batches(Glyphs(size=8), lambda p: p._asdict(), split="train", tokens=16)
+    batch = next(iter(batches))
+    assert batch["image"].shape == (16, 1, 8, 8)
+    assert batch["label"].shape == (16,)
+
+
+@pytest.mark.usefixtures("users_view")
+def test_mistakes_with_pictures_are_told_in_one_line(mnist, tmp_path):
+    with pytest.raises(ConfigError, match="classes: need two or more"):
+        Glyphs("aa")
+    (tmp_path / "x").write_bytes(b"hello")
+    with pytest.raises(FileError, match="needs to be an IDX file"):
+        read_idx(tmp_path / "x")
+    whole = (mnist / "train-images-idx3-ubyte.gz").read_bytes()
+    (mnist / "train-images-idx3-ubyte.gz").write_bytes(whole[:-20])
+    with pytest.raises(FileError, match="needs to be a whole IDX file"):
+        IdxImages(mnist, held=2)
+    (tmp_path / "x").write_bytes(idx(np.zeros((2, 3), "uint8"))[:-1])
+    with pytest.raises(FileError, match=r"needs numbers for \(2, 3\), got 5 bytes"):
+        read_idx(tmp_path / "x")
