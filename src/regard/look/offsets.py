@@ -6,7 +6,7 @@ from torch import Tensor
 
 from regard.look.site import Site
 from regard.ops.survey.reference import weights
-from regard.ops.survey.tiled import tiles
+from regard.ops.survey.walk import cuts
 
 BAND = 64  # rows at a time: a band of the map is this wide, plus the offsets asked for
 
@@ -58,7 +58,7 @@ def seen(site: Site) -> Int[Tensor, "batch head query"]:
     pieces = []
     for rows in _bands(site.queries, 256):
         count = torch.zeros(*shape[:-1], len(rows), dtype=torch.long, device=site.q.device)
-        for keys in tiles(site.terms.span(rows, site.keys)):
+        for keys in cuts(site.terms.span(rows, site.keys), 1024):
             grid = site.terms.grid(site.q, site.k, rows, keys)
             if mask.covers(grid.places, keys):
                 count += len(keys)

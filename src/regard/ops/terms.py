@@ -40,13 +40,22 @@ class Terms:
     offset: int = 0
 
     def tile(
-        self, q: Tensor, k: Tensor, rows: range | None = None, keys: range | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        rows: range | None = None,
+        keys: range | None = None,
+        *,
+        room: Tensor | None = None,
     ) -> Tensor:
-        """The scores of some rows and keys, (*batch, rows, keys), in float32 or better."""
+        """The scores of some rows and keys, (*batch, rows, keys), in float32 or better.
+
+        `room` is memory to compute them in, for many tiles in turn (and for no gradient).
+        """
         grid = self.grid(q, k, rows, keys)
         q, k = widen(cut(q, -2, grid.rows)), widen(cut(k, -2, grid.keys))
         if self.score is None:
-            scores = _grouped_dot(q * self.scale, k)
+            scores = _grouped_dot(q * self.scale, k, room)
         else:
             scores = self.score(q, spread(k, q))
         if self.softcap is not None:
@@ -135,11 +144,17 @@ def _group(q: Tensor, k: Tensor) -> int:
     return q.shape[-3] // k.shape[-3]
 
 
-def _grouped_dot(q: Tensor, k: Tensor) -> Tensor:
-    if q.shape[:-2] == k.shape[:-2]:
-        return q @ k.mT
-    shared = q.unflatten(-3, (k.shape[-3], -1)).flatten(-3, -2)  # a group's queries, one matrix
-    return (shared @ k.mT).unflatten(-2, (_group(q, k), -1)).flatten(-4, -3)
+def _grouped_dot(q: Tensor, k: Tensor, room: Tensor | None) -> Tensor:
+    grouped = q.shape[:-2] != k.shape[:-2]
+    if grouped:
+        group = _group(q, k)
+        q = q.unflatten(-3, (k.shape[-3], -1)).flatten(-3, -2)  # a group's queries, one matrix
+    if room is not None and room.dtype == q.dtype:
+        shape = (*q.shape[:-1], k.shape[-2])
+        scores = torch.matmul(q, k.mT, out=room[: torch.Size(shape).numel()].view(shape))
+    else:
+        scores = q @ k.mT
+    return scores.unflatten(-2, (group, -1)).flatten(-4, -3) if grouped else scores
 
 
 def _check(

@@ -7,8 +7,7 @@ from torch.testing import assert_close
 from regard import ops
 from regard.errors import ShapeError
 from regard.ops import attend, influence, influence_window, masks
-from regard.ops.influence import tiled as influence_tiled
-from regard.ops.survey import tiled
+from regard.ops.survey import walk
 
 TERMS = {
     "plain": lambda b, h, q, k: {},
@@ -87,8 +86,7 @@ def test_the_slope_is_the_derivative_to_the_score():
 @pytest.mark.parametrize("kind", TERMS)
 @pytest.mark.parametrize("deed", ["remove", "slope", "scale"])
 def test_tiled_is_the_reference(kind, deed, monkeypatch):
-    monkeypatch.setattr(influence_tiled, "TILE", 64)
-    monkeypatch.setattr(tiled.tiles, "__defaults__", (4,))
+    monkeypatch.setattr(walk, "ON_CPU", walk.Tile(64, 2, 4))
     q, k, v = draw()
     terms = TERMS[kind](2, 4, 5, 6)
     out, lse = attend(q, k, v, **terms)

@@ -7,7 +7,7 @@ from torch.testing import assert_close
 from regard import ops
 from regard.errors import FormError, ShapeError
 from regard.ops import attend, attention_weights, masks, survey
-from regard.ops.survey import tiled
+from regard.ops.survey import walk
 from regard.ops.survey.statistics import EVERY, SMOOTH
 
 small = st.integers(1, 9)
@@ -86,8 +86,7 @@ def test_all_that_is_given_is_received(queries, keys):
 @pytest.mark.parametrize("kind", TERMS)
 @pytest.mark.parametrize("sizes", [(7, 7), (3, 11), (1, 1), (9, 2)])
 def test_tiled_is_the_reference(kind, sizes, monkeypatch):
-    monkeypatch.setattr(tiled, "TILE", 64)
-    monkeypatch.setattr(tiled.tiles, "__defaults__", (4,))
+    monkeypatch.setattr(walk, "ON_CPU", walk.Tile(64, 2, 4))
     q, k, v = draw(queries=sizes[0], keys=sizes[1])
     terms = TERMS[kind](2, 4, *sizes)
     _, lse = attend(q, k, v, **terms)

@@ -5,18 +5,14 @@ from torch import Tensor
 
 from regard.ops.influence.effect import Deed, Seen, effect
 from regard.ops.influence.statistics import Influence
-from regard.ops.survey.tiled import TILE, WIDE, tiles
+from regard.ops.survey.walk import walk
 
 
 def influence(seen: Seen, deed: Deed, alpha: float) -> Influence:
     """Walk over the tiles that can be seen; each adds to the totals."""
-    queries, keys = seen.q.shape[-2], seen.k.shape[-2]
-    high = max(1, TILE // (seen.q.shape[:-2].numel() * min(keys, WIDE) or 1))
     found = start(seen)
-    for top in range(0, queries, high):
-        rows = range(top, min(top + high, queries))
-        for part in tiles(seen.terms.span(rows, keys)):
-            add(found, effect(seen, rows, part, deed, alpha), rows, part)
+    for rows, keys in walk(seen.q, seen.k, seen.terms):
+        add(found, effect(seen, rows, keys, deed, alpha), rows, keys)
     return found
 
 

@@ -6,30 +6,18 @@ from torch import Tensor
 from regard.ops.grid import Grid
 from regard.ops.survey.reference import cell_of, distance_bin
 from regard.ops.survey.statistics import Question, Survey, bins
+from regard.ops.survey.walk import tile_of, walk
 from regard.ops.terms import Terms
 
-TILE = 1 << 18  # weights in a tile: 1 MB of float32, so that a CPU's cache holds it
-WIDE = 1024  # keys in a tile at most
 LOW = -1e30  # stands for -inf where 0 · log 0 must be 0
 
 
 def survey(q: Tensor, k: Tensor, lse: Tensor, terms: Terms, question: Question) -> Survey:
     """Walk over the tiles that can be seen; each adds to the totals."""
     totals = Totals(q, k, lse, terms, question)
-    for rows in totals.bands:
-        for keys in tiles(terms.span(rows, k.shape[-2])):
-            totals.add(rows, keys)
+    for rows, keys in walk(q, k, terms):
+        totals.add(rows, keys)
     return totals.survey()
-
-
-def tiles(keys: range, wide: int = WIDE) -> list[range]:
-    """Cut a range of keys at multiples of `wide`.
-
-    >>> tiles(range(3, 10), wide=4)
-    [range(3, 4), range(4, 8), range(8, 10)]
-    """
-    cuts = [keys.start, *range((keys.start // wide + 1) * wide, keys.stop, wide), keys.stop]
-    return [range(a, b) for a, b in zip(cuts, cuts[1:], strict=False) if a < b]
 
 
 class Totals:
@@ -38,11 +26,11 @@ class Totals:
     def __init__(self, q: Tensor, k: Tensor, lse: Tensor, terms: Terms, question: Question):
         self.q, self.k, self.lse, self.terms, self.question = q, k, lse, terms, question
         queries, keys = q.shape[-2], k.shape[-2]
-        high = max(1, TILE // (q.shape[:-2].numel() * min(keys, WIDE) or 1))
-        self.bands = [range(i, min(i + high, queries)) for i in range(0, queries, high)]
         self.found = self._start(question.ask, queries, keys)
         self.safe_lse = lse.masked_fill(lse == -torch.inf, 0)[..., None]
-        self.step = torch.arange(WIDE, device=q.device, dtype=self.safe_lse.dtype)
+        self.step = torch.arange(tile_of(q).wide, device=q.device, dtype=self.safe_lse.dtype)
+        # Every tile is computed in the same two places: memory fresh from the system is slow.
+        self.room, self.other_room = lse.new_empty(0), lse.new_empty(0)
 
     def survey(self) -> Survey:
         """The finished statistics."""
@@ -52,12 +40,13 @@ class Totals:
         """Count one tile."""
         grid = self.terms.grid(self.q, self.k, rows, keys)
         at = slice(rows.start, rows.stop)
-        scores = self.terms.tile(self.q, self.k, rows, keys)
+        self._make_room(self.q.shape[:-2].numel() * len(rows) * len(keys))
+        scores = self.terms.tile(self.q, self.k, rows, keys, room=self.room)
         if "max_score" in self.found:
             best = scores.flatten(-2).amax(-1)
             self.found["max_score"] = torch.maximum(self.found["max_score"], best)
         x = scores.sub_(self.safe_lse[..., at, :])
-        w = x.exp()
+        w = torch.exp(x, out=self.other_room[: x.numel()].view_as(x))
         if "entropy" in self.found:
             if self.terms.mask is not None and not self.terms.mask.covers(grid.places, keys):
                 x.clamp_(min=LOW)
@@ -68,6 +57,10 @@ class Totals:
         self._add_places(w, grid, at)
         self._add_bins(w, grid)
         self._add_cells(w, grid)
+
+    def _make_room(self, numbers: int) -> None:
+        if self.room.numel() < numbers:
+            self.room, self.other_room = self.lse.new_empty(2, numbers).unbind(0)
 
     def _add_peaks(self, w: Tensor, keys: range, at: slice) -> None:
         if "top" in self.found:
@@ -105,10 +98,13 @@ class Totals:
         if "sink" in found and keys.start < self.question.first:
             found["sink"][..., at] += w[..., : self.question.first - keys.start].sum(-1)
         for name, low, high in (("own", 0, 0), ("previous", -1, -1), ("near", -radius, radius)):
-            touches = keys.start <= places.stop - 1 + high and keys.stop - 1 >= places.start + low
-            if name in found and touches:
-                inside = (grid.j >= grid.i + low) & (grid.j <= grid.i + high)
-                found[name][..., at] += (w * inside).sum(-1)
+            first = max(keys.start, places.start + low)
+            last = min(keys.stop, places.stop + high)
+            if name in found and first < last:
+                j = torch.arange(first, last, device=w.device)
+                inside = (j >= grid.i + low) & (j <= grid.i + high)
+                part = w[..., first - keys.start : last - keys.start]
+                found[name][..., at] += (part * inside).sum(-1)
 
     def _add_bins(self, w: Tensor, grid: Grid) -> None:
         if not self.found.keys() & {"distances", "received_from"}:

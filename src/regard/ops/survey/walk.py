@@ -1,0 +1,54 @@
+"""The way over a map in tiles: bands of rows, and in each the keys that it can see."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from torch import Tensor
+
+from regard.ops.terms import Terms
+
+
+class Tile(NamedTuple):
+    """How large a tile is, all heads together."""
+
+    weights: int  # at about this many the working set fits where it should
+    high: int  # rows, at least
+    wide: int  # keys, at most
+
+
+ON_CPU = Tile(
+    1 << 19, 128, 512
+)  # 2 MB of float32: larger spills the cache, smaller is all overhead
+ON_GPU = Tile(1 << 24, 128, 4096)  # few, large launches
+
+
+def tile_of(q: Tensor) -> Tile:
+    """The tile for the device of q."""
+    return ON_GPU if q.is_cuda else ON_CPU
+
+
+def walk(q: Tensor, k: Tensor, terms: Terms) -> Iterator[tuple[range, range]]:
+    """Rows and keys of every tile that holds something to see.
+
+    >>> from regard.ops.terms import make_terms
+    >>> q = torch.zeros(600, 1)
+    >>> [*walk(q, q, make_terms(q, q, mask=rg.Causal()))]
+    [(range(0, 600), range(0, 512)), (range(0, 600), range(512, 600))]
+    """
+    queries, keys, tile = q.shape[-2], k.shape[-2], tile_of(q)
+    across = q.shape[:-2].numel() * min(keys, tile.wide)
+    high = max(tile.high, tile.weights // max(1, across))
+    for top in range(0, queries, high):
+        rows = range(top, min(top + high, queries))
+        for part in cuts(terms.span(rows, keys), tile.wide):
+            yield rows, part
+
+
+def cuts(keys: range, wide: int) -> list[range]:
+    """Cut a range of keys at multiples of `wide`.
+
+    >>> cuts(range(3, 10), wide=4)
+    [range(3, 4), range(4, 8), range(8, 10)]
+    """
+    at = [keys.start, *range((keys.start // wide + 1) * wide, keys.stop, wide), keys.stop]
+    return [range(a, b) for a, b in zip(at, at[1:], strict=False) if a < b]
