@@ -60,7 +60,7 @@ def translation_batch() -> dict[str, torch.Tensor]:
 
 
 def token_batch() -> dict[str, torch.Tensor]:
-    return {"tokens": torch.randint(9, (3, 6)), "lengths": torch.tensor([6, 2, 4])}
+    return {"tokens": torch.randint(9, (3, 6)), "tokens_lengths": torch.tensor([6, 2, 4])}
 
 
 CASES = {
@@ -74,7 +74,7 @@ CASES = {
         lambda: models.Recogniser(models.recogniser_tiny(9)),
         lambda: {
             "frames": torch.randn(3, 40, 40),
-            "lengths": torch.tensor([40, 36, 30]),
+            "frames_lengths": torch.tensor([40, 36, 30]),
             "target": torch.randint(1, 9, (3, 2)),
             "target_lengths": torch.tensor([2, 1, 2]),
         },

@@ -10,6 +10,9 @@ from typer.core import TyperGroup
 from regard.cli.cost import cost
 from regard.cli.demo import demo
 from regard.cli.look import look
+from regard.cli.resume import resume
+from regard.cli.runs import runs
+from regard.cli.train import train
 from regard.cli.version import version
 from regard.errors import RegardError
 
@@ -39,6 +42,9 @@ app = typer.Typer(
 app.command()(cost)
 app.command()(demo)
 app.command()(look)
+app.command()(resume)
+app.command()(runs)
+app.command()(train)
 app.command()(version)
 
 

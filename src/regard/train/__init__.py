@@ -11,29 +11,52 @@ from regard.train.checkpoint import (
     weights_of,
 )
 from regard.train.config import TrainConfig
+from regard.train.evaluation import TranslationScores, mean_loss, score_texts, translate
 from regard.train.interrupts import interrupts
 from regard.train.loop import Outcome, Trainer, read_metrics
 from regard.train.loss import Objective, objective, smoothed_cross_entropy
 from regard.train.progress import Progress
+from regard.train.recipes import PhrasesData, Recipe, recipe
+from regard.train.run import Run, load_run, next_folder, resume_run, start_run
+from regard.train.runs import list_runs
 from regard.train.schedules import rate_at
+from regard.train.settings import change, from_json, names, read_value, to_json
 
 __all__ = [
     "Checkpoint",
     "Objective",
     "Outcome",
+    "PhrasesData",
     "Progress",
+    "Recipe",
+    "Run",
     "TrainConfig",
     "Trainer",
+    "TranslationScores",
     "average",
+    "change",
     "checkpoints",
     "fill",
+    "from_json",
     "interrupts",
     "last_good",
+    "list_runs",
     "load_checkpoint",
+    "load_run",
+    "mean_loss",
+    "names",
+    "next_folder",
     "objective",
     "rate_at",
     "read_metrics",
+    "read_value",
+    "recipe",
+    "resume_run",
     "save_checkpoint",
+    "score_texts",
     "smoothed_cross_entropy",
+    "start_run",
+    "to_json",
+    "translate",
     "weights_of",
 ]

@@ -127,6 +127,7 @@ class Trainer:
                 raise FileError(
                     f"{self.folder}: needs one whole checkpoint, got {'; '.join(wrong)}"
                 )
+            self._forget_after(0)
             return []
         fill(self.model, found.model, str(self.folder))
         _fill_optimizer(self.optimizer, found.optimizer)

@@ -89,14 +89,14 @@ def _translation(model: nn.Module, batch: Batch, smoothing: float) -> Tensor:
 
 
 def _next_token(model: nn.Module, batch: Batch, smoothing: float) -> Tensor:
-    tokens, lengths = batch["tokens"], batch.get("lengths")
+    tokens, lengths = batch["tokens"], batch.get("tokens_lengths")
     shorter = None if lengths is None else lengths.clamp(max=tokens.shape[1] - 1)
     logits = model(tokens[:, :-1], shorter)
     return smoothed_cross_entropy(logits, tokens[:, 1:], smoothing, _live(tokens, lengths))
 
 
 def _ctc(model: nn.Module, batch: Batch, smoothing: float) -> Tensor:
-    log_probs, lengths = model(batch["frames"], batch["lengths"])
+    log_probs, lengths = model(batch["frames"], batch["frames_lengths"])
     loss = ctc_loss(log_probs.float(), lengths, batch["target"], batch["target_lengths"])
     return loss * len(lengths)
 
@@ -107,7 +107,7 @@ def _class(model: nn.Module, batch: Batch, smoothing: float) -> Tensor:
 
 
 def _read(batch: Batch) -> tuple[Tensor, Tensor | None]:
-    return batch["tokens"], batch.get("lengths")
+    return batch["tokens"], batch.get("tokens_lengths")
 
 
 def _rows(name: str) -> Callable[[Batch], Tensor]:
@@ -119,7 +119,7 @@ OBJECTIVES = {
         lambda batch: _told(batch["target"], batch.get("target_lengths")), _translation
     ),
     "next_token": Objective(
-        lambda batch: _told(batch["tokens"], batch.get("lengths")), _next_token
+        lambda batch: _told(batch["tokens"], batch.get("tokens_lengths")), _next_token
     ),
     "ctc": Objective(_rows("target"), _ctc),
     "class": Objective(_rows("label"), _class),

@@ -1,0 +1,202 @@
+"""A run is a folder: the recipe, the tokenizer, the weights, the metrics and the checkpoints."""
+
+import json
+import time
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from regard import models
+from regard.data import Batches, Phrases, Tokenizer, Words, pair_encoder, texts_of
+from regard.errors import ConfigError, FileError
+from regard.models.store import NAME as WEIGHTS
+from regard.train.checkpoint import fill, last_good, write_text
+from regard.train.evaluation import TranslationScores
+from regard.train.loop import CHECKPOINTS, Outcome, Trainer, read_metrics, scored
+from regard.train.loss import objective
+from regard.train.recipes import Recipe
+from regard.train.settings import from_json, to_json
+
+RECIPE, RESULT = "recipe.json", "result.json"
+VERSION = 1  # of the folder's layout
+
+
+class Run(NamedTuple):
+    """A run, opened: what it was told, what it became, and what it scored.
+
+    >>> Run(Path("runs/a"), None, None, None, [], {}).folder.name
+    'a'
+    """
+
+    folder: Path
+    recipe: Any
+    model: Any
+    tokenizer: Any
+    metrics: list[dict[str, Any]]
+    result: dict[str, Any]
+
+
+def start_run(recipe: Recipe, folder: str | Path, *, show: bool = False) -> Outcome:
+    """Train by a recipe in a new folder, score the result on unseen data, and leave all there.
+
+    >>> import tempfile
+    >>> from regard.train import change, recipe
+    >>> small = ["steps=2", "texts=99", "valid=2", "test=2", "longest=5", "dim=16", "device=cpu"]
+    >>> folder = Path(tempfile.mkdtemp()) / "run"
+    >>> start_run(change(recipe("phrases"), small), folder).reason
+    'finished'
+    >>> sorted(path.name for path in folder.iterdir())[-3:]
+    ['recipe.json', 'result.json', 'tokenizer.json']
+    """
+    folder = Path(folder)
+    if (folder / RECIPE).exists():
+        raise FileError(f"{folder}: needs to be without a run, got one; try regard resume {folder}")
+    source = _source(recipe, recipe.data.valid)
+    texts = texts_of(islice(source.examples("train", recipe.train.seed), recipe.data.texts))
+    tokenizer = Words.train(texts, languages=recipe.data.languages)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tokenizer.save(folder)
+        # the recipe last: a folder that has one has all that a resumed run needs
+        told = {"version": VERSION, "recipe": to_json(recipe)}
+        write_text(folder / RECIPE, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise FileError(f"{folder}: cannot be written, {error.strerror or error}") from error
+    return _finish(_trainer(recipe, tokenizer, folder, show=show), recipe, tokenizer, folder)
+
+
+def resume_run(folder: str | Path, *, show: bool = False) -> tuple[Outcome, list[str]]:
+    """Go on with a run from its last good checkpoint; what is wrong with newer ones comes back.
+
+    >>> resume_run("nowhere")
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: nowhere: needs to be the folder of a run, got no recipe.json in it
+    """
+    folder = Path(folder)
+    recipe, tokenizer = read_recipe(folder), Tokenizer.load(folder)
+    trainer = _trainer(recipe, tokenizer, folder, show=show)
+    wrong = trainer.resume()
+    return _finish(trainer, recipe, tokenizer, folder), wrong
+
+
+def load_run(folder: str | Path) -> Run:
+    """Open a run: its model as it ended, or as its last good checkpoint has it.
+
+    >>> load_run("nowhere")
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: nowhere: needs to be the folder of a run, got no recipe.json in it
+    """
+    folder = Path(folder)
+    recipe, tokenizer = read_recipe(folder), Tokenizer.load(folder)
+    result = read_result(folder)
+    if (folder / WEIGHTS).exists():
+        model = models.load(folder)
+    else:
+        found, wrong = last_good(folder / CHECKPOINTS)
+        if found is None:
+            raise FileError(f"{folder}: needs weights, got none yet {'; '.join(wrong)}; try resume")
+        model = make_model(recipe, tokenizer)
+        fill(model, found.model, str(folder))
+    return Run(folder, recipe, model.eval(), tokenizer, read_metrics(folder), result)
+
+
+def read_recipe(folder: str | Path) -> Recipe:
+    """The recipe of a run."""
+    file = Path(folder) / RECIPE
+    if not file.is_file():
+        raise FileError(f"{folder}: needs to be the folder of a run, got no {RECIPE} in it")
+    try:
+        told = json.loads(file.read_text(encoding="utf-8"))
+        if told["version"] != VERSION:
+            raise FileError(f"{file}: needs version {VERSION}, got {told['version']}")
+        return from_json(Recipe, told["recipe"], "recipe")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FileError(f"{file}: needs a recipe, got a damaged one, {error}") from error
+
+
+def read_result(folder: str | Path) -> dict[str, Any]:
+    """What a run ended with; nothing if it has not ended."""
+    file = Path(folder) / RESULT
+    try:
+        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise FileError(f"{file}: needs JSON, got a damaged file, {error}") from error
+
+
+def make_model(recipe: Recipe, tokenizer: Tokenizer) -> nn.Module:
+    """The model of a recipe, with the tokenizer's vocabulary, drawn from the recipe's seed."""
+    config = replace(recipe.model, source_vocab=tokenizer.vocab, target_vocab=tokenizer.vocab)
+    with torch.random.fork_rng():
+        torch.manual_seed(recipe.train.seed)
+        if isinstance(config, models.TranslatorConfig):
+            return models.Translator(config)
+        return models.RecurrentTranslator(config)
+
+
+def _source(recipe: Recipe, count: int) -> Phrases:
+    data = recipe.data
+    return Phrases(data.languages, sources=data.sources, kinds=data.kinds, count=count)
+
+
+def _trainer(recipe: Recipe, tokenizer: Tokenizer, folder: Path, *, show: bool) -> Trainer:
+    source = _source(recipe, recipe.data.valid)
+    batches = Batches(
+        source,
+        pair_encoder(tokenizer),
+        split="train",
+        tokens=recipe.train.tokens,
+        seed=recipe.train.seed,
+        pad=tokenizer.pad,
+    )
+    torch.manual_seed(recipe.train.seed)  # dropout; a resumed run takes the checkpoint's instead
+    return Trainer(
+        make_model(recipe, tokenizer),
+        objective("translation"),
+        batches,
+        recipe.train,
+        folder=folder,
+        evaluate=TranslationScores(source, tokenizer, split="valid", limit=recipe.data.longest),
+        show=show,
+    )
+
+
+def _finish(trainer: Trainer, recipe: Recipe, tokenizer: Tokenizer, folder: Path) -> Outcome:
+    """Train, and if it came to its end, write the weights and score them on the test part."""
+    began = time.monotonic()
+    outcome = trainer.run()
+    if outcome.reason == "interrupted":
+        return outcome
+    trained = time.monotonic() - began
+    models.save(trainer.model, folder)
+    source, limit = _source(recipe, recipe.data.test), recipe.data.longest
+    test = TranslationScores(source, tokenizer, split="test", limit=limit)
+    scores = scored(trainer.model, test)
+    result = {"step": outcome.step, "reason": outcome.reason, "seconds": round(trained, 1)}
+    result |= {"valid": outcome.scores, "test": scores}
+    try:
+        write_text(folder / RESULT, json.dumps(result, indent=1) + "\n")
+    except OSError as error:
+        raise FileError(f"{folder}: cannot be written, {error.strerror or error}") from error
+    return outcome._replace(scores=scores)
+
+
+def next_folder(parent: str | Path, name: str) -> Path:
+    """A folder for one more run: the name itself, or with the first free number.
+
+    >>> next_folder("nowhere", "phrases")
+    PosixPath('nowhere/phrases')
+    """
+    parent, number = Path(parent), 1
+    place = parent / name
+    while place.exists():
+        number += 1
+        place = parent / f"{name}-{number}"
+    if not name or "/" in name:
+        raise ConfigError(f"name: needs one word, got {name!r}")
+    return place

@@ -1,0 +1,184 @@
+"""A run is a folder that can be stopped, resumed, opened, listed, and damaged with a clear word."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from regard import models
+from regard.cli import app
+from regard.errors import ConfigError, FileError
+from regard.train import (
+    change,
+    list_runs,
+    load_run,
+    next_folder,
+    read_metrics,
+    recipe,
+    resume_run,
+    score_texts,
+    start_run,
+    translate,
+    weights_of,
+)
+from regard.train import run as module
+
+SMALL = [
+    *("languages=en,de,fr", "kinds=duration", "texts=300", "valid=4", "test=6", "longest=6"),
+    *(
+        "device=cpu",
+        "dim=16",
+        "heads=2",
+        "layers=1",
+        "decoder_layers=1",
+        "hidden=16",
+        "dropout=0.1",
+    ),
+    *("steps=8", "tokens=256", "save_every=3", "evaluate_every=4", "log_every=1", "warmup=2"),
+]
+
+
+def small(*more: str):
+    return change(recipe("phrases"), [*SMALL, *more])
+
+
+def stop_after(monkeypatch, steps: int) -> None:
+    real = module.Trainer._update
+
+    def update(trainer):
+        if trainer.step == steps - 1:
+            signal.raise_signal(signal.SIGTERM)
+        return real(trainer)
+
+    monkeypatch.setattr(module.Trainer, "_update", update)
+
+
+def timeless(folder) -> list[dict]:
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in read_metrics(folder)]
+
+
+def test_a_score_says_which_bleu_it_is():
+    scores = score_texts(["the cat sat here"], ["the cat sat here"])
+    assert (scores["exact"], round(scores["bleu"], 6)) == (1.0, 100.0)
+    assert scores["signature"].startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+
+
+def test_a_run_has_all_it_needs_to_be_used_again(tmp_path):
+    outcome = start_run(small("average=2"), tmp_path / "a")
+    assert outcome.reason == "finished"
+    run = load_run(tmp_path / "a")
+    assert run.recipe == small("average=2")
+    assert run.result["test"]["exact"] == outcome.scores["exact"]
+    assert {"loss", "exact", "bleu", "signature"} == set(run.result["valid"])
+    answers = translate(run.model, run.tokenizer, ["3 days"] * 2, ["de", "fr"], width=3, limit=9)
+    assert len(answers) == 2
+    assert [line["step"] for line in run.metrics if "loss" in line] == list(range(1, 9))
+
+
+def test_a_run_that_was_stopped_and_resumed_is_the_run_that_was_not(tmp_path, monkeypatch):
+    start_run(small(), tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        stop_after(patched, 5)
+        outcome = start_run(small(), tmp_path / "parts")
+    assert (outcome.step, outcome.signal) == (5, signal.SIGTERM)
+    half = load_run(tmp_path / "parts")  # can be used already
+    assert half.result == {}
+    outcome, wrong = resume_run(tmp_path / "parts")
+    assert (outcome.reason, wrong) == ("finished", [])
+    one, two = (weights_of(models.load(tmp_path / name)) for name in ("whole", "parts"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert timeless(tmp_path / "parts") == timeless(tmp_path / "whole")
+    results = [json.loads((tmp_path / n / "result.json").read_text()) for n in ("whole", "parts")]
+    assert results[0]["test"] == results[1]["test"]
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again_and_ends_the_same(tmp_path):
+    start_run(small("steps=3"), tmp_path / "a")
+    weights = weights_of(models.load(tmp_path / "a"))
+    for name in ("model.safetensors", "result.json"):
+        (tmp_path / "a" / name).unlink()
+    for place in (tmp_path / "a" / "checkpoints").iterdir():
+        for file in place.iterdir():
+            file.unlink()
+        place.rmdir()
+    resume_run(tmp_path / "a")
+    again = weights_of(models.load(tmp_path / "a"))
+    assert all(torch.equal(weights[name], again[name]) for name in weights)
+    assert [line["step"] for line in read_metrics(tmp_path / "a") if "loss" in line] == [1, 2, 3]
+
+
+def test_runs_are_listed_with_what_differs(tmp_path):
+    for name, lr in (("a", "0.001"), ("b", "0.01")):
+        start_run(small("steps=2", f"lr={lr}"), tmp_path / name)
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "recipe.json").write_text("{")
+    a, b, c = list_runs(tmp_path)
+    assert (a["differs"], b["differs"]) == ({"train.lr": 0.001}, {"train.lr": 0.01})
+    assert (a["step"], a["part"], a["state"]) == (2, "test", "finished")
+    assert "needs a recipe, got a damaged one" in c["state"]
+    shown = CliRunner().invoke(app, ["runs", str(tmp_path)])
+    assert shown.exit_code == 0
+    assert "train.lr=0.01" in shown.output
+
+
+def test_a_new_run_never_takes_the_folder_of_another(tmp_path):
+    assert next_folder(tmp_path, "phrases").name == "phrases"
+    (tmp_path / "phrases").mkdir()
+    assert next_folder(tmp_path, "phrases").name == "phrases-2"
+
+
+def test_the_commands_train_resume_and_say_what_is_wrong(tmp_path):
+    run, folder = CliRunner(), tmp_path / "a"
+    given = [part for setting in SMALL for part in ("--set", setting)]
+    done = run.invoke(app, ["train", "phrases", "--out", str(folder), *given])
+    assert done.exit_code == 0, done.output
+    assert "finished at step 8; unseen facts: loss" in done.output
+    assert "nrefs:1|" in done.output
+    again = run.invoke(app, ["resume", str(folder)])
+    assert again.exit_code == 0
+    assert "finished at step 8" in again.output
+    for words in (["train", "phrase"], ["train", "phrases", "--set", "lrr=1"], ["resume", "no"]):
+        assert run.invoke(app, words).exit_code == 2
+
+
+@pytest.mark.slow
+def test_sigterm_to_the_command_saves_and_resume_ends_like_the_whole(tmp_path):
+    given = [part for setting in (*SMALL, "steps=400") for part in ("--set", setting)]
+    command = [sys.executable, "-m", "regard"]
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    subprocess.run([*command, "train", "phrases", "--out", str(whole), *given], check=True, env=env)
+    running = subprocess.Popen([*command, "train", "phrases", "--out", str(parts), *given], env=env)
+    while not (parts / "metrics.jsonl").exists():
+        time.sleep(0.05)
+    running.send_signal(signal.SIGTERM)
+    assert running.wait() == 128 + signal.SIGTERM
+    assert not (parts / "model.safetensors").exists()
+    subprocess.run([*command, "resume", str(parts)], check=True, env=env)
+    one, two = (weights_of(models.load(folder)) for folder in (whole, parts))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+# ---- errors
+
+
+@pytest.mark.usefixtures("users_view")
+def test_folders_that_cannot_hold_a_run_are_said(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileError, match="file/run: cannot be written, Not a directory"):
+        start_run(small(), tmp_path / "file" / "run")
+    (tmp_path / "recipe.json").write_text("{}")
+    with pytest.raises(FileError, match="needs to be without a run, got one; try regard resume"):
+        start_run(small(), tmp_path)
+    with pytest.raises(FileError, match="needs a recipe, got a damaged one"):
+        resume_run(tmp_path)
+    with pytest.raises(FileError, match="needs to be a folder with runs, got nothing there"):
+        list_runs(tmp_path / "nowhere")
+    with pytest.raises(ConfigError, match="recipe: needs one of phrases, got 'frases'; try phr"):
+        recipe("frases")
