@@ -1,0 +1,158 @@
+"""Morse is keyed exactly and labelled exactly; recordings come back as they were written."""
+
+import json
+from itertools import groupby, islice
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.data import Batches, Characters, Morse, Speech, sound_encoder
+from regard.data.morse import CODES, key, tone
+from regard.errors import ConfigError, FileError
+
+words = st.lists(st.text("".join(CODES), min_size=1, max_size=5), min_size=1, max_size=3)
+
+
+def copied(down, dot):
+    """The text of a key's movements, by their lengths."""
+    runs = [(bool(on), round(len(list(run)) / dot)) for on, run in groupby(down)]
+    signs = "".join({1: ".", 3: "-"}[n] if on else {1: "", 3: " ", 7: " / "}[n] for on, n in runs)
+    letters = {code: letter for letter, code in CODES.items()}
+    return "".join(" " if sign == "/" else letters[sign] for sign in signs.split(" ") if sign)
+
+
+def test_paris_is_fifty_dots_a_word():
+    down, _ = key("PARIS PARIS", wpm=12, rate=1000)
+    assert len(down) == 100 * (50 + 43)  # the last gap of seven is silence after the end
+
+
+@given(words, st.floats(5, 40))
+def test_what_is_keyed_can_be_copied(words, wpm):
+    text = " ".join(words)
+    down, ends = key(text, wpm, rate=8000)
+    assert copied(down, 1.2 / wpm * 8000) == text
+    assert len(ends) == len(text)
+    assert ends[-1] == len(down)
+
+
+@given(words, st.floats(5, 40))
+def test_a_label_ends_where_its_last_tone_does(words, wpm):
+    text = " ".join(words)
+    down, ends = key(text, wpm, rate=8000)
+    for character, end in zip(text, ends, strict=True):
+        if character != " ":
+            assert down[end - 1]
+            assert end == len(down) or not down[end]
+
+
+def test_the_tone_has_its_pitch_and_is_silent_while_the_key_is_up():
+    wave = tone(np.repeat([True, False], 8000), pitch=500, rate=8000)
+    assert np.abs(np.fft.rfft(wave[:8000])).argmax() == 500
+    assert np.abs(wave[8100:]).max() == 0
+
+
+def test_noise_is_as_loud_as_asked_for():
+    quiet, loud = (
+        next(Morse(snr=(db, db), fading=0, wpm=(20, 20)).examples("train", 0)) for db in (100, 0)
+    )
+    assert quiet.text == loud.text
+    clean, noisy = quiet.wave.double(), loud.wave.double()
+    scale = (clean @ noisy) / (clean @ clean)
+    noise = (noisy - scale * clean).square().mean()
+    assert abs(10 * torch.log10(0.5 * (scale / clean.abs().max()) ** 2 / noise)) < 0.5
+
+
+def test_a_sound_is_known_by_its_number_and_is_never_too_loud():
+    morse = Morse(count=5)
+    whole = list(islice(morse.examples("train", 4), 6))
+    for one, two in zip(whole[3:], morse.examples("train", 4, start=3), strict=False):
+        assert one.text == two.text
+        assert torch.equal(one.wave, two.wave)
+    assert all(sound.wave.abs().max() <= 1 for sound in whole)
+    assert len(list(morse.examples("test", 0))) == 5
+    assert whole[0].text != next(morse.examples("test", 4)).text
+
+
+def test_morse_makes_batches_for_a_recogniser():
+    tokenizer = Characters.train(["".join(CODES), " "])
+    batches = Batches(
+        Morse(letters=(2, 4)),
+        sound_encoder(tokenizer, mels=8),
+        split="train",
+        tokens=2000,
+        window=8,
+    )
+    batch = next(iter(batches))
+    assert set(batch) == {"features", "features_lengths", "labels", "labels_lengths"}
+    assert batch["features"].shape[2] == 8
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    lines = []
+    for i in range(6):
+        kind = "flac" if i % 2 else "wav"
+        soundfile.write(tmp_path / f"{i}.{kind}", np.full((400, 1 + i % 2), i / 8), 8000)
+        lines.append(f"{i}.{kind}\tnumber {i}")
+    (tmp_path / "all.tsv").write_text("\n".join(lines))
+    entries = (dict(zip(("audio", "text"), line.split("\t"), strict=True)) for line in lines)
+    (tmp_path / "all.jsonl").write_text("\n".join(map(json.dumps, entries)))
+    return tmp_path
+
+
+@pytest.mark.parametrize("manifest", ["all.tsv", "all.jsonl"])
+def test_recordings_come_back(recorded, manifest):
+    file = recorded / manifest
+    speech = Speech(file, file, file, rate=8000)
+    sounds = list(speech.examples("test", 0))
+    assert [sound.text for sound in sounds] == [f"number {i}" for i in range(6)]
+    for i, sound in enumerate(sounds):
+        assert torch.allclose(sound.wave, torch.full((400,), i / 8), atol=1e-4)
+    turns = [sound.text for sound in islice(speech.examples("train", 0), 12)]
+    assert sorted(turns[:6]) == sorted(turns[6:]) == [f"number {i}" for i in range(6)]
+    assert [s.text for s in islice(speech.examples("train", 0, 4), 8)] == turns[4:]
+
+
+def test_every_bad_recording_is_counted(recorded):
+    (recorded / "text.wav").write_text("no sound")
+    soundfile.write(recorded / "fast.wav", np.zeros(400), 16000)
+    soundfile.write(recorded / "empty.wav", np.zeros(0), 8000)
+    with (recorded / "all.tsv").open("a") as file:
+        file.write("\ngone.wav\tx\ntext.wav\tx\nfast.wav\tx\nempty.wav\tx\n0.wav\t \n0.wav\n")
+    speech = Speech(recorded / "all.tsv", rate=8000)
+    assert speech.report.kept == 6
+    assert set(speech.report.reasons) == {
+        "no such file",
+        "not a sound file",
+        "16000 samples a second instead of 8000",
+        "not from 0 to 60 seconds long",
+        "no text",
+        "neither `file<tab>text` nor JSON of the two",
+    }
+    assert speech.report.places["no such file"] == ["all.tsv:7"]
+    with pytest.raises(FileError, match=r"all\.tsv:7: no such file"):
+        Speech(recorded / "all.tsv", rate=8000, bad="fail")
+
+
+@pytest.mark.usefixtures("users_view")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("a", "needs capitals"), ("A  B", "one space between"), ("", "one space between")],
+)
+def test_what_cannot_be_keyed_is_refused(text, said):
+    with pytest.raises(ConfigError, match=said):
+        key(text)
+
+
+@pytest.mark.usefixtures("users_view")
+def test_mistakes_with_sounds_are_told_in_one_line():
+    with pytest.raises(ConfigError, match="wpm: needs a lower and an upper limit, got 30 to 20"):
+        Morse(wpm=(30, 20))
+    with pytest.raises(ConfigError, match="pitch: needs to be below half of rate=1000, got 900"):
+        Morse(rate=1000)
+    with pytest.raises(ConfigError, match="fading: needs to be from 0 to less than 1"):
+        Morse(fading=1)
