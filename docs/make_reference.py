@@ -1,6 +1,6 @@
 """Write docs/reference from the source: `make docs`. Nothing of regard is imported, only read.
 
-Each public name of ops, nn, models and look gets its signature with shapes, what its docstring says (the
+Each public name of the folders below gets its signature with shapes, what its docstring says (the
 equation set apart), and its example. A test compares the pages with the code.
 """
 
