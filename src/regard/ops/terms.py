@@ -145,16 +145,17 @@ def _group(q: Tensor, k: Tensor) -> int:
 
 
 def _grouped_dot(q: Tensor, k: Tensor, room: Tensor | None) -> Tensor:
-    grouped = q.shape[:-2] != k.shape[:-2]
-    if grouped:
-        group = _group(q, k)
-        q = q.unflatten(-3, (k.shape[-3], -1)).flatten(-3, -2)  # a group's queries, one matrix
-    if room is not None and room.dtype == q.dtype:
-        shape = (*q.shape[:-1], k.shape[-2])
-        scores = torch.matmul(q, k.mT, out=room[: torch.Size(shape).numel()].view(shape))
-    else:
-        scores = q @ k.mT
-    return scores.unflatten(-2, (group, -1)).flatten(-4, -3) if grouped else scores
+    if q.shape[:-2] == k.shape[:-2]:
+        return _dot(q, k, room)
+    shared = q.unflatten(-3, (k.shape[-3], -1)).flatten(-3, -2)  # a group's queries, one matrix
+    return _dot(shared, k, room).unflatten(-2, (_group(q, k), -1)).flatten(-4, -3)
+
+
+def _dot(q: Tensor, k: Tensor, room: Tensor | None) -> Tensor:
+    if room is None or room.dtype != q.dtype:
+        return q @ k.mT
+    shape = torch.Size((*q.shape[:-1], k.shape[-2]))
+    return torch.matmul(q, k.mT, out=room[: shape.numel()].view(shape))
 
 
 def _check(

@@ -61,13 +61,13 @@ def phrases() -> Recipe:
         data=PhrasesData(),
         model=translator_tiny(1, dim=128, heads=4, hidden=256, dropout=0.0),
         train=TrainConfig(
-            steps=1000,
-            tokens=2048,
-            lr=2e-3,
-            warmup=100,
+            steps=2000,
+            tokens=512,
+            lr=3e-3,
+            warmup=200,
             watch="exact",
-            evaluate_every=250,
-            save_every=250,
+            evaluate_every=500,
+            save_every=500,
         ),
     )
 
