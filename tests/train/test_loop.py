@@ -129,6 +129,15 @@ def test_a_training_that_is_asked_to_stop_and_resumed_is_the_same_to_the_bit(tmp
     assert timeless(tmp_path / "parts") == timeless(tmp_path / "whole")
 
 
+@pytest.fixture
+def terminal():
+    """Ctrl-C as in a terminal; a background shell starts its programs with it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("terminal")
 def test_ctrl_c_stops_after_the_update_and_a_second_one_at_once(tmp_path):
     class Twice(Backwards):
         def batch(self, n):
