@@ -9,14 +9,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from regard.errors import FileError, LookError
 from regard.look.shelf import Shelf
 from regard.look.sight import Sight
 from regard.look.site import Site
-from regard.models.store import checksum, write_whole
+from regard.models.store import checksum, read_whole, write_whole
 from regard.ops import biases, masks
 from regard.ops.survey.statistics import Survey
 from regard.ops.terms import Terms
@@ -119,17 +118,7 @@ def _told(x: Any, shelf: Shelf, site: Site) -> Any:
 
 
 def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    if not file.is_file():
-        raise FileError(f"{file}: needs to be a file that `sight.save` wrote, got nothing there")
-    try:
-        with safe_open(file, "pt") as opened:
-            text = (opened.metadata() or {}).get("regard")
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise FileError(
-            f"{file}: needs a whole safetensors file, got {file.stat().st_size} bytes that are "
-            f"truncated, damaged or something else ({error})"
-        ) from error
+    text, tensors = read_whole(file, "sight.save")
     return _checked(text, tensors, file), tensors
 
 

@@ -102,18 +102,23 @@ def _to_disk(path: str | Path) -> None:
         os.close(handle)
 
 
-def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read_whole(file: Path, writer: str) -> tuple[str | None, dict[str, Tensor]]:
+    """Our header and all tensors of a safetensors file, or one clear error about it."""
     if not file.is_file():
-        raise FileError(f"{file}: needs to be a file that `save` wrote, got nothing there")
+        raise FileError(f"{file}: needs to be a file that `{writer}` wrote, got nothing there")
     try:
         with safe_open(file, "pt") as opened:
             header = (opened.metadata() or {}).get("regard")
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            return header, {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise FileError(
             f"{file}: needs a whole safetensors file, got {file.stat().st_size} bytes that are "
             f"truncated, damaged or something else ({error})"
         ) from error
+
+
+def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    header, tensors = read_whole(file, "save")
     if header is None:
         raise FileError(f"{file}: needs our header, got foreign weights; try from_transformers")
     header = _parse(header, file)
