@@ -12,7 +12,14 @@ import triton.language as tl
 from regard.ops.grid import four_axes
 from regard.ops.influence.effect import Deed, Seen
 from regard.ops.influence.statistics import Influence
-from regard.ops.survey.kernel import add_first, launch_arguments, max_first, stretches, tile_for
+from regard.ops.survey.kernel import (
+    add_first,
+    ends_of,
+    launch_arguments,
+    max_first,
+    stretches,
+    tile_for,
+)
 from regard.ops.survey.kernel import refusal as survey_refusal
 from regard.ops.triton_terms import LOG2E, LOW, Plan, make_plan, term_score
 
@@ -91,16 +98,7 @@ def _influence_kernel(
     lo, a, x, y, c, hi = stretches(j0, left, right, offset, queries, keys, GENERAL, BM, BN)
     total = tl.zeros([BM // 16, 8, BN], tl.float32)
     for stretch in tl.static_range(0 if AHEAD else 2, 5):
-        if stretch == 0:
-            start, stop = lo, a
-        elif stretch == 1:
-            start, stop = a, x
-        elif stretch == 2:
-            start, stop = x, y
-        elif stretch == 3:
-            start, stop = y, c
-        else:
-            start, stop = tl.maximum(c, y), hi
+        start, stop = ends_of(stretch, lo, a, x, y, c, hi)
         row = start + tl.arange(0, BM)
         at = bh * queries + row
         next_lse = tl.load(LSE + at, mask=row < queries, other=1e30)

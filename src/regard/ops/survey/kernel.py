@@ -135,6 +135,23 @@ def stretches(
     return lo, a, x, tl.minimum(y, hi), tl.minimum(c, hi), hi
 
 
+@triton.jit
+@no_type_check
+def ends_of(stretch: tl.constexpr, lo, a, x, y, c, hi):
+    """Where one of the five begins and ends."""
+    if stretch == 0:
+        start, stop = lo, a
+    elif stretch == 1:
+        start, stop = a, x
+    elif stretch == 2:
+        start, stop = x, y
+    elif stretch == 3:
+        start, stop = y, c
+    else:
+        start, stop = tl.maximum(c, y), hi
+    return start, stop
+
+
 # Atomics of BM x 2 numbers on 2 · BM threads are issued by the warp that made them; BM numbers
 # would first go through shared memory and two barriers, which cost more than they. A lone number
 # is sent as the first of a pair.
@@ -199,16 +216,7 @@ def _survey_kernel(
     lo, a, x, y, c, hi = stretches(j0, left, right, offset, queries, keys, GENERAL, BM, BN)
     total = tl.zeros([BM // 16, 8, BN], tl.float32)
     for stretch in tl.static_range(0 if AHEAD else 2, 5):
-        if stretch == 0:
-            start, stop = lo, a
-        elif stretch == 1:
-            start, stop = a, x
-        elif stretch == 2:
-            start, stop = x, y
-        elif stretch == 3:
-            start, stop = y, c
-        else:
-            start, stop = tl.maximum(c, y), hi
+        start, stop = ends_of(stretch, lo, a, x, y, c, hi)
         row = start + tl.arange(0, BM)
         next_lse = tl.load(LSE + bh * queries + row, mask=row < queries, other=1e30)
         for i0 in tl.range(start, stop, BM):
