@@ -138,7 +138,7 @@ def test_the_commands_train_resume_and_say_what_is_wrong(tmp_path):
     given = [part for setting in SMALL for part in ("--set", setting)]
     done = run.invoke(app, ["train", "phrases", "--out", str(folder), *given])
     assert done.exit_code == 0, done.output
-    assert "finished at step 8; unseen facts: loss" in done.output
+    assert "finished at step 8; on unseen data: loss" in done.output
     assert "nrefs:1|" in done.output
     again = run.invoke(app, ["resume", str(folder)])
     assert again.exit_code == 0

@@ -9,6 +9,7 @@ import pytest
 from regard import models
 from regard.errors import ConfigError
 from regard.train import Recipe, change, from_json, names, read_value, recipe, to_json
+from regard.train.recipes import part_kinds
 
 # ---- worked numbers
 
@@ -52,7 +53,7 @@ def test_a_setting_is_found_by_its_whole_name_or_by_its_clear_end():
 )
 def test_a_recipe_comes_back_from_json(model):
     told = replace(recipe("phrases"), model=model)
-    assert from_json(Recipe, json.loads(json.dumps(to_json(told))), "recipe") == told
+    assert from_json(Recipe, json.loads(json.dumps(to_json(told))), "recipe", part_kinds()) == told
 
 
 def test_every_setting_can_be_given_as_it_is_shown():
@@ -91,8 +92,8 @@ def test_what_cannot_be_set_is_said(setting, message):
 def test_a_recipe_that_was_meddled_with_is_refused():
     told = to_json(recipe("phrases"))
     with pytest.raises(ConfigError, match="needs known settings, got 'lrr'; try lr"):
-        from_json(Recipe, told | {"train": told["train"] | {"lrr": 1}}, "recipe")
+        from_json(Recipe, told | {"train": told["train"] | {"lrr": 1}}, "recipe", part_kinds())
     with pytest.raises(ConfigError, match=r"recipe\.model: needs one of .*, got 'Table'"):
-        from_json(Recipe, told | {"model": {"kind": "Table"}}, "recipe")
+        from_json(Recipe, told | {"model": {"kind": "Table"}}, "recipe", part_kinds())
     with pytest.raises(ConfigError, match="recipe: needs every setting, got .*'name'"):
-        from_json(Recipe, {k: v for k, v in told.items() if k != "name"}, "recipe")
+        from_json(Recipe, {k: v for k, v in told.items() if k != "name"}, "recipe", part_kinds())

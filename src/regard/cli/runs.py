@@ -19,10 +19,11 @@ def runs(
     if not rows:
         print(f"{folder}: no runs yet; regard train phrases makes one")
         return
-    columns = ("run", "step", "state", "loss", "exact", "bleu", "on", "seconds", "differs")
+    known = list(dict.fromkeys(name for row in rows for name in row.get("scores", {})))
+    columns = ("run", "step", "state", *known, "on", "seconds", "differs")
     table = Table(*columns, box=None, header_style="bold")
     for row in rows:
-        scores = (row.get(name) for name in ("loss", "exact", "bleu"))
+        scores = (row.get("scores", {}).get(name) for name in known)
         table.add_row(
             row["run"],
             f"{row.get('step', '?')}/{row.get('steps', '?')}",

@@ -31,7 +31,10 @@ def tell(outcome, folder: Path) -> None:
         print(f"{folder}: saved at step {outcome.step}; regard resume {folder} goes on")
         raise typer.Exit(128 + outcome.signal)
     scores = ", ".join(
-        f"{name} {value:.4f}" for name, value in outcome.scores.items() if name != "signature"
+        f"{name} {value:.4f}"
+        for name, value in outcome.scores.items()
+        if isinstance(value, int | float)
     )
-    print(f"{folder}: {outcome.reason} at step {outcome.step}; unseen facts: {scores}")
-    print(outcome.scores.get("signature", ""))
+    print(f"{folder}: {outcome.reason} at step {outcome.step}; on unseen data: {scores}")
+    if "signature" in outcome.scores:
+        print(outcome.scores["signature"])

@@ -38,7 +38,7 @@ from regard.models.recurrent import (
 )
 from regard.models.resnet import ResNet, ResNetConfig, resnet_of_size
 from regard.models.speech_encoder import SpeechEncoder, SpeechEncoderConfig
-from regard.models.store import load, save
+from regard.models.store import build, config_kinds, load, save
 from regard.models.translator import (
     Translator,
     TranslatorConfig,
@@ -75,8 +75,10 @@ __all__ = [
     "TranslatorConfig",
     "VisionConfig",
     "VisionTransformer",
+    "build",
     "classifier_base",
     "classifier_tiny",
+    "config_kinds",
     "ctc_loss",
     "from_transformers",
     "language_base",

@@ -69,6 +69,29 @@ def load(path: str | Path) -> nn.Module:
     return model.eval()
 
 
+def build(config: Any) -> nn.Module:
+    """The model that a config is for, freshly drawn.
+
+    >>> from regard.models import language_tiny
+    >>> type(build(language_tiny(vocab=10))).__name__
+    'LanguageModel'
+    """
+    for kind in _kinds().values():
+        if _config_of(kind) is type(config):
+            return kind(config)
+    known = ", ".join(config_kinds())
+    raise ConfigError(f"config: needs one of {known}, got {type(config).__name__}")
+
+
+def config_kinds() -> dict[str, type]:
+    """Every config that a model can be built from, by its name.
+
+    >>> "LanguageConfig" in config_kinds()
+    True
+    """
+    return {_config_of(kind).__name__: _config_of(kind) for kind in _kinds().values()}
+
+
 def _file(path: str | Path) -> Path:
     path = Path(path)
     return path if path.suffix == ".safetensors" else path / NAME

@@ -16,7 +16,7 @@ from regard.train.interrupts import interrupts
 from regard.train.loop import Outcome, Trainer, read_metrics
 from regard.train.loss import Objective, objective, smoothed_cross_entropy
 from regard.train.progress import Progress
-from regard.train.recipes import PhrasesData, Recipe, recipe
+from regard.train.recipes import RECIPES, PhrasesData, Recipe, Task, recipe
 from regard.train.run import Run, load_run, next_folder, resume_run, start_run
 from regard.train.runs import list_runs
 from regard.train.schedules import rate_at
@@ -28,8 +28,10 @@ __all__ = [
     "Outcome",
     "PhrasesData",
     "Progress",
+    "RECIPES",
     "Recipe",
     "Run",
+    "Task",
     "TrainConfig",
     "Trainer",
     "TranslationScores",

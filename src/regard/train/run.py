@@ -2,8 +2,6 @@
 
 import json
 import time
-from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,14 +9,14 @@ import torch
 from torch import nn
 
 from regard import models
-from regard.data import Batches, Phrases, Tokenizer, Words, pair_encoder, texts_of
+from regard.data import Tokenizer
+from regard.data.tokenizer_file import NAME as WORDS
 from regard.errors import ConfigError, FileError
 from regard.models.store import NAME as WEIGHTS
 from regard.train.checkpoint import fill, last_good, write_text
-from regard.train.evaluation import TranslationScores
 from regard.train.loop import CHECKPOINTS, Outcome, Trainer, read_metrics, scored
 from regard.train.loss import objective
-from regard.train.recipes import Recipe
+from regard.train.recipes import Recipe, part_kinds
 from regard.train.settings import from_json, to_json
 
 RECIPE, RESULT = "recipe.json", "result.json"
@@ -55,12 +53,11 @@ def start_run(recipe: Recipe, folder: str | Path, *, show: bool = False) -> Outc
     folder = Path(folder)
     if (folder / RECIPE).exists():
         raise FileError(f"{folder}: needs to be without a run, got one; try regard resume {folder}")
-    source = _source(recipe, recipe.data.valid)
-    texts = texts_of(islice(source.examples("train", recipe.train.seed), recipe.data.texts))
-    tokenizer = Words.train(texts, languages=recipe.data.languages)
+    tokenizer = recipe.data.tokenizer(recipe.train.seed)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        tokenizer.save(folder)
+        if tokenizer is not None:
+            tokenizer.save(folder)
         # the recipe last: a folder that has one has all that a resumed run needs
         told = {"version": VERSION, "recipe": to_json(recipe)}
         write_text(folder / RECIPE, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
@@ -78,7 +75,7 @@ def resume_run(folder: str | Path, *, show: bool = False) -> tuple[Outcome, list
     regard.errors.FileError: nowhere: needs to be the folder of a run, got no recipe.json in it
     """
     folder = Path(folder)
-    recipe, tokenizer = read_recipe(folder), Tokenizer.load(folder)
+    recipe, tokenizer = read_recipe(folder), _words(folder)
     trainer = _trainer(recipe, tokenizer, folder, show=show)
     wrong = trainer.resume()
     return _finish(trainer, recipe, tokenizer, folder), wrong
@@ -93,7 +90,7 @@ def load_run(folder: str | Path) -> Run:
     regard.errors.FileError: nowhere: needs to be the folder of a run, got no recipe.json in it
     """
     folder = Path(folder)
-    recipe, tokenizer = read_recipe(folder), Tokenizer.load(folder)
+    recipe, tokenizer = read_recipe(folder), _words(folder)
     result = read_result(folder)
     if (folder / WEIGHTS).exists():
         model = models.load(folder)
@@ -115,7 +112,7 @@ def read_recipe(folder: str | Path) -> Recipe:
         told = json.loads(file.read_text(encoding="utf-8"))
         if told["version"] != VERSION:
             raise FileError(f"{file}: needs version {VERSION}, got {told['version']}")
-        return from_json(Recipe, told["recipe"], "recipe")
+        return from_json(Recipe, told["recipe"], "recipe", part_kinds())
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FileError(f"{file}: needs a recipe, got a damaged one, {error}") from error
 
@@ -129,44 +126,31 @@ def read_result(folder: str | Path) -> dict[str, Any]:
         raise FileError(f"{file}: needs JSON, got a damaged file, {error}") from error
 
 
-def make_model(recipe: Recipe, tokenizer: Tokenizer) -> nn.Module:
-    """The model of a recipe, with the tokenizer's vocabulary, drawn from the recipe's seed."""
-    config = replace(recipe.model, source_vocab=tokenizer.vocab, target_vocab=tokenizer.vocab)
+def make_model(recipe: Recipe, tokenizer: Tokenizer | None) -> nn.Module:
+    """The model of a recipe, with the sizes of its data, drawn from the recipe's seed."""
     with torch.random.fork_rng():
         torch.manual_seed(recipe.train.seed)
-        if isinstance(config, models.TranslatorConfig):
-            return models.Translator(config)
-        return models.RecurrentTranslator(config)
+        return models.build(recipe.data.sized(recipe.model, tokenizer))
 
 
-def _source(recipe: Recipe, count: int) -> Phrases:
-    data = recipe.data
-    return Phrases(data.languages, sources=data.sources, kinds=data.kinds, count=count)
+def _words(folder: Path) -> Tokenizer | None:
+    return Tokenizer.load(folder) if (folder / WORDS).exists() else None
 
 
-def _trainer(recipe: Recipe, tokenizer: Tokenizer, folder: Path, *, show: bool) -> Trainer:
-    source = _source(recipe, recipe.data.valid)
-    batches = Batches(
-        source,
-        pair_encoder(tokenizer),
-        split="train",
-        tokens=recipe.train.tokens,
-        seed=recipe.train.seed,
-        pad=tokenizer.pad,
-    )
+def _trainer(recipe: Recipe, tokenizer: Tokenizer | None, folder: Path, *, show: bool) -> Trainer:
     torch.manual_seed(recipe.train.seed)  # dropout; a resumed run takes the checkpoint's instead
     return Trainer(
         make_model(recipe, tokenizer),
-        objective("translation"),
-        batches,
+        objective(recipe.data.objective),
+        recipe.data.batches(tokenizer, recipe.train),
         recipe.train,
         folder=folder,
-        evaluate=TranslationScores(source, tokenizer, split="valid", limit=recipe.data.longest),
+        evaluate=recipe.data.scores(tokenizer, "valid"),
         show=show,
     )
 
 
-def _finish(trainer: Trainer, recipe: Recipe, tokenizer: Tokenizer, folder: Path) -> Outcome:
+def _finish(trainer: Trainer, recipe: Recipe, tokenizer: Tokenizer | None, folder: Path) -> Outcome:
     """Train, and if it came to its end, write the weights and score them on the test part."""
     began = time.monotonic()
     outcome = trainer.run()
@@ -174,9 +158,7 @@ def _finish(trainer: Trainer, recipe: Recipe, tokenizer: Tokenizer, folder: Path
         return outcome
     trained = time.monotonic() - began
     models.save(trainer.model, folder)
-    source, limit = _source(recipe, recipe.data.test), recipe.data.longest
-    test = TranslationScores(source, tokenizer, split="test", limit=limit)
-    scores = scored(trainer.model, test)
+    scores = scored(trainer.model, recipe.data.scores(tokenizer, "test"))
     result = {"step": outcome.step, "reason": outcome.reason, "seconds": round(trained, 1)}
     result |= {"valid": outcome.scores, "test": scores}
     try:

@@ -8,8 +8,6 @@ from regard.train.loop import read_metrics
 from regard.train.run import RECIPE, read_recipe, read_result
 from regard.train.settings import names
 
-SCORES = ("loss", "exact", "bleu")
-
 
 def list_runs(folder: str | Path) -> list[dict[str, Any]]:
     """A row for each run: its name, recipe, step, how it ended, its scores, what is its own.
@@ -41,7 +39,7 @@ def list_runs(folder: str | Path) -> list[dict[str, Any]]:
 def _row(place: Path) -> dict[str, Any]:
     recipe, result, metrics = read_recipe(place), read_result(place), read_metrics(place)
     valid = [line for line in metrics if "valid_loss" in line]
-    last = {n: valid[-1].get(f"valid_{n}") for n in SCORES} if valid else {}
+    last = {n.removeprefix("valid_"): x for n, x in (valid or [{}])[-1].items() if "valid_" in n}
     scores = result.get("test", last)
     return {
         "run": place.name,
@@ -50,6 +48,6 @@ def _row(place: Path) -> dict[str, Any]:
         "steps": recipe.train.steps,
         "state": result.get("reason", "not finished"),
         "part": "test" if result else "valid",
-        **{name: scores.get(name) for name in SCORES},
+        "scores": {n: x for n, x in scores.items() if isinstance(x, int | float)},
         "seconds": result.get("seconds", metrics[-1]["seconds"] if metrics else 0.0),
     }

@@ -60,8 +60,10 @@ def to_json(config: Any) -> dict[str, Any]:
     return told
 
 
-def from_json(kind: type[C], told: Any, what: str) -> C:
+def from_json(kind: type[C], told: Any, what: str, kinds: Mapping[str, type] | None = None) -> C:
     """The config that `to_json` told; what is unknown or missing is an error that names it.
+
+    Parts are of the kind that their setting says, or else one of `kinds`, by name.
 
     >>> from regard.train import TrainConfig
     >>> from_json(TrainConfig, to_json(TrainConfig(steps=9, lr=0.5)), "recipe").lr
@@ -74,22 +76,23 @@ def from_json(kind: type[C], told: Any, what: str) -> C:
     for name, value in values.items():
         if name not in hints:
             raise ConfigError(f"{what}: needs known settings, got {name!r}{_near(name, hints)}")
-        values[name] = _value(value, hints[name], f"{what}.{name}")
+        values[name] = _value(value, hints[name], f"{what}.{name}", kinds or {})
     try:
         return kind(**values)
     except TypeError as error:
         raise ConfigError(f"{what}: needs every setting, got {error}") from error
 
 
-def _value(value: Any, hint: Any, what: str) -> Any:
+def _value(value: Any, hint: Any, what: str, kinds: Mapping[str, type]) -> Any:
     """Lists become tuples again, parts become configs of their kind."""
     if isinstance(value, Mapping):
         parts: tuple[Any, ...] = get_args(hint) or (hint,)
-        kinds: dict[str, Any] = {p.__name__: p for p in parts if hasattr(p, "__dataclass_fields__")}
-        kind = kinds.get(str(value.get("kind")))
+        said: dict[str, Any] = {p.__name__: p for p in parts if hasattr(p, "__dataclass_fields__")}
+        known = said or kinds
+        kind = known.get(str(value.get("kind")))
         if kind is None:
-            raise ConfigError(f"{what}: needs one of {', '.join(kinds)}, got {value.get('kind')!r}")
-        return from_json(kind, value, what)
+            raise ConfigError(f"{what}: needs one of {', '.join(known)}, got {value.get('kind')!r}")
+        return from_json(kind, value, what, kinds)
     return tuple(value) if isinstance(value, list) else value
 
 
