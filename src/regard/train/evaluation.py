@@ -11,7 +11,8 @@ from regard.decode import beam, greedy, make_stepper
 from regard.errors import ShapeError
 from regard.train.loss import Batch, Objective, objective
 
-ROWS = 128  # sentences that are decoded together
+# answers that are written together, all places of the beam counted: a step of a GPU is all waiting
+ROWS = {"cpu": 128, "cuda": 8192}
 
 
 def score_texts(answers: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
@@ -41,9 +42,12 @@ def translate(
     languages: Sequence[str | None],
     *,
     width: int = 1,
+    penalty: float = 0.6,
     limit: int = 100,
 ) -> list[str]:
     """Texts in other languages, a language for each (None where a model knows but one).
+
+    A `width` of 1 is greedy; a wider beam has the `penalty` of `decode.beam` for short answers.
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=261)).eval()
     >>> len(translate(model, rg.data.Bytes(languages=("de",)), ["two"], ["de"], limit=3))
@@ -53,18 +57,20 @@ def translate(
     device = next(model.parameters()).device
     pairs = [Pair(text, "", to) for text, to in zip(texts, languages, strict=True)]
     encoded = [encode(pair) for pair in pairs]
-    answers = [""] * len(pairs)
+    answers, together = [""] * len(pairs), max(1, ROWS.get(device.type, 128) // width)
     # like lengths together: the padding of a batch is that of its longest text
     order = sorted(range(len(pairs)), key=lambda n: len(encoded[n]["source"]))
-    for at in range(0, len(order), ROWS):
-        rows = order[at : at + ROWS]
+    for at in range(0, len(order), together):
+        rows = order[at : at + together]
         batch = {k: x.to(device) for k, x in collate([encoded[n] for n in rows]).items()}
         state = stepper.start(batch["source"], batch["source_lengths"])
         first = batch["target"][:, 0]
         if width == 1:
             found = greedy(stepper, state, first, end=tokenizer.end, limit=limit)
         else:
-            found = beam(stepper, state, first, end=tokenizer.end, limit=limit, width=width)
+            found = beam(
+                stepper, state, first, end=tokenizer.end, limit=limit, width=width, penalty=penalty
+            )
         for n, ids in zip(rows, found.lists(), strict=True):
             answers[n] = tokenizer.decode(ids)
     return answers
@@ -101,22 +107,37 @@ class TranslationScores:
     """
 
     def __init__(
-        self, source: Source, tokenizer: Tokenizer, *, split: str, width: int = 1, limit: int = 100
+        self,
+        source: Source,
+        tokenizer: Tokenizer,
+        *,
+        split: str,
+        width: int = 1,
+        penalty: float = 0.6,
+        limit: int = 100,
     ):
         self.pairs: list[Pair] = list(source.examples(split, 0))  # type: ignore[arg-type]
-        self.tokenizer, self.width, self.limit = tokenizer, width, limit
+        self.tokenizer, self.width, self.penalty, self.limit = tokenizer, width, penalty, limit
 
     def __call__(self, model: nn.Module) -> dict[str, Any]:
-        answers = translate(
+        right = [pair.target for pair in self.pairs]
+        return {"loss": self.loss(model), **score_texts(self.answers(model), right)}
+
+    def answers(self, model: nn.Module) -> list[str]:
+        """What the model makes of each source."""
+        return translate(
             model,
             self.tokenizer,
             [pair.source for pair in self.pairs],
             [pair.language for pair in self.pairs],
             width=self.width,
+            penalty=self.penalty,
             limit=self.limit,
         )
+
+    def loss(self, model: nn.Module) -> float:
+        """How surprising the right answers are, in nats a token."""
         encode = pair_encoder(self.tokenizer)
         ready = [encode(pair) for pair in self.pairs]
-        batches = (collate(ready[at : at + ROWS]) for at in range(0, len(ready), ROWS))
-        loss = mean_loss(model, objective("translation"), batches)
-        return {"loss": loss, **score_texts(answers, [pair.target for pair in self.pairs])}
+        batches = (collate(ready[at : at + 128]) for at in range(0, len(ready), 128))
+        return mean_loss(model, objective("translation"), batches)

@@ -1,0 +1,192 @@
+"""Own parallel text, two aligned files a part; Multi30k, from one language into another."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from regard.data import (
+    BPE,
+    Batches,
+    Listed,
+    Pair,
+    Parallel,
+    Tokenizer,
+    Words,
+    pair_encoder,
+    texts_of,
+)
+from regard.errors import FileError
+from regard.models import recurrent_small, translator_small
+from regard.models.config import check_choices, check_positive
+from regard.train.config import TrainConfig
+from regard.train.evaluation import TranslationScores, score_texts
+from regard.train.recipes.recipe import Part, Recipe
+
+WINDOW = 8192  # pairs that are sorted by length together: little padding, and all is held anyway
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairsData:
+    """Pairs from two aligned files a part: `folder`/train.de and `folder`/train.en, and so on.
+
+    All are held in memory, encoded once. `lowercase` forgets the case on both sides; `both` trains
+    on the way back too, a token saying which way. The valid part is answered greedily, the test
+    part by a beam of `width`; answers end at `longest` tokens.
+
+    >>> PairsData(folder="multi30k").files("valid")
+    (PosixPath('multi30k/val.de'), PosixPath('multi30k/val.en'))
+    """
+
+    folder: str = ""
+    source: str = "de"
+    target: str = "en"
+    train: str = "train"
+    valid: str = "val"
+    test: str = "test_2016_flickr"
+    units: Literal["bpe", "words"] = "bpe"
+    size: int = 8000  # of the vocabulary, which both sides share
+    lowercase: bool = False
+    both: bool = False
+    width: int = 1
+    penalty: float = 1.0
+    longest: int = 80
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        check_positive(self, "size", "width", "longest")
+
+    @property
+    def objective(self) -> str:
+        """The loss, by its name."""
+        return "translation"
+
+    def files(self, part: Literal["train", "valid", "test"]) -> tuple[Path, Path]:
+        """The two files of a part."""
+        stem = {"train": self.train, "valid": self.valid, "test": self.test}[part]
+        folder = Path(self.folder)
+        return folder / f"{stem}.{self.source}", folder / f"{stem}.{self.target}"
+
+    def pairs(self, part: Literal["train", "valid", "test"]) -> list[Pair]:
+        """All pairs of a part, as they are trained on and scored."""
+        self._check()
+        places = [self.files(part) for part in ("train", "valid", "test")]
+        read = Parallel(*places, languages=(self.source, self.target)).pairs(part)
+        pairs = [_lower(pair) for pair in read] if self.lowercase else list(read)
+        back = self.both and part == "train"
+        return pairs + [Pair(p.target, p.source, self.source) for p in pairs if back]
+
+    def tokenizer(self, seed: int) -> Tokenizer:
+        """One vocabulary for both sides, learnt from the train part."""
+        texts, languages = texts_of(self.pairs("train")), (self.source, self.target)
+        if self.units == "words":
+            return Words.train(texts, languages=languages, size=self.size)
+        return BPE.train(texts, self.size, languages=languages)
+
+    def sized(self, model: Any, tokenizer: Tokenizer) -> Any:
+        """The model's config with the tokenizer's vocabulary on both sides."""
+        return replace(model, source_vocab=tokenizer.vocab, target_vocab=tokenizer.vocab)
+
+    def batches(
+        self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world: int = 1
+    ) -> Batches:
+        """Pairs of like lengths together, in a new order each turn."""
+        held = Listed(train=list(_encoded(self.pairs("train"), tokenizer)))
+        return Batches(
+            held, _as_it_is, split="train", tokens=train.tokens, seed=train.seed,
+            rank=rank, world=world, window=WINDOW, pad=tokenizer.pad,
+        )  # fmt: skip
+
+    def scores(self, tokenizer: Tokenizer, part: Part) -> Callable[[nn.Module], dict[str, Any]]:
+        """Loss, exact answers and BLEU, as written and with the case forgotten."""
+        return PairScores(
+            Listed(**{part: self.pairs(part)}), tokenizer, split=part, limit=self.longest,
+            width=self.width if part == "test" else 1, penalty=self.penalty,
+        )  # fmt: skip
+
+    def _check(self) -> None:
+        """The files, before anything is read: what must be there, and that nothing fetches it."""
+        for part in ("train", "valid", "test"):
+            for file in self.files(part):
+                if self.folder and file.is_file():
+                    continue
+                packed = file.with_name(f"{file.name}.gz").is_file()
+                way = f"gunzip --keep {file}.gz" if packed else "--set folder=…"
+                raise FileError(
+                    f"folder: needs {file.name}, one sentence a line, got "
+                    f"{'it packed' if packed else 'none'} in {self.folder!r}; try {way}"
+                )
+
+
+class PairScores(TranslationScores):
+    """What a translator gets on pairs: as `TranslationScores`, and BLEU with the case forgotten.
+
+    >>> pairs = Listed(valid=[Pair("zwei", "Two", None)])
+    >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=260)).eval()
+    >>> sorted(PairScores(pairs, rg.data.Bytes(), split="valid", limit=5)(model))[:3]
+    ['bleu', 'bleu_lower', 'exact']
+    """
+
+    def __call__(self, model: nn.Module) -> dict[str, Any]:
+        answers, right = self.answers(model), [pair.target for pair in self.pairs]
+        lower = score_texts([a.lower() for a in answers], [r.lower() for r in right])
+        scores = {"loss": self.loss(model), **score_texts(answers, right)}
+        return scores | {"bleu_lower": lower["bleu"]}
+
+
+def multi30k_de_en(kind: Literal["lstm", "gru", "gru-attention", "transformer"]) -> Recipe:
+    """A rung of the ladder on Multi30k, German to English: the same data, another model.
+
+    >>> multi30k_de_en("gru").model.attention
+    'none'
+    """
+    train = TrainConfig(
+        steps=2000, tokens=8192, lr=2e-3, warmup=200, smoothing=0.1, decay=0.05,
+        watch="bleu", evaluate_every=500, save_every=1000,
+    )  # fmt: skip
+    cell, _, attention = kind.partition("-")
+    if cell == "transformer":
+        model = translator_small(1, dim=256, heads=4, hidden=512, dropout=0.3)
+    else:
+        model = recurrent_small(
+            1, cell=cell, dim=256, hidden=512, layers=1, dropout=0.4,
+            attention="luong" if attention else "none",
+        )  # fmt: skip
+    data = PairsData(source="de", target="en", lowercase=True)
+    return Recipe(name=f"multi30k-de-en-{kind}", data=data, model=model, train=train)
+
+
+def multi30k_en_de() -> Recipe:
+    """Multi30k, English to German, by a Transformer.
+
+    >>> multi30k_en_de().data.width
+    5
+    """
+    return Recipe(
+        name="multi30k-en-de",
+        data=PairsData(source="en", target="de", size=10000, width=5),
+        model=translator_small(
+            1, layers=4, decoder_layers=4, dim=256, heads=4, hidden=512, dropout=0.3
+        ),
+        train=TrainConfig(
+            steps=4000, tokens=8192, lr=2e-3, warmup=500, smoothing=0.1, decay=0.05,
+            watch="bleu", evaluate_every=500, save_every=1000,
+        ),
+    )  # fmt: skip
+
+
+def _encoded(pairs: list[Pair], tokenizer: Tokenizer) -> Iterator[dict[str, torch.Tensor]]:
+    encode = pair_encoder(tokenizer)
+    for pair in pairs:
+        yield {name: torch.tensor(ids) for name, ids in encode(pair).items()}
+
+
+def _as_it_is(example: Any) -> Any:
+    return example
+
+
+def _lower(pair: Pair) -> Pair:
+    return pair._replace(source=pair.source.lower(), target=pair.target.lower())
