@@ -18,7 +18,8 @@ TWELVE = ("cs", "de", "en", "es", "fi", "fr", "it", "ja", "nl", "pl", "pt", "tr"
 class PhrasesData:
     """Which phrases: the languages, those that are read, and how many unseen facts are scored.
 
-    The words of the first `texts` examples are the vocabulary; others are spelled out.
+    The words of the first `texts` examples are the vocabulary; others are spelled out, and so are
+    numbers, by at most `digits` digits at a time.
 
     >>> len(PhrasesData().languages)
     12
@@ -28,12 +29,13 @@ class PhrasesData:
     sources: tuple[str, ...] = ("en",)
     kinds: tuple[str, ...] = ("date", "time", "moment", "duration", "unit", "money", "list")
     texts: int = 20000
+    digits: int = 2
     valid: int = 300
     test: int = 1000
     longest: int = 100  # tokens of an answer; what is cut there is wrong
 
     def __post_init__(self) -> None:
-        check_positive(self, "texts", "valid", "test", "longest")
+        check_positive(self, "texts", "digits", "valid", "test", "longest")
         self.source(1)  # its errors, now
 
     @property
@@ -48,7 +50,7 @@ class PhrasesData:
     def tokenizer(self, seed: int) -> Tokenizer:
         """Words of the first examples, and a token for each language."""
         texts = texts_of(islice(self.source(1).examples("train", seed), self.texts))
-        return Words.train(texts, languages=self.languages)
+        return Words.train(texts, languages=self.languages, digits=self.digits)
 
     def sized(self, model: Any, tokenizer: Tokenizer) -> Any:
         """The model's config with the tokenizer's vocabulary on both sides."""

@@ -1,0 +1,28 @@
+"""The phrases recipe: its settings reach the data, and its numbers are cut as asked."""
+
+import pytest
+
+from regard.errors import ConfigError
+from regard.train import change, recipe
+
+# ---- worked numbers
+
+
+@pytest.mark.parametrize(
+    ("digits", "pieces"), [(1, ["1", "9", "8", "7"]), (2, ["19", "87"]), (3, ["198", "7"])]
+)
+def test_numbers_are_cut_into_so_many_digits(digits, pieces):
+    data = change(recipe("phrases"), ["texts=3000", f"digits={digits}"]).data
+    tokenizer = data.tokenizer(0)
+    ids = tokenizer.encode("1987")
+    assert [tokenizer.piece(i) for i in ids] == pieces
+    assert tokenizer.decode(ids) == "1987"
+
+
+# ---- errors
+
+
+@pytest.mark.usefixtures("users_view")
+def test_no_digit_at_a_time_is_refused():
+    with pytest.raises(ConfigError, match="digits: needs a whole number of 1 or more, got 0"):
+        change(recipe("phrases"), ["digits=0"])
