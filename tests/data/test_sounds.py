@@ -87,8 +87,8 @@ def test_morse_makes_batches_for_a_recogniser():
         window=8,
     )
     batch = next(iter(batches))
-    assert set(batch) == {"features", "features_lengths", "labels", "labels_lengths"}
-    assert batch["features"].shape[2] == 8
+    assert set(batch) == {"frames", "frames_lengths", "target", "target_lengths"}
+    assert batch["frames"].shape[2] == 8
 
 
 @pytest.fixture

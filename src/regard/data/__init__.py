@@ -1,14 +1,18 @@
 """Sources, tokenizers and batches: real data without downloads."""
 
 from regard.data.batches import Batches, collate, pair_encoder
+from regard.data.digits import Digits, digit_batches, other_voice
 from regard.data.facts import Fact, draw, split_of, variety
 from regard.data.image_files import IdxImages, ImageFolder, read_idx
 from regard.data.images import Glyphs, Picture
-from regard.data.morse import Morse, Sound, key, tone
+from regard.data.made import Made, luck
+from regard.data.morse import Keying, Morse, Sound, key, tone
 from regard.data.packed import Packed, Window, pack
 from regard.data.parallel import Parallel
 from regard.data.phrases import Pair, Phrases, say
+from regard.data.picture_batches import PictureBatches, altered
 from regard.data.report import Report
+from regard.data.sound_batches import SoundBatches, morse_batches
 from regard.data.source import Listed, Source
 from regard.data.speech import Speech, sound_encoder
 from regard.data.text import Document, Text, stdlib_files
@@ -19,29 +23,39 @@ __all__ = [
     "Batches",
     "Bytes",
     "Characters",
+    "Digits",
     "Document",
     "Fact",
     "Glyphs",
     "IdxImages",
     "ImageFolder",
+    "Keying",
     "Listed",
+    "Made",
     "Morse",
     "Packed",
     "Pair",
     "Parallel",
     "Phrases",
     "Picture",
+    "PictureBatches",
     "Report",
     "Sound",
+    "SoundBatches",
     "Source",
     "Speech",
     "Text",
     "Tokenizer",
     "Window",
     "Words",
+    "altered",
     "collate",
+    "digit_batches",
     "draw",
     "key",
+    "luck",
+    "morse_batches",
+    "other_voice",
     "pack",
     "pair_encoder",
     "read_idx",

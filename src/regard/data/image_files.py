@@ -55,8 +55,10 @@ class IdxImages:
     """
 
     def __init__(self, folder: str | Path, *, held: int = 5000):
-        images, labels = (_find(folder, f"train-{what}") for what in ("images-idx3", "labels-idx1"))
-        test = [_find(folder, f"t10k-{what}") for what in ("images-idx3", "labels-idx1")]
+        images, labels = (
+            find_idx(folder, f"train-{what}") for what in ("images-idx3", "labels-idx1")
+        )
+        test = [find_idx(folder, f"t10k-{what}") for what in ("images-idx3", "labels-idx1")]
         train = _Pictures(read_idx(images), read_idx(labels))
         if not 0 < held < len(train):
             raise ConfigError(f"held: needs to be from 1 to {len(train) - 1}, got {held}")
@@ -87,7 +89,8 @@ class _Pictures(Sequence[Picture]):
         return Picture(image[None], int(self.labels[index]))
 
 
-def _find(folder: str | Path, name: str) -> Path:
+def find_idx(folder: str | Path, name: str) -> Path:
+    """The file of an MNIST-like folder with this name, compressed or not."""
     for file in (Path(folder) / f"{name}-ubyte", Path(folder) / f"{name}-ubyte.gz"):
         if file.is_file():
             return file

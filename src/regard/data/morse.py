@@ -2,7 +2,7 @@
 
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -51,29 +51,64 @@ def key(text: str, wpm: float = 20.0, rate: int = 8000) -> tuple[np.ndarray, tup
     >>> down.astype(int).tolist(), ends
     ([1, 0, 0, 0, 1, 1, 1], (1, 7))
     """
+    edges, marks = presses(text)
+    if not 0 < wpm <= 1.2 * rate:
+        raise ConfigError(f"wpm: needs to be from 0 to {1.2 * rate:g}, got {wpm}")
+    dot = 1.2 / wpm * rate
+    times = np.rint(np.array(edges) * dot).astype(int)  # from the start: no error adds up
+    down = np.zeros(times[-1], dtype=bool)
+    for first, last in zip(times[::2], times[1::2], strict=True):
+        down[first:last] = True
+    return down, tuple(round(mark * dot) for mark in marks)
+
+
+def presses(text: str) -> tuple[list[int], list[int]]:
+    """When the key goes down and up, in turn, and when each character has ended; in dots.
+
+    >>> presses("ET")
+    ([0, 1, 4, 7], [1, 7])
+    """
     if unknown := sorted(set(text) - set(CODES) - {" "}):
         raise ConfigError(f"text: needs capitals, digits and {' '.join('.,?/=')}, got {unknown}")
     if not text or text != " ".join(text.split()):
         raise ConfigError(f"text: needs words with one space between, got {text!r}")
-    if not 0 < wpm <= 1.2 * rate:
-        raise ConfigError(f"wpm: needs to be from 0 to {1.2 * rate:g}, got {wpm}")
-    dots: list[tuple[int, int]] = []  # down or not, for how many dots
-    marks = []  # how many dots are over when a character is
+    edges: list[int] = []
+    marks: list[int] = []
+    now = 0  # when the next sign begins
     for character in text:
         if character == " ":
-            dots[-1] = 0, 7  # in place of the gap between letters
-            marks.append(sum(n for _, n in dots))
+            now += 4  # seven dots, three of which are over
+            marks.append(now)
             continue
         for sign in CODES[character]:
-            dots += [(1, 3 if sign == "-" else 1), (0, 1)]
-        marks.append(sum(n for _, n in dots) - 1)
-        dots[-1] = 0, 3
-    times = np.cumsum([0, *(n for _, n in dots[:-1])])
-    edges = np.rint(times * (1.2 / wpm * rate)).astype(int)  # from the start: no error adds up
-    down = np.zeros(edges[-1], dtype=bool)
-    for (on, _), first, last in zip(dots, edges, edges[1:], strict=False):
-        down[first:last] = on
-    return down, tuple(round(mark * 1.2 / wpm * rate) for mark in marks)
+            edges += [now, now + (3 if sign == "-" else 1)]
+            now = edges[-1] + 1
+        marks.append(edges[-1])
+        now = edges[-1] + 3
+    return edges, marks
+
+
+class Keying(NamedTuple):
+    """All that is drawn about one sound of Morse code but its noise; times are in seconds.
+
+    >>> Keying("E", 20.0, 0.1, 0.4, 600.0, 0.2, 0.0, 0.0, 10.0).seconds
+    0.56
+    """
+
+    text: str
+    wpm: float
+    before: float  # silence
+    after: float
+    pitch: float
+    slow: float  # how often it fades, a second
+    phase: float
+    depth: float  # of the fading
+    snr: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it sounds, with the silence around."""
+        return self.before + presses(self.text)[0][-1] * 1.2 / self.wpm + self.after
 
 
 class Morse:
@@ -97,6 +132,7 @@ class Morse:
         rate: int = 8000,
         count: int = 500,
         alphabet: str = "".join(CODES),
+        spared: Sequence[tuple[float, float]] = (),
     ):
         ranges = {"letters": letters, "wpm": wpm, "pitch": pitch, "snr": snr}
         for name, (low, high) in ranges.items():
@@ -108,6 +144,9 @@ class Morse:
             raise ConfigError(f"pitch: needs to be below half of rate={rate}, got {pitch[1]}")
         self.letters, self.wpm, self.pitch, self.snr = letters, wpm, pitch, snr
         self.fading, self.rate, self.count, self.alphabet = fading, rate, count, alphabet
+        self.spared = tuple(spared)  # speeds that are never sent
+        if any(low <= wpm[0] and high >= wpm[1] for low, high in self.spared):
+            raise ConfigError(f"spared: needs to leave some of {wpm[0]} to {wpm[1]} wpm, got all")
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[Sound]:
         """Sounds from the one numbered `start`: for ever for train, the same ones otherwise."""
@@ -117,22 +156,43 @@ class Morse:
             yield self._send(name)
             number += 1
 
-    def _send(self, name: str) -> Sound:
+    def keying(self, name: str) -> Keying:
+        """What is sent under a name, and how."""
         chance = Random(name)
-        text = self._text(chance)
-        down, ends = key(text, chance.uniform(*self.wpm), self.rate)
-        before, after = (int(chance.uniform(0.1, 0.4) * self.rate) for _ in range(2))
-        wave = tone(np.pad(down, (before, after)), chance.uniform(*self.pitch), self.rate)
+        text, wpm = self._text(chance), self._wpm(chance)
+        before, after = chance.uniform(0.1, 0.4), chance.uniform(0.1, 0.4)
+        return Keying(
+            text=text,
+            wpm=wpm,
+            before=before,
+            # until three dots are over nobody who hears it live can know that a letter has ended
+            after=max(after, 5 * 1.2 / wpm),
+            pitch=chance.uniform(*self.pitch),
+            slow=chance.uniform(0.1, 0.5),
+            phase=chance.uniform(0, 2 * math.pi),
+            depth=chance.uniform(0, self.fading),
+            snr=chance.uniform(*self.snr),
+        )
+
+    def _wpm(self, chance: Random) -> float:
+        while True:
+            wpm = chance.uniform(*self.wpm)
+            if not any(low <= wpm <= high for low, high in self.spared):
+                return wpm
+
+    def _send(self, name: str) -> Sound:
+        sent = self.keying(name)
+        down, ends = key(sent.text, sent.wpm, self.rate)
+        before, after = int(sent.before * self.rate), int(sent.after * self.rate)
+        wave = tone(np.pad(down, (before, after)), sent.pitch, self.rate)
         time = np.arange(len(wave)) / self.rate
-        slow, phase = chance.uniform(0.1, 0.5), chance.uniform(0, 2 * math.pi)
-        depth = chance.uniform(0, self.fading)
-        wave *= 1 - depth * (0.5 + 0.5 * np.sin(2 * math.pi * slow * time + phase))
+        swell = 0.5 + 0.5 * np.sin(2 * math.pi * sent.slow * time + sent.phase)
+        wave *= 1 - sent.depth * swell
         noise = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(len(wave))
-        # a sine of amplitude 1 has power 1/2
-        wave += noise * math.sqrt(0.5 / 10 ** (chance.uniform(*self.snr) / 10))
+        wave += noise * noise_level(sent.snr)
         wave /= np.abs(wave).max()  # a recording is never louder than 1
         sound = torch.from_numpy(wave.astype("float32"))
-        return Sound(sound, text, self.rate, tuple(end + before for end in ends))
+        return Sound(sound, sent.text, self.rate, tuple(end + before for end in ends))
 
     def _text(self, chance: Random) -> str:
         size = chance.randint(*self.letters)
@@ -156,3 +216,12 @@ def tone(down: np.ndarray, pitch: float, rate: int) -> np.ndarray:
     )
     soft = soft[width:-width]
     return soft * np.sin(2 * math.pi * pitch * np.arange(len(down)) / rate)
+
+
+def noise_level(snr: float) -> float:
+    """The spread of noise that stands so many decibels below a sine of amplitude 1.
+
+    >>> noise_level(0.0) ** 2  # the power of that sine
+    0.5000000000000001
+    """
+    return math.sqrt(0.5 / 10 ** (snr / 10))

@@ -136,14 +136,14 @@ def sound_encoder(tokenizer: Tokenizer, *, mels: int = 80) -> Callable[[Sound], 
 
     >>> encode = sound_encoder(rg.data.Bytes(), mels=4)
     >>> ready = encode(Sound(torch.zeros(8000), "E", 8000))
-    >>> ready["features"].shape, ready["labels"]
+    >>> ready["frames"].shape, ready["target"]
     (torch.Size([98, 4]), [73])
     """
 
     def encode(sound: Sound) -> dict[str, Any]:
         return {
-            "features": log_mel(sound.wave, sound.rate, mels=mels),
-            "labels": tokenizer.encode(sound.text),
+            "frames": log_mel(sound.wave, sound.rate, mels=mels),
+            "target": tokenizer.encode(sound.text),
         }
 
     return encode

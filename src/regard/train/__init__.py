@@ -12,11 +12,29 @@ from regard.train.checkpoint import (
 )
 from regard.train.config import TrainConfig
 from regard.train.evaluation import TranslationScores, mean_loss, score_texts, translate
+from regard.train.evaluation_images import ClassScores
+from regard.train.evaluation_speech import (
+    SpeechScores,
+    best_path,
+    edits,
+    error_rate,
+    transcribe,
+)
 from regard.train.interrupts import interrupts
 from regard.train.loop import Outcome, Trainer, read_metrics
 from regard.train.loss import Objective, objective, smoothed_cross_entropy
 from regard.train.progress import Progress
-from regard.train.recipes import RECIPES, PhrasesData, Recipe, Task, recipe
+from regard.train.recipes import (
+    RECIPES,
+    DigitsData,
+    FashionData,
+    GlyphsData,
+    MorseData,
+    PhrasesData,
+    Recipe,
+    Task,
+    recipe,
+)
 from regard.train.run import Run, load_run, next_folder, resume_run, start_run
 from regard.train.runs import list_runs
 from regard.train.schedules import rate_at
@@ -24,6 +42,11 @@ from regard.train.settings import change, from_json, names, read_value, to_json
 
 __all__ = [
     "Checkpoint",
+    "ClassScores",
+    "DigitsData",
+    "FashionData",
+    "GlyphsData",
+    "MorseData",
     "Objective",
     "Outcome",
     "PhrasesData",
@@ -31,13 +54,17 @@ __all__ = [
     "RECIPES",
     "Recipe",
     "Run",
+    "SpeechScores",
     "Task",
     "TrainConfig",
     "Trainer",
     "TranslationScores",
     "average",
+    "best_path",
     "change",
     "checkpoints",
+    "edits",
+    "error_rate",
     "fill",
     "from_json",
     "interrupts",
@@ -59,6 +86,7 @@ __all__ = [
     "smoothed_cross_entropy",
     "start_run",
     "to_json",
+    "transcribe",
     "translate",
     "weights_of",
 ]

@@ -130,7 +130,12 @@ def make_model(recipe: Recipe, tokenizer: Tokenizer | None) -> nn.Module:
     """The model of a recipe, with the sizes of its data, drawn from the recipe's seed."""
     with torch.random.fork_rng():
         torch.manual_seed(recipe.train.seed)
-        return models.build(recipe.data.sized(recipe.model, tokenizer))
+        model = models.build(recipe.data.sized(recipe.model, tokenizer))
+        # what a model has to know of its data before the first update, such as a scale
+        prepare = getattr(recipe.data, "prepare", None)
+        if prepare is not None:
+            prepare(model, tokenizer, recipe.train)
+        return model
 
 
 def _words(folder: Path) -> Tokenizer | None:

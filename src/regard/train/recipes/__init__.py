@@ -5,23 +5,65 @@ from difflib import get_close_matches
 
 from regard.errors import ConfigError
 from regard.models import config_kinds
+from regard.train.recipes.images import (
+    FashionData,
+    GlyphsData,
+    fashion_resnet,
+    fashion_vit,
+    glyphs,
+    glyphs_resnet,
+)
+from regard.train.recipes.pairs import PairsData, multi30k_de_en, multi30k_en_de
 from regard.train.recipes.phrases import PhrasesData, phrases
 from regard.train.recipes.recipe import Recipe, Task
+from regard.train.recipes.speech import DigitsData, MorseData, digits, morse
+from regard.train.recipes.text import TextData, shakespeare, stdlib, stdlib_long
 
-__all__ = ["DATA", "RECIPES", "PhrasesData", "Recipe", "Task", "part_kinds", "recipe"]
+__all__ = [
+    "DATA",
+    "RECIPES",
+    "DigitsData",
+    "FashionData",
+    "GlyphsData",
+    "MorseData",
+    "PairsData",
+    "PhrasesData",
+    "Recipe",
+    "Task",
+    "TextData",
+    "part_kinds",
+    "recipe",
+]
 
-RECIPES: dict[str, Callable[[], Recipe]] = {"phrases": phrases}
+RECIPES: dict[str, Callable[[], Recipe]] = {
+    "digits": digits,
+    "fashion-resnet": fashion_resnet,
+    "fashion-vit": fashion_vit,
+    "glyphs": glyphs,
+    "glyphs-resnet": glyphs_resnet,
+    "morse": morse,
+    "multi30k-de-en-gru": lambda: multi30k_de_en("gru"),
+    "multi30k-de-en-gru-attention": lambda: multi30k_de_en("gru-attention"),
+    "multi30k-de-en-lstm": lambda: multi30k_de_en("lstm"),
+    "multi30k-de-en-transformer": lambda: multi30k_de_en("transformer"),
+    "multi30k-en-de": multi30k_en_de,
+    "phrases": phrases,
+    "shakespeare": shakespeare,
+    "stdlib": stdlib,
+    "stdlib-long": stdlib_long,
+}
 
-DATA = (PhrasesData,)  # what the data of a recipe can be, for reading one back
+# what the data of a recipe can be, for reading one back
+DATA = (DigitsData, FashionData, GlyphsData, MorseData, PairsData, PhrasesData, TextData)
 
 
 def recipe(name: str) -> Recipe:
     """A recipe by its name.
 
-    >>> recipe("phrase")
+    >>> recipe("phrase")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    regard.errors.ConfigError: recipe: needs one of phrases, got 'phrase'; try phrases
+    regard.errors.ConfigError: recipe: needs one of ..., got 'phrase'; try phrases
     """
     if name in RECIPES:
         return RECIPES[name]()

@@ -1,0 +1,321 @@
+"""Strings of spoken digits: takes of one speaker, joined with gaps, changed and noised."""
+
+import math
+import re
+import wave
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from regard.data.facts import Split
+from regard.data.made import Batch, luck
+from regard.data.morse import Sound
+from regard.data.sound_batches import SoundBatches, recognisable
+from regard.data.tokenizers import Tokenizer
+from regard.errors import ConfigError, FileError
+
+NAME = re.compile(r"(\d)_([^_]+)_(\d+)\.wav")
+VALID = 5  # the first takes of each digit and speaker are not trained on
+
+
+class Take(NamedTuple):
+    """One digit as somebody said it once: where it is in the long row of all samples.
+
+    >>> Take(7, "lucas", 3, 0, 4000).digit
+    7
+    """
+
+    digit: int
+    speaker: str
+    number: int
+    first: int
+    length: int
+
+
+class Spoken(NamedTuple):
+    """All that is drawn about one string of digits but its noise.
+
+    `speeds` are for each take; pitch and formants move with them.
+
+    >>> Spoken("42", (Take(4, "a", 0, 0, 80), Take(2, "a", 0, 80, 80)), (8, 8, 8), (1.0, 1.0), 1.0,
+    ...        20.0).samples
+    182
+    """
+
+    text: str
+    takes: tuple[Take, ...]
+    gaps: tuple[int, ...]  # samples before each take and after the last
+    speeds: tuple[float, ...]
+    gain: float
+    snr: float
+
+    @property
+    def samples(self) -> int:
+        """How long it is."""
+        return sum(self.gaps) + sum(self.lengths)
+
+    @property
+    def lengths(self) -> list[int]:
+        """How long each take is at its speed."""
+        pairs = zip(self.takes, self.speeds, strict=True)
+        return [int((take.length - 1) / speed) for take, speed in pairs]
+
+
+class Digits:
+    """Strings of digits from a folder of takes named `digit_speaker_number.wav`, as of FSDD.
+
+    Test strings are of the held speakers, valid ones of the first takes of the others; training
+    has the rest, each string faster or slower, louder or softer, in noise.
+
+    >>> Digits("nowhere", held=("theo",))
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: nowhere: needs files such as 7_lucas_3.wav, got none
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        held: Sequence[str] = (),
+        digits: tuple[int, int] = (1, 8),
+        gap: tuple[float, float] = (0.03, 0.4),
+        speed: tuple[float, float] = (0.8, 1.25),
+        snr: tuple[float, float] = (5.0, 45.0),
+        count: int = 300,
+    ):
+        for name, (low, high) in (("digits", digits), ("gap", gap), ("speed", speed), ("snr", snr)):
+            if low > high or (name in ("digits", "speed") and low <= 0):
+                raise ConfigError(f"{name}: needs a lower and an upper limit, got {low} to {high}")
+        self.digits, self.gap, self.speed, self.snr, self.count = digits, gap, speed, snr, count
+        self.samples, takes, self.rate = _read_all(Path(folder))
+        speakers = sorted({take.speaker for take in takes})
+        if unknown := sorted(set(held) - set(speakers)):
+            raise ConfigError(f"held: needs some of {', '.join(speakers)}, got {unknown[0]}")
+        if len(set(held)) == len(speakers):
+            raise ConfigError(f"held: needs to leave a speaker of {', '.join(speakers)}, got all")
+        self.takes: dict[str, dict[str, dict[int, list[Take]]]] = {}
+        for take in takes:
+            split = "test" if take.speaker in held else "valid" if take.number < VALID else "train"
+            spoken = self.takes.setdefault(split, {}).setdefault(take.speaker, {})
+            spoken.setdefault(take.digit, []).append(take)
+
+    def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[Sound]:
+        """Strings from the one numbered `start`: for ever for train, the same ones otherwise."""
+        number = start
+        while split == "train" or number < self.count:
+            name = f"train/{seed}/{number}" if split == "train" else f"{split}/{number}"
+            plan = self.spoken(name, split)
+            chance = luck(name)
+            waves, _ = say_digits([plan], torch.from_numpy(self.samples), chance)
+            yield Sound(waves[0], plan.text, self.rate)
+            number += 1
+
+    def spoken(self, name: str, split: Split) -> Spoken:
+        """What is said under a name, and how; only training is changed in speed."""
+        chance = Random(name)
+        if split not in self.takes:
+            raise ConfigError(f"split: needs one that has takes, got {split}; try held=…")
+        speakers = self.takes[split]
+        spoken = speakers[chance.choice(sorted(speakers))]
+        size = chance.randint(*self.digits)
+        takes = tuple(chance.choice(spoken[chance.choice(sorted(spoken))]) for _ in range(size))
+        gaps = [chance.uniform(*self.gap) for _ in range(size)] + [chance.uniform(0.1, 0.5)]
+        if split == "train":
+            # one voice, spoken now faster, now slower
+            voice = math.exp(chance.uniform(math.log(self.speed[0]), math.log(self.speed[1])))
+            speeds = tuple(voice * chance.uniform(0.93, 1.07) for _ in range(size))
+            snr = math.inf if chance.random() < 0.1 else chance.uniform(*self.snr)
+            gain = 10 ** chance.uniform(-1.5, 0.3)
+        else:
+            speeds, gain, snr = (1.0,) * size, 1.0, chance.uniform(20.0, 40.0)
+        return Spoken(
+            text="".join(str(take.digit) for take in takes), takes=takes,
+            gaps=tuple(round(gap * self.rate) for gap in gaps), speeds=speeds, gain=gain, snr=snr,
+        )  # fmt: skip
+
+
+def _read_all(folder: Path) -> tuple[np.ndarray, list[Take], int]:
+    takes, parts, first, rates = [], [], 0, set()
+    for file in sorted(folder.rglob("*.wav")) if folder.is_dir() else ():
+        named = NAME.fullmatch(file.name)
+        if named is None:
+            continue
+        try:
+            with wave.open(str(file)) as opened:
+                if opened.getnchannels() != 1 or opened.getsampwidth() != 2:
+                    raise FileError(f"{file}: needs one channel of 16 bits, got another kind")
+                rates.add(opened.getframerate())
+                held = np.frombuffer(opened.readframes(opened.getnframes()), "<i2")
+        except (wave.Error, EOFError, OSError) as error:
+            raise FileError(f"{file}: needs to be a WAV file, got {error}") from error
+        if len(held) < 2:
+            raise FileError(f"{file}: needs to be a sound, got {len(held)} samples")
+        takes.append(Take(int(named[1]), named[2], int(named[3]), first, len(held)))
+        parts.append(held)
+        first += len(held)
+    if not takes:
+        raise FileError(f"{folder}: needs files such as 7_lucas_3.wav, got none")
+    if len(rates) > 1:
+        raise FileError(f"{folder}: needs one sample rate, got {sorted(rates)}")
+    return np.concatenate(parts).astype("float32") / 32768, takes, rates.pop()
+
+
+def say_digits(
+    plans: Sequence[Spoken], samples: Float[Tensor, " sample"], chance: torch.Generator
+) -> tuple[Float[Tensor, "batch time"], Int[Tensor, " batch"]]:
+    """Plans as sound, zeros behind the shorter ones, and how long each is, in samples.
+
+    x(t) = gain · (take(first + speed · (t - start)) + noise), between two samples in a line
+
+    >>> plan = Spoken("1", (Take(1, "a", 0, 0, 3),), (1, 1), (1.0,), 1.0, float("inf"))
+    >>> say_digits([plan], torch.tensor([0.25, 0.5, 0.75]), rg.data.luck(0))[0]
+    tensor([[0.0000, 0.2500, 0.5000, 0.0000]])
+    """
+    device, longest = samples.device, max(len(plan.takes) for plan in plans)
+    rows = np.zeros((4, len(plans), longest))
+    rows[0] = 1 << 40  # takes that are not there never begin
+    for row, plan in enumerate(plans):
+        at = 0
+        for n, (take, size) in enumerate(zip(plan.takes, plan.lengths, strict=True)):
+            at += plan.gaps[n]
+            rows[:, row, n] = at, at + size, take.first, plan.speeds[n]
+            at += size
+    lengths = torch.tensor([plan.samples for plan in plans])
+    begins, ends, firsts, speeds = torch.from_numpy(rows).to(device)
+    place = torch.arange(int(lengths.max()), device=device)
+    which = torch.searchsorted(begins, place.expand(len(plans), -1).double(), right=True) - 1
+    inside, which = which >= 0, which.clamp(min=0)
+    inside = inside & (place < ends.gather(1, which))
+    # double: a position in the long row has more digits than float32 can hold
+    real = (place - begins.gather(1, which)) * speeds.gather(1, which)
+    whole = real.floor()
+    at = (whole + firsts.gather(1, which)).long().masked_fill(~inside, 0)
+    part = (real - whole).float()
+    waves = samples[at] * (1 - part) + samples[(at + 1).clamp(max=len(samples) - 1)] * part
+    waves = waves.masked_fill(~inside, 0)
+    power = waves.square().sum(1, keepdim=True) / inside.sum(1, keepdim=True).clamp(min=1)
+    ratio = torch.tensor([[10 ** (-plan.snr / 20), plan.gain] for plan in plans]).to(device)
+    noise = torch.randn(waves.shape, generator=chance, device=device) * power.sqrt() * ratio[:, :1]
+    waves = (waves + noise) * ratio[:, 1:]
+    return waves.masked_fill(place >= lengths.to(device)[:, None], 0), lengths
+
+
+def digit_batches(
+    source: Digits,
+    tokenizer: Tokenizer,
+    *,
+    mels: int,
+    size: int,
+    warp: float = 0.12,
+    colour: float = 1.0,
+    masks: int = 2,
+    pace: float = 0.2,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+    rank: int = 0,
+    world: int = 1,
+) -> SoundBatches:
+    """The train part, made on a device, with frames as other throats and microphones give them.
+
+    >>> import tempfile, wave
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> with wave.open(str(folder / "7_ann_5.wav"), "wb") as file:
+    ...     file.setparams((1, 2, 8000, 0, "NONE", ""))
+    ...     file.writeframes(bytes(4000))
+    >>> tokenizer = rg.data.Characters.train(["7"])
+    >>> batch = next(iter(digit_batches(Digits(folder), tokenizer, mels=8, size=2)))
+    >>> batch["frames"].shape[::2], batch["target"].unique().tolist()[-1]
+    (torch.Size([2, 8]), 4)
+    """
+    samples = torch.from_numpy(source.samples).to(device)
+
+    def render(plans: Sequence[Spoken], number: int) -> Batch:
+        waves, lengths = say_digits(plans, samples, luck(seed, "noise", number, device=device))
+        batch = recognisable(waves, lengths, [p.text for p in plans], tokenizer, source.rate, mels)
+        chance = luck(seed, "voice", number)
+        frames, counts = other_pace(batch["frames"], batch["frames_lengths"], chance, pace)
+        frames = other_voice(frames, chance, warp=warp, colour=colour, masks=masks)
+        return {**batch, "frames": frames, "frames_lengths": counts}
+
+    return SoundBatches(
+        lambda number: source.spoken(f"train/{seed}/{number}", "train"),
+        lambda plan: plan.samples / source.rate, render,
+        size=size, seed=seed, rank=rank, world=world,
+    )  # fmt: skip
+
+
+def other_pace(
+    frames: Float[Tensor, "batch time mel"],
+    lengths: Int[Tensor, " batch"],
+    chance: torch.Generator,
+    pace: float = 0.2,
+) -> tuple[Float[Tensor, "batch longer mel"], Int[Tensor, " batch"]]:
+    """Frames of a whole batch spoken faster or slower at the same pitch, by up to this share.
+
+    >>> x = torch.zeros(1, 100, 8)
+    >>> frames, lengths = other_pace(x, torch.tensor([100]), rg.data.luck(0), pace=0.2)
+    >>> 80 <= int(lengths) <= 120 and int(lengths) == frames.shape[1]
+    True
+    """
+    time = frames.shape[1]
+    drawn = 1 + pace * (2 * float(torch.rand((), generator=chance)) - 1)
+    size = max(1, round(time * drawn))
+    moved = F.interpolate(frames.mT, size=size, mode="linear", align_corners=False).mT
+    return moved, (lengths * size) // time
+
+
+def other_voice(
+    frames: Float[Tensor, "batch time mel"],
+    chance: torch.Generator,
+    *,
+    warp: float = 0.12,
+    colour: float = 1.0,
+    masks: int = 2,
+) -> Float[Tensor, "batch time mel"]:
+    """Log-mel frames as another throat, room and microphone would give them.
+
+    The scale of pitches is stretched (Jaitly and Hinton 2013), a smooth curve is added to it, and
+    some bands and moments are hidden (SpecAugment, Park et al. 2019).
+
+    >>> x = torch.arange(8.0).expand(1, 1, 8)
+    >>> torch.equal(other_voice(x, rg.data.luck(0), warp=0.0, colour=0.0, masks=0), x)
+    True
+    """
+    batch, time, mels = frames.shape
+    device = frames.device
+    if warp:
+        stretch = 1 + warp * (2 * torch.rand(batch, 1, generator=chance) - 1)
+        bend = 0.5 * warp * (2 * torch.rand(batch, 1, generator=chance) - 1)
+        line = torch.linspace(0, 1, mels)
+        places = ((line * stretch + bend * (math.pi * line).sin()) * (mels - 1)).clamp(0, mels - 1)
+        below = places.floor().clamp(max=mels - 2)
+        part = (places - below).to(device)[:, None]
+        at = below.long().to(device)[:, None].expand(-1, time, -1)
+        frames = frames.gather(2, at) * (1 - part) + frames.gather(2, at + 1) * part
+    if colour:
+        line = torch.linspace(0, math.pi, mels)
+        waves = torch.stack([torch.cos(n * line) / n**0.5 for n in range(1, 6)])
+        curve = colour * torch.randn(batch, 5, generator=chance) @ waves
+        frames = frames + curve.to(device)[:, None]
+    mean = frames.mean((1, 2), keepdim=True)
+    for _ in range(masks):
+        frames = _hidden(frames, chance, 2, 6, mean)
+        frames = _hidden(frames, chance, 1, 12, mean)
+    return frames
+
+
+def _hidden(frames: Tensor, chance: torch.Generator, axis: int, most: int, fill: Tensor) -> Tensor:
+    batch, size = frames.shape[0], frames.shape[axis]
+    width = torch.randint(0, most + 1, (batch, 1), generator=chance)
+    first = (torch.rand(batch, 1, generator=chance) * size).long()
+    line = torch.arange(size)
+    mask = ((line >= first) & (line < first + width)).to(frames.device)
+    return torch.where(mask[:, :, None] if axis == 1 else mask[:, None, :], fill, frames)
