@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from regard.errors import ShapeError
 from regard.nn.projection import projection
-from regard.ops import Bias, Mask, attend
+from regard.ops import Bias, Mask
 from regard.ops import rotary as turn
+from regard.ops.attend import attend_plainly
 
 KeysValues = tuple[Tensor, Tensor]
 Cache = Callable[[nn.Module, Tensor, Tensor], KeysValues]
@@ -106,7 +107,7 @@ class MultiHeadAttention(nn.Module):
             k, v = self.project_keys(source)
         if cache is not None:
             k, v = cache(self, k, v)
-        y, _ = attend(
+        y = attend_plainly(
             q,
             k,
             v,

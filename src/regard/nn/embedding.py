@@ -83,17 +83,29 @@ class TokenEmbedding(nn.Module):
         """
         _check_tokens(tokens, len(self.table))
         parts = {"token": F.embedding(tokens, self.table) * self.scale}
-        if positions is None:
-            positions = torch.arange(offset, offset + tokens.shape[-1], device=tokens.device)
         if self.places is not None:
-            parts["position"] = lookup(self.places, positions)
+            parts["position"] = self._learned(tokens, positions, offset)
         elif self.positions == "sinusoidal":
+            if positions is None:
+                positions = torch.arange(offset, offset + tokens.shape[-1], device=tokens.device)
             code = sinusoidal(positions, self.table.shape[-1])
             parts["position"] = code.to(self.table.dtype)
         if self.kinds is not None:
             kinds = torch.zeros_like(tokens) if segments is None else segments
             parts["segment"] = F.embedding(kinds, self.kinds)
         return parts
+
+    def _learned(self, tokens: Tensor, positions: Tensor | None, offset: int) -> Tensor:
+        assert self.places is not None
+        if positions is not None:
+            return lookup(self.places, positions)
+        last = offset + tokens.shape[-1] - 1
+        if last >= len(self.places):  # asked here, where it is known without asking a GPU
+            raise ShapeError(
+                f"positions: needs at most {len(self.places) - 1}, the end of the learned table, "
+                f"got {last}; try a shorter input, or sinusoidal or rotary positions"
+            )
+        return self.places[offset : last + 1]
 
 
 def _check_tokens(tokens: Tensor, vocab: int) -> None:

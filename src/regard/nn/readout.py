@@ -30,5 +30,7 @@ class Readout(nn.Module):
         weight = table if self.weight is None else self.weight
         if weight is None:
             raise ShapeError("table: needs the embedding's table for a tied readout, got None")
-        logits = self.scale * (x @ weight.mT)
+        logits = x @ weight.mT
+        if self.scale != 1.0:  # one more pass over the largest tensor there is
+            logits = self.scale * logits
         return logits if self.bias is None else logits + self.bias

@@ -44,6 +44,11 @@ def attending(attendant: Attendant) -> Iterator[None]:
         _attendants.reset(token)
 
 
+def is_watched() -> bool:
+    """Whether anybody stands at the door; in a compiled graph nobody can."""
+    return not torch.compiler.is_compiling() and bool(_attendants.get())
+
+
 def pass_through(call: Call, compute: Proceed) -> Answer:
     """Hand the call from attendant to attendant, then compute it."""
     if torch.compiler.is_compiling():  # nobody can stand in a compiled graph; `look` says so

@@ -9,7 +9,9 @@ from torch import Tensor
 from regard.errors import ShapeError
 
 
-def frequencies(dim: int, base: float = 10000.0) -> Float[Tensor, " pair"]:
+def frequencies(
+    dim: int, base: float = 10000.0, device: torch.device | None = None
+) -> Float[Tensor, " pair"]:
     """One angle a step for each pair of features: base^(-2i/dim), i the pair's index, in float64.
 
     >>> frequencies(4)
@@ -17,7 +19,8 @@ def frequencies(dim: int, base: float = 10000.0) -> Float[Tensor, " pair"]:
     """
     if dim < 2 or dim % 2:
         raise ShapeError(f"dim: needs an even number, sine and cosine share a pair, got {dim}")
-    return base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+    # made where it is used: a copy to a GPU would make every step wait
+    return base ** (-torch.arange(0, dim, 2, dtype=torch.float64, device=device) / dim)
 
 
 def sinusoidal(
@@ -31,7 +34,7 @@ def sinusoidal(
     tensor([[0.0000, 1.0000, 0.0000, 1.0000],
             [0.8415, 0.5403, 0.0100, 1.0000]], dtype=torch.float64)
     """
-    angles = positions[..., None] * frequencies(dim, base).to(positions.device)
+    angles = positions[..., None] * frequencies(dim, base, positions.device)
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)
 
 
@@ -63,7 +66,7 @@ def rotary(
     >>> rotary(torch.tensor([[1.0, 0.0]]), torch.tensor([1]))
     tensor([[0.5403, 0.8415]])
     """
-    angles = positions[..., None] * frequencies(x.shape[-1], base).to(x.device)
+    angles = positions[..., None] * frequencies(x.shape[-1], base, x.device)
     sin, cos = angles.sin().to(x.dtype), angles.cos().to(x.dtype)
     pattern = "... (half pair) -> ... pair half" if halves else "... (pair half) -> ... pair half"
     a, b = rearrange(x, pattern, half=2).unbind(-1)
@@ -80,7 +83,8 @@ def lookup(
     tensor([[2.],
             [1.]])
     """
-    last = int(positions.max()) if positions.numel() else 0
+    # on a GPU the question would make every step wait; there the kernel raises by itself
+    last = int(positions.max()) if positions.numel() and not positions.is_cuda else 0
     if last >= table.shape[0]:
         raise ShapeError(
             f"positions: needs at most {table.shape[0] - 1}, the end of the learned table, "

@@ -5,7 +5,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from regard.errors import FileError
 from regard.models.store import write_whole
+from regard.train.parts import read_whole
 
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 VERSION = 1  # of the folder's layout
@@ -43,17 +45,36 @@ def save_checkpoint(checkpoint: Checkpoint, folder: str | Path, *, keep: int = 3
     >>> save_checkpoint(Checkpoint(12, {"w": torch.ones(1)}, {}, {}), folder).name
     'step-00000012'
     """
+    with writing(checkpoint.step, folder, keep) as beside:
+        _write(checkpoint, beside)
+    return place_of(checkpoint.step, folder)
+
+
+def place_of(step: int, folder: str | Path) -> Path:
+    """Where the checkpoint of an update is.
+
+    >>> place_of(12, "runs").name
+    'step-00000012'
+    """
+    return Path(folder) / f"step-{step:08}"
+
+
+@contextmanager
+def writing(step: int, folder: str | Path, keep: int) -> Iterator[Path]:
+    """A folder to write a checkpoint into; it takes its place once all is written."""
     folder = Path(folder)
-    place = folder / f"step-{checkpoint.step:08}"
+    place = place_of(step, folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder))
         try:
-            _write(checkpoint, beside)
+            yield beside
+            open_to_all(beside)
+            to_disk(beside)
             if place.exists():  # left by a training that was resumed from further back
                 shutil.rmtree(place)
             os.replace(beside, place)
-            _to_disk(folder)
+            to_disk(folder)
         except BaseException:
             shutil.rmtree(beside, ignore_errors=True)
             raise
@@ -64,7 +85,6 @@ def save_checkpoint(checkpoint: Checkpoint, folder: str | Path, *, keep: int = 3
         ) from error
     for old in checkpoints(folder)[:-keep]:
         shutil.rmtree(old, ignore_errors=True)
-    return place
 
 
 def load_checkpoint(place: str | Path) -> Checkpoint:
@@ -73,6 +93,24 @@ def load_checkpoint(place: str | Path) -> Checkpoint:
     >>> place = save_checkpoint(Checkpoint(1, {"w": torch.ones(1)}, {}, {}), tempfile.mkdtemp())
     >>> load_checkpoint(place).model["w"]
     tensor([1.])
+    """
+    place, told = Path(place), check(place)
+    try:
+        if MODEL in told["files"]:
+            model, optimizer = (load_file(place / name) for name in (MODEL, OPTIMIZER))
+        else:
+            model, optimizer = split(read_whole(place))
+    except (OSError, SafetensorError) as error:
+        raise FileError(f"{place}: needs a whole checkpoint, got a damaged one, {error}") from error
+    return Checkpoint(told["step"], model, optimizer, told["state"])
+
+
+def check(place: str | Path) -> dict[str, Any]:
+    """Check every byte of a checkpoint; what its state says comes back.
+
+    >>> made = Checkpoint(1, {"w": torch.ones(1)}, {}, {"a": 2})
+    >>> check(save_checkpoint(made, tempfile.mkdtemp()))["state"]
+    {'a': 2}
     """
     place = Path(place)
     try:
@@ -85,12 +123,43 @@ def load_checkpoint(place: str | Path) -> Checkpoint:
         if _checksum_of(told) != checksum:
             raise FileError(f"{place}: needs its checksum, got another: {STATE} was damaged")
         for name, want in told["files"].items():
-            if _digest(place / name) != want:
+            if digest(place / name) != want:
                 raise FileError(f"{place}: needs its checksum, got another: {name} was damaged")
-        tensors = [load_file(place / name) for name in (MODEL, OPTIMIZER)]
-    except (OSError, SafetensorError, json.JSONDecodeError, KeyError, UnicodeDecodeError) as error:
+    except (OSError, json.JSONDecodeError, KeyError, UnicodeDecodeError) as error:
         raise FileError(f"{place}: needs a whole checkpoint, got a damaged one, {error}") from error
-    return Checkpoint(told["step"], tensors[0], tensors[1], told["state"])
+    return told
+
+
+def is_in_parts(place: str | Path) -> bool:
+    """Whether a checkpoint was written by many ranks, each its part.
+
+    >>> is_in_parts(save_checkpoint(Checkpoint(1, {}, {}, {}), tempfile.mkdtemp()))
+    False
+    """
+    return not (Path(place) / MODEL).exists()
+
+
+def joined(model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights and the optimizer's tensors under one roof, for files that hold both.
+
+    >>> list(joined({"w": torch.ones(1)}, {"w.step": torch.ones(1)}))
+    ['model.w', 'optimizer.w.step']
+    """
+    one = {f"model.{name}": x for name, x in model.items()}
+    return one | {f"optimizer.{name}": x for name, x in optimizer.items()}
+
+
+def split(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Weights and the optimizer's tensors, apart again.
+
+    >>> split(joined({"w": torch.ones(1)}, {}))
+    ({'w': tensor([1.])}, {})
+    """
+    parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}}
+    for name, x in tensors.items():
+        kind, _, rest = name.partition(".")
+        parts[kind][rest] = x
+    return parts["model"], parts["optimizer"]
 
 
 def checkpoints(folder: str | Path) -> list[Path]:
@@ -108,10 +177,21 @@ def last_good(folder: str | Path) -> tuple[Checkpoint | None, list[str]]:
     >>> last_good(tempfile.mkdtemp())
     (None, [])
     """
+    place, wrong = last_good_place(folder)
+    return None if place is None else load_checkpoint(place), wrong
+
+
+def last_good_place(folder: str | Path) -> tuple[Path | None, list[str]]:
+    """Where the newest checkpoint that is whole is, and what is wrong with newer ones.
+
+    >>> last_good_place(tempfile.mkdtemp())
+    (None, [])
+    """
     wrong = []
     for place in reversed(checkpoints(folder)):
         try:
-            return load_checkpoint(place), wrong
+            check(place)
+            return place, wrong
         except FileError as error:
             wrong.append(str(error))
     return None, wrong
@@ -143,45 +223,78 @@ def average(places: Sequence[str | Path]) -> dict[str, Tensor]:
     }
 
 
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Every saved tensor of a model itself, a shared one once, under its first name.
+
+    >>> list(tensors_of(nn.Linear(1, 1)))
+    ['weight', 'bias']
+    """
+    first: dict[int, tuple[str, Tensor]] = {}
+    for name, x in model.state_dict(keep_vars=True).items():
+        first.setdefault(id(x), (name, x))
+    return {name: x.detach() for name, x in first.values()}
+
+
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """Copies of every saved tensor of a model, a shared one once, under its first name.
 
     >>> list(weights_of(nn.Linear(1, 1)))
     ['weight', 'bias']
     """
-    first: dict[int, tuple[str, Tensor]] = {}
-    for name, x in model.state_dict(keep_vars=True).items():
-        first.setdefault(id(x), (name, x))
-    return {name: x.detach().cpu().clone().contiguous() for name, x in first.values()}
+    return {name: x.cpu().clone().contiguous() for name, x in tensors_of(model).items()}
 
 
 @torch.no_grad()
 def fill(model: nn.Module, weights: Mapping[str, Tensor], what: str = "weights") -> None:
-    """Put saved weights into a model of the same shape.
+    """Put saved weights into a model of the same shape, also one whose ranks hold parts of it.
 
     >>> layer = nn.Linear(1, 1)
     >>> fill(layer, {"weight": torch.ones(1, 1), "bias": torch.zeros(1)})
     >>> layer(torch.tensor([2.0])).item()
     2.0
     """
-    own = model.state_dict(keep_vars=True)
-    if {n: x.shape for n, x in weights.items()} != {n: own[n].shape for n in weights_of(model)}:
+    own = tensors_of(model)
+    if {n: x.shape for n, x in weights.items()} != {n: x.shape for n, x in own.items()}:
         raise FileError(f"{what}: needs the weights of this model, got those of another")
     for name, x in weights.items():
-        own[name].copy_(x)
+        own[name].copy_(like(own[name], x))
+
+
+def like(own: Tensor, x: Tensor) -> Tensor:
+    """A whole tensor as `own` is held: itself, or the part of it that is this rank's.
+
+    >>> like(torch.zeros(2), torch.ones(2))
+    tensor([1., 1.])
+    """
+    if not hasattr(own, "full_tensor"):
+        return x
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(own, DTensor)
+    # every rank has read the whole: each takes its part, nothing is sent
+    whole = x.to(own.device)
+    return distribute_tensor(whole, own.device_mesh, own.placements, src_data_rank=None)
 
 
 def _write(checkpoint: Checkpoint, folder: Path) -> None:
     note = {"regard": "checkpoint"}  # a file without tensors and notes could not be read back
     write_whole(checkpoint.model, note, folder / MODEL)
     write_whole(checkpoint.optimizer, note, folder / OPTIMIZER)
-    told: dict[str, Any] = {"version": VERSION, "step": checkpoint.step, "state": checkpoint.state}
-    told["files"] = {name: _digest(folder / name) for name in (MODEL, OPTIMIZER)}
+    files = {name: digest(folder / name) for name in (MODEL, OPTIMIZER)}
+    write_state(folder, checkpoint.step, checkpoint.state, files)
+
+
+def write_state(folder: Path, step: int, state: dict[str, Any], files: dict[str, str]) -> None:
+    """The last file of a checkpoint: plain numbers, and the digests of all others."""
+    told: dict[str, Any] = {"version": VERSION, "step": step, "state": state, "files": files}
     write_text(folder / STATE, json.dumps(told | {"checksum": _checksum_of(told)}))
+
+
+def open_to_all(folder: Path) -> None:
+    """Let those read it who read other folders of this user; mkdtemp is for secrets, 0700."""
     umask = os.umask(0)
     os.umask(umask)
-    folder.chmod(0o777 & ~umask)  # mkdtemp is for secrets, 0700
-    _to_disk(folder)
+    folder.chmod(0o777 & ~umask)
 
 
 def write_text(file: Path, text: str) -> None:
@@ -194,7 +307,8 @@ def write_text(file: Path, text: str) -> None:
     os.replace(beside, file)
 
 
-def _to_disk(path: Path) -> None:
+def to_disk(path: Path) -> None:
+    """Force a file or folder to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -202,7 +316,8 @@ def _to_disk(path: Path) -> None:
         os.close(handle)
 
 
-def _digest(file: Path) -> str:
+def digest(file: Path) -> str:
+    """The SHA-256 of a file."""
     with open(file, "rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 

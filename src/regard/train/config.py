@@ -15,7 +15,8 @@ class TrainConfig:
     `tokens` fill a batch, `accumulate` batches make an update. `clip` bounds the norm of the
     gradient. `patience` evaluations without a better `watch` end the training (None: never);
     loss is better when low, everything else when high. The last `keep` checkpoints stay, and the
-    mean of the last `average` becomes the model.
+    mean of the last `average` becomes the model. `compile` is torch.compile; auto is where it pays.
+    `parallel` is how several ranks share the work; auto is ddp when there are several.
 
     >>> TrainConfig(steps=100, tokens=512).schedule
     'cosine'
@@ -43,6 +44,8 @@ class TrainConfig:
     average: int = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "float32", "bf16"] = "auto"
+    compile: Literal["auto", "on", "off"] = "auto"
+    parallel: Literal["auto", "none", "ddp", "fsdp"] = "auto"
 
     def __post_init__(self) -> None:
         check_choices(self)

@@ -2,9 +2,11 @@
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+
+KINDS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Asked:
@@ -15,6 +17,16 @@ class Asked:
     """
 
     signal: int | None = None
+
+    def says(self) -> tuple[int, ...]:
+        """A 1 for the kind that came, in the order of KINDS: what ranks add up."""
+        return tuple(int(self.signal == kind) for kind in KINDS)
+
+    def hears(self, counts: Sequence[int]) -> None:
+        """Take over what another rank was asked."""
+        for kind, count in zip(KINDS, counts, strict=False):
+            if count:
+                self.signal = kind
 
 
 @contextmanager
@@ -30,14 +42,13 @@ def interrupts() -> Iterator[Asked]:
     if threading.current_thread() is not threading.main_thread():  # Python allows it only there
         yield asked
         return
-    kinds = (signal.SIGINT, signal.SIGTERM)
-    before = {kind: signal.getsignal(kind) for kind in kinds}
+    before = {kind: signal.getsignal(kind) for kind in KINDS}
 
     def note(kind: int, frame: FrameType | None) -> None:
         asked.signal = kind
         signal.signal(kind, before[signal.Signals(kind)])  # the second time is obeyed
 
-    for kind in kinds:
+    for kind in KINDS:
         signal.signal(kind, note)
     try:
         yield asked

@@ -1,44 +1,55 @@
 """The loop: batches become updates; every so often it scores, saves, and asks whether to go on."""
 
-import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from regard.errors import ConfigError, FileError, TrainError
 from regard.train.checkpoint import (
     Checkpoint,
     average,
+    check,
     checkpoints,
     fill,
-    last_good,
+    is_in_parts,
+    joined,
+    last_good_place,
+    load_checkpoint,
     save_checkpoint,
+    tensors_of,
     weights_of,
-    write_text,
 )
+from regard.train.compiled import make_compiling
 from regard.train.config import TrainConfig
+from regard.train.feed import Feed, Source
 from regard.train.interrupts import interrupts
 from regard.train.loss import Objective
+from regard.train.luck import Luck, luck_of, read_luck, set_luck
+from regard.train.metrics import METRICS, add_line, forget_after, read_metrics
+from regard.train.optimizer import (
+    empty_tensors,
+    fill_optimizer,
+    make_optimizer,
+    optimizer_tensors,
+)
+from regard.train.parallel import Parallel, choose
+from regard.train.parts import read_parts
 from regard.train.progress import Progress
+from regard.train.ranks import Ranks
 from regard.train.schedules import rate_at
+from regard.train.together import save_together
+from regard.train.updates import Known, NotFinite, Updates
 
-METRICS, CHECKPOINTS = "metrics.jsonl", "checkpoints"
+__all__ = ["METRICS", "Outcome", "Source", "Trainer", "device_of", "read_metrics", "scored", "told"]
+
+CHECKPOINTS = "checkpoints"
 Evaluate = Callable[[nn.Module], dict[str, Any]]
-
-
-@runtime_checkable
-class Source(Protocol):
-    """What the loop needs of data: batches without end, and where it stands among them."""
-
-    def __iter__(self) -> Iterator[dict[str, Tensor]]: ...
-    def state(self) -> dict[str, Any]: ...
-    def restore(self, state: dict[str, Any]) -> None: ...
 
 
 class Outcome(NamedTuple):
@@ -88,15 +99,24 @@ class Trainer:
         folder: str | Path | None = None,
         evaluate: Evaluate | None = None,
         show: bool = False,
+        ranks: Ranks | None = None,
     ):
-        self.device = device_of(config)
-        self.model, self.objective, self.batches = model.to(self.device), objective, batches
-        self.config, self.evaluate, self.show = config, evaluate, show
+        self.ranks = ranks = ranks or Ranks()
+        if ranks.rank:
+            _seed(config, ranks, 0)  # each drops out its own
+        self.device = device = device_of(config, ranks)
+        self.objective, self.batches, self.config = objective, batches, config
+        self.evaluate, self.show = evaluate, show and ranks.is_first
         self.folder = None if folder is None else Path(folder)
-        self.optimizer = _optimizer(model, config)
+        self.shared = Parallel(model, choose(config, ranks), ranks, device)
+        self.model = self.shared.model
+        self.optimizer = make_optimizer(self.model, config)
+        self.feed = Feed(batches, objective.size, config.accumulate, device)
+        compiling = make_compiling(config, self.model, device)
+        self.updates = Updates(self.shared, self.optimizer, self.feed, config, compiling)
         self.step, self.loss, self.best, self.waited = 0, math.nan, None, 0
         self.scores: dict[str, Any] = {}
-        self.stream: Iterator[dict[str, Tensor]] | None = None
+        self.known: Known | None = None
         self.began = time.monotonic()
 
     def run(self) -> Outcome:
@@ -104,119 +124,144 @@ class Trainer:
         self.began = time.monotonic()
         progress = Progress(self.config.steps) if self.show else None
         with interrupts() as asked, progress or nullcontext():
-            reason = "finished"
-            while self.step < self.config.steps:
-                if self._has_waited():
-                    reason = "no better for a while"
-                    self.save()
-                    break
-                self._advance(progress)
-                if asked.signal is not None:
-                    self.save()
-                    return Outcome(self.step, "interrupted", self.scores, asked.signal)
+            reason, self.updates.says = "finished", asked.says
+            try:
+                while self.step < self.config.steps:
+                    if self._has_waited():
+                        reason = "no better for a while"
+                        self.save()
+                        break
+                    self._advance(progress)
+                    if self.ranks.world > 1:  # all stop after the same update, or none
+                        asked.signal = None
+                        asked.hears(self.updates.heard)
+                    if asked.signal is not None:
+                        self.save()
+                        return Outcome(self.step, "interrupted", self.scores, asked.signal)
+            except NotFinite as found:
+                self._stop_at(found)
+            finally:
+                self.feed.close()
             self._average(progress)
+        self.model = self.shared.whole()
         return Outcome(self.step, reason, self.scores)
 
     def resume(self) -> list[str]:
         """Go back to the last good checkpoint; what is wrong with newer ones comes back."""
         if self.folder is None:
             raise ConfigError("folder: needs one to resume from, got none")
-        found, wrong = last_good(self.folder / CHECKPOINTS)
-        if found is None:
-            if wrong:
-                raise FileError(
-                    f"{self.folder}: needs one whole checkpoint, got {'; '.join(wrong)}"
-                )
-            self._forget_after(0)
-            return []
-        fill(self.model, found.model, str(self.folder))
-        _fill_optimizer(self.optimizer, found.optimizer)
-        state = found.state
-        self.step, self.best, self.waited = found.step, state["best"], state["waited"]
+        place, wrong = self.ranks.by_first(self._last_good)
+        if place is None:
+            return wrong
+        told = self._read(Path(place))
+        state = told.state
+        self.step, self.best, self.waited = told.step, state["best"], state["waited"]
         self.scores = state["scores"]
-        self.batches.restore(state["data"])
-        self.stream = None
-        _set_luck(state["luck"], self.device)
-        self._forget_after(found.step)
+        self.feed.restore(state["data"])
+        self._take_luck(state["luck"])
         return wrong
 
-    def save(self, before: tuple[dict, dict] | None = None) -> None:
+    def _last_good(self) -> tuple[str | None, list[str]]:
+        assert self.folder is not None
+        place, wrong = last_good_place(self.folder / CHECKPOINTS)
+        if place is None and wrong:
+            raise FileError(f"{self.folder}: needs one whole checkpoint, got {'; '.join(wrong)}")
+        forget_after(self.folder, 0 if place is None else int(place.name.rpartition("-")[2]))
+        return None if place is None else str(place), wrong
+
+    def _read(self, place: Path) -> Checkpoint:
+        """Fill model and optimizer from a checkpoint, whichever way it was written."""
+        if self.shared.way == "fsdp" and is_in_parts(place):
+            told, room = check(place), empty_tensors(self.model)
+            read_parts(joined(tensors_of(self.model), room), place)
+            found = Checkpoint(told["step"], {}, room, told["state"])
+        else:
+            found = load_checkpoint(place)
+            fill(self.model, found.model, str(self.folder))
+        fill_optimizer(self.model, self.optimizer, found.optimizer)
+        return found
+
+    def _take_luck(self, kept: Any) -> None:
+        """Go on with the luck of the same rank; one that was not there before gets its own."""
+        kept = kept if isinstance(kept, list) else [kept]
+        if self.ranks.rank < len(kept):
+            set_luck(read_luck(kept[self.ranks.rank]), self.device)
+        else:
+            _seed(self.config, self.ranks, self.step)
+
+    def save(self, before: tuple[dict[str, Any], Luck] | None = None) -> None:
         """Write a checkpoint; `before` is the data's place and the luck to go on from instead."""
+        self._learn(self.updates.read())
         if self.folder is None:
             return
-        data, luck = before or (self.batches.state(), _luck(self.device))
-        state = {"data": data, "luck": luck, "best": self.best, "waited": self.waited}
-        state["scores"] = self.scores
-        optimizer = _optimizer_tensors(self.optimizer)
-        checkpoint = Checkpoint(self.step, weights_of(self.model), optimizer, state)
-        save_checkpoint(checkpoint, self.folder / CHECKPOINTS, keep=self.config.keep)
+        data, luck = before or (self.feed.place, luck_of(self.device))
+        lucks = self.ranks.gather(luck.told())
+        state = {"data": data, "luck": lucks if len(lucks) > 1 else lucks[0], "best": self.best}
+        state |= {"waited": self.waited, "scores": self.scores}
+        place, keep = self.folder / CHECKPOINTS, self.config.keep
+        optimizer = optimizer_tensors(self.model, self.optimizer)
+        if self.shared.way == "fsdp":
+            tensors = joined(tensors_of(self.model), optimizer)
+            save_together(self.step, tensors, state, place, keep=keep, ranks=self.ranks)
+            return
+
+        def write() -> None:
+            copies = {name: x.cpu().clone().contiguous() for name, x in optimizer.items()}
+            checkpoint = Checkpoint(self.step, weights_of(self.model), copies, state)
+            save_checkpoint(checkpoint, place, keep=keep)
+
+        self.ranks.by_first(write)
 
     def _advance(self, progress: Progress | None) -> None:
         """One update, and what is due after it."""
         config = self.config
-        norm, count = self._update()
-        rate = self.optimizer.param_groups[0]["lr"]
+        self._learn(self._update(), progress)
         last = self.step == config.steps
-        if progress is not None:
-            progress.update(self.step, self.loss, count, rate)
-        if self.step % config.log_every == 0 or last:
-            self._log({"loss": self.loss, "lr": rate, "norm": norm, "tokens": count})
-        if self.evaluate is not None and (self.step % config.evaluate_every == 0 or last):
+        logs, evaluates, saves = (
+            last or self.step % every == 0
+            for every in (config.log_every, config.evaluate_every, config.save_every)
+        )
+        if logs or evaluates or saves:
+            self._learn(self.updates.read(), progress)
+        if logs and (k := self.known) is not None:
+            self._log({"loss": k.loss, "lr": k.rate, "norm": k.norm, "tokens": k.size})
+        if self.evaluate is not None and evaluates:
             self._score(progress)
-        if self.step % config.save_every == 0 or last:
+        if saves:
             self.save()
 
-    def _update(self) -> tuple[float, int]:
-        """One step of the optimizer over some batches; the norm of its gradient and its size."""
-        before = self.batches.state(), _luck(self.device)
-        self.stream = iter(self.batches) if self.stream is None else self.stream
-        batches = [_moved(next(self.stream), self.device) for _ in range(self.config.accumulate)]
-        counts = [int(self.objective.size(batch)) for batch in batches]
-        self.model.train()
-        self.optimizer.zero_grad(set_to_none=True)
-        losses = []
-        for batch in batches:
-            with self._autocast():
-                total = self.objective.total(self.model, batch, self.config.smoothing)
-            loss = total / max(1, sum(counts))
-            loss.backward()
-            losses.append(loss.detach())
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
-        self.loss = float(torch.stack(losses).sum())
-        if not (math.isfinite(self.loss) and math.isfinite(float(norm))):
-            self._stop_at_nan(before, float(norm), [float(x) for x in losses])
-        self.step += 1
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.config.lr * self._rate()
-        self.optimizer.step()
-        return float(norm), sum(counts)
+    def _update(self) -> list[Known]:
+        """One more update; what is known by now, of this one or of those before it."""
+        c, step = self.config, self.step + 1
+        share = rate_at(step, schedule=c.schedule, warmup=c.warmup, steps=c.steps, floor=c.floor)
+        known = self.updates.make(self.objective, step, c.lr * share)
+        self.step = step
+        return known
 
-    def _rate(self) -> float:
-        c = self.config
-        return rate_at(
-            self.step, schedule=c.schedule, warmup=c.warmup, steps=c.steps, floor=c.floor
-        )
+    def _learn(self, known: list[Known], progress: Progress | None = None) -> None:
+        for one in known:
+            self.known, self.loss = one, one.loss
+            if progress is not None:
+                progress.update(one.step, one.loss, one.size, one.rate)
 
-    def _autocast(self) -> Any:
-        half = self.device.type == "cuda" and self.config.precision != "float32"
-        return torch.autocast("cuda", torch.bfloat16) if half else nullcontext()
-
-    def _stop_at_nan(self, before: tuple[dict, dict], norm: float, losses: list[float]) -> None:
-        """Nothing was learnt from the bad batch yet, so the weights are still good: keep them."""
-        whole = all(bool(x.isfinite().all()) for x in self.model.buffers() if x.is_floating_point())
-        if whole:
-            self.save(before)
-        bad = next((n for n, x in enumerate(losses) if not math.isfinite(x)), 0)
+    def _stop_at(self, found: NotFinite) -> None:
+        """Nothing was learnt from the bad batch or after it, so the weights are still good."""
+        made, known = found.made, found.known
+        self.step = made.step - 1
+        self.save((made.place, made.luck))
+        bad = next((n for n, x in enumerate(known.losses) if not math.isfinite(x)), 0)
+        hurt = self.ranks.gather(bool(made.own.isfinite().all()))
+        where = f" of rank {hurt.index(False)}" if len(hurt) > 1 and not all(hurt) else ""
         kept = f"the state before it is in {self.folder}" if self.folder else "nothing was changed"
         raise TrainError(
-            f"loss: needs a finite number, got {self.loss} (gradient norm {norm}) in update "
-            f"{self.step + 1}, its batch {bad + 1} from data position {before[0]}; {kept}; "
+            f"loss: needs a finite number, got {known.loss} (gradient norm {known.norm}) in update "
+            f"{made.step}, its batch {bad + 1}{where} from data position {made.place}; {kept}; "
             f"try a lower lr, a longer warmup, or a look at that batch"
-        )
+        ) from None
 
     def _score(self, progress: Progress | None) -> None:
         assert self.evaluate is not None
-        self.scores = scores = scored(self.model, self.evaluate)
+        self.scores = scores = self._scored()
         self._log({f"valid_{name}": value for name, value in scores.items()})
         if self.config.watch not in scores:
             raise ConfigError(
@@ -229,6 +274,12 @@ class Trainer:
         if progress is not None:
             progress.say(f"step {self.step}  valid: {told(scores)}")
 
+    def _scored(self) -> dict[str, Any]:
+        """What the first rank's evaluation gives; the others lend their parts, and wait."""
+        evaluate, whole = self.evaluate, self.shared.whole()
+        assert evaluate is not None
+        return self.ranks.by_first(lambda: scored(whole, evaluate))
+
     def _has_waited(self) -> bool:
         return self.config.patience is not None and self.waited >= self.config.patience
 
@@ -239,46 +290,18 @@ class Trainer:
         places = checkpoints(self.folder / CHECKPOINTS)[-self.config.average :]
         fill(self.model, average(places))
         if self.evaluate is not None:
-            self.scores = scored(self.model, self.evaluate)
+            self.scores = self._scored()
             if progress is not None:
                 progress.say(f"mean of the last {len(places)} checkpoints: {told(self.scores)}")
 
     def _log(self, values: dict[str, Any]) -> None:
-        if self.folder is None:
-            return
-        line = {"step": self.step, **values, "seconds": round(time.monotonic() - self.began, 2)}
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with open(self.folder / METRICS, "a", encoding="utf-8") as out:
-                out.write(json.dumps(line) + "\n")
-        except OSError as error:
-            raise FileError(
-                f"{self.folder / METRICS}: cannot be written, {error.strerror or error}"
-            ) from error
-
-    def _forget_after(self, step: int) -> None:
-        """The lines of updates that will be made again, and half a line, go from the metrics."""
-        assert self.folder is not None
-        lines = [line for line in read_metrics(self.folder) if line["step"] <= step]
-        if (self.folder / METRICS).exists():
-            text = "".join(json.dumps(line) + "\n" for line in lines)
-            write_text(self.folder / METRICS, text)
+        if self.folder is not None and self.ranks.is_first:
+            seconds = round(time.monotonic() - self.began, 2)
+            add_line(self.folder, {"step": self.step, **values, "seconds": seconds})
 
 
-def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl; a last one that a crash cut in two is left out.
-
-    >>> read_metrics("nowhere")
-    []
-    """
-    file = Path(folder) / METRICS
-    lines = []
-    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
-        try:
-            lines.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return lines
+def _seed(config: TrainConfig, ranks: Ranks, step: int) -> None:
+    torch.manual_seed(hash((config.seed, step, ranks.rank)) % (1 << 63))
 
 
 def scored(model: nn.Module, evaluate: Evaluate) -> dict[str, Any]:
@@ -301,7 +324,7 @@ def told(scores: dict[str, Any]) -> str:
     return ", ".join(f"{k} {v:.4f}" for k, v in scores.items() if isinstance(v, int | float))
 
 
-def device_of(config: TrainConfig) -> torch.device:
+def device_of(config: TrainConfig, ranks: Ranks | None = None) -> torch.device:
     """Where to train; bf16 is refused on a CPU, where it is a hundred times slower.
 
     >>> device_of(TrainConfig(steps=1, device="cpu"))
@@ -310,54 +333,8 @@ def device_of(config: TrainConfig) -> torch.device:
     there = torch.cuda.is_available()
     if config.device == "cuda" and not there:
         raise ConfigError("device: needs a CUDA device for cuda, got none here; try cpu")
-    device = torch.device("cuda" if there and config.device != "cpu" else "cpu")
-    if config.precision == "bf16" and device.type == "cpu":
+    on_gpu = there and config.device != "cpu"
+    device = torch.device("cuda", ranks.local if ranks else 0) if on_gpu else torch.device("cpu")
+    if config.precision == "bf16" and not on_gpu:
         raise ConfigError("precision: needs a CUDA device for bf16, got cpu; try float32")
     return device
-
-
-def _optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
-    """AdamW; only matrices decay, as a norm's scale or a bias has no reason to be small."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": config.decay},
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
-    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
-
-
-def _optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    state = optimizer.state_dict()["state"]
-    return {
-        f"{n}.{name}": x.detach().cpu().clone().contiguous()
-        for n, tensors in state.items()
-        for name, x in tensors.items()
-    }
-
-
-def _fill_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, x in tensors.items():
-        n, _, name = key.partition(".")
-        state.setdefault(int(n), {})[name] = x
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
-
-
-def _luck(device: torch.device) -> dict[str, str]:
-    """The state of the random numbers, as JSON can hold it."""
-    luck = {"cpu": torch.get_rng_state().numpy().tobytes().hex()}
-    if device.type == "cuda":
-        luck["cuda"] = torch.cuda.get_rng_state(device).numpy().tobytes().hex()
-    return luck
-
-
-def _set_luck(luck: dict[str, str], device: torch.device) -> None:
-    torch.set_rng_state(torch.tensor(list(bytes.fromhex(luck["cpu"])), dtype=torch.uint8))
-    if device.type == "cuda" and "cuda" in luck:
-        state = torch.tensor(list(bytes.fromhex(luck["cuda"])), dtype=torch.uint8)
-        torch.cuda.set_rng_state(state, device)
-
-
-def _moved(batch: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    return {name: x.to(device, non_blocking=True) for name, x in batch.items()}

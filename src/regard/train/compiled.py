@@ -1,0 +1,59 @@
+"""When torch.compile pays, and in which way."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.nn import Cell, Recurrent
+from regard.train.config import TrainConfig
+
+STEPS = 1000  # to compile takes as long as some hundred updates
+SEEN = 4  # batches that show whether their shapes are one or many
+
+Total = Callable[..., Tensor]
+
+
+class Compiling:
+    """Compiles a loss with its model once some batches have shown their shapes.
+
+    One shape is compiled as it is; several with sizes left open, or each length would be compiled
+    anew.
+
+    >>> asked = Compiling("off")
+    >>> asked.total(max, {"x": torch.ones(1)}) is max
+    True
+    """
+
+    def __init__(self, ask: str):
+        self.ask, self.left = ask, SEEN
+        self.shapes: set[Any] = set()
+        self.compiled: tuple[Total, Total] | None = None
+
+    def total(self, total: Total, batch: dict[str, Tensor]) -> Total:
+        """The loss to call for this batch: as it is, or compiled."""
+        if self.ask == "off":
+            return total
+        if self.left:
+            self.left -= 1
+            self.shapes.add(tuple((name, x.shape) for name, x in batch.items()))
+            return total
+        if self.compiled is None or self.compiled[0] is not total:
+            self.compiled = total, torch.compile(total, dynamic=len(self.shapes) > 1)
+        return self.compiled[1]
+
+
+def make_compiling(config: TrainConfig, model: nn.Module, device: torch.device) -> Compiling:
+    """Whether to compile: as asked, or where it pays.
+
+    On a GPU, in long trainings, and not around recurrent layers, which are loops.
+
+    >>> make_compiling(TrainConfig(steps=9), nn.Linear(1, 1), torch.device("cpu")).ask
+    'off'
+    """
+    if config.compile != "auto":
+        return Compiling(config.compile)
+    loops = any(isinstance(m, nn.RNNBase | Cell | Recurrent) for m in model.modules())
+    pays = device.type == "cuda" and config.steps > STEPS and not loops
+    return Compiling("on" if pays else "off")

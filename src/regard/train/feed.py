@@ -1,0 +1,162 @@
+"""What an update is made of, on its device in time: on a GPU one update's batches ahead."""
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from queue import Empty, Full, Queue
+from threading import Event, Thread
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from regard.errors import TrainError
+
+Batch = dict[str, Tensor]
+
+
+@runtime_checkable
+class Source(Protocol):
+    """What the loop needs of data: batches without end, and where it stands among them."""
+
+    def __iter__(self) -> Iterator[Batch]: ...
+    def state(self) -> dict[str, Any]: ...
+    def restore(self, state: dict[str, Any]) -> None: ...
+
+
+class Fed(NamedTuple):
+    """The batches of one update, their sizes, and where the data stood before and after them.
+
+    >>> Fed([{"tokens": torch.zeros(1, 3)}], [2], {"position": 0}, {"position": 1}).sizes
+    [2]
+    """
+
+    batches: list[Batch]
+    sizes: list[int]
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
+class Feed:
+    """The batches of one update after another, moved to the device, and the place in the data.
+
+    Sizes are taken on the host, before the move: to ask a GPU would be to wait for it. For a GPU a
+    thread makes the next update's batches in pinned memory while this one's are computed.
+
+    >>> class Ones:
+    ...     position = 0
+    ...     def __iter__(self):
+    ...         while True:
+    ...             self.position += 1
+    ...             yield {"x": torch.ones(self.position)}
+    ...     def state(self): return {"position": self.position}
+    ...     def restore(self, state): self.position = state["position"]
+    >>> feed = Feed(Ones(), lambda batch: batch["x"].sum(), count=2, device=torch.device("cpu"))
+    >>> feed.next().sizes, feed.place
+    ([1, 2], {'position': 2})
+    """
+
+    def __init__(
+        self, source: Source, size: Callable[[Batch], Tensor], count: int, device: torch.device
+    ):
+        self.source, self.size, self.count, self.device = source, size, count, device
+        self.ahead = device.type == "cuda"
+        self.place = source.state()
+        self._made: Generator[Fed, None, None] | None = None
+
+    def next(self) -> Fed:
+        """One update's batches."""
+        if self._made is None:
+            self._made = _in_background(self._make) if self.ahead else self._make()
+        try:
+            fed = next(self._made)
+        except StopIteration:
+            self._made = None
+            raise TrainError(
+                f"batches: needs to be without end, got no more after {self.place}; try train data"
+            ) from None
+        self.place = fed.after
+        return fed._replace(batches=[self._moved(batch) for batch in fed.batches])
+
+    def restore(self, place: dict[str, Any]) -> None:
+        """Go on from another place in the data."""
+        self.close()
+        self.source.restore(place)
+        self.place, self._made = place, None
+
+    def close(self) -> None:
+        """End what is being made ahead; the next one asked for comes from where this one stood."""
+        if self._made is not None and self.ahead:
+            self._made.close()
+            self.source.restore(self.place)
+            self._made = None
+
+    def _make(self) -> Generator[Fed, None, None]:
+        stream = iter(self.source)
+        while True:
+            before, batches = self.source.state(), []
+            for batch in stream:
+                batches.append(batch)
+                if len(batches) == self.count:
+                    break
+            else:
+                return
+            sizes = [int(self.size(batch)) for batch in batches]
+            after = self.source.state()
+            yield Fed([self._pinned(batch) for batch in batches], sizes, before, after)
+
+    def _pinned(self, batch: Batch) -> Batch:
+        return (
+            {name: x if x.is_cuda else x.pin_memory() for name, x in batch.items()}
+            if self.ahead
+            else batch
+        )
+
+    def _moved(self, batch: Batch) -> Batch:
+        return {name: x.to(self.device, non_blocking=True) for name, x in batch.items()}
+
+
+def _in_background(make: Callable[[], Generator[Fed, None, None]]) -> Generator[Fed, None, None]:
+    """The same, one ahead, made by a thread."""
+    queue: Queue[Fed | BaseException | None] = Queue(1)
+    stop = Event()
+
+    def put(item: Fed | BaseException | None) -> None:
+        while not stop.is_set():
+            try:
+                return queue.put(item, timeout=0.1)
+            except Full:
+                pass
+        return None
+
+    def work() -> None:
+        try:
+            with closing(make()) as made:
+                for fed in made:
+                    put(fed)
+                    if stop.is_set():
+                        return
+            put(None)
+        except BaseException as error:  # it belongs to whoever asks for the next
+            put(error)
+
+    thread = Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        while True:
+            item = _waited_for(queue, thread)
+            if item is None:
+                return
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _waited_for(queue: "Queue[Any]", thread: Thread) -> Any:
+    while True:
+        try:
+            return queue.get(timeout=1)
+        except Empty:
+            assert thread.is_alive(), "the thread that makes batches died without a word"

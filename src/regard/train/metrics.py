@@ -1,0 +1,55 @@
+"""metrics.jsonl: a line now and then about how a training goes, and its copy for TensorBoard."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from regard.errors import FileError
+from regard.train.checkpoint import write_text
+
+METRICS = "metrics.jsonl"
+
+
+def add_line(folder: Path, line: dict[str, Any]) -> None:
+    """Put a line below the others.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> add_line(folder, {"step": 1, "loss": 0.5})
+    >>> read_metrics(folder)
+    [{'step': 1, 'loss': 0.5}]
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(folder / METRICS, "a", encoding="utf-8") as out:
+            out.write(json.dumps(line) + "\n")
+    except OSError as error:
+        raise FileError(
+            f"{folder / METRICS}: cannot be written, {error.strerror or error}"
+        ) from error
+
+
+def forget_after(folder: Path, step: int) -> None:
+    """Take out the lines of updates that will be made again, and half a line.
+
+    >>> forget_after(Path("nowhere"), 3)
+    """
+    lines = [line for line in read_metrics(folder) if line["step"] <= step]
+    if (folder / METRICS).exists():
+        write_text(folder / METRICS, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl; a last one that a crash cut in two is left out.
+
+    >>> read_metrics("nowhere")
+    []
+    """
+    file = Path(folder) / METRICS
+    lines = []
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
+        try:
+            lines.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return lines

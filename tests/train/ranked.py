@@ -1,0 +1,94 @@
+"""What one of several ranks does in a test: python ranked.py FOLDER JOB…, started once a rank.
+
+A job is JSON: the way (ddp, fsdp, none), how many steps, the folder of its checkpoints, …
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+
+from regard import data, models
+from regard.errors import RegardError
+from regard.train import TrainConfig, Trainer, objective, weights_of
+from regard.train.ranks import Ranks, join, leave
+
+TOGETHER = 6  # batches an update, whatever the world: 1 rank takes 6, 2 take 3 each, 3 take 2 each
+VOCAB = 12
+
+
+def pairs(n: int) -> dict[str, list[int]]:
+    luck = torch.Generator().manual_seed(n)
+    ids = torch.randint(3, VOCAB, (2 + n % 5,), generator=luck).tolist()  # of unequal lengths
+    return {"source": ids, "target": [1, *ids[::-1], 2]}
+
+
+def make(ranks: Ranks, way: str, folder: Path | None, **changes) -> Trainer:
+    torch.manual_seed(5)
+    model = models.Translator(
+        models.translator_tiny(VOCAB, dim=16, heads=2, layers=2, decoder_layers=1, dropout=0.0)
+    )
+    batches = data.Batches(
+        data.Listed(train=range(300)),
+        pairs,
+        split="train",
+        tokens=24,
+        rank=ranks.rank,
+        world=ranks.world,
+        window=64,
+    )
+    given = {"steps": 8, "warmup": 4, "lr": 3e-3, "eps": 1e-4, "log_every": 1, "save_every": 4}
+    config = TrainConfig(
+        device="cpu", parallel=way, accumulate=TOGETHER // ranks.world, **(given | changes)
+    )
+    return Trainer(model, objective("translation"), batches, config, folder=folder, ranks=ranks)
+
+
+def work(ranks: Ranks, job: dict) -> None:
+    folder = Path(job["folder"])
+    trainer = make(ranks, job["way"], folder, **job.get("changes", {}))
+    if job.get("resume"):
+        trainer.resume()
+    spoil(trainer, ranks, job)
+    told = {"began": trainer.step}
+    try:
+        outcome = trainer.run()
+        told |= {"step": outcome.step, "reason": outcome.reason, "signal": outcome.signal}
+    except RegardError as error:
+        told["error"] = f"{type(error).__name__}: {error}"
+    (folder / f"told-{ranks.rank}.json").write_text(json.dumps(told))
+    if told.get("reason") == "finished" and ranks.is_first:
+        torch.save(weights_of(trainer.model), folder / "end.pt")
+
+
+def spoil(trainer: Trainer, ranks: Ranks, job: dict) -> None:
+    """Something happens to one rank before one of its updates."""
+    happens, who, when = job.get("happens"), job.get("to", 0), job.get("before", 0)
+    real, total = trainer._update, trainer.objective.total
+
+    def update():
+        if ranks.rank == who and trainer.step + 1 == when:
+            if happens == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif happens == "term":
+                signal.raise_signal(signal.SIGTERM)
+        return real()
+
+    def spoilt(model, batch, smoothing):
+        bad = happens == "nan" and ranks.rank == who and trainer.step + 1 == when
+        return total(model, batch, smoothing) * (float("nan") if bad else 1.0)
+
+    trainer._update = update  # type: ignore[method-assign]
+    trainer.objective = trainer.objective._replace(total=spoilt)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    here = join("cpu")
+    for job in map(json.loads, sys.argv[1:]):
+        Path(job["folder"]).mkdir(parents=True, exist_ok=True)
+        work(here, job)
+    leave()
