@@ -29,7 +29,7 @@ def pairs(n: int) -> dict[str, list[int]]:
 def make(ranks: Ranks, way: str, folder: Path | None, **changes) -> Trainer:
     torch.manual_seed(5)
     model = models.Translator(
-        models.translator_tiny(VOCAB, dim=16, heads=2, layers=2, decoder_layers=1, dropout=0.0)
+        models.translator_tiny(VOCAB, dim=16, heads=2, layers=1, decoder_layers=1, dropout=0.0)
     )
     batches = data.Batches(
         data.Listed(train=range(300)),
@@ -40,7 +40,7 @@ def make(ranks: Ranks, way: str, folder: Path | None, **changes) -> Trainer:
         world=ranks.world,
         window=64,
     )
-    given = {"steps": 8, "warmup": 4, "lr": 3e-3, "eps": 1e-4, "log_every": 1, "save_every": 4}
+    given = {"steps": 6, "warmup": 2, "lr": 3e-3, "eps": 1e-4, "log_every": 1, "save_every": 3}
     config = TrainConfig(
         device="cpu", parallel=way, accumulate=TOGETHER // ranks.world, **(given | changes)
     )

@@ -1,0 +1,208 @@
+"""Many ranks: the same training as one rank's, stopped together, resumed at any other number."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from ranked import make
+from torch.testing import assert_close
+
+from regard.errors import ConfigError, TrainError
+from regard.train import (
+    TrainConfig,
+    checkpoints,
+    last_good,
+    load_checkpoint,
+    read_metrics,
+    weights_of,
+)
+from regard.train.parallel import choose
+from regard.train.ranks import Ranks, join
+
+HERE = Path(__file__).resolve().parent
+ALONE = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
+
+
+def start(world: int, *jobs: dict) -> list[subprocess.Popen]:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = str(found.getsockname()[1])
+    env = os.environ | ALONE | {"MASTER_PORT": port, "WORLD_SIZE": str(world)}
+    command = [sys.executable, str(HERE / "ranked.py"), *map(json.dumps, jobs)]
+    return [
+        subprocess.Popen(command, env=env | {"RANK": str(n), "LOCAL_RANK": str(n)})
+        for n in range(world)
+    ]
+
+
+def run(world: int, *jobs: dict) -> list[int]:
+    """The exit codes of so many ranks, which do the jobs in turn."""
+    ranks = start(world, *jobs)
+    try:
+        return [rank.wait(timeout=200) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+
+
+def told(folder: Path, world: int) -> list[dict]:
+    return [json.loads((folder / f"told-{n}.json").read_text()) for n in range(world)]
+
+
+def losses(folder: Path) -> list[float]:
+    return [line["loss"] for line in read_metrics(folder)]
+
+
+def assert_same_weights(one: dict, two: dict) -> None:
+    assert one.keys() == two.keys()
+    for name in one:
+        assert_close(one[name], two[name], atol=1e-5, rtol=0, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """One rank, never stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    trainer = make(Ranks(), "none", folder)
+    trainer.run()
+    return folder, weights_of(trainer.model)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """What two ranks did: trained, were stopped, met a bad batch."""
+    folder = tmp_path_factory.mktemp("two")
+    codes = run(
+        2,
+        {"way": "ddp", "folder": str(folder / "ddp")},
+        {"way": "fsdp", "folder": str(folder / "parts"), "happens": "term", "to": 1, "before": 2},
+        {"way": "ddp", "folder": str(folder / "nan"), "happens": "nan", "to": 1, "before": 3},
+    )
+    assert codes == [0, 0]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def three(two):
+    """What three ranks did: went on where two had stopped, were stopped; then one was killed."""
+    codes = run(
+        3,
+        {"way": "fsdp", "folder": str(two / "parts"), "resume": True}
+        | {"happens": "term", "to": 2, "before": 4},
+        {"way": "ddp", "folder": str(two / "killed"), "happens": "kill", "to": 2, "before": 5},
+    )
+    assert codes[:2] == [0, 0]
+    assert codes[2] == -9
+    return two
+
+
+# ---- properties
+
+
+def test_two_ranks_with_copies_train_as_one_does(whole, two):
+    folder, weights = whole
+    assert losses(two / "ddp") == pytest.approx(losses(folder), abs=1e-5)
+    assert len(losses(folder)) == 6
+    assert_same_weights(torch.load(two / "ddp" / "end.pt"), weights)
+
+
+def test_a_signal_to_one_rank_stops_all_after_the_same_update(two):
+    for one in told(two / "parts", 2):
+        assert (one["step"], one["reason"], one["signal"]) == (2, "interrupted", 15)
+
+
+def test_two_ranks_stop_three_go_on_and_one_ends_as_if_never_stopped(whole, three, tmp_path):
+    assert [one["began"] for one in told(three / "parts", 3)] == [2, 2, 2]
+    assert [one["step"] for one in told(three / "parts", 3)] == [4, 4, 4]
+    trainer = make(Ranks(), "none", three / "parts")
+    assert trainer.resume() == []
+    assert trainer.step == 4
+    trainer.run()
+    folder, weights = whole
+    assert losses(three / "parts") == pytest.approx(losses(folder), abs=1e-5)
+    assert_same_weights(weights_of(trainer.model), weights)
+
+
+def test_a_bad_batch_of_one_rank_stops_all_and_names_it(two):
+    for one in told(two / "nan", 2):
+        assert "TrainError: loss: needs a finite number, got nan" in one["error"]
+        assert "update 3, its batch 1 of rank 1 from data position" in one["error"]
+    found, _ = last_good(two / "nan" / "checkpoints")
+    assert found is not None
+    assert found.step == 2
+    assert all(x.isfinite().all() for x in found.model.values())
+
+
+def test_a_rank_that_is_killed_ends_all_with_a_word_and_damages_nothing(three):
+    for n in (0, 1):
+        one = json.loads((three / "killed" / f"told-{n}.json").read_text())
+        assert "TrainError: ranks: need all 3 to go on, got one that is gone" in one["error"]
+        assert "try resume" in one["error"]
+    found, wrong = last_good(three / "killed" / "checkpoints")
+    assert (found.step, wrong) == (3, [])
+
+
+def test_a_part_that_was_damaged_is_found(three):
+    place = checkpoints(three / "parts" / "checkpoints")[0]
+    part = sorted(place.glob("shard-*"))[-1]
+    held = part.read_bytes()
+    part.write_bytes(held[:-1] + bytes([held[-1] ^ 1]))
+    with pytest.raises(ValueError, match=f"needs its checksum, got another: {part.name}"):
+        load_checkpoint(place)
+    part.write_bytes(held)
+
+
+@pytest.mark.slow
+def test_one_rank_stops_and_many_go_on_with_parts(whole, tmp_path):
+    first = make(Ranks(), "none", tmp_path)
+    real = first._update
+
+    def update():
+        known = real()
+        if first.step == 3:
+            os.kill(os.getpid(), 15)
+        return known
+
+    first._update = update
+    assert first.run().step == 3
+    assert run(3, {"way": "fsdp", "folder": str(tmp_path), "resume": True}) == [0, 0, 0]
+    folder, weights = whole
+    assert losses(tmp_path) == pytest.approx(losses(folder), abs=1e-5)
+    assert_same_weights(torch.load(tmp_path / "end.pt"), weights)
+
+
+@pytest.mark.slow
+def test_copies_stopped_on_two_ranks_go_on_on_three(whole, tmp_path):
+    stop = {"way": "ddp", "folder": str(tmp_path), "happens": "term", "to": 0, "before": 5}
+    assert run(2, stop) == [0, 0]
+    assert run(3, {"way": "ddp", "folder": str(tmp_path), "resume": True}) == [0, 0, 0]
+    folder, weights = whole
+    assert losses(tmp_path) == pytest.approx(losses(folder), abs=1e-5)
+    assert_same_weights(torch.load(tmp_path / "end.pt"), weights)
+
+
+# ---- errors
+
+
+@pytest.mark.usefixtures("users_view")
+def test_ranks_that_cannot_be_are_said(monkeypatch):
+    with pytest.raises(ConfigError, match="parallel: needs ranks for fsdp, got one process alone"):
+        choose(TrainConfig(steps=1, parallel="fsdp"), Ranks())
+    with pytest.raises(ConfigError, match="parallel: needs ddp or fsdp for 2 ranks, got none"):
+        choose(TrainConfig(steps=1, parallel="none"), Ranks(0, 2))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(ConfigError, match="WORLD_SIZE: needs RANK beside 2, got none; try torch"):
+        join()
+    with (
+        pytest.raises(TrainError, match="ranks: need all 2 to go on, got one that is gone"),
+        Ranks(0, 2).together(),
+    ):
+        raise RuntimeError("[gloo] Connection closed by peer [127.0.0.1]:5")
+    with pytest.raises(RuntimeError, match="size mismatch"), Ranks(0, 2).together():
+        raise RuntimeError("size mismatch")
