@@ -21,8 +21,9 @@ from regard.train.evaluation_speech import (
     transcribe,
 )
 from regard.train.interrupts import interrupts
-from regard.train.loop import Outcome, Trainer, read_metrics
+from regard.train.loop import Outcome, Trainer
 from regard.train.loss import Objective, objective, smoothed_cross_entropy
+from regard.train.metrics import read_metrics
 from regard.train.progress import Progress
 from regard.train.recipes import (
     RECIPES,

@@ -1,0 +1,162 @@
+"""Recipes for pictures: what is trained on is never scored on, and every picture gets its turn."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from regard import models, train
+from regard.data import PictureBatches, altered, luck
+from regard.errors import ConfigError, FileError
+from regard.train.recipes import FashionData, GlyphsData
+from regard.train.recipes.images import read
+
+
+def write_idx(file, array):
+    head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
+    file.write_bytes(head + array.astype("u1").tobytes())
+
+
+@pytest.fixture
+def clothes(tmp_path):
+    """Ten classes that differ in where they are bright; each picture has a number in its corner."""
+    read.cache_clear()
+    for part, count in (("train", 60), ("t10k", 20)):
+        labels = np.arange(count) % 10
+        images = np.zeros((count, 28, 28))
+        for n, label in enumerate(labels):
+            images[n, 2 * label + 4 : 2 * label + 7, 4:24] = 200
+            images[n, 0, 0] = n
+        write_idx(tmp_path / f"{part}-images-idx3-ubyte", images)
+        write_idx(tmp_path / f"{part}-labels-idx1-ubyte", labels)
+    return tmp_path
+
+
+def counted(count=10, **settings):
+    pictures = torch.arange(count, dtype=torch.uint8)[:, None, None, None].expand(-1, 1, 4, 4)
+    return PictureBatches(pictures, torch.arange(count), **settings)
+
+
+def test_every_picture_comes_once_a_turn():
+    taken = [n for batch in islice(counted(size=4), 5) for n in batch["label"].tolist()]
+    assert sorted(taken[:10]) == list(range(10)) == sorted(taken[10:])
+    assert taken[:10] != taken[10:]
+
+
+def test_pixels_and_labels_stay_together():
+    batch = next(iter(counted(size=4)))
+    assert_close(batch["pixels"].amax((1, 2, 3)) * 255, batch["label"].float())
+
+
+def test_two_ranks_take_the_batches_of_one():
+    alone = [batch["label"].tolist() for batch in islice(counted(size=3, seed=1), 4)]
+    ranks = [islice(counted(size=3, seed=1, rank=r, world=2), 2) for r in range(2)]
+    assert [b["label"].tolist() for pair in zip(*ranks, strict=True) for b in pair] == alone
+
+
+def test_a_restored_stream_goes_on_with_the_same_pixels():
+    first = counted(size=4, shift=1, flip=True, erase=0.5, seed=3)
+    stream = iter(first)
+    for _ in range(3):
+        next(stream)
+    second = counted(size=4, shift=1, flip=True, erase=0.5, seed=3)
+    second.restore(first.state())
+    assert_close(next(iter(second)), next(stream), rtol=0, atol=0)
+
+
+def test_a_shift_moves_the_whole_picture_and_what_comes_in_is_black():
+    x = torch.zeros(200, 1, 9, 9)
+    x[:, :, 4, 4] = 1
+    moved = altered(x, luck(0), shift=2)
+    places = moved.flatten(1).argmax(1)
+    assert_close(moved.sum((1, 2, 3)), torch.ones(200))
+    assert {(int(p) // 9 - 4, int(p) % 9 - 4) for p in places} == {
+        (y, z) for y in range(-2, 3) for z in range(-2, 3)
+    }
+
+
+def test_a_flip_mirrors_about_half_of_the_pictures():
+    x = torch.arange(12.0).reshape(1, 1, 3, 4).repeat(100, 2, 1, 1)
+    seen = altered(x, luck(1), flip=True)
+    mirrored = (seen == x.flip(-1)).all((1, 2, 3))
+    assert ((seen == x).all((1, 2, 3)) | mirrored).all()
+    assert 30 < int(mirrored.sum()) < 70
+
+
+def test_what_is_erased_is_one_square_of_at_most_the_asked_side():
+    gone = altered(torch.ones(300, 1, 10, 10), luck(2), erase=0.4)[:, 0] == 0
+    rows, columns = gone.any(2).sum(1), gone.any(1).sum(1)
+    assert_close(gone.sum((1, 2)), rows * columns)
+    assert int(rows.max()) == 4
+    assert bool((rows == 0).any())
+
+
+def test_held_pictures_are_never_trained_on(clothes):
+    told = FashionData(folder=str(clothes), held=20)
+    numbers = told.train_part(0)[0][:, 0, 0, 0].tolist()
+    assert numbers == list(range(40))
+    assert told.scores(None, "valid").pictures[:, 0, 0, 0].tolist() == list(range(40, 60))
+    assert len(told.scores(None, "test").labels) == 20
+
+
+def test_fewer_pictures_are_drawn_by_the_seed(clothes):
+    told = FashionData(folder=str(clothes), held=20, pictures=8)
+    first, again, other = (told.train_part(seed)[0][:, 0, 0, 0].tolist() for seed in (0, 0, 1))
+    assert first == again != other
+    assert len(set(first)) == 8
+    assert max(first) < 40
+
+
+@pytest.mark.parametrize("name", ["fashion-vit", "fashion-resnet"])
+def test_clothes_are_learnt_scored_and_opened_again(clothes, tmp_path, name):
+    small = ["layers=1", "heads=2", "dim=16"] if name == "fashion-vit" else ["width=8"]
+    settings = [f"folder={clothes}", "held=10", "steps=60", "tokens=40", "warmup=5", "lr=1e-2"]
+    settings += [*small, "shift=0", "flip=no", "erase=0", "smoothing=0", "device=cpu"]
+    outcome = train.start_run(train.change(train.recipe(name), settings), tmp_path / "run")
+    assert outcome.scores["accuracy"] > 0.9
+    run = train.load_run(tmp_path / "run")
+    scores = run.recipe.data.scores(None, "test")(run.model)
+    assert_close(scores["loss"], outcome.scores["loss"], rtol=1e-4, atol=1e-4)
+
+
+def test_glyphs_are_learnt_in_seconds(tmp_path):
+    settings = ["data.classes=01", "pictures=300", "steps=50", "tokens=32", "layers=1", "dim=32"]
+    settings += ["noise=0", "warmup=5", "valid=50", "test=200", "device=cpu"]
+    outcome = train.start_run(train.change(train.recipe("glyphs"), settings), tmp_path / "run")
+    assert outcome.scores["accuracy"] > 0.8
+
+
+def test_a_larger_set_of_glyphs_has_the_smaller_in_it_and_none_of_the_test():
+    few, many = (GlyphsData(pictures=n).train_part(0)[0] for n in (5, 20))
+    assert torch.equal(many[:5], few)
+    test = GlyphsData(test=20).scores(None, "test").pictures
+    assert not any(torch.equal(a, b) for a in many for b in test)
+
+
+def test_the_two_models_of_a_study_are_of_one_size():
+    for pair in (("fashion-vit", "fashion-resnet"), ("glyphs", "glyphs-resnet")):
+        sizes = [
+            sum(p.numel() for p in models.build(train.recipe(name).model).parameters())
+            for name in pair
+        ]
+        assert max(sizes) / min(sizes) < 1.05
+
+
+@pytest.mark.usefixtures("users_view")
+def test_mistakes_with_pictures_are_told_in_one_line(clothes):
+    with pytest.raises(FileError, match="nowhere: needs train-images-idx3-ubyte or its .gz"):
+        FashionData(folder="nowhere").train_part(0)
+    with pytest.raises(ConfigError, match="pictures: needs to be from 1 to 50, got 51"):
+        FashionData(folder=str(clothes), held=10, pictures=51).train_part(0)
+    with pytest.raises(ConfigError, match="erase: needs to be from 0 to 1, got 2"):
+        FashionData(erase=2)
+    with pytest.raises(ConfigError, match="shift: needs 0 pixels or more, got -1"):
+        GlyphsData(shift=-1)
+    with pytest.raises(ConfigError, match="pictures: needs to be a number"):
+        GlyphsData(pictures=None)
+    with pytest.raises(ConfigError, match="size: needs 1 or more, got 0"):
+        counted(size=0)
+    with pytest.raises(ConfigError, match="seed: needs to be 0 as in the state, got 1"):
+        counted(size=1, seed=1).restore(counted(size=1).state())
