@@ -5,16 +5,24 @@ from typing import Annotated
 
 import typer
 
+from regard.cli.ranked import ranked
 from regard.cli.train import tell
 
 
 def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write metrics for TensorBoard too (an extra).")
+    ] = False,
 ) -> None:
-    """Go on from the last good checkpoint of a run, to the same end as if it had not stopped."""
+    """Go on from the last good checkpoint of a run, to the same end as if it had not stopped.
+
+    Started by torchrun, any number of ranks goes on, however many there were before.
+    """
     from regard import train
 
-    outcome, wrong = train.resume_run(run, show=True)
-    for line in wrong:
-        print(f"left out: {line}")
-    tell(outcome, run)
+    with ranked(train.read_recipe(run).train.device) as ranks:
+        outcome, wrong = train.resume_run(run, show=True, ranks=ranks, tensorboard=tensorboard)
+        for line in wrong if ranks.is_first else ():
+            print(f"left out: {line}")
+    tell(outcome, run, ranks.is_first)

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from regard.cli.ranked import ranked
+
 
 def train(
     name: Annotated[str, typer.Argument(metavar="RECIPE", help="What to train, such as phrases.")],
@@ -15,21 +17,33 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="The folder of the run; a new one in runs/ if not given.")
     ] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Write metrics for TensorBoard too (an extra).")
+    ] = False,
 ) -> None:
-    """Train a model by a recipe. Ctrl-C saves; `regard resume` goes on from there."""
+    """Train a model by a recipe. Ctrl-C saves; `regard resume` goes on from there.
+
+    Started by torchrun, all ranks train one model together.
+    """
     from regard import train
 
     recipe = train.change(train.recipe(name), settings or [])
-    folder = out or train.next_folder("runs", recipe.name)
-    print(f"{folder}: {recipe.name}, {recipe.train.steps} steps")
-    tell(train.start_run(recipe, folder, show=True), folder)
+    with ranked(recipe.train.device) as ranks:
+        folder = Path(out or ranks.by_first(lambda: str(train.next_folder("runs", recipe.name))))
+        if ranks.is_first:
+            print(f"{folder}: {recipe.name}, {recipe.train.steps} steps")
+        outcome = train.start_run(recipe, folder, show=True, ranks=ranks, tensorboard=tensorboard)
+    tell(outcome, folder, ranks.is_first)
 
 
-def tell(outcome, folder: Path) -> None:
+def tell(outcome, folder: Path, speaks: bool = True) -> None:
     """How it ended; one that was asked to stop leaves with the code of its signal."""
     if outcome.signal is not None:
-        print(f"{folder}: saved at step {outcome.step}; regard resume {folder} goes on")
+        if speaks:
+            print(f"{folder}: saved at step {outcome.step}; regard resume {folder} goes on")
         raise typer.Exit(128 + outcome.signal)
+    if not speaks:
+        return
     scores = ", ".join(
         f"{name} {value:.4f}"
         for name, value in outcome.scores.items()

@@ -25,6 +25,7 @@ from regard.train.loop import Outcome, Trainer
 from regard.train.loss import Objective, objective, smoothed_cross_entropy
 from regard.train.metrics import read_metrics
 from regard.train.progress import Progress
+from regard.train.ranks import Ranks, join, leave
 from regard.train.recipes import (
     RECIPES,
     DigitsData,
@@ -36,7 +37,7 @@ from regard.train.recipes import (
     Task,
     recipe,
 )
-from regard.train.run import Run, load_run, next_folder, resume_run, start_run
+from regard.train.run import Run, load_run, next_folder, read_recipe, resume_run, start_run
 from regard.train.runs import list_runs
 from regard.train.schedules import rate_at
 from regard.train.settings import change, from_json, names, read_value, to_json
@@ -53,6 +54,7 @@ __all__ = [
     "PhrasesData",
     "Progress",
     "RECIPES",
+    "Ranks",
     "Recipe",
     "Run",
     "SpeechScores",
@@ -69,7 +71,9 @@ __all__ = [
     "fill",
     "from_json",
     "interrupts",
+    "join",
     "last_good",
+    "leave",
     "list_runs",
     "load_checkpoint",
     "load_run",
@@ -79,6 +83,7 @@ __all__ = [
     "objective",
     "rate_at",
     "read_metrics",
+    "read_recipe",
     "read_value",
     "recipe",
     "resume_run",

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from regard.errors import ConfigError, FileError, TrainError
+from regard.train.board import Listener
 from regard.train.checkpoint import (
     Checkpoint,
     average,
@@ -100,6 +101,7 @@ class Trainer:
         evaluate: Evaluate | None = None,
         show: bool = False,
         ranks: Ranks | None = None,
+        listeners: Sequence[Listener] = (),
     ):
         self.ranks = ranks = ranks or Ranks()
         if ranks.rank:
@@ -107,6 +109,7 @@ class Trainer:
         self.device = device = device_of(config, ranks)
         self.objective, self.batches, self.config = objective, batches, config
         self.evaluate, self.show = evaluate, show and ranks.is_first
+        self.listeners = tuple(listeners) if ranks.is_first else ()
         self.folder = None if folder is None else Path(folder)
         self.shared = Parallel(model, choose(config, ranks), ranks, device)
         self.model = self.shared.model
@@ -295,9 +298,12 @@ class Trainer:
                 progress.say(f"mean of the last {len(places)} checkpoints: {told(self.scores)}")
 
     def _log(self, values: dict[str, Any]) -> None:
+        seconds = round(time.monotonic() - self.began, 2)
+        line = {"step": self.step, **values, "seconds": seconds}
         if self.folder is not None and self.ranks.is_first:
-            seconds = round(time.monotonic() - self.began, 2)
-            add_line(self.folder, {"step": self.step, **values, "seconds": seconds})
+            add_line(self.folder, line)
+        for listener in self.listeners:
+            listener(line)
 
 
 def _seed(config: TrainConfig, ranks: Ranks, step: int) -> None:
@@ -334,7 +340,9 @@ def device_of(config: TrainConfig, ranks: Ranks | None = None) -> torch.device:
     if config.device == "cuda" and not there:
         raise ConfigError("device: needs a CUDA device for cuda, got none here; try cpu")
     on_gpu = there and config.device != "cpu"
-    device = torch.device("cuda", ranks.local if ranks else 0) if on_gpu else torch.device("cpu")
+    device = torch.device("cpu")
+    if on_gpu:  # without ranks at hand, the one that `join` has set
+        device = torch.device("cuda", ranks.local if ranks else torch.cuda.current_device())
     if config.precision == "bf16" and not on_gpu:
         raise ConfigError("precision: needs a CUDA device for bf16, got cpu; try float32")
     return device

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,9 +14,11 @@ from regard.data import Tokenizer
 from regard.data.tokenizer_file import NAME as WORDS
 from regard.errors import ConfigError, FileError
 from regard.models.store import NAME as WEIGHTS
+from regard.train.board import Listener, board
 from regard.train.checkpoint import fill, last_good, write_text
 from regard.train.loop import CHECKPOINTS, Outcome, Trainer, read_metrics, scored
 from regard.train.loss import objective
+from regard.train.ranks import Ranks
 from regard.train.recipes import Recipe, part_kinds
 from regard.train.settings import from_json, to_json
 
@@ -38,8 +41,17 @@ class Run(NamedTuple):
     result: dict[str, Any]
 
 
-def start_run(recipe: Recipe, folder: str | Path, *, show: bool = False) -> Outcome:
+def start_run(
+    recipe: Recipe,
+    folder: str | Path,
+    *,
+    show: bool = False,
+    ranks: Ranks | None = None,
+    tensorboard: bool = False,
+) -> Outcome:
     """Train by a recipe in a new folder, score the result on unseen data, and leave all there.
+
+    With `ranks`, all of them call it, with a folder that all of them see.
 
     >>> import tempfile
     >>> from regard.train import change, recipe
@@ -50,7 +62,15 @@ def start_run(recipe: Recipe, folder: str | Path, *, show: bool = False) -> Outc
     >>> sorted(path.name for path in folder.iterdir())[-3:]
     ['recipe.json', 'result.json', 'tokenizer.json']
     """
-    folder = Path(folder)
+    folder, ranks = Path(folder), ranks or Ranks()
+    listeners = _listeners(folder, tensorboard and ranks.is_first)
+    ranks.by_first(lambda: _prepare(recipe, folder))
+    tokenizer = _words(folder)
+    trainer = _trainer(recipe, tokenizer, folder, show=show, ranks=ranks, listeners=listeners)
+    return _finish(trainer, recipe, tokenizer, folder)
+
+
+def _prepare(recipe: Recipe, folder: Path) -> None:
     if (folder / RECIPE).exists():
         raise FileError(f"{folder}: needs to be without a run, got one; try regard resume {folder}")
     tokenizer = recipe.data.tokenizer(recipe.train.seed)
@@ -63,10 +83,15 @@ def start_run(recipe: Recipe, folder: str | Path, *, show: bool = False) -> Outc
         write_text(folder / RECIPE, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
     except OSError as error:
         raise FileError(f"{folder}: cannot be written, {error.strerror or error}") from error
-    return _finish(_trainer(recipe, tokenizer, folder, show=show), recipe, tokenizer, folder)
 
 
-def resume_run(folder: str | Path, *, show: bool = False) -> tuple[Outcome, list[str]]:
+def resume_run(
+    folder: str | Path,
+    *,
+    show: bool = False,
+    ranks: Ranks | None = None,
+    tensorboard: bool = False,
+) -> tuple[Outcome, list[str]]:
     """Go on with a run from its last good checkpoint; what is wrong with newer ones comes back.
 
     >>> resume_run("nowhere")
@@ -76,7 +101,9 @@ def resume_run(folder: str | Path, *, show: bool = False) -> tuple[Outcome, list
     """
     folder = Path(folder)
     recipe, tokenizer = read_recipe(folder), _words(folder)
-    trainer = _trainer(recipe, tokenizer, folder, show=show)
+    ranks = ranks or Ranks()
+    listeners = _listeners(folder, tensorboard and ranks.is_first)
+    trainer = _trainer(recipe, tokenizer, folder, show=show, ranks=ranks, listeners=listeners)
     wrong = trainer.resume()
     return _finish(trainer, recipe, tokenizer, folder), wrong
 
@@ -104,7 +131,13 @@ def load_run(folder: str | Path) -> Run:
 
 
 def read_recipe(folder: str | Path) -> Recipe:
-    """The recipe of a run."""
+    """The recipe of a run.
+
+    >>> read_recipe("nowhere")
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: nowhere: needs to be the folder of a run, got no recipe.json in it
+    """
     file = Path(folder) / RECIPE
     if not file.is_file():
         raise FileError(f"{folder}: needs to be the folder of a run, got no {RECIPE} in it")
@@ -142,17 +175,31 @@ def _words(folder: Path) -> Tokenizer | None:
     return Tokenizer.load(folder) if (folder / WORDS).exists() else None
 
 
-def _trainer(recipe: Recipe, tokenizer: Tokenizer | None, folder: Path, *, show: bool) -> Trainer:
+def _trainer(
+    recipe: Recipe,
+    tokenizer: Tokenizer | None,
+    folder: Path,
+    *,
+    show: bool,
+    ranks: Ranks,
+    listeners: Sequence[Listener] = (),
+) -> Trainer:
     torch.manual_seed(recipe.train.seed)  # dropout; a resumed run takes the checkpoint's instead
     return Trainer(
         make_model(recipe, tokenizer),
         objective(recipe.data.objective),
-        recipe.data.batches(tokenizer, recipe.train),
+        recipe.data.batches(tokenizer, recipe.train, rank=ranks.rank, world=ranks.world),
         recipe.train,
         folder=folder,
         evaluate=recipe.data.scores(tokenizer, "valid"),
         show=show,
+        ranks=ranks,
+        listeners=listeners,
     )
+
+
+def _listeners(folder: Path, tensorboard: bool) -> list[Listener]:
+    return [board(folder)] if tensorboard else []
 
 
 def _finish(trainer: Trainer, recipe: Recipe, tokenizer: Tokenizer | None, folder: Path) -> Outcome:
@@ -161,16 +208,20 @@ def _finish(trainer: Trainer, recipe: Recipe, tokenizer: Tokenizer | None, folde
     outcome = trainer.run()
     if outcome.reason == "interrupted":
         return outcome
-    trained = time.monotonic() - began
-    models.save(trainer.model, folder)
-    scores = scored(trainer.model, recipe.data.scores(tokenizer, "test"))
-    result = {"step": outcome.step, "reason": outcome.reason, "seconds": round(trained, 1)}
-    result |= {"valid": outcome.scores, "test": scores}
-    try:
-        write_text(folder / RESULT, json.dumps(result, indent=1) + "\n")
-    except OSError as error:
-        raise FileError(f"{folder}: cannot be written, {error.strerror or error}") from error
-    return outcome._replace(scores=scores)
+    trained = round(time.monotonic() - began, 1)
+
+    def end() -> dict[str, Any]:
+        models.save(trainer.model, folder)
+        scores = scored(trainer.model, recipe.data.scores(tokenizer, "test"))
+        result = {"step": outcome.step, "reason": outcome.reason, "seconds": trained}
+        result |= {"valid": outcome.scores, "test": scores}
+        try:
+            write_text(folder / RESULT, json.dumps(result, indent=1) + "\n")
+        except OSError as error:
+            raise FileError(f"{folder}: cannot be written, {error.strerror or error}") from error
+        return scores
+
+    return outcome._replace(scores=trainer.ranks.by_first(end))
 
 
 def next_folder(parent: str | Path, name: str) -> Path:
