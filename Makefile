@@ -25,7 +25,7 @@ docs: $(VENV)/.installed
 	$(BIN)/python docs/make_reference.py
 
 tour: $(VENV)/.installed
-	$(BIN)/regard demo --svg docs/tour.svg
+	$(BIN)/regard tour --svg docs/tour.svg
 
 slow: $(VENV)/.tested
 	$(BIN)/pytest -q -m slow

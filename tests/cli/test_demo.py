@@ -1,82 +1,110 @@
-"""The tour: it runs anywhere, and what it shows is what the library returned."""
+"""The demo: it trains, scores, translates, looks and writes a page, and all of it is true."""
 
-import html
-import os
+import json
 import re
-import subprocess
-import sys
-from pathlib import Path
+import signal
 
 import pytest
+from typer.testing import CliRunner
 
-ROOT = Path(__file__).resolve().parents[2]
+from regard.cli import app
+from regard.data import Pair
+from regard.train import load_run, translate
+from regard.train import run as module
+
+SMALL = [
+    *("languages=en,de,fr", "kinds=duration", "texts=300", "valid=4", "test=6", "longest=8"),
+    *("device=cpu", "dim=16", "heads=2", "layers=1", "decoder_layers=1", "hidden=16"),
+    *("steps=6", "tokens=256", "save_every=2", "evaluate_every=6", "log_every=1", "warmup=2"),
+]
+GIVEN = [part for setting in SMALL for part in ("--set", setting)]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture(scope="module")
-def shown() -> str:
-    env = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "COLUMNS")}
-    done = subprocess.run(
-        [sys.executable, "-m", "regard", "demo"], capture_output=True, text=True, env=env
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def twice(tmp_path_factory):
+    """A place with two demos, and what the first one said."""
+    place = tmp_path_factory.mktemp("demo")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(place)
+        patched.setenv("COLUMNS", "120")
+        done = demo(*GIVEN)
+        assert done.exit_code == 0, done.output
+        assert demo(*GIVEN).exit_code == 0
+    return place, done.output
 
 
-def test_the_worked_head_is_shown_with_its_exact_scores(shown):
-    for number in ("-53/4", "17/2", "0.9985", "0.6225", "1.1786", "0.1989"):
-        assert number in shown
+def demo(*more: str):
+    return CliRunner().invoke(app, ["demo", *more])
 
 
-def test_both_limits_of_sharpness_are_shown(shown):
-    lines = [line.split() for line in shown.splitlines()]
-    assert ["0", *["0.2500"] * 4, "1.000"] in lines
-    assert ["∞", "0.0000", "0.5000", "0.5000", "0.0000", "0.500"] in lines
+def test_what_is_shown_is_what_the_run_gives(twice):
+    here, shown = twice
+    run = load_run(here / "runs/demo")
+    scores = run.result["test"]
+    assert f"{100 * scores['exact']:.1f}% are translated exactly" in shown
+    assert scores["signature"] in shown.replace("\n", "")
+    pair = next(run.recipe.data.source(1).examples("test", 0))
+    (answer,) = translate(run.model, run.tokenizer, [pair.source], [pair.language], limit=8)
+    line = next(x for x in shown.splitlines() if x.startswith(f"{pair.language}  "))
+    assert pair.source in line
+    assert answer.strip() in line
+    assert ("✓" if answer == pair.target else "✗") in line
+    assert f"right: {pair.target}" in shown or answer == pair.target
 
 
-def test_every_model_is_built_and_run(shown):
-    from regard import models
-
-    kinds = [name for name in models.__all__ if f"{name}Config" in models.__all__]
-    lines = [line.split()[0] for line in shown.splitlines() if line.strip()]
-    assert set(lines) >= {"Translator", "RecurrentTranslator", "VisionTransformer", "Recogniser"}
-    assert set(kinds) - {"Stack", "Token", "SpeechEncoder"} <= set(lines)
-
-
-def test_the_picture_in_the_readme_is_what_is_shown(shown):
-    drawn = (ROOT / "docs/tour.svg").read_text()
-    text = squeeze(html.unescape("".join(re.findall(r"<text[^>]*>([^<]*)</text>", drawn))))
-    before, _, after = shown.partition("One definition")  # its rounding errors differ by machine
-    for part in (before, "Models  batch" + after.partition("Models  batch")[2]):
-        assert squeeze(part) in text, "run `make tour`"
+def test_every_head_is_typed_and_every_word_has_its_source(twice):
+    inside = twice[1].partition("Inside, while it writes")[2]
+    for site in ("encoder.0.self", "decoder.0.self", "decoder.0.cross"):
+        assert f"\n{site} " in inside
+    looks = re.findall(r"^“.*” looks at “.*” with (\d\.\d\d)$", inside, re.MULTILINE)
+    assert looks
+    assert "“<end>” looks at " in inside
 
 
-def squeeze(text: str) -> str:
-    return "".join(text.split())
+def test_one_page_holds_it_all_and_needs_nothing_else(twice):
+    page = (twice[0] / "runs/demo/report.html").read_text()
+    assert page.count("data:image/svg+xml;base64,") == 2
+    assert not re.search(r"(src|href)=.?https?:", page)
+    for word in ("unseen facts", "Translations, as they come", "Which word comes from which"):
+        assert word in page
+    assert "decoder.0.cross" in page
 
 
-def test_piped_output_has_no_colour_codes_and_fits_80_columns(shown):
-    assert "\x1b" not in shown
-    assert max(map(len, shown.splitlines())) <= 80
+def test_a_second_demo_leaves_the_first_alone(twice):
+    assert sorted(path.name for path in (twice[0] / "runs").iterdir()) == ["demo", "demo-2"]
 
 
-def test_a_terminal_without_these_signs_shows_others_and_does_not_stop():
-    code = "from regard.cli import main\ntry: main()\nexcept SystemExit: print('∞ ██')"
-    env = dict(os.environ, PYTHONIOENCODING="ascii")
-    args = [sys.executable, "-c", code, "version"]
-    done = subprocess.run(args, capture_output=True, text=True, env=env)
-    assert done.returncode == 0
-    assert done.stdout.endswith("? ??\n")
+def test_ctrl_c_saves_and_says_how_to_go_on_and_that_is_true(here, monkeypatch):
+    real = module.Trainer._update
+
+    def update(trainer):
+        if trainer.step == 3:
+            signal.raise_signal(signal.SIGINT)
+        return real(trainer)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module.Trainer, "_update", update)
+        done = demo(*GIVEN)
+    assert done.exit_code == 130
+    assert "runs/demo: saved at step 4; regard demo --out runs/demo goes on" in done.output
+    done = demo("--out", "runs/demo")
+    assert done.exit_code == 0, done.output
+    assert json.loads((here / "runs/demo/result.json").read_text())["step"] == 6
+    assert "is the report" in done.output
+    again = demo("--out", "runs/demo", "--set", "steps=9")
+    assert again.exit_code == 2
+    assert "set: needs a new run, got runs/demo" in again.stderr
 
 
-def test_the_picture_can_be_kept_and_a_bad_place_for_it_is_said_in_one_line(tmp_path):
-    from typer.testing import CliRunner
+def test_words_of_a_text_cannot_break_the_page():
+    from regard.cli.demo_parts import Answer, _answers_html
 
-    from regard.cli import app
-
-    kept = tmp_path / "tour.svg"
-    assert CliRunner().invoke(app, ["demo", "--svg", str(kept)]).exit_code == 0
-    assert "53/4" in kept.read_text()
-    done = CliRunner().invoke(app, ["demo", "--svg", str(tmp_path / "no" / "tour.svg")])
-    assert done.exit_code == 2
-    assert done.stderr.startswith("regard: svg: needs a folder that exists, got ")
-    assert done.stdout == ""
+    html = _answers_html([Answer(Pair("<b>1</b>", "a", "de"), "<script>")])
+    assert "<b>" not in html
+    assert "<script>" not in html

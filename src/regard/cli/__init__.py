@@ -12,6 +12,7 @@ from regard.cli.demo import demo
 from regard.cli.look import look
 from regard.cli.resume import resume
 from regard.cli.runs import runs
+from regard.cli.tour import tour
 from regard.cli.train import train
 from regard.cli.version import version
 from regard.errors import RegardError
@@ -44,6 +45,7 @@ app.command()(demo)
 app.command()(look)
 app.command()(resume)
 app.command()(runs)
+app.command()(tour)
 app.command()(train)
 app.command()(version)
 

@@ -1,29 +1,74 @@
-"""`regard demo`: a short tour of what exists, every number computed while you watch."""
+"""`regard demo`: a translator trained, scored, looked into, and told about on one page."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 
 def demo(
-    svg: Annotated[
-        Path | None, typer.Option(help="Also keep what was shown, as an SVG picture.")
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a setting of the phrases recipe: steps=500."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The folder of the run; one that was stopped goes on. Else a new one."),
     ] = None,
 ) -> None:
-    """Take a short tour: attention by hand, sharpness, masks, models, and forms that agree."""
+    """Train a Transformer that translates, score it, look inside it, and write a report."""
+    import time
+
     from rich.console import Console
 
-    from regard.cli import tour
-    from regard.errors import FileError
+    from regard import train
+    from regard.cli import demo_parts as parts
+    from regard.train.progress import clock
 
-    if svg is not None and not svg.resolve().parent.is_dir():  # said now, not after the tour
-        raise FileError(f"svg: needs a folder that exists, got {svg.parent}; try another place")
-    console = Console(record=svg is not None, width=tour.WIDTH, highlight=False)
-    tour.by_hand(console)
-    tour.sharpness(console)
-    tour.mask_zoo(console)
-    tour.forms(console)
-    tour.networks(console)
-    if svg is not None:
-        console.save_svg(str(svg), title="regard demo")
+    began, console = time.monotonic(), Console(highlight=False, soft_wrap=True)
+    folder = out or train.next_folder("runs", "demo")
+    try:
+        recipe = _recipe(folder, settings or [])
+        parts.introduce(console, recipe, folder)
+        outcome = _train(recipe, folder)
+        if outcome.signal is not None:
+            _say_how_to_go_on(folder, f"saved at step {outcome.step}")
+            raise typer.Exit(128 + outcome.signal)
+        run = train.load_run(folder)
+        parts.tell_scores(console, run)
+        answers = parts.translate_some(console, run)
+        seen = parts.look_inside(console, run, answers)
+        page = parts.write_page(run, answers, seen)
+    except KeyboardInterrupt:
+        if (folder / "recipe.json").exists():
+            _say_how_to_go_on(folder, "stopped")
+        raise
+    console.print(f"\n[bold]{page}[/] is the report, for any browser; the run is in {folder}")
+    console.print(f"in all {clock(time.monotonic() - began)}")
+
+
+def _recipe(folder: Path, settings: list[str]) -> Any:
+    """That of the run that goes on, or the phrases recipe as asked."""
+    from regard import train
+    from regard.errors import ConfigError
+    from regard.train.run import read_recipe
+
+    if not (folder / "recipe.json").exists():
+        return train.change(train.recipe("phrases"), settings)
+    if settings:
+        raise ConfigError(
+            f"set: needs a new run, got {folder}, whose settings are fixed; try another --out"
+        )
+    return read_recipe(folder)
+
+
+def _train(recipe: Any, folder: Path) -> Any:
+    from regard import train
+
+    if (folder / "recipe.json").exists():
+        return train.resume_run(folder, show=True)[0]
+    return train.start_run(recipe, folder, show=True)
+
+
+def _say_how_to_go_on(folder: Path, what: str) -> None:
+    print(f"{folder}: {what}; regard demo --out {folder} goes on from there")

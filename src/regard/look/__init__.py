@@ -43,6 +43,7 @@ from regard.look.importance import Importance, importance
 from regard.look.looking import look
 from regard.look.monitor import Monitor
 from regard.look.output_weights import output_weights
+from regard.look.pairs import read_pair, written
 from regard.look.presets import preset_or_saved
 from regard.look.reading import Reader, open_reader
 from regard.look.relevance import norm_weighted, relevance, value_norms
@@ -125,6 +126,7 @@ __all__ = [
     "patch",
     "preset_or_saved",
     "probe",
+    "read_pair",
     "relevance",
     "replace_window",
     "rollout",
@@ -137,6 +139,7 @@ __all__ = [
     "what_if",
     "write_report",
     "writing_cost",
+    "written",
 ]
 
 

@@ -30,11 +30,13 @@ def write_report(
     separators: Collection[str] = (),
     probed: Heads | None = None,
     thresholds: Thresholds | None = None,
+    above: str = "",
 ) -> Path:
     """Write one HTML file about all attentions of a sight; it needs no network and no server.
 
     It holds every head's type, numbers and words, pooled maps, strips of statistics, the top keys
     of the tokens, and exact windows `around` chosen queries. Its size is bounded for any input.
+    `above` is HTML of your own that comes first; what stands in it is yours to escape.
 
     >>> import tempfile
     >>> sight = rg.Sight([rg.site_of(*torch.randn(2, 5, 4), tokens=list("abcde"))])
@@ -56,11 +58,13 @@ def write_report(
         rows = found.rows[at : at + site.heads]
         data.append(site_data(site, rows, shares, batch, around))
         at += site.heads
-    _write(path, _page(title, data, found, sight.skipped))
+    _write(path, _page(title, data, found, sight.skipped, above))
     return path
 
 
-def _page(title: str, data: list[dict[str, Any]], found: Heads, skipped: dict[str, str]) -> str:
+def _page(
+    title: str, data: list[dict[str, Any]], found: Heads, skipped: dict[str, str], above: str
+) -> str:
     counts = ", ".join(f"{count} {name}" for name, count in found.types.items())
     facts = f"{len(data)} attentions, {len(found)} heads: {counts}"
     missing = "".join(
@@ -71,6 +75,7 @@ def _page(title: str, data: list[dict[str, Any]], found: Heads, skipped: dict[st
         "FACTS": escape(facts),
         "VERSION": escape(version("regard")),
         "SKIPPED": f"<p>Not seen:</p><ul>{missing}</ul>" if missing else "",
+        "ABOVE": above,
         "HEADINGS": "".join(f'<th scope="col">{name}</th>' for name in NUMBERS),
         "ROWS": _rows(data),
         # inside a script a "<" could end it
