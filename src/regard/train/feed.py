@@ -34,6 +34,7 @@ class Fed(NamedTuple):
     sizes: list[int]
     before: dict[str, Any]
     after: dict[str, Any]
+    come: Any = None  # the event of their being on the GPU
 
 
 class Feed:
@@ -62,6 +63,7 @@ class Feed:
         self.ahead = device.type == "cuda"
         self.place = source.state()
         self._made: Generator[Fed, None, None] | None = None
+        self._way: Any = None  # a stream of its own for what is sent ahead
 
     def next(self) -> Fed:
         """One update's batches."""
@@ -75,7 +77,7 @@ class Feed:
                 f"batches: needs to be without end, got no more after {self.place}; try train data"
             ) from None
         self.place = fed.after
-        return fed._replace(batches=[self._moved(batch) for batch in fed.batches])
+        return self._taken(fed)
 
     def restore(self, place: dict[str, Any]) -> None:
         """Go on from another place in the data."""
@@ -102,17 +104,31 @@ class Feed:
                 return
             sizes = [int(self.size(batch)) for batch in batches]
             after = self.source.state()
-            yield Fed([self._pinned(batch) for batch in batches], sizes, before, after)
+            sent, come = self._sent(batches)
+            yield Fed(sent, sizes, before, after, come)
 
-    def _pinned(self, batch: Batch) -> Batch:
-        return (
-            {name: x if x.is_cuda else x.pin_memory() for name, x in batch.items()}
-            if self.ahead
-            else batch
-        )
+    def _sent(self, batches: list[Batch]) -> tuple[list[Batch], Any]:
+        """The batches on their way to the GPU, beside its work, and the event of their coming."""
+        if not self.ahead:
+            return batches, None
+        self._way = self._way or torch.cuda.Stream(self.device)
+        with torch.cuda.stream(self._way):
+            sent = [{name: self._send(x) for name, x in batch.items()} for batch in batches]
+            return sent, self._way.record_event()
 
-    def _moved(self, batch: Batch) -> Batch:
-        return {name: x.to(self.device, non_blocking=True) for name, x in batch.items()}
+    def _send(self, x: Tensor) -> Tensor:
+        # a batch may be made on the GPU to begin with; only what is on the host has a way to go
+        return x if x.is_cuda else x.pin_memory().to(self.device, non_blocking=True)
+
+    def _taken(self, fed: Fed) -> Fed:
+        """Let the work on the GPU begin when the batches are there; the host does not wait."""
+        if fed.come is not None:
+            here = torch.cuda.current_stream(self.device)
+            here.wait_event(fed.come)
+            for batch in fed.batches:
+                for x in batch.values():
+                    x.record_stream(here)  # or its memory could be given away before it is read
+        return fed
 
 
 def _in_background(make: Callable[[], Generator[Fed, None, None]]) -> Generator[Fed, None, None]:
