@@ -36,12 +36,19 @@ class Backwards:
 def make_trainer(folder=None, *, batches=None, evaluate=None, **changes) -> Trainer:
     torch.manual_seed(5)
     config = models.translator_tiny(VOCAB, dim=16, heads=2, layers=1, decoder_layers=1, dropout=0.1)
-    given = {"steps": 12, "warmup": 4, "lr": 3e-3, "log_every": 1, "save_every": 4} | changes
+    given = {
+        "device": "cpu",
+        "steps": 12,
+        "warmup": 4,
+        "lr": 3e-3,
+        "log_every": 1,
+        "save_every": 4,
+    } | changes
     return Trainer(
         models.Translator(config),
         objective("translation"),
         batches or Backwards(),
-        TrainConfig(device="cpu", **given),
+        TrainConfig(**given),
         folder=folder,
         evaluate=evaluate,
     )

@@ -1,0 +1,52 @@
+"""Attention without its log-sum-exp: the same output, by torch's door or by ours."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from regard import nn
+from regard.ops import Causal, Local, Padding, attend
+from regard.ops.attend import plain
+from regard.ops.door import attending
+
+MASKS = {
+    "none": None,
+    "causal": Causal(),
+    "padding": Padding(torch.tensor([7, 3, 0])),
+    "both": Causal() & Padding(torch.tensor([7, 3, 0])),
+    "twice": Padding(torch.tensor([7, 3, 0])) & Padding(torch.tensor([5, 7, 7])),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
+@pytest.mark.parametrize("heads", [4, 2], ids=["plain", "grouped"])
+def test_torchs_door_gives_what_ours_does_with_gradients(mask, heads):
+    q = torch.randn(3, 4, 7, 8, requires_grad=True)
+    k, v = (torch.randn(3, heads, 7, 8, requires_grad=True) for _ in range(2))
+    weight = torch.randn(3, 4, 7, 8)
+    ours, theirs = attend(q, k, v, mask=mask)[0], plain.by_torch(q, k, v, mask, 0.3, 0.0)
+    assert_close(theirs, attend(q, k, v, mask=mask, scale=0.3)[0])
+    one = torch.autograd.grad((ours * weight).sum(), (q, k, v))
+    two = torch.autograd.grad((plain.by_torch(q, k, v, mask, None, 0.0) * weight).sum(), (q, k, v))
+    for got, want, name in zip(two, one, "qkv", strict=True):
+        assert_close(got, want, atol=1e-5, rtol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_whoever_stands_at_the_door_is_asked():
+    seen = []
+
+    def note(call, proceed):
+        seen.append(call.q.shape)
+        return proceed(call)
+
+    layer = nn.MultiHeadAttention(8, 2)
+    with attending(note):
+        layer(torch.randn(1, 3, 8), mask=Causal())
+    assert seen == [(1, 2, 3, 4)]
+
+
+def test_only_a_mask_that_torch_can_be_told_is_simple():
+    assert plain.is_simple(MASKS["both"], square=True)
+    assert not plain.is_simple(Causal(), square=False)  # torch would start the diagonal elsewhere
+    assert not plain.is_simple(Causal() & Local(2), square=True)
+    assert not plain.is_simple(Padding(torch.tensor([3]), skip=torch.tensor([1])), square=True)

@@ -1,0 +1,87 @@
+"""torch.compile: asked for where it pays, and one graph whatever the lengths."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from toy import make_trainer
+
+from regard import models
+from regard.train import TrainConfig
+from regard.train.compiled import SEEN, Compiling, make_compiling
+
+CUDA, CPU = torch.device("cuda"), torch.device("cpu")
+
+
+def answer(model, device=CUDA, **changes) -> str:
+    return make_compiling(TrainConfig(**{"steps": 5000} | changes), model, device).ask
+
+
+def test_it_is_compiled_where_it_pays():
+    transformer = models.Translator(models.translator_tiny(8, dim=16, heads=2))
+    looped = models.RecurrentTranslator(models.recurrent_tiny(8))
+    assert answer(transformer) == "on"
+    assert answer(transformer, steps=500) == "off"  # over before it has paid
+    assert answer(transformer, device=CPU) == "off"
+    assert answer(looped) == "off"
+    assert answer(looped, compile="on") == "on"
+    assert answer(transformer, compile="off") == "off"
+
+
+@pytest.mark.parametrize(("lengths", "open_"), [((3,), False), ((3, 4), True)])
+def test_sizes_are_left_open_only_where_they_differ(monkeypatch, lengths, open_):
+    made = []
+    monkeypatch.setattr(torch, "compile", lambda f, dynamic: made.append(dynamic) or f)
+    compiling = Compiling("on")
+    for n in range(SEEN + 3):
+        compiling.total(sum, {"x": torch.zeros(lengths[n % len(lengths)])})
+    assert made == [open_]
+
+
+def test_a_training_is_the_same_when_its_compiler_changes_nothing(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda f, dynamic: f)
+    losses = []
+    for asked in ("off", "on"):
+        trainer = make_trainer(compile=asked)
+        trainer.run()
+        losses.append(trainer.loss)
+    assert losses[0] == losses[1]
+
+
+CODE = """
+import torch, regard as rg
+from regard.ops.attend import plain
+from regard.train import objective
+import regard.nn.attention, regard.nn.embedding
+def by_torch(q, k, v, *, mask, dropout, scale, **rest):
+    return plain.by_torch(q, k, v, mask, scale, dropout)   # what a GPU takes
+regard.nn.attention.attend_plainly = by_torch
+regard.nn.embedding._check_tokens = lambda tokens, vocab: None  # asked on a CPU alone
+def draw(rows, time):
+    lengths = torch.full((rows,), time)
+    tokens = lambda n: torch.randint(0, 50, (rows, n))
+    return {"source": tokens(time), "source_lengths": lengths, "target": tokens(time + 1),
+            "target_lengths": lengths, "tokens": tokens(time), "label": torch.zeros(rows).long(),
+            "pixels": torch.randn(rows, 1, 28, 28)}
+for loss, model in (("translation", rg.models.Translator(rg.models.translator_tiny(50))),
+                    ("next_token", rg.models.LanguageModel(rg.models.language_small(50))),
+                    ("class", rg.models.VisionTransformer(rg.models.vision_tiny(10)))):
+    graphs = []
+    keep = lambda graph, inputs: graphs.append(graph) or graph
+    total = torch.compile(objective(loss).total, dynamic=True, fullgraph=True, backend=keep)
+    for rows, time in ((3, 9), (4, 11), (5, 20)):
+        batch = draw(rows, time)
+        if loss == "class":
+            batch = {name: batch[name] for name in ("pixels", "label")}
+        total(model, batch, 0.1).backward()
+    print(loss, len(graphs))
+"""
+
+
+@pytest.mark.slow
+def test_one_graph_serves_every_length():
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", CODE], env=env, capture_output=True, text=True)
+    assert done.stdout.split() == ["translation", "1", "next_token", "1", "class", "1"], done.stderr

@@ -1,0 +1,87 @@
+"""The loop on a GPU: it never waits, and a loss that is no number still costs nothing."""
+
+import pytest
+import torch
+from toy import Backwards, make_trainer
+
+from regard.errors import TrainError
+from regard.train import last_good, weights_of
+
+pytestmark = pytest.mark.gpu
+
+
+def on_gpu(folder=None, **changes):
+    return make_trainer(folder, device="cuda", **changes)
+
+
+def apart(one, two) -> float:
+    return max(float((one[name] - two[name]).abs().max()) for name in one)
+
+
+def test_no_update_waits_for_the_gpu():
+    trainer = on_gpu(steps=1000, log_every=1000)
+    for _ in range(5):
+        trainer._update()
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(20):
+            trainer._update()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+        trainer.feed.close()
+    assert len(trainer.updates.read()) == 25
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_a_bad_batch_is_named_late_and_the_weights_are_those_before_it(tmp_path, precision):
+    good = on_gpu(steps=6, precision=precision, warmup=0, schedule="constant")
+    good.run()
+    bad = on_gpu(
+        tmp_path, steps=40, log_every=10, precision=precision, warmup=0, schedule="constant",
+        save_every=40,
+    )  # fmt: skip
+    real, calls = bad.objective.total, []
+
+    def spoilt(model, batch, smoothing):
+        calls.append(1)
+        return real(model, batch, smoothing) * (float("nan") if len(calls) == 7 else 1.0)
+
+    bad.objective = bad.objective._replace(total=spoilt)
+    with pytest.raises(TrainError, match=r"update 7, its batch 1 .*'position': 6"):
+        bad.run()
+    assert len(calls) == 10  # it went on until it looked
+    found, _ = last_good(tmp_path / "checkpoints")
+    assert (found.step, found.state["data"]["position"]) == (6, 6)
+    assert apart(found.model, weights_of(good.model)) < 1e-5
+    assert {float(x) for name, x in found.optimizer.items() if name.endswith(".step")} == {6.0}
+
+
+def test_a_stopped_and_resumed_training_is_nearly_the_whole(tmp_path):
+    whole = on_gpu(precision="float32")
+    whole.run()
+    first = on_gpu(tmp_path, precision="float32", steps=12)
+    real = first._update
+
+    def update():
+        if first.step == 5:
+            first.save()
+            raise KeyboardInterrupt
+        return real()
+
+    first._update = update
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    second = on_gpu(tmp_path, precision="float32")
+    second.resume()
+    second.run()
+    assert apart(weights_of(second.model), weights_of(whole.model)) < 1e-4
+
+
+def test_compiled_it_learns_the_same():
+    losses = []
+    for asked in ("off", "on"):
+        trainer = on_gpu(steps=60, lr=1e-2, compile=asked, batches=Backwards(rows=16))
+        trainer.run()
+        losses.append(trainer.loss)
+    assert losses[0] == pytest.approx(losses[1], abs=0.2)
