@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from regard.cli.cost import cost
 from regard.cli.demo import demo
+from regard.cli.evaluate import evaluate
 from regard.cli.look import look
 from regard.cli.resume import resume
 from regard.cli.runs import runs
@@ -42,6 +43,7 @@ app = typer.Typer(
 )
 app.command()(cost)
 app.command()(demo)
+app.command()(evaluate)
 app.command()(look)
 app.command()(resume)
 app.command()(runs)

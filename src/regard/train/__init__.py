@@ -11,6 +11,7 @@ from regard.train.checkpoint import (
     weights_of,
 )
 from regard.train.config import TrainConfig
+from regard.train.evaluate import Answering, Evaluation, Mistake, evaluate_run
 from regard.train.evaluation import TranslationScores, mean_loss, score_texts, translate
 from regard.train.evaluation_images import ClassScores
 from regard.train.evaluation_speech import (
@@ -43,11 +44,14 @@ from regard.train.schedules import rate_at
 from regard.train.settings import change, from_json, names, read_value, to_json
 
 __all__ = [
+    "Answering",
     "Checkpoint",
     "ClassScores",
     "DigitsData",
+    "Evaluation",
     "FashionData",
     "GlyphsData",
+    "Mistake",
     "MorseData",
     "Objective",
     "Outcome",
@@ -68,6 +72,7 @@ __all__ = [
     "checkpoints",
     "edits",
     "error_rate",
+    "evaluate_run",
     "fill",
     "from_json",
     "interrupts",

@@ -120,8 +120,21 @@ class TranslationScores:
         self.tokenizer, self.width, self.penalty, self.limit = tokenizer, width, penalty, limit
 
     def __call__(self, model: nn.Module) -> dict[str, Any]:
-        right = [pair.target for pair in self.pairs]
-        return {"loss": self.loss(model), **score_texts(self.answers(model), right)}
+        return self.judge(model, self.answers(model))
+
+    def judge(self, model: nn.Module, answers: Sequence[str]) -> dict[str, Any]:
+        """The scores of answers that the model gave."""
+        return {"loss": self.loss(model), **score_texts(answers, self.right)}
+
+    @property
+    def asked(self) -> list[str]:
+        """What the model is asked, in words."""
+        return [p.source if p.language is None else f"{p.language}: {p.source}" for p in self.pairs]
+
+    @property
+    def right(self) -> list[str]:
+        """The right answers."""
+        return [pair.target for pair in self.pairs]
 
     def answers(self, model: nn.Module) -> list[str]:
         """What the model makes of each source."""

@@ -108,8 +108,28 @@ class SpeechScores:
         self.sounds, self.tokenizer = sounds, tokenizer
 
     def __call__(self, model: nn.Module) -> dict[str, Any]:
-        texts = [sound.text for sound in self.sounds]
-        answers = transcribe(model, self.tokenizer, self.sounds)
+        return self.judge(model, self.answers(model))
+
+    def answers(self, model: nn.Module) -> list[str]:
+        """What the model hears in each."""
+        return transcribe(model, self.tokenizer, self.sounds)
+
+    @property
+    def asked(self) -> list[str]:
+        """Which sound it is, in words."""
+        return [
+            f"sound {n}, {len(sound.wave) / sound.rate:.1f} s"
+            for n, sound in enumerate(self.sounds)
+        ]
+
+    @property
+    def right(self) -> list[str]:
+        """What is said in each."""
+        return [sound.text for sound in self.sounds]
+
+    def judge(self, model: nn.Module, answers: Sequence[str]) -> dict[str, Any]:
+        """The scores of answers that the model gave."""
+        texts = self.right
         exact = sum(a == b for a, b in zip(answers, texts, strict=True)) / len(texts)
         batches = (batch for _, batch in _batches(model, self.tokenizer, self.sounds))
         loss = mean_loss(model, objective("ctc"), batches)

@@ -1,6 +1,6 @@
 """Own parallel text, two aligned files a part; Multi30k, from one language into another."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -130,11 +130,10 @@ class PairScores(TranslationScores):
     ['bleu', 'bleu_lower', 'exact']
     """
 
-    def __call__(self, model: nn.Module) -> dict[str, Any]:
-        answers, right = self.answers(model), [pair.target for pair in self.pairs]
-        lower = score_texts([a.lower() for a in answers], [r.lower() for r in right])
-        scores = {"loss": self.loss(model), **score_texts(answers, right)}
-        return scores | {"bleu_lower": lower["bleu"]}
+    def judge(self, model: nn.Module, answers: Sequence[str]) -> dict[str, Any]:
+        """The scores of answers that the model gave."""
+        lower = score_texts([a.lower() for a in answers], [r.lower() for r in self.right])
+        return super().judge(model, answers) | {"bleu_lower": lower["bleu"]}
 
 
 def multi30k_de_en(kind: Literal["lstm", "gru", "gru-attention", "transformer"]) -> Recipe:

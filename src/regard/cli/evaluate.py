@@ -1,0 +1,35 @@
+"""`regard evaluate`: the scores of a run again, with what it gets wrong."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    part: Annotated[str, typer.Option(help="Which unseen part: valid or test.")] = "test",
+    beam: Annotated[
+        int | None, typer.Option(help="How many answers are kept in the search; 1 is greedy.")
+    ] = None,
+    wrong: Annotated[int, typer.Option(help="How many mistakes to show.")] = 10,
+) -> None:
+    """Score a run on data that it was not trained on, and show what it gets wrong."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from regard import train
+    from regard.errors import ConfigError
+
+    if part not in ("valid", "test"):
+        raise ConfigError(f"part: needs one of valid, test, got {part!r}")
+    found = train.evaluate_run(train.load_run(run), part, width=beam)
+    console = Console(highlight=False, soft_wrap=True)
+    for name, value in found.scores.items():
+        console.print(
+            Text(f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}")
+        )
+    for mistake in found.mistakes[:wrong]:
+        console.print(Text(f"\n{mistake.asked}\n  right  {mistake.right}\n  got    {mistake.got}"))
+    if len(found.mistakes) > wrong:
+        console.print(f"\nand {len(found.mistakes) - wrong} more")

@@ -1,0 +1,90 @@
+"""A run scored again: on either part, with another search, with what it got wrong."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import nn
+
+from regard.errors import ConfigError
+from regard.train.loop import scored
+from regard.train.recipes.recipe import Part
+from regard.train.run import Run
+
+
+class Mistake(NamedTuple):
+    """What was asked, what is right, and what the model said.
+
+    >>> Mistake("de: two days", "zwei Tage", "zwei Tag").got
+    'zwei Tag'
+    """
+
+    asked: str
+    right: str
+    got: str
+
+
+class Evaluation(NamedTuple):
+    """The scores of a run on a part, and its mistakes in order, where it gives answers.
+
+    >>> Evaluation("test", {"exact": 1.0}, []).scores["exact"]
+    1.0
+    """
+
+    part: Part
+    scores: dict[str, Any]
+    mistakes: list[Mistake]
+
+
+@runtime_checkable
+class Answering(Protocol):
+    """Scores of answers in words, which can be shown one by one.
+
+    >>> pairs = rg.data.Listed(valid=[rg.data.Pair("two", "zwei", "de")])
+    >>> words = rg.data.Bytes(languages=("de",))
+    >>> isinstance(rg.train.TranslationScores(pairs, words, split="valid"), Answering)
+    True
+    """
+
+    @property
+    def asked(self) -> list[str]: ...
+
+    @property
+    def right(self) -> list[str]: ...
+
+    def answers(self, model: nn.Module) -> list[str]: ...
+
+    def judge(self, model: nn.Module, answers: Sequence[str]) -> dict[str, Any]: ...
+
+
+def evaluate_run(run: Run, part: Part = "test", *, width: int | None = None) -> Evaluation:
+    """The scores of a run on a part of its data, as when it ended, or with a beam of `width`.
+
+    >>> import tempfile
+    >>> from regard.train import change, load_run, recipe, start_run
+    >>> small = ["steps=2", "texts=99", "valid=2", "test=2", "longest=5", "dim=16", "device=cpu"]
+    >>> folder = tempfile.mkdtemp()
+    >>> scores = start_run(change(recipe("phrases"), small), folder).scores
+    >>> evaluate_run(load_run(folder)).scores == scores
+    True
+    """
+    scorer = run.recipe.data.scores(run.tokenizer, part)
+    if width is not None:
+        if not hasattr(scorer, "width"):
+            kind = type(run.model).__name__
+            raise ConfigError(f"width: needs a run that searches for words, got one of a {kind}")
+        if width < 1:
+            raise ConfigError(f"width: needs 1 or more, got {width}")
+        scorer.width = width
+    model = run.model.to("cuda" if torch.cuda.is_available() else "cpu")
+    if not isinstance(scorer, Answering):
+        return Evaluation(part, scored(model, scorer), [])
+    answers: list[str] = []
+
+    def judged(model: nn.Module) -> dict[str, Any]:
+        answers.extend(scorer.answers(model))
+        return scorer.judge(model, answers)
+
+    scores = scored(model, judged)
+    both = zip(scorer.asked, scorer.right, answers, strict=True)
+    return Evaluation(part, scores, [Mistake(*one) for one in both if one[1] != one[2]])

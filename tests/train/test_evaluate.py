@@ -1,0 +1,74 @@
+"""A run scored again gives the scores it ended with, and its mistakes are mistakes."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from regard.cli import app
+from regard.errors import ConfigError
+from regard.train import change, evaluate_run, load_run, recipe, start_run, translate
+
+SMALL = [
+    *("languages=en,de", "kinds=duration", "texts=300", "valid=4", "test=6", "longest=6"),
+    *("device=cpu", "dim=16", "heads=2", "layers=1", "decoder_layers=1", "hidden=16"),
+    *("steps=4", "tokens=256", "warmup=2"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("runs") / "a"
+    start_run(change(recipe("phrases"), SMALL), place)
+    return place
+
+
+@pytest.mark.parametrize("part", ["valid", "test"])
+def test_the_scores_are_those_that_the_run_ended_with(folder, part):
+    assert evaluate_run(load_run(folder), part).scores == load_run(folder).result[part]
+
+
+def test_mistakes_are_what_the_model_says_and_is_not_right(folder):
+    run = load_run(folder)
+    pairs = list(run.recipe.data.source(6).examples("test", 0))
+    texts, languages = [p.source for p in pairs], [p.language for p in pairs]
+    for width in (1, 3):
+        said = translate(run.model, run.tokenizer, texts, languages, width=width, limit=6)
+        wrong = [(p.target, s) for p, s in zip(pairs, said, strict=True) if p.target != s]
+        found = evaluate_run(run, "test", width=width)
+        assert [(m.right, m.got) for m in found.mistakes] == wrong
+        assert found.mistakes[0].asked == f"de: {pairs[0].source}"
+
+
+def test_the_command_shows_scores_and_some_mistakes(folder):
+    done = CliRunner().invoke(app, ["evaluate", str(folder), "--part", "valid", "--wrong", "1"])
+    assert done.exit_code == 0, done.output
+    scores = json.loads((folder / "result.json").read_text())["valid"]
+    assert f"exact {scores['exact']:.4f}" in done.output
+    assert f"signature {scores['signature']}" in done.output
+    assert done.output.count("  right  ") == 1
+    assert "and 3 more" in done.output
+
+
+def test_sounds_and_pictures_are_scored_again_too(tmp_path):
+    sizes = ["steps=1", "valid=6", "test=6", "device=cpu", "dim=16", "heads=2", "layers=1"]
+    for name in ("morse", "glyphs"):
+        start_run(change(recipe(name), [*sizes]), tmp_path / name)
+        found = evaluate_run(load_run(tmp_path / name))
+        assert found.scores == load_run(tmp_path / name).result["test"]
+    with pytest.raises(ConfigError, match="width: needs a run that searches for words, got one of"):
+        evaluate_run(load_run(tmp_path / "glyphs"), width=2)
+
+
+# ---- errors
+
+
+@pytest.mark.usefixtures("users_view")
+def test_what_cannot_be_scored_is_said(folder):
+    with pytest.raises(ConfigError, match="width: needs 1 or more, got 0"):
+        evaluate_run(load_run(folder), width=0)
+    done = CliRunner().invoke(app, ["evaluate", str(folder), "--part", "train"])
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "regard: part: needs one of valid, test, got 'train'\n",
+    )
