@@ -22,16 +22,19 @@ class Asked:
         """A 1 for the kind that came, in the order of KINDS: what ranks add up."""
         return tuple(int(self.signal == kind) for kind in KINDS)
 
-    def hears(self, counts: Sequence[int]) -> None:
-        """Take over what another rank was asked."""
-        for kind, count in zip(KINDS, counts, strict=False):
-            if count:
-                self.signal = kind
+
+def heard(counts: Sequence[int]) -> int | None:
+    """The signal that ranks were asked to stop by, from the sums of what each says.
+
+    >>> heard([0, 2]) == signal.SIGTERM, heard([0, 0])
+    (True, None)
+    """
+    return next((kind for kind, count in zip(KINDS, counts, strict=True) if count), None)
 
 
 @contextmanager
-def interrupts() -> Iterator[Asked]:
-    """While it lasts, Ctrl-C and SIGTERM are noted instead of obeyed, once.
+def interrupts(*, patient: bool = False) -> Iterator[Asked]:
+    """While it lasts, Ctrl-C and SIGTERM are noted instead of obeyed, once; if `patient`, always.
 
     >>> with interrupts() as asked:
     ...     signal.raise_signal(signal.SIGTERM)
@@ -46,7 +49,8 @@ def interrupts() -> Iterator[Asked]:
 
     def note(kind: int, frame: FrameType | None) -> None:
         asked.signal = kind
-        signal.signal(kind, before[signal.Signals(kind)])  # the second time is obeyed
+        if not patient:
+            signal.signal(kind, before[signal.Signals(kind)])  # the second time is obeyed
 
     for kind in KINDS:
         signal.signal(kind, note)

@@ -29,7 +29,7 @@ from regard.train.checkpoint import (
 from regard.train.compiled import make_compiling
 from regard.train.config import TrainConfig
 from regard.train.feed import Feed, Source
-from regard.train.interrupts import interrupts
+from regard.train.interrupts import heard, interrupts
 from regard.train.loss import Objective
 from regard.train.luck import Luck, luck_of, read_luck, set_luck
 from regard.train.metrics import METRICS, add_line, forget_after, read_metrics
@@ -126,7 +126,8 @@ class Trainer:
         """Train until the last step, until it gets no better, or until asked to stop."""
         self.began = time.monotonic()
         progress = Progress(self.config.steps) if self.show else None
-        with interrupts() as asked, progress or nullcontext():
+        many = self.ranks.world > 1  # who started them may ask each of them, and more than once
+        with interrupts(patient=many) as asked, progress or nullcontext():
             reason, self.updates.says = "finished", asked.says
             try:
                 while self.step < self.config.steps:
@@ -135,12 +136,10 @@ class Trainer:
                         self.save()
                         break
                     self._advance(progress)
-                    if self.ranks.world > 1:  # all stop after the same update, or none
-                        asked.signal = None
-                        asked.hears(self.updates.heard)
-                    if asked.signal is not None:
+                    signal = heard(self.updates.heard) if many else asked.signal
+                    if signal is not None:  # all stop after the same update, or none
                         self.save()
-                        return Outcome(self.step, "interrupted", self.scores, asked.signal)
+                        return Outcome(self.step, "interrupted", self.scores, signal)
             except NotFinite as found:
                 self._stop_at(found)
             finally:

@@ -37,7 +37,9 @@ class Parallel:
         self.model = self.called = model.to(device)
         if way == "ddp":
             ids = [device.index] if device.type == "cuda" else None
-            self.called = DistributedDataParallel(model, device_ids=ids)
+            self.called = DistributedDataParallel(
+                model, device_ids=ids, gradient_as_bucket_view=True
+            )
         elif way == "fsdp":
             _shard(model, ranks, device)
 
