@@ -88,7 +88,6 @@ def by_torch(
     allowed = (places < lengths[:, None])[:, None, None] | ~some
     if causal:
         allowed = allowed & (places <= places[:, None])
-    allowed = allowed.expand(len(q), 1, q.shape[-2], k.shape[-2])
     out = F.scaled_dot_product_attention(
         q, k, v, attn_mask=allowed, dropout_p=dropout, scale=scale, enable_gqa=grouped
     )
