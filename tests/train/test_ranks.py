@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -186,13 +187,36 @@ def test_copies_stopped_on_two_ranks_go_on_on_three(whole, tmp_path):
     assert_same_weights(torch.load(tmp_path / "end.pt"), weights)
 
 
+@pytest.mark.slow
+def test_torchrun_trains_and_resumes_by_the_command_line(tmp_path):
+    given = "languages=en,de kinds=duration texts=200 valid=4 test=4 longest=8 dim=16 heads=2 "
+    given += "layers=1 steps=6 save_every=2 device=cpu"
+    sets = [part for one in given.split() for part in ("--set", one)]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+    env, out = os.environ | {"OMP_NUM_THREADS": "1"}, tmp_path / "run"
+
+    def regard(ranks: int, *words: str) -> subprocess.CompletedProcess:
+        command = [*launch, str(ranks), "-m", "regard", *words]
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=200)
+
+    first = regard(2, "train", "phrases", "--out", str(out), *sets, "--set", "parallel=fsdp")
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.count("finished at step 6") == 1  # one rank speaks for all
+    assert (out / "result.json").exists()
+    shutil.rmtree(checkpoints(out / "checkpoints")[-1])
+    again = regard(1, "resume", str(out))
+    assert again.returncode == 0, again.stderr
+    assert [line["step"] for line in read_metrics(out) if "loss" in line] == [6]  # made again
+    twice = regard(2, "train", "phrases", "--out", str(out), *sets)
+    assert twice.stderr.count("needs to be without a run, got one; try regard resume") == 1
+
+
 # ---- errors
 
 
 @pytest.mark.usefixtures("users_view")
 def test_ranks_that_cannot_be_are_said(monkeypatch):
-    with pytest.raises(ConfigError, match="parallel: needs ranks for fsdp, got one process alone"):
-        choose(TrainConfig(steps=1, parallel="fsdp"), Ranks())
+    assert choose(TrainConfig(steps=1, parallel="fsdp"), Ranks()) == "none"  # nobody to share with
     with pytest.raises(ConfigError, match="parallel: needs ddp or fsdp for 2 ranks, got none"):
         choose(TrainConfig(steps=1, parallel="none"), Ranks(0, 2))
     monkeypatch.setenv("WORLD_SIZE", "2")

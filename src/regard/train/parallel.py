@@ -75,10 +75,8 @@ def choose(config: TrainConfig, ranks: Ranks) -> Way:
         raise ConfigError(
             f"parallel: needs ddp or fsdp for {ranks.world} ranks, got none; try auto"
         )
-    if config.parallel != "none" and not dist.is_initialized():
-        raise ConfigError(
-            f"parallel: needs ranks for {config.parallel}, got one process alone; try torchrun"
-        )
+    if ranks.world == 1 and not dist.is_initialized():
+        return "none"  # a run of many ranks goes on alone: there is nobody to share with
     return config.parallel
 
 
