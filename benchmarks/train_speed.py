@@ -9,8 +9,8 @@ one at a time, and the median over the rounds is taken.
 
 translator  6 + 6 layers of 512, 8 heads, 2048 hidden, 32,000 words, one table for all
             three ends, dropout 0.1; about 16,000 tokens a side, lengths 52 … 128 in three buckets
-language    the sizes of GPT-2: 12 layers of 768, 50,257 words, 16 × 1024 tokens
-vision      ViT-B/16, 128 pictures of 224 × 224
+language    the sizes of GPT-2: 12 layers of 768, 50,257 words, 8 × 1024 tokens
+vision      ViT-B/16, 64 pictures of 224 × 224
 """
 
 import argparse
@@ -33,7 +33,7 @@ CONTENDERS = {
 VARIANTS = {}  # what to change before a kind of regard is built: to try an idea beside the rest
 FULL = SimpleNamespace(
     dim=512, heads=8, layers=6, vocab=32000, buckets=((256, 64), (170, 96), (128, 128)),
-    language=(12, 768, 12, 50257, 16, 1024), vision=(12, 768, 12, 224, 16, 128), steps=15,
+    language=(12, 768, 12, 50257, 8, 1024), vision=(12, 768, 12, 224, 16, 64), steps=15,
 )  # fmt: skip
 TINY = SimpleNamespace(
     dim=32, heads=2, layers=1, vocab=50, buckets=((8, 8), (5, 12), (4, 16)),
@@ -393,7 +393,9 @@ def _let_go(device):
         torch.cuda.empty_cache()
 
 
-def compare(tasks, kinds, *, tiny=False, seconds=240.0, rounds=5, profile=(), at_once=7, say=print):
+def compare(
+    tasks, kinds, *, tiny=False, seconds=240.0, rounds=5, profile=(), at_once=10, say=print
+):
     """Times of all contenders: a row each, with what went wrong where something did."""
     import torch
 
