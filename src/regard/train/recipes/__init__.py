@@ -14,7 +14,7 @@ from regard.train.recipes.images import (
     glyphs_resnet,
 )
 from regard.train.recipes.pairs import PairsData, multi30k_de_en, multi30k_en_de
-from regard.train.recipes.phrases import PhrasesData, phrases
+from regard.train.recipes.phrases import PhrasesData, phrases, phrases_gru, phrases_long
 from regard.train.recipes.recipe import Recipe, Task
 from regard.train.recipes.speech import DigitsData, MorseData, digits, morse
 from regard.train.recipes.text import TextData, shakespeare, stdlib, stdlib_long
@@ -48,6 +48,8 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "multi30k-de-en-transformer": lambda: multi30k_de_en("transformer"),
     "multi30k-en-de": multi30k_en_de,
     "phrases": phrases,
+    "phrases-gru": phrases_gru,
+    "phrases-long": phrases_long,
     "shakespeare": shakespeare,
     "stdlib": stdlib,
     "stdlib-long": stdlib_long,

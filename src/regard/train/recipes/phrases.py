@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Any
 
 from regard.data import Batches, Phrases, Tokenizer, Words, pair_encoder, texts_of
-from regard.models import translator_tiny
+from regard.models import RecurrentTranslatorConfig, translator_tiny
 from regard.models.config import check_positive
 from regard.train.config import TrainConfig
 from regard.train.evaluation import TranslationScores
@@ -80,14 +80,40 @@ def phrases() -> Recipe:
     return Recipe(
         name="phrases",
         data=PhrasesData(),
-        model=translator_tiny(1, dim=128, heads=4, hidden=256, dropout=0.0),
-        train=TrainConfig(
-            steps=2000,
-            tokens=512,
-            lr=3e-3,
-            warmup=200,
-            watch="exact",
-            evaluate_every=500,
-            save_every=500,
+        model=translator_tiny(
+            1, dim=128, heads=4, hidden=256, dropout=0.0, positions="none", rotary=10000.0
         ),
+        train=TrainConfig(
+            steps=1800, tokens=1024, lr=3e-3, warmup=100, watch="exact", evaluate_every=600,
+            save_every=600,
+        ),
+    )  # fmt: skip
+
+
+def phrases_gru() -> Recipe:
+    """The same by a GRU with Luong's attention, of about as many parameters.
+
+    >>> phrases_gru().model.cell
+    'gru'
+    """
+    model = RecurrentTranslatorConfig(
+        source_vocab=1, target_vocab=1, cell="gru", attention="luong", dim=128, hidden=248
     )
+    base = phrases()
+    loop = replace(base.train, lr=2e-3)
+    return replace(base, name="phrases-gru", model=model, train=loop)
+
+
+def phrases_long() -> Recipe:
+    """The same by a larger Transformer, for a GPU.
+
+    >>> phrases_long().model.dim
+    256
+    """
+    base = phrases()
+    model = replace(base.model, dim=256, heads=8, hidden=512, layers=3, decoder_layers=3)
+    loop = replace(
+        base.train, steps=6000, tokens=8192, lr=1.5e-3, warmup=300, evaluate_every=1000,
+        save_every=1000,
+    )  # fmt: skip
+    return replace(base, name="phrases-long", model=model, train=loop)
