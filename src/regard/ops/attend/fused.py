@@ -3,6 +3,7 @@
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend
 
 from regard.ops.attend.gradient import with_gradient
 from regard.ops.attend.tiled import bands
@@ -120,10 +121,16 @@ def _on_cuda(
 ) -> Answer:
     scale, half = call.terms.scale, q.dtype in (torch.float16, torch.bfloat16)
     if added is None and half:
+        q, k, v, value = *_to_eights(q, k, v), v.shape[-1]
+        if _takes_cudnn(q, k, v, call.dropout, causal, scale):
+            out, lse, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(
+                q, k, v, None, True, call.dropout, causal, scale=scale
+            )
+            return out[..., :value], lse.reshape(lse.shape[:3])
         out, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(
-            *_to_eights(q, k, v), call.dropout, causal, scale=scale
+            q, k, v, call.dropout, causal, scale=scale
         )
-        return out[..., : v.shape[-1]], lse
+        return out[..., :value], lse
     k, v = spread(k, q), spread(v, q)
     queries, keys = q.shape[-2], k.shape[-2]
     if added is not None:  # this kernel wants whole rows of 16 bytes
@@ -132,6 +139,17 @@ def _on_cuda(
         *_to_eights(q, k, v), added, True, call.dropout, causal, scale=scale
     )
     return out[..., : v.shape[-1]], lse[..., :queries]
+
+
+def _takes_cudnn(
+    q: Tensor, k: Tensor, v: Tensor, dropout: float, causal: bool, scale: float
+) -> bool:
+    """Whether torch itself would give this call to cuDNN: then a look changes no bit of a model."""
+    grouped = q.shape[1] != k.shape[1]
+    chosen = torch.ops.aten._fused_sdp_choice.default(
+        q, k, v, None, dropout, causal, scale=scale, enable_gqa=grouped
+    )
+    return chosen == SDPBackend.CUDNN_ATTENTION.value
 
 
 def _asks_query(call: Call) -> bool:

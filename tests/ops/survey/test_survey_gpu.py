@@ -1,0 +1,74 @@
+"""The kernels of survey and influence for real, over tiles of every kind."""
+
+import pytest
+import torch
+
+from regard import ops
+from regard.ops import attend, influence, survey
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
+]
+kernel = pytest.importorskip("regard.ops.survey.kernel")
+
+SHAPES = {  # queries, keys, offset
+    "square": (1024, 1024, 0),
+    "odd": (1000, 901, 0),
+    "one block": (64, 256, 0),
+    "few keys": (300, 130, 0),
+    "later": (512, 1536, 1024),
+    "past the keys": (600, 300, 0),
+    "in the middle": (333, 1100, 401),
+}
+
+
+def draw(queries, keys, feat, dtype=torch.bfloat16, device="cuda"):
+    # heads inside time, as models lay them out
+    q = torch.randn(2, queries, 4, feat, dtype=dtype, device=device).transpose(1, 2)
+    k = torch.randn(2, keys, 2, feat, dtype=dtype, device=device).transpose(1, 2)
+    return q, k, torch.randn_like(k)
+
+
+def assert_near(got, want, name):
+    assert (got.isfinite() == want.isfinite()).all(), name
+    got, want = got[want.isfinite()].double(), want[want.isfinite()].double()
+    assert (got - want).norm() <= 1e-4 * want.norm() + 1e-6, name
+
+
+@pytest.mark.parametrize("mask", [None, ops.Causal(), ops.Causal() & ops.Local(200)])
+@pytest.mark.parametrize("feat", [64, 128, 80])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_kernels_are_the_reference(shape, feat, mask):
+    queries, keys, offset = SHAPES[shape]
+    q, k, v = draw(queries, keys, feat)
+    terms = {"mask": mask, "offset": offset}
+    q64, k64, v64 = q.double(), k.double(), v.double()
+    out, lse = attend(q64, k64, v64, form="tiled", **terms)
+    ask = {"ask": kernel.KNOWN, "first": 3, "radius": 4}
+    want = survey(q64, k64, lse, form="tiled", **ask, **terms)
+    got = survey(q, k, lse.float(), form="kernel", **ask, **terms)
+    for name in kernel.KNOWN - {"peak_key"}:
+        assert_near(getattr(got, name), getattr(want, name), name)
+    weights = ops.window(q64, k64, lse, **terms)
+    seen = want.peak_key >= 0
+    assert (got.peak_key[~seen] == -1).all()
+    at = weights.gather(-1, got.peak_key.clamp(min=0)[..., None])[..., 0]
+    assert_near(at[seen], want.peak[seen], "peak_key")
+    out = out.to(v.dtype)
+    want = influence(q64, k64, v64, out.double(), lse, form="tiled", **terms)
+    got = influence(q, k, v, out, lse.float(), form="kernel", **terms)
+    for name in ("felt", "caused", "strongest"):
+        a, b = getattr(got, name), getattr(want, name)
+        assert (a - b).norm() <= 2e-3 * b.norm() + 1e-5, name
+
+
+def test_a_look_takes_the_kernel_that_torch_takes():
+    import torch.nn.functional as F
+
+    q, k, v = draw(512, 512, 64)
+    plain = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    out, lse = attend(q, k, v, mask=ops.Causal(), form="fused")
+    torch.testing.assert_close(out, plain, rtol=0, atol=0)
+    want = attend(q.double(), k.double(), v.double(), mask=ops.Causal(), form="reference")[1]
+    torch.testing.assert_close(lse.double(), want, rtol=1e-5, atol=1e-4)
