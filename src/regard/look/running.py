@@ -49,10 +49,11 @@ class Running:
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
-        """While this lasts, every module says when it starts and ends."""
+        """While this lasts, every module that could attend says when it starts and ends."""
         with ExitStack() as hooks:
             for path, module in self.model.named_modules():
-                hooks.callback(self._hook(path, module))
+                if module is self.model or not _is_plain(module):
+                    hooks.callback(self._hook(path, module))
             try:
                 yield
             finally:
@@ -80,6 +81,12 @@ class Running:
             last.remove()
 
         return remove
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Whether it is a layer of torch's that has no parts: most modules are, and none attends."""
+    torch_made = type(module).__module__.startswith("torch.nn.modules.")
+    return torch_made and not module._modules and not isinstance(module, nn.RNNBase)
 
 
 def refuse_compiled(model: nn.Module) -> None:

@@ -57,7 +57,7 @@ def _configs(model: nn.Module) -> list[Any]:
             continue
         inner = {id(m) for m in _own_modules(part, PreTrainedModel)}
         for module in part.modules():
-            config = getattr(module, "config", None)
+            config = vars(module).get("config")  # getattr would search and fail 200 times over
             if id(module) in inner and hasattr(config, "_attn_implementation_internal"):
                 found.setdefault(id(config), config)
     return list(found.values())
