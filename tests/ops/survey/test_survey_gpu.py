@@ -1,5 +1,7 @@
 """The kernels of survey and influence for real, over tiles of every kind."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -46,8 +48,8 @@ def test_kernels_are_the_reference(shape, feat, mask):
     q64, k64, v64 = q.double(), k.double(), v.double()
     out, lse = attend(q64, k64, v64, form="tiled", **terms)
     ask = {"ask": kernel.KNOWN, "first": 3, "radius": 4}
-    want = survey(q64, k64, lse, form="tiled", **ask, **terms)
-    got = survey(q, k, lse.float(), form="kernel", **ask, **terms)
+    want: Any = survey(q64, k64, lse, form="tiled", **ask, **terms)
+    got: Any = survey(q, k, lse.float(), form="kernel", **ask, **terms)
     for name in kernel.KNOWN - {"peak_key"}:
         assert_near(getattr(got, name), getattr(want, name), name)
     weights = ops.window(q64, k64, lse, **terms)
