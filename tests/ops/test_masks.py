@@ -185,3 +185,15 @@ def test_a_mask_that_cannot_be_says_why(make, message):
 def holds_dense(mask: Mask) -> bool:
     inner = [part for name in ("a", "b") if isinstance(part := getattr(mask, name, None), Mask)]
     return isinstance(mask, Dense) or any(map(holds_dense, inner))
+
+
+@given(any_mask, st.integers(0, SIZE // 2))
+def test_a_mask_that_does_not_look_ahead_hides_what_is_ahead(mask, offset):
+    if not mask.looks_ahead:
+        seen = mask.dense(SIZE - offset, SIZE, offset)
+        assert not seen.triu(1 + offset).any()
+
+
+def test_a_causal_part_is_enough_not_to_look_ahead():
+    assert not (Causal() & Local(3)).looks_ahead
+    assert (Causal() | Local(3)).looks_ahead

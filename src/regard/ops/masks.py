@@ -43,6 +43,11 @@ class Mask:
         """Whether surely every query position in `places` may see every key in `keys`."""
         return False
 
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether a query may see a key after it; False only where surely none does."""
+        return True
+
     def check(self, sequences: int, queries: int, keys: int) -> None:
         """Raise a ShapeError if this mask was made for other sizes."""
 
@@ -81,6 +86,10 @@ class Causal(Mask):
 
     def covers(self, places: range, keys: range) -> bool:
         return keys.stop - 1 <= places.start
+
+    @property
+    def looks_ahead(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True)
@@ -245,6 +254,10 @@ class Both(Mask):
     def covers(self, places: range, keys: range) -> bool:
         return self.a.covers(places, keys) and self.b.covers(places, keys)
 
+    @property
+    def looks_ahead(self) -> bool:
+        return self.a.looks_ahead and self.b.looks_ahead
+
     def check(self, sequences: int, queries: int, keys: int) -> None:
         self.a.check(sequences, queries, keys)
         self.b.check(sequences, queries, keys)
@@ -277,6 +290,10 @@ class Either(Mask):
 
     def covers(self, places: range, keys: range) -> bool:
         return self.a.covers(places, keys) or self.b.covers(places, keys)
+
+    @property
+    def looks_ahead(self) -> bool:
+        return self.a.looks_ahead or self.b.looks_ahead
 
     def check(self, sequences: int, queries: int, keys: int) -> None:
         self.a.check(sequences, queries, keys)

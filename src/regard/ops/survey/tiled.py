@@ -9,6 +9,8 @@ from regard.ops.survey.statistics import Question, Survey, bins
 from regard.ops.survey.walk import tile_of, walk
 from regard.ops.terms import Terms
 
+GROUP = 64  # keys among which a peak is looked for
+DIAGONALS = 32  # up to so many are added up one by one
 LOW = -1e30  # stands for -inf where 0 · log 0 must be 0
 
 
@@ -27,6 +29,7 @@ class Totals:
         self.q, self.k, self.lse, self.terms, self.question = q, k, lse, terms, question
         queries, keys = q.shape[-2], k.shape[-2]
         self.found = self._start(question.ask, queries, keys)
+        self.behind = terms.mask is not None and not terms.mask.looks_ahead
         self.safe_lse = lse.masked_fill(lse == -torch.inf, 0)[..., None]
         self.step = torch.arange(tile_of(q).wide, device=q.device, dtype=self.safe_lse.dtype)
         # Every tile is computed in the same two places: memory fresh from the system is slow.
@@ -74,12 +77,16 @@ class Totals:
                 both[1].gather(-1, best).masked_fill(values == 0, -1)
             )
         if "peak" in self.found:
-            value = w.amax(-1)
+            # in groups, so that a place is looked for among few: argmax is ten times slower
+            groups = w.unflatten(-1, (-1, GROUP if len(keys) % GROUP == 0 else len(keys)))
+            tops = groups.amax(-1)
+            value = tops.amax(-1)
             old, old_key = self.found["peak"][..., at], self.found["peak_key"][..., at]
-            new = (
-                value > old
-            )  # of equal weights the first key stays; few rows change late in a walk
-            old_key[new] = w[new].argmax(-1) + keys.start
+            # of equal weights the first key stays; few rows change late in a walk
+            new = (value > old).nonzero(as_tuple=True)
+            group = tops[new].argmax(-1)
+            place = group * groups.shape[-1] + groups[(*new, group)].argmax(-1)
+            old_key[new] = place + keys.start
             torch.maximum(value, old, out=old)
 
     def _add_places(self, w: Tensor, grid: Grid, at: slice) -> None:
@@ -92,7 +99,7 @@ class Totals:
             if "ahead" in found:
                 found["ahead"][..., at] += ahead
             if "reach" in found:
-                if crosses:
+                if crosses and not self.behind:
                     ahead = (w * (grid.j - grid.i).abs()).sum(-1)
                 found["reach"][..., at] += ahead.abs()
         if "sink" in found and keys.start < self.question.first:
@@ -100,11 +107,16 @@ class Totals:
         for name, low, high in (("own", 0, 0), ("previous", -1, -1), ("near", -radius, radius)):
             first = max(keys.start, places.start + low)
             last = min(keys.stop, places.stop + high)
-            if name in found and first < last:
-                j = torch.arange(first, last, device=w.device)
-                inside = (j >= grid.i + low) & (j <= grid.i + high)
-                part = w[..., first - keys.start : last - keys.start]
-                found[name][..., at] += (part * inside).sum(-1)
+            if name not in found or first >= last:
+                continue
+            if high - low < DIAGONALS:
+                for distance in range(low, high + 1):
+                    _add_diagonal(found[name][..., at], w, grid, distance)
+                continue
+            j = torch.arange(first, last, device=w.device)
+            inside = (j >= grid.i + low) & (j <= grid.i + high)
+            part = w[..., first - keys.start : last - keys.start]
+            found[name][..., at] += (part * inside).sum(-1)
 
     def _add_bins(self, w: Tensor, grid: Grid) -> None:
         if not self.found.keys() & {"distances", "received_from"}:
@@ -149,3 +161,12 @@ class Totals:
         if "max_score" in found:
             found["max_score"].fill_(-torch.inf)
         return found
+
+
+def _add_diagonal(total: Tensor, w: Tensor, grid: Grid, distance: int) -> None:
+    """Add to each row the weight of the key so far ahead of it, where the tile has it."""
+    shift = grid.places.start + distance - grid.keys.start  # column of the first row's key
+    if -w.shape[-2] < shift < w.shape[-1]:
+        found = w.diagonal(shift, -2, -1)
+        top = max(0, -shift)
+        total[..., top : top + found.shape[-1]] += found
