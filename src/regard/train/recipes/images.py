@@ -201,8 +201,8 @@ def fashion_resnet() -> Recipe:
         data=FashionData(erase=0.5),
         model=ResNetConfig(classes=10, width=256),
         train=TrainConfig(
-            steps=6000, tokens=512, lr=2e-3, warmup=500, decay=0.05, betas=(0.9, 0.95),
-            smoothing=0.1, watch="accuracy", evaluate_every=1000, save_every=3000, log_every=100,
+            steps=4858, tokens=512, lr=2e-3, warmup=404, decay=0.05, betas=(0.9, 0.95),
+            smoothing=0.1, watch="accuracy", evaluate_every=809, save_every=2427, log_every=100,
         ),
     )  # fmt: skip
 

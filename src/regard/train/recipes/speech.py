@@ -190,8 +190,8 @@ def morse() -> Recipe:
         data=MorseData(),
         model=recogniser_tiny(44, dim=128, layers=4, left=64, dropout=0.0),
         train=TrainConfig(
-            steps=10000, tokens=64, lr=1e-3, warmup=500, betas=(0.9, 0.98),
-            evaluate_every=1000, save_every=2000, log_every=50,
+            steps=2111, tokens=64, lr=1e-3, warmup=175, betas=(0.9, 0.98),
+            evaluate_every=351, save_every=1053, log_every=50,
         ),
     )  # fmt: skip
 

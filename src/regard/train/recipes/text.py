@@ -139,11 +139,11 @@ def shakespeare() -> Recipe:
     """
     model = LanguageConfig(
         vocab=1, layers=6, dim=384, heads=6, bias=False, positions="none", scaled=False,
-        rotary=10000.0, dropout=0.2, attention_dropout=0.2,
+        rotary=10000.0, dropout=0.3, attention_dropout=0.2,
     )  # fmt: skip
     train = TrainConfig(
-        steps=2000, tokens=64 * 256, lr=1e-3, warmup=100, betas=(0.9, 0.99), decay=0.1,
-        evaluate_every=250, save_every=1000,
+        steps=1800, tokens=64 * 256, lr=2e-3, warmup=100, betas=(0.9, 0.99), decay=0.2,
+        evaluate_every=225, save_every=900,
     )  # fmt: skip
     data = TextData(parts="tail", units="characters", length=256)
     return Recipe(name="shakespeare", data=data, model=model, train=train)
@@ -156,13 +156,13 @@ def stdlib() -> Recipe:
     'bpe'
     """
     train = TrainConfig(
-        steps=1000, tokens=2048, lr=3e-3, warmup=100, decay=0.1,
+        steps=1500, tokens=1024, lr=4e-3, warmup=100, decay=0.1,
         evaluate_every=250, save_every=250,
     )  # fmt: skip
     return Recipe(
         name="stdlib",
         data=TextData(size=4096, length=256, valid=64, overlap=64),
-        model=language_small(1, layers=4, dim=192, heads=3, key_heads=3, hidden=512, dropout=0.0),
+        model=language_small(1, layers=3, dim=128, heads=4, key_heads=4, hidden=352, dropout=0.0),
         train=train,
     )
 
