@@ -22,7 +22,7 @@ def answer(model, device=CUDA, **changes) -> str:
 def test_it_is_compiled_where_it_pays():
     transformer = models.Translator(models.translator_tiny(8, dim=16, heads=2))
     looped = models.RecurrentTranslator(models.recurrent_tiny(8))
-    assert answer(transformer) == "on"
+    assert answer(transformer) == "fixed"
     assert answer(transformer, steps=500) == "off"  # over before it has paid
     assert answer(transformer, device=CPU) == "off"
     assert answer(looped) == "off"
@@ -38,6 +38,14 @@ def test_sizes_are_left_open_only_where_they_differ(monkeypatch, lengths, open_)
     for n in range(SEEN + 3):
         compiling.total(sum, {"x": torch.zeros(lengths[n % len(lengths)])})
     assert made == [open_]
+
+
+def test_many_shapes_are_compiled_only_when_asked_for(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda f, dynamic: len)
+    batches = [{"x": torch.zeros(n)} for n in (3, 4, 3, 4, 3)]
+    for ask, want in (("fixed", sum), ("on", len)):
+        compiling = Compiling(ask)
+        assert [compiling.total(sum, batch) for batch in batches][-1] is want
 
 
 def test_a_training_is_the_same_when_its_compiler_changes_nothing(monkeypatch):
