@@ -1,12 +1,14 @@
 """Several beginnings side by side, the best of which are gone on with."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
-from regard.decode.greedy import Decoded, check_limit
+from regard.decode.decoded import Decoded, check_limit
+from regard.decode.rules import Rule, allowed
 from regard.decode.stepper import Stepper
 from regard.errors import ConfigError
 
@@ -22,6 +24,7 @@ def beam(
     width: int = 4,
     penalty: float = 0.6,
     best: int = 1,
+    rules: Sequence[Rule] = (),
 ) -> Decoded:
     """The `best` of the answers that a search over `width` beginnings finds, the best one first.
 
@@ -29,6 +32,8 @@ def beam(
 
     An answer that has ended keeps its place in the beam and is compared by its score at last; so a
     beam of 1 is greedy, and one that holds every sequence is exact. The axes are (batch, best, …).
+    `rules` narrow the search; probabilities stay the model's own. `scores` of what comes back gives
+    the scores, with the same penalty.
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=9)).eval()
     >>> stepper = rg.decode.make_stepper(model)
@@ -49,7 +54,7 @@ def beam(
     log_prob: Tensor | None = None
     for _ in range(limit):
         logits, state = stepper.step(last, state)
-        chances = logits.log_softmax(-1).unflatten(0, (batch, width))
+        chances = _ruled(logits.log_softmax(-1), rules, tokens, log_prob, ended)
         if log_prob is None:  # all beginnings are still one: only the first may go on
             log_prob = chances.new_full((batch, width), -torch.inf)
             log_prob[:, 0] = 0
@@ -67,15 +72,19 @@ def beam(
     return _ranked(Decoded(tokens, lengths, log_prob, ended), penalty, best)
 
 
-def length_penalty(tokens: Float[Tensor, "*batch"], power: float) -> Float[Tensor, "*batch"]:
-    """What a log-probability is divided by, so that short answers do not win by being short.
-
-    ((5 + tokens) / 6)^power
-
-    >>> length_penalty(torch.tensor([1.0, 7.0, 7.0]), power=1.0)
-    tensor([1., 2., 2.])
-    """
-    return ((5 + tokens) / 6) ** power
+def _ruled(
+    chances: Tensor,
+    rules: Sequence[Rule],
+    tokens: Tensor,
+    log_prob: Tensor | None,
+    ended: Tensor,
+) -> Tensor:
+    """Log-probabilities by place of the beam; what the rules forbid has none."""
+    if rules:
+        reached = ~ended if log_prob is None else ~ended & log_prob.isfinite()
+        may = allowed(rules, tokens.flatten(0, 1), chances.shape[-1], reached.flatten())
+        chances = chances if may is None else chances.masked_fill(~may, -torch.inf)
+    return chances.unflatten(0, ended.shape)
 
 
 def _grow(
@@ -92,9 +101,7 @@ def _grow(
 
 
 def _ranked(found: Decoded, penalty: float, best: int) -> Decoded:
-    counted = (found.lengths + found.ended).to(found.log_prob)
-    score = found.log_prob / length_penalty(counted, penalty)
-    order = score.topk(best, sorted=True).indices
+    order = found.scores(penalty).topk(best, sorted=True).indices
     tokens = found.tokens.gather(1, order[..., None].expand(-1, -1, found.tokens.shape[-1]))
     rest = (x.gather(1, order) for x in found[1:])
     return Decoded(tokens, *rest)

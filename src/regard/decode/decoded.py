@@ -1,0 +1,55 @@
+"""What a search hands back: answers, their lengths, and how likely the model finds them."""
+
+from typing import NamedTuple
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from regard.errors import ConfigError
+
+
+class Decoded(NamedTuple):
+    """Answers: tokens filled up with `end`, how many are real, and how likely the model finds them.
+
+    `log_prob` counts the end too, where it was reached; one cut at the limit has not ended.
+
+    >>> answer = Decoded(*map(torch.tensor, ([[4, 5, 1]], [2], [-0.5], [True])))
+    >>> answer.lists()
+    [[4, 5]]
+    """
+
+    tokens: Int[Tensor, "*batch time"]
+    lengths: Int[Tensor, "*batch"]
+    log_prob: Float[Tensor, "*batch"]
+    ended: Bool[Tensor, "*batch"]
+
+    def lists(self) -> list[list[int]]:
+        """The real tokens of each answer, as a tokenizer takes them."""
+        rows = self.tokens.flatten(0, -2).tolist()
+        return [row[:n] for row, n in zip(rows, self.lengths.flatten().tolist(), strict=True)]
+
+    def scores(self, penalty: float) -> Float[Tensor, "*batch"]:
+        """What a beam ranks by: log p(y) / ((5 + |y|) / 6)^penalty, |y| with the end.
+
+        >>> Decoded(*map(torch.tensor, ([[4] * 6 + [1]], [6], [-3.0], [True]))).scores(penalty=1.0)
+        tensor([-1.5000])
+        """
+        counted = (self.lengths + self.ended).to(self.log_prob)
+        return self.log_prob / length_penalty(counted, penalty)
+
+
+def length_penalty(tokens: Float[Tensor, "*batch"], power: float) -> Float[Tensor, "*batch"]:
+    """What a log-probability is divided by, so that short answers do not win by being short.
+
+    ((5 + tokens) / 6)^power
+
+    >>> length_penalty(torch.tensor([1.0, 7.0, 7.0]), power=1.0)
+    tensor([1., 2., 2.])
+    """
+    return ((5 + tokens) / 6) ** power
+
+
+def check_limit(limit: int) -> None:
+    """Raise a ConfigError for a limit of no tokens."""
+    if limit < 1:
+        raise ConfigError(f"limit: needs 1 token or more, got {limit}")

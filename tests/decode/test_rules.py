@@ -1,0 +1,165 @@
+"""What the rules forbid never appears, and what they ask for does."""
+
+import re
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from test_searches import END, VOCAB, Table, firsts, sources, translator
+from torch.testing import assert_close
+
+from regard.decode import (
+    AtLeast,
+    Only,
+    OnlyWords,
+    Prefix,
+    Sampling,
+    Without,
+    beam,
+    greedy,
+    make_stepper,
+    sample,
+)
+from regard.errors import ConfigError, ShapeError
+
+SOME = ["sinusoidal", "rotary", "lstm-luong", "gru-hybrid"]
+SEARCHES = {
+    "greedy": greedy,
+    "beam": lambda *args, **given: beam(*args, **given, width=3, best=3),
+    "sample": lambda *args, **given: sample(*args, **given, how=Sampling(temperature=3.0)),
+}
+each_search = pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
+some_translators = pytest.mark.parametrize("name", SOME)
+
+
+def answers(name, search, *rules, limit=6):
+    model, (source, lengths) = translator(name), sources()
+    stepper = make_stepper(model)
+    state = stepper.start(source, lengths)
+    return search(stepper, state, firsts(4), end=END, limit=limit, rules=rules)
+
+
+# ---- worked numbers
+
+
+def test_a_rule_changes_the_answer_but_not_its_probability():
+    table = Table([0, 0.6, 0, 0.4], [0, 0, 1, 0], [0, 0, 1, 0], [0, 0, 1, 0])
+    first, state = torch.tensor([0]), table.start([0])
+    found = greedy(table, state, first, end=2, limit=3, rules=[Without([1])])
+    assert found.lists() == [[3]]
+    assert_close(
+        found.log_prob.exp(), torch.tensor([0.4]).double()
+    )  # not 1, though nothing else may
+    wide = beam(table, state, first, end=2, limit=3, width=3, rules=[Prefix([3])])
+    assert wide.lists() == [[3]]
+    assert_close(wide.log_prob.exp(), torch.tensor([[0.4]]).double())
+
+
+# ---- properties
+
+
+@some_translators
+@each_search
+def test_a_prefix_is_kept_and_gone_on_from(name, search):
+    found = answers(name, search, Prefix([4, 6, 4]))
+    assert all(row[:3] == [4, 6, 4] for row in found.lists())
+    assert found.log_prob.isfinite().all()
+
+
+@some_translators
+@each_search
+def test_each_row_has_the_prefix_that_is_its_own(name, search):
+    rows = [[4], [5, 6], [], [6, 6, 6]]
+    found = answers(name, search, Prefix(rows)).lists()
+    each = len(found) // 4
+    for n, row in enumerate(found):
+        want = rows[n // each]
+        assert row[: len(want)] == want
+
+
+@some_translators
+@each_search
+def test_a_token_that_is_not_allowed_never_appears(name, search):
+    for rule in (Without([4, 5]), Only([0, 1, 3, 6], end=END)):
+        found = answers(name, search, rule, limit=8).lists()
+        assert not {4, 5} & {token for row in found for token in row}
+
+
+@some_translators
+@each_search
+def test_words_are_written_whole_and_no_others(name, search):
+    words = [[4], [4, 5, 6], [6, 3]]
+    found = answers(name, search, OnlyWords(words, end=END), limit=9)
+    for row, ended in zip(found.lists(), found.ended.flatten().tolist(), strict=True):
+        text = "".join(map(str, row))
+        if not ended:  # cut at the limit, perhaps inside a word
+            text = re.sub("(45|6)$", "", text)
+        assert re.fullmatch("(4|456|63)*", text)
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=3), min_size=1, max_size=4))
+def test_the_tree_of_words_allows_what_trying_all_words_allows(words):
+    rule, end = OnlyWords(words, end=4), 4
+    sums = {(): True}
+    for n in range(1, 4):
+        sums |= {tuple(sum(some, [])): True for some in product(words, repeat=n)}
+    for n in range(3):
+        for written in product(range(4), repeat=n):
+            may = rule(torch.tensor([written], dtype=torch.long).reshape(1, n), 5)[0]
+            begun = [s for s in sums if s[:n] == written]
+            if not begun:
+                assert may.nonzero().flatten().tolist() == [end]  # out of the tree: only the end
+                continue
+            want = {s[n] for s in begun if len(s) > n} | ({end} if written in sums else set())
+            # sums of three words are as long as is needed to see what may follow two tokens
+            assert set(may.nonzero().flatten().tolist()) == want
+
+
+@each_search
+def test_an_answer_has_the_least_length(search):
+    found = answers("sinusoidal", search, AtLeast(5, end=END))
+    assert (found.lengths >= 5).all()
+
+
+def test_rules_are_asked_together():
+    rules = Prefix([4]), Without([5]), AtLeast(4, end=END), Only([3, 4, 5], end=END)
+    for row in answers("rotary", SEARCHES["beam"], *rules).lists():
+        assert row[0] == 4
+        assert set(row) <= {3, 4}
+        assert len(row) >= 4
+
+
+def test_a_beam_under_rules_finds_the_best_of_what_they_allow():
+    model, source = translator("sinusoidal", vocab=5), torch.tensor([[3, 0, 1]])
+    limit, alphabet = 3, (0, 1, 4)  # 3 is forbidden, 2 ends
+    every = [(*w, END) for n in range(limit) for w in product(alphabet, repeat=n)]
+    every += product(alphabet, repeat=limit)
+    padded = torch.tensor([[1, *words, *[0] * (limit - len(words))] for words in every])
+    rows = model.decode(padded[:, :-1], model.encode(source.expand(len(every), -1)))
+    rows = rows.log_softmax(-1)
+    score = {w: rows[n, range(len(w)), list(w)].sum().item() for n, w in enumerate(every)}
+    best = max(every, key=lambda w: score[w])
+    stepper = make_stepper(model)
+    given = {"end": END, "limit": limit, "width": len(every), "penalty": 0.0}
+    found = beam(stepper, stepper.start(source), firsts(1), rules=[Without([3])], **given)
+    assert found.lists() == [[t for t in best if t != END]]
+    assert_close(found.log_prob.item(), score[best])
+
+
+# ---- errors
+
+
+@pytest.mark.usefixtures("users_view")
+def test_rules_that_cannot_be_kept_are_said():
+    with pytest.raises(ConfigError, match="rules: need to leave a token after 1 tokens, got none"):
+        answers("sinusoidal", greedy, Prefix([4, 5]), Without([5]))
+    with pytest.raises(ConfigError, match="rules: need to leave a token after 0 tokens, got none"):
+        answers("sinusoidal", SEARCHES["beam"], Prefix([4]), Without([4]))
+    with pytest.raises(ConfigError, match=f"tokens: need 0 to {VOCAB - 1}, .* got 99"):
+        answers("sinusoidal", greedy, Without([99]))
+    with pytest.raises(ConfigError, match="words: need one or more, none of them empty, got"):
+        OnlyWords([[4], []], end=END)
+    with pytest.raises(ShapeError, match="prefix: needs one row or 4, got 3"):
+        answers("sinusoidal", greedy, Prefix([[4], [5], [6]]))
