@@ -1,0 +1,189 @@
+"""A recogniser on sound that is still coming: pieces of any size in, what the whole gives out."""
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from regard.errors import ConfigError, ShapeError
+from regard.models import Recogniser
+from regard.nn import KeysValues
+from regard.ops import frame_sizes, log_mel, mel_frames
+from regard.ops.terms import widen
+
+BLOCK = 64  # outputs that are made together at most: a piece of an hour needs no more memory
+
+
+@dataclass(frozen=True)
+class SoundState:
+    """All that a stream carries from piece to piece; it stops growing after the left context.
+
+    >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=30, left=2)).eval()
+    >>> state = SoundStream(model).start()
+    >>> state.size  # two frames before the first, for each of the two convolutions
+    208
+    """
+
+    samples: Tensor  # of frames that are not over
+    inputs: tuple[Tensor, ...]  # what each convolution will read again
+    waiting: Tensor  # outputs of the convolutions whose chunk is not full
+    layers: dict[nn.Module, KeysValues]
+    kept: int = 0  # outputs whose keys and values are in `layers`
+    heard: int = 0  # outputs that ever were
+
+    @property
+    def size(self) -> int:
+        """How many numbers it holds."""
+        pairs = (x for pair in self.layers.values() for x in pair)
+        return sum(x.numel() for x in (self.samples, *self.inputs, self.waiting, *pairs))
+
+
+class SoundStream:
+    """One stream of sound through a recogniser; what comes out is what the whole recording gives.
+
+    log p(label | t) from the samples up to t's chunk, however these are cut into pieces
+
+    The model's attention has to be bounded to the left; `left` bounds one that was trained without
+    (counted in chunks), and then the answers are no longer those of the whole recording.
+
+    >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=30)).eval()
+    >>> stream, wave = SoundStream(model), torch.randn(8000)
+    >>> state, heard = stream.start(), []
+    >>> for piece in wave.split(999):
+    ...     log_probs, state = stream.hear(piece, state)
+    ...     heard.append(log_probs)
+    >>> heard.append(stream.finish(state))
+    >>> torch.allclose(torch.cat(heard), model.listen(wave[None])[0][0], atol=1e-5)
+    True
+    """
+
+    def __init__(self, model: nn.Module, *, left: int | None = None):
+        if not isinstance(model, Recogniser):
+            raise ConfigError(f"model: needs a Recogniser, got {type(model).__name__}")
+        if model.training:
+            raise ConfigError("model: needs evaluation mode, got training mode; try model.eval()")
+        config = model.config
+        if config.chunk is None:
+            raise ConfigError(
+                "chunk: needs a number for a stream, got None: each output hears the whole "
+                "recording; try model.listen, or training with chunk=16"
+            )
+        if left is not None and (left < 0 or (config.left is not None and left > config.left)):
+            limit = "more" if config.left is None else f"up to the model's {config.left}"
+            raise ConfigError(f"left: needs 0 or {limit}, got {left}")
+        if left is None and config.left is None:
+            raise ConfigError(
+                "left: needs a bound for a stream, got None: each output hears all before it; "
+                "try SoundStream(model, left=64), or training with left=64"
+            )
+        self.model, self.chunk = model, config.chunk
+        self.config = config if left is None else replace(config, left=left)
+        assert self.config.left is not None
+        self.keep = self.config.left * self.chunk
+        # a multiple of the chunk, or a block would end inside of one
+        self.block = -(-BLOCK // self.chunk) * self.chunk * model.subsample.factor
+
+    def start(self) -> SoundState:
+        """The state before the first sample."""
+        some = self.model.standardise.mean
+        convolutions = self.model.subsample.convolutions
+        return SoundState(
+            samples=some.new_zeros(0),
+            inputs=tuple(
+                some.new_zeros(1, c.in_channels, self.model.subsample.left)  # type: ignore[arg-type]
+                for c in convolutions
+            ),
+            waiting=some.new_zeros(1, 0, self.config.dim),
+            layers={},
+        )
+
+    @torch.no_grad()
+    def hear(
+        self, samples: Float[Tensor, " sample"], state: SoundState
+    ) -> tuple[Float[Tensor, "time vocab"], SoundState]:
+        """What more samples, at the model's rate, let out: log-probabilities, none or several."""
+        rate, found = self.config.rate, []
+        hop = frame_sizes(rate)[1]
+        for piece in samples.to(state.samples).split(self.block * hop):
+            wave = torch.cat([state.samples, piece])
+            frames = log_mel(wave, rate, mels=self.config.mels)
+            rest = wave[mel_frames(len(wave), rate) * hop :].clone()  # a view would keep the whole
+            log_probs, state = self._block(frames, replace(state, samples=rest))
+            found.append(log_probs)
+        return torch.cat(found) if found else self._nothing(), state
+
+    @torch.no_grad()
+    def read(
+        self, frames: Float[Tensor, "time mel"], state: SoundState
+    ) -> tuple[Float[Tensor, "shorter vocab"], SoundState]:
+        """The same from features, for who makes them elsewhere."""
+        if frames.shape[1] != self.config.mels:
+            raise ShapeError(
+                f"frames: needs mels={self.config.mels} numbers a frame, got {frames.shape[1]}"
+            )
+        found = [self._nothing()]
+        for piece in frames.split(self.block):
+            log_probs, state = self._block(piece, state)
+            found.append(log_probs)
+        return torch.cat(found), state
+
+    @torch.no_grad()
+    def finish(self, state: SoundState) -> Float[Tensor, "time vocab"]:
+        """What the last chunk gives that was not full; samples of no whole frame say nothing."""
+        return self._encode(state.waiting, replace(state, waiting=state.waiting[:, :0]))[0]
+
+    def _block(self, frames: Tensor, state: SoundState) -> tuple[Tensor, SoundState]:
+        if not len(frames):
+            return self._nothing(), state
+        x, inputs = self.model.standardise(frames[None]).mT, []
+        pairs = zip(self.model.subsample.convolutions, state.inputs, strict=True)
+        for convolution, before in pairs:
+            x = torch.cat([before, x], -1)
+            x, rest = _convolve(convolution, x)
+            inputs.append(rest)
+        waiting = torch.cat([state.waiting, x.mT], 1)
+        ready = waiting.shape[1] // self.chunk * self.chunk
+        rest = waiting[:, ready:].clone()
+        return self._encode(waiting[:, :ready], replace(state, inputs=tuple(inputs), waiting=rest))
+
+    def _encode(self, x: Tensor, state: SoundState) -> tuple[Tensor, SoundState]:
+        new = x.shape[1]
+        if not new:
+            return self._nothing(), state
+        cache = _Bounded(state.layers, self.keep)
+        # what is kept is seen by the whole of the next chunk: only several need a mask
+        mask = None if new <= self.chunk else self.config.mask
+        positions = torch.arange(state.heard, state.heard + new, device=x.device)
+        x = self.model.encoder(x, mask=mask, positions=positions, offset=state.kept, cache=cache)
+        log_probs = widen(self.model.head(x)).log_softmax(-1)
+        kept = min(self.keep, state.kept + new)
+        return log_probs[0], replace(state, layers=cache.new, kept=kept, heard=state.heard + new)
+
+    def _nothing(self) -> Tensor:
+        return widen(self.model.standardise.mean.new_zeros(0, self.config.vocab))
+
+
+class _Bounded:
+    """The `cache` of one call: new keys join the kept ones, of which the last `keep` stay."""
+
+    def __init__(self, old: dict[nn.Module, KeysValues], keep: int):
+        self.old, self.keep, self.new = old, keep, dict[nn.Module, KeysValues]()
+
+    def __call__(self, site: nn.Module, k: Tensor, v: Tensor) -> KeysValues:
+        if site in self.old:
+            old_k, old_v = self.old[site]
+            k, v = torch.cat([old_k, k], -2), torch.cat([old_v, v], -2)
+        first = max(0, k.shape[-2] - self.keep)
+        self.new[site] = (k[..., first:, :].clone(), v[..., first:, :].clone())
+        return k, v
+
+
+def _convolve(convolution: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """What a convolution makes of the inputs there are, and those it will read again."""
+    assert isinstance(convolution, nn.Conv1d)
+    (size,), (stride,) = convolution.kernel_size, convolution.stride
+    count = max(0, (x.shape[-1] - size) // stride + 1)
+    y = F.gelu(convolution(x)) if count else x.new_zeros(1, convolution.out_channels, 0)
+    return y, x[..., count * stride :].clone()

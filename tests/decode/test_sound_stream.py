@@ -1,0 +1,219 @@
+"""Streams: any split gives what the whole gives, in a state that does not grow."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from regard import data, decode, models
+from regard.data import Characters
+from regard.decode import BestPath, PrefixBeam, SoundState, SoundStream, Transcriber
+from regard.errors import ConfigError, ShapeError
+from regard.models import Recogniser, RecogniserConfig
+from regard.train import best_path, transcribe
+
+WORDS = Characters.train(["AB "])
+
+
+def tiny(**changes) -> Recogniser:
+    """Random weights, wide ones: with small ones every output would be alike."""
+    sizes = {"mels": 4, "dim": 8, "layers": 2, "heads": 2, "hidden": 16, "rate": 1000, "left": 2}
+    model = Recogniser(RecogniserConfig(**{"vocab": WORDS.vocab, **sizes, **changes})).eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(2)
+    return model
+
+
+def cut(length: int, cuts: list[int]) -> list[int]:
+    """The sizes of the pieces that some places cut a length into."""
+    places = sorted({0, length, *(at % (length + 1) for at in cuts)})
+    return [b - a for a, b in zip(places, places[1:], strict=False)]
+
+
+def streamed(stream: SoundStream, wave: torch.Tensor, sizes: list[int]) -> torch.Tensor:
+    state, found = stream.start(), []
+    for piece in wave.split(sizes):
+        log_probs, state = stream.hear(piece, state)
+        found.append(log_probs)
+    return torch.cat([*found, stream.finish(state)])
+
+
+lengths, cuts = st.integers(25, 700), st.lists(st.integers(0, 10**6), max_size=20)
+kinds = st.fixed_dictionaries(
+    {
+        "chunk": st.integers(1, 4),
+        "left": st.integers(0, 3),
+        "relative": st.sampled_from(["none", "buckets", "alibi"]),
+        "rotary": st.sampled_from([None, 10000.0]),
+    }
+)
+
+
+@settings(max_examples=25)
+@given(kind=kinds, length=lengths, cuts=cuts)
+def test_any_split_into_pieces_gives_what_the_recording_gives(kind, length, cuts):
+    model, wave = tiny(**kind).double(), torch.randn(length, dtype=torch.float64)
+    whole, _ = model.listen(wave[None])
+    assert_close(streamed(SoundStream(model), wave, cut(length, cuts)), whole[0], atol=1e-9, rtol=0)
+
+
+@settings(max_examples=12)
+@given(kind=kinds, length=lengths, cuts=cuts)
+def test_in_single_precision_it_is_within_a_hundred_thousandth_and_the_text_is_equal(
+    kind, length, cuts
+):
+    model, wave = tiny(**kind), torch.randn(length)
+    whole, outputs = model.listen(wave[None])
+    assert_close(
+        streamed(SoundStream(model), wave, cut(length, cuts)), whole[0], atol=1e-5, rtol=1e-5
+    )
+    transcriber = Transcriber(model, WORDS)
+    text = "".join(transcriber.hear(piece) for piece in wave.split(cut(length, cuts)))
+    assert text + transcriber.finish() == WORDS.decode(best_path(whole, outputs)[0])
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_single_samples_are_enough(chunk):
+    model, wave = tiny(chunk=chunk), torch.randn(300)
+    whole, _ = model.listen(wave[None])
+    assert_close(streamed(SoundStream(model), wave, [1] * 300), whole[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_single_frames_are_enough(chunk):
+    model, frames = tiny(chunk=chunk), torch.randn(50, 4)
+    stream, found = SoundStream(model), []
+    state = stream.start()
+    for frame in frames.split(1):
+        log_probs, state = stream.read(frame, state)
+        found.append(log_probs)
+    found.append(stream.finish(state))
+    assert_close(torch.cat(found), model(frames[None])[0][0], atol=1e-5, rtol=1e-5)
+
+
+def test_a_piece_longer_than_a_block_is_the_same_as_many():
+    model, wave = tiny(left=3, chunk=3), torch.randn(9000)
+    assert len(wave) > SoundStream(model).block * 10
+    whole, _ = model.listen(wave[None])
+    assert_close(streamed(SoundStream(model), wave, [9000]), whole[0], atol=1e-5, rtol=1e-5)
+
+
+def bytes_of(state: SoundState) -> int:
+    """What the state keeps alive: a view would keep all of what it was cut from."""
+    pairs = [x for pair in state.layers.values() for x in pair]
+    held = [state.samples, *state.inputs, state.waiting, *pairs]
+    return sum(x.untyped_storage().nbytes() for x in held)
+
+
+@pytest.mark.parametrize(
+    ("chunk", "piece", "time"), [(1, 7, 420), (1, 40, 1000), (4, 40, 1600), (3, 2000, 6000)]
+)
+def test_the_state_does_not_grow_with_time(chunk, piece, time):
+    stream = SoundStream(tiny(chunk=chunk))
+    state, most = stream.start(), []
+    for _ in range(4):
+        sizes = []
+        for part in torch.randn(time).split(piece):
+            _, state = stream.hear(part, state)
+            assert bytes_of(state) == 4 * state.size
+            sizes.append(state.size)
+        most.append(max(sizes))
+    assert most[0] == most[-1]
+    assert state.kept == 2 * chunk
+
+
+def test_an_output_comes_as_soon_as_the_models_delay_allows():
+    model = tiny(chunk=3, rate=1000)
+    stream, state = SoundStream(model), SoundStream(model).start()
+    for sample in range(1, 500):
+        log_probs, state = stream.hear(torch.randn(1), state)
+        if len(log_probs):
+            assert sample == round(1000 * model.config.delay)
+            break
+
+
+def test_a_model_trained_without_a_bound_can_be_given_one():
+    wave = torch.randn(600)
+    bounded, free = tiny(left=2), tiny(left=None)
+    free.load_state_dict(bounded.state_dict())
+    got = streamed(SoundStream(free, left=2), wave, [600])
+    assert_close(got, bounded.listen(wave[None])[0][0], atol=1e-5, rtol=1e-5)
+
+
+def test_an_old_state_can_be_gone_on_from_twice():
+    stream, wave = SoundStream(tiny()), torch.randn(400)
+    _, middle = stream.hear(wave[:200], stream.start())
+    one, _ = stream.hear(wave[200:], middle)
+    two, _ = stream.hear(wave[200:], middle)
+    assert torch.equal(one, two)
+
+
+def test_a_label_held_across_pieces_is_one_label():
+    path = torch.tensor([0, 4, 4, 4, 0, 4, 5, 5, 0, 0, 6])
+    sure = torch.nn.functional.one_hot(path, 7).float().log()
+    want = best_path(sure[None], torch.tensor([11]))[0]
+    for size in range(1, 12):
+        hear = BestPath()
+        assert [label for piece in sure.split(size) for label in hear(piece)] == want
+
+
+class Played(Transcriber):
+    """A transcriber whose recogniser says what it is told, a label a call."""
+
+    def __init__(self, tokenizer: data.Tokenizer):
+        model = tiny(vocab=tokenizer.vocab)
+        super().__init__(model, tokenizer)
+
+    def say(self, label: int) -> str:
+        return self._spell([label])
+
+
+def test_a_character_of_several_bytes_is_told_when_it_is_whole():
+    tokenizer = data.Bytes()
+    played = Played(tokenizer)
+    told = [played.say(label) for label in tokenizer.encode("aé€😀b")]
+    assert told == ["a", "", "é", "", "", "€", "", "", "", "😀", "b"]
+    assert played.say(tokenizer.encode("é")[0]) == ""
+    assert played.maybe == "�"
+
+
+def test_a_beam_streams_what_it_finds_on_the_whole():
+    model, wave = tiny(left=3), torch.randn(2000)
+    log_probs = model.listen(wave[None])[0][0].detach()
+    (want,) = decode.prefix_beam(log_probs, width=6)
+    transcriber = Transcriber(model, WORDS, search=PrefixBeam(width=6))
+    told = "".join(transcriber.hear(piece) for piece in wave.split(130))
+    assert len(told) > 0
+    assert told + transcriber.maybe == WORDS.decode(list(want.labels))
+    assert told + transcriber.finish() == WORDS.decode(list(want.labels))
+    assert transcriber.finish() == ""  # it begins anew
+
+
+def test_silence_is_heard_without_a_word_lost_or_made():
+    model = tiny()
+    wave = torch.zeros(3000)
+    transcriber = Transcriber(model, WORDS)
+    text = "".join(transcriber.hear(piece) for piece in wave.split(77)) + transcriber.finish()
+    assert text == transcribe(model, WORDS, [data.Sound(wave, "", 1000)])[0]
+
+
+def test_what_cannot_be_streamed_says_so(users_view):
+    with pytest.raises(ConfigError, match="left: needs a bound for a stream, got None: .*; try"):
+        SoundStream(tiny(left=None))
+    with pytest.raises(ConfigError, match="chunk: needs a number for a stream, got None: .*; try"):
+        SoundStream(tiny(chunk=None))
+    with pytest.raises(ConfigError, match="left: needs 0 or up to the model's 2, got 3"):
+        SoundStream(tiny(), left=3)
+    with pytest.raises(ConfigError, match="left: needs 0 or more, got -1"):
+        SoundStream(tiny(left=None), left=-1)
+    with pytest.raises(ConfigError, match="model: needs evaluation mode"):
+        SoundStream(tiny().train())
+    with pytest.raises(ConfigError, match="model: needs a Recogniser, got LanguageModel"):
+        SoundStream(models.LanguageModel(models.language_tiny(vocab=5)).eval())
+    with pytest.raises(ConfigError, match="tokenizer: needs the model's vocab=7, got 260"):
+        Transcriber(tiny(), data.Bytes())
+    stream = SoundStream(tiny())
+    with pytest.raises(ShapeError, match="frames: needs mels=4 numbers a frame, got 5"):
+        stream.read(torch.zeros(3, 5), stream.start())
