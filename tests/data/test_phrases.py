@@ -109,6 +109,20 @@ def test_the_split_goes_by_the_meaning_not_by_how_it_is_said(key, style):
     assert split_of(fact) == split_of(fact._replace(style=style)) == "train"
 
 
+@pytest.mark.parametrize("language", ["en", "cs", "pl", "ja"])
+def test_every_word_of_a_unit_in_the_test_can_be_learnt(language):
+    phrases = Phrases(("en", language, "de"), sources=(language,), kinds=("unit",), count=400)
+    learnt = {
+        word
+        for pair in islice(phrases.examples("train", 0), 6000)
+        for word in pair.source.split()
+        if not any(sign.isdigit() for sign in word)
+    }
+    asked = [pair.source.split() for pair in phrases.examples("test", 0)]
+    assert {w for words in asked for w in words if not any(c.isdigit() for c in w)} <= learnt
+    assert split_of(Fact("unit", (1, 0, "length-mile"))) == "train"
+
+
 def test_a_text_has_one_meaning_and_one_translation():
     meaning, translation = {}, {}
     drawn = [fact for fact, _, _ in islice(Phrases().facts("train", seed=3), 250)]
