@@ -7,7 +7,10 @@ import typer
 
 def cost(
     name: Annotated[
-        str, typer.Argument(metavar="RUN|PRESET", help="A preset's name, or a saved model.")
+        str,
+        typer.Argument(
+            metavar="RUN|PRESET", help="A preset's or a specimen's name, or a saved model."
+        ),
     ],
     source: Annotated[
         int | None, typer.Option(help="Tokens, frames, or the side of a picture.")

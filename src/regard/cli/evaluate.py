@@ -1,13 +1,14 @@
 """`regard evaluate`: the scores of a run again, with what it gets wrong."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="The folder of a run, or a specimen's name.")
+    ],
     part: Annotated[str, typer.Option(help="Which unseen part: valid or test.")] = "test",
     beam: Annotated[
         int | None, typer.Option(help="How many answers are kept in the search; 1 is greedy.")
@@ -23,7 +24,7 @@ def evaluate(
 
     if part not in ("valid", "test"):
         raise ConfigError(f"part: needs one of valid, test, got {part!r}")
-    found = train.evaluate_run(train.load_run(run), part, width=beam)
+    found = train.evaluate_run(train.load_run(train.find_run(run)), part, width=beam)
     console = Console(highlight=False, soft_wrap=True)
     for name, value in found.scores.items():
         console.print(

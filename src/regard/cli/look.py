@@ -8,9 +8,10 @@ import typer
 
 def look(
     model: Annotated[
-        Path,
+        str,
         typer.Argument(
-            metavar="RUN|FOLDER", help="A saved model, or a Hugging Face model in a folder."
+            metavar="RUN|FOLDER",
+            help="A run, a specimen's name, a saved model, or a Hugging Face model in a folder.",
         ),
     ],
     text: Annotated[
@@ -22,6 +23,9 @@ def look(
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
     target: Annotated[
         str | None, typer.Option(help="What a model that translates writes, in the same way.")
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option(help="The language that a run's translator writes.")
     ] = None,
     at: Annotated[str, typer.Option(help="Which attentions: a glob over their names.")] = "*",
     probe: Annotated[
@@ -38,7 +42,7 @@ def look(
         raise FileError(f"out: needs a folder that exists, got {out.parent}; try another place")
     with quiet():
         reader = open_reader(model)
-        sight = reader.read(text, target, at)
+        sight = reader.read(text, target, at, to=to)
         probed = find_copying(reader.model, reader.vocab or 2) if probe else None
     title = f"What {type(reader.model).__name__} looks at"
     write_report(sight, out, title=title, separators=reader.separators, probed=probed)

@@ -8,6 +8,7 @@ from torch import nn
 
 from regard import models
 from regard.errors import ConfigError
+from regard.train import find_run, specimen_names
 
 _KINDS = {
     "translator": models.Translator,
@@ -20,7 +21,7 @@ _KINDS = {
 
 
 def preset_or_saved(name: str, *, vocab: int = 32000, classes: int = 10) -> nn.Module:
-    """The model that a preset's name or a path stands for.
+    """The model that a preset's name, a specimen's or a path stands for.
 
     A preset is built on the meta device: it has all sizes, and its weights take no memory.
 
@@ -34,12 +35,12 @@ def preset_or_saved(name: str, *, vocab: int = 32000, classes: int = 10) -> nn.M
         config = getattr(models, name)(**sizes.get(kind, {"vocab": vocab}))
         with torch.device("meta"):
             return _KINDS[kind](config)
-    if Path(name).exists():
-        return models.load(name)
-    near = get_close_matches(name, preset_names(), 1, 0.5) or ["translator_base"]
+    if Path(name).exists() or name in specimen_names():
+        return models.load(find_run(name)).float()
+    known = [*preset_names(), *specimen_names()]
+    near = get_close_matches(name, known, 1, 0.5) or ["translator_base"]
     raise ConfigError(
-        f"name: needs a saved model or one of {', '.join(preset_names())}, got {name!r}; "
-        f"try {near[0]}"
+        f"name: needs a saved model or one of {', '.join(known)}, got {name!r}; try {near[0]}"
     )
 
 

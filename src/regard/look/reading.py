@@ -1,6 +1,6 @@
 """A model on disk, ours or a Hugging Face folder, made to read a text while it is looked at."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from regard import models
+from regard.data import Pair, Tokenizer
+from regard.data.tokenizers import SPECIALS
 from regard.errors import FileError, LookError, ShapeError
 from regard.look.looking import look
+from regard.look.pairs import read_pair
 from regard.look.sight import Sight
+from regard.train import find_run, load_run, translate
+from regard.train.run import RECIPE
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json", "spiece.model")
 MARKS = frozenset(".,;:!?")  # count as separators beside a tokenizer's own special tokens
@@ -19,6 +24,8 @@ MARKS = frozenset(".,;:!?")  # count as separators beside a tokenizer's own spec
 @dataclass(frozen=True)
 class Reader:
     """A model and the way from text to its tokens: a tokenizer, or numbers where there is none.
+
+    A run has `words`, a tokenizer of ours; what its translator writes need not be given then.
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10)).eval()
     >>> sight = rg.Reader(model, vocab=10).read("3 1 4", at="*.1.self")
@@ -32,16 +39,25 @@ class Reader:
     vocab: int | None = None
     longest: int | None = None
     start: int | None = None  # the token that a Hugging Face decoder begins with
+    words: Tokenizer | None = None
 
     @property
     def separators(self) -> frozenset[str]:
         """What ends a part of a text, as tokens."""
-        special = () if self.tokenizer is None else self.tokenizer.all_special_tokens
+        special = SPECIALS if self.words is not None else ()
+        special = special if self.tokenizer is None else self.tokenizer.all_special_tokens
         return MARKS | set(special)
 
     @torch.no_grad()
-    def read(self, text: str, target: str | None = None, at: str = "*") -> Sight:
-        """The sight of one run over the text, and the target where the model writes one."""
+    def read(
+        self, text: str, target: str | None = None, at: str = "*", *, to: str | None = None
+    ) -> Sight:
+        """The sight of one run over the text, and the target where the model writes one.
+
+        `to` is the language that a run's translator writes, where it knows several.
+        """
+        if self.pair and self.words is not None:
+            return self._read_pair(self.words, text, target, at, to)
         if self.pair and target is None:
             kind = type(self.model).__name__
             raise LookError(
@@ -61,10 +77,27 @@ class Reader:
                 self.model(*inputs)
         return sight
 
+    def _read_pair(
+        self, words: Tokenizer, text: str, target: str | None, at: str, to: str | None
+    ) -> Sight:
+        if to is None and words.languages:
+            raise LookError(
+                f"to: needs the language to write, one of {' '.join(words.languages)}, got none; "
+                f"try --to {words.languages[0]}"
+            )
+        if not words.encode(text):
+            raise ShapeError(f"text: needs at least one token, got {text!r}")
+        if target is None:
+            (target,) = translate(self.model, words, [text], [to])
+        return read_pair(self.model, words, Pair(text, target, to), at)
+
     def _ids(self, name: str, text: str, begin: bool = False) -> Tensor:
-        ids = (
-            self._numbers(name, text) if self.tokenizer is None else self.tokenizer(text).input_ids
-        )
+        if self.words is not None:
+            ids = self.words.encode(text)
+        elif self.tokenizer is None:
+            ids = self._numbers(name, text)
+        else:
+            ids = self.tokenizer(text).input_ids
         if begin and self.start is not None:
             ids = [self.start, *ids]
         if not ids:
@@ -88,13 +121,15 @@ class Reader:
             ) from None
 
     def _words(self, ids: Tensor) -> list[str]:
+        if self.words is not None:
+            return [self.words.piece(x) for x in ids[0].tolist()]
         if self.tokenizer is None:
             return [str(x) for x in ids[0].tolist()]
         return list(self.tokenizer.convert_ids_to_tokens(ids[0].tolist()))
 
 
 def open_reader(path: str | Path) -> Reader:
-    """The model at a path: a file or folder that `models.save` wrote, or a Hugging Face folder.
+    """The model at a path: a run, a specimen's name, a file of ours, a Hugging Face folder.
 
     >>> import tempfile
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10))
@@ -102,9 +137,10 @@ def open_reader(path: str | Path) -> Reader:
     >>> reader.read("3 1 4").names
     ['decoder.0.self', 'decoder.1.self']
     """
-    path = Path(path)
-    if not path.exists():
-        raise FileError(f"{path}: needs to be a saved model or a folder, got nothing there")
+    path = find_run(path)
+    if (path / RECIPE).is_file():
+        run = load_run(path)
+        return replace(_reader(run.model), words=run.tokenizer)
     if path.is_dir() and (path / "config.json").is_file():
         return _theirs(path)
     if path.is_dir() and not (path / "model.safetensors").is_file():
@@ -115,7 +151,10 @@ def open_reader(path: str | Path) -> Reader:
 
 
 def _ours(path: Path) -> Reader:
-    model = models.load(path)
+    return _reader(models.load(path))
+
+
+def _reader(model: nn.Module) -> Reader:
     config: Any = model.config
     match model:
         case models.Translator() | models.RecurrentTranslator():

@@ -42,6 +42,7 @@ from regard.train.run import Run, load_run, next_folder, read_recipe, resume_run
 from regard.train.runs import list_runs
 from regard.train.schedules import rate_at
 from regard.train.settings import change, from_json, names, read_value, to_json
+from regard.train.specimens import find_run, specimen, specimen_names
 
 __all__ = [
     "Answering",
@@ -74,6 +75,7 @@ __all__ = [
     "error_rate",
     "evaluate_run",
     "fill",
+    "find_run",
     "from_json",
     "interrupts",
     "join",
@@ -95,6 +97,8 @@ __all__ = [
     "save_checkpoint",
     "score_texts",
     "smoothed_cross_entropy",
+    "specimen",
+    "specimen_names",
     "start_run",
     "to_json",
     "transcribe",

@@ -120,7 +120,7 @@ def load_run(folder: str | Path) -> Run:
     recipe, tokenizer = read_recipe(folder), _words(folder)
     result = read_result(folder)
     if (folder / WEIGHTS).exists():
-        model = models.load(folder)
+        model = models.load(folder).float()  # specimens are kept in half precision
     else:
         found, wrong = last_good(folder / CHECKPOINTS)
         if found is None:

@@ -1,0 +1,49 @@
+"""Make a finished run into a specimen of the package, its weights in half precision.
+
+python benchmarks/make_specimen.py runs/phrases phrases --machine "one H200"
+
+The weights are rounded to float16 and scored again, so that the record is that of what ships.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from regard import models, train
+from regard.train.run import RECIPE, RESULT
+from regard.train.specimens import FOLDER
+
+
+def main(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    name: Annotated[str, typer.Argument(help="What the specimen is called.")],
+    machine: Annotated[str, typer.Option(help="Where it was trained.")] = "",
+    recipe: Annotated[str, typer.Option(help="Another name for its recipe.")] = "",
+) -> None:
+    place = FOLDER / name
+    place.mkdir(parents=True, exist_ok=True)
+    told = json.loads((run / RECIPE).read_text(encoding="utf-8"))
+    told["recipe"]["name"] = recipe or told["recipe"]["name"]
+    told["recipe"]["train"]["device"] = "auto"
+    write(place / RECIPE, told)
+    if (run / "tokenizer.json").exists():
+        shutil.copy(run / "tokenizer.json", place)
+    models.save(train.load_run(run).model.half(), place)
+    result = json.loads((run / RESULT).read_text(encoding="utf-8"))
+    before = result["test"]
+    rounded = train.evaluate_run(train.load_run(place)).scores
+    write(place / RESULT, result | {"test": rounded, "machine": machine})
+    print(f"{place}: before {before}\nafter {rounded}")
+    print(f"{sum(file.stat().st_size for file in place.iterdir()) / 1e6:.2f} MB")
+
+
+def write(path: Path, value: object) -> None:
+    text = json.dumps(value, indent=1, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)

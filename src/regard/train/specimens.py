@@ -1,0 +1,55 @@
+"""Trained models that come with the package: runs without their checkpoints, in half precision."""
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from regard.errors import FileError
+from regard.train.run import RECIPE, Run, load_run
+
+FOLDER = Path(__file__).parents[1] / "specimens"
+
+
+def specimen_names() -> list[str]:
+    """Every specimen by its name.
+
+    >>> "phrases" in specimen_names()
+    True
+    """
+    return sorted(file.parent.name for file in FOLDER.glob(f"*/{RECIPE}"))
+
+
+def specimen(name: str) -> Run:
+    """A trained model that comes with the package, opened as any other run.
+
+    >>> run = rg.specimen("phrases")
+    >>> rg.train.translate(run.model, run.tokenizer, ["2 days"], ["de"])
+    ['2 Tage']
+    """
+    if name not in specimen_names():
+        raise FileError(f"name: needs one of {_known()}, got {name!r}{_near(name)}")
+    return load_run(FOLDER / name)
+
+
+def find_run(name: str | Path) -> Path:
+    """The folder that a path or the name of a specimen stands for; a path goes first.
+
+    >>> find_run("phrases").parent.name
+    'specimens'
+    """
+    if not Path(name).exists() and str(name) in specimen_names():
+        return FOLDER / name
+    if not Path(name).exists():
+        raise FileError(
+            f"{name}: needs to be a run, a saved model or one of {_known()}, got nothing there"
+            f"{_near(str(name))}"
+        )
+    return Path(name)
+
+
+def _known() -> str:
+    return f"the specimens {', '.join(specimen_names())}" if specimen_names() else "no specimen"
+
+
+def _near(name: str) -> str:
+    close = get_close_matches(name, specimen_names(), 1)
+    return f"; try {close[0]}" if close else ""

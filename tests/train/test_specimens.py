@@ -1,0 +1,85 @@
+"""What ships is trained, small, and opened like any run, by its name."""
+
+import json
+from itertools import islice
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import regard as rg
+from regard.cli import app
+from regard.errors import FileError
+from regard.train import find_run, load_run, specimen, specimen_names, translate
+from regard.train.specimens import FOLDER
+
+
+def test_all_together_are_small():
+    assert sum(file.stat().st_size for file in FOLDER.rglob("*") if file.is_file()) < 12e6
+
+
+@pytest.mark.parametrize("name", specimen_names())
+def test_each_is_a_finished_run_with_its_record_in_full_precision(name):
+    run = rg.specimen(name)
+    assert {"step", "seconds", "valid", "test", "machine"} <= set(run.result)
+    assert {p.dtype for p in run.model.parameters()} == {torch.float32}
+    assert not run.model.training
+
+
+@pytest.mark.parametrize("name", [name for name in specimen_names() if "phrases" in name])
+def test_those_that_translate_do_as_their_record_says(name):
+    run = specimen(name)
+    pairs = list(islice(run.recipe.data.source(60).examples("test", 0), 60))
+    texts, languages = [p.source for p in pairs], [p.language for p in pairs]
+    answers = translate(run.model, run.tokenizer, texts, languages, limit=60)
+    exact = sum(a == p.target for a, p in zip(answers, pairs, strict=True)) / len(pairs)
+    assert abs(exact - run.result["test"]["exact"]) < 0.1
+
+
+def test_a_folder_of_ones_own_goes_before_a_specimen_of_that_name(tmp_path, monkeypatch):
+    assert find_run("phrases") == FOLDER / "phrases"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "phrases").mkdir()
+    assert find_run("phrases").resolve() == tmp_path / "phrases"
+
+
+def test_commands_take_a_specimen_by_its_name(tmp_path):
+    page = tmp_path / "page.html"
+    done = CliRunner().invoke(app, ["look", "phrases", "3 days", "--to", "de", "--out", str(page)])
+    assert done.exit_code == 0, done.output
+    assert "decoder.0.cross" in page.read_text()
+    assert CliRunner().invoke(app, ["cost", "phrases"]).exit_code == 0
+
+
+def test_what_a_translator_looks_at_is_told_with_its_own_words():
+    run = specimen("phrases")
+    (answer,) = translate(run.model, run.tokenizer, ["3 days"], ["de"])
+    site = rg.open_reader("phrases").read("3 days", to="de").sites[-1]
+    pieces = [run.tokenizer.piece(i) for i in run.tokenizer.encode(answer)]
+    assert site.query_tokens == [["<de>", *pieces]]
+    assert site.key_tokens == [["3", " days", "<end>"]]
+
+
+# ---- errors
+
+
+@pytest.mark.usefixtures("users_view")
+def test_a_name_that_is_none_gets_the_nearest(tmp_path):
+    with pytest.raises(FileError, match="name: needs one of the specimens .*; try phrases"):
+        specimen("phrase")
+    with pytest.raises(FileError, match="needs to be a run, a saved model or one of .*; try phr"):
+        find_run("phrase")
+    done = CliRunner().invoke(app, ["look", "phrases", "3 days", "--out", str(tmp_path / "a")])
+    assert "regard: to: needs the language to write, one of cs de" in done.stderr
+
+
+@pytest.mark.usefixtures("users_view")
+def test_a_specimen_that_was_damaged_is_refused(tmp_path):
+    for file in (FOLDER / "phrases").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert load_run(tmp_path).result == result
+    whole = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(whole[:-4] + b"abcd")
+    with pytest.raises(FileError, match="its numbers were damaged"):
+        load_run(tmp_path)
