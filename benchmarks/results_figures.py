@@ -2,7 +2,7 @@
 
 python benchmarks/results_figures.py docs/figures/*.json    # each file becomes an .svg beside it
 
-A file holds `panels`, each with `lines`. A value is a number, or a list with one number a seed; then
+A file holds `panels`, each with `lines`. A value is a number, or a list, one number a seed; then
 their mean is drawn, with its 95% interval by Student's t. `--show` prints these numbers too.
 """
 

@@ -1,0 +1,48 @@
+"""The specimens that see and hear do as their records say, on parts that were never trained on."""
+
+import pytest
+import torch
+
+from regard.train import error_rate, load_run, specimen, transcribe
+from regard.train.evaluation_images import ClassScores
+from regard.train.evaluation_speech import SpeechScores
+from regard.train.specimens import FOLDER
+
+
+@pytest.mark.parametrize("name", ["glyphs", "morse"])
+def test_their_recipes_are_the_ones_that_can_be_run(name):
+    run = specimen(name)
+    assert run.recipe.name == name
+    assert run.result["step"] == run.recipe.train.steps
+    assert run.recipe.train.device == "auto"
+    assert not list((FOLDER / name).glob("*.jsonl"))
+
+
+def test_glyphs_are_told_apart_as_often_as_the_record_says():
+    run = specimen("glyphs")
+    scores = run.recipe.data.scores(None, "test")
+    assert len(scores.labels) == 4000
+    found = ClassScores(scores.pictures[:500], scores.labels[:500])(run.model)
+    assert abs(found["accuracy"] - run.result["test"]["accuracy"]) < 0.04
+
+
+def test_morse_in_noise_is_read_at_speeds_that_were_never_trained_on():
+    run = specimen("morse")
+    told = run.recipe.data
+    for wpm in told.bands:
+        sounds = list(told.source(wpm=wpm, snr=(0, 0), spared=(), count=8).examples("test", 0))
+        answers = transcribe(run.model, run.tokenizer, sounds)
+        assert error_rate(answers, [sound.text for sound in sounds]) < 0.03
+
+
+def test_morse_slower_than_it_was_trained_on_is_not_read():
+    """What the results page says: a change that mends this has to change the page."""
+    run = specimen("morse")
+    sounds = list(run.recipe.data.source(wpm=(8, 8), spared=(), count=4).examples("test", 0))
+    assert SpeechScores(sounds, run.tokenizer)(run.model)["error"] > 0.5
+
+
+def test_rounded_weights_are_still_those_of_the_run():
+    weights = load_run(FOLDER / "glyphs").model.state_dict()
+    floats = [value for value in weights.values() if value.is_floating_point()]
+    assert all(torch.equal(value.half().float(), value) for value in floats)
