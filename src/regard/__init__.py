@@ -9,17 +9,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from regard.look import *  # noqa: F403
     from regard.ops import *  # noqa: F403
+    from regard.train import generate_run as generate  # noqa: F401
     from regard.train import specimen  # noqa: F401
+    from regard.train import translate_run as translate  # noqa: F401
 
 _FOLDERS = ("ops", "nn", "data", "models", "decode", "train", "look")
 _AT_THE_TOP = ("ops", "look")  # what these export is a name of rg too
+_OF_TRAIN = {"generate": "generate_run", "specimen": "specimen", "translate": "translate_run"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _FOLDERS:
         return import_module(f"regard.{name}")
-    if name == "specimen":
-        return import_module("regard.train").specimen
+    if name in _OF_TRAIN:
+        return getattr(import_module("regard.train"), _OF_TRAIN[name])
     for folder in _AT_THE_TOP:
         home = import_module(f"regard.{folder}")
         if name in home.__all__:
@@ -29,4 +32,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     names = (import_module(f"regard.{folder}").__all__ for folder in _AT_THE_TOP)
-    return sorted({*_FOLDERS, "specimen", *(name for some in names for name in some)})
+    return sorted({*_FOLDERS, *_OF_TRAIN, *(name for some in names for name in some)})

@@ -10,11 +10,13 @@ from typer.core import TyperGroup
 from regard.cli.cost import cost
 from regard.cli.demo import demo
 from regard.cli.evaluate import evaluate
+from regard.cli.generate import generate
 from regard.cli.look import look
 from regard.cli.resume import resume
 from regard.cli.runs import runs
 from regard.cli.tour import tour
 from regard.cli.train import train
+from regard.cli.translate import translate
 from regard.cli.version import version
 from regard.errors import RegardError
 
@@ -44,11 +46,13 @@ app = typer.Typer(
 app.command()(cost)
 app.command()(demo)
 app.command()(evaluate)
+app.command()(generate)
 app.command()(look)
 app.command()(resume)
 app.command()(runs)
 app.command()(tour)
 app.command()(train)
+app.command()(translate)
 app.command()(version)
 
 

@@ -1,6 +1,7 @@
 """Sources, tokenizers and batches: real data without downloads."""
 
 from regard.data.batches import Batches, collate, pair_encoder
+from regard.data.catalog import Catalog, Filled, Message, placeholders
 from regard.data.digits import Digits, digit_batches, other_voice
 from regard.data.facts import Fact, draw, split_of, variety
 from regard.data.image_files import IdxImages, ImageFolder, read_idx
@@ -22,16 +23,19 @@ __all__ = [
     "BPE",
     "Batches",
     "Bytes",
+    "Catalog",
     "Characters",
     "Digits",
     "Document",
     "Fact",
+    "Filled",
     "Glyphs",
     "IdxImages",
     "ImageFolder",
     "Keying",
     "Listed",
     "Made",
+    "Message",
     "Morse",
     "Packed",
     "Pair",
@@ -58,6 +62,7 @@ __all__ = [
     "other_voice",
     "pack",
     "pair_encoder",
+    "placeholders",
     "read_idx",
     "say",
     "sound_encoder",

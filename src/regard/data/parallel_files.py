@@ -72,7 +72,7 @@ def po(file: Path) -> Iterator[Row]:
             entry[name] = ""
         if not line:
             continue
-        if not name or (text := _unquoted(line)) is None:
+        if not name or (text := unquoted(line)) is None:
             yield Row(number, wrong="neither a keyword nor a quoted text")
         else:
             entry[name] += text
@@ -87,7 +87,7 @@ def _stems(entry: dict[str, str]) -> set[str]:
     return {name.partition("[")[0] for name in entry}
 
 
-def _unquoted(line: str) -> str | None:
+def unquoted(line: str) -> str | None:
     if len(line) < 2 or line[0] != '"' or line[-1] != '"':
         return None
     try:

@@ -4,6 +4,7 @@ import sys
 import types
 
 import regard.look.notebook  # noqa: F401  how notebooks show what is defined here
+from regard.look.alignment import Alignment, Link, align
 from regard.look.answers import (
     Move,
     Shake,
@@ -49,6 +50,7 @@ from regard.look.reading import Reader, open_reader
 from regard.look.relevance import norm_weighted, relevance, value_norms
 from regard.look.report import write_report
 from regard.look.rollout import flow, rollout
+from regard.look.sharing import Sharing, sharing
 from regard.look.sight import Sight
 from regard.look.site import Site
 from regard.look.store import open_sight
@@ -59,6 +61,7 @@ from regard.look.what_if import Edited, compare, what_if
 from regard.look.words import in_words
 
 __all__ = [
+    "Alignment",
     "Attribution",
     "Cell",
     "Change",
@@ -75,14 +78,17 @@ __all__ = [
     "HeadRow",
     "Heads",
     "Importance",
+    "Link",
     "Monitor",
     "Move",
     "Reader",
     "Shake",
+    "Sharing",
     "Sight",
     "Site",
     "Thresholds",
     "ThroughTime",
+    "align",
     "compare",
     "contexts",
     "cost",
@@ -132,6 +138,7 @@ __all__ = [
     "rollout",
     "scale_head",
     "scale_key",
+    "sharing",
     "site_of",
     "temperature",
     "value_norms",

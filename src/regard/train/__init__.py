@@ -21,6 +21,8 @@ from regard.train.evaluation_speech import (
     error_rate,
     transcribe,
 )
+from regard.train.generating import generate_run
+from regard.train.interpreter import Interpreter, Translation, translate_run
 from regard.train.interrupts import interrupts
 from regard.train.loop import Outcome, Trainer
 from regard.train.loss import Objective, objective, smoothed_cross_entropy
@@ -52,6 +54,7 @@ __all__ = [
     "Evaluation",
     "FashionData",
     "GlyphsData",
+    "Interpreter",
     "Mistake",
     "MorseData",
     "Objective",
@@ -66,6 +69,7 @@ __all__ = [
     "Task",
     "TrainConfig",
     "Trainer",
+    "Translation",
     "TranslationScores",
     "average",
     "best_path",
@@ -77,6 +81,7 @@ __all__ = [
     "fill",
     "find_run",
     "from_json",
+    "generate_run",
     "interrupts",
     "join",
     "last_good",
@@ -103,5 +108,6 @@ __all__ = [
     "to_json",
     "transcribe",
     "translate",
+    "translate_run",
     "weights_of",
 ]

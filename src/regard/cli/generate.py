@@ -1,0 +1,40 @@
+"""`regard generate`: a language model goes on with a text."""
+
+from typing import Annotated
+
+import typer
+
+
+def generate(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="The folder of a run.")
+    ],
+    prompt: Annotated[
+        str, typer.Argument(help="What it goes on with; a new text if not given, - for input.")
+    ] = "",
+    tokens: Annotated[int, typer.Option(help="How many tokens at most.")] = 200,
+    temperature: Annotated[
+        float, typer.Option(help="How boldly to draw; 0 takes the likeliest.")
+    ] = 0.8,
+    top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest only.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Draw from the fewest that hold this share.")
+    ] = None,
+    min_p: Annotated[
+        float | None, typer.Option(help="Draw from those of at least this share of the likeliest.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The luck: another seed, another text.")] = 0,
+) -> None:
+    """Go on with a text, shown as it comes."""
+    import sys
+
+    from regard import train
+    from regard.decode import Sampling
+
+    how = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
+    prompt = sys.stdin.read() if prompt == "-" else prompt
+    pieces = train.generate_run(train.load_run(run), prompt, limit=tokens, how=how)
+    print(prompt, end="", flush=True)
+    for piece in pieces:
+        print(piece, end="", flush=True)
+    print()

@@ -1,0 +1,253 @@
+"""The work of `regard translate`: what comes in, what is made of it, and where it goes."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedIOBase
+from pathlib import Path
+from typing import NamedTuple, TextIO, cast
+
+from regard.data import Catalog, Pair
+from regard.errors import ConfigError, FileError
+from regard.look import align, draw_alignment, sharing
+from regard.train import Interpreter, Translation
+
+KINDS = ("lines", "tsv", "po")
+CHUNK = 1 << 16  # bytes at a time; less where a pipe has less, so that a line is answered at once
+
+
+class Asked(NamedTuple):
+    """What is to be translated (texts, or a file: None is standard input), and where it goes."""
+
+    texts: list[str]
+    file: Path | None
+    kind: str
+    out: Path | None
+
+    @staticmethod
+    def of(given: list[str], kind: str | None, out: Path | None) -> "Asked":
+        """Sort out what was typed."""
+        if kind is not None and kind not in KINDS:
+            raise ConfigError(f"format: needs one of {', '.join(KINDS)}, got {kind!r}")
+        if not given and sys.stdin.isatty():
+            raise ConfigError("text: needs a text, a file or - for standard input, got none")
+        if out is not None and not out.resolve().parent.is_dir():
+            raise FileError(f"out: needs a folder that exists, got {out.parent}; try another place")
+        if given in ([], ["-"]):
+            return Asked([], None, kind or "lines", out)
+        file = Path(given[0])
+        if len(given) == 1 and _is_file(file):
+            named = file.suffix.removeprefix(".")
+            return Asked([], file, kind or (named if named in KINDS else "lines"), out)
+        if len(given) == 1 and (file.suffix in (".po", ".tsv", ".txt") or kind is not None):
+            raise FileError(f"{file}: needs to be a file, got nothing there")
+        return Asked(given, None, "texts", out)
+
+
+class Job:
+    """One translation of all that was asked; `problems` counts what could not be done."""
+
+    def __init__(
+        self,
+        asked: Asked,
+        interpreter: Interpreter,
+        *,
+        align: bool = False,
+        picture: Path | None = None,
+    ):
+        self.asked, self.interpreter, self.problems = asked, interpreter, 0
+        self.align, self.picture = align, picture
+        several = len(asked.texts) != 1 or len(interpreter.to) != 1
+        if picture is not None and several:
+            raise ConfigError("picture: needs one text and one language, got others; try fewer")
+        if asked.kind in ("tsv", "po") and (align or interpreter.best > 1):
+            raise ConfigError(f"format: needs lines for --align and --n-best, got {asked.kind}")
+        if asked.kind == "po" and len(interpreter.to) > 1:
+            raise ConfigError(
+                f"to: needs one language for a .po, got {' '.join(interpreter.to)}; "
+                "try one file a language"
+            )
+
+    def run(self) -> None:
+        """Do it; what is done is written before the next is begun."""
+        if self.asked.kind == "po":
+            self._catalog()
+            return
+        with _source(self.asked) as source, _place(self.asked) as place:
+            if self.asked.kind == "texts":
+                self._texts(place)
+                return
+            number = 0
+            for lines in _lines(source):
+                self._some(lines, number, place)
+                number += len(lines)
+
+    def tell_cost(self) -> None:
+        """What reading once has saved, next to the formula, for texts of the mean length."""
+        texts, read, written = self.interpreter.work
+        if not texts:
+            return
+        count = len(self.interpreter.to)
+        source, target = -(-read // texts), -(-written // (texts * count))
+        self._say(
+            f"a text: M = {source} tokens read, N = {target} written in each language (means)"
+        )
+        self._say(str(sharing(self.interpreter.model, source, target, count)))
+
+    def _texts(self, place: TextIO) -> None:
+        texts = self.asked.texts
+        for n, found in enumerate(self.interpreter.answers(texts)):
+            for to, answers in zip(self.interpreter.to, found, strict=True):
+                self._check(answers, f"text {n + 1}", to)
+                if self.interpreter.best > 1:
+                    self._write_best(place, n, to, answers)
+                else:
+                    named = f"{to}\t" if len(self.interpreter.to) > 1 else ""
+                    print(named + _column(answers[0].text), file=place)
+                self._tell_links(place, texts[n], to, answers[0].text)
+
+    def _some(self, lines: list[bytes], before: int, place: TextIO) -> None:
+        """Some lines: each becomes one, in order, whatever is wrong with it."""
+        texts = [self._text(line, before + n + 1) for n, line in enumerate(lines)]
+        ready = [n for n, text in enumerate(texts) if text.strip()]
+        found = dict(zip(ready, self.interpreter.answers([texts[n] for n in ready]), strict=True))
+        for n, line in enumerate(lines):
+            answers = found.get(n, [[] for _ in self.interpreter.to])
+            for to, some in zip(self.interpreter.to, answers, strict=True):
+                self._check(some, f"line {before + n + 1}", to)
+                if self.interpreter.best > 1:
+                    self._write_best(place, before + n, to, some)
+            if self.interpreter.best == 1:
+                columns = [_column(some[0].text) if some else "" for some in answers]
+                kept = [line.decode(errors="replace").rstrip("\r\n")]
+                print(
+                    "\t".join([*(kept if self.asked.kind == "tsv" else []), *columns]), file=place
+                )
+            for to, some in zip(self.interpreter.to, answers, strict=True):
+                if some:
+                    self._tell_links(place, texts[n], to, some[0].text)
+        place.flush()
+
+    def _text(self, line: bytes, number: int) -> str:
+        """What a line asks for; nothing, said, where it cannot be read or translated."""
+        line = line.rstrip(b"\r\n")
+        try:
+            text = (line.partition(b"\t")[0] if self.asked.kind == "tsv" else line).decode()
+        except UnicodeDecodeError as error:
+            self._problem(f"line {number}: it needs UTF-8, got {error.reason}")
+            return ""
+        text = text.removeprefix("\ufeff")
+        wrong = self.interpreter.wrong(text) if text.strip() else ""
+        if wrong:
+            self._problem(f"line {number}: {wrong}")
+        return "" if wrong else text
+
+    def _catalog(self) -> None:
+        if self.asked.file is None:
+            catalog = Catalog("standard input", sys.stdin.buffer.read())
+        else:
+            catalog = Catalog(self.asked.file)
+
+        def translated(texts: list[str]) -> list[str | None]:
+            found = [answers[0][0] for answers in self.interpreter.answers(texts)]
+            return [answer.text if answer.ended else None for answer in found]
+
+        with _place(self.asked) as place:
+            done = catalog.fill(translated, self.interpreter.wrong)
+            place.write(str(catalog))
+        for reason in done.left:
+            self._problem(f"left as it was: {reason}")
+        self._say(
+            f"filled {done.filled} and marked them fuzzy, kept {done.kept}, left {len(done.left)}"
+        )
+
+    def _write_best(self, place: TextIO, at: int, to: str, answers: list[Translation]) -> None:
+        for answer in answers:
+            print(at + 1, to, f"{answer.score:.4f}", _column(answer.text), sep="\t", file=place)
+
+    def _tell_links(self, place: TextIO, text: str, to: str, answer: str) -> None:
+        if not (self.align or self.picture) or not answer.strip():
+            return
+        model, tokenizer = self.interpreter.model, self.interpreter.tokenizer
+        found = align(model, tokenizer, Pair(text, answer, to))
+        if self.align:
+            for link in found.links:
+                print(f"\t{link.target}\t{link.source}\t{link.weight:.2f}", file=place)
+        if self.picture:
+            try:
+                draw_alignment(found.site, found.head, path=self.picture)
+            except (OSError, ValueError) as error:
+                raise FileError(f"{self.picture}: cannot be drawn, {error}") from error
+            self._say(f"{self.picture}: {found.site.name}, head {found.head}")
+
+    def _check(self, answers: list[Translation], where: str, to: str) -> None:
+        if answers and not answers[0].ended:
+            limit = self.interpreter.limit
+            self._problem(f"{where}: the answer in {to} was cut at {limit} tokens")
+
+    def _problem(self, what: str) -> None:
+        self.problems += 1
+        self._say(what)
+
+    def _say(self, what: str) -> None:
+        print(f"regard: {what}" if "\n" not in what else what, file=sys.stderr)
+
+
+@contextmanager
+def _source(asked: Asked) -> Iterator[BufferedIOBase]:
+    if asked.file is None:
+        yield cast(BufferedIOBase, sys.stdin.buffer)
+        return
+    with asked.file.open("rb") as opened:
+        yield opened
+
+
+@contextmanager
+def _place(asked: Asked) -> Iterator[TextIO]:
+    """Where answers go, opened before the work; onto its own source only when all is done."""
+    if asked.out is None:
+        yield sys.stdout
+        sys.stdout.flush()
+        return
+    own = asked.file is not None and asked.out.exists() and asked.out.samefile(asked.file)
+    path = asked.out.with_name(f".{asked.out.name}.part") if own else asked.out
+    try:
+        opened = path.open("w", encoding="utf-8", newline="")
+    except OSError as error:
+        raise FileError(f"out: {path} cannot be written, {error.strerror or error}") from error
+    try:
+        with opened:
+            yield opened
+        if own:
+            os.replace(path, asked.out)
+    except OSError as error:
+        if error.filename is None and not isinstance(error, BrokenPipeError):
+            raise FileError(f"out: {path} cannot be written, {error.strerror or error}") from error
+        raise
+    finally:
+        if own:
+            path.unlink(missing_ok=True)
+
+
+def _lines(source: BufferedIOBase) -> Iterator[list[bytes]]:
+    """Lines as they come, as many together as there are."""
+    rest = b""
+    while piece := source.read1(CHUNK):
+        *lines, rest = (rest + piece).split(b"\n")
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
+
+
+def _column(text: str) -> str:
+    """A text that stays in its column and line."""
+    return " ".join(text.split("\t")).replace("\n", " ").replace("\r", " ")
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a text too long to be a name
+        return False

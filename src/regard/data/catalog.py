@@ -1,0 +1,246 @@
+"""A gettext catalog, kept line by line: what is untranslated is filled, all else stays as it is."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from regard.data.parallel_files import unquoted
+from regard.errors import FileError
+
+# what a translation must keep: %s %(name)d %1$s %%, {} {name}, ${name}, <b> </b>
+_PLACEHOLDER = re.compile(
+    r"%(?:\d+\$|\(\w+\))?[#0+-]*\d*(?:\.\d+)?(?:hh|h|ll|l|z|j|t)?[diouxXeEfFgGcrsa]"
+    r"|%%|\$?\{[^{}]*\}|</?\w[^<>]*>"
+)
+_KEYWORD = re.compile(r"msgctxt|msgid|msgid_plural|msgstr(\[\d\])?")
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")  # not splitlines: other signs of a line's end are text here
+_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
+def placeholders(text: str) -> Counter[str]:
+    """What stands in a text for something else, and so must stand in its translation too.
+
+    >>> sorted(placeholders("%d files in {folder}, <b>100%</b>"))
+    ['%d', '</b>', '<b>', '{folder}']
+    """
+    return Counter(_PLACEHOLDER.findall(text))
+
+
+@dataclass
+class Message:
+    """One message: its lines with what each belongs to, and its texts by keyword.
+
+    >>> message = Message([("msgid", 'msgid "two"\\n'), ("msgstr", 'msgstr ""\\n')])
+    >>> message.texts.update(msgid="two", msgstr="")
+    >>> message.is_open
+    True
+    """
+
+    lines: list[tuple[str, str]] = field(default_factory=list)
+    texts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_fuzzy(self) -> bool:
+        """Whether it is marked to be looked at again."""
+        flags = [line for kind, line in self.lines if kind == "#,"]
+        return any("fuzzy" in re.split(r"[,\s]+", line) for line in flags)
+
+    @property
+    def answers(self) -> list[str]:
+        """The keywords of its translations: msgstr, or msgstr[0] and so on for plurals."""
+        return [name for name in self.texts if name.startswith("msgstr")]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it waits for a translation; the header never does."""
+        if not self.texts.get("msgid"):
+            return False
+        return self.is_fuzzy or not all(self.texts[name] for name in self.answers)
+
+    def asks(self) -> dict[str, str]:
+        """The text that each missing translation is of: the plural for all but the first form."""
+        plural = self.texts.get("msgid_plural", self.texts.get("msgid", ""))
+        return {
+            name: self.texts["msgid"] if name in ("msgstr", "msgstr[0]") else plural
+            for name in self.answers
+            if self.is_fuzzy or not self.texts[name]
+        }
+
+    def fill(self, answers: dict[str, str], newline: str = "\n") -> None:
+        """Put translations in, and mark the message fuzzy: a person is to look at them."""
+        lines: list[tuple[str, str]] = []
+        for kind, line in self.lines:
+            if kind not in answers:
+                lines.append((kind, line))
+            elif not any(kind == done for done, _ in lines):
+                lines += [(kind, new + newline) for new in _quoted(kind, answers[kind])]
+        self.lines, self.texts = lines, self.texts | answers
+        if not self.is_fuzzy:
+            self._mark(newline)
+
+    def _mark(self, newline: str) -> None:
+        kinds = [kind for kind, _ in self.lines]
+        if "#," in kinds:
+            at = kinds.index("#,")
+            self.lines[at] = "#,", f"{self.lines[at][1].rstrip()}, fuzzy{newline}"
+        else:  # after the other comments, before what the message was and is
+            first = next(n for n, kind in enumerate(kinds) if kind == "#|" or kind.startswith("m"))
+            self.lines.insert(first, ("#,", f"#, fuzzy{newline}"))
+
+    def __str__(self) -> str:
+        return "".join(line for _, line in self.lines)
+
+
+class Filled(NamedTuple):
+    """What filling a catalog did: messages filled, kept as they were, and left for a reason.
+
+    >>> Filled(2, 5, []).filled
+    2
+    """
+
+    filled: int
+    kept: int
+    left: list[str]
+
+
+class Catalog:
+    """The messages of a .po file, in order; `str` of it is the file, to the last byte.
+
+    What the file holds may be given as `data`; the name is then only for messages.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "de.po"
+    >>> _ = file.write_text('# greeting\\nmsgid "%s days"\\nmsgstr ""\\n')
+    >>> catalog = Catalog(file)
+    >>> str(catalog) == file.read_text()
+    True
+    >>> catalog.fill(lambda texts: [text.replace("days", "Tage") for text in texts]).filled
+    1
+    >>> print(catalog, end="")
+    # greeting
+    #, fuzzy
+    msgid "%s days"
+    msgstr "%s Tage"
+    """
+
+    def __init__(self, file: str | Path, data: bytes | None = None):
+        self.file = Path(file)
+        try:
+            text = (self.file.read_bytes() if data is None else data).decode()
+        except UnicodeDecodeError as error:
+            raise FileError(
+                f"{self.file}: needs UTF-8, got {error.reason} at byte {error.start}; "
+                "try msgconv --to-code=UTF-8"
+            ) from error
+        except OSError as error:
+            raise FileError(f"{self.file}: cannot be read, {error.strerror or error}") from error
+        self.newline = "\r\n" if "\r\n" in text else "\n"
+        self.messages = list(self._read(text))
+
+    def fill(
+        self,
+        translate: Callable[[list[str]], Sequence[str | None]],
+        wrong: Callable[[str], str] = lambda text: "",
+        *,
+        together: int = 64,
+    ) -> Filled:
+        """Fill every open message; one that would lose a placeholder, or cannot be, is left.
+
+        `wrong` says why a text cannot be translated. White space at the ends stays as it is. None
+        as a translation leaves the message too.
+        """
+        ready, left = [], []
+        waiting = [message for message in self.messages if message.is_open]
+        for message in waiting:
+            reasons = [wrong(ask.strip()) for ask in message.asks().values()]
+            if any(reasons):
+                left.append(f"{_short(message)}: {next(filter(None, reasons))}")
+            else:
+                ready.append(message)
+        for at in range(0, len(ready), together):
+            some = ready[at : at + together]
+            asked = [ask for message in some for ask in message.asks().values()]
+            given = iter(translate([ask.strip() for ask in asked]))
+            for message in some:
+                reason = self._fill(message, given)
+                left += [f"{_short(message)}: {reason}"] if reason else []
+        kept = sum(bool(m.texts.get("msgid")) for m in self.messages) - len(waiting)
+        return Filled(len(waiting) - len(left), kept, left)
+
+    def _fill(self, message: Message, given: Iterator[str | None]) -> str:
+        asks = message.asks()
+        answers = {name: next(given) for name in asks}
+        done: dict[str, str] = {}
+        for name, answer in answers.items():
+            if answer is None:
+                return "no whole translation was found"
+            if lost := placeholders(asks[name]) - placeholders(answer):
+                return f"the translation lost {' '.join(sorted(lost))}"
+            if more := placeholders(answer) - placeholders(asks[name]):
+                return f"the translation has {' '.join(sorted(more))} that was not there"
+            done[name] = _ends_of(asks[name], answer)
+        message.fill(done, self.newline)
+        return ""
+
+    def __str__(self) -> str:
+        return "".join(map(str, self.messages))
+
+    def _read(self, text: str) -> Iterator[Message]:
+        message, name = Message(), ""
+        for number, line in enumerate(_LINE.findall(text), 1):
+            said = line.removeprefix("\ufeff").strip()
+            new = said.startswith(("#", "msgid ", "msgctxt ")) and not said.startswith("#~")
+            if new and message.answers and not said.startswith("msgid_plural"):
+                yield self._checked(message, number)
+                message, name = Message(), ""
+            kind = said[:2] if said.startswith("#") else ""
+            if said.startswith("msg"):
+                name, _, said = said.partition(" ")
+                said = said.strip()
+                if not _KEYWORD.fullmatch(name):
+                    raise self._broken(number, repr(line.strip()[:40]))
+                if name in message.texts:
+                    raise self._broken(number, f"{name} twice")
+                message.texts[name] = ""
+            if said and not kind:
+                if not name or (part := unquoted(said)) is None:
+                    raise self._broken(number, repr(line.strip()[:40]))
+                message.texts[name] += part
+                kind = name
+            message.lines.append((kind, line))
+        yield self._checked(message, text.count("\n") + 1)
+
+    def _checked(self, message: Message, number: int) -> Message:
+        if message.texts and ("msgid" not in message.texts or not message.answers):
+            raise self._broken(number, "a message without msgid or msgstr before it")
+        return message
+
+    def _broken(self, number: int, what: str) -> FileError:
+        return FileError(
+            f"{self.file}: needs keywords and quoted texts, got {what} in line {number}; "
+            "try msgfmt --check"
+        )
+
+
+def _quoted(name: str, text: str) -> list[str]:
+    """A text as lines of a catalog; one with several lines starts below its keyword."""
+    escaped = "".join(_ESCAPES.get(letter, letter) for letter in text)
+    parts = [part for part in re.split(r"(?<=\\n)", escaped) if part]
+    if len(parts) < 2:
+        return [f'{name} "{escaped}"']
+    return [f'{name} ""', *(f'"{part}"' for part in parts)]
+
+
+def _ends_of(ask: str, answer: str) -> str:
+    """The answer between the white space that was around what was asked."""
+    core = ask.strip()
+    before, _, after = ask.partition(core)
+    return before + answer.strip() + after
+
+
+def _short(message: Message) -> str:
+    text = message.texts["msgid"]
+    return repr(text if len(text) <= 40 else f"{text[:39]}…")

@@ -1,0 +1,233 @@
+"""`regard translate` and `regard generate`, as scripts and people use them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from regard import train
+from regard.train import Interpreter, Translation, change, recipe, start_run
+
+SMALL = ["texts=99", "steps=1", "valid=2", "test=2", "longest=5", "dim=16", "device=cpu"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> str:
+    place = tmp_path_factory.mktemp("runs") / "run"
+    start_run(change(recipe("phrases"), ["languages=en,de,fr", *SMALL]), place)
+    return str(place)
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory) -> str:
+    text = tmp_path_factory.mktemp("text") / "all.txt"
+    text.write_text("to be or not to be " * 60)
+    place = tmp_path_factory.mktemp("runs") / "writer"
+    settings = [f"folder={text}", "length=16", "tokens=64", "steps=1", "layers=1", "dim=12"]
+    settings += ["heads=2", "dropout=0", "attention_dropout=0", "device=cpu"]
+    start_run(change(recipe("shakespeare"), settings), place)
+    return str(place)
+
+
+@pytest.fixture
+def shouting(monkeypatch):
+    """An interpreter that shouts: what comes out is known."""
+
+    def answers(self, texts):
+        assert not any(map(self.wrong, texts))
+        self.work = self.work._replace(texts=len(texts), read=3 * len(texts), written=9)
+        return [[self.best * [Translation(f"{to} {t.upper()}", -1.5, t != "cut")] for to in self.to]
+                for t in texts]  # fmt: skip
+
+    monkeypatch.setattr(Interpreter, "answers", answers)
+
+
+def regard(*args: str, **given):
+    from regard.cli import app
+
+    return CliRunner().invoke(app, [*args], **given)
+
+
+# ---- what comes out
+
+
+def test_texts_come_out_a_line_each_and_languages_are_named(folder, shouting):
+    done = regard("translate", folder, "--to", "de", "one", "two")
+    assert (done.exit_code, done.stdout) == (0, "de ONE\nde TWO\n")
+    done = regard("translate", folder, "--to", "fr,de", "one", "two")
+    assert done.stdout == "fr\tfr ONE\nde\tde ONE\nfr\tfr TWO\nde\tde TWO\n"
+
+
+def test_lines_stay_lines_whatever_is_wrong_with_one(folder, shouting):
+    given = b"one\n\n\xff\xfe\ntwo\r\n" + b"x" * 9999 + b"\nthree"
+    done = regard("translate", folder, "--to", "de,fr", "-", input=given)
+    assert done.stdout == "de ONE\tfr ONE\n\t\n\t\nde TWO\tfr TWO\n\t\nde THREE\tfr THREE\n"
+    assert done.exit_code == 1
+    assert "line 3: it needs UTF-8" in done.stderr
+    assert "line 5: it needs at most 2048 tokens, got" in done.stderr
+
+
+def test_a_table_gets_a_column_a_language(folder, shouting, tmp_path):
+    (tmp_path / "a.tsv").write_text("one\tnote\ntwo\n\tno text\n")
+    done = regard("translate", folder, "--to", "de,fr", str(tmp_path / "a.tsv"))
+    assert done.exit_code == 0
+    assert done.stdout == "one\tnote\tde ONE\tfr ONE\ntwo\tde TWO\tfr TWO\n\tno text\t\t\n"
+
+
+def test_a_catalog_is_filled_in_its_place(folder, shouting, tmp_path):
+    file = tmp_path / "a.po"
+    file.write_text('# kept\nmsgid "one"\nmsgstr ""\n\nmsgid "%d"\nmsgstr ""\n')
+    done = regard("translate", folder, "--to", "de", str(file), "--out", str(file))
+    assert done.exit_code == 1  # %D is not %d
+    assert file.read_text() == (
+        '# kept\n#, fuzzy\nmsgid "one"\nmsgstr "de ONE"\n\nmsgid "%d"\nmsgstr ""\n'
+    )
+    assert "left as it was: '%d': the translation lost %d" in done.stderr
+    assert "filled 1 and marked them fuzzy, kept 0, left 1" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["a.po"]
+
+
+def test_a_catalog_may_come_by_standard_input(folder, shouting):
+    given = {"input": 'msgid "one"\nmsgstr ""\n'}
+    done = regard("translate", folder, "--to", "de", "--format", "po", "-", **given)
+    assert done.stdout == '#, fuzzy\nmsgid "one"\nmsgstr "de ONE"\n'
+
+
+def test_a_file_may_be_written_onto_itself(folder, shouting, tmp_path):
+    (tmp_path / "a.tsv").write_text("one\n")
+    for _ in range(2):
+        regard("translate", folder, "--to", "de", f"{tmp_path}/a.tsv", "--out", f"{tmp_path}/a.tsv")
+    assert (tmp_path / "a.tsv").read_text() == "one\tde ONE\tde ONE\n"
+
+
+def test_the_best_come_with_number_language_and_score(folder, shouting):
+    done = regard("translate", folder, "--to", "de", "--n-best", "2", "-", input="one\ntwo\n")
+    assert done.stdout == "".join(
+        f"{n}\tde\t-1.5000\tde {t}\n" * 2 for n, t in ((1, "ONE"), (2, "TWO"))
+    )
+
+
+def test_an_answer_that_was_cut_is_given_and_said(folder, shouting):
+    done = regard("translate", folder, "--to", "de", "cut")
+    assert (done.exit_code, done.stdout) == (1, "de CUT\n")
+    assert "text 1: the answer in de was cut at 5 tokens" in done.stderr
+
+
+def test_the_saving_is_told_next_to_the_formula(folder, shouting):
+    done = regard("translate", folder, "--to", "de,fr", "--cost", "one")
+    assert "M = 3 tokens read, N = 5 written" in done.stderr
+    assert "L(4Md² + 2M²d)" in done.stderr
+    assert "E + 2D = " in done.stderr
+
+
+def test_words_are_aligned_with_weights_and_drawn(folder, tmp_path, monkeypatch):
+    answers = lambda self, texts: [[[Translation("3 Tage", -1.0, True)]]]  # noqa: E731
+    monkeypatch.setattr(Interpreter, "answers", answers)
+    picture = tmp_path / "a.png"
+    done = regard("translate", folder, "--to", "de", "--align", "--picture", str(picture), "3 days")
+    first, *links = done.stdout.splitlines()
+    assert first == "3 Tage"
+    assert [link.split("\t")[1] for link in links] == ["3", "Tage"]
+    assert all(link.split("\t")[2] in ("3", "days") for link in links)
+    assert all(0 <= float(link.split("\t")[3]) <= 1 for link in links)
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_model_that_was_trained_translates(folder):
+    done = regard("translate", folder, "--to", "de,fr", "3 days", "--beam", "3")
+    assert len(done.stdout.splitlines()) == 2
+
+
+def test_a_language_model_goes_on_with_its_prompt(writer):
+    done = regard("generate", writer, "to be", "--tokens", "9", "--seed", "1")
+    assert done.exit_code == 0
+    assert done.stdout.startswith("to be")
+    assert 5 < len(done.stdout) <= 15
+    again = regard("generate", writer, "-", "--tokens", "9", "--seed", "1", input="to be")
+    assert again.stdout == done.stdout
+    greedy = regard("generate", writer, "to be", "--tokens", "9", "--temperature", "0")
+    assert greedy.stdout == regard(
+        "generate", writer, "to be", "--tokens", "9", "--top-k", "1"
+    ).stdout  # fmt: skip
+
+
+# ---- what goes wrong
+
+
+@pytest.mark.usefixtures("users_view")
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--to", "dee", "one"], "to: needs one or more of de fr, got 'dee'; try de"),
+        (["one"], "to: needs one or more of de fr, got none"),
+        (["--to", "de", ""], "text: needs words, got none"),
+        (["--to", "de", "one " * 3000], "text: needs at most 2048 tokens"),
+        (["--to", "de", "nowhere.po"], "nowhere.po: needs to be a file, got nothing there"),
+        (
+            ["--to", "de", "--format", "xml", "one"],
+            "format: needs one of lines, tsv, po, got 'xml'",
+        ),
+        (["--to", "de", "one", "--out", "no/where.txt"], "out: needs a folder that exists, got no"),
+        (["--to", "de", "one", "--out", "."], "out: . cannot be written, Is a directory"),
+        (
+            ["--to", "de,fr", "--picture", "a.png", "one"],
+            "picture: needs one text and one language",
+        ),
+        (["--to", "de", "--n-best", "2", "--beam", "1", "one"], "best: needs 1 to width=1, got 2"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(folder, args, message):
+    done = regard("translate", folder, *args)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.usefixtures("users_view")
+def test_a_broken_catalog_stops_before_anything_is_written(folder, tmp_path):
+    (tmp_path / "a.po").write_text('msgid "one"\nmsgstr ""\nnonsense\n')
+    out = tmp_path / "b.po"
+    done = regard("translate", folder, "--to", "de", f"{tmp_path}/a.po", "--out", str(out))
+    assert done.exit_code == 2
+    assert "needs keywords and quoted texts, got 'nonsense' in line 3" in done.stderr
+    assert not out.exists()
+    done = regard("translate", folder, "--to", "de,fr", f"{tmp_path}/a.po")
+    assert "to: needs one language for a .po, got de fr" in done.stderr
+
+
+def test_what_was_written_before_an_interrupt_stays(folder, tmp_path, monkeypatch):
+    def answers(self, texts):
+        if "stop" in texts:
+            raise KeyboardInterrupt
+        return [[[Translation(text, 0.0, True)]] for text in texts]
+
+    monkeypatch.setattr(Interpreter, "answers", answers)
+    monkeypatch.setattr("regard.cli.translate_work.CHUNK", 4)
+    out = tmp_path / "out.txt"
+    done = regard("translate", folder, "--to", "de", "-", "--out", str(out), input="one\nstop\n")
+    assert done.exit_code == 130
+    assert out.read_text() == "one\n"
+
+
+def test_lines_are_answered_as_they_come_and_a_closed_pipe_is_no_crash(folder):
+    command = [sys.executable, "-m", "regard", "translate", folder, "--to", "de", "-"]
+    given = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **given, env=os.environ | {"OMP_NUM_THREADS": "1"}) as process:
+        process.stdin.write(b"3 days\n")
+        process.stdin.flush()
+        assert process.stdout.readline().endswith(b"\n")  # before the next line is there
+        process.stdout.close()
+        process.stdin.write(b"4 days\n")
+        process.stdin.close()
+        said = process.stderr.read().decode()
+        assert "Traceback" not in said
+        assert "Exception ignored" not in said
+    assert process.returncode == 1
+
+
+def test_the_library_and_the_command_say_the_same(folder):
+    found = train.translate_run(train.load_run(folder), ["3 days"], to=["de", "fr"])
+    done = regard("translate", folder, "--to", "de,fr", "3 days")
+    assert done.stdout == f"de\t{found['de'][0]}\nfr\t{found['fr'][0]}\n"

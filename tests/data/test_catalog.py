@@ -1,0 +1,203 @@
+"""Filling a catalog changes what was open, marks it, and leaves every other byte alone."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.data import Catalog, placeholders
+from regard.data.catalog import Message, _quoted
+from regard.data.parallel_files import po, unquoted
+from regard.errors import FileError
+
+WHOLE = """# A translator's note
+msgid ""
+msgstr ""
+"Language: de\\n"
+"Content-Type: text/plain; charset=UTF-8\\n"
+
+#. from the sources
+#: main.c:10
+msgctxt "menu"
+msgid "Open"
+msgstr ""
+
+#, c-format
+msgid "%d file"
+msgid_plural "%d files"
+msgstr[0] ""
+msgstr[1] ""
+
+#, fuzzy
+#| msgid "Quitt"
+msgid "Quit\\n"
+msgstr "alt"
+
+msgid "done"
+msgstr "fertig"
+
+msgid ""
+"two "
+"lines\\n"
+msgstr ""
+#~ msgid "old"
+#~ msgstr "alt"
+"""
+
+FILLED = """# A translator's note
+msgid ""
+msgstr ""
+"Language: de\\n"
+"Content-Type: text/plain; charset=UTF-8\\n"
+
+#. from the sources
+#: main.c:10
+#, fuzzy
+msgctxt "menu"
+msgid "Open"
+msgstr "OPEN"
+
+#, c-format, fuzzy
+msgid "%d file"
+msgid_plural "%d files"
+msgstr[0] "%d FILE"
+msgstr[1] "%d FILES"
+
+#, fuzzy
+#| msgid "Quitt"
+msgid "Quit\\n"
+msgstr "QUIT\\n"
+
+msgid "done"
+msgstr "fertig"
+
+#, fuzzy
+msgid ""
+"two "
+"lines\\n"
+msgstr "TWO LINES\\n"
+#~ msgid "old"
+#~ msgstr "alt"
+"""
+
+
+def shout(texts: list[str]) -> list[str | None]:
+    return [text.upper().replace("%D", "%d") for text in texts]
+
+
+@pytest.fixture
+def catalog(tmp_path):
+    def make(text: str) -> Catalog:
+        (tmp_path / "de.po").write_bytes(text.encode())
+        return Catalog(tmp_path / "de.po")
+
+    return make
+
+
+# ---- worked numbers
+
+
+def test_what_is_open_is_filled_and_all_else_stays(catalog):
+    whole = catalog(WHOLE)
+    assert str(whole) == WHOLE
+    assert whole.fill(shout) == (4, 1, [])
+    assert str(whole) == FILLED
+
+
+def test_a_lost_or_made_up_placeholder_leaves_the_message_as_it_was(catalog):
+    for text, answer in (("%s of %d", "%s"), ("{name}", "name"), ("a", "a %s"), ("<b>a</b>", "a")):
+        before = f'msgid "{text}"\nmsgstr ""\n'
+        one = catalog(before)
+        done = one.fill(lambda texts, answer=answer: [answer])
+        assert (done.filled, len(done.left)) == (0, 1)
+        assert "the translation" in done.left[0]
+        assert str(one) == before
+
+
+def test_of_a_plural_either_all_forms_are_filled_or_none(catalog):
+    before = 'msgid "%d day"\nmsgid_plural "%d days"\nmsgstr[0] ""\nmsgstr[1] ""\n'
+    one = catalog(before)
+    assert one.fill(lambda texts: ["%d Tag", "Tage"]).filled == 0
+    assert str(one) == before
+
+
+def test_what_cannot_be_translated_is_left_with_its_reason(catalog):
+    one = catalog('msgid "a"\nmsgstr ""\n\nmsgid "b"\nmsgstr ""\n')
+    done = one.fill(lambda texts: [None] * len(texts), lambda text: "too long" * (text == "a"))
+    assert done == (0, 0, ["'a': too long", "'b': no whole translation was found"])
+
+
+def test_placeholders_of_several_kinds():
+    assert placeholders("50% discount, 5 % of it") == {}
+    found = placeholders("%s %(name)s %1$d %5.2f %% {} {0} ${home} <a href='x'> </a>")
+    assert list(found) == [
+        "%s", "%(name)s", "%1$d", "%5.2f", "%%", "{}", "{0}", "${home}", "<a href='x'>", "</a>"
+    ]  # fmt: skip
+
+
+# ---- properties
+
+
+def test_windows_line_ends_and_odd_line_signs_are_kept(catalog):
+    text = 'msgid "a\u2028b"\r\nmsgstr ""\r\n\r\nmsgid "c"\r\nmsgstr "d"\r\n'
+    one = catalog(text)
+    assert str(one) == text
+    one.fill(shout)
+    assert str(one) == text.replace('msgstr ""', 'msgstr "A\u2028B"').replace(
+        "msgid", "#, fuzzy\r\nmsgid", 1
+    )
+
+
+@given(st.text(alphabet='ab "\\\n\t\rä%'))
+def test_a_text_that_is_written_is_read_back(text):
+    lines = _quoted("msgstr", text)
+    parts = [line.removeprefix("msgstr ") for line in lines]
+    assert "".join(unquoted(part) for part in parts) == text
+
+
+def test_what_was_filled_is_read_by_the_reader_of_pairs_as_fuzzy(catalog, tmp_path):
+    one = catalog(WHOLE)
+    one.fill(shout)
+    (tmp_path / "new.po").write_text(str(one))
+    rows = list(po(tmp_path / "new.po"))
+    assert [row.wrong for row in rows].count("marked fuzzy") == 4
+    assert [row.target for row in rows if not row.wrong] == ["fertig"]
+
+
+def test_a_filled_catalog_is_filled_again_to_the_same(catalog):
+    one = catalog(FILLED)
+    one.fill(shout)
+    assert str(one) == FILLED
+
+
+# ---- errors
+
+
+@pytest.mark.usefixtures("users_view")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('msgid "a"\nhello\n', "got 'hello' in line 2; try msgfmt --check"),
+        ('msgid "a\nmsgstr ""\n', "got 'msgid \"a' in line 1"),
+        ('msgid "a"\nmsgid "b"\nmsgstr ""\n', "got msgid twice in line 2"),
+        ('msgid "a"\n', "got a message without msgid or msgstr before it in line 2"),
+        ('msgstr "a"\n\nmsgid "b"\nmsgstr ""\n', "without msgid or msgstr before it in line 3"),
+        ('msgfoo "a"\n', "got 'msgfoo \"a\"' in line 1"),
+    ],
+)
+def test_a_broken_catalog_is_said_with_its_line(catalog, text, message):
+    with pytest.raises(FileError, match="de.po: needs keywords and quoted texts, got") as caught:
+        catalog(text)
+    assert message in str(caught.value)
+
+
+@pytest.mark.usefixtures("users_view")
+def test_another_encoding_or_no_file_is_said(tmp_path):
+    (tmp_path / "de.po").write_bytes(b'msgid "\xe4"\nmsgstr ""\n')
+    with pytest.raises(FileError, match="needs UTF-8, got .* at byte 7; try msgconv"):
+        Catalog(tmp_path / "de.po")
+    with pytest.raises(FileError, match="cannot be read, No such file"):
+        Catalog(tmp_path / "no.po")
+
+
+def test_a_message_is_its_lines():
+    assert str(Message([("msgid", 'msgid "a"\n')])) == 'msgid "a"\n'
