@@ -7,7 +7,7 @@ import typer
 
 def generate(
     run: Annotated[
-        str, typer.Argument(metavar="RUN", help="The folder of a run.")
+        str, typer.Argument(metavar="RUN", help="The folder of a run, or a specimen's name.")
     ],
     prompt: Annotated[
         str, typer.Argument(help="What it goes on with; a new text if not given, - for input.")
@@ -33,7 +33,7 @@ def generate(
 
     how = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
     prompt = sys.stdin.read() if prompt == "-" else prompt
-    pieces = train.generate_run(train.load_run(run), prompt, limit=tokens, how=how)
+    pieces = train.generate_run(train.load_run(train.find_run(run)), prompt, limit=tokens, how=how)
     print(prompt, end="", flush=True)
     for piece in pieces:
         print(piece, end="", flush=True)

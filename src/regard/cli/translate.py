@@ -8,7 +8,7 @@ import typer
 
 def translate(
     run: Annotated[
-        str, typer.Argument(metavar="RUN", help="The folder of a run.")
+        str, typer.Argument(metavar="RUN", help="The folder of a run, or a specimen's name.")
     ],
     text: Annotated[
         list[str] | None,
@@ -50,7 +50,7 @@ def translate(
     from regard.cli.translate_work import Asked, Job
 
     asked = Asked.of(text or [], kind, out)
-    opened = train.load_run(run)
+    opened = train.load_run(train.find_run(run))
     languages = [name.strip() for name in to.split(",") if name.strip()]
     interpreter = train.Interpreter(opened, languages, width=beam, best=best)
     job = Job(asked, interpreter, align=align, picture=picture)
