@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
 PAGES = ROOT / "docs" / "reference"
-LAYERS = ("ops", "nn", "data", "models", "decode", "train", "look")
+LAYERS = ("ops", "nn", "data", "models", "decode", "train", "look", "work")
 
 
 @dataclass(frozen=True)

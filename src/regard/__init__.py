@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from regard.train import specimen  # noqa: F401
     from regard.train import translate_run as translate  # noqa: F401
 
-_FOLDERS = ("ops", "nn", "data", "models", "decode", "train", "look")
+_FOLDERS = ("ops", "nn", "data", "models", "decode", "train", "look", "work")
 _AT_THE_TOP = ("ops", "look")  # what these export is a name of rg too
 _OF_TRAIN = {"generate": "generate_run", "specimen": "specimen", "translate": "translate_run"}
 

@@ -6,6 +6,7 @@ RegardError
 ├── FormError     a form asked for by name that cannot run here
 ├── LookError     a model, or a part of it, that cannot be seen
 ├── TrainError    a training that cannot go on
+├── WorkError     a problem that cannot be worked by hand
 └── FileError     a file that is missing, damaged or foreign
 
 A message reads `<argument>: needs <rule>, got <value>; try <way out>`.
@@ -34,6 +35,10 @@ class LookError(RegardError):
 
 class TrainError(RegardError):
     """A training that cannot go on, with the step and what to do."""
+
+
+class WorkError(RegardError):
+    """A problem that cannot be worked by hand as it is told."""
 
 
 class FileError(RegardError):

@@ -1,0 +1,38 @@
+"""A computation told step by step, exact; and the first wrong step of an answer."""
+
+from regard.work.attention import attention, mask_of
+from regard.work.check import Finding, check, first_wrong
+from regard.work.numbers import decimal, matrix, number
+from regard.work.problem import FAMILIES, problem_names, read_problem, read_toml, work
+from regard.work.recurrent import unrolled
+from regard.work.rules import RULES, Rule, rule
+from regard.work.show import as_latex, as_markdown, as_text, findings_as_text, worked_entry
+from regard.work.solution import Solution, Step, Working
+
+__all__ = [
+    "FAMILIES",
+    "Finding",
+    "RULES",
+    "Rule",
+    "Solution",
+    "Step",
+    "Working",
+    "as_latex",
+    "as_markdown",
+    "as_text",
+    "attention",
+    "check",
+    "decimal",
+    "findings_as_text",
+    "first_wrong",
+    "mask_of",
+    "matrix",
+    "number",
+    "problem_names",
+    "read_problem",
+    "read_toml",
+    "rule",
+    "unrolled",
+    "work",
+    "worked_entry",
+]

@@ -1,0 +1,93 @@
+"""Problems as small files: a family, its choices, and the numbers that are given."""
+
+import tomllib
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from regard.errors import FileError, WorkError
+from regard.work.attention import attention
+from regard.work.recurrent import NEEDS, unrolled
+from regard.work.solution import Solution
+
+PROBLEMS = Path(__file__).parent / "problems"
+LARGEST = 1 << 20  # bytes of a problem; one by hand is far smaller
+Family = Callable[..., Solution]
+
+FAMILIES: dict[str, tuple[Family, tuple[str, ...]]] = {
+    "attention": (attention, ("convention", "scale", "mask")),
+    **{name: (lambda given, name=name: unrolled(name, given), ()) for name in NEEDS},
+}
+
+
+def work(problem: Mapping[str, Any]) -> Solution:
+    """Work a problem: `family`, what may be chosen in it, and the numbers under `given`.
+
+    >>> worked = work({"family": "attention", "scale": 1, "given": {"X": [[1, 0], [1, 1], [0, 2]]}})
+    >>> [step.name for step in worked.steps]
+    ['S', 'E', 'N', 'A', 'H']
+    """
+    name = problem.get("family", "attention")
+    if name not in FAMILIES:
+        near = get_close_matches(str(name), FAMILIES, 1)
+        hint = f"; try {near[0]}" if near else ""
+        raise WorkError(f"family: needs one of {', '.join(FAMILIES)}, got {name!r}{hint}")
+    family, choices = FAMILIES[name]
+    given = problem.get("given")
+    if not isinstance(given, Mapping) or not given:
+        raise WorkError("given: needs a table of numbers, got none; try [given] and X = [[1, 0]]")
+    chosen = {key: value for key, value in problem.items() if key not in ("family", "given")}
+    for key in chosen:
+        if key not in choices:
+            near = get_close_matches(key, choices, 1)
+            hint = f"; try {near[0]}" if near else ""
+            some = ", ".join(choices) or "nothing to choose"
+            raise WorkError(f"{key}: needs to be one of {some} for {name}, got it{hint}")
+    return family(given, **chosen)
+
+
+def problem_names() -> list[str]:
+    """The problems that come along.
+
+    >>> "three-tokens" in problem_names()
+    True
+    """
+    return sorted(file.stem for file in PROBLEMS.glob("*.toml"))
+
+
+def read_problem(told: str | Path) -> dict[str, Any]:
+    """A problem from a file, or one that comes along by its name.
+
+    >>> read_problem("gru")["family"]
+    'gru'
+    """
+    own = PROBLEMS / f"{told}.toml"
+    if not Path(told).exists() and own.parent == PROBLEMS:
+        if own.is_file():
+            return read_toml(own)
+        if not Path(told).suffix:
+            near = get_close_matches(str(told), problem_names(), 1)
+            hint = f"; try {near[0]}" if near else ""
+            some = ", ".join(problem_names())
+            raise WorkError(f"problem: needs a TOML file or one of {some}, got {told}{hint}")
+    return read_toml(told)
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """A small TOML file, of a problem or of answers.
+
+    >>> read_toml("nowhere.toml")
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: nowhere.toml: needs to be a TOML file, got nothing there
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise FileError(f"{file}: needs to be a TOML file, got nothing there")
+    if file.stat().st_size > LARGEST:
+        raise FileError(f"{file}: needs at most {LARGEST} bytes, got {file.stat().st_size}")
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise FileError(f"{file}: needs TOML, got {error}") from error

@@ -1,0 +1,280 @@
+"""The rules that steps go by: what each does to exact numbers, and the slips people make in it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import sympy
+
+from regard.errors import ShapeError, WorkError
+from regard.work.numbers import decimal, is_simple
+
+Matrix = Any  # sympy does not say what a matrix holds
+M: Any = sympy.ImmutableMatrix
+Run = Callable[..., Matrix]
+
+
+class Rule(NamedTuple):
+    """What a step does: on matrices, in words, and in which ways it is often done wrong.
+
+    `text` and `tex` are its formula, with {0}, {1} … for the names of what it takes.
+
+    >>> RULES["product"].run(M([[1, 2]]), M([[3], [4]]))
+    Matrix([[11]])
+    """
+
+    run: Run
+    text: str
+    tex: str
+    slips: Mapping[str, Run]
+    entry: Callable[..., str] | None = None
+
+
+def _product(a: Matrix, b: Matrix) -> Matrix:
+    if a.cols != b.rows:
+        hint = ""
+        if a.cols == b.cols:
+            hint = "; try the second one transposed"
+        elif a.rows == b.rows:
+            hint = "; try the first one transposed"
+        elif b.cols == a.rows:
+            hint = "; try them the other way round"
+        raise ShapeError(
+            f"product: needs as many columns on the left as rows on the right, got "
+            f"{a.rows}×{a.cols} times {b.rows}×{b.cols}{hint}"
+        )
+    return M(a * b)
+
+
+def _product_entry(i: int, j: int, a: Matrix, b: Matrix) -> str:
+    terms = [f"{_told(a[i, n])}·{_told(b[n, j])}" for n in range(a.cols)]
+    return " + ".join(terms)
+
+
+def _told(x: Any) -> str:
+    text = str(x) if is_simple(x) else decimal(x)
+    return f"({text})" if text.startswith("-") or " " in text else text
+
+
+def _bare(x: Any) -> str:
+    return _told(x).removeprefix("(").removesuffix(")")
+
+
+def _each(run: Callable[[Any], Any]) -> Run:
+    return lambda a: M(a.applyfunc(run))
+
+
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + e^-x), exactly.
+
+    >>> sigmoid(sympy.Integer(0))
+    1/2
+    """
+    return 1 / (1 + sympy.exp(-x))
+
+
+def tanh(x: Any) -> Any:
+    """(e^x - e^-x) / (e^x + e^-x), exactly.
+
+    >>> tanh(sympy.Integer(0))
+    0
+    """
+    return sympy.tanh(x)
+
+
+def _same_shape(a: Matrix, b: Matrix) -> None:
+    if a.shape != b.shape:
+        raise ShapeError(
+            f"sum: needs two of one shape, got {a.rows}×{a.cols} and {b.rows}×{b.cols}"
+        )
+
+
+def _add(a: Matrix, b: Matrix) -> Matrix:
+    _same_shape(a, b)
+    return M(a + b)
+
+
+def _by_entry(a: Matrix, b: Matrix) -> Matrix:
+    _same_shape(a, b)
+    return M(a.multiply_elementwise(b))
+
+
+def _masked(scores: Matrix, mask: Matrix) -> Matrix:
+    _same_shape(scores, mask)
+    return M(scores.rows, scores.cols, lambda i, j: scores[i, j] if mask[i, j] else -sympy.oo)
+
+
+def _over_rows(a: Matrix) -> Matrix:
+    return M([sum(a.row(i)) for i in range(a.rows)])
+
+
+def _over_columns(a: Matrix) -> Matrix:
+    return M([[sum(a.col(j)) for j in range(a.cols)]])
+
+
+def _divided_rows(a: Matrix, by: Matrix) -> Matrix:
+    # a row that may see nothing has nothing to divide: zeros, not 0/0
+    return M(a.rows, a.cols, lambda i, j: 0 if by[i, 0] == 0 else a[i, j] / by[i, 0])
+
+
+def _divided_columns(a: Matrix, by: Matrix) -> Matrix:
+    return M(a.rows, a.cols, lambda i, j: 0 if by[0, j] == 0 else a[i, j] / by[0, j])
+
+
+def _scaled(a: Matrix, by: Matrix) -> Matrix:
+    if by.shape != (1, 1):
+        raise ShapeError(f"scale: needs one number, got {by.rows}×{by.cols}")
+    # 0 · -inf is no number; what is hidden stays hidden
+    return M(a.applyfunc(lambda x: x if x.is_infinite else x * by[0, 0]))
+
+
+def _transposed(run: Run, which: int) -> Run:
+    def slipped(*parts: Matrix) -> Matrix:
+        parts_ = list(parts)
+        parts_[which] = M(parts_[which].T)
+        return run(*parts_)
+
+    return slipped
+
+
+def _kept(z: Matrix, u: Matrix, v: Matrix) -> Matrix:
+    ones = M.ones(*z.shape)
+    return _add(_by_entry(M(ones - z), u), _by_entry(z, v))
+
+
+RULES: dict[str, Rule] = {
+    "product": Rule(
+        _product,
+        "{0} {1}",
+        "{0} {1}",
+        {
+            "the second matrix was transposed": _transposed(_product, 1),
+            "the first matrix was transposed": _transposed(_product, 0),
+            "the factors were exchanged": lambda a, b: _product(b, a),
+        },
+        _product_entry,
+    ),
+    "product with transpose": Rule(
+        lambda a, b: _product(a, M(b.T)),
+        "{0} {1}ᵀ",
+        "{0} {1}^\\top",
+        {
+            "the transpose was left out": _product,
+            "rows and columns of the result are exchanged": lambda a, b: _product(b, M(a.T)),
+        },
+        lambda i, j, a, b: _product_entry(i, j, a, M(b.T)),
+    ),
+    "transpose times": Rule(
+        lambda a, b: _product(M(a.T), b),
+        "{0}ᵀ {1}",
+        "{0}^\\top {1}",
+        {
+            "the transpose was left out": _product,
+            "rows and columns of the result are exchanged": lambda a, b: _product(M(b.T), a),
+        },
+        lambda i, j, a, b: _product_entry(i, j, M(a.T), b),
+    ),
+    "scale": Rule(
+        _scaled,
+        "{1} {0}",
+        "{1}\\, {0}",
+        {
+            "the scale was left out": lambda a, by: a,
+            "it was divided where it should be multiplied": lambda a, by: M(a / by[0, 0]),
+            "the scale was applied twice": lambda a, by: M(a * by[0, 0] ** 2),
+        },
+        lambda i, j, a, by: f"{_told(by[0, 0])}·{_told(a[i, j])}",
+    ),
+    "mask": Rule(
+        _masked,
+        "{0} where {1} allows, else -inf",
+        "{0} + \\log {1}",
+        {
+            "the other triangle was masked": lambda s, m: _masked(s, M(m.T)),
+            "no mask was used": lambda s, m: s,
+            "hidden scores were set to 0 instead of -inf": lambda s, m: _by_entry(s, m),
+        },
+    ),
+    "exp": Rule(
+        _each(lambda x: sympy.exp(x)),
+        "exp({0})",
+        "\\exp {0}",
+        {},
+        lambda i, j, a: f"exp({_bare(a[i, j])})",
+    ),
+    "sum over rows": Rule(
+        _over_rows,
+        "row sums of {0}",
+        "{0} \\mathbf 1",
+        {"columns were added up instead of rows": lambda a: M(_over_columns(a).T)},
+        lambda i, j, a: " + ".join(_told(x) for x in a.row(i)),
+    ),
+    "sum over columns": Rule(
+        _over_columns,
+        "column sums of {0}",
+        "\\mathbf 1^\\top {0}",
+        {"rows were added up instead of columns": lambda a: M(_over_rows(a).T)},
+        lambda i, j, a: " + ".join(_told(x) for x in a.col(j)),
+    ),
+    "divide rows": Rule(
+        _divided_rows,
+        "{0} / {1}, row by row",
+        "\\operatorname{{diag}}({1})^{{-1}} {0}",
+        {"it was divided by the column sums": lambda a, by: _divided_columns(a, _over_columns(a))},
+        lambda i, j, a, by: f"{_told(a[i, j])} / {_told(by[i, 0])}",
+    ),
+    "divide columns": Rule(
+        _divided_columns,
+        "{0} / {1}, column by column",
+        "{0} \\operatorname{{diag}}({1})^{{-1}}",
+        {"it was divided by the row sums": lambda a, by: _divided_rows(a, _over_rows(a))},
+        lambda i, j, a, by: f"{_told(a[i, j])} / {_told(by[0, j])}",
+    ),
+    "add": Rule(
+        _add,
+        "{0} + {1}",
+        "{0} + {1}",
+        {"one was subtracted": lambda a, b: M(a - b)},
+        lambda i, j, a, b: f"{_told(a[i, j])} + {_told(b[i, j])}",
+    ),
+    "by entry": Rule(
+        _by_entry,
+        "{0} ∘ {1}",
+        "{0} \\circ {1}",
+        {"they were added instead": _add},
+        lambda i, j, a, b: f"{_told(a[i, j])}·{_told(b[i, j])}",
+    ),
+    "sigmoid": Rule(
+        _each(sigmoid),
+        "σ({0})",
+        "\\sigma({0})",
+        {"the sign of the exponent": _each(lambda x: sigmoid(-x)), "tanh was used": _each(tanh)},
+        lambda i, j, a: f"1 / (1 + exp(-{_told(a[i, j])}))",
+    ),
+    "tanh": Rule(
+        _each(tanh),
+        "tanh({0})",
+        "\\tanh({0})",
+        {"σ was used": _each(sigmoid), "it was left out": lambda a: a},
+        lambda i, j, a: f"tanh({_bare(a[i, j])})",
+    ),
+    "keep and take": Rule(
+        _kept,
+        "(1 - {0}) ∘ {1} + {0} ∘ {2}",
+        "(1 - {0}) \\circ {1} + {0} \\circ {2}",
+        {"the gate was turned round (the other GRU convention)": lambda z, u, v: _kept(z, v, u)},
+        lambda i, j, z, u, v: (
+            f"(1 - {_told(z[i, j])})·{_told(u[i, j])} + {_told(z[i, j])}·{_told(v[i, j])}"
+        ),
+    ),
+}
+
+
+def rule(name: str) -> Rule:
+    """A rule by its name.
+
+    >>> rule("exp").text
+    'exp({0})'
+    """
+    if name not in RULES:
+        raise WorkError(f"rule: needs one of {', '.join(RULES)}, got {name!r}")
+    return RULES[name]

@@ -1,0 +1,138 @@
+"""A solution as data: what was given, and step after step what follows from it, exactly."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+
+from regard.errors import WorkError
+from regard.work.numbers import matrix
+from regard.work.rules import Matrix, rule
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: a name for its result, the rule, the names of what it takes, and the result.
+
+    >>> Step("S", "exp", ("Z",), sympy.zeros(1), "the exponentials").formula
+    'S = exp(Z)'
+    """
+
+    name: str
+    rule: str
+    takes: tuple[str, ...]
+    value: Matrix
+    says: str
+
+    @property
+    def formula(self) -> str:
+        """The step as an equation in plain text."""
+        return f"{self.name} = {rule(self.rule).text.format(*self.takes)}"
+
+    @property
+    def tex(self) -> str:
+        """The same in LaTeX."""
+        takes = [tex_name(name) for name in self.takes]
+        return f"{tex_name(self.name)} = {rule(self.rule).tex.format(*takes)}"
+
+
+def tex_name(name: str) -> str:
+    """A name as LaTeX has it: what follows an underscore is an index.
+
+    >>> tex_name("W_Q"), tex_name("h_10")
+    ('W_{Q}', 'h_{10}')
+    """
+    first, _, rest = name.partition("_")
+    return f"{first}_{{{rest}}}" if rest else first
+
+
+@dataclass(frozen=True)
+class Solution:
+    """All steps of a problem in their order; every number can be had again from those before it.
+
+    >>> work = Working("by hand", {"a": [[1, 2]], "b": [[3], [4]]})
+    >>> work.step("c", "product", "a", "b", says="the product")
+    'c'
+    >>> work.done()["c"]
+    Matrix([[11]])
+    """
+
+    family: str
+    given: Mapping[str, Matrix]
+    steps: tuple[Step, ...]
+
+    def __getitem__(self, name: str) -> Matrix:
+        values = self.values()
+        if name not in values:
+            raise WorkError(f"name: needs one of {', '.join(values)}, got {name!r}")
+        return values[name]
+
+    def values(self) -> dict[str, Matrix]:
+        """What was given and what was found, by name."""
+        return {**self.given, **{step.name: step.value for step in self.steps}}
+
+    def again(self, changed: Mapping[str, Matrix] | None = None) -> dict[str, Matrix]:
+        """Every step computed anew from its inputs; `changed` values stand for those of steps."""
+        values, changed = dict(self.given), changed or {}
+        for step in self.steps:
+            found = changed.get(step.name)
+            values[step.name] = (
+                rule(step.rule).run(*(values[name] for name in step.takes))
+                if found is None
+                else found
+            )
+        return values
+
+    def to_json(self) -> dict[str, Any]:
+        """The solution as JSON can hold it, its numbers as text that reads back exactly.
+
+        >>> Working("none", {"a": 1}).done().to_json()["given"]
+        {'a': [['1']]}
+        """
+        steps = [
+            {
+                "name": s.name,
+                "rule": s.rule,
+                "takes": list(s.takes),
+                "says": s.says,
+                "value": _cells(s.value),
+            }
+            for s in self.steps
+        ]
+        given = {name: _cells(value) for name, value in self.given.items()}
+        return {"family": self.family, "given": given, "steps": steps}
+
+
+@dataclass
+class Working:
+    """A solution in the making.
+
+    >>> Working("none", {"a": "1/2"}).given["a"]
+    Matrix([[1/2]])
+    """
+
+    family: str
+    given: dict[str, Any]
+    steps: list[Step] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.given = {name: matrix(value, name) for name, value in self.given.items()}
+        self.values: dict[str, Matrix] = dict(self.given)
+
+    def step(self, name: str, by: str, *takes: str, says: str) -> str:
+        """Take one step; its name comes back, to be taken by others."""
+        if name in self.values:
+            raise WorkError(f"name: needs a new one for each step, got {name!r} again")
+        value = rule(by).run(*(self.values[one] for one in takes))
+        self.values[name] = value
+        self.steps.append(Step(name, by, takes, value, says))
+        return name
+
+    def done(self) -> Solution:
+        """The finished solution."""
+        return Solution(self.family, dict(self.given), tuple(self.steps))
+
+
+def _cells(value: sympy.MatrixBase) -> list[list[str]]:
+    return [[str(x) for x in value.row(i)] for i in range(value.rows)]

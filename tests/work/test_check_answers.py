@@ -1,0 +1,115 @@
+"""Answers: honest rounding passes, the first wrong step is named, later ones are carried."""
+
+import pytest
+from typer.testing import CliRunner
+
+from regard import work
+from regard.cli import app
+from regard.errors import WorkError
+from regard.work.solution import Working
+
+FX1 = work.work(work.read_problem("three-tokens"))
+
+
+def verdicts(answers, solution=FX1):
+    return {found.name: found.verdict for found in work.check(solution, answers)}
+
+
+def cause(answers, solution=FX1):
+    found = work.first_wrong(work.check(solution, answers))
+    assert found is not None
+    return found.why
+
+
+def test_a_hand_worked_answer_with_its_known_slips():
+    answers = {
+        "Q": [[1, 3], [-1, 1], ["5/2", -2]],
+        "K": [[3, -1], [-1, "-3/2"], ["-5/2", "3/2"]],
+        "V": [["5/2", "-3/2"], [-1, 3], [-2, -3]],
+        "S": [["3/2", 2.5, 8], ["-7/2", "-7/2", 6], ["17/2", 8, "-53/4"]],
+        "A": [[0, 0, 1], [0, 0, 1], [0.62, 0.38, 0]],
+        "H": [[-2, -3], [-2, -3], [1.17, 0.21]],
+    }
+    found = {one.name: one for one in work.check(FX1, answers)}
+    assert [found[name].verdict for name in "QV"] == ["right", "right"]
+    assert found["K"].verdict == "wrong"
+    assert len(found["K"].wrong) == 3
+    assert found["K"].wrong[0] == "(1,2): -1 should be -0.5"
+    assert found["S"].verdict == "wrong"  # right but for a sign, whatever the keys were
+    assert found["S"].why == "a sign, in (1,2)"
+    assert found["A"].verdict == "right"  # to the two places that were written
+    assert found["H"].verdict == "wrong"
+    assert found["H"].why == "the values before it were rounded"
+    assert work.first_wrong(list(found.values())) == found["K"]
+
+
+def test_what_follows_from_a_wrong_step_is_carried_forward():
+    wrong = Working("attention", {"Q": [[1, 0], [0, 2]], "K": [[1, 1], [0, 1]], "V": [[1], [2]]})
+    right = work.attention({"Q": [[1, 0], [0, 2]], "K": [[1, 1], [0, 1]], "V": [[1], [2]]}, scale=1)
+    scores = [[1, 0], [2, 1]]  # the last should be 2
+    wrong.given["S"] = wrong.values["S"] = work.matrix(scores)
+    for step in right.steps[1:]:
+        wrong.step(step.name, step.rule, *step.takes, says=step.says)
+    told = {name: [[f"{float(x):.6f}" for x in row] for row in m.tolist()]
+            for name, m in wrong.values.items() if name in ("E", "N", "A", "H")}  # fmt: skip
+    found = verdicts({"S": scores} | told, right)
+    assert found == {"S": "wrong"} | dict.fromkeys(told, "carried forward")
+
+
+@pytest.mark.parametrize(
+    ("name", "slip"),
+    [
+        ("S", "rows and columns of the result are exchanged"),
+        ("A", "it was divided by the column sums"),
+        ("N", "columns were added up instead of rows"),
+    ],
+)
+def test_known_slips_are_recognised(name, slip):
+    step = next(one for one in FX1.steps if one.name == name)
+    parts = [FX1[one] for one in step.takes]
+    found = work.rule(step.rule).slips[slip](*parts)
+    told = [[f"{float(x):.9f}" for x in row] for row in found.evalf(20).tolist()]
+    assert cause({name: told}) == slip
+
+
+def test_the_missing_scale_and_the_other_triangle_are_recognised():
+    given = {"X": [[1, 2], [0, 1]]}
+    scaled = work.attention(given)
+    assert cause({"Z": [[5, 2], [2, 1]]}, scaled) == "the scale was left out"
+    masked = work.attention(given, scale=1, mask="causal")
+    assert cause({"R": [[5, 2], ["-inf", 1]]}, masked) == "the other triangle was masked"
+
+
+def test_the_other_convention_of_a_gru_is_recognised():
+    gru = work.work(work.read_problem("gru"))
+    z, h, g = (float(gru[name][0]) for name in ("z_1", "h_0", "g_1"))
+    other = z * h + (1 - z) * g
+    assert "other GRU convention" in cause({"h_1": f"{other:.6f}"}, gru)
+
+
+def test_entries_may_be_left_open():
+    assert verdicts({"Q": [[1, "?"], ["", 1], ["5/2", -2]]}) == {"Q": "right"}
+
+
+@pytest.mark.usefixtures("users_view")
+def test_answers_to_nothing_are_refused():
+    with pytest.raises(WorkError, match="answers: need names of steps, Q, K"):
+        work.check(FX1, {"T": 1})
+
+
+def test_the_command_works_checks_and_says_what_is_wrong(tmp_path):
+    run = CliRunner()
+    assert "three-tokens" in run.invoke(app, ["work"]).output
+    shown = run.invoke(app, ["work", "three-tokens"])
+    assert shown.exit_code == 0
+    assert "S₁₁ = 1·3 + 3·(-1/2) = 3/2" in shown.output
+    answers = tmp_path / "answers.toml"
+    answers.write_text("Q = [[1, 3], [-1, 1], [2.5, -2]]\n")
+    good = run.invoke(app, ["work", "three-tokens", "--check", str(answers)])
+    assert (good.exit_code, "Every value" in good.output) == (0, True)
+    answers.write_text("Q = [[1, 3], [-1, 1], [2.5, 2]]\n")
+    bad = run.invoke(app, ["work", "three-tokens", "--check", str(answers)])
+    assert bad.exit_code == 3
+    assert "likely: a sign, in (3,2)" in bad.output
+    assert run.invoke(app, ["work", "three-token"]).exit_code == 2
+    assert run.invoke(app, ["work", str(tmp_path / "no.toml")]).exit_code == 2
