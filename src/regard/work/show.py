@@ -23,6 +23,8 @@ def as_text(solution: Solution, digits: int = 6) -> str:
         parts.append(f"\n{n}. {step.says[0].upper()}{step.says[1:]}\n   {step.formula}")
         if entry := worked_entry(solution, step):
             parts.append(f"   {entry}")
+            if step.value.shape == (1, 1) and digits <= 6:
+                continue  # the entry is all there is
         if all(map(is_simple, step.value)):
             parts.append(_indented(f"   {step.name} = ", _grid(step.value, str)))
         if not all(x.is_Rational or x.is_infinite for x in step.value):
@@ -97,8 +99,7 @@ def _results(step: Step, digits: int) -> list[str]:
 
 
 def _tex_is(name: str, value: Matrix) -> str:
-    greek = {"β": "\\beta", "mask": "\\mathrm{mask}"}.get(name, tex_name(name))
-    return f"{greek} = {_tex(value, sympy.latex)}"
+    return f"{tex_name(name)} = {_tex(value, sympy.latex)}"
 
 
 def _tex(value: Matrix, tell: Callable[[sympy.Expr], str]) -> str:

@@ -38,12 +38,13 @@ class Step:
 
 
 def tex_name(name: str) -> str:
-    """A name as LaTeX has it: what follows an underscore is an index.
+    r"""A name as LaTeX has it: what follows an underscore is an index.
 
-    >>> tex_name("W_Q"), tex_name("h_10")
-    ('W_{Q}', 'h_{10}')
+    >>> print(tex_name("W_Q"), tex_name("h_10"), tex_name("mask"))
+    W_{Q} h_{10} \mathrm{mask}
     """
     first, _, rest = name.partition("_")
+    first = {"β": "\\beta"}.get(first, first if len(first) == 1 else f"\\mathrm{{{first}}}")
     return f"{first}_{{{rest}}}" if rest else first
 
 
