@@ -159,6 +159,11 @@ def test_hidden_bands_and_moments_are_at_the_mean():
     assert_close(hidden[changed], frames.mean().expand(int(changed.sum())))
 
 
+def test_nothing_of_a_voice_is_hidden_unless_asked_for():
+    """A six without its s is an eight: hiding made every held-out voice worse."""
+    assert recipe("digits").data.masks == 0
+
+
 def test_another_pace_keeps_shares_of_length():
     frames, lengths = other_pace(torch.randn(2, 50, 8), torch.tensor([50, 25]), luck(4))
     assert frames.shape[1] == int(lengths[0])
