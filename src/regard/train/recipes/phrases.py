@@ -85,8 +85,8 @@ def phrases() -> Recipe:
             tied=False,  # a tied readout begins by repeating what it reads: half the speed
         ),
         train=TrainConfig(
-            steps=1000, tokens=1024, lr=3e-3, warmup=100, watch="exact", evaluate_every=500,
-            save_every=500,
+            steps=1400, tokens=1024, lr=3e-3, warmup=100, watch="exact", evaluate_every=700,
+            save_every=700,
         ),
     )  # fmt: skip
 
@@ -101,7 +101,7 @@ def phrases_gru() -> Recipe:
         source_vocab=1, target_vocab=1, cell="gru", attention="luong", dim=128, hidden=248
     )
     base = phrases()
-    loop = replace(base.train, lr=3e-3)
+    loop = replace(base.train, steps=1000, evaluate_every=500, save_every=500)
     return replace(base, name="phrases-gru", model=model, train=loop)
 
 
