@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.decode.decoded import Decoded, check_limit
 from regard.decode.rules import Rule, allowed
 from regard.decode.stepper import Stepper
 from regard.errors import ConfigError
+
+GROUP = 128  # numbers of a row that are asked for their largest together
 
 
 @torch.no_grad()
@@ -54,11 +56,11 @@ def beam(
     log_prob: Tensor | None = None
     for _ in range(limit):
         logits, state = stepper.step(last, state)
-        chances = _ruled(logits.log_softmax(-1), rules, tokens, log_prob, ended)
         if log_prob is None:  # all beginnings are still one: only the first may go on
-            log_prob = chances.new_full((batch, width), -torch.inf)
+            log_prob = logits.new_full((batch, width), -torch.inf)
             log_prob[:, 0] = 0
-        parent, token, log_prob = _grow(log_prob, chances, ended, end)
+        chances, next_tokens = _likeliest(logits, rules, tokens, log_prob, ended)
+        parent, token, log_prob = _grow(log_prob, chances, next_tokens, ended, end)
         ended = ended.gather(1, parent)
         lengths = lengths.gather(1, parent) + (~ended & (token != end)).long()
         # a place that no sequence has reached yet does not end, or it would never be given up
@@ -72,32 +74,60 @@ def beam(
     return _ranked(Decoded(tokens, lengths, log_prob, ended), penalty, best)
 
 
-def _ruled(
-    chances: Tensor,
-    rules: Sequence[Rule],
-    tokens: Tensor,
-    log_prob: Tensor | None,
-    ended: Tensor,
-) -> Tensor:
-    """Log-probabilities by place of the beam; what the rules forbid has none."""
+def _likeliest(
+    logits: Tensor, rules: Sequence[Rule], tokens: Tensor, log_prob: Tensor, ended: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The tokens that each place may go on with, as many as the beam is wide: no more can be kept.
+
+    log p = logit - log Σ exp(logits), over all tokens; what the rules forbid has none.
+    """
+    total = logits.logsumexp(-1, keepdim=True)
     if rules:
-        reached = ~ended if log_prob is None else ~ended & log_prob.isfinite()
-        may = allowed(rules, tokens.flatten(0, 1), chances.shape[-1], reached.flatten())
-        chances = chances if may is None else chances.masked_fill(~may, -torch.inf)
-    return chances.unflatten(0, ended.shape)
+        reached = ~ended & log_prob.isfinite()
+        may = allowed(rules, tokens.flatten(0, 1), logits.shape[-1], reached.flatten())
+        logits = logits if may is None else logits.masked_fill(~may, -torch.inf)
+    best, token = largest(logits, ended.shape[1])
+    return (best - total).unflatten(0, ended.shape), token.unflatten(0, ended.shape)
+
+
+def largest(
+    x: Float[Tensor, "rows count"], k: int
+) -> tuple[Float[Tensor, "rows kept"], Int[Tensor, "rows kept"]]:
+    """The k largest of each row, largest first, and where they are; of all if there are fewer.
+
+    A long row is cut into groups: the k largest are in the k groups with the largest of their own.
+
+    >>> largest(torch.tensor([[3.0, 1.0, 2.0]]), 2)
+    (tensor([[3., 2.]]), tensor([[0, 2]]))
+    """
+    count = x.shape[1]
+    groups, rest = divmod(count, GROUP)
+    if k >= groups:
+        best, at = x.topk(min(k, count), sorted=True)
+        return best, at
+    parts = x[:, : groups * GROUP].unflatten(1, (groups, GROUP))
+    chosen = parts.amax(-1).topk(k, sorted=False).indices
+    some = parts.gather(1, chosen[..., None].expand(-1, -1, GROUP)).flatten(1)
+    places = (chosen[..., None] * GROUP + torch.arange(GROUP, device=x.device)).flatten(1)
+    if rest:
+        last = torch.arange(count - rest, count, device=x.device).expand(len(x), rest)
+        some, places = torch.cat([some, x[:, -rest:]], 1), torch.cat([places, last], 1)
+    best, at = some.topk(k, sorted=True)
+    return best, places.gather(1, at)
 
 
 def _grow(
-    log_prob: Tensor, chances: Tensor, ended: Tensor, end: int
+    log_prob: Tensor, chances: Tensor, tokens: Tensor, ended: Tensor, end: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Which beginnings go on with which tokens; those that have ended stay, before all others."""
-    width, vocab = chances.shape[1:]
+    width, kept = chances.shape[1:]
     grown = (log_prob[..., None] + chances).masked_fill(ended[..., None], -torch.inf)
-    grown[..., end] = grown[..., end].masked_fill(ended, torch.inf)
+    grown[..., 0] = grown[..., 0].masked_fill(ended, torch.inf)
+    tokens = tokens.masked_fill(ended[..., None], end)
     chosen, at = grown.flatten(1).topk(width, sorted=True)
-    parent, token = at.div(vocab, rounding_mode="floor"), at % vocab
-    kept = log_prob.gather(1, parent)
-    return parent, token, torch.where(chosen == torch.inf, kept, chosen)
+    parent, token = at.div(kept, rounding_mode="floor"), tokens.flatten(1).gather(1, at)
+    stays = log_prob.gather(1, parent)
+    return parent, token, torch.where(chosen == torch.inf, stays, chosen)
 
 
 def _ranked(found: Decoded, penalty: float, best: int) -> Decoded:

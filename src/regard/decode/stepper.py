@@ -1,16 +1,19 @@
 """Models one token at a time: what a search asks of a model, and how each kind answers."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from regard.decode.quick import Quick, QuickState, apart, is_plain
 from regard.errors import ConfigError, ShapeError
 from regard.models import LanguageModel, RecurrentTranslator, Translator
-from regard.nn import KeysValues, RecurrentMemory
+from regard.nn import DecoderBlock, KeysValues, RecurrentMemory
 from regard.ops import Padding
+from regard.ops.door import is_watched
 from regard.ops.recurrence import State
 
 
@@ -101,26 +104,54 @@ class TranslatorState:
 
 
 class TranslatorStepper:
-    """A Translator, step by step: the source is projected once, the written tokens are cached."""
+    """A Translator, step by step: the source is projected once, the written tokens are cached.
+
+    On a CPU, with nobody looking and no gradient asked for, `Quick` takes the steps.
+    """
 
     def __init__(self, model: Translator):
-        self.model = model
+        self.model, self.quick = model, Quick(model)
 
-    def start(self, tokens: Tensor, lengths: Tensor | None = None) -> TranslatorState:
+    def start(
+        self, tokens: Tensor, lengths: Tensor | None = None
+    ) -> "TranslatorState | QuickState":
+        whole = lengths is None or bool((lengths > 0).all())
+        if whole and not torch.is_grad_enabled() and is_plain(self.model):
+            return self.quick.start(tokens, lengths)
         memory = self.model.encode(tokens, lengths)
         return TranslatorState(self.model.decoder.project_memory(memory), lengths, Kept())
 
-    def step(self, tokens: Tensor, state: TranslatorState) -> tuple[Tensor, TranslatorState]:
+    def step(
+        self, tokens: Tensor, state: "TranslatorState | QuickState"
+    ) -> "tuple[Tensor, TranslatorState | QuickState]":
+        if isinstance(state, QuickState):
+            if not is_watched():
+                return self.quick.step(tokens, state)
+            state = self._slowly(state, len(tokens))
         cache, time = _Growing(state.kept), state.kept.time
         logits = self.model.decode(
             tokens[:, None], state.memory, state.lengths, offset=time, cache=cache
         )
         return logits[:, 0], replace(state, kept=Kept(cache.new, time + 1))
 
-    def select(self, state: TranslatorState, rows: Tensor) -> TranslatorState:
+    def select(
+        self, state: "TranslatorState | QuickState", rows: Tensor
+    ) -> "TranslatorState | QuickState":
+        if isinstance(state, QuickState):
+            return self.quick.select(state, rows)
         memory = [(k[rows], v[rows]) for k, v in state.memory]
         lengths = None if state.lengths is None else state.lengths[rows]
         return TranslatorState(memory, lengths, state.kept.select(rows))
+
+    def _slowly(self, state: QuickState, rows: int) -> TranslatorState:
+        """The same state for the model itself, which somebody came to look at."""
+        state = apart(state, torch.arange(rows))
+        blocks = cast(Iterable[DecoderBlock], self.model.decoder.blocks)
+        kept: dict[nn.Module, KeysValues] = {}
+        if state.buffers is not None:
+            pairs = zip(state.buffers.keys, state.buffers.values, strict=True)
+            kept = {b.self_attention: kv for b, kv in zip(blocks, pairs, strict=True)}
+        return TranslatorState(state.memory, state.lengths, Kept(kept, state.time))
 
 
 @dataclass(frozen=True)

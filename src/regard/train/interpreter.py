@@ -63,6 +63,7 @@ class Interpreter:
         limit: int | None = None,
     ):
         self.model, self.tokenizer = _parts(run)
+        self.stepper = make_stepper(self.model)
         self.to = _known(to, targets(run))
         data = run.recipe.data
         self.width = max(best, getattr(data, "width", 1)) if width is None else width
@@ -111,7 +112,7 @@ class Interpreter:
     @torch.no_grad()
     def _search(self, source: Tensor, lengths: Tensor) -> Decoded:
         """One encoding, and a row of the search for every language."""
-        stepper, end = make_stepper(self.model), self.tokenizer.end
+        stepper, end = self.stepper, self.tokenizer.end
         state = stepper.start(source, lengths)
         languages = [self.tokenizer.language(name) for name in self.to]
         first = torch.tensor(languages, device=source.device).repeat(len(source))
