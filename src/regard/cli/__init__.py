@@ -7,6 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from regard.cli.classify import classify
 from regard.cli.cost import cost
 from regard.cli.demo import demo
 from regard.cli.evaluate import evaluate
@@ -16,8 +17,10 @@ from regard.cli.resume import resume
 from regard.cli.runs import runs
 from regard.cli.tour import tour
 from regard.cli.train import train
+from regard.cli.transcribe import transcribe
 from regard.cli.translate import translate
 from regard.cli.version import version
+from regard.cli.work import work
 from regard.errors import RegardError
 
 __all__ = ["app", "main"]
@@ -43,6 +46,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,  # our own faults keep Python's traceback, to be reported
 )
+app.command()(classify)
 app.command()(cost)
 app.command()(demo)
 app.command()(evaluate)
@@ -52,8 +56,10 @@ app.command()(resume)
 app.command()(runs)
 app.command()(tour)
 app.command()(train)
+app.command()(transcribe)
 app.command()(translate)
 app.command()(version)
+app.command()(work)
 
 
 def main() -> None:

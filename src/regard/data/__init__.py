@@ -12,8 +12,11 @@ from regard.data.packed import Packed, Window, pack
 from regard.data.parallel import Parallel
 from regard.data.phrases import Pair, Phrases, say
 from regard.data.picture_batches import PictureBatches, altered
+from regard.data.picture_file import read_picture
 from regard.data.report import Report
+from regard.data.resample import Resample
 from regard.data.sound_batches import SoundBatches, morse_batches
+from regard.data.sound_files import SoundFile
 from regard.data.source import Listed, Source
 from regard.data.speech import Speech, sound_encoder
 from regard.data.text import Document, Text, stdlib_files
@@ -44,8 +47,10 @@ __all__ = [
     "Picture",
     "PictureBatches",
     "Report",
+    "Resample",
     "Sound",
     "SoundBatches",
+    "SoundFile",
     "Source",
     "Speech",
     "Text",
@@ -64,6 +69,7 @@ __all__ = [
     "pair_encoder",
     "placeholders",
     "read_idx",
+    "read_picture",
     "say",
     "sound_encoder",
     "split_of",

@@ -4,6 +4,7 @@ from regard.decode.beam import beam
 from regard.decode.ctc import BestPath, Heard, LanguageOf, PrefixBeam, prefix_beam
 from regard.decode.decoded import Decoded, length_penalty
 from regard.decode.greedy import greedy
+from regard.decode.level import Level
 from regard.decode.rules import AtLeast, Only, OnlyWords, Prefix, Rule, Without
 from regard.decode.sampling import Sampling, likely
 from regard.decode.sound_stream import SoundState, SoundStream
@@ -17,6 +18,7 @@ __all__ = [
     "Decoded",
     "Heard",
     "LanguageOf",
+    "Level",
     "Only",
     "OnlyWords",
     "Prefix",

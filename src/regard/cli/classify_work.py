@@ -1,0 +1,93 @@
+"""What `regard classify` does: pictures in, classes with probabilities and overlays out."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from regard import models
+from regard.data import read_picture
+from regard.errors import ConfigError, FileError
+from regard.look import draw_overlay, look
+from regard.train import Run
+
+CLOTHES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker")
+CLOTHES += ("bag", "ankle boot")
+
+
+class Job:
+    """A run made ready to see; `code` is the command's exit code."""
+
+    def __init__(self, run: Run, *, top: int = 3, size: int | None = None, own_size: bool = False):
+        if not isinstance(run.model, models.VisionTransformer | models.ResNet):
+            raise ConfigError(
+                f"run: needs a model of pictures, got {type(run.model).__name__}; try glyphs"
+            )
+        if top < 1:
+            raise ConfigError(f"top: needs 1 or more, got {top}")
+        if own_size and size is not None:
+            raise ConfigError(f"size: needs to be left out beside --own-size, got {size}")
+        config, self.model = run.model.config, run.model
+        self.patch = getattr(config, "patch", 1)
+        if size is not None and (size < self.patch or size % self.patch):
+            raise ConfigError(f"size: needs a multiple of the patch, {self.patch}, got {size}")
+        trained = getattr(config, "image", None) or getattr(run.recipe.data, "size", 28)
+        self.size = None if own_size else size or trained
+        self.names, self.top, self.code = names_of(run), min(top, config.classes), 0
+
+    def run(
+        self, paths: Sequence[str], *, invert: bool = False, overlay: Path | None = None
+    ) -> None:
+        """The likeliest classes of each picture; one that is not read is said."""
+        self._check(overlay)
+        bad = 0
+        for path in paths:
+            try:
+                image = read_picture(
+                    path, size=self.size, multiple=self.patch, channels=self.model.config.channels
+                )
+            except FileError as error:
+                print(f"regard: {error}", file=sys.stderr)
+                bad += 1
+                continue
+            image = 1 - image if invert else image
+            place = overlay
+            if overlay is not None and len(paths) > 1:
+                place = overlay.with_name(f"{overlay.stem}-{Path(path).stem}{overlay.suffix}")
+            self._tell(path, image, place)
+        self.code = 2 if bad == len(paths) else min(bad, 1)
+
+    def _check(self, overlay: Path | None) -> None:
+        if overlay is None:
+            return
+        if not isinstance(self.model, models.VisionTransformer):
+            raise ConfigError(
+                f"overlay: needs a model that attends, got {type(self.model).__name__}"
+            )
+        if not overlay.parent.is_dir():
+            raise FileError(f"overlay: needs a folder that exists, got {overlay.parent}")
+
+    @torch.no_grad()
+    def _tell(self, path: str, image: Tensor, place: Path | None) -> None:
+        if place is None:
+            logits = self.model(image[None])[0]
+        else:
+            with look(self.model) as sight:
+                logits = self.model(image[None])[0]
+            # the class token of the last layer: the head reads nothing else
+            draw_overlay(sight[sight.names[-1]], image, path=place)
+        chances, classes = logits.softmax(-1).topk(self.top)
+        for chance, label in zip(chances.tolist(), classes.tolist(), strict=True):
+            print(f"{path}\t{self.names[label]}\t{chance:.4f}", flush=True)
+
+
+def names_of(run: Run) -> list[str]:
+    """What a run's classes are called: as its data say, or their numbers."""
+    count, told = run.model.config.classes, getattr(run.recipe.data, "classes", None)
+    if told is not None and len(told) == count:
+        return list(told)
+    if "fashion" in str(getattr(run.recipe.data, "folder", "")) and count == len(CLOTHES):
+        return list(CLOTHES)
+    return [str(label) for label in range(count)]

@@ -1,0 +1,113 @@
+"""`regard transcribe`: files and a pipe become text, and what is wrong is said."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import soundfile
+from typer.testing import CliRunner, Result
+
+RATE = 8000
+
+
+def morse(text: str, level: float = 0.5) -> np.ndarray:
+    """Clean code, with the silence that a last letter needs."""
+    from regard.data import key, tone
+
+    down, _ = key(text, 22, RATE)
+    return level * tone(np.pad(down, (1600, 4000)), 600, RATE)
+
+
+def pcm(wave: np.ndarray) -> bytes:
+    return np.round(wave * 32767).astype("<i2").tobytes()
+
+
+def run(*args: object, given: bytes = b"") -> Result:
+    from regard.cli import app
+
+    return CliRunner().invoke(app, ["transcribe", *map(str, args)], input=given)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("sounds")
+    soundfile.write(place / "one.wav", morse("TEST 73"), RATE)
+    soft = morse("DE", level=0.01)
+    soundfile.write(place / "two.flac", np.stack([soft, soft], 1).repeat(2, 0), 2 * RATE)
+    (place / "empty.wav").write_bytes(b"")
+    (place / "cut.wav").write_bytes((place / "one.wav").read_bytes()[:40000])
+    soundfile.write(place / "silent.wav", np.zeros(RATE), RATE)
+    return place
+
+
+def test_a_file_becomes_a_line_and_the_report_goes_elsewhere(folder):
+    done = run("morse", folder / "one.wav")
+    assert (done.exit_code, done.stdout) == (0, "TEST 73\n")
+    assert "real-time factor" in done.stderr
+    assert "latency" in done.stderr
+
+
+def test_several_files_have_their_names_and_a_bad_one_stops_no_other(folder):
+    names = ("one.wav", "empty.wav", "two.flac")
+    done = run("morse", *(folder / name for name in names))
+    assert done.exit_code == 1
+    assert done.stdout == f"{folder}/one.wav\tTEST 73\n{folder}/two.flac\tDE\n"
+    assert "empty.wav: needs to be a sound file, got an empty one of 0 bytes" in done.stderr
+    assert "two.flac: 2 channels mixed to one" in done.stderr
+    assert "two.flac: resampled from 16000 to 8000 samples a second" in done.stderr
+
+
+def test_of_a_truncated_file_the_text_that_is_there_is_kept(folder):
+    done = run("morse", folder / "cut.wav")
+    assert done.exit_code == 1
+    assert done.stdout.startswith("TEST")
+    assert "truncated: 2.50 s of 3.81 s are there" in done.stderr
+
+
+def test_silence_is_an_empty_line_and_said(folder):
+    done = run("morse", folder / "silent.wav")
+    assert (done.exit_code, done.stdout) == (0, "\n")
+    assert "silent.wav: silence: " in done.stderr
+
+
+def test_live_samples_become_lines_of_words_whatever_the_rate():
+    wave = morse("TEST 73")
+    done = run("morse", "-", given=pcm(wave))
+    assert (done.exit_code, done.stdout) == (0, "TEST\n73\n")
+    assert "samples heard 100 ms at a time" in done.stderr
+    done = run("morse", "-", "--rate", 2 * RATE, given=pcm(wave.repeat(2)))
+    assert (done.exit_code, done.stdout) == (0, "TEST\n73\n")
+    assert "resampled from 16000 to 8000" in done.stderr
+
+
+def test_a_pipe_that_closes_within_a_sample_loses_that_byte_alone():
+    done = run("morse", "-", "--beam", "4", given=pcm(morse("TEST 73")) + b"x")
+    assert (done.exit_code, done.stdout) == (0, "TEST\n73\n")
+    assert "it ended within a sample" in done.stderr
+
+
+def test_nobody_reading_the_text_is_no_traceback(folder):
+    command = (
+        f"{sys.executable} -m regard transcribe morse {folder}/one.wav {folder}/one.wav | true"
+    )
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
+
+
+def test_what_cannot_be_heard_exits_with_2(folder):
+    for args, given, told in (
+        (("morse", folder / "none.wav"), b"", "none.wav: needs to be a sound file, got nothing"),
+        (("morse", "-"), b"", "standard input: needs 16-bit samples, got nothing"),
+        (("morse", "-"), (folder / "one.wav").read_bytes(), "got a WAV file; try its name"),
+        (("morse", "-", "--rate", 5), b"xx", "rate: needs 1000 to 1000000 samples a second, got 5"),
+        (("morse", "-", "--piece", 0), b"xx", "piece: needs 0.01 to 10 seconds, got 0"),
+        (("morse", "-", folder / "one.wav"), b"xx", "sounds: needs - alone"),
+        (("morse", folder / "one.wav", "--beam", 0), b"", "width: needs 1 or more, got 0"),
+        (("phrases", folder / "one.wav"), b"", "model: needs a Recogniser, got Translator"),
+        (("mors", folder / "one.wav"), b"", "try morse"),
+    ):
+        done = run(*args, given=given)
+        assert done.exit_code == 2, args
+        assert told in done.stderr
+        assert done.stdout == ""
