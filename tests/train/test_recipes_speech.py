@@ -160,7 +160,7 @@ def test_hidden_bands_and_moments_are_at_the_mean():
 
 
 def test_nothing_of_a_voice_is_hidden_unless_asked_for():
-    """A six without its s is an eight: hiding made every held-out voice worse."""
+    """A six without its s is an eight."""
     assert recipe("digits").data.masks == 0
 
 

@@ -136,7 +136,7 @@ class DigitsData(_Heard):
     mels: int = 40
     warp: float = 0.15
     colour: float = 0.7
-    masks: int = 0  # a six whose s is hidden is an eight: every held-out voice was worse with 2
+    masks: int = 0  # a six whose s is hidden is an eight
     pace: float = 0.2
     valid: int = 200
     test: int = 600
