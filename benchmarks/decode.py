@@ -59,7 +59,7 @@ def theirs(source: torch.Tensor):
 
 
 def least(works, width: int, rounds: int) -> list[float]:
-    """Milliseconds of the processor a step, the least of some interleaved rounds, one to warm up."""
+    """Milliseconds of the processor a step: the least of some rounds, after one to warm up."""
     times = [[] for _ in works]
     for _ in range(rounds + 1):
         for kept, work in zip(times, works, strict=True):
