@@ -8,6 +8,8 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 
+TWICE = {torch.float32: torch.complex64, torch.float64: torch.complex128}  # two numbers in one
+
 
 def frequencies(
     dim: int, base: float = 10000.0, device: torch.device | None = None
@@ -67,6 +69,11 @@ def rotary(
     tensor([[0.5403, 0.8415]])
     """
     angles = positions[..., None] * frequencies(x.shape[-1], base, x.device)
+    if x.device.type == "cpu" and not halves and x.dtype in TWICE and x.stride(-1) == 1:
+        # a turn is a product of complex numbers: one pass over x instead of six, to the same bits
+        turns = torch.polar(torch.ones_like(angles), angles).to(TWICE[x.dtype])
+        pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+        return torch.view_as_real(pairs * turns).flatten(-2)
     sin, cos = angles.sin().to(x.dtype), angles.cos().to(x.dtype)
     pattern = "... (half pair) -> ... pair half" if halves else "... (pair half) -> ... pair half"
     a, b = rearrange(x, pattern, half=2).unbind(-1)
