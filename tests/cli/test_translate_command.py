@@ -162,15 +162,15 @@ def test_a_language_model_goes_on_with_its_prompt(writer):
     [
         (["--to", "dee", "one"], "to: needs one or more of de fr, got 'dee'; try de"),
         (["one"], "to: needs one or more of de fr, got none"),
-        (["--to", "de", ""], "text: needs words, got none"),
-        (["--to", "de", "one " * 3000], "text: needs at most 2048 tokens"),
+        (["--to", "de", ""], "got ''; it needs words, got none"),
+        (["--to", "de", "one " * 3000], "it needs at most 2048 tokens"),
         (["--to", "de", "nowhere.po"], "nowhere.po: needs to be a file, got nothing there"),
         (
             ["--to", "de", "--format", "xml", "one"],
             "format: needs one of lines, tsv, po, got 'xml'",
         ),
         (["--to", "de", "one", "--out", "no/where.txt"], "out: needs a folder that exists, got no"),
-        (["--to", "de", "one", "--out", "."], "out: . cannot be written, Is a directory"),
+        (["--to", "de", "one", "--out", "."], ".: cannot be written, Is a directory"),
         (
             ["--to", "de,fr", "--picture", "a.png", "one"],
             "picture: needs one text and one language",

@@ -91,9 +91,9 @@ def test_what_cannot_be_translated_is_said(run):
         translate_run(run, ["two"])
     with pytest.raises(ConfigError, match="to: needs each language once, got de de"):
         translate_run(run, ["two"], to=["de", "de"])
-    with pytest.raises(ConfigError, match="text: needs words, got none, in '  '"):
+    with pytest.raises(ConfigError, match="text: needs to fit the model, got '  '; it needs words"):
         translate_run(run, ["two", "  "], to=["de"])
-    with pytest.raises(ConfigError, match="text: needs at most 2048 tokens, got 3001; try it in"):
+    with pytest.raises(ConfigError, match="got 'a+…'; it needs at most 2048 tokens, got 3001; try"):
         translate_run(run, ["a" * 3000], to=["de"])
     with pytest.raises(ConfigError, match="best: needs 1 to width=2, got 3"):
         Interpreter(run, ["de"], width=2, best=3)

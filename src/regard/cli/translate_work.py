@@ -215,7 +215,7 @@ def _place(asked: Asked) -> Iterator[TextIO]:
     try:
         opened = path.open("w", encoding="utf-8", newline="")
     except OSError as error:
-        raise FileError(f"out: {path} cannot be written, {error.strerror or error}") from error
+        raise FileError(f"{path}: cannot be written, {error.strerror or error}") from error
     try:
         with opened:
             yield opened
@@ -223,7 +223,7 @@ def _place(asked: Asked) -> Iterator[TextIO]:
             os.replace(path, asked.out)
     except OSError as error:
         if error.filename is None and not isinstance(error, BrokenPipeError):
-            raise FileError(f"out: {path} cannot be written, {error.strerror or error}") from error
+            raise FileError(f"{path}: cannot be written, {error.strerror or error}") from error
         raise
     finally:
         if own:

@@ -91,7 +91,7 @@ class Interpreter:
         """What each text becomes: by text, by language, the best first."""
         for text in texts:
             if wrong := self.wrong(text):
-                raise ConfigError(f"text: {wrong.removeprefix('it ')}, in {_short(text)!r}")
+                raise ConfigError(f"text: needs to fit the model, got {_short(text)!r}; {wrong}")
         found: list[list[list[Translation]]] = [[] for _ in texts]
         encode = pair_encoder(self.tokenizer)
         encoded = [encode(Pair(text, "", self.to[0])) for text in texts]
