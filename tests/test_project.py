@@ -30,7 +30,9 @@ def test_the_layers_in_the_readme_are_those_of_the_contract():
     assert f"`{layers}`" in (ROOT / "CONTRIBUTING.md").read_text()
 
 
-@pytest.mark.parametrize("layer", ["ops", "nn", "data", "models", "decode", "train", "look", "work"])
+@pytest.mark.parametrize(
+    "layer", ["ops", "nn", "data", "models", "decode", "train", "look", "work"]
+)
 def test_the_public_list_is_sorted_and_is_what_the_folder_exports(layer):
     module = import_module(f"regard.{layer}")
     tree = ast.parse((PACKAGE / layer / "__init__.py").read_text())
