@@ -300,7 +300,7 @@ def picture(rungs: list[dict[str, Any]], path: Path) -> None:
             before = [100 * r["reach_before"]["share"] for r in rungs]
             axes.plot(before, range(len(rungs)), "|", color="#c1272d", ms=9, mew=2,
                       label="before training")  # fmt: skip
-            axes.legend(fontsize=7, loc="upper right")
+            axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.1), frameon=False)
     figure.axes[0].invert_yaxis()
     path.parent.mkdir(parents=True, exist_ok=True)
     keep(figure, path)
