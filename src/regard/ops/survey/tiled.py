@@ -77,16 +77,12 @@ class Totals:
                 both[1].gather(-1, best).masked_fill(values == 0, -1)
             )
         if "peak" in self.found:
-            # in groups, so that a place is looked for among few: argmax is ten times slower
-            groups = w.unflatten(-1, (-1, GROUP if len(keys) % GROUP == 0 else len(keys)))
-            tops = groups.amax(-1)
-            value = tops.amax(-1)
+            value = w.amax(-1)
             old, old_key = self.found["peak"][..., at], self.found["peak_key"][..., at]
-            # of equal weights the first key stays; few rows change late in a walk
-            new = (value > old).nonzero(as_tuple=True)
-            group = tops[new].argmax(-1)
-            place = group * groups.shape[-1] + groups[(*new, group)].argmax(-1)
-            old_key[new] = place + keys.start
+            new = (
+                value > old
+            )  # of equal weights the first key stays; few rows change late in a walk
+            old_key[new] = _first_largest(w[new]) + keys.start
             torch.maximum(value, old, out=old)
 
     def _add_places(self, w: Tensor, grid: Grid, at: slice) -> None:
@@ -161,6 +157,14 @@ class Totals:
         if "max_score" in found:
             found["max_score"].fill_(-torch.inf)
         return found
+
+
+def _first_largest(rows: Tensor) -> Tensor:
+    """Where each row is largest, looked for in groups: argmax of a whole row is far slower."""
+    groups = rows.unflatten(-1, (-1, GROUP if rows.shape[-1] % GROUP == 0 else rows.shape[-1]))
+    group = groups.amax(-1).argmax(-1)
+    inside = groups.take_along_dim(group[:, None, None], 1)[:, 0].argmax(-1)
+    return group * groups.shape[-1] + inside
 
 
 def _add_diagonal(total: Tensor, w: Tensor, grid: Grid, distance: int) -> None:
