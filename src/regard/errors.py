@@ -12,6 +12,9 @@ RegardError
 A message reads `<argument>: needs <rule>, got <value>; try <way out>`.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class RegardError(ValueError):
     """A caller's mistake, said in one line."""
@@ -43,3 +46,13 @@ class WorkError(RegardError):
 
 class FileError(RegardError):
     """A file that is missing, damaged or not ours."""
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The end of a message about an unknown name: the known one that is most like it, if any is.
+
+    >>> nearest("phrase", ["phrases", "morse"])
+    '; try phrases'
+    """
+    close = get_close_matches(name, list(known), 1, cutoff)
+    return f"; try {close[0]}" if close else ""

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from toy import Backwards, make_trainer
+from toy import Backwards, make_trainer, run_until
 
 from regard.errors import TrainError
 from regard.train import objective
@@ -68,17 +68,7 @@ def test_a_training_fed_from_ahead_is_the_same_and_resumes_the_same(tmp_path):
     whole.run()
     first = make_trainer(tmp_path)
     first.feed.ahead, first.feed._sent = True, lambda batches: (batches, None)
-    real = first._update
-
-    def update():
-        if first.step == 5:
-            first.save()
-            raise KeyboardInterrupt
-        return real()
-
-    first._update = update
-    with pytest.raises(KeyboardInterrupt):
-        first.run()
+    run_until(first, 5)
     second = make_trainer(tmp_path)
     second.resume()
     assert second.step == 5

@@ -1,5 +1,6 @@
 """Data for tests of training: sequences to be written backwards, batch n drawn from seed and n."""
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -52,3 +53,18 @@ def make_trainer(folder=None, *, batches=None, evaluate=None, **changes) -> Trai
         folder=folder,
         evaluate=evaluate,
     )
+
+
+def run_until(trainer: Trainer, step: int) -> None:
+    """Train until a step, save there, and be interrupted."""
+    real = trainer._update
+
+    def update():
+        if trainer.step == step:
+            trainer.save()
+            raise KeyboardInterrupt
+        return real()
+
+    trainer._update = update
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run()

@@ -150,6 +150,17 @@ def cut(lengths: Sequence[int], tokens: int, position: int = 0) -> list[list[int
     return batches
 
 
+def like_lengths(lengths: Sequence[int], together: int) -> Iterator[list[int]]:
+    """Indices of like lengths together: the padding of a batch is that of its longest.
+
+    >>> list(like_lengths([3, 1, 2], together=2))
+    [[1, 2], [0]]
+    """
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    for at in range(0, len(order), together):
+        yield order[at : at + together]
+
+
 def collate(examples: Sequence[Encoded], pad: int = 0) -> dict[str, Tensor]:
     """One batch: sequences padded at their end, with their lengths; numbers in one vector.
 

@@ -4,12 +4,11 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar
 
 from regard.data.tokenizer_file import read_tokenizer, write_tokenizer
-from regard.errors import ConfigError, FileError
+from regard.errors import ConfigError, FileError, nearest
 
 SPECIALS = ("<pad>", "<start>", "<end>", "<unknown>")
 
@@ -57,9 +56,8 @@ class Tokenizer(ABC):
         """The id that asks the decoder for a language."""
         if name in self.languages:
             return len(SPECIALS) + self.languages.index(name)
-        close = get_close_matches(name, self.languages, 1)
         known = " ".join(self.languages) or "none: it was made without languages"
-        hint = f"; try {close[0]}" if close else ""
+        hint = nearest(name, self.languages)
         raise ConfigError(f"language: needs one of {known}, got {name!r}{hint}")
 
     def save(self, folder: str | Path) -> Path:

@@ -8,7 +8,6 @@ from torch import nn
 
 from regard import models
 from regard.errors import ConfigError
-from regard.train import find_run, specimen_names
 
 _KINDS = {
     "translator": models.Translator,
@@ -29,6 +28,8 @@ def preset_or_saved(name: str, *, vocab: int = 32000, classes: int = 10) -> nn.M
     >>> model.readout.weight, next(model.parameters()).device
     (None, device(type='meta'))
     """
+    from regard.train import find_run, specimen_names  # only who asks for a model waits for it
+
     if name in preset_names():
         kind = name.partition("_")[0]
         sizes = {"classifier": {"vocab": vocab, "classes": classes}, "vision": {"classes": classes}}

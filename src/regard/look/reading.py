@@ -14,8 +14,6 @@ from regard.errors import FileError, LookError, ShapeError
 from regard.look.looking import look
 from regard.look.pairs import read_pair
 from regard.look.sight import Sight
-from regard.train import find_run, load_run, translate
-from regard.train.run import RECIPE
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json", "spiece.model")
 MARKS = frozenset(".,;:!?")  # count as separators beside a tokenizer's own special tokens
@@ -88,6 +86,8 @@ class Reader:
         if not words.encode(text):
             raise ShapeError(f"text: needs at least one token, got {text!r}")
         if target is None:
+            from regard.train import translate
+
             (target,) = translate(self.model, words, [text], [to])
         return read_pair(self.model, words, Pair(text, target, to), at)
 
@@ -137,6 +137,9 @@ def open_reader(path: str | Path) -> Reader:
     >>> reader.read("3 1 4").names
     ['decoder.0.self', 'decoder.1.self']
     """
+    from regard.train import find_run, load_run  # only who opens one waits for it
+    from regard.train.run import RECIPE
+
     path = find_run(path)
     if (path / RECIPE).is_file():
         run = load_run(path)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from regard.data import Pair, Source, Tokenizer, collate, pair_encoder
+from regard.data.batches import like_lengths
 from regard.decode import beam, greedy, make_stepper
 from regard.errors import ShapeError
 from regard.train.loss import Batch, Objective, objective
@@ -58,10 +59,7 @@ def translate(
     pairs = [Pair(text, "", to) for text, to in zip(texts, languages, strict=True)]
     encoded = [encode(pair) for pair in pairs]
     answers, together = [""] * len(pairs), max(1, ROWS.get(device.type, 128) // width)
-    # like lengths together: the padding of a batch is that of its longest text
-    order = sorted(range(len(pairs)), key=lambda n: len(encoded[n]["source"]))
-    for at in range(0, len(order), together):
-        rows = order[at : at + together]
+    for rows in like_lengths([len(one["source"]) for one in encoded], together):
         batch = {k: x.to(device) for k, x in collate([encoded[n] for n in rows]).items()}
         state = stepper.start(batch["source"], batch["source_lengths"])
         first = batch["target"][:, 0]

@@ -8,8 +8,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.data import Sound, Tokenizer, collate, sound_encoder
+from regard.data.batches import like_lengths
+from regard.decode import BestPath
 from regard.errors import ShapeError
-from regard.models.recogniser import BLANK
 from regard.train.evaluation import mean_loss
 from regard.train.loss import objective
 
@@ -56,12 +57,9 @@ def best_path(
     >>> best_path(torch.nn.functional.one_hot(path, 3).float().log(), torch.tensor([6]))
     [[1, 1, 2]]
     """
-    found = []
-    for row, length in zip(log_probs.argmax(-1).tolist(), lengths.tolist(), strict=True):
-        path = row[:length]
-        new = [a for n, a in enumerate(path) if n == 0 or a != path[n - 1]]
-        found.append([label for label in new if label != BLANK])
-    return found
+    return [
+        BestPath()(row[:length]) for row, length in zip(log_probs, lengths.tolist(), strict=True)
+    ]
 
 
 @torch.no_grad()
@@ -85,9 +83,7 @@ def _batches(model: nn.Module, tokenizer: Tokenizer, sounds: Sequence[Sound]) ->
     """Sounds of like lengths together, ready for the model, with their places in the list."""
     encode = sound_encoder(tokenizer, mels=model.config.mels)  # type: ignore[attr-defined]
     device = next(model.parameters()).device
-    order = sorted(range(len(sounds)), key=lambda n: len(sounds[n].wave))
-    for at in range(0, len(order), ROWS):
-        rows = order[at : at + ROWS]
+    for rows in like_lengths([len(sound.wave) for sound in sounds], ROWS):
         batch = collate([encode(sounds[n]) for n in rows])
         yield rows, {name: x.to(device) for name, x in batch.items()}
 

@@ -1,15 +1,15 @@
 """A trained translator at work: each text is read once and written in every language asked for."""
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from regard.data import Pair, Tokenizer, collate, pair_encoder
+from regard.data.batches import like_lengths
 from regard.decode import Decoded, beam, greedy, make_stepper
-from regard.errors import ConfigError
+from regard.errors import ConfigError, nearest
 from regard.models import RecurrentTranslator, Translator
 from regard.train.evaluation import ROWS
 from regard.train.run import Run
@@ -97,10 +97,7 @@ class Interpreter:
         encoded = [encode(Pair(text, "", self.to[0])) for text in texts]
         device = next(self.model.parameters()).device
         together = max(1, ROWS.get(device.type, 128) // (self.width * len(self.to)))
-        # like lengths together: the padding of a batch is that of its longest text
-        order = sorted(range(len(texts)), key=lambda n: len(encoded[n]["source"]))
-        for at in range(0, len(order), together):
-            rows = order[at : at + together]
+        for rows in like_lengths([len(one["source"]) for one in encoded], together):
             batch = collate([encoded[n] for n in rows])
             source, lengths = (batch[x].to(device) for x in ("source", "source_lengths"))
             some = self._translations(self._search(source, lengths))
@@ -194,8 +191,7 @@ def _known(to: Sequence[str], known: list[str]) -> list[str]:
         raise ConfigError(f"to: needs one or more of {' '.join(known)}, got none")
     for name in asked:
         if name not in known:
-            close = get_close_matches(name.lower(), known, 1, cutoff=0.4)
-            hint = f"; try {close[0]}" if close else ""
+            hint = nearest(name.lower(), known, 0.4)
             raise ConfigError(f"to: needs one or more of {' '.join(known)}, got {name!r}{hint}")
     if len(set(asked)) < len(asked):
         raise ConfigError(f"to: needs each language once, got {' '.join(asked)}")

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, nearest
 
 C = TypeVar("C")
 
@@ -75,7 +74,9 @@ def from_json(kind: type[C], told: Any, what: str, kinds: Mapping[str, type] | N
     values = {name: value for name, value in told.items() if name != "kind"}
     for name, value in values.items():
         if name not in hints:
-            raise ConfigError(f"{what}: needs known settings, got {name!r}{_near(name, hints)}")
+            raise ConfigError(
+                f"{what}: needs known settings, got {name!r}{nearest(name, hints, 0.5)}"
+            )
         values[name] = _value(value, hints[name], f"{what}.{name}", kinds or {})
     try:
         return kind(**values)
@@ -106,12 +107,7 @@ def _find(config: Any, name: str) -> str:
     if ends:
         raise ConfigError(f"set: needs one setting, got {name!r}; try {' or '.join(ends)}")
     short = {path.rpartition(".")[2]: path for path in known} | {path: path for path in known}
-    raise ConfigError(f"set: needs the name of a setting, got {name!r}{_near(name, short)}")
-
-
-def _near(name: str, known: Any) -> str:
-    close = get_close_matches(name, list(known), 1, 0.5)
-    return f"; try {close[0]}" if close else ""
+    raise ConfigError(f"set: needs the name of a setting, got {name!r}{nearest(name, short, 0.5)}")
 
 
 def _put(config: Any, path: list[str], text: str, whole: str) -> Any:

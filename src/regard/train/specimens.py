@@ -1,9 +1,8 @@
 """Trained models that come with the package: runs without their checkpoints, in half precision."""
 
-from difflib import get_close_matches
 from pathlib import Path
 
-from regard.errors import FileError
+from regard.errors import FileError, nearest
 from regard.train.run import RECIPE, Run, load_run
 
 FOLDER = Path(__file__).parents[1] / "specimens"
@@ -26,7 +25,9 @@ def specimen(name: str) -> Run:
     ['2 Tage']
     """
     if name not in specimen_names():
-        raise FileError(f"name: needs one of {_known()}, got {name!r}{_near(name)}")
+        raise FileError(
+            f"name: needs one of {_known()}, got {name!r}{nearest(name, specimen_names())}"
+        )
     return load_run(FOLDER / name)
 
 
@@ -36,20 +37,15 @@ def find_run(name: str | Path) -> Path:
     >>> find_run("phrases").parent.name
     'specimens'
     """
-    if not Path(name).exists() and str(name) in specimen_names():
+    if Path(name).exists():
+        return Path(name)
+    if str(name) in specimen_names():
         return FOLDER / name
-    if not Path(name).exists():
-        raise FileError(
-            f"{name}: needs to be a run, a saved model or one of {_known()}, got nothing there"
-            f"{_near(str(name))}"
-        )
-    return Path(name)
+    raise FileError(
+        f"{name}: needs to be a run, a saved model or one of {_known()}, got nothing there"
+        f"{nearest(str(name), specimen_names())}"
+    )
 
 
 def _known() -> str:
     return f"the specimens {', '.join(specimen_names())}" if specimen_names() else "no specimen"
-
-
-def _near(name: str) -> str:
-    close = get_close_matches(name, specimen_names(), 1)
-    return f"; try {close[0]}" if close else ""

@@ -2,11 +2,10 @@
 
 import tomllib
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from regard.errors import FileError, WorkError
+from regard.errors import FileError, WorkError, nearest
 from regard.work.attention import attention
 from regard.work.recurrent import NEEDS, unrolled
 from regard.work.solution import Solution
@@ -30,8 +29,7 @@ def work(problem: Mapping[str, Any]) -> Solution:
     """
     name = problem.get("family", "attention")
     if name not in FAMILIES:
-        near = get_close_matches(str(name), FAMILIES, 1)
-        hint = f"; try {near[0]}" if near else ""
+        hint = nearest(str(name), FAMILIES)
         raise WorkError(f"family: needs one of {', '.join(FAMILIES)}, got {name!r}{hint}")
     family, choices = FAMILIES[name]
     given = problem.get("given")
@@ -40,8 +38,7 @@ def work(problem: Mapping[str, Any]) -> Solution:
     chosen = {key: value for key, value in problem.items() if key not in ("family", "given")}
     for key in chosen:
         if key not in choices:
-            near = get_close_matches(key, choices, 1)
-            hint = f"; try {near[0]}" if near else ""
+            hint = nearest(key, choices)
             some = ", ".join(choices) or "nothing to choose"
             raise WorkError(f"{key}: needs to be one of {some} for {name}, got it{hint}")
     return family(given, **chosen)
@@ -67,8 +64,7 @@ def read_problem(told: str | Path) -> dict[str, Any]:
         if own.is_file():
             return read_toml(own)
         if not Path(told).suffix:
-            near = get_close_matches(str(told), problem_names(), 1)
-            hint = f"; try {near[0]}" if near else ""
+            hint = nearest(str(told), problem_names())
             some = ", ".join(problem_names())
             raise WorkError(f"problem: needs a TOML file or one of {some}, got {told}{hint}")
     return read_toml(told)

@@ -72,15 +72,6 @@ def sigmoid(x: Any) -> Any:
     return 1 / (1 + sympy.exp(-x))
 
 
-def tanh(x: Any) -> Any:
-    """(e^x - e^-x) / (e^x + e^-x), exactly.
-
-    >>> tanh(sympy.Integer(0))
-    0
-    """
-    return sympy.tanh(x)
-
-
 def _same_shape(a: Matrix, b: Matrix) -> None:
     if a.shape != b.shape:
         raise ShapeError(
@@ -247,11 +238,14 @@ RULES: dict[str, Rule] = {
         _each(sigmoid),
         "σ({0})",
         "\\sigma({0})",
-        {"the sign of the exponent": _each(lambda x: sigmoid(-x)), "tanh was used": _each(tanh)},
+        {
+            "the sign of the exponent": _each(lambda x: sigmoid(-x)),
+            "tanh was used": _each(sympy.tanh),
+        },
         lambda i, j, a: f"1 / (1 + exp(-{_told(a[i, j])}))",
     ),
     "tanh": Rule(
-        _each(tanh),
+        _each(sympy.tanh),
         "tanh({0})",
         "\\tanh({0})",
         {"σ was used": _each(sigmoid), "it was left out": lambda a: a},

@@ -73,16 +73,11 @@ class Solution:
         """What was given and what was found, by name."""
         return {**self.given, **{step.name: step.value for step in self.steps}}
 
-    def again(self, changed: Mapping[str, Matrix] | None = None) -> dict[str, Matrix]:
-        """Every step computed anew from its inputs; `changed` values stand for those of steps."""
-        values, changed = dict(self.given), changed or {}
+    def again(self) -> dict[str, Matrix]:
+        """Every step computed anew from its inputs."""
+        values = dict(self.given)
         for step in self.steps:
-            found = changed.get(step.name)
-            values[step.name] = (
-                rule(step.rule).run(*(values[name] for name in step.takes))
-                if found is None
-                else found
-            )
+            values[step.name] = rule(step.rule).run(*(values[name] for name in step.takes))
         return values
 
     def to_json(self) -> dict[str, Any]:

@@ -1,9 +1,8 @@
 """Recipes: small functions that each return a whole training as one frozen config."""
 
 from collections.abc import Callable
-from difflib import get_close_matches
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, nearest
 from regard.models import config_kinds
 from regard.train.recipes.images import (
     FashionData,
@@ -69,9 +68,9 @@ def recipe(name: str) -> Recipe:
     """
     if name in RECIPES:
         return RECIPES[name]()
-    close = get_close_matches(name, RECIPES, 1)
-    hint = f"; try {close[0]}" if close else ""
-    raise ConfigError(f"recipe: needs one of {', '.join(RECIPES)}, got {name!r}{hint}")
+    raise ConfigError(
+        f"recipe: needs one of {', '.join(RECIPES)}, got {name!r}{nearest(name, RECIPES)}"
+    )
 
 
 def part_kinds() -> dict[str, type]:
