@@ -1,32 +1,11 @@
-"""The rules that steps go by: what each does to exact numbers, and the slips people make in it."""
+"""The rules of products, sums, softmax and gates."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import sympy
 
-from regard.errors import ShapeError, WorkError
-from regard.work.numbers import decimal, is_simple
-
-Matrix = Any  # sympy does not say what a matrix holds
-M: Any = sympy.ImmutableMatrix
-Run = Callable[..., Matrix]
-
-
-class Rule(NamedTuple):
-    """What a step does: on matrices, in words, and in which ways it is often done wrong.
-
-    `text` and `tex` are its formula, with {0}, {1} … for the names of what it takes.
-
-    >>> RULES["product"].run(M([[1, 2]]), M([[3], [4]]))
-    Matrix([[11]])
-    """
-
-    run: Run
-    text: str
-    tex: str
-    slips: Mapping[str, Run]
-    entry: Callable[..., str] | None = None
+from regard.errors import ShapeError
+from regard.work.rules.rule import M, Matrix, Rule, Run, bare, each, told
 
 
 def _product(a: Matrix, b: Matrix) -> Matrix:
@@ -46,21 +25,8 @@ def _product(a: Matrix, b: Matrix) -> Matrix:
 
 
 def _product_entry(i: int, j: int, a: Matrix, b: Matrix) -> str:
-    terms = [f"{_told(a[i, n])}·{_told(b[n, j])}" for n in range(a.cols)]
+    terms = [f"{told(a[i, n])}·{told(b[n, j])}" for n in range(a.cols)]
     return " + ".join(terms)
-
-
-def _told(x: Any) -> str:
-    text = str(x) if is_simple(x) else decimal(x)
-    return f"({text})" if text.startswith("-") or " " in text else text
-
-
-def _bare(x: Any) -> str:
-    return _told(x).removeprefix("(").removesuffix(")")
-
-
-def _each(run: Callable[[Any], Any]) -> Run:
-    return lambda a: M(a.applyfunc(run))
 
 
 def sigmoid(x: Any) -> Any:
@@ -132,7 +98,7 @@ def _kept(z: Matrix, u: Matrix, v: Matrix) -> Matrix:
     return _add(_by_entry(M(ones - z), u), _by_entry(z, v))
 
 
-RULES: dict[str, Rule] = {
+BASIC: dict[str, Rule] = {
     "product": Rule(
         _product,
         "{0} {1}",
@@ -173,7 +139,7 @@ RULES: dict[str, Rule] = {
             "it was divided where it should be multiplied": lambda a, by: M(a / by[0, 0]),
             "the scale was applied twice": lambda a, by: M(a * by[0, 0] ** 2),
         },
-        lambda i, j, a, by: f"{_told(by[0, 0])}·{_told(a[i, j])}",
+        lambda i, j, a, by: f"{told(by[0, 0])}·{told(a[i, j])}",
     ),
     "mask": Rule(
         _masked,
@@ -186,70 +152,70 @@ RULES: dict[str, Rule] = {
         },
     ),
     "exp": Rule(
-        _each(lambda x: sympy.exp(x)),
+        each(lambda x: sympy.exp(x)),
         "exp({0})",
         "\\exp {0}",
         {},
-        lambda i, j, a: f"exp({_bare(a[i, j])})",
+        lambda i, j, a: f"exp({bare(a[i, j])})",
     ),
     "sum over rows": Rule(
         _over_rows,
         "row sums of {0}",
         "{0} \\mathbf 1",
         {"columns were added up instead of rows": lambda a: M(_over_columns(a).T)},
-        lambda i, j, a: " + ".join(_told(x) for x in a.row(i)),
+        lambda i, j, a: " + ".join(told(x) for x in a.row(i)),
     ),
     "sum over columns": Rule(
         _over_columns,
         "column sums of {0}",
         "\\mathbf 1^\\top {0}",
         {"rows were added up instead of columns": lambda a: M(_over_rows(a).T)},
-        lambda i, j, a: " + ".join(_told(x) for x in a.col(j)),
+        lambda i, j, a: " + ".join(told(x) for x in a.col(j)),
     ),
     "divide rows": Rule(
         _divided_rows,
         "{0} / {1}, row by row",
         "\\operatorname{{diag}}({1})^{{-1}} {0}",
         {"it was divided by the column sums": lambda a, by: _divided_columns(a, _over_columns(a))},
-        lambda i, j, a, by: f"{_told(a[i, j])} / {_told(by[i, 0])}",
+        lambda i, j, a, by: f"{told(a[i, j])} / {told(by[i, 0])}",
     ),
     "divide columns": Rule(
         _divided_columns,
         "{0} / {1}, column by column",
         "{0} \\operatorname{{diag}}({1})^{{-1}}",
         {"it was divided by the row sums": lambda a, by: _divided_rows(a, _over_rows(a))},
-        lambda i, j, a, by: f"{_told(a[i, j])} / {_told(by[0, j])}",
+        lambda i, j, a, by: f"{told(a[i, j])} / {told(by[0, j])}",
     ),
     "add": Rule(
         _add,
         "{0} + {1}",
         "{0} + {1}",
         {"one was subtracted": lambda a, b: M(a - b)},
-        lambda i, j, a, b: f"{_told(a[i, j])} + {_told(b[i, j])}",
+        lambda i, j, a, b: f"{told(a[i, j])} + {told(b[i, j])}",
     ),
     "by entry": Rule(
         _by_entry,
         "{0} ∘ {1}",
         "{0} \\circ {1}",
         {"they were added instead": _add},
-        lambda i, j, a, b: f"{_told(a[i, j])}·{_told(b[i, j])}",
+        lambda i, j, a, b: f"{told(a[i, j])}·{told(b[i, j])}",
     ),
     "sigmoid": Rule(
-        _each(sigmoid),
+        each(sigmoid),
         "σ({0})",
         "\\sigma({0})",
         {
-            "the sign of the exponent": _each(lambda x: sigmoid(-x)),
-            "tanh was used": _each(sympy.tanh),
+            "the sign of the exponent": each(lambda x: sigmoid(-x)),
+            "tanh was used": each(sympy.tanh),
         },
-        lambda i, j, a: f"1 / (1 + exp(-{_told(a[i, j])}))",
+        lambda i, j, a: f"1 / (1 + exp(-{told(a[i, j])}))",
     ),
     "tanh": Rule(
-        _each(sympy.tanh),
+        each(sympy.tanh),
         "tanh({0})",
         "\\tanh({0})",
-        {"σ was used": _each(sigmoid), "it was left out": lambda a: a},
-        lambda i, j, a: f"tanh({_bare(a[i, j])})",
+        {"σ was used": each(sigmoid), "it was left out": lambda a: a},
+        lambda i, j, a: f"tanh({bare(a[i, j])})",
     ),
     "keep and take": Rule(
         _kept,
@@ -257,18 +223,7 @@ RULES: dict[str, Rule] = {
         "(1 - {0}) \\circ {1} + {0} \\circ {2}",
         {"the gate was turned round (the other GRU convention)": lambda z, u, v: _kept(z, v, u)},
         lambda i, j, z, u, v: (
-            f"(1 - {_told(z[i, j])})·{_told(u[i, j])} + {_told(z[i, j])}·{_told(v[i, j])}"
+            f"(1 - {told(z[i, j])})·{told(u[i, j])} + {told(z[i, j])}·{told(v[i, j])}"
         ),
     ),
 }
-
-
-def rule(name: str) -> Rule:
-    """A rule by its name.
-
-    >>> rule("exp").text
-    'exp({0})'
-    """
-    if name not in RULES:
-        raise WorkError(f"rule: needs one of {', '.join(RULES)}, got {name!r}")
-    return RULES[name]
