@@ -52,6 +52,8 @@ def tex_name(name: str) -> str:
 class Solution:
     """All steps of a problem in their order; every number can be had again from those before it.
 
+    The remarks are sentences that follow from the numbers, to be read after them.
+
     >>> work = Working("by hand", {"a": [[1, 2]], "b": [[3], [4]]})
     >>> work.step("c", "product", "a", "b", says="the product")
     'c'
@@ -62,6 +64,7 @@ class Solution:
     family: str
     given: Mapping[str, Matrix]
     steps: tuple[Step, ...]
+    remarks: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Matrix:
         values = self.values()
@@ -97,7 +100,8 @@ class Solution:
             for s in self.steps
         ]
         given = {name: _cells(value) for name, value in self.given.items()}
-        return {"family": self.family, "given": given, "steps": steps}
+        remarks = list(self.remarks)
+        return {"family": self.family, "given": given, "steps": steps, "remarks": remarks}
 
 
 @dataclass
@@ -111,6 +115,7 @@ class Working:
     family: str
     given: dict[str, Any]
     steps: list[Step] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.given = {name: matrix(value, name) for name, value in self.given.items()}
@@ -125,9 +130,13 @@ class Working:
         self.steps.append(Step(name, by, takes, value, says))
         return name
 
+    def remark(self, sentence: str) -> None:
+        """Say what the numbers so far show."""
+        self.remarks.append(sentence)
+
     def done(self) -> Solution:
         """The finished solution."""
-        return Solution(self.family, dict(self.given), tuple(self.steps))
+        return Solution(self.family, dict(self.given), tuple(self.steps), tuple(self.remarks))
 
 
 def _cells(value: sympy.MatrixBase) -> list[list[str]]:

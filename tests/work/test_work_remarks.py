@@ -1,0 +1,34 @@
+"""Remarks of a solution: sentences after the numbers, in every way of showing it."""
+
+import json
+
+from regard import work
+from regard.work.solution import Working
+from regard.work.tex import SIGNS, tex_words
+
+
+def told():
+    working = Working("by hand", {"a": [[1, 2]]})
+    working.step("b", "exp", "a", says="the exponentials")
+    working.remark("σ'(0) = ¼: 100% of its {largest} slope, at x_1 ≠ 2")
+    return working.done()
+
+
+def test_remarks_stand_after_the_steps_in_every_format():
+    worked = told()
+    assert work.as_text(worked).splitlines()[-2:] == ["What follows", f" - {worked.remarks[0]}"]
+    assert work.as_markdown(worked).endswith(f"## What follows\n\n- {worked.remarks[0]}")
+    assert json.loads(json.dumps(worked.to_json()))["remarks"] == list(worked.remarks)
+    tex = work.as_latex(worked)
+    assert tex.isascii()
+    assert "\\item $\\sigma$'(0) = $\\tfrac14$: 100\\% of its \\{largest\\} slope, at x\\_1" in tex
+
+
+def test_a_solution_without_remarks_says_nothing_of_them():
+    worked = work.work(work.read_problem("plain"))
+    assert worked.remarks == ()
+    assert "What follows" not in work.as_text(worked) + work.as_latex(worked)
+
+
+def test_every_sign_that_is_known_is_ascii_in_latex():
+    assert tex_words("".join(SIGNS)).isascii()
