@@ -6,7 +6,8 @@ from regard.work.numbers import decimal, matrix, number
 from regard.work.problem import FAMILIES, problem_names, read_problem, read_toml, work
 from regard.work.recurrent import unrolled
 from regard.work.rules import RULES, Rule, rule
-from regard.work.show import as_latex, as_markdown, as_text, findings_as_text, worked_entry
+from regard.work.show_tex import as_latex, as_markdown
+from regard.work.show_text import as_text, findings_as_text, worked_entry
 from regard.work.solution import Solution, Step, Working
 
 __all__ = [
