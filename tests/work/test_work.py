@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import regard as rg
 from regard import work
 from regard.errors import ShapeError, WorkError
-from regard.work.rules import RULES
+from regard.work.solution import applied
 
 FX1 = work.read_problem("three-tokens")
 
@@ -148,7 +148,7 @@ def test_every_step_follows_from_its_stated_inputs(name):
     values = {n: work.matrix(v) for n, v in told["given"].items()}
     for step in told["steps"]:
         parts = [values[one] for one in step["takes"]]
-        found = RULES[step["rule"]].run(*parts)
+        found = applied(step["rule"], *parts)
         values[step["name"]] = found
         assert sympy.Matrix(found).evalf(15) == worked[step["name"]].evalf(15)
 

@@ -9,7 +9,7 @@ import sympy
 from regard.errors import RegardError, WorkError
 from regard.work.numbers import decimal, number
 from regard.work.rules import M, Matrix, rule
-from regard.work.solution import Solution, Step
+from regard.work.solution import Solution, Step, applied
 
 EXACT = 1e-9  # how far apart two ways of writing one number may be
 
@@ -84,7 +84,7 @@ def check(solution: Solution, answers: Mapping[str, Any]) -> list[Finding]:
 def _follows(step: Step, own: Mapping[str, Matrix], right: Mapping[str, Matrix]) -> Matrix:
     """What follows from the student's own values, where anything does."""
     try:
-        return rule(step.rule).run(*(own[name] for name in step.takes))
+        return applied(step.rule, *(own[name] for name in step.takes))
     except (RegardError, ZeroDivisionError):
         return right[step.name]
 

@@ -98,6 +98,8 @@ def is_simple(x: sympy.Expr) -> bool:
     >>> is_simple(sympy.Rational(5, 2)), is_simple(sympy.exp(1) / 3)
     (True, False)
     """
+    if x.is_Float:  # digits without end
+        return False
     if x.is_Rational or x.is_infinite:
         return True
     return not x.has(sympy.exp, sympy.E, sympy.tanh) and x.count_ops() < 4

@@ -8,7 +8,12 @@ import sympy
 
 from regard.errors import WorkError
 from regard.work.numbers import matrix
-from regard.work.rules import Matrix, rule
+from regard.work.rules import M, Matrix, rule
+
+LONGEST = 400  # parts of one number's formula; a block takes 1 s with this, 20 s with four times it
+DIGITS = 50
+CARRIED = f"from here on to {DIGITS} digits: the exact numbers are too long"
+GREEK = {"β": "beta", "γ": "gamma", "μ": "mu", "σ": "sigma", "ω": "omega", "Θ": "Theta"}
 
 
 @dataclass(frozen=True)
@@ -44,8 +49,27 @@ def tex_name(name: str) -> str:
     W_{Q} h_{10} \mathrm{mask}
     """
     first, _, rest = name.partition("_")
-    first = {"β": "\\beta"}.get(first, first if len(first) == 1 else f"\\mathrm{{{first}}}")
+    if first in GREEK:
+        first = f"\\{GREEK[first]}"
+    elif len(first) > 1:
+        first = f"\\mathrm{{{first}}}"
     return f"{first}_{{{rest}}}" if rest else first
+
+
+def applied(by: str, *parts: Matrix) -> Matrix:
+    """What a rule makes of its parts, exactly; a number too long for that is carried to 50 digits.
+
+    >>> applied("exp", M([[1, 0]]))
+    Matrix([[E, 1]])
+    """
+    return M(rule(by).run(*parts).applyfunc(_carried))
+
+
+def _carried(x: Any) -> Any:
+    if x.is_Atom or x.free_symbols:
+        return x
+    # once digits, always digits: a mixture of both would grow on
+    return x.evalf(DIGITS) if x.has(sympy.Float) or x.count_ops() > LONGEST else x
 
 
 @dataclass(frozen=True)
@@ -80,7 +104,7 @@ class Solution:
         """Every step computed anew from its inputs."""
         values = dict(self.given)
         for step in self.steps:
-            values[step.name] = rule(step.rule).run(*(values[name] for name in step.takes))
+            values[step.name] = applied(step.rule, *(values[name] for name in step.takes))
         return values
 
     def to_json(self) -> dict[str, Any]:
@@ -121,12 +145,19 @@ class Working:
         self.given = {name: matrix(value, name) for name, value in self.given.items()}
         self.values: dict[str, Matrix] = dict(self.given)
 
+    def give(self, name: str, value: Any) -> str:
+        """One more given, found on the way: a scale, a mask."""
+        self.given[name] = self.values[name] = matrix(value, name)
+        return name
+
     def step(self, name: str, by: str, *takes: str, says: str) -> str:
         """Take one step; its name comes back, to be taken by others."""
         if name in self.values:
             raise WorkError(f"name: needs a new one for each step, got {name!r} again")
-        value = rule(by).run(*(self.values[one] for one in takes))
-        self.values[name] = value
+        before = any(self.values[one].has(sympy.Float) for one in takes)
+        value = self.values[name] = applied(by, *(self.values[one] for one in takes))
+        if value.has(sympy.Float) and not before:
+            says = f"{says} ({CARRIED})"
         self.steps.append(Step(name, by, takes, value, says))
         return name
 
