@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from regard.look import *  # noqa: F403
     from regard.ops import *  # noqa: F403
+    from regard.train import export_run as export  # noqa: F401
     from regard.train import generate_run as generate  # noqa: F401
     from regard.train import specimen  # noqa: F401
     from regard.train import translate_run as translate  # noqa: F401
 
 _FOLDERS = ("ops", "nn", "data", "models", "decode", "train", "look", "work")
 _AT_THE_TOP = ("ops", "look")  # what these export is a name of rg too
-_OF_TRAIN = {"generate": "generate_run", "specimen": "specimen", "translate": "translate_run"}
+_OF_TRAIN = {
+    "export": "export_run",
+    "generate": "generate_run",
+    "specimen": "specimen",
+    "translate": "translate_run",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -11,6 +11,7 @@ from regard.cli.classify import classify
 from regard.cli.cost import cost
 from regard.cli.demo import demo
 from regard.cli.evaluate import evaluate
+from regard.cli.export import export
 from regard.cli.generate import generate
 from regard.cli.look import look
 from regard.cli.resume import resume
@@ -50,6 +51,7 @@ app.command()(classify)
 app.command()(cost)
 app.command()(demo)
 app.command()(evaluate)
+app.command()(export)
 app.command()(generate)
 app.command()(look)
 app.command()(resume)

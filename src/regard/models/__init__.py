@@ -23,6 +23,7 @@ from regard.models.language import (
     language_tiny,
 )
 from regard.models.mlp import MLP, MLPConfig
+from regard.models.onnx import Exported, export_onnx
 from regard.models.recogniser import (
     Recogniser,
     RecogniserConfig,
@@ -57,6 +58,7 @@ from regard.models.vision import (
 __all__ = [
     "Classifier",
     "ClassifierConfig",
+    "Exported",
     "LanguageConfig",
     "LanguageModel",
     "MLP",
@@ -80,6 +82,7 @@ __all__ = [
     "classifier_tiny",
     "config_kinds",
     "ctc_loss",
+    "export_onnx",
     "from_transformers",
     "language_base",
     "language_small",

@@ -21,6 +21,7 @@ from regard.train.evaluation_speech import (
     error_rate,
     transcribe,
 )
+from regard.train.exporting import export_run
 from regard.train.generating import generate_run
 from regard.train.interpreter import Interpreter, Translation, translate_run
 from regard.train.interrupts import interrupts
@@ -78,6 +79,7 @@ __all__ = [
     "edits",
     "error_rate",
     "evaluate_run",
+    "export_run",
     "fill",
     "find_run",
     "from_json",

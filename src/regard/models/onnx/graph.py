@@ -1,0 +1,120 @@
+"""An ONNX graph, written down node by node."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regard.errors import ConfigError, FileError
+
+OPSET, IR = 20, 10  # of 2023: what runs on most machines, and has Gelu
+Axes = Sequence[str | int]
+
+
+class Graph:
+    """A graph under construction; `graph.MatMul(a, b)` adds a node and gives its output's name.
+
+    Tensors and numbers among the inputs become constants; equal tensors are written once.
+
+    >>> graph = Graph("double")
+    >>> x = graph.input("x", ["time"])
+    >>> graph.output("y", graph.Mul(x, 2.0), ["time"])
+    >>> graph.inputs, graph.outputs
+    (['x'], ['y'])
+    """
+
+    def __init__(self, name: str):
+        self.name, self.onnx = name, load_onnx()
+        self.nodes, self.held = list[Any](), list[Any]()
+        self.ins, self.outs = list[Any](), list[Any]()
+        self._known: dict[Any, tuple[str, Tensor]] = {}
+
+    @property
+    def inputs(self) -> list[str]:
+        """What it asks for, by name."""
+        return [x.name for x in self.ins]
+
+    @property
+    def outputs(self) -> list[str]:
+        """What it gives, by name."""
+        return [x.name for x in self.outs]
+
+    def input(self, name: str, axes: Axes, *, whole: bool = False) -> str:
+        """One more input; an axis is a number, or a name where its size is free."""
+        self.ins.append(self._told(name, axes, whole))
+        return name
+
+    def output(self, name: str, value: str, axes: Axes, *, whole: bool = False) -> None:
+        """One more output: a value so far, under this name."""
+        self.nodes.append(self.onnx.helper.make_node("Identity", [value], [name]))
+        self.outs.append(self._told(name, axes, whole))
+
+    def __getattr__(self, kind: str) -> Callable[..., Any]:
+        if not kind[0].isupper():
+            raise AttributeError(kind)
+        return lambda *inputs, **attributes: self._add(kind, inputs, **attributes)
+
+    def weight(self, x: Tensor) -> str:
+        """A constant, written once however often it is asked for."""
+        x = x.detach().cpu().contiguous()
+        mark = (x.data_ptr(), x.shape, x.dtype)
+        if mark not in self._known:
+            name = f"w{len(self.held)}"
+            self.held.append(self.onnx.numpy_helper.from_array(x.numpy(), name))
+            self._known[mark] = name, x  # held on to: a freed address would be used again
+        return self._known[mark][0]
+
+    def save(self, folder: Path) -> Path:
+        """Write it to `name`.onnx, checked for form."""
+        helper, file = self.onnx.helper, folder / f"{self.name}.onnx"
+        graph = helper.make_graph(self.nodes, self.name, self.ins, self.outs, self.held)
+        model = helper.make_model(
+            graph,
+            opset_imports=[helper.make_opsetid("", OPSET)],
+            ir_version=IR,
+            producer_name="regard",
+        )
+        self.onnx.checker.check_model(model, full_check=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(model.SerializeToString())
+        except OSError as error:
+            raise FileError(f"{file}: cannot be written, {error.strerror or error}") from error
+        return file
+
+    def _add(self, kind: str, inputs: Sequence[Any], *, count: int = 1, **attributes: Any) -> Any:
+        names = [self._name(x) for x in inputs]
+        outs = [f"{kind.lower()}{len(self.nodes)}_{n}" for n in range(count)]
+        self.nodes.append(self.onnx.helper.make_node(kind, names, outs, **attributes))
+        return outs[0] if count == 1 else outs
+
+    def _name(self, x: Any) -> str:
+        if x is None:
+            return ""  # an input that is left out
+        if isinstance(x, str):
+            return x
+        if isinstance(x, Tensor):
+            return self.weight(x)
+        whole = isinstance(x, int) or (isinstance(x, list) and all(isinstance(n, int) for n in x))
+        return self.weight(torch.tensor(x, dtype=torch.int64 if whole else torch.float32))
+
+    def _told(self, name: str, axes: Axes, whole: bool) -> Any:
+        kind = self.onnx.TensorProto.INT64 if whole else self.onnx.TensorProto.FLOAT
+        return self.onnx.helper.make_tensor_value_info(name, kind, list(axes))
+
+
+def load_onnx() -> Any:
+    """The package onnx, with what is asked of it; it is an extra."""
+    try:
+        import onnx
+        import onnx.checker
+        import onnx.helper
+        import onnx.numpy_helper
+    except ImportError as error:
+        raise ConfigError(
+            "onnx: needs the package of that name to export, got none; "
+            "try pip install 'regard[export]'"
+        ) from error
+    return onnx

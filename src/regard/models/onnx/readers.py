@@ -1,0 +1,155 @@
+"""Models that read, as graphs: classifiers of pictures and texts, and a recogniser's step."""
+
+from typing import cast
+
+import torch
+from torch import nn
+
+from regard.errors import ConfigError
+from regard.models.classifier import Classifier
+from regard.models.onnx import layers
+from regard.models.onnx.graph import Graph
+from regard.models.onnx.writers import past_axes
+from regard.models.recogniser import Recogniser
+from regard.models.vision import VisionTransformer
+from regard.ops.log_mel import frame_sizes, mel_filters
+
+FLOOR = 1e-10  # of log_mel
+
+
+def vision_graphs(model: VisionTransformer) -> list[Graph]:
+    """`classifier`: images → logits; pictures of any size that patches divide.
+
+    >>> model = rg.models.VisionTransformer(rg.models.vision_tiny(classes=10)).eval()
+    >>> [graph.inputs for graph in vision_graphs(model)]
+    [['images']]
+    """
+    g, config, dim = Graph("classifier"), model.config, model.config.dim
+    images = g.input("images", ["batch", config.channels, "height", "width"])
+    project, side = model.patches.project, [config.patch, config.patch]
+    grid = g.Conv(images, project.weight, project.bias, kernel_shape=side, strides=side)
+    patches = g.Transpose(g.Reshape(grid, [0, dim, -1]), perm=[0, 2, 1])
+    batch = g.Slice(g.Shape(images), [0], [1])
+    cls = g.Expand(model.cls.token.detach()[None, None], g.Concat(batch, [1, dim], axis=0))
+    x = g.Add(g.Concat(cls, patches, axis=1), _places(g, model, grid))
+    here = layers.standing(g, model.encoder, 0, layers.size(g, x, 1))
+    x = g.Gather(layers.encode(g, x, model.encoder, here)[0], 0, axis=1)
+    x = x if model.hidden is None else g.Tanh(layers.linear(g, x, model.hidden))
+    g.output("logits", layers.linear(g, x, model.head), ["batch", config.classes])
+    return [g]
+
+
+def classifier_graphs(model: Classifier) -> list[Graph]:
+    """`classifier`: tokens, lengths → logits, or a vector where the model has no head.
+
+    >>> model = rg.models.Classifier(rg.models.classifier_tiny(vocab=9, classes=2)).eval()
+    >>> [graph.inputs for graph in classifier_graphs(model)]
+    [['tokens', 'lengths']]
+    """
+    g, config = Graph("classifier"), model.config
+    tokens = g.input("tokens", ["batch", "time"], whole=True)
+    lengths = g.input("lengths", ["batch"], whole=True)
+    kinds = g.input("segments", ["batch", "time"], whole=True) if config.segments else None
+    time = layers.size(g, tokens, 1)
+    seen = layers.real(g, lengths, time)
+    here = layers.standing(g, model.encoder, 0, time, seen)
+    x = layers.embed(g, tokens, model.embedding, here, kinds)
+    x, _ = layers.encode(g, x, model.encoder, here)
+    if config.pooling == "first":
+        x = g.Gather(x, 0, axis=1)
+    else:
+        each = g.Cast(g.Squeeze(g.Transpose(seen, perm=[0, 3, 1, 2]), [3]), to=1)
+        x = g.Div(g.ReduceSum(g.Mul(x, each), [1], keepdims=0), g.ReduceSum(each, [1], keepdims=0))
+    x = x if model.pooler is None else g.Tanh(layers.linear(g, x, model.pooler))
+    x = x if model.head is None else layers.linear(g, x, model.head)
+    g.output("logits", x, ["batch", config.classes or config.dim])
+    return [g]
+
+
+def recogniser_graphs(model: Recogniser) -> list[Graph]:
+    """`features`: wave → frames.   `step`: frames and the state → log_probs and the state.
+
+    The state is what each convolution reads again (`inputs.n`), the last keys and values (`past`)
+    and how many outputs there were (`heard`). Pieces are multiples of 4 · chunk frames; the last
+    one, of any size.
+
+    >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=9)).eval()
+    >>> [graph.inputs for graph in recogniser_graphs(model)]
+    [['wave'], ['frames', 'inputs.0', 'inputs.1', 'past', 'heard']]
+    """
+    if model.config.chunk is None or model.config.left is None:
+        raise ConfigError(
+            "left: needs a model whose hearing is bounded to export its step, got chunk="
+            f"{model.config.chunk}, left={model.config.left}; try training with left=64"
+        )
+    return [_features(model), _listen(model, model.config.chunk, model.config.left)]
+
+
+def _places(g: Graph, model: VisionTransformer, grid: str) -> str:
+    """The table of positions, resized as a picture to the grid of patches."""
+    table, (high, wide), dim = model.positions.detach(), model.config.grid, model.config.dim
+    picture = table[1:].T.reshape(1, dim, high, wide)
+    sizes = g.Concat([1, dim], g.Slice(g.Shape(grid), [2], [4]), axis=0)
+    resized = g.Resize(picture, None, None, sizes, mode="cubic", cubic_coeff_a=-0.75)
+    rows = g.Transpose(g.Reshape(resized, [1, dim, -1]), perm=[0, 2, 1])
+    return g.Concat(table[None, :1], rows, axis=1)
+
+
+def _features(model: Recogniser) -> Graph:
+    """log max(floor, filters · |DFT(hann ⊙ frame)|²), the transform as a convolution."""
+    g, config = Graph("features"), model.config
+    window, hop = frame_sizes(config.rate)
+    fft = 1 << (window - 1).bit_length()
+    angle = 2 * torch.pi / fft * torch.arange(fft // 2 + 1).double()[:, None] * torch.arange(window)
+    waves = torch.cat([angle.cos(), angle.sin()]) * torch.hann_window(window, dtype=torch.float64)
+    wave = g.Unsqueeze(g.input("wave", ["batch", "sample"]), [1])
+    both = g.Conv(wave, waves.float()[:, None], kernel_shape=[window], strides=[hop])
+    a, b = g.Split(both, count=2, axis=1, num_outputs=2)
+    power = g.Transpose(g.Add(g.Mul(a, a), g.Mul(b, b)), perm=[0, 2, 1])
+    filters = mel_filters(config.mels, config.rate, fft).float()
+    frames = g.Log(g.Max(g.MatMul(power, filters.mT), FLOOR))
+    g.output("frames", frames, ["batch", "time", config.mels])
+    return g
+
+
+def _listen(model: Recogniser, chunk: int, left: int) -> Graph:
+    g, config, stack = Graph("step"), model.config, model.encoder
+    x = g.input("frames", ["batch", "time", config.mels])
+    convolutions = [cast(nn.Conv1d, c) for c in model.subsample.convolutions]
+    keep = model.subsample.left
+    befores = [
+        g.input(f"inputs.{n}", ["batch", c.in_channels, keep]) for n, c in enumerate(convolutions)
+    ]
+    past = g.input("past", past_axes(stack, "kept"))
+    heard = g.input("heard", [1], whole=True)
+    x = g.Div(g.Sub(x, model.standardise.mean), model.standardise.spread)
+    x = g.Transpose(x, perm=[0, 2, 1])
+    for n, (convolution, before) in enumerate(zip(convolutions, befores, strict=True)):
+        x, rest = _convolved(g, g.Concat(before, x, axis=2), convolution, keep)
+        g.output(f"inputs.{n}.next", rest, ["batch", convolution.in_channels, keep])
+    x = g.Transpose(x, perm=[0, 2, 1])
+    first, new = g.Squeeze(heard, [0]), layers.size(g, x, 1)
+    kept = layers.size(g, past, 4)
+    allowed = _chunks(g, kept, g.Add(kept, new), chunk, left)
+    here = layers.standing(g, stack, first, g.Add(first, new), allowed)
+    held = layers.unstacked(g, past, len(stack.blocks))
+    x, found = layers.encode(g, x, stack, here, held)
+    log_probs = g.LogSoftmax(layers.linear(g, x, model.head), axis=-1)
+    g.output("log_probs", log_probs, ["batch", "shorter", config.vocab])
+    ends = g.Slice(layers.stacked(g, found), [-chunk * left or 2**62], [2**62], [4])
+    g.output("past.next", ends, past_axes(stack, "later"))
+    g.output("heard.next", g.Add(heard, new), [1], whole=True)
+    return g
+
+
+def _convolved(g: Graph, x: str, layer: nn.Conv1d, keep: int) -> tuple[str, str]:
+    size, stride = list(layer.kernel_size), list(layer.stride)
+    y = g.Gelu(g.Conv(x, layer.weight, layer.bias, kernel_shape=size, strides=stride))
+    return y, g.Slice(x, [-keep], [2**62], [2])
+
+
+def _chunks(g: Graph, before: str, after: str, chunk: int, left: int) -> str:
+    """Which outputs each new one may hear: those of its chunk, and of `left` chunks before."""
+    query = g.Div(g.Unsqueeze(g.Range(before, after, 1), [1]), chunk)
+    key = g.Div(g.Unsqueeze(g.Range(0, after, 1), [0]), chunk)
+    return g.And(g.LessOrEqual(key, query), g.GreaterOrEqual(key, g.Sub(query, left)))

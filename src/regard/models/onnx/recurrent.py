@@ -1,0 +1,138 @@
+"""A RecurrentTranslator as graphs: its encoder and its step, by ONNX's own recurrent layers."""
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from regard.errors import ConfigError
+from regard.models.onnx.graph import Graph
+from regard.models.onnx.layers import LOWEST, linear, readout, real, size
+from regard.models.recurrent import RecurrentTranslator
+from regard.nn import BahdanauDecoder, LuongDecoder, Recurrent, StateAttention
+from regard.nn.recurrent import Cell
+
+# our blocks in ONNX's order: GRU z r h, LSTM i o f c; its z keeps where ours renews
+ORDER = {"rnn": (0,), "gru": (0, 1, 2), "lstm": (0, 2, 1, 3)}
+SIGN = {"rnn": (1,), "gru": (-1, 1, 1), "lstm": (1, 1, 1, 1)}
+
+
+def recurrent_graphs(model: RecurrentTranslator) -> list[Graph]:
+    """`encoder`: tokens, lengths → values, keys, state.   `step`: tokens and these → logits, state.
+
+    >>> model = rg.models.RecurrentTranslator(rg.models.recurrent_tiny(vocab=9)).eval()
+    >>> [graph.outputs for graph in recurrent_graphs(model)]
+    [['values', 'keys', 'state'], ['logits', 'state.next']]
+    """
+    if model.config.attention == "hybrid":
+        raise ConfigError(
+            "attention: needs none, bahdanau or luong to export, got 'hybrid', whose states look "
+            "back; try one of these"
+        )
+    return [_encoder(model), _step(model)]
+
+
+def _encoder(model: RecurrentTranslator) -> Graph:
+    g, config = Graph("encoder"), model.config
+    tokens = g.input("tokens", ["batch", "source"], whole=True)
+    lengths = g.input("lengths", ["batch"], whole=True)
+    x = _embedded(g, tokens, model.source_embedding)
+    values, state = _walk(g, x, cast(Recurrent, model.encoder), lengths=lengths)
+    attention: StateAttention | None = getattr(model.decoder, "cross_attention", None)
+    keys = values
+    if attention is not None and attention.to_key is not None:
+        keys = linear(g, values, attention.to_key)
+    g.output("values", values, ["batch", "source", config.hidden])
+    g.output("keys", keys, ["batch", "source", config.hidden])
+    g.output("state", g.Reshape(state, [0, 0, config.layers, -1]), _state_axes(model))
+    return g
+
+
+def _step(model: RecurrentTranslator) -> Graph:
+    g, config, decoder = Graph("step"), model.config, model.decoder
+    tokens = g.input("tokens", ["batch"], whole=True)
+    values = g.input("values", ["batch", "source", config.hidden])
+    keys = g.input("keys", ["batch", "source", config.hidden])
+    lengths = g.input("lengths", ["batch"], whole=True)
+    state = g.input("state", _state_axes(model))
+    seen = g.Squeeze(real(g, lengths, size(g, values, 1)), [1])
+    x = _embedded(g, g.Unsqueeze(tokens, [1]), model.target_embedding)
+    core = cast(Recurrent, decoder.core)
+    if isinstance(decoder, BahdanauDecoder):
+        top = g.Unsqueeze(g.Gather(g.Gather(state, 0), config.layers - 1, axis=1), [1])
+        c = _asked(g, top, keys, values, seen, decoder.cross_attention)
+        x = g.Concat(x, c, axis=-1)
+    h, after = _walk(g, x, core, state=state)
+    if isinstance(decoder, LuongDecoder):
+        c = _asked(g, h, keys, values, seen, decoder.cross_attention)
+        h = g.Tanh(linear(g, g.Concat(c, h, axis=-1), decoder.mix))
+    x = linear(g, h, model.to_readout)
+    logits = readout(g, x, model.readout, model.target_embedding.table)
+    g.output("logits", g.Squeeze(logits, [1]), ["batch", config.target_vocab])
+    g.output("state.next", after, _state_axes(model))
+    return g
+
+
+def _state_axes(model: RecurrentTranslator) -> list[str | int]:
+    count = 2 if model.config.cell == "lstm" else 1
+    return [count, "batch", model.config.layers, model.config.hidden]
+
+
+def _embedded(g: Graph, tokens: str, layer: Any) -> str:
+    return g.Mul(g.Gather(layer.table, tokens), float(layer.scale))
+
+
+def _walk(
+    g: Graph, x: str, layer: Recurrent, *, lengths: str | None = None, state: str | None = None
+) -> tuple[str, str]:
+    """Along a sequence, layer upon layer; states are (h or h and c, batch, layer · way, hidden)."""
+    ways, kind = (2 if layer.bidirectional else 1), layer.kind
+    x = g.Transpose(x, perm=[1, 0, 2])  # ONNX has the time first
+    whole = None if lengths is None else g.Cast(lengths, to=g.onnx.TensorProto.INT32)
+    held = 2 if kind == "lstm" else 1
+    lasts: list[list[str]] = [[] for _ in range(held)]
+    for n in range(layer.layers):
+        cells = [cast(Cell, layer.cells[n * ways + way]) for way in range(ways)]
+        firsts: list[str | None] = [None] * held
+        if state is not None:  # one way only: the state of this layer in front
+            firsts = [
+                g.Unsqueeze(g.Gather(g.Gather(state, s), n, axis=1), [0]) for s in range(held)
+            ]
+        given = (x, *_weights(kind, cells), whole, *firsts)
+        more = {"linear_before_reset": 1} if kind == "gru" else {}
+        way = "bidirectional" if ways == 2 else "forward"
+        y, *last = getattr(g, kind.upper())(
+            *given, count=1 + held, hidden_size=layer.hidden, direction=way, **more
+        )
+        # (time, way, batch, hidden) to (time, batch, way · hidden)
+        x = g.Reshape(g.Transpose(y, perm=[0, 2, 1, 3]), [0, 0, ways * layer.hidden])
+        for some, one in zip(lasts, last, strict=True):
+            some.append(g.Transpose(one, perm=[1, 0, 2]))
+    together = [g.Unsqueeze(g.Concat(*some, axis=1), [0]) for some in lasts]
+    return g.Transpose(x, perm=[1, 0, 2]), g.Concat(*together, axis=0)
+
+
+def _weights(kind: str, cells: list[Cell]) -> tuple[Tensor, Tensor, Tensor]:
+    """W, U and both biases as ONNX wants them, the ways in front."""
+
+    def moved(x: Tensor) -> Tensor:
+        blocks = x.detach().chunk(len(ORDER[kind]))
+        return torch.cat([SIGN[kind][n] * blocks[n] for n in ORDER[kind]])
+
+    def bias(cell: Cell) -> Tensor:
+        none = torch.zeros_like(cell.u[:, 0])
+        return torch.cat([moved(none if b is None else b) for b in (cell.w_bias, cell.u_bias)])
+
+    w, u = (torch.stack([moved(getattr(cell, name)) for cell in cells]) for name in "wu")
+    return w, u, torch.stack([bias(cell) for cell in cells])
+
+
+def _asked(g: Graph, query: str, keys: str, values: str, seen: str, layer: StateAttention) -> str:
+    """What the states answer to a query, (batch, 1, hidden)."""
+    q = query if layer.to_query is None else linear(g, query, layer.to_query)
+    if layer.v is not None:  # v · tanh(q + k)
+        both = g.Tanh(g.Add(g.Unsqueeze(q, [2]), g.Unsqueeze(keys, [1])))
+        scores = g.Squeeze(g.MatMul(both, layer.v.detach()[:, None]), [-1])
+    else:
+        scores = g.MatMul(q, g.Transpose(keys, perm=[0, 2, 1]))
+    return g.MatMul(g.Softmax(g.Where(seen, scores, LOWEST), axis=-1), values)

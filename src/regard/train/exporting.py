@@ -1,0 +1,62 @@
+"""A run as files for other programs: its model as ONNX, its tokenizer, and what to know of both."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from regard.data import Tokenizer
+from regard.errors import ConfigError
+from regard.models import Exported, Recogniser, VisionTransformer, export_onnx
+from regard.models.recogniser import BLANK
+from regard.ops.log_mel import frame_sizes
+from regard.train.checkpoint import write_text
+from regard.train.run import Run
+
+ABOUT = "export.json"
+
+
+def export_run(run: Run, folder: str | Path) -> list[Exported]:
+    """Write a run into a folder: ONNX files checked against torch, the tokenizer, export.json.
+
+    export.json says what a program has to know: the end's token and each language's first one, the
+    names of classes, or the rate and frames of sound. This is `rg.export`.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> [file.name for file, _ in export_run(rg.specimen("phrases"), folder)]
+    ['encoder.onnx', 'step.onnx']
+    >>> sorted(path.name for path in folder.iterdir())
+    ['encoder.onnx', 'export.json', 'step.onnx', 'tokenizer.json']
+    >>> json.loads((folder / "export.json").read_text())["first"]["de"]
+    5
+    """
+    if not isinstance(run, Run):
+        raise ConfigError(
+            f"run: needs a run, got {type(run).__name__}; try rg.models.export_onnx for a model"
+        )
+    model, folder = run.model, Path(folder)
+    files = export_onnx(model, folder)
+    about: dict[str, Any] = {"model": type(model).__name__}
+    about["difference"] = {file.name: float(f"{apart:.2g}") for file, apart in files}
+    about |= _to_know(run)
+    if run.tokenizer is not None:
+        run.tokenizer.save(folder)
+    write_text(folder / ABOUT, json.dumps(about, indent=1, ensure_ascii=False) + "\n")
+    return files
+
+
+def _to_know(run: Run) -> dict[str, Any]:
+    if isinstance(run.model, Recogniser):
+        config = run.model.config
+        window, hop = frame_sizes(config.rate)
+        pieces = run.model.subsample.factor * (config.chunk or 1)
+        sizes = {"rate": config.rate, "window": window, "hop": hop, "frames": pieces}
+        return {"blank": BLANK, **sizes}
+    if isinstance(run.model, VisionTransformer):
+        names = getattr(run.recipe.data, "classes", None) or range(run.model.config.classes)
+        return {"image": run.model.config.image, "classes": [str(name) for name in names]}
+    tokenizer: Tokenizer | None = run.tokenizer
+    if tokenizer is None:
+        return {}
+    languages = {name: tokenizer.language(name) for name in tokenizer.languages}
+    return {"start": tokenizer.start, "end": tokenizer.end, "first": languages}
