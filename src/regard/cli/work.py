@@ -13,6 +13,7 @@ class Format(StrEnum):
     text = "text"
     markdown = "markdown"
     latex = "latex"
+    html = "html"
     json = "json"
 
 
@@ -24,11 +25,11 @@ def work(
         Path | None, typer.Option(help="Answers to check: TOML, a value for any of the steps.")
     ] = None,
     form: Annotated[Format, typer.Option("--format", help="How to write it.")] = Format.text,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="A file to write it to.")] = None,
+    only: Annotated[str | None, typer.Option(help="Steps to show, by name: A,H or h_*.")] = None,
     digits: Annotated[int, typer.Option(min=1, max=50, help="Digits of decimals.")] = 6,
 ) -> None:
     """Work a problem by hand: every step with its formula, its numbers and its exact result."""
-    import json
-
     from regard import work
 
     if problem is None:
@@ -40,12 +41,27 @@ def work(
         findings = work.check(solution, work.read_toml(check))
         print(work.findings_as_text(findings))
         raise typer.Exit(0 if work.first_wrong(findings) is None else 3)
-    match form:
-        case Format.text:
-            print(work.as_text(solution, digits))
-        case Format.markdown:
-            print(work.as_markdown(solution, digits))
-        case Format.latex:
-            print(work.as_latex(solution, digits))
-        case Format.json:
-            print(json.dumps(solution.to_json(), indent=1, ensure_ascii=False))
+    names = [name.strip() for name in (only or "").split(",") if name.strip()]
+    if form is Format.text and out is None:
+        _to_terminal(solution, digits, names)
+        return
+    text = work.shown_as(solution, form.value, digits, names)
+    if out is None:
+        print(text)
+    else:
+        print(f"{work.write_page(out, text)}: {len(solution.steps)} steps")
+
+
+def _to_terminal(solution: object, digits: int, names: list[str]) -> None:
+    """With colours where there is somebody to see them."""
+    import sys
+
+    from regard import work
+
+    assert isinstance(solution, work.Solution)
+    if not sys.stdout.isatty():
+        print(work.as_text(solution, digits, names))
+        return
+    from rich.console import Console
+
+    Console(highlight=False).print(work.as_rich(solution, digits, names), soft_wrap=True)

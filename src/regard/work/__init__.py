@@ -2,24 +2,31 @@
 
 from regard.work.attention import attention, mask_of
 from regard.work.check import Finding, check, first_wrong
+from regard.work.formats import FORMATS, shown_as
+from regard.work.mathml import mathml
 from regard.work.numbers import decimal, matrix, number
+from regard.work.page import write_page
 from regard.work.problem import FAMILIES, problem_names, read_problem, read_toml, work
 from regard.work.recurrent import unrolled
 from regard.work.rules import RULES, Rule, rule
+from regard.work.show_html import as_html
 from regard.work.show_tex import as_latex, as_markdown
-from regard.work.show_text import as_text, findings_as_text, worked_entry
+from regard.work.show_text import as_rich, as_text, findings_as_text, worked_entry
 from regard.work.solution import Solution, Step, Working
 
 __all__ = [
     "FAMILIES",
+    "FORMATS",
     "Finding",
     "RULES",
     "Rule",
     "Solution",
     "Step",
     "Working",
+    "as_html",
     "as_latex",
     "as_markdown",
+    "as_rich",
     "as_text",
     "attention",
     "check",
@@ -27,13 +34,16 @@ __all__ = [
     "findings_as_text",
     "first_wrong",
     "mask_of",
+    "mathml",
     "matrix",
     "number",
     "problem_names",
     "read_problem",
     "read_toml",
     "rule",
+    "shown_as",
     "unrolled",
     "work",
     "worked_entry",
+    "write_page",
 ]

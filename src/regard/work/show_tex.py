@@ -1,66 +1,163 @@
 """A solution as Markdown, or as LaTeX that compiles."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 
 import sympy
 
-from regard.work.numbers import decimal, is_simple
+from regard.work.numbers import decimal
 from regard.work.rules import Matrix
+from regard.work.shown import Shown, given_shown, remarks_shown, shown
 from regard.work.solution import Solution, Step, tex_name
-from regard.work.tex import tex_words
+from regard.work.tex import SIGNS, tex_words
+
+PREAMBLE = (
+    "\\documentclass{article}",
+    "\\usepackage{amsmath}",
+    "\\usepackage[margin=2cm]{geometry}",
+    "\\setcounter{MaxMatrixCols}{40}",
+    "\\setlength{\\parindent}{0pt}",
+    "\\begin{document}",
+)
 
 
-def as_markdown(solution: Solution, digits: int = 6) -> str:
+def as_markdown(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> str:
     """The same for a Markdown page, formulas between dollars.
 
     >>> from regard.work import attention
     >>> as_markdown(attention({"X": [[1, 0], [0, 2]]}, scale=1)).startswith("## Given")
     True
     """
-    parts = ["## Given", *(f"$$ {_tex_is(n, v)} $$" for n, v in solution.given.items())]
-    for n, step in enumerate(solution.steps, 1):
-        parts += [f"## {n}. {step.says[0].upper()}{step.says[1:]}", f"$$ {step.tex} $$"]
-        parts += [f"$$ {line} $$" for line in _results(step, digits)]
-    if solution.remarks:
-        parts += ["## What follows", "\n".join(f"- {one}" for one in solution.remarks)]
+    given, parts = given_shown(solution, only), []
+    if given:
+        parts += ["## Given", *(f"$$ {tex_is(n, v)} $$" for n, v in given.items())]
+    for one in shown(solution, only, digits):
+        parts += [f"## {one.at}. {one.says}", f"$$ {one.step.tex} $$"]
+        if one.entry is not None:
+            parts.append(f"$$ {entry_tex(one)} $$")
+        parts += [f"$$ {line} $$" for line in results_tex(one, digits)]
+    if remarks := remarks_shown(solution, only):
+        parts += ["## What follows", "\n".join(f"- {remark}" for remark in remarks)]
     return "\n\n".join(parts)
 
 
-def as_latex(solution: Solution, digits: int = 6) -> str:
+def as_latex(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> str:
     r"""The same as a LaTeX document that compiles by itself.
 
     >>> from regard.work import attention
     >>> as_latex(attention({"X": [[1, 0], [0, 2]]}, scale=1)).splitlines()[0]
     '\\documentclass{article}'
     """
-    lines = [
-        "\\documentclass{article}",
-        "\\usepackage{amsmath}",
-        "\\begin{document}",
-        "\\section*{Given}",
-        *(f"\\[ {_tex_is(name, value)} \\]" for name, value in solution.given.items()),
-    ]
-    for n, step in enumerate(solution.steps, 1):
-        lines.append(f"\\section*{{{n}. {tex_words(step.says[0].upper() + step.says[1:])}}}")
-        lines.append(f"\\[ {step.tex} \\]")
-        lines += [f"\\[ {line} \\]" for line in _results(step, digits)]
-    if solution.remarks:
+    return "\n".join([*PREAMBLE, *latex_lines(solution, digits, only), "\\end{document}", ""])
+
+
+def latex_lines(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> list[str]:
+    r"""The lines of a solution without what a document needs around them.
+
+    >>> from regard.work import attention
+    >>> latex_lines(attention({"X": [[1, 0], [0, 2]]}, scale=1), only=["S"])[1]
+    '\\[ S = X X^\\top \\]'
+    """
+    given, lines = given_shown(solution, only), []
+    if given:
+        lines += ["\\section*{Given}", *(f"\\[ {tex_is(n, v)} \\]" for n, v in given.items())]
+    for one in shown(solution, only, digits):
+        lines += [f"\\section*{{{one.at}. {tex_words(one.says)}}}", f"\\[ {one.step.tex} \\]"]
+        if one.entry is not None:
+            lines.append(f"${entry_tex(one)}$")  # among words, so that a long one is broken
+        lines += [f"\\[ {line} \\]" for line in results_tex(one, digits)]
+    if remarks := remarks_shown(solution, only):
         lines += ["\\section*{What follows}", "\\begin{itemize}"]
-        lines += [f"\\item {tex_words(one)}" for one in solution.remarks]
+        lines += [f"\\item {tex_words(remark)}" for remark in remarks]
         lines.append("\\end{itemize}")
-    return "\n".join([*lines, "\\end{document}", ""])
+    return lines
 
 
-def _results(step: Step, digits: int) -> list[str]:
-    name, told = tex_name(step.name), []
-    if all(map(is_simple, step.value)):
-        told.append(_tex_is(step.name, step.value))
-    if not all(x.is_Rational or x.is_infinite for x in step.value):
-        told.append(f"{name} \\approx {_tex(step.value, lambda x: decimal(x, digits))}")
+def results_tex(one: Shown, digits: int) -> list[str]:
+    """The results of a step worth their place: exact, rounded, or both; none if the entry is all.
+
+    >>> from regard.work import attention
+    >>> results_tex(shown(attention({"X": [[1], [2]]}, scale=1), ["S"])[0], 6)
+    ['S = \\\\begin{pmatrix} 1 & 2 \\\\\\\\ 2 & 4 \\\\end{pmatrix}']
+    """
+    step, told = one.step, []
+    if one.entry is not None and step.value.shape == (1, 1):
+        return []
+    if one.exact:
+        told.append(tex_is(step.name, step.value))
+    if one.rounded:
+        told.append(f"{tex_name(step.name)} \\approx {_tex(step.value, rounded_tex(digits))}")
     return told
 
 
-def _tex_is(name: str, value: Matrix) -> str:
+def entry_tex(one: Shown) -> str:
+    r"""The worked entry of a step as a formula.
+
+    >>> from regard.work import attention
+    >>> print(entry_tex(shown(attention({"X": [[1, 0], [0, 2]]}, scale=1))[0]))
+    S_{11} = 1\cdot 1 + 0\cdot 0 = 1
+    """
+    assert one.entry is not None
+    equals = one.entry.equals
+    sign = "\\approx" if equals.endswith("…") else "="
+    put_in, result = formula_tex(one.entry.put_in), formula_tex(equals.removesuffix(" …"))
+    return f"{_entry_name(one.step)} = {put_in} {sign} {result}"
+
+
+def _entry_name(step: Step) -> str:
+    if step.value.shape == (1, 1):
+        return tex_name(step.name)
+    return (
+        f"({tex_name(step.name)})_{{11}}" if "_" in step.name else f"{tex_name(step.name)}_{{11}}"
+    )
+
+
+def formula_tex(text: str) -> str:
+    r"""A formula of plain text, as entries are written, for LaTeX.
+
+    >>> print(formula_tex("exp(-1/2)·sqrt(2) + 2e-10·x_1"))
+    \exp(-1/2)\cdot \sqrt{2} + 2\cdot 10^{-10}\cdot x_{1}
+    """
+    text = re.sub(r"(\d)e([+-]?)0*(\d+)", _power, text)
+    text = re.sub(r"sqrt\(([^()]*)\)", r"\\sqrt{\1}", text)
+    text = re.sub(r"(?<!\\)\b(exp|tanh|log|sin|cos|max|min)\b", r"\\\1", text)
+    text = re.sub(r"(?<!\\)\b([A-Za-z])_(\w+)", r"\1_{\2}", text)
+    text = re.sub(r"(?<![\\{A-Za-z])([A-Za-z]{2,})\b", r"\\text{ \1 }", text)
+    text = re.sub(r"\*\*(\w+)", r"^{\1}", text).replace("*", "\\,")
+    text = re.sub(r"-?\binf\b|-?\\text\{ (inf|oo) \}", _infinite, text)
+    return "".join(_sign(letter) for letter in text)
+
+
+def _power(found: re.Match[str]) -> str:
+    return f"{found[1]}·10^{{{found[2].replace('+', '')}{found[3]}}}"
+
+
+def _infinite(found: re.Match[str]) -> str:
+    return f"{'-' if found[0].startswith('-') else ''}\\infty"
+
+
+def _sign(letter: str) -> str:
+    small = "₀₁₂₃₄₅₆₇₈₉".find(letter)
+    if small >= 0:
+        return f"_{{{small}}}"
+    return f"{SIGNS[letter]} " if letter in SIGNS else letter
+
+
+def rounded_tex(digits: int) -> Callable[[sympy.Expr], str]:
+    r"""How a number is told in decimals, for LaTeX.
+
+    >>> print(rounded_tex(3)(sympy.exp(-30)), rounded_tex(3)(-sympy.oo))
+    9.36\cdot 10^{-14} -\infty
+    """
+    return lambda x: formula_tex(decimal(x, digits))
+
+
+def tex_is(name: str, value: Matrix) -> str:
+    r"""A name and the matrix that it stands for.
+
+    >>> print(tex_is("W_Q", sympy.Matrix([[1, 2]])))
+    W_{Q} = \begin{pmatrix} 1 & 2 \end{pmatrix}
+    """
     return f"{tex_name(name)} = {_tex(value, sympy.latex)}"
 
 
@@ -68,5 +165,5 @@ def _tex(value: Matrix, tell: Callable[[sympy.Expr], str]) -> str:
     if value.shape == (1, 1):
         return tell(value[0, 0])
     rows = [" & ".join(tell(x) for x in value.row(i)) for i in range(value.rows)]
-    body = " \\\\ ".join(rows).replace("-inf", "-\\infty")
+    body = " \\\\ ".join(rows)
     return f"\\begin{{pmatrix}} {body} \\end{{pmatrix}}"

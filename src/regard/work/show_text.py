@@ -1,41 +1,84 @@
 """A solution to read in a terminal, and what became of an answer, in plain text."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import sympy
 
 from regard.work.check import Finding, first_wrong
-from regard.work.numbers import decimal, is_simple
-from regard.work.rules import Matrix, rule
+from regard.work.numbers import decimal
+from regard.work.rules import Matrix
+from regard.work.shown import Shown, first_entry, given_shown, remarks_shown, shown
 from regard.work.solution import Solution, Step
 
+if TYPE_CHECKING:
+    from rich.text import Text
 
-def as_text(solution: Solution, digits: int = 6) -> str:
+STYLES = {"heading": "bold", "formula": "cyan", "entry": "", "exact": "green", "rounded": "yellow"}
+Line = tuple[str, str]  # what it says, and what kind of line it is
+
+INFINITE = {"oo": "inf", "-oo": "-inf"}
+
+
+def as_text(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> str:
     """The solution in plain text: each step with its formula, one entry put in, and the result.
 
     >>> from regard.work import attention
-    >>> print(as_text(attention({"X": [[1, 0], [0, 2]]}, scale=1)).splitlines()[0])
-    Given
+    >>> print(as_text(attention({"X": [[1, 0], [0, 2]]}, scale=1), only=["N"]))
+    3. What each query divides by
+       N = row sums of E
+       N₁₁ = 2.71828 + 1 = 3.71828 …
+       N ≈ [3.71828]
+           [55.5982]
     """
-    parts = ["Given"]
-    parts += [_indented(f"{name} = ", _grid(value, str)) for name, value in solution.given.items()]
-    for n, step in enumerate(solution.steps, 1):
-        parts.append(f"\n{n}. {step.says[0].upper()}{step.says[1:]}\n   {step.formula}")
-        if entry := worked_entry(solution, step):
-            parts.append(f"   {entry}")
-            if step.value.shape == (1, 1) and digits <= 6:
-                continue  # the entry is all there is
-        if all(map(is_simple, step.value)):
-            parts.append(_indented(f"   {step.name} = ", _grid(step.value, str)))
-        if not all(x.is_Rational or x.is_infinite for x in step.value):
-            told = _grid(step.value, lambda x: decimal(x, digits))
-            parts.append(_indented(f"   {step.name} ≈ ", told))
-    if solution.remarks:
-        parts += ["\nWhat follows", *(f" - {one}" for one in solution.remarks)]
-    return "\n".join(parts)
+    return "\n".join(line for line, _ in _lines(solution, digits, only))
 
 
-def worked_entry(solution: Solution, step: Step) -> str:
+def as_rich(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> "Text":
+    """The same text with colours, for a terminal.
+
+    >>> from regard.work import attention
+    >>> as_rich(attention({"X": [[1, 0], [0, 2]]}, scale=1)).plain[:5]
+    'Given'
+    """
+    from rich.text import Text  # takes a while to import, and a pipe has no colours
+
+    parts = [Text(line, style=STYLES[kind]) for line, kind in _lines(solution, digits, only)]
+    return Text("\n").join(parts)
+
+
+def _lines(solution: Solution, digits: int, only: Sequence[str]) -> list[Line]:
+    lines: list[Line] = []
+    given = given_shown(solution, only)
+    if given:
+        lines.append(("Given", "heading"))
+        lines += [(_indented(f"{n} = ", _grid(v, str)), "exact") for n, v in given.items()]
+    for one in shown(solution, only, digits):
+        if lines:
+            lines.append(("", "entry"))
+        lines += _step_lines(solution, one, digits)
+    if remarks := remarks_shown(solution, only):
+        lines += [("", "entry"), ("What follows", "heading")]
+        lines += [(f" - {remark}", "entry") for remark in remarks]
+    return lines
+
+
+def _step_lines(solution: Solution, one: Shown, digits: int) -> list[Line]:
+    name, value = one.step.name, one.step.value
+    lines = [(f"{one.at}. {one.says}", "heading"), (f"   {one.step.formula}", "formula")]
+    if one.entry is not None:
+        lines.append((f"   {worked_entry(solution, one.step, digits)}", "entry"))
+        if value.shape == (1, 1):
+            return lines  # the entry is all there is
+    if one.exact:
+        lines.append((_indented(f"   {name} = ", _grid(value, str)), "exact"))
+    if one.rounded:
+        told = _grid(value, lambda x: decimal(x, digits))
+        lines.append((_indented(f"   {name} ≈ ", told), "rounded"))
+    return lines
+
+
+def worked_entry(solution: Solution, step: Step, digits: int = 6) -> str:
     """The first entry with its numbers put in; empty where there is nothing to put in.
 
     >>> from regard.work import attention
@@ -43,21 +86,15 @@ def worked_entry(solution: Solution, step: Step) -> str:
     >>> worked_entry(worked, worked.steps[0])
     'S₁₁ = 1·1 + 0·0 = 1'
     """
-    tell = rule(step.rule).entry
-    if tell is None:
+    entry = first_entry(solution, step, digits)
+    if entry is None:
         return ""
-    values = solution.values()
-    put_in = tell(0, 0, *(values[name] for name in step.takes))
-    if len(put_in) > 160:  # by now a formula that nobody reads
-        return ""
-    result = step.value[0, 0]
-    equals = str(result) if is_simple(result) else f"{decimal(result)} …"
-    name = step.name if step.value.shape == (1, 1) else f"{step.name}₁₁"
-    return f"{name} = {put_in} = {equals}"
+    mark = "" if step.value.shape == (1, 1) else " (1,1)" if "_" in step.name else "₁₁"
+    return f"{step.name}{mark} = {entry.put_in} = {entry.equals}"
 
 
 def _grid(value: Matrix, tell: Callable[[sympy.Expr], str]) -> list[str]:
-    cells = [[tell(x).replace("-oo", "-inf") for x in value.row(i)] for i in range(value.rows)]
+    cells = [[INFINITE.get(told := tell(x), told) for x in value.row(i)] for i in range(value.rows)]
     wide = [max(len(row[j]) for row in cells) for j in range(value.cols)]
     return [
         "[" + "  ".join(x.rjust(w) for x, w in zip(row, wide, strict=True)) + "]" for row in cells

@@ -1,0 +1,196 @@
+"""Solutions to read: every format of every problem, whole, well formed, and the same numbers."""
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+from typer.testing import CliRunner
+
+from regard import work
+from regard.cli import app
+from regard.errors import FileError, WorkError
+from regard.work.rules import RULES
+from regard.work.solution import Working
+
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+ONE = {"mfrac": 2, "msub": 2, "msup": 2, "msubsup": 3, "munder": 2, "munderover": 3, "mover": 2}
+ONE |= {"mroot": 2}
+
+
+def solved(name):
+    if name not in _SOLVED:
+        _SOLVED[name] = work.work(work.read_problem(name))
+    return _SOLVED[name]
+
+
+_SOLVED = {}
+
+
+class Strict(HTMLParser):
+    """A page read strictly: every tag closed in order, scripts of formulas with all their parts."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.children, self.tags, self.words = [], [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if self.children:
+            self.children[-1] += 1
+        if tag not in VOID:
+            self.open.append(tag)
+            self.children.append(0)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+        parts = self.children.pop()
+        assert parts == ONE.get(tag, parts), tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+# ---- worked numbers
+
+
+def test_a_formula_is_what_mathml_has_for_it():
+    assert work.mathml(r"\frac12 K^\top") == (
+        "<math><mfrac><mn>1</mn><mn>2</mn></mfrac><msup><mi>K</mi><mi>⊤</mi></msup></math>"
+    )
+    assert work.mathml(r"\begin{pmatrix} 1 & -\infty \end{pmatrix}") == (
+        '<math><mrow><mo fence="true">(</mo><mtable><mtr><mtd><mn>1</mn></mtd><mtd><mo>−</mo>'
+        '<mi>∞</mi></mtd></mtr></mtable><mo fence="true">)</mo></mrow></math>'
+    )
+    assert "<munderover><mo>∑</mo>" in work.mathml(r"\sum_{j=1}^n x_j")
+    assert "<mtext>where it is &lt;</mtext>" in work.mathml(r"\text{where it is <}")
+
+
+def test_the_page_shows_the_matrices_of_the_solution():
+    worked = solved("three-tokens")
+    page = Strict(work.as_html(worked))
+    told = "".join(page.words)
+    assert "Q₁₁ = 1·0 + (-1)·1 + 0·(-1/2) + 2·1 = 1" in told
+    assert "".join(work.decimal(x) for x in worked["H"]).replace("-", "−") in told
+    assert [a["href"] for tag, a in page.tags if tag == "a"][1:3] == ["#at-Q", "#at-K"]
+    places = {a["id"] for _, a in page.tags if "id" in a}
+    assert {a["href"][1:] for tag, a in page.tags if tag == "a"} <= places
+
+
+# ---- properties
+
+
+@pytest.mark.parametrize("name", work.problem_names())
+def test_every_problem_is_a_whole_page_that_asks_for_nothing(name):
+    text = work.as_html(solved(name))
+    page = Strict(text)
+    assert "script" not in {tag for tag, _ in page.tags}
+    assert not any({"src", "srcset"} & set(attrs) for _, attrs in page.tags)
+    assert all(a["href"].startswith("#") for _, a in page.tags if "href" in a)
+    levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch(r"h\d", tag)]
+    assert levels[0] == 1
+    assert all(b <= a + 1 for a, b in zip(levels, levels[1:], strict=False))
+
+
+@pytest.mark.parametrize("name", work.problem_names())
+def test_the_latex_of_every_problem_is_well_formed(name):
+    tex = work.as_latex(solved(name))
+    assert tex.isascii()
+    formulas = re.findall(r"^\\\[ (.*) \\\]$|^\$(.*)\$$", tex, re.MULTILINE)
+    assert len(formulas) >= len(solved(name).steps)
+    for one in formulas:
+        work.mathml("".join(one))  # which refuses what it does not know or is not closed
+    begun, ended = (re.findall(rf"\\{word}\{{(\w+)\}}", tex) for word in ("begin", "end"))
+    assert sorted(begun) == sorted(ended)
+
+
+@pytest.mark.parametrize("rule", [pytest.param(r, id=n) for n, r in RULES.items()])
+def test_the_formula_of_every_rule_is_latex_that_is_known(rule):
+    names = [f"W_{{{n}}}" for n in range(16)]
+    assert "<math>" in work.mathml(rule.tex.format(*names))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX is installed here")
+@pytest.mark.parametrize("name", work.problem_names())
+def test_the_latex_of_every_problem_compiles(name, tmp_path):
+    (tmp_path / "it.tex").write_text(work.as_latex(solved(name)))
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "it.tex"],
+        cwd=tmp_path, capture_output=True, text=True, errors="replace",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-1500:]
+    assert (tmp_path / "it.pdf").stat().st_size > 1000
+
+
+def test_colours_change_no_letter():
+    worked = solved("lstm")
+    assert work.as_rich(worked).plain == work.as_text(worked)
+    assert {span.style for span in work.as_rich(worked).spans} >= {"bold", "cyan"}
+
+
+@pytest.mark.parametrize("form", work.FORMATS)
+def test_only_some_steps_can_be_shown_with_their_own_numbers(form):
+    worked = solved("three-tokens")
+    text = work.shown_as(worked, form, only=["A", "H"])
+    if form != "json":
+        assert "mixture" in text
+        assert "exponentials" not in text
+        assert "Given" not in text
+    assert "8" in text
+
+
+def test_what_stands_in_a_step_is_text_not_markup():
+    working = Working("<b>", {"a": [[1]]})
+    working.step("b", "exp", "a", says="<script>alert(1)</script> & [[BODY]]")
+    working.remark("<i>")
+    page = Strict(work.as_html(working.done()))
+    assert not {"script", "b", "i"} & {tag for tag, _ in page.tags}
+    assert any("[[BODY]]" in words for words in page.words)
+
+
+def test_wide_matrices_are_within_what_latex_allows():
+    wide = Working("wide", {"a": [list(range(12))]}).done()
+    assert "\\setcounter{MaxMatrixCols}{40}" in work.as_latex(wide)
+
+
+def test_small_and_infinite_numbers_are_powers_and_signs_in_formulas():
+    working = Working("small", {"a": [[-30, "-inf"]]})
+    working.step("b", "exp", "a", says="small")
+    tex = work.as_latex(working.done())
+    assert "9.35762\\cdot 10^{-14}" in tex
+    assert "-\\infty" in tex
+
+
+# ---- the command and errors
+
+
+def test_the_command_writes_a_page_whole(tmp_path):
+    run, out = CliRunner(), tmp_path / "it.html"
+    done = run.invoke(app, ["work", "plain", "--format", "html", "-o", str(out)])
+    assert done.exit_code == 0, done.output
+    assert done.output == f"{out}: 5 steps\n"
+    assert out.read_text() == work.as_html(solved("plain"))
+    assert list(tmp_path.iterdir()) == [out]
+    bad = run.invoke(app, ["work", "plain", "--format", "html", "-o", str(tmp_path / "no/it.html")])
+    assert bad.exit_code == 2
+    shown = run.invoke(app, ["work", "plain", "--only", "H"])
+    assert shown.output == work.as_text(solved("plain"), only=["H"]) + "\n"
+
+
+@pytest.mark.usefixtures("users_view")
+def test_what_cannot_be_shown_is_said(tmp_path):
+    with pytest.raises(WorkError, match="only: needs names of steps, X, .*got 'h'"):
+        work.as_text(solved("plain"), only=["h"])
+    with pytest.raises(WorkError, match="form: needs one of text"):
+        work.shown_as(solved("plain"), "pdf")
+    with pytest.raises(WorkError, match=r"tex: needs LaTeX that we know, got \\foo"):
+        work.mathml(r"\foo")
+    for broken in (r"\frac{1", r"a}", r"\begin{pmatrix} 1", r"\left( 1", r"\begin{x}\end{x}"):
+        with pytest.raises(WorkError, match="tex: needs"):
+            work.mathml(broken)
+    with pytest.raises(FileError, match="cannot be written"):
+        work.write_page(tmp_path / "no" / "it.html", "")
