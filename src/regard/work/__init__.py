@@ -1,6 +1,6 @@
 """A computation told step by step, exact; and the first wrong step of an answer."""
 
-from regard.work.attention import attention, mask_of
+from regard.work.attention import attention, cross, mask_of
 from regard.work.check import Finding, check, first_wrong
 from regard.work.formats import FORMATS, shown_as
 from regard.work.mathml import mathml
@@ -12,7 +12,7 @@ from regard.work.rules import RULES, Rule, rule
 from regard.work.show_html import as_html
 from regard.work.show_tex import as_latex, as_markdown
 from regard.work.show_text import as_rich, as_text, findings_as_text, worked_entry
-from regard.work.solution import Solution, Step, Working
+from regard.work.solution import Slip, Solution, Step, Working
 
 __all__ = [
     "FAMILIES",
@@ -20,6 +20,7 @@ __all__ = [
     "Finding",
     "RULES",
     "Rule",
+    "Slip",
     "Solution",
     "Step",
     "Working",
@@ -30,6 +31,7 @@ __all__ = [
     "as_text",
     "attention",
     "check",
+    "cross",
     "decimal",
     "findings_as_text",
     "first_wrong",

@@ -70,7 +70,8 @@ def check(solution: Solution, answers: Mapping[str, Any]) -> list[Finding]:
         if not wrong:
             found = Finding(step.name, "right", (), "")
         elif _apart(told, own[step.name]):
-            found = Finding(step.name, "wrong", tuple(wrong), _cause(step, told, own, right))
+            why = _cause(step, told, own, right) or _longer(solution, step, told)
+            found = Finding(step.name, "wrong", tuple(wrong), why)
         elif step.name in spoilt:
             found = Finding(step.name, "carried forward", (), "")
         else:
@@ -156,6 +157,14 @@ def _cause(step: Step, told: Told, own: Mapping[str, Matrix], right: Mapping[str
         ]
         if signs and all(entry.split(":")[0] in signs for entry in _apart(told, want)):
             return f"a sign, in {', '.join(signs)}"
+    return ""
+
+
+def _longer(solution: Solution, step: Step, told: Told) -> str:
+    """The slip over several steps that gives just these values."""
+    for name, says, value in solution.slips:
+        if name == step.name and value.shape == step.value.shape and not _apart(told, value):
+            return says
     return ""
 
 

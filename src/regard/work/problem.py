@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import FileError, WorkError, nearest
-from regard.work.attention import attention
+from regard.work.attention import attention, cross
 from regard.work.recurrent import NEEDS, unrolled
 from regard.work.solution import Solution
 
@@ -14,8 +14,10 @@ PROBLEMS = Path(__file__).parent / "problems"
 LARGEST = 1 << 20  # bytes of a problem; one by hand is far smaller
 Family = Callable[..., Solution]
 
+ATTENTION = ("convention", "scale", "mask", "score")
 FAMILIES: dict[str, tuple[Family, tuple[str, ...]]] = {
-    "attention": (attention, ("convention", "scale", "mask")),
+    "attention": (attention, ATTENTION),
+    "cross": (cross, ATTENTION),
     **{name: (lambda given, name=name: unrolled(name, given), ()) for name in NEEDS},
 }
 

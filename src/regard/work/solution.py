@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import sympy
 
@@ -56,6 +56,18 @@ def tex_name(name: str) -> str:
     return f"{first}_{{{rest}}}" if rest else first
 
 
+class Slip(NamedTuple):
+    """A mistake that one rule alone cannot show: whose step, what was done, what it gives.
+
+    >>> Slip("A", "the mask was applied after the softmax", M([[0]])).name
+    'A'
+    """
+
+    name: str
+    says: str
+    value: Matrix
+
+
 def applied(by: str, *parts: Matrix) -> Matrix:
     """What a rule makes of its parts, exactly; a number too long for that is carried to 50 digits.
 
@@ -89,6 +101,7 @@ class Solution:
     given: Mapping[str, Matrix]
     steps: tuple[Step, ...]
     remarks: tuple[str, ...] = ()
+    slips: tuple[Slip, ...] = ()
 
     def __getitem__(self, name: str) -> Matrix:
         values = self.values()
@@ -140,6 +153,7 @@ class Working:
     given: dict[str, Any]
     steps: list[Step] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    slips: list[Slip] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.given = {name: matrix(value, name) for name, value in self.given.items()}
@@ -165,10 +179,17 @@ class Working:
         """Say what the numbers so far show."""
         self.remarks.append(sentence)
 
+    def slip(self, name: str, says: str, value: Matrix) -> None:
+        """Name a mistake over several steps, and what it makes of one of them."""
+        self.slips.append(Slip(name, says, value))
+
     def done(self) -> Solution:
         """The finished solution."""
-        return Solution(self.family, dict(self.given), tuple(self.steps), tuple(self.remarks))
+        steps, remarks, slips = tuple(self.steps), tuple(self.remarks), tuple(self.slips)
+        return Solution(self.family, dict(self.given), steps, remarks, slips)
 
 
 def _cells(value: sympy.MatrixBase) -> list[list[str]]:
-    return [[str(x) for x in value.row(i)] for i in range(value.rows)]
+    # as it is read back
+    infinite = {sympy.oo: "inf", -sympy.oo: "-inf"}
+    return [[infinite.get(x, str(x)) for x in value.row(i)] for i in range(value.rows)]

@@ -3,8 +3,10 @@
 from regard.errors import WorkError
 from regard.work.rules.basic import BASIC, sigmoid
 from regard.work.rules.rule import M, Matrix, Rule, Run, bare, each, told
+from regard.work.rules.scores import SCORES
+from regard.work.rules.shapes import made
 
-RULES: dict[str, Rule] = {**BASIC}
+RULES: dict[str, Rule] = {**BASIC, **SCORES}
 
 __all__ = ["RULES", "M", "Matrix", "Rule", "Run", "bare", "each", "rule", "sigmoid", "told"]
 
@@ -15,6 +17,7 @@ def rule(name: str) -> Rule:
     >>> rule("exp").text
     'exp({0})'
     """
-    if name not in RULES:
+    found = RULES.get(name) or made(name)
+    if found is None:
         raise WorkError(f"rule: needs one of {', '.join(RULES)}, got {name!r}")
-    return RULES[name]
+    return found

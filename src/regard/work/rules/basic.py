@@ -77,6 +77,13 @@ def _divided_columns(a: Matrix, by: Matrix) -> Matrix:
     return M(a.rows, a.cols, lambda i, j: 0 if by[0, j] == 0 else a[i, j] / by[0, j])
 
 
+def _over(a: Any, by: Any) -> str:
+    over, under = (
+        f"({one})" if "/" in one and one[0] != "(" else one for one in map(told, (a, by))
+    )
+    return f"{over} / {under}"
+
+
 def _scaled(a: Matrix, by: Matrix) -> Matrix:
     if by.shape != (1, 1):
         raise ShapeError(f"scale: needs one number, got {by.rows}×{by.cols}")
@@ -177,14 +184,14 @@ BASIC: dict[str, Rule] = {
         "{0} / {1}, row by row",
         "\\operatorname{{diag}}({1})^{{-1}} {0}",
         {"it was divided by the column sums": lambda a, by: _divided_columns(a, _over_columns(a))},
-        lambda i, j, a, by: f"{told(a[i, j])} / {told(by[i, 0])}",
+        lambda i, j, a, by: _over(a[i, j], by[i, 0]),
     ),
     "divide columns": Rule(
         _divided_columns,
         "{0} / {1}, column by column",
         "{0} \\operatorname{{diag}}({1})^{{-1}}",
         {"it was divided by the row sums": lambda a, by: _divided_rows(a, _over_rows(a))},
-        lambda i, j, a, by: f"{told(a[i, j])} / {told(by[0, j])}",
+        lambda i, j, a, by: _over(a[i, j], by[0, j]),
     ),
     "add": Rule(
         _add,

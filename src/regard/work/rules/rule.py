@@ -42,10 +42,11 @@ def told(x: Any) -> str:
 def bare(x: Any) -> str:
     """The same without the brackets.
 
-    >>> bare(sympy.Rational(-1, 2))
-    '-1/2'
+    >>> bare(sympy.Rational(-1, 2)), bare(sympy.sqrt(2))
+    ('-1/2', 'sqrt(2)')
     """
-    return told(x).removeprefix("(").removesuffix(")")
+    text = told(x)
+    return text[1:-1] if text.startswith("(") else text
 
 
 def each(run: Callable[[Any], Any]) -> Run:

@@ -1,0 +1,122 @@
+"""The rules of other scores than the dot product, and of hard attention."""
+
+from typing import Any
+
+import sympy
+
+from regard.errors import ShapeError, WorkError
+from regard.work.rules.rule import M, Matrix, Rule, told
+
+TIE = sympy.Float("1e-30", 30)  # two exact scores nearer than this are one
+
+
+def _pairs(p: Matrix, g: Matrix, v: Matrix, bend: Any = sympy.tanh) -> Matrix:
+    weights = list(v)
+    if not p.cols == g.cols == len(weights) or 1 not in v.shape:
+        raise ShapeError(
+            f"additive score: needs one width for both and for the vector, got {p.rows}×{p.cols}, "
+            f"{g.rows}×{g.cols} and {v.rows}×{v.cols}"
+        )
+    return M(
+        p.rows,
+        g.rows,
+        lambda i, j: sum(w * bend(p[i, f] + g[j, f]) for f, w in enumerate(weights)),
+    )
+
+
+def _pairs_entry(i: int, j: int, p: Matrix, g: Matrix, v: Matrix) -> str:
+    terms = (f"{told(w)}·tanh({told(p[i, f])} + {told(g[j, f])})" for f, w in enumerate(v))
+    return " + ".join(terms)
+
+
+def _is_below(a: Any, b: Any) -> bool:
+    if a == b or a == sympy.oo or b == -sympy.oo:
+        return False
+    if a == -sympy.oo or b == sympy.oo:
+        return True
+    gap = (b - a).evalf(30)
+    if not gap.is_number:
+        raise WorkError(f"scale: needs numbers as scores to find the largest, got {a} and {b}")
+    return bool(gap > TIE)
+
+
+def largest(row: Matrix) -> list[int]:
+    """Where the largest of some numbers stand: one place, or several in a tie.
+
+    >>> largest(M([[1, 2, 2, 0]]))
+    [1, 2]
+    """
+    cells = list(row)
+    return [n for n, x in enumerate(cells) if not any(_is_below(x, y) for y in cells)]
+
+
+def _top(scores: Matrix) -> Matrix:
+    return M([scores[i, largest(scores.row(i))[0]] for i in range(scores.rows)])
+
+
+def _shared(scores: Matrix, top: Matrix) -> Matrix:
+    def share(i: int) -> list[Any]:
+        # who may see nothing gets nothing
+        best = [] if top[i, 0] == -sympy.oo else largest(scores.row(i))
+        return [sympy.Rational(int(j in best), max(len(best), 1)) for j in range(scores.cols)]
+
+    return M([share(i) for i in range(scores.rows)])
+
+
+def _first(scores: Matrix, top: Matrix) -> Matrix:
+    best = [largest(scores.row(i))[0] for i in range(scores.rows)]
+    return M(scores.rows, scores.cols, lambda i, j: int(j == best[i]))
+
+
+SCORES: dict[str, Rule] = {
+    "transpose": Rule(
+        lambda a: M(a.T), "{0}ᵀ", "{0}^\\top", {"it was not transposed": lambda a: a}
+    ),
+    "additive scores": Rule(
+        _pairs,
+        "tanh({0}_i + {1}_j) · {2}, for each query i and key j",
+        "\\bigl[\\tanh\\bigl(({0})_i + ({1})_j\\bigr) \\cdot {2}\\bigr]_{{ij}}",
+        {
+            "tanh was left out": lambda p, g, v: _pairs(p, g, v, lambda x: x),
+            "queries and keys were exchanged": lambda p, g, v: M(_pairs(p, g, v).T),
+            "the vector after tanh was left out": lambda p, g, v: _pairs(p, g, M.ones(*v.shape)),
+        },
+        _pairs_entry,
+    ),
+    "additive scores, columns": Rule(
+        lambda p, g, v: M(_pairs(M(p.T), M(g.T), v).T),
+        "tanh({0}_j + {1}_i) · {2}, for each key i and query j",
+        "\\bigl[\\tanh\\bigl(({0})_j + ({1})_i\\bigr) \\cdot {2}\\bigr]_{{ij}}",
+        {
+            "tanh was left out": lambda p, g, v: M(_pairs(M(p.T), M(g.T), v, lambda x: x).T),
+            "queries and keys were exchanged": lambda p, g, v: _pairs(M(p.T), M(g.T), v),
+        },
+        lambda i, j, p, g, v: _pairs_entry(j, i, M(p.T), M(g.T), v),
+    ),
+    "largest of rows": Rule(
+        _top,
+        "the largest in each row of {0}",
+        "\\max\\nolimits_j {0}",
+        {"the largest of each column was taken": lambda a: _top(M(a.T))},
+        lambda i, j, a: f"max({', '.join(told(x) for x in a.row(i))})",
+    ),
+    "largest of columns": Rule(
+        lambda a: M(_top(M(a.T)).T),
+        "the largest in each column of {0}",
+        "\\max\\nolimits_i {0}",
+        {"the largest of each row was taken": lambda a: M(_top(a).T)},
+        lambda i, j, a: f"max({', '.join(told(x) for x in a.col(j))})",
+    ),
+    "share rows": Rule(
+        _shared,
+        "1 where {0} is {1}, shared by those that tie, else 0",
+        "\\lim_{{\\beta \\to \\infty}} \\operatorname{{softmax}}(\\beta\\, {0})",
+        {"the first of those that tie took all": _first},
+    ),
+    "share columns": Rule(
+        lambda a, top: M(_shared(M(a.T), M(top.T)).T),
+        "1 where {0} is {1}, shared by those that tie, else 0",
+        "\\lim_{{\\beta \\to \\infty}} \\operatorname{{softmax}}(\\beta\\, {0})",
+        {"the first of those that tie took all": lambda a, top: M(_first(M(a.T), M(top.T)).T)},
+    ),
+}

@@ -1,0 +1,161 @@
+"""Rules that carry numbers in their names: parts of a matrix, joined matrices, patches."""
+
+import re
+from collections.abc import Callable
+
+from regard.errors import ShapeError
+from regard.work.rules.rule import M, Matrix, Rule, told
+
+
+def _part(a: Matrix, first: int, last: int, *, rows: bool) -> Matrix:
+    size, kind = (a.rows, "rows") if rows else (a.cols, "columns")
+    if not 1 <= first <= last <= size:
+        raise ShapeError(f"{kind}: needs some of 1 to {size}, got {first} to {last}")
+    return M(a[first - 1 : last, :] if rows else a[:, first - 1 : last])
+
+
+def _columns(first: str, last: str) -> Rule:
+    a, b = int(first), int(last)
+    return Rule(
+        lambda x: _part(x, a, b, rows=False),
+        f"columns {a} to {b} of {{0}}",
+        f"({{0}})_{{{{\\,\\cdot\\,,\\,{a} \\ldots {b}}}}}",
+        {"rows were taken instead of columns": lambda x: _part(x, a, b, rows=True)},
+    )
+
+
+def _rows(first: str, last: str) -> Rule:
+    a, b = int(first), int(last)
+    return Rule(
+        lambda x: _part(x, a, b, rows=True),
+        f"rows {a} to {b} of {{0}}",
+        f"({{0}})_{{{{{a} \\ldots {b},\\,\\cdot}}}}",
+        {"columns were taken instead of rows": lambda x: _part(x, a, b, rows=False)},
+    )
+
+
+def _beside(*parts: Matrix) -> Matrix:
+    if len({part.rows for part in parts}) > 1:
+        sizes = " and ".join(str(part.rows) for part in parts)
+        raise ShapeError(f"join: needs as many rows in each, got {sizes}")
+    return M(M.hstack(*parts))
+
+
+def _below(*parts: Matrix) -> Matrix:
+    if len({part.cols for part in parts}) > 1:
+        sizes = " and ".join(str(part.cols) for part in parts)
+        raise ShapeError(f"stack: needs as many columns in each, got {sizes}")
+    return M(M.vstack(*parts))
+
+
+def _join(count: str) -> Rule:
+    names = [f"{{{n}}}" for n in range(int(count))]
+    text, tex = " | ".join(names), " \\mid ".join(names)
+    return Rule(
+        _beside,
+        f"[{text}]",
+        f"[\\, {tex} \\,]",
+        {"they were joined in another order": lambda *parts: _beside(*reversed(parts))},
+    )
+
+
+def _stack(count: str) -> Rule:
+    names = [f"{{{n}}}" for n in range(int(count))]
+    text, tex = "; ".join(names), " \\\\ ".join(names)
+    return Rule(
+        _below,
+        f"[{text}]",
+        f"\\begin{{{{pmatrix}}}} {tex} \\end{{{{pmatrix}}}}",
+        {"they were stacked in another order": lambda *parts: _below(*reversed(parts))},
+    )
+
+
+def _relative(queries: str, keys: str) -> Rule:
+    n, m = int(queries), int(keys)
+
+    def spread(row: Matrix, sign: int = 1) -> Matrix:
+        if row.rows != 1 or row.cols % 2 == 0:
+            raise ShapeError(
+                f"rel: needs one row of an odd count, the middle for distance 0, got "
+                f"{row.rows}×{row.cols}"
+            )
+        far = row.cols // 2
+        return M(n, m, lambda i, j: row[0, max(-far, min(far, sign * (j - i))) + far])
+
+    return Rule(
+        spread,
+        "{0} by distance j - i",
+        "\\bigl[({0})_{{j-i}}\\bigr]_{{ij}}",
+        {"the distance was taken as i - j": lambda row: spread(row, -1)},
+        lambda i, j, row: told(spread(row)[i, j]),
+    )
+
+
+def cut(image: Matrix, side: int) -> Matrix:
+    """Each square patch as one row, read row by row.
+
+    >>> cut(M([[1, 2, 3, 4], [5, 6, 7, 8]]), 2)
+    Matrix([
+    [1, 2, 5, 6],
+    [3, 4, 7, 8]])
+    """
+    if side < 1 or image.rows % side or image.cols % side:
+        raise ShapeError(
+            f"image: needs rows and columns in multiples of the patch {side}, got "
+            f"{image.rows}×{image.cols}; try another patch, or pad with zeros"
+        )
+    return M(
+        [
+            [image[r + y, c + x] for y in range(side) for x in range(side)]
+            for r in range(0, image.rows, side)
+            for c in range(0, image.cols, side)
+        ]
+    )
+
+
+def _patches(side: str) -> Rule:
+    p = int(side)
+    down = "patches were counted down the columns first"
+    turned = "each patch was read column by column"
+    return Rule(
+        lambda image: cut(image, p),
+        f"{{0}} cut into patches of {p}×{p}, one a row",
+        f"\\operatorname{{{{patches}}}}_{{{{{p} \\times {p}}}}}({{0}})",
+        {
+            turned: lambda image: M(
+                [
+                    [row[y * p + x] for x in range(p) for y in range(p)]
+                    for row in cut(image, p).tolist()
+                ]
+            ),
+            down: lambda image: M(
+                [
+                    cut(image, p).row(r * (image.cols // p) + c).tolist()[0]
+                    for c in range(image.cols // p)
+                    for r in range(image.rows // p)
+                ]
+            ),
+        },
+    )
+
+
+MAKERS: dict[str, Callable[..., Rule]] = {
+    r"columns (\d+) to (\d+)": _columns,
+    r"rows (\d+) to (\d+)": _rows,
+    r"join (\d+)": _join,
+    r"stack (\d+)": _stack,
+    r"relative (\d+)×(\d+)": _relative,
+    r"patches of (\d+)": _patches,
+}
+
+
+def made(name: str) -> Rule | None:
+    """The rule that a name with numbers in it stands for, if any does.
+
+    >>> made("columns 2 to 3").run(M([[1, 2, 3]]))
+    Matrix([[2, 3]])
+    """
+    for pattern, make in MAKERS.items():
+        if found := re.fullmatch(pattern, name):
+            return make(*found.groups())
+    return None

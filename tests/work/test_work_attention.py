@@ -1,0 +1,177 @@
+"""Every kind of attention by hand: limits, scores, masks, biases, cross; as the ops have it."""
+
+import pytest
+import sympy
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import regard as rg
+from regard import work
+from regard.errors import WorkError
+from regard.work.rules import M
+
+small = st.fractions(-2, 2, max_denominator=3).map(str)
+
+
+def floats(value):
+    return torch.tensor(value.evalf(20).tolist(), dtype=torch.float64)
+
+
+def cells(rows, columns):
+    return st.lists(
+        st.lists(small, min_size=columns, max_size=columns), min_size=rows, max_size=rows
+    )
+
+
+def turned(m):
+    return [list(row) for row in zip(*m, strict=True)]
+
+
+# ---- worked numbers
+
+
+def test_both_limits_of_the_scale_are_exact():
+    told = {"Q": 1, "K": [[1], [2], [2], [0]], "V": [[1], [2], [4], [0]]}
+    half, quarter = sympy.Rational(1, 2), sympy.Rational(1, 4)
+    assert work.attention(told, scale=0)["A"] == M([[quarter] * 4])
+    assert work.attention(told, scale="inf")["A"] == M([[0, half, half, 0]])
+    columns = work.attention(
+        {"Q": 1, "K": [[1, 2, 2, 0]], "V": [[1, 2, 4, 0]]}, scale="inf", convention="columns"
+    )
+    assert columns["A"] == M([0, half, half, 0])
+
+
+def test_a_bias_of_logarithms_makes_a_convolution():
+    worked = work.work(work.read_problem("smooth"))
+    third, quarter = sympy.Rational(1, 3), sympy.Rational(1, 4)
+    assert worked["A"].row(0) == M([[2 * third, third, 0, 0]])
+    assert worked["A"].row(1) == M([[quarter, 2 * quarter, quarter, 0]])
+
+
+def test_the_causal_mask_is_lower_by_rows_and_upper_by_columns():
+    x = [[1, 0], [0, 1], [1, 1]]
+    rows = work.attention({"X": x}, mask="causal")["R"]
+    columns = work.attention({"X": turned(x)}, mask="causal", convention="columns")["R"]
+    hidden = [[rows[i, j] == -sympy.oo for j in range(3)] for i in range(3)]
+    assert hidden == [[False, True, True], [False, False, True], [False, False, False]]
+    assert columns == M(rows.T)
+
+
+def test_a_map_is_read_in_words_that_follow_from_its_numbers():
+    first, second = work.work(work.read_problem("three-tokens")).remarks
+    want = "Query 1 looks most at key 3 (0.998), query 2 at key 3 (1), query 3 at key 1 (0.622)."
+    assert first == want
+    assert second == "Those that look most at themselves: none."
+
+
+# ---- properties
+
+
+@settings(max_examples=8, deadline=None)
+@given(cells(2, 2), cells(3, 2), cells(2, 2), cells(2, 2), cells(2, 1),
+       st.sampled_from(["additive", "bilinear", "dot"]), st.booleans())  # fmt: skip
+def test_scores_are_those_of_the_ops(x, y, w1, w2, v, score, rows):
+    told = {"X": x, "Y": y, "W_1": w1, "W_2": w2, "V_a": v, "W_B": w1}
+    if not rows:
+        told = {name: turned(m) for name, m in told.items()}
+    worked = work.cross(told, score=score, convention="rows" if rows else "columns")
+    got = {name: worked[name] if rows else worked[name].T for name in "SAH"}
+    q, k, a, b, c = (floats(work.matrix(one)) for one in (x, y, w1, w2, v))
+    want = {
+        "dot": lambda: rg.dot(q, k),
+        "bilinear": lambda: rg.bilinear(q, k, a),
+        "additive": lambda: rg.additive(q, k, a, b, c[:, 0]),
+    }[score]()
+    torch.testing.assert_close(floats(got["S"]), want, rtol=1e-9, atol=1e-9)
+    weights = rg.softargmax(want, 2**-0.5 if score == "dot" else 1.0)
+    torch.testing.assert_close(floats(got["A"]), weights, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(floats(got["H"]), weights @ k, rtol=1e-9, atol=1e-9)
+
+
+@settings(max_examples=6, deadline=None)
+@given(cells(4, 2), cells(1, 3), st.sampled_from(["causal", "causal, local:1", "local:1+causal"]))
+def test_masks_and_relative_biases_are_those_of_the_ops(x, rel, mask):
+    worked = work.attention({"X": x, "rel": rel}, mask=mask)
+    q, row = floats(worked["X"]), floats(worked["rel"])[0]
+    far = 4 if mask == "causal" else 1
+    i, j = torch.arange(4)[:, None], torch.arange(4)
+    seen = (j <= i) & (i - j <= far)
+    bias = row[(j - i).clamp(-1, 1) + 1]
+    want, _ = rg.attend(q, q, q, mask=seen, bias=bias, form="reference")
+    torch.testing.assert_close(floats(worked["H"]), want, rtol=1e-9, atol=1e-9)
+
+
+@settings(max_examples=8, deadline=None)
+@given(cells(2, 2), cells(3, 2), cells(3, 1), st.sampled_from([None, [[1, 1, 0], [0, 0, 0]]]))
+def test_hard_attention_is_that_of_the_ops(q, k, v, mask):
+    worked = work.attention({"Q": q, "K": k, "V": v}, scale="inf", mask=mask)
+    scores = floats(worked["S"])
+    if mask is not None:
+        scores = scores.masked_fill(torch.tensor(mask) == 0, -torch.inf)
+    # in float64 two equal scores may differ in the last bit; here they are exact
+    tied = torch.isclose(scores, scores.amax(-1, keepdim=True), atol=1e-12)
+    want = rg.softargmax(torch.where(tied, scores.amax(-1, keepdim=True), scores), torch.inf)
+    torch.testing.assert_close(floats(worked["A"]), want)
+
+
+# ---- answers
+
+
+def cause(answers, solution):
+    found = work.first_wrong(work.check(solution, answers))
+    assert found is not None
+    return found.why
+
+
+def test_a_mask_after_the_softmax_is_recognised():
+    worked = work.attention({"X": [[1, 0], [0, 1]]}, scale=1, mask="causal")
+    assert cause({"A": [["0.731", 0], ["0.269", "0.731"]]}, worked) == (
+        "the mask was applied after the softmax"
+    )
+    columns = work.attention({"X": [[1, 0], [0, 1]]}, scale=1, mask="causal", convention="columns")
+    assert "after the softmax" in cause({"A": [["0.731", "0.269"], [0, "0.731"]]}, columns)
+
+
+@pytest.mark.parametrize(
+    ("problem", "name", "slip"),
+    [
+        ("hard", "A", "the first of those that tie took all"),
+        ("additive", "S", "tanh was left out"),
+        ("additive", "S", "the vector after tanh was left out"),
+        ("cross", "Z", "the scale was left out"),
+    ],
+)
+def test_slips_of_scores_are_recognised(problem, name, slip):
+    worked = work.work(work.read_problem(problem))
+    step = next(one for one in worked.steps if one.name == name)
+    found = work.rule(step.rule).slips[slip](*(worked[one] for one in step.takes))
+    told = [[f"{float(x):.9f}" for x in row] for row in found.evalf(20).tolist()]
+    assert cause({name: told}, worked) == slip
+
+
+def test_the_relative_bias_the_wrong_way_round_is_recognised():
+    worked = work.attention({"X": [[1], [1]], "rel": [1, 2, 3]}, scale=1)
+    assert worked["B"] == M([[2, 3], [1, 2]])
+    assert cause({"B": [[2, 1], [3, 2]]}, worked) == "the distance was taken as i - j"
+
+
+# ---- errors
+
+
+@pytest.mark.usefixtures("users_view")
+@pytest.mark.parametrize(
+    ("problem", "message"),
+    [
+        ({"given": {"X": [[1]]}, "score": "adittive"}, "got 'adittive'; try additive"),
+        ({"given": {"X": [[1]]}, "score": "bilinear"}, "needs W_B for the score bilinear"),
+        ({"given": {"X": [[1]]}, "scale": -1}, "scale: needs 0 or more, got -1; try the keys"),
+        ({"given": {"X": [[1]], "rel": [1]}, "scale": "inf"}, "scale: needs to be finite"),
+        ({"given": {"X": [[1]], "rel": [1, 2]}}, "rel: needs one row of an odd count"),
+        ({"family": "cross", "given": {"X": [[1]]}}, "got no Y; try the family attention"),
+    ],
+)
+def test_what_no_attention_can_do_is_said(problem, message):
+    with pytest.raises(Exception, match=message) as caught:
+        work.work(problem)
+    assert isinstance(caught.value, WorkError | rg.errors.ShapeError)
