@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 import sympy
 
 from regard.errors import RegardError, WorkError
+from regard.work.evaluate import evaluated
 from regard.work.numbers import decimal, number
 from regard.work.rules import M, Matrix, rule
 from regard.work.solution import Solution, Step, applied
 
 EXACT = 1e-9  # how far apart two ways of writing one number may be
+PLACE = sympy.Rational(7, 11)  # where formulas are compared
 
 
 class Finding(NamedTuple):
@@ -58,6 +60,7 @@ def check(solution: Solution, answers: Mapping[str, Any]) -> list[Finding]:
         if name not in names:
             raise WorkError(f"answers: need names of steps, {', '.join(names)}, got {name!r}")
     right, own, findings = solution.values(), dict(solution.given), []
+    symbols = [str(s) for value in solution.given.values() for s in value.free_symbols]
     spoilt: set[str] = set()  # what comes from a wrong step
     for step in solution.steps:
         own[step.name] = _follows(step, own, right)
@@ -65,7 +68,7 @@ def check(solution: Solution, answers: Mapping[str, Any]) -> list[Finding]:
             spoilt.add(step.name)
         if step.name not in answers:
             continue
-        told = _read(step, answers[step.name])
+        told = _read(step, answers[step.name], symbols)
         wrong = _apart(told, right[step.name])
         if not wrong:
             found = Finding(step.name, "right", (), "")
@@ -90,7 +93,7 @@ def _follows(step: Step, own: Mapping[str, Matrix], right: Mapping[str, Matrix])
         return right[step.name]
 
 
-def _read(step: Step, told: Any) -> Told:
+def _read(step: Step, told: Any, symbols: list[str]) -> Told:
     want = step.value
     rows = told if isinstance(told, list | tuple) else [told]
     if rows and not isinstance(rows[0], list | tuple):
@@ -101,7 +104,7 @@ def _read(step: Step, told: Any) -> Told:
             f"{len(rows)} of {' and '.join(sorted({str(len(row)) for row in rows}))}"
         )
     places = [_places(x) for row in rows for x in row if not _is_open(x)]
-    cells = [[None if _is_open(x) else number(x) for x in row] for row in rows]
+    cells = [[None if _is_open(x) else number(x, symbols) for x in row] for row in rows]
     return Told(cells, max((p for p in places if p is not None), default=None))
 
 
@@ -132,7 +135,13 @@ def _within(told: Told) -> float:
 def _near(a: sympy.Expr, b: sympy.Expr, within: float) -> bool:
     if a.is_infinite or b.is_infinite:
         return a == b
-    return abs(float(a.evalf(20)) - float(b.evalf(20))) <= within
+    if symbols := sorted(a.free_symbols | b.free_symbols, key=str):
+        # the same formula gives the same numbers; two odd places tell formulas apart
+        return all(
+            _near(a.subs(at), b.subs(at), max(within, EXACT))
+            for at in ({s: PLACE * k + n / PLACE for n, s in enumerate(symbols)} for k in (1, 2))
+        )
+    return abs(float(evaluated(a, 20)) - float(evaluated(b, 20))) <= within
 
 
 def _cause(step: Step, told: Told, own: Mapping[str, Matrix], right: Mapping[str, Matrix]) -> str:

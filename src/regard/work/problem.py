@@ -9,10 +9,12 @@ from regard.errors import FileError, WorkError, nearest
 from regard.work.attention import attention, cross
 from regard.work.recurrent import NEEDS, unrolled
 from regard.work.solution import Solution
+from regard.work.symbols import declared, put_in, with_symbols
 
 PROBLEMS = Path(__file__).parent / "problems"
 LARGEST = 1 << 20  # bytes of a problem; one by hand is far smaller
 Family = Callable[..., Solution]
+ALWAYS = ("family", "given", "symbols", "values")  # what every problem may have
 
 ATTENTION = ("convention", "scale", "mask", "score")
 FAMILIES: dict[str, tuple[Family, tuple[str, ...]]] = {
@@ -37,13 +39,19 @@ def work(problem: Mapping[str, Any]) -> Solution:
     given = problem.get("given")
     if not isinstance(given, Mapping) or not given:
         raise WorkError("given: needs a table of numbers, got none; try [given] and X = [[1, 0]]")
-    chosen = {key: value for key, value in problem.items() if key not in ("family", "given")}
+    values = problem.get("values", {})
+    if not isinstance(values, Mapping):
+        raise WorkError(f"values: needs a table, a number for each symbol, got {values!r}")
+    if symbols := declared(problem.get("symbols"), values):
+        problem = with_symbols(problem, symbols)
+        given = problem["given"]
+    chosen = {key: value for key, value in problem.items() if key not in ALWAYS}
     for key in chosen:
         if key not in choices:
             hint = nearest(key, choices)
             some = ", ".join(choices) or "nothing to choose"
             raise WorkError(f"{key}: needs to be one of {some} for {name}, got it{hint}")
-    return family(given, **chosen)
+    return put_in(family(given, **chosen), values)
 
 
 def problem_names() -> list[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import sympy
 
 from regard.work.check import Finding, first_wrong
-from regard.work.numbers import decimal
+from regard.work.numbers import decimal, plain
 from regard.work.rules import Matrix
 from regard.work.shown import Shown, first_entry, given_shown, remarks_shown, shown
 from regard.work.solution import Solution, Step
@@ -52,7 +52,7 @@ def _lines(solution: Solution, digits: int, only: Sequence[str]) -> list[Line]:
     given = given_shown(solution, only)
     if given:
         lines.append(("Given", "heading"))
-        lines += [(_indented(f"{n} = ", _grid(v, str)), "exact") for n, v in given.items()]
+        lines += [(_indented(f"{n} = ", _grid(v, plain)), "exact") for n, v in given.items()]
     for one in shown(solution, only, digits):
         if lines:
             lines.append(("", "entry"))
@@ -71,7 +71,7 @@ def _step_lines(solution: Solution, one: Shown, digits: int) -> list[Line]:
         if value.shape == (1, 1):
             return lines  # the entry is all there is
     if one.exact:
-        lines.append((_indented(f"   {name} = ", _grid(value, str)), "exact"))
+        lines.append((_indented(f"   {name} = ", _grid(value, plain)), "exact"))
     if one.rounded:
         told = _grid(value, lambda x: decimal(x, digits))
         lines.append((_indented(f"   {name} ≈ ", told), "rounded"))

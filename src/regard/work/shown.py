@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from regard.errors import WorkError, nearest
-from regard.work.numbers import decimal, is_simple
+from regard.work.numbers import decimal, is_simple, plain
 from regard.work.rules import Matrix, rule
 from regard.work.solution import Solution, Step
 
@@ -62,8 +62,8 @@ def shown(solution: Solution, only: Sequence[str] = (), digits: int = 6) -> list
             at,
             step,
             first_entry(solution, step, digits),
-            all(map(is_simple, step.value)),
-            not all(x.is_Rational or x.is_infinite for x in step.value),
+            all(map(is_simple, step.value)) or bool(step.value.free_symbols),
+            not all(x.is_Rational or x.is_infinite or x.free_symbols for x in step.value),
         )
         for at, step in enumerate(solution.steps, 1)
         if not only or wanted(step.name, only)
@@ -113,7 +113,7 @@ def first_entry(solution: Solution, step: Step, digits: int = 6) -> Entry | None
     values = solution.values()
     put_in = tell(0, 0, *(values[name] for name in step.takes))
     result = step.value[0, 0]
-    equals = str(result) if is_simple(result) else f"{decimal(result, digits)} …"
+    equals = plain(result) if is_simple(result) else f"{decimal(result, digits)} …"
     if not put_in or len(put_in) > LONGEST_ENTRY or put_in == equals:
         return None
     return Entry(put_in, equals)

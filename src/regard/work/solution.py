@@ -7,13 +7,15 @@ from typing import Any, NamedTuple
 import sympy
 
 from regard.errors import WorkError
+from regard.work.evaluate import evaluated
 from regard.work.numbers import matrix
 from regard.work.rules import M, Matrix, rule
 
-LONGEST = 400  # parts of one number's formula; a block takes 1 s with this, 20 s with four times it
+LONGEST = 100  # parts of one number's formula; back through an LSTM takes 1 s, with 400 minutes
 DIGITS = 50
 CARRIED = f"from here on to {DIGITS} digits: the exact numbers are too long"
-GREEK = {"β": "beta", "γ": "gamma", "μ": "mu", "σ": "sigma", "ω": "omega", "Θ": "Theta"}
+GREEK = {"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "varepsilon", "μ": "mu"}
+GREEK |= {"ρ": "rho", "σ": "sigma", "ω": "omega", "Δ": "Delta", "Θ": "Theta"}
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def _carried(x: Any) -> Any:
     if x.is_Atom or x.free_symbols:
         return x
     # once digits, always digits: a mixture of both would grow on
-    return x.evalf(DIGITS) if x.has(sympy.Float) or x.count_ops() > LONGEST else x
+    return evaluated(x, DIGITS) if x.has(sympy.Float) or x.count_ops() > LONGEST else x
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,9 @@ class Solution:
         ]
         given = {name: _cells(value) for name, value in self.given.items()}
         remarks = list(self.remarks)
-        return {"family": self.family, "given": given, "steps": steps, "remarks": remarks}
+        symbols = sorted({str(s) for value in self.given.values() for s in value.free_symbols})
+        told = {"family": self.family, "given": given, "steps": steps, "remarks": remarks}
+        return told | ({"symbols": symbols} if symbols else {})
 
 
 @dataclass

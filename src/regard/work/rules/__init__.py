@@ -5,6 +5,7 @@ from regard.work.rules.basic import BASIC, sigmoid
 from regard.work.rules.rule import M, Matrix, Rule, Run, bare, each, told
 from regard.work.rules.scores import SCORES
 from regard.work.rules.shapes import made
+from regard.work.rules.symbols import put_in
 
 RULES: dict[str, Rule] = {**BASIC, **SCORES}
 
@@ -17,7 +18,7 @@ def rule(name: str) -> Rule:
     >>> rule("exp").text
     'exp({0})'
     """
-    found = RULES.get(name) or made(name)
+    found = RULES.get(name) or made(name) or put_in(name)
     if found is None:
         raise WorkError(f"rule: needs one of {', '.join(RULES)}, got {name!r}")
     return found

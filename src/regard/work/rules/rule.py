@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import sympy
 
-from regard.work.numbers import decimal, is_simple
+from regard.work.numbers import decimal, is_simple, plain
 
 Matrix = Any  # sympy does not say what a matrix holds
 M: Any = sympy.ImmutableMatrix
@@ -35,7 +35,7 @@ def told(x: Any) -> str:
     >>> told(sympy.Rational(-1, 2)), told(sympy.E)
     ('(-1/2)', '2.71828')
     """
-    text = str(x) if is_simple(x) else decimal(x)
+    text = plain(x) if is_simple(x) else decimal(x)
     return f"({text})" if text.startswith("-") or " " in text else text
 
 

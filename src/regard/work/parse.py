@@ -1,0 +1,148 @@
+"""Numbers and formulas read from text by a grammar of our own: nothing is ever run as code."""
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+import sympy
+
+from regard.errors import WorkError
+
+LONGEST = 200  # characters of one number
+HIGHEST = 64  # of all powers in it together: 9**9**9 would never end
+LARGEST = 10_000  # what an exponential may be of
+DECIMALS = 400  # of 1e400
+DEEPEST = 30  # brackets
+FUNCTIONS: dict[str, Any] = {
+    "sqrt": sympy.sqrt,
+    "exp": sympy.exp,
+    "log": sympy.log,
+    "sin": sympy.sin,
+    "cos": sympy.cos,
+    "tanh": sympy.tanh,
+}
+CONSTANTS: dict[str, Any] = {
+    "pi": sympy.pi,
+    "e": sympy.E,
+    "E": sympy.E,
+    "inf": sympy.oo,
+    "oo": sympy.oo,
+}
+SYMBOL = re.compile(r"[A-Za-zα-ωΑ-Ω][A-Za-zα-ωΑ-Ω0-9]{0,9}(_[A-Za-z0-9]{1,9})?")
+_NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_TOKEN = re.compile(rf"\s*(?:({_NUMBER})|({SYMBOL.pattern})|(\*\*|[-+*/()^·]))")
+
+
+def parsed(text: str, symbols: Collection[str] = ()) -> sympy.Expr:
+    """A formula of numbers, the functions that are known, and the symbols that were declared.
+
+    >>> parsed("2*a**2 - sqrt(8)/2", ["a"])
+    2*a**2 - sqrt(2)
+    >>> parsed("2**999999999")
+    Traceback (most recent call last):
+        ...
+    regard.errors.WorkError: number: needs powers up to 64, got '2**999999999'
+    """
+    text = text.strip().replace("−", "-")
+    if not text or len(text) > LONGEST or text.count("(") > DEEPEST:
+        raise WorkError(
+            f"number: needs 1 to {LONGEST} characters and at most {DEEPEST} brackets, got "
+            f"{len(text)} and {text.count('(')}"
+        )
+    return _Reader(text, symbols).whole()
+
+
+class _Reader:
+    """Reads sums of products of powers, from left to right."""
+
+    def __init__(self, text: str, symbols: Collection[str]):
+        self.text, self.symbols, self.powers = text, symbols, 1
+        self.tokens: list[str] = []
+        at = 0
+        while at < len(text):
+            if (found := _TOKEN.match(text, at)) is None:
+                raise self.refused()
+            self.tokens.append(found[0].strip())
+            at = found.end()
+        self.tokens.reverse()  # the next one is the last
+
+    def refused(
+        self, rule: str = "one such as 3, 0.25, 5/2 or sqrt(2)", hint: str = ""
+    ) -> WorkError:
+        return WorkError(f"number: needs {rule}, got {self.text!r}{hint}")
+
+    def next_is(self, *signs: str) -> str:
+        return self.tokens.pop() if self.tokens and self.tokens[-1] in signs else ""
+
+    def whole(self) -> Any:
+        found = self.sum()
+        if self.tokens or found.has(sympy.nan, sympy.zoo):
+            raise self.refused()
+        return found
+
+    def sum(self) -> Any:
+        found = self.product()
+        while sign := self.next_is("+", "-"):
+            part = self.product()
+            found = found + part if sign == "+" else found - part
+        return found
+
+    def product(self) -> Any:
+        found = self.signed()
+        while sign := self.next_is("*", "/", "·"):
+            part = self.signed()
+            if sign == "/" and part == 0:
+                raise self.refused("no division by 0")
+            found = found / part if sign == "/" else found * part
+        return found
+
+    def signed(self) -> Any:
+        if sign := self.next_is("-", "+"):
+            return -self.signed() if sign == "-" else self.signed()
+        return self.power()
+
+    def power(self) -> Any:
+        base = self.one()
+        if not self.next_is("**", "^"):
+            return base
+        sign = -1 if self.next_is("-") else 1
+        high = self.one()
+        if not high.is_Rational or max(abs(high.p), high.q) > HIGHEST:
+            raise self.refused(f"powers up to {HIGHEST}")
+        self.powers *= max(abs(high.p), high.q, 1)  # of a power of a power, their product counts
+        if self.powers > HIGHEST:
+            raise self.refused(f"powers up to {HIGHEST}")
+        return base ** (sign * high)
+
+    def one(self) -> Any:
+        token = self.tokens.pop() if self.tokens else ""
+        if token == "(":
+            return self.closed()
+        if token in self.symbols:  # before the functions: a symbol may be called e
+            return sympy.Symbol(token, real=True)
+        if token in FUNCTIONS and self.next_is("("):
+            return self.called(token, self.closed())
+        if token in CONSTANTS:
+            return CONSTANTS[token]
+        if SYMBOL.fullmatch(token):
+            raise self.refused(hint=f'; try symbols = ["{token}"]')
+        return self.digits(token)
+
+    def closed(self) -> Any:
+        found = self.sum()
+        if not self.next_is(")"):
+            raise self.refused()
+        return found
+
+    def called(self, name: str, of: Any) -> Any:
+        if name == "exp" and of.is_number and of.is_finite and abs(float(of.evalf(9))) > LARGEST:
+            raise self.refused(f"exponentials of at most {LARGEST}")
+        return FUNCTIONS[name](of)
+
+    def digits(self, token: str) -> Any:
+        if not token or not token[-1].isdigit() and not token.endswith("."):
+            raise self.refused()
+        high = re.search(r"[eE]([+-]?\d+)$", token)
+        if high and (len(high[1]) > 6 or abs(int(high[1])) > DECIMALS):
+            raise self.refused(f"powers of ten up to {DECIMALS}")
+        return sympy.Rational(token)

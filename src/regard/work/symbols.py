@@ -1,0 +1,90 @@
+"""Symbols among the given numbers: declared, worked with exactly, and at the end put in."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from regard.errors import WorkError
+from regard.work.numbers import matrix, number
+from regard.work.parse import CONSTANTS, FUNCTIONS, SYMBOL
+from regard.work.rules.symbols import START
+from regard.work.solution import Solution, Step, applied
+
+MOST = 12  # symbols of one problem
+
+
+def declared(symbols: Any, values: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+    """The names of symbols, checked; those that have values are declared by that.
+
+    >>> declared(["a", "x_1"], {"b": 2})
+    ('a', 'x_1', 'b')
+    """
+    names = [symbols] if isinstance(symbols, str) else list(symbols or ())
+    names = list(dict.fromkeys([*names, *(values or {})]))
+    for name in names:
+        if not isinstance(name, str) or not SYMBOL.fullmatch(name) or name in _TAKEN:
+            raise WorkError(f"symbols: needs names such as a, x_1 or β, got {name!r}")
+    if len(names) > MOST:
+        raise WorkError(f"symbols: needs at most {MOST}, got {len(names)}")
+    return tuple(names)
+
+
+_TAKEN = {*FUNCTIONS, *(set(CONSTANTS) - {"e", "E"})}
+
+
+def with_symbols(told: Any, symbols: Collection[str]) -> Any:
+    """What was given, with every text that may hold a symbol read.
+
+    >>> with_symbols({"X": [["2*a", 1]], "mask": "causal"}, ["a"])
+    {'X': [[2*a, 1]], 'mask': 'causal'}
+    """
+    if isinstance(told, Mapping):
+        return {name: with_symbols(one, symbols) for name, one in told.items()}
+    if isinstance(told, list | tuple):
+        return [with_symbols(one, symbols) for one in told]
+    if not isinstance(told, str):
+        return told
+    try:
+        found = number(told, symbols)
+    except WorkError:
+        return told  # a word that the family knows, or one that it refuses in its own words
+    return found if found.free_symbols else told
+
+
+def put_in(solution: Solution, values: Mapping[str, Any]) -> Solution:
+    """The solution with one more step: its last result with numbers in the places of symbols.
+
+    >>> from regard.work import work
+    >>> told = {"symbols": ["a"], "values": {"a": 2}, "scale": 1, "given": {"X": [["a"], [0]]}}
+    >>> work(told)["H_values"]
+    Matrix([
+    [2*exp(4)/(1 + exp(4))],
+    [                    1]])
+    """
+    if not values or not solution.steps:
+        return solution
+    last = solution.steps[-1]
+    own = {name: matrix(value, name) for name, value in values.items()}
+    for name in own:
+        if name in solution.values():
+            raise WorkError(f"symbols: need names that nothing else has, got {name!r}")
+    by, takes = START + ", ".join(own), (last.name, *own)
+    value = applied(by, last.value, *own.values())
+    step = Step(f"{last.name}_values", by, takes, value, "with the values put in")
+    return Solution(
+        solution.family,
+        {**solution.given, **own},
+        (*solution.steps, step),
+        solution.remarks,
+        solution.slips,
+    )
+
+
+def symbols_of(solution: Solution) -> list[str]:
+    """The names of all symbols in what was given.
+
+    >>> from regard.work import attention
+    >>> symbols_of(attention({"X": [[1], [0]]}))
+    []
+    """
+    found = {str(s) for value in solution.given.values() for s in value.free_symbols}
+    return sorted(found)
