@@ -137,10 +137,11 @@ def _near(a: sympy.Expr, b: sympy.Expr, within: float) -> bool:
         return a == b
     if symbols := sorted(a.free_symbols | b.free_symbols, key=str):
         # the same formula gives the same numbers; two odd places tell formulas apart
-        return all(
-            _near(a.subs(at), b.subs(at), max(within, EXACT))
-            for at in ({s: PLACE * k + n / PLACE for n, s in enumerate(symbols)} for k in (1, 2))
-        )
+        for k in (1, 2):
+            at: Any = {s: PLACE * k + n / PLACE for n, s in enumerate(symbols)}
+            if not _near(a.subs(at), b.subs(at), max(within, EXACT)):
+                return False
+        return True
     return abs(float(evaluated(a, 20)) - float(evaluated(b, 20))) <= within
 
 

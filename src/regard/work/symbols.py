@@ -18,8 +18,8 @@ def declared(symbols: Any, values: Mapping[str, Any] | None = None) -> tuple[str
     >>> declared(["a", "x_1"], {"b": 2})
     ('a', 'x_1', 'b')
     """
-    names = [symbols] if isinstance(symbols, str) else list(symbols or ())
-    names = list(dict.fromkeys([*names, *(values or {})]))
+    told: list[Any] = [symbols] if isinstance(symbols, str) else list(symbols or ())
+    names: list[str] = list(dict.fromkeys([*told, *(values or {})]))
     for name in names:
         if not isinstance(name, str) or not SYMBOL.fullmatch(name) or name in _TAKEN:
             raise WorkError(f"symbols: needs names such as a, x_1 or β, got {name!r}")
