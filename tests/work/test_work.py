@@ -156,7 +156,8 @@ def test_every_step_follows_from_its_stated_inputs(name):
 @pytest.mark.parametrize("name", work.problem_names())
 def test_every_problem_can_be_shown_in_every_way(name):
     worked = work.work(work.read_problem(name))
-    assert all(step.formula in work.as_text(worked) for step in worked.steps)
+    text = work.as_text(worked)
+    assert all(step.formula in text for step in worked.steps)
     assert work.as_markdown(worked).count("$$") % 2 == 0
     tex = work.as_latex(worked)
     assert tex.isascii()

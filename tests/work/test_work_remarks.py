@@ -25,7 +25,7 @@ def test_remarks_stand_after_the_steps_in_every_format():
 
 
 def test_a_solution_without_remarks_says_nothing_of_them():
-    worked = work.work(work.read_problem("plain"))
+    worked = work.work(work.read_problem("gru"))
     assert worked.remarks == ()
     assert "What follows" not in work.as_text(worked) + work.as_latex(worked)
 

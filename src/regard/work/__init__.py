@@ -4,6 +4,7 @@ from regard.work.attention import attention, cross, mask_of
 from regard.work.check import Finding, check, first_wrong
 from regard.work.formats import FORMATS, shown_as
 from regard.work.mathml import mathml
+from regard.work.gradients import bptt
 from regard.work.numbers import decimal, matrix, number
 from regard.work.page import write_page
 from regard.work.problem import FAMILIES, problem_names, read_problem, read_toml, work
@@ -30,6 +31,7 @@ __all__ = [
     "as_rich",
     "as_text",
     "attention",
+    "bptt",
     "check",
     "cross",
     "decimal",

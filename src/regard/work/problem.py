@@ -7,6 +7,7 @@ from typing import Any
 
 from regard.errors import FileError, WorkError, nearest
 from regard.work.attention import attention, cross
+from regard.work.gradients import bptt
 from regard.work.recurrent import NEEDS, unrolled
 from regard.work.solution import Solution
 from regard.work.symbols import declared, put_in, with_symbols
@@ -20,6 +21,7 @@ ATTENTION = ("convention", "scale", "mask", "score")
 FAMILIES: dict[str, tuple[Family, tuple[str, ...]]] = {
     "attention": (attention, ATTENTION),
     "cross": (cross, ATTENTION),
+    "bptt": (bptt, ("cell", "clip")),
     **{name: (lambda given, name=name: unrolled(name, given), ()) for name in NEEDS},
 }
 

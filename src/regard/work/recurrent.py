@@ -29,6 +29,19 @@ def unrolled(family: str, given: Mapping[str, Any]) -> Solution:
     >>> worked["h_2"]
     Matrix([[0]])
     """
+    work, steps = begun(family, given)
+    for t in range(1, steps + 1):
+        forward(work, family, t)
+    return work.done()
+
+
+def begun(family: str, given: Mapping[str, Any]) -> tuple[Working, int]:
+    """A cell before its first step, its states and inputs named by time; and how many inputs.
+
+    >>> work, steps = begun("rnn", {"x": [[1, 2]], "W": 1, "U": 1})
+    >>> list(work.given), steps
+    (['W', 'U', 'h_0', 'x_1', 'x_2'], 2)
+    """
     if family not in NEEDS:
         raise WorkError(f"family: needs one of {', '.join(NEEDS)}, got {family!r}")
     missing = [name for name in ("x", *NEEDS[family]) if name not in given]
@@ -41,10 +54,18 @@ def unrolled(family: str, given: Mapping[str, Any]) -> Solution:
     if family == "lstm":
         start["c_0"] = matrix(given.get("c", [[0]] * size), "c")
     xs = {f"x_{t + 1}": M(inputs.col(t)) for t in range(inputs.cols)}
-    work = Working(family, {**rest, **start, **xs})
-    for t in range(1, inputs.cols + 1):
-        {"rnn": _rnn, "gru": _gru, "lstm": _lstm}[family](work, t)
-    return work.done()
+    return Working(family, {**rest, **start, **xs}), inputs.cols
+
+
+def forward(work: Working, family: str, t: int) -> None:
+    """One step of a cell in time.
+
+    >>> work, _ = begun("rnn", {"x": 0, "W": 1, "U": 1})
+    >>> forward(work, "rnn", 1)
+    >>> [step.name for step in work.steps]
+    ['hx_1', 'hh_1', 'hs_1', 'h_1']
+    """
+    {"rnn": _rnn, "gru": _gru, "lstm": _lstm}[family](work, t)
 
 
 def _sum(work: Working, t: int, letter: str, weights: str, says: str) -> str:

@@ -1,0 +1,197 @@
+"""Back-propagation through time by hand: autograd's gradients, every path, and clipping."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard import work
+from regard.errors import WorkError
+from regard.work.evaluate import evaluated
+
+SIZE, STEPS = 2, 3
+GATES = {"rnn": [""], "gru": ["_z", "_r", ""], "lstm": ["_i", "_f", "_o", "_c"]}
+
+
+def floats(value):
+    rows = value.applyfunc(lambda x: evaluated(x, 20)).tolist()
+    return torch.tensor([[float(x) for x in row] for row in rows], dtype=torch.float64)
+
+
+def drawn(cell, data, inputs=2, size=SIZE, steps=STEPS, bias=True):
+    # decimals: exact halves and quarters tie too often to show a wrong sign
+    small = st.integers(-30, 30).map(lambda x: f"{x / 20}")
+
+    def cells(rows, columns):
+        return [[data.draw(small) for _ in range(columns)] for _ in range(rows)]
+
+    told = {"x": cells(inputs, steps), "h": cells(size, 1)}
+    if cell == "lstm":
+        told["c"] = cells(size, 1)
+    for gate in GATES[cell]:
+        told |= {f"W{gate}": cells(size, inputs), f"U{gate}": cells(size, size)}
+        if bias:
+            told[f"b{gate}"] = cells(size, 1)
+    return told
+
+
+def run(cell, told, h, c, x, p):
+    """One step in torch, from the definitions of the cells."""
+
+    def gate(index, state):
+        return p[f"W{index}"] @ x + p[f"U{index}"] @ state + p.get(f"b{index}", 0)
+
+    if cell == "rnn":
+        return gate("", h).tanh(), c
+    if cell == "gru":
+        z, r = gate("_z", h).sigmoid(), gate("_r", h).sigmoid()
+        new = (p["W"] @ x + r * (p["U"] @ h) + p.get("b", 0)).tanh()
+        return (1 - z) * h + z * new, c
+    i, f, o = (gate(index, h).sigmoid() for index in ("_i", "_f", "_o"))
+    c = f * c + i * gate("_c", h).tanh()
+    return o * c.tanh(), c
+
+
+def autograd(cell, told, loss):
+    values = {name: floats(work.matrix(value)) for name, value in told.items()}
+    leaves = {name: v.requires_grad_() for name, v in values.items() if name != "x"}
+    h, c, states = leaves["h"], leaves.get("c"), []
+    for t in range(values["x"].shape[1]):
+        h, c = run(cell, told, h, c, values["x"][:, t : t + 1], leaves)
+        states.append(h)
+    loss(states).backward()
+    return {name: v.grad for name, v in leaves.items() if v.grad is not None}
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+@settings(max_examples=3, deadline=None)
+@given(st.data())
+def test_every_gradient_is_that_of_autograd(cell, data):
+    told = drawn(cell, data)
+    direct = [["1/2", 0, 1], [-1, 0, "3/4"]]
+    worked = work.bptt(told | {"dh": direct}, cell=cell)
+    e = floats(work.matrix(direct))
+    want = autograd(cell, told, lambda hs: sum((e[:, [t]] * h).sum() for t, h in enumerate(hs)))
+    for name, gradient in want.items():
+        found = worked[f"d{name}_0" if name in "hc" else f"d{name}"]
+        torch.testing.assert_close(floats(found), gradient, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+def test_the_loss_may_be_a_sum_or_a_distance(cell):
+    given_ = work.read_problem(f"back-{cell}")["given"]
+    told = {name: value for name, value in given_.items() if name not in ("dh", "target")}
+    size = 2 if cell == "rnn" else 1
+    told["h"] = told.get("h", [[0]] * size)
+    summed = work.bptt(told, cell=cell)
+    want = autograd(cell, told, lambda hs: hs[-1].sum())
+    assert floats(summed["dW" if cell != "lstm" else "dW_i"]).allclose(
+        want["W" if cell != "lstm" else "W_i"], atol=1e-12
+    )
+    target = [["1/3"]] * size
+    far = work.bptt(told | {"target": target}, cell=cell)
+    want = autograd(cell, told, lambda hs: ((hs[-1] - 1 / 3) ** 2).sum() / 2)
+    assert floats(far["dh_0"]).allclose(want["h"], atol=1e-12)
+
+
+def test_the_jacobians_of_an_rnn_are_those_of_autograd():
+    told = {"x": [[1, 0, -1], [0, 1, 1]], "W": [["1/2", 0], [0, 1]], "U": [[0, 2], ["-1/2", 1]]}
+    worked = work.bptt(told)
+    p = {name: floats(work.matrix(told[name])) for name in "WU"}
+
+    def last(h):
+        for t in (0, 1, 2):
+            h, _ = run("rnn", told, h, None, floats(work.matrix(told["x"]))[:, t], p)
+        return h
+
+    want = torch.autograd.functional.jacobian(last, torch.zeros(2, dtype=torch.float64))
+    assert floats(worked["G_0"]).allclose(want, atol=1e-12)
+    assert float(worked["n_0"][0]) == pytest.approx(float(want.norm()), abs=1e-12)
+    u = p["U"]
+    assert float(worked["ρ"][0]) == pytest.approx(float(torch.linalg.eigvals(u).abs().max()))
+    assert float(worked["u"][0]) == pytest.approx(float(torch.linalg.matrix_norm(u, 2)))
+
+
+@pytest.mark.parametrize(
+    "u", [[[0, 1], [-1, 0]], [[3, 1], [0, -4]], [[1, 2, 0], [0, 1, 3], [1, 0, 1]]]
+)
+def test_the_spectral_radius_is_the_largest_eigenvalue(u):
+    want = float(torch.linalg.eigvals(torch.tensor(u, dtype=torch.float64)).abs().max())
+    assert float(work.rule("spectral radius").run(work.matrix(u))[0]) == pytest.approx(want)
+
+
+def test_the_direct_path_of_an_lstm_is_the_product_of_its_forget_gates():
+    worked = work.work(work.read_problem("back-lstm"))
+    gates = float(worked["f_1"][0]) * float(worked["f_2"][0])
+    assert float(worked["F_0"][0]) == pytest.approx(gates)
+    # the whole path, by a small change of the cell before the last step, through the state too
+    told = {k: float(worked[k][0]) for k in worked.given}
+
+    def cell_after(c1):
+        o, x, out = float(worked["o_1"][0]), told["x_2"], {}
+        h1 = o * torch.tanh(c1)
+        for g in "ifoc":
+            out[g] = told[f"W_{g}"] * x + told[f"U_{g}"] * h1
+        return out["f"].sigmoid() * c1 + out["i"].sigmoid() * out["c"].tanh()
+
+    c1 = torch.tensor(float(worked["c_1"][0]), dtype=torch.float64, requires_grad=True)
+    cell_after(c1).backward()
+    assert c1.grad is not None
+    assert float(worked["C"][0]) == pytest.approx(float(c1.grad), abs=1e-12)
+    assert float(worked["C"][0]) != pytest.approx(float(worked["f_2"][0]), abs=1e-3)
+
+
+def test_clipping_keeps_the_direction_and_bounds_the_norm():
+    worked = work.work(work.read_problem("back-rnn"))
+    whole = torch.cat([floats(worked[name]).flatten() for name in ("dW", "dU")])
+    cut = torch.cat([floats(worked[name]).flatten() for name in ("cW", "cU")])
+    assert float(cut.norm()) == pytest.approx(0.25)
+    assert float(torch.cosine_similarity(whole, cut, dim=0)) == pytest.approx(1)
+    small = work.bptt({"x": 0, "W": 1, "U": 1, "h": "1/10"}, clip=1)
+    assert small["cU"] == small["dU"]
+
+
+@pytest.mark.parametrize(
+    ("u", "says"),
+    [(["1/2", 0], "vanishes exponentially"), ([1, 0], "just on the edge"),
+     ([2, 0], "it explodes where the slopes of tanh stay above 1/ρ = 0.5"),
+     (["1/2", 3], "though it may grow for a few steps")],
+)  # fmt: skip
+def test_the_radius_says_whether_gradients_vanish(u, says):
+    same, across = u
+    told = {"x": [[0, 0], [0, 0]], "W": [[1, 0], [0, 1]], "U": [[same, across], [0, same]]}
+    assert any(says in one for one in work.bptt(told).remarks)
+
+
+@pytest.mark.parametrize(
+    ("cell", "name", "slip", "says"),
+    [
+        ("rnn", "dhs_3", lambda w: w["dh_3"], "the slope of tanh was left out"),
+        ("lstm", "dc_1", lambda w: w["kc_1"], "the path through h was left out"),
+        ("lstm", "dh_1", lambda w: w["e_1"], "only the direct part was taken"),
+        ("lstm", "dgs_2", lambda w: w["dg_2"] * w["g_2"] * (w["g_2"].applyfunc(lambda x: 1 - x)),
+         "the slope of σ was used for that of tanh"),
+        ("lstm", "dW_i", lambda w: w["dWi_2"], "part 1 of the sum was left out"),
+        ("gru", "k1", lambda w: w["dh_2"] * w["z_2"], "z was used for 1 - z"),
+    ],
+)  # fmt: skip
+def test_the_slips_people_make_in_the_chain_rule_are_recognised(cell, name, slip, says):
+    worked = work.work(work.read_problem(f"back-{cell}"))
+    wrong = [[f"{float(x):.9f}" for x in row] for row in slip(worked).evalf(20).tolist()]
+    found = work.first_wrong(work.check(worked, {name: wrong}))
+    assert found is not None
+    assert says in found.why
+
+
+@pytest.mark.usefixtures("users_view")
+@pytest.mark.parametrize(
+    ("given_", "message"),
+    [
+        ({"x": [[1] * 13], "W": 1, "U": 1}, "x: needs at most 12 inputs, a column each, got 13"),
+        ({"x": 1, "W": 1, "U": 1, "dh": [[1, 1]]}, "dh: needs 1 rows of 1 numbers"),
+        ({"x": 1, "W": 1, "U": 1, "target": [1, 2]}, "target: needs 1 numbers, got 1×2"),
+    ],
+)
+def test_what_does_not_fit_is_said(given_, message):
+    with pytest.raises(WorkError, match=message):
+        work.bptt(given_)
