@@ -87,7 +87,9 @@ def recipe_of(rung: str, asked: dict[str, Any]) -> train.Recipe:
         compile="off",
     )  # fmt: skip
     chosen = replace(base.data, texts=asked["texts"], test=asked["test"])
-    recipe = replace(base, name=f"ladder-{rung}", data=chosen, train=loop)
+    # as deep in writing as in reading, like the recurrent rungs
+    model = replace(base.model, heads=4, decoder_layers=base.model.layers)
+    recipe = replace(base, name=f"ladder-{rung}", data=chosen, train=loop, model=model)
     return recipe if rung == "transformer" else replace(recipe, model=matched(rung, recipe))
 
 

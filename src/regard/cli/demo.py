@@ -5,8 +5,6 @@ from typing import Annotated, Any
 
 import typer
 
-SHORTER = ("steps=1000", "evaluate_every=500", "save_every=500")  # than the recipe: some minutes
-
 
 def demo(
     settings: Annotated[
@@ -50,13 +48,13 @@ def demo(
 
 
 def _recipe(folder: Path, settings: list[str]) -> Any:
-    """That of the run that goes on, or the phrases recipe, shortened, then as asked."""
+    """That of the run that goes on, or the phrases recipe, changed as asked."""
     from regard import train
     from regard.errors import ConfigError
     from regard.train.run import read_recipe
 
     if not (folder / "recipe.json").exists():
-        return train.change(train.recipe("phrases"), [*SHORTER, *settings])
+        return train.change(train.recipe("phrases"), settings)
     if settings:
         raise ConfigError(
             f"set: needs a new run, got {folder}, whose settings are fixed; try another --out"

@@ -179,13 +179,13 @@ def fashion_vit() -> Recipe:
     """
     return Recipe(
         name="fashion-vit",
-        data=FashionData(erase=0.5),
+        data=FashionData(erase=0.25),
         model=VisionConfig(
-            classes=10, image=28, channels=1, patch=4, layers=6, dim=192, heads=6, dropout=0.1
+            classes=10, image=28, channels=1, patch=2, layers=6, dim=192, heads=6, dropout=0.1
         ),
         train=TrainConfig(
-            steps=12000, tokens=512, lr=1e-3, warmup=1000, decay=0.05, betas=(0.9, 0.95),
-            smoothing=0.1, watch="accuracy", evaluate_every=1000, save_every=3000, log_every=100,
+            steps=16000, tokens=512, lr=2e-3, warmup=800, decay=0.05, betas=(0.9, 0.95),
+            smoothing=0.1, watch="accuracy", evaluate_every=4000, save_every=4000, log_every=100,
         ),
     )  # fmt: skip
 

@@ -159,7 +159,7 @@ def multi30k_de_en(kind: Literal["lstm", "gru", "gru-attention", "transformer"])
 
 
 def multi30k_en_de() -> Recipe:
-    """Multi30k, English to German, by a Transformer that learns the way back too.
+    """Multi30k, English to German, by a small Transformer; the mean of its last ten checkpoints.
 
     >>> multi30k_en_de().data.width
     5
@@ -167,14 +167,14 @@ def multi30k_en_de() -> Recipe:
     return Recipe(
         name="multi30k-en-de",
         data=PairsData(
-            source="en", target="de", size=10000, lowercase=True, both=True, width=5
+            source="en", target="de", size=10000, lowercase=True, width=5
         ),
         model=translator_small(
-            1, layers=4, decoder_layers=4, dim=256, heads=4, hidden=512, dropout=0.3
+            1, layers=4, decoder_layers=4, dim=128, heads=4, hidden=256, dropout=0.3
         ),
         train=TrainConfig(
-            steps=6000, tokens=8192, lr=2e-3, warmup=500, smoothing=0.1, decay=0.05,
-            watch="bleu", evaluate_every=500, save_every=1000,
+            steps=8000, tokens=4096, lr=5e-3, schedule="inverse_sqrt", warmup=2000, smoothing=0.1,
+            decay=0.05, watch="bleu", evaluate_every=2000, save_every=400, keep=10, average=10,
         ),
     )  # fmt: skip
 

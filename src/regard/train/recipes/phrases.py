@@ -80,13 +80,16 @@ def phrases() -> Recipe:
     return Recipe(
         name="phrases",
         data=PhrasesData(),
+        # Two layers that read and one that writes learn as much by the token as two and two, for
+        # two thirds of the work; and many small batches more than half as many of twice the size.
         model=translator_tiny(
-            1, dim=128, heads=4, hidden=256, dropout=0.0, positions="none", rotary=10000.0,
+            1, dim=128, heads=8, hidden=256, decoder_layers=1, dropout=0.0, positions="none",
+            rotary=10000.0,
             tied=False,  # a tied readout begins by repeating what it reads: half the speed
         ),
         train=TrainConfig(
-            steps=1400, tokens=1024, lr=3e-3, warmup=100, watch="exact", evaluate_every=700,
-            save_every=700,
+            steps=2400, tokens=512, lr=3e-3, warmup=100, watch="exact", evaluate_every=1200,
+            save_every=1200,
         ),
     )  # fmt: skip
 
@@ -101,7 +104,7 @@ def phrases_gru() -> Recipe:
         source_vocab=1, target_vocab=1, cell="gru", attention="luong", dim=128, hidden=248
     )
     base = phrases()
-    loop = replace(base.train, steps=1000, evaluate_every=500, save_every=500)
+    loop = replace(base.train, steps=1000, tokens=1024, evaluate_every=500, save_every=500)
     return replace(base, name="phrases-gru", model=model, train=loop)
 
 
@@ -114,7 +117,7 @@ def phrases_long() -> Recipe:
     base = phrases()
     model = replace(base.model, dim=256, heads=8, hidden=512, layers=3, decoder_layers=3)
     loop = replace(
-        base.train, steps=6000, tokens=8192, lr=1.5e-3, warmup=300, evaluate_every=1000,
-        save_every=1000,
+        base.train, steps=3000, tokens=8192, lr=1.5e-3, warmup=300, evaluate_every=1500,
+        save_every=1500,
     )  # fmt: skip
     return replace(base, name="phrases-long", model=model, train=loop)

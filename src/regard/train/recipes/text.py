@@ -174,8 +174,8 @@ def stdlib_long() -> Recipe:
     512
     """
     train = TrainConfig(
-        steps=4000, tokens=32768, lr=1.5e-3, warmup=200, decay=0.1,
-        evaluate_every=500, save_every=1000,
+        steps=2500, tokens=32768, lr=1.5e-3, warmup=200, decay=0.1,
+        evaluate_every=1250, save_every=1250,
     )  # fmt: skip
     return Recipe(
         name="stdlib-long",
