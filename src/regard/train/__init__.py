@@ -29,6 +29,7 @@ from regard.train.loop import Outcome, Trainer
 from regard.train.loss import Objective, objective, smoothed_cross_entropy
 from regard.train.metrics import read_metrics
 from regard.train.progress import Progress
+from regard.train.quantizing import Quantized, quantize_run
 from regard.train.ranks import Ranks, join, leave
 from regard.train.recipes import (
     RECIPES,
@@ -62,6 +63,7 @@ __all__ = [
     "Outcome",
     "PhrasesData",
     "Progress",
+    "Quantized",
     "RECIPES",
     "Ranks",
     "Recipe",
@@ -95,6 +97,7 @@ __all__ = [
     "names",
     "next_folder",
     "objective",
+    "quantize_run",
     "rate_at",
     "read_metrics",
     "read_recipe",

@@ -2,9 +2,11 @@
 
 from regard.work.attention import attention, cross, mask_of
 from regard.work.check import Finding, check, first_wrong
+from regard.work.counts import counts
 from regard.work.formats import FORMATS, shown_as
 from regard.work.mathml import mathml
 from regard.work.gradients import bptt
+from regard.work.multi_head import multi_head
 from regard.work.numbers import decimal, matrix, number
 from regard.work.page import write_page
 from regard.work.problem import FAMILIES, problem_names, read_problem, read_toml, work
@@ -33,6 +35,7 @@ __all__ = [
     "attention",
     "bptt",
     "check",
+    "counts",
     "cross",
     "decimal",
     "findings_as_text",
@@ -40,6 +43,7 @@ __all__ = [
     "mask_of",
     "mathml",
     "matrix",
+    "multi_head",
     "number",
     "problem_names",
     "read_problem",

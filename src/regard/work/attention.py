@@ -101,23 +101,29 @@ def is_rows(convention: str) -> bool:
     return convention == "rows"
 
 
-def project(work: Working, rows: bool = True, at: str = "") -> tuple[str, str, str]:
-    """The names of queries, keys and values, projected here unless they were given.
+def project(
+    work: Working,
+    rows: bool = True,
+    at: str = "",
+    of: tuple[str, str] = ("X", "Y"),
+    by: str = "W_{}",
+) -> tuple[str, str, str]:
+    """The names of queries, keys and values, projected by the weights `by` unless they were given.
 
     >>> work = Working("none", {"X": [[1, 2]], "W_Q": [[1], [1]]})
     >>> project(work)
     ('Q', 'X', 'X')
     """
-    memory = "Y" if "Y" in work.values else "X"
+    memory = of[1] if of[1] in work.values else of[0]
     q, k, v = (
-        _projected(work, letter, source, rows, at)
-        for letter, source in zip("QKV", ("X", memory, memory), strict=True)
+        _projected(work, letter, source, rows, at, by.format(letter))
+        for letter, source in zip("QKV", (of[0], memory, memory), strict=True)
     )
     return q, k, v
 
 
-def _projected(work: Working, letter: str, source: str, rows: bool, at: str) -> str:
-    name, weight = f"{letter}{at}", f"W_{letter}{at}"
+def _projected(work: Working, letter: str, source: str, rows: bool, at: str, weight: str) -> str:
+    name = f"{letter}{at}"
     if name in work.values:
         return name
     if source not in work.values:
@@ -125,12 +131,22 @@ def _projected(work: Working, letter: str, source: str, rows: bool, at: str) -> 
     if weight not in work.values:
         return source
     words = {"Q": "queries: what each token asks", "K": "keys: what each answers to"}
-    return work.step(
-        name,
-        "product",
-        *((source, weight) if rows else (weight, source)),
-        says=f"the {words.get(letter, 'values: what each gives')}",
-    )
+    says = f"the {words.get(letter, 'values: what each gives')}"
+    return linear(work, name, source, weight, rows=rows, says=says)
+
+
+def linear(work: Working, name: str, x: str, weight: str, *, says: str, rows: bool = True) -> str:
+    """Tokens times weights, with the bias b of the same index where one is given.
+
+    >>> work = Working("none", {"X": [[1, 2]], "W_F": [[1], [1]], "b_F": [[4]]})
+    >>> work.values[linear(work, "F", "X", "W_F", says="the hidden layer")]
+    Matrix([[7]])
+    """
+    bias = f"b{weight[1:]}" if weight.startswith("W") else f"b_{weight}"
+    parts = (x, weight) if rows else (weight, x)
+    if bias not in work.values:
+        return work.step(name, "product", *parts, says=says)
+    return work.step(name, "affine" if rows else "affine, columns", *parts, bias, says=says)
 
 
 def attend(work: Working, q: str, k: str, v: str, at: str = "", ways: Ways | None = None) -> str:

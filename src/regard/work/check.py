@@ -73,7 +73,7 @@ def check(solution: Solution, answers: Mapping[str, Any]) -> list[Finding]:
         if not wrong:
             found = Finding(step.name, "right", (), "")
         elif _apart(told, own[step.name]):
-            why = _cause(step, told, own, right) or _longer(solution, step, told)
+            why = _longer(solution, step, told) or _cause(step, told, own, right)
             found = Finding(step.name, "wrong", tuple(wrong), why)
         elif step.name in spoilt:
             found = Finding(step.name, "carried forward", (), "")

@@ -7,7 +7,9 @@ from typing import Any
 
 from regard.errors import FileError, WorkError, nearest
 from regard.work.attention import attention, cross
+from regard.work.counts import counts
 from regard.work.gradients import bptt
+from regard.work.multi_head import multi_head
 from regard.work.recurrent import NEEDS, unrolled
 from regard.work.solution import Solution
 from regard.work.symbols import declared, put_in, with_symbols
@@ -21,6 +23,8 @@ ATTENTION = ("convention", "scale", "mask", "score")
 FAMILIES: dict[str, tuple[Family, tuple[str, ...]]] = {
     "attention": (attention, ATTENTION),
     "cross": (cross, ATTENTION),
+    "multi-head": (multi_head, ("convention", "scale", "mask", "heads")),
+    "counts": (counts, ()),
     "bptt": (bptt, ("cell", "clip")),
     **{name: (lambda given, name=name: unrolled(name, given), ()) for name in NEEDS},
 }

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 
 from regard.errors import ShapeError
+from regard.work.rules.blocks import COUNTED
 from regard.work.rules.rule import M, Matrix, Rule, told
 
 
@@ -146,6 +147,7 @@ MAKERS: dict[str, Callable[..., Rule]] = {
     r"stack (\d+)": _stack,
     r"relative (\d+)×(\d+)": _relative,
     r"patches of (\d+)": _patches,
+    **COUNTED,
 }
 
 

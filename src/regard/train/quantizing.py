@@ -1,0 +1,60 @@
+"""A run with weights of one byte each: another folder, used as any run is."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from regard import models
+from regard.errors import FileError
+from regard.models.store import NAME as WEIGHTS
+from regard.train.checkpoint import write_text
+from regard.train.evaluate import evaluate_run
+from regard.train.run import RECIPE, RESULT, WORDS, Run, load_run
+
+
+class Quantized(NamedTuple):
+    """What rounding did: bytes of the weights and scores on the test part, before and after.
+
+    >>> Quantized((200, 100), {}, {}).bytes
+    (200, 100)
+    """
+
+    bytes: tuple[int, int]
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
+def quantize_run(run: Run, folder: str | Path, *, score: bool = True) -> Quantized:
+    """Write a run with its weights rounded to a byte each into a new folder, and score both.
+
+    What is written is a run: every command takes it. On a CPU its products are of whole numbers.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp()) / "small"
+    >>> found = quantize_run(rg.specimen("glyphs"), folder, score=False)
+    >>> found.bytes[1] < 0.6 * found.bytes[0]
+    True
+    >>> rg.models.is_quantized(rg.train.load_run(folder).model)
+    True
+    """
+    folder = Path(folder)
+    if (folder / RECIPE).exists():
+        raise FileError(f"{folder}: needs to be without a run, got one; try another folder")
+    made = models.quantize(run.model.cpu())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        models.save(made, folder)
+        for name in (WORDS, RECIPE):  # the recipe last: it says that all is there
+            if (run.folder / name).exists():
+                shutil.copyfile(run.folder / name, folder / name)
+        before = evaluate_run(run).scores if score else {}
+        after = evaluate_run(load_run(folder)).scores if score else {}
+        if run.result:
+            told = {**run.result, "test": after} if score else run.result | {"test": {}}
+            write_text(folder / RESULT, json.dumps(told, indent=1) + "\n")
+    except OSError as error:
+        raise FileError(f"{folder}: cannot be written, {error.strerror or error}") from error
+    old = run.folder / WEIGHTS
+    sizes = (old.stat().st_size if old.exists() else 0, (folder / WEIGHTS).stat().st_size)
+    return Quantized(sizes, before, after)

@@ -1,0 +1,170 @@
+"""Attention with several heads by hand: split, attended side by side, joined and mixed."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import sympy
+
+from regard.errors import ShapeError, WorkError
+from regard.work.attention import Ways, attend, is_rows, linear, project
+from regard.work.numbers import decimal
+from regard.work.rules import M, Matrix
+from regard.work.solution import Solution, Working
+
+
+def multi_head(
+    given: Mapping[str, Any],
+    *,
+    convention: str = "rows",
+    scale: Any = None,
+    mask: Any = None,
+    heads: int | None = None,
+) -> Solution:
+    """Attention with several heads, every step exact; what each head adds stands at the end.
+
+    rows:     O = [H_1 | … | H_h] W_O,    H_i = attention of X W_Q_i, X W_K_i, X W_V_i
+    columns:  O = W_O [H_1; …; H_h]
+
+    Given is X (and Y, for keys and values), and W_Q_1, W_K_1, W_V_1, W_Q_2 … a head, or one big
+    W_Q, W_K, W_V and `heads`, which splits what they give. W_O and biases b_Q … where wanted.
+
+    >>> one = [[1, 0], [0, 1]]
+    >>> told = {"X": [[1, 2]], "W_Q": one, "W_K": one, "W_V": one, "W_O": one}
+    >>> multi_head(told, heads=2)["O"]
+    Matrix([[1, 2]])
+    """
+    ways = Ways(is_rows(convention), scale, mask)
+    work = Working("multi-head", {k: v for k, v in given.items() if v is not None})
+    if "X" not in work.values:
+        raise WorkError(f"given: needs X, got {', '.join(work.given) or 'nothing'}")
+    attend_heads(work, ways, heads)
+    _add_up(work, ways.rows)
+    return work.done()
+
+
+def attend_heads(
+    work: Working,
+    ways: Ways,
+    heads: int | None = None,
+    at: str = "",
+    of: tuple[str, str] = ("X", "Y"),
+    by: str = "W",
+) -> str:
+    """The heads side by side, joined and mixed by W_O; the name of what comes out.
+
+    >>> work = Working("none", {"X": [[1, 2]]})
+    >>> work.values[attend_heads(work, Ways(), heads=2)]
+    Matrix([[1, 2]])
+    """
+    count = _count(work, heads, by)
+    if count == 1:
+        joined = attend(work, *project(work, ways.rows, at, of, f"{by}_{{}}"), at, ways)
+    else:
+        parts = [
+            attend(work, *names, index(at, n), ways)
+            for n, names in enumerate(_split(work, ways, count, at, of, by), 1)
+        ]
+        together = f"join {count}" if ways.rows else f"stack {count}"
+        joined = work.step(f"H{at}", together, *parts, says="the heads, joined")
+        _wide_scale(work, ways, count, at)
+    out = f"{by}_O"
+    if out not in work.values:
+        return joined
+    says = "the heads, mixed into one vector a token"
+    name = linear(work, f"O{at}", joined, out, rows=ways.rows, says=says)
+    work.slip(name, "W_O was left out", work.values[joined])
+    return name
+
+
+def index(at: str, n: int) -> str:
+    """The index of part n below an index: _1, _s1 for head 1 of s, _2.1 for head 1 of layer 2.
+
+    >>> index("", 1), index("_s", 1), index("_2", 1)
+    ('_1', '_s1', '_2.1')
+    """
+    if not at:
+        return f"_{n}"
+    return f"{at}.{n}" if at[-1].isdigit() else f"{at}{n}"
+
+
+def _count(work: Working, heads: int | None, by: str) -> int:
+    """How many heads: as told, or as many as have weights of their own."""
+    own = 0
+    while f"{by}_Q_{own + 1}" in work.values:
+        own += 1
+    if heads is None:
+        return max(own, 1)
+    if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
+        raise WorkError(f"heads: needs a whole number from 1 on, got {heads!r}")
+    if own and own != heads:
+        raise WorkError(
+            f"heads: needs as many as there are {by}_Q_1, {by}_Q_2 …: {own}, got {heads}"
+        )
+    return heads
+
+
+def _split(
+    work: Working, ways: Ways, count: int, at: str, of: tuple[str, str], by: str
+) -> list[tuple[str, str, str]]:
+    """The queries, keys and values of each head: by weights of its own, or its part of all."""
+    if f"{by}_Q_1" in work.values:
+        return [
+            project(work, ways.rows, index(at, n), of, f"{by}_{{}}_{n}")
+            for n in range(1, count + 1)
+        ]
+    wholes = project(work, ways.rows, at, of, f"{by}_{{}}")
+    widths = [work.values[one].cols if ways.rows else work.values[one].rows for one in wholes]
+    for width in widths:
+        if width % count:
+            fit = [str(n) for n in range(1, width + 1) if width % n == 0]
+            raise ShapeError(
+                f"heads: needs a divisor of the width {width}, each head gets an equal part, got "
+                f"{count}; try one of {', '.join(fit)}"
+            )
+    made: dict[tuple[str, int], str] = {}
+
+    def part(letter: int, n: int) -> str:
+        whole, width = wholes[letter], widths[letter] // count
+        # without weights of their own, queries, keys and values are one thing, split once
+        if (whole, n) not in made:
+            kind = "columns" if ways.rows else "rows"
+            rule = f"{kind} {(n - 1) * width + 1} to {n * width}"
+            name = f"{whole[0]}{index(at, n)}"
+            made[whole, n] = work.step(name, rule, whole, says=f"the part of head {n}")
+        return made[whole, n]
+
+    return [(part(0, n), part(1, n), part(2, n)) for n in range(1, count + 1)]
+
+
+def _wide_scale(work: Working, ways: Ways, count: int, at: str) -> None:
+    """Who scales each head by the width of all heads together makes this of it."""
+    for n in range(1, count + 1):
+        scores = work.values.get(f"S{index(at, n)}")
+        if ways.scale is None and scores is not None and f"Z{index(at, n)}" in work.values:
+            wrong = M(scores * work.values[ways.beta][0, 0] / sympy.sqrt(count))
+            says = "the scale was that of all heads together"
+            work.slip(f"Z{index(at, n)}", says, wrong)
+
+
+def _add_up(work: Working, rows: bool) -> None:
+    """Say what each head adds to the first token, and that together it is the output."""
+    heads = [name for name in work.values if name.startswith("H_")]
+    if "O" not in work.values or len(heads) < 2:
+        return
+    out, whole = work.values["W_O"], work.values["O"]
+    out, whole = (out, whole) if rows else (out.T, whole.T)
+    start, told = 0, []
+    for n, name in enumerate(heads, 1):
+        part = work.values[name] if rows else work.values[name].T
+        adds = part.row(0) * out[start : start + part.cols, :]
+        start += part.cols
+        told.append(f"head {n} adds {_vector(adds)}")
+    bias = f", the bias {_vector(work.values['b_O'])}" if "b_O" in work.values else ""
+    work.remark(
+        f"Each head meets its own part of W_O, and the parts add up: to token 1 "
+        f"{', '.join(told)}{bias}; together {_vector(whole.row(0))}."
+    )
+
+
+def _vector(row: Matrix) -> str:
+    return f"({', '.join(decimal(x, 4) for x in row)})"
