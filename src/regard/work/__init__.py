@@ -5,6 +5,7 @@ from regard.work.check import Finding, check, first_wrong
 from regard.work.counts import counts
 from regard.work.formats import FORMATS, shown_as
 from regard.work.mathml import mathml
+from regard.work.gates import gates
 from regard.work.gradients import bptt
 from regard.work.multi_head import multi_head
 from regard.work.numbers import decimal, matrix, number
@@ -40,6 +41,7 @@ __all__ = [
     "decimal",
     "findings_as_text",
     "first_wrong",
+    "gates",
     "mask_of",
     "mathml",
     "matrix",

@@ -8,6 +8,7 @@ from typing import Any
 from regard.errors import FileError, WorkError, nearest
 from regard.work.attention import attention, cross
 from regard.work.counts import counts
+from regard.work.gates import gates
 from regard.work.gradients import bptt
 from regard.work.multi_head import multi_head
 from regard.work.recurrent import NEEDS, unrolled
@@ -26,6 +27,7 @@ FAMILIES: dict[str, tuple[Family, tuple[str, ...]]] = {
     "multi-head": (multi_head, ("convention", "scale", "mask", "heads")),
     "counts": (counts, ()),
     "bptt": (bptt, ("cell", "clip")),
+    "gates": (gates, ("small",)),
     **{name: (lambda given, name=name: unrolled(name, given), ()) for name in NEEDS},
 }
 

@@ -3,13 +3,14 @@
 from regard.errors import WorkError
 from regard.work.rules.basic import BASIC, sigmoid
 from regard.work.rules.blocks import BLOCKS
+from regard.work.rules.gates import GATES
 from regard.work.rules.gradients import GRADIENTS
 from regard.work.rules.rule import M, Matrix, Rule, Run, bare, each, told
 from regard.work.rules.scores import SCORES
 from regard.work.rules.shapes import made
 from regard.work.rules.symbols import put_in
 
-RULES: dict[str, Rule] = {**BASIC, **BLOCKS, **SCORES, **GRADIENTS}
+RULES: dict[str, Rule] = {**BASIC, **BLOCKS, **SCORES, **GRADIENTS, **GATES}
 
 __all__ = ["RULES", "M", "Matrix", "Rule", "Run", "bare", "each", "rule", "sigmoid", "told"]
 
