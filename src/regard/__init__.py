@@ -13,22 +13,25 @@ if TYPE_CHECKING:
     from regard.train import generate_run as generate  # noqa: F401
     from regard.train import specimen  # noqa: F401
     from regard.train import translate_run as translate  # noqa: F401
+    from regard.work import explain  # noqa: F401
 
 _FOLDERS = ("ops", "nn", "data", "models", "decode", "train", "look", "work")
 _AT_THE_TOP = ("ops", "look")  # what these export is a name of rg too
-_OF_TRAIN = {
-    "export": "export_run",
-    "generate": "generate_run",
-    "specimen": "specimen",
-    "translate": "translate_run",
+_ALSO = {
+    "explain": ("work", "explain"),
+    "export": ("train", "export_run"),
+    "generate": ("train", "generate_run"),
+    "specimen": ("train", "specimen"),
+    "translate": ("train", "translate_run"),
 }
 
 
 def __getattr__(name: str) -> Any:
     if name in _FOLDERS:
         return import_module(f"regard.{name}")
-    if name in _OF_TRAIN:
-        return getattr(import_module("regard.train"), _OF_TRAIN[name])
+    if name in _ALSO:
+        folder, there = _ALSO[name]
+        return getattr(import_module(f"regard.{folder}"), there)
     for folder in _AT_THE_TOP:
         home = import_module(f"regard.{folder}")
         if name in home.__all__:
@@ -38,4 +41,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     names = (import_module(f"regard.{folder}").__all__ for folder in _AT_THE_TOP)
-    return sorted({*_FOLDERS, *_OF_TRAIN, *(name for some in names for name in some)})
+    return sorted({*_FOLDERS, *_ALSO, *(name for some in names for name in some)})

@@ -3,10 +3,11 @@
 from regard.work.attention import attention, cross, mask_of
 from regard.work.check import Finding, check, first_wrong
 from regard.work.counts import counts
+from regard.work.explain import Explanation, explain
 from regard.work.formats import FORMATS, shown_as
-from regard.work.mathml import mathml
 from regard.work.gates import gates
 from regard.work.gradients import bptt
+from regard.work.mathml import mathml
 from regard.work.multi_head import multi_head
 from regard.work.numbers import decimal, matrix, number
 from regard.work.page import write_page
@@ -19,6 +20,7 @@ from regard.work.show_text import as_rich, as_text, findings_as_text, worked_ent
 from regard.work.solution import Slip, Solution, Step, Working
 
 __all__ = [
+    "Explanation",
     "FAMILIES",
     "FORMATS",
     "Finding",
@@ -39,6 +41,7 @@ __all__ = [
     "counts",
     "cross",
     "decimal",
+    "explain",
     "findings_as_text",
     "first_wrong",
     "gates",

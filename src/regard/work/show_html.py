@@ -40,7 +40,9 @@ def html_body(
     """
     given, parts = given_shown(solution, only), []
     if given:
-        told = "".join(f'<div class="wide">{mathml(tex_is(n, v))}</div>' for n, v in given.items())
+        told = "".join(
+            f'<div class="wide">{mathml(tex_is(n, v, digits))}</div>' for n, v in given.items()
+        )
         parts.append(f'<section><h2>Given</h2><div class="row">{told}</div></section>')
     parts += [_section(solution, one, digits, before) for one in shown(solution, only, digits)]
     if remarks := remarks_shown(solution, only):

@@ -30,7 +30,7 @@ def as_markdown(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -
     """
     given, parts = given_shown(solution, only), []
     if given:
-        parts += ["## Given", *(f"$$ {tex_is(n, v)} $$" for n, v in given.items())]
+        parts += ["## Given", *(f"$$ {tex_is(n, v, digits)} $$" for n, v in given.items())]
     for one in shown(solution, only, digits):
         parts += [f"## {one.at}. {one.says}", f"$$ {one.step.tex} $$"]
         if one.entry is not None:
@@ -60,7 +60,10 @@ def latex_lines(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -
     """
     given, lines = given_shown(solution, only), []
     if given:
-        lines += ["\\section*{Given}", *(f"\\[ {tex_is(n, v)} \\]" for n, v in given.items())]
+        lines += [
+            "\\section*{Given}",
+            *(f"\\[ {tex_is(n, v, digits)} \\]" for n, v in given.items()),
+        ]
     for one in shown(solution, only, digits):
         lines += [f"\\section*{{{one.at}. {tex_words(one.says)}}}", f"\\[ {one.step.tex} \\]"]
         if one.entry is not None:
@@ -152,12 +155,14 @@ def rounded_tex(digits: int) -> Callable[[sympy.Expr], str]:
     return lambda x: formula_tex(decimal(x, digits))
 
 
-def tex_is(name: str, value: Matrix) -> str:
+def tex_is(name: str, value: Matrix, digits: int = 6) -> str:
     r"""A name and the matrix that it stands for.
 
     >>> print(tex_is("W_Q", sympy.Matrix([[1, 2]])))
     W_{Q} = \begin{pmatrix} 1 & 2 \end{pmatrix}
     """
+    if value.has(sympy.Float):  # a model's own number, to be rounded like any other
+        return f"{tex_name(name)} \\approx {_tex(value, rounded_tex(digits))}"
     return f"{tex_name(name)} = {_tex(value, sympy.latex)}"
 
 

@@ -52,7 +52,7 @@ def _lines(solution: Solution, digits: int, only: Sequence[str]) -> list[Line]:
     given = given_shown(solution, only)
     if given:
         lines.append(("Given", "heading"))
-        lines += [(_indented(f"{n} = ", _grid(v, plain)), "exact") for n, v in given.items()]
+        lines += [(_given_text(n, v, digits), "exact") for n, v in given.items()]
     for one in shown(solution, only, digits):
         if lines:
             lines.append(("", "entry"))
@@ -61,6 +61,12 @@ def _lines(solution: Solution, digits: int, only: Sequence[str]) -> list[Line]:
         lines += [("", "entry"), ("What follows", "heading")]
         lines += [(f" - {remark}", "entry") for remark in remarks]
     return lines
+
+
+def _given_text(name: str, value: Matrix, digits: int) -> str:
+    if value.has(sympy.Float):  # a model's own number, to be rounded like any other
+        return _indented(f"{name} ≈ ", _grid(value, lambda x: decimal(x, digits)))
+    return _indented(f"{name} = ", _grid(value, plain))
 
 
 def _step_lines(solution: Solution, one: Shown, digits: int) -> list[Line]:

@@ -1,0 +1,45 @@
+"""The rules of one weight of a model: what is added up, capped, and divided by."""
+
+import sympy
+
+from regard.errors import ShapeError
+from regard.work.rules.rule import M, Matrix, Rule, told
+
+
+def _capped(a: Matrix, cap: Matrix) -> Matrix:
+    return M(a.applyfunc(lambda x: cap[0, 0] * sympy.tanh(x / cap[0, 0])))
+
+
+def _weight(score: Matrix, lse: Matrix) -> Matrix:
+    if score.shape != (1, 1) or lse.shape != (1, 1):
+        raise ShapeError(f"weight: needs one score and one number, got {score.rows}×{score.cols}")
+    return M([[0 if score[0].is_infinite else sympy.exp(score[0] - lse[0])]])
+
+
+def _all(terms: Matrix, rest: Matrix) -> Matrix:
+    return M([[sum(terms) + rest[0, 0]]])
+
+
+EXPLAIN: dict[str, Rule] = {
+    "sum with the rest": Rule(
+        _all,
+        "sum of {0} + {1}",
+        "{0} \\mathbf 1 + {1}",
+        {"the rest was left out": lambda terms, rest: M([[sum(terms)]])},
+        lambda i, j, terms, rest: " + ".join(told(x) for x in (*terms, rest[0])),
+    ),
+    "softcap": Rule(
+        _capped,
+        "{1} tanh({0} / {1})",
+        "{1} \\tanh({0} / {1})",
+        {"the cap was left out": lambda a, cap: a},
+        lambda i, j, a, cap: f"{told(cap[0])}·tanh({told(a[i, j])} / {told(cap[0])})",
+    ),
+    "weight": Rule(
+        _weight,
+        "exp({0} - {1})",
+        "e^{{{0} - {1}}}",
+        {"it was not divided by the sum": lambda score, lse: M(score.applyfunc(sympy.exp))},
+        lambda i, j, score, lse: f"exp({told(score[0])} - {told(lse[0])})",
+    ),
+}
