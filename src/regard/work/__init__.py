@@ -11,6 +11,7 @@ from regard.work.mathml import mathml
 from regard.work.multi_head import multi_head
 from regard.work.numbers import decimal, matrix, number
 from regard.work.page import write_page
+from regard.work.positions import positions, rotary
 from regard.work.problem import FAMILIES, problem_names, read_problem, read_toml, work
 from regard.work.recurrent import unrolled
 from regard.work.rules import RULES, Rule, rule
@@ -50,9 +51,11 @@ __all__ = [
     "matrix",
     "multi_head",
     "number",
+    "positions",
     "problem_names",
     "read_problem",
     "read_toml",
+    "rotary",
     "rule",
     "shown_as",
     "unrolled",

@@ -85,7 +85,8 @@ def is_simple(x: sympy.Expr) -> bool:
         return False
     if x.is_Rational or x.is_infinite or x.free_symbols:
         return True
-    return not x.has(sympy.exp, sympy.E, sympy.tanh) and x.count_ops() < 4
+    most = 8 if x.has(sympy.sin, sympy.cos) else 4  # a sum of two products of waves is still read
+    return not x.has(sympy.exp, sympy.E, sympy.tanh) and x.count_ops() < most
 
 
 def plain(x: sympy.Expr) -> str:

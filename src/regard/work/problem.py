@@ -11,6 +11,7 @@ from regard.work.counts import counts
 from regard.work.gates import gates
 from regard.work.gradients import bptt
 from regard.work.multi_head import multi_head
+from regard.work.positions import positions, rotary
 from regard.work.recurrent import NEEDS, unrolled
 from regard.work.solution import Solution
 from regard.work.symbols import declared, put_in, with_symbols
@@ -26,6 +27,8 @@ FAMILIES: dict[str, tuple[Family, tuple[str, ...]]] = {
     "cross": (cross, ATTENTION),
     "multi-head": (multi_head, ("convention", "scale", "mask", "heads")),
     "counts": (counts, ()),
+    "positions": (positions, ()),
+    "rotary": (rotary, ("scale", "mask")),
     "bptt": (bptt, ("cell", "clip")),
     "gates": (gates, ("small",)),
     **{name: (lambda given, name=name: unrolled(name, given), ()) for name in NEEDS},

@@ -1,0 +1,131 @@
+"""Positions by hand: the table of sines and cosines, its turns, and rotary positions."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import sympy
+
+from regard.errors import WorkError
+from regard.work.attention import Ways, attend
+from regard.work.numbers import decimal, matrix
+from regard.work.rules import M, Matrix
+from regard.work.rules.positions import POSITIONS
+from regard.work.solution import Solution, Working
+
+BASE = 10000
+MOST = 64  # positions that a hand would write
+PRODUCTS = 2000  # of sines and cosines in a table of all pairs; more take minutes
+
+
+def positions(given: Mapping[str, Any]) -> Solution:
+    """The code of each position, what moves it by k, and the product of two of them.
+
+    PE(p, 2i) = sin(p · base^(-2i/d)),   PE(p, 2i+1) = cos(p · base^(-2i/d))
+    PE(p + k) = R_k PE(p),   PE(p) · PE(q) = Σ_i cos((p - q) ω_i)
+
+    Given are d and p: how many positions, from 0 on, or a row of them; k and base where wanted.
+
+    >>> positions({"p": 1, "d": 4})["PE"]
+    Matrix([[0, 1, 0, 1]])
+    """
+    missing = [name for name in ("p", "d") if given.get(name) is None]
+    if missing:
+        raise WorkError(f"given: needs p and d, got no {' and no '.join(missing)}")
+    rest = {k: v for k, v in given.items() if k not in ("p", "base") and v is not None}
+    work = Working("positions", {"p": _places(given["p"]), **rest})
+    _angles(work, given)
+    work.step("PE", "sines and cosines", "Θ", says="the codes, a row a position")
+    if "k" in work.values:
+        _move(work)
+    rows, width = work.values["PE"].shape
+    if rows * rows * width <= PRODUCTS:
+        work.step("G", "product with transpose", "PE", "PE", says="each code times each other")
+        work.step("L", "addition theorem", "G", says="the same: only the distance is left")
+        _say_lags(work)
+    return work.done()
+
+
+def rotary(given: Mapping[str, Any], *, scale: Any = None, mask: Any = None) -> Solution:
+    """Rotary positions: queries and keys are turned by their place, then attend as ever.
+
+    Q_p = turn(Q, p ω),   K_p = turn(K, p ω),   S = Q_p K_pᵀ,   which knows only distances
+
+    Given are Q and K, and V, p (places, 0 on if left out) and base where wanted.
+
+    >>> rotary({"Q": [[1, 0]], "K": [[1, 0]], "p": [[5]]})["Q_p"]
+    Matrix([[cos(5), sin(5)]])
+    """
+    missing = [name for name in ("Q", "K") if given.get(name) is None]
+    if missing:
+        raise WorkError(f"given: needs Q and K, got no {' and no '.join(missing)}")
+    q = matrix(given["Q"], "Q")
+    rest = {k: v for k, v in given.items() if k not in ("p", "base") and v is not None}
+    places = _places(given["p"] if given.get("p") is not None else q.rows)
+    work = Working("rotary", {"p": places, **rest, "d": q.cols})
+    _angles(work, given)
+    for letter, what in (("Q", "queries"), ("K", "keys")):
+        work.step(f"{letter}_p", "turn pairs", letter, "Θ", says=f"the {what}, turned by place")
+    if "V" in work.values:
+        attend(work, "Q_p", "K_p", "V", ways=Ways(scale=scale, mask=mask))
+    else:
+        says = "the scores: how well each query fits each key"
+        work.step("S", "product with transpose", "Q_p", "K_p", says=says)
+    _say_shift(work)
+    return work.done()
+
+
+def _places(told: Any) -> Matrix:
+    """Positions as a column: so many from 0 on, or those that are told."""
+    found = matrix(told, "p")
+    if found.shape == (1, 1) and not isinstance(told, list | tuple | sympy.MatrixBase):
+        count = found[0, 0]
+        if not count.is_Integer or not 1 <= count <= MOST:
+            raise WorkError(f"p: needs a count from 1 to {MOST}, or a row of places, got {count}")
+        return M(list(range(int(count))))
+    if 1 not in found.shape:
+        raise WorkError(f"p: needs one row of places, got {found.rows}×{found.cols}")
+    return M(list(found))
+
+
+def _angles(work: Working, given: Mapping[str, Any]) -> None:
+    work.give("base", given.get("base", BASE))
+    work.step("ω", "frequencies", "d", "base", says="how far each pair turns a step")
+    work.step("Θ", "product", "p", "ω", says="the angles: a row a position, a column a pair")
+
+
+def _move(work: Working) -> None:
+    """R_k applied to every code, beside the codes k further on."""
+    work.step("δ", "scale", "ω", "k", says="how far k steps turn each pair")
+    work.step("R_k", "turns", "δ", says="the matrix that moves every code by k")
+    work.step("T", "product with transpose", "PE", "R_k", says="the codes, moved")
+    work.step("T_k", "addition theorem", "T", says="the same, gathered")
+    work.step("Θ_k", "add to rows", "Θ", "δ", says="the angles k steps on")
+    work.step("PE_k", "sines and cosines", "Θ_k", says="the codes of p + k, from the formula")
+    if work.values["T_k"] == work.values["PE_k"]:
+        work.remark("R_k PE(p) is PE(p + k), exactly and for every p: R_k knows k, not p.")
+
+
+def _say_lags(work: Working) -> None:
+    """Tell the product of two codes by their distance, if that is all it depends on."""
+    places, found = list(work.values["p"]), work.values["L"]
+    by_lag: dict[Any, set[Any]] = {}
+    for i, p in enumerate(places):
+        for j, q in enumerate(places):
+            by_lag.setdefault(abs(p - q), set()).add(found[i, j])
+    if all(len(values) == 1 for values in by_lag.values()):
+        told = ", ".join(f"{lag}: {decimal(min(by_lag[lag]), 4)}" for lag in sorted(by_lag))
+        work.remark(
+            f"The product of two codes depends on their distance alone. By distance, {told}."
+        )
+
+
+def _say_shift(work: Working) -> None:
+    """Turn everything one place further and see the scores stay."""
+    moved = M([[x + y for x, y in zip(row, work.values["ω"], strict=True)]
+               for row in work.values["Θ"].tolist()])  # fmt: skip
+    q, k = (POSITIONS["turn pairs"].run(work.values[one], moved) for one in "QK")
+    gap = (q * k.T - work.values["S"]).evalf(30)
+    if all(abs(x) < sympy.Float("1e-20") for x in gap):
+        work.remark(
+            "With every place one further, the scores stay as they are: only distance counts."
+        )

@@ -1,0 +1,120 @@
+"""Positions by hand: the table of the books, its turns, and the ops in float64."""
+
+import pytest
+import sympy
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import regard as rg
+from regard import work
+from regard.errors import ShapeError, WorkError
+
+
+def floats(value):
+    return torch.tensor(value.evalf(20).tolist(), dtype=torch.float64)
+
+
+def assert_near(value, want, within=1e-9):
+    torch.testing.assert_close(floats(value), want, rtol=0, atol=within)
+
+
+# ---- worked numbers
+
+
+def test_the_table_of_four_positions_and_four_features():
+    worked = work.work(work.read_problem("positions"))
+    want = [
+        [0, 1, 0, 1],
+        [0.841471, 0.540302, 0.010000, 0.999950],
+        [0.909297, -0.416147, 0.019999, 0.999800],
+        [0.141120, -0.989992, 0.029996, 0.999550],
+    ]
+    assert_near(worked["PE"], torch.tensor(want, dtype=torch.float64), 5e-7)
+
+
+def test_moving_and_the_product_of_two_are_exact():
+    worked = work.work(work.read_problem("positions"))
+    assert worked["T_k"] == worked["PE_k"]
+    assert (
+        worked["L"][0, 1] == worked["L"][1, 2] == sympy.cos(1) + sympy.cos(sympy.Rational(1, 100))
+    )
+    assert worked["L"][0, 0] == 2  # half of the features: the norm never changes
+    assert len(worked.remarks) == 2
+
+
+# ---- properties
+
+
+@settings(max_examples=4, deadline=None)
+@given(st.integers(1, 3), st.sampled_from([2, 4]), st.integers(0, 3), st.sampled_from([100, 10000]))
+def test_codes_and_turns_are_those_of_the_ops(count, dim, k, base):
+    worked = work.positions({"p": count, "d": dim, "k": k, "base": base})
+    places = torch.arange(count)
+    assert_near(worked["PE"], rg.sinusoidal(places, dim, base))
+    assert_near(worked["PE_k"], rg.sinusoidal(places + k, dim, base))
+    assert_near(worked["R_k"], rg.sinusoidal_shift(k, dim, base))
+
+
+small = st.integers(-2, 2)
+
+
+@settings(max_examples=4, deadline=None)
+@given(st.lists(st.lists(small, min_size=4, max_size=4), min_size=4, max_size=4),
+       st.sampled_from([None, [[3, 1]]]))  # fmt: skip
+def test_rotary_is_that_of_the_ops(numbers, places):
+    worked = work.rotary({"Q": numbers[:2], "K": numbers[2:], "V": [[1], [2]], "p": places})
+    at = torch.tensor([0, 1] if places is None else places[0])
+    q, k = (rg.rotary(floats(worked[one]), at) for one in "QK")
+    assert_near(worked["Q_p"], q)
+    want, _ = rg.attend(q, k, floats(worked["V"]), form="reference")
+    assert_near(worked["H"], want)
+    assert "only distance counts" in worked.remarks[-1]
+
+
+# ---- answers
+
+
+@pytest.mark.parametrize(
+    ("name", "slip"),
+    [
+        ("ω", "i was taken as the number of the feature, not of the pair"),
+        ("PE", "all sines stand first, then all cosines"),
+        ("PE", "sine and cosine were exchanged"),
+        ("R_k", "it turns the other way: the sign of the sines"),
+    ],
+)
+def test_slips_of_positions_are_recognised(name, slip):
+    worked = work.work(work.read_problem("positions"))
+    step = next(one for one in worked.steps if one.name == name)
+    found = work.rule(step.rule).slips[slip](*(worked[one] for one in step.takes))
+    told = [[f"{float(x):.9f}" for x in row] for row in found.evalf(20).tolist()]
+    wrong = work.first_wrong(work.check(worked, {name: told}))
+    assert wrong is not None
+    assert wrong.why == slip
+
+
+def test_pairs_taken_from_two_halves_are_recognised():
+    worked = work.rotary({"Q": [[1, 2, 3, 4]], "K": [[1, 0, 0, 0]], "p": [[2]]})
+    halves = rg.rotary(torch.tensor([[1.0, 2, 3, 4]]).double(), torch.tensor([2]), halves=True)
+    told = [[f"{x:.6f}" for x in row] for row in halves.tolist()]
+    wrong = work.first_wrong(work.check(worked, {"Q_p": told}))
+    assert wrong is not None
+    assert wrong.why == "a pair was taken from the two halves"
+
+
+# ---- errors
+
+
+@pytest.mark.usefixtures("users_view")
+def test_positions_that_cannot_be_are_said():
+    with pytest.raises(ShapeError, match="d: needs an even number, sine and cosine share"):
+        work.positions({"p": 2, "d": 3})
+    with pytest.raises(WorkError, match="given: needs p and d, got no d"):
+        work.positions({"p": 2})
+    with pytest.raises(WorkError, match="p: needs a count from 1 to 64"):
+        work.positions({"p": 1000, "d": 2})
+    with pytest.raises(WorkError, match="given: needs Q and K, got no K"):
+        work.rotary({"Q": [[1, 0]]})
+    with pytest.raises(ShapeError, match="turn: needs one angle for two features"):
+        work.rotary({"Q": [[1, 0]], "K": [[1, 0], [0, 1]]})
