@@ -111,7 +111,7 @@ def test_fewer_pictures_are_drawn_by_the_seed(clothes):
 
 @pytest.mark.parametrize("name", ["fashion-vit", "fashion-resnet"])
 def test_clothes_are_learnt_scored_and_opened_again(clothes, tmp_path, name):
-    small = ["layers=1", "heads=2", "dim=16"] if name == "fashion-vit" else ["width=8"]
+    small = ["layers=1", "heads=2", "dim=16", "patch=4"] if name == "fashion-vit" else ["width=8"]
     settings = [f"folder={clothes}", "held=10", "steps=60", "tokens=40", "warmup=5", "lr=1e-2"]
     settings += [*small, "shift=0", "flip=no", "erase=0", "smoothing=0", "device=cpu"]
     outcome = train.start_run(train.change(train.recipe(name), settings), tmp_path / "run")
