@@ -7,6 +7,7 @@ from regard.work.explain import Explanation, explain
 from regard.work.formats import FORMATS, shown_as
 from regard.work.gates import gates
 from regard.work.gradients import bptt
+from regard.work.hybrid import hybrid
 from regard.work.mathml import mathml
 from regard.work.multi_head import multi_head
 from regard.work.numbers import decimal, matrix, number
@@ -46,6 +47,7 @@ __all__ = [
     "findings_as_text",
     "first_wrong",
     "gates",
+    "hybrid",
     "mask_of",
     "mathml",
     "matrix",

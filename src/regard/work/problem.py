@@ -10,6 +10,7 @@ from regard.work.attention import attention, cross
 from regard.work.counts import counts
 from regard.work.gates import gates
 from regard.work.gradients import bptt
+from regard.work.hybrid import hybrid
 from regard.work.multi_head import multi_head
 from regard.work.positions import positions, rotary
 from regard.work.recurrent import NEEDS, unrolled
@@ -31,6 +32,7 @@ FAMILIES: dict[str, tuple[Family, tuple[str, ...]]] = {
     "rotary": (rotary, ("scale", "mask")),
     "bptt": (bptt, ("cell", "clip")),
     "gates": (gates, ("small",)),
+    "hybrid": (hybrid, ("score", "query")),
     **{name: (lambda given, name=name: unrolled(name, given), ()) for name in NEEDS},
 }
 
