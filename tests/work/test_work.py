@@ -145,7 +145,8 @@ def test_every_step_follows_from_its_stated_inputs(name):
     worked = work.work(work.read_problem(name))
     assert worked.again() == worked.values()
     told = worked.to_json()
-    values = {n: work.matrix(v) for n, v in told["given"].items()}
+    symbols = told.get("symbols", ())
+    values = {n: work.matrix(v, n, symbols) for n, v in told["given"].items()}
     for step in told["steps"]:
         parts = [values[one] for one in step["takes"]]
         found = applied(step["rule"], *parts)
@@ -179,7 +180,7 @@ def test_every_problem_can_be_shown_in_every_way(name):
         ({"given": {"X": [["x"]]}}, WorkError, "number: needs one such as 3"),
         ({"given": {"X": [["9**9**9"]]}}, WorkError, "number: needs one such as 3"),
         ({"given": {"X": [[1, 2]], "W_Q": [[1, 2]]}}, ShapeError,
-         "got 1×2 times 1×2; try the second one transposed"),
+         "got X 1×2 and W_Q 1×2; try X W_Qᵀ"),
         ({"family": "gru", "given": {"x": 1}}, WorkError, "needs W_z, U_z"),
     ],
 )  # fmt: skip

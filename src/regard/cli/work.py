@@ -27,6 +27,9 @@ def work(
     form: Annotated[Format, typer.Option("--format", help="How to write it.")] = Format.text,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="A file to write it to.")] = None,
     only: Annotated[str | None, typer.Option(help="Steps to show, by name: A,H or h_*.")] = None,
+    shapes: Annotated[
+        bool, typer.Option("--shapes", help="Only the convention, and the shape of each matrix.")
+    ] = False,
     digits: Annotated[int, typer.Option(min=1, max=50, help="Digits of decimals.")] = 6,
 ) -> None:
     """Work a problem by hand: every step with its formula, its numbers and its exact result."""
@@ -37,6 +40,9 @@ def work(
         print("regard work three-tokens works one; a TOML file of your own is worked the same way")
         return
     solution = work.work(work.read_problem(problem))
+    if shapes:
+        print(work.shapes_as_text(solution))
+        return
     if check is not None:
         findings = work.check(solution, work.read_toml(check))
         print(work.findings_as_text(findings))

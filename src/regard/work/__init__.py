@@ -16,6 +16,7 @@ from regard.work.positions import positions, rotary
 from regard.work.problem import FAMILIES, problem_names, read_problem, read_toml, work
 from regard.work.recurrent import unrolled
 from regard.work.rules import RULES, Rule, rule
+from regard.work.shapes import Sized, convention_of, shapes_as_text, shapes_of
 from regard.work.show_html import as_html
 from regard.work.show_tex import as_latex, as_markdown
 from regard.work.show_text import as_rich, as_text, findings_as_text, worked_entry
@@ -28,6 +29,7 @@ __all__ = [
     "Finding",
     "RULES",
     "Rule",
+    "Sized",
     "Slip",
     "Solution",
     "Step",
@@ -40,6 +42,7 @@ __all__ = [
     "attention",
     "bptt",
     "check",
+    "convention_of",
     "counts",
     "cross",
     "decimal",
@@ -59,6 +62,8 @@ __all__ = [
     "read_toml",
     "rotary",
     "rule",
+    "shapes_as_text",
+    "shapes_of",
     "shown_as",
     "unrolled",
     "work",

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 
 import sympy
 
-from regard.errors import WorkError
+from regard.errors import ShapeError, WorkError
 from regard.work.evaluate import evaluated
 from regard.work.numbers import matrix
 from regard.work.rules import M, Matrix, rule
+from regard.work.shapes import not_met
 
 LONGEST = 100  # parts of one number's formula; back through an LSTM takes 1 s, with 400 minutes
 DIGITS = 50
@@ -173,7 +174,11 @@ class Working:
         if name in self.values:
             raise WorkError(f"name: needs a new one for each step, got {name!r} again")
         before = any(self.values[one].has(sympy.Float) for one in takes)
-        value = self.values[name] = applied(by, *(self.values[one] for one in takes))
+        try:
+            value = applied(by, *(self.values[one] for one in takes))
+        except ShapeError as error:
+            raise not_met(name, by, takes, self.values, error) from error
+        self.values[name] = value
         if value.has(sympy.Float) and not before:
             says = f"{says} ({CARRIED})"
         self.steps.append(Step(name, by, takes, value, says))
