@@ -172,6 +172,7 @@ def test_the_radius_says_whether_gradients_vanish(u, says):
         ("lstm", "dgs_2", lambda w: w["dg_2"] * w["g_2"] * (w["g_2"].applyfunc(lambda x: 1 - x)),
          "the slope of σ was used for that of tanh"),
         ("lstm", "dW_i", lambda w: w["dWi_2"], "part 1 of the sum was left out"),
+        ("rnn", "dU_2", lambda w: w["dhs_2"] * w["h_2"].T, "the state after the step was taken"),
         ("gru", "k1", lambda w: w["dh_2"] * w["z_2"], "z was used for 1 - z"),
     ],
 )  # fmt: skip

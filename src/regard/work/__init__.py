@@ -9,6 +9,7 @@ from regard.work.gates import gates
 from regard.work.gradients import bptt
 from regard.work.hybrid import hybrid
 from regard.work.mathml import mathml
+from regard.work.moments import moments
 from regard.work.multi_head import multi_head
 from regard.work.numbers import decimal, matrix, number
 from regard.work.page import write_page
@@ -54,6 +55,7 @@ __all__ = [
     "mask_of",
     "mathml",
     "matrix",
+    "moments",
     "multi_head",
     "number",
     "positions",

@@ -174,6 +174,9 @@ def _summed(work: Working, name: str, left: str, right: str, steps: int, lag: in
         says = f"∂J/∂{weight}: the part of step {t}" if steps > 1 else f"∂J/∂{weight}"
         taken = (f"{left}_{t}", f"{right}_{t - lag}")
         parts.append(work.step(whole, "product with transpose", *taken, says=says))
+        if lag:
+            wrong = work.values[f"{left}_{t}"] * work.values[f"{right}_{t}"].T
+            work.slip(whole, "the state after the step was taken, not the one before", M(wrong))
     if steps == 1:
         return name
     return work.step(name, f"sum of {steps}", *parts, says=f"∂J/∂{weight}: over all steps")

@@ -11,6 +11,7 @@ from regard.work.counts import counts
 from regard.work.gates import gates
 from regard.work.gradients import bptt
 from regard.work.hybrid import hybrid
+from regard.work.moments import moments
 from regard.work.multi_head import multi_head
 from regard.work.positions import positions, rotary
 from regard.work.recurrent import NEEDS, unrolled
@@ -33,6 +34,7 @@ FAMILIES: dict[str, tuple[Family, tuple[str, ...]]] = {
     "bptt": (bptt, ("cell", "clip")),
     "gates": (gates, ("small",)),
     "hybrid": (hybrid, ("score", "query")),
+    "moments": (moments, ("draws", "seed", "same")),
     **{name: (lambda given, name=name: unrolled(name, given), ()) for name in NEEDS},
 }
 

@@ -179,7 +179,8 @@ class Working:
         except ShapeError as error:
             raise not_met(name, by, takes, self.values, error) from error
         self.values[name] = value
-        if value.has(sympy.Float) and not before:
+        drawn = by.startswith("simulate")  # never was exact
+        if value.has(sympy.Float) and not before and not drawn:
             says = f"{says} ({CARRIED})"
         self.steps.append(Step(name, by, takes, value, says))
         return name

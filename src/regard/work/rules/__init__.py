@@ -6,14 +6,25 @@ from regard.work.rules.blocks import BLOCKS
 from regard.work.rules.explain import EXPLAIN
 from regard.work.rules.gates import GATES
 from regard.work.rules.gradients import GRADIENTS
-from regard.work.rules.positions import POSITIONS
 from regard.work.rules.hybrid import HYBRID
+from regard.work.rules.moments import MOMENTS
+from regard.work.rules.positions import POSITIONS
 from regard.work.rules.rule import M, Matrix, Rule, Run, bare, each, told
 from regard.work.rules.scores import SCORES
 from regard.work.rules.shapes import made
 from regard.work.rules.symbols import put_in
 
-RULES: dict[str, Rule] = {**BASIC, **EXPLAIN, **BLOCKS, **POSITIONS, **SCORES, **GRADIENTS, **GATES, **HYBRID}
+RULES: dict[str, Rule] = {
+    **BASIC,
+    **EXPLAIN,
+    **BLOCKS,
+    **POSITIONS,
+    **SCORES,
+    **GRADIENTS,
+    **GATES,
+    **HYBRID,
+    **MOMENTS,
+}
 
 __all__ = ["RULES", "M", "Matrix", "Rule", "Run", "bare", "each", "rule", "sigmoid", "told"]
 

@@ -3,7 +3,7 @@
 import sympy
 
 from regard.work.rules.gradients import bent
-from regard.work.rules.rule import M, Matrix, Rule, told
+from regard.work.rules.rule import M, Matrix, Rule, raised, told
 
 
 def _held(z: Matrix, r: Matrix, g: Matrix, u: Matrix) -> Matrix:
@@ -14,7 +14,7 @@ def _held(z: Matrix, r: Matrix, g: Matrix, u: Matrix) -> Matrix:
 
 def _held_entry(i: int, j: int, z: Matrix, r: Matrix, g: Matrix, u: Matrix) -> str:
     kept = f"(1 - {told(z[i, 0])}) + " if i == j else ""
-    return f"{kept}{told(z[i, 0])}·{told(r[i, 0])}·(1 - {told(g[i, 0])}²)·{told(u[i, j])}"
+    return f"{kept}{told(z[i, 0])}·{told(r[i, 0])}·(1 - {raised(g[i, 0])})·{told(u[i, j])}"
 
 
 GATES: dict[str, Rule] = {

@@ -6,7 +6,7 @@ import sympy
 
 from regard.errors import ShapeError
 from regard.work.evaluate import evaluated
-from regard.work.rules.rule import M, Matrix, Rule, Run, told
+from regard.work.rules.rule import M, Matrix, Rule, Run, raised, told
 
 MOST = 12  # parts that one sum may have
 
@@ -126,7 +126,9 @@ def _half_square(h: Matrix, target: Matrix) -> Matrix:
 
 
 def _slope_entry(slope: str) -> Any:
-    return lambda i, j, d, y: f"{told(d[i, j])}·{slope.replace('y', told(y[i, j]))}"
+    return lambda i, j, d, y: (
+        f"{told(d[i, j])}·{slope.replace('y²', raised(y[i, j])).replace('y', told(y[i, j]))}"
+    )
 
 
 GRADIENTS: dict[str, Rule] = {
@@ -152,7 +154,7 @@ GRADIENTS: dict[str, Rule] = {
         "\\tfrac12 \\lVert {0} - {1} \\rVert^2",
         {"the half was left out": lambda h, y: M(2 * _half_square(h, y))},
         lambda i, j, h, y: (
-            "½·(" + " + ".join(f"{told(a - b)}²" for a, b in zip(h, y, strict=True)) + ")"
+            "½·(" + " + ".join(f"{raised(a - b)}" for a, b in zip(h, y, strict=True)) + ")"
         ),
     ),
     "subtract": Rule(
@@ -233,7 +235,7 @@ GRADIENTS: dict[str, Rule] = {
             "the output gate was left out": lambda d, o, y: _times(d, bent(y)),
             "the slope of σ was used for that of tanh": lambda d, o, y: _times(d, o, gated(y)),
         },
-        lambda i, j, d, o, y: f"{told(d[i, j])}·{told(o[i, j])}·(1 - {told(y[i, j])}²)",
+        lambda i, j, d, o, y: f"{told(d[i, j])}·{told(o[i, j])}·(1 - {raised(y[i, j])})",
     ),
     "two paths": Rule(
         lambda h, c: M(h + c),
@@ -255,7 +257,7 @@ GRADIENTS: dict[str, Rule] = {
             "U was transposed": lambda y, u: M(_diag(bent(y)) * u.T),
             "the slope of σ was used for that of tanh": lambda y, u: M(_diag(gated(y)) * u),
         },
-        lambda i, j, y, u: f"(1 - {told(y[i, 0])}²)·{told(u[i, j])}",
+        lambda i, j, y, u: f"(1 - {raised(y[i, 0])})·{told(u[i, j])}",
     ),
     "slope of a gate": Rule(
         lambda v, y, u: M(_diag(_times(v, gated(y))) * u),
@@ -271,14 +273,14 @@ GRADIENTS: dict[str, Rule] = {
         "diag({0} ∘ (1 - {1}²)) {2}",
         "\\operatorname{{diag}}({0} \\circ (1 - {1}^2))\\, {2}",
         {"the slope of tanh was left out": lambda v, y, u: M(_diag(v) * u)},
-        lambda i, j, v, y, u: f"{told(v[i, 0])}·(1 - {told(y[i, 0])}²)·{told(u[i, j])}",
+        lambda i, j, v, y, u: f"{told(v[i, 0])}·(1 - {raised(y[i, 0])})·{told(u[i, j])}",
     ),
     "columns by o and slope": Rule(
         lambda b, o, y: M(b * _diag(_times(o, bent(y)))),
         "{0} diag({1} ∘ (1 - {2}²))",
         "{0} \\operatorname{{diag}}({1} \\circ (1 - {2}^2))",
         {"the slope of tanh was left out": lambda b, o, y: M(b * _diag(o))},
-        lambda i, j, b, o, y: f"{told(b[i, j])}·{told(o[j, 0])}·(1 - {told(y[j, 0])}²)",
+        lambda i, j, b, o, y: f"{told(b[i, j])}·{told(o[j, 0])}·(1 - {raised(y[j, 0])})",
     ),
     "diagonal and rest": Rule(
         lambda f, rest: M(_diag(f) + rest),

@@ -49,6 +49,16 @@ def bare(x: Any) -> str:
     return text[1:-1] if text.startswith("(") else text
 
 
+def raised(x: Any, power: str = "²") -> str:
+    """A number with its power, in brackets where the power could be read as of its end alone.
+
+    >>> raised(sympy.Rational(1, 2)), raised(sympy.Integer(3), "⁴")
+    ('(1/2)²', '3⁴')
+    """
+    text = told(x)
+    return f"({text}){power}" if "/" in text and not text.startswith("(") else f"{text}{power}"
+
+
 def each(run: Callable[[Any], Any]) -> Run:
     """A rule that does one thing to every entry.
 

@@ -1,0 +1,104 @@
+"""Mean and variance of a dot product: formula, scale, and a simulation beside them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from regard.errors import WorkError
+from regard.work.evaluate import evaluated
+from regard.work.numbers import decimal, matrix, number
+from regard.work.solution import Solution, Working
+
+
+def moments(
+    given: Mapping[str, Any], *, draws: int = 20_000, seed: int = 0, same: bool = False
+) -> Solution:
+    """What q·k is on average and how far it spreads, for q and k with means μ and spread σ.
+
+    E = μᵀμ,   Var = 2σ²μᵀμ + dσ⁴;   with q = k: E = μᵀμ + dσ²,   Var = 4σ²μᵀμ + 2dσ⁴
+
+    Given are σ as `sigma`, and `mu` (its entries; or one for all with `d`), or `mm` (μᵀμ) with `d`.
+    A simulation of so many `draws` stands beside the formula; none with draws = 0.
+
+    >>> worked = moments({"mu": 0, "sigma": "1/2", "d": 64}, draws=0)
+    >>> worked["E"], worked["v"], worked["s"]
+    (Matrix([[0]]), Matrix([[4]]), Matrix([[2]]))
+    """
+    work = _begun(given)
+    if same:
+        takes = ("σ", "m", "d")
+        work.step("E", "mean of one with itself", *takes, says="the mean of q·q")
+        work.step("v", "variance of one with itself", *takes, says="the variance of q·q")
+    else:
+        work.step("E", "same", "m", says="the mean: E[q·k] = E[q]·E[k], q and k independent")
+        says = "the variance that the mean brings in"
+        work.step("v_1", "variance from the mean", "σ", "m", "d", says=says)
+        says = "the variance of the noise: d products, σ⁴ each"
+        work.step("v_2", "variance from the noise", "σ", "d", says=says)
+        work.step("v", "add", "v_1", "v_2", says="the variance of q·k")
+    work.step("s", "root", "v", says="the scale that makes the variance 1: divide by this")
+    work.step("r", "root", "d", says="the usual scale")
+    says = "what variance is left after division by √d"
+    work.step("u", "divided by the square", "v", "r", says=says)
+    work.step("w", "divided by", "E", "r", says="the mean after division by √d")
+    if draws:
+        work.give("n", draws)
+        work.give("seed", seed)
+        by = "simulate one with itself" if same else "simulate"
+        says = "a simulation: mean, its standard error, variance, its standard error"
+        work.step("sim", by, "m", "σ", "d", "n", "seed", says=says)
+    _remarks(work, same)
+    return work.done()
+
+
+def _begun(given: Mapping[str, Any]) -> Working:
+    if "sigma" not in given or not ({"mu", "mm"} & set(given)):
+        raise WorkError(
+            f"given: needs sigma, and mu or mm with d, got {', '.join(given) or 'nothing'}"
+        )
+    sigma = number(given["sigma"])
+    size = given.get("d")
+    if size is not None and not (isinstance(size, int) and size > 0):
+        raise WorkError(f"d: needs a whole number of 1 or more, got {size!r}")
+    if "mm" in given:
+        if size is None or number(given["mm"]) < 0:
+            raise WorkError(f"mm: needs 0 or more and a d beside it, got {given['mm']}, d = {size}")
+        work = Working("moments", {"σ": sigma, "d": size, "m": given["mm"]})
+    else:
+        mu = matrix(given["mu"], "mu")
+        if len(mu) == 1 and size is not None:
+            work = Working("moments", {"σ": sigma, "d": size, "μ": mu})
+            work.step("m", "d squares", "d", "μ", says="μᵀμ: the squared length of the mean")
+            return work
+        if size not in (None, len(mu)):
+            raise WorkError(f"d: needs to be the count of mu, {len(mu)}, or left out, got {size}")
+        work = Working("moments", {"σ": sigma, "d": len(mu), "μ": mu})
+        work.step("m", "inner product", "μ", says="μᵀμ: the squared length of the mean")
+    return work
+
+
+def _remarks(work: Working, same: bool) -> None:
+    value = {name: work.values[name][0] for name in work.values if len(work.values[name]) == 1}
+    work.remark(
+        f"Divide by {decimal(value['s'])} for a variance of 1"
+        + (", which is σ²√d." if value["m"] == 0 and not same else ".")
+    )
+    if value["m"] == 0 and not same:
+        work.remark(
+            f"√d alone leaves a variance of σ⁴ = {decimal(value['u'])}, whatever d is; that is 1 "
+            "for σ = 1."
+        )
+    elif not same:
+        work.remark(
+            f"√d is right for μ = 0 only: here it leaves a variance of {decimal(value['u'])}. If "
+            "every μ_i is the same, the mean over √d grows as √d; a constant scale makes it grow "
+            "as d. No scale changes both as one likes."
+        )
+    if "sim" in work.values:
+        mean, error, variance, spread = (float(evaluated(x, 20)) for x in work.values["sim"])
+        wanted = [float(evaluated(value[name], 20)) for name in ("E", "v")]
+        off = [abs(mean - wanted[0]) / error, abs(variance - wanted[1]) / spread]
+        work.remark(
+            f"{work.values['n'][0]} draws: mean {mean:.4g} ± {error:.2g} against "
+            f"{wanted[0]:.4g} ({off[0]:.1f} standard errors off), variance {variance:.4g} ± "
+            f"{spread:.2g} against {wanted[1]:.4g} ({off[1]:.1f})."
+        )

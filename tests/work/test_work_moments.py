@@ -1,0 +1,77 @@
+"""Moments of a dot product: the formulas, the simulation beside them, and the known slips."""
+
+import numpy as np
+import pytest
+import sympy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard import work
+from regard.errors import WorkError
+
+FX12 = work.work(work.read_problem("dot-product"))
+
+
+def test_the_published_moments():
+    assert FX12["E"][0] == sympy.Rational("13.283")
+    assert FX12["v"][0] == sympy.Rational("90.566")
+    centred = work.moments({"mu": 0, "sigma": "1/2", "d": 64}, draws=0)
+    assert centred["v"][0] == 4
+    assert centred["u"][0] == sympy.Rational(1, 16)
+
+
+def test_the_simulation_agrees_within_its_error_bars():
+    mean, error, variance, spread = map(float, FX12["sim"])
+    assert abs(mean - 13.283) < 4 * error
+    assert abs(variance - 90.566) < 4 * spread
+    assert error < 0.1 < spread < 2
+
+
+def test_a_simulation_is_the_same_from_the_same_seed():
+    again = work.moments({"mm": "13.283", "sigma": 1, "d": 64})
+    other = work.moments({"mm": "13.283", "sigma": 1, "d": 64}, seed=1)
+    assert again["sim"] == FX12["sim"] != other["sim"]
+    assert FX12.again() == FX12.values()
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.lists(st.integers(-2, 2), min_size=1, max_size=4), st.sampled_from([0.5, 1, 2]),
+       st.booleans())  # fmt: skip
+def test_the_formulas_are_those_of_draws(mu, sigma, same):
+    worked = work.moments({"mu": mu, "sigma": sigma}, draws=0, same=same)
+    chance = np.random.default_rng(3)
+    q, k = (chance.normal(mu, sigma, (200_000, len(mu))) for _ in range(2))
+    s = (q * (q if same else k)).sum(1)
+    error = (s.var() / len(s)) ** 0.5
+    assert abs(s.mean() - float(worked["E"][0])) < 5 * error
+    assert s.var() == pytest.approx(float(worked["v"][0]), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "told", "says"),
+    [
+        ("v_1", str(2 * 64 * 13.283), "a factor d was put before it"),
+        ("v_2", "1", "the d was left out"),
+        ("s", "90.566", "the root was left out"),
+    ],
+)
+def test_known_slips_are_recognised(name, told, says):
+    found = work.first_wrong(work.check(FX12, {name: told}))
+    assert found is not None
+    assert says in found.why
+
+
+@pytest.mark.usefixtures("users_view")
+@pytest.mark.parametrize(
+    ("told", "choices", "message"),
+    [
+        ({"mu": 1}, {}, "given: needs sigma, and mu or mm with d, got mu"),
+        ({"mm": 1, "sigma": 1}, {}, "mm: needs 0 or more and a d beside it"),
+        ({"mu": [1, 2], "sigma": 1, "d": 3}, {}, "d: needs to be the count of mu, 2"),
+        ({"mu": 1, "sigma": 1, "d": 0}, {}, "d: needs a whole number of 1 or more, got 0"),
+        ({"mu": 1, "sigma": 1, "d": 2}, {"draws": 10**9}, "draws: needs 2 to 10000000 for d = 2"),
+    ],
+)
+def test_what_does_not_fit_is_said(told, choices, message):
+    with pytest.raises(WorkError, match=message):
+        work.moments(told, **choices)
