@@ -1,18 +1,19 @@
 """Models one token at a time: what a search asks of a model, and how each kind answers."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from regard.decode.language import LanguageStepper
 from regard.decode.quick import Quick, QuickState, apart, is_plain
-from regard.errors import ConfigError, ShapeError
+from regard.decode.static import Growing, Kept
+from regard.errors import ConfigError
 from regard.models import LanguageModel, RecurrentTranslator, Translator
 from regard.nn import DecoderBlock, KeysValues, RecurrentMemory
-from regard.ops import Padding
 from regard.ops.door import is_watched
 from regard.ops.recurrence import State
 
@@ -70,31 +71,6 @@ def make_stepper(model: nn.Module) -> Stepper:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """The keys and values that each attention made so far, and how many tokens those are."""
-
-    layers: dict[nn.Module, KeysValues] = field(default_factory=dict)
-    time: int = 0
-
-    def select(self, rows: Tensor) -> "Kept":
-        return Kept({site: (k[rows], v[rows]) for site, (k, v) in self.layers.items()}, self.time)
-
-
-class _Growing:
-    """The `cache` of one call: joins the new keys to the kept ones, and keeps the old as it was."""
-
-    def __init__(self, kept: Kept):
-        self.old, self.new = kept.layers, dict[nn.Module, KeysValues]()
-
-    def __call__(self, site: nn.Module, k: Tensor, v: Tensor) -> KeysValues:
-        if site in self.old:
-            old_k, old_v = self.old[site]
-            k, v = torch.cat([old_k, k], -2), torch.cat([old_v, v], -2)
-        self.new[site] = k, v
-        return k, v
-
-
-@dataclass(frozen=True)
 class TranslatorState:
     """What was read, as keys and values of every layer, and what was written so far."""
 
@@ -128,11 +104,11 @@ class TranslatorStepper:
             if not is_watched():
                 return self.quick.step(tokens, state)
             state = self._slowly(state, len(tokens))
-        cache, time = _Growing(state.kept), state.kept.time
+        cache, time = Growing(state.kept, 1), state.kept.time
         logits = self.model.decode(
             tokens[:, None], state.memory, state.lengths, offset=time, cache=cache
         )
-        return logits[:, 0], replace(state, kept=Kept(cache.new, time + 1))
+        return logits[:, 0], replace(state, kept=cache.kept())
 
     def select(
         self, state: "TranslatorState | QuickState", rows: Tensor
@@ -151,7 +127,7 @@ class TranslatorStepper:
         if state.buffers is not None:
             pairs = zip(state.buffers.keys, state.buffers.values, strict=True)
             kept = {b.self_attention: kv for b, kv in zip(blocks, pairs, strict=True)}
-        return TranslatorState(state.memory, state.lengths, Kept(kept, state.time))
+        return TranslatorState(state.memory, state.lengths, Kept.of(kept, state.time))
 
 
 @dataclass(frozen=True)
@@ -180,48 +156,6 @@ class RecurrentStepper:
         return RecurrentDecoding(state.memory.select(rows), tuple(s[rows] for s in state.state))
 
 
-@dataclass(frozen=True)
-class LanguageState:
-    """What was read and written, and how many places at the left of each row hold nothing."""
-
-    kept: Kept
-    skip: Tensor | None
-
-
-class LanguageStepper:
-    """A LanguageModel, step by step; prompts of several lengths are moved to end together."""
-
-    def __init__(self, model: LanguageModel):
-        self.model = model
-
-    def start(self, tokens: Tensor, lengths: Tensor | None = None) -> LanguageState:
-        skip = None
-        if lengths is not None:
-            tokens, skip = _to_the_right(tokens, lengths), tokens.shape[1] - lengths
-        state = LanguageState(Kept(), skip)
-        # the last token is the search's to give: its logits are the first that are wanted
-        return self._read(tokens[:, :-1], state)[1] if tokens.shape[1] > 1 else state
-
-    def step(self, tokens: Tensor, state: LanguageState) -> tuple[Tensor, LanguageState]:
-        logits, state = self._read(tokens[:, None], state)
-        return logits[:, -1], state
-
-    def select(self, state: LanguageState, rows: Tensor) -> LanguageState:
-        skip = None if state.skip is None else state.skip[rows]
-        return LanguageState(state.kept.select(rows), skip)
-
-    def _read(self, tokens: Tensor, state: LanguageState) -> tuple[Tensor, LanguageState]:
-        cache, time = _Growing(state.kept), state.kept.time
-        mask = positions = None
-        if state.skip is not None:
-            after = time + tokens.shape[1]
-            mask = Padding(torch.full_like(state.skip, after), state.skip)
-            places = torch.arange(time, after, device=tokens.device)
-            positions = (places - state.skip[:, None]).clamp(min=0)
-        logits = self.model(tokens, mask=mask, positions=positions, offset=time, cache=cache)
-        return logits, replace(state, kept=Kept(cache.new, time + tokens.shape[1]))
-
-
 def last_tokens(
     tokens: Int[Tensor, "batch time"], lengths: Int[Tensor, " batch"] | None = None
 ) -> Int[Tensor, " batch"]:
@@ -233,12 +167,3 @@ def last_tokens(
     if lengths is None:
         return tokens[:, -1]
     return tokens.gather(1, lengths[:, None] - 1)[:, 0]
-
-
-def _to_the_right(tokens: Tensor, lengths: Tensor) -> Tensor:
-    """Rows shifted so that all end in the last column; what wraps around to the left is hidden."""
-    time = tokens.shape[1]
-    if lengths.min() < 1 or lengths.max() > time:
-        raise ShapeError(f"lengths: needs 1 to {time}, one token at least, got {lengths.tolist()}")
-    places = torch.arange(time, device=tokens.device) - (time - lengths)[:, None]
-    return tokens.gather(1, places % time)

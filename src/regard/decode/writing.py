@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.decode.decoded import Decoded, check_limit
+from regard.decode.language import LanguageStepper
 from regard.decode.rules import Rule, allowed
 from regard.decode.sampling import Sampling, draw, fortunes
 from regard.decode.stepper import Stepper
@@ -50,6 +51,11 @@ def stream(
     torch.Size([1])
     """
     check_limit(limit)
+    if isinstance(stepper, LanguageStepper):
+        steps = stepper.write(first, state, end=end, limit=limit, how=how, rules=rules)
+        if steps is not None:  # a GPU takes many steps without a question
+            yield from (Step(*step) for step in steps)
+            return
     ended = torch.zeros_like(first, dtype=torch.bool)
     luck = None if how is None else fortunes(how.seed, len(first), limit).to(first.device)
     written = first.new_empty(len(first), 0)

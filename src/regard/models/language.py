@@ -55,15 +55,36 @@ class LanguageModel(nn.Module):
         cache: Cache | None = None,
     ) -> Float[Tensor, "batch time vocab"]:
         """The logits. A `mask` narrows what the causal one allows; `offset` tokens came before."""
+        x = self.vectors(
+            tokens, lengths, mask=mask, positions=positions, offset=offset, cache=cache
+        )
+        return self.readout(x, self.embedding.table)
+
+    def vectors(
+        self,
+        tokens: Int[Tensor, "batch time"],
+        lengths: Int[Tensor, " batch"] | None = None,
+        *,
+        mask: Mask | Bool[Tensor, "... _ _"] | None = None,
+        positions: Int[Tensor, "*_ time"] | None = None,
+        offset: int = 0,
+        cache: Cache | None = None,
+    ) -> Float[Tensor, "batch time dim"]:
+        """What the blocks make of each token, before any is scored; a prompt needs no more.
+
+        x = block_L(… block_1(embed(tokens)) …);   logits = readout(x)
+
+        >>> LanguageModel(language_tiny(vocab=10)).vectors(torch.tensor([[1, 2, 3]])).shape
+        torch.Size([1, 3, 64])
+        """
         x = self.embedding(tokens, positions=positions, offset=offset)
-        x = self.decoder(
+        return self.decoder(
             x,
             mask=self.mask(lengths, mask),
             positions=positions,
             offset=offset,
             cache=cache,
         )
-        return self.readout(x, self.embedding.table)
 
     def mask(
         self,

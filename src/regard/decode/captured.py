@@ -1,0 +1,164 @@
+"""A language model on a GPU: static caches, few kernels, a whole step in one graph."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.decode.buffers import Buffers, make_buffers
+from regard.decode.launch import Launcher, Tuning
+from regard.decode.sampling import Sampling, draw
+from regard.models import LanguageModel
+from regard.nn import Readout
+from regard.ops.door import is_watched
+
+MOST_WIDTH = 16384  # inputs that one program holds at once
+TYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def can_capture(model: LanguageModel) -> bool:
+    """Whether these kernels know all that the model does, and it is where they run.
+
+    >>> can_capture(rg.models.LanguageModel(rg.models.language_tiny(vocab=9)).eval().double())
+    False
+    """
+    config, table = model.config, model.embedding.table
+    if not _runs_on(table.device) or table.dtype not in TYPES:
+        return False
+    if not all(_is_usual(p, table) for p in model.parameters()):
+        return False
+    plain = config.softcap is None and not config.sinks and config.relative == "none"
+    usual = config.norm_first and config.skip and not config.embedding_norm and not config.segments
+    feat, hidden = config.head_feat, 4 * config.dim if config.hidden is None else config.hidden
+    keyed = (config.key_heads or config.heads) * feat
+    even = feat % 8 == 0 and keyed % 16 == 0 and config.dim % 8 == 0 and hidden % 8 == 0
+    small = max(config.dim, hidden, config.heads * feat) <= MOST_WIDTH
+    # maps of another kind, as of whole numbers, reckon in their own way
+    known = type(model.readout) is Readout and all(
+        type(m) is nn.Linear for m in model.modules() if isinstance(m, nn.Linear)
+    )
+    # a hook of somebody who looks or edits wants the modules themselves
+    hooked = any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    return plain and usual and even and small and known and not hooked and not is_watched()
+
+
+def _is_usual(p: Tensor, like: Tensor) -> bool:
+    same = p.dtype == like.dtype and p.device == like.device
+    return same and p.is_contiguous() and p.data_ptr() % 16 == 0
+
+
+@lru_cache
+def _has_triton() -> bool:
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _runs_on(device: torch.device) -> bool:
+    if not _has_triton():
+        return False
+    from regard.ops.triton_terms import INTERPRETED
+
+    return device.type == "cuda" or (INTERPRETED and _TRY_ON_CPU)
+
+
+_TRY_ON_CPU = False  # tests set it: Triton's interpreter is exact and very slow
+
+
+class Engine:
+    """The steps of one model, and the buffers it has used before, with their graphs."""
+
+    def __init__(self, model: LanguageModel, tuning: Tuning | None = None):
+        self.model, self.free, self.marks = model, list[Buffers](), list[int]()
+        self.tuning = Tuning() if tuning is None else tuning
+
+    @property
+    def tuning(self) -> Tuning:
+        """How the work is cut."""
+        return self.launcher.tuning
+
+    @tuning.setter
+    def tuning(self, tuning: Tuning) -> None:
+        self.launcher, self.free = Launcher(self.model, tuning), []
+
+    def lend(self, rows: int, room: int) -> Buffers:
+        """Buffers for so many rows and keys: used ones, with their graphs, where there are some."""
+        marks = [p.data_ptr() for p in self.model.parameters()]
+        if marks != self.marks:  # a graph knows weights by their address
+            self.marks, self.free = marks, []
+        for n, one in enumerate(self.free):
+            if one.rows == rows and one.room >= room:
+                return self.free.pop(n)
+        blocks = -(-self.model.config.vocab // self.launcher.scores_rows(rows))
+        return make_buffers(self.model, rows, room, blocks)
+
+    def run(self, b: Buffers, steps: int, how: Sampling | None) -> None:
+        """So many steps, the choice of a token included; nothing is waited for."""
+
+        def step() -> None:
+            self.launcher.launch(b)
+            if how is None:
+                self.launcher.choose(b)
+            else:
+                _draw(b, how)
+
+        together = self.tuning.together
+        while steps >= together:
+            self._replay(b, (how, together), lambda: [step() for _ in range(together)])
+            steps -= together
+        for _ in range(steps):
+            self._replay(b, (how, 1), step)
+
+    def step(self, b: Buffers) -> Tensor:
+        """The logits after `b.token`, the same memory each time."""
+
+        def step() -> None:
+            self.launcher.launch(b)
+            b.time.add_(1)
+
+        self._replay(b, "logits", step)
+        return b.work["logits"]
+
+    def _replay(self, b: Buffers, key: Any, work: Callable[[], Any]) -> None:
+        if not b.token.is_cuda:
+            work()
+            return
+        key = (key, b.moved)
+        if key not in b.graphs:
+            b.graphs[key] = self._capture(b, work)
+        b.graphs[key].replay()
+
+    def _capture(self, b: Buffers, work: Callable[[], Any]) -> torch.cuda.CUDAGraph:
+        """The work as a graph; a rehearsal first, as kernels are compiled when first called."""
+        kept = [x.clone() for x in (b.token, b.time, b.ended)]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            work()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        for x, old in zip((b.token, b.time, b.ended), kept, strict=True):
+            x.copy_(old)
+        with torch.cuda.graph(graph):
+            work()
+        return graph
+
+
+def _draw(b: Buffers, how: Sampling) -> None:
+    """A token by each row's luck, the same way, by torch's own kernels."""
+    logits, at = b.work["logits"], (b.time - b.base).long()[:, None]
+    allowed = logits.masked_fill(b.barred.bool(), -torch.inf)
+    token = draw(allowed, how, b.luck.gather(1, at)[:, 0])
+    chance = logits.gather(1, token[:, None])[:, 0] - logits.logsumexp(-1)
+    ended = b.ended.bool()
+    token = torch.where(ended, b.end, token)
+    b.chances.scatter_(1, at, chance.masked_fill(ended, 0)[:, None])
+    b.ended.copy_(ended | (token == b.end))
+    b.tokens.scatter_(1, at, token[:, None])
+    b.ends.scatter_(1, at, b.ended[:, None])
+    b.token.copy_(token)
+    b.time.add_(1)

@@ -1,0 +1,195 @@
+"""The captured steps of a language model are the model's own: in Triton's interpreter, exact."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from regard import models
+from regard.decode import (
+    Only,
+    Sampling,
+    Without,
+    beam,
+    buffers,
+    greedy,
+    last_tokens,
+    make_stepper,
+    sample,
+)
+from regard.decode import captured as captured_steps
+from regard.decode.language import CapturedState
+from regard.decode.launch import Tuning
+
+pytest.importorskip("triton")
+VOCAB, END = 41, 2
+SIZES = {"dim": 16, "heads": 2, "layers": 1, "dropout": 0.0, "hidden": 32}
+CONFIGS = {
+    "sinusoidal": {},
+    "learned": {"positions": "learned", "max_time": 40, "scaled": False, "activation": "gelu_tanh"},
+    "rotary": {
+        "dim": 32,
+        "heads": 4,
+        "key_heads": 2,
+        "rotary": 100.0,
+        "positions": "none",
+        "gated": True,
+        "norm": "rms",
+    },
+    "halves": {"positions": "none", "rotary": 100.0, "halves": True, "activation": "silu"},
+    "window": {"window": 3, "activation": "relu", "tied": False},
+    "no bias": {"bias": False, "final_norm": False, "dim": 24, "feat": 16, "gated": True},
+}
+# so finely cut that a tiny model has several blocks, slices and tiles of everything
+FINE = Tuning(tile=256, scores_tile=512, outs=16, depth=16, programs=4, scores_outs=16, keys=2)
+each_config = pytest.mark.parametrize("name", CONFIGS)
+pytestmark = pytest.mark.usefixtures("in_the_interpreter")
+
+
+@pytest.fixture
+def in_the_interpreter(monkeypatch):
+    monkeypatch.setattr(captured_steps, "_TRY_ON_CPU", True)
+    monkeypatch.setattr(buffers, "ROOM", 8)
+    with torch.no_grad():
+        yield
+
+
+def made(name: str, **changes) -> models.LanguageModel:
+    config = models.language_tiny(VOCAB, **(SIZES | CONFIGS[name] | changes))
+    model = models.LanguageModel(config).eval()
+    for p in model.parameters():  # biases that are not 0, answers that differ
+        p.data += 0.3 * torch.randn_like(p) * p.std().nan_to_num(1).clamp(min=0.1)
+    return model
+
+
+def prompts(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randint(3, VOCAB, (batch, 5)), torch.tensor([5, 3, 1])[:batch]
+
+
+def slowly(model, prompt, lengths):
+    """The state of the plain path: asked for with gradients, which kernels have none of."""
+    with torch.enable_grad():
+        state = make_stepper(model).start(prompt, lengths)
+    assert not isinstance(state, CapturedState)
+    return state
+
+
+def both(model, prompt, lengths):
+    stepper = make_stepper(model)
+    state = stepper.start(prompt, lengths)
+    assert isinstance(state, CapturedState)
+    return stepper, state, slowly(model, prompt, lengths)
+
+
+@each_config
+@pytest.mark.parametrize("form", ["whole", "one", "some"])
+def test_logits_are_the_models_own(name, form):
+    model, batch = made(name), 2 if form == "some" else 1
+    prompt, lengths = prompts(batch)
+    stepper = make_stepper(model)
+    stepper.engine.tuning = FINE if form == "some" else replace(FINE, whole=form == "whole")
+    state = stepper.start(prompt, lengths)
+    assert isinstance(state, CapturedState)
+    written, steps = torch.randint(3, VOCAB, (batch, 2)), []
+    for token in (last_tokens(prompt, lengths), *written.unbind(1)):
+        logits, state = stepper.step(token, state)
+        steps.append(logits)
+    for n, length in enumerate(lengths):
+        whole = torch.cat([prompt[n, :length], written[n]])[None]
+        want = model(whole)[0, length - 1 :]
+        assert_close(torch.stack(steps, 1)[n], want, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("batch", "rules"), [(1, ()), (2, (Without([5, 7]),)), (1, (Only(range(9, 30), end=END),))]
+)
+def test_greedy_writes_what_the_model_writes(batch, rules):
+    model, (prompt, lengths) = made("learned"), prompts(batch)
+    stepper, state, slow = both(model, prompt, lengths)
+    first, given = last_tokens(prompt, lengths), {"end": END, "limit": 5, "rules": rules}
+    got, want = (greedy(stepper, s, first, **given) for s in (state, slow))
+    assert got.lists() == want.lists()
+    assert torch.equal(got.ended, want.ended)
+    assert_close(got.log_prob, want.log_prob, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_drawn_answer_is_the_models_own(batch):
+    model, (prompt, lengths) = made("learned"), prompts(batch)
+    stepper, state, slow = both(model, prompt, lengths)
+    given = {"end": END, "limit": 4, "how": Sampling(temperature=1.3, top_p=0.9, seed=3)}
+    first = last_tokens(prompt, lengths)
+    got, want = (sample(stepper, s, first, **given) for s in (state, slow))
+    assert got.lists() == want.lists()
+    assert_close(got.log_prob, want.log_prob, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["learned", pytest.param("rotary", marks=pytest.mark.slow)])
+def test_a_beam_finds_what_it_finds_by_the_model(name):
+    model, (prompt, lengths) = made(name), prompts(2)
+    stepper, state, slow = both(model, prompt, lengths)
+    given = {"end": END, "limit": 4, "width": 2, "best": 2}
+    first = last_tokens(prompt, lengths)
+    got, want = (beam(stepper, s, first, **given) for s in (state, slow))
+    assert got.lists() == want.lists()
+    assert_close(got.log_prob, want.log_prob, atol=1e-4, rtol=1e-4)
+
+
+def test_a_row_alone_writes_what_it_writes_among_others():
+    model, (prompt, lengths) = made("learned"), prompts(3)
+    stepper, given = make_stepper(model), {"end": END, "limit": 3}
+    first = last_tokens(prompt, lengths)
+    together = greedy(stepper, stepper.start(prompt, lengths), first, **given)
+    for n, length in enumerate(lengths):
+        row = prompt[n : n + 1, :length]
+        alone = greedy(stepper, stepper.start(row), row[:, -1], **given)
+        assert together.lists()[n] == alone.lists()[0]
+
+
+def test_a_state_may_be_gone_on_from_twice_and_outgrow_its_room():
+    model, (prompt, lengths) = made("sinusoidal"), prompts(2)
+    stepper, state, slow = both(model, prompt, lengths)
+    first = last_tokens(prompt, lengths)
+    want = greedy(stepper, slow, first, end=END, limit=5).lists()  # 4 + 5 are more than 8
+    for _ in range(2):
+        assert greedy(stepper, state, first, end=END, limit=5).lists() == want
+    _, after = stepper.step(first, state)
+    once, _ = stepper.step(first, after)
+    stepper.step(first + 1, after)
+    again, _ = stepper.step(first, after)
+    assert_close(again, once)
+
+
+def test_buffers_are_used_again_when_no_state_needs_them():
+    model, (prompt, lengths) = made("sinusoidal"), prompts(3)
+    stepper = make_stepper(model)
+    held = stepper.start(prompt, lengths).lease.buffers
+    assert stepper.start(prompt, lengths).lease.buffers is held
+    for p in model.parameters():
+        p.data = p.data.clone()  # other addresses: a graph would read the old ones
+    assert stepper.start(prompt, lengths).lease.buffers is not held
+
+
+def test_who_comes_to_look_sees_every_attention_also_in_the_middle():
+    import regard as rg
+
+    model, (prompt, lengths) = made("learned"), prompts(3)
+    stepper, state, _ = both(model, prompt, lengths)
+    first = last_tokens(prompt, lengths)
+    _, state = stepper.step(first, state)
+    with rg.look(model) as sight:
+        seen, _ = stepper.step(first, state)
+    assert {site.name for site in sight} >= {"decoder.0.self"}
+    unseen, _ = stepper.step(first, state)
+    assert_close(seen, unseen, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"softcap": 9.0}, {"sinks": True}, {"relative": "alibi"}, {"norm_first": False}],
+)
+def test_what_the_kernels_do_not_know_goes_to_the_model(changes):
+    assert not isinstance(
+        make_stepper(made("sinusoidal", **changes)).start(*prompts(3)), CapturedState
+    )

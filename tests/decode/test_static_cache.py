@@ -1,0 +1,89 @@
+"""Keys and values stay where they are while a sequence grows; an old state stays as it was."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from regard import models
+from regard.decode import make_stepper, static
+from regard.decode.static import Growing, Kept
+
+LAYER = nn.Identity()
+
+
+def grown(kept: Kept, *numbers: float) -> Kept:
+    k = torch.tensor(numbers)[None, None, :, None]
+    growing = Growing(kept, len(numbers))
+    growing(LAYER, k, -k)
+    return growing.kept()
+
+
+def held(kept: Kept) -> list[float]:
+    k, v = kept.layers[LAYER]
+    assert_close(v, -k)
+    return k[0, 0, :, 0].tolist()
+
+
+def test_a_step_writes_behind_the_last_and_moves_nothing():
+    one = grown(Kept(), 1.0, 2.0)
+    place = one.shelf.layers[LAYER][0].data_ptr()
+    two = grown(one, 3.0)
+    assert two.shelf.layers[LAYER][0].data_ptr() == place
+    assert held(two) == [1.0, 2.0, 3.0]
+    assert held(one) == [1.0, 2.0]
+
+
+def test_a_state_gone_on_from_twice_keeps_both_futures():
+    one = grown(Kept(), 1.0)
+    left, right = grown(one, 2.0), grown(one, 3.0)
+    assert held(left) == [1.0, 2.0]
+    assert held(right) == [1.0, 3.0]
+    assert held(grown(left, 4.0)) == [1.0, 2.0, 4.0]
+
+
+def test_a_cache_without_room_finds_more(monkeypatch):
+    monkeypatch.setattr(static, "ROOM", 2)
+    kept = Kept()
+    for n in range(7):
+        kept = grown(kept, float(n))
+    assert held(kept) == list(map(float, range(7)))
+
+
+def test_rows_are_selected_with_the_room_behind_them():
+    k = torch.arange(3.0)[:, None, None, None]
+    growing = Growing(Kept(), 1)
+    growing(LAYER, k, k)
+    picked = growing.kept().select(torch.tensor([2, 2, 0]))
+    keys, _ = picked.layers[LAYER]
+    assert keys.flatten().tolist() == [2.0, 2.0, 0.0]
+    assert picked.shelf.layers[LAYER][0].shape[2] == static.ROOM
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_no_step_without_gradients_allocates_a_cache(batch):
+    model = models.LanguageModel(models.language_tiny(9, dim=16, heads=2, dropout=0.0)).eval()
+    stepper, token = make_stepper(model), torch.ones(batch, dtype=torch.long)
+    with torch.no_grad():
+        state = stepper.start(token[:, None].expand(-1, 4))
+        _, state = stepper.step(token, state)
+        places = [k.data_ptr() for k, _ in state.kept.shelf.layers.values()]
+        for _ in range(5):
+            _, state = stepper.step(token, state)
+    assert [k.data_ptr() for k, _ in state.kept.shelf.layers.values()] == places
+
+
+def test_a_gradient_goes_back_through_every_step():
+    model = models.LanguageModel(models.language_tiny(9, dim=16, heads=2, dropout=0.0)).eval()
+    tokens = torch.tensor([[3, 4, 5, 6]])
+    stepper = make_stepper(model)
+    state, steps = stepper.start(tokens[:, :1]), []
+    for token in tokens.unbind(1):
+        logits, state = stepper.step(token, state)
+        steps.append(logits)
+    torch.stack(steps, 1).square().sum().backward()
+    stepped = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    model(tokens).square().sum().backward()
+    for name, p in model.named_parameters():
+        assert_close(stepped[name], p.grad, atol=1e-4, rtol=1e-4, msg=name)
