@@ -13,6 +13,7 @@ from regard.work.moments import moments
 from regard.work.multi_head import multi_head
 from regard.work.numbers import decimal, matrix, number
 from regard.work.page import write_page
+from regard.work.perturb import perturb
 from regard.work.positions import positions, rotary
 from regard.work.problem import FAMILIES, problem_names, read_problem, read_toml, work
 from regard.work.recurrent import unrolled
@@ -58,6 +59,7 @@ __all__ = [
     "moments",
     "multi_head",
     "number",
+    "perturb",
     "positions",
     "problem_names",
     "read_problem",

@@ -13,6 +13,7 @@ from regard.work.gradients import bptt
 from regard.work.hybrid import hybrid
 from regard.work.moments import moments
 from regard.work.multi_head import multi_head
+from regard.work.perturb import perturb
 from regard.work.positions import positions, rotary
 from regard.work.recurrent import NEEDS, unrolled
 from regard.work.solution import Solution
@@ -34,6 +35,7 @@ FAMILIES: dict[str, tuple[Family, tuple[str, ...]]] = {
     "bptt": (bptt, ("cell", "clip")),
     "gates": (gates, ("small",)),
     "hybrid": (hybrid, ("score", "query")),
+    "perturb": (perturb, ("what", "index", "scale", "noise")),
     "moments": (moments, ("draws", "seed", "same")),
     **{name: (lambda given, name=name: unrolled(name, given), ()) for name in NEEDS},
 }

@@ -8,6 +8,7 @@ from regard.work.rules.gates import GATES
 from regard.work.rules.gradients import GRADIENTS
 from regard.work.rules.hybrid import HYBRID
 from regard.work.rules.moments import MOMENTS
+from regard.work.rules.perturb import PERTURB
 from regard.work.rules.positions import POSITIONS
 from regard.work.rules.rule import M, Matrix, Rule, Run, bare, each, told
 from regard.work.rules.scores import SCORES
@@ -24,6 +25,7 @@ RULES: dict[str, Rule] = {
     **GATES,
     **HYBRID,
     **MOMENTS,
+    **PERTURB,
 }
 
 __all__ = ["RULES", "M", "Matrix", "Rule", "Run", "bare", "each", "rule", "sigmoid", "told"]

@@ -103,8 +103,8 @@ def _norm_of(count: int) -> Rule:
     squared: Run = lambda *parts: M(_norm(*parts).applyfunc(lambda x: x**2))  # noqa: E731
     return Rule(
         _norm,
-        f"√({text})",
-        f"\\sqrt{{{{{tex}}}}}",
+        f"√({text})" if count > 1 else "‖{0}‖",
+        f"\\sqrt{{{{{tex}}}}}" if count > 1 else "\\lVert {0} \\rVert",
         {
             "the root was left out": squared,
             "the largest entry was taken": lambda *parts: M([[_largest(*parts)]]),

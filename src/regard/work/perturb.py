@@ -1,0 +1,166 @@
+"""A key, a query or a token changed: what moves, by how much, and to first and second order."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from regard.errors import WorkError
+from regard.work.attention import Ways, attend, project
+from regard.work.evaluate import evaluated
+from regard.work.numbers import decimal, matrix
+from regard.work.solution import Solution, Working
+
+WHAT = {"key": "K", "query": "Q", "token": "X"}
+NOTHING = 1e-25  # what is left of 0 in 50 digits
+
+
+def perturb(
+    given: Mapping[str, Any],
+    *,
+    what: str = "key",
+    index: int = 1,
+    scale: Any = None,
+    noise: Any = None,
+) -> Solution:
+    """Attention before and after one key, query or token is moved by `eps` or scaled by `alpha`.
+
+    dA ≈ A ∘ (D - D̄) + ½ A ∘ ((D - D̄)² - Var D),   D = β dS, means by the weights of the row
+
+    Given are Q, K, V, or X (and W_Q, W_K, W_V), tokens as rows, and eps or alpha; `scale` is β.
+    With `noise` the mean change for random noise of that spread in the key or query is added.
+
+    >>> worked = perturb({"Q": [[1], [-1]], "K": [[1], [1]], "V": [[0], [1]], "alpha": 2}, scale=1)
+    >>> [round(float(x), 7) for x in worked["A_a"].col(0)]
+    [0.7310586, 0.2689414]
+    """
+    if what not in WHAT:
+        raise WorkError(f"what: needs one of {', '.join(WHAT)}, got {what!r}")
+    if ("eps" in given) == ("alpha" in given):
+        got = "both" if "eps" in given else "neither"
+        raise WorkError(f"given: needs eps to move by or alpha to scale by, got {got}")
+    rest = {name: value for name, value in given.items() if name not in ("eps", "alpha")}
+    work, ways = Working("perturb", rest), Ways(scale=scale)
+    before = project(work)
+    attend(work, *before, ways=ways)
+    after = _changed(work, given, what, index, before)
+    attend(work, *after, "_a", ways)
+    _compared(work, before, after)
+    if noise is not None:
+        _expected(work, what, before, noise)
+    if not any(value.free_symbols for value in work.given.values()):
+        _remarks(work, what, index, before)
+    return work.done()
+
+
+def _changed(
+    work: Working, given: Mapping[str, Any], what: str, index: int, names: tuple[str, str, str]
+) -> tuple[str, str, str]:
+    """Move or scale the row that is to change; the names of queries, keys and values after it."""
+    q, k, v = names
+    source = {"key": k, "query": q, "token": "X"}[what]
+    if source not in work.values:
+        raise WorkError(f"given: needs X for a token that changes, got {', '.join(work.given)}")
+    work.give("i", index)
+    name = f"{WHAT[what]}_a"
+    if "eps" in given:
+        told = matrix(given["eps"], "eps")
+        work.give("ε", told if told.rows == 1 else told.T)
+        work.step(name, "move one row", source, "ε", "i", says=f"{what} {index}, moved by ε")
+    else:
+        work.give("α", given["alpha"])
+        work.step(name, "scale one row", source, "α", "i", says=f"{what} {index}, scaled by α")
+    if what == "token":
+        return project(work, at="_a", of=("X_a", "X_a"))
+    return (q, name, v) if what == "key" else (name, k, v)
+
+
+def _compared(work: Working, before: tuple[str, ...], after: tuple[str, ...]) -> None:
+    """The differences, and what first and second order make of them."""
+    for name, says in {"S": "the scores", "A": "the weights", "H": "the outputs"}.items():
+        work.step(f"d{name}", "subtract", f"{name}_a", name, says=f"how {says} changed")
+    d = "dS"
+    if "Z" in work.values:
+        d = work.step("D", "scale", "dS", "β", says="the change of the scaled scores")
+    work.step("A_1", "softmax, first order", "A", d, says="the weights, to first order")
+    work.step("A_2", "softmax, second order", "A", d, says="and what the second order adds")
+    v = before[2]
+    one, two = "H_1", "H_2"
+    if v != after[2]:
+        work.step("dV", "subtract", after[2], v, says="how the values changed")
+        one, two = "P_1", "P_2"
+    work.step(one, "product", "A_1", v, says="the outputs, to first order: by the weights")
+    work.step(two, "product", "A_2", v, says="and what the second order adds")
+    if v != after[2]:
+        work.step("V_1", "product", "A", "dV", says="to first order: by the values")
+        work.step("H_1", "add", "P_1", "V_1", says="the outputs, to first order")
+        work.step("V_2", "product", "A_1", "dV", says="to second order: by both")
+        work.step("H_2", "add", "P_2", "V_2", says="and what the second order adds")
+    work.step("R_1", "subtract", "dH", "H_1", says="what the first order leaves")
+    work.step("R_2", "subtract", "R_1", "H_2", says="what both leave")
+    for name, of in {"n_0": "dH", "n_1": "R_1", "n_2": "R_2"}.items():
+        work.step(name, "norm of 1", of, says=f"the size of {of}")
+
+
+def _expected(work: Working, what: str, names: tuple[str, str, str], noise: Any) -> None:
+    if what == "token":
+        raise WorkError("noise: needs a key or a query that changes, got a token")
+    work.give("σ", noise)
+    source = names[0] if what == "key" else names[1]
+    says = f"the mean change of the outputs for noise of spread σ in the {what}"
+    work.step(
+        "m", f"mean change, {what} noise", source, "A", names[2], "H", "β", "σ", "i", says=says
+    )
+    work.remark(
+        f"Noise in the {what} with mean 0 does not leave the outputs unchanged on average: the "
+        "second order remains, as m says; it grows with σ². Each single draw moves them at first "
+        "order."
+    )
+
+
+def _remarks(work: Working, what: str, index: int, names: tuple[str, str, str]) -> None:
+    moved = {name: _moves(work, f"d{name}") for name in "SAH"}
+    cells = {name: len(moved[name]) for name in "SA"}
+    rows = sorted({i for i, _ in moved["H"]})
+    total = work.values["H"].rows
+    counts = " and ".join(f"{cells[n]} of {len(work.values[n])} entries of {n}" for n in "SA")
+    work.remark(
+        f"The change of {what} {index} moves {counts}, and {len(rows)} of {total} outputs"
+        + (f" ({', '.join(map(str, rows))})." if rows else ".")
+    )
+    sizes = [decimal(work.values[name][0], 3) for name in ("n_0", "n_1", "n_2")]
+    work.remark(
+        f"The outputs move by {sizes[0]} in all; the first order misses {sizes[1]} of it, first "
+        f"and second together {sizes[2]}."
+    )
+    if what == "key":
+        _by_weight(work, index, names)
+
+
+def _by_weight(work: Working, index: int, names: tuple[str, str, str]) -> None:
+    """How each query's weight on the changed key went; for a scaled key, the sign rule."""
+    column = index - 1
+    told = []
+    for row in range(work.values["A"].rows):
+        old, new = (decimal(work.values[name][row, column], 3) for name in ("A", "A_a"))
+        score = decimal(work.values["S"][row, column], 3)
+        told.append(f"query {row + 1}: score {score}, weight {old} → {new}")
+    work.remark(f"On key {index}: {'; '.join(told)}.")
+    if "α" in work.values:
+        work.remark(
+            "Scaling a key by α > 1 raises its weight where its score is positive, lowers it where "
+            "negative, and keeps the scores of 0; as α grows the weight goes to 1 or to 0, and the "
+            "output to the key's value or to the mixture of the others."
+        )
+    work.remark(
+        "To first order an output moves by β (q·dk) a (v - h), and v - h is (1 - a) times the way "
+        "from the others to v: most at a = ½, nothing at a = 0 and a = 1."
+    )
+
+
+def _moves(work: Working, name: str) -> list[tuple[int, int]]:
+    value = work.values[name]
+    return [
+        (i + 1, j + 1)
+        for i in range(value.rows)
+        for j in range(value.cols)
+        if abs(float(evaluated(value[i, j], 20))) > NOTHING
+    ]

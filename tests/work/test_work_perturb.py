@@ -1,0 +1,102 @@
+"""One key, query or token changed: what moves, the orders of the change, and noise on average."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regard import work
+from regard.errors import WorkError
+from regard.work.evaluate import evaluated
+
+MOVE = work.read_problem("move-key")
+small = st.integers(-30, 30).map(lambda x: f"{x / 20}")
+
+
+def floats(value):
+    rows = value.applyfunc(lambda x: evaluated(x, 20)).tolist()
+    return torch.tensor([[float(x) for x in row] for row in rows], dtype=torch.float64)
+
+
+def changed(worked, name="dH"):
+    return [i for i, row in enumerate(floats(worked[name]).abs().sum(1) > 1e-12, 1) if row]
+
+
+def test_a_doubled_key_rises_for_one_query_and_falls_for_the_other():
+    worked = work.work(work.read_problem("scale-key"))
+    assert floats(worked["A_a"])[:, 0].tolist() == pytest.approx([0.7310586, 0.2689414], abs=1e-7)
+
+
+@settings(max_examples=4, deadline=None)
+@given(st.data(), st.sampled_from(["key", "query", "token"]), st.integers(1, 3))
+def test_the_weights_and_outputs_are_those_of_torch(data, what, index):
+    def cells(rows, columns):
+        return [[data.draw(small) for _ in range(columns)] for _ in range(rows)]
+
+    told = {"X": cells(3, 2), "W_Q": cells(2, 2), "W_K": cells(2, 2), "W_V": cells(2, 2)}
+    worked = work.perturb(told | {"eps": cells(1, 2)}, what=what, index=index)
+    x, eps = floats(worked["X"]), floats(worked["ε"])
+    x_a = x.clone()
+    x_a[index - 1] += eps[0]
+    q, k, v = ((x_a if what == "token" else x) @ floats(worked[f"W_{one}"]) for one in "QKV")
+    if what != "token":
+        (k if what == "key" else q)[index - 1] += eps[0]
+    want = (q @ k.T / 2**0.5).softmax(1) @ v
+    torch.testing.assert_close(floats(worked["H_a"]), want, rtol=1e-9, atol=1e-9)
+    assert worked.again() == worked.values()
+
+
+@pytest.mark.parametrize("what", ["key", "query", "token"])
+def test_the_orders_leave_a_square_and_a_cube(what):
+    told = {"X": [[1, 0], [0, 1], [1, -1]], "W_V": [[1, 0], [1, 2]]}
+    left = []
+    for eps in ("1/10", "1/100"):
+        worked = work.perturb(told | {"eps": [eps, 0]}, what=what, index=1)
+        left.append([float(evaluated(worked[n][0], 20)) for n in ("n_1", "n_2")])
+    first, second = ((b / a) for a, b in zip(*left, strict=True))
+    assert first == pytest.approx(1e-2, rel=0.2)  # a tenth of ε: a hundredth is left
+    assert second == pytest.approx(1e-3, rel=0.3)
+
+
+def test_a_query_moves_one_output_a_key_and_a_token_all():
+    told = MOVE["given"]
+    assert changed(work.perturb(told, what="query", index=2)) == [2]
+    assert changed(work.perturb(told, what="key", index=2)) == [1, 2, 3]
+    token = {"X": told["K"], "eps": told["eps"]}
+    assert changed(work.perturb(token, what="token", index=2)) == [1, 2, 3]
+
+
+def test_a_key_moves_one_column_of_the_scores_and_every_weight():
+    worked = work.work(MOVE)
+    assert [j for j in range(3) if any(worked["dS"].col(j))] == [1]
+    assert (floats(worked["dA"]).abs() > 1e-12).all()
+    assert "moves 3 of 9 entries of S and 9 of 9 entries of A" in " ".join(worked.remarks)
+
+
+@pytest.mark.parametrize("what", ["key", "query"])
+def test_the_mean_change_under_noise_is_that_of_many_draws(what):
+    worked = work.perturb(MOVE["given"], what=what, index=2, noise="1/10")
+    q, k, v = (floats(worked[name]) for name in "QKV")
+    noise = torch.randn(100_000, 2, generator=torch.Generator().manual_seed(1)).double() / 10
+    noise = torch.cat([noise, -noise])  # pairs: the first order falls out exactly
+    qs, ks = q.expand(len(noise), 3, 2).clone(), k.expand(len(noise), 3, 2).clone()
+    (ks if what == "key" else qs)[:, 1] += noise
+    drawn = (qs @ ks.mT / 2**0.5).softmax(-1) @ v - floats(worked["H"])
+    error = drawn.std(0) / len(noise) ** 0.5
+    assert floats(worked["m"]).allclose(drawn.mean(0), rtol=0.1, atol=float(4 * error.max()))
+
+
+@pytest.mark.usefixtures("users_view")
+@pytest.mark.parametrize(
+    ("change", "choices", "message"),
+    [
+        ({}, {"what": "value"}, "what: needs one of key, query, token, got 'value'"),
+        ({"alpha": 2}, {}, "needs eps to move by or alpha to scale by, got both"),
+        ({}, {"what": "token"}, "given: needs X for a token that changes"),
+        ({}, {"index": 4}, "index: needs one of the rows 1 to 3, got 4"),
+        ({"eps": [1]}, {}, "eps: needs 2 numbers, one a feature, got 1×1"),
+    ],
+)
+def test_what_does_not_fit_is_said(change, choices, message):
+    with pytest.raises(WorkError, match=message):
+        work.perturb(MOVE["given"] | change, **choices)
