@@ -2,6 +2,7 @@
 
 from regard.work.attention import attention, cross, mask_of
 from regard.work.check import Finding, check, first_wrong
+from regard.work.constructions import convolution, identity, permutation
 from regard.work.counts import counts
 from regard.work.explain import Explanation, explain
 from regard.work.formats import FORMATS, shown_as
@@ -45,6 +46,7 @@ __all__ = [
     "bptt",
     "check",
     "convention_of",
+    "convolution",
     "counts",
     "cross",
     "decimal",
@@ -53,12 +55,14 @@ __all__ = [
     "first_wrong",
     "gates",
     "hybrid",
+    "identity",
     "mask_of",
     "mathml",
     "matrix",
     "moments",
     "multi_head",
     "number",
+    "permutation",
     "perturb",
     "positions",
     "problem_names",

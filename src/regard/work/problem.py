@@ -7,6 +7,7 @@ from typing import Any
 
 from regard.errors import FileError, WorkError, nearest
 from regard.work.attention import attention, cross
+from regard.work.constructions import convolution, identity, permutation
 from regard.work.counts import counts
 from regard.work.gates import gates
 from regard.work.gradients import bptt
@@ -36,6 +37,9 @@ FAMILIES: dict[str, tuple[Family, tuple[str, ...]]] = {
     "gates": (gates, ("small",)),
     "hybrid": (hybrid, ("score", "query")),
     "perturb": (perturb, ("what", "index", "scale", "noise")),
+    "identity": (identity, ("scale", "reach")),
+    "permutation": (permutation, ("scale", "reach")),
+    "convolution": (convolution, ("heads",)),
     "moments": (moments, ("draws", "seed", "same")),
     **{name: (lambda given, name=name: unrolled(name, given), ()) for name in NEEDS},
 }

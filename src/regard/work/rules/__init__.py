@@ -3,6 +3,7 @@
 from regard.errors import WorkError
 from regard.work.rules.basic import BASIC, sigmoid
 from regard.work.rules.blocks import BLOCKS
+from regard.work.rules.constructions import CONSTRUCTIONS
 from regard.work.rules.explain import EXPLAIN
 from regard.work.rules.gates import GATES
 from regard.work.rules.gradients import GRADIENTS
@@ -26,6 +27,7 @@ RULES: dict[str, Rule] = {
     **HYBRID,
     **MOMENTS,
     **PERTURB,
+    **CONSTRUCTIONS,
 }
 
 __all__ = ["RULES", "M", "Matrix", "Rule", "Run", "bare", "each", "rule", "sigmoid", "told"]

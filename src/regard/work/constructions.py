@@ -1,0 +1,212 @@
+"""Attention built to order: an identity, a permutation, a convolution, and how far off each is."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import sympy
+
+from regard.errors import WorkError
+from regard.work.attention import Ways, attend
+from regard.work.evaluate import evaluated
+from regard.work.numbers import decimal, matrix, number
+from regard.work.rules import M
+from regard.work.solution import Solution, Working
+
+
+def identity(given: Mapping[str, Any], *, scale: Any = 1, reach: Any = "99/100") -> Solution:
+    """A layer that should give each token back, and how near the scale β brings it.
+
+    A = softmax(β X Xᵀ): for orthonormal tokens e^β / (e^β + n - 1) on the diagonal
+
+    Given is X, or n for n orthonormal tokens; with W_V the output is undone by its inverse W_O.
+    `reach` is the weight on itself that each token should get.
+
+    >>> worked = identity({"n": 4})
+    >>> round(float(worked["c"][0]), 4), round(float(worked["b"][0]), 3)
+    (0.4754, 5.694)
+    """
+    if "X" not in given and not isinstance(given.get("n"), int):
+        raise WorkError(f"given: needs X, or n as a whole number, got {', '.join(given)}")
+    tokens = matrix(given["X"], "X") if "X" in given else M(sympy.eye(int(given["n"])))
+    rest = {"W_V": given["W_V"]} if "W_V" in given else {}
+    work = Working("identity", {"X": tokens, **rest, "n": tokens.rows, "p": _share(reach)})
+    v, out = "X", "H"
+    if rest:
+        v = work.step("V", "product", "X", "W_V", says="the values")
+        work.step("W_O", "inverse", "W_V", says="the output weights that undo W_V")
+    attend(work, "X", "X", v, ways=Ways(scale=scale))
+    if rest:
+        out = work.step("O", "product", "H", "W_O", says="the output")
+    if work.values["S"] == sympy.eye(tokens.rows):
+        says = "the weight on oneself, in closed form (orthonormal tokens)"
+        work.step("c", "share of one's own", "β", "n", says=says)
+    work.step("δ", "lead", "S", says="by how much each token prefers itself")
+    says = "a scale with which each token keeps the share p for itself"
+    work.step("b", "scale that reaches", "p", "n", "δ", says=says)
+    _distance(work, out, "X")
+    _identity_remarks(work)
+    return work.done()
+
+
+def _share(told: Any) -> Any:
+    found = number(told)
+    if not 0 < found < 1:
+        raise WorkError(f"reach: needs a share between 0 and 1, got {told}")
+    return found
+
+
+def _distance(work: Working, got: str, want: str) -> None:
+    work.step("R", "subtract", got, want, says="what is off")
+    work.step("r", "norm of 1", "R", says="how far off it is")
+
+
+def _identity_remarks(work: Working) -> None:
+    lead, needed = work.values["δ"][0], work.values["b"][0]
+    told = f"At β = {decimal(work.values['β'][0])} the output is {decimal(work.values['r'][0], 3)}"
+    work.remark(f"{told} away from the input: softmax never gives exact 0 or 1 at a finite β.")
+    if float(evaluated(lead, 20)) > 0:
+        work.remark(
+            f"Each token prefers itself by {decimal(lead)} or more, so that β = "
+            f"{decimal(needed)} gives each at least {decimal(work.values['p'][0])} of itself, and "
+            "β → ∞ the identity."
+        )
+    else:
+        work.remark(
+            "No β makes this an identity: some token scores another at least as high as itself "
+            "(norms differ, or two tokens are alike). Equal norms and distinct tokens would do."
+        )
+
+
+def permutation(given: Mapping[str, Any], *, scale: Any = 10, reach: Any = "99/100") -> Solution:
+    """A layer that should bring token order[i] to place i, and how near the scale β brings it.
+
+    K = I, row i of Q is the unit vector of order[i]:   A = softmax(β Q Kᵀ) → P
+
+    Given are `order`, numbers from 1, and X, the tokens to be moved (unit vectors if left out).
+
+    >>> worked = permutation({"order": [2, 1], "X": [[5], [7]]}, scale="inf")
+    >>> worked["H"]
+    Matrix([
+    [7],
+    [5]])
+    """
+    order = given.get("order")
+    n = len(order) if isinstance(order, list) else 0
+    if not n or any(not isinstance(one, int) or not 1 <= one <= n for one in order or []):
+        raise WorkError(f"order: needs n numbers, each from 1 to n, got {order}")
+    tokens = matrix(given.get("X", M(sympy.eye(n))), "X")
+    if tokens.rows != n:
+        raise WorkError(f"X: needs {n} rows, one for each of order, got {tokens.rows}")
+    wanted = M(n, n, lambda i, j: int((order or [])[int(i)] == j + 1))
+    start = {"Q": wanted, "K": M(sympy.eye(n)), "X": tokens, "n": n, "p": _share(reach)}
+    work = Working("permutation", start)
+    attend(work, "Q", "K", "X", ways=Ways(scale=scale))
+    work.give("one", 1)
+    says = "a scale with which each place takes the share p from the token it wants"
+    work.step("b", "scale that reaches", "p", "n", "one", says=says)
+    work.step("Y", "product", "Q", "X", says="what it should be: the tokens in their new order")
+    work.step("T", "sum over columns", "Q", says="how often each token is taken")
+    _distance(work, "H", "Y")
+    often = list(work.values["T"])
+    if set(often) == {1}:
+        work.remark("Each token is taken just once: a permutation.")
+    else:
+        work.remark(
+            f"One key for each query is not yet a permutation: the tokens are taken "
+            f"{', '.join(map(str, often))} times. It gathers; of all such maps n!/nⁿ = "
+            f"{decimal(sympy.factorial(n) / sympy.Integer(n) ** n, 3)} are permutations."
+        )
+    work.remark(f"What is off: {decimal(work.values['r'][0], 3)}; it falls as e^-β.")
+    return work.done()
+
+
+def convolution(given: Mapping[str, Any], *, heads: str = "one") -> Solution:
+    """A layer that should be a convolution: from one head's bias, or exactly, with a head a tap.
+
+    one:   A = softmax(log kernel[j - i]),  O = (Σ kernel) A X     taps of 0 or more
+    taps:  O = Σ_k kernel[k] A_k X,  A_k the shift by k            any taps
+
+    Given are `kernel`, an odd count of taps with the middle for distance 0, and X, tokens as rows.
+
+    >>> worked = convolution({"kernel": ["1/4", "1/2", "1/4"], "X": [[1], [1], [1]]})
+    >>> worked["A"].row(0), worked["r"]
+    (Matrix([[2/3, 1/3, 0]]), Matrix([[sqrt(2)/4]]))
+    """
+    if heads not in ("one", "taps"):
+        raise WorkError(f"heads: needs one or taps, got {heads!r}")
+    missing = [name for name in ("kernel", "X") if name not in given]
+    if missing:
+        raise WorkError(f"given: needs kernel and X, got no {' and no '.join(missing)}")
+    kernel = matrix(given["kernel"], "kernel")
+    kernel = kernel if kernel.rows == 1 else M(kernel.T)
+    if kernel.rows != 1 or kernel.cols % 2 == 0:
+        raise WorkError(f"kernel: needs an odd count of taps, got {kernel.rows}×{kernel.cols}")
+    work = Working("convolution", {"kernel": kernel, "X": given["X"]})
+    work.step(
+        "C", "taps", "kernel", "X", says="the matrix of the convolution, zeros beyond the ends"
+    )
+    work.step("Y", "product", "C", "X", says="what it should give")
+    (_one_head if heads == "one" else _head_a_tap)(work)
+    _distance(work, "O", "Y")
+    _edges(work, heads)
+    return work.done()
+
+
+def _one_head(work: Working) -> None:
+    kernel = list(work.values["kernel"])
+    if any(tap < 0 for tap in kernel) or not any(kernel):
+        low = min(kernel)
+        raise WorkError(
+            f'kernel: needs taps of 0 or more for one head, got {low}; try heads = "taps"'
+        )
+    work.step("B", "log taps", "kernel", "X", says="the bias: the score of each distance")
+    work.step("E", "exp", "B", says="the exponentials: the taps again")
+    work.step("N", "sum over rows", "E", says="what each query divides by: less at the ends")
+    work.step("A", "divide rows", "E", "N", says="the weights: for each query they add up to 1")
+    work.step("H", "product", "A", "X", says="the mixture")
+    work.step("k", "sum of entries", "kernel", says="the sum of the taps, which the values carry")
+    work.step("O", "scale", "H", "k", says="the output")
+
+
+def _head_a_tap(work: Working) -> None:
+    kernel = list(work.values["kernel"])
+    parts = []
+    for n, tap in enumerate(kernel, 1):
+        if tap == 0:
+            continue
+        offset = n - 1 - len(kernel) // 2
+        work.give(f"o_{n}", offset)
+        work.give(f"w_{n}", tap)
+        says = f"head {n} looks {abs(offset)} {'ahead' if offset > 0 else 'back'}, at nothing else"
+        work.step(f"A_{n}", "shift", f"o_{n}", "X", says=says if offset else f"head {n}: oneself")
+        work.step(f"P_{n}", "product", f"A_{n}", "X", says="what it finds")
+        parts.append(work.step(f"T_{n}", "scale", f"P_{n}", f"w_{n}", says="times its tap"))
+    if not 2 <= len(parts) <= 12:
+        raise WorkError(f"kernel: needs 2 to 12 taps other than 0 for heads, got {len(parts)}")
+    work.step("O", f"sum of {len(parts)}", *parts, says="the heads together")
+
+
+def _edges(work: Working, heads: str) -> None:
+    off = [
+        i + 1
+        for i in range(work.values["R"].rows)
+        if any(abs(float(evaluated(x, 20))) > 1e-25 for x in work.values["R"].row(i))
+    ]
+    if heads == "taps":
+        work.remark(
+            f"{'Exact everywhere' if not off else 'Off at ' + str(off)}: one head for each tap, "
+            "each a shift, its tap in the values. So can any convolution be made, signs and all."
+        )
+        return
+    sums = ", ".join(str(sum(work.values["C"].row(i))) for i in range(work.values["C"].rows))
+    where = f"off at {', '.join(map(str, off))}" if off else "exact everywhere"
+    work.remark(
+        f"One head is {where}: where the kernel reaches past the ends the rows of the convolution "
+        f"add up to less ({sums}), and a softmax makes them add up to 1."
+    )
+    work.remark(
+        "One head has taps of 0 or more and the same values for all of them; for a difference or "
+        'for weights of its own at each tap take a head a tap (heads = "taps").'
+    )
+    if len(work.values["kernel"]) == 1:
+        work.remark("A single tap looks at the token itself: a 1×1 convolution, a linear layer.")
