@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from regard.look import *  # noqa: F403
+    from regard.models import quantize  # noqa: F401
     from regard.ops import *  # noqa: F403
     from regard.train import export_run as export  # noqa: F401
     from regard.train import generate_run as generate  # noqa: F401
@@ -21,6 +22,7 @@ _ALSO = {
     "explain": ("work", "explain"),
     "export": ("train", "export_run"),
     "generate": ("train", "generate_run"),
+    "quantize": ("models", "quantize"),
     "specimen": ("train", "specimen"),
     "translate": ("train", "translate_run"),
 }

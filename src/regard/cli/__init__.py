@@ -14,6 +14,7 @@ from regard.cli.evaluate import evaluate
 from regard.cli.export import export
 from regard.cli.generate import generate
 from regard.cli.look import look
+from regard.cli.quantize import quantize
 from regard.cli.resume import resume
 from regard.cli.runs import runs
 from regard.cli.tour import tour
@@ -54,6 +55,7 @@ app.command()(evaluate)
 app.command()(export)
 app.command()(generate)
 app.command()(look)
+app.command()(quantize)
 app.command()(resume)
 app.command()(runs)
 app.command()(tour)

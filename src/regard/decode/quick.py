@@ -5,11 +5,12 @@ from typing import cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.models import Translator
 from regard.nn import DecoderBlock, KeysValues, MultiHeadAttention, Residual
 from regard.nn.feedforward import ACTIVATIONS
+from regard.nn.int8 import Int8Linear, Int8Product, Int8Readout
 from regard.ops.door import is_watched
 
 ROOM = 32  # steps that a cache starts with room for
@@ -110,7 +111,7 @@ class Quick:
         self.layers = [_Layer(cast(DecoderBlock, b)) for b in self.model.decoder.blocks]
         readout = self.model.readout
         weight = self.model.target_embedding.table if readout.weight is None else readout.weight
-        self.readout = _Linear(weight, readout.bias)
+        self.readout = _product(weight, readout.bias, isinstance(readout, Int8Readout))
 
     def _room(self, state: QuickState, rows: int) -> Buffers:
         """Where this step's keys go: the same place again, unless another step has taken it."""
@@ -148,6 +149,20 @@ class _Linear:
         return torch.ops.mkl._mkl_linear(x, self.packed, self.weight, self.bias, self.rows)
 
 
+Product = _Linear | Int8Product
+
+
+def _joined_product(*parts: nn.Linear) -> Product:
+    """Several maps of one input as one product."""
+    whole, biases = isinstance(parts[0], Int8Linear), [part.bias for part in parts]
+    bias = None if biases[0] is None else torch.cat([b.detach() for b in biases])
+    return _product(torch.cat([part.weight.detach() for part in parts]), bias, whole)
+
+
+def _product(weight: Tensor, bias: Tensor | None, whole: bool) -> Product:
+    return Int8Product(weight, bias) if whole else _Linear(weight, bias)
+
+
 class _Layer:
     """One decoder block: queries, keys and values of a token by one product."""
 
@@ -158,17 +173,13 @@ class _Layer:
         self.feat = own.to_q.out_features // own.heads
         parts = (own.to_q, own.to_k, own.to_v)
         self.sizes = [part.out_features for part in parts]
-        biases = [part.bias for part in parts]
-        joined = None if biases[0] is None else torch.cat([b.detach() for b in biases])
-        self.to_qkv = _Linear(torch.cat([part.weight.detach() for part in parts]), joined)
-        self.to_out, self.to_q, self.to_across = (
-            _Linear(part.weight, part.bias) for part in (own.to_out, across.to_q, across.to_out)
+        self.to_qkv = _joined_product(*parts)
+        self.to_out, self.to_q, self.to_across = map(
+            _joined_product, (own.to_out, across.to_q, across.to_out)
         )
         ff = block.feed_forward
-        self.hidden, self.narrow = (
-            _Linear(part.weight, part.bias) for part in (ff.to_hidden, ff.to_out)
-        )
-        self.gate = None if ff.to_gate is None else _Linear(ff.to_gate.weight, ff.to_gate.bias)
+        self.hidden, self.narrow = map(_joined_product, (ff.to_hidden, ff.to_out))
+        self.gate = None if ff.to_gate is None else _joined_product(ff.to_gate)
         self.activation = ACTIVATIONS[ff.activation]
 
     def __call__(self, x: Tensor, n: int, state: QuickState, added: Tensor | None) -> Tensor:

@@ -15,6 +15,7 @@ from regard.models.config import (
     make_encoder,
 )
 from regard.models.convert import from_transformers
+from regard.models.int8 import is_quantized, quantize
 from regard.models.language import (
     LanguageConfig,
     LanguageModel,
@@ -84,6 +85,7 @@ __all__ = [
     "ctc_loss",
     "export_onnx",
     "from_transformers",
+    "is_quantized",
     "language_base",
     "language_small",
     "language_tiny",
@@ -92,6 +94,7 @@ __all__ = [
     "make_embedding",
     "make_encoder",
     "nearest",
+    "quantize",
     "recogniser_small",
     "recogniser_tiny",
     "recurrent_small",

@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, FileError, RegardError
+from regard.models.int8 import by_whole_numbers, is_quantized, packed, unpacked
 
 NAME = "model.safetensors"
 VERSION = 1  # of the file's layout; raise it when an older reader would go wrong
@@ -38,12 +39,10 @@ def save(model: nn.Module, path: str | Path) -> Path:
         known = ", ".join(sorted(_kinds()))
         raise ConfigError(f"model: needs one of {known}, got {kind}; try model.state_dict()")
     tensors = {name: x.detach().cpu().contiguous() for name, x in _own(model).items()}
-    header = {
-        "model": kind,
-        "version": VERSION,
-        "config": asdict(config),
-        "checksum": checksum(tensors),
-    }
+    header: dict[str, Any] = {"model": kind, "version": VERSION, "config": asdict(config)}
+    if is_quantized(model):
+        tensors, header["int8"] = packed(tensors), True
+    header["checksum"] = checksum(tensors)
     file = _file(path)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -64,9 +63,9 @@ def load(path: str | Path) -> nn.Module:
     """
     file = Path(path) if Path(path).is_file() else _file(path)
     header, tensors = _read(file)
-    model = _build(header, file)
-    _fill(model, tensors, file)
-    return model.eval()
+    model, whole = _build(header, file), bool(header.get("int8"))
+    _fill(model, unpacked(tensors) if whole else tensors, file)
+    return (by_whole_numbers(model) if whole else model).eval()
 
 
 def build(config: Any) -> nn.Module:

@@ -1,0 +1,189 @@
+"""Linear maps by whole numbers: weights of one byte each, and inputs rounded row by row."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int8
+from torch import Tensor, nn
+
+from regard.nn.readout import Readout
+
+LARGEST = 127  # of a weight, in steps of its row
+TINY = 1e-30  # a row of zeros has no largest number to divide by
+ZERO = 128  # what stands for zero where whole numbers have no sign
+FEW = 16  # rows for which fewer passes count more than quick ones
+_HALF = torch.tensor(ZERO + 0.5)
+
+
+def to_int8(
+    weight: Float[Tensor, "rows ..."],
+) -> tuple[Int8[Tensor, "rows ..."], Float[Tensor, " rows"]]:
+    """A weight in whole numbers from -127 to 127, and how much one of them is worth in each row.
+
+    whole = round(weight / scale),   scale = max |row| / 127, its last bits rounded up
+
+    A weight that is scale · whole gives the same numbers again, to the last bit.
+
+    >>> to_int8(torch.tensor([[127.0, -50.4], [0.5, 0.1]]))
+    (tensor([[127, -50],
+            [127,  25]], dtype=torch.int8), tensor([1.0000, 0.0039]))
+    """
+    flat = weight.detach().float().flatten(1)
+    scale = flat.abs().amax(1).clamp(min=TINY) / LARGEST
+    # 16 bits are enough, and leave room for 127 times that: so rounding twice is rounding once
+    scale = scale.view(torch.int32).add(0xFF).bitwise_and(~0xFF).view(torch.float32)
+    whole = (flat / scale[:, None]).round().to(torch.int8)
+    return whole.view(weight.shape), scale
+
+
+def from_int8(
+    whole: Int8[Tensor, "rows ..."], scale: Float[Tensor, " rows"]
+) -> Float[Tensor, "rows ..."]:
+    """The weight that whole numbers stand for: scale · whole, row by row.
+
+    >>> from_int8(torch.tensor([[2, -4]], dtype=torch.int8), torch.tensor([0.5]))
+    tensor([[ 1., -2.]])
+    """
+    return whole.float() * scale.view(-1, *[1] * (whole.ndim - 1))
+
+
+class Int8Product:
+    """x Wᵀ + b with W in whole numbers and each row of x rounded to them too; on a CPU.
+
+    y_i = s_i scale ⊙ (round(x_i / s_i) wholeᵀ) + b,   s_i = max |x_i| / 127
+
+    A row is rounded by its own largest number, whatever else is in the batch.
+
+    >>> product = Int8Product(torch.eye(2), torch.tensor([10.0, 20.0]))
+    >>> product(torch.tensor([[1.0, -1.0], [0.0, 0.0]])).round()
+    tensor([[11., 19.],
+            [10., 20.]])
+    """
+
+    def __init__(self, weight: Float[Tensor, "rows dim"], bias: Float[Tensor, " rows"] | None):
+        whole, scale = to_int8(weight)
+        self.steps = _steps()
+        self.packed: Any = torch.ops.onednn.qlinear_prepack(whole, None)
+        self.scale, self.zero = scale / self.steps, torch.zeros(len(whole), dtype=torch.int32)
+        self.bias = None if bias is None else bias.detach()
+
+    def __call__(self, x: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows out"]:
+        if len(x) == 1:  # one scale for all: the kernel itself can take it, and the bias
+            largest = float(torch.linalg.vector_norm(x, torch.inf)) or 1.0
+            return self._multiply(_rounded_by(x, self.steps / largest), largest, self.bias)
+        whole, largests = _rounded(x, self.steps)
+        y = self._multiply(whole, 1.0, None).mul_(largests)
+        return y if self.bias is None else y.add_(self.bias)
+
+    def _multiply(self, whole: Tensor, scale: float, bias: Tensor | None) -> Tensor:
+        return torch.ops.onednn.qlinear_pointwise(
+            whole, scale, ZERO, self.packed, self.scale, self.zero, bias,
+            1.0, 0, torch.float32, "none", [], "",
+        )  # fmt: skip
+
+
+def _rounded_by(x: Tensor, factor: float) -> Tensor:
+    # cutting off what is behind the point, after adding a half: the kernel wants them unsigned
+    return torch.add(_HALF, x, alpha=factor).to(torch.uint8)
+
+
+def _rounded(x: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """Rows in whole numbers around 128, and the largest of each; by what is quick for so many."""
+    if len(x) <= FEW:
+        largest = torch.linalg.vector_norm(x, torch.inf, -1, True).clamp_(min=TINY)
+        return torch.addcdiv(_HALF, x, largest, value=steps).to(torch.uint8), largest
+    largest = x.abs().amax(-1, keepdim=True).clamp_(min=TINY)
+    return (x * (steps / largest)).add_(ZERO + 0.5).to(torch.uint8), largest
+
+
+class _Kept:
+    """A product that is made when first asked for, and anew when its weights have changed."""
+
+    def __init__(self) -> None:
+        self.marks: Any = None
+        self.product: Int8Product | None = None
+
+    def of(self, weight: Tensor, bias: Tensor | None) -> Int8Product:
+        marks = [(x.data_ptr(), x._version) for x in (weight, bias) if x is not None]
+        if self.product is None or marks != self.marks:
+            self.product, self.marks = Int8Product(weight, bias), marks
+        return self.product
+
+    def __deepcopy__(self, memo: dict) -> "_Kept":
+        return _Kept()  # what is packed belongs to the weights it was packed from
+
+
+class Int8Linear(nn.Linear):
+    """A linear map with weights that fit a byte each: x Wᵀ + b, on a CPU by whole numbers.
+
+    On another device, or where a gradient is asked for, the same rounded weights in float.
+
+    >>> layer = Int8Linear.of(torch.nn.Linear(3, 2))
+    >>> layer(torch.zeros(1, 4, 3)).shape
+    torch.Size([1, 4, 2])
+    """
+
+    kept: _Kept
+
+    @classmethod
+    def of(cls, layer: nn.Linear) -> "Int8Linear":
+        """The same map, its weights rounded."""
+        made = cls(layer.in_features, layer.out_features, bias=False, device="meta")
+        made.weight = nn.Parameter(from_int8(*to_int8(layer.weight)))
+        made.bias, made.kept = layer.bias, _Kept()
+        return made.train(layer.training)
+
+    def forward(self, input: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch out"]:  # noqa: A002
+        if not fits(input):
+            return super().forward(input)
+        y = self.kept.of(self.weight, self.bias)(input.reshape(-1, input.shape[-1]))
+        return y.view(*input.shape[:-1], -1)
+
+
+class Int8Readout(Readout):
+    """Scores over a vocabulary by whole numbers, where `Int8Linear` would use them.
+
+    >>> readout = Int8Readout(2, 3, tied=True)
+    >>> with torch.no_grad():
+    ...     readout(torch.tensor([[1.0, 2.0]]), torch.eye(3)[:, :2]).round()
+    tensor([[1., 2., 0.]])
+    """
+
+    def __init__(self, dim: int, vocab: int, **choices: Any):
+        super().__init__(dim, vocab, **choices)
+        self.kept = _Kept()
+
+    @classmethod
+    def of(cls, readout: Readout) -> "Int8Readout":
+        """The same readout, its weights rounded if they are its own."""
+        made = cls(1, 1, tied=True, scale=readout.scale)
+        if readout.weight is not None:
+            made.weight = nn.Parameter(from_int8(*to_int8(readout.weight)))
+        made.bias = readout.bias
+        return made.train(readout.training)
+
+    def forward(
+        self, x: Float[Tensor, "*batch dim"], table: Float[Tensor, "vocab dim"] | None = None
+    ) -> Float[Tensor, "*batch vocab"]:
+        weight = table if self.weight is None else self.weight
+        if weight is None or not fits(x):
+            return super().forward(x, table)
+        logits = self.kept.of(weight, None)(x.reshape(-1, x.shape[-1]))
+        logits = logits.view(*x.shape[:-1], -1)
+        logits = logits if self.scale == 1.0 else logits.mul_(self.scale)
+        return logits if self.bias is None else logits.add_(self.bias)
+
+
+def fits(x: Tensor) -> bool:
+    """Whether whole numbers can take this input: float32 on a CPU, and no gradient asked for.
+
+    >>> fits(torch.zeros(1, 2)), fits(torch.zeros(1, 2, dtype=torch.float64))
+    (False, False)
+    """
+    plain = x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() > 0
+    return plain and not torch.is_grad_enabled()
+
+
+def _steps() -> int:
+    """Steps that an input is rounded to: without VNNI, pairs of products would overflow at 127."""
+    return LARGEST if torch.cpu._is_vnni_supported() else LARGEST // 2

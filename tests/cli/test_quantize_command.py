@@ -1,0 +1,30 @@
+"""`regard quantize` writes a run that every command takes, and says what it cost."""
+
+from typer.testing import CliRunner
+
+from regard.cli import app
+from regard.train import load_run
+
+
+def test_sizes_and_scores_are_told_and_the_folder_is_a_run(tmp_path):
+    folder = tmp_path / "small"
+    done = CliRunner().invoke(app, ["quantize", "glyphs", "-o", str(folder)])
+    assert done.exit_code == 0
+    size, loss, accuracy = done.stdout.splitlines()
+    assert size.endswith("0.42 MB before\t0.24 MB after")
+    assert loss.startswith("loss\t0.35")
+    name, before, after = (part.split()[0] for part in accuracy.split("\t"))
+    assert name == "accuracy"
+    assert abs(float(before) - float(after)) < 0.01
+    run = load_run(folder)
+    assert round(run.result["test"]["accuracy"], 4) == float(after)
+    assert run.recipe.name == "glyphs"
+
+
+def test_without_scores_none_are_claimed(tmp_path):
+    folder = tmp_path / "small"
+    done = CliRunner().invoke(app, ["quantize", "phrases", "--no-score", "-o", str(folder)])
+    assert len(done.stdout.splitlines()) == 1
+    assert load_run(folder).result["test"] == {}
+    done = CliRunner().invoke(app, ["translate", str(folder), "--to", "de", "3 days"])
+    assert done.stdout == "3 Tage\n"
