@@ -134,7 +134,7 @@ class Launcher:
             count, first, self.heads, self.key_heads, b.room,
             self.feat**-0.5 if scale is None else scale, 1 << 30 if window is None else window,
             config.dim, mixed, keyed, self.hidden, norm.eps,
-            Q=share["Q"], K=share["K"], OUT=share["OUT"], UP=share["UP"],
+            Q=share["Q"], K=share["K"], OUT=max(1, share["OUT"] // 2), UP=max(1, share["UP"] // 2),
             DIM=_power(config.dim), MIXED=_power(mixed), HIDDEN=_power(self.hidden),
             FEAT=self.feat, WIDTH=_power(self.feat), KEYS=self.tuning.keys,
             ROTARY=config.rotary is not None, HALVES=config.halves, HOMES=b.moved,

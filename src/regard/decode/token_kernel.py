@@ -56,9 +56,11 @@ def _address(table_ptr, layer, slot, like_ptr):
 
 @triton.jit
 @no_type_check
-def _rows_of(table_ptr, layer, slot, like_ptr, outs, ins, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """This program's rows of a matrix: on their way when this returns, needed much later."""
-    n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+def _rows_of(
+    table_ptr, layer, slot, like_ptr, begin, outs, ins, ROWS: tl.constexpr, WIDTH: tl.constexpr
+):  # fmt: skip
+    """Some rows of a matrix: on their way when this returns, needed much later."""
+    n = begin + tl.arange(0, ROWS)
     at = tl.arange(0, WIDTH)
     w_ptr = _address(table_ptr, layer, slot, like_ptr)
     both = (n < outs)[:, None] & (at < ins)[None, :]
@@ -76,13 +78,43 @@ def _some_of(table_ptr, layer, slot, like_ptr, at, live):
 @triton.jit
 @no_type_check
 def _product(
-    w, x, table_ptr, layer, slot, like_ptr, outs, ROWS: tl.constexpr, BIASED: tl.constexpr
-):
+    w, x, table_ptr, layer, slot, like_ptr, begin, outs, ROWS: tl.constexpr, BIASED: tl.constexpr
+):  # fmt: skip
     y = tl.sum(w.to(tl.float32) * x[None, :], 1)
     if BIASED:
-        n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        n = begin + tl.arange(0, ROWS)
         y += _some_of(table_ptr, layer, slot, like_ptr, n, n < outs)
     return y
+
+
+@triton.jit
+@no_type_check
+def _hidden(
+    w, g, x, table_ptr, layer, like_ptr, hidden_ptr, begin, outs, ROWS: tl.constexpr,
+    BIASED: tl.constexpr, GATED: tl.constexpr, ACTIVATION: tl.constexpr,
+):  # fmt: skip
+    """What the feed-forward holds between its products, written down."""
+    u = _product(w, x, table_ptr, layer, 11, like_ptr, begin, outs, ROWS, BIASED)
+    if GATED:
+        gate = _product(g, x, table_ptr, layer, 12, like_ptr, begin, outs, ROWS, BIASED)
+        u = u * activated(gate, ACTIVATION)
+    else:
+        u = activated(u, ACTIVATION)
+    n = begin + tl.arange(0, ROWS)
+    tl.store(hidden_ptr + n, u.to(hidden_ptr.dtype.element_ty), mask=n < outs)
+
+
+@triton.jit
+@no_type_check
+def _added(
+    w, y, table_ptr, layer, slot, like_ptr, x_ptr, begin, outs, ROWS: tl.constexpr,
+    BIASED: tl.constexpr,
+):  # fmt: skip
+    """Onto the residual: only the program that owns a row reads and writes it here."""
+    n = begin + tl.arange(0, ROWS)
+    old = tl.load(x_ptr + n, mask=n < outs, other=0.0, cache_modifier=".cg")
+    found = _product(w, y, table_ptr, layer, slot, like_ptr, begin, outs, ROWS, BIASED)
+    tl.store(x_ptr + n, old + found, mask=n < outs)
 
 
 @triton.jit
@@ -115,7 +147,8 @@ def whole_token(
     BIASED: tl.constexpr, GATED: tl.constexpr, ACTIVATION: tl.constexpr, PHASES: tl.constexpr,
     PATIENCE: tl.constexpr,
 ):  # fmt: skip
-    """All blocks for one row. A program has its rows of every matrix, Q, K, OUT or UP of them.
+    """All blocks for one row. A program has its rows of every matrix: Q and K of them, or two tiles
+    of OUT or of UP, as a tile's products must fit beside the weights that are already under way.
 
     Weights wait for nobody, so each matrix is fetched a phase or two before its turn and memory is
     never idle while the programs meet. PHASES is 0 for all; 1 to 5 runs one phase of layer `first`.
@@ -123,31 +156,40 @@ def whole_token(
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
     goal = 0
-    n_q = pid * Q + tl.arange(0, Q)
-    n_k = pid * K + tl.arange(0, K)
-    n_out = pid * OUT + tl.arange(0, OUT)
-    n_up = pid * UP + tl.arange(0, UP)
+    n_q = pid * Q
+    n_k = pid * K
+    a_out = pid * 2 * OUT
+    b_out = a_out + OUT
+    a_up = pid * 2 * UP
+    b_up = a_up + UP
     if (PHASES == 0) | (PHASES == 1):
-        wq = _rows_of(table_ptr, first, 0, like_ptr, mixed, dim, Q, DIM)
-        wk = _rows_of(table_ptr, first, 1, like_ptr, keyed, dim, K, DIM)
-        wv = _rows_of(table_ptr, first, 2, like_ptr, keyed, dim, K, DIM)
+        wq = _rows_of(table_ptr, first, 0, like_ptr, n_q, mixed, dim, Q, DIM)
+        wk = _rows_of(table_ptr, first, 1, like_ptr, n_k, keyed, dim, K, DIM)
+        wv = _rows_of(table_ptr, first, 2, like_ptr, n_k, keyed, dim, K, DIM)
     if (PHASES == 0) | (PHASES == 3):
-        wo = _rows_of(table_ptr, first, 3, like_ptr, dim, mixed, OUT, MIXED)
+        wo_a = _rows_of(table_ptr, first, 3, like_ptr, a_out, dim, mixed, OUT, MIXED)
+        wo_b = _rows_of(table_ptr, first, 3, like_ptr, b_out, dim, mixed, OUT, MIXED)
     for layer in range(first, first + layers):
         if (PHASES == 0) | (PHASES == 1):
             x = _norm_of(x_ptr, table_ptr, layer, 14, like_ptr, dim, eps, DIM, NORM, SHIFTED)
-            q = _product(wq, x, table_ptr, layer, 7, like_ptr, mixed, Q, BIASED)
-            k = _product(wk, x, table_ptr, layer, 8, like_ptr, keyed, K, BIASED)
-            v = _product(wv, x, table_ptr, layer, 9, like_ptr, keyed, K, BIASED)
-            tl.store(qkv_ptr + n_q, q, mask=n_q < mixed)
-            tl.store(qkv_ptr + mixed + n_k, k, mask=n_k < keyed)
-            tl.store(qkv_ptr + mixed + keyed + n_k, v, mask=n_k < keyed)
+            q = _product(wq, x, table_ptr, layer, 7, like_ptr, n_q, mixed, Q, BIASED)
+            k = _product(wk, x, table_ptr, layer, 8, like_ptr, n_k, keyed, K, BIASED)
+            v = _product(wv, x, table_ptr, layer, 9, like_ptr, n_k, keyed, K, BIASED)
+            at_q = n_q + tl.arange(0, Q)
+            at_k = n_k + tl.arange(0, K)
+            tl.store(qkv_ptr + at_q, q, mask=at_q < mixed)
+            tl.store(qkv_ptr + mixed + at_k, k, mask=at_k < keyed)
+            tl.store(qkv_ptr + mixed + keyed + at_k, v, mask=at_k < keyed)
         if PHASES == 0:
             _arrive(count_ptr)
         if (PHASES == 0) | (PHASES == 4):
-            wu = _rows_of(table_ptr, layer, 4, like_ptr, hidden, dim, UP, DIM)
+            wu_a = _rows_of(table_ptr, layer, 4, like_ptr, a_up, hidden, dim, UP, DIM)
+            wu_b = _rows_of(table_ptr, layer, 4, like_ptr, b_up, hidden, dim, UP, DIM)
+            wg_a = wu_a
+            wg_b = wu_b
             if GATED:
-                wg = _rows_of(table_ptr, layer, 5, like_ptr, hidden, dim, UP, DIM)
+                wg_a = _rows_of(table_ptr, layer, 5, like_ptr, a_up, hidden, dim, UP, DIM)
+                wg_b = _rows_of(table_ptr, layer, 5, like_ptr, b_up, hidden, dim, UP, DIM)
         if PHASES == 0:
             goal += programs
             _meet(count_ptr, goal, PATIENCE)
@@ -167,42 +209,44 @@ def whole_token(
         if (PHASES == 0) | (PHASES == 3):
             at = tl.arange(0, MIXED)
             y = tl.load(y_ptr + at, mask=at < mixed, other=0.0, cache_modifier=".cg")
-            old = tl.load(x_ptr + n_out, mask=n_out < dim, other=0.0, cache_modifier=".cg")
-            o = _product(wo, y.to(tl.float32), table_ptr, layer, 10, like_ptr, dim, OUT, BIASED)
-            tl.store(x_ptr + n_out, old + o, mask=n_out < dim)
+            y = y.to(tl.float32)
+            _added(wo_a, y, table_ptr, layer, 10, like_ptr, x_ptr, a_out, dim, OUT, BIASED)
+            _added(wo_b, y, table_ptr, layer, 10, like_ptr, x_ptr, b_out, dim, OUT, BIASED)
         if PHASES == 0:
             _arrive(count_ptr)
         if (PHASES == 0) | (PHASES == 5):
-            wd = _rows_of(table_ptr, layer, 6, like_ptr, dim, hidden, OUT, HIDDEN)
+            wd_a = _rows_of(table_ptr, layer, 6, like_ptr, a_out, dim, hidden, OUT, HIDDEN)
+            wd_b = _rows_of(table_ptr, layer, 6, like_ptr, b_out, dim, hidden, OUT, HIDDEN)
         if PHASES == 0:
             goal += programs
             _meet(count_ptr, goal, PATIENCE)
         if (PHASES == 0) | (PHASES == 4):
             x = _norm_of(x_ptr, table_ptr, layer, 16, like_ptr, dim, eps, DIM, NORM, SHIFTED)
-            u = _product(wu, x, table_ptr, layer, 11, like_ptr, hidden, UP, BIASED)
-            if GATED:
-                g = _product(wg, x, table_ptr, layer, 12, like_ptr, hidden, UP, BIASED)
-                u = u * activated(g, ACTIVATION)
-            else:
-                u = activated(u, ACTIVATION)
-            tl.store(hidden_ptr + n_up, u.to(hidden_ptr.dtype.element_ty), mask=n_up < hidden)
+            _hidden(
+                wu_a, wg_a, x, table_ptr, layer, like_ptr, hidden_ptr, a_up, hidden,
+                UP, BIASED, GATED, ACTIVATION,
+            )  # fmt: skip
+            _hidden(
+                wu_b, wg_b, x, table_ptr, layer, like_ptr, hidden_ptr, b_up, hidden,
+                UP, BIASED, GATED, ACTIVATION,
+            )  # fmt: skip
         if PHASES == 0:
             _arrive(count_ptr)
-        after = tl.minimum(layer + 1, first + layers - 1)
-        if PHASES == 0:
-            wq = _rows_of(table_ptr, after, 0, like_ptr, mixed, dim, Q, DIM)
-            wk = _rows_of(table_ptr, after, 1, like_ptr, keyed, dim, K, DIM)
-            wv = _rows_of(table_ptr, after, 2, like_ptr, keyed, dim, K, DIM)
+            after = tl.minimum(layer + 1, first + layers - 1)
+            wq = _rows_of(table_ptr, after, 0, like_ptr, n_q, mixed, dim, Q, DIM)
+            wk = _rows_of(table_ptr, after, 1, like_ptr, n_k, keyed, dim, K, DIM)
+            wv = _rows_of(table_ptr, after, 2, like_ptr, n_k, keyed, dim, K, DIM)
             goal += programs
             _meet(count_ptr, goal, PATIENCE)
         if (PHASES == 0) | (PHASES == 5):
             at = tl.arange(0, HIDDEN)
             h = tl.load(hidden_ptr + at, mask=at < hidden, other=0.0, cache_modifier=".cg")
-            old = tl.load(x_ptr + n_out, mask=n_out < dim, other=0.0, cache_modifier=".cg")
-            d = _product(wd, h.to(tl.float32), table_ptr, layer, 13, like_ptr, dim, OUT, BIASED)
-            tl.store(x_ptr + n_out, old + d, mask=n_out < dim)
+            h = h.to(tl.float32)
+            _added(wd_a, h, table_ptr, layer, 13, like_ptr, x_ptr, a_out, dim, OUT, BIASED)
+            _added(wd_b, h, table_ptr, layer, 13, like_ptr, x_ptr, b_out, dim, OUT, BIASED)
         if PHASES == 0:
             _arrive(count_ptr)
-            wo = _rows_of(table_ptr, after, 3, like_ptr, dim, mixed, OUT, MIXED)
+            wo_a = _rows_of(table_ptr, after, 3, like_ptr, a_out, dim, mixed, OUT, MIXED)
+            wo_b = _rows_of(table_ptr, after, 3, like_ptr, b_out, dim, mixed, OUT, MIXED)
             goal += programs
             _meet(count_ptr, goal, PATIENCE)
