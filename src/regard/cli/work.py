@@ -2,9 +2,12 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from regard.work import Solution
 
 
 class Format(StrEnum):
@@ -15,6 +18,7 @@ class Format(StrEnum):
     latex = "latex"
     html = "html"
     json = "json"
+    toml = "toml"
 
 
 def work(
@@ -22,52 +26,86 @@ def work(
         str | None, typer.Argument(help="A TOML file, or the name of a problem that comes along.")
     ] = None,
     check: Annotated[
-        Path | None, typer.Option(help="Answers to check: TOML, a value for any of the steps.")
+        list[Path] | None,
+        typer.Option(help="Answers to check: TOML, a value for any of the steps; or a folder."),
     ] = None,
-    form: Annotated[Format, typer.Option("--format", help="How to write it.")] = Format.text,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="A file to write it to.")] = None,
+    form: Annotated[
+        Format, typer.Option("--format", help="How to write it; toml is for exercises.")
+    ] = Format.text,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="A file to write it to; of toml, a folder.")
+    ] = None,
     only: Annotated[str | None, typer.Option(help="Steps to show, by name: A,H or h_*.")] = None,
     shapes: Annotated[
         bool, typer.Option("--shapes", help="Only the convention, and the shape of each matrix.")
     ] = False,
     digits: Annotated[int, typer.Option(min=1, max=50, help="Digits of decimals.")] = 6,
+    make: Annotated[
+        str | None, typer.Option(metavar="FAMILY", help="Make new exercises of this family.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Which exercises: the same seed, the same ones.")] = 0,
+    level: Annotated[int, typer.Option(min=1, max=3, help="How hard they are.")] = 1,
+    count: Annotated[int, typer.Option(min=1, max=100, help="How many.")] = 1,
+    solutions: Annotated[
+        bool, typer.Option("--solutions", help="Show the solutions of exercises instead.")
+    ] = False,
 ) -> None:
     """Work a problem by hand: every step with its formula, its numbers and its exact result."""
     from regard import work
 
-    if problem is None:
+    if make is not None:
+        _make(work.sheet(make, seed, level, count), form, out, solutions)
+    elif problem is None:
         print("problems that come along: " + ", ".join(work.problem_names()))
         print("regard work three-tokens works one; a TOML file of your own is worked the same way")
-        return
-    solution = work.work(work.read_problem(problem))
-    if shapes:
-        print(work.shapes_as_text(solution))
-        return
-    if check is not None:
-        findings = work.check(solution, work.read_toml(check))
-        print(work.findings_as_text(findings))
-        raise typer.Exit(0 if work.first_wrong(findings) is None else 3)
-    names = [name.strip() for name in (only or "").split(",") if name.strip()]
-    if form is Format.text and out is None:
-        _to_terminal(solution, digits, names)
-        return
-    text = work.shown_as(solution, form.value, digits, names)
-    if out is None:
-        print(text)
+        print("exercises are made of: " + ", ".join(work.PLANS))
     else:
-        print(f"{work.write_page(out, text)}: {len(solution.steps)} steps")
+        solution = work.work(work.read_problem(problem))
+        if shapes:
+            print(work.shapes_as_text(solution))
+        elif check:
+            _check(solution, check)
+        else:
+            names = [name.strip() for name in (only or "").split(",") if name.strip()]
+            _show(solution, form, out, digits, names)
 
 
-def _to_terminal(solution: object, digits: int, names: list[str]) -> None:
-    """With colours where there is somebody to see them."""
+def _show(
+    solution: "Solution", form: Format, out: Path | None, digits: int, names: list[str]
+) -> None:
     import sys
 
     from regard import work
 
-    assert isinstance(solution, work.Solution)
-    if not sys.stdout.isatty():
-        print(work.as_text(solution, digits, names))
-        return
-    from rich.console import Console
+    if out is not None:
+        text = work.shown_as(solution, form.value, digits, names)
+        print(f"{work.write_page(out, text)}: {len(solution.steps)} steps")
+    elif form is Format.text and sys.stdout.isatty():
+        from rich.console import Console  # colours where there is somebody to see them
 
-    Console(highlight=False).print(work.as_rich(solution, digits, names), soft_wrap=True)
+        Console(highlight=False).print(work.as_rich(solution, digits, names), soft_wrap=True)
+    else:
+        print(work.shown_as(solution, form.value, digits, names))
+
+
+def _check(solution: "Solution", places: list[Path]) -> None:
+    """One paper in full, or a table of many; 3 comes back where something is wrong."""
+    from regard import work
+
+    if len(places) == 1 and not places[0].is_dir():
+        findings = work.check(solution, work.read_toml(places[0]))
+        print(work.findings_as_text(findings))
+        raise typer.Exit(0 if work.first_wrong(findings) is None else 3)
+    found = work.papers(solution, places)
+    print(work.papers_as_text(found))
+    raise typer.Exit(0 if all(paper.is_right for paper in found) else 3)
+
+
+def _make(exercises: list, form: Format, out: Path | None, solutions: bool) -> None:
+    from regard import work
+
+    if out is None:
+        print(work.sheet_as(exercises, form.value, solutions))
+        return
+    for file in work.write_sheet(exercises, form.value, out):
+        print(file)

@@ -9,6 +9,17 @@ from regard.work.formats import FORMATS, shown_as
 from regard.work.gates import gates
 from regard.work.gradients import bptt
 from regard.work.hybrid import hybrid
+from regard.work.making import (
+    PLANS,
+    Exercise,
+    Paper,
+    make,
+    papers,
+    papers_as_text,
+    sheet,
+    sheet_as,
+    write_sheet,
+)
 from regard.work.mathml import mathml
 from regard.work.moments import moments
 from regard.work.multi_head import multi_head
@@ -26,10 +37,13 @@ from regard.work.show_text import as_rich, as_text, findings_as_text, worked_ent
 from regard.work.solution import Slip, Solution, Step, Working
 
 __all__ = [
+    "Exercise",
     "Explanation",
     "FAMILIES",
     "FORMATS",
     "Finding",
+    "PLANS",
+    "Paper",
     "RULES",
     "Rule",
     "Sized",
@@ -56,12 +70,15 @@ __all__ = [
     "gates",
     "hybrid",
     "identity",
+    "make",
     "mask_of",
     "mathml",
     "matrix",
     "moments",
     "multi_head",
     "number",
+    "papers",
+    "papers_as_text",
     "permutation",
     "perturb",
     "positions",
@@ -72,9 +89,12 @@ __all__ = [
     "rule",
     "shapes_as_text",
     "shapes_of",
+    "sheet",
+    "sheet_as",
     "shown_as",
     "unrolled",
     "work",
     "worked_entry",
     "write_page",
+    "write_sheet",
 ]

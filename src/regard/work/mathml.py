@@ -12,6 +12,8 @@ _LETTERS = {
     "alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "varepsilon": "ε", "epsilon": "ϵ",
     "theta": "θ", "lambda": "λ", "mu": "μ", "pi": "π", "rho": "ρ", "sigma": "σ", "tau": "τ",
     "phi": "ϕ", "varphi": "φ", "omega": "ω", "eta": "η", "xi": "ξ", "kappa": "κ",
+    "zeta": "ζ", "chi": "χ", "psi": "ψ", "nu": "ν", "iota": "ι", "upsilon": "υ",
+    "Gamma": "Γ", "Theta": "Θ", "Lambda": "Λ", "Xi": "Ξ", "Pi": "Π", "Psi": "Ψ",
     "Delta": "Δ", "Sigma": "Σ", "Phi": "Φ", "Omega": "Ω", "infty": "∞", "ell": "ℓ", "top": "⊤",
 }  # fmt: skip
 _SIGNS = {
@@ -29,7 +31,12 @@ _NAMED = ("exp", "log", "ln", "tanh", "cosh", "sinh", "sin", "cos", "tan", "max"
           "arg", "lim", "dim", "gcd")  # fmt: skip
 _ACCENTS = {"hat": "^", "widehat": "^", "bar": "¯", "overline": "¯", "tilde": "~", "dot": "˙"}
 _WORDS = ("mathrm", "operatorname", "text", "mathbf", "mathit", "mathsf", "textrm", "boldsymbol")
-_STYLES = ("\\displaystyle", "\\textstyle", "\\limits", "\\nolimits", "\\big", "\\bigl", "\\bigr")
+_STYLES = {
+    f"\\{word}" for word in ("displaystyle", "textstyle", "limits", "nolimits", "scriptstyle")
+}
+_STYLES |= {
+    f"\\{size}{side}" for size in ("big", "Big", "bigg", "Bigg") for side in ("", "l", "r", "m")
+}
 _FENCES = {"pmatrix": "()", "bmatrix": "[]", "vmatrix": "||", "matrix": "  ", "cases": "{ ",
            "aligned": "  ", "smallmatrix": "  "}  # fmt: skip
 

@@ -1,0 +1,190 @@
+"""A sheet of exercises, or of their solutions, to print, to mark up, or to be worked again."""
+
+from collections.abc import Callable, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from regard.errors import WorkError
+from regard.work.making.exercise import Exercise
+from regard.work.mathml import mathml
+from regard.work.page import page, write_page
+from regard.work.shapes import convention_of
+from regard.work.show_html import html_body
+from regard.work.show_tex import PREAMBLE, as_markdown, latex_lines, tex_is
+from regard.work.show_text import as_text
+from regard.work.solution import tex_name
+from regard.work.tex import tex_words
+
+SUFFIXES = {"text": ".txt", "markdown": ".md", "latex": ".tex", "html": ".html", "toml": ".toml"}
+
+
+def sheet_as(exercises: Sequence[Exercise], form: str = "text", solutions: bool = False) -> str:
+    """The exercises as one text, or their solutions.
+
+    >>> from regard.work import sheet
+    >>> print(sheet_as(sheet("rnn", seed=1, count=1)).splitlines()[0])
+    Exercises: rnn
+    """
+    if form not in SHEETS:
+        raise WorkError(f"form: needs one of {', '.join(SHEETS)}, got {form!r}")
+    return SHEETS[form](exercises, solutions)
+
+
+def write_sheet(exercises: Sequence[Exercise], form: str, out: str | Path) -> list[Path]:
+    """Write the sheet to a file and its solutions beside it; as TOML, a folder of problems.
+
+    Beside each problem in TOML lies a file for its answers, every entry still open.
+
+    >>> import tempfile
+    >>> from regard.work import sheet
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [file.name for file in write_sheet(sheet("rnn", count=1), "toml", folder)]
+    ['rnn-1-0-1.toml', 'rnn-1-0-1-answers.toml']
+    """
+    place = Path(out)
+    if form != "toml":
+        beside = place.with_name(f"{place.stem}-solutions{place.suffix}")
+        return [
+            write_page(place, sheet_as(exercises, form)),
+            write_page(beside, sheet_as(exercises, form, solutions=True)),
+        ]
+    place.mkdir(parents=True, exist_ok=True)
+    written = []
+    for one in exercises:
+        written.append(write_page(place / f"{one.name}.toml", _problem_toml(one)))
+        written.append(write_page(place / f"{one.name}-answers.toml", blank_answers(one)))
+    return written
+
+
+def blank_answers(one: Exercise) -> str:
+    """A file for the answers to an exercise: each step that is asked for, every entry open.
+
+    >>> from regard.work import make
+    >>> print(blank_answers(make("rnn", seed=1)).splitlines()[-1])
+    h_1 = [["?"]]
+    """
+    lines = ['# A number for each ?: 0.25, "1/4", "sqrt(2)". What is left open is not checked.']
+    values = one.solution.values()
+    for name in one.asks:
+        row = "[" + ", ".join(['"?"'] * values[name].cols) + "]"
+        lines.append(f"{_key(name)} = [{', '.join([row] * values[name].rows)}]")
+    return "\n".join(lines) + "\n"
+
+
+def _title(exercises: Sequence[Exercise], solutions: bool) -> str:
+    families = ", ".join(dict.fromkeys(one.solution.family for one in exercises))
+    return f"{'Solutions' if solutions else 'Exercises'}: {families}"
+
+
+def _asked(names: Sequence[str]) -> str:
+    *most, last = names
+    return f"Find {', '.join(most)} and {last}." if most else f"Find {last}."
+
+
+def _chosen(one: Exercise) -> str:
+    """What it is about: the family, the way of writing, and what was chosen that no given shows."""
+    seen = ("draws", "family", "given", "scale", "convention")
+    told = [f"{name}: {value}" for name, value in one.problem.items() if name not in seen]
+    return "; ".join(filter(None, [one.solution.family, convention_of(one.solution), *told]))
+
+
+def _text(exercises: Sequence[Exercise], solutions: bool) -> str:
+    parts = [_title(exercises, solutions)]
+    for n, one in enumerate(exercises, 1):
+        parts.append(f"\n=== {n} ===")
+        if solutions:
+            parts.append(as_text(one.solution))
+            continue
+        parts.append(as_text(one.solution, only=[*one.solution.given]))
+        parts += [_chosen(one), _asked(one.asks)]
+    return "\n".join(parts)
+
+
+def _markdown(exercises: Sequence[Exercise], solutions: bool) -> str:
+    parts = [f"# {_title(exercises, solutions)}"]
+    for n, one in enumerate(exercises, 1):
+        parts.append(f"## {n}")
+        if solutions:
+            parts.append(as_markdown(one.solution).replace("## ", "### "))
+            continue
+        parts += [f"$$ {tex_is(name, value)} $$" for name, value in one.solution.given.items()]
+        parts += [_chosen(one), _asked([f"${tex_name(a)}$" for a in one.asks])]
+    return "\n\n".join(parts)
+
+
+def _latex(exercises: Sequence[Exercise], solutions: bool) -> str:
+    lines = [*PREAMBLE, f"\\section*{{{tex_words(_title(exercises, solutions))}}}"]
+    for n, one in enumerate(exercises, 1):
+        lines.append(f"\\subsection*{{{n}}}")
+        if solutions:
+            lines += [x.replace("\\section*", "\\paragraph*") for x in latex_lines(one.solution)]
+            continue
+        lines += [f"\\[ {tex_is(name, value)} \\]" for name, value in one.solution.given.items()]
+        lines += [tex_words(_chosen(one)), ""]
+        lines.append(_asked([f"${tex_name(a)}$" for a in one.asks]))
+    return "\n".join([*lines, "\\end{document}", ""])
+
+
+def _html(exercises: Sequence[Exercise], solutions: bool) -> str:
+    parts, links = [], {}
+    for n, one in enumerate(exercises, 1):
+        links[f"exercise-{n}"] = str(n)
+        if solutions:
+            inside = html_body(one.solution, before=f"{n}-").replace("<h2", "<h3")
+            parts.append(f'<div id="exercise-{n}" class="new"><h2>{n}</h2>')
+            parts.append(inside.replace("</h2>", "</h3>") + "</div>")
+            continue
+        given = "".join(
+            f'<div class="wide">{mathml(tex_is(*x))}</div>' for x in one.solution.given.items()
+        )
+        asks = _asked([mathml(tex_name(a)) for a in one.asks])
+        chosen = f'<p class="soft">{escape(_chosen(one))}</p>'
+        parts.append(
+            f'<section id="exercise-{n}"><h2>{n}</h2><div class="row">{given}</div>{chosen}'
+            f'<p>{asks}</p><div class="answer"></div></section>'
+        )
+    facts = f"{len(exercises)} of them, {exercises[0].name.rpartition('-')[0]}"
+    return page(_title(exercises, solutions), facts, "\n".join(parts), links)
+
+
+def _toml(exercises: Sequence[Exercise], solutions: bool) -> str:
+    if len(exercises) != 1:
+        raise WorkError(f"count: needs 1 for TOML, got {len(exercises)}; try --out FOLDER")
+    return _problem_toml(exercises[0]) if not solutions else _answers_toml(exercises[0])
+
+
+def _answers_toml(one: Exercise) -> str:
+    values = one.solution.values()
+    lines = (f"{_key(a)} = {_value([[str(x) for x in r] for r in values[a].tolist()])}"
+             for a in one.asks)  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _problem_toml(one: Exercise) -> str:
+    lines = [f"# {one.name}: {_asked(one.asks)}"]
+    lines += [f"{k} = {_value(v)}" for k, v in one.problem.items() if k != "given"]
+    lines += ["", "[given]"]
+    lines += [f"{_key(k)} = {_value(v)}" for k, v in one.problem["given"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def _key(name: str) -> str:
+    return name if name.isascii() and name.replace("_", "").isalnum() else f'"{name}"'
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+SHEETS: dict[str, Callable[[Sequence[Exercise], bool], str]] = {
+    "text": _text,
+    "markdown": _markdown,
+    "latex": _latex,
+    "html": _html,
+    "toml": _toml,
+}

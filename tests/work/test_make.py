@@ -1,0 +1,137 @@
+"""New exercises: clean, the same for a seed, worked and checked; and a class's answers."""
+
+import re
+import tomllib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from regard import work
+from regard.cli import app
+from regard.errors import FileError, WorkError
+from regard.work.making.exercise import FINEST, LARGEST
+from regard.work.making.sheets import SHEETS, SUFFIXES, blank_answers
+
+run = CliRunner()
+
+
+# ---- exercises
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+@pytest.mark.parametrize("family", work.PLANS)
+def test_every_family_and_level_makes_an_exercise_that_can_be_worked_and_checked(family, level):
+    one = work.make(family, seed=5, level=level)
+    assert one.problem == work.make(family, seed=5, level=level).problem
+    told = tomllib.loads(work.sheet_as([one], "toml"))
+    again = work.work(told)
+    assert again.values() == one.solution.values()
+    answers = tomllib.loads(work.sheet_as([one], "toml", solutions=True))
+    assert set(answers) == set(one.asks)
+    short = {k: v for k, v in answers.items() if max(len(x) for row in v for x in row) < 200}
+    assert all(found.verdict == "right" for found in work.check(again, short))
+    assert work.check(again, tomllib.loads(blank_answers(one))) != []
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.sampled_from(["attention", "rnn", "gru", "cross"]), st.integers(0, 999), st.integers(1, 2)
+)
+def test_numbers_are_clean(family, seed, level):
+    one = work.make(family, seed, level)
+    entries = [x for value in one.solution.given.values() for x in value]
+    assert all(abs(x) <= 2 and x.q <= 2 for x in entries if x.is_Rational)
+    for step in one.solution.steps:
+        assert all(abs(x.p) <= LARGEST and x.q <= FINEST for x in step.value if x.is_Rational)
+
+
+def test_exercises_of_a_sheet_differ_and_so_do_seeds():
+    sheet = work.sheet("rnn", seed=2, count=8)
+    told = [str(one.problem) for one in sheet]
+    assert len(set(told)) == 8
+    assert str(work.make("rnn", seed=3).problem) not in told
+    assert [one.name for one in sheet][:2] == ["rnn-1-2-1", "rnn-1-2-2"]
+
+
+# ---- sheets
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "latex", "html"])
+def test_a_sheet_asks_and_its_solutions_answer(form):
+    exercises = work.sheet("attention", level=2, count=2)
+    asked, answered = (work.sheet_as(exercises, form, solutions) for solutions in (False, True))
+    assert "Find" in asked
+    assert "mixture of the values" not in asked
+    assert answered.count("mixture of the values") == 2
+    if form == "latex":
+        assert asked.isascii()
+        assert answered.isascii()
+        for line in re.findall(r"^\\\[ (.*) \\\]$", asked + answered, re.MULTILINE):
+            work.mathml(line)
+    if form == "html":
+        assert re.findall(r'id="([^"]+)"', answered).count("1-at-H") == 1
+        assert all(f'id="{at}"' in answered for at in re.findall(r'href="#([^"]+)"', answered))
+
+
+def test_the_command_makes_sheets_and_folders(tmp_path):
+    out = tmp_path / "sheet.html"
+    made = ["work", "--make", "gru", "--seed", "7", "--count", "2"]
+    done = run.invoke(app, [*made, "--format", "html", "-o", str(out)])
+    assert done.exit_code == 0, done.output
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["sheet-solutions.html", "sheet.html"]
+    folder = tmp_path / "class"
+    done = run.invoke(app, [*made, "--format", "toml", "-o", str(folder)])
+    assert done.exit_code == 0, done.output
+    assert "gru-1-7-1-answers.toml" in {p.name for p in folder.iterdir()}
+    worked = run.invoke(app, ["work", str(folder / "gru-1-7-1.toml"), "--only", "h_1"])
+    assert worked.exit_code == 0, worked.output
+    assert run.invoke(app, made).output == run.invoke(app, made).output
+    assert set(SUFFIXES) == set(SHEETS)
+
+
+# ---- a class
+
+
+def write(folder, name, text):
+    (folder / f"{name}.toml").write_text(text)
+
+
+def test_a_class_is_one_table_with_the_first_wrong_step_of_each(tmp_path):
+    right = "Q = [[1, 3], [-1, 1], [2.5, -2]]\n"
+    write(tmp_path, "ada", right + "S = [[1.5, -2.5, 8], [-3.5, -3.5, 6], [8.5, 8, -13.25]]\n")
+    write(tmp_path, "bob", "Q = [[1, 3], [-1, 1], [2.5, 2]]\n")
+    write(tmp_path, "cyd", "Q = [[1, 3]]\n")
+    write(tmp_path, "dan", "not TOML")
+    done = run.invoke(app, ["work", "three-tokens", "--check", str(tmp_path)])
+    lines = done.output.splitlines()
+    assert done.exit_code == 3
+    assert lines[0] == "ada  2 of 2  all right"
+    assert lines[1] == "bob  0 of 1  Q is wrong, likely: a sign, in (3,2)"
+    assert lines[2].startswith("cyd  0 of 0  not read: Q: needs 3 rows of 2 numbers, got 1 of 2")
+    assert lines[3].startswith("dan  0 of 0  not read: needs TOML")
+    assert lines[4:] == ["1 of 4 all right", "wrong first: Q (1)"]
+    good = ["work", "three-tokens"] + ["--check", str(tmp_path / "ada.toml")] * 2
+    assert run.invoke(app, good).exit_code == 0
+
+
+# ---- errors
+
+
+@pytest.mark.usefixtures("users_view")
+def test_what_cannot_be_made_is_said(tmp_path):
+    with pytest.raises(
+        WorkError, match="family: needs one of attention, .*got 'atention'; try att"
+    ):
+        work.make("atention")
+    with pytest.raises(WorkError, match="level: needs 1, 2 or 3, got 4"):
+        work.make("rnn", level=4)
+    with pytest.raises(WorkError, match="count: needs 1 to 100, got 0"):
+        work.sheet("rnn", count=0)
+    with pytest.raises(WorkError, match="form: needs one of text"):
+        work.sheet_as(work.sheet("rnn", count=1), "pdf")
+    with pytest.raises(WorkError, match="count: needs 1 for TOML, got 2; try --out FOLDER"):
+        work.sheet_as(work.sheet("rnn", count=2), "toml")
+    with pytest.raises(FileError, match="needs to hold TOML files, got none"):
+        work.papers(work.work(work.read_problem("plain")), [tmp_path])
