@@ -3,6 +3,7 @@
 from regard.work.attention import attention, cross, mask_of
 from regard.work.check import Finding, check, first_wrong
 from regard.work.constructions import convolution, identity, permutation
+from regard.work.cost import cost
 from regard.work.counts import counts
 from regard.work.explain import Explanation, explain
 from regard.work.formats import FORMATS, shown_as
@@ -61,6 +62,7 @@ __all__ = [
     "check",
     "convention_of",
     "convolution",
+    "cost",
     "counts",
     "cross",
     "decimal",

@@ -8,6 +8,7 @@ from typing import Any
 from regard.errors import FileError, WorkError, nearest
 from regard.work.attention import attention, cross
 from regard.work.constructions import convolution, identity, permutation
+from regard.work.cost import cost
 from regard.work.counts import counts
 from regard.work.gates import gates
 from regard.work.gradients import bptt
@@ -40,6 +41,7 @@ FAMILIES: dict[str, tuple[Family, tuple[str, ...]]] = {
     "identity": (identity, ("scale", "reach")),
     "permutation": (permutation, ("scale", "reach")),
     "convolution": (convolution, ("heads",)),
+    "cost": (cost, ()),
     "moments": (moments, ("draws", "seed", "same")),
     **{name: (lambda given, name=name: unrolled(name, given), ()) for name in NEEDS},
 }

@@ -4,6 +4,7 @@ from regard.errors import WorkError
 from regard.work.rules.basic import BASIC, sigmoid
 from regard.work.rules.blocks import BLOCKS
 from regard.work.rules.constructions import CONSTRUCTIONS
+from regard.work.rules.cost import COST
 from regard.work.rules.explain import EXPLAIN
 from regard.work.rules.gates import GATES
 from regard.work.rules.gradients import GRADIENTS
@@ -28,6 +29,7 @@ RULES: dict[str, Rule] = {
     **MOMENTS,
     **PERTURB,
     **CONSTRUCTIONS,
+    **COST,
 }
 
 __all__ = ["RULES", "M", "Matrix", "Rule", "Run", "bare", "each", "rule", "sigmoid", "told"]

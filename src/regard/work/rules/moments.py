@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import sympy
 
 from regard.errors import WorkError
@@ -18,6 +17,8 @@ def _simulated(m: Matrix, sigma: Matrix, d: Matrix, draws: Matrix, seed: Matrix)
 
 
 def _drawn(m: Matrix, sigma: Matrix, d: Matrix, draws: Matrix, seed: Matrix, same: bool) -> Any:
+    import numpy as np  # only who simulates waits for it
+
     size, count = int(d[0]), int(draws[0])
     if not 2 <= count <= MOST // size:
         raise WorkError(f"draws: needs 2 to {MOST // size} for d = {size}, got {count}")
