@@ -1,6 +1,7 @@
 """Answers: honest rounding passes, the first wrong step is named, later ones are carried."""
 
 import pytest
+import sympy
 from typer.testing import CliRunner
 
 from regard import work
@@ -85,6 +86,70 @@ def test_the_other_convention_of_a_gru_is_recognised():
     z, h, g = (float(gru[name][0]) for name in ("z_1", "h_0", "g_1"))
     other = z * h + (1 - z) * g
     assert "other GRU convention" in cause({"h_1": f"{other:.6f}"}, gru)
+
+
+def decimals(value, places=6):
+    return [[f"{float(x.evalf(20)):.{places}f}" for x in row] for row in value.tolist()]
+
+
+def changed(solution, name, slip):
+    """What a student has at the end who made this slip and all else right."""
+    values = dict(solution.values())
+    at = [step.name for step in solution.steps].index(name)
+    values[name] = slip(*(values[one] for one in solution.steps[at].takes))
+    for step in solution.steps[at + 1 :]:
+        values[step.name] = work.rule(step.rule).run(*(values[one] for one in step.takes))
+    return values
+
+
+@pytest.mark.parametrize(
+    ("name", "slip", "only"),
+    [
+        ("Q", "the second matrix was transposed", "S"),
+        ("Z", "the scale was left out", "A"),
+        ("Z", "it was divided where it should be multiplied", "H"),
+        ("R", "the other triangle was masked", "H"),
+        ("R", "no mask was used", "A"),
+        ("A", "it was divided by the column sums", "H"),
+    ],
+)
+def test_a_slip_in_a_step_that_was_not_written_is_found(name, slip, only):
+    given = {"X": [[1, 0], [1, 1], [0, 2]], "W_Q": [[1, 2], [0, 1]], "W_K": [[1, 0], [1, 1]]}
+    worked = work.attention(given | {"W_V": [[1, 0], [2, -1]]}, mask="causal")
+    step = next(one for one in worked.steps if one.name == name)
+    values = changed(worked, name, work.rule(step.rule).slips[slip])
+    assert cause({only: decimals(values[only])}, worked) == f"{slip}, in {name}"
+
+
+def test_a_mask_after_the_softmax_is_found_in_the_output():
+    given = {"X": [[1, 0], [1, 1], [0, 2]]}
+    worked, free = work.attention(given, scale=1, mask="causal"), work.attention(given, scale=1)
+    late = free["A"].multiply_elementwise(worked["mask"]) * free["X"]
+    assert cause({"H": decimals(late)}, worked) == "the mask was applied after the softmax, in A"
+
+
+def test_a_softmax_along_the_wrong_axis_is_one_slip_over_two_steps():
+    e = FX1["E"]
+    sums = [sum(e.col(j)) for j in range(3)]
+    n = work.matrix([[x] for x in sums])
+    a = work.matrix([[e[i, j] / sums[j] for j in range(3)] for i in range(3)])
+    told = {"N": decimals(n), "A": decimals(a), "H": decimals(a * FX1["V"])}
+    found = work.check(FX1, told)
+    assert [one.verdict for one in found] == ["wrong", "carried forward", "carried forward"]
+    assert found[0].why == "the softmax was taken over the columns"
+
+
+def test_a_gru_that_resets_before_the_product_is_the_other_one():
+    problem = {"family": "gru", "given": {
+        "x": [[1], [0]], "h": [["1/2"], [1]], "W_z": [[1, 0], [0, 1]], "U_z": [[0, 1], [1, 0]],
+        "W_r": [[1, 1], [0, 1]], "U_r": [[1, 0], [0, -1]], "W": [[1, 0], [1, 1]],
+        "U": [[1, 2], [-1, 1]]}}  # fmt: skip
+    gru = work.work(problem)
+    reset = gru["U"] * gru["r_1"].multiply_elementwise(gru["h_0"])
+    says = "the state was reset before the product, U (r ∘ h): the other GRU"
+    assert cause({"gr_1": decimals(reset)}, gru) == says
+    g = (gru["gx_1"] + reset).applyfunc(sympy.tanh)
+    assert cause({"g_1": decimals(g)}, gru) == f"{says}, in gr_1"
 
 
 def test_entries_may_be_left_open():

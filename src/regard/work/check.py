@@ -1,19 +1,12 @@
 """A student's values beside the right ones: the first wrong step, what follows from it, and why."""
 
-import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import sympy
-
-from regard.errors import RegardError, WorkError
-from regard.work.evaluate import evaluated
-from regard.work.numbers import decimal, number
-from regard.work.rules import M, Matrix, rule
-from regard.work.solution import Solution, Step, applied
-
-EXACT = 1e-9  # how far apart two ways of writing one number may be
-PLACE = sympy.Rational(7, 11)  # where formulas are compared
+from regard.errors import WorkError
+from regard.work.causes import Cause, cause, follows
+from regard.work.compare import apart, filled, read_told
+from regard.work.solution import Solution
 
 
 class Finding(NamedTuple):
@@ -27,17 +20,6 @@ class Finding(NamedTuple):
     verdict: str
     wrong: tuple[str, ...]  # entries that differ, told
     why: str  # a likely cause of what is wrong
-
-
-class Told(NamedTuple):
-    """A student's matrix; entries left out are None, and rounding is as fine as was written.
-
-    >>> Told([[None]], 2).places
-    2
-    """
-
-    cells: list[list[sympy.Expr | None]]
-    places: int | None  # decimals that were written; None: exact
 
 
 def check(solution: Solution, answers: Mapping[str, Any]) -> list[Finding]:
@@ -59,133 +41,50 @@ def check(solution: Solution, answers: Mapping[str, Any]) -> list[Finding]:
     for name in answers:
         if name not in names:
             raise WorkError(f"answers: need names of steps, {', '.join(names)}, got {name!r}")
-    right, own, findings = solution.values(), dict(solution.given), []
-    symbols = [str(s) for value in solution.given.values() for s in value.free_symbols]
+    symbols = [str(s) for value in solution.values().values() for s in value.free_symbols]
+    right, findings = solution.values(), []
+    own = dict(solution.given)  # as it was written, rounded
+    full = dict(solution.given)  # with all the digits that a student may have kept
     spoilt: set[str] = set()  # what comes from a wrong step
     for step in solution.steps:
-        own[step.name] = _follows(step, own, right)
+        own[step.name], full[step.name] = follows(step, own, right), follows(step, full, right)
         if spoilt & set(step.takes):
             spoilt.add(step.name)
         if step.name not in answers:
             continue
-        told = _read(step, answers[step.name], symbols)
-        wrong = _apart(told, right[step.name])
+        told = read_told(step, answers[step.name], symbols)
+        wrong, why = tuple(apart(told, right[step.name])), Cause()
         if not wrong:
             found = Finding(step.name, "right", (), "")
-        elif _apart(told, own[step.name]):
-            why = _longer(solution, step, told) or _cause(step, told, own, right)
-            found = Finding(step.name, "wrong", tuple(wrong), why)
+        elif apart(told, own[step.name]) and apart(told, full[step.name]):
+            why = cause(solution, step, told, own, answers)
+            found = Finding(step.name, "wrong", wrong, why.says)
+            full[step.name] = filled(told, full[step.name]) if why.value is None else why.value
         elif step.name in spoilt:
             found = Finding(step.name, "carried forward", (), "")
         else:
-            found = Finding(step.name, "wrong", tuple(wrong), "the values before it were rounded")
+            found = Finding(step.name, "wrong", wrong, "the values before it were rounded")
         spoilt = spoilt - {step.name} if found.verdict == "right" else spoilt | {step.name}
         findings.append(found)
-        own[step.name] = _filled(told, own[step.name])
+        own[step.name] = filled(told, own[step.name])
+    return _as_one(findings)
+
+
+# a softmax along the wrong axis shows in two steps, and is one slip
+_AXIS = {
+    "columns were added up instead of rows": "it was divided by the column sums",
+    "rows were added up instead of columns": "it was divided by the row sums",
+}
+
+
+def _as_one(findings: list[Finding]) -> list[Finding]:
+    """A sum along the wrong axis and the division by it, told as one slip."""
+    for n, (first, second) in enumerate(zip(findings, findings[1:], strict=False)):
+        if first.why and _AXIS.get(first.why) == second.why:
+            axis = first.why.split()[0]
+            findings[n] = first._replace(why=f"the softmax was taken over the {axis}")
+            findings[n + 1] = second._replace(verdict="carried forward", wrong=(), why="")
     return findings
-
-
-def _follows(step: Step, own: Mapping[str, Matrix], right: Mapping[str, Matrix]) -> Matrix:
-    """What follows from the student's own values, where anything does."""
-    try:
-        return applied(step.rule, *(own[name] for name in step.takes))
-    except (RegardError, ZeroDivisionError):
-        return right[step.name]
-
-
-def _read(step: Step, told: Any, symbols: list[str]) -> Told:
-    want = step.value
-    rows = told if isinstance(told, list | tuple) else [told]
-    if rows and not isinstance(rows[0], list | tuple):
-        rows = [rows] if want.rows == 1 else [[x] for x in rows]
-    if len(rows) != want.rows or any(len(row) != want.cols for row in rows):
-        raise WorkError(
-            f"{step.name}: needs {want.rows} rows of {want.cols} numbers, got "
-            f"{len(rows)} of {' and '.join(sorted({str(len(row)) for row in rows}))}"
-        )
-    places = [_places(x) for row in rows for x in row if not _is_open(x)]
-    cells = [[None if _is_open(x) else number(x, symbols) for x in row] for row in rows]
-    return Told(cells, max((p for p in places if p is not None), default=None))
-
-
-def _is_open(x: Any) -> bool:
-    return isinstance(x, str) and x.strip() in ("", "?")
-
-
-def _places(x: Any) -> int | None:
-    found = re.fullmatch(r"[+-]?\d*\.(\d+)", str(x).strip())
-    return len(found[1]) if found else None
-
-
-def _apart(told: Told, want: Matrix) -> list[str]:
-    """The entries that differ by more than honest rounding, each with what it should be."""
-    near, found = _within(told), []
-    for i, row in enumerate(told.cells):
-        for j, x in enumerate(row):
-            if x is not None and not _near(x, want[i, j], near):
-                found.append(f"({i + 1},{j + 1}): {decimal(x)} should be {decimal(want[i, j])}")
-    return found
-
-
-def _within(told: Told) -> float:
-    """A little more than half of the last place that was written."""
-    return EXACT if told.places is None else 0.6 / 10**told.places
-
-
-def _near(a: sympy.Expr, b: sympy.Expr, within: float) -> bool:
-    if a.is_infinite or b.is_infinite:
-        return a == b
-    if symbols := sorted(a.free_symbols | b.free_symbols, key=str):
-        # the same formula gives the same numbers; two odd places tell formulas apart
-        for k in (1, 2):
-            at: Any = {s: PLACE * k + n / PLACE for n, s in enumerate(symbols)}
-            if not _near(a.subs(at), b.subs(at), max(within, EXACT)):
-                return False
-        return True
-    return abs(float(evaluated(a, 20)) - float(evaluated(b, 20))) <= within
-
-
-def _cause(step: Step, told: Told, own: Mapping[str, Matrix], right: Mapping[str, Matrix]) -> str:
-    """The slip that gives just these values, if one of those that are known does."""
-    for values in (own, right):
-        parts = [values[name] for name in step.takes]
-        for says, slip in rule(step.rule).slips.items():
-            try:
-                found = slip(*parts)
-            except (RegardError, ZeroDivisionError, IndexError):
-                continue
-            if found.shape == step.value.shape and not _apart(told, found):
-                return says
-        want = _follows(step, values, right)
-        if want.rows == want.cols and not _apart(told, M(want.T)):
-            return "rows and columns are exchanged"
-        signs = [
-            f"({i + 1},{j + 1})"
-            for i, row in enumerate(told.cells)
-            for j, x in enumerate(row)
-            if x and not _near(x, want[i, j], EXACT) and _near(x, -want[i, j], _within(told))
-        ]
-        if signs and all(entry.split(":")[0] in signs for entry in _apart(told, want)):
-            return f"a sign, in {', '.join(signs)}"
-    return ""
-
-
-def _longer(solution: Solution, step: Step, told: Told) -> str:
-    """The slip over several steps that gives just these values."""
-    for name, says, value in solution.slips:
-        if name == step.name and value.shape == step.value.shape and not _apart(told, value):
-            return says
-    return ""
-
-
-def _filled(told: Told, rest: Matrix) -> Matrix:
-    """The student's matrix, with what follows from it in the entries left open."""
-    return M(
-        [
-            [rest[i, j] if x is None else x for j, x in enumerate(row)]
-            for i, row in enumerate(told.cells)
-        ]
-    )
 
 
 def first_wrong(findings: list[Finding]) -> Finding | None:

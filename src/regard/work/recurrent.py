@@ -5,8 +5,8 @@ from typing import Any
 
 from regard.errors import WorkError
 from regard.work.numbers import matrix
-from regard.work.rules import M
-from regard.work.solution import Solution, Working
+from regard.work.rules import M, Matrix
+from regard.work.solution import Solution, Working, applied
 
 NEEDS = {
     "rnn": ("W", "U"),
@@ -93,11 +93,17 @@ def _gru(work: Working, t: int) -> None:
     x = work.step(f"gx_{t}", "product", "W", f"x_{t}", says="the candidate: the input")
     h = work.step(f"gh_{t}", "product", "U", f"h_{t - 1}", says="and the state")
     heard = work.step(f"gr_{t}", "by entry", r, h, says="as far as it is heard")
+    before = applied("product", work.values["U"], _heard(work, r, f"h_{t - 1}"))
+    work.slip(heard, "the state was reset before the product, U (r ∘ h): the other GRU", before)
     total = work.step(f"gs_{t}", "add", x, heard, says="together")
     if "b" in work.values:
         total = work.step(f"gb_{t}", "add", total, "b", says="with the bias")
     g = work.step(f"g_{t}", "tanh", total, says="the candidate")
     work.step(f"h_{t}", "keep and take", z, f"h_{t - 1}", g, says=f"the state after step {t}")
+
+
+def _heard(work: Working, r: str, h: str) -> Matrix:
+    return applied("by entry", work.values[r], work.values[h])
 
 
 def _lstm(work: Working, t: int) -> None:

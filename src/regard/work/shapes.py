@@ -65,6 +65,8 @@ try V A (tokens are columns: W X, Kᵀ Q, V A)
     """
     step = f"{name} = {rule(by).text.format(*takes)}"
     told = " and ".join(f"{one} {size(values[one])}" for one in dict.fromkeys(takes))
+    if str(why).partition(":")[0] in takes:
+        return why  # it names what it is about, and knows better
     if by not in _SIDES:
         said = str(why).partition(", got")[0].partition("needs ")[2] or "sizes that meet"
         return ShapeError(f"{step}: needs {said}, got {told}")
