@@ -1,6 +1,7 @@
 """A computation told step by step, exact; and the first wrong step of an answer."""
 
 from regard.work.attention import attention, cross, mask_of
+from regard.work.block import decoder, encoder, feed_forward, layer_norm
 from regard.work.check import Finding, check, first_wrong
 from regard.work.constructions import convolution, identity, permutation
 from regard.work.cost import cost
@@ -66,12 +67,16 @@ __all__ = [
     "counts",
     "cross",
     "decimal",
+    "decoder",
+    "encoder",
     "explain",
+    "feed_forward",
     "findings_as_text",
     "first_wrong",
     "gates",
     "hybrid",
     "identity",
+    "layer_norm",
     "make",
     "mask_of",
     "mathml",

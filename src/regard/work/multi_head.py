@@ -48,7 +48,7 @@ def attend_heads(
     heads: int | None = None,
     at: str = "",
     of: tuple[str, str] = ("X", "Y"),
-    by: str = "W",
+    by: str = "W_{}",
 ) -> str:
     """The heads side by side, joined and mixed by W_O; the name of what comes out.
 
@@ -58,7 +58,7 @@ def attend_heads(
     """
     count = _count(work, heads, by)
     if count == 1:
-        joined = attend(work, *project(work, ways.rows, at, of, f"{by}_{{}}"), at, ways)
+        joined = attend(work, *project(work, ways.rows, at, of, by), at, ways)
     else:
         parts = [
             attend(work, *names, index(at, n), ways)
@@ -67,7 +67,7 @@ def attend_heads(
         together = f"join {count}" if ways.rows else f"stack {count}"
         joined = work.step(f"H{at}", together, *parts, says="the heads, joined")
         _wide_scale(work, ways, count, at)
-    out = f"{by}_O"
+    out = by.format("O")
     if out not in work.values:
         return joined
     says = "the heads, mixed into one vector a token"
@@ -90,16 +90,15 @@ def index(at: str, n: int) -> str:
 def _count(work: Working, heads: int | None, by: str) -> int:
     """How many heads: as told, or as many as have weights of their own."""
     own = 0
-    while f"{by}_Q_{own + 1}" in work.values:
+    while by.format(f"Q_{own + 1}") in work.values:
         own += 1
     if heads is None:
         return max(own, 1)
     if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
         raise WorkError(f"heads: needs a whole number from 1 on, got {heads!r}")
     if own and own != heads:
-        raise WorkError(
-            f"heads: needs as many as there are {by}_Q_1, {by}_Q_2 …: {own}, got {heads}"
-        )
+        first = by.format("Q_1")
+        raise WorkError(f"heads: needs as many as there are {first} …: {own}, got {heads}")
     return heads
 
 
@@ -107,12 +106,12 @@ def _split(
     work: Working, ways: Ways, count: int, at: str, of: tuple[str, str], by: str
 ) -> list[tuple[str, str, str]]:
     """The queries, keys and values of each head: by weights of its own, or its part of all."""
-    if f"{by}_Q_1" in work.values:
+    if by.format("Q_1") in work.values:
         return [
-            project(work, ways.rows, index(at, n), of, f"{by}_{{}}_{n}")
+            project(work, ways.rows, index(at, n), of, by.format(f"{{}}_{n}"))
             for n in range(1, count + 1)
         ]
-    wholes = project(work, ways.rows, at, of, f"{by}_{{}}")
+    wholes = project(work, ways.rows, at, of, by)
     widths = [work.values[one].cols if ways.rows else work.values[one].rows for one in wholes]
     for width in widths:
         if width % count:

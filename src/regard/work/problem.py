@@ -7,6 +7,7 @@ from typing import Any
 
 from regard.errors import FileError, WorkError, nearest
 from regard.work.attention import attention, cross
+from regard.work.block import decoder, encoder, feed_forward, layer_norm
 from regard.work.constructions import convolution, identity, permutation
 from regard.work.cost import cost
 from regard.work.counts import counts
@@ -27,11 +28,16 @@ Family = Callable[..., Solution]
 ALWAYS = ("family", "given", "symbols", "values")  # what every problem may have
 
 ATTENTION = ("convention", "scale", "mask", "score")
+BLOCK = ("heads", "norm", "mask", "scale", "activation", "eps")
 FAMILIES: dict[str, tuple[Family, tuple[str, ...]]] = {
     "attention": (attention, ATTENTION),
     "cross": (cross, ATTENTION),
     "multi-head": (multi_head, ("convention", "scale", "mask", "heads")),
     "counts": (counts, ()),
+    "layer-norm": (layer_norm, ("eps",)),
+    "feed-forward": (feed_forward, ("activation",)),
+    "encoder": (encoder, BLOCK),
+    "decoder": (decoder, BLOCK),
     "positions": (positions, ()),
     "rotary": (rotary, ("scale", "mask")),
     "bptt": (bptt, ("cell", "clip")),
