@@ -116,5 +116,5 @@ def test_positions_that_cannot_be_are_said():
         work.positions({"p": 1000, "d": 2})
     with pytest.raises(WorkError, match="given: needs Q and K, got no K"):
         work.rotary({"Q": [[1, 0]]})
-    with pytest.raises(ShapeError, match="turn: needs one angle for two features"):
+    with pytest.raises(ShapeError, match="needs one angle for two features"):
         work.rotary({"Q": [[1, 0]], "K": [[1, 0], [0, 1]]})
