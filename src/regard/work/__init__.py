@@ -30,6 +30,7 @@ from regard.work.page import write_page
 from regard.work.perturb import perturb
 from regard.work.positions import positions, rotary
 from regard.work.problem import FAMILIES, problem_names, read_problem, read_toml, work
+from regard.work.proofs import proof
 from regard.work.recurrent import unrolled
 from regard.work.rules import RULES, Rule, rule
 from regard.work.shapes import Sized, convention_of, shapes_as_text, shapes_of
@@ -90,6 +91,7 @@ __all__ = [
     "perturb",
     "positions",
     "problem_names",
+    "proof",
     "read_problem",
     "read_toml",
     "rotary",

@@ -18,6 +18,7 @@ from regard.work.moments import moments
 from regard.work.multi_head import multi_head
 from regard.work.perturb import perturb
 from regard.work.positions import positions, rotary
+from regard.work.proofs import proof
 from regard.work.recurrent import NEEDS, unrolled
 from regard.work.solution import Solution
 from regard.work.symbols import declared, put_in, with_symbols
@@ -48,6 +49,7 @@ FAMILIES: dict[str, tuple[Family, tuple[str, ...]]] = {
     "permutation": (permutation, ("scale", "reach")),
     "convolution": (convolution, ("heads",)),
     "cost": (cost, ()),
+    "proof": (proof, ("of",)),
     "moments": (moments, ("draws", "seed", "same")),
     **{name: (lambda given, name=name: unrolled(name, given), ()) for name in NEEDS},
 }

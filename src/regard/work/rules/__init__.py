@@ -12,6 +12,7 @@ from regard.work.rules.hybrid import HYBRID
 from regard.work.rules.moments import MOMENTS
 from regard.work.rules.perturb import PERTURB
 from regard.work.rules.positions import POSITIONS
+from regard.work.rules.proofs import LINES
 from regard.work.rules.rule import M, Matrix, Rule, Run, bare, each, told
 from regard.work.rules.scores import SCORES
 from regard.work.rules.shapes import made
@@ -30,6 +31,7 @@ RULES: dict[str, Rule] = {
     **PERTURB,
     **CONSTRUCTIONS,
     **COST,
+    **LINES,
 }
 
 __all__ = ["RULES", "M", "Matrix", "Rule", "Run", "bare", "each", "rule", "sigmoid", "told"]
