@@ -38,6 +38,7 @@ from regard.work.show_html import as_html
 from regard.work.show_tex import as_latex, as_markdown
 from regard.work.show_text import as_rich, as_text, findings_as_text, worked_entry
 from regard.work.solution import Slip, Solution, Step, Working
+from regard.work.vision import resized, vit
 
 __all__ = [
     "Exercise",
@@ -94,6 +95,7 @@ __all__ = [
     "proof",
     "read_problem",
     "read_toml",
+    "resized",
     "rotary",
     "rule",
     "shapes_as_text",
@@ -102,6 +104,7 @@ __all__ = [
     "sheet_as",
     "shown_as",
     "unrolled",
+    "vit",
     "work",
     "worked_entry",
     "write_page",

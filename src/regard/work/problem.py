@@ -22,6 +22,7 @@ from regard.work.proofs import proof
 from regard.work.recurrent import NEEDS, unrolled
 from regard.work.solution import Solution
 from regard.work.symbols import declared, put_in, with_symbols
+from regard.work.vision import resized, vit
 
 PROBLEMS = Path(__file__).parent / "problems"
 LARGEST = 1 << 20  # bytes of a problem; one by hand is far smaller
@@ -39,6 +40,8 @@ FAMILIES: dict[str, tuple[Family, tuple[str, ...]]] = {
     "feed-forward": (feed_forward, ("activation",)),
     "encoder": (encoder, BLOCK),
     "decoder": (decoder, BLOCK),
+    "vit": (vit, ("patch", "heads", "layers", "norm", "activation", "eps", "resize")),
+    "resize": (resized, ("old", "new", "resize")),
     "positions": (positions, ()),
     "rotary": (rotary, ("scale", "mask")),
     "bptt": (bptt, ("cell", "clip")),

@@ -1,0 +1,158 @@
+"""A picture classified by hand: patches, tokens, blocks, head; as the model has it."""
+
+import random
+from typing import Any
+
+import pytest
+import sympy
+import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+import regard as rg
+from regard import work
+from regard.errors import RegardError
+from regard.models import VisionConfig, VisionTransformer
+from regard.work.rules import M
+from regard.work.vision import weights
+
+ONE = [[1, 0], [0, 1]]
+TINY = {"image": ONE, "W_E": [[1, 0]] * 4, "cls": [[0, 1]], "pos": [[0, 0]] * 2,
+        "W_1": ONE, "W_2": ONE, "W_H": ONE}  # fmt: skip
+
+
+def floats(value):
+    return torch.tensor(value.evalf(20).tolist(), dtype=torch.float64)
+
+
+def some(seed):
+    chance = random.Random(seed)
+    return lambda rows, columns: [
+        [f"{chance.randint(-4, 4)}/2" for _ in range(columns)] for _ in range(rows)
+    ]
+
+
+# ---- worked numbers
+
+
+def test_a_picture_is_cut_row_by_row_and_the_class_token_stands_first():
+    worked = work.work(work.read_problem("vit"))
+    assert worked["T"] == M([[1, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0], [2, 0, 0, 2]])
+    assert worked["X_c"].row(0) == worked["cls"]
+    assert worked["x"] == worked["LN_f"].row(0)
+    assert worked.remarks[0].startswith("The picture is class 1, with a chance of 0.8346")
+
+
+def test_a_table_of_the_same_size_stays_as_it_is():
+    worked = work.resized({"pos": [[9], [1], [2], [3], [4]]}, old=[2, 2], new=[2, 2])
+    assert worked["R"] == sympy.eye(4)
+    assert worked["pos_new"] == worked["pos"]
+    assert "stays as it is" in worked.remarks[0]
+
+
+# ---- properties
+
+
+@pytest.mark.parametrize(("old", "new"), [((2, 2), (3, 3)), ((3, 2), (2, 5)), ((4, 4), (1, 3))])
+def test_a_resized_table_is_that_of_the_op(old, new):
+    table = some(old[0])(1 + old[0] * old[1], 2)
+    worked = work.resized({"pos": table}, old=list(old), new=list(new))
+    want = rg.resize_grid(floats(worked["pos"]), old, new)
+    torch.testing.assert_close(floats(worked["pos_new"]), want, rtol=1e-9, atol=1e-9)
+    image = torch.eye(4, dtype=torch.float64)[None]
+    straight = torch.nn.functional.interpolate(image, size=7, mode="linear", align_corners=False)
+    torch.testing.assert_close(floats(weights(4, 7, "linear")), straight[0].T)
+
+
+@settings(max_examples=3, deadline=None, phases=[Phase.generate])
+@given(st.integers(0, 10**6), st.sampled_from([1, 2]), st.sampled_from([1, 2]), st.booleans())
+def test_a_vision_transformer_is_that_of_the_model(seed, layers, channels, hidden):
+    draw = some(seed)
+    told = {f"image_{n + 1}": draw(4, 4) for n in range(channels)}
+    told |= {"W_E": draw(4 * channels, 4), "cls": draw(1, 4), "pos": draw(5, 4), "W_H": draw(4, 3)}
+    for own in ("", "_L2")[:layers]:
+        told |= {f"W_{one}{own}": draw(4, 4) for one in "QKVO"}
+        told |= {f"W_1{own}": draw(4, 3), f"W_2{own}": draw(3, 4), f"gamma_2{own}": draw(1, 4)}
+    if hidden:
+        told["W_P"] = draw(4, 4)
+    worked = work.vit(told, heads=2, layers=layers, activation="gelu", eps="1/1000000")
+    config = VisionConfig(classes=3, image=4, patch=2, channels=channels, layers=layers, dim=4,
+                          heads=2, hidden=3, head="mlp" if hidden else "linear")  # fmt: skip
+    model: Any = VisionTransformer(config).double()
+    with torch.no_grad():
+        for name, one in model.named_parameters():
+            if name.endswith("bias"):
+                one.zero_()
+        linear = torch.nn.Linear(4 * channels, 4, bias=False, dtype=torch.float64)
+        linear.weight.copy_(floats(worked["W_E"]).T)
+        model.patches.load_state_dict(
+            rg.nn.PatchEmbedding.from_linear(linear, channels).state_dict()
+        )
+        model.cls.token.copy_(floats(worked["cls"])[0])
+        model.positions.copy_(floats(worked["pos"]))
+        for block, own in zip(model.encoder.blocks, ("", "_L2"), strict=False):
+            attention, feed = block.self_attention, block.feed_forward
+            maps = (attention.to_q, attention.to_k, attention.to_v, attention.to_out,
+                    feed.to_hidden, feed.to_out)  # fmt: skip
+            for letter, to in zip("QKVO12", maps, strict=True):
+                to.weight.copy_(floats(worked[f"W_{letter}{own}"]).T)
+            block.feed_forward_residual.norm.gain.copy_(floats(worked[f"γ_2{own}"])[0])
+        model.head.weight.copy_(floats(worked["W_H"]).T)
+        if hidden:
+            model.hidden.weight.copy_(floats(worked["W_P"]).T)
+        images = torch.stack([floats(worked[f"image_{n + 1}"]) for n in range(channels)])
+        logits = model(images[None])
+    torch.testing.assert_close(floats(worked["l"]), logits, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(floats(worked["p"]), logits.softmax(-1), rtol=1e-9, atol=1e-9)
+
+
+def test_a_table_for_another_size_is_resized_on_the_way():
+    wide = TINY | {"image": [[1, 0, 0, 1], [0, 1, 1, 0]]}
+    worked = work.vit(wide)
+    assert worked["pos_new"].rows == 3
+    assert worked.again() == worked.values()
+
+
+# ---- answers
+
+
+@pytest.mark.parametrize(
+    "slip",
+    ["each patch was read column by column", "patches were counted down the columns first"],
+)
+def test_slips_of_patches_are_recognised(slip):
+    worked = work.vit(TINY | {"image": [[1, 2, 3, 4], [5, 6, 7, 8], [9, 1, 2, 3], [4, 5, 6, 7]],
+                              "pos": [[0, 0]] * 5})  # fmt: skip
+    found = work.rule("patches of 2").slips[slip](worked["image"])
+    wrong = work.first_wrong(work.check(worked, {"T": found.tolist()}))
+    assert wrong is not None
+    assert wrong.why == slip
+
+
+# ---- errors
+
+
+@pytest.mark.usefixtures("users_view")
+@pytest.mark.parametrize(
+    ("changes", "choices", "message"),
+    [
+        ({}, {"patch": 3}, "needs rows and columns in multiples of the patch 3"),
+        ({"image": None}, {}, "given: needs image, or image_1"),
+        ({"W_H": None}, {}, "given: needs W_H for the family vit"),
+        ({"pos": [[0, 0]] * 4}, {}, "pos: needs 1 row for the class token and a square number"),
+        ({"pos": [[0, 0]] * 5}, {"resize": "sinc"}, "resize: needs cubic or linear, got 'sinc'"),
+        ({}, {"layers": 0}, "layers: needs a whole number from 1 on, got 0"),
+        ({"W_1_L2": ONE}, {"layers": 2}, "given: needs W_2_L2 too"),
+    ],
+)
+def test_pictures_that_cannot_be_worked_are_told_why(changes, choices, message):
+    with pytest.raises(RegardError, match=message):
+        work.vit(TINY | changes, **choices)
+
+
+@pytest.mark.usefixtures("users_view")
+def test_grids_that_do_not_fit_are_told_why():
+    with pytest.raises(RegardError, match="pos: needs 1 . 3 · 3 rows for this grid, got 2"):
+        work.resized({"pos": ONE}, old=[3, 3], new=[2, 2])
+    with pytest.raises(RegardError, match="old: needs two numbers, patches down and across"):
+        work.work({"family": "resize", "given": {"pos": ONE}, "old": 3, "new": [2, 2]})
