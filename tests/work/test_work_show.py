@@ -194,3 +194,16 @@ def test_what_cannot_be_shown_is_said(tmp_path):
             work.mathml(broken)
     with pytest.raises(FileError, match="cannot be written"):
         work.write_page(tmp_path / "no" / "it.html", "")
+
+
+def test_choices_can_be_set_and_gone_through():
+    run = CliRunner()
+    shown = run.invoke(app, ["work", "three-tokens", "--set", "mask=causal", "--only", "A"])
+    causal = work.work(work.read_problem("three-tokens") | {"mask": "causal"})
+    assert shown.output == work.as_text(causal, only=["A"]) + "\n"
+    each = run.invoke(app, ["work", "three-tokens", "--each", "scale=0,1/2", "--only", "A"]).output
+    assert each.startswith("--- scale = 0\n")
+    assert "A = [1/3  1/3  1/3]" in each
+    assert "\n--- scale = 1/2\n" in each
+    for bad in ("mask", "msk=causal", "=1"):
+        assert run.invoke(app, ["work", "three-tokens", "--set", bad]).exit_code == 2

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -39,6 +39,14 @@ def work(
     shapes: Annotated[
         bool, typer.Option("--shapes", help="Only the convention, and the shape of each matrix.")
     ] = False,
+    chosen: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A choice of the problem: mask=causal."),
+    ] = None,
+    each: Annotated[
+        str | None,
+        typer.Option(metavar="NAME=V1,V2", help="Work it once for each: scale=0,1/sqrt(2),100."),
+    ] = None,
     digits: Annotated[int, typer.Option(min=1, max=50, help="Digits of decimals.")] = 6,
     make: Annotated[
         str | None, typer.Option(metavar="FAMILY", help="Make new exercises of this family.")
@@ -60,14 +68,40 @@ def work(
         print("regard work three-tokens works one; a TOML file of your own is worked the same way")
         print("exercises are made of: " + ", ".join(work.PLANS))
     else:
-        solution = work.work(work.read_problem(problem))
+        told = work.read_problem(problem) | dict(map(_choice, chosen or []))
+        names = [name.strip() for name in (only or "").split(",") if name.strip()]
+        if each is not None:
+            _show_each(told, each, digits, names)
+            return
+        solution = work.work(told)
         if shapes:
             print(work.shapes_as_text(solution))
         elif check:
             _check(solution, check)
         else:
-            names = [name.strip() for name in (only or "").split(",") if name.strip()]
             _show(solution, form, out, digits, names)
+
+
+def _choice(told: str) -> tuple[str, Any]:
+    """A choice as a problem has it: a number where it is one, else the text."""
+    from regard.errors import WorkError
+
+    name, sign, text = (part.strip() for part in told.partition("="))
+    if not (name and sign and text):
+        raise WorkError(f"set: needs NAME=VALUE, got {told!r}; try mask=causal")
+    if text in ("true", "false"):
+        return name, text == "true"
+    return name, int(text) if text.lstrip("-").isdigit() else text
+
+
+def _show_each(told: dict[str, Any], each: str, digits: int, names: list[str]) -> None:
+    from regard import work
+
+    name, _, values = each.partition("=")
+    for n, value in enumerate(values.split(",")):
+        solution = work.work(told | dict([_choice(f"{name}={value}")]))
+        print(("\n" if n else "") + f"--- {name} = {value}\n")
+        print(work.as_text(solution, digits, names))
 
 
 def _show(

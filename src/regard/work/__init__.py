@@ -37,8 +37,8 @@ from regard.work.shapes import Sized, convention_of, shapes_as_text, shapes_of
 from regard.work.show_html import as_html
 from regard.work.show_tex import as_latex, as_markdown
 from regard.work.show_text import as_rich, as_text, findings_as_text, worked_entry
+from regard.work.shuffle import shuffle
 from regard.work.solution import Slip, Solution, Step, Working
-from regard.work.vision import resized, vit
 
 __all__ = [
     "Exercise",
@@ -95,7 +95,6 @@ __all__ = [
     "proof",
     "read_problem",
     "read_toml",
-    "resized",
     "rotary",
     "rule",
     "shapes_as_text",
@@ -103,8 +102,8 @@ __all__ = [
     "sheet",
     "sheet_as",
     "shown_as",
+    "shuffle",
     "unrolled",
-    "vit",
     "work",
     "worked_entry",
     "write_page",
