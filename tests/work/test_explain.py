@@ -158,3 +158,18 @@ def test_the_command_tells_one_weight(tmp_path):
     assert (several.exit_code, "at: needs one attention" in several.output) == (2, True)
     odd = run.invoke(app, [*told, "--at", "decoder.1.cross", "--cell", "0,2"])
     assert (odd.exit_code, "cell: needs a head, a query and a key" in odd.output) == (2, True)
+
+
+def test_the_command_tells_maps_in_words_and_where_a_token_looks():
+    run = CliRunner()
+    told = ["look", "phrases", "14 May 2024", "--to", "de", "--at", "decoder.1.cross"]
+    words = run.invoke(app, [*told, "--words"])
+    assert words.exit_code == 0, words.output
+    assert words.output.splitlines()[0].startswith("decoder.1.cross, head 0: <de> looks at 14")
+    shown = run.invoke(app, [*told, "--query", "2"]).output.splitlines()
+    assert shown[0] == "query 2: '.'"
+    assert shown[1].split("  ")[0] == "attention, head"
+    assert all("' May'" in line.split("  ")[1] for line in shown[2:])  # every head, once trained
+    assert not all("' May'" in line.split("  ")[-1].split(",")[0] for line in shown[2:])
+    far = run.invoke(app, [*told, "--query", "99"])
+    assert (far.exit_code, "query: needs less than 7" in far.output) == (2, True)

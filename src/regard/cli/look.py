@@ -1,14 +1,9 @@
 """`regard look`: a page about what the heads of a model do while it reads a text."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from regard.look import Sight
 
 
 def look(
@@ -40,6 +35,15 @@ def look(
             help="Tell the arithmetic of this weight, counted from 0, instead of writing a page.",
         ),
     ] = None,
+    words: Annotated[
+        bool, typer.Option("--words", help="Tell every map in words instead.")
+    ] = False,
+    query: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Tell where this token looks, by layer and head, and before training."
+        ),
+    ] = None,
     probe: Annotated[
         bool, typer.Option(help="Also look for heads that copy, on random tokens read twice.")
     ] = False,
@@ -54,10 +58,17 @@ def look(
         raise FileError(f"out: needs a folder that exists, got {out.parent}; try another place")
     with quiet():
         reader = open_reader(model)
+        if query is not None:
+            from regard.cli.look_told import where_it_looks
+
+            print(where_it_looks(reader, text, query, target, at, to))
+            return
         sight = reader.read(text, target, at, to=to)
         probed = find_copying(reader.model, reader.vocab or 2) if probe else None
-    if cell is not None:
-        print(_told(reader.model, sight, cell))
+    if cell is not None or words:
+        from regard.cli.look_told import maps_in_words, one_weight
+
+        print(maps_in_words(sight) if cell is None else one_weight(reader.model, sight, cell))
         return
     title = f"What {type(reader.model).__name__} looks at"
     write_report(sight, out, title=title, separators=reader.separators, probed=probed)
@@ -65,23 +76,3 @@ def look(
     print(f"{out}: {len(sight)} attentions, {heads} heads, {out.stat().st_size / 1e6:.1f} MB")
     for name, reason in sight.skipped.items():
         print(f"not seen: {name}, {reason}")
-
-
-def _told(model: "nn.Module", sight: "Sight", cell: str) -> str:
-    """One weight of the one attention that was asked for, with its way through the output map."""
-    from regard.errors import LookError
-    from regard.look import output_weights
-    from regard.work import explain
-
-    if len(sight) != 1:
-        names = ", ".join(sight.names[:3])
-        raise LookError(f"at: needs one attention beside --cell, got {len(sight)}; try {names}")
-    parts = cell.split(",")
-    if len(parts) != 3 or not all(part.strip().lstrip("-").isdigit() for part in parts):
-        raise LookError(f"cell: needs a head, a query and a key, got {cell!r}; try 0,1,2")
-    site, (head, query, key) = sight.sites[0], map(int, parts)
-    try:
-        w_out = output_weights(model, site)
-    except LookError:  # a map that we know no name for: the way out is left untold
-        w_out = None
-    return str(explain(site, head, query, key, w_out=w_out))
