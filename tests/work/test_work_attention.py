@@ -115,6 +115,20 @@ def test_hard_attention_is_that_of_the_ops(q, k, v, mask):
     torch.testing.assert_close(floats(worked["A"]), want)
 
 
+@settings(max_examples=4, deadline=None)
+@given(cells(2, 2), cells(3, 2))
+def test_every_sharpness_is_that_of_the_ops_and_spreads_less_and_less(q, k):
+    worked = work.sharpness({"Q": q, "K": k, "V": k}, scales=["inf", 0, "usual", 3])
+    scores = floats(worked["S"])
+    for n, beta in enumerate((0.0, 2**-0.5, 3.0), 1):
+        weights = rg.softargmax(scores, beta)
+        torch.testing.assert_close(floats(worked[f"A_{n}"]), weights, rtol=1e-9, atol=1e-9)
+        spread = torch.special.entr(weights).sum(-1, keepdim=True)
+        torch.testing.assert_close(floats(worked[f"h_{n}"]), spread, rtol=1e-9, atol=1e-9)
+    assert set(worked["A_4"]) <= {sympy.Rational(*x) for x in ((0, 1), (1, 1), (1, 2), (1, 3))}
+    assert worked.remarks[-1].startswith("The larger β is, the less each query spreads")
+
+
 # ---- answers
 
 
@@ -150,6 +164,13 @@ def test_slips_of_scores_are_recognised(problem, name, slip):
     assert cause({name: told}, worked) == slip
 
 
+def test_keys_from_the_wrong_sequence_are_recognised():
+    worked = work.cross({"X": [[1, 2]], "Y": [[3, 4]], "W_K": [[1, 0], [0, 2]]})
+    assert cause({"K": [[1, 4]]}, worked) == (
+        "they were taken from X, the queries' tokens, not from Y"
+    )
+
+
 def test_the_relative_bias_the_wrong_way_round_is_recognised():
     worked = work.attention({"X": [[1], [1]], "rel": [1, 2, 3]}, scale=1)
     assert worked["B"] == M([[2, 3], [1, 2]])
@@ -168,6 +189,7 @@ def test_the_relative_bias_the_wrong_way_round_is_recognised():
         ({"given": {"X": [[1]]}, "scale": -1}, "scale: needs 0 or more, got -1; try the keys"),
         ({"given": {"X": [[1]], "rel": [1]}, "scale": "inf"}, "scale: needs to be finite"),
         ({"given": {"X": [[1]], "rel": [1, 2]}}, "rel: needs one row of an odd count"),
+        ({"family": "sharpness", "given": {"X": [[1]]}, "scales": 1}, "scales: needs a list"),
         ({"family": "cross", "given": {"X": [[1]]}}, "got no Y; try the family attention"),
     ],
 )

@@ -34,6 +34,7 @@ from regard.work.proofs import proof
 from regard.work.recurrent import unrolled
 from regard.work.rules import RULES, Rule, rule
 from regard.work.shapes import Sized, convention_of, shapes_as_text, shapes_of
+from regard.work.sharpness import sharpness
 from regard.work.show_html import as_html
 from regard.work.show_tex import as_latex, as_markdown
 from regard.work.show_text import as_rich, as_text, findings_as_text, worked_entry
@@ -99,6 +100,7 @@ __all__ = [
     "rule",
     "shapes_as_text",
     "shapes_of",
+    "sharpness",
     "sheet",
     "sheet_as",
     "shown_as",

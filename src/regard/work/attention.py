@@ -61,6 +61,7 @@ def attention(
     ways = Ways(is_rows(convention), scale, mask, score)
     work = Working("attention", {k: v for k, v in given.items() if v is not None})
     attend(work, *project(work, ways.rows), ways=ways)
+    _wrong_source(work, ways.rows)
     _read_map(work, ways.rows)
     return work.done()
 
@@ -88,6 +89,15 @@ def cross(
         )
     solved = attention(given, convention=convention, scale=scale, mask=mask, score=score)
     return replace(solved, family="cross")
+
+
+def _wrong_source(work: Working, rows: bool) -> None:
+    """Who takes keys and values from the queries' own tokens makes this of them."""
+    for letter in "KV":
+        x, weight = work.values.get("X"), work.values.get(f"W_{letter}")
+        if "Y" in work.given and letter not in work.given and x is not None and weight is not None:
+            says = "they were taken from X, the queries' tokens, not from Y"
+            work.slip(letter, says, M(x * weight) if rows else M(weight * x))
 
 
 def is_rows(convention: str) -> bool:
@@ -157,11 +167,22 @@ def attend(work: Working, q: str, k: str, v: str, at: str = "", ways: Ways | Non
     Matrix([[2]])
     """
     ways = ways or Ways()
-    rows = ways.rows
-    scores = _scored(work, q, k, at, ways)
-    sharp = _scale(work, q, ways)
+    return weigh(work, scored(work, q, k, at, ways), _width(work, q, ways), v, at, ways)
+
+
+def weigh(work: Working, scores: str, width: int, v: str, at: str, ways: Ways) -> str:
+    """From scores to the outputs; `width`, that of a query, makes the usual scale.
+
+    >>> work = Working("none", {"S": [[0, 0]], "V": [[0], [4]]})
+    >>> work.values[weigh(work, "S", 1, "V", "", Ways())]
+    Matrix([[2]])
+    """
+    rows, sharp = ways.rows, _scale(work, width, ways)
     if sharp != sympy.oo and sharp != 1:
-        says = "scaled, so that no score drowns the others"
+        sharper = sharp.is_number and sharp > 1
+        says = "scaled, so that " + (
+            "the best stand out" if sharper else "no score drowns the others"
+        )
         scores = work.step(f"Z{at}", "scale", scores, ways.beta, says=says)
     bias = _bias(work, scores, at, ways)
     if bias is not None:
@@ -183,8 +204,17 @@ def attend(work: Working, q: str, k: str, v: str, at: str = "", ways: Ways | Non
     return work.step(f"H{at}", "product", *mixed, says="the outputs: each a mixture of the values")
 
 
-def _scored(work: Working, q: str, k: str, at: str, ways: Ways) -> str:
-    """The step that scores every query against every key."""
+def _width(work: Working, q: str, ways: Ways) -> int:
+    return work.values[q].cols if ways.rows else work.values[q].rows
+
+
+def scored(work: Working, q: str, k: str, at: str, ways: Ways) -> str:
+    """The step that scores every query against every key; its name comes back.
+
+    >>> work = Working("none", {"Q": [[2]], "K": [[3]]})
+    >>> work.values[scored(work, "Q", "K", "", Ways())]
+    Matrix([[6]])
+    """
     if ways.score not in SCORES:
         hint = nearest(str(ways.score), SCORES)
         raise WorkError(f"score: needs one of {', '.join(SCORES)}, got {ways.score!r}{hint}")
@@ -207,11 +237,10 @@ def _times(work: Working, name: str, x: str, weight: str, rows: bool, says: str)
     return work.step(name, "product", *((x, weight) if rows else (weight, x)), says=says)
 
 
-def _scale(work: Working, q: str, ways: Ways) -> Any:
+def _scale(work: Working, width: int, ways: Ways) -> Any:
     """The scale, given or found: 1/√d for the dot product, 1 for scores that learn their own."""
     if ways.beta not in work.values:
-        features = work.values[q].cols if ways.rows else work.values[q].rows
-        usual = 1 / sympy.sqrt(features) if ways.score == "dot" else sympy.Integer(1)
+        usual = 1 / sympy.sqrt(width) if ways.score == "dot" else sympy.Integer(1)
         work.give(ways.beta, M([[usual if ways.scale is None else number(ways.scale)]]))
     found = work.values[ways.beta][0, 0]
     if found.is_negative:

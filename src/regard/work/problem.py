@@ -20,6 +20,7 @@ from regard.work.perturb import perturb
 from regard.work.positions import positions, rotary
 from regard.work.proofs import proof
 from regard.work.recurrent import NEEDS, unrolled
+from regard.work.sharpness import sharpness
 from regard.work.shuffle import shuffle
 from regard.work.solution import Solution
 from regard.work.symbols import declared, put_in, with_symbols
@@ -34,6 +35,7 @@ BLOCK = ("heads", "norm", "mask", "scale", "activation", "eps")
 FAMILIES: dict[str, tuple[Family, tuple[str, ...]]] = {
     "attention": (attention, ATTENTION),
     "cross": (cross, ATTENTION),
+    "sharpness": (sharpness, ("scales",)),
     "multi-head": (multi_head, ("convention", "scale", "mask", "heads")),
     "counts": (counts, ()),
     "layer-norm": (layer_norm, ("eps",)),

@@ -200,6 +200,8 @@ def _classify(work: Working, z: str, first: bool) -> None:
     e = work.step("e", "exp", work_on, says="the exponentials")
     s = work.step("s", "sum over rows", e, says="their sum")
     p = work.step("p", "divide rows", e, s, says="the chance of each class")
+    if work.values[p].free_symbols:
+        return  # which is largest depends on the symbols
     best = largest(work.values[p])
     said = " and ".join(str(n + 1) for n in best)
     word = "class" if len(best) == 1 else "a tie of classes"

@@ -36,7 +36,7 @@ def _is_below(a: Any, b: Any) -> bool:
         return True
     gap = (b - a).evalf(30)
     if not gap.is_number:
-        raise WorkError(f"scale: needs numbers as scores to find the largest, got {a} and {b}")
+        raise WorkError(f"largest: needs numbers, not symbols, to compare, got {a} and {b}")
     return bool(gap > TIE)
 
 
@@ -68,7 +68,25 @@ def _first(scores: Matrix, top: Matrix) -> Matrix:
     return M(scores.rows, scores.cols, lambda i, j: int(j == best[i]))
 
 
+def _entropy(a: Matrix, log: Any = sympy.log) -> Matrix:
+    # a share of nothing adds nothing
+    return M(
+        [sum((-x * log(x) for x in a.row(i) if x != 0), sympy.Integer(0)) for i in range(a.rows)]
+    )
+
+
 SCORES: dict[str, Rule] = {
+    "entropy of rows": Rule(
+        _entropy,
+        "-Σ a log a over each row of {0}",
+        "-\\sum\\nolimits_j ({0})_{{ij}} \\log ({0})_{{ij}}",
+        {
+            "the sign was left out": lambda a: M(-_entropy(a)),
+            "the logarithm was to base 2": lambda a: _entropy(a, lambda x: sympy.log(x, 2)),
+            "the logarithm was to base 10": lambda a: _entropy(a, lambda x: sympy.log(x, 10)),
+        },
+        lambda i, j, a: " - ".join(["", *(f"{told(x)}·log({told(x)})" for x in a.row(i) if x)])[1:],
+    ),
     "transpose": Rule(
         lambda a: M(a.T), "{0}ᵀ", "{0}^\\top", {"it was not transposed": lambda a: a}
     ),
