@@ -40,6 +40,7 @@ from regard.work.show_tex import as_latex, as_markdown
 from regard.work.show_text import as_rich, as_text, findings_as_text, worked_entry
 from regard.work.shuffle import shuffle
 from regard.work.solution import Slip, Solution, Step, Working
+from regard.work.vision import resized, vit
 
 __all__ = [
     "Exercise",
@@ -96,6 +97,7 @@ __all__ = [
     "proof",
     "read_problem",
     "read_toml",
+    "resized",
     "rotary",
     "rule",
     "shapes_as_text",
@@ -106,6 +108,7 @@ __all__ = [
     "shown_as",
     "shuffle",
     "unrolled",
+    "vit",
     "work",
     "worked_entry",
     "write_page",

@@ -24,6 +24,7 @@ from regard.work.sharpness import sharpness
 from regard.work.shuffle import shuffle
 from regard.work.solution import Solution
 from regard.work.symbols import declared, put_in, with_symbols
+from regard.work.vision import resized, vit
 
 PROBLEMS = Path(__file__).parent / "problems"
 LARGEST = 1 << 20  # bytes of a problem; one by hand is far smaller
@@ -42,6 +43,8 @@ FAMILIES: dict[str, tuple[Family, tuple[str, ...]]] = {
     "feed-forward": (feed_forward, ("activation",)),
     "encoder": (encoder, BLOCK),
     "decoder": (decoder, BLOCK),
+    "vit": (vit, ("patch", "heads", "layers", "norm", "activation", "eps", "resize")),
+    "resize": (resized, ("old", "new", "resize")),
     "shuffle": (shuffle, ("scale", "mask")),
     "positions": (positions, ()),
     "rotary": (rotary, ("scale", "mask")),
