@@ -1,6 +1,7 @@
 """Costs by hand: the counts of the library's own calculator, and which term wins."""
 
 import pytest
+import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -63,6 +64,15 @@ def test_a_formula_is_read_as_it_is_computed(text):
     want = Formula(text).value(**sizes)
     assert int(rule.run(*(work.matrix(sizes[one]) for one in letters))[0]) == want
     assert rule.text.format(*letters) == text
+
+
+def test_sizes_may_be_symbols_and_then_the_formulas_come_out():
+    told = {"family": "cost", "symbols": ["m", "n", "w"], "given": {"M": "m", "N": "n", "k": "w"}}
+    worked = work.work(told)
+    m, n, w = (sympy.Symbol(one, real=True) for one in "mnw")
+    assert sympy.expand(worked["e"][0] - (12 * m * w**2 + 2 * m**2 * w)) == 0
+    assert sympy.expand(worked["p"][0] - (2 * n**2 * w + 2 * m * n * w)) == 0
+    assert worked.remarks == ()
 
 
 def test_the_missing_factor_and_the_missing_pairs_are_recognised():

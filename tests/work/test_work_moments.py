@@ -47,6 +47,14 @@ def test_the_formulas_are_those_of_draws(mu, sigma, same):
     assert s.var() == pytest.approx(float(worked["v"][0]), rel=0.05)
 
 
+def test_mean_and_variance_of_symbols_are_the_formulas():
+    given_ = {"mm": "m", "sigma": "s", "d": "d"}
+    worked = work.work({"family": "moments", "symbols": ["m", "s", "d"], "given": given_})
+    m, s, d = (sympy.Symbol(one, real=True) for one in "msd")
+    assert sympy.expand(worked["v"][0] - (2 * s**2 * m + d * s**4)) == 0
+    assert "sim" not in worked.values()
+
+
 @pytest.mark.parametrize(
     ("name", "told", "says"),
     [

@@ -7,7 +7,7 @@ import sympy
 
 from regard.errors import WorkError
 from regard.work.attention import Ways, attend
-from regard.work.evaluate import evaluated
+from regard.work.evaluate import as_float
 from regard.work.numbers import decimal, matrix, number
 from regard.work.rules import M
 from regard.work.solution import Solution, Working
@@ -64,7 +64,7 @@ def _identity_remarks(work: Working) -> None:
     lead, needed = work.values["δ"][0], work.values["b"][0]
     told = f"At β = {decimal(work.values['β'][0])} the output is {decimal(work.values['r'][0], 3)}"
     work.remark(f"{told} away from the input: softmax never gives exact 0 or 1 at a finite β.")
-    if float(evaluated(lead, 20)) > 0:
+    if as_float(lead) > 0:
         work.remark(
             f"Each token prefers itself by {decimal(lead)} or more, so that β = "
             f"{decimal(needed)} gives each at least {decimal(work.values['p'][0])} of itself, and "
@@ -154,7 +154,7 @@ def convolution(given: Mapping[str, Any], *, heads: str = "one") -> Solution:
 
 def _one_head(work: Working) -> None:
     kernel = list(work.values["kernel"])
-    if any(tap < 0 for tap in kernel) or not any(kernel):
+    if any(as_float(tap) < 0 for tap in kernel) or not any(kernel):
         low = min(kernel)
         raise WorkError(
             f'kernel: needs taps of 0 or more for one head, got {low}; try heads = "taps"'
@@ -186,11 +186,15 @@ def _head_a_tap(work: Working) -> None:
     work.step("O", f"sum of {len(parts)}", *parts, says="the heads together")
 
 
+def _is_zero(x: Any) -> bool:
+    return sympy.simplify(x) == 0 if x.free_symbols else abs(as_float(x)) < 1e-25
+
+
 def _edges(work: Working, heads: str) -> None:
     off = [
         i + 1
         for i in range(work.values["R"].rows)
-        if any(abs(float(evaluated(x, 20))) > 1e-25 for x in work.values["R"].row(i))
+        if any(not _is_zero(x) for x in work.values["R"].row(i))
     ]
     if heads == "taps":
         work.remark(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.errors import WorkError
-from regard.work.evaluate import evaluated
+from regard.work.evaluate import as_float
 from regard.work.rules.cost import letters_of
 from regard.work.solution import Solution, Working
 
@@ -19,6 +19,7 @@ def cost(given: Mapping[str, Any]) -> Solution:
     n, d:     attention 4nd² + 2n²d,  RNN 2nd²,  GRU 6nd²,  LSTM 8nd²,  an MLP over all n²d²
 
     M and N are the tokens of source and target, k the width; with L layers and V words if wanted.
+    Sizes may be symbols: then the formulas come out.
 
     >>> cost({"n": 512, "d": 512})["att"]
     Matrix([[805306368]])
@@ -27,13 +28,19 @@ def cost(given: Mapping[str, Any]) -> Solution:
     """
     work = Working("cost", {k: v for k, v in given.items() if v is not None})
     for name, value in work.given.items():
-        if value.shape != (1, 1) or not value[0, 0].is_Integer or value[0, 0] < 1:
+        told = value.free_symbols or (value.shape == (1, 1) and value[0, 0].is_Integer)
+        if not told or (not value.free_symbols and value[0, 0] < 1):
             raise WorkError(f"{name}: needs one whole number from 1 on, got {value.tolist()}")
     known = set(work.given)
+    numbers = not any(value.free_symbols for value in work.given.values())
     if {"n", "d"} == known:
         _layers(work)
+        if numbers:
+            _layers_remarks(work)
     elif {"M", "N", "k"} <= known <= {"M", "N", "k", "L", "V"}:
         _translation(work)
+        if numbers:
+            _translation_remarks(work)
     else:
         some = ", ".join(work.given) or "nothing"
         raise WorkError(f"given: needs n and d; or M, N and k, with L and V or not; got {some}")
@@ -76,11 +83,10 @@ def _translation(work: Working) -> None:
     _count(work, "wc", "4Nk² + N²k + Nk", "writing word by word, keys and values kept")
     work.step("wa", "count all done again", "N", "k", says="the same with all done again each time")
     work.step("wr", "divided by", "wa", "wc", says="how many times dearer that is")
-    _translation_remarks(work)
 
 
 def _size(work: Working, name: str) -> float:
-    return float(evaluated(work.values[name][0], 20))
+    return as_float(work.values[name][0])
 
 
 def _translation_remarks(work: Working) -> None:
@@ -124,7 +130,6 @@ def _layers(work: Working) -> None:
         _count(work, f"w_{name}", text, f"the weights of {name}")
     for name in ("RNN", "GRU", "LSTM", "MLP"):
         work.step(f"r_{name}", "divided by", "att", name, says=f"attention against {name}")
-    _layers_remarks(work)
 
 
 def _layers_remarks(work: Working) -> None:

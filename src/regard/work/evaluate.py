@@ -6,6 +6,8 @@ from typing import Any
 import mpmath
 import sympy
 
+from regard.errors import WorkError
+
 WITHIN = 80  # digits that are carried inside
 LOST = 25  # digits that a difference may lose before the slow way is taken
 
@@ -37,6 +39,22 @@ def evaluated(x: sympy.Expr, digits: int) -> Any:
             return sympy.Float(_worked(x), digits)
     except (_Unsure, ValueError, OverflowError, ZeroDivisionError):
         return x.evalf(digits)
+
+
+def as_float(x: sympy.Expr) -> float:
+    """A number to compare and to speak of; what still holds a symbol is refused.
+
+    >>> as_float(sympy.exp(sympy.Integer(0)) / 4)
+    0.25
+    >>> as_float(sympy.Symbol("a") + 1)
+    Traceback (most recent call last):
+        ...
+    regard.errors.WorkError: symbols: need to be numbers for this, got a
+    """
+    if x.free_symbols:
+        some = ", ".join(sorted(map(str, x.free_symbols)))
+        raise WorkError(f"symbols: need to be numbers for this, got {some}")
+    return float(evaluated(x, 20))
 
 
 @lru_cache(maxsize=1 << 16)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.errors import WorkError
-from regard.work.evaluate import evaluated
+from regard.work.evaluate import as_float
 from regard.work.numbers import matrix, number
 from regard.work.recurrent import NEEDS, begun, forward
 from regard.work.rules import M
@@ -49,11 +49,11 @@ def _all(value: Any, size: int) -> Any:
 
 
 def _size(work: Working, name: str) -> float:
-    return float(evaluated(work.values[name][0], 20))
+    return as_float(work.values[name][0])
 
 
 def _least(work: Working, *names: str) -> tuple[float, float]:
-    flat = [float(evaluated(x, 20)) for name in names for x in work.values[name]]
+    flat = [as_float(x) for name in names for x in work.values[name]]
     return min(flat), max(flat)
 
 

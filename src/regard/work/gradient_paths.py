@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from regard.work.evaluate import evaluated
+from regard.work.evaluate import as_float
 from regard.work.numbers import decimal
 from regard.work.rules import M
 from regard.work.solution import Working
@@ -31,7 +31,7 @@ def rnn_paths(work: Working, steps: int) -> None:
         whole = work.step(f"G_{t}", *taken, says=says)
         work.step(f"n_{t}", "norm of 1", whole, says="its size (Frobenius)")
         lengths.append(f"{decimal(work.values[f'n_{t}'][0], 3)} at distance {steps - t}")
-    radius, gain = (float(evaluated(work.values[name][0], 20)) for name in ("ρ", "u"))
+    radius, gain = (as_float(work.values[name][0]) for name in ("ρ", "u"))
     work.remark(f"‖∂h_{steps}/∂h_t‖ is {', '.join(lengths)}.")
     work.remark(_by_radius(radius, gain))
     work.remark(
@@ -77,7 +77,7 @@ def lstm_paths(work: Working, steps: int) -> None:
         says = f"∂c_{steps}/∂c_{t} along the direct path: the product of the forget gates"
         taken = ("same", f"f_{steps}") if t == steps - 1 else ("by entry", f"F_{t + 1}")
         work.step(f"F_{t}", *taken, *([] if t == steps - 1 else [f"f_{t + 1}"]), says=says)
-    far = [float(evaluated(x, 20)) for x in work.values["F_0"]]
+    far = [as_float(x) for x in work.values["F_0"]]
     kept = (sum(far) / len(far)) ** (1 / steps)
     work.remark(
         f"Along the direct path ∂c_{steps}/∂c_0 is "
@@ -107,7 +107,7 @@ def _whole_path(work: Working, t: int) -> None:
     work.step("D", "columns by o and slope", "B", *before, says=says)
     says = f"∂c_{t}/∂c_{t - 1} in all: directly and by way of h_{t - 1}"
     work.step("C", "diagonal and rest", f"f_{t}", "D", says=says)
-    most = max(abs(float(evaluated(x, 20))) for x in work.values["D"])
+    most = max(abs(as_float(x)) for x in work.values["D"])
     work.remark(
         f"∂c_{t}/∂c_{t - 1} = diag(f_{t}) holds with h_{t - 1} held fixed; the path through "
         f"h_{t - 1} adds up to {most:.3g}, and remains when f is 0 (unless U is 0)."
@@ -128,17 +128,17 @@ def clipped(work: Working, gradients: list[str], most: Any) -> None:
     for name in gradients:
         says = f"∂J/∂{name[1:]}, clipped"
         work.step(f"c{name[1:]}", "scale", name, "k", says=says)
-    if float(evaluated(work.values["k"][0], 20)) < 1:
+    if as_float(work.values["k"][0]) < 1:
         work.remark(
             "Clipping by the norm makes the step shorter and keeps its direction (cosine 1); "
             f"clipping each entry at {decimal(most)} would turn it: cosine "
-            f"{_cosine(work, gradients, float(evaluated(most, 20))):.4f}."
+            f"{_cosine(work, gradients, as_float(most)):.4f}."
         )
     work.remark("Clipping cures explosion only: a gradient that has vanished stays so.")
 
 
 def _cosine(work: Working, gradients: list[str], most: float) -> float:
-    flat = [float(evaluated(x, 20)) for name in gradients for x in work.values[name]]
+    flat = [as_float(x) for name in gradients for x in work.values[name]]
     cut = [max(-most, min(most, x)) for x in flat]
     inner = sum(a * b for a, b in zip(flat, cut, strict=True))
     return inner / (sum(a * a for a in flat) * sum(b * b for b in cut)) ** 0.5

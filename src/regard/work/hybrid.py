@@ -6,7 +6,7 @@ from typing import Any
 import sympy
 
 from regard.errors import WorkError
-from regard.work.evaluate import evaluated
+from regard.work.evaluate import as_float
 from regard.work.recurrent import begun
 from regard.work.rules import M
 from regard.work.solution import Solution, Working
@@ -92,10 +92,7 @@ def _remarks(work: Working, steps: int) -> None:
     )
     if any(value.free_symbols for value in work.given.values()):
         return
-    sizes = [
-        max(abs(float(evaluated(x, 20))) for x in work.values[f"h_{t}"])
-        for t in range(1, steps + 1)
-    ]
+    sizes = [max(abs(as_float(x)) for x in work.values[f"h_{t}"]) for t in range(1, steps + 1)]
     told = ", ".join(f"{size:.3g}" for size in sizes)
     work.remark(
         f"The largest entries of h_1 to h_{steps} are {told}: each step may add 1 to the "

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.errors import WorkError
-from regard.work.evaluate import evaluated
+from regard.work.evaluate import as_float
 from regard.work.numbers import decimal, matrix, number
 from regard.work.solution import Solution, Working
 
@@ -17,7 +17,7 @@ def moments(
     E = μᵀμ,   Var = 2σ²μᵀμ + dσ⁴;   with q = k: E = μᵀμ + dσ²,   Var = 4σ²μᵀμ + 2dσ⁴
 
     Given are σ as `sigma`, and `mu` (its entries; or one for all with `d`), or `mm` (μᵀμ) with `d`.
-    A simulation of so many `draws` stands beside the formula; none with draws = 0.
+    A simulation of so many `draws` stands beside the formula; none with draws = 0, or with symbols.
 
     >>> worked = moments({"mu": 0, "sigma": "1/2", "d": 64}, draws=0)
     >>> worked["E"], worked["v"], worked["s"]
@@ -40,13 +40,15 @@ def moments(
     says = "what variance is left after division by √d"
     work.step("u", "divided by the square", "v", "r", says=says)
     work.step("w", "divided by", "E", "r", says="the mean after division by √d")
-    if draws:
+    symbols = any(value.free_symbols for value in work.given.values())
+    if draws and not symbols:
         work.give("n", draws)
         work.give("seed", seed)
         by = "simulate one with itself" if same else "simulate"
         says = "a simulation: mean, its standard error, variance, its standard error"
         work.step("sim", by, "m", "σ", "d", "n", "seed", says=says)
-    _remarks(work, same)
+    if not symbols:
+        _remarks(work, same)
     return work.done()
 
 
@@ -56,11 +58,11 @@ def _begun(given: Mapping[str, Any]) -> Working:
             f"given: needs sigma, and mu or mm with d, got {', '.join(given) or 'nothing'}"
         )
     sigma = number(given["sigma"])
-    size = given.get("d")
-    if size is not None and not (isinstance(size, int) and size > 0):
-        raise WorkError(f"d: needs a whole number of 1 or more, got {size!r}")
+    size = None if given.get("d") is None else number(given["d"])
+    if size is not None and not size.free_symbols and not (size.is_Integer and size > 0):
+        raise WorkError(f"d: needs a whole number of 1 or more, got {size}")
     if "mm" in given:
-        if size is None or number(given["mm"]) < 0:
+        if size is None or number(given["mm"]).is_negative:
             raise WorkError(f"mm: needs 0 or more and a d beside it, got {given['mm']}, d = {size}")
         work = Working("moments", {"σ": sigma, "d": size, "m": given["mm"]})
     else:
@@ -94,8 +96,8 @@ def _remarks(work: Working, same: bool) -> None:
             "as d. No scale changes both as one likes."
         )
     if "sim" in work.values:
-        mean, error, variance, spread = (float(evaluated(x, 20)) for x in work.values["sim"])
-        wanted = [float(evaluated(value[name], 20)) for name in ("E", "v")]
+        mean, error, variance, spread = (as_float(x) for x in work.values["sim"])
+        wanted = [as_float(value[name]) for name in ("E", "v")]
         off = [abs(mean - wanted[0]) / error, abs(variance - wanted[1]) / spread]
         work.remark(
             f"{work.values['n'][0]} draws: mean {mean:.4g} ± {error:.2g} against "

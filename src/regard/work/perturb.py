@@ -5,7 +5,7 @@ from typing import Any
 
 from regard.errors import WorkError
 from regard.work.attention import Ways, attend, project
-from regard.work.evaluate import evaluated
+from regard.work.evaluate import as_float
 from regard.work.numbers import decimal, matrix
 from regard.work.solution import Solution, Working
 
@@ -162,5 +162,5 @@ def _moves(work: Working, name: str) -> list[tuple[int, int]]:
         (i + 1, j + 1)
         for i in range(value.rows)
         for j in range(value.cols)
-        if abs(float(evaluated(value[i, j], 20))) > NOTHING
+        if abs(as_float(value[i, j])) > NOTHING
     ]

@@ -5,7 +5,7 @@ from typing import Any
 import sympy
 
 from regard.errors import WorkError
-from regard.work.evaluate import evaluated
+from regard.work.evaluate import as_float
 from regard.work.rules.rule import M, Matrix, Rule, told
 
 
@@ -19,11 +19,11 @@ def _lead(s: Matrix) -> Matrix:
     if s.rows == 1:
         return M([[sympy.S.One]])
     leads = [s[i, i] - s[i, j] for i in range(s.rows) for j in range(s.cols) if i != j]
-    return M([[min(leads, key=lambda x: float(evaluated(x, 20)))]])
+    return M([[min(leads, key=lambda x: as_float(x))]])
 
 
 def _needed(p: Matrix, n: Matrix, lead: Matrix) -> Matrix:
-    if float(evaluated(lead[0], 20)) <= 0:
+    if as_float(lead[0]) <= 0:
         return M([[sympy.oo]])
     return M([[sympy.log(p[0] / (1 - p[0]) * (n[0] - 1)) / lead[0]]])
 

@@ -5,7 +5,7 @@ from typing import Any
 import sympy
 
 from regard.errors import ShapeError
-from regard.work.evaluate import evaluated
+from regard.work.evaluate import as_float
 from regard.work.rules.rule import M, Matrix, Rule, Run, raised, told
 
 MOST = 12  # parts that one sum may have
@@ -57,7 +57,7 @@ def _radius(a: Matrix) -> Matrix:
     if a.rows == 2:
         half, product = a.trace() / 2, a.det()
         apart = half**2 - product
-        if float(evaluated(apart, 20)) < 0:  # a pair a ± b i, of size √(a² + b²)
+        if as_float(apart) < 0:  # a pair a ± b i, of size √(a² + b²)
             return M([[sympy.sqrt(product)]])
         return M([[abs(half) + sympy.sqrt(apart)]])
     roots = sympy.Poly(a.evalf(60).charpoly().as_expr()).nroots(n=50, maxsteps=200)
@@ -113,11 +113,11 @@ def _norm_of(count: int) -> Rule:
 
 
 def _largest(*parts: Matrix) -> Any:
-    return max((abs(x) for part in parts for x in part), key=lambda x: float(evaluated(x, 20)))
+    return max((abs(x) for part in parts for x in part), key=lambda x: as_float(x))
 
 
 def _kept_under(norm: Matrix, most: Matrix) -> Matrix:
-    much = float(evaluated(norm[0, 0], 20)) > float(evaluated(most[0, 0], 20))
+    much = as_float(norm[0, 0]) > as_float(most[0, 0])
     return M([[most[0, 0] / norm[0, 0] if much else sympy.S.One]])
 
 

@@ -114,7 +114,7 @@ MOMENTS: dict[str, Rule] = {
         "{0} / {1}",
         "{0} / {1}",
         {"it was multiplied": _one(lambda a, b: a * b)},
-        lambda i, j, a, b: f"{bare(a[0])} / {told(b[0])}",
+        lambda i, j, a, b: f"{told(a[0])} / {told(b[0])}",
     ),
     "divided by the square": Rule(
         _one(lambda a, b: a / b**2),
