@@ -22,8 +22,11 @@ class Format(StrEnum):
 
 
 def work(
-    problem: Annotated[
-        str | None, typer.Argument(help="A TOML file, or the name of a problem that comes along.")
+    problems: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PROBLEM]...", help="TOML files, or names of problems that come along."
+        ),
     ] = None,
     check: Annotated[
         list[Path] | None,
@@ -61,19 +64,19 @@ def work(
     """Work a problem by hand: every step with its formula, its numbers and its exact result."""
     from regard import work
 
+    names = [name.strip() for name in (only or "").split(",") if name.strip()]
     if make is not None:
         _make(work.sheet(make, seed, level, count), form, out, solutions)
-    elif problem is None:
+    elif not problems:
         print("problems that come along: " + ", ".join(work.problem_names()))
         print("regard work three-tokens works one; a TOML file of your own is worked the same way")
         print("exercises are made of: " + ", ".join(work.PLANS))
+    elif len(problems) > 1 or each is not None:
+        _show_several(
+            _gone_through(problems, dict(map(_choice, chosen or [])), each), digits, names
+        )
     else:
-        told = work.read_problem(problem) | dict(map(_choice, chosen or []))
-        names = [name.strip() for name in (only or "").split(",") if name.strip()]
-        if each is not None:
-            _show_each(told, each, digits, names)
-            return
-        solution = work.work(told)
+        solution = work.work(work.read_problem(problems[0]) | dict(map(_choice, chosen or [])))
         if shapes:
             print(work.shapes_as_text(solution))
         elif check:
@@ -94,14 +97,35 @@ def _choice(told: str) -> tuple[str, Any]:
     return name, int(text) if text.lstrip("-").isdigit() else text
 
 
-def _show_each(told: dict[str, Any], each: str, digits: int, names: list[str]) -> None:
+def _gone_through(
+    problems: list[str], chosen: dict[str, Any], each: str | None
+) -> dict[str, dict[str, Any]]:
+    """Every problem with every value of the choice that is gone through, by a heading."""
     from regard import work
 
+    told = {problem: work.read_problem(problem) | chosen for problem in problems}
+    if each is None:
+        return told
     name, _, values = each.partition("=")
-    for n, value in enumerate(values.split(",")):
-        solution = work.work(told | dict([_choice(f"{name}={value}")]))
-        print(("\n" if n else "") + f"--- {name} = {value}\n")
-        print(work.as_text(solution, digits, names))
+    return {
+        f"{problem}, {name} = {value}" if len(problems) > 1 else f"{name} = {value}": given
+        | dict([_choice(f"{name}={value}")])
+        for problem, given in told.items()
+        for value in values.split(",")
+    }
+
+
+def _show_several(told: dict[str, dict[str, Any]], digits: int, names: list[str]) -> None:
+    """One solution after another; a name that is asked for need not be in each."""
+    from regard import work
+
+    solutions = {heading: work.work(problem) for heading, problem in told.items()}
+    work.need_names(names, *solutions.values())
+    for n, (heading, solution) in enumerate(solutions.items()):
+        print(("\n" if n else "") + f"--- {heading}\n")
+        here = [name for name in names if work.has_name(solution, name)]
+        if here or not names:
+            print(work.as_text(solution, digits, here))
 
 
 def _show(

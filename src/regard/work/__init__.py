@@ -38,6 +38,7 @@ from regard.work.sharpness import sharpness
 from regard.work.show_html import as_html
 from regard.work.show_tex import as_latex, as_markdown
 from regard.work.show_text import as_rich, as_text, findings_as_text, worked_entry
+from regard.work.shown import has_name, need_names
 from regard.work.shuffle import shuffle
 from regard.work.solution import Slip, Solution, Step, Working
 from regard.work.vision import resized, vit
@@ -78,6 +79,7 @@ __all__ = [
     "findings_as_text",
     "first_wrong",
     "gates",
+    "has_name",
     "hybrid",
     "identity",
     "layer_norm",
@@ -87,6 +89,7 @@ __all__ = [
     "matrix",
     "moments",
     "multi_head",
+    "need_names",
     "number",
     "papers",
     "papers_as_text",

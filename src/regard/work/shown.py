@@ -50,13 +50,7 @@ def shown(solution: Solution, only: Sequence[str] = (), digits: int = 6) -> list
     >>> [one.at for one in shown(attention({"X": [[1, 0], [0, 2]]}, scale=1), ["A", "H"])]
     [4, 5]
     """
-    names = [*solution.given, *(step.name for step in solution.steps), "remarks"]
-    for told in only:
-        if not any(fnmatchcase(name, told) for name in names):
-            raise WorkError(
-                f"only: needs names of steps, {', '.join(names)}, got {told!r}"
-                f"{nearest(told, names)}"
-            )
+    need_names(only, solution)
     return [
         Shown(
             at,
@@ -68,6 +62,35 @@ def shown(solution: Solution, only: Sequence[str] = (), digits: int = 6) -> list
         for at, step in enumerate(solution.steps, 1)
         if not only or wanted(step.name, only)
     ]
+
+
+def need_names(only: Sequence[str], *solutions: Solution) -> None:
+    """Raise unless each of these names, or patterns, is of something in one of the solutions.
+
+    >>> from regard.work import attention
+    >>> need_names(["A", "remarks"], attention({"X": [[1, 0], [0, 2]]}))
+    """
+    for told in only:
+        if not any(has_name(solution, told) for solution in solutions):
+            names = list(dict.fromkeys(name for one in solutions for name in _names(one)))
+            raise WorkError(
+                f"only: needs names of steps, {', '.join(names)}, got {told!r}"
+                f"{nearest(told, names)}"
+            )
+
+
+def has_name(solution: Solution, told: str) -> bool:
+    """Whether a name, or a pattern, is of something in a solution.
+
+    >>> from regard.work import attention
+    >>> has_name(attention({"X": [[1, 0], [0, 2]]}), "h_*")
+    False
+    """
+    return any(fnmatchcase(name, told) for name in _names(solution))
+
+
+def _names(solution: Solution) -> list[str]:
+    return [*solution.given, *(step.name for step in solution.steps), "remarks"]
 
 
 def given_shown(solution: Solution, only: Sequence[str] = ()) -> dict[str, Matrix]:
