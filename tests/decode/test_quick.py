@@ -17,6 +17,9 @@ CONFIGS = {
     "sinusoidal": {},
     "learned": {"positions": "learned", "max_time": 20},
     "rotary": {"positions": "none", "rotary": 100.0, "key_heads": 1},
+    "halves": {"rotary": 100.0, "halves": True},
+    "normed": {"embedding_norm": True, "segments": 2},
+    "relu": {"activation": "relu", "norm": "none", "final_norm": False},
     "after": {"norm_first": False, "final_norm": False, "bias": False, "norm": "rms"},
     "gated": {"gated": True, "output_scale": 0.5, "output_bias": True, "tied": False},
 }
@@ -74,6 +77,13 @@ def test_a_search_finds_what_it_finds_by_the_model(name, width):
     want = beam(stepper, slow, first, best=width, **given)
     assert fast.lists() == want.lists()
     assert_close(fast.log_prob, want.log_prob, atol=1e-4, rtol=1e-4)
+
+
+def test_without_residuals_logits_are_the_models_own():
+    model, (source, lengths), first = made(skip=False), sources(), torch.ones(4, dtype=torch.long)
+    stepper, state = start(model, source, lengths)
+    logits, _ = stepper.step(first, state)
+    assert_close(logits, model(source, first[:, None], lengths)[:, 0], atol=1e-5, rtol=1e-5)
 
 
 def test_a_state_may_be_gone_on_from_twice_and_in_any_order():

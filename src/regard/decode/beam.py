@@ -8,11 +8,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.decode.decoded import Decoded, check_limit
-from regard.decode.rules import Rule, allowed
+from regard.decode.rules import Rule, allowed, narrowed
 from regard.decode.stepper import Stepper
 from regard.errors import ConfigError
 
 GROUP = 128  # numbers of a row that are asked for their largest together
+ROWS = 8  # of logits that a processor's cache has room for
 
 
 @torch.no_grad()
@@ -81,13 +82,25 @@ def _likeliest(
 
     log p = logit - log Σ exp(logits), over all tokens; what the rules forbid has none.
     """
-    total = logits.logsumexp(-1, keepdim=True)
+    total = log_total(logits)[:, None]
     if rules:
         reached = ~ended & log_prob.isfinite()
         may = allowed(rules, tokens.flatten(0, 1), logits.shape[-1], reached.flatten())
-        logits = logits if may is None else logits.masked_fill(~may, -torch.inf)
+        logits = narrowed(logits, may)
     best, token = largest(logits, ended.shape[1])
     return (best - total).unflatten(0, ended.shape), token.unflatten(0, ended.shape)
+
+
+def log_total(logits: Float[Tensor, "rows vocab"]) -> Float[Tensor, " rows"]:
+    """log Σ exp(logits) of each row.
+
+    >>> log_total(torch.zeros(1, 4))
+    tensor([1.3863])
+    """
+    if logits.device.type != "cpu" or len(logits) <= ROWS:
+        return logits.logsumexp(-1)
+    # a few rows at a time: what is made of them on the way stays in the cache
+    return torch.cat([some.logsumexp(-1) for some in logits.split(ROWS)])
 
 
 def largest(

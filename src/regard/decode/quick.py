@@ -5,16 +5,17 @@ from typing import cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from regard.decode.quick_layer import Layer, normed, product, turning
 from regard.models import Translator
-from regard.nn import DecoderBlock, KeysValues, MultiHeadAttention, Residual
-from regard.nn.feedforward import ACTIVATIONS
-from regard.nn.int8 import Int8Linear, Int8Product, Int8Readout
+from regard.nn import DecoderBlock, KeysValues
+from regard.nn.int8 import Int8Readout
+from regard.ops import sinusoidal
 from regard.ops.door import is_watched
 
 ROOM = 32  # steps that a cache starts with room for
-AFTER = 2  # steps with as many rows before weights are put into the order that is quickest for them
+PLACES = 512  # whose codes are made at once
 
 
 def is_plain(model: Translator) -> bool:
@@ -35,14 +36,23 @@ def is_plain(model: Translator) -> bool:
 class Buffers:
     """Keys and values of every layer, with room for more; `filled` steps of it are taken."""
 
-    keys: list[Tensor]
-    values: list[Tensor]
+    kept: list[Tensor]
     filled: int = 0
 
     @property
     def room(self) -> int:
         """How many keys of a sequence fit in."""
-        return self.keys[0].shape[2]
+        return self.kept[0].shape[2]
+
+    @property
+    def keys(self) -> list[Tensor]:
+        """Of every layer, (batch, head, time · each, feat)."""
+        return [x[:, : x.shape[1] // 2] for x in self.kept]
+
+    @property
+    def values(self) -> list[Tensor]:
+        """Likewise."""
+        return [x[:, x.shape[1] // 2 :] for x in self.kept]
 
 
 @dataclass(frozen=True)
@@ -79,17 +89,25 @@ class Quick:
 
     def step(self, tokens: Tensor, state: QuickState) -> tuple[Tensor, QuickState]:
         """The logits after one more token of each row."""
-        x = self.model.target_embedding(tokens[:, None], offset=state.time)[:, 0]
+        x, time, each = self._embed(tokens, state.time), state.time + 1, state.each
         buffers, seen = self._room(state, len(tokens)), _own(state, len(tokens))
-        after = replace(state, time=state.time + 1, buffers=buffers, seen=seen)
-        added = _as_scores(seen, x)
-        for n, layer in enumerate(self.layers):
-            x = layer(x, n, after, added)
-        norm = self.model.decoder.norm
-        logits = self.readout(x if norm is None else norm(x))
+        added, turns = _as_scores(seen, x), turning(self.layers[0], state.time)
+        pairs = zip(self.layers, buffers.kept, state.memory, strict=True)
+        for layer, kept, (k, v) in pairs:
+            x = layer.look_back(x, kept, time, each, added, turns)
+            x = layer.look_across(x, k, v, each, state.hidden)
+            x = layer.think(x)
+        logits = self.readout(self.norm(x))
         scale = self.model.readout.scale
-        buffers.filled = after.time
+        buffers.filled = time
+        after = replace(state, time=time, buffers=buffers, seen=seen)
         return (logits if scale == 1.0 else scale * logits), after
+
+    def _embed(self, tokens: Tensor, time: int) -> Tensor:
+        layer = self.model.target_embedding
+        if time == 0 or self.codes is None or time >= len(self.codes):  # it also asks what it gets
+            return layer(tokens[:, None], offset=time)[:, 0]
+        return torch.add(self.codes[time], F.embedding(tokens, layer.table), alpha=layer.scale)
 
     def select(self, state: QuickState, rows: Tensor) -> QuickState:
         """The state of these rows; rows that stay with their sequence move nothing."""
@@ -108,10 +126,12 @@ class Quick:
         if marks == self.marks:
             return
         self.marks = marks
-        self.layers = [_Layer(cast(DecoderBlock, b)) for b in self.model.decoder.blocks]
+        self.layers = [Layer(cast(DecoderBlock, b)) for b in self.model.decoder.blocks]
+        self.norm, self.codes = normed(self.model.decoder.norm), _codes(self.model)
         readout = self.model.readout
         weight = self.model.target_embedding.table if readout.weight is None else readout.weight
-        self.readout = _product(weight, readout.bias, isinstance(readout, Int8Readout))
+        whole = isinstance(readout, Int8Readout)
+        self.readout = product(weight, readout.bias, whole=whole)
 
     def _room(self, state: QuickState, rows: int) -> Buffers:
         """Where this step's keys go: the same place again, unless another step has taken it."""
@@ -119,119 +139,25 @@ class Quick:
         if old is not None and old.filled == state.time and old.room > state.time * each:
             return old
         filled, room = state.time * each, max(ROOM, 2 * state.time) * each
-        keys, values = [], []
+        kept = []
         for n, layer in enumerate(self.layers):
-            shape = (rows // each, layer.key_heads, room, layer.feat)
-            for some, past in ((keys, old and old.keys[n]), (values, old and old.values[n])):
-                new = torch.empty(shape)
-                if past is not None:
-                    new[:, :, :filled] = past[:, :, :filled]
-                some.append(new)
-        return Buffers(keys, values, state.time)
+            new = torch.empty(rows // each, 2 * layer.key_heads, room, layer.feat)
+            if old is not None:
+                new[:, :, :filled] = old.kept[n][:, :, :filled]
+            kept.append(new)
+        return Buffers(kept, state.time)
 
 
-class _Linear:
-    """x Wᵀ + b, by weights in the order that MKL likes best for so many rows."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None):
-        self.weight, self.bias = weight.detach(), None if bias is None else bias.detach()
-        self.rows = self.count = 0
-        self.packed: Tensor | None = None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if len(x) != self.rows:
-            self.rows, self.count, self.packed = len(x), 0, None
-        self.count += 1
-        if self.count == AFTER and self.rows > 1:
-            self.packed = _pack(self.weight, self.rows)
-        if self.packed is None:
-            return F.linear(x, self.weight, self.bias)
-        return torch.ops.mkl._mkl_linear(x, self.packed, self.weight, self.bias, self.rows)
-
-
-Product = _Linear | Int8Product
-
-
-def _joined_product(*parts: nn.Linear) -> Product:
-    """Several maps of one input as one product."""
-    whole, biases = isinstance(parts[0], Int8Linear), [part.bias for part in parts]
-    bias = None if biases[0] is None else torch.cat([b.detach() for b in biases])
-    return _product(torch.cat([part.weight.detach() for part in parts]), bias, whole)
-
-
-def _product(weight: Tensor, bias: Tensor | None, whole: bool) -> Product:
-    return Int8Product(weight, bias) if whole else _Linear(weight, bias)
-
-
-class _Layer:
-    """One decoder block: queries, keys and values of a token by one product."""
-
-    def __init__(self, block: DecoderBlock):
-        own, across = block.self_attention, block.cross_attention
-        self.block, self.own, self.across = block, own, across
-        self.heads, self.key_heads = own.heads, own.key_heads
-        self.feat = own.to_q.out_features // own.heads
-        parts = (own.to_q, own.to_k, own.to_v)
-        self.sizes = [part.out_features for part in parts]
-        self.to_qkv = _joined_product(*parts)
-        self.to_out, self.to_q, self.to_across = map(
-            _joined_product, (own.to_out, across.to_q, across.to_out)
-        )
-        ff = block.feed_forward
-        self.hidden, self.narrow = map(_joined_product, (ff.to_hidden, ff.to_out))
-        self.gate = None if ff.to_gate is None else _joined_product(ff.to_gate)
-        self.activation = ACTIVATIONS[ff.activation]
-
-    def __call__(self, x: Tensor, n: int, state: QuickState, added: Tensor | None) -> Tensor:
-        block = self.block
-        x = _residual(block.self_residual, x, lambda x: self._look_back(x, n, state, added))
-        x = _residual(block.cross_residual, x, lambda x: self._look_across(x, n, state))
-        return _residual(block.feed_forward_residual, x, self._think)
-
-    def _look_back(self, x: Tensor, n: int, state: QuickState, added: Tensor | None) -> Tensor:
-        each, buffers = state.each, state.buffers
-        assert buffers is not None
-        q, k, v = (_split(part, each, self.feat) for part in self.to_qkv(x).split(self.sizes, -1))
-        if self.own.rotary is not None:
-            place = torch.full((each,), state.time - 1)
-            q, k = (self.own._turned(part, place, 0) for part in (q, k))
-        keys, values = buffers.keys[n], buffers.values[n]
-        end = state.time * each
-        keys[:, :, end - each : end], values[:, :, end - each : end] = k, v
-        y = _attend(self.own, q, keys[:, :, :end], values[:, :, :end], added)
-        return self.to_out(_joined(y))
-
-    def _look_across(self, x: Tensor, n: int, state: QuickState) -> Tensor:
-        q = _split(self.to_q(x), state.each, self.feat)
-        return self.to_across(_joined(_attend(self.across, q, *state.memory[n], state.hidden)))
-
-    def _think(self, x: Tensor) -> Tensor:
-        h = self.hidden(x)
-        h = self.activation(h) if self.gate is None else self.activation(self.gate(x)) * h
-        return self.narrow(h)
-
-
-def _attend(
-    site: MultiHeadAttention, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None
-) -> Tensor:
-    grouped = q.shape[1] != k.shape[1]
-    return F.scaled_dot_product_attention(
-        q, k, v, attn_mask=added, scale=site.scale, enable_gqa=grouped
-    )
-
-
-def _residual(residual: Residual, x: Tensor, sublayer) -> Tensor:
-    found = sublayer(residual.norm(x) if residual.norm_first else x)
-    y = x + found if residual.skip else found
-    return y if residual.norm_first else residual.norm(y)
-
-
-def _split(x: Tensor, each: int, feat: int) -> Tensor:
-    return x.unflatten(-1, (-1, feat)).unflatten(0, (-1, each)).transpose(1, 2)
-
-
-def _joined(y: Tensor) -> Tensor:
-    return y.transpose(1, 2).flatten(0, 1).flatten(1)
+def _codes(model: Translator) -> Tensor | None:
+    """What is added to a token at each place; None where the embedding does more than that."""
+    layer = model.target_embedding
+    if layer.norm is not None or layer.kinds is not None:
+        return None
+    if layer.places is not None:
+        return layer.places.detach()
+    if layer.positions == "none":
+        return torch.zeros(PLACES, layer.table.shape[1])
+    return sinusoidal(torch.arange(PLACES), layer.table.shape[1]).float()
 
 
 def _hidden(tokens: Tensor, lengths: Tensor) -> Tensor | None:
@@ -275,17 +201,8 @@ def apart(state: QuickState, rows: Tensor) -> QuickState:
         at = torch.arange(end).expand(len(rows), end)
     else:  # of every step one row is a row's own past
         at = state.seen[home, place].nonzero()[:, 1].view(len(rows), state.time)
-    picked = []
-    for kept in (state.buffers.keys, state.buffers.values):
-        index = at[:, None, :, None]
-        picked.append(
-            [x[home].gather(2, index.expand(-1, x.shape[1], -1, x.shape[3])) for x in kept]
-        )
-    return QuickState(memory, lengths, hidden, 1, state.time, Buffers(*picked, filled=state.time))
-
-
-def _pack(weight: Tensor, rows: int) -> Tensor | None:
-    try:
-        return torch.ops.mkl._mkl_reorder_linear_weight(weight.contiguous(), rows)
-    except (AttributeError, RuntimeError, NotImplementedError):  # a torch without MKL
-        return None
+    index = at[:, None, :, None]
+    picked = [
+        x[home].gather(2, index.expand(-1, x.shape[1], -1, x.shape[3])) for x in state.buffers.kept
+    ]
+    return QuickState(memory, lengths, hidden, 1, state.time, Buffers(picked, state.time))

@@ -7,9 +7,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from regard.decode.beam import largest, log_total
 from regard.decode.decoded import Decoded, check_limit
 from regard.decode.language import LanguageStepper
-from regard.decode.rules import Rule, allowed
+from regard.decode.rules import Rule, allowed, narrowed
 from regard.decode.sampling import Sampling, draw, fortunes
 from regard.decode.stepper import Stepper
 
@@ -62,12 +63,11 @@ def stream(
     for at in range(limit):
         with torch.no_grad():  # not around the whole: the caller has the word between two tokens
             logits, state = stepper.step(first, state)
-            total = logits.logsumexp(-1)
+            total = log_total(logits)
             if rules:
-                may = allowed(rules, written, logits.shape[-1], ~ended)
-                logits = logits if may is None else logits.masked_fill(~may, -torch.inf)
+                logits = narrowed(logits, allowed(rules, written, logits.shape[-1], ~ended))
             if how is None or luck is None:
-                chosen, first = logits.max(-1)
+                chosen, first = (x[:, 0] for x in largest(logits, 1))
             else:
                 first = draw(logits, how, luck[:, at])
                 chosen = logits.gather(1, first[:, None])[:, 0]
@@ -90,7 +90,7 @@ def collect(steps: Iterator[Step]) -> Decoded:
     tensor([-0.7500])
     """
     tokens, log_probs, ends = zip(*steps, strict=True)
-    lengths = torch.stack([~ended for ended in ends]).sum(0)
+    lengths = (~torch.stack(ends)).sum(0)
     return Decoded(torch.stack(tokens, 1), lengths, torch.stack(log_probs).sum(0), ends[-1])
 
 
