@@ -67,7 +67,6 @@ def make_buffers(model: LanguageModel, rows: int, room: int, blocks: int) -> Buf
         "best": made(rows, blocks),
         "where": made(rows, blocks, **whole),
         "sums": made(rows, blocks),
-        "count": made(1, **whole),
         **_places(model, room),
     }
     return Buffers(

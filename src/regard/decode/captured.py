@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from regard.nn import Readout
 from regard.ops.door import is_watched
 
 MOST_WIDTH = 16384  # inputs that one program holds at once
+MOST_PROMPTS = 8  # lengths of prompts whose graphs are kept
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -39,9 +41,27 @@ def can_capture(model: LanguageModel) -> bool:
     known = type(model.readout) is Readout and all(
         type(m) is nn.Linear for m in model.modules() if isinstance(m, nn.Linear)
     )
-    # a hook of somebody who looks or edits wants the modules themselves
-    hooked = any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
-    return plain and usual and even and small and known and not hooked and not is_watched()
+    return plain and usual and even and small and known and _marks(model) is not None
+
+
+def _marks(model: nn.Module) -> list[Any] | None:
+    """What a graph relies on: the modules, and where each weight is; None where one has a hook.
+
+    A hook is of somebody who looks or edits, and wants the modules themselves. Asked at every call,
+    so without `modules()` and `parameters()`, which take ten times as long.
+    """
+    found: list[Any] = []
+    todo: list[nn.Module] = [model]
+    while todo:
+        module = todo.pop()
+        if module._forward_hooks or module._forward_pre_hooks:
+            return None
+        found.append(type(module))
+        for p in module._parameters.values():
+            if p is not None:
+                found += (p.data_ptr(), p.dtype)
+        todo += [m for m in module._modules.values() if m is not None]
+    return found
 
 
 def _is_usual(p: Tensor, like: Tensor) -> bool:
@@ -69,12 +89,35 @@ def _runs_on(device: torch.device) -> bool:
 _TRY_ON_CPU = False  # tests set it: Triton's interpreter is exact and very slow
 
 
+_ENGINES: "WeakKeyDictionary[LanguageModel, Engine]" = WeakKeyDictionary()
+
+
+def engine_of(model: LanguageModel) -> "Engine":
+    """The one engine of a model: what one call captured, the next one finds.
+
+    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9))
+    >>> engine_of(model) is engine_of(model)
+    True
+    """
+    if model not in _ENGINES:
+        _ENGINES[model] = Engine(model)
+    return _ENGINES[model]
+
+
 class Engine:
     """The steps of one model, and the buffers it has used before, with their graphs."""
 
     def __init__(self, model: LanguageModel, tuning: Tuning | None = None):
-        self.model, self.free, self.marks = model, list[Buffers](), list[int]()
+        self._model = ref(model)  # the model keeps the engine, not the other way round
+        self.free, self.marks, self.known = list[Buffers](), list[Any](), False
+        self.era, self.pool = object(), cast(Any, None)
         self.tuning = Tuning() if tuning is None else tuning
+
+    @property
+    def model(self) -> LanguageModel:
+        model = self._model()
+        assert model is not None
+        return model
 
     @property
     def tuning(self) -> Tuning:
@@ -83,13 +126,24 @@ class Engine:
 
     @tuning.setter
     def tuning(self, tuning: Tuning) -> None:
-        self.launcher, self.free = Launcher(self.model, tuning), []
+        self.launcher = Launcher(self.model, tuning)
+        self._forget()
+
+    def ready(self) -> bool:
+        """Whether these kernels know all of the model as it is now, and nobody looks."""
+        marks = _marks(self.model)
+        if is_watched() or marks is None:
+            return False
+        if marks != self.marks:  # a graph knows weights by their address
+            self.marks, self.known = marks, can_capture(self.model)
+            self._forget()
+        return self.known
+
+    def _forget(self) -> None:
+        self.free, self.era, self.pool = [], object(), None
 
     def lend(self, rows: int, room: int) -> Buffers:
         """Buffers for so many rows and keys: used ones, with their graphs, where there are some."""
-        marks = [p.data_ptr() for p in self.model.parameters()]
-        if marks != self.marks:  # a graph knows weights by their address
-            self.marks, self.free = marks, []
         for n, one in enumerate(self.free):
             if one.rows == rows and one.room >= room:
                 return self.free.pop(n)
@@ -112,6 +166,20 @@ class Engine:
             steps -= together
         for _ in range(steps):
             self._replay(b, (how, 1), step)
+
+    def read(self, b: Buffers, time: int, work: Callable[[], None]) -> None:
+        """A prompt: by the model itself at first, as a graph once its length has come again."""
+        key = ("prompt", time)
+        if not b.token.is_cuda or key not in b.graphs:
+            work()
+            b.graphs[key] = None
+            return
+        if b.graphs[key] is None:
+            b.graphs[key] = self._capture(b, work)
+            old = [k for k, graph in b.graphs.items() if k[0] == "prompt" and graph is not None]
+            for k in old[:-MOST_PROMPTS]:
+                del b.graphs[k]
+        b.graphs[key].replay()
 
     def step(self, b: Buffers) -> Tensor:
         """The logits after `b.token`, the same memory each time."""
@@ -143,7 +211,9 @@ class Engine:
         graph = torch.cuda.CUDAGraph()
         for x, old in zip((b.token, b.time, b.ended), kept, strict=True):
             x.copy_(old)
-        with torch.cuda.graph(graph):
+        if self.pool is None:  # one for all: no graph leaves anything there that another reads
+            self.pool = torch.cuda.graph_pool_handle()
+        with torch.cuda.graph(graph, pool=self.pool):
             work()
         return graph
 

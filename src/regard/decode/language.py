@@ -1,6 +1,6 @@
 """A LanguageModel one token at a time: on a GPU by captured kernels, else by the model itself."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.decode.buffers import Buffers
-from regard.decode.captured import Engine, can_capture
+from regard.decode.captured import Engine, engine_of
 from regard.decode.rules import Only, Rule, Without, allowed
 from regard.decode.sampling import Sampling, fortunes
 from regard.decode.static import Growing, Kept
@@ -18,8 +18,8 @@ from regard.nn import EncoderBlock, KeysValues
 from regard.ops import Padding
 from regard.ops.door import is_watched
 
-CHUNKS = (8, 8, 16)  # steps until it is asked whether all rows have ended; then LAST each time
-LAST = 32
+CHUNK = 8  # steps until it is asked whether all rows have ended
+MOST_FREE = 4  # buffers kept for the next call
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,13 @@ class Lease:
     """Buffers while some state needs them; then they are free for the next."""
 
     def __init__(self, engine: Engine, rows: int, room: int):
-        self.engine, self.buffers = engine, engine.lend(rows, room)
+        self.engine, self.era = engine, engine.era
+        self.buffers = engine.lend(rows, room)
 
     def __del__(self) -> None:
-        if hasattr(self, "buffers"):
-            self.engine.free.append(self.buffers)
+        # graphs of weights that have moved since are of no use
+        if hasattr(self, "buffers") and self.era is self.engine.era:
+            self.engine.free = [self.buffers, *self.engine.free[: MOST_FREE - 1]]
 
 
 class LanguageStepper:
@@ -58,7 +60,7 @@ class LanguageStepper:
     """
 
     def __init__(self, model: LanguageModel):
-        self.model, self.engine = model, Engine(model)
+        self.model, self.engine = model, engine_of(model)
 
     def start(
         self, tokens: Tensor, lengths: Tensor | None = None
@@ -66,13 +68,11 @@ class LanguageStepper:
         skip = None
         if lengths is not None:
             tokens, skip = _to_the_right(tokens, lengths), tokens.shape[1] - lengths
+        tokens = tokens[:, :-1]  # the last is the search's to give: its logits are the first wanted
+        if not torch.is_grad_enabled() and self.engine.ready():
+            return self._captured(tokens, skip)
         state = LanguageState(Kept(), skip)
-        if tokens.shape[1] > 1:
-            # the last token is the search's to give: its logits are the first that are wanted
-            state = self._read(tokens[:, :-1], state, scored=is_watched())[1]
-        if not torch.is_grad_enabled() and can_capture(self.model):
-            return self._captured(state, len(tokens))
-        return state
+        return self._read(tokens, state, scored=is_watched())[1] if tokens.shape[1] else state
 
     def step(
         self, tokens: Tensor, state: "LanguageState | CapturedState"
@@ -115,7 +115,7 @@ class LanguageStepper:
         that somebody looks at.
         """
         known = all(isinstance(rule, Only | Without) for rule in rules)
-        if not (known and isinstance(state, CapturedState) and can_capture(self.model)):
+        if not (known and isinstance(state, CapturedState) and self.engine.ready()):
             return None
         if not self._fits(state, limit):
             return None
@@ -141,21 +141,28 @@ class LanguageStepper:
             b.end.fill_(end)
             if how is not None:
                 b.luck[:, :limit] = fortunes(how.seed, len(first), limit).to(first.device)
-        done, chunks = 0, iter(CHUNKS)
-        while done < limit:
-            count = min(next(chunks, LAST), limit - done)
-            with torch.no_grad():
-                self.engine.run(b, count, how)
-                b.filled += count
-                now = slice(done, done + count)
-                found = [x[:, now].clone() for x in (b.tokens, b.chances, b.ends.bool())]
-                over = found[2].all(0).tolist()  # the one moment that waits for the GPU
-            for n, last in enumerate(over):
-                tokens, chances, ended = (x[:, n] for x in found)
-                yield tokens, chances, ended
+        todo = [(at, min(CHUNK, limit - at)) for at in range(0, limit, CHUNK)]
+        under_way = self._run(b, *todo[0], how)
+        for following in (*todo[1:], None):
+            found, over = under_way
+            if following is not None:  # sent before anybody waits: the GPU is never idle
+                under_way = self._run(b, *following, how)
+            steps = zip(*(x.unbind(1) for x in found), strict=True)
+            for step, last in zip(steps, over(), strict=True):
+                yield cast(tuple[Tensor, Tensor, Tensor], step)
                 if last:
                     return
-            done += count
+
+    @torch.no_grad()
+    def _run(
+        self, b: Buffers, begin: int, count: int, how: Sampling | None
+    ) -> tuple[list[Tensor], Callable[[], list[bool]]]:
+        """Some steps, not waited for; and a way to ask after which of them all rows had ended."""
+        self.engine.run(b, count, how)
+        b.filled += count
+        now = slice(begin, begin + count)
+        found = [b.tokens[:, now].clone(), b.chances[:, now].clone(), b.ends[:, now].bool()]
+        return found, _sent(found[2].all(0))
 
     def _quick_step(self, tokens: Tensor, state: CapturedState) -> tuple[Tensor, CapturedState]:
         state, b = self._ready(state, 1)
@@ -189,16 +196,25 @@ class LanguageStepper:
         _begin(new, time, state.skip)
         return CapturedState(lease, time, state.skip)
 
-    def _captured(self, state: LanguageState, rows: int) -> CapturedState:
-        time = state.kept.time
+    def _captured(self, tokens: Tensor, skip: Tensor | None) -> CapturedState:
+        rows, time = tokens.shape
         lease = Lease(self.engine, rows, time + 1)
-        b, kept = lease.buffers, state.kept.layers
-        for n, block in enumerate(self._blocks()):
-            if time:
-                k, v = kept[block.self_attention]
+        b = lease.buffers
+
+        def read() -> None:
+            kept = self._read(b.tokens[:, :time], LanguageState(Kept(), skip), scored=False)[1].kept
+            for n, block in enumerate(self._blocks()):
+                k, v = kept.layers[block.self_attention]
                 b.keys[n, :, :, :time], b.values[n, :, :, :time] = k, v
-        _begin(b, time, state.skip)
-        return CapturedState(lease, time, state.skip)
+
+        if time:
+            b.tokens[:, :time] = tokens
+            if skip is None and self.model.config.window is None:
+                self.engine.read(b, time, read)
+            else:  # masks that ask about their lengths
+                read()
+        _begin(b, time, skip)
+        return CapturedState(lease, time, skip)
 
     def _slowly(self, state: CapturedState) -> LanguageState:
         """The same state for the model itself, which somebody came to look at."""
@@ -232,6 +248,22 @@ class LanguageStepper:
         read = self.model if scored else self.model.vectors
         out = read(tokens, mask=mask, positions=positions, offset=time, cache=cache)
         return out, replace(state, kept=cache.kept())
+
+
+def _sent(x: Tensor) -> Callable[[], list[bool]]:
+    """On its way to the CPU; who asks for it waits for this alone, not for what was sent later."""
+    if not x.is_cuda:
+        return x.tolist
+    there = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
+    there.copy_(x, non_blocking=True)
+    event = torch.cuda.Event()
+    event.record()
+
+    def arrived() -> list[bool]:
+        event.synchronize()
+        return there.tolist()
+
+    return arrived
 
 
 def _begin(b: Buffers, time: int, skip: Tensor | None) -> None:

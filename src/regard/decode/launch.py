@@ -1,8 +1,10 @@
 """The kernels of one step of a language model, in their order, with what each is told."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -12,7 +14,7 @@ from regard.models import LanguageModel
 from regard.nn import EncoderBlock, Norm
 
 MOST_ROWS = 64  # rows of a batch that one program takes at once
-HELD = 1 << 17  # bytes of weights that a program's registers hold ahead of their turn
+LINE = 128  # bytes that a GPU fetches together
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,8 @@ class Tuning:
     """How the work is cut: numbers an H200 likes, found by benchmarks/decode_gpu.py."""
 
     chained: bool = True  # a kernel starts while the one before still works, and fetches weights
+    chained_rows: bool = False  # the same for more than one row
+    ahead: bool = True  # a product asks for the weights of the one after the next
     tile: int = 8192  # numbers of a matrix that a program of `one_row` takes
     warps: int = 4
     scores_tile: int = 16384
@@ -28,23 +32,26 @@ class Tuning:
     stages: int = 4
     programs: int = 128  # that many at least: else the inputs are cut too
     scores_outs: int = 64
-    keys: int = 128  # keys that an attention takes at a time
+    keys: int = 256  # keys that an attention takes at a time
+    keys_warps: int = 8
     together: int = 8  # steps of one graph
-    whole: bool = True  # all blocks of one row as one kernel, where a program can hold its share
-    whole_warps: int = 8
-    cooperative: bool = True
-    patience: int = 1 << 22  # looks at a meeting before it is given up
 
 
 class Launcher:
     """All kernels of a step for one model."""
 
     def __init__(self, model: LanguageModel, tuning: Tuning):
-        self.model, self.config, self.tuning = model, model.config, tuning
+        self._model, self.config, self.tuning = ref(model), model.config, tuning
         self.heads = self.config.heads
         self.key_heads = self.config.key_heads or self.heads
         self.feat = self.config.head_feat
         self.hidden = 4 * self.config.dim if self.config.hidden is None else self.config.hidden
+
+    @property
+    def model(self) -> LanguageModel:
+        model = self._model()
+        assert model is not None
+        return model
 
     @cached_property
     def kernels(self) -> Any:
@@ -52,129 +59,62 @@ class Launcher:
 
         return step_kernels
 
-    @cached_property
-    def token(self) -> Any:
-        from regard.decode import token_kernel
-
-        return token_kernel
-
     def launch(self, b: Buffers) -> None:
         """All kernels of a step, up to the logits."""
         layers = cast(list[EncoderBlock], list(self.model.decoder.blocks))
-        if b.rows == 1 and self.tuning.whole and self._share is not None:
-            self._whole(b, layers)
-        elif b.rows == 1:
+        if b.rows == 1:
             self._one(b, layers)
         else:
             self._some(b, layers)
 
     def _one(self, b: Buffers, layers: list[EncoderBlock]) -> None:
-        x = b.work["x"]
+        x, work = b.work["x"], b.work
+        later = self._later(layers)
         self._enter(b, first=True)
         for n, block in enumerate(layers):
             own, ff = block.self_attention, block.feed_forward
-            norm, work = block.self_residual.norm, b.work
-            self._one_row(b, x, (own.to_q, own.to_k, own.to_v), work["qkv"], "THREE", norm)
+            norm = block.self_residual.norm
+            self._one_row(b, x, _qkv(block), work["qkv"], "THREE", norm, next(later))
             self._attend(b, n, own.scale)
-            self._one_row(b, work["y"], (own.to_out,), x, "ADDED")
+            self._one_row(b, work["y"], (own.to_out,), x, "ADDED", None, next(later))
             norm = block.feed_forward_residual.norm
-            gate = () if ff.to_gate is None else (ff.to_gate,)
-            self._one_row(b, x, (ff.to_hidden, *gate), work["hidden"], "HIDDEN", norm)
-            self._one_row(b, work["hidden"], (ff.to_out,), x, "ADDED")
-        self._head(b)
+            self._one_row(b, x, _up(block), work["hidden"], "HIDDEN", norm, next(later))
+            self._one_row(b, work["hidden"], (ff.to_out,), x, "ADDED", None, next(later))
+        self._one_row(b, x, (_Head(self.model),), work["logits"], "SCORES",
+                      self.model.decoder.norm, scale=self.model.readout.scale)  # fmt: skip
 
-    def _head(self, b: Buffers) -> None:
-        self._one_row(b, b.work["x"], (_Head(self.model),), b.work["logits"], "SCORES",
-                      self.model.decoder.norm, self.model.readout.scale)  # fmt: skip
-
-    def _whole(self, b: Buffers, layers: list[EncoderBlock]) -> None:
-        self._enter(b, first=True)
-        if b.token.is_cuda:
-            self._blocks(b, layers, 0, len(layers))
-        else:  # programs that run one after the other cannot meet
-            for n in range(len(layers)):
-                for phase in range(1, 6):
-                    self._blocks(b, layers, n, 1, phase)
-        self._head(b)
-
-    @property
-    def _share(self) -> dict[str, int] | None:
-        """Rows of each matrix that a program holds, and the programs; None if that is too much."""
-        config, gated = self.config, self.config.gated
-        device = self.model.embedding.table.device
-        cores = (
-            torch.cuda.get_device_properties(device).multi_processor_count
-            if device.type == "cuda"
-            else 2
-        )
-        mixed, keyed = self.heads * self.feat, self.key_heads * self.feat
-        sizes = {"Q": mixed, "K": keyed, "OUT": config.dim, "UP": self.hidden}
-        share = {name: _power(-(-size // cores)) for name, size in sizes.items()}
-        programs = max(self.heads, *(-(-size // share[name]) for name, size in sizes.items()))
-        held = share["UP"] * _power(config.dim) * (1 + gated) + share["OUT"] * _power(self.hidden)
-        item = self.model.embedding.table.element_size()
-        if programs > cores or held * item > HELD:
-            return None
-        return share | {"programs": programs}
-
-    def _blocks(
-        self, b: Buffers, layers: list[EncoderBlock], first: int, count: int, phase: int = 0
-    ) -> None:
-        share, config, work = self._share, self.config, b.work
-        assert share is not None
-        if "table" not in work:
-            work["table"] = self._table(b, layers)
-        norm, x = layers[0].self_residual.norm, work["x"]
-        mixed, keyed = self.heads * self.feat, self.key_heads * self.feat
-        scale, window = layers[0].self_attention.scale, config.window
-        cooperative = self.tuning.cooperative and phase == 0
-        self.token.whole_token[(share["programs"],)](
-            work["table"], self.model.embedding.table, x, work["qkv"], work["y"], work["hidden"],
-            work["count"], b.time, b.skip, b.home, work.get("cos", x), work.get("sin", x),
-            count, first, self.heads, self.key_heads, b.room,
-            self.feat**-0.5 if scale is None else scale, 1 << 30 if window is None else window,
-            config.dim, mixed, keyed, self.hidden, norm.eps,
-            Q=share["Q"], K=share["K"], OUT=max(1, share["OUT"] // 2), UP=max(1, share["UP"] // 2),
-            DIM=_power(config.dim), MIXED=_power(mixed), HIDDEN=_power(self.hidden),
-            FEAT=self.feat, WIDTH=_power(self.feat), KEYS=self.tuning.keys,
-            ROTARY=config.rotary is not None, HALVES=config.halves, HOMES=b.moved,
-            **self._norm_kind(norm), BIASED=config.bias, GATED=config.gated,
-            ACTIVATION=self.kernels.ACTIVATIONS[config.activation], PHASES=phase,
-            PATIENCE=self.tuning.patience, num_warps=self.tuning.whole_warps,
-            **({"launch_cooperative_grid": True} if cooperative else {}),
-        )  # fmt: skip
-
-    def _table(self, b: Buffers, layers: list[EncoderBlock]) -> Tensor:
-        """Where each block's weights and its part of the cache are: addresses, in TABLE's order."""
-        rows = []
-        for n, block in enumerate(layers):
-            own, ff = block.self_attention, block.feed_forward
-            norms = block.self_residual.norm, block.feed_forward_residual.norm
-            maps = (own.to_q, own.to_k, own.to_v, own.to_out, ff.to_hidden, ff.to_gate, ff.to_out)
-            parts = [None if m is None else m.weight for m in maps]
-            parts += [None if m is None else m.bias for m in maps]
-            parts += [part for norm in norms for part in (norm.gain, norm.bias)]
-            parts += [b.keys[n], b.values[n]]
-            rows.append([0 if part is None else part.data_ptr() for part in parts])
-        return torch.tensor(rows, dtype=torch.int64, device=b.token.device)
+    def _later(self, layers: list[EncoderBlock]) -> Iterator[tuple[Any, ...]]:
+        """For each product the maps of the one after the next."""
+        maps = [
+            maps
+            for block in layers
+            for maps in (
+                _qkv(block),
+                (block.self_attention.to_out,),
+                _up(block),
+                (block.feed_forward.to_out,),
+            )
+        ]
+        return iter([*maps[2:], (), ()])
 
     def _some(self, b: Buffers, layers: list[EncoderBlock]) -> None:
-        work, bias, parts = b.work, None, 0
+        work, bias, parts, later = b.work, None, 0, self._later(layers)
         for n, block in enumerate(layers):
             own, ff = block.self_attention, block.feed_forward
             self._enter(b, first=n == 0, norm=block.self_residual.norm, parts=parts, bias=bias)
-            self._some_rows(b, work["normed"], (own.to_q, own.to_k, own.to_v), work["qkv"], "THREE")
+            self._some_rows(b, work["normed"], _qkv(block), work["qkv"], "THREE", next(later))
             self._attend(b, n, own.scale)
-            parts = self._some_rows(b, work["y"], (own.to_out,), work["parts"], "PARTS")
+            out = (own.to_out,)
+            parts = self._some_rows(b, work["y"], out, work["parts"], "PARTS", next(later))
             norm = block.feed_forward_residual.norm
             self._enter(b, norm=norm, parts=parts, bias=own.to_out.bias)
-            gate = () if ff.to_gate is None else (ff.to_gate,)
-            self._some_rows(b, work["normed"], (ff.to_hidden, *gate), work["hidden"], "HIDDEN")
-            parts = self._some_rows(b, work["hidden"], (ff.to_out,), work["parts"], "PARTS")
+            self._some_rows(b, work["normed"], _up(block), work["hidden"], "HIDDEN", next(later))
+            out = (ff.to_out,)
+            parts = self._some_rows(b, work["hidden"], out, work["parts"], "PARTS", next(later))
             bias = ff.to_out.bias
         self._enter(b, norm=self.model.decoder.norm, parts=parts, bias=bias)
         self._some_rows(b, work["normed"], (_Head(self.model),), work["logits"], "SCORES",
-                        self.model.readout.scale)  # fmt: skip
+                        scale=self.model.readout.scale)  # fmt: skip
 
     def _enter(
         self, b: Buffers, *, first: bool = False, norm: Norm | None = None, parts: int = 0,
@@ -185,16 +125,16 @@ class Launcher:
         self.kernels.enter[(b.rows,)](
             b.token, b.time, b.skip, table, x if places is None else places,
             work["parts"], x if bias is None else bias, x, work["normed"], *_norm_parts(norm, x),
-            work["count"], dim, b.rows, 0.0 if norm is None else norm.eps,
+            dim, b.rows, 0.0 if norm is None else norm.eps,
             self.model.embedding.scale,
             WIDTH=_power(dim), FIRST=first, PLACES=places is not None, PARTS_=parts,
             BIASED=bias is not None, **self._norm_kind(norm), NORMED=b.rows > 1,
-            PDL=self.chained, num_warps=4, **self.launching,
+            num_warps=4, **self._launching(b),
         )  # fmt: skip
 
     def _one_row(
         self, b: Buffers, x: Tensor, maps: tuple[Any, ...], out: Tensor, job: str,
-        norm: Norm | None = None, scale: float = 1.0,
+        norm: Norm | None, later: tuple[Any, ...] = (), scale: float = 1.0,
     ) -> None:  # fmt: skip
         outs, ins = sum(m.weight.shape[0] for m in maps), maps[0].weight.shape[1]
         gated = job == "HIDDEN" and len(maps) == 2
@@ -206,19 +146,20 @@ class Launcher:
             rows = _divisor(rows, maps[0].weight.shape[0], maps[1].weight.shape[0])
         weights, biases, ends = _laid_out(maps)
         work, grid = b.work, (-(-outs // rows),)
+        fetch, lines = self._fetched(later, x, grid[0])
         self.kernels.one_row[grid](
             x, *weights, *biases, *_norm_parts(norm, x), out,
-            b.barred, work["best"], work["where"], work["sums"],
+            b.barred, work["best"], work["where"], work["sums"], *fetch,
             *ends, outs, ins, 0.0 if norm is None else norm.eps, scale,
             ROWS=rows, WIDTH=width, JOB=getattr(self.kernels, job).value, **self._norm_kind(norm),
             BIASED=maps[0].bias is not None, GATED=gated,
-            ACTIVATION=self.kernels.ACTIVATIONS[self.config.activation], PDL=self.chained,
-            num_warps=self.tuning.warps, **self.launching,
+            ACTIVATION=self.kernels.ACTIVATIONS[self.config.activation], LINES=lines,
+            num_warps=self.tuning.warps, **self._launching(b),
         )  # fmt: skip
 
     def _some_rows(
         self, b: Buffers, x: Tensor, maps: tuple[Any, ...], out: Tensor, job: str,
-        scale: float = 1.0,
+        later: tuple[Any, ...] = (), scale: float = 1.0,
     ) -> int:  # fmt: skip
         """Into how many slices the inputs were cut: that many parts are to be added up."""
         tuning, gated = self.tuning, job == "HIDDEN" and len(maps) == 2
@@ -238,17 +179,33 @@ class Launcher:
         weights, biases, ends = _laid_out(maps)
         work, exact = b.work, x.dtype == torch.float32
         batch = max(16, min(MOST_ROWS, _power(b.rows)))
+        fetch, lines = self._fetched(later, x, blocks)
         self.kernels.some_rows[(blocks, slices, -(-b.rows // batch))](
             x, *weights, *biases, out, b.barred, work["best"], work["where"], work["sums"],
-            *ends, outs, ins, b.rows, scale,
+            *fetch, *ends, outs, ins, b.rows, scale,
             BATCH=batch, ROWS=rows, DEPTH=depth, SLICE=part,
             STAGES=2 if exact else tuning.stages, JOB=getattr(self.kernels, job).value,
             BIASED=maps[0].bias is not None and job != "PARTS", GATED=gated,
             ACTIVATION=self.kernels.ACTIVATIONS[self.config.activation],
-            PRECISION="ieee" if exact else "tf32", PDL=self.chained, num_warps=4,
-            **self.launching,
+            PRECISION="ieee" if exact else "tf32", LINES=lines,
+            num_warps=4, **self._launching(b),
         )  # fmt: skip
         return slices
+
+    def _fetched(
+        self, maps: tuple[Any, ...], x: Tensor, programs: int
+    ) -> tuple[tuple[Any, ...], int]:
+        """What `_fetch` is told: where these weights are, and how many lines each program takes."""
+        if not (maps and self.tuning.ahead and x.is_cuda):
+            return (x, 0, 0, 0, 0, 0), 0
+        weights = [m.weight for m in maps]
+        apart = [(w.data_ptr() - weights[0].data_ptr()) // w.element_size() for w in weights[1:]]
+        ends = [0]
+        for w in weights:
+            ends.append(ends[-1] + w.nbytes // LINE)
+        fill = 3 - len(maps)
+        told = (weights[0], *apart, *[0] * fill, *(ends[1:] + ends[-1:] * fill))
+        return told, _power(-(-ends[-1] // programs))
 
     def _attend(self, b: Buffers, layer: int, scale: float | None) -> None:
         config, work, window = self.config, b.work, self.config.window
@@ -259,7 +216,7 @@ class Launcher:
             1 << 30 if window is None else window,
             FEAT=self.feat, WIDTH=_power(self.feat), KEYS=self.tuning.keys,
             ROTARY=config.rotary is not None, HALVES=config.halves, HOMES=b.moved,
-            PDL=self.chained, num_warps=4, **self.launching,
+            num_warps=self.tuning.keys_warps, **self._launching(b),
         )  # fmt: skip
 
     def scores_rows(self, rows: int) -> int:
@@ -268,16 +225,13 @@ class Launcher:
             return self.tuning.scores_outs
         return max(1, self.tuning.scores_tile // _power(self.config.dim))
 
-    @property
-    def chained(self) -> bool:
-        table = self.model.embedding.table
-        if not (self.tuning.chained and table.is_cuda):
-            return False
-        return torch.cuda.get_device_capability(table.device) >= (9, 0)
-
-    @property
-    def launching(self) -> dict[str, Any]:
-        return {"launch_pdl": True} if self.chained else {}
+    def _launching(self, b: Buffers) -> dict[str, Any]:
+        """Whether a kernel may start before the last has ended."""
+        asked = self.tuning.chained if b.rows == 1 else self.tuning.chained_rows
+        if asked and b.token.is_cuda:
+            asked = torch.cuda.get_device_capability(b.token.device) >= (9, 0)
+            return {"PDL": True, "launch_pdl": True} if asked else {"PDL": False}
+        return {"PDL": False}
 
     def choose(self, b: Buffers) -> None:
         """The likeliest token, written down on the device; the next step starts from it."""
@@ -285,7 +239,7 @@ class Launcher:
         self.kernels.choose[(b.rows,)](
             work["best"], work["where"], work["sums"], b.token, b.time, b.base, b.ended, b.end,
             b.tokens, b.chances, b.ends, blocks, b.room,
-            BLOCKS=_power(blocks), PDL=self.chained, num_warps=4, **self.launching,
+            BLOCKS=_power(blocks), num_warps=4, **self._launching(b),
         )  # fmt: skip
 
     def _norm_kind(self, norm: Norm | None) -> dict[str, Any]:
@@ -301,6 +255,16 @@ class _Head:
         own = model.readout.weight
         self.weight = model.embedding.table if own is None else own
         self.bias = model.readout.bias
+
+
+def _qkv(block: EncoderBlock) -> tuple[Any, ...]:
+    own = block.self_attention
+    return own.to_q, own.to_k, own.to_v
+
+
+def _up(block: EncoderBlock) -> tuple[Any, ...]:
+    ff = block.feed_forward
+    return (ff.to_hidden,) if ff.to_gate is None else (ff.to_hidden, ff.to_gate)
 
 
 def _laid_out(maps: tuple[Any, ...]) -> tuple[list[Tensor], list[Tensor], tuple[int, int]]:

@@ -32,14 +32,41 @@ def _begin(PDL: tl.constexpr, LATE: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def normed(x, gain_ptr, shift_ptr, at, live, dim, eps, NORM: tl.constexpr, SHIFTED: tl.constexpr):
+def _fetch(ptr, to_second, to_third, first_end, second_end, lines, LINES: tl.constexpr):
+    """Ask for this program's share of matrices that a later kernel reads: into the L2 cache.
+
+    Up to three matrices, as distances from the first; a line is 128 bytes.
+    """
+    line = tl.minimum(tl.program_id(0) * LINES + tl.arange(0, LINES), lines - 1).to(tl.int64)
+    begin = tl.where(line < first_end, 0, tl.where(line < second_end, first_end, second_end))
+    base = tl.where(line < first_end, 0, tl.where(line < second_end, to_second, to_third))
+    width: tl.constexpr = 1024 // ptr.dtype.element_ty.primitive_bitwidth
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [ptr + base + (line - begin) * width],
+        dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+@no_type_check
+def _gain(gain_ptr, shift_ptr, at, live, NORM: tl.constexpr, SHIFTED: tl.constexpr):
+    """A norm's weights: no other kernel makes them, so they are read before the wait."""
+    gain = at * 0.0
+    shift = at * 0.0
+    if NORM != 0:
+        gain = tl.load(gain_ptr + at, mask=live, other=0.0).to(tl.float32)
+        if SHIFTED:
+            shift = tl.load(shift_ptr + at, mask=live, other=0.0).to(tl.float32)
+    return gain, shift
+
+
+@triton.jit
+@no_type_check
+def _normed(x, gain, shift, live, dim, eps, NORM: tl.constexpr):
     if NORM == 1:
         x = tl.where(live, x - tl.sum(x, 0) / dim, 0.0)
     if NORM != 0:
-        x = x * tl.rsqrt(tl.sum(x * x, 0) / dim + eps)
-        x = x * tl.load(gain_ptr + at, mask=live, other=0.0).to(tl.float32)
-        if SHIFTED:
-            x = x + tl.load(shift_ptr + at, mask=live, other=0.0).to(tl.float32)
+        x = x * tl.rsqrt(tl.sum(x * x, 0) / dim + eps) * gain + shift
     return x
 
 
@@ -62,19 +89,21 @@ def activated(x, KIND: tl.constexpr):
 @no_type_check
 def enter(
     token_ptr, time_ptr, skip_ptr, table_ptr, places_ptr,
-    parts_ptr, bias_ptr, x_ptr, out_ptr, gain_ptr, shift_ptr, count_ptr,
+    parts_ptr, bias_ptr, x_ptr, out_ptr, gain_ptr, shift_ptr,
     dim, rows, eps, scale,
     WIDTH: tl.constexpr, FIRST: tl.constexpr, PLACES: tl.constexpr, PARTS_: tl.constexpr,
     BIASED: tl.constexpr, NORM: tl.constexpr, SHIFTED: tl.constexpr, NORMED: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
     """A token's vector, or the residual with what was found added; and its norm beside it."""
-    _begin(PDL, FIRST)
     row = tl.program_id(0)
     at = tl.arange(0, WIDTH)
     live = at < dim
+    gain, shift = _gain(gain_ptr, shift_ptr, at, live, NORM, SHIFTED)
+    if BIASED:
+        bias = tl.load(bias_ptr + at, mask=live, other=0.0).to(tl.float32)
+    _begin(PDL, FIRST)
     if FIRST:
-        tl.store(count_ptr, 0)  # nobody has arrived at the first meeting of `whole_token`
         token = tl.load(token_ptr + row)
         x = tl.load(table_ptr + token * dim + at, mask=live, other=0.0).to(tl.float32) * scale
         if PLACES:
@@ -85,10 +114,10 @@ def enter(
         for part in tl.static_range(PARTS_):
             x += tl.load(parts_ptr + (part * rows + row) * dim + at, mask=live, other=0.0)
         if BIASED:
-            x += tl.load(bias_ptr + at, mask=live, other=0.0).to(tl.float32)
+            x += bias
     tl.store(x_ptr + row * dim + at, x, mask=live)
     if NORMED:
-        y = normed(x, gain_ptr, shift_ptr, at, live, dim, eps, NORM, SHIFTED)
+        y = _normed(x, gain, shift, live, dim, eps, NORM)
         tl.store(out_ptr + row * dim + at, y.to(out_ptr.dtype.element_ty), mask=live)
 
 
@@ -111,11 +140,11 @@ def _pick(first, a_ptr, b_ptr, c_ptr, end_a, end_b):
 @no_type_check
 def one_row(
     x_ptr, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, gain_ptr, shift_ptr, out_ptr,
-    barred_ptr, best_ptr, where_ptr, sum_ptr,
-    end_a, end_b, outs, ins, eps, scale,
+    barred_ptr, best_ptr, where_ptr, sum_ptr, later_ptr, to_second, to_third, later_a, later_b,
+    later_end, end_a, end_b, outs, ins, eps, scale,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, JOB: tl.constexpr, NORM: tl.constexpr,
     SHIFTED: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr, ACTIVATION: tl.constexpr,
-    PDL: tl.constexpr,
+    PDL: tl.constexpr, LINES: tl.constexpr,
 ):  # fmt: skip
     """W x for one x: the norm first, the rest after; ROWS outputs a program, all inputs at once."""
     block = tl.program_id(0)
@@ -137,22 +166,28 @@ def one_row(
     w = tl.load(matrix + places, mask=both, other=0.0, eviction_policy="evict_first")
     if GATED:
         g = tl.load(w2_ptr + places, mask=both, other=0.0, eviction_policy="evict_first")
+    gain, shift = _gain(gain_ptr, shift_ptr, at, live, NORM, SHIFTED)
+    more = tl.zeros([ROWS], tl.float32)
+    if BIASED:
+        more = tl.load(bias + start + n, mask=inside, other=0.0).to(tl.float32)
+        if GATED:
+            open_ = tl.load(b2_ptr + start + n, mask=inside, other=0.0).to(tl.float32)
+    if LINES:
+        _fetch(later_ptr, to_second, to_third, later_a, later_b, later_end, LINES)
     _begin(PDL, False)
     x = tl.load(x_ptr + at, mask=live, other=0.0).to(tl.float32)
-    x = normed(x, gain_ptr, shift_ptr, at, live, ins, eps, NORM, SHIFTED)
-    y = tl.sum(w.to(tl.float32) * x[None, :], 1)
-    if BIASED:
-        y += tl.load(bias + start + n, mask=inside, other=0.0).to(tl.float32)
+    if JOB == ADDED:
+        more += tl.load(out_ptr + first + n, mask=inside, other=0.0)
+    x = _normed(x, gain, shift, live, ins, eps, NORM)
+    y = tl.sum(w.to(tl.float32) * x[None, :], 1) + more
     if JOB == HIDDEN:
         if GATED:
             gate = tl.sum(g.to(tl.float32) * x[None, :], 1)
             if BIASED:
-                gate += tl.load(b2_ptr + start + n, mask=inside, other=0.0).to(tl.float32)
+                gate += open_
             y = y * activated(gate, ACTIVATION)
         else:
             y = activated(y, ACTIVATION)
-    if JOB == ADDED:
-        y += tl.load(out_ptr + first + n, mask=inside, other=0.0)
     if JOB == SCORES:
         y = y * scale
         _leave_scores(
@@ -186,11 +221,11 @@ def _leave_scores(
 @no_type_check
 def some_rows(
     x_ptr, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, out_ptr,
-    barred_ptr, best_ptr, where_ptr, sum_ptr,
-    end_a, end_b, outs, ins, rows, scale,
+    barred_ptr, best_ptr, where_ptr, sum_ptr, later_ptr, to_second, to_third, later_a, later_b,
+    later_end, end_a, end_b, outs, ins, rows, scale,
     BATCH: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr, SLICE: tl.constexpr,
     STAGES: tl.constexpr, JOB: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr,
-    ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+    ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr, LINES: tl.constexpr,
 ):  # fmt: skip
     """x Wᵀ for a batch: ROWS outputs a program, over all inputs or over one SLICE of them."""
     block = tl.program_id(0)
@@ -208,6 +243,9 @@ def some_rows(
     inside = first + n < outs
     some = m < rows
     begin = tl.program_id(1) * SLICE
+    if LINES:  # noqa: SIM102 (one is known when it is compiled)
+        if tl.program_id(1) + tl.program_id(2) == 0:
+            _fetch(later_ptr, to_second, to_third, later_a, later_b, later_end, LINES)
     _begin(PDL, False)
     y = tl.zeros([BATCH, ROWS], tl.float32)
     gate = tl.zeros([BATCH, ROWS], tl.float32)
@@ -267,26 +305,55 @@ def _turned(x, ptr, f, live, place, cos_ptr, sin_ptr, FEAT: tl.constexpr, HALVES
 
 @triton.jit
 @no_type_check
-def attend_head(
-    qkv_ptr, k_ptr, v_ptr, out_ptr, time_ptr, skip_ptr, home_ptr, cos_ptr, sin_ptr,
-    row, head, heads, key_heads, room, scale, window,
-    FEAT: tl.constexpr, WIDTH: tl.constexpr, KEYS: tl.constexpr, ROTARY: tl.constexpr,
-    HALVES: tl.constexpr, HOMES: tl.constexpr,
+def _past(
+    k_ptr, v_ptr, home_ptr, j, seen, row, key_head, key_heads, room, f, live, FEAT: tl.constexpr,
+    HOMES: tl.constexpr,
 ):  # fmt: skip
-    """One head of one row: its new key and value enter the cache, its query asks them all."""
+    """Keys and values of earlier steps, each read once: past the first cache."""
+    home = row
+    if HOMES:
+        home = tl.load(home_ptr + row * room + j, mask=seen, other=0)
+    at = ((home * key_heads + key_head).to(tl.int64) * room + j)[:, None] * FEAT + f[None, :]
+    both = seen[:, None] & live[None, :]
+    k = tl.load(k_ptr + at, mask=both, other=0.0, cache_modifier=".cg")
+    v = tl.load(v_ptr + at, mask=both, other=0.0, cache_modifier=".cg")
+    return k, v
+
+
+@triton.jit
+@no_type_check
+def attend_step(
+    qkv_ptr, k_ptr, v_ptr, out_ptr, time_ptr, skip_ptr, home_ptr, cos_ptr, sin_ptr,
+    heads, key_heads, room, scale, window,
+    FEAT: tl.constexpr, WIDTH: tl.constexpr, KEYS: tl.constexpr, ROTARY: tl.constexpr,
+    HALVES: tl.constexpr, HOMES: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """A head of a row: its new key and value enter the cache, its query asks them all.
+
+    The last KEYS of the past are on their way while the kernel before still makes the query.
+    """
+    row = tl.program_id(0) // heads
+    head = tl.program_id(0) % heads
     group = heads // key_heads
     key_head = head // group
     f = tl.arange(0, WIDTH)
     live = f < FEAT
     time = tl.load(time_ptr + row)
     skip = tl.load(skip_ptr + row)
+    low = tl.maximum(skip, time + 1 - window)
+    j = time - KEYS + tl.arange(0, KEYS)
+    seen = j >= low
+    k, v = _past(
+        k_ptr, v_ptr, home_ptr, j, seen, row, key_head, key_heads, room, f, live, FEAT, HOMES
+    )
+    _begin(PDL, True)
     all_heads = heads + 2 * key_heads
     q_at = qkv_ptr + (row * all_heads + head) * FEAT
     k_at = qkv_ptr + (row * all_heads + heads + key_head) * FEAT
     v_at = k_at + key_heads * FEAT
-    q = tl.load(q_at + f, mask=live, other=0.0, cache_modifier=".cg").to(tl.float32)
-    new_k = tl.load(k_at + f, mask=live, other=0.0, cache_modifier=".cg").to(tl.float32)
-    new_v = tl.load(v_at + f, mask=live, other=0.0, cache_modifier=".cg")
+    q = tl.load(q_at + f, mask=live, other=0.0).to(tl.float32)
+    new_k = tl.load(k_at + f, mask=live, other=0.0).to(tl.float32)
+    new_v = tl.load(v_at + f, mask=live, other=0.0)
     if ROTARY:
         place = tl.maximum(time - skip, 0)
         q = _turned(q, q_at, f, live, place, cos_ptr, sin_ptr, FEAT, HALVES)
@@ -298,48 +365,28 @@ def attend_head(
         tl.store(k_ptr + here + f, new_k, mask=live)
         tl.store(v_ptr + here + f, new_v, mask=live)
     q = q * scale
-    most = tl.sum(q * new_k.to(tl.float32), 0)
-    total = most * 0.0 + 1.0
-    y = new_v.to(tl.float32)
-    low = tl.maximum(skip, time + 1 - window)
-    for begin in range(low // KEYS * KEYS, time, KEYS):
+    own = tl.sum(q * new_k.to(tl.float32), 0)
+    score = tl.where(seen, tl.sum(k.to(tl.float32) * q[None, :], 1), -float("inf"))
+    most = tl.maximum(own, tl.max(score, 0))
+    w = tl.exp(score - most)
+    own = tl.exp(own - most)
+    total = own + tl.sum(w, 0)
+    y = own * new_v.to(tl.float32) + tl.sum(w[:, None] * v.to(tl.float32), 0)
+    for begin in range(low, time - KEYS, KEYS):
         j = begin + tl.arange(0, KEYS)
-        seen = (j >= low) & (j < time)
-        home = row
-        if HOMES:
-            home = tl.load(home_ptr + row * room + j, mask=seen, other=0)
-        at = ((home * key_heads + key_head).to(tl.int64) * room + j)[:, None] * FEAT + f[None, :]
-        both = seen[:, None] & live[None, :]
-        k = tl.load(k_ptr + at, mask=both, other=0.0).to(tl.float32)
-        v = tl.load(v_ptr + at, mask=both, other=0.0).to(tl.float32)
-        score = tl.where(seen, tl.sum(k * q[None, :], 1), -float("inf"))
+        seen = j < time - KEYS
+        k, v = _past(
+            k_ptr, v_ptr, home_ptr, j, seen, row, key_head, key_heads, room, f, live, FEAT, HOMES
+        )
+        score = tl.where(seen, tl.sum(k.to(tl.float32) * q[None, :], 1), -float("inf"))
         new = tl.maximum(most, tl.max(score, 0))
         fade = tl.exp(most - new)
         w = tl.exp(score - new)
         total = total * fade + tl.sum(w, 0)
-        y = y * fade + tl.sum(w[:, None] * v, 0)
+        y = y * fade + tl.sum(w[:, None] * v.to(tl.float32), 0)
         most = new
     out = out_ptr + (row * heads + head) * FEAT + f
     tl.store(out, (y / total).to(out_ptr.dtype.element_ty), mask=live)
-
-
-@triton.jit
-@no_type_check
-def attend_step(
-    qkv_ptr, k_ptr, v_ptr, out_ptr, time_ptr, skip_ptr, home_ptr, cos_ptr, sin_ptr,
-    heads, key_heads, room, scale, window,
-    FEAT: tl.constexpr, WIDTH: tl.constexpr, KEYS: tl.constexpr, ROTARY: tl.constexpr,
-    HALVES: tl.constexpr, HOMES: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    """Every head of every row, a program each."""
-    _begin(PDL, True)
-    row = tl.program_id(0) // heads
-    head = tl.program_id(0) % heads
-    attend_head(
-        qkv_ptr, k_ptr, v_ptr, out_ptr, time_ptr, skip_ptr, home_ptr, cos_ptr, sin_ptr,
-        row, head, heads, key_heads, room, scale, window,
-        FEAT, WIDTH, KEYS, ROTARY, HALVES, HOMES,
-    )  # fmt: skip
 
 
 @triton.jit
