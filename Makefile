@@ -23,6 +23,7 @@ format: $(VENV)/.tested
 
 docs: $(VENV)/.installed
 	$(BIN)/python docs/make_reference.py
+	$(BIN)/python docs/make_questions.py
 
 tour: $(VENV)/.installed
 	$(BIN)/regard tour --svg docs/tour.svg

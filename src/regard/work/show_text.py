@@ -58,7 +58,8 @@ def _lines(solution: Solution, digits: int, only: Sequence[str]) -> list[Line]:
             lines.append(("", "entry"))
         lines += _step_lines(solution, one, digits)
     if remarks := remarks_shown(solution, only):
-        lines += [("", "entry"), ("What follows", "heading")]
+        lines += [("", "entry")] if lines else []
+        lines.append(("What follows", "heading"))
         lines += [(f" - {remark}", "entry") for remark in remarks]
     return lines
 

@@ -1,0 +1,46 @@
+"""The page of questions holds what its commands print now."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+spec = importlib.util.spec_from_file_location("make_questions", ROOT / "docs/make_questions.py")
+assert spec is not None
+assert spec.loader is not None
+make_questions = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(make_questions)
+
+QUESTIONS = make_questions.QUESTIONS
+COMMANDS = [
+    pytest.param(command, id=f"{number}-{command.split()[2]}")
+    for number, question in enumerate(QUESTIONS, 1)
+    for command in question.commands
+]
+
+
+def test_all_twenty_five_are_asked_and_answered():
+    page = (ROOT / "docs/questions.md").read_text()
+    asked = re.findall(r"^## (\d+)\. (.*)$", page, re.MULTILINE)
+    assert asked == [(str(n), question.asks) for n, question in enumerate(QUESTIONS, 1)]
+    assert len(QUESTIONS) == 25
+    assert page.count("\n$ ") == len(COMMANDS)
+
+
+@pytest.mark.usefixtures("users_view")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_page_has_what_the_command_prints(command):
+    page = (ROOT / "docs/questions.md").read_text()
+    told = make_questions.told(command)
+    assert told in page, f"run python docs/make_questions.py: {command}"
+    assert "Traceback" not in told
+    assert len(told.splitlines()) > 2 or "other-convention" in command
+
+
+def test_a_page_that_is_out_of_date_would_be_seen():
+    assert (
+        make_questions.told("regard work plain --digits 3")
+        not in (ROOT / "docs/questions.md").read_text()
+    )
