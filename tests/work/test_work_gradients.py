@@ -184,6 +184,35 @@ def test_the_slips_people_make_in_the_chain_rule_are_recognised(cell, name, slip
     assert says in found.why
 
 
+@pytest.mark.parametrize("weight", ["W_i", "U_f", "W_o", "U_c"])
+@settings(max_examples=1, deadline=None)
+@given(st.data())
+def test_forward_in_time_the_gradient_is_the_same(weight, data):
+    told = drawn("lstm", data, bias=False)
+    direct = [["1/2", 0, 1], [-1, 0, "3/4"]]
+    worked = work.bptt(told | {"dh": direct}, cell="lstm", forward=weight)
+    found, want = floats(worked[f"f{weight}"]), floats(worked[f"d{weight}"])
+    torch.testing.assert_close(found, want, rtol=1e-12, atol=1e-15)
+    assert worked.again() == worked.values()
+
+
+@pytest.mark.parametrize(
+    ("name", "slip", "says"),
+    [
+        ("fW_c", lambda w: w["dh_1"].T * w["Dh_1"] + w["dh_2"].T * w["Dh_2"],
+         "the total ∂J/∂h_t was taken where the direct one belongs"),
+        ("Dc_2", lambda w: w["i_2"] * (1 - w["g_2"][0] ** 2) * w["X_2"] + w["Kc_2"],
+         "the path through h was left out"),
+    ],
+)  # fmt: skip
+def test_totals_for_partials_and_a_path_left_out_are_recognised(name, slip, says):
+    worked = work.bptt(work.read_problem("back-lstm")["given"], cell="lstm", forward="W_c")
+    wrong = [[f"{float(x):.9f}" for x in row] for row in slip(worked).evalf(20).tolist()]
+    found = work.first_wrong(work.check(worked, {name: wrong}))
+    assert found is not None
+    assert found.why == says
+
+
 @pytest.mark.usefixtures("users_view")
 @pytest.mark.parametrize(
     ("given_", "message"),
@@ -196,3 +225,12 @@ def test_the_slips_people_make_in_the_chain_rule_are_recognised(cell, name, slip
 def test_what_does_not_fit_is_said(given_, message):
     with pytest.raises(WorkError, match=message):
         work.bptt(given_)
+
+
+@pytest.mark.usefixtures("users_view")
+def test_forward_needs_a_weight_of_an_lstm():
+    given_ = work.read_problem("back-lstm")["given"]
+    with pytest.raises(WorkError, match="forward: needs one of W_i, U_i"):
+        work.bptt(given_, cell="lstm", forward="W")
+    with pytest.raises(WorkError, match="forward: needs an lstm, got rnn"):
+        work.bptt({"x": 1, "W": 1, "U": 1}, forward="W")

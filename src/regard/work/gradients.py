@@ -6,9 +6,11 @@ from typing import Any
 from regard.errors import WorkError
 from regard.work.gradient_paths import clipped, lstm_paths, rnn_paths
 from regard.work.numbers import matrix, number
-from regard.work.recurrent import begun, forward
+from regard.work.recurrent import begun
+from regard.work.recurrent import forward as one_step
 from regard.work.rules import M
 from regard.work.rules.gradients import MOST
+from regard.work.sensitivity import sensitivity
 from regard.work.solution import Solution, Working
 
 WEIGHTS = {
@@ -18,14 +20,17 @@ WEIGHTS = {
 }
 
 
-def bptt(given: Mapping[str, Any], *, cell: str = "rnn", clip: Any = None) -> Solution:
+def bptt(
+    given: Mapping[str, Any], *, cell: str = "rnn", clip: Any = None, forward: str | None = None
+) -> Solution:
     """The gradient of a loss J for every weight of a cell: forward, then back through time.
 
     dh_t = direct part + Σ over what h_t feeds,   dW = Σ_t ds_t x_tᵀ,   dU = Σ_t ds_t h_{t-1}ᵀ
 
     A name dv stands for ∂J/∂v. J is the sum of the last state, or with `target` half the squared
     distance from it; with `dh` (a column a step) the direct partials ∂J/∂h_t are given instead.
-    `clip` is the largest norm that the whole gradient may have.
+    `clip` is the largest norm that the whole gradient may have; `forward` names a weight of an LSTM
+    whose gradient is worked forward in time too.
 
     >>> worked = bptt({"x": [[0, 0]], "W": 1, "U": "1/2"})
     >>> worked["dh_1"], worked["dh_0"]
@@ -36,8 +41,10 @@ def bptt(given: Mapping[str, Any], *, cell: str = "rnn", clip: Any = None) -> So
     work.family = "bptt"
     if steps > MOST:
         raise WorkError(f"x: needs at most {MOST} inputs, a column each, got {steps}")
+    if forward is not None and cell != "lstm":
+        raise WorkError(f'forward: needs an lstm, got {cell}; try cell = "lstm"')
     for t in range(1, steps + 1):
-        forward(work, cell, t)
+        one_step(work, cell, t)
     _loss(work, steps, given)
     for t in range(steps, 0, -1):
         _arrived(work, t, steps)
@@ -49,6 +56,8 @@ def bptt(given: Mapping[str, Any], *, cell: str = "rnn", clip: Any = None) -> So
         if symbols:
             raise WorkError(f"clip: needs numbers alone, got {clip} beside symbols")
         clipped(work, found, number(clip))
+    if forward is not None:
+        sensitivity(work, steps, forward)
     if not symbols:
         {"rnn": rnn_paths, "lstm": lstm_paths}.get(cell, lambda *_: None)(work, steps)
     return work.done()

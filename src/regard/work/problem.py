@@ -48,7 +48,7 @@ FAMILIES: dict[str, tuple[Family, tuple[str, ...]]] = {
     "shuffle": (shuffle, ("scale", "mask")),
     "positions": (positions, ()),
     "rotary": (rotary, ("scale", "mask")),
-    "bptt": (bptt, ("cell", "clip")),
+    "bptt": (bptt, ("cell", "clip", "forward")),
     "gates": (gates, ("small",)),
     "hybrid": (hybrid, ("score", "query")),
     "perturb": (perturb, ("what", "index", "scale", "noise")),

@@ -10,6 +10,7 @@ from regard.work.rules.gates import GATES
 from regard.work.rules.gradients import GRADIENTS
 from regard.work.rules.hybrid import HYBRID
 from regard.work.rules.moments import MOMENTS
+from regard.work.rules.paths import PATHS
 from regard.work.rules.perturb import PERTURB
 from regard.work.rules.positions import POSITIONS
 from regard.work.rules.proofs import LINES
@@ -25,6 +26,7 @@ RULES: dict[str, Rule] = {
     **POSITIONS,
     **SCORES,
     **GRADIENTS,
+    **PATHS,
     **GATES,
     **HYBRID,
     **MOMENTS,
