@@ -1,6 +1,7 @@
 """The gradient of one weight of an LSTM the other way: forward in time, state by state."""
 
 from regard.errors import WorkError
+from regard.work.evaluate import as_float
 from regard.work.recurrent import NEEDS
 from regard.work.rules import M, Matrix, rule
 from regard.work.solution import Working
@@ -42,10 +43,16 @@ def sensitivity(work: Working, steps: int, weight: str) -> None:
         work.step("y", f"sum of {len(parts)}", *parts, says="over all steps")
     name = work.step(f"f{weight}", "fold", total, weight, says=f"∂J/∂{weight}, as a matrix again")
     _slip_of_totals(work, name, steps, weight)
+    _same_as_back(work, name, f"d{weight}")
     work.remark(
         f"∂J/∂{weight} came out forward as it did back. Forward, each ∂J/∂h_t is the direct one: "
         "what later states owe to h_t is counted in their own Dh."
     )
+
+
+def _same_as_back(work: Working, forth: str, back: str) -> None:
+    for x in work.values[forth] - work.values[back]:
+        assert x.free_symbols or abs(as_float(x)) < 1e-25, f"{forth} and {back} differ"
 
 
 def _gate(work: Working, t: int, gate: str, own: bool) -> bool:
