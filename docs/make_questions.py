@@ -108,8 +108,12 @@ QUESTIONS = (
     Question("Prove σ(-x) = 1 - σ(x).", ("regard work proof-sigmoid-minus",)),
     Question(
         "Derive ∂J/∂W_g, check it with autograd, show the product of the forget gates.",
-        ("regard work back-lstm --only f_*,dc_*,dW_c,dU_c,remarks",),
-        "Each gradient is held to autograd in the tests.",
+        (
+            "regard work back-lstm --only f_*,dc_*,dW_c,dU_c,remarks",
+            "regard work forward-lstm --only dW_c,X_*,Dc_*,Dh_*,P_*,fW_c",
+        ),
+        "Each gradient is held to autograd in the tests. The second command derives ∂J/∂W_c "
+        "forward in time too, from how each state depends on W_c.",
     ),
     Question(
         "Why do gradients vanish or explode; at which ρ? What does clipping do?",

@@ -33,8 +33,8 @@ def sensitivity(work: Working, steps: int, weight: str) -> None:
         says = f"what went into the gate at step {t}, by {weight} itself"
         work.step(f"X_{t}", "spread", taken, f"{gate}_{t}", says=says)
         moved = [one for one in GATES if _gate(work, t, one, one == gate)]
-        _cell(work, t, gate, moved)
-        _state(work, t, "o" in moved)
+        _cell(work, t, gate, moved, weight)
+        _state(work, t, "o" in moved, weight)
         if f"e_{t}" in work.values:
             says = f"what step {t} adds: the direct ∂J/∂h_{t} by how h_{t} depends on {weight}"
             parts.append(work.step(f"P_{t}", "transpose times", f"e_{t}", f"Dh_{t}", says=says))
@@ -72,7 +72,7 @@ def _gate(work: Working, t: int, gate: str, own: bool) -> bool:
     return True
 
 
-def _cell(work: Working, t: int, own: str, moved: list[str]) -> None:
+def _cell(work: Working, t: int, own: str, moved: list[str], weight: str) -> None:
     gated = {"f": f"c_{t - 1}", "i": f"g_{t}", "g": f"i_{t}"}
     parts = [
         work.step(f"K{one}_{t}", "rows by", by, f"D{one}_{t}", says=f"by {one}_{t} into c_{t}")
@@ -82,7 +82,7 @@ def _cell(work: Working, t: int, own: str, moved: list[str]) -> None:
     if t > 1:
         says = f"what c_{t - 1} brings along"
         parts.append(work.step(f"Kc_{t}", "rows by", f"f_{t}", f"Dc_{t - 1}", says=says))
-    says = f"how c_{t} depends on the weight"
+    says = f"how c_{t} depends on {weight}"
     if not parts:  # the output gate's weight moves no cell at first
         work.step(f"Dc_{t}", "zeros like", f"X_{t}", says=says)
         return
@@ -95,8 +95,8 @@ def _cell(work: Working, t: int, own: str, moved: list[str]) -> None:
         work.slip(name, "the path through h was left out", M(alone))
 
 
-def _state(work: Working, t: int, shown: bool) -> None:
-    says = f"how h_{t} depends on the weight"
+def _state(work: Working, t: int, shown: bool, weight: str) -> None:
+    says = f"how h_{t} depends on {weight}"
     inner = (f"o_{t}", f"t_{t}", f"Dc_{t}")
     if not shown:
         work.step(f"Dh_{t}", "rows by o and slope", *inner, says=says)

@@ -114,14 +114,14 @@ MOMENTS: dict[str, Rule] = {
         "{0} / {1}",
         "{0} / {1}",
         {"it was multiplied": _one(lambda a, b: a * b)},
-        lambda i, j, a, b: f"{told(a[0])} / {told(b[0])}",
+        lambda i, j, a, b: f"{raised(a[0], '')} / {raised(b[0], '')}",
     ),
     "divided by the square": Rule(
         _one(lambda a, b: a / b**2),
         "{0} / {1}²",
         "{0} / {1}^2",
         {"the square was left out": _one(lambda a, b: a / b)},
-        lambda i, j, a, b: f"{bare(a[0])} / {raised(b[0], '²')}",
+        lambda i, j, a, b: f"{raised(a[0], '')} / {raised(b[0])}",
     ),
     "simulate": Rule(
         _simulated,

@@ -37,7 +37,7 @@ def _radius(a: Matrix) -> Matrix:
 def _radius_entry(i: int, j: int, a: Matrix) -> str:
     if a.rows != 2:
         return ""
-    return f"largest |λ| of λ² - {told(a.trace())}·λ + {told(a.det())} = 0"
+    return f"the largest |λ| of the roots of λ² - {told(a.trace())}·λ + {told(a.det())}"
 
 
 def _norm_of(count: int) -> Rule:
@@ -130,7 +130,7 @@ PATHS: dict[str, Rule] = {
         {
             "it was divided the other way": lambda norm, most: M([[norm[0, 0] / most[0, 0]]]),
         },
-        lambda i, j, norm, most: f"min(1, {told(most[0, 0])} / {told(norm[0, 0])})",
+        lambda i, j, norm, most: f"min(1, {raised(most[0, 0], '')} / {told(norm[0, 0])})",
     ),
     "spread": Rule(
         lambda v, gate: M(sympy.kronecker_product(sympy.eye(gate.rows), v.T)),
