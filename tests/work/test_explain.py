@@ -126,6 +126,7 @@ def test_it_prints_in_every_way_and_is_data():
     for form in work.FORMATS:
         assert "w" in work.shown_as(told, form)
     assert "<b>" not in told._repr_html_()
+    assert "head 0: query 0 &#x27;&lt;b&gt;&#x27; gives" in work.as_html(told)
     assert told._repr_markdown_().startswith("# attention, head 0")
     data = json.loads(json.dumps(told.to_json()))
     assert data["title"] == told.title

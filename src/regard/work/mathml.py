@@ -30,6 +30,8 @@ _SIGNS = {
     "prime": "′", "oplus": "⊕", "wedge": "∧", "mapsto": "↦", "propto": "∝",
     "|": "‖", "{": "{", "}": "}", "%": "%", "_": "_", "&": "&amp;", "#": "#", "$": "$",
 }  # fmt: skip
+# without being told, a browser takes a bracket among letters for an operator and spaces it out
+_BRACKETS = {"(": "prefix", "[": "prefix", ")": "postfix", "]": "postfix", "|": "postfix"}
 _LARGE = {"sum": "∑", "prod": "∏"}
 _NAMED = ("exp", "log", "ln", "tanh", "cosh", "sinh", "sin", "cos", "tan", "max", "min", "det",
           "arg", "lim", "dim", "gcd")  # fmt: skip
@@ -145,6 +147,8 @@ class _Reader:
             return f"<mn>{token}</mn>"
         if token.isalpha():
             return f"<mi>{token}</mi>"
+        if token in _BRACKETS:
+            return f'<mo form="{_BRACKETS[token]}" stretchy="false">{token}</mo>'
         return f"<mo>{'−' if token == '-' else escape(token)}</mo>"
 
     def command(self, name: str) -> str:

@@ -25,8 +25,8 @@ def as_html(
     facts = (
         f"{len(steps)} of {len(solution.steps)} steps" if only else f"{len(solution.steps)} steps"
     )
-    body = html_body(solution, digits, only)
-    return page(title or f"By hand: {solution.family}", facts, body, links)
+    told = title or getattr(solution, "title", "") or f"By hand: {solution.family}"
+    return page(told, facts, html_body(solution, digits, only), links)
 
 
 def html_body(
