@@ -52,6 +52,9 @@ def test_what_each_head_adds_is_the_output():
     ]  # the rows of W_O that belong to the head
     torch.testing.assert_close(floats(parts[0] + parts[1]), floats(worked["O"]))
     (said,) = worked.remarks
+    for n, part in enumerate(parts, 1):
+        adds = ", ".join(work.decimal(x, 4) for x in part.row(0))
+        assert f"head {n} adds ({adds})" in said
     assert said.endswith(f"together ({', '.join(work.decimal(x, 4) for x in worked['O'].row(0))}).")
 
 
