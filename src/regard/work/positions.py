@@ -125,7 +125,7 @@ def _say_shift(work: Working) -> None:
                for row in work.values["Θ"].tolist()])  # fmt: skip
     q, k = (POSITIONS["turn pairs"].run(work.values[one], moved) for one in "QK")
     gap = (q * k.T - work.values["S"]).evalf(30)
-    if all(abs(x) < sympy.Float("1e-20") for x in gap):
+    if not gap.free_symbols and all(abs(x) < sympy.Float("1e-20") for x in gap):
         work.remark(
             "With every place one further, the scores stay as they are: only distance counts."
         )

@@ -77,25 +77,16 @@ def _gained(n: Matrix, gain: Matrix, shift: Matrix) -> Matrix:
     return _to_rows(M(n.rows, n.cols, lambda i, j: n[i, j] * g[j]), shift)
 
 
-def is_positive(x: Any) -> bool:
-    """Whether a number is above 0; one with symbols cannot say.
-
-    >>> is_positive(sympy.sqrt(2) - 1)
-    True
-    """
-    found = x if x.is_Rational else x.evalf(30)
-    if not found.is_number:
-        raise WorkError(f"activation: needs numbers, not symbols, to know their sign, got {x}")
-    return bool(found > 0)
-
-
 def relu(x: Any) -> Any:
-    """max(0, x), exactly.
+    """max(0, x), exactly; with symbols it stays a question.
 
-    >>> relu(sympy.Integer(-2)), relu(sympy.Integer(3))
-    (0, 3)
+    >>> relu(sympy.sqrt(2) - 2), relu(sympy.Integer(3)), relu(sympy.Symbol("a"))
+    (0, 3, Max(0, a))
     """
-    return x if is_positive(x) else sympy.Integer(0)
+    if x.free_symbols:
+        return sympy.Max(0, x)
+    found = x if x.is_Rational else x.evalf(30)
+    return x if found > 0 else sympy.Integer(0)
 
 
 def gelu(x: Any) -> Any:
