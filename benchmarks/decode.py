@@ -13,6 +13,7 @@ What a step must read of the weights is the floor that no program of float32 can
 """
 
 import argparse
+import copy
 import tempfile
 import time
 import warnings
@@ -32,11 +33,12 @@ def marian():
         encoder_attention_heads=8, decoder_attention_heads=8, encoder_ffn_dim=2048,
         decoder_ffn_dim=2048, max_position_embeddings=512, eos_token_id=END, bos_token_id=START,
         decoder_start_token_id=START, forced_eos_token_id=None, scale_embedding=True,
-        activation_function="relu", share_encoder_decoder_embeddings=True,
+        activation_function="relu", share_encoder_decoder_embeddings=True, init_std=0.2,
     )  # fmt: skip
     torch.manual_seed(0)
     model = MarianMTModel(config).eval()
     model.generation_config.bad_words_ids = None
+    model.generation_config.decoder_start_token_id = START
     return model
 
 
@@ -70,6 +72,7 @@ def ctranslate(model, kind: str, threads: int):
     import ctranslate2
     from ctranslate2.converters.transformers import BartLoader
 
+    model = copy.deepcopy(model)  # its converter writes into the weights
     model.config.normalize_before = model.config.normalize_embedding = False
     spec, words = BartLoader().get_model_spec(model), [f"w{n}" for n in range(VOCAB)]
     spec.register_source_vocabulary(words)

@@ -12,31 +12,41 @@ from regard.nn.int8 import Int8Linear, Int8Product
 from regard.ops.positions import frequencies
 
 AFTER = 2  # steps with as many rows before weights are put into the order that is quickest for them
+ODD = (3, 5, 6, 7)  # rows for which oneDNN is quicker than MKL
 
 Change = Callable[[Tensor], Tensor]
 
 
 class Linear:
-    """x Wᵀ + b, by weights in the order that MKL likes best for so many rows."""
+    """x Wᵀ + b, by the kernel, and weights in the order, that are quickest for so many rows."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
-        self.weight, self.bias = weight.detach(), None if bias is None else bias.detach()
+        self.weight, self.bias = weight.detach(), bias
         self.rows = self.count = 0
-        self.packed: Tensor | None = None
+        self.quick: Change | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
-        rows = len(x)
-        if rows != self.rows:
-            self.rows, self.count, self.packed = rows, 0, None
+        if len(x) != self.rows:
+            self.rows, self.count, self.quick = len(x), 0, None
         self.count += 1
         if self.count == AFTER:
-            self.packed = self.weight.mT.contiguous() if rows == 1 else _pack(self.weight, rows)
-        if self.packed is None:
-            return F.linear(x, self.weight, self.bias)
-        if rows > 1:
-            return torch.ops.mkl._mkl_linear(x, self.packed, self.weight, self.bias, rows)
-        # one row reads each weight once: side by side is how memory is quickest
-        return x @ self.packed if self.bias is None else torch.addmm(self.bias, x, self.packed)
+            self.quick = _quickest(self.weight, self.bias, self.rows)
+        return F.linear(x, self.weight, self.bias) if self.quick is None else self.quick(x)
+
+
+def _quickest(weight: Tensor, bias: Tensor | None, rows: int) -> Change | None:
+    """As measured on a Xeon with AVX-512 and weights of 512 by 512 up to 32,000."""
+    if rows == 1:  # each weight is read once: side by side is how memory is quickest
+        turned = weight.mT.contiguous()
+        return lambda x: x @ turned if bias is None else torch.addmm(bias, x, turned)
+    try:
+        if rows in ODD:
+            packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
+            return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+        packed = torch.ops.mkl._mkl_reorder_linear_weight(weight.contiguous(), rows)
+        return lambda x: torch.ops.mkl._mkl_linear(x, packed, weight, bias, rows)
+    except (AttributeError, RuntimeError, NotImplementedError):  # a torch without these
+        return None
 
 
 Product = Linear | Int8Product
@@ -44,6 +54,8 @@ Product = Linear | Int8Product
 
 def product(weight: Tensor, bias: Tensor | None, *, whole: bool) -> Product:
     """What multiplies by a weight: in float, or by whole numbers."""
+    # to add zeros to as many numbers as a vocabulary has takes longer than to look at them
+    bias = None if bias is None or not bias.any() else bias.detach()
     return Int8Product(weight, bias) if whole else Linear(weight, bias)
 
 
@@ -157,10 +169,3 @@ def normed(layer: Norm | None) -> Change:
 
 def _same(x: Tensor) -> Tensor:
     return x
-
-
-def _pack(weight: Tensor, rows: int) -> Tensor | None:
-    try:
-        return torch.ops.mkl._mkl_reorder_linear_weight(weight.contiguous(), rows)
-    except (AttributeError, RuntimeError, NotImplementedError):  # a torch without MKL
-        return None
