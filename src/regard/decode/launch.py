@@ -15,6 +15,7 @@ from regard.nn import EncoderBlock, Norm
 
 MOST_ROWS = 64  # rows of a batch that one program takes at once
 LINE = 128  # bytes that a GPU fetches together
+HELD = 1 << 15  # bytes of keys that a program takes at once, and as many of values
 
 
 @dataclass(frozen=True)
@@ -146,14 +147,14 @@ class Launcher:
             rows = _divisor(rows, maps[0].weight.shape[0], maps[1].weight.shape[0])
         weights, biases, ends = _laid_out(maps)
         work, grid = b.work, (-(-outs // rows),)
-        fetch, lines = self._fetched(later, x, grid[0])
+        fetch, share = self._fetched(later, x, grid[0])
         self.kernels.one_row[grid](
             x, *weights, *biases, *_norm_parts(norm, x), out,
             b.barred, work["best"], work["where"], work["sums"], *fetch,
             *ends, outs, ins, 0.0 if norm is None else norm.eps, scale,
             ROWS=rows, WIDTH=width, JOB=getattr(self.kernels, job).value, **self._norm_kind(norm),
             BIASED=maps[0].bias is not None, GATED=gated,
-            ACTIVATION=self.kernels.ACTIVATIONS[self.config.activation], LINES=lines,
+            ACTIVATION=self.kernels.ACTIVATIONS[self.config.activation], **share,
             num_warps=self.tuning.warps, **self._launching(b),
         )  # fmt: skip
 
@@ -179,7 +180,7 @@ class Launcher:
         weights, biases, ends = _laid_out(maps)
         work, exact = b.work, x.dtype == torch.float32
         batch = max(16, min(MOST_ROWS, _power(b.rows)))
-        fetch, lines = self._fetched(later, x, blocks)
+        fetch, share = self._fetched(later, x, blocks)
         self.kernels.some_rows[(blocks, slices, -(-b.rows // batch))](
             x, *weights, *biases, out, b.barred, work["best"], work["where"], work["sums"],
             *fetch, *ends, outs, ins, b.rows, scale,
@@ -187,17 +188,17 @@ class Launcher:
             STAGES=2 if exact else tuning.stages, JOB=getattr(self.kernels, job).value,
             BIASED=maps[0].bias is not None and job != "PARTS", GATED=gated,
             ACTIVATION=self.kernels.ACTIVATIONS[self.config.activation],
-            PRECISION="ieee" if exact else "tf32", LINES=lines,
+            PRECISION="ieee" if exact else "tf32", **share,
             num_warps=4, **self._launching(b),
         )  # fmt: skip
         return slices
 
     def _fetched(
         self, maps: tuple[Any, ...], x: Tensor, programs: int
-    ) -> tuple[tuple[Any, ...], int]:
+    ) -> tuple[tuple[Any, ...], dict[str, int]]:
         """What `_fetch` is told: where these weights are, and how many lines each program takes."""
         if not (maps and self.tuning.ahead and x.is_cuda):
-            return (x, 0, 0, 0, 0, 0), 0
+            return (x, 0, 0, 0, 0, 0), {"LINES": 0, "WIDE": 1}
         weights = [m.weight for m in maps]
         apart = [(w.data_ptr() - weights[0].data_ptr()) // w.element_size() for w in weights[1:]]
         ends = [0]
@@ -205,7 +206,8 @@ class Launcher:
             ends.append(ends[-1] + w.nbytes // LINE)
         fill = 3 - len(maps)
         told = (weights[0], *apart, *[0] * fill, *(ends[1:] + ends[-1:] * fill))
-        return told, _power(-(-ends[-1] // programs))
+        share = _power(-(-ends[-1] // programs))
+        return told, {"LINES": share, "WIDE": LINE // weights[0].element_size()}
 
     def _attend(self, b: Buffers, layer: int, scale: float | None) -> None:
         config, work, window = self.config, b.work, self.config.window
@@ -214,10 +216,18 @@ class Launcher:
             work.get("cos", work["x"]), work.get("sin", work["x"]),
             self.heads, self.key_heads, b.room, self.feat**-0.5 if scale is None else scale,
             1 << 30 if window is None else window,
-            FEAT=self.feat, WIDTH=_power(self.feat), KEYS=self.tuning.keys,
+            FEAT=self.feat, WIDTH=_power(self.feat), KEYS=self._keys,
             ROTARY=config.rotary is not None, HALVES=config.halves, HOMES=b.moved,
             num_warps=self.tuning.keys_warps, **self._launching(b),
         )  # fmt: skip
+
+    @property
+    def _keys(self) -> int:
+        """Keys at a time, fewer if they are wide: a program holds them in registers."""
+        keys, size = self.tuning.keys, self.model.embedding.table.element_size()
+        while keys * _power(self.feat) * size > HELD:
+            keys //= 2
+        return keys
 
     def scores_rows(self, rows: int) -> int:
         """Tokens of the vocabulary that one program scores."""

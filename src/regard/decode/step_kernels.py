@@ -32,17 +32,18 @@ def _begin(PDL: tl.constexpr, LATE: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _fetch(ptr, to_second, to_third, first_end, second_end, lines, LINES: tl.constexpr):
+def _fetch(
+    ptr, to_second, to_third, first_end, second_end, lines, LINES: tl.constexpr, WIDE: tl.constexpr
+):  # fmt: skip
     """Ask for this program's share of matrices that a later kernel reads: into the L2 cache.
 
-    Up to three matrices, as distances from the first; a line is 128 bytes.
+    Up to three matrices, as distances from the first; WIDE numbers are a line of 128 bytes.
     """
     line = tl.minimum(tl.program_id(0) * LINES + tl.arange(0, LINES), lines - 1).to(tl.int64)
     begin = tl.where(line < first_end, 0, tl.where(line < second_end, first_end, second_end))
     base = tl.where(line < first_end, 0, tl.where(line < second_end, to_second, to_third))
-    width: tl.constexpr = 1024 // ptr.dtype.element_ty.primitive_bitwidth
     tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [ptr + base + (line - begin) * width],
+        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [ptr + base + (line - begin) * WIDE],
         dtype=tl.int32, is_pure=False, pack=1,
     )  # fmt: skip
 
@@ -145,6 +146,7 @@ def one_row(
     ROWS: tl.constexpr, WIDTH: tl.constexpr, JOB: tl.constexpr, NORM: tl.constexpr,
     SHIFTED: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr, ACTIVATION: tl.constexpr,
     PDL: tl.constexpr, LINES: tl.constexpr,
+    WIDE: tl.constexpr,
 ):  # fmt: skip
     """W x for one x: the norm first, the rest after; ROWS outputs a program, all inputs at once."""
     block = tl.program_id(0)
@@ -173,7 +175,7 @@ def one_row(
         if GATED:
             open_ = tl.load(b2_ptr + start + n, mask=inside, other=0.0).to(tl.float32)
     if LINES:
-        _fetch(later_ptr, to_second, to_third, later_a, later_b, later_end, LINES)
+        _fetch(later_ptr, to_second, to_third, later_a, later_b, later_end, LINES, WIDE)
     _begin(PDL, False)
     x = tl.load(x_ptr + at, mask=live, other=0.0).to(tl.float32)
     if JOB == ADDED:
@@ -226,6 +228,7 @@ def some_rows(
     BATCH: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr, SLICE: tl.constexpr,
     STAGES: tl.constexpr, JOB: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr,
     ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr, LINES: tl.constexpr,
+    WIDE: tl.constexpr,
 ):  # fmt: skip
     """x Wᵀ for a batch: ROWS outputs a program, over all inputs or over one SLICE of them."""
     block = tl.program_id(0)
@@ -245,7 +248,7 @@ def some_rows(
     begin = tl.program_id(1) * SLICE
     if LINES:  # noqa: SIM102 (one is known when it is compiled)
         if tl.program_id(1) + tl.program_id(2) == 0:
-            _fetch(later_ptr, to_second, to_third, later_a, later_b, later_end, LINES)
+            _fetch(later_ptr, to_second, to_third, later_a, later_b, later_end, LINES, WIDE)
     _begin(PDL, False)
     y = tl.zeros([BATCH, ROWS], tl.float32)
     gate = tl.zeros([BATCH, ROWS], tl.float32)
