@@ -39,6 +39,8 @@ def test_two_tokens_by_hand():
     assert last(told, "w") == pytest.approx(1 / (1 + torch.e))
     assert str(told).startswith(told.title)
     assert "number 2 by weight" in told.remarks[0]
+    share = 0.268941**2 / (0.731059**2 + 0.268941**2)  # of (0, .27) along (.73, .27)
+    assert told.remarks[-1].endswith(f"this key gives {share:.1%} of it.")
 
 
 def test_the_largest_terms_come_first_and_the_rest_is_summed():
@@ -58,7 +60,8 @@ def test_bias_mask_softcap_and_sinks_are_steps():
     told = rg.explain(site, 1, 2, 0)
     assert [step.name for step in told.steps] == ["P", "d", "s", "z", "t", "r", "w", "c"]
     near(told, site, 1, 2, 0)
-    assert any("A sink takes" in said for said in told.remarks)
+    sink = torch.exp(sinks[1] - site.lse[0, 1, 2]).item()
+    assert f"A sink takes {sink:.4g} of this query's weight and gives nothing." in told.remarks
     hidden = rg.explain(site, 1, 0, 2)
     assert last(hidden, "w") == 0
     assert "The mask hides this key" in str(hidden)

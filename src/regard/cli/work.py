@@ -68,9 +68,7 @@ def work(
     if make is not None:
         _make(work.sheet(make, seed, level, count), form, out, solutions)
     elif not problems:
-        print("problems that come along: " + ", ".join(work.problem_names()))
-        print("regard work three-tokens works one; a TOML file of your own is worked the same way")
-        print("exercises are made of: " + ", ".join(work.PLANS))
+        _list()
     elif len(problems) > 1 or each is not None:
         _show_several(
             _gone_through(problems, dict(map(_choice, chosen or [])), each), digits, names
@@ -83,6 +81,16 @@ def work(
             _check(solution, check)
         else:
             _show(solution, form, out, digits, names)
+
+
+def _list() -> None:
+    from regard import work
+
+    titles = work.problem_titles()
+    wide = max(map(len, titles))
+    print("\n".join(f"{name:<{wide}}  {title}" for name, title in titles.items()))
+    print("\nregard work three-tokens works one; a TOML file of your own is worked the same way.")
+    print("Exercises are made of " + ", ".join(work.PLANS) + ": regard work --make rnn.")
 
 
 def _choice(told: str) -> tuple[str, Any]:

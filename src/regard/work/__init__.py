@@ -29,7 +29,14 @@ from regard.work.numbers import decimal, matrix, number
 from regard.work.page import write_page
 from regard.work.perturb import perturb
 from regard.work.positions import positions, rotary
-from regard.work.problem import FAMILIES, problem_names, read_problem, read_toml, work
+from regard.work.problem import (
+    FAMILIES,
+    problem_names,
+    problem_titles,
+    read_problem,
+    read_toml,
+    work,
+)
 from regard.work.proofs import proof
 from regard.work.recurrent import unrolled
 from regard.work.rules import RULES, Rule, rule
@@ -97,6 +104,7 @@ __all__ = [
     "perturb",
     "positions",
     "problem_names",
+    "problem_titles",
     "proof",
     "read_problem",
     "read_toml",

@@ -101,6 +101,19 @@ def problem_names() -> list[str]:
     return sorted(file.stem for file in PROBLEMS.glob("*.toml"))
 
 
+def problem_titles() -> dict[str, str]:
+    """The problems that come along, each with what it is about.
+
+    >>> problem_titles()["rnn"]
+    'An RNN of two numbers over three steps.'
+    """
+    return {name: _first_line(PROBLEMS / f"{name}.toml") for name in problem_names()}
+
+
+def _first_line(file: Path) -> str:
+    return file.read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
+
+
 def read_problem(told: str | Path) -> dict[str, Any]:
     """A problem from a file, or one that comes along by its name.
 
