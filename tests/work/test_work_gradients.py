@@ -90,6 +90,8 @@ def test_the_loss_may_be_a_sum_or_a_distance(cell):
     )
     target = [["1/3"]] * size
     far = work.bptt(told | {"target": target}, cell=cell)
+    distance = floats(far[f"h_{work.matrix(told['x']).cols}"]) - 1 / 3
+    assert float(evaluated(far["J"][0], 20)) == pytest.approx(float((distance**2).sum() / 2))
     want = autograd(cell, told, lambda hs: ((hs[-1] - 1 / 3) ** 2).sum() / 2)
     assert floats(far["dh_0"]).allclose(want["h"], atol=1e-12)
 

@@ -48,6 +48,15 @@ def test_every_state_is_that_of_torch(score, data, query):
         torch.testing.assert_close(floats(worked[f"h_{t}"]), want, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("score", ["dot", "scaled", "additive"])
+def test_the_problem_that_comes_along_is_that_of_torch(score):
+    told = work.read_problem("look-back")["given"] | {"h": [["1/2"], [-1]]}
+    told |= {"W_1": [[1, 2]], "W_2": [[-1, 1]], "V_a": [[3]]}
+    worked = work.hybrid(told, score=score)
+    for t, want in enumerate(in_torch(told, score, "candidate"), 1):
+        torch.testing.assert_close(floats(worked[f"h_{t}"]), want, rtol=1e-9, atol=1e-9)
+
+
 def test_the_first_step_looks_at_nothing_and_each_later_one_at_all_before_it():
     worked = work.work(work.read_problem("look-back"))
     assert worked["a_1"] == work.matrix([[0], [0]])

@@ -20,6 +20,16 @@ def test_the_published_moments():
     assert centred["u"][0] == sympy.Rational(1, 16)
 
 
+def test_moments_small_enough_to_check_by_hand():
+    two = work.moments({"mu": [1, 2], "sigma": 1}, draws=0)
+    assert (two["m"][0], two["E"][0], two["v"][0]) == (5, 5, 12)
+    assert two["w"][0] == 5 / sympy.sqrt(2)
+    itself = work.moments({"mu": [1, 2], "sigma": 1}, draws=0, same=True)
+    assert (itself["E"][0], itself["v"][0]) == (7, 24)
+    alike = work.moments({"mu": 2, "sigma": 1, "d": 3}, draws=0)
+    assert alike["m"][0] == 12
+
+
 def test_the_simulation_agrees_within_its_error_bars():
     mean, error, variance, spread = map(float, FX12["sim"])
     assert abs(mean - 13.283) < 4 * error

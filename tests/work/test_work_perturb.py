@@ -86,6 +86,22 @@ def test_the_mean_change_under_noise_is_that_of_many_draws(what):
     assert floats(worked["m"]).allclose(drawn.mean(0), rtol=0.1, atol=float(4 * error.max()))
 
 
+@pytest.mark.parametrize("what", ["key", "query"])
+def test_the_mean_change_is_half_the_curvature(what):
+    worked = work.perturb(MOVE["given"], what=what, index=2, noise="1/10")
+    q, k, v = (floats(worked[name]) for name in "QKV")
+    unit = torch.tensor([[0.0], [1.0], [0.0]], dtype=torch.float64)
+
+    def out(eps):
+        moved = unit * eps
+        a, b = (q, k + moved) if what == "key" else (q + moved, k)
+        return (a @ b.T / 2**0.5).softmax(1) @ v
+
+    curved = torch.func.jacrev(torch.func.jacrev(out))(torch.zeros(2, dtype=torch.float64))
+    want = curved.diagonal(dim1=-2, dim2=-1).sum(-1) / 2 / 100
+    torch.testing.assert_close(floats(worked["m"]), want, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.usefixtures("users_view")
 @pytest.mark.parametrize(
     ("change", "choices", "message"),
