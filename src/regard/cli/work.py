@@ -42,6 +42,9 @@ def work(
     shapes: Annotated[
         bool, typer.Option("--shapes", help="Only the convention, and the shape of each matrix.")
     ] = False,
+    autograd: Annotated[
+        bool, typer.Option("--autograd", help="Hold the gradients of a bptt to torch's autograd.")
+    ] = False,
     chosen: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="A choice of the problem: mask=causal."),
@@ -77,6 +80,8 @@ def work(
         solution = work.work(work.read_problem(problems[0]) | dict(map(_choice, chosen or [])))
         if shapes:
             print(work.shapes_as_text(solution))
+        elif autograd:
+            print(work.autograd_as_text(work.by_autograd(solution)))
         elif check:
             _check(solution, check)
         else:

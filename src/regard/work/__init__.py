@@ -1,6 +1,7 @@
 """A computation told step by step, exact; and the first wrong step of an answer."""
 
 from regard.work.attention import attention, cross, mask_of
+from regard.work.autograd import Beside, autograd_as_text, by_autograd
 from regard.work.block import decoder, encoder, feed_forward, layer_norm
 from regard.work.check import Finding, check, first_wrong
 from regard.work.constructions import convolution, identity, permutation
@@ -51,6 +52,7 @@ from regard.work.solution import Slip, Solution, Step, Working
 from regard.work.vision import resized, vit
 
 __all__ = [
+    "Beside",
     "Exercise",
     "Explanation",
     "FAMILIES",
@@ -71,7 +73,9 @@ __all__ = [
     "as_rich",
     "as_text",
     "attention",
+    "autograd_as_text",
     "bptt",
+    "by_autograd",
     "check",
     "convention_of",
     "convolution",
