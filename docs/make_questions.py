@@ -110,10 +110,11 @@ QUESTIONS = (
         "Derive ∂J/∂W_g, check it with autograd, show the product of the forget gates.",
         (
             "regard work back-lstm --only f_*,dc_*,dW_c,dU_c,remarks",
+            "regard work back-lstm --autograd",
             "regard work forward-lstm --only dW_c,X_*,Dc_*,Dh_*,P_*,fW_c",
         ),
-        "Each gradient is held to autograd in the tests. The second command derives ∂J/∂W_c "
-        "forward in time too, from how each state depends on W_c.",
+        "Back in time; held to autograd; and ∂J/∂W_c forward in time too, from how each state "
+        "depends on W_c.",
     ),
     Question(
         "Why do gradients vanish or explode; at which ρ? What does clipping do?",
