@@ -187,6 +187,8 @@ def test_the_relative_bias_the_wrong_way_round_is_recognised():
         ({"given": {"X": [[1]]}, "score": "adittive"}, "got 'adittive'; try additive"),
         ({"given": {"X": [[1]]}, "score": "bilinear"}, "needs W_B for the score bilinear"),
         ({"given": {"X": [[1]]}, "scale": -1}, "scale: needs 0 or more, got -1; try the keys"),
+        ({"given": {"X": [[1]]}, "scale": 10**30}, 'scale: needs at most 10000.*try "inf"'),
+        ({"given": {"X": [[1]]}, "score": [1]}, "score: needs one of dot"),
         ({"given": {"X": [[1]], "rel": [1]}, "scale": "inf"}, "scale: needs to be finite"),
         ({"given": {"X": [[1]], "rel": [1, 2]}}, "rel: needs one row of an odd count"),
         ({"family": "sharpness", "given": {"X": [[1]]}, "scales": 1}, "scales: needs a list"),

@@ -217,6 +217,8 @@ ONE = [[1]]
           "given": {"X": ONE, "W_1": ONE, "W_2": ONE}},
          "activation: needs one of relu, gelu, got 'relo'; try relu"),
         ({"family": "layer-norm", "eps": 0, "given": {"X": [[2, 2]]}}, "eps: needs more than 0"),
+        ({"family": "layer-norm", "eps": -1, "given": {"X": [[2, 2]]}}, "eps: needs a number"),
+        ({"family": "layer-norm", "given": {"X": [["inf", 1]]}}, "needs numbers that give one"),
         ({"family": "layer-norm", "given": {"X": [[2, 1]], "gamma": [1, 2, 3]}},
          "needs 2 numbers, got n 1×2 and γ 1×3"),
         ({"family": "feed-forward", "given": {"X": ONE, "W_1": ONE, "W_2": ONE, "b_1": [1, 2]}},

@@ -114,6 +114,10 @@ def test_positions_that_cannot_be_are_said():
         work.positions({"p": 2})
     with pytest.raises(WorkError, match="p: needs a count from 1 to 64"):
         work.positions({"p": 1000, "d": 2})
+    with pytest.raises(WorkError, match="k: needs one number up to 512, got inf"):
+        work.positions({"p": 2, "d": 2, "k": "inf"})
+    with pytest.raises(WorkError, match="p: needs one row of places"):
+        work.positions({"p": [["inf", 1]], "d": 2})
     with pytest.raises(WorkError, match="given: needs Q and K, got no K"):
         work.rotary({"Q": [[1, 0]]})
     with pytest.raises(ShapeError, match="needs one angle for two features"):

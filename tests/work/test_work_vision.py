@@ -141,6 +141,7 @@ def test_slips_of_patches_are_recognised(slip):
         ({"W_H": None}, {}, "given: needs W_H for the family vit"),
         ({"pos": [[0, 0]] * 4}, {}, "pos: needs 1 row for the class token and a square number"),
         ({"pos": [[0, 0]] * 5}, {"resize": "sinc"}, "resize: needs cubic or linear, got 'sinc'"),
+        ({}, {"layers": 99}, "layers: needs at most 12 by hand, got 99"),
         ({}, {"layers": 0}, "layers: needs a whole number from 1 on, got 0"),
         ({"W_1_L2": ONE}, {"layers": 2}, "given: needs W_2_L2 too"),
     ],

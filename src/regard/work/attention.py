@@ -15,6 +15,8 @@ from regard.work.solution import Solution, Working
 
 SCORES = {"dot": (), "bilinear": ("W_B",), "additive": ("W_1", "W_2", "V_a")}
 
+SHARPEST = 10_000  # exponentials of more have more digits than they are worth
+
 
 class Ways(NamedTuple):
     """How an attention is done: matrices by rows or columns, its scale, mask, score, and names.
@@ -215,7 +217,7 @@ def scored(work: Working, q: str, k: str, at: str, ways: Ways) -> str:
     >>> work.values[scored(work, "Q", "K", "", Ways())]
     Matrix([[6]])
     """
-    if ways.score not in SCORES:
+    if not isinstance(ways.score, str) or ways.score not in SCORES:
         hint = nearest(str(ways.score), SCORES)
         raise WorkError(f"score: needs one of {', '.join(SCORES)}, got {ways.score!r}{hint}")
     missing = [name for name in SCORES[ways.score] if name not in work.values]
@@ -245,6 +247,8 @@ def _scale(work: Working, width: int, ways: Ways) -> Any:
     found = work.values[ways.beta][0, 0]
     if found.is_negative:
         raise WorkError(f"scale: needs 0 or more, got {found}; try the keys negated")
+    if found.is_number and SHARPEST < found < sympy.oo:
+        raise WorkError(f'scale: needs at most {SHARPEST}, got {found}; try "inf", the limit')
     return found
 
 

@@ -42,7 +42,7 @@ def layer_norm(given: Mapping[str, Any], *, eps: Any = EPS) -> Solution:
     >>> layer_norm({"X": [[1, 3]]}, eps=0)["LN"]
     Matrix([[-1, 1]])
     """
-    work = start("layer-norm", given, eps)
+    work = start("layer-norm", given, EPS if eps is None else eps)
     norm(work, "X")
     _say_norm(work)
     return work.done()
@@ -84,7 +84,7 @@ def encoder(
     >>> encoder(told, norm="pre")["P_2"]  # with nothing to add, pre-LN is the identity
     Matrix([[1, 3]])
     """
-    work = start("encoder", given, eps, "W_1", "W_2")
+    work = start("encoder", given, EPS if eps is None else eps, "W_1", "W_2")
     block = Block(heads, is_first(norm), activation, mask, scale)
     out = encode(work, "X", block)
     work.remark(f"What leaves the block is {out}.")
@@ -113,7 +113,7 @@ def decoder(
     >>> decoder(told, norm="pre")["P_3"]
     Matrix([[1, 3]])
     """
-    work = start("decoder", given, eps, "Y", "W_1", "W_2")
+    work = start("decoder", given, EPS if eps is None else eps, "Y", "W_1", "W_2")
     block = Block(heads, is_first(norm), activation, mask, scale)
 
     def look_back(x: str) -> str:
@@ -144,8 +144,11 @@ def start(family: str, given: Mapping[str, Any], eps: Any, *needs: str) -> Worki
         if value is not None:
             named[f"{GREEK.get(first, first)}{under}{rest}"] = value
     work = Working(family, named)
-    if eps is not None:
-        work.give("ε", eps)
+    if eps is None:
+        return work
+    small = work.values[work.give("ε", eps)]
+    if small.shape != (1, 1) or not small[0, 0].is_number or not 0 <= small[0, 0] <= 1:
+        raise WorkError(f"eps: needs a number from 0 to 1, got {eps}")
     return work
 
 

@@ -13,6 +13,7 @@ from regard.work.rules.positions import POSITIONS
 from regard.work.solution import Solution, Working
 
 BASE = 10000
+WIDEST = 512
 MOST = 64  # positions that a hand would write
 PRODUCTS = 2000  # of sines and cosines in a table of all pairs; more take minutes
 
@@ -33,6 +34,10 @@ def positions(given: Mapping[str, Any]) -> Solution:
         raise WorkError(f"given: needs p and d, got no {' and no '.join(missing)}")
     rest = {k: v for k, v in given.items() if k not in ("p", "base") and v is not None}
     work = Working("positions", {"p": _places(given["p"]), **rest})
+    for name in ("d", "k"):
+        value = work.values.get(name)
+        if value is not None and (value.shape != (1, 1) or not _is_near(value[0, 0])):
+            raise WorkError(f"{name}: needs one number up to {WIDEST}, got {given[name]}")
     _angles(work, given)
     work.step("PE", "sines and cosines", "Θ", says="the codes, a row a position")
     if "k" in work.values:
@@ -74,6 +79,11 @@ def rotary(given: Mapping[str, Any], *, scale: Any = None, mask: Any = None) -> 
     return work.done()
 
 
+def _is_near(x: Any) -> bool:
+    """Whether a number is one to work with; a symbol may stand for any."""
+    return bool(x.free_symbols or abs(x) <= WIDEST)
+
+
 def _places(told: Any) -> Matrix:
     """Positions as a column: so many from 0 on, or those that are told."""
     found = matrix(told, "p")
@@ -82,8 +92,8 @@ def _places(told: Any) -> Matrix:
         if not count.is_Integer or not 1 <= count <= MOST:
             raise WorkError(f"p: needs a count from 1 to {MOST}, or a row of places, got {count}")
         return M(list(range(int(count))))
-    if 1 not in found.shape:
-        raise WorkError(f"p: needs one row of places, got {found.rows}×{found.cols}")
+    if 1 not in found.shape or found.has(sympy.oo):
+        raise WorkError(f"p: needs one row of places, got {found.tolist()}")
     return M(list(found))
 
 

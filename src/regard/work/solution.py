@@ -77,7 +77,10 @@ def applied(by: str, *parts: Matrix) -> Matrix:
     >>> applied("exp", M([[1, 0]]))
     Matrix([[E, 1]])
     """
-    return M(rule(by).run(*parts).applyfunc(_carried))
+    value = rule(by).run(*parts)
+    if value.has(sympy.nan, sympy.zoo):
+        raise WorkError(f"{by}: needs numbers that give one, got inf - inf, 0 · inf or 1 / 0")
+    return M(value.applyfunc(_carried))
 
 
 def _carried(x: Any) -> Any:

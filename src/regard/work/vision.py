@@ -15,6 +15,7 @@ from regard.work.rules.scores import largest
 from regard.work.solution import Solution, Working
 
 NEEDS = ("W_E", "cls", "pos", "W_1", "W_2", "W_H")
+DEEPEST = 12
 CUBIC = sympy.Rational(-3, 4)  # how far a cubic swings over, as image libraries have it
 
 
@@ -44,11 +45,14 @@ def vit(
     Matrix([[1, 0, 0, 1]])
     """
     names = _channels(given)
+    eps = EPS if eps is None else eps
     work = start("vit", {**given, "X": given[names[0]]}, eps, *NEEDS)
     del work.given["X"], work.values["X"]
     z = _embed(work, names, patch, resize)
     block = Block(heads, is_first(norm), activation)
-    for layer in range(1, _whole("layers", layers) + 1):
+    if _whole("layers", layers) > DEEPEST:
+        raise WorkError(f"layers: needs at most {DEEPEST} by hand, got {layers}")
+    for layer in range(1, layers + 1):
         own = _own(work, f"_L{layer}")
         z = encode(work, z, block, f"_{layer}" if layers > 1 else "", own)
     _classify(work, z, block.first)
