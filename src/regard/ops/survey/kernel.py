@@ -73,7 +73,9 @@ def _stream(call: dict[str, Any], plan: Plan, ask: frozenset[str]) -> dict[str, 
     packed = torch.zeros(sequences, queries, device=q.device, dtype=torch.int64)
     received = torch.empty(sequences, keys, device=q.device, dtype=torch.float32)
     tile = tile_for(call["WIDE"] * q.element_size())
-    _survey_kernel[(triton.cdiv(keys, tile["BN"]), sequences)](
+    # sequences first: under a causal mask the first keys, which most queries see, are the longest
+    # programs, and begun first of all of them none is left alone at the end
+    _survey_kernel[(sequences, triton.cdiv(keys, tile["BN"]))](
         **call, SUMS=sums, PEAK=packed, RECEIVED=received,
         AHEAD=plan.right > 0,
         WANTS_SUMS=bool(ask & {"entropy", "reach", "ahead"}),
@@ -206,7 +208,7 @@ def _survey_kernel(
     # of columns. Sums along these (the reshapes to 2 x 8 rows and BN/8 x 8 columns below) stay
     # within a thread; what crosses threads is an eighth of a row, once a tile.
     EIGHTHS: tl.constexpr = BN // 8
-    j0, bh = tl.program_id(0) * BN, tl.program_id(1).to(tl.int64)
+    j0, bh = tl.program_id(1) * BN, tl.program_id(0).to(tl.int64)
     b, h = bh // heads, bh % heads
     feat, j = tl.arange(0, WIDE), j0 + tl.arange(0, BN)
     k = tl.load(
