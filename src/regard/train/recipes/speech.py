@@ -135,7 +135,7 @@ class DigitsData(_Heard):
     held: tuple[str, ...] = ("george",)
     mels: int = 40
     warp: float = 0.12
-    colour: float = 3.0  # five voices came through five microphones, up to 17 dB apart in a band
+    colour: float = 3.0  # five voices came by five microphones, up to 15 dB apart in a band
     masks: int = 0  # a six whose s is hidden is an eight
     pace: float = 0.35
     slowest: float = 0.9  # pitch and formants go with the speed
