@@ -97,10 +97,10 @@ def test_that_softmax_of_the_unit_matrix_is_not_the_unit_matrix_is_a_known_slip(
 @pytest.mark.parametrize(
     ("problem", "message"),
     [
-        ({"family": "identity", "given": {"W_V": 1}}, "given: needs X, or n as a whole number"),
+        ({"family": "identity", "given": {"W_V": 1}}, "given: needs X, or n from 2 to 12"),
         ({"family": "identity", "reach": 1, "given": {"n": 2}}, "reach: needs a share between"),
-        ({"family": "identity", "given": {"n": 1, "W_V": 0}}, "W_V: needs to be square and"),
-        ({"family": "permutation", "given": {"order": [1, 3]}}, "order: needs n numbers"),
+        ({"family": "identity", "given": {"n": 2, "W_V": [[0, 0], [0, 0]]}}, "W_V: needs to be sq"),
+        ({"family": "permutation", "given": {"order": [1, 3]}}, "order: needs 2 to 12 numbers"),
         ({"family": "convolution", "given": {"kernel": [1, 0, -1], "X": [[1]]}},
          'got -1; try heads = "taps"'),
         ({"family": "convolution", "given": {"kernel": [1, 1], "X": [[1]]}}, "an odd count"),

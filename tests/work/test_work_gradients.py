@@ -236,3 +236,9 @@ def test_forward_needs_a_weight_of_an_lstm():
         work.bptt(given_, cell="lstm", forward="W")
     with pytest.raises(WorkError, match="forward: needs an lstm, got rnn"):
         work.bptt({"x": 1, "W": 1, "U": 1}, forward="W")
+
+
+@pytest.mark.usefixtures("users_view")
+def test_a_norm_to_clip_to_is_above_zero():
+    with pytest.raises(WorkError, match="clip: needs a norm above 0, got 0"):
+        work.bptt({"x": 1, "W": 1, "U": 1}, clip=0)

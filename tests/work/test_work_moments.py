@@ -87,6 +87,8 @@ def test_known_slips_are_recognised(name, told, says):
         ({"mm": 1, "sigma": 1}, {}, "mm: needs 0 or more and a d beside it"),
         ({"mu": [1, 2], "sigma": 1, "d": 3}, {}, "d: needs to be the count of mu, 2"),
         ({"mu": 1, "sigma": 1, "d": 0}, {}, "d: needs a whole number of 1 or more, got 0"),
+        ({"mu": 1, "sigma": 0, "d": 2}, {}, "sigma: needs a number above 0, got 0"),
+        ({"mu": 1, "sigma": 1}, {"seed": -1}, "seed: needs a whole number from 0 on, got -1"),
         ({"mu": 1, "sigma": 1, "d": 2}, {"draws": 10**9}, "draws: needs 2 to 10000000 for d = 2"),
     ],
 )

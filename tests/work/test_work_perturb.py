@@ -109,6 +109,7 @@ def test_the_mean_change_is_half_the_curvature(what):
         ({}, {"what": "value"}, "what: needs one of key, query, token, got 'value'"),
         ({"alpha": 2}, {}, "needs eps to move by or alpha to scale by, got both"),
         ({}, {"what": "token"}, "given: needs X for a token that changes"),
+        ({}, {"index": 1.5}, "index: needs a whole number from 1 on, got 1.5"),
         ({}, {"index": 4}, "index: needs one of the rows 1 to 3, got 4"),
         ({"eps": [1]}, {}, "eps: needs 2 numbers, one a feature, got 1×1"),
     ],

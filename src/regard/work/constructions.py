@@ -12,6 +12,8 @@ from regard.work.numbers import decimal, matrix, number
 from regard.work.rules import M
 from regard.work.solution import Solution, Working
 
+MOST = 12  # tokens; more are nothing for a hand
+
 
 def identity(given: Mapping[str, Any], *, scale: Any = 1, reach: Any = "99/100") -> Solution:
     """A layer that should give each token back, and how near the scale β brings it.
@@ -25,9 +27,12 @@ def identity(given: Mapping[str, Any], *, scale: Any = 1, reach: Any = "99/100")
     >>> round(float(worked["c"][0]), 4), round(float(worked["b"][0]), 3)
     (0.4754, 5.694)
     """
-    if "X" not in given and not isinstance(given.get("n"), int):
-        raise WorkError(f"given: needs X, or n as a whole number, got {', '.join(given)}")
-    tokens = matrix(given["X"], "X") if "X" in given else M(sympy.eye(int(given["n"])))
+    count = given.get("n")
+    if "X" not in given and (not isinstance(count, int) or not 2 <= count <= MOST):
+        raise WorkError(f"given: needs X, or n from 2 to {MOST}, got {', '.join(given)} ({count})")
+    tokens = matrix(given["X"], "X") if "X" in given else M(sympy.eye(int(count or 0)))
+    if tokens.rows < 2:
+        raise WorkError("X: needs 2 tokens or more to choose among, got 1")
     rest = {"W_V": given["W_V"]} if "W_V" in given else {}
     work = Working("identity", {"X": tokens, **rest, "n": tokens.rows, "p": _share(reach)})
     v, out = "X", "H"
@@ -92,8 +97,12 @@ def permutation(given: Mapping[str, Any], *, scale: Any = 10, reach: Any = "99/1
     """
     order = given.get("order")
     n = len(order) if isinstance(order, list) else 0
-    if not n or any(not isinstance(one, int) or not 1 <= one <= n for one in order or []):
-        raise WorkError(f"order: needs n numbers, each from 1 to n, got {order}")
+    if not 2 <= n <= MOST or any(
+        not isinstance(one, int) or not 1 <= one <= n for one in order or []
+    ):
+        raise WorkError(
+            f"order: needs 2 to {MOST} numbers, each from 1 to their count, got {order}"
+        )
     tokens = matrix(given.get("X", M(sympy.eye(n))), "X")
     if tokens.rows != n:
         raise WorkError(f"X: needs {n} rows, one for each of order, got {tokens.rows}")

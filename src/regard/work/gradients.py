@@ -55,7 +55,10 @@ def bptt(
     if clip is not None:
         if symbols:
             raise WorkError(f"clip: needs numbers alone, got {clip} beside symbols")
-        clipped(work, found, number(clip))
+        most = number(clip)
+        if not most.is_positive:
+            raise WorkError(f"clip: needs a norm above 0, got {clip}")
+        clipped(work, found, most)
     if forward is not None:
         sensitivity(work, steps, forward)
     if not symbols:

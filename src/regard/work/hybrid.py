@@ -27,7 +27,7 @@ def hybrid(given: Mapping[str, Any], *, score: str = "dot", query: str = "candid
     >>> worked["a_1"], worked["a_2"] == worked["h_1"]
     (Matrix([[0]]), True)
     """
-    if score not in SCORES:
+    if score not in tuple(SCORES):
         raise WorkError(f"score: needs one of {', '.join(SCORES)}, got {score!r}")
     if query not in QUERIES:
         raise WorkError(

@@ -23,7 +23,13 @@ def moments(
     >>> worked["E"], worked["v"], worked["s"]
     (Matrix([[0]]), Matrix([[4]]), Matrix([[2]]))
     """
+    for name, value in {"draws": draws, "seed": seed}.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise WorkError(f"{name}: needs a whole number from 0 on, got {value!r}")
     work = _begun(given)
+    for name, value in work.given.items():
+        if any(x.is_infinite for x in value):
+            raise WorkError(f"{name}: needs finite numbers, got inf")
     if same:
         takes = ("σ", "m", "d")
         work.step("E", "mean of one with itself", *takes, says="the mean of q·q")
@@ -58,6 +64,8 @@ def _begun(given: Mapping[str, Any]) -> Working:
             f"given: needs sigma, and mu or mm with d, got {', '.join(given) or 'nothing'}"
         )
     sigma = number(given["sigma"])
+    if sigma.is_negative or sigma.is_zero or sigma.is_infinite:
+        raise WorkError(f"sigma: needs a number above 0, got {sigma}")
     size = None if given.get("d") is None else number(given["d"])
     if size is not None and not size.free_symbols and not (size.is_Integer and size > 0):
         raise WorkError(f"d: needs a whole number of 1 or more, got {size}")

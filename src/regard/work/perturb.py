@@ -32,8 +32,10 @@ def perturb(
     >>> [round(float(x), 7) for x in worked["A_a"].col(0)]
     [0.7310586, 0.2689414]
     """
-    if what not in WHAT:
+    if what not in tuple(WHAT):
         raise WorkError(f"what: needs one of {', '.join(WHAT)}, got {what!r}")
+    if not isinstance(index, int) or isinstance(index, bool):
+        raise WorkError(f"index: needs a whole number from 1 on, got {index!r}")
     if ("eps" in given) == ("alpha" in given):
         got = "both" if "eps" in given else "neither"
         raise WorkError(f"given: needs eps to move by or alpha to scale by, got {got}")

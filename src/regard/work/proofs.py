@@ -23,7 +23,7 @@ def proof(given: Mapping[str, Any], *, of: str = "sigmoid-minus") -> Solution:
     >>> worked.remarks[0]
     'So σ(-x) = 1 - σ(x), for every x. At x = 2 both are 0.119203.'
     """
-    if of not in PROOFS:
+    if of not in tuple(PROOFS):
         raise WorkError(
             f"of: needs one of {', '.join(PROOFS)}, got {of!r}{nearest(str(of), PROOFS)}"
         )

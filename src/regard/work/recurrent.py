@@ -42,7 +42,7 @@ def begun(family: str, given: Mapping[str, Any]) -> tuple[Working, int]:
     >>> list(work.given), steps
     (['W', 'U', 'h_0', 'x_1', 'x_2'], 2)
     """
-    if family not in NEEDS:
+    if family not in tuple(NEEDS):
         raise WorkError(f"family: needs one of {', '.join(NEEDS)}, got {family!r}")
     missing = [name for name in ("x", *NEEDS[family]) if name not in given]
     if missing:
