@@ -136,6 +136,24 @@ def test_an_encoder_block_is_that_of_the_layer(seed, norm, mask):
     assert_near(worked["LN_2" if norm == "post" else "P_2"], want.detach())
 
 
+def test_a_block_of_today_is_that_of_the_layer():
+    draw = some(1)
+    told = {"X": draw(2, 4), "W_1": draw(4, 3), "W_G": draw(4, 3), "W_2": draw(3, 4)}
+    told |= {f"W_{one}": draw(4, 4) for one in "QKVO"} | {"gamma_1": draw(1, 4)}
+    worked = work.encoder(told, heads=2, norm="pre", kind="rms", activation="silu", mask="causal")
+    block = rg.nn.EncoderBlock(
+        4, 2, hidden=3, norm="rms", norm_first=True, gated=True, activation="silu"
+    ).double()
+    load_attention(block.self_attention, worked, "W")
+    feed = block.feed_forward
+    assert feed.to_gate is not None
+    for layer, name in ((feed.to_hidden, "W_1"), (feed.to_gate, "W_G"), (feed.to_out, "W_2")):
+        load(layer, worked, name)
+    load_norm(block.self_residual, worked, 1)
+    assert_near(worked["P_2"], block(floats(worked["X"]), mask=rg.Causal()).detach())
+    assert worked.again() == worked.values()
+
+
 @settings(max_examples=3, deadline=None, phases=[Phase.generate])
 @given(seeds, st.sampled_from(["post", "pre"]), st.sampled_from([1, 2]))
 def test_a_decoder_block_is_that_of_the_layer(seed, norm, heads):
@@ -215,7 +233,7 @@ ONE = [[1]]
          "norm: needs pre or post, got 'post-LN'"),
         ({"family": "feed-forward", "activation": "relo",
           "given": {"X": ONE, "W_1": ONE, "W_2": ONE}},
-         "activation: needs one of relu, gelu, got 'relo'; try relu"),
+         "activation: needs one of relu, gelu, silu, got 'relo'; try relu"),
         ({"family": "layer-norm", "eps": 0, "given": {"X": [[2, 2]]}}, "eps: needs more than 0"),
         ({"family": "layer-norm", "eps": -1, "given": {"X": [[2, 2]]}}, "eps: needs a number"),
         ({"family": "layer-norm", "given": {"X": [["inf", 1]]}}, "needs numbers that give one"),

@@ -10,7 +10,7 @@ from regard.work.rules import M
 from regard.work.solution import Solution, Working
 
 EPS = "1/100000"
-ACTIVATIONS = ("relu", "gelu")
+ACTIVATIONS = ("relu", "gelu", "silu")
 GREEK = {"gamma": "γ", "beta": "β"}  # as a TOML file can write them
 
 
@@ -26,6 +26,7 @@ class Block(NamedTuple):
     activation: str = "relu"
     mask: Any = None
     scale: Any = None
+    kind: str = "layer"  # of the norm: layer or rms
 
     def ways(self, at: str = "", mask: Any = None) -> Ways:
         """How its attention is done; the scale and the mask get names of their own."""
@@ -51,7 +52,7 @@ def layer_norm(given: Mapping[str, Any], *, eps: Any = EPS) -> Solution:
 def feed_forward(given: Mapping[str, Any], *, activation: str = "relu") -> Solution:
     """The feed-forward of a block: the same small network for each token alone.
 
-    FF = f(X W_1 + b_1) W_2 + b_2,   f = relu: max(0, x)
+    FF = f(X W_1 + b_1) W_2 + b_2,   f = relu: max(0, x);   gated: (f(X W_G) ∘ X W_1) W_2
 
     >>> feed_forward({"X": [[1, -1]], "W_1": [[1, 0], [0, 1]], "W_2": [[2], [3]]})["FF"]
     Matrix([[2]])
@@ -70,6 +71,7 @@ def encoder(
     scale: Any = None,
     activation: str = "relu",
     eps: Any = EPS,
+    kind: str = "layer",
 ) -> Solution:
     """A whole encoder block, every tensor of it.
 
@@ -77,7 +79,8 @@ def encoder(
     pre:   P_1 = X + MHA(LN(X)),    P_2 = P_1 + FFN(LN(P_1))
 
     Given are X, W_Q, W_K, W_V, W_O (or W_Q_1 … a head), W_1, W_2, and where wanted biases b_Q …
-    b_1, b_2, and gamma_1, beta_1, gamma_2, beta_2. A mask makes it a block of a decoder-only model.
+    b_1, b_2, and gamma_1, beta_1, gamma_2, beta_2. A mask makes it a block of a decoder-only model;
+    with `kind` rms, `norm` pre, `activation` silu and a gate W_G it is one of today's.
 
     >>> zero = [[0, 0], [0, 0]]
     >>> told = {"X": [[1, 3]], "W_V": zero, "W_1": zero, "W_2": zero}
@@ -85,7 +88,7 @@ def encoder(
     Matrix([[1, 3]])
     """
     work = start("encoder", given, EPS if eps is None else eps, "W_1", "W_2")
-    block = Block(heads, is_first(norm), activation, mask, scale)
+    block = Block(heads, is_first(norm), activation, mask, scale, kind)
     out = encode(work, "X", block)
     work.remark(f"What leaves the block is {out}.")
     return work.done()
@@ -100,6 +103,7 @@ def decoder(
     scale: Any = None,
     activation: str = "relu",
     eps: Any = EPS,
+    kind: str = "layer",
 ) -> Solution:
     """A whole decoder block: what was written so far, then what was read, then each token alone.
 
@@ -114,7 +118,7 @@ def decoder(
     Matrix([[1, 3]])
     """
     work = start("decoder", given, EPS if eps is None else eps, "Y", "W_1", "W_2")
-    block = Block(heads, is_first(norm), activation, mask, scale)
+    block = Block(heads, is_first(norm), activation, mask, scale, kind)
 
     def look_back(x: str) -> str:
         return attend_heads(work, block.ways("_s", mask), heads, "_s", (x, x))
@@ -184,26 +188,29 @@ def encode(work: Working, x: str, block: Block, at: str = "", own: str = "") -> 
 
 def _around(work: Working, x: str, part: Any, block: Block, at: str, own: str = "") -> str:
     """A part of a block with its residual, and the norm after the sum or before the part."""
-    found = part(norm(work, x, at, own) if block.first else x)
+    found = part(norm(work, x, at, own, block.kind) if block.first else x)
     says = "the residual: what came in is added"
     total = work.step(f"P{at}", "add", x, found, says=says)
     work.slip(total, "the residual was left out", work.values[found])
-    return total if block.first else norm(work, total, at, own)
+    return total if block.first else norm(work, total, at, own, block.kind)
 
 
-def norm(work: Working, x: str, at: str = "", own: str = "") -> str:
-    """The steps of layer norm; the name of what comes out.
+def norm(work: Working, x: str, at: str = "", own: str = "", kind: str = "layer") -> str:
+    """The steps of layer norm, or of RMS norm, which takes no mean off; the name of what comes out.
 
     >>> work = start("none", {"X": [[0, 4]], "gamma": [[1, 2]]}, 0)
     >>> work.values[norm(work, "X")]
     Matrix([[-1, 2]])
     """
+    if kind not in ("layer", "rms"):
+        raise WorkError(f"kind: needs layer or rms, got {kind!r}")
+    if kind == "rms":
+        return _rms(work, x, at, own)
     m = work.step(f"m{at}", "mean of rows", x, says="the mean of each token's features")
     c = work.step(f"c{at}", "centre rows", x, m, says="less the mean: centred")
     v = work.step(f"v{at}", "variance of rows", c, says="the variance of each token's features")
     r = work.step(f"r{at}", "inverse deviation", v, "ε", says="one over the deviation")
-    places = at.rpartition(".")[2].lstrip("_")  # γ_1 stands in every layer, for its first norm
-    gain, shift = (f"{one}_{places}{own}" if places else one for one in "γβ")
+    gain, shift = (_its(one, at, own) for one in "γβ")
     if gain not in work.values and shift not in work.values:
         return work.step(f"LN{at}", "times rows", c, r, says="mean 0 and variance 1")
     n = work.step(f"n{at}", "times rows", c, r, says="mean 0 and variance 1")
@@ -212,6 +219,21 @@ def norm(work: Working, x: str, at: str = "", own: str = "") -> str:
             work.give(name, usual(1, work.values[x].cols))
     says = "with a gain and a shift for each feature"
     return work.step(f"LN{at}", "gain and shift", n, gain, shift, says=says)
+
+
+def _its(letter: str, at: str, own: str) -> str:
+    places = at.rpartition(".")[2].lstrip("_")  # γ_1 stands in every layer, for its first norm
+    return f"{letter}_{places}{own}" if places else letter
+
+
+def _rms(work: Working, x: str, at: str, own: str) -> str:
+    v = work.step(f"v{at}", "variance of rows", x, says="the mean square of each token's features")
+    r = work.step(f"r{at}", "inverse deviation", v, "ε", says="one over its root")
+    gain = _its("γ", at, own)
+    if gain not in work.values:
+        return work.step(f"LN{at}", "times rows", x, r, says="a mean square of 1")
+    n = work.step(f"n{at}", "times rows", x, r, says="a mean square of 1")
+    return work.step(f"LN{at}", "gain", n, gain, says="with a gain for each feature")
 
 
 def think(work: Working, x: str, activation: str = "relu", at: str = "", own: str = "") -> str:
@@ -226,7 +248,13 @@ def think(work: Working, x: str, activation: str = "relu", at: str = "", own: st
         some = ", ".join(ACTIVATIONS)
         raise WorkError(f"activation: needs one of {some}, got {activation!r}{hint}")
     f = linear(work, f"F{at}", x, f"W_1{own}", says="the feed-forward: each token by itself")
-    g = work.step(f"G{at}", activation, f, says="bent: what is negative goes")
+    says = f"bent: what is negative {'goes' if activation == 'relu' else 'fades'}"
+    if f"W_G{own}" in work.values:
+        d = linear(work, f"D{at}", x, f"W_G{own}", says="the gate, from the same token")
+        d = work.step(f"G{at}", activation, d, says=says)
+        g = work.step(f"U{at}", "by entry", d, f, says="what the gate lets through")
+    else:
+        g = work.step(f"G{at}", activation, f, says=says)
     return linear(work, f"FF{at}", g, f"W_2{own}", says="and back to the width of the tokens")
 
 

@@ -32,7 +32,7 @@ Family = Callable[..., Solution]
 ALWAYS = ("family", "given", "symbols", "values")  # what every problem may have
 
 ATTENTION = ("convention", "scale", "mask", "score")
-BLOCK = ("heads", "norm", "mask", "scale", "activation", "eps")
+BLOCK = ("heads", "norm", "mask", "scale", "activation", "eps", "kind")
 FAMILIES: dict[str, tuple[Family, tuple[str, ...]]] = {
     "attention": (attention, ATTENTION),
     "cross": (cross, ATTENTION),

@@ -212,6 +212,13 @@ BLOCKS: dict[str, Rule] = {
         },
         lambda i, j, n, g, s: f"{told(list(g)[j])}·{told(n[i, j])} + {told(list(s)[j])}",
     ),
+    "gain": Rule(
+        lambda n, g: _gained(n, g, M.zeros(1, n.cols)),
+        "{1} ∘ {0}, row by row",
+        "{0} \\operatorname{{diag}}({1})",
+        {"it was left out": lambda n, g: n},
+        lambda i, j, n, g: f"{told(list(g)[j])}·{told(n[i, j])}",
+    ),
     "add to rows": Rule(
         _to_rows,
         "{0} + {1}, row by row",
@@ -236,6 +243,16 @@ BLOCKS: dict[str, Rule] = {
         "{0} \\circ \\Phi({0})",
         {"it was left out": lambda a: a, "relu was used": each(relu)},
         lambda i, j, a: f"{told(a[i, j])}·Φ({bare(a[i, j])})",
+    ),
+    "silu": Rule(
+        each(lambda x: x / (1 + sympy.exp(-x))),
+        "{0} ∘ σ({0})",
+        "{0} \\circ \\sigma({0})",
+        {
+            "only σ was taken": each(lambda x: 1 / (1 + sympy.exp(-x))),
+            "relu was used": each(relu),
+        },
+        lambda i, j, a: f"{told(a[i, j])} / (1 + exp(-{told(a[i, j])}))",
     ),
     "quotient": Rule(
         _quotient,
