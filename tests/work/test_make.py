@@ -1,6 +1,8 @@
 """New exercises: clean, the same for a seed, worked and checked; and a class's answers."""
 
 import re
+import shutil
+import subprocess
 import tomllib
 
 import pytest
@@ -73,6 +75,20 @@ def test_a_sheet_asks_and_its_solutions_answer(form):
     if form == "html":
         assert re.findall(r'id="([^"]+)"', answered).count("1-at-H") == 1
         assert all(f'id="{at}"' in answered for at in re.findall(r'href="#([^"]+)"', answered))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX is installed here")
+@pytest.mark.parametrize("solutions", [False, True])
+@pytest.mark.parametrize("family", work.PLANS)
+def test_the_latex_of_every_sheet_compiles(family, solutions, tmp_path):
+    text = work.sheet_as(work.sheet(family, level=2, count=2), "latex", solutions)
+    (tmp_path / "it.tex").write_text(text)
+    done = subprocess.run(
+        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "it.tex"],
+        cwd=tmp_path, capture_output=True, text=True, errors="replace",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-1500:]
 
 
 def test_the_command_makes_sheets_and_folders(tmp_path):
