@@ -41,6 +41,12 @@ _RNN, _GRU, _LSTM = (
 )
 _BACK = ("h_*", "c_*", "J", "dh_*", "dc_*", "dW*", "dU*")
 _LOOKING = ("p_*", "s_*", "α_*", "a_*", "h_*")
+_BLOCK = ("A*", "O", "P_*", "m_*", "v_*", "LN_*", "FF")
+_ORDERS = ([3, 1, 2], [2, 3, 1], [2, 1, 3], [3, 2, 1])
+_SHUFFLED = ("H_1", "H_2", "PH", "D", "c_1", "c_2", "d")
+_THREE = {"Q": (2, 2), "K": (3, 2), "V": (3, 2)}
+_MOVED = {"scale": (1,), "index": (1, 2)}
+_CHANGES = ("A", "H", "S_a", "A_a", "H_a", "dS", "dA", "dH")
 _ONE = (-2, -1, "-1/2", "1/2", 1, 2)
 
 PLANS: dict[str, tuple[Plan, Plan, Plan]] = {
@@ -84,6 +90,29 @@ PLANS: dict[str, tuple[Plan, Plan, Plan]] = {
         Plan({"X": (1, 2), "W_1": (2, 2), "W_2": (2, 2)}),
         Plan({"X": (2, 2), "W_1": (2, 3), "b_1": (1, 3), "W_2": (3, 2)}),
         Plan({"X": (2, 3), "W_1": (3, 4), "b_1": (1, 4), "W_2": (4, 3), "b_2": (1, 3)}),
+    ),
+    "encoder": (
+        Plan({"X": (2, 2)} | _weights("QKVO12", (2, 2)), choices={"scale": (1,)}, asks=_BLOCK),
+        Plan(
+            {"X": (2, 4)} | _weights("QKVO", (4, 4)) | {"W_1": (4, 3), "W_2": (3, 4)},
+            choices={"heads": (2,)},
+            asks=_BLOCK,
+        ),
+        Plan(
+            {"X": (3, 4)} | _weights("QKVO", (4, 4)) | {"W_1": (4, 3), "W_2": (3, 4)},
+            choices={"heads": (2,), "norm": ("pre", "post")},
+            asks=_BLOCK,
+        ),
+    ),
+    "shuffle": (
+        Plan({"X": (2, 2)}, {"order": ([2, 1],)}, {"scale": (1,)}, _SHUFFLED),
+        Plan({"X": (3, 2)}, {"order": _ORDERS}, {"scale": (1,)}, _SHUFFLED),
+        Plan({"X": (3, 2)}, {"order": _ORDERS}, {"mask": ("causal",)}, _SHUFFLED),
+    ),
+    "perturb": (
+        Plan(_THREE, {"eps": ([1, 0], [0, 1])}, _MOVED | {"what": ("query",)}, _CHANGES),
+        Plan(_THREE, {"eps": ([1, 0], [0, 1])}, _MOVED | {"what": ("key",)}, _CHANGES),
+        Plan(_THREE, {"alpha": (2, 3)}, _MOVED | {"what": ("key",)}, _CHANGES),
     ),
     "positions": (
         Plan(picks={"p": (2, 3), "d": (2,)}, asks=("ω", "Θ", "PE")),
