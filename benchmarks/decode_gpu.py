@@ -355,20 +355,17 @@ def ways(tuning):
     """What is timed, by batch: how the work may be cut."""
     one = {
         "chained": tuning,
-        "not ahead": replace(tuning, ahead=False),
         "keys 128": replace(tuning, keys=128, keys_warps=4),
         "tile 16384": replace(tuning, tile=16384),
         "tile 4096": replace(tuning, tile=4096),
         "plain": replace(tuning, chained=False),
     }
-    chained = replace(tuning, chained_rows=True)
     some = {
         "plain": tuning,
-        "chained": chained,
-        "plain not ahead": replace(tuning, ahead=False),
-        "chained keys 128": replace(chained, keys=128, keys_warps=4),
-        "chained 32/256/3": replace(chained, depth=256, stages=3),
-        "chained 64/128/4": replace(chained, outs=64),
+        "chained": replace(tuning, chained_rows=True),
+        "plain keys 256": replace(tuning, keys_rows=256, keys_rows_warps=8),
+        "plain 32/256/3": replace(tuning, depth=256, stages=3),
+        "plain 64/128/4": replace(tuning, outs=64),
     }
     return {1: one, 32: some}
 
@@ -394,7 +391,7 @@ def main():
 
     RESULTS["machine"] = [torch.__version__, "" if DRY else torch.cuda.get_device_name()]
     say(*RESULTS["machine"])
-    tuning, best = Tuning(), {}
+    tuning = Tuning()
     if asked.only in (None, "checks"):
         tried("checks", lambda: checks(tuning))
     model = made(torch.bfloat16)
@@ -404,15 +401,14 @@ def main():
     if theirs:
         theirs.thread.join(max(0.0, deadline - 45 - time.time()))
     if asked.only in (None, "steps"):
-        best = steps(model, tuning, deadline)
+        steps(model, tuning, deadline)
     if asked.only in (None, "calls"):
-        calls(model, {b: best[b][2] if b in best else tuning for b in (1, 32)}, theirs, deadline)
+        calls(model, tuning, theirs, deadline)
     if theirs:
         theirs.process.kill()
     if asked.only in (None, "profile"):
         for batch in (1, 32):
-            given = best[batch][2] if batch in best else tuning
-            tried("profile", lambda b=batch, g=given: profile(model, g, b))
+            tried("profile", lambda b=batch: profile(model, tuning, b))
     save()
     say("done")
     return None
@@ -434,7 +430,7 @@ def steps(model, tuning, deadline):
     weights = 2 * (24 * 12 * 1024 * 1024 + VOCAB * 1024)
     least = weights / max(speeds.values()) / 1e3
     say(f"GB/s {speeds}; {weights / 1e6:.0f} MB of weights take {least:.0f} µs")
-    RESULTS["floor"], best = {"GB/s": speeds, "µs": least}, {}
+    RESULTS["floor"] = {"GB/s": speeds, "µs": least}
     for batch, some in ways(tuning).items():
         until = deadline - (34 if batch == 1 else 18)
         for name, given in some.items():
@@ -447,13 +443,11 @@ def steps(model, tuning, deadline):
             RESULTS.setdefault("steps", {})[f"{batch} {name}"] = 1000 * ms
             share = f", {100 * least / 1000 / ms:.0f}% of the floor's speed" if batch == 1 else ""
             say(f"batch {batch:2} {name:18} {1000 * ms:7.1f} µs a token{share}")
-            best[batch] = min(best.get(batch, (1e9,)), (ms, name, given), key=lambda one: one[0])
             save()
-    return best
 
 
-def calls(model, tunings, theirs, deadline):
-    for batch, tuning in tunings.items():
+def calls(model, tuning, theirs, deadline):
+    for batch in (1, 32):
         run = whole_call(stepper_of(model, tuning), batch)
         tried("warm", lambda r=run: [r() for _ in range(3)])
         ready = theirs is not None and theirs.ready.get(batch, False)

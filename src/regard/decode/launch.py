@@ -1,6 +1,5 @@
 """The kernels of one step of a language model, in their order, with what each is told."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -14,7 +13,6 @@ from regard.models import LanguageModel
 from regard.nn import EncoderBlock, Norm
 
 MOST_ROWS = 64  # rows of a batch that one program takes at once
-LINE = 128  # bytes that a GPU fetches together
 HELD = 1 << 15  # bytes of keys that a program takes at once, and as many of values
 
 
@@ -24,7 +22,6 @@ class Tuning:
 
     chained: bool = True  # a kernel starts while the one before still works, and fetches weights
     chained_rows: bool = False  # the same for more than one row
-    ahead: bool = True  # a product asks for the weights of the one after the next
     tile: int = 8192  # numbers of a matrix that a program of `one_row` takes
     warps: int = 4
     scores_tile: int = 16384
@@ -33,8 +30,10 @@ class Tuning:
     stages: int = 4
     programs: int = 128  # that many at least: else the inputs are cut too
     scores_outs: int = 64
-    keys: int = 256  # keys that an attention takes at a time
+    keys: int = 256  # keys that an attention of one row takes at a time
     keys_warps: int = 8
+    keys_rows: int = 128  # and one of more rows
+    keys_rows_warps: int = 4
     together: int = 8  # steps of one graph
 
 
@@ -70,48 +69,33 @@ class Launcher:
 
     def _one(self, b: Buffers, layers: list[EncoderBlock]) -> None:
         x, work = b.work["x"], b.work
-        later = self._later(layers)
         self._enter(b, first=True)
         for n, block in enumerate(layers):
             own, ff = block.self_attention, block.feed_forward
             norm = block.self_residual.norm
-            self._one_row(b, x, _qkv(block), work["qkv"], "THREE", norm, next(later))
+            self._one_row(b, x, _qkv(block), work["qkv"], "THREE", norm)
             self._attend(b, n, own.scale)
-            self._one_row(b, work["y"], (own.to_out,), x, "ADDED", None, next(later))
+            self._one_row(b, work["y"], (own.to_out,), x, "ADDED")
             norm = block.feed_forward_residual.norm
-            self._one_row(b, x, _up(block), work["hidden"], "HIDDEN", norm, next(later))
-            self._one_row(b, work["hidden"], (ff.to_out,), x, "ADDED", None, next(later))
+            self._one_row(b, x, _up(block), work["hidden"], "HIDDEN", norm)
+            self._one_row(b, work["hidden"], (ff.to_out,), x, "ADDED")
         self._one_row(b, x, (_Head(self.model),), work["logits"], "SCORES",
                       self.model.decoder.norm, scale=self.model.readout.scale)  # fmt: skip
 
-    def _later(self, layers: list[EncoderBlock]) -> Iterator[tuple[Any, ...]]:
-        """For each product the maps of the one after the next."""
-        maps = [
-            maps
-            for block in layers
-            for maps in (
-                _qkv(block),
-                (block.self_attention.to_out,),
-                _up(block),
-                (block.feed_forward.to_out,),
-            )
-        ]
-        return iter([*maps[2:], (), ()])
-
     def _some(self, b: Buffers, layers: list[EncoderBlock]) -> None:
-        work, bias, parts, later = b.work, None, 0, self._later(layers)
+        work, bias, parts = b.work, None, 0
         for n, block in enumerate(layers):
             own, ff = block.self_attention, block.feed_forward
             self._enter(b, first=n == 0, norm=block.self_residual.norm, parts=parts, bias=bias)
-            self._some_rows(b, work["normed"], _qkv(block), work["qkv"], "THREE", next(later))
+            self._some_rows(b, work["normed"], _qkv(block), work["qkv"], "THREE")
             self._attend(b, n, own.scale)
             out = (own.to_out,)
-            parts = self._some_rows(b, work["y"], out, work["parts"], "PARTS", next(later))
+            parts = self._some_rows(b, work["y"], out, work["parts"], "PARTS")
             norm = block.feed_forward_residual.norm
             self._enter(b, norm=norm, parts=parts, bias=own.to_out.bias)
-            self._some_rows(b, work["normed"], _up(block), work["hidden"], "HIDDEN", next(later))
+            self._some_rows(b, work["normed"], _up(block), work["hidden"], "HIDDEN")
             out = (ff.to_out,)
-            parts = self._some_rows(b, work["hidden"], out, work["parts"], "PARTS", next(later))
+            parts = self._some_rows(b, work["hidden"], out, work["parts"], "PARTS")
             bias = ff.to_out.bias
         self._enter(b, norm=self.model.decoder.norm, parts=parts, bias=bias)
         self._some_rows(b, work["normed"], (_Head(self.model),), work["logits"], "SCORES",
@@ -135,7 +119,7 @@ class Launcher:
 
     def _one_row(
         self, b: Buffers, x: Tensor, maps: tuple[Any, ...], out: Tensor, job: str,
-        norm: Norm | None, later: tuple[Any, ...] = (), scale: float = 1.0,
+        norm: Norm | None = None, scale: float = 1.0,
     ) -> None:  # fmt: skip
         outs, ins = sum(m.weight.shape[0] for m in maps), maps[0].weight.shape[1]
         gated = job == "HIDDEN" and len(maps) == 2
@@ -146,21 +130,20 @@ class Launcher:
         if job == "THREE":
             rows = _divisor(rows, maps[0].weight.shape[0], maps[1].weight.shape[0])
         weights, biases, ends = _laid_out(maps)
-        work, grid = b.work, (-(-outs // rows),)
-        fetch, share = self._fetched(later, x, grid[0])
-        self.kernels.one_row[grid](
+        work = b.work
+        self.kernels.one_row[(-(-outs // rows),)](
             x, *weights, *biases, *_norm_parts(norm, x), out,
-            b.barred, work["best"], work["where"], work["sums"], *fetch,
+            b.barred, work["best"], work["where"], work["sums"],
             *ends, outs, ins, 0.0 if norm is None else norm.eps, scale,
             ROWS=rows, WIDTH=width, JOB=getattr(self.kernels, job).value, **self._norm_kind(norm),
             BIASED=maps[0].bias is not None, GATED=gated,
-            ACTIVATION=self.kernels.ACTIVATIONS[self.config.activation], **share,
+            ACTIVATION=self.kernels.ACTIVATIONS[self.config.activation],
             num_warps=self.tuning.warps, **self._launching(b),
         )  # fmt: skip
 
     def _some_rows(
         self, b: Buffers, x: Tensor, maps: tuple[Any, ...], out: Tensor, job: str,
-        later: tuple[Any, ...] = (), scale: float = 1.0,
+        scale: float = 1.0,
     ) -> int:  # fmt: skip
         """Into how many slices the inputs were cut: that many parts are to be added up."""
         tuning, gated = self.tuning, job == "HIDDEN" and len(maps) == 2
@@ -180,54 +163,40 @@ class Launcher:
         weights, biases, ends = _laid_out(maps)
         work, exact = b.work, x.dtype == torch.float32
         batch = max(16, min(MOST_ROWS, _power(b.rows)))
-        fetch, share = self._fetched(later, x, blocks)
         self.kernels.some_rows[(blocks, slices, -(-b.rows // batch))](
             x, *weights, *biases, out, b.barred, work["best"], work["where"], work["sums"],
-            *fetch, *ends, outs, ins, b.rows, scale,
+            *ends, outs, ins, b.rows, scale,
             BATCH=batch, ROWS=rows, DEPTH=depth, SLICE=part,
             STAGES=2 if exact else tuning.stages, JOB=getattr(self.kernels, job).value,
             BIASED=maps[0].bias is not None and job != "PARTS", GATED=gated,
             ACTIVATION=self.kernels.ACTIVATIONS[self.config.activation],
-            PRECISION="ieee" if exact else "tf32", **share,
+            PRECISION="ieee" if exact else "tf32",
             num_warps=4, **self._launching(b),
         )  # fmt: skip
         return slices
 
-    def _fetched(
-        self, maps: tuple[Any, ...], x: Tensor, programs: int
-    ) -> tuple[tuple[Any, ...], dict[str, int]]:
-        """What `_fetch` is told: where these weights are, and how many lines each program takes."""
-        if not (maps and self.tuning.ahead and x.is_cuda):
-            return (x, 0, 0, 0, 0, 0), {"LINES": 0, "WIDE": 1}
-        weights = [m.weight for m in maps]
-        apart = [(w.data_ptr() - weights[0].data_ptr()) // w.element_size() for w in weights[1:]]
-        ends = [0]
-        for w in weights:
-            ends.append(ends[-1] + w.nbytes // LINE)
-        fill = 3 - len(maps)
-        told = (weights[0], *apart, *[0] * fill, *(ends[1:] + ends[-1:] * fill))
-        share = _power(-(-ends[-1] // programs))
-        return told, {"LINES": share, "WIDE": LINE // weights[0].element_size()}
-
     def _attend(self, b: Buffers, layer: int, scale: float | None) -> None:
         config, work, window = self.config, b.work, self.config.window
+        keys, warps = self._keys(b.rows)
         self.kernels.attend_step[(b.rows * self.heads,)](
             work["qkv"], b.keys[layer], b.values[layer], work["y"], b.time, b.skip, b.home,
             work.get("cos", work["x"]), work.get("sin", work["x"]),
             self.heads, self.key_heads, b.room, self.feat**-0.5 if scale is None else scale,
             1 << 30 if window is None else window,
-            FEAT=self.feat, WIDTH=_power(self.feat), KEYS=self._keys,
+            FEAT=self.feat, WIDTH=_power(self.feat), KEYS=keys,
             ROTARY=config.rotary is not None, HALVES=config.halves, HOMES=b.moved,
-            num_warps=self.tuning.keys_warps, **self._launching(b),
+            num_warps=warps, **self._launching(b),
         )  # fmt: skip
 
-    @property
-    def _keys(self) -> int:
-        """Keys at a time, fewer if they are wide: a program holds them in registers."""
-        keys, size = self.tuning.keys, self.model.embedding.table.element_size()
+    def _keys(self, rows: int) -> tuple[int, int]:
+        """Keys at a time, fewer if they are wide: a program holds them in registers; and warps."""
+        tuning, size = self.tuning, self.model.embedding.table.element_size()
+        keys, warps = tuning.keys_rows, tuning.keys_rows_warps
+        if rows == 1:
+            keys, warps = tuning.keys, tuning.keys_warps
         while keys * _power(self.feat) * size > HELD:
             keys //= 2
-        return keys
+        return keys, warps
 
     def scores_rows(self, rows: int) -> int:
         """Tokens of the vocabulary that one program scores."""

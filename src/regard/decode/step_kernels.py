@@ -32,24 +32,6 @@ def _begin(PDL: tl.constexpr, LATE: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def _fetch(
-    ptr, to_second, to_third, first_end, second_end, lines, LINES: tl.constexpr, WIDE: tl.constexpr
-):  # fmt: skip
-    """Ask for this program's share of matrices that a later kernel reads: into the L2 cache.
-
-    Up to three matrices, as distances from the first; WIDE numbers are a line of 128 bytes.
-    """
-    line = tl.minimum(tl.program_id(0) * LINES + tl.arange(0, LINES), lines - 1).to(tl.int64)
-    begin = tl.where(line < first_end, 0, tl.where(line < second_end, first_end, second_end))
-    base = tl.where(line < first_end, 0, tl.where(line < second_end, to_second, to_third))
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [ptr + base + (line - begin) * WIDE],
-        dtype=tl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
-
-
-@triton.jit
-@no_type_check
 def _gain(gain_ptr, shift_ptr, at, live, NORM: tl.constexpr, SHIFTED: tl.constexpr):
     """A norm's weights: no other kernel makes them, so they are read before the wait."""
     gain = at * 0.0
@@ -141,12 +123,10 @@ def _pick(first, a_ptr, b_ptr, c_ptr, end_a, end_b):
 @no_type_check
 def one_row(
     x_ptr, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, gain_ptr, shift_ptr, out_ptr,
-    barred_ptr, best_ptr, where_ptr, sum_ptr, later_ptr, to_second, to_third, later_a, later_b,
-    later_end, end_a, end_b, outs, ins, eps, scale,
+    barred_ptr, best_ptr, where_ptr, sum_ptr, end_a, end_b, outs, ins, eps, scale,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, JOB: tl.constexpr, NORM: tl.constexpr,
     SHIFTED: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr, ACTIVATION: tl.constexpr,
-    PDL: tl.constexpr, LINES: tl.constexpr,
-    WIDE: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """W x for one x: the norm first, the rest after; ROWS outputs a program, all inputs at once."""
     block = tl.program_id(0)
@@ -174,8 +154,6 @@ def one_row(
         more = tl.load(bias + start + n, mask=inside, other=0.0).to(tl.float32)
         if GATED:
             open_ = tl.load(b2_ptr + start + n, mask=inside, other=0.0).to(tl.float32)
-    if LINES:
-        _fetch(later_ptr, to_second, to_third, later_a, later_b, later_end, LINES, WIDE)
     _begin(PDL, False)
     x = tl.load(x_ptr + at, mask=live, other=0.0).to(tl.float32)
     if JOB == ADDED:
@@ -223,12 +201,10 @@ def _leave_scores(
 @no_type_check
 def some_rows(
     x_ptr, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, out_ptr,
-    barred_ptr, best_ptr, where_ptr, sum_ptr, later_ptr, to_second, to_third, later_a, later_b,
-    later_end, end_a, end_b, outs, ins, rows, scale,
+    barred_ptr, best_ptr, where_ptr, sum_ptr, end_a, end_b, outs, ins, rows, scale,
     BATCH: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr, SLICE: tl.constexpr,
     STAGES: tl.constexpr, JOB: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr,
-    ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr, LINES: tl.constexpr,
-    WIDE: tl.constexpr,
+    ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """x Wᵀ for a batch: ROWS outputs a program, over all inputs or over one SLICE of them."""
     block = tl.program_id(0)
@@ -246,9 +222,6 @@ def some_rows(
     inside = first + n < outs
     some = m < rows
     begin = tl.program_id(1) * SLICE
-    if LINES:  # noqa: SIM102 (one is known when it is compiled)
-        if tl.program_id(1) + tl.program_id(2) == 0:
-            _fetch(later_ptr, to_second, to_third, later_a, later_b, later_end, LINES, WIDE)
     _begin(PDL, False)
     y = tl.zeros([BATCH, ROWS], tl.float32)
     gate = tl.zeros([BATCH, ROWS], tl.float32)

@@ -1,0 +1,141 @@
+"""On a GPU captured steps write what the model writes, whole calls and repeated ones."""
+
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+import regard as rg
+from regard import models
+from regard.decode import Sampling, beam, greedy, last_tokens, make_stepper, sample
+from regard.decode.language import CapturedState, LanguageStepper
+from regard.decode.launch import Tuning
+
+pytestmark = pytest.mark.gpu
+VOCAB, END = 1000, 2
+LLAMA = {
+    "positions": "none", "rotary": 10000.0, "key_heads": 2, "hidden": 704, "gated": True,
+    "activation": "silu", "norm": "rms", "bias": False,
+}  # fmt: skip
+each_model = pytest.mark.parametrize("changes", [{}, LLAMA], ids=["gpt", "llama"])
+each_batch = pytest.mark.parametrize("batch", [1, 3, 33])
+
+
+@pytest.fixture(autouse=True)
+def without_gradients():
+    with torch.no_grad():
+        yield
+
+
+def made(changes: dict[str, Any], dtype: torch.dtype = torch.float32) -> models.LanguageModel:
+    config = models.language_base(
+        **({"vocab": VOCAB, "layers": 3, "dim": 256, "heads": 4, "dropout": 0.0} | changes)
+    )
+    return models.LanguageModel(config).to("cuda", dtype).eval()
+
+
+def prompts(batch: int) -> tuple[Tensor, Tensor | None]:
+    tokens = torch.randint(3, VOCAB, (batch, 9), device="cuda")
+    return tokens, torch.randint(1, 10, (batch,), device="cuda") if batch > 1 else None
+
+
+def both(model, prompt, lengths):
+    """A stepper, its captured state, and the state of the plain path, which has gradients."""
+    stepper = cast(LanguageStepper, make_stepper(model))
+    state = stepper.start(prompt, lengths)
+    assert isinstance(state, CapturedState)
+    with torch.enable_grad():
+        slow = stepper.start(prompt, lengths)
+    assert not isinstance(slow, CapturedState)
+    return stepper, state, slow
+
+
+@each_model
+@pytest.mark.parametrize("batch", [1, 3, 33, 70])  # a program takes 64 rows at most
+@pytest.mark.parametrize("chained", [True, False], ids=["chained", "plain"])
+def test_logits_on_a_gpu_are_the_models_own(changes, batch, chained):
+    model, (prompt, lengths) = made(changes), prompts(batch)
+    stepper, *_ = both(model, prompt, lengths)
+    stepper.engine.tuning = Tuning(chained=chained, chained_rows=chained)
+    stepper, quick, slow = both(model, prompt, lengths)
+    token = last_tokens(prompt, lengths)
+    for _ in range(5):
+        got, quick = stepper.step(token, quick)
+        want, slow = stepper.step(token, slow)
+        assert_close(got, want, atol=1e-4, rtol=1e-4)
+        token = want.argmax(-1)
+
+
+@each_model
+@pytest.mark.parametrize(("batch", "width"), [(1, 1), (3, 1), (33, 1), (1, 3), (3, 3)])
+def test_searches_on_a_gpu_find_what_they_find_by_the_model(changes, batch, width):
+    model, (prompt, lengths) = made(changes), prompts(batch)
+    stepper, _, slow = both(model, prompt, lengths)
+    first = last_tokens(prompt, lengths)
+
+    def found(state):
+        if width == 1:
+            return greedy(stepper, state, first, end=END, limit=21)
+        return beam(stepper, state, first, end=END, limit=21, width=width)
+
+    want = found(slow)
+    for _ in range(3):  # a prompt of a length that has come before is replayed
+        got = found(stepper.start(prompt, lengths))
+        assert got.lists() == want.lists()
+        assert_close(got.log_prob, want.log_prob, atol=1e-3, rtol=1e-3)
+
+
+@each_batch
+def test_a_draw_on_a_gpu_is_the_models_own_and_the_same_again(batch):
+    model, (prompt, lengths) = made({}), prompts(batch)
+    stepper, _, slow = both(model, prompt, lengths)
+    first, how = last_tokens(prompt, lengths), Sampling(top_k=40, seed=5)
+
+    def drawn(state) -> list[list[int]]:
+        return sample(stepper, state, first, end=END, limit=21, how=how).lists()
+
+    want = drawn(slow)
+    got = [drawn(stepper.start(prompt, lengths)) for _ in range(3)]
+    assert got[0] == got[1] == got[2]
+    # luck that falls between two tokens by less than float32 tells may give either
+    assert sum(a != b for a, b in zip(got[0], want, strict=True)) <= batch // 30
+
+
+@pytest.mark.parametrize("batch", [1, 32])
+def test_bfloat16_parts_from_the_model_only_where_two_tokens_are_as_likely(batch):
+    model, prompt = made({}, torch.bfloat16), prompts(batch)[0]
+    stepper, state, slow = both(model, prompt, None)
+    got, want = (greedy(stepper, s, prompt[:, -1], end=-1, limit=21).tokens for s in (state, slow))
+    for n in range(batch):
+        apart = (got[n] != want[n]).nonzero()
+        if not len(apart):
+            continue
+        at = int(apart[0])
+        logits = model(torch.cat([prompt[n], want[n, :at]])[None])[0, -1].float()
+        assert abs(float(logits[got[n, at]] - logits[want[n, at]])) < 0.1
+
+
+def test_whoever_looks_on_a_gpu_gets_the_modules():
+    model, (prompt, lengths) = made({}), prompts(3)
+    stepper, state, _ = both(model, prompt, lengths)
+    first = last_tokens(prompt, lengths)
+    _, state = stepper.step(first, state)
+    with rg.look(model) as sight:
+        seen, _ = stepper.step(first, state)
+    unseen, _ = stepper.step(first, state)
+    assert {site.name for site in sight} >= {"decoder.0.self"}
+    assert_close(seen, unseen, atol=1e-4, rtol=1e-4)
+
+
+def test_weights_that_moved_are_read_from_where_they_are():
+    model, (prompt, lengths) = made({}), prompts(3)
+    stepper, state, _ = both(model, prompt, lengths)
+    first, given = last_tokens(prompt, lengths), cast(Any, {"end": END, "limit": 9})
+    greedy(stepper, state, first, **given)
+    for p in model.parameters():
+        p.data = p.data.flip(0).contiguous()
+    stepper, state, slow = both(model, prompt, lengths)
+    got, want = (greedy(stepper, s, first, **given).lists() for s in (state, slow))
+    assert got == want
