@@ -32,7 +32,7 @@ def of_each_family():
     """Every problem; where a family has several, all but the first are for the slow tests."""
     seen = set()
     for name in work.problem_names():
-        family = work.read_problem(name)["family"]
+        family = work.read_problem(name).get("family", "attention")
         yield pytest.param(name, marks=[pytest.mark.slow] if family in seen else [])
         seen.add(family)
 
@@ -92,7 +92,7 @@ def test_the_page_shows_the_matrices_of_the_solution():
 # ---- properties
 
 
-@pytest.mark.parametrize("name", of_each_family())
+@pytest.mark.parametrize("name", list(of_each_family()))
 def test_every_problem_is_a_whole_page_that_asks_for_nothing(name):
     text = work.as_html(solved(name))
     page = Strict(text)
@@ -104,7 +104,7 @@ def test_every_problem_is_a_whole_page_that_asks_for_nothing(name):
     assert all(b <= a + 1 for a, b in zip(levels, levels[1:], strict=False))
 
 
-@pytest.mark.parametrize("name", of_each_family())
+@pytest.mark.parametrize("name", list(of_each_family()))
 def test_the_latex_of_every_problem_is_well_formed(name):
     tex = work.as_latex(solved(name))
     assert tex.isascii()
