@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import sys
 from html.parser import HTMLParser
 
 import pytest
@@ -216,3 +217,12 @@ def test_choices_can_be_set_and_gone_through():
     assert "\n--- scale = 1/2\n" in each
     for bad in ("mask", "msk=causal", "=1"):
         assert run.invoke(app, ["work", "three-tokens", "--set", bad]).exit_code == 2
+
+
+def test_working_by_hand_does_not_wait_for_torch():
+    code = (
+        "import sys; from typer.testing import CliRunner; from regard.cli import app; "
+        "print(CliRunner().invoke(app, ['work', 'plain']).exit_code, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "False"]
