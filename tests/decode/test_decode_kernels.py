@@ -18,10 +18,12 @@ from regard.decode import (
     launch,
     make_stepper,
     sample,
+    stream,
 )
 from regard.decode import captured as captured_steps
 from regard.decode.language import CapturedState, LanguageStepper
 from regard.decode.launch import Tuning
+from regard.decode.writing import collect
 
 pytest.importorskip("triton")
 VOCAB, END = 41, 2
@@ -131,6 +133,23 @@ def test_a_drawn_answer_is_the_models_own(batch):
     first = last_tokens(prompt, lengths)
     got, want = (sample(stepper, s, first, **given) for s in (state, slow))
     assert got.lists() == want.lists()
+    assert_close(got.log_prob, want.log_prob, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("how", [None, Sampling(seed=3)], ids=["greedy", "drawn"])
+def test_a_row_that_has_ended_waits_for_the_others(how):
+    model, (prompt, lengths) = made("sinusoidal"), prompts(2)
+    stepper, state, slow = both(model, prompt, lengths)
+    first = last_tokens(prompt, lengths)
+
+    def written(state, end: int):
+        return collect(stream(stepper, state, first, end=end, limit=4, how=how))
+
+    end = int(written(slow, -1).tokens[0, 0])  # so that one row ends at once
+    got, want = (written(s, end) for s in (state, slow))
+    assert want.lengths[0] == 0 < want.lengths[1]
+    assert got.tokens.tolist() == want.tokens.tolist()
+    assert got.lengths.tolist() == want.lengths.tolist()
     assert_close(got.log_prob, want.log_prob, atol=1e-4, rtol=1e-4)
 
 
