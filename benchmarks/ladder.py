@@ -87,8 +87,8 @@ def recipe_of(rung: str, asked: dict[str, Any]) -> train.Recipe:
         compile="off",
     )  # fmt: skip
     chosen = replace(base.data, texts=asked["texts"], test=asked["test"])
-    # as deep in writing as in reading, like the recurrent rungs
-    model = replace(base.model, heads=4, decoder_layers=base.model.layers)
+    # two layers that read and two that write, of about a million parameters like the other rungs
+    model = replace(base.model, heads=4, layers=2, decoder_layers=2)
     recipe = replace(base, name=f"ladder-{rung}", data=chosen, train=loop, model=model)
     return recipe if rung == "transformer" else replace(recipe, model=matched(rung, recipe))
 
