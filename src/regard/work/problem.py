@@ -87,8 +87,8 @@ def work(problem: Mapping[str, Any]) -> Solution:
     for key in chosen:
         if key not in choices:
             hint = nearest(key, choices)
-            some = ", ".join(choices) or "nothing to choose"
-            raise WorkError(f"{key}: needs to be one of {some} for {name}, got it{hint}")
+            rule = f"one of {', '.join(choices)}" if choices else "left out, there is no choice,"
+            raise WorkError(f"{key}: needs to be {rule} for {name}, got it{hint}")
     return put_in(family(given, **chosen), values)
 
 
