@@ -226,3 +226,19 @@ def test_working_by_hand_does_not_wait_for_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", "False"]
+
+
+def test_several_problems_share_what_can_be_shared_and_refuse_the_rest():
+    run = CliRunner()
+    shapes = run.invoke(app, ["work", "plain", "columns", "--shapes"])
+    assert "--- plain" in shapes.output
+    assert "tokens are columns" in shapes.output
+    held = run.invoke(app, ["work", "back-rnn", "back-gru", "--autograd", "--only", "dW"])
+    assert held.output.count("autograd is off by") == 2
+    alone = run.invoke(app, ["work", "back-rnn", "--autograd", "--only", "dW"])
+    assert "dW = " in alone.output
+    assert "autograd is off by" in alone.output
+    for more in (["--format", "latex"], ["--out", "a.html"], ["--check", "a.toml"]):
+        refused = run.invoke(app, ["work", "plain", "columns", *more])
+        assert refused.exit_code == 2
+        assert "need one problem, got several" in refused.output

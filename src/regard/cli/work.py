@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from regard.work import Solution
 
 
@@ -72,20 +74,22 @@ def work(
         _make(work.sheet(make, seed, level, count), form, out, solutions)
     elif not problems:
         _list()
-    elif len(problems) > 1 or each is not None:
-        _show_several(
-            _gone_through(problems, dict(map(_choice, chosen or [])), each), digits, names
-        )
     else:
-        solution = work.work(work.read_problem(problems[0]) | dict(map(_choice, chosen or [])))
+        told = _gone_through(problems, dict(map(_choice, chosen or [])), each)
         if shapes:
-            print(work.shapes_as_text(solution))
-        elif autograd:
-            print(work.autograd_as_text(work.by_autograd(solution)))
-        elif check:
-            _check(solution, check)
+            _tell_each(told, work.shapes_as_text)
+        elif len(told) > 1:
+            _need_text(form, out, check)
+            _show_several(told, digits, names, autograd)
         else:
-            _show(solution, form, out, digits, names)
+            solution = work.work(*told.values())
+            if check:
+                _check(solution, check)
+            elif names or not autograd:
+                _show(solution, form, out, digits, names)
+            if autograd:
+                held = work.autograd_as_text(work.by_autograd(solution))
+                print(("\n" if names else "") + held)
 
 
 def _list() -> None:
@@ -128,7 +132,26 @@ def _gone_through(
     }
 
 
-def _show_several(told: dict[str, dict[str, Any]], digits: int, names: list[str]) -> None:
+def _tell_each(told: dict[str, dict[str, Any]], tell: "Callable[[Solution], str]") -> None:
+    """One after another, each worked when the one before it is told."""
+    from regard import work
+
+    for n, (heading, problem) in enumerate(told.items()):
+        if len(told) > 1:
+            print(("\n" if n else "") + f"--- {heading}\n")
+        print(tell(work.work(problem)))
+
+
+def _need_text(form: Format, out: Path | None, check: list[Path] | None) -> None:
+    from regard.errors import WorkError
+
+    if form is not Format.text or out is not None or check:
+        raise WorkError("format, out, check: need one problem, got several; try one at a time")
+
+
+def _show_several(
+    told: dict[str, dict[str, Any]], digits: int, names: list[str], autograd: bool
+) -> None:
     """One solution after another; a name that is asked for need not be in each."""
     from regard import work
 
@@ -137,8 +160,10 @@ def _show_several(told: dict[str, dict[str, Any]], digits: int, names: list[str]
     for n, (heading, solution) in enumerate(solutions.items()):
         print(("\n" if n else "") + f"--- {heading}\n")
         here = [name for name in names if work.has_name(solution, name)]
-        if here or not names:
+        if here or not (names or autograd):
             print(work.as_text(solution, digits, here))
+        if autograd:
+            print(("\n" if here else "") + work.autograd_as_text(work.by_autograd(solution)))
 
 
 def _show(
