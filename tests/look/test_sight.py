@@ -126,6 +126,8 @@ def test_errors_say_what_there_is():
         layer(X), layer(X + 1)
     with pytest.raises(LookError, match="needs one of the sites, got 'slef'; try 'self'"):
         sight["slef"]
+    with pytest.raises(LookError, match="needs one of the sites, got .*; try 'self'"):
+        sight[sight.sites[0]]
     with pytest.raises(LookError, match=r"'self' ran 2 times, got none; try sight\['self', 0\] or"):
         sight["self"]
     with pytest.raises(LookError, match="call: needs less than the 2 calls of 'self', got 5"):

@@ -131,5 +131,5 @@ class Sight:
     def _instead(self, name: str) -> str:
         if name in self.skipped:
             return f", which was not seen: {self.skipped[name]}"
-        close = get_close_matches(name, self.names, 1, 0)
+        close = get_close_matches(str(name), self.names, 1, 0)
         return f"; try {close[0]!r}" if close else ", and none was seen"
