@@ -77,9 +77,9 @@ def spoil(trainer: Trainer, ranks: Ranks, job: dict) -> None:
                 signal.raise_signal(signal.SIGTERM)
         return real()
 
-    def spoilt(model, batch, smoothing):
+    def spoilt(*given):
         bad = happens == "nan" and ranks.rank == who and trainer.step + 1 == when
-        return total(model, batch, smoothing) * (float("nan") if bad else 1.0)
+        return total(*given) * (float("nan") if bad else 1.0)
 
     trainer._update = update  # type: ignore[method-assign]
     trainer.objective = trainer.objective._replace(total=spoilt)

@@ -26,7 +26,7 @@ from regard.train.generating import generate_run
 from regard.train.interpreter import Interpreter, Translation, translate_run
 from regard.train.interrupts import interrupts
 from regard.train.loop import Outcome, Trainer
-from regard.train.loss import Objective, objective, smoothed_cross_entropy
+from regard.train.loss import Objective, disagreement, objective, smoothed_cross_entropy
 from regard.train.metrics import read_metrics
 from regard.train.progress import Progress
 from regard.train.quantizing import Quantized, quantize_run
@@ -78,6 +78,7 @@ __all__ = [
     "best_path",
     "change",
     "checkpoints",
+    "disagreement",
     "edits",
     "error_rate",
     "evaluate_run",

@@ -1,5 +1,6 @@
 """What can be chosen about a training, checked on the spot."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +18,8 @@ class TrainConfig:
     loss is better when low, everything else when high. The last `keep` checkpoints stay, and the
     mean of the last `average` becomes the model. `compile` is torch.compile; auto is where it pays.
     `parallel` is how several ranks share the work; auto is ddp when there are several.
+    `agree` makes two passes of each batch, with dropout of their own, say the same (R-Drop, Liang
+    et al. 2021): loss = ½ (L₁ + L₂) + agree · ½ (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)); their α is 2 · agree.
 
     >>> TrainConfig(steps=100, tokens=512).schedule
     'cosine'
@@ -34,6 +37,7 @@ class TrainConfig:
     decay: float = 0.01
     clip: float = 1.0
     smoothing: float = 0.0
+    agree: float = 0.0
     seed: int = 0
     watch: str = "loss"
     patience: int | None = None
@@ -58,8 +62,9 @@ class TrainConfig:
             values = getattr(self, name)
             if not all(0 <= x < 1 for x in (values if name == "betas" else (values,))):
                 raise ConfigError(f"{name}: needs at least 0 and less than 1, got {values}")
-        if self.warmup < 0:
-            raise ConfigError(f"warmup: needs 0 or more, got {self.warmup}")
+        for name in ("warmup", "agree"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name}: needs 0 or more, got {getattr(self, name)}")
         if self.average > self.keep:
             raise ConfigError(
                 f"average: needs at most keep={self.keep} checkpoints, got {self.average}; "

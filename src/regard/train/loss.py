@@ -25,7 +25,18 @@ class Objective(NamedTuple):
     """
 
     size: Callable[[Batch], Tensor]
-    total: Callable[[nn.Module, Batch, float], Tensor]
+    total: Callable[..., Tensor]  # of a model, a batch, smoothing and agree
+
+
+class Answers(NamedTuple):
+    """What a model says of a batch, and how much each place of it counts (None: all the same).
+
+    >>> Answers(torch.zeros(2, 3)).counts is None
+    True
+    """
+
+    logits: Tensor
+    counts: Tensor | None = None
 
 
 def objective(name: str) -> Objective:
@@ -68,6 +79,24 @@ def smoothed_cross_entropy(
     )
 
 
+def disagreement(
+    first: Float[Tensor, "*batch vocab"],
+    second: Float[Tensor, "*batch vocab"],
+    counts: Bool[Tensor, "*batch"] | Float[Tensor, "*batch"] | None = None,
+) -> Float[Tensor, ""]:
+    """How far two predictions of the same are apart, summed over those that count.
+
+    Σ_t ½ KL(p_t ‖ q_t) + ½ KL(q_t ‖ p_t) = Σ_t ½ Σ_y (p_t(y) - q_t(y)) (log p_t(y) - log q_t(y))
+
+    >>> p, q = torch.tensor([[0.75, 0.25]]).log(), torch.tensor([[0.25, 0.75]]).log()
+    >>> disagreement(p, q)  # ½ · (½ ln 3 + ½ ln 3)
+    tensor(0.5493)
+    """
+    p, q = (x.float().log_softmax(-1) for x in (first, second))
+    apart = ((p.exp() - q.exp()) * (p - q)).sum(-1) / 2
+    return apart.sum() if counts is None else (apart * counts).sum()
+
+
 def _live(tokens: Tensor, lengths: Tensor | None) -> Tensor | None:
     """Which tokens but the first are real: those are the ones to be told."""
     if lengths is None:
@@ -81,46 +110,80 @@ def _told(tokens: Tensor, lengths: Tensor | None) -> Tensor:
     return (lengths - 1).clamp(min=0).sum()
 
 
-def _translation(model: nn.Module, batch: Batch, smoothing: float) -> Tensor:
+def _translation(model: nn.Module, batch: Batch) -> Answers:
     target = batch["target"]
     logits = model(batch["source"], target[:, :-1], batch.get("source_lengths"))
-    live = _live(target, batch.get("target_lengths"))
-    return smoothed_cross_entropy(logits, target[:, 1:], smoothing, live)
+    return Answers(logits, _live(target, batch.get("target_lengths")))
 
 
-def _next_token(model: nn.Module, batch: Batch, smoothing: float) -> Tensor:
+def _next_token(model: nn.Module, batch: Batch) -> Answers:
     tokens, lengths = batch["tokens"], batch.get("tokens_lengths")
     shorter = None if lengths is None else lengths.clamp(max=tokens.shape[1] - 1)
-    logits = model(tokens[:, :-1], shorter)
-    return smoothed_cross_entropy(logits, tokens[:, 1:], smoothing, _live(tokens, lengths))
+    return Answers(model(tokens[:, :-1], shorter), _live(tokens, lengths))
 
 
-def _ctc(model: nn.Module, batch: Batch, smoothing: float) -> Tensor:
+def _told_wrong(name: str) -> Callable[[Answers, Batch, float], Tensor]:
+    def loss(answers: Answers, batch: Batch, smoothing: float) -> Tensor:
+        return smoothed_cross_entropy(answers.logits, batch[name][:, 1:], smoothing, answers.counts)
+
+    return loss
+
+
+def _heard(model: nn.Module, batch: Batch) -> Answers:
     log_probs, lengths = model(batch["frames"], batch["frames_lengths"])
-    loss = ctc_loss(log_probs.float(), lengths, batch["target"], batch["target_lengths"])
+    frames = torch.arange(log_probs.shape[1], device=log_probs.device) < lengths[:, None]
+    # the loss of a sequence is a mean over its labels, and so is what its frames disagree by
+    return Answers(log_probs, frames / batch["target_lengths"].clamp(min=1)[:, None])
+
+
+def _ctc(answers: Answers, batch: Batch, smoothing: float) -> Tensor:
+    assert answers.counts is not None
+    lengths = answers.counts.count_nonzero(1)
+    log_probs = answers.logits.float()
+    loss = ctc_loss(log_probs, lengths, batch["target"], batch["target_lengths"])
     return loss * len(lengths)
 
 
-def _class(model: nn.Module, batch: Batch, smoothing: float) -> Tensor:
-    logits = model(batch["pixels"]) if "pixels" in batch else model(*_read(batch))
-    return smoothed_cross_entropy(logits, batch["label"], smoothing)
+def _class(model: nn.Module, batch: Batch) -> Answers:
+    if "pixels" in batch:
+        return Answers(model(batch["pixels"]))
+    return Answers(model(batch["tokens"], batch.get("tokens_lengths")))
 
 
-def _read(batch: Batch) -> tuple[Tensor, Tensor | None]:
-    return batch["tokens"], batch.get("tokens_lengths")
+def _misjudged(answers: Answers, batch: Batch, smoothing: float) -> Tensor:
+    return smoothed_cross_entropy(answers.logits, batch["label"], smoothing)
 
 
 def _rows(name: str) -> Callable[[Batch], Tensor]:
     return lambda batch: torch.tensor(len(batch[name]))
 
 
+def _tokens(name: str) -> Callable[[Batch], Tensor]:
+    return lambda batch: _told(batch[name], batch.get(f"{name}_lengths"))
+
+
+def _make(
+    size: Callable[[Batch], Tensor],
+    answers: Callable[[nn.Module, Batch], Answers],
+    loss: Callable[[Answers, Batch, float], Tensor],
+) -> Objective:
+    """The loss of a batch; with `agree` that of two passes, which also have to say the same."""
+
+    def total(model: nn.Module, batch: Batch, smoothing: float = 0.0, agree: float = 0.0) -> Tensor:
+        if not agree:
+            return loss(answers(model, batch), batch, smoothing)
+        twice = {name: torch.cat([x, x]) for name, x in batch.items()}
+        told = answers(model, twice)
+        counts = None if told.counts is None else told.counts.chunk(2)[0]
+        first, second = told.logits.chunk(2)
+        return loss(told, twice, smoothing) / 2 + agree * disagreement(first, second, counts)
+
+    return Objective(size, total)
+
+
 OBJECTIVES = {
-    "translation": Objective(
-        lambda batch: _told(batch["target"], batch.get("target_lengths")), _translation
-    ),
-    "next_token": Objective(
-        lambda batch: _told(batch["tokens"], batch.get("tokens_lengths")), _next_token
-    ),
-    "ctc": Objective(_rows("target"), _ctc),
-    "class": Objective(_rows("label"), _class),
+    "translation": _make(_tokens("target"), _translation, _told_wrong("target")),
+    "next_token": _make(_tokens("tokens"), _next_token, _told_wrong("tokens")),
+    "ctc": _make(_rows("target"), _heard, _ctc),
+    "class": _make(_rows("label"), _class, _misjudged),
 }

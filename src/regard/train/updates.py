@@ -6,8 +6,9 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from regard.errors import ConfigError
 from regard.train.compiled import Compiling
 from regard.train.config import TrainConfig
 from regard.train.feed import Fed, Feed
@@ -83,6 +84,11 @@ class Updates:
         config: TrainConfig,
         compiling: Compiling,
     ):
+        if config.agree and not draws(shared.model):
+            raise ConfigError(
+                f"agree: needs a model with dropout, as two passes without it are one, got "
+                f"{config.agree} for none; try dropout=0.1, or agree=0"
+            )
         self.shared, self.optimizer, self.feed = shared, optimizer, feed
         self.config, self.compiling, self.device = config, compiling, shared.device
         self.runs_ahead = self.device.type == "cuda"
@@ -135,7 +141,9 @@ class Updates:
             total_of = self.compiling.total(objective.total, batch)
             with self.shared.quiet(last=n + 1 == len(fed.batches)):
                 with self.autocast():
-                    total = total_of(self.shared.called, batch, self.config.smoothing)
+                    total = total_of(
+                        self.shared.called, batch, self.config.smoothing, self.config.agree
+                    )
                 loss = total / count
                 # gradients are averaged over ranks, but the count is already that of all of them
                 (loss * world if world > 1 else loss).backward()
@@ -156,3 +164,15 @@ class Updates:
         self.halted.zero_()
         for x, before in zip(self.shared.model.buffers(), made.buffers, strict=True):
             x.copy_(before)
+
+
+def draws(model: nn.Module) -> bool:
+    """Whether two passes of a model in training differ: whether it drops anything out.
+
+    >>> draws(nn.Sequential(nn.Dropout(0.0))), draws(nn.Sequential(nn.Dropout(0.1)))
+    (False, True)
+    """
+    rates = (
+        getattr(m, "p" if isinstance(m, nn.Dropout) else "dropout", 0) for m in model.modules()
+    )
+    return any(isinstance(rate, float) and rate > 0 for rate in rates)
