@@ -11,7 +11,7 @@ from regard.data.morse import Keying, Morse, Sound, key, tone
 from regard.data.packed import Packed, Window, pack
 from regard.data.parallel import Parallel
 from regard.data.phrases import Pair, Phrases, say
-from regard.data.picture_batches import PictureBatches, altered
+from regard.data.picture_batches import Mixed, PictureBatches, altered, mixed
 from regard.data.picture_file import read_picture
 from regard.data.report import Report
 from regard.data.resample import Resample
@@ -39,6 +39,7 @@ __all__ = [
     "Listed",
     "Made",
     "Message",
+    "Mixed",
     "Morse",
     "Packed",
     "Pair",
@@ -63,6 +64,7 @@ __all__ = [
     "draw",
     "key",
     "luck",
+    "mixed",
     "morse_batches",
     "other_voice",
     "pack",

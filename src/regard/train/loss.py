@@ -151,7 +151,15 @@ def _class(model: nn.Module, batch: Batch) -> Answers:
 
 
 def _misjudged(answers: Answers, batch: Batch, smoothing: float) -> Tensor:
-    return smoothed_cross_entropy(answers.logits, batch["label"], smoothing)
+    if "other" not in batch:
+        return smoothed_cross_entropy(answers.logits, batch["label"], smoothing)
+    own, other = (
+        F.cross_entropy(
+            answers.logits.float(), batch[name], reduction="none", label_smoothing=smoothing
+        )
+        for name in ("label", "other")
+    )
+    return (batch["share"] * own + (1 - batch["share"]) * other).sum()
 
 
 def _rows(name: str) -> Callable[[Batch], Tensor]:

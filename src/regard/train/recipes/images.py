@@ -32,14 +32,16 @@ class _Altered:
     shift: int = 2  # pixels
     flip: bool = True
     erase: float = 0.0  # the largest side of what is made black, of the height
+    mix: float = 0.0  # the chance of a rectangle of another picture, whose class then counts too
     pictures: int | None = None  # so many of the training ones, drawn by the seed; None: all
 
     def __post_init__(self) -> None:
         check_positive(self, "pictures")
         if self.shift < 0:
             raise ConfigError(f"shift: needs 0 pixels or more, got {self.shift}")
-        if not 0 <= self.erase <= 1:
-            raise ConfigError(f"erase: needs to be from 0 to 1, got {self.erase}")
+        for name in ("erase", "mix"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name}: needs to be from 0 to 1, got {getattr(self, name)}")
 
     @property
     def objective(self) -> str:
@@ -62,7 +64,7 @@ class _Altered:
         device = device_of(train)
         return PictureBatches(
             pictures.to(device), labels.to(device), size=train.tokens, shift=self.shift,
-            flip=self.flip, erase=self.erase, seed=train.seed, rank=rank, world=world,
+            flip=self.flip, erase=self.erase, mix=self.mix, seed=train.seed, rank=rank, world=world,
         )  # fmt: skip
 
 

@@ -1,0 +1,143 @@
+"""Pictures with a piece of another: whose it is, what share is left, and a loss that knows both."""
+
+import math
+from itertools import islice
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.testing import assert_close
+from toy import run_until
+
+from regard import models, train
+from regard.data import PictureBatches, luck, mixed
+from regard.errors import ConfigError
+from regard.train.recipes import FashionData, GlyphsData
+
+# ---- worked numbers
+
+
+class Says(nn.Module):
+    def forward(self, pixels):
+        return torch.tensor([[0.5, 0.25, 0.25]]).log().expand(len(pixels), -1)
+
+
+def test_the_loss_of_a_mixed_picture_is_shared_by_its_two_classes():
+    rows = {"pixels": torch.zeros(2, 1), "label": torch.tensor([0, 1])}
+    rows |= {"other": torch.tensor([1, 1]), "share": torch.tensor([0.75, 0.1])}
+    want = 0.75 * math.log(2) + 0.25 * math.log(4) + math.log(4)
+    of = train.objective("class")
+    assert_close(of.total(Says(), rows, 0.0), torch.tensor(want))
+    assert int(of.size(rows)) == 2
+
+
+# ---- properties
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 6), st.integers(1, 9), st.integers(1, 9), st.integers(0, 99))
+def test_a_piece_is_one_rectangle_of_the_other_picture_and_the_share_is_what_is_left(
+    batch, height, width, seed
+):
+    numbers = torch.arange(batch)[:, None, None, None]
+    found = mixed(numbers.float().expand(-1, 2, height, width), luck(seed), mix=1.0)
+    assert sorted(found.whose.tolist()) == list(range(batch))
+    for n, (picture, whose) in enumerate(zip(found.pictures, found.whose.tolist(), strict=True)):
+        foreign = picture != n
+        assert bool((picture[foreign] == whose).all())
+        assert torch.equal(foreign[0], foreign[1])  # the same piece of every channel
+        rows, columns = int(foreign[0].any(1).sum()), int(foreign[0].any(0).sum())
+        assert int(foreign[0].sum()) == rows * columns
+        if whose != n:
+            assert_close(1 - found.share[n], foreign.float().mean())
+
+
+def test_pieces_come_with_their_chance_and_in_every_size():
+    x = torch.zeros(4000, 1, 20, 20, dtype=torch.uint8)
+    share = mixed(x, luck(0), mix=0.5).share
+    assert 0.45 < float((share == 1).float().mean()) < 0.56  # some pieces are smaller than a pixel
+    all_ = mixed(x, luck(1), mix=1.0).share
+    assert float(all_.min()) < 0.1
+    assert float(all_.max()) > 0.98
+    assert float(mixed(x[..., :4], luck(1), mix=1.0).share.min()) < 0.1  # tall as the picture
+    assert torch.equal(mixed(x, luck(2), mix=0.0).share, torch.ones(4000))
+
+
+def test_smoothing_and_mixing_together_are_the_cross_entropy_of_a_soft_label():
+    logits, label, other = torch.randn(5, 4), torch.randint(4, (5,)), torch.randint(4, (5,))
+    share = torch.rand(5)
+    soft = share[:, None] * F.one_hot(label, 4) + (1 - share)[:, None] * F.one_hot(other, 4)
+    want = F.cross_entropy(logits, soft, reduction="sum", label_smoothing=0.1)
+    batch = {"pixels": logits, "label": label, "other": other, "share": share}
+    assert_close(train.objective("class").total(nn.Identity(), batch, 0.1), want)
+
+
+def batches(**changes) -> PictureBatches:
+    pictures = torch.arange(12, dtype=torch.uint8)[:, None, None, None].expand(-1, 1, 8, 8)
+    chosen = {"size": 5, "shift": 1, "flip": True, "erase": 0.5, "seed": 3} | changes
+    return PictureBatches(pictures, torch.arange(12), **chosen)
+
+
+def test_without_mixing_a_batch_is_what_it_was_and_with_it_the_same_but_for_the_pieces():
+    kinds = [islice(batches(**given), 4) for given in ({}, {"mix": 0.0}, {"mix": 1.0})]
+    for plain, none, some in zip(*kinds, strict=True):
+        assert list(plain) == list(none) == ["pixels", "label"]
+        assert_close(plain, none, rtol=0, atol=0)
+        assert torch.equal(some["label"], plain["label"])
+        whole = some["share"] == 1
+        assert torch.equal(some["pixels"][whole], plain["pixels"][whole])
+
+
+def test_pieces_carry_the_class_of_where_they_come_from():
+    batch = next(iter(batches(mix=1.0, shift=0, flip=False, erase=0.0)))
+    for pixels, label, other, share in zip(*batch.values(), strict=True):
+        foreign = (pixels * 255).round() != label
+        assert bool(((pixels * 255).round()[foreign] == other).all())
+        if label != other:
+            assert_close(1 - share, foreign.float().mean())
+
+
+def test_a_training_with_both_learns_and_resumed_is_the_same_to_the_bit(tmp_path):
+    def trainer(folder):
+        torch.manual_seed(0)
+        pictures = torch.zeros(24, 1, 8, 8, dtype=torch.uint8)
+        labels = torch.arange(24) % 3
+        for n, label in enumerate(labels.tolist()):
+            pictures[n, 0, 2 * label : 2 * label + 3] = 200
+        config = models.vision_tiny(
+            3, image=8, channels=1, patch=4, layers=1, dim=16, heads=2, dropout=0.1
+        )
+        chosen = train.TrainConfig(
+            steps=40, warmup=4, lr=1e-2, agree=0.5, smoothing=0.1, device="cpu", save_every=10,
+            keep=3, average=3,
+        )  # fmt: skip
+        source = PictureBatches(pictures, labels, size=12, mix=0.5, seed=1)
+        model = models.VisionTransformer(config)
+        return train.Trainer(model, train.objective("class"), source, chosen, folder=folder)
+
+    whole = trainer(tmp_path / "whole")
+    whole.run()
+    assert whole.loss < 0.95  # from ln 3 = 1.10; a mixed label cannot be told surely
+    run_until(trainer(tmp_path / "parts"), 7)
+    again = trainer(tmp_path / "parts")
+    torch.manual_seed(99)
+    assert again.resume() == []
+    again.run()
+    one, two = train.weights_of(whole.model), train.weights_of(again.model)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    mean = train.average(train.checkpoints(tmp_path / "whole" / "checkpoints")[-3:])
+    assert all(torch.equal(one[name], mean[name]) for name in one)
+
+
+# ---- errors
+
+
+@pytest.mark.usefixtures("users_view")
+def test_a_chance_that_is_none_is_refused():
+    with pytest.raises(ConfigError, match=r"mix: needs to be from 0 to 1, got 1\.5"):
+        FashionData(mix=1.5)
+    with pytest.raises(ConfigError, match=r"mix: needs to be from 0 to 1, got -0\.1"):
+        GlyphsData(mix=-0.1)
