@@ -3,6 +3,7 @@
 import pytest
 import sympy
 import torch
+from by_hand import cells, floats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,10 +13,6 @@ from regard.errors import ShapeError, WorkError
 from regard.work.solution import applied
 
 FX1 = work.read_problem("three-tokens")
-
-
-def floats(value):
-    return torch.tensor(value.evalf(20).tolist(), dtype=torch.float64)
 
 
 def assert_near(value, want, within=1e-9):
@@ -88,15 +85,9 @@ def test_a_gru_and_an_lstm_of_one_number():
 small = st.fractions(-3, 3, max_denominator=4).map(str)
 
 
-def cells(rows, columns):
-    return st.lists(
-        st.lists(small, min_size=columns, max_size=columns), min_size=rows, max_size=rows
-    )
-
-
 @settings(max_examples=15, deadline=None)
-@given(cells(3, 2), cells(2, 2), cells(2, 2), cells(2, 3), st.sampled_from([None, 1, "1/2"]),
-       st.sampled_from([None, "causal", "local:1"]))  # fmt: skip
+@given(cells(3, 2, small), cells(2, 2, small), cells(2, 2, small), cells(2, 3, small),
+       st.sampled_from([None, 1, "1/2"]), st.sampled_from([None, "causal", "local:1"]))  # fmt: skip
 def test_attention_is_that_of_the_ops(x, wq, wk, wv, scale, mask):
     told = {"X": x, "W_Q": wq, "W_K": wk, "W_V": wv}
     worked = work.attention(told, scale=scale, mask=mask)
@@ -109,7 +100,13 @@ def test_attention_is_that_of_the_ops(x, wq, wk, wv, scale, mask):
 
 
 @settings(max_examples=10, deadline=None)
-@given(cells(3, 2), cells(2, 2), cells(2, 2), cells(2, 3), st.sampled_from([None, "causal"]))
+@given(
+    cells(3, 2, small),
+    cells(2, 2, small),
+    cells(2, 2, small),
+    cells(2, 3, small),
+    st.sampled_from([None, "causal"]),
+)
 def test_columns_are_rows_transposed(x, wq, wk, wv, mask):
     def turned(m):
         return [list(row) for row in zip(*m, strict=True)]
@@ -126,9 +123,9 @@ def test_columns_are_rows_transposed(x, wq, wk, wv, mask):
 @settings(max_examples=4, deadline=None)
 @given(st.data())
 def test_cells_are_those_of_torch(data):
-    told = {"x": data.draw(cells(2, 2))}
-    told |= {name: data.draw(cells(2, 2)) for name in ("W_i", "W_f", "W_c", "W_o")}
-    told |= {name: data.draw(cells(2, 2)) for name in ("U_i", "U_f", "U_c", "U_o")}
+    told = {"x": data.draw(cells(2, 2, small))}
+    told |= {name: data.draw(cells(2, 2, small)) for name in ("W_i", "W_f", "W_c", "W_o")}
+    told |= {name: data.draw(cells(2, 2, small)) for name in ("U_i", "U_f", "U_c", "U_o")}
     worked = work.unrolled("lstm", told)
     cell = torch.nn.LSTMCell(2, 2, bias=False, dtype=torch.float64)
     with torch.no_grad():

@@ -3,6 +3,7 @@
 import pytest
 import sympy
 import torch
+from by_hand import cells, floats, turned
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,20 +13,6 @@ from regard.errors import WorkError
 from regard.work.rules import M
 
 small = st.fractions(-2, 2, max_denominator=3).map(str)
-
-
-def floats(value):
-    return torch.tensor(value.evalf(20).tolist(), dtype=torch.float64)
-
-
-def cells(rows, columns):
-    return st.lists(
-        st.lists(small, min_size=columns, max_size=columns), min_size=rows, max_size=rows
-    )
-
-
-def turned(m):
-    return [list(row) for row in zip(*m, strict=True)]
 
 
 # ---- worked numbers
@@ -69,8 +56,9 @@ def test_a_map_is_read_in_words_that_follow_from_its_numbers():
 
 
 @settings(max_examples=8, deadline=None)
-@given(cells(2, 2), cells(3, 2), cells(2, 2), cells(2, 2), cells(2, 1),
-       st.sampled_from(["additive", "bilinear", "dot"]), st.booleans())  # fmt: skip
+@given(cells(2, 2, small), cells(3, 2, small), cells(2, 2, small), cells(2, 2, small),
+       cells(2, 1, small), st.sampled_from(["additive", "bilinear", "dot"]),
+       st.booleans())  # fmt: skip
 def test_scores_are_those_of_the_ops(x, y, w1, w2, v, score, rows):
     told = {"X": x, "Y": y, "W_1": w1, "W_2": w2, "V_a": v, "W_B": w1}
     if not rows:
@@ -90,7 +78,11 @@ def test_scores_are_those_of_the_ops(x, y, w1, w2, v, score, rows):
 
 
 @settings(max_examples=6, deadline=None)
-@given(cells(4, 2), cells(1, 3), st.sampled_from(["causal", "causal, local:1", "local:1+causal"]))
+@given(
+    cells(4, 2, small),
+    cells(1, 3, small),
+    st.sampled_from(["causal", "causal, local:1", "local:1+causal"]),
+)
 def test_masks_and_relative_biases_are_those_of_the_ops(x, rel, mask):
     worked = work.attention({"X": x, "rel": rel}, mask=mask)
     q, row = floats(worked["X"]), floats(worked["rel"])[0]
@@ -103,7 +95,12 @@ def test_masks_and_relative_biases_are_those_of_the_ops(x, rel, mask):
 
 
 @settings(max_examples=8, deadline=None)
-@given(cells(2, 2), cells(3, 2), cells(3, 1), st.sampled_from([None, [[1, 1, 0], [0, 0, 0]]]))
+@given(
+    cells(2, 2, small),
+    cells(3, 2, small),
+    cells(3, 1, small),
+    st.sampled_from([None, [[1, 1, 0], [0, 0, 0]]]),
+)
 def test_hard_attention_is_that_of_the_ops(q, k, v, mask):
     worked = work.attention({"Q": q, "K": k, "V": v}, scale="inf", mask=mask)
     scores = floats(worked["S"])
@@ -116,7 +113,7 @@ def test_hard_attention_is_that_of_the_ops(q, k, v, mask):
 
 
 @settings(max_examples=4, deadline=None)
-@given(cells(2, 2), cells(3, 2))
+@given(cells(2, 2, small), cells(3, 2, small))
 def test_every_sharpness_is_that_of_the_ops_and_spreads_less_and_less(q, k):
     worked = work.sharpness({"Q": q, "K": k, "V": k}, scales=["inf", 0, "usual", 3])
     scores = floats(worked["S"])

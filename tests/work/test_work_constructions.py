@@ -5,17 +5,13 @@ import math
 import pytest
 import sympy
 import torch
+from by_hand import floats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard import work
 from regard.errors import WorkError
 from regard.work.evaluate import evaluated
-
-
-def floats(value):
-    rows = value.applyfunc(lambda x: evaluated(x, 20)).tolist()
-    return torch.tensor([[float(x) for x in row] for row in rows], dtype=torch.float64)
 
 
 @pytest.mark.parametrize(

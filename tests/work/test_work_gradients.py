@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from by_hand import floats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,11 +12,6 @@ from regard.work.evaluate import evaluated
 
 SIZE, STEPS = 2, 3
 GATES = {"rnn": [""], "gru": ["_z", "_r", ""], "lstm": ["_i", "_f", "_o", "_c"]}
-
-
-def floats(value):
-    rows = value.applyfunc(lambda x: evaluated(x, 20)).tolist()
-    return torch.tensor([[float(x) for x in row] for row in rows], dtype=torch.float64)
 
 
 def drawn(cell, data, inputs=2, size=SIZE, steps=STEPS, bias=True):

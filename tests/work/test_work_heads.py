@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from by_hand import cells, floats, turned
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,20 +11,6 @@ from regard import work
 from regard.errors import ShapeError, WorkError
 
 small = st.fractions(-2, 2, max_denominator=2).map(str)
-
-
-def floats(value):
-    return torch.tensor(value.evalf(20).tolist(), dtype=torch.float64)
-
-
-def cells(rows, columns):
-    return st.lists(
-        st.lists(small, min_size=columns, max_size=columns), min_size=rows, max_size=rows
-    )
-
-
-def turned(m):
-    return [list(row) for row in zip(*m, strict=True)]
 
 
 WEIGHTS = ("W_Q", "W_K", "W_V", "W_O")
@@ -64,9 +51,11 @@ def test_what_each_head_adds_is_the_output():
 @settings(max_examples=4, deadline=None)
 @given(st.data(), st.sampled_from([None, "causal"]), st.booleans())
 def test_heads_are_those_of_the_layer(data, mask, biased):
-    told = {"X": data.draw(cells(2, 4))} | {name: data.draw(cells(4, 4)) for name in WEIGHTS}
+    told = {"X": data.draw(cells(2, 4, small))} | {
+        name: data.draw(cells(4, 4, small)) for name in WEIGHTS
+    }
     if biased:
-        told |= {f"b_{letter}": data.draw(cells(1, 4)) for letter in "QKVO"}
+        told |= {f"b_{letter}": data.draw(cells(1, 4, small)) for letter in "QKVO"}
     worked = work.multi_head(told, heads=2, mask=mask)
     layer = rg.nn.MultiHeadAttention(4, 2, bias=biased).double()
     with torch.no_grad():
@@ -82,7 +71,9 @@ def test_heads_are_those_of_the_layer(data, mask, biased):
 @settings(max_examples=3, deadline=None)
 @given(st.data())
 def test_columns_and_weights_of_each_head_give_the_same(data):
-    told = {"X": data.draw(cells(2, 4))} | {name: data.draw(cells(4, 4)) for name in WEIGHTS}
+    told = {"X": data.draw(cells(2, 4, small))} | {
+        name: data.draw(cells(4, 4, small)) for name in WEIGHTS
+    }
     rows = work.multi_head(told, heads=2)
     columns = work.multi_head(
         {name: turned(m) for name, m in told.items()}, heads=2, convention="columns"

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from by_hand import floats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,11 +11,6 @@ from regard.errors import WorkError
 from regard.work.evaluate import evaluated
 
 small = st.integers(-30, 30).map(lambda x: f"{x / 20}")
-
-
-def floats(value):
-    rows = value.applyfunc(lambda x: evaluated(x, 20)).tolist()
-    return torch.tensor([[float(x) for x in row] for row in rows], dtype=torch.float64)
 
 
 def in_torch(told, score, query):

@@ -3,16 +3,13 @@
 import pytest
 import sympy
 import torch
+from by_hand import floats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import regard as rg
 from regard import work
 from regard.errors import ShapeError, WorkError
-
-
-def floats(value):
-    return torch.tensor(value.evalf(20).tolist(), dtype=torch.float64)
 
 
 def assert_near(value, want, within=1e-9):

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import sympy
 import torch
+from by_hand import floats
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -19,10 +20,6 @@ from regard.work.vision import weights
 ONE = [[1, 0], [0, 1]]
 TINY = {"image": ONE, "W_E": [[1, 0]] * 4, "cls": [[0, 1]], "pos": [[0, 0]] * 2,
         "W_1": ONE, "W_2": ONE, "W_H": ONE}  # fmt: skip
-
-
-def floats(value):
-    return torch.tensor(value.evalf(20).tolist(), dtype=torch.float64)
 
 
 def some(seed):

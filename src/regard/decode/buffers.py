@@ -49,8 +49,7 @@ def make_buffers(model: LanguageModel, rows: int, room: int, blocks: int) -> Buf
     config, table = model.config, model.embedding.table
     device, dtype = table.device, table.dtype
     room = max(ROOM, 1 << (room - 1).bit_length())
-    key_heads, feat = config.key_heads or config.heads, config.head_feat
-    hidden = 4 * config.dim if config.hidden is None else config.hidden
+    key_heads, feat = config.keyed_heads, config.head_feat
 
     def made(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.zeros(shape, dtype=dtype, device=device)
@@ -61,7 +60,7 @@ def make_buffers(model: LanguageModel, rows: int, room: int, blocks: int) -> Buf
         "normed": made(rows, config.dim, dtype=dtype),
         "qkv": made(rows, (config.heads + 2 * key_heads) * feat),
         "y": made(rows, config.heads * feat, dtype=dtype),
-        "hidden": made(rows, hidden, dtype=dtype),
+        "hidden": made(rows, config.hidden_feat, dtype=dtype),
         "parts": made(MOST_PARTS, rows, config.dim) if rows > 1 else made(1),
         "logits": made(rows, config.vocab),
         "best": made(rows, blocks),

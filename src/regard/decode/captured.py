@@ -33,8 +33,8 @@ def can_capture(model: LanguageModel) -> bool:
         return False
     plain = config.softcap is None and not config.sinks and config.relative == "none"
     usual = config.norm_first and config.skip and not config.embedding_norm and not config.segments
-    feat, hidden = config.head_feat, 4 * config.dim if config.hidden is None else config.hidden
-    keyed = (config.key_heads or config.heads) * feat
+    feat, hidden = config.head_feat, config.hidden_feat
+    keyed = config.keyed_heads * feat
     even = feat % 8 == 0 and keyed % 16 == 0 and config.dim % 8 == 0 and hidden % 8 == 0
     small = max(config.dim, hidden, config.heads * feat) <= MOST_WIDTH
     # maps of another kind, as of whole numbers, reckon in their own way

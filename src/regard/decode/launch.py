@@ -43,9 +43,9 @@ class Launcher:
     def __init__(self, model: LanguageModel, tuning: Tuning):
         self._model, self.config, self.tuning = ref(model), model.config, tuning
         self.heads = self.config.heads
-        self.key_heads = self.config.key_heads or self.heads
+        self.key_heads = self.config.keyed_heads
         self.feat = self.config.head_feat
-        self.hidden = 4 * self.config.dim if self.config.hidden is None else self.config.hidden
+        self.hidden = self.config.hidden_feat
 
     @property
     def model(self) -> LanguageModel:

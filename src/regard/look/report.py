@@ -1,9 +1,7 @@
 """One self-contained page about a sight: it opens offline and never holds a whole long map."""
 
 import json
-import os
 import re
-import tempfile
 from collections.abc import Collection, Sequence
 from html import escape
 from importlib.metadata import version
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import FileError, LookError, ShapeError
+from regard.files import write_page
 from regard.look.head_types import Thresholds
 from regard.look.heads import Heads, each_whole, heads
 from regard.look.report_data import Shares, site_data
@@ -58,7 +57,7 @@ def write_report(
         rows = found.rows[at : at + site.heads]
         data.append(site_data(site, rows, shares, batch, around))
         at += site.heads
-    _write(path, _page(title, data, found, sight.skipped, above))
+    write_page(path, _page(title, data, found, sight.skipped, above))
     return path
 
 
@@ -103,20 +102,3 @@ def _rows(data: list[dict[str, Any]]) -> str:
                 f"{numbers}</tr>"
             )
     return "\n".join(lines)
-
-
-def _write(path: Path, page: str) -> None:
-    """Beside its place first, then moved there: a page is whole or not there."""
-    beside = None
-    try:
-        handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.resolve().parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(page)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(beside, 0o666 & ~umask)  # mkstemp makes it for its owner alone
-        os.replace(beside, path)
-    except OSError as error:
-        if beside is not None:
-            Path(beside).unlink(missing_ok=True)
-        raise FileError(f"{path}: cannot be written, {error.strerror or error}") from error

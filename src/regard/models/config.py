@@ -80,6 +80,16 @@ class StackConfig:
         """The width of one head."""
         return self.dim // self.heads if self.feat is None else self.feat
 
+    @property
+    def keyed_heads(self) -> int:
+        """How many heads have keys and values of their own."""
+        return self.key_heads or self.heads
+
+    @property
+    def hidden_feat(self) -> int:
+        """The width inside a feed-forward."""
+        return 4 * self.dim if self.hidden is None else self.hidden
+
 
 Stack = TypeVar("Stack", Encoder, Decoder)
 _OPTIONS = tuple(BlockOptions.__annotations__)

@@ -5,8 +5,6 @@ parted nor half written. Nothing in it can run, unlike a pickle.
 """
 
 import json
-import os
-import tempfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields
@@ -20,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, FileError, RegardError
+from regard.files import beside
 from regard.models.int8 import by_whole_numbers, is_quantized, packed, unpacked
 
 NAME = "model.safetensors"
@@ -30,6 +29,7 @@ def save(model: nn.Module, path: str | Path) -> Path:
     """Write a model to a file ending in .safetensors, or into a folder; the file's path comes back.
 
     >>> from regard.models import LanguageModel, language_tiny
+    >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
     >>> save(LanguageModel(language_tiny(vocab=10)), folder).name
     'model.safetensors'
@@ -56,6 +56,7 @@ def load(path: str | Path) -> nn.Module:
     """Read a model that `save` wrote, ready for use: on the CPU, in evaluation mode.
 
     >>> from regard.models import LanguageModel, language_tiny
+    >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
     >>> _ = save(LanguageModel(language_tiny(vocab=10)), folder)
     >>> load(folder).config.vocab
@@ -98,30 +99,11 @@ def _file(path: str | Path) -> Path:
 
 def write_whole(tensors: dict[str, Tensor], header: dict[str, str], file: Path) -> None:
     """Beside its place first, and moved there once it is on the disk: never half a file."""
-    handle, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
-    os.close(handle)
     try:
-        save_file(tensors, name, header)
-        # mkstemp is for secrets, 0600; a model has the rights of any other new file
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
-        _to_disk(name)
-        os.replace(name, file)
-        _to_disk(file.parent)
-    except BaseException as error:
-        Path(name).unlink(missing_ok=True)
-        if isinstance(error, SafetensorError):  # its way to say that the disk is full
-            raise OSError(str(error)) from error
-        raise
-
-
-def _to_disk(path: str | Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        with beside(file) as place:
+            save_file(tensors, place, header)
+    except SafetensorError as error:  # its way to say that the disk is full
+        raise OSError(str(error)) from error
 
 
 def read_whole(file: Path, writer: str) -> tuple[str | None, dict[str, Tensor]]:

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from regard.errors import FileError
+from regard.files import to_disk
 from regard.models.store import write_whole
 from regard.train.parts import read_whole
 
@@ -36,16 +37,19 @@ class Checkpoint(NamedTuple):
     state: dict[str, Any]
 
 
-def save_checkpoint(checkpoint: Checkpoint, folder: str | Path, *, keep: int = 3) -> Path:
+def save_checkpoint(
+    checkpoint: Checkpoint, folder: str | Path, *, keep: int = 3, every: int = 1
+) -> Path:
     """Write a checkpoint into its own folder below `folder`; the last `keep` of them stay.
 
-    Written beside its place, forced to the disk, then moved there in one step.
+    Written beside its place, forced to the disk, then moved there in one step. Earlier ones that
+    are not of a multiple of `every` were made by a stop, and go.
 
     >>> folder = tempfile.mkdtemp()
     >>> save_checkpoint(Checkpoint(12, {"w": torch.ones(1)}, {}, {}), folder).name
     'step-00000012'
     """
-    with writing(checkpoint.step, folder, keep) as beside:
+    with writing(checkpoint.step, folder, keep, every) as beside:
         _write(checkpoint, beside)
     return place_of(checkpoint.step, folder)
 
@@ -59,8 +63,17 @@ def place_of(step: int, folder: str | Path) -> Path:
     return Path(folder) / f"step-{step:08}"
 
 
+def step_of(place: Path) -> int:
+    """The update that a checkpoint was made after.
+
+    >>> step_of(place_of(12, "runs"))
+    12
+    """
+    return int(place.name.rpartition("-")[2])
+
+
 @contextmanager
-def writing(step: int, folder: str | Path, keep: int) -> Iterator[Path]:
+def writing(step: int, folder: str | Path, keep: int, every: int = 1) -> Iterator[Path]:
     """A folder to write a checkpoint into; it takes its place once all is written."""
     folder = Path(folder)
     place = place_of(step, folder)
@@ -83,7 +96,11 @@ def writing(step: int, folder: str | Path, keep: int) -> Iterator[Path]:
             f"{folder}: cannot take a checkpoint, {error.strerror or error}; "
             f"the ones before it are whole; try freeing space, then resume"
         ) from error
-    for old in checkpoints(folder)[:-keep]:
+    # A run that was never stopped has none off its schedule; the mean of the last ones, taken at
+    # the end, has to be the same.
+    there = checkpoints(folder)
+    by_a_stop = [old for old in there if step_of(old) % every and step_of(old) < step]
+    for old in [*by_a_stop, *[old for old in there if old not in by_a_stop][:-keep]]:
         shutil.rmtree(old, ignore_errors=True)
 
 
@@ -305,15 +322,6 @@ def write_text(file: Path, text: str) -> None:
         out.flush()
         os.fsync(out.fileno())
     os.replace(beside, file)
-
-
-def to_disk(path: Path) -> None:
-    """Force a file or folder to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def digest(file: Path) -> str:

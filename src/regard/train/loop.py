@@ -1,7 +1,6 @@
 """The loop: batches become updates; every so often it scores, saves, and asks whether to go on."""
 
 import math
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -24,6 +23,7 @@ from regard.train.checkpoint import (
     last_good_place,
     load_checkpoint,
     save_checkpoint,
+    step_of,
     tensors_of,
     weights_of,
 )
@@ -169,7 +169,7 @@ class Trainer:
         place, wrong = last_good_place(self.folder / CHECKPOINTS)
         if place is None and wrong:
             raise FileError(f"{self.folder}: needs one whole checkpoint, got {'; '.join(wrong)}")
-        forget_after(self.folder, 0 if place is None else int(place.name.rpartition("-")[2]))
+        forget_after(self.folder, 0 if place is None else step_of(place))
         return None if place is None else str(place), wrong
 
     def _read(self, place: Path) -> Checkpoint:
@@ -202,30 +202,19 @@ class Trainer:
         state = {"data": data, "luck": lucks if len(lucks) > 1 else lucks[0], "best": self.best}
         state |= {"waited": self.waited, "scores": self.scores}
         place = self.folder / CHECKPOINTS
-        by_a_stop = self.ranks.by_first(lambda: self._made_by_a_stop(place))
-        keep = self.config.keep + len(by_a_stop)
+        which = {"keep": self.config.keep, "every": self.config.save_every}
         optimizer = optimizer_tensors(self.model, self.optimizer)
         if self.shared.way == "fsdp":
             tensors = joined(tensors_of(self.model), optimizer)
-            save_together(self.step, tensors, state, place, keep=keep, ranks=self.ranks)
-        else:
+            save_together(self.step, tensors, state, place, **which, ranks=self.ranks)
+            return
 
-            def write() -> None:
-                copies = {name: x.cpu().clone().contiguous() for name, x in optimizer.items()}
-                checkpoint = Checkpoint(self.step, weights_of(self.model), copies, state)
-                save_checkpoint(checkpoint, place, keep=keep)
+        def write() -> None:
+            copies = {name: x.cpu().clone().contiguous() for name, x in optimizer.items()}
+            checkpoint = Checkpoint(self.step, weights_of(self.model), copies, state)
+            save_checkpoint(checkpoint, place, **which)
 
-            self.ranks.by_first(write)
-        self.ranks.by_first(lambda: [shutil.rmtree(old, ignore_errors=True) for old in by_a_stop])
-
-    def _made_by_a_stop(self, place: Path) -> list[str]:
-        """Earlier checkpoints that are not on the schedule: a run never stopped has none of them.
-
-        Once there is a newer one they go, or the mean of the last ones would not be the same.
-        """
-        steps = ((old, int(old.name.rpartition("-")[2])) for old in checkpoints(place))
-        every = self.config.save_every
-        return [str(old) for old, step in steps if step % every and step < self.step]
+        self.ranks.by_first(write)
 
     def _advance(self, progress: Progress | None) -> None:
         """One update, and what is due after it."""

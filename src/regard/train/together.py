@@ -7,7 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from regard.errors import FileError
-from regard.train.checkpoint import digest, to_disk, write_state, writing
+from regard.files import to_disk
+from regard.train.checkpoint import digest, write_state, writing
 from regard.train.parts import write_parts
 from regard.train.ranks import Ranks
 
@@ -19,6 +20,7 @@ def save_together(
     folder: Path,
     *,
     keep: int,
+    every: int = 1,
     ranks: Ranks,
 ) -> None:
     """Write a checkpoint of which each rank holds a part, into a folder that all of them see.
@@ -32,7 +34,8 @@ def save_together(
     {'w': tensor([1.])}
     """
     with ExitStack() as stack:  # the first rank's folder takes its place, or goes again
-        beside = ranks.by_first(lambda: str(stack.enter_context(writing(step, folder, keep))))
+        place = writing(step, folder, keep, every)
+        beside = ranks.by_first(lambda: str(stack.enter_context(place)))
         told = ranks.gather(_write(tensors, Path(beside)))
         wrong = [one["wrong"] for one in told if "wrong" in one]
         if wrong:

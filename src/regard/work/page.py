@@ -1,13 +1,9 @@
-"""Pages for a browser, whole in one file, without a script; files that are whole or not there."""
+"""Pages for a browser, whole in one file, without a script."""
 
-import os
 import re
-import tempfile
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
-
-from regard.errors import FileError
 
 TEMPLATE = Path(__file__).parent / "page.html"
 
@@ -38,27 +34,3 @@ def anchor(name: str) -> str:
     ('at-h_1', 'at-2202-h_1')
     """
     return "at-" + re.sub(r"[^A-Za-z0-9_]", lambda odd: f"{ord(odd[0]):x}-", name).strip("-")
-
-
-def write_page(path: str | Path, text: str) -> Path:
-    """Write a text file beside its place first, then move it there.
-
-    >>> write_page("nowhere/at/all.html", "")
-    Traceback (most recent call last):
-        ...
-    regard.errors.FileError: nowhere/at/all.html: cannot be written, No such file or directory
-    """
-    file, beside = Path(path), None
-    try:
-        handle, beside = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.resolve().parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as opened:
-            opened.write(text)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(beside, 0o666 & ~umask)  # mkstemp makes it for its owner alone
-        os.replace(beside, file)
-    except OSError as error:
-        if beside is not None:
-            Path(beside).unlink(missing_ok=True)
-        raise FileError(f"{file}: cannot be written, {error.strerror or error}") from error
-    return file

@@ -77,14 +77,3 @@ def put_in(solution: Solution, values: Mapping[str, Any]) -> Solution:
         solution.remarks,
         solution.slips,
     )
-
-
-def symbols_of(solution: Solution) -> list[str]:
-    """The names of all symbols in what was given.
-
-    >>> from regard.work import attention
-    >>> symbols_of(attention({"X": [[1], [0]]}))
-    []
-    """
-    found = {str(s) for value in solution.given.values() for s in value.free_symbols}
-    return sorted(found)

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import WorkError
+from regard.files import write_page
 from regard.work.making.exercise import Exercise
 from regard.work.mathml import mathml
-from regard.work.page import page, write_page
+from regard.work.page import page
 from regard.work.shapes import convention_of
 from regard.work.show_html import html_body
 from regard.work.show_tex import PREAMBLE, as_markdown, latex_lines, tex_is
