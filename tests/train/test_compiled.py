@@ -30,8 +30,8 @@ def test_it_is_compiled_where_it_pays():
     assert answer(transformer, compile="off") == "off"
 
 
-@pytest.mark.parametrize(("lengths", "open_"), [((3,), False), ((3, 4), True)])
-def test_sizes_are_left_open_only_where_they_differ(monkeypatch, lengths, open_):
+@pytest.mark.parametrize(("lengths", "open_"), [((3,), False), ((3, 4), False), (range(9), True)])
+def test_sizes_are_left_open_only_where_they_are_many(monkeypatch, lengths, open_):
     made = []
     monkeypatch.setattr(torch, "compile", lambda f, dynamic: made.append(dynamic) or f)
     compiling = Compiling("on")
@@ -42,10 +42,20 @@ def test_sizes_are_left_open_only_where_they_differ(monkeypatch, lengths, open_)
 
 def test_many_shapes_are_compiled_only_when_asked_for(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda f, dynamic: len)
-    batches = [{"x": torch.zeros(n)} for n in (3, 4, 3, 4, 3)]
+    batches = [{"x": torch.zeros(n)} for n in range(SEEN + 1)]
     for ask, want in (("fixed", sum), ("on", len)):
         compiling = Compiling(ask)
         assert [compiling.total(sum, batch) for batch in batches][-1] is want
+
+
+def test_of_few_shapes_a_new_one_is_not_compiled(monkeypatch):
+    monkeypatch.setattr(torch, "compile", lambda f, dynamic: len)
+    compiling = Compiling("fixed")
+    for n in range(SEEN):
+        assert compiling.total(sum, {"x": torch.zeros(3 + n % 2)}) is sum
+    assert compiling.total(sum, {"x": torch.zeros(3)}) is len
+    assert compiling.total(sum, {"x": torch.zeros(4)}) is len
+    assert compiling.total(sum, {"x": torch.zeros(1)}) is sum
 
 
 def test_a_training_is_the_same_when_its_compiler_changes_nothing(monkeypatch):

@@ -10,7 +10,8 @@ from regard.nn import Cell, Recurrent
 from regard.train.config import TrainConfig
 
 STEPS = 1000  # to compile takes as long as some hundred updates
-SEEN = 4  # batches that show whether their shapes are one or many
+SEEN = 6  # batches that show whether their shapes are few or many
+FEW = 3  # shapes that are compiled each as it is
 
 Total = Callable[..., Tensor]
 
@@ -18,9 +19,9 @@ Total = Callable[..., Tensor]
 class Compiling:
     """Compiles a loss with its model once some batches have shown their shapes.
 
-    One shape is compiled as it is; several with sizes left open, or each length would be compiled
-    anew. Asked for "fixed" it compiles one shape alone: open sizes of a translator were seen to
-    break torch 2.11's compiler (an assertion in its tiling) on an H200.
+    Few shapes are compiled each as it is; many once, with sizes left open, or each length would be
+    compiled anew. Asked for "fixed" it compiles few shapes alone: open sizes of a translator were
+    seen to break torch 2.11's compiler (an assertion in its tiling) on an H200.
 
     >>> asked = Compiling("off")
     >>> asked.total(max, {"x": torch.ones(1)}) is max
@@ -36,21 +37,23 @@ class Compiling:
         """The loss to call for this batch: as it is, or compiled."""
         if self.ask == "off":
             return total
+        shape = tuple((name, x.shape) for name, x in batch.items())
         if self.left:
             self.left -= 1
-            self.shapes.add(tuple((name, x.shape) for name, x in batch.items()))
+            self.shapes.add(shape)
             return total
-        if self.ask == "fixed" and len(self.shapes) > 1:
-            return total
+        many = len(self.shapes) > FEW
+        if (many and self.ask == "fixed") or not (many or shape in self.shapes):
+            return total  # such as the last batch of a part, shorter than the rest
         if self.compiled is None or self.compiled[0] is not total:
-            self.compiled = total, torch.compile(total, dynamic=len(self.shapes) > 1)
+            self.compiled = total, torch.compile(total, dynamic=many)
         return self.compiled[1]
 
 
 def make_compiling(config: TrainConfig, model: nn.Module, device: torch.device) -> Compiling:
     """Whether to compile: as asked, or where it pays.
 
-    On a GPU, in long trainings with batches of one shape, and not around recurrent layers, which
+    On a GPU, in long trainings with batches of few shapes, and not around recurrent layers, which
     are loops.
 
     >>> make_compiling(TrainConfig(steps=9), nn.Linear(1, 1), torch.device("cpu")).ask
