@@ -47,6 +47,7 @@ kinds = st.fixed_dictionaries(
         "left": st.integers(0, 3),
         "relative": st.sampled_from(["none", "buckets", "alibi"]),
         "rotary": st.sampled_from([None, 10000.0]),
+        "level": st.sampled_from([None, 3.0]),
     }
 )
 

@@ -35,6 +35,7 @@ KINDS = {
     "the mean of a text": models.classifier_tiny(vocab=9, classes=2),
     "a ViT with a hidden head": models.vision_tiny(classes=5, head="mlp"),
     "strictly causal sound": models.recogniser_tiny(vocab=7, left=3),
+    "sound against its level": models.recogniser_tiny(vocab=7, left=3, level=3.0),
     "sound in chunks": models.recogniser_tiny(vocab=7, chunk=4, left=2, rate=16000),
     "sound that hears its chunk alone": models.recogniser_tiny(vocab=7, chunk=4, left=0),
 }  # fmt: skip

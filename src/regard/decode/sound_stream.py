@@ -30,6 +30,7 @@ class SoundState:
     inputs: tuple[Tensor, ...]  # what each convolution will read again
     waiting: Tensor  # outputs of the convolutions whose chunk is not full
     layers: dict[nn.Module, KeysValues]
+    level: Tensor | None = None  # of a model that reads features against their running means
     kept: int = 0  # outputs whose keys and values are in `layers`
     heard: int = 0  # outputs that ever were
 
@@ -37,7 +38,8 @@ class SoundState:
     def size(self) -> int:
         """How many numbers it holds."""
         pairs = (x for pair in self.layers.values() for x in pair)
-        return sum(x.numel() for x in (self.samples, *self.inputs, self.waiting, *pairs))
+        level = () if self.level is None else (self.level,)
+        return sum(x.numel() for x in (self.samples, *self.inputs, self.waiting, *level, *pairs))
 
 
 class SoundStream:
@@ -137,7 +139,8 @@ class SoundStream:
     def _block(self, frames: Tensor, state: SoundState) -> tuple[Tensor, SoundState]:
         if not len(frames):
             return self._nothing(), state
-        x, inputs = self.model.standardise(frames[None]).mT, []
+        x, level = self.model.scaled(frames[None], state.level)
+        x, inputs = self.model.standardise(x).mT, []
         pairs = zip(self.model.subsample.convolutions, state.inputs, strict=True)
         for convolution, before in pairs:
             x = torch.cat([before, x], -1)
@@ -146,7 +149,8 @@ class SoundStream:
         waiting = torch.cat([state.waiting, x.mT], 1)
         ready = waiting.shape[1] // self.chunk * self.chunk
         rest = waiting[:, ready:].clone()
-        return self._encode(waiting[:, :ready], replace(state, inputs=tuple(inputs), waiting=rest))
+        state = replace(state, inputs=tuple(inputs), waiting=rest, level=level)
+        return self._encode(waiting[:, :ready], state)
 
     def _encode(self, x: Tensor, state: SoundState) -> tuple[Tensor, SoundState]:
         new = x.shape[1]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from regard.errors import ConfigError, ShapeError
 from regard.models.config import StackConfig, check_positive, make_encoder
 from regard.nn import Standardise, Subsample, projection
-from regard.ops import Causal, Chunked, Local, Mask, Padding, log_mel, mel_frames
+from regard.ops import Causal, Chunked, Local, Mask, Padding, levelled, log_mel, mel_frames
 from regard.ops.log_mel import HOP, WINDOW
 from regard.ops.terms import widen
 
@@ -22,7 +22,8 @@ class RecogniserConfig(StackConfig):
     """A recogniser; `vocab` counts the blank, label 0. One output stands for four frames, 40 ms.
 
     `chunk` is how many outputs are made at a time and hear each other (1: strictly causal, None:
-    the whole recording), `left` how many chunks back each can hear (None: all).
+    the whole recording), `left` how many chunks back each can hear (None: all). With `level` the
+    features are `levelled` to that depth: loudness and microphone change little.
 
     >>> RecogniserConfig(vocab=30, layers=1, dim=8, heads=2, chunk=8).delay
     0.305
@@ -33,6 +34,7 @@ class RecogniserConfig(StackConfig):
     mels: int = 80
     chunk: int | None = 1
     left: int | None = 64
+    level: float | None = None
     # Only distances count: a stream has no end, and a key once turned stays as it is.
     rotary: float | None = 10000.0
 
@@ -48,6 +50,8 @@ class RecogniserConfig(StackConfig):
             )
         if self.left is not None and self.left < 0:
             raise ConfigError(f"left: needs 0 or more, got {self.left}; try None for everything")
+        if self.level is not None and self.level <= 0:
+            raise ConfigError(f"level: needs more than 0, got {self.level}; try 8, or None")
 
     @property
     def mask(self) -> Mask | None:
@@ -71,11 +75,12 @@ class Recogniser(nn.Module):
 
     log p(label | t) = log_softmax(W encoder(subsample((x - mean) / spread))_t)
 
-    Nothing looks ahead but the chunk: convolutions are padded on the left alone, attention is
-    masked. So a stream can give what the whole recording gives, in bounded memory, from: the last
-    samples (`mel_frames`), each convolution's last two inputs, and the keys and values of each
-    layer's last `left` chunks, through Encoder's `cache`, with `offset` counting those kept and
-    `positions` all that ever were.
+    x is the features, or `levelled` ones where the config has a `level`. Nothing looks ahead but
+    the chunk: convolutions are padded on the left alone, attention is masked. So a stream can give
+    what the whole recording gives, in bounded memory, from: the last samples (`mel_frames`), the
+    level, each convolution's last two inputs, and the keys and values of each layer's last `left`
+    chunks, through Encoder's `cache`, with `offset` counting those kept and `positions` all that
+    ever were.
 
     >>> model = Recogniser(recogniser_tiny(vocab=30))
     >>> log_probs, lengths = model(torch.randn(2, 100, 40), torch.tensor([100, 61]))
@@ -106,12 +111,28 @@ class Recogniser(nn.Module):
             lengths = torch.full((batch,), time)
         _check_lengths(lengths, batch, time)
         lengths = lengths.to(features.device)
-        x = self.dropout(self.subsample(self.standardise(features), lengths))
+        x = self.standardise(self.scaled(features)[0])
+        x = self.dropout(self.subsample(x, lengths))
         lengths = self.subsample.out_lengths(lengths)
         real = Padding(lengths)
         mask = real if self.config.mask is None else self.config.mask & real
         x = widen(self.head(self.encoder(x, mask=mask)))
         return x.log_softmax(-1), lengths
+
+    def scaled(
+        self,
+        features: Float[Tensor, "batch time mel"],
+        before: Float[Tensor, "batch state"] | None = None,
+    ) -> tuple[Float[Tensor, "batch time mel"], Float[Tensor, "batch state"] | None]:
+        """The features as the model reads them, and the state after them of one with a level.
+
+        >>> model = Recogniser(recogniser_tiny(vocab=30, mels=1, level=8.0))
+        >>> model.scaled(torch.tensor([[[3.0], [-9.0]]]))[0].flatten()
+        tensor([ 3.8095, -4.1910])
+        """
+        if self.config.level is None:
+            return features, None
+        return levelled(features, before, depth=self.config.level)
 
     def listen(
         self, wave: Float[Tensor, "batch sample"], lengths: Int[Tensor, " batch"] | None = None

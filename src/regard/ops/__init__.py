@@ -4,6 +4,7 @@ from regard.ops import biases, masks
 from regard.ops.attend import attend, attention_weights
 from regard.ops.biases import ALiBi, Bias, Buckets, Relative, Toeplitz, alibi_slopes
 from regard.ops.influence import Influence, influence, influence_window
+from regard.ops.levelled import levelled
 from regard.ops.log_mel import frame_sizes, log_mel, mel_filters, mel_frames
 from regard.ops.masks import Causal, Chunked, Documents, Local, Mask, Padding
 from regard.ops.norms import layer_norm, rms_norm
@@ -73,6 +74,7 @@ __all__ = [
     "influence_window",
     "join_patches",
     "layer_norm",
+    "levelled",
     "log_mel",
     "lookup",
     "lstm_step",

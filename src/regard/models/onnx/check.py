@@ -15,6 +15,7 @@ from regard.models.recurrent import RecurrentTranslator
 from regard.models.translator import Translator
 from regard.models.vision import VisionTransformer
 from regard.ops import log_mel
+from regard.ops.levelled import silence
 from regard.ops.log_mel import frame_sizes
 
 LENGTHS = torch.tensor([7, 4])  # of two sequences, one of them padded
@@ -157,6 +158,8 @@ def _silence(model: Recogniser) -> dict[str, Tensor]:
     past = torch.zeros(config.layers, 2, 2, heads, 0, config.head_feat)
     inputs = {"inputs.0": torch.zeros(2, config.mels, keep)}
     inputs |= {"inputs.1": torch.zeros(2, config.dim, keep)}
+    if config.level is not None:
+        inputs["level"] = silence(torch.zeros(2, 0, config.mels))
     return {"past": past, "heard": torch.zeros(1, dtype=torch.long), **inputs}
 
 

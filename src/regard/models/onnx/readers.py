@@ -12,6 +12,7 @@ from regard.models.onnx.graph import Graph
 from regard.models.onnx.writers import past_axes
 from regard.models.recogniser import Recogniser
 from regard.models.vision import VisionTransformer
+from regard.ops.levelled import FALL, GUESS, GUESSED, KEEP, LOUD, SILENCE
 from regard.ops.log_mel import frame_sizes, mel_filters
 
 FLOOR = 1e-10  # of log_mel
@@ -69,9 +70,9 @@ def classifier_graphs(model: Classifier) -> list[Graph]:
 def recogniser_graphs(model: Recogniser) -> list[Graph]:
     """`features`: wave → frames.   `step`: frames and the state → log_probs and the state.
 
-    The state is what each convolution reads again (`inputs.n`), the last keys and values (`past`)
-    and how many outputs there were (`heard`). Pieces are multiples of 4 · chunk frames; the last
-    one, of any size.
+    The state is what each convolution reads again (`inputs.n`), the last keys and values (`past`),
+    how many outputs there were (`heard`) and, for a model that has one, the `level`. Pieces are
+    multiples of 4 · chunk frames; the last one, of any size.
 
     >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=9)).eval()
     >>> [graph.inputs for graph in recogniser_graphs(model)]
@@ -122,6 +123,8 @@ def _listen(model: Recogniser, chunk: int, left: int) -> Graph:
     ]
     past = g.input("past", past_axes(stack, "kept"))
     heard = g.input("heard", [1], whole=True)
+    if config.level is not None:
+        x = _levelled(g, x, config.mels, config.level)
     x = g.Div(g.Sub(x, model.standardise.mean), model.standardise.spread)
     x = g.Transpose(x, perm=[0, 2, 1])
     for n, (convolution, before) in enumerate(zip(convolutions, befores, strict=True)):
@@ -140,6 +143,33 @@ def _listen(model: Recogniser, chunk: int, left: int) -> Graph:
     g.output("past.next", ends, past_axes(stack, "later"))
     g.output("heard.next", g.Add(heard, new), [1], whole=True)
     return g
+
+
+def _levelled(g: Graph, x: str, mels: int, depth: float) -> str:
+    """`levelled`, what runs along as one matrix over all frames so far: ONNX has no other."""
+    state, time = g.input("level", ["batch", mels + 2]), layers.size(g, x, 1)
+    place = g.Range(0, time, 1)
+    since = g.Sub(g.Unsqueeze(place, [1]), g.Unsqueeze(place, [0]))  # negative: still to come
+    ahead, loud = g.Less(since, 0), g.ReduceLogSumExp(x, [2], keepdims=0)
+    fallen = g.Where(ahead, -torch.inf, g.Mul(g.Cast(since, to=1), -FALL))
+    highest = g.ReduceMax(g.Add(g.Unsqueeze(loud, [1]), fallen), [2])
+    first = g.Unsqueeze(g.Slice(state, [0], [1], [1]), [1])
+    kept = g.Sub(first, g.Mul(g.Unsqueeze(g.Cast(g.Add(place, 1), to=1), [1]), FALL))
+    level = g.Max(highest, kept, SILENCE)
+    sound = g.Cast(g.Greater(g.Unsqueeze(loud, [2]), g.Sub(level, LOUD)), to=1)
+    count = g.CumSum(sound, 1)
+    row = g.Transpose(count, perm=[0, 2, 1])
+    weights = g.Where(ahead, 0.0, g.Pow(KEEP, g.Sub(count, g.Where(ahead, 0.0, row))))
+    weights = g.Mul(weights, g.Transpose(sound, perm=[0, 2, 1]))
+    weight = g.ReduceSum(weights, [2])
+    new = g.Concat(weight, g.MatMul(weights, x), axis=2)
+    old = g.Unsqueeze(g.Slice(state, [1], [2**62], [1]), [1])
+    sums = g.Add(new, g.Mul(g.Pow(KEEP, count), old))
+    after = g.Slice(g.Concat(level, sums, axis=2), [-1], [2**62], [1])
+    g.output("level.next", g.Squeeze(after, [1]), ["batch", mels + 2])
+    total = g.Add(g.Slice(sums, [1], [2**62], [2]), g.Mul(g.Add(level, GUESS), float(GUESSED)))
+    mean = g.Div(total, g.Add(g.Slice(sums, [0], [1], [2]), float(GUESSED)))
+    return g.Sub(g.Max(x, g.Sub(level, depth)), mean)
 
 
 def _convolved(g: Graph, x: str, layer: nn.Conv1d, keep: int) -> tuple[str, str]:

@@ -40,7 +40,7 @@ class _Heard:
             for batch in batches
         ]
         lengths = torch.cat([batch["frames_lengths"] for batch in batches])
-        model.standardise.fit(torch.cat(frames), lengths)
+        model.standardise.fit(model.scaled(torch.cat(frames))[0], lengths)
 
     def batches(
         self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world: int = 1

@@ -1,0 +1,77 @@
+"""Features that know neither loudness nor microphone: bands against means that run along."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.errors import ShapeError
+
+FALL = 0.01  # a frame: the level is down by 4.3 dB a second after the last loud moment
+SILENCE = -12.0  # what is softer than this is not made louder, or silence would roar
+LOUD = 3.0  # frames that are less than this below the level count as sound
+KEEP = math.exp(-1 / 150)  # how much of a mean is left after one more frame of sound: 1.5 s
+GUESS, GUESSED = -4.0, 20  # a band's mean against the level before any sound, and for how many
+BLOCK = 1000  # frames at a time: KEEP to the power of more would leave the range of numbers
+
+
+def levelled(
+    x: Float[Tensor, "*batch time mel"],
+    before: Float[Tensor, "*batch state"] | None = None,
+    *,
+    depth: float = 8.0,
+) -> tuple[Float[Tensor, "*batch time mel"], Float[Tensor, "*batch state"]]:
+    """Log-mel frames, each band against its mean in the sound so far; and the state after them.
+
+    y_t = max(x_t, level_t - depth) - (sum_t + 20 (level_t - 4)) / (weight_t + 20)
+    level_t = max(loud_t, level_{t-1} - 0.01, -12),   loud_t = log Σ_m exp x[t, m]
+    sum_t = 0.9934 sum_{t-1} + x_t, weight_t = 0.9934 weight_{t-1} + 1 if loud_t > level_t - 3
+
+    A gain of the whole sound or of a band changes little or nothing, and what lies `depth` below
+    the level is one floor: microphone and room are taken away, as far as can be known at t. The
+    state (level, weight, sums) lets a stream give what the whole gives.
+
+    >>> y, state = levelled(torch.tensor([[3.0], [-9.0]]), depth=8.0)
+    >>> y.flatten()  # 3 - (3 + 20 · -1) / 21, and (2.99 - 8) - (3 + 20 · -1.01) / 21
+    tensor([ 3.8095, -4.1910])
+    >>> state
+    tensor([2.9900, 1.0000, 3.0000])
+    """
+    if not depth > 0:
+        raise ShapeError(f"depth: needs more than 0, got {depth}; try 8")
+    state = silence(x) if before is None else before
+    found = []
+    for piece in x.split(BLOCK, -2):
+        if piece.shape[-2]:
+            y, state = _levelled(piece, state, depth)
+            found.append(y)
+    return torch.cat(found, -2) if found else x, state
+
+
+def silence(x: Float[Tensor, "*batch time mel"]) -> Float[Tensor, "*batch state"]:
+    """The state of `levelled` before any sound.
+
+    >>> silence(torch.zeros(5, 2))
+    tensor([-12.,   0.,   0.,   0.])
+    """
+    state = x.new_zeros(*x.shape[:-2], x.shape[-1] + 2)
+    state[..., 0] = SILENCE
+    return state
+
+
+def _levelled(x: Tensor, state: Tensor, depth: float) -> tuple[Tensor, Tensor]:
+    # in double: how a sound is cut may not show, and the powers of KEEP span three decades
+    wide, state = x.double(), state.double()
+    fall = FALL * torch.arange(1, x.shape[-2] + 1, device=x.device, dtype=torch.float64)
+    loud = wide.logsumexp(-1)
+    # over the fall the level never sinks, so that one running maximum gives all of it
+    highest = (loud + fall).cummax(-1).values.maximum(state[..., :1])
+    level = (highest - fall).clamp(min=SILENCE)[..., None]
+    sound = (loud[..., None] > level - LOUD).double()
+    left = KEEP ** sound.cumsum(-2)
+    ones = torch.cat([torch.ones_like(level), wide], -1)  # so that weight and sums are one sum
+    sums = left * (state[..., None, 1:] + (sound / left * ones).cumsum(-2))
+    mean = (sums[..., 1:] + GUESSED * (level + GUESS)) / (sums[..., :1] + GUESSED)
+    y = wide.maximum(level - depth) - mean
+    return y.to(x), torch.cat([level, sums], -1)[..., -1, :].to(x)
