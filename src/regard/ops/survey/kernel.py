@@ -73,11 +73,13 @@ def _stream(call: dict[str, Any], plan: Plan, ask: frozenset[str]) -> dict[str, 
     packed = torch.zeros(sequences, queries, device=q.device, dtype=torch.int64)
     received = torch.empty(sequences, keys, device=q.device, dtype=torch.float32)
     tile = tile_for(call["WIDE"] * q.element_size())
-    # sequences first: under a causal mask the first keys, which most queries see, are the longest
-    # programs, and begun first of all of them none is left alone at the end
-    _survey_kernel[(sequences, triton.cdiv(keys, tile["BN"]))](
+    # Programs start in the order of their numbers. Those of one sequence read the same queries, and
+    # side by side they find them in the cache; but under a causal mask the first keys, which most
+    # queries see, are the longest programs, and begun first none of them is left alone at the end.
+    ahead, blocks = plan.right > 0, triton.cdiv(keys, tile["BN"])
+    _survey_kernel[(blocks, sequences) if ahead else (sequences, blocks)](
         **call, SUMS=sums, PEAK=packed, RECEIVED=received,
-        AHEAD=plan.right > 0,
+        AHEAD=ahead,
         WANTS_SUMS=bool(ask & {"entropy", "reach", "ahead"}),
         WANTS_PEAK=bool(ask & {"peak", "peak_key", "max_score"}), **tile,
     )  # fmt: skip
@@ -208,8 +210,10 @@ def _survey_kernel(
     # of columns. Sums along these (the reshapes to 2 x 8 rows and BN/8 x 8 columns below) stay
     # within a thread; what crosses threads is an eighth of a row, once a tile.
     EIGHTHS: tl.constexpr = BN // 8
-    j0, bh = tl.program_id(1) * BN, tl.program_id(0).to(tl.int64)
-    b, h = bh // heads, bh % heads
+    block, bh = tl.program_id(1), tl.program_id(0).to(tl.int64)
+    if AHEAD:
+        block, bh = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    j0, b, h = block * BN, bh // heads, bh % heads
     feat, j = tl.arange(0, WIDE), j0 + tl.arange(0, BN)
     k = tl.load(
         K + b * k_b + (h // group) * k_h + j[:, None] * k_j + feat[None, :],
