@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 from regard import train
 from regard.data import Digits, Morse, SoundBatches, luck, other_voice
-from regard.data.digits import Spoken, Take, other_pace, say_digits
+from regard.data.digits import Spoken, Take, say_digits
 from regard.data.facts import Split
 from regard.data.sound_batches import WINDOW, send
 from regard.errors import ConfigError, FileError, ShapeError
@@ -162,12 +162,6 @@ def test_hidden_bands_and_moments_are_at_the_mean():
 def test_nothing_of_a_voice_is_hidden_unless_asked_for():
     """A six without its s is an eight."""
     assert recipe("digits").data.masks == 0
-
-
-def test_another_pace_keeps_shares_of_length():
-    frames, lengths = other_pace(torch.randn(2, 50, 8), torch.tensor([50, 25]), luck(4))
-    assert frames.shape[1] == int(lengths[0])
-    assert abs(int(lengths[0]) - 2 * int(lengths[1])) <= 1
 
 
 @given(st.text("ab c", min_size=1, max_size=9), st.text("ab c", max_size=9))

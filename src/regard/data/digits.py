@@ -10,15 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.data.facts import Split
-from regard.data.made import Batch, luck
+from regard.data.made import luck
 from regard.data.morse import Sound
-from regard.data.sound_batches import SoundBatches, recognisable
-from regard.data.tokenizers import Tokenizer
 from regard.errors import ConfigError, FileError
 
 NAME = re.compile(r"(\d)_([^_]+)_(\d+)\.wav")
@@ -206,70 +203,6 @@ def say_digits(
     noise = torch.randn(waves.shape, generator=chance, device=device) * power.sqrt() * ratio[:, :1]
     waves = (waves + noise) * ratio[:, 1:]
     return waves.masked_fill(place >= lengths.to(device)[:, None], 0), lengths
-
-
-def digit_batches(
-    source: Digits,
-    tokenizer: Tokenizer,
-    *,
-    mels: int,
-    size: int,
-    warp: float = 0.12,
-    colour: float = 1.0,
-    masks: int = 2,
-    pace: float = 0.2,
-    device: torch.device | str = "cpu",
-    seed: int = 0,
-    rank: int = 0,
-    world: int = 1,
-) -> SoundBatches:
-    """The train part, made on a device, with frames as other throats and microphones give them.
-
-    >>> import tempfile, wave
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> with wave.open(str(folder / "7_ann_5.wav"), "wb") as file:
-    ...     file.setparams((1, 2, 8000, 0, "NONE", ""))
-    ...     file.writeframes(bytes(4000))
-    >>> tokenizer = rg.data.Characters.train(["7"])
-    >>> batch = next(iter(digit_batches(Digits(folder), tokenizer, mels=8, size=2)))
-    >>> batch["frames"].shape[::2], batch["target"].unique().tolist()[-1]
-    (torch.Size([2, 8]), 4)
-    """
-    samples = torch.from_numpy(source.samples).to(device)
-
-    def render(plans: Sequence[Spoken], number: int) -> Batch:
-        waves, lengths = say_digits(plans, samples, luck(seed, "noise", number, device=device))
-        batch = recognisable(waves, lengths, [p.text for p in plans], tokenizer, source.rate, mels)
-        chance = luck(seed, "voice", number)
-        frames, counts = other_pace(batch["frames"], batch["frames_lengths"], chance, pace)
-        frames = other_voice(frames, chance, warp=warp, colour=colour, masks=masks)
-        return {**batch, "frames": frames, "frames_lengths": counts}
-
-    return SoundBatches(
-        lambda number: source.spoken(f"train/{seed}/{number}", "train"),
-        lambda plan: plan.samples / source.rate, render,
-        size=size, seed=seed, rank=rank, world=world,
-    )  # fmt: skip
-
-
-def other_pace(
-    frames: Float[Tensor, "batch time mel"],
-    lengths: Int[Tensor, " batch"],
-    chance: torch.Generator,
-    pace: float = 0.2,
-) -> tuple[Float[Tensor, "batch longer mel"], Int[Tensor, " batch"]]:
-    """Frames of a whole batch spoken faster or slower at the same pitch, by up to this share.
-
-    >>> x = torch.zeros(1, 100, 8)
-    >>> frames, lengths = other_pace(x, torch.tensor([100]), rg.data.luck(0), pace=0.2)
-    >>> 80 <= int(lengths) <= 120 and int(lengths) == frames.shape[1]
-    True
-    """
-    time = frames.shape[1]
-    drawn = 1 + pace * (2 * float(torch.rand((), generator=chance)) - 1)
-    size = max(1, round(time * drawn))
-    moved = F.interpolate(frames.mT, size=size, mode="linear", align_corners=False).mT
-    return moved, (lengths * size) // time
 
 
 def other_voice(

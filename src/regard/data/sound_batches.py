@@ -154,12 +154,19 @@ def recognisable(
     """
     frames = log_mel(waves, rate, mels=mels)
     counts = torch.tensor([mel_frames(n, rate) for n in lengths.tolist()])
+    labels = labelled(texts, tokenizer, frames.device)
+    return {"frames": frames, "frames_lengths": counts.to(frames.device), **labels}
+
+
+def labelled(
+    texts: Sequence[str], tokenizer: Tokenizer, device: torch.device | str = "cpu"
+) -> Batch:
+    """Texts as the labels of a batch, with how many each has.
+
+    >>> labelled(["TE", "E"], rg.data.Characters.train(["ET"]))["target_lengths"]
+    tensor([2, 1])
+    """
     labels = [torch.tensor(tokenizer.encode(text)) for text in texts]
     target = torch.nn.utils.rnn.pad_sequence(labels, True, tokenizer.pad)
-    device = frames.device
-    return {
-        "frames": frames,
-        "frames_lengths": counts.to(device),
-        "target": target.to(device),
-        "target_lengths": torch.tensor([len(row) for row in labels]).to(device),
-    }
+    counts = torch.tensor([len(row) for row in labels])
+    return {"target": target.to(device), "target_lengths": counts.to(device)}

@@ -1,15 +1,16 @@
 """Sound to text while it is heard: Morse code, and strings of spoken digits."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
 
 import torch
 
 from regard.data import Characters, Morse, Tokenizer
-from regard.data.digits import Digits, digit_batches
+from regard.data.digits import Digits
 from regard.data.morse import CODES
 from regard.data.sound_batches import SoundBatches, morse_batches
+from regard.data.voices import Change, digit_batches
 from regard.models import Recogniser, recogniser_tiny
 from regard.models.config import check_positive
 from regard.train.config import TrainConfig
@@ -138,8 +139,12 @@ class DigitsData(_Heard):
     colour: float = 3.0  # five voices came by five microphones, up to 15 dB apart in a band
     masks: int = 0  # a six whose s is hidden is an eight
     pace: float = 0.35
-    slowest: float = 0.9  # pitch and formants go with the speed
-    fastest: float = 1.1
+    slowest: float = 0.8  # pitch and formants go with the speed; the pace does not
+    fastest: float = 1.25
+    between: float = 0.5  # of all strings, those of a voice between two: four make many
+    mixed: float = 0.3  # those whose digits are each of any speaker
+    echo: float = 0.5
+    hiss: float = 1.0
     snr: float = 8.0  # decibels, the most noise that is trained on
     valid: int = 200
     test: int = 600
@@ -165,10 +170,14 @@ class DigitsData(_Heard):
     ) -> SoundBatches:
         """So many strings together as the training's `tokens` say."""
         return digit_batches(
-            self.source(), tokenizer, mels=self.mels, size=train.tokens, warp=self.warp,
-            colour=self.colour, masks=self.masks, pace=self.pace, device=device_of(train),
-            seed=train.seed, rank=rank, world=world,
+            self.source(), tokenizer, mels=self.mels, size=train.tokens, change=self.change,
+            device=device_of(train), seed=train.seed, rank=rank, world=world,
         )  # fmt: skip
+
+    @property
+    def change(self) -> Change:
+        """What is done to the training sounds."""
+        return Change(**{field.name: getattr(self, field.name) for field in fields(Change)})
 
     def scores(self, tokenizer: Tokenizer, part: Part) -> SpeechScores:
         """Word error (a digit is a word) of voices that were never heard."""
@@ -210,7 +219,7 @@ def digits() -> Recipe:
     return Recipe(
         name="digits",
         data=DigitsData(),
-        model=recogniser_tiny(14, dim=128, layers=4, left=32, dropout=0.2),
+        model=recogniser_tiny(14, dim=128, layers=4, left=32, dropout=0.2, level=10.0),
         train=TrainConfig(
             steps=3000, tokens=64, lr=1e-3, warmup=250, decay=0.05, betas=(0.9, 0.98),
             evaluate_every=1500, save_every=1500, log_every=50,

@@ -1,0 +1,297 @@
+"""Strings of digits made of log-mel frames: any pitch and pace, between two voices, in a room."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from random import Random
+from statistics import fmean
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from regard.data.digits import Digits, Take, other_voice
+from regard.data.made import Batch, luck
+from regard.data.sound_batches import SoundBatches, labelled
+from regard.data.tokenizers import Tokenizer
+from regard.ops import frame_sizes, log_mel
+from regard.ops.log_mel import HOP
+
+PITCHES = 7  # how many speeds each take is kept at
+EMPTY = math.log(1e-10)  # what log_mel makes of nothing
+ECHO = 16  # frames that an echo is heard for
+
+
+class Joined(NamedTuple):
+    """All that is drawn about one string of frames but its noise.
+
+    >>> Joined("42", (0, 1), (0, 1), 0.0, (10, 20), (3, 3, 4), 20.0, 0.0).frames
+    40
+    """
+
+    text: str
+    rows: tuple[int, ...]  # of the table, one a digit
+    others: tuple[int, ...]  # the same digits of another voice
+    share: float  # how much of the other voice there is
+    sizes: tuple[int, ...]  # frames of each digit
+    gaps: tuple[int, ...]  # frames before each digit and after the last
+    snr: float
+    gain: float  # added to each log-mel
+
+    @property
+    def frames(self) -> int:
+        """How long it is."""
+        return sum(self.sizes) + sum(self.gaps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """How far the voices, rooms and microphones of training differ from those recorded.
+
+    `warp`, `colour` and `masks` are those of `other_voice`, `pace` is the largest share of change.
+    `between` is the share of strings whose voice is a mean of two, `mixed` of those whose digits
+    are each of any speaker, `echo` the most power that comes back in the next frame, `hiss` the
+    size of a curve over the bands of the noise as `colour` is of all, `snr` the most noise.
+
+    >>> Change(pace=0.0).pace
+    0.0
+    """
+
+    warp: float = 0.12
+    colour: float = 3.0
+    masks: int = 0
+    pace: float = 0.35
+    between: float = 0.5
+    mixed: float = 0.3
+    echo: float = 0.5
+    hiss: float = 1.0
+    snr: float = 8.0
+
+
+class Voices:
+    """The training takes of a source as log-mel frames, each at several pitches.
+
+    >>> import tempfile, wave
+    >>> folder = tempfile.mkdtemp()
+    >>> with wave.open(f"{folder}/7_ann_5.wav", "wb") as file:
+    ...     file.setparams((1, 2, 8000, 0, "NONE", ""))
+    ...     file.writeframes(bytes(4000))
+    >>> voices = Voices(Digits(folder), mels=8)
+    >>> voices.draw("a", Change()).text.strip("7"), len(voices.lengths)
+    ('', 7)
+    """
+
+    def __init__(self, source: Digits, *, mels: int):
+        self.source, self.rate = source, source.rate
+        takes, self.rows = list[Take](), dict[str, dict[int, list[int]]]()
+        for speaker, spoken in sorted(source.takes["train"].items()):
+            for digit, found in sorted(spoken.items()):
+                first = len(takes)
+                self.rows.setdefault(speaker, {})[digit] = [*range(first, first + len(found))]
+                takes += found
+        low, high = source.speed
+        samples, pieces = torch.from_numpy(source.samples), list[Tensor]()
+        for take in takes:
+            wave = samples[take.first : take.first + take.length]
+            for speed in np.geomspace(low, high, PITCHES):
+                pieces.append(_frames(wave, float(speed), self.rate, mels))
+        self.frames = torch.cat(pieces)
+        self.sizes = [len(piece) for piece in pieces]
+        self.lengths = torch.tensor(self.sizes)
+        self.firsts = self.lengths.cumsum(0) - self.lengths
+        self.powers = [
+            float(samples[take.first : take.first + take.length].square().mean())
+            for take in takes
+            for _ in range(PITCHES)
+        ]
+        self.noise, self.unrest = _white(self.rate, mels)
+
+    def to(self, device: torch.device | str) -> "Voices":
+        """The same on a device."""
+        moved = object.__new__(Voices)
+        for name, value in vars(self).items():
+            setattr(moved, name, value.to(device) if isinstance(value, Tensor) else value)
+        return moved
+
+    def draw(self, name: str, change: Change) -> Joined:
+        """What is said under a name, and how."""
+        chance, speakers = Random(name), sorted(self.rows)
+        one, two = chance.choice(speakers), chance.choice(speakers)
+        between, mixed = chance.random() < change.between, chance.random() < change.mixed
+        pitch, pace = chance.randrange(PITCHES), 1 + chance.uniform(-change.pace, change.pace)
+        rows, others, text = list[int](), list[int](), ""
+        for _ in range(chance.randint(*self.source.digits)):
+            voice = chance.choice(speakers) if mixed else one
+            digit = chance.choice(sorted(self.rows[voice]))
+            rows.append(chance.choice(self.rows[voice][digit]) * PITCHES + pitch)
+            same = self.rows[two].get(digit)
+            others.append(chance.choice(same) * PITCHES + pitch if same else rows[-1])
+            text += str(digit)
+        sizes = [self.sizes[row] / pace * chance.uniform(0.9, 1.1) for row in rows]
+        gaps = [chance.uniform(*self.source.gap) for _ in rows] + [chance.uniform(0.1, 0.5)]
+        return Joined(
+            text=text, rows=tuple(rows), others=tuple(others),
+            share=chance.random() if between else 0.0,
+            sizes=tuple(max(4, round(size)) for size in sizes),
+            gaps=tuple(round(gap / HOP) for gap in gaps),
+            snr=math.inf if chance.random() < 0.1 else chance.uniform(change.snr, 45.0),
+            gain=chance.uniform(-6.9, 1.4),
+        )  # fmt: skip
+
+    def join(
+        self, plans: Sequence[Joined]
+    ) -> tuple[Float[Tensor, "batch time mel"], Int[Tensor, " batch"]]:
+        """Plans as frames without noise, and how many each has; two voices are mixed in the log.
+
+        x_t = (1 - share) · one(t) + share · other(t), each stretched to the digit's frames
+        """
+        device, longest = self.frames.device, max(len(plan.rows) for plan in plans)
+        table = np.zeros((4, len(plans), longest), dtype=np.int64)
+        table[0] = 1 << 40  # digits that are not there never begin
+        for n, plan in enumerate(plans):
+            ends = np.cumsum(np.add(plan.sizes, plan.gaps[:-1]))
+            table[:, n, : len(ends)] = ends - plan.sizes, plan.sizes, plan.rows, plan.others
+        begins, sizes, rows, others = torch.from_numpy(table).to(device)
+        counts = torch.tensor([plan.frames for plan in plans])
+        place = torch.arange(int(counts.max()), device=device).expand(len(plans), -1).contiguous()
+        which = torch.searchsorted(begins, place, right=True) - 1
+        inside, which = which >= 0, which.clamp(min=0)
+        since, size = place - begins.gather(1, which), sizes.gather(1, which)
+        inside = inside & (since < size)
+        part = (since / (size - 1)).clamp(0, 1)
+        share = torch.tensor([plan.share for plan in plans], device=device)[:, None, None]
+        one = self._stretched(rows.gather(1, which), part)
+        other = self._stretched(others.gather(1, which), part)
+        return torch.lerp(one, other, share).masked_fill(~inside[..., None], EMPTY), counts
+
+    def noised(
+        self,
+        x: Float[Tensor, "batch time mel"],
+        plans: Sequence[Joined],
+        chance: torch.Generator,
+        hiss: float,
+    ) -> Float[Tensor, "batch time mel"]:
+        """With noise as each plan says, of a colour of its own, as log-mel of a wave has it."""
+        powers = [fmean(self.powers[row] for row in plan.rows) for plan in plans]
+        levels = [
+            math.log(max(power, 1e-10)) - plan.snr * math.log(10) / 10
+            for power, plan in zip(powers, plans, strict=True)
+        ]
+        told = torch.tensor([levels, [plan.gain for plan in plans]]).to(x)[:, :, None, None]
+        level = told[0] + self.noise
+        level = level + curves(len(x), x.shape[2], hiss, chance)[:, None]
+        drawn = torch.randn(x.shape, generator=chance, device=x.device)
+        x = torch.logaddexp(x, level + self.unrest * drawn)
+        return (x + told[1]).clamp(min=EMPTY)
+
+    def _stretched(self, row: Tensor, part: Tensor) -> Tensor:
+        """The frames of rows of the table at a part of their length."""
+        length = self.lengths[row]
+        real = part * (length - 1)
+        whole = real.floor().minimum(length - 2)
+        at = self.firsts[row] + whole.long()
+        return torch.lerp(self.frames[at], self.frames[at + 1], (real - whole)[..., None])
+
+
+def digit_batches(
+    source: Digits,
+    tokenizer: Tokenizer,
+    *,
+    mels: int,
+    size: int,
+    change: Change | None = None,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+    rank: int = 0,
+    world: int = 1,
+) -> SoundBatches:
+    """The train part, made on a device, with frames as other throats and microphones give them.
+
+    >>> import tempfile, wave
+    >>> folder = tempfile.mkdtemp()
+    >>> with wave.open(f"{folder}/7_ann_5.wav", "wb") as file:
+    ...     file.setparams((1, 2, 8000, 0, "NONE", ""))
+    ...     file.writeframes(bytes(4000))
+    >>> tokenizer = rg.data.Characters.train(["7"])
+    >>> batch = next(iter(digit_batches(Digits(folder), tokenizer, mels=8, size=2)))
+    >>> batch["frames"].shape[::2], batch["target"].unique().tolist()[-1]
+    (torch.Size([2, 8]), 4)
+    """
+    told = Change() if change is None else change
+    voices = _voices(source, mels).to(device)
+
+    def render(plans: Sequence[Joined], number: int) -> Batch:
+        chance = luck(seed, "voice", number)
+        moved = luck(seed, "noise", number, device=device)
+        x, counts = voices.join(plans)
+        x = other_voice(x, chance, warp=told.warp, colour=0.0, masks=0)
+        x = voices.noised(echoed(x, told.echo, moved), plans, moved, told.hiss)
+        x = other_voice(x, chance, warp=0.0, colour=told.colour, masks=told.masks)
+        labels = labelled([plan.text for plan in plans], tokenizer, device)
+        return {"frames": x, "frames_lengths": counts.to(device), **labels}
+
+    return SoundBatches(
+        lambda number: voices.draw(f"train/{seed}/{number}", told), lambda plan: plan.frames,
+        render, size=size, seed=seed, rank=rank, world=world,
+    )  # fmt: skip
+
+
+@lru_cache(2)
+def _voices(source: Digits, mels: int) -> Voices:
+    return Voices(source, mels=mels)  # some thousand takes at every pitch: seconds
+
+
+def curves(
+    batch: int, mels: int, size: float, chance: torch.Generator
+) -> Float[Tensor, "batch mel"]:
+    """Smooth curves over the bands, one for each sound, by chance.
+
+    curve(m) = size Σ_{n=1…5} ε_n cos(n π m / (mels - 1)) / √n
+
+    >>> curves(2, 8, 0.0, rg.data.luck(0)).any().item()
+    False
+    """
+    line = torch.linspace(0, math.pi, mels, device=chance.device)
+    waves = torch.stack([torch.cos(n * line) / n**0.5 for n in range(1, 6)])
+    return size * torch.randn(batch, 5, generator=chance, device=chance.device) @ waves
+
+
+def echoed(
+    x: Float[Tensor, "batch time mel"], most: float, chance: torch.Generator
+) -> Float[Tensor, "batch time mel"]:
+    """Frames in rooms: of each moment's power some comes again, less with each frame.
+
+    exp y_t = exp x_t + gain Σ_{n=1…15} decay^(n-1) exp x_{t-n},   0 ≤ gain ≤ most
+
+    >>> x = torch.zeros(1, 3, 2)
+    >>> torch.equal(echoed(x, 0.0, rg.data.luck(0)), x)
+    True
+    """
+    draws = torch.rand(3, len(x), 1, generator=chance, device=chance.device)
+    gain = most * draws[0] * (draws[1] < 0.6)  # and many sounds are of no room
+    decay = 0.3 + 0.55 * draws[2]
+    back = torch.arange(ECHO - 1, -1, -1, device=x.device)
+    kernel = torch.where(back == 0, 1.0, gain * decay ** (back - 1).clamp(min=0))
+    power = F.pad(x.exp(), (0, 0, ECHO - 1, 0)).permute(2, 0, 1)
+    heard = F.conv1d(power, kernel[:, None], groups=len(x)).permute(1, 2, 0)
+    return heard.clamp(min=1e-10).log()
+
+
+def _frames(wave: Tensor, speed: float, rate: int, mels: int) -> Tensor:
+    """A take at a speed, from where its first sample enters a frame to where its last leaves."""
+    window, hop = frame_sizes(rate)
+    real = torch.arange(int((len(wave) - 1) / speed)).double() * speed
+    whole = real.long()
+    said = torch.lerp(wave[whole], wave[whole + 1], (real - whole).float())
+    return log_mel(F.pad(said, (window - hop // 2, window)), rate, mels=mels)
+
+
+def _white(rate: int, mels: int) -> tuple[Tensor, Tensor]:
+    """The mean and the spread of log-mel frames of white noise of power one."""
+    wave = torch.randn(rate * 10, generator=torch.Generator().manual_seed(0))
+    frames = log_mel(wave, rate, mels=mels)
+    return frames.mean(0), frames.std(0)

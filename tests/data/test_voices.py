@@ -1,0 +1,145 @@
+"""Strings of frames: what is joined, mixed, echoed and noised is what waves would give."""
+
+import math
+import wave
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from regard.data import Change, Characters, Digits, digit_batches, luck
+from regard.data.digits import Spoken, say_digits
+from regard.data.voices import ECHO, EMPTY, PITCHES, Joined, Voices, curves, echoed
+from regard.ops import log_mel
+
+STILL = Change(warp=0, colour=0, pace=0, between=0, mixed=0, echo=0, hiss=0)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """Two speakers of three digits; each digit has its pitch, a speaker has a share of it."""
+    folder = tmp_path_factory.mktemp("takes")
+    for digit in range(3):
+        for share, speaker in ((1.0, "ann"), (1.1, "bob")):
+            for number in (5, 6):
+                time = np.arange(2400 + 400 * number) / 8000
+                tone = 8000 * np.sin(2 * np.pi * (500 + 600 * digit) * share * time)
+                with wave.open(str(folder / f"{digit}_{speaker}_{number}.wav"), "wb") as file:
+                    file.setparams((1, 2, 8000, 0, "NONE", ""))
+                    file.writeframes(tone.astype("<i2").tobytes())
+    return Digits(folder, speed=(0.5, 2.0))
+
+
+@pytest.fixture(scope="module")
+def voices(source):
+    return Voices(source, mels=20)
+
+
+def plan(voices, rows, **changes):
+    sizes = tuple(voices.sizes[row] for row in rows)
+    told = Joined("0" * len(rows), rows, rows, 0.0, sizes, (5,) * (len(rows) + 1), math.inf, 0.0)
+    return told._replace(**changes)
+
+
+def plain(take):
+    """The row of a take as it was recorded: the speeds are 0.5 … 1 … 2."""
+    return take * PITCHES + PITCHES // 2
+
+
+def test_a_take_at_twice_the_speed_has_half_the_frames_and_twice_the_pitch(voices):
+    slow, fast = (voices.frames[voices.firsts[row] :][: voices.sizes[row]] for row in (3, 6))
+    assert abs(len(slow) - 2 * len(fast)) <= 5  # the frames at the borders stay
+    bands = slow[20].argmax(), fast[10].argmax()
+    assert bands[1] > 1.5 * bands[0]
+
+
+def test_joined_frames_are_those_of_the_joined_wave(source, voices):
+    takes = source.takes["train"]["ann"][0][0], source.takes["train"]["ann"][1][0]
+    rows = plain(0), plain(2)
+    x, counts = voices.join([plan(voices, rows)])
+    gaps = 5 * 80 + 200 - 40, 5 * 80 + 2 * 200 - 40 - 80, 1600
+    said = Spoken("01", takes, gaps, (1.0, 1.0), 1.0, math.inf)
+    want = log_mel(
+        say_digits([said], torch.from_numpy(source.samples), luck(0))[0], mels=20, rate=8000
+    )
+    first = slice(5, 5 + voices.sizes[rows[0]])
+    assert_close(x[0, first].exp(), want[0, first].exp(), rtol=1e-3, atol=1e-3)
+    assert int(counts) == sum(voices.sizes[row] for row in rows) + 15
+    assert (x[0, :5] == EMPTY).all()
+
+
+def test_a_voice_between_two_is_their_mean_and_alone_is_itself(voices):
+    one, two = plain(0), plain(6)
+    size = voices.sizes[one]
+    ends = [voices.join([plan(voices, (row,), sizes=(size,))])[0] for row in (one, two)]
+    half, _ = voices.join([plan(voices, (one,), others=(two,), share=0.5)])
+    assert_close(half, (ends[0] + ends[1]) / 2)
+
+
+def test_strings_in_a_batch_do_not_touch(voices):
+    plans = [plan(voices, (plain(0),)), plan(voices, (plain(2), plain(1)))]
+    together, counts = voices.join(plans)
+    alone, _ = voices.join(plans[:1])
+    assert_close(together[:1, : int(counts[0])], alone)
+    assert (together[0, int(counts[0]) :] == EMPTY).all()
+
+
+def test_noise_of_frames_is_that_of_waves(source, voices):
+    told = plan(voices, (plain(0),), snr=10.0)
+    x = torch.full((1, 4000, 20), EMPTY)
+    got = voices.noised(x, [told], luck(0), hiss=0.0)[0]
+    power = float(voices.powers[plain(0)])
+    waves = torch.randn(8000 * 20, generator=luck(1)) * math.sqrt(power / 10)
+    want = log_mel(waves, 8000, mels=20)
+    assert_close(got.mean(0), want.mean(0), atol=0.15, rtol=0)
+    assert_close(got.std(0), want.std(0), atol=0.15, rtol=0)
+
+
+def test_a_gain_is_added_and_a_clean_string_stays_clean(voices):
+    x = torch.zeros(1, 3, 20)
+    told = plan(voices, (plain(0),), gain=2.0)
+    assert_close(voices.noised(x, [told], luck(0), hiss=1.0), x + 2)
+
+
+def test_an_echo_comes_after_and_dies_away():
+    x = torch.full((8, 40, 3), -99.0)
+    x[:, 10] = 0.0
+    y = echoed(x, 0.5, luck(1))
+    assert_close(y[:, :11], x[:, :11].clamp(min=EMPTY))
+    some = y[:, 11, 0] > -5
+    assert 0 < int(some.sum()) < 8
+    assert (y[some, 11 : 9 + ECHO].diff(dim=1) < 0).all()
+    assert_close(y[:, 10 + ECHO :], x[:, 10 + ECHO :].clamp(min=EMPTY))
+
+
+def test_a_batch_depends_on_its_number_alone_and_says_its_text(source):
+    words = Characters.train(["0123456789"])
+    first = list(islice(digit_batches(source, words, mels=20, size=3), 3))
+    second = digit_batches(source, words, mels=20, size=3)
+    second.restore({"seed": 0, "number": 2})
+    assert_close(next(iter(second)), first[2], rtol=0, atol=0)
+    assert first[0]["frames"].shape[1] == int(first[0]["frames_lengths"].max())
+
+
+def test_a_string_is_of_one_voice_unless_mixed(voices):
+    def speakers(change):
+        drawn = [voices.draw(f"x{n}", change).rows for n in range(40)]
+        return [{row // PITCHES // 6 for row in rows} for rows in drawn]  # six takes a speaker
+
+    assert max(map(len, speakers(STILL))) == 1
+    assert max(map(len, speakers(replace(STILL, mixed=1.0)))) == 2
+
+
+def test_still_strings_keep_their_sizes_within_a_tenth(voices):
+    told = voices.draw("a", STILL)
+    for row, size in zip(told.rows, told.sizes, strict=True):
+        assert abs(size / voices.sizes[row] - 1) < 0.12
+
+
+def test_curves_are_smooth_and_as_large_as_asked():
+    drawn = curves(400, 40, 3.0, luck(0))
+    assert 2.5 < float(drawn.std()) < 4.0
+    assert float(drawn.diff().abs().mean()) < 0.3 * float(drawn.abs().mean())
