@@ -219,7 +219,7 @@ def digits() -> Recipe:
     return Recipe(
         name="digits",
         data=DigitsData(),
-        model=recogniser_tiny(14, dim=128, layers=4, left=32, dropout=0.2, level=10.0),
+        model=recogniser_tiny(14, dim=128, layers=4, left=32, dropout=0.2, level=12.0),
         train=TrainConfig(
             steps=3000, tokens=64, lr=1e-3, warmup=250, decay=0.05, betas=(0.9, 0.98),
             evaluate_every=1500, save_every=1500, log_every=50,
