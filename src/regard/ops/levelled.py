@@ -30,17 +30,17 @@ def levelled(
 
     A gain of the whole sound or of a band changes little or nothing, and what lies `depth` below
     the level is one floor: microphone and room are taken away, as far as can be known at t. The
-    state (level, weight, sums) lets a stream give what the whole gives.
+    state (level + 12, weight, sums; zeros at first) lets a stream give what the whole gives.
 
     >>> y, state = levelled(torch.tensor([[3.0], [-9.0]]), depth=8.0)
     >>> y.flatten()  # 3 - (3 + 20 · -1) / 21, and (2.99 - 8) - (3 + 20 · -1.01) / 21
     tensor([ 3.8095, -4.1910])
     >>> state
-    tensor([2.9900, 1.0000, 3.0000])
+    tensor([14.9900,  1.0000,  3.0000])
     """
     if not depth > 0:
         raise ShapeError(f"depth: needs more than 0, got {depth}; try 8")
-    state = silence(x) if before is None else before
+    state = x.new_zeros(*x.shape[:-2], x.shape[-1] + 2) if before is None else before
     found = []
     for piece in x.split(BLOCK, -2):
         if piece.shape[-2]:
@@ -49,24 +49,13 @@ def levelled(
     return torch.cat(found, -2) if found else x, state
 
 
-def silence(x: Float[Tensor, "*batch time mel"]) -> Float[Tensor, "*batch state"]:
-    """The state of `levelled` before any sound.
-
-    >>> silence(torch.zeros(5, 2))
-    tensor([-12.,   0.,   0.,   0.])
-    """
-    state = x.new_zeros(*x.shape[:-2], x.shape[-1] + 2)
-    state[..., 0] = SILENCE
-    return state
-
-
 def _levelled(x: Tensor, state: Tensor, depth: float) -> tuple[Tensor, Tensor]:
     # in double: how a sound is cut may not show, and the powers of KEEP span three decades
     wide, state = x.double(), state.double()
     fall = FALL * torch.arange(1, x.shape[-2] + 1, device=x.device, dtype=torch.float64)
     loud = wide.logsumexp(-1)
     # over the fall the level never sinks, so that one running maximum gives all of it
-    highest = (loud + fall).cummax(-1).values.maximum(state[..., :1])
+    highest = (loud + fall).cummax(-1).values.maximum(state[..., :1] + SILENCE)
     level = (highest - fall).clamp(min=SILENCE)[..., None]
     sound = (loud[..., None] > level - LOUD).double()
     left = KEEP ** sound.cumsum(-2)
@@ -74,4 +63,4 @@ def _levelled(x: Tensor, state: Tensor, depth: float) -> tuple[Tensor, Tensor]:
     sums = left * (state[..., None, 1:] + (sound / left * ones).cumsum(-2))
     mean = (sums[..., 1:] + GUESSED * (level + GUESS)) / (sums[..., :1] + GUESSED)
     y = wide.maximum(level - depth) - mean
-    return y.to(x), torch.cat([level, sums], -1)[..., -1, :].to(x)
+    return y.to(x), torch.cat([level - SILENCE, sums], -1)[..., -1, :].to(x)

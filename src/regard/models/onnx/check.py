@@ -15,7 +15,6 @@ from regard.models.recurrent import RecurrentTranslator
 from regard.models.translator import Translator
 from regard.models.vision import VisionTransformer
 from regard.ops import log_mel
-from regard.ops.levelled import silence
 from regard.ops.log_mel import frame_sizes
 
 LENGTHS = torch.tensor([7, 4])  # of two sequences, one of them padded
@@ -159,7 +158,7 @@ def _silence(model: Recogniser) -> dict[str, Tensor]:
     inputs = {"inputs.0": torch.zeros(2, config.mels, keep)}
     inputs |= {"inputs.1": torch.zeros(2, config.dim, keep)}
     if config.level is not None:
-        inputs["level"] = silence(torch.zeros(2, 0, config.mels))
+        inputs["level"] = torch.zeros(2, config.mels + 2)
     return {"past": past, "heard": torch.zeros(1, dtype=torch.long), **inputs}
 
 
