@@ -139,8 +139,8 @@ class DigitsData(_Heard):
     colour: float = 3.0  # five voices came by five microphones, up to 15 dB apart in a band
     masks: int = 0  # a six whose s is hidden is an eight
     pace: float = 0.35
-    slowest: float = 0.8  # pitch and formants go with the speed; the pace does not
-    fastest: float = 1.25
+    slowest: float = 0.9  # pitch and formants go with the speed; the pace does not
+    fastest: float = 1.1
     between: float = 0.5  # of all strings, those of a voice between two: four make many
     mixed: float = 0.3  # those whose digits are each of any speaker
     echo: float = 0.5
