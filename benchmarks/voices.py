@@ -1,6 +1,6 @@
 """Which features and changes of training sounds help with a voice that was never heard?
 
-python benchmarks/voices.py fsdd "no level" recipe --voices george   # 2 minutes of one core each
+python benchmarks/voices.py fsdd "no level" plain --voices george   # 2 minutes of one core each
 
 A stand-in for the recipe `digits` that one core trains: its sounds, features and first two
 convolutions, then two more instead of attention, and strings of two digits whose places are told.
@@ -25,20 +25,20 @@ from regard.nn import Standardise, Subsample
 from regard.ops import levelled, log_mel
 
 ROWS, WIDE = 40, 96
+PLAIN = {"between": 0.0, "mixed": 0.0, "echo": 0.0, "hiss": 0.0}
 CHANGES: dict[str, dict] = {
-    "recipe": {},
-    "no level": {"level": None},
-    "level 8": {"level": 8.0},
-    "24 bands": {"mels": 24},
-    "as recorded": {"between": 0.0, "mixed": 0.0, "echo": 0.0, "hiss": 0.0},
-    "no voices between": {"between": 0.0},
-    "speakers apart": {"mixed": 0.0},
-    "no rooms": {"echo": 0.0},
-    "white noise": {"hiss": 0.0},
-    "more noise": {"snr": 8.0},
-    "half the colour": {"colour": 1.5},
-    "twice the warp": {"warp": 0.24},
-    "more of pitch": {"pitch": (0.8, 1.25)},
+    "plain": PLAIN,
+    "no level": PLAIN | {"level": None},
+    "level 8": PLAIN | {"level": 8.0},
+    "24 bands": PLAIN | {"mels": 24},
+    "voices between": PLAIN | {"between": 0.5},
+    "speakers mixed": PLAIN | {"mixed": 0.5},
+    "rooms": PLAIN | {"echo": 0.5, "hiss": 1.0},
+    "half the colour": PLAIN | {"colour": 1.5},
+    "more warp": PLAIN | {"warp": 0.2},
+    "more of pitch": PLAIN | {"pitch": (0.8, 1.25)},
+    "less noise": PLAIN | {"snr": 18.0},
+    "all": {"between": 0.5, "mixed": 0.3, "echo": 0.5, "hiss": 1.0},
 }
 
 
