@@ -9,7 +9,7 @@ from torch import nn
 
 from regard.look import torch_modules, transformers
 from regard.look.keeping import KEEP, Keeper, Wish
-from regard.look.running import Running, refuse_compiled
+from regard.look.running import Running
 from regard.look.sight import Sight
 from regard.look.tokens import TextReader
 from regard.ops.door import attending
@@ -59,10 +59,9 @@ def routed(model: nn.Module) -> Iterator[Running]:
     Whoever edits or counts uses this too: `with routed(model) as running, attending(…)`, and in the
     attendant `running.caller` has the name, path and kind of the attention that is asked.
     """
-    refuse_compiled(model)
     running = Running(model)
     with ExitStack() as ways:
         ways.enter_context(running.hooked())
         ways.enter_context(torch_modules.led(running))
-        ways.enter_context(transformers.led(model))
+        ways.enter_context(transformers.led(running.modules.values()))
         yield running

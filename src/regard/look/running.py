@@ -27,8 +27,10 @@ class Running:
 
     def __init__(self, model: nn.Module):
         self.model = model
-        self.paths = {id(module): path for path, module in model.named_modules()}
-        self.names = _names(model)
+        self.modules = dict(model.named_modules())  # walked once: a GPU waits meanwhile
+        _refuse_compiled(self.modules)
+        self.paths = {id(module): path for path, module in self.modules.items()}
+        self.names = _names(self.modules)
         self.ran: dict[str, nn.Module] = {}  # every module that ran at all
         self._stack: list[nn.Module] = []
         self._across: list[bool | None] = []
@@ -51,7 +53,7 @@ class Running:
     def hooked(self) -> Iterator[None]:
         """While this lasts, every module that could attend says when it starts and ends."""
         with ExitStack() as hooks:
-            for path, module in self.model.named_modules():
+            for path, module in self.modules.items():
                 if module is self.model or not _is_plain(module):
                     hooks.callback(self._hook(path, module))
             try:
@@ -91,8 +93,12 @@ def _is_plain(module: nn.Module) -> bool:
 
 def refuse_compiled(model: nn.Module) -> None:
     """Raise if some part is compiled: hooks and the door are then skipped in silence."""
-    for path, module in model.named_modules():
-        compiled = hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
+    _refuse_compiled(dict(model.named_modules()))
+
+
+def _refuse_compiled(modules: dict[str, nn.Module]) -> None:
+    for path, module in modules.items():
+        compiled = "_orig_mod" in module._modules or module._compiled_call_impl is not None
         if compiled or isinstance(module, torch.jit.ScriptModule):
             raise LookError(
                 f"model: needs to run without torch.compile to be seen, got {path or 'it'} "
@@ -111,10 +117,10 @@ def short_name(path: str) -> str:
     return re.sub(r"(^|\.)(self|cross)_attention$", r"\1\2", path)
 
 
-def _names(model: nn.Module) -> dict[str, str]:
+def _names(modules: dict[str, nn.Module]) -> dict[str, str]:
     """A name for each path: short for ours, the path itself for others, never one name for two."""
     names, taken = {}, set()
-    for path, module in model.named_modules():
+    for path, module in modules.items():
         name = short_name(path) if type(module).__module__.startswith("regard.") else path
         name = path if name in taken else name
         names[path] = name or type(module).__name__

@@ -1,7 +1,7 @@
 """Models of Hugging Face's transformers, led through the door by its attention interface."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,13 +17,13 @@ NAME = "regard"
 
 
 @contextmanager
-def led(model: nn.Module) -> Iterator[None]:
-    """Answer the attention of every transformers model inside by `attend`, and then as before."""
+def led(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Answer the attention of the transformers models among these by `attend`, then as before."""
     if "transformers" not in sys.modules:  # then none of its models can be here
         yield
         return
     _register()
-    configs = _configs(model)
+    configs = _configs(modules)
     before = [config._attn_implementation_internal for config in configs]
     try:
         for config in configs:
@@ -43,7 +43,7 @@ def _register() -> None:
     AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
-def _configs(model: nn.Module) -> list[Any]:
+def _configs(modules: Iterable[nn.Module]) -> list[Any]:
     """Every config that says which attention runs, of models that go by the interface.
 
     A model with a softmax of its own also reads its config, for the form of the mask: it must keep
@@ -52,23 +52,23 @@ def _configs(model: nn.Module) -> list[Any]:
     from transformers import PreTrainedModel
 
     found: dict[int, Any] = {}
-    for part in model.modules():
+    for part in modules:
         if not isinstance(part, PreTrainedModel) or not part._can_set_attn_implementation():
             continue
-        inner = {id(m) for m in _own_modules(part, PreTrainedModel)}
-        for module in part.modules():
+        for module in _own_modules(part, PreTrainedModel):
             config = vars(module).get("config")  # getattr would search and fail 200 times over
-            if id(module) in inner and hasattr(config, "_attn_implementation_internal"):
-                found.setdefault(id(config), config)
+            if id(config) not in found and hasattr(config, "_attn_implementation_internal"):
+                found[id(config)] = config
     return list(found.values())
 
 
 def _own_modules(part: nn.Module, kind: type) -> Iterator[nn.Module]:
     """A model and its modules, but not the models within it."""
-    yield part
-    for child in part.children():
-        if not isinstance(child, kind):
-            yield from _own_modules(child, kind)
+    todo = [part]
+    while todo:
+        module = todo.pop()
+        yield module
+        todo += [m for m in module._modules.values() if m is not None and not isinstance(m, kind)]
 
 
 def attention(
