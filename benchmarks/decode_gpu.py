@@ -3,6 +3,7 @@
 python benchmarks/decode_gpu.py                  # about two minutes on an H200
 python benchmarks/decode_gpu.py --no-theirs      # ours alone
 python benchmarks/decode_gpu.py --only calls     # whole calls; also checks, steps or profile
+python benchmarks/decode_gpu.py --tune           # more ways to cut the work, and the best together
 
 24 layers of 1024, 16 heads, 50,257 tokens, random weights, bfloat16; 64 tokens are read and 128
 written, greedily, at batch 1 and 32. Theirs: a static cache, which generate compiles by itself
@@ -31,6 +32,7 @@ BEGAN = time.time()
 VOCAB, PROMPT, NEW = 50257, 64, 128
 END, NO_END = 2, -1
 DRY = "--dry" in sys.argv  # everything once, tiny, in Triton's interpreter
+TUNE = "--tune" in sys.argv
 DEVICE = "cpu" if DRY else "cuda"
 RESULTS = {}
 
@@ -339,40 +341,184 @@ def checks(tuning):
               "activation": "silu", "norm": "rms", "bias": False}  # fmt: skip
     gpt, llama = made(torch.float32, **small), made(torch.float32, **(small | rotary))
     plain = replace(tuning, chained=False)
-    chained = replace(tuning, chained_rows=True)
+    apart = replace(tuning, joined_keys=0, feed_tile=0, held=False)
     for name, *given, beams in (
         ("gpt 1", gpt, tuning, 1, False),
         ("gpt 1 plain", gpt, plain, 1, False),
         ("gpt 3", gpt, tuning, 3, True),
-        ("gpt 3 chained", gpt, chained, 3, True),
+        ("gpt 1 apart", gpt, apart, 1, False),
+        ("gpt 3 plain", gpt, replace(tuning, chained_rows=False), 3, True),
         ("llama 1", llama, tuning, 1, True),
         ("llama 33", llama, tuning, 33, False),
     ):
         tried(name, lambda n=name, g=given, b=beams: check(n, *g, beams=b))
 
 
-def ways(tuning):
+def ways():
     """What is timed, by batch: how the work may be cut."""
     one = {
-        "chained": tuning,
-        "keys 128": replace(tuning, keys=128, keys_warps=4),
-        "tile 16384": replace(tuning, tile=16384),
-        "tile 4096": replace(tuning, tile=4096),
-        "plain": replace(tuning, chained=False),
+        "as it is": {},
+        "five kernels": {"joined_keys": 0, "feed_tile": 0},
+        "plain": {"chained": False},
     }
     some = {
-        "plain": tuning,
-        "chained": replace(tuning, chained_rows=True),
-        "plain keys 256": replace(tuning, keys_rows=256, keys_rows_warps=8),
-        "plain 32/256/3": replace(tuning, depth=256, stages=3),
-        "plain 64/128/4": replace(tuning, outs=64),
+        "as it is": {},
+        "weights after the wait": {"held": False},
+        "plain": {"chained_rows": False},
     }
+    if TUNE:
+        one |= {
+            "feed in two": {"feed_tile": 0},
+            "attention in two": {"joined_keys": 0},
+            "feed late": {"feed_early": False},
+            "feed 16 warps": {"feed_warps": 16},
+            "feed 16 units, 4 warps": {"feed_tile": 16384, "feed_warps": 4},
+            "feed late, 128 registers": {"feed_early": False, "feed_regs": 128},
+            "slices 4": {"slices": 4},
+            "keys 128": {"keys": 128},
+            "lanes whole": {"lanes": 1 << 16},
+            "tile 16384": {"tile": 16384},
+            "8 warps": {"warps": 8},
+        }
+        some |= {
+            "registers free": {"held_regs": None},
+            "outs 16": {"held_outs": 16},
+            "16 warps": {"held_warps": 16, "held_deep": 64},
+            "scores held": {"held_scores": True, "scores_outs": 32},
+            "scores of 128": {"scores_outs": 128},
+            "keys 64": {"keys_rows": 64},
+            "keys 256, 8 warps": {"keys_rows": 256, "keys_rows_warps": 8},
+            "enter 8 warps": {"enter_warps": 8},
+            "enter 2 warps": {"enter_warps": 2},
+            "programs 64": {"programs": 64},
+            "loop, plain": {"held": False, "chained_rows": False},
+        }
     return {1: one, 32: some}
+
+
+# ---------------------------------------------------------------- kernels one by one
+
+
+class Noted:
+    """A module of kernels that notes what would be launched, and launches nothing."""
+
+    def __init__(self, module, calls):
+        self.module, self.calls = module, calls
+
+    def __getattr__(self, name):
+        found = getattr(self.module, name)
+        return _Kernel(name, found, self.calls) if hasattr(found, "warmup") else found
+
+
+class _Kernel:
+    def __init__(self, name, kernel, calls):
+        self.name, self.kernel, self.calls = name, kernel, calls
+
+    def __getitem__(self, grid):
+        def call(*given, **settings):
+            kind = f"{self.name} {settings['JOB']}" if "JOB" in settings else self.name
+            kind += " first" if settings.get("FIRST") else ""
+            self.calls.append((kind, lambda: self.kernel[grid](*given, **settings)))
+
+        return call
+
+
+def alone(model, tuning, batch):
+    """Of each kind of kernel: µs in a chain of its own, and what a token is less without it."""
+    from regard.decode.launch import Launcher
+
+    stepper = stepper_of(model, tuning)
+    prompt = torch.randint(3, VOCAB, (batch, PROMPT), device=DEVICE)
+    state, b = begun(stepper, prompt)
+    b.time += 64  # in the middle of what is written
+    launcher, calls = Launcher(model, tuning), []
+    for name in ("kernels", "ones", "somes", "attentions"):
+        setattr(launcher, name, Noted(getattr(launcher, name), calls))
+    launcher.launch(b)
+    whole = timed([work for _, work in calls])
+    say(f"batch {batch}: kernels of a token {whole:.1f} µs, {len(calls)} of them")
+    table = {}
+    for kind in dict.fromkeys(kind for kind, _ in calls):
+        own = [work for k, work in calls if k == kind]
+        rest = [work for k, work in calls if k != kind]
+        many = (own * (96 // len(own) + 1))[: max(96, len(own))] if len(own) > 1 else own * 8
+        each = timed(many) / len(many)
+        less = whole - timed(rest)
+        table[kind] = {"count": len(own), "alone": each, "less": less, "less each": less / len(own)}
+        say(
+            f"    {kind:16} {len(own):3} a token, alone {each:6.2f} µs each,"
+            f" without them {less:6.1f} µs less ({less / len(own):.2f} each)"
+        )
+    RESULTS.setdefault("alone", {})[batch] = {"whole": whole, "kinds": table}
+    save()
+    del state
+
+
+def timed(calls):
+    """µs of all these in one graph, the median of some."""
+    if DRY:
+        for work in calls[:2]:
+            work()
+        return 1.0
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for work in calls:
+            work()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph, took = torch.cuda.CUDAGraph(), []
+    with torch.cuda.graph(graph):
+        for work in calls:
+            work()
+    for _ in range(12):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(4):
+            graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        took.append(begin.elapsed_time(end) / 4 * 1000)
+    return statistics.median(took[2:])
+
+
+def compile_some(share, shares):
+    """Every so manieth way once, on one layer: what it compiles, the others find on disk."""
+    from regard.decode.launch import Tuning
+
+    model = made(torch.bfloat16, layers=1)
+    every = [(batch, changes) for batch, some in ways().items() for changes in some.values()]
+    for batch, changes in every[share::shares]:
+        stepper = stepper_of(model, Tuning(**changes))
+        prompt = torch.randint(3, VOCAB, (batch, PROMPT), device=DEVICE)
+        try:
+            with torch.no_grad():
+                _, b = begun(stepper, prompt)
+                stepper.engine.run(b, 1, None)
+                torch.cuda.synchronize()
+        except Exception:
+            traceback.print_exc()
+
+
+def compile_all(shares=8):
+    """All ways compiled side by side, in processes of their own."""
+    given = [sys.executable, __file__, "--tune", "--shares", str(shares), "--share"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    some = [subprocess.Popen([*given, str(n)], **quiet) for n in range(shares)]
+    until = time.time() + 60
+    for one in some:
+        try:
+            one.wait(max(0.1, until - time.time()))
+        except subprocess.TimeoutExpired:
+            one.kill()
+    say("compiled:", [one.returncode for one in some])
 
 
 def main():
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--seconds", type=float, default=120, help="stop about then")
+    parser.add_argument("--seconds", type=float, default=150, help="stop about then")
+    parser.add_argument("--tune", action="store_true", help="time many ways to cut the work")
+    parser.add_argument("--share", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--shares", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--only", choices=["checks", "steps", "calls", "profile"])
     parser.add_argument("--no-theirs", action="store_true")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
@@ -380,6 +526,9 @@ def main():
     asked = parser.parse_args()
     if asked.child:
         return child()
+    if asked.share is not None:
+        stop_at(BEGAN + 70)
+        return compile_some(asked.share, asked.shares)
     deadline = BEGAN + asked.seconds
     stop_at(deadline + 8)
     theirs = None
@@ -391,7 +540,9 @@ def main():
 
     RESULTS["machine"] = [torch.__version__, "" if DRY else torch.cuda.get_device_name()]
     say(*RESULTS["machine"])
-    tuning = Tuning()
+    if TUNE and not DRY:
+        tried("compiling", compile_all)
+    tuning, best = Tuning(), {1: Tuning(), 32: Tuning()}
     if asked.only in (None, "checks"):
         tried("checks", lambda: checks(tuning))
     model = made(torch.bfloat16)
@@ -399,16 +550,17 @@ def main():
         tried("bf16 1", lambda: check("medium bf16 1", model, tuning, 1))
         tried("bf16 32", lambda: check("medium bf16 32", model, tuning, 32, ragged=False))
     if theirs:
-        theirs.thread.join(max(0.0, deadline - 45 - time.time()))
+        theirs.thread.join(max(0.0, deadline - 75 - time.time()))
     if asked.only in (None, "steps"):
-        steps(model, tuning, deadline)
+        best = steps(model, deadline)
     if asked.only in (None, "calls"):
-        calls(model, tuning, theirs, deadline)
+        calls(model, best, theirs, deadline)
     if theirs:
         theirs.process.kill()
     if asked.only in (None, "profile"):
         for batch in (1, 32):
-            tried("profile", lambda b=batch: profile(model, tuning, b))
+            tried("alone", lambda b=batch: alone(model, best[b], b))
+            tried("profile", lambda b=batch: profile(model, best[b], b))
     save()
     say("done")
     return None
@@ -425,35 +577,55 @@ def stop_at(moment):
     watch.start()
 
 
-def steps(model, tuning, deadline):
+def steps(model, deadline):
+    """Each way by batch; the best, for what follows."""
+    from regard.decode.launch import Tuning
+
     speeds = floor()
     weights = 2 * (24 * 12 * 1024 * 1024 + VOCAB * 1024)
     least = weights / max(speeds.values()) / 1e3
     say(f"GB/s {speeds}; {weights / 1e6:.0f} MB of weights take {least:.0f} µs")
     RESULTS["floor"] = {"GB/s": speeds, "µs": least}
-    for batch, some in ways(tuning).items():
-        until = deadline - (34 if batch == 1 else 18)
-        for name, given in some.items():
-            if time.time() > until:
-                say("no time for", batch, name)
-                continue
-            ms = tried(f"{batch} {name}", lambda g=given, b=batch: steps_alone(model, g, b))
-            if ms is None:
-                continue
-            RESULTS.setdefault("steps", {})[f"{batch} {name}"] = 1000 * ms
-            share = f", {100 * least / 1000 / ms:.0f}% of the floor's speed" if batch == 1 else ""
-            say(f"batch {batch:2} {name:18} {1000 * ms:7.1f} µs a token{share}")
-            save()
+    best = {}
+
+    def time_way(batch, name, changes):
+        if time.time() > deadline - (48 if batch == 1 else 30):
+            say("no time for", batch, name)
+            return None
+        ms = tried(f"{batch} {name}", lambda: steps_alone(model, Tuning(**changes), batch))
+        if ms is None:
+            return None
+        RESULTS.setdefault("steps", {})[f"{batch} {name}"] = 1000 * ms
+        share = f", {100 * least / 1000 / ms:.0f}% of the floor's speed" if batch == 1 else ""
+        say(f"batch {batch:2} {name:26} {1000 * ms:7.1f} µs a token{share}")
+        save()
+        return ms
+
+    for batch, some in ways().items():
+        took = {name: time_way(batch, name, changes) for name, changes in some.items()}
+        found = sorted((ms, name) for name, ms in took.items() if ms is not None)
+        base = took.get("as it is")
+        best[batch] = Tuning(**(some[found[0][1]] if found else {}))
+        if TUNE and base is not None:
+            together = {}
+            for ms, name in reversed(found):
+                if ms < 0.995 * base:
+                    together |= some[name]
+            ms = time_way(batch, f"together {together}", together) if together else None
+            if ms is not None and ms < found[0][0]:
+                best[batch] = Tuning(**together)
+        say(f"batch {batch:2} best: {best[batch]}")
+    return best
 
 
-def calls(model, tuning, theirs, deadline):
+def calls(model, best, theirs, deadline):
     for batch in (1, 32):
-        run = whole_call(stepper_of(model, tuning), batch)
+        run = whole_call(stepper_of(model, best[batch]), batch)
         tried("warm", lambda r=run: [r() for _ in range(3)])
         ready = theirs is not None and theirs.ready.get(batch, False)
         ours, other = [], []
         for _ in range(1 if DRY else 7):
-            if time.time() > deadline - (12 if batch == 1 else 6):
+            if time.time() > deadline - (24 if batch == 1 else 16):
                 break
             ours.append(tried("ours", run))
             answer = theirs.ask(batch) if ready else {}

@@ -1,5 +1,6 @@
 """The captured steps of a language model are the model's own: in Triton's interpreter, exact."""
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -48,8 +49,9 @@ CONFIGS = {
 }
 # so finely cut that a tiny model has several blocks, slices and tiles of everything
 FINE = Tuning(
-    tile=256, scores_tile=512, outs=16, depth=16, programs=4, scores_outs=16, keys=2, keys_rows=2
-)
+    tile=256, scores_tile=512, outs=16, depth=16, programs=4, scores_outs=16, keys=2, keys_rows=2,
+    feed_tile=256, held_outs=16,
+)  # fmt: skip
 pytestmark = pytest.mark.usefixtures("in_the_interpreter")
 
 
@@ -110,6 +112,46 @@ def test_logits_are_the_models_own(name, batch):
         whole = torch.cat([prompt[n, :length], written[n]])[None]
         want = model(whole)[0, length - 1 :]
         assert_close(torch.stack(steps, 1)[n], want, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("name", ["learned", "rotary"])
+def test_logits_of_16_bits_are_the_models_own(name, batch):
+    model, (prompt, _) = made(name), prompts(batch)
+    for p in model.parameters():
+        p.data = p.half().float()
+    want = model(prompt)[:, -1]
+    stepper = cast(LanguageStepper, make_stepper(model.half()))
+    stepper.engine.tuning = replace(FINE, held_scores=True)
+    got, _ = stepper.step(prompt[:, -1], stepper.start(prompt))
+    assert_close(got, want, atol=0.02, rtol=0.02)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"joined_keys": 0}, {"feed_tile": 0}, {"feed_early": False, "lanes": 1 << 16}]
+)
+def test_one_row_is_the_same_however_its_work_is_cut(changes):
+    model, (prompt, _) = made("rotary"), prompts(1)
+    stepper, found = cast(LanguageStepper, make_stepper(model)), []
+    for tuning in (Tuning(), Tuning(**changes)):
+        stepper.engine.tuning = tuning
+        found.append(stepper.step(prompt[:, -1], stepper.start(prompt))[0])
+    assert_close(found[0], found[1], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("layer", ["self_attention", "feed_forward"])
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e30], ids=str)
+@pytest.mark.filterwarnings("ignore:.*:RuntimeWarning")  # of numpy, in the interpreter
+def test_what_is_no_number_or_too_large_for_the_residual_is_not_hidden(layer, value):
+    model, (prompt, _) = made("learned", layers=1), prompts(1)
+    getattr(model.decoder.blocks[0], layer).to_out.weight.data[3, 4] = value
+    stepper = make_stepper(model)
+    state = stepper.start(prompt)
+    assert stepper.step(prompt[:, -1], state)[0].isnan().all()
+    written = greedy(stepper, state, prompt[:, -1], end=END, limit=3)
+    assert written.tokens.max() < VOCAB
+    getattr(model.decoder.blocks[0], layer).to_out.weight.data[3, 4] = 0.1
+    assert stepper.step(prompt[:, -1], stepper.start(prompt))[0].isfinite().all()
 
 
 @pytest.mark.parametrize(

@@ -56,9 +56,11 @@ def make_buffers(model: LanguageModel, rows: int, room: int, blocks: int) -> Buf
 
     cache, whole = (config.layers, rows, key_heads, room, feat), {"dtype": torch.int32}
     work = {
-        "x": made(rows, config.dim),
+        # of a single row twice in turn, as whole numbers: what it was, what was added
+        "x": made(rows, config.dim) if rows > 1 else made(2, 2, config.dim, dtype=torch.int64),
+        "wrong": made(1, **whole),
         "normed": made(rows, config.dim, dtype=dtype),
-        "qkv": made(rows, (config.heads + 2 * key_heads) * feat),
+        "qkv": made(rows, (config.heads + 2 * key_heads) * feat, dtype=dtype),
         "y": made(rows, config.heads * feat, dtype=dtype),
         "hidden": made(rows, config.hidden_feat, dtype=dtype),
         "parts": made(MOST_PARTS, rows, config.dim) if rows > 1 else made(1),

@@ -13,6 +13,8 @@ from regard.models import LanguageModel
 from regard.nn import EncoderBlock, Norm
 
 MOST_ROWS = 64  # rows of a batch that one program takes at once
+LEAST_UNITS = 16  # hidden units of a program, else a row of the matrix back is read in crumbs
+MOST_STEPS = 2.0**34  # units that a residual in whole numbers holds, by half
 HELD = 1 << 15  # bytes of keys that a program takes at once, and as many of values
 
 
@@ -21,15 +23,29 @@ class Tuning:
     """How the work is cut: numbers an H200 likes, found by benchmarks/decode_gpu.py."""
 
     chained: bool = True  # a kernel starts while the one before still works, and fetches weights
-    chained_rows: bool = False  # the same for more than one row
+    chained_rows: bool = True  # the same for more than one row
     tile: int = 8192  # numbers of a matrix that a program of `one_row` takes
     warps: int = 4
+    lanes: int = 512  # bytes of a row that a warp reads at once
     scores_tile: int = 16384
+    joined_keys: int = 1024  # places of a cache up to which attention has the output's product in
+    slices: int = 8  # that the outputs of that product are cut into
+    feed_tile: int = 32768  # numbers of a feed-forward's matrix in a program with both; 0: in two
+    feed_warps: int = 8
+    feed_early: bool = True  # the way back's weights too before the wait
+    feed_regs: int | None = None  # registers of a thread, at most
     outs: int = 32  # outputs of a program of `some_rows`
     depth: int = 128  # inputs it takes at a time
     stages: int = 4
     programs: int = 128  # that many at least: else the inputs are cut too
     scores_outs: int = 64
+    held: bool = True  # 16-bit weights of a batch's product in registers before the wait
+    held_outs: int = 32  # outputs of such a program
+    held_deep: int = 128  # inputs of one of its warps, at most
+    held_warps: int = 8
+    held_regs: int | None = 128
+    held_scores: bool = False  # the vocabulary's product that way too
+    enter_warps: int = 4
     keys: int = 256  # keys that an attention of one row takes at a time
     keys_warps: int = 8
     keys_rows: int = 128  # and one of more rows
@@ -46,6 +62,8 @@ class Launcher:
         self.key_heads = self.config.keyed_heads
         self.feat = self.config.head_feat
         self.hidden = self.config.hidden_feat
+        # parts that small cannot leave the range together, however many there are
+        self.limit = MOST_STEPS / (self.config.layers * (self.heads + self.hidden) + 1)
 
     @property
     def model(self) -> LanguageModel:
@@ -59,6 +77,24 @@ class Launcher:
 
         return step_kernels
 
+    @cached_property
+    def ones(self) -> Any:
+        from regard.decode import step_one
+
+        return step_one
+
+    @cached_property
+    def somes(self) -> Any:
+        from regard.decode import step_some
+
+        return step_some
+
+    @cached_property
+    def attentions(self) -> Any:
+        from regard.decode import step_attention
+
+        return step_attention
+
     def launch(self, b: Buffers) -> None:
         """All kernels of a step, up to the logits."""
         layers = cast(list[EncoderBlock], list(self.model.decoder.blocks))
@@ -68,19 +104,26 @@ class Launcher:
             self._some(b, layers)
 
     def _one(self, b: Buffers, layers: list[EncoderBlock]) -> None:
-        x, work = b.work["x"], b.work
+        (x, after), work = b.work["x"], b.work
         self._enter(b, first=True)
         for n, block in enumerate(layers):
             own, ff = block.self_attention, block.feed_forward
             norm = block.self_residual.norm
-            self._one_row(b, x, _qkv(block), work["qkv"], "THREE", norm)
-            self._attend(b, n, own.scale)
-            self._one_row(b, work["y"], (own.to_out,), x, "ADDED")
+            self._one_row(b, x, _qkv(block), work["qkv"], "THREE", norm, after=after)
+            x, after = after, x
+            if b.room <= self.tuning.joined_keys:
+                self._attend_out(b, n, block, x)
+            else:
+                self._attend(b, n, own.scale)
+                self._one_row(b, work["y"], (own.to_out,), x, "ADDED")
             norm = block.feed_forward_residual.norm
-            self._one_row(b, x, _up(block), work["hidden"], "HIDDEN", norm)
-            self._one_row(b, work["hidden"], (ff.to_out,), x, "ADDED")
+            if self._units(len(_up(block))) >= LEAST_UNITS:
+                self._feed(b, block, x)
+            else:
+                self._one_row(b, x, _up(block), work["hidden"], "HIDDEN", norm)
+                self._one_row(b, work["hidden"], (ff.to_out,), x, "ADDED")
         self._one_row(b, x, (_Head(self.model),), work["logits"], "SCORES",
-                      self.model.decoder.norm, scale=self.model.readout.scale)  # fmt: skip
+                      self.model.decoder.norm, self.model.readout.scale, after=after)  # fmt: skip
 
     def _some(self, b: Buffers, layers: list[EncoderBlock]) -> None:
         work, bias, parts = b.work, None, 0
@@ -109,36 +152,59 @@ class Launcher:
         places, table = work.get("places"), self.model.embedding.table
         self.kernels.enter[(b.rows,)](
             b.token, b.time, b.skip, table, x if places is None else places,
-            work["parts"], x if bias is None else bias, x, work["normed"], *_norm_parts(norm, x),
-            dim, b.rows, 0.0 if norm is None else norm.eps,
-            self.model.embedding.scale,
+            work["parts"], x if bias is None else bias, x, work["wrong"], work["normed"],
+            *_norm_parts(norm, x), dim, b.rows, 0.0 if norm is None else norm.eps,
+            self.model.embedding.scale, self.limit,
             WIDTH=_power(dim), FIRST=first, PLACES=places is not None, PARTS_=parts,
-            BIASED=bias is not None, **self._norm_kind(norm), NORMED=b.rows > 1,
-            num_warps=4, **self._launching(b),
+            BIASED=bias is not None, **self._norm_kind(norm),
+            num_warps=self.tuning.enter_warps, **self._launching(b),
         )  # fmt: skip
 
     def _one_row(
         self, b: Buffers, x: Tensor, maps: tuple[Any, ...], out: Tensor, job: str,
-        norm: Norm | None = None, scale: float = 1.0,
+        norm: Norm | None = None, scale: float = 1.0, after: Tensor | None = None,
     ) -> None:  # fmt: skip
         outs, ins = sum(m.weight.shape[0] for m in maps), maps[0].weight.shape[1]
         gated = job == "HIDDEN" and len(maps) == 2
         outs = outs // 2 if gated else outs
         width = _power(ins)
-        tile = self.tuning.scores_tile if job == "SCORES" else self.tuning.tile
-        rows = self.scores_rows(1) if job == "SCORES" else max(1, tile // width)
+        rows = self.scores_rows(1) if job == "SCORES" else max(1, self.tuning.tile // width)
         if job == "THREE":
             rows = _divisor(rows, maps[0].weight.shape[0], maps[1].weight.shape[0])
         weights, biases, ends = _laid_out(maps)
         work = b.work
-        self.kernels.one_row[(-(-outs // rows),)](
-            x, *weights, *biases, *_norm_parts(norm, x), out,
-            b.barred, work["best"], work["where"], work["sums"],
-            *ends, outs, ins, 0.0 if norm is None else norm.eps, scale,
-            ROWS=rows, WIDTH=width, JOB=getattr(self.kernels, job).value, **self._norm_kind(norm),
-            BIASED=maps[0].bias is not None, GATED=gated,
+        self.ones.one_row[(-(-outs // rows),)](
+            x, x if after is None else after, *weights, *biases, *_norm_parts(norm, x), out,
+            work["wrong"], b.barred, work["best"], work["where"], work["sums"],
+            *ends, outs, ins, 0.0 if norm is None else norm.eps, scale, self.limit,
+            ROWS=rows, WIDTH=width, LANES=self._lanes(width), JOB=getattr(self.kernels, job).value,
+            **self._norm_kind(norm), BIASED=maps[0].bias is not None, GATED=gated,
             ACTIVATION=self.kernels.ACTIVATIONS[self.config.activation],
             num_warps=self.tuning.warps, **self._launching(b),
+        )  # fmt: skip
+
+    def _lanes(self, width: int) -> int:
+        return min(width, self.tuning.lanes // self.model.embedding.table.element_size())
+
+    def _units(self, maps: int) -> int:
+        """Hidden units of a program that has both products of a feed-forward."""
+        return self.tuning.feed_tile // (maps * _power(self.config.dim))
+
+    def _feed(self, b: Buffers, block: EncoderBlock, x: Tensor) -> None:
+        ff, norm = block.feed_forward, block.feed_forward_residual.norm
+        (up, gate, _), (up_bias, gate_bias, _), _ = _laid_out(_up(block))
+        gated = ff.to_gate is not None
+        units = min(_power(self.hidden), self._units(1 + gated))
+        width, down, tuning = _power(self.config.dim), ff.to_out, self.tuning
+        self.ones.feed[(-(-self.hidden // units),)](
+            x, up, gate, down.weight, up_bias, gate_bias,
+            down.weight if down.bias is None else down.bias, *_norm_parts(norm, x),
+            b.work["wrong"], self.config.dim, self.hidden, 0.0 if norm is None else norm.eps,
+            self.limit,
+            UNITS=units, WIDTH=width, LANES=self._lanes(width), EARLY=tuning.feed_early,
+            **self._norm_kind(norm), BIASED=down.bias is not None, GATED=gated,
+            ACTIVATION=self.kernels.ACTIVATIONS[self.config.activation],
+            num_warps=tuning.feed_warps, maxnreg=tuning.feed_regs, **self._launching(b),
         )  # fmt: skip
 
     def _some_rows(
@@ -146,57 +212,108 @@ class Launcher:
         scale: float = 1.0,
     ) -> int:  # fmt: skip
         """Into how many slices the inputs were cut: that many parts are to be added up."""
-        tuning, gated = self.tuning, job == "HIDDEN" and len(maps) == 2
+        gated = job == "HIDDEN" and len(maps) == 2
         outs, ins = sum(m.weight.shape[0] for m in maps), maps[0].weight.shape[1]
         outs = outs // 2 if gated else outs
-        rows = self.scores_rows(b.rows) if job == "SCORES" else tuning.outs
+        held = self._held(x, outs, ins, job)
+        rows = self.tuning.held_outs if held else self.tuning.outs
+        rows = self.scores_rows(b.rows) if job == "SCORES" else rows
+        if held and gated:  # as many weights in all
+            rows = max(8, rows // 2)
         if job == "THREE":
             rows = _divisor(rows, maps[0].weight.shape[0], maps[1].weight.shape[0])
-        depth = min(tuning.depth, _power(ins))
-        blocks, slices = -(-outs // rows), 1
-        if job == "PARTS":
-            more = min(MOST_PARTS, ins // depth)
-            while blocks * slices < tuning.programs and 2 * slices <= more:
-                slices *= 2
-        part = -(-ins // (slices * depth)) * depth
-        slices = -(-ins // part)
         weights, biases, ends = _laid_out(maps)
-        work, exact = b.work, x.dtype == torch.float32
-        batch = max(16, min(MOST_ROWS, _power(b.rows)))
-        self.kernels.some_rows[(blocks, slices, -(-b.rows // batch))](
+        work, batch = b.work, max(16, min(MOST_ROWS, _power(b.rows)))
+        given = (
             x, *weights, *biases, out, b.barred, work["best"], work["where"], work["sums"],
             *ends, outs, ins, b.rows, scale,
-            BATCH=batch, ROWS=rows, DEPTH=depth, SLICE=part,
-            STAGES=2 if exact else tuning.stages, JOB=getattr(self.kernels, job).value,
-            BIASED=maps[0].bias is not None and job != "PARTS", GATED=gated,
-            ACTIVATION=self.kernels.ACTIVATIONS[self.config.activation],
-            PRECISION="ieee" if exact else "tf32",
-            num_warps=4, **self._launching(b),
+        )  # fmt: skip
+        settings = {
+            "BATCH": batch, "ROWS": rows, "JOB": getattr(self.kernels, job).value,
+            "BIASED": maps[0].bias is not None and job != "PARTS", "GATED": gated,
+            "ACTIVATION": self.kernels.ACTIVATIONS[self.config.activation], **self._launching(b),
+        }  # fmt: skip
+        blocks, groups = -(-outs // rows), -(-b.rows // batch)
+        if held:
+            slices = -(-ins // (held * self.tuning.held_warps))
+            self.somes.held_rows[(blocks, slices, groups)](
+                *given, **settings, DEEP=held, SPLIT=self.tuning.held_warps,
+                num_warps=self.tuning.held_warps, maxnreg=self.tuning.held_regs,
+            )  # fmt: skip
+            return slices
+        depth, part = self._cut(blocks, ins, job)
+        slices, exact = -(-ins // part), x.dtype == torch.float32
+        self.somes.some_rows[(blocks, slices, groups)](
+            *given, **settings, DEPTH=depth, SLICE=part, num_warps=4,
+            STAGES=2 if exact else self.tuning.stages, PRECISION="ieee" if exact else "tf32",
         )  # fmt: skip
         return slices
 
+    def _held(self, x: Tensor, outs: int, ins: int, job: str) -> int:
+        """Inputs that a warp takes where a program holds all its weights; 0: it cannot."""
+        tuning, warps = self.tuning, self.tuning.held_warps
+        if not tuning.held or x.dtype == torch.float32:
+            return 0
+        if job == "SCORES" and not tuning.held_scores:
+            return 0
+        deep = max(32, min(tuning.held_deep, _power(-(-ins // warps))))
+        if job != "PARTS":
+            return deep if deep * warps >= ins else 0
+        blocks = -(-outs // tuning.held_outs)
+        while deep > 32 and blocks * -(-ins // (deep * warps)) < tuning.programs:
+            deep //= 2
+        return deep if -(-ins // (deep * warps)) <= MOST_PARTS else 0
+
+    def _cut(self, blocks: int, ins: int, job: str) -> tuple[int, int]:
+        """Inputs that a program takes at a time, and in all."""
+        depth, slices = min(self.tuning.depth, _power(ins)), 1
+        if job == "PARTS":
+            more = min(MOST_PARTS, ins // depth)
+            while blocks * slices < self.tuning.programs and 2 * slices <= more:
+                slices *= 2
+        return depth, -(-ins // (slices * depth)) * depth
+
     def _attend(self, b: Buffers, layer: int, scale: float | None) -> None:
-        config, work, window = self.config, b.work, self.config.window
-        keys, warps = self._keys(b.rows)
-        self.kernels.attend_step[(b.rows * self.heads,)](
-            work["qkv"], b.keys[layer], b.values[layer], work["y"], b.time, b.skip, b.home,
-            work.get("cos", work["x"]), work.get("sin", work["x"]),
-            self.heads, self.key_heads, b.room, self.feat**-0.5 if scale is None else scale,
-            1 << 30 if window is None else window,
-            FEAT=self.feat, WIDTH=_power(self.feat), KEYS=keys,
-            ROTARY=config.rotary is not None, HALVES=config.halves, HOMES=b.moved,
-            num_warps=warps, **self._launching(b),
+        self.attentions.attend_step[(b.rows * self.heads,)](
+            b.work["qkv"], b.keys[layer], b.values[layer], b.work["y"],
+            *self._asked(b, scale), **self._asking(b),
         )  # fmt: skip
 
-    def _keys(self, rows: int) -> tuple[int, int]:
-        """Keys at a time, fewer if they are wide: a program holds them in registers; and warps."""
-        tuning, size = self.tuning, self.model.embedding.table.element_size()
+    def _attend_out(self, b: Buffers, layer: int, block: EncoderBlock, x: Tensor) -> None:
+        out, dim = block.self_attention.to_out, self.config.dim
+        asking = self._asking(b)
+        outs = max(asking["GROUPS"] * asking["NEAR"], _power(-(-dim // self.tuning.slices)))
+        self.ones.attend_out[(self.heads, -(-dim // outs))](
+            b.work["qkv"], b.keys[layer], b.values[layer],
+            out.weight, out.weight if out.bias is None else out.bias, x, b.work["wrong"],
+            *self._asked(b, block.self_attention.scale), dim, self.limit,
+            OUTS=outs, BIASED=out.bias is not None, **asking,
+        )  # fmt: skip
+
+    def _asked(self, b: Buffers, scale: float | None) -> tuple[Any, ...]:
+        work, window = b.work, self.config.window
+        return (
+            b.time, b.skip, b.home, work.get("cos", work["x"]), work.get("sin", work["x"]),
+            self.heads, self.key_heads, b.room, self.feat**-0.5 if scale is None else scale,
+            1 << 30 if window is None else window,
+        )  # fmt: skip
+
+    def _asking(self, b: Buffers) -> dict[str, Any]:
+        """How keys lie in a program: groups by warp, some side by side in it, and repeats."""
+        tuning, size, width = self.tuning, b.keys.element_size(), _power(self.feat)
         keys, warps = tuning.keys_rows, tuning.keys_rows_warps
-        if rows == 1:
+        if b.rows == 1:
             keys, warps = tuning.keys, tuning.keys_warps
-        while keys * _power(self.feat) * size > HELD:
+        while keys * width * size > HELD:  # a program holds them in registers
             keys //= 2
-        return keys, warps
+        groups = min(warps, keys)
+        near = min(max(1, 512 // (size * width)), keys // groups)
+        return {
+            "FEAT": self.feat, "WIDTH": width, "GROUPS": groups, "NEAR": near,
+            "REPEATS": keys // (groups * near), "ROTARY": self.config.rotary is not None,
+            "HALVES": self.config.halves, "HOMES": b.moved, "num_warps": warps,
+            **self._launching(b),
+        }  # fmt: skip
 
     def scores_rows(self, rows: int) -> int:
         """Tokens of the vocabulary that one program scores."""

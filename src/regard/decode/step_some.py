@@ -1,0 +1,170 @@
+"""The products of a batch, by tensor cores."""
+
+from typing import no_type_check
+
+import triton
+import triton.language as tl
+
+from regard.decode.step_kernels import (
+    HIDDEN,
+    PARTS,
+    SCORES,
+    THREE,
+    activated,
+    begin,
+    leave_scores,
+    pick,
+)
+
+
+@triton.jit
+@no_type_check
+def some_rows(
+    x_ptr, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, out_ptr,
+    barred_ptr, best_ptr, where_ptr, sum_ptr, end_a, end_b, outs, ins, rows, scale,
+    BATCH: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr, SLICE: tl.constexpr,
+    STAGES: tl.constexpr, JOB: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr,
+    ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """x Wᵀ for a batch: ROWS outputs a program, over all inputs or over one SLICE of them."""
+    block = tl.program_id(0)
+    first = block * ROWS
+    n = tl.arange(0, ROWS)
+    m = tl.program_id(2) * BATCH + tl.arange(0, BATCH)
+    d = tl.arange(0, DEPTH)
+    if JOB == THREE:
+        matrix, start = pick(first, w_ptr, w2_ptr, w3_ptr, end_a, end_b)
+        bias, _ = pick(first, b_ptr, b2_ptr, b3_ptr, end_a, end_b)
+    else:
+        matrix = w_ptr
+        bias = b_ptr
+        start = first
+    inside = first + n < outs
+    some = m < rows
+    low = tl.program_id(1) * SLICE
+    begin(PDL, False)
+    y = tl.zeros([BATCH, ROWS], tl.float32)
+    gate = tl.zeros([BATCH, ROWS], tl.float32)
+    for k in tl.range(low, low + SLICE, DEPTH, num_stages=STAGES):
+        live = k + d < ins
+        x = tl.load(
+            x_ptr + m[:, None] * ins + (k + d)[None, :], mask=some[:, None] & live[None, :],
+            other=0.0,
+        )  # fmt: skip
+        places = (start + n)[None, :] * ins + (k + d)[:, None]
+        both = inside[None, :] & live[:, None]
+        w = tl.load(matrix + places, mask=both, other=0.0)
+        y = tl.dot(x, w, y, input_precision=PRECISION)
+        if GATED:
+            g = tl.load(w2_ptr + places, mask=both, other=0.0)
+            gate = tl.dot(x, g, gate, input_precision=PRECISION)
+    _finish(
+        y, gate, bias, start, b2_ptr, out_ptr, barred_ptr, best_ptr, where_ptr, sum_ptr, first, n,
+        m, outs, rows, scale, JOB, BIASED, GATED, ACTIVATION,
+    )  # fmt: skip
+
+
+@triton.jit
+@no_type_check
+def _pieces(
+    ptr, first, ins, low, limit, ROWS: tl.constexpr, SPLIT: tl.constexpr, DEEP: tl.constexpr
+):
+    """Rows of a matrix, each thread 16 bytes at a time, as a product's tensor cores want them.
+
+    (step, eight, warp, row, input): of 32 inputs in a row four threads have 8 each.
+    """
+    step = tl.arange(0, DEEP // 32)[:, None, None, None, None]
+    eight = tl.arange(0, ROWS // 8)[None, :, None, None, None]
+    warp = tl.arange(0, SPLIT)[None, None, :, None, None]
+    row = first + eight * 8 + tl.arange(0, 8)[None, None, None, :, None]
+    at = low + warp * DEEP + step * 32 + tl.arange(0, 32)[None, None, None, None, :]
+    # not so, but it puts eight rows along a warp and each warp at its own inputs
+    place = tl.max_contiguous(ptr + row * ins + at, [1, 1, 2, 4, 32])
+    return tl.load(place, mask=(row < limit) & (at < ins), other=0.0)
+
+
+@triton.jit
+@no_type_check
+def _fits(pieces, LEFT: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, DEEP: tl.constexpr):
+    """The same as (warp, row, input), or (warp, input, row), inputs in the order that they lie in.
+
+    A product may take its inputs in any order, the same for both sides: in this one every number
+    is already in the thread that wants it, and none goes through shared memory.
+    """
+    t = tl.reshape(pieces, [DEEP // 32, ROWS // 8, SPLIT, 8, 4, 2, 2, 2])
+    if LEFT:
+        t = tl.reshape(tl.permute(t, [2, 1, 3, 0, 5, 6, 4, 7]), [SPLIT, ROWS, DEEP])
+    else:
+        t = tl.reshape(tl.permute(t, [2, 0, 5, 6, 4, 7, 1, 3]), [SPLIT, DEEP, ROWS])
+    return t
+
+
+@triton.jit
+@no_type_check
+def held_rows(
+    x_ptr, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, out_ptr,
+    barred_ptr, best_ptr, where_ptr, sum_ptr, end_a, end_b, outs, ins, rows, scale,
+    BATCH: tl.constexpr, ROWS: tl.constexpr, DEEP: tl.constexpr, SPLIT: tl.constexpr,
+    JOB: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr, ACTIVATION: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """The same with all of a program's weights on their way before the wait: DEEP inputs a warp."""
+    first = tl.program_id(0) * ROWS
+    n = tl.arange(0, ROWS)
+    m = tl.program_id(2) * BATCH + tl.arange(0, BATCH)
+    if JOB == THREE:
+        matrix, start = pick(first, w_ptr, w2_ptr, w3_ptr, end_a, end_b)
+        bias, _ = pick(first, b_ptr, b2_ptr, b3_ptr, end_a, end_b)
+    else:
+        matrix = w_ptr
+        bias = b_ptr
+        start = first
+    low = tl.program_id(1) * (SPLIT * DEEP)
+    end = start + outs - first
+    w = _pieces(matrix, start, ins, low, end, ROWS, SPLIT, DEEP)
+    if GATED:
+        g = _pieces(w2_ptr, start, ins, low, end, ROWS, SPLIT, DEEP)
+    begin(PDL, False)
+    x = _pieces(x_ptr, tl.program_id(2) * BATCH, ins, low, rows, BATCH, SPLIT, DEEP)
+    x = _fits(x, True, BATCH, SPLIT, DEEP)
+    y = tl.sum(tl.dot(x, _fits(w, False, ROWS, SPLIT, DEEP)), 0)
+    gate = y
+    if GATED:
+        gate = tl.sum(tl.dot(x, _fits(g, False, ROWS, SPLIT, DEEP)), 0)
+    _finish(
+        y, gate, bias, start, b2_ptr, out_ptr, barred_ptr, best_ptr, where_ptr, sum_ptr, first, n,
+        m, outs, rows, scale, JOB, BIASED, GATED, ACTIVATION,
+    )  # fmt: skip
+
+
+@triton.jit
+@no_type_check
+def _finish(
+    y, gate, bias, start, b2_ptr, out_ptr, barred_ptr, best_ptr, where_ptr, sum_ptr, first, n, m,
+    outs, rows, scale, JOB: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+):  # fmt: skip
+    """What is done with a block of sums, and where it goes."""
+    inside = first + n < outs
+    some = m < rows
+    block = tl.program_id(0)
+    if BIASED:
+        y += tl.load(bias + start + n, mask=inside, other=0.0).to(tl.float32)[None, :]
+    if JOB == HIDDEN:
+        if GATED:
+            if BIASED:
+                more = tl.load(b2_ptr + start + n, mask=inside, other=0.0)
+                gate += more.to(tl.float32)[None, :]
+            y = y * activated(gate, ACTIVATION)
+        else:
+            y = activated(y, ACTIVATION)
+    if JOB == SCORES:
+        y = y * scale
+        leave_scores(
+            y, inside, first + n, barred_ptr, best_ptr + block, where_ptr + block,
+            sum_ptr + block, m[:, None] + n[None, :] * 0, tl.num_programs(0), rows,
+        )  # fmt: skip
+    if JOB == PARTS:
+        out_ptr += tl.program_id(1) * rows * outs
+    at = m[:, None] * outs + (first + n)[None, :]
+    tl.store(out_ptr + at, y.to(out_ptr.dtype.element_ty), mask=some[:, None] & inside[None, :])
