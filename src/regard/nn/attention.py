@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TypedDict
 
 import torch
-from einops import rearrange
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -98,13 +98,7 @@ class MultiHeadAttention(nn.Module):
         `offset` is where x starts among the keys; `positions`, for rotary, follow it if not given.
         A `cache` gets the new keys and values of this layer and gives back all it holds.
         """
-        q = self.project_query(x, positions, offset=offset)
-        if isinstance(source, tuple):
-            k, v = source
-        elif source is None:
-            k, v = self.project_keys(x, positions, offset=offset)
-        else:
-            k, v = self.project_keys(source)
+        q, k, v = self._project(x, source, positions, offset)
         if cache is not None:
             k, v = cache(self, k, v)
         y = attend_plainly(
@@ -119,7 +113,7 @@ class MultiHeadAttention(nn.Module):
             offset=offset,
             dropout=self.dropout if self.training else 0.0,
         )
-        return self.to_out(rearrange(y, "... head time feat -> ... time (head feat)"))
+        return self.to_out(y.transpose(-2, -3).flatten(-2))
 
     def project_query(
         self,
@@ -154,8 +148,21 @@ class MultiHeadAttention(nn.Module):
         True
         """
         _check_width("source", source, self.to_k.in_features)
-        k, v = (_split(to(source), self.key_heads) for to in (self.to_k, self.to_v))
+        k, v = (_split(x, self.key_heads) for x in _mapped(source, self.to_k, self.to_v))
         return self._turned(k, positions, offset), v
+
+    def _project(
+        self, x: Tensor, source: Tensor | KeysValues | None, positions: Tensor | None, offset: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What is asked, what it is compared with and what is given, each split into heads."""
+        if source is None:
+            _check_width("x", x, self.to_q.in_features)
+            q, k, v = _mapped(x, self.to_q, self.to_k, self.to_v)
+            q = self._turned(_split(q, self.heads), positions, offset)
+            k = self._turned(_split(k, self.key_heads), positions, offset)
+            return q, k, _split(v, self.key_heads)
+        q = self.project_query(x, positions, offset=offset)
+        return q, *(source if isinstance(source, tuple) else self.project_keys(source))
 
     def _turned(self, x: Tensor, positions: Tensor | None, offset: int) -> Tensor:
         if self.rotary is None:
@@ -168,7 +175,40 @@ class MultiHeadAttention(nn.Module):
 
 
 def _split(x: Tensor, heads: int) -> Tensor:
-    return rearrange(x, "... time (head feat) -> ... head time feat", head=heads)
+    return x.unflatten(-1, (heads, -1)).transpose(-2, -3)
+
+
+def _mapped(x: Tensor, *maps: nn.Linear) -> tuple[Tensor, ...]:
+    """What several linear maps make of x; by one product where `_at_once` says so.
+
+    (x W₁ᵀ, x W₂ᵀ, …) = x [W₁; W₂; …]ᵀ, cut
+    """
+    if not _at_once(x, *maps):
+        return tuple(to(x) for to in maps)
+    weight = torch.cat([to.weight for to in maps])
+    some: list[Tensor] = [to.bias for to in maps if to.bias is not None]
+    y = F.linear(x, weight, torch.cat(some) if some else None)
+    return y.split([to.out_features for to in maps], -1)
+
+
+def _at_once(x: Tensor, *maps: nn.Linear) -> bool:
+    """Whether one product pays: in training on a GPU, where tokens outnumber weights by far.
+
+    x is then made half as wide once instead of three times, and its gradient is one product too.
+    A map that is watched, or is no plain one, is asked by itself.
+    """
+    return x.is_cuda and maps[0].training and _are_plain(*maps)
+
+
+def _are_plain(*maps: nn.Linear) -> bool:
+    bare = maps[0].bias is None
+    return all(
+        type(to) is nn.Linear
+        and (to.bias is None) == bare
+        and not (to._forward_hooks or to._forward_pre_hooks)
+        and not (to._backward_hooks or to._backward_pre_hooks)
+        for to in maps
+    )
 
 
 def _check_heads(dim: int, heads: int, key_heads: int | None, feat: int | None) -> None:

@@ -1,5 +1,6 @@
 """The input stage: what each token means, plus where it stands."""
 
+from functools import reduce
 from typing import Literal
 
 import torch
@@ -63,7 +64,7 @@ class TokenEmbedding(nn.Module):
         offset: int = 0,
     ) -> Float[Tensor, "*batch time dim"]:
         parts = self.parts(tokens, segments=segments, positions=positions, offset=offset)
-        x = sum(parts.values())
+        x = reduce(torch.add, parts.values())  # a sum would begin by adding zero to all of it
         return self.dropout(x if self.norm is None else self.norm(x))
 
     def parts(

@@ -1,0 +1,74 @@
+"""Queries, keys and values by one product: the same numbers, and only where nobody is misled."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from regard.nn import DecoderBlock, MultiHeadAttention
+from regard.nn import attention as module
+
+
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"key_heads": 2, "rotary": 100.0}])
+def test_one_product_gives_what_three_give_with_their_gradients(monkeypatch, options):
+    block = DecoderBlock(8, 4, **options)
+    found = []
+    for at_once in (False, True):
+        monkeypatch.setattr(module, "_at_once", lambda x, *maps, at_once=at_once: at_once)
+        torch.manual_seed(0)
+        x, memory = (torch.randn(2, n, 8, requires_grad=True) for n in (5, 3))
+        y = block(x, memory)
+        block.zero_grad()
+        y.square().sum().backward()
+        names = {name: p.grad for name, p in block.named_parameters()}
+        found.append({"y": y.detach(), "x": x.grad, "memory": memory.grad} | names)
+    for name, apart in found[0].items():
+        assert_close(found[1][name], apart, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_a_map_that_is_watched_or_not_plain_is_asked_by_itself():
+    layer = MultiHeadAttention(8, 2)
+    maps = (layer.to_q, layer.to_k, layer.to_v)
+    assert module._are_plain(*maps)
+    for watch in (layer.to_k.register_forward_hook, layer.to_k.register_full_backward_hook):
+        handle = watch(lambda *given: None)
+        assert not module._are_plain(*maps)
+        handle.remove()
+    assert module._are_plain(*maps)
+
+    class Other(nn.Linear):
+        pass
+
+    assert not module._are_plain(layer.to_q, Other(8, 8))
+    assert not module._are_plain(layer.to_q, nn.Linear(8, 8, bias=False))
+
+
+def test_only_a_training_on_a_gpu_takes_one_product():
+    layer = MultiHeadAttention(8, 2)
+    assert not module._at_once(torch.zeros(1, 3, 8), layer.to_q, layer.to_k)
+
+
+CODE = """
+import torch, regard as rg
+from regard.ops.attend import plain
+from regard.nn import attention
+attention.attend_plainly = lambda q, k, v, *, mask, dropout, scale, **rest: plain.by_torch(
+    q, k, v, mask, scale, dropout)                              # what a GPU takes
+attention._at_once = lambda x, *maps: maps[0].training and attention._are_plain(*maps)
+layer, graphs = rg.nn.MultiHeadAttention(8, 2), []
+def keep(graph, inputs):
+    return graphs.append(graph) or graph
+torch.compile(layer, fullgraph=True, backend=keep)(torch.randn(2, 3, 8)).sum().backward()
+print(len(graphs), sum(node.target is torch.cat for node in graphs[0].graph.nodes))
+"""
+
+
+@pytest.mark.slow
+def test_the_compiler_sees_one_graph_with_one_product():
+    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", CODE], env=env, capture_output=True, text=True)
+    assert done.stdout.split() == ["1", "2"], done.stderr
