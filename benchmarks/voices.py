@@ -25,20 +25,19 @@ from regard.nn import Standardise, Subsample
 from regard.ops import levelled, log_mel
 
 ROWS, WIDE = 40, 96
-PLAIN = {"between": 0.0, "mixed": 0.0, "echo": 0.0, "hiss": 0.0}
 CHANGES: dict[str, dict] = {
-    "plain": PLAIN,
-    "no level": PLAIN | {"level": None},
-    "level 8": PLAIN | {"level": 8.0},
-    "24 bands": PLAIN | {"mels": 24},
-    "voices between": PLAIN | {"between": 0.5},
-    "speakers mixed": PLAIN | {"mixed": 0.5},
-    "rooms": PLAIN | {"echo": 0.5, "hiss": 1.0},
-    "half the colour": PLAIN | {"colour": 1.5},
-    "more warp": PLAIN | {"warp": 0.2},
-    "more of pitch": PLAIN | {"pitch": (0.8, 1.25)},
-    "less noise": PLAIN | {"snr": 18.0},
-    "all": {"between": 0.5, "mixed": 0.3, "echo": 0.5, "hiss": 1.0},
+    "plain": {},
+    "no level": {"level": None},
+    "level 8": {"level": 8.0},
+    "24 bands": {"mels": 24},
+    "voices between": {"between": 0.5},
+    "speakers mixed": {"mixed": 0.5},
+    "rooms": {"echo": 0.5, "hiss": 1.0},
+    "half the colour": {"colour": 1.5},
+    "more warp": {"warp": 0.2},
+    "more of pitch": {"pitch": (0.8, 1.25)},
+    "less noise": {"snr": 18.0},
+    "all": {"between": 0.5, "mixed": 0.5, "echo": 0.5, "hiss": 1.0},
 }
 
 

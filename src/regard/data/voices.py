@@ -65,10 +65,10 @@ class Change:
     colour: float = 3.0
     masks: int = 0
     pace: float = 0.35
-    between: float = 0.5
-    mixed: float = 0.3
-    echo: float = 0.5
-    hiss: float = 1.0
+    between: float = 0.0
+    mixed: float = 0.0
+    echo: float = 0.0
+    hiss: float = 0.0
     snr: float = 8.0
 
 

@@ -141,10 +141,10 @@ class DigitsData(_Heard):
     pace: float = 0.35
     slowest: float = 0.9  # pitch and formants go with the speed; the pace does not
     fastest: float = 1.1
-    between: float = 0.5  # of all strings, those of a voice between two: four make many
-    mixed: float = 0.3  # those whose digits are each of any speaker
-    echo: float = 0.5
-    hiss: float = 1.0
+    between: float = 0.0  # of all strings, those of a voice between two
+    mixed: float = 0.0  # those whose digits are each of any speaker
+    echo: float = 0.0
+    hiss: float = 0.0
     snr: float = 8.0  # decibels, the most noise that is trained on
     valid: int = 200
     test: int = 600
