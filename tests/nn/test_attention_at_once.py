@@ -72,3 +72,19 @@ def test_the_compiler_sees_one_graph_with_one_product():
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", CODE], env=env, capture_output=True, text=True)
     assert done.stdout.split() == ["1", "2"], done.stderr
+
+
+@pytest.mark.gpu
+def test_a_training_on_a_gpu_takes_it_and_an_evaluation_does_not(monkeypatch):
+    block = DecoderBlock(64, 4).cuda()
+    x, memory = torch.randn(2, 9, 64, device="cuda"), torch.randn(2, 5, 64, device="cuda")
+    taken = []
+    for training in (True, False):
+        block.train(training)
+        with torch.autocast("cuda", torch.bfloat16):
+            at_once = block(x, memory)
+            taken.append(module._at_once(x, block.self_attention.to_q))
+            monkeypatch.setattr(module, "_at_once", lambda x, *maps: False)
+            assert_close(at_once, block(x, memory), rtol=2e-2, atol=2e-2)
+            monkeypatch.undo()
+    assert taken == [True, False]

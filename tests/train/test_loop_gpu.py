@@ -20,8 +20,9 @@ def apart(one, two) -> float:
 
 # torch says that its check is young and does not see all that waits; what it sees is enough here
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-def test_no_update_waits_for_the_gpu():
-    trainer = on_gpu(steps=1000, log_every=1000)
+@pytest.mark.parametrize("agree", [0.0, 1.0])
+def test_no_update_waits_for_the_gpu(agree):
+    trainer = on_gpu(steps=1000, log_every=1000, agree=agree)
     for _ in range(5):
         trainer._update()
     torch.cuda.synchronize()
