@@ -368,20 +368,22 @@ def ways():
     }
     if TUNE:
         one |= {
+            "without cores": {"cores": 0},
+            "five, without cores": {"joined_keys": 0, "feed_tile": 0, "cores": 0},
             "feed in two": {"feed_tile": 0},
             "attention in two": {"joined_keys": 0},
             "feed late": {"feed_early": False},
             "feed 16 warps": {"feed_warps": 16},
-            "feed 16 units, 4 warps": {"feed_tile": 16384, "feed_warps": 4},
-            "feed late, 128 registers": {"feed_early": False, "feed_regs": 128},
+            "feed 128 registers": {"feed_regs": 128},
             "slices 4": {"slices": 4},
             "keys 128": {"keys": 128},
-            "lanes whole": {"lanes": 1 << 16},
-            "tile 16384": {"tile": 16384},
-            "8 warps": {"warps": 8},
+            "keys 128, slices 4": {"keys": 128, "slices": 4},
+            "cores of 4 warps": {"cores": 4},
+            "cores of 32 rows": {"cores_tile": 32768},
+            "scores of 16 rows": {"cores_scores": 16384},
         }
         some |= {
-            "registers free": {"held_regs": None},
+            "registers free": {"held_regs": None, "keys_rows_regs": None},
             "outs 16": {"held_outs": 16},
             "16 warps": {"held_warps": 16, "held_deep": 64},
             "scores held": {"held_scores": True, "scores_outs": 32},
@@ -389,7 +391,6 @@ def ways():
             "keys 64": {"keys_rows": 64},
             "keys 256, 8 warps": {"keys_rows": 256, "keys_rows_warps": 8},
             "enter 8 warps": {"enter_warps": 8},
-            "enter 2 warps": {"enter_warps": 2},
             "programs 64": {"programs": 64},
             "loop, plain": {"held": False, "chained_rows": False},
         }

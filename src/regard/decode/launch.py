@@ -24,7 +24,10 @@ class Tuning:
 
     chained: bool = True  # a kernel starts while the one before still works, and fetches weights
     chained_rows: bool = True  # the same for more than one row
-    tile: int = 8192  # numbers of a matrix that a program of `one_row` takes
+    cores: int = 8  # warps of one row's product of 16-bit weights by tensor cores; 0: without
+    cores_tile: int = 16384  # numbers of a matrix that such a program takes
+    cores_scores: int = 32768  # and one for the vocabulary
+    tile: int = 8192  # and one without
     warps: int = 4
     lanes: int = 512  # bytes of a row that a warp reads at once
     scores_tile: int = 16384
@@ -48,8 +51,10 @@ class Tuning:
     enter_warps: int = 4
     keys: int = 256  # keys that an attention of one row takes at a time
     keys_warps: int = 8
+    keys_regs: int | None = None  # registers of a thread, at most
     keys_rows: int = 128  # and one of more rows
     keys_rows_warps: int = 4
+    keys_rows_regs: int | None = 128
     together: int = 8  # steps of one graph
 
 
@@ -167,21 +172,30 @@ class Launcher:
         outs, ins = sum(m.weight.shape[0] for m in maps), maps[0].weight.shape[1]
         gated = job == "HIDDEN" and len(maps) == 2
         outs = outs // 2 if gated else outs
-        width = _power(ins)
-        rows = self.scores_rows(1) if job == "SCORES" else max(1, self.tuning.tile // width)
+        width, split = _power(ins), self._split(ins)
+        tile = self.tuning.cores_tile if split else self.tuning.tile
+        rows = self.scores_rows(1) if job == "SCORES" else max(1, tile // width)
         if job == "THREE":
             rows = _divisor(rows, maps[0].weight.shape[0], maps[1].weight.shape[0])
+        split = split if rows % 16 == 0 else 0
         weights, biases, ends = _laid_out(maps)
         work = b.work
         self.ones.one_row[(-(-outs // rows),)](
             x, x if after is None else after, *weights, *biases, *_norm_parts(norm, x), out,
             work["wrong"], b.barred, work["best"], work["where"], work["sums"],
             *ends, outs, ins, 0.0 if norm is None else norm.eps, scale, self.limit,
-            ROWS=rows, WIDTH=width, LANES=self._lanes(width), JOB=getattr(self.kernels, job).value,
-            **self._norm_kind(norm), BIASED=maps[0].bias is not None, GATED=gated,
+            ROWS=rows, WIDTH=width, LANES=self._lanes(width), SPLIT=split,
+            JOB=getattr(self.kernels, job).value, **self._norm_kind(norm),
+            BIASED=maps[0].bias is not None, GATED=gated,
             ACTIVATION=self.kernels.ACTIVATIONS[self.config.activation],
-            num_warps=self.tuning.warps, **self._launching(b),
+            num_warps=split or self.tuning.warps, **self._launching(b),
         )  # fmt: skip
+
+    def _split(self, ins: int) -> int:
+        """Warps among which the inputs of one row's product are cut; 0: not by tensor cores."""
+        cores, exact = self.tuning.cores, self.model.embedding.table.dtype == torch.float32
+        few = _power(ins) * 16 <= self.tuning.cores_tile  # rows of a program
+        return 0 if exact or not cores or not few or _power(ins) < 32 * cores else cores
 
     def _lanes(self, width: int) -> int:
         return min(width, self.tuning.lanes // self.model.embedding.table.element_size())
@@ -194,15 +208,19 @@ class Launcher:
         ff, norm = block.feed_forward, block.feed_forward_residual.norm
         (up, gate, _), (up_bias, gate_bias, _), _ = _laid_out(_up(block))
         gated = ff.to_gate is not None
-        units = min(_power(self.hidden), self._units(1 + gated))
         width, down, tuning = _power(self.config.dim), ff.to_out, self.tuning
+        units = min(_power(self.hidden), self._units(1 + gated))
+        split = tuning.feed_warps if self._split(self.config.dim) and not gated else 0
+        split = split if units >= 32 and width >= 32 * split else 0
+        units = 32 if split else units
         self.ones.feed[(-(-self.hidden // units),)](
             x, up, gate, down.weight, up_bias, gate_bias,
             down.weight if down.bias is None else down.bias, *_norm_parts(norm, x),
             b.work["wrong"], self.config.dim, self.hidden, 0.0 if norm is None else norm.eps,
             self.limit,
-            UNITS=units, WIDTH=width, LANES=self._lanes(width), EARLY=tuning.feed_early,
-            **self._norm_kind(norm), BIASED=down.bias is not None, GATED=gated,
+            UNITS=units, WIDTH=width, LANES=self._lanes(width), SPLIT=split,
+            EARLY=tuning.feed_early, **self._norm_kind(norm),
+            BIASED=down.bias is not None, GATED=gated,
             ACTIVATION=self.kernels.ACTIVATIONS[self.config.activation],
             num_warps=tuning.feed_warps, maxnreg=tuning.feed_regs, **self._launching(b),
         )  # fmt: skip
@@ -301,9 +319,9 @@ class Launcher:
     def _asking(self, b: Buffers) -> dict[str, Any]:
         """How keys lie in a program: groups by warp, some side by side in it, and repeats."""
         tuning, size, width = self.tuning, b.keys.element_size(), _power(self.feat)
-        keys, warps = tuning.keys_rows, tuning.keys_rows_warps
+        keys, warps, regs = tuning.keys_rows, tuning.keys_rows_warps, tuning.keys_rows_regs
         if b.rows == 1:
-            keys, warps = tuning.keys, tuning.keys_warps
+            keys, warps, regs = tuning.keys, tuning.keys_warps, tuning.keys_regs
         while keys * width * size > HELD:  # a program holds them in registers
             keys //= 2
         groups = min(warps, keys)
@@ -312,14 +330,16 @@ class Launcher:
             "FEAT": self.feat, "WIDTH": width, "GROUPS": groups, "NEAR": near,
             "REPEATS": keys // (groups * near), "ROTARY": self.config.rotary is not None,
             "HALVES": self.config.halves, "HOMES": b.moved, "num_warps": warps,
-            **self._launching(b),
+            "maxnreg": regs, **self._launching(b),
         }  # fmt: skip
 
     def scores_rows(self, rows: int) -> int:
         """Tokens of the vocabulary that one program scores."""
         if rows > 1:
             return self.tuning.scores_outs
-        return max(1, self.tuning.scores_tile // _power(self.config.dim))
+        tuning = self.tuning
+        tile = tuning.cores_scores if self._split(self.config.dim) else tuning.scores_tile
+        return max(1, tile // _power(self.config.dim))
 
     def _launching(self, b: Buffers) -> dict[str, Any]:
         """Whether a kernel may start before the last has ended."""

@@ -82,40 +82,40 @@ def attention(
     )  # fmt: skip
     begin(PDL, False)
     all_heads = heads + 2 * key_heads
-    # a copy for each warp, from memory: quicker than one that warps hand on
-    which = tl.arange(0, GROUPS)[None, :, None, None] + tl.arange(0, NEAR)[None, None, :, None]
-    copies = which * tl.where(room == 0, 16, 0) + f  # always f, which the compiler must not know
+    # a copy for each key of a tile, from memory: quicker than one that warps hand on
+    which = tl.arange(0, GROUPS)[:, None, None] + tl.arange(0, NEAR)[None, :, None]
+    g = tl.arange(0, WIDTH)[None, None, :]
+    copies = which * tl.where(room == 0, 16, 0) + g  # always g, which the compiler must not know
+    one = g < FEAT
     q_at = qkv_ptr + (row * all_heads + head) * FEAT
     k_at = qkv_ptr + (row * all_heads + heads + key_head) * FEAT
     v_at = k_at + key_heads * FEAT
-    q = tl.load(tl.max_contiguous(q_at + copies, [1, 2, 4, WIDTH]), mask=live, other=0.0).to(
-        tl.float32
-    )
-    new_k = tl.load(tl.max_contiguous(k_at + copies, [1, 2, 4, WIDTH]), mask=live, other=0.0).to(
-        tl.float32
-    )
-    new_v = tl.load(tl.max_contiguous(v_at + copies, [1, 2, 4, WIDTH]), mask=live, other=0.0)
+    q = tl.load(tl.max_contiguous(q_at + copies, [2, 4, WIDTH]), mask=one, other=0.0)
+    new_k = tl.load(tl.max_contiguous(k_at + copies, [2, 4, WIDTH]), mask=one, other=0.0)
+    new_v = tl.load(tl.max_contiguous(v_at + copies, [2, 4, WIDTH]), mask=one, other=0.0)
+    q = q.to(tl.float32)
     if ROTARY:
         place = tl.maximum(time - skip, 0)
-        q = _turned(q, q_at, copies, live, place, cos_ptr, sin_ptr, FEAT, HALVES)
-        new_k = _turned(new_k, k_at, copies, live, place, cos_ptr, sin_ptr, FEAT, HALVES)
-    new_k = new_k.to(k_ptr.dtype.element_ty)
-    new_v = new_v.to(v_ptr.dtype.element_ty)
+        q = _turned(q, q_at, copies, one, place, cos_ptr, sin_ptr, FEAT, HALVES)
+        turned = new_k.to(tl.float32)
+        turned = _turned(turned, k_at, copies, one, place, cos_ptr, sin_ptr, FEAT, HALVES)
+        new_k = turned.to(k_ptr.dtype.element_ty)
     here = ((row * key_heads + key_head).to(tl.int64) * room + time) * FEAT
     if keeps & (head % group == 0):
-        one = live & (which == 0)
-        tl.store(tl.max_contiguous(k_ptr + here + copies, [1, 2, 4, WIDTH]), new_k, mask=one)
-        tl.store(tl.max_contiguous(v_ptr + here + copies, [1, 2, 4, WIDTH]), new_v, mask=one)
+        once = one & (which == 0)
+        tl.store(tl.max_contiguous(k_ptr + here + copies, [2, 4, WIDTH]), new_k, mask=once)
+        tl.store(tl.max_contiguous(v_ptr + here + copies, [2, 4, WIDTH]), new_v, mask=once)
     q = q * scale
-    own = (j == time)[:, :, :, None]
-    k = tl.where(own, new_k, k)
-    v = tl.where(own, new_v, v)
-    score = tl.sum(k.to(tl.float32) * q, 3)
+    newest = j == time
+    score = tl.sum(k.to(tl.float32) * q[None, :, :, :], 3)
+    score = tl.where(newest, tl.sum(new_k.to(tl.float32) * q, 2)[None, :, :], score)
     score = tl.where(j >= low, score, -float("inf"))
     most = tl.max(tl.max(score, 0), 1)
     w = tl.exp(score - _some(most)[None, :, None])
     total = tl.sum(tl.sum(w, 0), 1)
-    y = tl.sum(tl.sum(w[:, :, :, None] * v.to(tl.float32), 0), 1)
+    y = tl.sum(w[:, :, :, None] * v.to(tl.float32), 0)
+    y += tl.sum(tl.where(newest, w, 0.0), 0)[:, :, None] * new_v.to(tl.float32)
+    y = tl.sum(y, 1)
     for start in range(low, time - KEYS + 1, KEYS):
         j = start + index
         seen = j < time - KEYS + 1
@@ -135,7 +135,7 @@ def attention(
             WIDTH,
             HOMES,
         )
-        score = tl.where(seen, tl.sum(k.to(tl.float32) * q, 3), -float("inf"))
+        score = tl.where(seen, tl.sum(k.to(tl.float32) * q[None, :, :, :], 3), -float("inf"))
         new = tl.maximum(most, tl.max(tl.max(score, 0), 1))
         fade = tl.exp(most - _some(new))
         w = tl.exp(score - _some(new)[None, :, None])

@@ -21,6 +21,7 @@ from regard.decode.step_kernels import (
     pick,
     whole,
 )
+from regard.decode.step_tiles import across, column, fits, fits_across, pieces
 
 
 @triton.jit
@@ -37,15 +38,39 @@ def _matrix(ptr, first, stride, at, inside, live):
 
 @triton.jit
 @no_type_check
-def _times(w, x):
-    return tl.sum(tl.sum(w.to(tl.float32) * x[:, None, :], 0), 1)
+def _weights(
+    ptr, first, end, stride, at, inside, live, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    SPLIT: tl.constexpr,
+):  # fmt: skip
+    if SPLIT:
+        w = pieces(ptr, first, stride, 0, end, True, ROWS, SPLIT, WIDTH // SPLIT)
+    else:
+        w = _matrix(ptr, first, stride, at, inside, live)
+    return w
 
 
 @triton.jit
 @no_type_check
-def _along(WIDTH: tl.constexpr, LANES: tl.constexpr):
-    piece = tl.arange(0, WIDTH // LANES) * LANES
-    return piece[:, None] + tl.arange(0, LANES)[None, :]
+def _times(w, x, ROWS: tl.constexpr, WIDTH: tl.constexpr, SPLIT: tl.constexpr):
+    """W x, by tensor cores (each of SPLIT warps has its inputs) or as sums of products."""
+    if SPLIT:
+        right = column(x.to(w.dtype), SPLIT, WIDTH // SPLIT)
+        y = tl.dot(fits(w, True, ROWS, SPLIT, WIDTH // SPLIT), right)
+        y = tl.sum(tl.sum(y, 2), 0) / 8
+    else:
+        y = tl.sum(tl.sum(w.to(tl.float32) * x[:, None, :], 0), 1)
+    return y
+
+
+@triton.jit
+@no_type_check
+def _along(WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr):
+    if SPLIT:
+        at = tl.arange(0, WIDTH)
+    else:
+        piece = tl.arange(0, WIDTH // LANES) * LANES
+        at = piece[:, None] + tl.arange(0, LANES)[None, :]
+    return at
 
 
 @triton.jit
@@ -54,14 +79,14 @@ def one_row(
     x_ptr, next_ptr, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, gain_ptr, shift_ptr, out_ptr,
     wrong_ptr,
     barred_ptr, best_ptr, where_ptr, sum_ptr, end_a, end_b, outs, ins, eps, scale, limit,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, JOB: tl.constexpr,
-    NORM: tl.constexpr, SHIFTED: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr,
-    ACTIVATION: tl.constexpr, PDL: tl.constexpr,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr,
+    JOB: tl.constexpr, NORM: tl.constexpr, SHIFTED: tl.constexpr, BIASED: tl.constexpr,
+    GATED: tl.constexpr, ACTIVATION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """W x for one x: the norm first, the rest after; ROWS outputs a program, all inputs at once."""
     block = tl.program_id(0)
     first = block * ROWS
-    at = _along(WIDTH, LANES)
+    at = _along(WIDTH, LANES, SPLIT)
     live = at < ins
     n = tl.arange(0, ROWS)
     if JOB == THREE:
@@ -72,9 +97,10 @@ def one_row(
         bias = b_ptr
         start = first
     inside = first + n < outs
-    w = _matrix(matrix, start, ins, at, inside, live)
+    end = start + outs - first
+    w = _weights(matrix, start, end, ins, at, inside, live, ROWS, WIDTH, SPLIT)
     if GATED:
-        g = _matrix(w2_ptr, start, ins, at, inside, live)
+        g = _weights(w2_ptr, start, end, ins, at, inside, live, ROWS, WIDTH, SPLIT)
     gain, shift = gain_of(gain_ptr, shift_ptr, at, live, NORM, SHIFTED)
     more = tl.zeros([ROWS], tl.float32)
     if BIASED:
@@ -87,10 +113,10 @@ def one_row(
     else:
         x = number(x_ptr, at, live)
     x = normed(x, gain, shift, live, ins, eps, NORM)
-    y = _times(w, x) + more
+    y = _times(w, x, ROWS, WIDTH, SPLIT) + more
     if JOB == HIDDEN:
         if GATED:
-            gate = _times(g, x)
+            gate = _times(g, x, ROWS, WIDTH, SPLIT)
             if BIASED:
                 gate += open_
             y = y * activated(gate, ACTIVATION)
@@ -150,7 +176,8 @@ def attend_out(
 def feed(
     x_ptr, up_ptr, gate_ptr, down_ptr, up_b_ptr, gate_b_ptr, down_b_ptr, gain_ptr, shift_ptr,
     wrong_ptr, dim, hidden, eps, limit,
-    UNITS: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, EARLY: tl.constexpr,
+    UNITS: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr,
+    EARLY: tl.constexpr,
     NORM: tl.constexpr, SHIFTED: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr,
     ACTIVATION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -159,18 +186,15 @@ def feed(
     EARLY: the weights of the way back too are asked for before the wait.
     """
     first = tl.program_id(0) * UNITS
-    at = _along(WIDTH, LANES)
+    at = _along(WIDTH, LANES, SPLIT)
     live = at < dim
     u = first + tl.arange(0, UNITS)
     inside = u < hidden
-    n = tl.arange(0, WIDTH)
-    back = down_ptr + n[:, None] * hidden + u[None, :]
-    both = (n < dim)[:, None] & inside[None, :]
-    w = _matrix(up_ptr, first, dim, at, inside, live)
+    w = _weights(up_ptr, first, hidden, dim, at, inside, live, UNITS, WIDTH, SPLIT)
     if GATED:
-        g = _matrix(gate_ptr, first, dim, at, inside, live)
+        g = _weights(gate_ptr, first, hidden, dim, at, inside, live, UNITS, WIDTH, SPLIT)
     if EARLY:
-        d = tl.load(back, mask=both, other=0.0, eviction_policy="evict_first")
+        d = _back(down_ptr, first, dim, hidden, UNITS, WIDTH, SPLIT)
     gain, shift = gain_of(gain_ptr, shift_ptr, at, live, NORM, SHIFTED)
     more = tl.zeros([UNITS], tl.float32)
     if BIASED:
@@ -180,19 +204,43 @@ def feed(
     begin(PDL, False)
     x = number(x_ptr, at, live)
     if not EARLY:
-        d = tl.load(back, mask=both, other=0.0, eviction_policy="evict_first")
+        d = _back(down_ptr, first, dim, hidden, UNITS, WIDTH, SPLIT)
     x = normed(x, gain, shift, live, dim, eps, NORM)
-    h = _times(w, x) + more
+    h = _times(w, x, UNITS, WIDTH, SPLIT) + more
     if GATED:
-        gate = _times(g, x)
+        gate = _times(g, x, UNITS, WIDTH, SPLIT)
         if BIASED:
             gate += open_
         h = h * activated(gate, ACTIVATION)
     else:
         h = activated(h, ACTIVATION)
-    part = tl.sum(d.to(tl.float32) * h[None, :], 1)
+    if SPLIT:
+        n = tl.arange(0, SPLIT)[:, None] * (WIDTH // SPLIT) + tl.arange(0, WIDTH // SPLIT)[None, :]
+        right = column(h.to(d.dtype), 1, UNITS)
+        right = tl.broadcast_to(right, [SPLIT, UNITS, 8])
+        part = tl.sum(tl.dot(fits_across(d, SPLIT, WIDTH // SPLIT), right), 2) / 8
+    else:
+        n = tl.arange(0, WIDTH)
+        part = tl.sum(d.to(tl.float32) * h[None, :], 1)
     if BIASED:
         end = tl.where(tl.program_id(0) == 0, dim, 0)
         part += tl.load(down_b_ptr + n, mask=n < end, other=0.0).to(tl.float32)
     # beside what others still read: the next kernel takes both together
     add_part(x_ptr + dim, wrong_ptr, n, part, n < dim, limit)
+
+
+@triton.jit
+@no_type_check
+def _back(
+    ptr, first, dim, hidden, UNITS: tl.constexpr, WIDTH: tl.constexpr, SPLIT: tl.constexpr
+):  # fmt: skip
+    """Some columns of the matrix that leads back to the residual."""
+    if SPLIT:
+        d = across(ptr, first, hidden, dim, hidden, SPLIT, WIDTH // SPLIT)
+    else:
+        n = tl.arange(0, WIDTH)
+        u = first + tl.arange(0, UNITS)
+        both = (n < dim)[:, None] & (u < hidden)[None, :]
+        place = ptr + n[:, None] * hidden + u[None, :]
+        d = tl.load(place, mask=both, other=0.0, eviction_policy="evict_first")
+    return d

@@ -15,6 +15,7 @@ from regard.decode.step_kernels import (
     leave_scores,
     pick,
 )
+from regard.decode.step_tiles import fits, pieces
 
 
 @triton.jit
@@ -66,41 +67,6 @@ def some_rows(
 
 @triton.jit
 @no_type_check
-def _pieces(
-    ptr, first, ins, low, limit, ROWS: tl.constexpr, SPLIT: tl.constexpr, DEEP: tl.constexpr
-):
-    """Rows of a matrix, each thread 16 bytes at a time, as a product's tensor cores want them.
-
-    (step, eight, warp, row, input): of 32 inputs in a row four threads have 8 each.
-    """
-    step = tl.arange(0, DEEP // 32)[:, None, None, None, None]
-    eight = tl.arange(0, ROWS // 8)[None, :, None, None, None]
-    warp = tl.arange(0, SPLIT)[None, None, :, None, None]
-    row = first + eight * 8 + tl.arange(0, 8)[None, None, None, :, None]
-    at = low + warp * DEEP + step * 32 + tl.arange(0, 32)[None, None, None, None, :]
-    # not so, but it puts eight rows along a warp and each warp at its own inputs
-    place = tl.max_contiguous(ptr + row * ins + at, [1, 1, 2, 4, 32])
-    return tl.load(place, mask=(row < limit) & (at < ins), other=0.0)
-
-
-@triton.jit
-@no_type_check
-def _fits(pieces, LEFT: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, DEEP: tl.constexpr):
-    """The same as (warp, row, input), or (warp, input, row), inputs in the order that they lie in.
-
-    A product may take its inputs in any order, the same for both sides: in this one every number
-    is already in the thread that wants it, and none goes through shared memory.
-    """
-    t = tl.reshape(pieces, [DEEP // 32, ROWS // 8, SPLIT, 8, 4, 2, 2, 2])
-    if LEFT:
-        t = tl.reshape(tl.permute(t, [2, 1, 3, 0, 5, 6, 4, 7]), [SPLIT, ROWS, DEEP])
-    else:
-        t = tl.reshape(tl.permute(t, [2, 0, 5, 6, 4, 7, 1, 3]), [SPLIT, DEEP, ROWS])
-    return t
-
-
-@triton.jit
-@no_type_check
 def held_rows(
     x_ptr, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, out_ptr,
     barred_ptr, best_ptr, where_ptr, sum_ptr, end_a, end_b, outs, ins, rows, scale,
@@ -121,16 +87,16 @@ def held_rows(
         start = first
     low = tl.program_id(1) * (SPLIT * DEEP)
     end = start + outs - first
-    w = _pieces(matrix, start, ins, low, end, ROWS, SPLIT, DEEP)
+    w = pieces(matrix, start, ins, low, end, True, ROWS, SPLIT, DEEP)
     if GATED:
-        g = _pieces(w2_ptr, start, ins, low, end, ROWS, SPLIT, DEEP)
+        g = pieces(w2_ptr, start, ins, low, end, True, ROWS, SPLIT, DEEP)
     begin(PDL, False)
-    x = _pieces(x_ptr, tl.program_id(2) * BATCH, ins, low, rows, BATCH, SPLIT, DEEP)
-    x = _fits(x, True, BATCH, SPLIT, DEEP)
-    y = tl.sum(tl.dot(x, _fits(w, False, ROWS, SPLIT, DEEP)), 0)
+    x = pieces(x_ptr, tl.program_id(2) * BATCH, ins, low, rows, False, BATCH, SPLIT, DEEP)
+    x = fits(x, True, BATCH, SPLIT, DEEP)
+    y = tl.sum(tl.dot(x, fits(w, False, ROWS, SPLIT, DEEP)), 0)
     gate = y
     if GATED:
-        gate = tl.sum(tl.dot(x, _fits(g, False, ROWS, SPLIT, DEEP)), 0)
+        gate = tl.sum(tl.dot(x, fits(g, False, ROWS, SPLIT, DEEP)), 0)
     _finish(
         y, gate, bias, start, b2_ptr, out_ptr, barred_ptr, best_ptr, where_ptr, sum_ptr, first, n,
         m, outs, rows, scale, JOB, BIASED, GATED, ACTIVATION,
