@@ -69,6 +69,57 @@ def test_logits_on_a_gpu_are_the_models_own(changes, batch, chained):
 
 
 @each_model
+@each_batch
+@pytest.mark.parametrize(
+    "tuning",
+    [
+        Tuning(),
+        Tuning(chained=False, chained_rows=False),
+        Tuning(joined_keys=0, feed_tile=0, held=False),
+        Tuning(cores=0, feed_early=False, held_scores=True, scores_outs=32),
+    ],
+    ids=["default", "plain", "apart", "other"],
+)
+def test_bfloat16_on_a_gpu_is_as_near_to_float32_as_the_models_own(changes, batch, tuning):
+    model, (prompt, lengths) = made(changes, torch.bfloat16), prompts(batch)
+    exact = made(changes)
+    exact.load_state_dict(model.state_dict())
+    stepper = cast(LanguageStepper, make_stepper(model))
+    stepper.engine.tuning = tuning
+    stepper, quick, slow = both(model, prompt, lengths)
+    _, _, true = both(exact, prompt, lengths)
+    other, token = make_stepper(exact), last_tokens(prompt, lengths)
+    for _ in range(4):
+        got, quick = stepper.step(token, quick)
+        own, slow = stepper.step(token, slow)
+        want, true = other.step(token, true)
+        assert (got - want).abs().mean() <= 1.5 * (own - want).abs().mean() + 1e-3
+        token = want.argmax(-1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_one_row_on_a_gpu_is_the_same_to_the_bit_each_time(dtype):
+    model, (prompt, _) = made({}, dtype), prompts(1)
+    stepper = make_stepper(model)
+    found = [stepper.step(prompt[:, -1], stepper.start(prompt))[0] for _ in range(30)]
+    assert all(torch.equal(one, found[0]) for one in found)
+
+
+@each_batch
+def test_what_is_no_number_is_not_hidden_on_a_gpu(batch):
+    model, (prompt, lengths) = made({}, torch.bfloat16), prompts(batch)
+    weight = cast(Any, model.decoder.blocks[1]).feed_forward.to_out.weight.data
+    weight[3, 4] = torch.nan
+    stepper, state, _ = both(model, prompt, lengths)
+    first = last_tokens(prompt, lengths)
+    assert stepper.step(first, state)[0].isnan().all()
+    written = greedy(stepper, stepper.start(prompt, lengths), first, end=END, limit=9)
+    assert written.tokens.max() < VOCAB
+    weight[3, 4] = 0.1
+    assert stepper.step(first, stepper.start(prompt, lengths))[0].isfinite().all()
+
+
+@each_model
 @pytest.mark.parametrize(("batch", "width"), [(1, 1), (3, 1), (33, 1), (1, 3), (3, 3)])
 def test_searches_on_a_gpu_find_what_they_find_by_the_model(changes, batch, width):
     model, (prompt, lengths) = made(changes), prompts(batch)

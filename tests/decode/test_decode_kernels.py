@@ -50,7 +50,7 @@ CONFIGS = {
 # so finely cut that a tiny model has several blocks, slices and tiles of everything
 FINE = Tuning(
     tile=256, scores_tile=512, outs=16, depth=16, programs=4, scores_outs=16, keys=2, keys_rows=2,
-    feed_tile=256, held_outs=16,
+    feed_tile=512, held_outs=16,
 )  # fmt: skip
 # warps that share the 16 or 32 inputs of such a model
 FEW_CORES: Any = {"cores": 1, "feed_warps": 1, "feed_tile": 1024, "cores_tile": 512}

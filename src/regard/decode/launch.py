@@ -33,7 +33,7 @@ class Tuning:
     scores_tile: int = 16384
     joined_keys: int = 1024  # places of a cache up to which attention has the output's product in
     slices: int = 8  # that the outputs of that product are cut into
-    feed_tile: int = 32768  # numbers of a feed-forward's matrix in a program with both; 0: in two
+    feed_tile: int = 32768  # 16-bit numbers of a feed-forward's matrix in a program; 0: in two
     feed_warps: int = 8
     feed_early: bool = True  # the way back's weights too before the wait
     feed_regs: int | None = None  # registers of a thread, at most
@@ -202,7 +202,8 @@ class Launcher:
 
     def _units(self, maps: int) -> int:
         """Hidden units of a program that has both products of a feed-forward."""
-        return self.tuning.feed_tile // (maps * _power(self.config.dim))
+        size = self.model.embedding.table.element_size()
+        return 2 * self.tuning.feed_tile // (size * maps * _power(self.config.dim))
 
     def _feed(self, b: Buffers, block: EncoderBlock, x: Tensor) -> None:
         ff, norm = block.feed_forward, block.feed_forward_residual.norm
