@@ -8,7 +8,7 @@ from regard import ops
 from regard.errors import FormError, ShapeError
 from regard.ops import attend, attention_weights, masks, survey
 from regard.ops.survey import walk
-from regard.ops.survey.statistics import EVERY, SMOOTH
+from regard.ops.survey.statistics import EVERY, QUICK_AND_RECEIVED, SMOOTH
 
 small = st.integers(1, 9)
 
@@ -83,18 +83,57 @@ def test_all_that_is_given_is_received(queries, keys):
 # Parity
 
 
+@pytest.mark.parametrize("asked", [EVERY, (*QUICK_AND_RECEIVED, "max_score"), ("peak_key",)])
 @pytest.mark.parametrize("kind", TERMS)
 @pytest.mark.parametrize("sizes", [(7, 7), (3, 11), (1, 1), (9, 2)])
-def test_tiled_is_the_reference(kind, sizes, monkeypatch):
+def test_tiled_is_the_reference(kind, sizes, asked, monkeypatch):
     monkeypatch.setattr(walk, "ON_CPU", walk.Tile(64, 2, 4))
+    monkeypatch.setattr(walk, "IN_CACHE", walk.Tile(16, 2, 3))
     q, k, v = draw(queries=sizes[0], keys=sizes[1])
     terms = TERMS[kind](2, 4, *sizes)
     _, lse = attend(q, k, v, **terms)
-    ask = {"ask": EVERY, "first": 2, "radius": 2, "most": 3, "cells": (3, 2)}
+    ask = {"ask": asked, "first": 2, "radius": 2, "most": 3, "cells": (3, 2)}
     want = survey(q, k, lse, form="reference", **ask, **terms)
     got = survey(q, k, lse, form="tiled", **ask, **terms)
-    for name in EVERY:
+    for name in asked:
         assert_close(getattr(got, name), getattr(want, name), msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("mask", [None, ops.Causal(), ops.Causal() & ops.Local(300)])
+@pytest.mark.parametrize("sharp", [0.0, 1.0, 30.0])
+def test_flat_and_peaked_maps_are_counted_alike_well(mask, sharp):
+    q, k, v = (x.detach().float() for x in draw(1, 4, 2, queries=900, keys=900, feat=16))
+    q = sharp * q
+    exact = attend(q.double(), k.double(), v.double(), mask=mask)[1]
+    want = survey(q.double(), k.double(), exact, mask=mask, form="reference")
+    got = survey(q, k, exact.float(), mask=mask, form="tiled")
+    for name in SMOOTH:
+        a, b = getattr(got, name), getattr(want, name)
+        assert (a - b).norm() / b.norm() < 2e-5, name
+    off = want.peak - attention_weights(q.double(), k.double(), mask=mask).gather(
+        -1, got.peak_key[..., None]
+    ).squeeze(-1)
+    assert off.max() < 1e-5
+
+
+@pytest.mark.parametrize("asked", [QUICK_AND_RECEIVED, ("peak_key",)])
+def test_of_equal_weights_the_first_key_is_the_peak(asked, monkeypatch):
+    monkeypatch.setattr(walk, "IN_CACHE", walk.Tile(64, 4, 8))
+    q = k = torch.zeros(1, 2, 40, 3)
+    padded = ops.Padding(torch.tensor([9]), skip=torch.tensor([3]))
+    for mask, first in ((None, 0), (ops.Causal(), 0), (padded, 3)):
+        _, lse = attend(q, k, k, mask=mask)
+        assert (survey(q, k, lse, ask=asked, mask=mask).peak_key == first).all()
+
+
+def test_a_key_that_a_bias_hides_has_no_entropy():
+    q, k, v = draw()
+    bias = torch.zeros(7, 7, dtype=torch.float64)
+    bias[:, 2] = -torch.inf
+    _, lse = attend(q, k, v, bias=bias)
+    want = survey(q, k, lse, ask=["entropy"], bias=bias, form="reference")
+    got = survey(q, k, lse, ask=["entropy"], bias=bias, form="tiled")
+    assert_close(got.entropy, want.entropy)
 
 
 def test_statistics_are_those_of_the_map():

@@ -4,12 +4,12 @@ import torch
 from torch import Tensor
 
 from regard.ops.grid import Grid
+from regard.ops.survey import walk
+from regard.ops.survey.plain import LOG2E, Plain, first_largest, suits
 from regard.ops.survey.reference import cell_of, distance_bin
 from regard.ops.survey.statistics import Question, Survey, bins
-from regard.ops.survey.walk import tile_of, walk
 from regard.ops.terms import Terms
 
-GROUP = 64  # keys among which a peak is looked for
 DIAGONALS = 32  # up to so many are added up one by one
 LOW = -1e30  # stands for -inf where 0 · log 0 must be 0
 
@@ -17,9 +17,23 @@ LOW = -1e30  # stands for -inf where 0 · log 0 must be 0
 def survey(q: Tensor, k: Tensor, lse: Tensor, terms: Terms, question: Question) -> Survey:
     """Walk over the tiles that can be seen; each adds to the totals."""
     totals = Totals(q, k, lse, terms, question)
-    for rows, keys in walk(q, k, terms):
-        totals.add(rows, keys)
+    if suits(q, k, terms, question):
+        _survey_mostly_plain(totals)
+    else:
+        for rows, keys in walk.walk(q, k, terms):
+            totals.add(rows, keys)
     return totals.survey()
+
+
+def _survey_mostly_plain(totals: "Totals") -> None:
+    plain = Plain(totals.q, totals.k, totals.lse, totals.terms, totals.question, totals.found)
+    for rows in walk.bands(totals.q, plain.tile.high):
+        easy, rest = plain.parts(rows)
+        for keys in rest:
+            totals.add(rows, keys)
+        if easy:
+            plain.add(rows, easy)
+    plain.find_keys()
 
 
 class Totals:
@@ -31,7 +45,7 @@ class Totals:
         self.found = self._start(question.ask, queries, keys)
         self.behind = terms.mask is not None and not terms.mask.looks_ahead
         self.safe_lse = lse.masked_fill(lse == -torch.inf, 0)[..., None]
-        self.step = torch.arange(tile_of(q).wide, device=q.device, dtype=self.safe_lse.dtype)
+        self.step = torch.arange(walk.tile_of(q).wide, device=q.device, dtype=self.safe_lse.dtype)
         # Every tile is computed in the same two places: memory fresh from the system is slow.
         self.room, self.other_room = lse.new_empty(0), lse.new_empty(0)
 
@@ -47,19 +61,24 @@ class Totals:
         scores = self.terms.tile(self.q, self.k, rows, keys, room=self.room)
         if "max_score" in self.found:
             best = scores.flatten(-2).amax(-1)
-            self.found["max_score"] = torch.maximum(self.found["max_score"], best)
-        x = scores.sub_(self.safe_lse[..., at, :])
-        w = torch.exp(x, out=self.other_room[: x.numel()].view_as(x))
+            torch.maximum(self.found["max_score"], best, out=self.found["max_score"])
+        # by powers of two: on a CPU exp of what underflows, or of -inf, is forty times slower
+        x = scores.sub_(self.safe_lse[..., at, :]).mul_(LOG2E)
+        w = torch.exp2(x, out=self.other_room[: x.numel()].view_as(x))
         if "entropy" in self.found:
-            if self.terms.mask is not None and not self.terms.mask.covers(grid.places, keys):
+            if self._may_hide(grid):
                 x.clamp_(min=LOW)
-            self.found["entropy"][..., at] -= x.mul_(w).sum(-1)
+            self.found["entropy"][..., at] -= x.mul_(w).sum(-1) / LOG2E
         if "received" in self.found:
             self.found["received"][..., keys.start : keys.stop] += w.sum(-2)
         self._add_peaks(w, keys, at)
         self._add_places(w, grid, at)
         self._add_bins(w, grid)
         self._add_cells(w, grid)
+
+    def _may_hide(self, grid: Grid) -> bool:
+        mask, bias = self.terms.mask, self.terms.bias
+        return bias is not None or (mask is not None and not mask.covers(grid.places, grid.keys))
 
     def _make_room(self, numbers: int) -> None:
         if self.room.numel() < numbers:
@@ -82,7 +101,7 @@ class Totals:
             new = (
                 value > old
             )  # of equal weights the first key stays; few rows change late in a walk
-            old_key[new] = _first_largest(w[new]) + keys.start
+            old_key[new] = first_largest(w[new]) + keys.start
             torch.maximum(value, old, out=old)
 
     def _add_places(self, w: Tensor, grid: Grid, at: slice) -> None:
@@ -157,14 +176,6 @@ class Totals:
         if "max_score" in found:
             found["max_score"].fill_(-torch.inf)
         return found
-
-
-def _first_largest(rows: Tensor) -> Tensor:
-    """Where each row is largest, looked for in groups: argmax of a whole row is far slower."""
-    groups = rows.unflatten(-1, (-1, GROUP if rows.shape[-1] % GROUP == 0 else rows.shape[-1]))
-    group = groups.amax(-1).argmax(-1)
-    inside = groups.take_along_dim(group[:, None, None], 1)[:, 0].argmax(-1)
-    return group * groups.shape[-1] + inside
 
 
 def _add_diagonal(total: Tensor, w: Tensor, grid: Grid, distance: int) -> None:

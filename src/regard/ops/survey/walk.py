@@ -1,6 +1,7 @@
 """The way over a map in tiles: bands of rows, and in each the keys that it can see."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 from torch import Tensor
@@ -17,6 +18,7 @@ class Tile(NamedTuple):
 
 
 ON_CPU = Tile(1 << 20, 256, 512)  # 4 MB of float32: smaller tiles are all overhead
+IN_CACHE = Tile(1 << 18, 256, 512)  # 1 MB, for passes that come one right after the other
 ON_GPU = Tile(1 << 24, 128, 4096)  # few, large launches
 
 
@@ -33,20 +35,31 @@ def walk(q: Tensor, k: Tensor, terms: Terms) -> Iterator[tuple[range, range]]:
     >>> [*walk(q, q, make_terms(q, q, mask=rg.Causal()))]
     [(range(0, 600), range(0, 512)), (range(0, 600), range(512, 600))]
     """
-    queries, keys, tile = q.shape[-2], k.shape[-2], tile_of(q)
+    keys, tile = k.shape[-2], tile_of(q)
     across = q.shape[:-2].numel() * min(keys, tile.wide)
-    high = max(tile.high, tile.weights // max(1, across))
-    for top in range(0, queries, high):
-        rows = range(top, min(top + high, queries))
+    for rows in bands(q, max(tile.high, tile.weights // max(1, across))):
         for part in cuts(terms.span(rows, keys), tile.wide):
             yield rows, part
 
 
-def cuts(keys: range, wide: int) -> list[range]:
-    """Cut a range of keys at multiples of `wide`.
+def bands(q: Tensor, high: int) -> list[range]:
+    """Cut the rows, `high` at a time.
+
+    >>> bands(torch.zeros(5, 1), high=3)
+    [range(0, 3), range(3, 5)]
+    """
+    queries = q.shape[-2]
+    return [range(top, min(top + high, queries)) for top in range(0, queries, high)]
+
+
+def cuts(keys: range, wide: int, also: Iterable[int] = ()) -> list[range]:
+    """Cut a range of keys at multiples of `wide`, and where else it should be.
 
     >>> cuts(range(3, 10), wide=4)
     [range(3, 4), range(4, 8), range(8, 10)]
+    >>> cuts(range(3, 10), wide=4, also=[5])
+    [range(3, 4), range(4, 5), range(5, 8), range(8, 10)]
     """
-    at = [keys.start, *range((keys.start // wide + 1) * wide, keys.stop, wide), keys.stop]
-    return [range(a, b) for a, b in zip(at, at[1:], strict=False) if a < b]
+    inside = {*range((keys.start // wide + 1) * wide, keys.stop, wide), *also}
+    at = [keys.start, *sorted(a for a in inside if keys.start < a < keys.stop), keys.stop]
+    return [range(a, b) for a, b in pairwise(at) if a < b]
