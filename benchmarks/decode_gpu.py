@@ -378,6 +378,8 @@ def ways():
             "slices 4": {"slices": 4},
             "keys 128": {"keys": 128},
             "keys 128, slices 4": {"keys": 128, "slices": 4},
+            "keys 128, feed late in 128": {"keys": 128, "feed_early": False, "feed_regs": 128},
+            "keys 128, cores of 32": {"keys": 128, "cores_tile": 32768},
             "cores of 4 warps": {"cores": 4},
             "cores of 32 rows": {"cores_tile": 32768},
             "scores of 16 rows": {"cores_scores": 16384},
@@ -544,7 +546,7 @@ def main():
     if TUNE and not DRY:
         tried("compiling", compile_all)
     tuning, best = Tuning(), {1: Tuning(), 32: Tuning()}
-    if asked.only in (None, "checks"):
+    if asked.only == "checks" or (asked.only is None and not TUNE):
         tried("checks", lambda: checks(tuning))
     model = made(torch.bfloat16)
     if asked.only in (None, "checks"):

@@ -21,7 +21,7 @@ from regard.decode.step_kernels import (
     pick,
     whole,
 )
-from regard.decode.step_tiles import across, column, fits, fits_across, pieces
+from regard.decode.step_tiles import across, added_up, column, fits, fits_across, pieces
 
 
 @triton.jit
@@ -56,7 +56,8 @@ def _times(w, x, ROWS: tl.constexpr, WIDTH: tl.constexpr, SPLIT: tl.constexpr):
     if SPLIT:
         right = column(x.to(w.dtype), SPLIT, WIDTH // SPLIT)
         y = tl.dot(fits(w, True, ROWS, SPLIT, WIDTH // SPLIT), right)
-        y = tl.sum(tl.sum(y, 2), 0) / 8
+        y = tl.reshape(tl.sum(y, 2), [SPLIT, ROWS, 1])
+        y = tl.reshape(added_up(y, SPLIT, ROWS, 1), [ROWS]) / 8
     else:
         y = tl.sum(tl.sum(w.to(tl.float32) * x[:, None, :], 0), 1)
     return y

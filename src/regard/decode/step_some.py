@@ -15,7 +15,7 @@ from regard.decode.step_kernels import (
     leave_scores,
     pick,
 )
-from regard.decode.step_tiles import fits, pieces
+from regard.decode.step_tiles import added_up, fits, pieces
 
 
 @triton.jit
@@ -43,6 +43,7 @@ def some_rows(
     inside = first + n < outs
     some = m < rows
     low = tl.program_id(1) * SLICE
+    more, open_ = _biases(bias, b2_ptr, start + n, first + n < outs, BIASED, GATED)
     begin(PDL, False)
     y = tl.zeros([BATCH, ROWS], tl.float32)
     gate = tl.zeros([BATCH, ROWS], tl.float32)
@@ -60,7 +61,7 @@ def some_rows(
             g = tl.load(w2_ptr + places, mask=both, other=0.0)
             gate = tl.dot(x, g, gate, input_precision=PRECISION)
     _finish(
-        y, gate, bias, start, b2_ptr, out_ptr, barred_ptr, best_ptr, where_ptr, sum_ptr, first, n,
+        y, gate, more, open_, out_ptr, barred_ptr, best_ptr, where_ptr, sum_ptr, first, n,
         m, outs, rows, scale, JOB, BIASED, GATED, ACTIVATION,
     )  # fmt: skip
 
@@ -90,23 +91,39 @@ def held_rows(
     w = pieces(matrix, start, ins, low, end, True, ROWS, SPLIT, DEEP)
     if GATED:
         g = pieces(w2_ptr, start, ins, low, end, True, ROWS, SPLIT, DEEP)
+    more, open_ = _biases(bias, b2_ptr, start + n, first + n < outs, BIASED, GATED)
     begin(PDL, False)
     x = pieces(x_ptr, tl.program_id(2) * BATCH, ins, low, rows, False, BATCH, SPLIT, DEEP)
     x = fits(x, True, BATCH, SPLIT, DEEP)
-    y = tl.sum(tl.dot(x, fits(w, False, ROWS, SPLIT, DEEP)), 0)
+    y = tl.dot(x, fits(w, False, ROWS, SPLIT, DEEP))
+    y = added_up(y, SPLIT, BATCH, ROWS)
     gate = y
     if GATED:
-        gate = tl.sum(tl.dot(x, fits(g, False, ROWS, SPLIT, DEEP)), 0)
+        gate = tl.dot(x, fits(g, False, ROWS, SPLIT, DEEP))
+        gate = added_up(gate, SPLIT, BATCH, ROWS)
     _finish(
-        y, gate, bias, start, b2_ptr, out_ptr, barred_ptr, best_ptr, where_ptr, sum_ptr, first, n,
+        y, gate, more, open_, out_ptr, barred_ptr, best_ptr, where_ptr, sum_ptr, first, n,
         m, outs, rows, scale, JOB, BIASED, GATED, ACTIVATION,
     )  # fmt: skip
 
 
 @triton.jit
 @no_type_check
+def _biases(ptr, open_ptr, n, inside, BIASED: tl.constexpr, GATED: tl.constexpr):
+    """Of a block of outputs and of its gates, read before the wait; 0 where there are none."""
+    more = n * 0.0
+    open_ = n * 0.0
+    if BIASED:
+        more = tl.load(ptr + n, mask=inside, other=0.0).to(tl.float32)
+        if GATED:
+            open_ = tl.load(open_ptr + n, mask=inside, other=0.0).to(tl.float32)
+    return more, open_
+
+
+@triton.jit
+@no_type_check
 def _finish(
-    y, gate, bias, start, b2_ptr, out_ptr, barred_ptr, best_ptr, where_ptr, sum_ptr, first, n, m,
+    y, gate, more, open_, out_ptr, barred_ptr, best_ptr, where_ptr, sum_ptr, first, n, m,
     outs, rows, scale, JOB: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr,
     ACTIVATION: tl.constexpr,
 ):  # fmt: skip
@@ -114,14 +131,10 @@ def _finish(
     inside = first + n < outs
     some = m < rows
     block = tl.program_id(0)
-    if BIASED:
-        y += tl.load(bias + start + n, mask=inside, other=0.0).to(tl.float32)[None, :]
+    y += more[None, :]
     if JOB == HIDDEN:
-        if GATED:
-            if BIASED:
-                more = tl.load(b2_ptr + start + n, mask=inside, other=0.0)
-                gate += more.to(tl.float32)[None, :]
-            y = y * activated(gate, ACTIVATION)
+        if GATED:  # noqa: SIM108 (only one of them is compiled)
+            y = y * activated(gate + open_[None, :], ACTIVATION)
         else:
             y = activated(y, ACTIVATION)
     if JOB == SCORES:

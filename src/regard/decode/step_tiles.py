@@ -75,3 +75,19 @@ def column(x, SPLIT: tl.constexpr, DEEP: tl.constexpr):
     t = tl.reshape(x, [SPLIT, DEEP // 32, 4, 2, 2, 2])
     t = tl.reshape(tl.permute(t, [0, 1, 3, 4, 2, 5]), [SPLIT, DEEP])
     return tl.broadcast_to(t[:, :, None], [SPLIT, DEEP, 8])
+
+
+@triton.jit
+@no_type_check
+def added_up(y, SPLIT: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+    """The sum of what all warps found, each number of it in one thread.
+
+    A sum over warps would leave all of it in every warp; `split` wants both halves in one thread.
+    """
+    if SPLIT == 1:
+        total = tl.reshape(y, [LEFT, RIGHT])
+    else:
+        halves = tl.permute(tl.reshape(y, [2, SPLIT // 2, LEFT, RIGHT]), [1, 2, 3, 0])
+        one, other = tl.split(halves)
+        total = added_up(one + other, SPLIT // 2, LEFT, RIGHT)
+    return total
