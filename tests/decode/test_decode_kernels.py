@@ -116,15 +116,22 @@ def test_logits_are_the_models_own(name, batch):
         assert_close(torch.stack(steps, 1)[n], want, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("batch", [1, 2])
-@pytest.mark.parametrize("name", ["learned", "rotary"])
-def test_logits_of_16_bits_are_the_models_own(name, batch):
+@pytest.mark.parametrize(
+    ("name", "batch", "changes"),
+    [
+        ("learned", 1, {}),
+        ("rotary", 1, {"joined_keys": 0, "feed_tile": 0}),
+        ("learned", 2, {"held_scores": True}),
+        ("rotary", 2, {}),
+    ],
+)
+def test_logits_of_16_bits_are_the_models_own(name, batch, changes):
     model, (prompt, _) = made(name, dim=32, heads=2, feat=16, hidden=64), prompts(batch)
     for p in model.parameters():
         p.data = p.half().float()
     want = model(prompt)[:, -1]
     stepper = cast(LanguageStepper, make_stepper(model.half()))
-    stepper.engine.tuning = replace(FINE, held_scores=True, **FEW_CORES)
+    stepper.engine.tuning = replace(FINE, **(FEW_CORES | changes))
     got, _ = stepper.step(prompt[:, -1], stepper.start(prompt))
     assert_close(got, want, atol=0.02, rtol=0.02)
 

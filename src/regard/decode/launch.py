@@ -172,15 +172,19 @@ class Launcher:
         outs, ins = sum(m.weight.shape[0] for m in maps), maps[0].weight.shape[1]
         gated = job == "HIDDEN" and len(maps) == 2
         outs = outs // 2 if gated else outs
-        width, split = _power(ins), self._split(ins)
+        width, few = _power(ins), self.tuning.cores_tile // 16
+        if job == "ADDED" and self._split(min(width, few)):
+            width = min(width, few)
+        split = self._split(width)
         tile = self.tuning.cores_tile if split else self.tuning.tile
         rows = self.scores_rows(1) if job == "SCORES" else max(1, tile // width)
         if job == "THREE":
             rows = _divisor(rows, maps[0].weight.shape[0], maps[1].weight.shape[0])
         split = split if rows % 16 == 0 else 0
+        assert split or width >= ins
         weights, biases, ends = _laid_out(maps)
         work = b.work
-        self.ones.one_row[(-(-outs // rows),)](
+        self.ones.one_row[(-(-outs // rows), -(-ins // width))](
             x, x if after is None else after, *weights, *biases, *_norm_parts(norm, x), out,
             work["wrong"], b.barred, work["best"], work["where"], work["sums"],
             *ends, outs, ins, 0.0 if norm is None else norm.eps, scale, self.limit,

@@ -39,11 +39,11 @@ def _matrix(ptr, first, stride, at, inside, live):
 @triton.jit
 @no_type_check
 def _weights(
-    ptr, first, end, stride, at, inside, live, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    ptr, first, end, stride, low, at, inside, live, ROWS: tl.constexpr, WIDTH: tl.constexpr,
     SPLIT: tl.constexpr,
 ):  # fmt: skip
     if SPLIT:
-        w = pieces(ptr, first, stride, 0, end, True, ROWS, SPLIT, WIDTH // SPLIT)
+        w = pieces(ptr, first, stride, low, end, True, ROWS, SPLIT, WIDTH // SPLIT)
     else:
         w = _matrix(ptr, first, stride, at, inside, live)
     return w
@@ -84,10 +84,14 @@ def one_row(
     JOB: tl.constexpr, NORM: tl.constexpr, SHIFTED: tl.constexpr, BIASED: tl.constexpr,
     GATED: tl.constexpr, ACTIVATION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """W x for one x: the norm first, the rest after; ROWS outputs a program, all inputs at once."""
+    """W x for one x: the norm first, the rest after; ROWS outputs a program, WIDTH inputs.
+
+    That is all of them, but what is ADDED to the residual may come in slices.
+    """
     block = tl.program_id(0)
     first = block * ROWS
-    at = _along(WIDTH, LANES, SPLIT)
+    low = tl.program_id(1) * WIDTH
+    at = low + _along(WIDTH, LANES, SPLIT)
     live = at < ins
     n = tl.arange(0, ROWS)
     if JOB == THREE:
@@ -99,13 +103,14 @@ def one_row(
         start = first
     inside = first + n < outs
     end = start + outs - first
-    w = _weights(matrix, start, end, ins, at, inside, live, ROWS, WIDTH, SPLIT)
+    w = _weights(matrix, start, end, ins, low, at, inside, live, ROWS, WIDTH, SPLIT)
     if GATED:
-        g = _weights(w2_ptr, start, end, ins, at, inside, live, ROWS, WIDTH, SPLIT)
+        g = _weights(w2_ptr, start, end, ins, low, at, inside, live, ROWS, WIDTH, SPLIT)
     gain, shift = gain_of(gain_ptr, shift_ptr, at, live, NORM, SHIFTED)
     more = tl.zeros([ROWS], tl.float32)
     if BIASED:
-        more = tl.load(bias + start + n, mask=inside, other=0.0).to(tl.float32)
+        own = first + n < tl.where(low == 0, outs, 0)  # one slice alone has it
+        more = tl.load(bias + start + n, mask=own, other=0.0).to(tl.float32)
         if GATED:
             open_ = tl.load(b2_ptr + start + n, mask=inside, other=0.0).to(tl.float32)
     begin(PDL, False)
@@ -191,9 +196,9 @@ def feed(
     live = at < dim
     u = first + tl.arange(0, UNITS)
     inside = u < hidden
-    w = _weights(up_ptr, first, hidden, dim, at, inside, live, UNITS, WIDTH, SPLIT)
+    w = _weights(up_ptr, first, hidden, dim, 0, at, inside, live, UNITS, WIDTH, SPLIT)
     if GATED:
-        g = _weights(gate_ptr, first, hidden, dim, at, inside, live, UNITS, WIDTH, SPLIT)
+        g = _weights(gate_ptr, first, hidden, dim, 0, at, inside, live, UNITS, WIDTH, SPLIT)
     if EARLY:
         d = _back(down_ptr, first, dim, hidden, UNITS, WIDTH, SPLIT)
     gain, shift = gain_of(gain_ptr, shift_ptr, at, live, NORM, SHIFTED)
