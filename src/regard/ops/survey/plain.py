@@ -1,6 +1,6 @@
 """Tiles whose scores are scale · q · k alone: a few heads at a time, so that they stay in cache."""
 
-from itertools import pairwise
+import math
 
 import torch
 import torch.nn.functional as F
@@ -8,13 +8,14 @@ from torch import Tensor
 
 from regard.ops.grid import cut
 from regard.ops.survey import walk
+from regard.ops.survey.peaks import Sought
 from regard.ops.survey.statistics import Question
 from regard.ops.terms import Terms, widen
 
-EVERYWHERE = frozenset({"entropy", "peak", "peak_key", "max_score", "reach", "ahead", "received"})
-BY_PLACE = frozenset({"own", "previous", "near", "sink"})  # nothing to add to, away from the place
-LOG2E = 1.4426950408889634
-GROUP = 64  # keys among which a largest is looked for
+EVERYWHERE = frozenset(
+    {"entropy", "peak", "peak_key", "max_score", "reach", "ahead", "received", "sink"}
+)
+BY_PLACE = frozenset({"own", "previous", "near"})  # nothing to add to, away from the diagonal
 
 
 def suits(q: Tensor, k: Tensor, terms: Terms, question: Question) -> bool:
@@ -27,7 +28,7 @@ def suits(q: Tensor, k: Tensor, terms: Terms, question: Question) -> bool:
 class Plain:
     """Counts plain tiles into the totals of a survey.
 
-    The product gives log₂ w itself: its last feature is -lse_i · 1. What a row gathers is written
+    The product gives log w itself: its last feature is -lse_i · 1. What a row gathers is written
     down tile by tile and summed once a band; which key is its peak is looked for when all is
     walked, only in the tile that held it.
     """
@@ -49,10 +50,14 @@ class Plain:
         self.group = q.shape[:-2].numel() // len(k)
         known = found.keys() & EVERYWHERE
         self.found = {name: found[name].view(self._heads, -1) for name in known}
-        # the stretch of keys where the peak of a row is still to be looked for
-        self.start, self.stop = lse.new_zeros((2, self._heads, q.shape[-2]), dtype=torch.long)
+        self.peaks, self.distances = known & {"peak", "max_score"}, known & {"reach", "ahead"}
+        self.sought = Sought(self._heads, q.shape[-2], self.tile.wide)
         self.step = torch.arange(self.tile.wide, dtype=self._dtype)
-        self.room, self.other_room = self.k.new_empty(2, 0).unbind(0)
+        self.longest = k.norm(dim=-1).amax()
+        # below this exp underflows, which takes it forty times as long
+        self.least, self.deep = math.log(torch.finfo(self._dtype).tiny) + 0.5, True
+        self.memory = self.k.new_empty(2, 0)
+        self.rooms = self.memory[0], self.memory[1]
 
     @property
     def _heads(self) -> int:
@@ -65,11 +70,10 @@ class Plain:
     def parts(self, rows: range) -> tuple[list[range], list[range]]:
         """The keys of a band: plain stretches, and the rest."""
         near, wide = self._near(rows), self.tile.wide
-        first = self.question.first if "sink" in self.question.ask else 0
         seen = self.terms.span(rows, self.k.shape[-2])
         plain, rest = [], []
-        for part in walk.cuts(seen, wide, (first, near.start, near.stop)):
-            if self._is_plain(rows, part, near, first):
+        for part in walk.cuts(seen, wide, (near.start, near.stop)):
+            if self._is_plain(rows, part, near):
                 plain.append(part)
             elif rest and rest[-1].stop == part.start and part.stop <= rest[-1].start + wide:
                 rest[-1] = range(rest[-1].start, part.stop)
@@ -80,16 +84,17 @@ class Plain:
     def add(self, rows: range, parts: list[range]) -> None:
         """Count some tiles of a band."""
         q = widen(cut(self.q, -2, rows)).to(self._dtype) * self.terms.scale
-        q = torch.cat([q, -cut(self.lse, -1, rows)[..., None]], -1).mul_(LOG2E)
-        q = q.reshape(self._heads, len(rows), -1)
+        lse = cut(self.lse, -1, rows)
+        self.deep = bool((q.norm(dim=-1) * self.longest + lse).amax() > -self.least)
+        q = torch.cat([q, -lse[..., None]], -1).reshape(self._heads, len(rows), -1)
         count = max(1, self.tile.weights // (len(rows) * self.tile.wide))
         for top in range(0, self._heads, count):
             heads = range(top, min(top + count, self._heads))
             self._add_heads(q[top : heads.stop], heads, rows, parts)
 
-    def _is_plain(self, rows: range, keys: range, near: range, first: int) -> bool:
+    def _is_plain(self, rows: range, keys: range, near: range) -> bool:
         places = range(rows.start + self.terms.offset, rows.stop + self.terms.offset)
-        away = keys.start >= first and (keys.stop <= near.start or keys.start >= near.stop)
+        away = keys.stop <= near.start or keys.start >= near.stop
         return away and (self.terms.mask is None or self.terms.mask.covers(places, keys))
 
     def _near(self, rows: range) -> range:
@@ -101,39 +106,49 @@ class Plain:
         return range(max(0, start - back), stop + fore)
 
     def _add_heads(self, q: Tensor, heads: range, rows: range, parts: list[range]) -> None:
-        best, logs, mass, moment = q.new_empty(4, len(parts), *q.shape[:-1]).unbind(0)
-        for t, keys in enumerate(parts):
-            x = self._log_weights(q, heads, keys)
-            if self.found.keys() & {"peak", "max_score"}:
-                torch.amax(x, -1, out=best[t])
-            w = torch.exp2(x, out=self.other_room[: x.numel()].view_as(x))
-            if "received" in self.found:
-                received = self.found["received"][heads.start : heads.stop, keys.start : keys.stop]
-                received += w.sum(-2)
-            if self.found.keys() & {"reach", "ahead"}:
-                torch.sum(w, -1, out=mass[t])
-                step = self.step[: len(keys)]
-                torch.mv(w.view(-1, len(keys)), step, out=moment[t].view(-1))
-            if "entropy" in self.found:
-                torch.sum(x.mul_(w), -1, out=logs[t])
         at = slice(heads.start, heads.stop), slice(rows.start, rows.stop)
+        k, received = self._keys_of(heads), []
+        rows_of = q.new_empty(4, len(parts), *q.shape[:-1])
+        for keys, best, logs, mass, moment in zip(parts, *map(Tensor.unbind, rows_of), strict=True):
+            x, w = self._room((*q.shape[:-1], len(keys)))
+            torch.bmm(q, k.narrow(-1, keys.start, len(keys)), out=x)
+            if self.peaks:
+                torch.amax(x, -1, out=best)
+            torch.exp(x.clamp_(min=self.least) if self.deep else x, out=w)
+            if "received" in self.found:
+                received.append(w.sum(-2))
+            if self.distances:
+                torch.sum(w, -1, out=mass)
+                step = self.step.narrow(0, 0, len(keys))
+                torch.mv(w.view(-1, len(keys)), step, out=moment.view(-1))
+            if "entropy" in self.found:
+                torch.sum(x.mul_(w), -1, out=logs)
+            if "sink" in self.found and keys.start < self.question.first:
+                self.found["sink"][at] += w[..., : self.question.first - keys.start].sum(-1)
+        for keys, more in zip(parts, received, strict=False):
+            self.found["received"][at[0], keys.start : keys.stop] += more
+        best, logs, mass, moment = rows_of
         if "entropy" in self.found:
-            self.found["entropy"][at] -= logs.sum(0) / LOG2E
-        if self.found.keys() & {"reach", "ahead"}:
+            self.found["entropy"][at] -= logs.sum(0)
+        if self.distances:
             self._add_distances(mass, moment, at, rows, parts)
-        if self.found.keys() & {"peak", "max_score"}:
+        if self.peaks:
             self._add_peaks(best, at, parts)
 
-    def _log_weights(self, q: Tensor, heads: range, keys: range) -> Tensor:
-        k = self.k[:, keys.start : keys.stop]
+    def _keys_of(self, heads: range) -> Tensor:
+        """The keys of these heads, (head, feat, key)."""
         if self.group == 1:
-            k = k[heads.start : heads.stop]
-        else:
-            k = k[torch.arange(heads.start, heads.stop) // self.group]
-        numbers = len(heads) * q.shape[-2] * len(keys)
-        if self.room.numel() < numbers:
-            self.room, self.other_room = q.new_empty(2, numbers).unbind(0)
-        return torch.bmm(q, k.mT, out=self.room[:numbers].view(len(heads), -1, len(keys)))
+            return self.k[heads.start : heads.stop].mT
+        return self.k[torch.arange(heads.start, heads.stop) // self.group].mT
+
+    def _room(self, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """Two places for a tile, always the same: memory fresh from the system is slow."""
+        if self.rooms[0].shape != shape:
+            numbers = torch.Size(shape).numel()
+            if self.memory.shape[-1] < numbers:
+                self.memory = self.k.new_empty(2, numbers)
+            self.rooms = self.memory[0, :numbers].view(shape), self.memory[1, :numbers].view(shape)
+        return self.rooms
 
     def _add_distances(
         self,
@@ -154,59 +169,20 @@ class Plain:
     def _add_peaks(self, best: Tensor, at: tuple[slice, slice], parts: list[range]) -> None:
         best, tile = best.max(0)
         if "max_score" in self.found:
-            most = (best / LOG2E + self.lse.reshape(self.start.shape)[at]).amax(-1, keepdim=True)
+            most = (best + self.lse.reshape(self.sought.start.shape)[at]).amax(-1, keepdim=True)
             old = self.found["max_score"][at[0]]
             torch.maximum(most.to(old.dtype), old, out=old)
         if "peak" not in self.found:
             return
         start, stop = torch.tensor([[p.start, p.stop] for p in parts])[tile].unbind(-1)
-        value, old = best.exp2().to(self.lse.dtype), self.found["peak"][at]
+        value, old = best.exp().to(self.lse.dtype), self.found["peak"][at]
         # of equal weights the first key stays; the two kinds of tile round differently
         equal = torch.isclose(value, old, rtol=8 * torch.finfo(old.dtype).eps, atol=0)
         new = torch.where(equal, start < self.found["peak_key"][at], value > old)
-        self.start[at], self.stop[at] = start.where(new, 0), stop.where(new, 0)
+        self.sought.start[at], self.sought.stop[at] = start.where(new, 0), stop.where(new, 0)
         torch.maximum(value, old, out=old)
 
     def find_keys(self) -> None:
-        """Look for the peaks that plain tiles held, for all rows of a tile's keys together."""
-        if "peak_key" not in self.found:
-            return
-        scaled = widen(self.q).reshape(self._heads, *self.q.shape[-2:])
-        for head, key_of_row in enumerate(self.found["peak_key"]):
-            rows = self.stop[head].nonzero().squeeze(-1)
-            block = self.start[head, rows] // self.tile.wide
-            block, order = block.sort(stable=True)
-            rows = rows[order]
-            edges = [
-                *([0] if len(rows) else []),
-                *(block.diff().nonzero().squeeze(-1) + 1).tolist(),
-                len(rows),
-            ]
-            for a, b in pairwise(edges):
-                for some in rows[a:b].split(max(1, walk.ON_CPU.weights // self.tile.wide)):
-                    key_of_row[some] = self._largest(scaled[head, some], head, some)
-
-    def _largest(self, q: Tensor, head: int, rows: Tensor) -> Tensor:
-        """The key of the largest weight of each row, all within one block of keys."""
-        start, stop = self.start[head, rows], self.stop[head, rows]
-        low, high = int(start.min()), int(stop.max())
-        k = self.k[head // self.group, low:high, :-1]
-        scores = (q.to(k.dtype) * self.terms.scale) @ k.mT
-        if int(start.max()) > low or int(stop.min()) < high:  # else they see all of it
-            j = torch.arange(low, high)
-            scores.masked_fill_((j < start[:, None]) | (j >= stop[:, None]), -torch.inf)
-        return low + first_largest(scores)
-
-
-def first_largest(rows: Tensor) -> Tensor:
-    """Where each row is largest, looked for in groups: argmax of a whole row is far slower.
-
-    >>> first_largest(torch.tensor([[0.0, 2.0, 1.0, 2.0]]))
-    tensor([1])
-    """
-    short = -rows.shape[-1] % GROUP
-    groups = F.pad(rows, (0, short), value=-torch.inf) if short else rows
-    groups = groups.unflatten(-1, (-1, GROUP))
-    group = groups.amax(-1).argmax(-1)
-    place = torch.arange(len(rows), device=rows.device) * groups.shape[1] + group
-    return group * GROUP + groups.flatten(0, 1).index_select(0, place).argmax(-1)
+        """Look for the peaks that plain tiles held."""
+        if "peak_key" in self.found:
+            self.sought.find(self.q, self.k, self.terms.scale, self.found["peak_key"])

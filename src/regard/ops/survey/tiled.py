@@ -5,12 +5,14 @@ from torch import Tensor
 
 from regard.ops.grid import Grid
 from regard.ops.survey import walk
-from regard.ops.survey.plain import LOG2E, Plain, first_largest, suits
+from regard.ops.survey.peaks import first_largest
+from regard.ops.survey.plain import Plain, suits
 from regard.ops.survey.reference import cell_of, distance_bin
 from regard.ops.survey.statistics import Question, Survey, bins
 from regard.ops.terms import Terms
 
-DIAGONALS = 32  # up to so many are added up one by one
+DIAGONAL = 1 << 15  # to add one up by itself takes as long as a pass over so many weights
+LOG2E = 1.4426950408889634
 LOW = -1e30  # stands for -inf where 0 · log 0 must be 0
 
 
@@ -124,13 +126,13 @@ class Totals:
             last = min(keys.stop, places.stop + high)
             if name not in found or first >= last:
                 continue
-            if high - low < DIAGONALS:
+            part = w[..., first - keys.start : last - keys.start]
+            if (high - low) * DIAGONAL < part.numel():
                 for distance in range(low, high + 1):
                     _add_diagonal(found[name][..., at], w, grid, distance)
                 continue
             j = torch.arange(first, last, device=w.device)
             inside = (j >= grid.i + low) & (j <= grid.i + high)
-            part = w[..., first - keys.start : last - keys.start]
             found[name][..., at] += (part * inside).sum(-1)
 
     def _add_bins(self, w: Tensor, grid: Grid) -> None:

@@ -18,7 +18,7 @@ class Tile(NamedTuple):
 
 
 ON_CPU = Tile(1 << 20, 256, 512)  # 4 MB of float32: smaller tiles are all overhead
-IN_CACHE = Tile(1 << 18, 256, 512)  # 1 MB, for passes that come one right after the other
+IN_CACHE = Tile(1 << 19, 256, 512)  # 2 MB, for passes that come one right after the other
 ON_GPU = Tile(1 << 24, 128, 4096)  # few, large launches
 
 
