@@ -1,6 +1,6 @@
 """Which key a row's largest weight is on, looked for once the tile that holds it is known."""
 
-from itertools import pairwise
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -21,33 +21,33 @@ class Sought:
 
     def find(self, q: Tensor, k: Tensor, scale: float, peak_key: Tensor) -> None:
         """Write the keys down: one product for all rows of a head that look into the same block."""
-        rows_at_once = max(1, AT_ONCE // self.block)
-        for head, keys in enumerate(peak_key):
-            of_head = widen(q.view(-1, *q.shape[-2:])[head]) * scale
-            kept = k[head // (len(peak_key) // len(k))]
-            for rows in self._together(head, len(kept)):
-                for some in rows.split(rows_at_once):
-                    start, stop = self.start[head, some], self.stop[head, some]
-                    keys[some] = _largest(of_head[some], kept, start, stop)
+        q = q.reshape(-1, *q.shape[-2:])
+        for head, key_of_row in enumerate(peak_key):
+            of_head = widen(q[head]).to(k.dtype) * scale
+            kept = k[head // (len(peak_key) // len(k)), :, : q.shape[-1]]
+            for rows, block, whole in self._together(head, len(kept)):
+                keys = kept[block : block + self.block]
+                for some in rows.split(max(1, AT_ONCE // self.block)):
+                    scores = of_head.index_select(0, some) @ keys.mT
+                    if not whole:
+                        self._hide(scores, head, some, block)
+                    key_of_row.index_copy_(0, some, first_largest(scores) + block)
 
-    def _together(self, head: int, keys: int) -> list[Tensor]:
-        """Rows that look into the same block; those that see all of it for themselves."""
+    def _together(self, head: int, keys: int) -> Iterator[tuple[Tensor, int, bool]]:
+        """Rows that look into the same block, where it starts, and whether they see all of it."""
         rows = self.stop[head].nonzero().squeeze(-1)
         start, stop = self.start[head, rows], self.stop[head, rows]
-        block = start // self.block
         whole = (start % self.block == 0) & ((stop % self.block == 0) | (stop == keys))
-        kind, order = (2 * block + whole).sort(stable=True)
-        cuts = (kind.diff().nonzero().squeeze(-1) + 1).tolist()
-        return [rows[order[a:b]] for a, b in pairwise([0, *cuts, len(rows)]) if a < b]
+        kind, order = (2 * (start // self.block) + whole).sort(stable=True)
+        kinds, counts = kind.unique_consecutive(return_counts=True)
+        parts = rows[order].split(counts.tolist())
+        for kind, part in zip(kinds.tolist(), parts, strict=True):
+            yield part, kind // 2 * self.block, kind % 2 == 1
 
-
-def _largest(q: Tensor, k: Tensor, start: Tensor, stop: Tensor) -> Tensor:
-    low, high = int(start.min()), int(stop.max())
-    scores = q.to(k.dtype) @ k[low:high, : q.shape[-1]].mT
-    if int(start.max()) > low or int(stop.min()) < high:
-        j = torch.arange(low, high)
-        scores.masked_fill_((j < start[:, None]) | (j >= stop[:, None]), -torch.inf)
-    return low + first_largest(scores)
+    def _hide(self, scores: Tensor, head: int, rows: Tensor, block: int) -> None:
+        j = torch.arange(block, block + scores.shape[-1])
+        start, stop = self.start[head, rows, None], self.stop[head, rows, None]
+        scores.masked_fill_((j < start) | (j >= stop), -torch.inf)
 
 
 def first_largest(rows: Tensor) -> Tensor:
