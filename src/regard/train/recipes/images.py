@@ -181,7 +181,7 @@ def fashion_vit() -> Recipe:
     """
     return Recipe(
         name="fashion-vit",
-        data=FashionData(erase=0.25),
+        data=FashionData(erase=0.25, mix=0.5),
         model=VisionConfig(
             classes=10, image=28, channels=1, patch=2, layers=6, dim=192, heads=6, dropout=0.1
         ),
