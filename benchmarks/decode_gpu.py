@@ -419,13 +419,15 @@ class _Kernel:
 
     def __getitem__(self, grid):
         def call(*given, **settings):
-            kind = f"{self.name} {settings['JOB']}" if "JOB" in settings else self.name
-            kind += " first" if settings.get("FIRST") else ""
+            jobs = ("qkv", "up", "added", "scores", "parts")  # as step_kernels numbers them
+            kind = f"{self.name} {jobs[settings['JOB']]}" if "JOB" in settings else self.name
+            kind += " first" if settings.get("FIRST") else f" {settings.get('DEEP', '')}"
             self.calls.append((kind, lambda: self.kernel[grid](*given, **settings)))
 
         return call
 
 
+@torch.no_grad()
 def alone(model, tuning, batch):
     """Of each kind of kernel: µs in a chain of its own, and what a token is less without it."""
     from regard.decode.launch import Launcher
@@ -449,7 +451,7 @@ def alone(model, tuning, batch):
         less = whole - timed(rest)
         table[kind] = {"count": len(own), "alone": each, "less": less, "less each": less / len(own)}
         say(
-            f"    {kind:16} {len(own):3} a token, alone {each:6.2f} µs each,"
+            f"    {kind:20} {len(own):3} a token, alone {each:6.2f} µs each,"
             f" without them {less:6.1f} µs less ({less / len(own):.2f} each)"
         )
     RESULTS.setdefault("alone", {})[batch] = {"whole": whole, "kinds": table}
