@@ -62,13 +62,16 @@ class Terms:
             scores = self.softcap * torch.tanh(scores / self.softcap)
         if self.bias is not None:
             scores = scores + self.bias.tile(grid, q, self.scale).to(scores.dtype)
-        return self.masked(scores, grid)
+        return self.masked(scores, grid, in_place=room is not None)
 
-    def masked(self, scores: Tensor, grid: Grid) -> Tensor:
+    def masked(self, scores: Tensor, grid: Grid, *, in_place: bool = False) -> Tensor:
         """The scores with -inf where the mask says no."""
         if self.mask is None or self.mask.covers(grid.places, grid.keys):
             return scores
-        return scores.masked_fill(~self.mask.tile(grid), -torch.inf)
+        hidden = ~self.mask.tile(grid)
+        if in_place:
+            return scores.masked_fill_(hidden, -torch.inf)
+        return scores.masked_fill(hidden, -torch.inf)
 
     def grid(
         self, q: Tensor, k: Tensor, rows: range | None = None, keys: range | None = None

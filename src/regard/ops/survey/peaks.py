@@ -1,14 +1,14 @@
 """Which key a row's largest weight is on, looked for once the tile that holds it is known."""
 
+import math
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from regard.ops.terms import widen
 
-GROUP = 64  # keys among which a largest is looked for
+GROUP = 64  # at most so many keys are looked through one by one
 AT_ONCE = 1 << 20  # scores held at a time
 
 
@@ -22,13 +22,16 @@ class Sought:
     def find(self, q: Tensor, k: Tensor, scale: float, peak_key: Tensor) -> None:
         """Write the keys down: one product for all rows of a head that look into the same block."""
         q = q.reshape(-1, *q.shape[-2:])
+        room = k.new_empty(max(AT_ONCE, self.block))
         for head, key_of_row in enumerate(peak_key):
-            of_head = widen(q[head]).to(k.dtype) * scale
             kept = k[head // (len(peak_key) // len(k)), :, : q.shape[-1]]
             for rows, block, whole in self._together(head, len(kept)):
                 keys = kept[block : block + self.block]
-                for some in rows.split(max(1, AT_ONCE // self.block)):
-                    scores = of_head.index_select(0, some) @ keys.mT
+                for some in rows.split(len(room) // self.block):
+                    asking = widen(q[head].index_select(0, some)).to(k.dtype) * scale
+                    shape = len(some), len(keys)
+                    scores = room[: math.prod(shape)].view(shape)
+                    torch.mm(asking, keys.mT, out=scores)
                     if not whole:
                         self._hide(scores, head, some, block)
                     key_of_row.index_copy_(0, some, first_largest(scores) + block)
@@ -56,11 +59,11 @@ def first_largest(rows: Tensor) -> Tensor:
     >>> first_largest(torch.tensor([[0.0, 2.0, 1.0, 2.0]]))
     tensor([1])
     """
-    if rows.shape[-1] < 4 * GROUP:
+    wide = rows.shape[-1]
+    group = next(size for size in range(min(GROUP, wide), 0, -1) if wide % size == 0)
+    if group < 16 or group == wide:
         return rows.argmax(-1)
-    short = -rows.shape[-1] % GROUP
-    groups = F.pad(rows, (0, short), value=-torch.inf) if short else rows
-    groups = groups.unflatten(-1, (-1, GROUP))
-    group = groups.amax(-1).argmax(-1)
-    place = torch.arange(len(rows), device=rows.device) * groups.shape[1] + group
-    return group * GROUP + groups.flatten(0, 1).index_select(0, place).argmax(-1)
+    groups = rows.unflatten(-1, (-1, group))
+    which = groups.amax(-1).argmax(-1)
+    place = torch.arange(len(rows), device=rows.device) * groups.shape[1] + which
+    return which * group + groups.flatten(0, 1).index_select(0, place).argmax(-1)

@@ -100,10 +100,11 @@ class Totals:
         if "peak" in self.found:
             value = w.amax(-1)
             old, old_key = self.found["peak"][..., at], self.found["peak_key"][..., at]
-            new = (
-                value > old
-            )  # of equal weights the first key stays; few rows change late in a walk
-            old_key[new] = first_largest(w[new]) + keys.start
+            new = value > old  # of equal weights the first key stays
+            if new.all():  # as in the first tile of a band
+                old_key.copy_((first_largest(w.flatten(0, -2)) + keys.start).view_as(old_key))
+            else:  # few rows change late in a walk
+                old_key[new] = first_largest(w[new]) + keys.start
             torch.maximum(value, old, out=old)
 
     def _add_places(self, w: Tensor, grid: Grid, at: slice) -> None:
