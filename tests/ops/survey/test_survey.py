@@ -83,7 +83,7 @@ def test_all_that_is_given_is_received(queries, keys):
 # Parity
 
 
-@pytest.mark.parametrize("asked", [EVERY, (*QUICK_AND_RECEIVED, "max_score"), ("peak_key",)])
+@pytest.mark.parametrize("asked", [EVERY, (*QUICK_AND_RECEIVED, "max_score"), ("peak",), ("sink",)])
 @pytest.mark.parametrize("kind", TERMS)
 @pytest.mark.parametrize("sizes", [(7, 7), (3, 11), (1, 1), (9, 2)])
 def test_tiled_is_the_reference(kind, sizes, asked, monkeypatch):

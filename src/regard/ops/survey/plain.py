@@ -74,7 +74,7 @@ class Plain:
         plain, rest = [], []
         for part in walk.cuts(seen, wide, (near.start, near.stop)):
             if self._is_plain(rows, part, near):
-                plain.append(part)
+                plain += [part] if self._counts(part) else []
             elif rest and rest[-1].stop == part.start and part.stop <= rest[-1].start + wide:
                 rest[-1] = range(rest[-1].start, part.stop)
             else:
@@ -96,6 +96,12 @@ class Plain:
         places = range(rows.start + self.terms.offset, rows.stop + self.terms.offset)
         away = keys.stop <= near.start or keys.start >= near.stop
         return away and (self.terms.mask is None or self.terms.mask.covers(places, keys))
+
+    def _counts(self, keys: range) -> bool:
+        """Whether a plain tile can add to anything that was asked."""
+        return bool(self.found.keys() - {"sink"}) or (
+            "sink" in self.found and keys.start < self.question.first
+        )
 
     def _near(self, rows: range) -> range:
         """The keys that a place of these rows falls on, or the sign of a distance changes at."""
@@ -184,5 +190,5 @@ class Plain:
 
     def find_keys(self) -> None:
         """Look for the peaks that plain tiles held."""
-        if "peak_key" in self.found:
+        if "peak_key" in self.question.ask:
             self.sought.find(self.q, self.k, self.terms.scale, self.found["peak_key"])
