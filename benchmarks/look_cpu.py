@@ -1,6 +1,8 @@
 """The survey on a CPU against one fused attention forward.
 
 python benchmarks/look_cpu.py            # under a minute on two cores
+python benchmarks/look_cpu.py --each     # each statistic asked alone, too
+python benchmarks/look_cpu.py --sharp 20 # with scores twenty times as large: peaked rows
 
 Float32, 8 heads of 64 features, n = 8192; medians of interleaved repeats, in seconds.
 """
@@ -15,6 +17,8 @@ import torch.nn.functional as F
 
 import regard as rg
 
+ALONE = ("entropy", "peak", "peak_key", "reach", "received", "sink", "near")
+
 
 def timed(work):
     start = time.perf_counter()
@@ -22,31 +26,45 @@ def timed(work):
     return time.perf_counter() - start
 
 
+def peak_memory():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--n", type=int, default=8192)
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sharp", type=float, default=1.0)
+    parser.add_argument("--each", action="store_true")
     asked = parser.parse_args()
     q, k, v = torch.randn(3, 1, asked.heads, asked.n, 64).unbind(0)
+    q *= asked.sharp
     for causal in (False, True):
         mask = rg.Causal() if causal else None
         _, lse = rg.attend(q, k, v, mask=mask)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before = peak_memory()
         rg.survey(q, k, lse, mask=mask)
-        extra = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-        forward, survey = [], []
+        extra = peak_memory() - before
+        works = {
+            "forward": lambda c=causal: F.scaled_dot_product_attention(q, k, v, is_causal=c),
+            "survey": lambda m=mask, l=lse: rg.survey(q, k, l, mask=m),
+        }
+        for name in ALONE if asked.each else ():
+            works[name] = lambda m=mask, l=lse, a=name: rg.survey(q, k, l, mask=m, ask=[a])
+        took = {name: [] for name in works}
         for _ in range(asked.rounds):
-            forward.append(
-                timed(lambda c=causal: F.scaled_dot_product_attention(q, k, v, is_causal=c))
-            )
-            survey.append(timed(lambda m=mask, l=lse: rg.survey(q, k, l, mask=m)))
-        base, looked = statistics.median(forward), statistics.median(survey)
+            for name, work in works.items():
+                took[name].append(timed(work))
+        median = {name: statistics.median(times) for name, times in took.items()}
+        base, looked = median["forward"], median["survey"]
         print(
             f"{'causal' if causal else 'full':6} n = {asked.n}, {torch.get_num_threads()} threads: "
             f"forward {base:.2f} s, survey {looked:.2f} s, ratio {looked / base:.2f}, "
             f"{extra:.0f} MiB extra at most"
         )
+        for name in ALONE if asked.each else ():
+            print(f"       {name} alone: {median[name] / base:.2f}")
 
 
 if __name__ == "__main__":

@@ -62,8 +62,8 @@ def first_largest(rows: Tensor) -> Tensor:
     wide = rows.shape[-1]
     group = next(size for size in range(min(GROUP, wide), 0, -1) if wide % size == 0)
     if group < 16 or group == wide:
-        return rows.argmax(-1)
+        return rows.max(-1).indices
     groups = rows.unflatten(-1, (-1, group))
-    which = groups.amax(-1).argmax(-1)
+    which = groups.amax(-1).max(-1).indices
     place = torch.arange(len(rows), device=rows.device) * groups.shape[1] + which
-    return which * group + groups.flatten(0, 1).index_select(0, place).argmax(-1)
+    return which * group + groups.flatten(0, 1).index_select(0, place).max(-1).indices
