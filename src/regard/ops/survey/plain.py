@@ -22,7 +22,9 @@ def suits(q: Tensor, k: Tensor, terms: Terms, question: Question) -> bool:
     """Whether the map has several tiles, and those that no edge of the mask crosses are plain."""
     product = terms.score is None and terms.bias is None and terms.softcap is None
     several = q.shape[-2] * k.shape[-2] > walk.IN_CACHE.high * walk.IN_CACHE.wide
-    return product and several and not q.is_cuda and question.ask <= EVERYWHERE | BY_PLACE
+    # a mask that cannot tell where it hides nothing, like padding, leaves no plain tile
+    plain = product and (terms.mask is None or terms.mask.covers(range(1), range(1)))
+    return plain and several and not q.is_cuda and question.ask <= EVERYWHERE | BY_PLACE
 
 
 class Plain:
