@@ -1,10 +1,12 @@
 """Models of Hugging Face's transformers, led through the door by its attention interface."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -71,6 +73,18 @@ def _own_modules(part: nn.Module, kind: type) -> Iterator[nn.Module]:
         todo += [m for m in module._modules.values() if m is not None and not isinstance(m, kind)]
 
 
+def _undisturbed(work: Callable[..., Any]) -> Callable[..., Any]:
+    """Without the mode that leads torch's own attention here: it is asked for every shape read."""
+
+    @wraps(work)
+    def alone(*args: Any, **kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return work(*args, **kwargs)
+
+    return alone
+
+
+@_undisturbed
 def attention(
     module: nn.Module,
     query: Tensor,
