@@ -71,6 +71,7 @@ def test_a_stopped_and_resumed_training_is_nearly_the_whole(tmp_path):
     assert apart(weights_of(second.model), weights_of(whole.model)) < 1e-4
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")  # torch's own
 def test_compiled_it_learns_the_same():
     losses = []
     for asked in ("off", "on"):
