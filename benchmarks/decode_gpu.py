@@ -3,7 +3,7 @@
 python benchmarks/decode_gpu.py                  # about two minutes on an H200
 python benchmarks/decode_gpu.py --no-theirs      # ours alone
 python benchmarks/decode_gpu.py --only calls     # whole calls; also checks, steps or profile
-python benchmarks/decode_gpu.py --tune           # more ways to cut the work, and the best together
+python benchmarks/decode_gpu.py --tune           # more ways to cut the work: 90 seconds
 
 24 layers of 1024, 16 heads, 50,257 tokens, random weights, bfloat16; 64 tokens are read and 128
 written, greedily, at batch 1 and 32. Theirs: a static cache, which generate compiles by itself
@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -34,7 +34,7 @@ END, NO_END = 2, -1
 DRY = "--dry" in sys.argv  # everything once, tiny, in Triton's interpreter
 TUNE = "--tune" in sys.argv
 DEVICE = "cpu" if DRY else "cuda"
-RESULTS = {}
+RESULTS, DEFAULTS = {}, {}
 
 
 def say(*what):
@@ -93,8 +93,10 @@ def child():
 
 
 class Theirs:
-    def __init__(self, deadline):
-        self.deadline, self.answers, self.ready = deadline, [], {}
+    """A process for one batch: two compile side by side."""
+
+    def __init__(self, batch, deadline):
+        self.batch, self.deadline, self.answers, self.ready = batch, deadline, [], False
         self.process = subprocess.Popen(
             [sys.executable, __file__, "--child"],
             stdin=subprocess.PIPE,
@@ -113,15 +115,14 @@ class Theirs:
 
     def _warm_up(self):
         """They compile while ours are checked."""
-        for batch in (1, 32):
-            took = [self.ask(batch) for _ in range(2)]
-            self.ready[batch] = all("seconds" in answer for answer in took)
-            say(f"theirs, batch {batch}, warming up: {took}")
+        took = [self.ask() for _ in range(2)]
+        self.ready = all("seconds" in answer for answer in took)
+        say(f"theirs, batch {self.batch}, warming up: {took}")
 
-    def ask(self, batch):
+    def ask(self):
         before = len(self.answers)
         try:
-            self.process.stdin.write(f"{batch}\n")
+            self.process.stdin.write(f"{self.batch}\n")
             self.process.stdin.flush()
         except OSError as error:
             return {"error": f"gone: {error}"}
@@ -341,7 +342,7 @@ def checks(tuning):
               "activation": "silu", "norm": "rms", "bias": False}  # fmt: skip
     gpt, llama = made(torch.float32, **small), made(torch.float32, **(small | rotary))
     plain = replace(tuning, chained=False)
-    apart = replace(tuning, joined_keys=0, feed_tile=0, held=False)
+    apart = replace(tuning, joined_keys=0, held=False)
     for name, *given, beams in (
         ("gpt 1", gpt, tuning, 1, False),
         ("gpt 1 plain", gpt, plain, 1, False),
@@ -358,7 +359,7 @@ def ways():
     """What is timed, by batch: how the work may be cut."""
     one = {
         "as it is": {},
-        "five kernels": {"joined_keys": 0, "feed_tile": 0},
+        "attention in two": {"joined_keys": 0},
         "plain": {"chained": False},
     }
     some = {
@@ -367,34 +368,19 @@ def ways():
         "plain": {"chained_rows": False},
     }
     if TUNE:
-        one |= {
-            "without cores": {"cores": 0},
-            "five, without cores": {"joined_keys": 0, "feed_tile": 0, "cores": 0},
-            "feed in two": {"feed_tile": 0},
-            "attention in two": {"joined_keys": 0},
-            "feed late": {"feed_early": False},
-            "feed 16 warps": {"feed_warps": 16},
-            "feed 128 registers": {"feed_regs": 128},
-            "slices 4": {"slices": 4},
-            "keys 128": {"keys": 128},
-            "keys 128, slices 4": {"keys": 128, "slices": 4},
-            "keys 128, feed late in 128": {"keys": 128, "feed_early": False, "feed_regs": 128},
-            "keys 128, cores of 32": {"keys": 128, "cores_tile": 32768},
-            "cores of 4 warps": {"cores": 4},
-            "cores of 32 rows": {"cores_tile": 32768},
-            "scores of 16 rows": {"cores_scores": 16384},
-        }
-        some |= {
-            "registers free": {"held_regs": None, "keys_rows_regs": None},
-            "outs 16": {"held_outs": 16},
-            "16 warps": {"held_warps": 16, "held_deep": 64},
-            "scores held": {"held_scores": True, "scores_outs": 32},
-            "scores of 128": {"scores_outs": 128},
-            "keys 64": {"keys_rows": 64},
-            "keys 256, 8 warps": {"keys_rows": 256, "keys_rows_warps": 8},
-            "enter 8 warps": {"enter_warps": 8},
-            "programs 64": {"programs": 64},
-            "loop, plain": {"held": False, "chained_rows": False},
+        laid, parts = {"laid": True, "laid_parts": True}, {"laid_parts": True}
+        one = {"as it is": {}, "keys 128, slices 4": {"keys": 128, "slices": 4}}
+        some = {
+            "as it is": {},
+            "laid": laid,
+            "parts laid": parts,
+            "parts laid, 128": parts | {"laid_parts_outs": 128, "laid_deep": 256},
+            "held 64": {"held_outs": 64, "held_warps": 16, "held_deep": 64},
+            "parts of 64": {"parts_outs": 64, "programs": 128},
+            "scores swapped": {"swapped": True},
+            "scores swapped, 128": {"swapped": True, "scores_outs": 128},
+            "keys 32": {"keys_rows": 32},
+            "keys 64 in 80": {"keys_rows_regs": 80},
         }
     return {1: one, 32: some}
 
@@ -504,12 +490,12 @@ def compile_some(share, shares):
             traceback.print_exc()
 
 
-def compile_all(shares=8):
+def compile_all(shares=7):
     """All ways compiled side by side, in processes of their own."""
     given = [sys.executable, __file__, "--tune", "--shares", str(shares), "--share"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     some = [subprocess.Popen([*given, str(n)], **quiet) for n in range(shares)]
-    until = time.time() + 60
+    until = time.time() + 40
     for one in some:
         try:
             one.wait(max(0.1, until - time.time()))
@@ -520,7 +506,9 @@ def compile_all(shares=8):
 
 def main():
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--seconds", type=float, default=150, help="stop about then")
+    parser.add_argument(
+        "--seconds", type=float, default=88 if TUNE else 150, help="stop about then"
+    )
     parser.add_argument("--tune", action="store_true", help="time many ways to cut the work")
     parser.add_argument("--share", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--shares", type=int, help=argparse.SUPPRESS)
@@ -532,13 +520,13 @@ def main():
     if asked.child:
         return child()
     if asked.share is not None:
-        stop_at(BEGAN + 70)
+        stop_at(BEGAN + 45)
         return compile_some(asked.share, asked.shares)
     deadline = BEGAN + asked.seconds
-    stop_at(deadline + 8)
-    theirs = None
+    stop_at(deadline + 6)
+    theirs = {}
     if not (asked.no_theirs or DRY) and asked.only in (None, "calls"):
-        theirs = Theirs(deadline)
+        theirs = {batch: Theirs(batch, deadline) for batch in (1, 32)}
     if DRY:
         pretend()
     from regard.decode.launch import Tuning
@@ -554,18 +542,22 @@ def main():
     if asked.only in (None, "checks"):
         tried("bf16 1", lambda: check("medium bf16 1", model, tuning, 1))
         tried("bf16 32", lambda: check("medium bf16 32", model, tuning, 32, ragged=False))
-    if theirs:
-        theirs.thread.join(max(0.0, deadline - 75 - time.time()))
+        if TUNE:
+            laid = replace(tuning, laid=True, laid_parts=True, swapped=True)
+            tried("laid", lambda: check("medium bf16 32 laid", model, laid, 32, ragged=False))
+    for one in theirs.values():
+        one.thread.join(max(0.0, deadline - 40 - time.time()))
     if asked.only in (None, "steps"):
         best = steps(model, deadline)
     if asked.only in (None, "calls"):
         calls(model, best, theirs, deadline)
-    if theirs:
-        theirs.process.kill()
+    for one in theirs.values():
+        one.process.kill()
     if asked.only in (None, "profile"):
-        for batch in (1, 32):
+        for batch in (32, 1):
             tried("alone", lambda b=batch: alone(model, best[b], b))
-            tried("profile", lambda b=batch: profile(model, best[b], b))
+            if not TUNE:
+                tried("profile", lambda b=batch: profile(model, best[b], b))
     save()
     say("done")
     return None
@@ -592,9 +584,10 @@ def steps(model, deadline):
     say(f"GB/s {speeds}; {weights / 1e6:.0f} MB of weights take {least:.0f} µs")
     RESULTS["floor"] = {"GB/s": speeds, "µs": least}
     best = {}
+    DEFAULTS.update(asdict(Tuning()))
 
     def time_way(batch, name, changes):
-        if time.time() > deadline - (48 if batch == 1 else 30):
+        if time.time() > deadline - (34 if batch == 1 else 18):
             say("no time for", batch, name)
             return None
         ms = tried(f"{batch} {name}", lambda: steps_alone(model, Tuning(**changes), batch))
@@ -619,21 +612,27 @@ def steps(model, deadline):
             ms = time_way(batch, f"together {together}", together) if together else None
             if ms is not None and ms < found[0][0]:
                 best[batch] = Tuning(**together)
-        say(f"batch {batch:2} best: {best[batch]}")
+        same = " (the default)" if best[batch] == Tuning() else ": NOT the default"
+        say(f"batch {batch:2} best{same}: {changed(best[batch])}")
     return best
+
+
+def changed(tuning):
+    """What is not as by default."""
+    return {name: value for name, value in asdict(tuning).items() if value != DEFAULTS[name]}
 
 
 def calls(model, best, theirs, deadline):
     for batch in (1, 32):
         run = whole_call(stepper_of(model, best[batch]), batch)
         tried("warm", lambda r=run: [r() for _ in range(3)])
-        ready = theirs is not None and theirs.ready.get(batch, False)
+        ready = batch in theirs and theirs[batch].ready
         ours, other = [], []
         for _ in range(1 if DRY else 7):
-            if time.time() > deadline - (24 if batch == 1 else 16):
+            if time.time() > deadline - (12 if batch == 1 else 6):
                 break
             ours.append(tried("ours", run))
-            answer = theirs.ask(batch) if ready else {}
+            answer = theirs[batch].ask() if ready else {}
             other += [answer["seconds"]] if "seconds" in answer else []
         ours = [one for one in ours if one is not None]
         if not ours:

@@ -50,10 +50,10 @@ CONFIGS = {
 # so finely cut that a tiny model has several blocks, slices and tiles of everything
 FINE = Tuning(
     tile=256, scores_tile=512, outs=16, depth=16, programs=4, scores_outs=16, keys=2, keys_rows=2,
-    feed_tile=512, held_outs=16,
+    held_outs=16, parts_outs=16,
 )  # fmt: skip
 # warps that share the 16 or 32 inputs of such a model
-FEW_CORES: Any = {"cores": 1, "feed_warps": 1, "feed_tile": 1024, "cores_tile": 512}
+FEW_CORES: Any = {"cores": 1, "cores_tile": 512}
 pytestmark = pytest.mark.usefixtures("in_the_interpreter")
 
 
@@ -120,13 +120,16 @@ def test_logits_are_the_models_own(name, batch):
     ("name", "batch", "changes"),
     [
         ("learned", 1, {}),
-        ("rotary", 1, {"joined_keys": 0, "feed_tile": 0}),
-        ("learned", 2, {"held_scores": True}),
-        ("rotary", 2, {}),
+        ("rotary", 1, {"joined_keys": 0}),
+        ("learned", 2, {}),
+        ("rotary", 2, {"swapped": True}),
+        ("rotary", 2, {"laid": True, "laid_parts": True, "laid_outs": 16}),
+        ("learned", 2, {"laid": True, "laid_parts": True, "laid_deep": 32, "dim": 64}),
     ],
 )
 def test_logits_of_16_bits_are_the_models_own(name, batch, changes):
-    model, (prompt, _) = made(name, dim=32, heads=2, feat=16, hidden=64), prompts(batch)
+    dim = changes.pop("dim", 32)
+    model, (prompt, _) = made(name, dim=dim, heads=2, feat=16, hidden=64), prompts(batch)
     for p in model.parameters():
         p.data = p.half().float()
     want = model(prompt)[:, -1]
@@ -136,9 +139,7 @@ def test_logits_of_16_bits_are_the_models_own(name, batch, changes):
     assert_close(got, want, atol=0.02, rtol=0.02)
 
 
-@pytest.mark.parametrize(
-    "changes", [{"joined_keys": 0}, {"feed_tile": 0}, {"feed_early": False, "lanes": 1 << 16}]
-)
+@pytest.mark.parametrize("changes", [{"joined_keys": 0}, {"slices": 2, "lanes": 1 << 16}])
 def test_one_row_is_the_same_however_its_work_is_cut(changes):
     model, (prompt, _) = made("rotary"), prompts(1)
     stepper, found = cast(LanguageStepper, make_stepper(model)), []

@@ -56,8 +56,8 @@ def make_buffers(model: LanguageModel, rows: int, room: int, blocks: int) -> Buf
 
     cache, whole = (config.layers, rows, key_heads, room, feat), {"dtype": torch.int32}
     work = {
-        # of a single row twice in turn, as whole numbers: what it was, what was added
-        "x": made(rows, config.dim) if rows > 1 else made(2, 2, config.dim, dtype=torch.int64),
+        # of a single row as whole numbers, which many programs add to
+        "x": made(rows, config.dim, dtype=torch.float32 if rows > 1 else torch.int64),
         "wrong": made(1, **whole),
         "normed": made(rows, config.dim, dtype=dtype),
         "qkv": made(rows, (config.heads + 2 * key_heads) * feat, dtype=dtype),

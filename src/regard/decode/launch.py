@@ -1,6 +1,5 @@
 """The kernels of one step of a language model, in their order, with what each is told."""
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 from weakref import ref
@@ -8,54 +7,14 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from regard.decode.buffers import MOST_PARTS, Buffers
+from regard.decode.buffers import Buffers
+from regard.decode.tuning import Tuning, power
 from regard.models import LanguageModel
 from regard.nn import EncoderBlock, Norm
 
 MOST_ROWS = 64  # rows of a batch that one program takes at once
-LEAST_UNITS = 16  # hidden units of a program, else a row of the matrix back is read in crumbs
 MOST_STEPS = 2.0**34  # units that a residual in whole numbers holds, by half
 HELD = 1 << 15  # bytes of keys that a program takes at once, and as many of values
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """How the work is cut: numbers an H200 likes, found by benchmarks/decode_gpu.py."""
-
-    chained: bool = True  # a kernel starts while the one before still works, and fetches weights
-    chained_rows: bool = True  # the same for more than one row
-    cores: int = 8  # warps of one row's product of 16-bit weights by tensor cores; 0: without
-    cores_tile: int = 16384  # numbers of a matrix that such a program takes
-    cores_scores: int = 32768  # and one for the vocabulary
-    tile: int = 8192  # and one without
-    warps: int = 4
-    lanes: int = 512  # bytes of a row that a warp reads at once
-    scores_tile: int = 16384
-    joined_keys: int = 1024  # places of a cache up to which attention has the output's product in
-    slices: int = 8  # that the outputs of that product are cut into
-    feed_tile: int = 32768  # 16-bit numbers of a feed-forward's matrix in a program; 0: in two
-    feed_warps: int = 8
-    feed_early: bool = True  # the way back's weights too before the wait
-    feed_regs: int | None = None  # registers of a thread, at most
-    outs: int = 32  # outputs of a program of `some_rows`
-    depth: int = 128  # inputs it takes at a time
-    stages: int = 4
-    programs: int = 128  # that many at least: else the inputs are cut too
-    scores_outs: int = 64
-    held: bool = True  # 16-bit weights of a batch's product in registers before the wait
-    held_outs: int = 32  # outputs of such a program
-    held_deep: int = 128  # inputs of one of its warps, at most
-    held_warps: int = 8
-    held_regs: int | None = 128
-    held_scores: bool = False  # the vocabulary's product that way too
-    enter_warps: int = 4
-    keys: int = 256  # keys that an attention of one row takes at a time
-    keys_warps: int = 8
-    keys_regs: int | None = None  # registers of a thread, at most
-    keys_rows: int = 128  # and one of more rows
-    keys_rows_warps: int = 4
-    keys_rows_regs: int | None = 128
-    together: int = 8  # steps of one graph
 
 
 class Launcher:
@@ -109,26 +68,21 @@ class Launcher:
             self._some(b, layers)
 
     def _one(self, b: Buffers, layers: list[EncoderBlock]) -> None:
-        (x, after), work = b.work["x"], b.work
+        work, x = b.work, b.work["x"]
         self._enter(b, first=True)
         for n, block in enumerate(layers):
             own, ff = block.self_attention, block.feed_forward
-            norm = block.self_residual.norm
-            self._one_row(b, x, _qkv(block), work["qkv"], "THREE", norm, after=after)
-            x, after = after, x
+            self._one_row(b, x, _qkv(block), work["qkv"], "THREE", block.self_residual.norm)
             if b.room <= self.tuning.joined_keys:
-                self._attend_out(b, n, block, x)
+                self._attend_out(b, n, block)
             else:
                 self._attend(b, n, own.scale)
                 self._one_row(b, work["y"], (own.to_out,), x, "ADDED")
             norm = block.feed_forward_residual.norm
-            if self._units(len(_up(block))) >= LEAST_UNITS:
-                self._feed(b, block, x)
-            else:
-                self._one_row(b, x, _up(block), work["hidden"], "HIDDEN", norm)
-                self._one_row(b, work["hidden"], (ff.to_out,), x, "ADDED")
+            self._one_row(b, x, _up(block), work["hidden"], "HIDDEN", norm)
+            self._one_row(b, work["hidden"], (ff.to_out,), x, "ADDED")
         self._one_row(b, x, (_Head(self.model),), work["logits"], "SCORES",
-                      self.model.decoder.norm, self.model.readout.scale, after=after)  # fmt: skip
+                      self.model.decoder.norm, self.model.readout.scale)  # fmt: skip
 
     def _some(self, b: Buffers, layers: list[EncoderBlock]) -> None:
         work, bias, parts = b.work, None, 0
@@ -160,19 +114,19 @@ class Launcher:
             work["parts"], x if bias is None else bias, x, work["wrong"], work["normed"],
             *_norm_parts(norm, x), dim, b.rows, 0.0 if norm is None else norm.eps,
             self.model.embedding.scale, self.limit,
-            WIDTH=_power(dim), FIRST=first, PLACES=places is not None, PARTS_=parts,
+            WIDTH=power(dim), FIRST=first, PLACES=places is not None, PARTS_=parts,
             BIASED=bias is not None, **self._norm_kind(norm),
             num_warps=self.tuning.enter_warps, **self._launching(b),
         )  # fmt: skip
 
     def _one_row(
         self, b: Buffers, x: Tensor, maps: tuple[Any, ...], out: Tensor, job: str,
-        norm: Norm | None = None, scale: float = 1.0, after: Tensor | None = None,
+        norm: Norm | None = None, scale: float = 1.0,
     ) -> None:  # fmt: skip
         outs, ins = sum(m.weight.shape[0] for m in maps), maps[0].weight.shape[1]
         gated = job == "HIDDEN" and len(maps) == 2
         outs = outs // 2 if gated else outs
-        width, few = _power(ins), self.tuning.cores_tile // 16
+        width, few = power(ins), self.tuning.cores_tile // 16
         if job == "ADDED" and self._split(min(width, few)):
             width = min(width, few)
         split = self._split(width)
@@ -185,7 +139,7 @@ class Launcher:
         weights, biases, ends = _laid_out(maps)
         work = b.work
         self.ones.one_row[(-(-outs // rows), -(-ins // width))](
-            x, x if after is None else after, *weights, *biases, *_norm_parts(norm, x), out,
+            x, *weights, *biases, *_norm_parts(norm, x), out,
             work["wrong"], b.barred, work["best"], work["where"], work["sums"],
             *ends, outs, ins, 0.0 if norm is None else norm.eps, scale, self.limit,
             ROWS=rows, WIDTH=width, LANES=self._lanes(width), SPLIT=split,
@@ -198,37 +152,11 @@ class Launcher:
     def _split(self, ins: int) -> int:
         """Warps among which the inputs of one row's product are cut; 0: not by tensor cores."""
         cores, exact = self.tuning.cores, self.model.embedding.table.dtype == torch.float32
-        few = _power(ins) * 16 <= self.tuning.cores_tile  # rows of a program
-        return 0 if exact or not cores or not few or _power(ins) < 32 * cores else cores
+        few = power(ins) * 16 <= self.tuning.cores_tile  # rows of a program
+        return 0 if exact or not cores or not few or power(ins) < 32 * cores else cores
 
     def _lanes(self, width: int) -> int:
         return min(width, self.tuning.lanes // self.model.embedding.table.element_size())
-
-    def _units(self, maps: int) -> int:
-        """Hidden units of a program that has both products of a feed-forward."""
-        size = self.model.embedding.table.element_size()
-        return 2 * self.tuning.feed_tile // (size * maps * _power(self.config.dim))
-
-    def _feed(self, b: Buffers, block: EncoderBlock, x: Tensor) -> None:
-        ff, norm = block.feed_forward, block.feed_forward_residual.norm
-        (up, gate, _), (up_bias, gate_bias, _), _ = _laid_out(_up(block))
-        gated = ff.to_gate is not None
-        width, down, tuning = _power(self.config.dim), ff.to_out, self.tuning
-        units = min(_power(self.hidden), self._units(1 + gated))
-        split = tuning.feed_warps if self._split(self.config.dim) and not gated else 0
-        split = split if units >= 32 and width >= 32 * split else 0
-        units = 32 if split else units
-        self.ones.feed[(-(-self.hidden // units),)](
-            x, up, gate, down.weight, up_bias, gate_bias,
-            down.weight if down.bias is None else down.bias, *_norm_parts(norm, x),
-            b.work["wrong"], self.config.dim, self.hidden, 0.0 if norm is None else norm.eps,
-            self.limit,
-            UNITS=units, WIDTH=width, LANES=self._lanes(width), SPLIT=split,
-            EARLY=tuning.feed_early, **self._norm_kind(norm),
-            BIASED=down.bias is not None, GATED=gated,
-            ACTIVATION=self.kernels.ACTIVATIONS[self.config.activation],
-            num_warps=tuning.feed_warps, maxnreg=tuning.feed_regs, **self._launching(b),
-        )  # fmt: skip
 
     def _some_rows(
         self, b: Buffers, x: Tensor, maps: tuple[Any, ...], out: Tensor, job: str,
@@ -238,63 +166,22 @@ class Launcher:
         gated = job == "HIDDEN" and len(maps) == 2
         outs, ins = sum(m.weight.shape[0] for m in maps), maps[0].weight.shape[1]
         outs = outs // 2 if gated else outs
-        held = self._held(x, outs, ins, job)
-        rows = self.tuning.held_outs if held else self.tuning.outs
-        rows = self.scores_rows(b.rows) if job == "SCORES" else rows
-        if held and gated:  # as many weights in all
-            rows = max(8, rows // 2)
+        batch = max(16, min(MOST_ROWS, power(b.rows)))
+        exact = x.dtype == torch.float32
+        name, rows, part, settings = self.tuning.cut(outs, ins, job, 1 + gated, exact)
         if job == "THREE":
             rows = _divisor(rows, maps[0].weight.shape[0], maps[1].weight.shape[0])
         weights, biases, ends = _laid_out(maps)
-        work, batch = b.work, max(16, min(MOST_ROWS, _power(b.rows)))
-        given = (
+        work, slices = b.work, -(-ins // part)
+        getattr(self.somes, name)[(-(-outs // rows), slices, -(-b.rows // batch))](
             x, *weights, *biases, out, b.barred, work["best"], work["where"], work["sums"],
             *ends, outs, ins, b.rows, scale,
-        )  # fmt: skip
-        settings = {
-            "BATCH": batch, "ROWS": rows, "JOB": getattr(self.kernels, job).value,
-            "BIASED": maps[0].bias is not None and job != "PARTS", "GATED": gated,
-            "ACTIVATION": self.kernels.ACTIVATIONS[self.config.activation], **self._launching(b),
-        }  # fmt: skip
-        blocks, groups = -(-outs // rows), -(-b.rows // batch)
-        if held:
-            slices = -(-ins // (held * self.tuning.held_warps))
-            self.somes.held_rows[(blocks, slices, groups)](
-                *given, **settings, DEEP=held, SPLIT=self.tuning.held_warps,
-                num_warps=self.tuning.held_warps, maxnreg=self.tuning.held_regs,
-            )  # fmt: skip
-            return slices
-        depth, part = self._cut(blocks, ins, job)
-        slices, exact = -(-ins // part), x.dtype == torch.float32
-        self.somes.some_rows[(blocks, slices, groups)](
-            *given, **settings, DEPTH=depth, SLICE=part, num_warps=4,
-            STAGES=2 if exact else self.tuning.stages, PRECISION="ieee" if exact else "tf32",
+            BATCH=batch, ROWS=rows, JOB=getattr(self.kernels, job).value,
+            BIASED=maps[0].bias is not None and job != "PARTS", GATED=gated,
+            ACTIVATION=self.kernels.ACTIVATIONS[self.config.activation],
+            **settings, **self._launching(b),
         )  # fmt: skip
         return slices
-
-    def _held(self, x: Tensor, outs: int, ins: int, job: str) -> int:
-        """Inputs that a warp takes where a program holds all its weights; 0: it cannot."""
-        tuning, warps = self.tuning, self.tuning.held_warps
-        if not tuning.held or x.dtype == torch.float32:
-            return 0
-        if job == "SCORES" and not tuning.held_scores:
-            return 0
-        deep = max(32, min(tuning.held_deep, _power(-(-ins // warps))))
-        if job != "PARTS":
-            return deep if deep * warps >= ins else 0
-        blocks = -(-outs // tuning.held_outs)
-        while deep > 32 and blocks * -(-ins // (deep * warps)) < tuning.programs:
-            deep //= 2
-        return deep if -(-ins // (deep * warps)) <= MOST_PARTS else 0
-
-    def _cut(self, blocks: int, ins: int, job: str) -> tuple[int, int]:
-        """Inputs that a program takes at a time, and in all."""
-        depth, slices = min(self.tuning.depth, _power(ins)), 1
-        if job == "PARTS":
-            more = min(MOST_PARTS, ins // depth)
-            while blocks * slices < self.tuning.programs and 2 * slices <= more:
-                slices *= 2
-        return depth, -(-ins // (slices * depth)) * depth
 
     def _attend(self, b: Buffers, layer: int, scale: float | None) -> None:
         self.attentions.attend_step[(b.rows * self.heads,)](
@@ -302,13 +189,14 @@ class Launcher:
             *self._asked(b, scale), **self._asking(b),
         )  # fmt: skip
 
-    def _attend_out(self, b: Buffers, layer: int, block: EncoderBlock, x: Tensor) -> None:
+    def _attend_out(self, b: Buffers, layer: int, block: EncoderBlock) -> None:
         out, dim = block.self_attention.to_out, self.config.dim
         asking = self._asking(b)
-        outs = max(asking["GROUPS"] * asking["NEAR"], _power(-(-dim // self.tuning.slices)))
+        outs = max(asking["GROUPS"] * asking["NEAR"], power(-(-dim // self.tuning.slices)))
         self.ones.attend_out[(self.heads, -(-dim // outs))](
             b.work["qkv"], b.keys[layer], b.values[layer],
-            out.weight, out.weight if out.bias is None else out.bias, x, b.work["wrong"],
+            out.weight, out.weight if out.bias is None else out.bias,
+            b.work["x"], b.work["wrong"],
             *self._asked(b, block.self_attention.scale), dim, self.limit,
             OUTS=outs, BIASED=out.bias is not None, **asking,
         )  # fmt: skip
@@ -323,10 +211,10 @@ class Launcher:
 
     def _asking(self, b: Buffers) -> dict[str, Any]:
         """How keys lie in a program: groups by warp, some side by side in it, and repeats."""
-        tuning, size, width = self.tuning, b.keys.element_size(), _power(self.feat)
+        tuning, size, width = self.tuning, b.keys.element_size(), power(self.feat)
         keys, warps, regs = tuning.keys_rows, tuning.keys_rows_warps, tuning.keys_rows_regs
         if b.rows == 1:
-            keys, warps, regs = tuning.keys, tuning.keys_warps, tuning.keys_regs
+            keys, warps, regs = tuning.keys, tuning.keys_warps, None
         while keys * width * size > HELD:  # a program holds them in registers
             keys //= 2
         groups = min(warps, keys)
@@ -344,7 +232,7 @@ class Launcher:
             return self.tuning.scores_outs
         tuning = self.tuning
         tile = tuning.cores_scores if self._split(self.config.dim) else tuning.scores_tile
-        return max(1, tile // _power(self.config.dim))
+        return max(1, tile // power(self.config.dim))
 
     def _launching(self, b: Buffers) -> dict[str, Any]:
         """Whether a kernel may start before the last has ended."""
@@ -360,7 +248,7 @@ class Launcher:
         self.kernels.choose[(b.rows,)](
             work["best"], work["where"], work["sums"], b.token, b.time, b.base, b.ended, b.end,
             b.tokens, b.chances, b.ends, blocks, b.room,
-            BLOCKS=_power(blocks), num_warps=4, **self._launching(b),
+            BLOCKS=power(blocks), num_warps=4, **self._launching(b),
         )  # fmt: skip
 
     def _norm_kind(self, norm: Norm | None) -> dict[str, Any]:
@@ -400,11 +288,6 @@ def _laid_out(maps: tuple[Any, ...]) -> tuple[list[Tensor], list[Tensor], tuple[
 def _norm_parts(norm: Norm | None, x: Tensor) -> tuple[Tensor, Tensor]:
     gain, shift = (None, None) if norm is None else (norm.gain, norm.bias)
     return x if gain is None else gain, x if shift is None else shift
-
-
-def _power(n: int) -> int:
-    """The least power of two that is not less."""
-    return 1 << max(0, n - 1).bit_length()
 
 
 def _divisor(most: int, *sizes: int) -> int:

@@ -86,24 +86,6 @@ def number(ptr, at, live):
 
 @triton.jit
 @no_type_check
-def whole(x_ptr, next_ptr, at, live, dim):
-    """The residual, that is, what it was and what a feed-forward has added; the first program
-    leaves it in one piece for the next layer, and nothing added yet.
-
-    So nobody adds to what another program of the same kernel still has to read.
-    """
-    steps = tl.load(x_ptr + at, mask=live, other=0) + tl.load(x_ptr + dim + at, mask=live, other=0)
-    if tl.program_id(0) == 0:
-        # read again, as what is stored lies otherwise in a program, and only this one pays for it
-        again = tl.load(x_ptr + at, mask=live, other=0)
-        again += tl.load(x_ptr + dim + at, mask=live, other=0)
-        tl.store(next_ptr + at, again, mask=live)
-        tl.store(next_ptr + dim + at, again * 0, mask=live)
-    return steps.to(tl.float32) / STEPS
-
-
-@triton.jit
-@no_type_check
 def add_part(x_ptr, wrong_ptr, at, part, live, limit):
     """Onto the residual, from many programs at once; what is no number or too large is noted."""
     wrong = live & ((tl.abs(part) < limit) == 0)
@@ -182,7 +164,6 @@ def enter(
         tl.store(wrong_ptr, tl.max(wrong.to(tl.int32), 0))
         steps = (tl.where(wrong, 0.0, x) * STEPS).to(tl.int64)
         tl.store(x_ptr + at, steps, mask=live)
-        tl.store(x_ptr + dim + at, steps * 0, mask=live)
     else:
         tl.store(x_ptr + row * dim + at, x, mask=live)
         y = normed(x, gain, shift, live, dim, eps, NORM)

@@ -19,9 +19,8 @@ from regard.decode.step_kernels import (
     normed,
     number,
     pick,
-    whole,
 )
-from regard.decode.step_tiles import across, added_up, column, fits, fits_across, pieces
+from regard.decode.step_tiles import added_up, column, fits, pieces
 
 
 @triton.jit
@@ -77,9 +76,8 @@ def _along(WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr):
 @triton.jit
 @no_type_check
 def one_row(
-    x_ptr, next_ptr, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, gain_ptr, shift_ptr, out_ptr,
-    wrong_ptr,
-    barred_ptr, best_ptr, where_ptr, sum_ptr, end_a, end_b, outs, ins, eps, scale, limit,
+    x_ptr, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, gain_ptr, shift_ptr, out_ptr,
+    wrong_ptr, barred_ptr, best_ptr, where_ptr, sum_ptr, end_a, end_b, outs, ins, eps, scale, limit,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr,
     JOB: tl.constexpr, NORM: tl.constexpr, SHIFTED: tl.constexpr, BIASED: tl.constexpr,
     GATED: tl.constexpr, ACTIVATION: tl.constexpr, PDL: tl.constexpr,
@@ -114,11 +112,7 @@ def one_row(
         if GATED:
             open_ = tl.load(b2_ptr + start + n, mask=inside, other=0.0).to(tl.float32)
     begin(PDL, False)
-    if (JOB == THREE) | (JOB == SCORES):
-        x = whole(x_ptr, next_ptr, at, live, ins)
-    else:
-        x = number(x_ptr, at, live)
-    x = normed(x, gain, shift, live, ins, eps, NORM)
+    x = normed(number(x_ptr, at, live), gain, shift, live, ins, eps, NORM)
     y = _times(w, x, ROWS, WIDTH, SPLIT) + more
     if JOB == HIDDEN:
         if GATED:
@@ -175,78 +169,3 @@ def attend_out(
     )  # fmt: skip
     part = tl.sum(w.to(tl.float32) * y[None, None, None, :], 3) + more
     add_part(x_ptr, wrong_ptr, n, part, inside, limit)
-
-
-@triton.jit
-@no_type_check
-def feed(
-    x_ptr, up_ptr, gate_ptr, down_ptr, up_b_ptr, gate_b_ptr, down_b_ptr, gain_ptr, shift_ptr,
-    wrong_ptr, dim, hidden, eps, limit,
-    UNITS: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr,
-    EARLY: tl.constexpr,
-    NORM: tl.constexpr, SHIFTED: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr,
-    ACTIVATION: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    """Some hidden units of a feed-forward from the residual and back onto it, both its products.
-
-    EARLY: the weights of the way back too are asked for before the wait.
-    """
-    first = tl.program_id(0) * UNITS
-    at = _along(WIDTH, LANES, SPLIT)
-    live = at < dim
-    u = first + tl.arange(0, UNITS)
-    inside = u < hidden
-    w = _weights(up_ptr, first, hidden, dim, 0, at, inside, live, UNITS, WIDTH, SPLIT)
-    if GATED:
-        g = _weights(gate_ptr, first, hidden, dim, 0, at, inside, live, UNITS, WIDTH, SPLIT)
-    if EARLY:
-        d = _back(down_ptr, first, dim, hidden, UNITS, WIDTH, SPLIT)
-    gain, shift = gain_of(gain_ptr, shift_ptr, at, live, NORM, SHIFTED)
-    more = tl.zeros([UNITS], tl.float32)
-    if BIASED:
-        more = tl.load(up_b_ptr + u, mask=inside, other=0.0).to(tl.float32)
-        if GATED:
-            open_ = tl.load(gate_b_ptr + u, mask=inside, other=0.0).to(tl.float32)
-    begin(PDL, False)
-    x = number(x_ptr, at, live)
-    if not EARLY:
-        d = _back(down_ptr, first, dim, hidden, UNITS, WIDTH, SPLIT)
-    x = normed(x, gain, shift, live, dim, eps, NORM)
-    h = _times(w, x, UNITS, WIDTH, SPLIT) + more
-    if GATED:
-        gate = _times(g, x, UNITS, WIDTH, SPLIT)
-        if BIASED:
-            gate += open_
-        h = h * activated(gate, ACTIVATION)
-    else:
-        h = activated(h, ACTIVATION)
-    if SPLIT:
-        n = tl.arange(0, SPLIT)[:, None] * (WIDTH // SPLIT) + tl.arange(0, WIDTH // SPLIT)[None, :]
-        right = column(h.to(d.dtype), 1, UNITS)
-        right = tl.broadcast_to(right, [SPLIT, UNITS, 8])
-        part = tl.sum(tl.dot(fits_across(d, SPLIT, WIDTH // SPLIT), right), 2) / 8
-    else:
-        n = tl.arange(0, WIDTH)
-        part = tl.sum(d.to(tl.float32) * h[None, :], 1)
-    if BIASED:
-        end = tl.where(tl.program_id(0) == 0, dim, 0)
-        part += tl.load(down_b_ptr + n, mask=n < end, other=0.0).to(tl.float32)
-    # beside what others still read: the next kernel takes both together
-    add_part(x_ptr + dim, wrong_ptr, n, part, n < dim, limit)
-
-
-@triton.jit
-@no_type_check
-def _back(
-    ptr, first, dim, hidden, UNITS: tl.constexpr, WIDTH: tl.constexpr, SPLIT: tl.constexpr
-):  # fmt: skip
-    """Some columns of the matrix that leads back to the residual."""
-    if SPLIT:
-        d = across(ptr, first, hidden, dim, hidden, SPLIT, WIDTH // SPLIT)
-    else:
-        n = tl.arange(0, WIDTH)
-        u = first + tl.arange(0, UNITS)
-        both = (n < dim)[:, None] & (u < hidden)[None, :]
-        place = ptr + n[:, None] * hidden + u[None, :]
-        d = tl.load(place, mask=both, other=0.0, eviction_policy="evict_first")
-    return d
