@@ -374,7 +374,7 @@ def ways():
             "as it is": {},
             "laid": laid,
             "parts laid": parts,
-            "parts laid, 128": parts | {"laid_parts_outs": 128, "laid_deep": 256},
+            "parts laid, 128": parts | {"laid_parts_outs": 128, "laid_parts_deep": 256},
             "held 64": {"held_outs": 64, "held_warps": 16, "held_deep": 64},
             "parts of 64": {"parts_outs": 64, "programs": 128},
             "scores swapped": {"swapped": True},
@@ -603,15 +603,16 @@ def steps(model, deadline):
         took = {name: time_way(batch, name, changes) for name, changes in some.items()}
         found = sorted((ms, name) for name, ms in took.items() if ms is not None)
         base = took.get("as it is")
-        best[batch] = Tuning(**(some[found[0][1]] if found else {}))
-        if TUNE and base is not None:
-            together = {}
-            for ms, name in reversed(found):
-                if ms < 0.995 * base:
-                    together |= some[name]
-            ms = time_way(batch, f"together {together}", together) if together else None
-            if ms is not None and ms < found[0][0]:
-                best[batch] = Tuning(**together)
+        changes = some[found[0][1]] if found else {}
+        least_ms = found[0][0] if found else 0.0
+        for ms, name in found[1:] if TUNE and base is not None else []:
+            both = some[name] | changes
+            if ms > 0.997 * base or both == changes:
+                continue
+            again = time_way(batch, f"best and {name}", both)
+            if again is not None and again < least_ms:
+                least_ms, changes = again, both
+        best[batch] = Tuning(**changes)
         same = " (the default)" if best[batch] == Tuning() else ": NOT the default"
         say(f"batch {batch:2} best{same}: {changed(best[batch])}")
     return best

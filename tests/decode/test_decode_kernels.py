@@ -124,7 +124,11 @@ def test_logits_are_the_models_own(name, batch):
         ("learned", 2, {}),
         ("rotary", 2, {"swapped": True}),
         ("rotary", 2, {"laid": True, "laid_parts": True, "laid_outs": 16}),
-        ("learned", 2, {"laid": True, "laid_parts": True, "laid_deep": 32, "dim": 64}),
+        (
+            "learned",
+            2,
+            {"laid": True, "laid_parts": True, "laid_deep": 32, "laid_parts_deep": 32, "dim": 64},
+        ),
     ],
 )
 def test_logits_of_16_bits_are_the_models_own(name, batch, changes):

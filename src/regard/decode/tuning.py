@@ -30,6 +30,7 @@ class Tuning:
     laid_outs: int = 64  # outputs of such a program, 16 a warp
     laid_parts: bool = False  # the same for products that leave parts
     laid_parts_outs: int = 64
+    laid_parts_deep: int = 512
     laid_deep: int = 512  # inputs that such a program holds, at most; twice, if the rest is put by
     held: bool = True  # or else by inputs a warp
     held_outs: int = 32
@@ -77,10 +78,10 @@ class Tuning:
         wanted, rows, deep = self.laid, self.laid_outs, max(32, power(ins))
         if job == "PARTS":
             wanted, rows = self.laid_parts, self.laid_parts_outs
-            deep = self._slice(outs, rows, ins, min(deep, self.laid_deep), 32)
-        if not wanted or maps > 1 or deep > 2 * self.laid_deep:
+            deep = self._slice(outs, rows, ins, min(deep, self.laid_parts_deep), 32)
+        twice = job != "PARTS" and deep > self.laid_deep
+        if not wanted or maps > 1 or (twice and deep > 2 * self.laid_deep):
             return None
-        twice = deep > self.laid_deep
         settings = {"DEEP": deep // (1 + twice), "TWICE": twice, "num_warps": max(1, rows // 16)}
         return "laid_rows", rows, deep, settings
 
