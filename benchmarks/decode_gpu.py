@@ -369,7 +369,11 @@ def ways():
     }
     if TUNE:
         laid, parts = {"laid": True, "laid_parts": True}, {"laid_parts": True}
-        one = {"as it is": {}, "keys 128, slices 4": {"keys": 128, "slices": 4}}
+        one = {
+            "as it is": {},
+            "keys 128, slices 4": {"keys": 128, "slices": 4},
+            "keys 128 by 4 warps": {"keys": 128, "keys_warps": 4},
+        }
         some = {
             "as it is": {},
             "laid": laid,
@@ -380,7 +384,10 @@ def ways():
             "scores swapped": {"swapped": True},
             "scores swapped, 128": {"swapped": True, "scores_outs": 128},
             "keys 32": {"keys_rows": 32},
+            "keys 32 by 2 warps": {"keys_rows": 32, "keys_rows_warps": 2},
             "keys 64 in 80": {"keys_rows_regs": 80},
+            "enter 2 warps": {"enter_warps": 2},
+            "enter 1 warp": {"enter_warps": 1},
         }
     return {1: one, 32: some}
 
