@@ -10,11 +10,9 @@ from regard.nn import DecoderBlock, Norm, Residual
 from regard.nn.feedforward import ACTIVATIONS
 from regard.nn.int8 import Int8Linear, Int8Product
 from regard.ops.positions import frequencies
+from regard.ops.products import Change, quick_product
 
 AFTER = 2  # steps with as many rows before weights are put into the order that is quickest for them
-ODD = (3, 5, 6, 7)  # rows for which oneDNN is quicker than MKL
-
-Change = Callable[[Tensor], Tensor]
 
 
 class Linear:
@@ -30,23 +28,8 @@ class Linear:
             self.rows, self.count, self.quick = len(x), 0, None
         self.count += 1
         if self.count == AFTER:
-            self.quick = _quickest(self.weight, self.bias, self.rows)
+            self.quick = quick_product(self.weight, self.bias, self.rows)
         return F.linear(x, self.weight, self.bias) if self.quick is None else self.quick(x)
-
-
-def _quickest(weight: Tensor, bias: Tensor | None, rows: int) -> Change | None:
-    """As measured on a Xeon with AVX-512 and weights of 512 by 512 up to 32,000."""
-    if rows == 1:  # each weight is read once: side by side is how memory is quickest
-        turned = weight.mT.contiguous()
-        return lambda x: x @ turned if bias is None else torch.addmm(bias, x, turned)
-    try:
-        if rows in ODD:
-            packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
-            return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
-        packed = torch.ops.mkl._mkl_reorder_linear_weight(weight.contiguous(), rows)
-        return lambda x: torch.ops.mkl._mkl_linear(x, packed, weight, bias, rows)
-    except (AttributeError, RuntimeError, NotImplementedError):  # a torch without these
-        return None
 
 
 Product = Linear | Int8Product

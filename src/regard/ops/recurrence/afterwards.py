@@ -4,6 +4,8 @@ There a walk in steps waits on the launch of each little kernel; once each h_{t-
 waits for anything, and every gate is a plain product.
 """
 
+from importlib.util import find_spec
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -38,8 +40,17 @@ def _lstm(both: Tensor, h: Tensor, c: Tensor) -> LSTMStep:
     gates = 3 * h.shape[-1]
     i, f, o = torch.sigmoid(both[..., :gates]).chunk(3, -1)
     candidate = torch.tanh(both[..., gates:])
+    # the one thing that must be walked, and it has no product
+    return LSTMStep(i, f, o, candidate, _cells(f, i * candidate, c), h)
+
+
+def _cells(kept: Tensor, new: Tensor, c: Tensor) -> Tensor:
+    if kept.is_cuda and find_spec("triton"):
+        from regard.ops.recurrence.carried import carried  # imports Triton, so only where it runs
+
+        return carried(kept, new, c)
     cells = []
-    for kept, new in zip(f.unbind(1), (i * candidate).unbind(1), strict=True):
-        c = torch.addcmul(new, kept, c)  # the one thing that must be walked, and it has no product
+    for keep, more in zip(kept.unbind(1), new.unbind(1), strict=True):
+        c = torch.addcmul(more, keep, c)
         cells.append(c)
-    return LSTMStep(i, f, o, candidate, torch.stack(cells, 1), h)
+    return torch.stack(cells, 1)

@@ -11,10 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from regard.ops.products import Change, quick_product, turned_product
 from regard.ops.recurrence import fused
 from regard.ops.recurrence.reference import blank
 from regard.ops.recurrence.steps import GRUStep, LSTMStep, RNNStep, Step
 from regard.ops.recurrence.weights import GRUWeights, RNNWeights, State, Weights
+
+MANY = 16  # steps and sequences from which on it pays to bring weights into order
 
 
 def recur(
@@ -24,17 +27,18 @@ def recur(
     if isinstance(weights, RNNWeights):  # has nothing to open
         out, last = fused.recur(x, weights, state, lengths)
         return out, last, RNNStep(out)
-    x, u, w_bias, u_bias = x.transpose(0, 1), weights.u, weights.w_bias, weights.u_bias
+    x = x.transpose(0, 1).contiguous()  # a product of turned rows takes two to three times as long
+    u, w_bias, u_bias = weights.u, weights.w_bias, weights.u_bias
     if isinstance(weights, GRUWeights):
-        wx = F.linear(x, weights.w, w_bias)
+        wx = F.linear(x.flatten(0, 1), weights.w, w_bias)
         states, gates = _GRU.apply(wx, state[0], u, u_bias)
-        z, r, candidate = gates.chunk(3, -1)
+        z, r, candidate = gates.view(len(x), -1, len(u)).chunk(3, -1)
         trace = GRUStep(z, r, candidate, states)
     else:
         both = u_bias if w_bias is None else w_bias if u_bias is None else w_bias + u_bias
-        wx = F.linear(x, weights.w, both)
+        wx = F.linear(x.flatten(0, 1), weights.w, both)
         states, cells, gates = _LSTM.apply(wx, state[0], state[1], u)
-        i, f, o, candidate = gates.chunk(4, -1)
+        i, f, o, candidate = gates.view(len(x), -1, len(u)).chunk(4, -1)
         trace = LSTMStep(i, f, o, candidate, cells, states)
     last = tuple(_last(s, first, lengths) for s, first in zip(trace.state, state, strict=True))
     trace = blank(type(trace)(*(values.transpose(0, 1) for values in trace)), lengths)
@@ -42,40 +46,38 @@ def recur(
 
 
 class _GRU(torch.autograd.Function):
-    """States and gates (z, r, candidate), (time, sequence, …), from W x + b_W."""
+    """States and gates (z, r, candidate), from W x + b_W, (time · sequence, …), in its place."""
 
     @staticmethod
     def forward(
         ctx: Any, wx: Tensor, h: Tensor, u: Tensor, u_bias: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        two = 2 * h.shape[-1]
-        gates, uh = torch.empty_like(wx), torch.empty_like(wx)
-        states = wx.new_empty(len(wx) + 1, *h.shape)
-        states[0] = h
-        ut = u.mT.contiguous()  # read once a step
+        gates, two = wx.view(-1, len(h), len(u)), 2 * h.shape[-1]
+        uh = wx.new_empty(len(gates), *h.shape)
+        states = wx.new_empty(len(gates) + 1, *h.shape)
+        states[0] = old = h
+        times_u = _packed(u, u_bias, gates) or turned_product(u, u_bias)
+        # Gates take the place of wx: memory fresh from the system is slow. A view costs as much as
+        # a small sum, so all are made before the walk, not in it.
         z, r, candidate = gates.chunk(3, -1)
-        # A view costs as much as a small sum, so all are made before the walk, not in it.
-        seen = (wx[..., :two], wx[..., two:], uh, uh[..., :two], uh[..., two:])
-        rows = (*seen, gates[..., :two], z, r, candidate, states[:-1], states[1:])
-        for x_zr, x_c, m, m_zr, m_c, zr, z_t, r_t, c, old, new in _times(*rows):
-            if u_bias is None:
-                torch.mm(old, ut, out=m)
-            else:
-                torch.addmm(u_bias, old, ut, out=m)
-            torch.add(x_zr, m_zr, out=zr).sigmoid_()
-            torch.addcmul(x_c, r_t, m_c, out=c).tanh_()
-            torch.lerp(old, c, z_t, out=new)
-        ctx.save_for_backward(gates, uh[..., two:], states, u)
+        for m_c, zr, z_t, r_t, c, new in _times(uh, gates[..., :two], z, r, candidate, states[1:]):
+            m = times_u(old)
+            zr.add_(m[:, :two]).sigmoid_()
+            c.addcmul_(r_t, m_c.copy_(m[:, two:])).tanh_()
+            old = torch.lerp(old, c, z_t, out=new)
+        ctx.mark_dirty(wx)
+        ctx.save_for_backward(wx, uh, states, u)
         ctx.biased = u_bias is not None
-        return states[1:], gates
+        return states[1:], wx
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grads: Tensor
     ) -> tuple[Tensor | None, ...]:
-        d_states, d_gates = grads
-        gates, uh, states, u = ctx.saved_tensors
+        wx, uh, states, u = ctx.saved_tensors
+        gates, d_gates = (x.reshape(len(uh), -1, len(u)) for x in (wx, grads[1]))
+        d_states = grads[0]
         hidden, before = uh.shape[-1], states[:-1]
         z, r, candidate = gates.chunk(3, -1)
         shut, slope = 1 - z, 1 - candidate * candidate
@@ -96,37 +98,43 @@ class _GRU(torch.autograd.Function):
             torch.mul(dc.add_(new), r_t, out=d_u)
             carry = dh.mul_(keep).addmm_(d_zr, u_zr).addmm_(d_u, u_c)
         d_uh = torch.cat([d_wx[..., : 2 * hidden], d_uc], -1).flatten(0, 1)
-        return d_wx, carry, d_uh.mT @ before.flatten(0, 1), d_uh.sum(0) if ctx.biased else None
+        return (
+            d_wx.flatten(0, 1),
+            carry,
+            d_uh.mT @ before.flatten(0, 1),
+            d_uh.sum(0) if ctx.biased else None,
+        )
 
 
 class _LSTM(torch.autograd.Function):
-    """States, cells and gates (i, f, o, candidate), (time, sequence, …), from W x + b_W + b_U."""
+    """States, cells and gates (i, f, o, candidate), from W x + b_W + b_U, in its place."""
 
     @staticmethod
     def forward(
         ctx: Any, wx: Tensor, h: Tensor, c: Tensor, u: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        gates, three = torch.empty_like(wx), 3 * h.shape[-1]
-        states, cells = (wx.new_empty(len(wx) + 1, *h.shape) for _ in range(2))
+        gates, three = wx.view(-1, len(h), len(u)), 3 * h.shape[-1]
+        states, cells = (wx.new_empty(len(gates) + 1, *h.shape) for _ in range(2))
         states[0], cells[0] = h, c
-        ut = u.mT.contiguous()  # read once a step
-        rows = (wx, gates, gates[..., :three], *gates.chunk(4, -1))
-        carried = (states[:-1], states[1:], cells[:-1], cells[1:])
-        for x, g, ifo, i, f, o, candidate, h_old, h_new, c_old, c_new in _times(*rows, *carried):
-            torch.addmm(x, h_old, ut, out=g)
+        times_u, ut = _packed(u, None, gates), u.mT.contiguous()  # read once a step
+        rows = (gates, gates[..., :three], *gates.chunk(4, -1), states[1:], cells[1:])
+        for g, ifo, i, f, o, candidate, h_new, c_new in _times(*rows):  # gates take the place of wx
+            g.addmm_(h, ut) if times_u is None else g.add_(times_u(h))
             ifo.sigmoid_()
-            torch.mul(f, c_old, out=c_new).addcmul_(i, candidate.tanh_())
-            torch.tanh(c_new, out=h_new).mul_(o)
-        ctx.save_for_backward(gates, states, cells, u)
-        return states[1:], cells[1:], gates
+            c = torch.mul(f, c, out=c_new).addcmul_(i, candidate.tanh_())
+            h = torch.tanh(c, out=h_new).mul_(o)
+        ctx.mark_dirty(wx)
+        ctx.save_for_backward(wx, states, cells, u)
+        return states[1:], cells[1:], wx
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grads: Tensor
     ) -> tuple[Tensor, ...]:
-        d_states, d_cells, d_gates = grads
-        gates, states, cells, u = ctx.saved_tensors
+        wx, states, cells, u = ctx.saved_tensors
+        gates, d_gates = (x.reshape(len(states) - 1, -1, len(u)) for x in (wx, grads[2]))
+        d_states, d_cells = grads[:2]
         hidden, before = states.shape[-1], states[:-1]
         i, f, o, candidate = gates.chunk(4, -1)
         shown = torch.tanh(cells[1:])
@@ -144,7 +152,14 @@ class _LSTM(torch.autograd.Function):
             d.addcmul_(k, torch.cat([dc, dc, dh, dc], -1))
             carry = d @ u
             dc.mul_(f_t)
-        return d_wx, carry, dc, d_wx.flatten(0, 1).mT @ before.flatten(0, 1)
+        d_wx = d_wx.flatten(0, 1)
+        return d_wx, carry, dc, d_wx.mT @ before.flatten(0, 1)
+
+
+def _packed(u: Tensor, bias: Tensor | None, gates: Tensor) -> Change | None:
+    """What U makes of a state, by weights in order, where the walk is long enough to pay for it."""
+    time, rows, _ = gates.shape
+    return quick_product(u, bias, rows) if min(time, rows) >= MANY else None
 
 
 def _times(*rows: Tensor, back: bool = False) -> Any:

@@ -1,0 +1,50 @@
+"""Cells carried along time by a kernel are those of the walk, forth and back."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from regard.ops import LSTMStep, LSTMWeights, recur
+from regard.ops.recurrence.afterwards import _cells
+
+module = pytest.importorskip("regard.ops.recurrence.carried")
+
+
+def draw(sequences, time, hidden, dtype=torch.float64):
+    kept = torch.rand(sequences, time, hidden, dtype=dtype)
+    new, first = torch.randn(sequences, time, hidden, dtype=dtype), torch.randn(sequences, hidden)
+    return kept, new, first.to(dtype)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 7), (2, 4, 130)])  # more than a program has
+def test_cells_by_the_kernel_are_those_of_the_walk(shape):
+    given = draw(*shape)
+    assert_close(module.carried(*given), _cells(*given))
+
+
+def test_their_gradients_are_right():
+    given = [x.requires_grad_() for x in draw(2, 3, 4)]
+    assert torch.autograd.gradcheck(module.carried, given)
+
+
+def test_half_precision_is_summed_in_float32():
+    kept, new, first = draw(2, 60, 8, torch.float32)
+    half = module.carried(kept.half(), new.half(), first.half())
+    want = _cells(kept.half().float(), new.half().float(), first.half().float())
+    assert_close(half, want.half(), rtol=2e-3, atol=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_open_lstm_on_a_gpu_is_the_walk_in_steps(dtype):
+    w, u, b = torch.randn(24, 4), torch.randn(24, 6), torch.randn(24)
+    weights = LSTMWeights(*(x.to("cuda", dtype).requires_grad_() for x in (w, u, b)))
+    x = torch.randn(3, 9, 4, device="cuda", dtype=dtype)
+    lengths = torch.tensor([9, 0, 4], device="cuda")
+    found = []
+    for form in ("open", "reference"):
+        walk = recur(x, weights, lengths=lengths, gates=True, form=form)
+        assert isinstance(walk.gates, LSTMStep)
+        slope = torch.autograd.grad(walk.out.square().sum() + walk.gates.c.sum(), weights.w)
+        found.append([*walk.gates, walk.out, *slope])
+    assert_close(found[0], found[1], rtol=1e-4, atol=1e-4)
