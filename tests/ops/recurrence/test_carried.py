@@ -35,8 +35,8 @@ def test_half_precision_is_summed_in_float32():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_an_open_lstm_on_a_gpu_is_the_walk_in_steps(dtype):
+@pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 2e-3), (torch.float64, 1e-9)])
+def test_an_open_lstm_on_a_gpu_is_the_walk_in_steps(dtype, near):
     w, u, b = torch.randn(24, 4), torch.randn(24, 6), torch.randn(24)
     weights = LSTMWeights(*(x.to("cuda", dtype).requires_grad_() for x in (w, u, b)))
     x = torch.randn(3, 9, 4, device="cuda", dtype=dtype)
@@ -47,4 +47,5 @@ def test_an_open_lstm_on_a_gpu_is_the_walk_in_steps(dtype):
         assert isinstance(walk.gates, LSTMStep)
         slope = torch.autograd.grad(walk.out.square().sum() + walk.gates.c.sum(), weights.w)
         found.append([*walk.gates, walk.out, *slope])
-    assert_close(found[0], found[1], rtol=1e-4, atol=1e-4)
+    # cuDNN may cut float32 to TensorFloat-32 in its products
+    assert_close(found[0], found[1], rtol=near, atol=near)
