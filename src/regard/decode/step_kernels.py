@@ -141,8 +141,7 @@ def enter(
 ):  # fmt: skip
     """A token's vector, or the residual with what was found added; and its norm beside it."""
     row = tl.program_id(0)
-    # not so, but a thread then has the same four of whatever it reads and writes, 16 bits or 32
-    at = tl.max_contiguous(tl.arange(0, WIDTH), 4)
+    at = tl.arange(0, WIDTH)
     live = at < dim
     gain, shift = gain_of(gain_ptr, shift_ptr, at, live, NORM, SHIFTED)
     if BIASED:

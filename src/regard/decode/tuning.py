@@ -20,7 +20,7 @@ class Tuning:
     lanes: int = 512  # bytes of a row that a warp reads at once
     scores_tile: int = 16384
     joined_keys: int = 1024  # places of a cache up to which attention has the output's product in
-    slices: int = 8  # that the outputs of that product are cut into
+    slices: int = 4  # that the outputs of that product are cut into
     outs: int = 32  # outputs of a program of `some_rows`
     depth: int = 128  # inputs it takes at a time
     stages: int = 4
@@ -41,7 +41,7 @@ class Tuning:
     parts_warps: int = 8
     swapped: bool = False  # the vocabulary's product as (W xᵀ)ᵀ
     enter_warps: int = 4
-    keys: int = 256  # keys that an attention of one row takes at a time
+    keys: int = 128  # keys that an attention of one row takes at a time
     keys_warps: int = 8
     keys_rows: int = 64  # and one of more rows
     keys_rows_warps: int = 4
