@@ -42,6 +42,8 @@ class Parallel:
             )
         elif way == "fsdp":
             _shard(model, ranks, device)
+        # told once: to walk over all modules takes a millisecond of every update
+        self.parameters, self.buffers = tuple(model.parameters()), tuple(model.buffers())
 
     def quiet(self, last: bool) -> AbstractContextManager[Any]:
         """Around all batches of an update but the last: gradients add up here, unsent."""
@@ -52,7 +54,7 @@ class Parallel:
     @torch.no_grad()
     def clip(self, most: float) -> Tensor:
         """Clip the gradient of the whole model; its norm over all ranks comes back."""
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), most)
+        norm = nn.utils.clip_grad_norm_(self.parameters, most)
         return full(norm)
 
     def whole(self) -> nn.Module:

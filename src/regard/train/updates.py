@@ -134,7 +134,8 @@ class Updates:
         return known
 
     def _backward(self, objective: Objective, fed: Fed, count: int) -> list[Tensor]:
-        self.shared.model.train()
+        if not self.shared.model.training:
+            self.shared.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         losses, world = [], self.shared.ranks.world
         for n, batch in enumerate(fed.batches):
@@ -157,12 +158,12 @@ class Updates:
 
     def _buffers(self) -> list[Tensor]:
         """Running means and the like, which a forward pass changes even where nothing is learnt."""
-        return [x.clone() for x in self.shared.model.buffers()]
+        return [x.clone() for x in self.shared.buffers]
 
     @torch.no_grad()
     def _put_back(self, made: Made) -> None:
         self.halted.zero_()
-        for x, before in zip(self.shared.model.buffers(), made.buffers, strict=True):
+        for x, before in zip(self.shared.buffers, made.buffers, strict=True):
             x.copy_(before)
 
 
