@@ -2,16 +2,18 @@
 
 python benchmarks/decode_gpu.py                  # about two minutes on an H200
 python benchmarks/decode_gpu.py --no-theirs      # ours alone
-python benchmarks/decode_gpu.py --only calls     # whole calls; also checks, steps or profile
-python benchmarks/decode_gpu.py --tune           # more ways to cut the work: 90 seconds
+python benchmarks/decode_gpu.py --only calls     # whole calls; also checks, steps or kernels
+python benchmarks/decode_gpu.py --tune           # more ways to cut the work
 
 24 layers of 1024, 16 heads, 50,257 tokens, random weights, bfloat16; 64 tokens are read and 128
 written, greedily, at batch 1 and 32. Theirs: a static cache, which generate compiles by itself
 (mode "reduce-overhead"), and torch's fused attention, in a process of its own; whole calls take
 turns, medians. First our kernels are checked against the plain path, then ways to cut the work are
-timed by the GPU's own clock, beside what it takes to read all weights once. Where two paths write
-other tokens, the gap is how far apart the model found the two: rounding, if no more than the
-logits differ. Results go to $OUT/q/decode_gpu.json if OUT is set.
+timed by the GPU's own clock, beside what it takes to read all weights once; whole calls then take
+the best way of each batch. Last, each kind of kernel in a chain of its own, and what a token is
+less without it. Where two paths write other tokens, the gap is how far apart the model found the
+two: rounding, if no more than the logits differ. Results go to $OUT/q/decode_gpu.json if OUT is
+set.
 """
 
 import argparse
@@ -23,7 +25,7 @@ import sys
 import threading
 import time
 import traceback
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -32,9 +34,8 @@ BEGAN = time.time()
 VOCAB, PROMPT, NEW = 50257, 64, 128
 END, NO_END = 2, -1
 DRY = "--dry" in sys.argv  # everything once, tiny, in Triton's interpreter
-TUNE = "--tune" in sys.argv
 DEVICE = "cpu" if DRY else "cuda"
-RESULTS, DEFAULTS = {}, {}
+RESULTS = {}
 
 
 def say(*what):
@@ -295,43 +296,6 @@ def floor():
     return found
 
 
-def profile(model, tuning, batch):
-    """Each kernel of a token, and one token's kernels in order."""
-    from torch.profiler import ProfilerActivity
-    from torch.profiler import profile as profiler
-
-    stepper = stepper_of(model, replace(tuning, together=1))
-    prompt = torch.randint(3, VOCAB, (batch, PROMPT), device=DEVICE)
-    with torch.no_grad():
-        state, b = begun(stepper, prompt)
-        stepper.engine.run(b, 20, None)
-        torch.cuda.synchronize()
-        with profiler(activities=[ProfilerActivity.CUDA]) as seen:
-            stepper.engine.run(b, 4, None)
-            torch.cuda.synchronize()
-    del state
-    events = [e for e in seen.events() if e.device_type == torch.autograd.DeviceType.CUDA]
-    events.sort(key=lambda e: e.time_range.start)
-    rows = {}
-    for e in events:
-        rows.setdefault(e.name[:40], []).append(e.time_range.end - e.time_range.start)
-    token = (max(e.time_range.end for e in events) - events[0].time_range.start) / 4
-    say(f"profile, batch {batch}: {token:.0f} µs a token")
-    table = {k: (len(v) / 4, statistics.mean(v), sum(v) / 4) for k, v in rows.items()}
-    for name, (count, mean, total) in sorted(table.items(), key=lambda one: -one[1][2]):
-        say(f"    {name:40} {count:5.1f} a token, {mean:6.2f} µs each, {total:7.1f} µs")
-    middle = len(events) // 2
-    order = [
-        (e.name[:12], round(e.time_range.start - events[middle].time_range.start, 1),
-         round(e.time_range.end - events[middle].time_range.start, 1))
-        for e in events[middle : middle + 18]
-    ]  # fmt: skip
-    last = [(e.name[:12], e.time_range.end - e.time_range.start) for e in events[-3:]]
-    say("    from, to:", *order, "last:", *last)
-    RESULTS.setdefault("profiles", {})[batch] = {"table": table, "order": order, "last": last}
-    save()
-
-
 # ---------------------------------------------------------------- the run
 
 
@@ -355,11 +319,12 @@ def checks(tuning):
         tried(name, lambda n=name, g=given, b=beams: check(n, *g, beams=b))
 
 
-def ways():
+def ways(tune):
     """What is timed, by batch: how the work may be cut."""
     one = {
         "as it is": {},
         "attention in two": {"joined_keys": 0},
+        "without tensor cores": {"cores": 0},
         "plain": {"chained": False},
     }
     some = {
@@ -367,27 +332,13 @@ def ways():
         "weights after the wait": {"held": False},
         "plain": {"chained_rows": False},
     }
-    if TUNE:
-        laid, parts = {"laid": True, "laid_parts": True}, {"laid_parts": True}
-        one = {
-            "as it is": {},
-            "keys 128, slices 4": {"keys": 128, "slices": 4},
-            "keys 128 by 4 warps": {"keys": 128, "keys_warps": 4},
-        }
-        some = {
-            "as it is": {},
-            "laid": laid,
-            "parts laid": parts,
-            "parts laid, 128": parts | {"laid_parts_outs": 128, "laid_parts_deep": 256},
-            "held 64": {"held_outs": 64, "held_warps": 16, "held_deep": 64},
-            "parts of 64": {"parts_outs": 64, "programs": 128},
-            "scores swapped": {"swapped": True},
-            "scores swapped, 128": {"swapped": True, "scores_outs": 128},
-            "keys 32": {"keys_rows": 32},
-            "keys 32 by 2 warps": {"keys_rows": 32, "keys_rows_warps": 2},
-            "keys 64 in 80": {"keys_rows_regs": 80},
-            "enter 2 warps": {"enter_warps": 2},
-            "enter 1 warp": {"enter_warps": 1},
+    if tune:
+        one |= {"8 slices, 256 keys": {"slices": 8, "keys": 256}}
+        some |= {
+            "128 keys": {"keys_rows": 128},
+            "80 registers": {"keys_rows_regs": 80},
+            "128 programs": {"programs": 128},
+            "16 outputs": {"held_outs": 16},
         }
     return {1: one, 32: some}
 
@@ -479,56 +430,17 @@ def timed(calls):
     return statistics.median(took[2:])
 
 
-def compile_some(share, shares):
-    """Every so manieth way once, on one layer: what it compiles, the others find on disk."""
-    from regard.decode.launch import Tuning
-
-    model = made(torch.bfloat16, layers=1)
-    every = [(batch, changes) for batch, some in ways().items() for changes in some.values()]
-    for batch, changes in every[share::shares]:
-        stepper = stepper_of(model, Tuning(**changes))
-        prompt = torch.randint(3, VOCAB, (batch, PROMPT), device=DEVICE)
-        try:
-            with torch.no_grad():
-                _, b = begun(stepper, prompt)
-                stepper.engine.run(b, 1, None)
-                torch.cuda.synchronize()
-        except Exception:
-            traceback.print_exc()
-
-
-def compile_all(shares=7):
-    """All ways compiled side by side, in processes of their own."""
-    given = [sys.executable, __file__, "--tune", "--shares", str(shares), "--share"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    some = [subprocess.Popen([*given, str(n)], **quiet) for n in range(shares)]
-    until = time.time() + 40
-    for one in some:
-        try:
-            one.wait(max(0.1, until - time.time()))
-        except subprocess.TimeoutExpired:
-            one.kill()
-    say("compiled:", [one.returncode for one in some])
-
-
 def main():
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument(
-        "--seconds", type=float, default=88 if TUNE else 150, help="stop about then"
-    )
-    parser.add_argument("--tune", action="store_true", help="time many ways to cut the work")
-    parser.add_argument("--share", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--shares", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--only", choices=["checks", "steps", "calls", "profile"])
+    parser.add_argument("--seconds", type=float, default=150, help="stop about then")
+    parser.add_argument("--tune", action="store_true", help="time more ways to cut the work")
+    parser.add_argument("--only", choices=["checks", "steps", "calls", "kernels"])
     parser.add_argument("--no-theirs", action="store_true")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--dry", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.child:
         return child()
-    if asked.share is not None:
-        stop_at(BEGAN + 45)
-        return compile_some(asked.share, asked.shares)
     deadline = BEGAN + asked.seconds
     stop_at(deadline + 6)
     theirs = {}
@@ -540,31 +452,23 @@ def main():
 
     RESULTS["machine"] = [torch.__version__, "" if DRY else torch.cuda.get_device_name()]
     say(*RESULTS["machine"])
-    if TUNE and not DRY:
-        tried("compiling", compile_all)
     tuning, best = Tuning(), {1: Tuning(), 32: Tuning()}
-    if asked.only == "checks" or (asked.only is None and not TUNE):
-        tried("checks", lambda: checks(tuning))
     model = made(torch.bfloat16)
     if asked.only in (None, "checks"):
+        checks(tuning)
         tried("bf16 1", lambda: check("medium bf16 1", model, tuning, 1))
         tried("bf16 32", lambda: check("medium bf16 32", model, tuning, 32, ragged=False))
-        if TUNE:
-            laid = replace(tuning, laid=True, laid_parts=True, swapped=True)
-            tried("laid", lambda: check("medium bf16 32 laid", model, laid, 32, ragged=False))
     for one in theirs.values():
         one.thread.join(max(0.0, deadline - 40 - time.time()))
     if asked.only in (None, "steps"):
-        best = steps(model, deadline)
+        best = steps(model, ways(asked.tune), deadline)
     if asked.only in (None, "calls"):
         calls(model, best, theirs, deadline)
     for one in theirs.values():
         one.process.kill()
-    if asked.only in (None, "profile"):
+    if asked.only in (None, "kernels"):
         for batch in (32, 1):
-            tried("alone", lambda b=batch: alone(model, best[b], b))
-            if not TUNE:
-                tried("profile", lambda b=batch: profile(model, best[b], b))
+            tried("kernels", lambda b=batch: alone(model, best[b], b))
     save()
     say("done")
     return None
@@ -581,7 +485,7 @@ def stop_at(moment):
     watch.start()
 
 
-def steps(model, deadline):
+def steps(model, ways, deadline):
     """Each way by batch; the best, for what follows."""
     from regard.decode.launch import Tuning
 
@@ -591,43 +495,24 @@ def steps(model, deadline):
     say(f"GB/s {speeds}; {weights / 1e6:.0f} MB of weights take {least:.0f} µs")
     RESULTS["floor"] = {"GB/s": speeds, "µs": least}
     best = {}
-    DEFAULTS.update(asdict(Tuning()))
-
-    def time_way(batch, name, changes):
-        if time.time() > deadline - (34 if batch == 1 else 18):
-            say("no time for", batch, name)
-            return None
-        ms = tried(f"{batch} {name}", lambda: steps_alone(model, Tuning(**changes), batch))
-        if ms is None:
-            return None
-        RESULTS.setdefault("steps", {})[f"{batch} {name}"] = 1000 * ms
-        share = f", {100 * least / 1000 / ms:.0f}% of the floor's speed" if batch == 1 else ""
-        say(f"batch {batch:2} {name:26} {1000 * ms:7.1f} µs a token{share}")
-        save()
-        return ms
-
-    for batch, some in ways().items():
-        took = {name: time_way(batch, name, changes) for name, changes in some.items()}
-        found = sorted((ms, name) for name, ms in took.items() if ms is not None)
-        base = took.get("as it is")
-        changes = some[found[0][1]] if found else {}
-        least_ms = found[0][0] if found else 0.0
-        for ms, name in found[1:] if TUNE and base is not None else []:
-            both = some[name] | changes
-            if ms > 0.997 * base or both == changes:
+    for batch, some in ways.items():
+        took = {}
+        for name, changes in some.items():
+            if time.time() > deadline - 26:
+                say("no time for", batch, name)
                 continue
-            again = time_way(batch, f"best and {name}", both)
-            if again is not None and again < least_ms:
-                least_ms, changes = again, both
-        best[batch] = Tuning(**changes)
-        same = " (the default)" if best[batch] == Tuning() else ": NOT the default"
-        say(f"batch {batch:2} best{same}: {changed(best[batch])}")
+            ms = tried(name, lambda b=batch, c=changes: steps_alone(model, Tuning(**c), b))
+            if ms is None:
+                continue
+            took[name] = 1000 * ms
+            share = f", {100 * least / took[name]:.0f}% of the floor's speed" if batch == 1 else ""
+            say(f"batch {batch:2} {name:26} {took[name]:7.1f} µs a token{share}")
+        RESULTS.setdefault("steps", {})[batch] = took
+        save()
+        found = min(took, key=lambda name: took[name], default="as it is")
+        best[batch] = Tuning(**some[found])
+        say(f"batch {batch:2} best: {found}")
     return best
-
-
-def changed(tuning):
-    """What is not as by default."""
-    return {name: value for name, value in asdict(tuning).items() if value != DEFAULTS[name]}
 
 
 def calls(model, best, theirs, deadline):

@@ -116,7 +116,7 @@ class Launcher:
             self.model.embedding.scale, self.limit,
             WIDTH=power(dim), FIRST=first, PLACES=places is not None, PARTS_=parts,
             BIASED=bias is not None, **self._norm_kind(norm),
-            num_warps=self.tuning.enter_warps, **self._launching(b),
+            num_warps=4, **self._launching(b),
         )  # fmt: skip
 
     def _one_row(

@@ -15,14 +15,7 @@ from regard.decode.step_kernels import (
     leave_scores,
     pick,
 )
-from regard.decode.step_tiles import (
-    added_up,
-    as_upright,
-    fits,
-    fits_upright,
-    pieces,
-    upright,
-)
+from regard.decode.step_tiles import added_up, fits, pieces
 
 
 @triton.jit
@@ -31,13 +24,10 @@ def some_rows(
     x_ptr, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, out_ptr,
     barred_ptr, best_ptr, where_ptr, sum_ptr, end_a, end_b, outs, ins, rows, scale,
     BATCH: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr, SLICE: tl.constexpr,
-    STAGES: tl.constexpr, SWAPPED: tl.constexpr, JOB: tl.constexpr, BIASED: tl.constexpr,
-    GATED: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+    STAGES: tl.constexpr, JOB: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr,
+    ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """x Wᵀ for a batch: ROWS outputs a program, over all inputs or over one SLICE of them.
-
-    SWAPPED: as (W xᵀ)ᵀ, which lets a whole group of warps read weights from shared memory at once.
-    """
+    """x Wᵀ for a batch: ROWS outputs a program, over all inputs or over one SLICE of them."""
     block = tl.program_id(0)
     first = block * ROWS
     n = tl.arange(0, ROWS)
@@ -55,10 +45,7 @@ def some_rows(
     low = tl.program_id(1) * SLICE
     more, open_ = _biases(bias, b2_ptr, start + n, first + n < outs, BIASED, GATED)
     begin(PDL, False)
-    if SWAPPED:  # noqa: SIM108 (only one of them is compiled)
-        y = tl.zeros([ROWS, BATCH], tl.float32)
-    else:
-        y = tl.zeros([BATCH, ROWS], tl.float32)
+    y = tl.zeros([BATCH, ROWS], tl.float32)
     gate = y
     for k in tl.range(low, low + SLICE, DEPTH, num_stages=STAGES):
         live = k + d < ins
@@ -69,19 +56,10 @@ def some_rows(
         places = (start + n)[None, :] * ins + (k + d)[:, None]
         both = inside[None, :] & live[:, None]
         w = tl.load(matrix + places, mask=both, other=0.0)
-        if SWAPPED:
-            y = tl.dot(tl.trans(w), tl.trans(x), y)
-        else:
-            y = tl.dot(x, w, y, input_precision=PRECISION)
+        y = tl.dot(x, w, y, input_precision=PRECISION)
         if GATED:
             g = tl.load(w2_ptr + places, mask=both, other=0.0)
-            if SWAPPED:
-                gate = tl.dot(tl.trans(g), tl.trans(x), gate)
-            else:
-                gate = tl.dot(x, g, gate, input_precision=PRECISION)
-    if SWAPPED:
-        y = tl.trans(y)
-        gate = tl.trans(gate)
+            gate = tl.dot(x, g, gate, input_precision=PRECISION)
     _finish(
         y, gate, more, open_, out_ptr, barred_ptr, best_ptr, where_ptr, sum_ptr, first, n,
         m, outs, rows, scale, JOB, BIASED, GATED, ACTIVATION,
@@ -127,60 +105,6 @@ def held_rows(
         y, gate, more, open_, out_ptr, barred_ptr, best_ptr, where_ptr, sum_ptr, first, n,
         m, outs, rows, scale, JOB, BIASED, GATED, ACTIVATION,
     )  # fmt: skip
-
-
-@triton.jit
-@no_type_check
-def laid_rows(
-    x_ptr, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, out_ptr,
-    barred_ptr, best_ptr, where_ptr, sum_ptr, end_a, end_b, outs, ins, rows, scale,
-    BATCH: tl.constexpr, ROWS: tl.constexpr, DEEP: tl.constexpr, TWICE: tl.constexpr,
-    JOB: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr, ACTIVATION: tl.constexpr,
-    PDL: tl.constexpr,
-):  # fmt: skip
-    """The same as (W xᵀ)ᵀ: each warp has outputs of its own, so that no sums are to be added up.
-
-    TWICE as many inputs: the second half of the weights waits in shared memory.
-    """
-    first = tl.program_id(0) * ROWS
-    n = tl.arange(0, ROWS)
-    m = tl.program_id(2) * BATCH + tl.arange(0, BATCH)
-    if JOB == THREE:
-        matrix, start = pick(first, w_ptr, w2_ptr, w3_ptr, end_a, end_b)
-        bias, _ = pick(first, b_ptr, b2_ptr, b3_ptr, end_a, end_b)
-    else:
-        matrix = w_ptr
-        bias = b_ptr
-        start = first
-    low = tl.program_id(1) * DEEP
-    inside = first + n < outs
-    w = upright(matrix, start, ins, low, start + outs - first, ROWS, DEEP)
-    if TWICE:
-        d = DEEP + tl.arange(0, DEEP)
-        both = inside[:, None] & (d < ins)[None, :]
-        places = matrix + (start + n)[:, None] * ins + d[None, :]
-        v = tl.load(places, mask=both, other=0.0, eviction_policy="evict_first")
-    more, open_ = _biases(bias, b2_ptr, start + n, inside, BIASED, GATED)
-    begin(PDL, False)
-    x = _batch(x_ptr, m, low, ins, rows, DEEP)
-    if TWICE:
-        z = _batch(x_ptr, m, low + DEEP, ins, rows, DEEP)
-    y = tl.dot(fits_upright(w, ROWS, DEEP), tl.trans(as_upright(x, BATCH, DEEP)))
-    if TWICE:
-        y = tl.dot(v, tl.trans(z), y)
-    y = tl.trans(y)
-    _finish(
-        y, y, more, open_, out_ptr, barred_ptr, best_ptr, where_ptr, sum_ptr, first, n,
-        m, outs, rows, scale, JOB, BIASED, GATED, ACTIVATION,
-    )  # fmt: skip
-
-
-@triton.jit
-@no_type_check
-def _batch(x_ptr, m, low, ins, rows, DEEP: tl.constexpr):
-    d = low + tl.arange(0, DEEP)
-    seen = (m < rows)[:, None] & (d < ins)[None, :]
-    return tl.load(x_ptr + m[:, None] * ins + d[None, :], mask=seen, other=0.0)
 
 
 @triton.jit

@@ -50,36 +50,6 @@ def fits(pieces, LEFT: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, DE
 
 @triton.jit
 @no_type_check
-def upright(ptr, first, ins, low, limit, ROWS: tl.constexpr, DEEP: tl.constexpr):
-    """Rows in the same way, but each warp has 16 rows of its own, and all their inputs."""
-    step = tl.arange(0, DEEP // 32)[:, None, None, None, None]
-    eight = tl.arange(0, 2)[None, :, None, None, None]
-    warp = tl.arange(0, ROWS // 16)[None, None, :, None, None]
-    row = first + warp * 16 + eight * 8 + tl.arange(0, 8)[None, None, None, :, None]
-    at = low + step * 32 + tl.arange(0, 32)[None, None, None, None, :]
-    place = tl.max_contiguous(ptr + row * ins + at, [1, 1, 2, 4, 32])
-    both = (row < limit) & (at < ins)
-    return tl.load(place, mask=both, other=0.0, eviction_policy="evict_first")
-
-
-@triton.jit
-@no_type_check
-def fits_upright(pieces, ROWS: tl.constexpr, DEEP: tl.constexpr):
-    """The same as (row, input), a product's left side, inputs in the order that they lie in."""
-    t = tl.reshape(pieces, [DEEP // 32, 2, ROWS // 16, 8, 4, 2, 2, 2])
-    return tl.reshape(tl.permute(t, [2, 1, 3, 0, 5, 6, 4, 7]), [ROWS, DEEP])
-
-
-@triton.jit
-@no_type_check
-def as_upright(x, ROWS: tl.constexpr, DEEP: tl.constexpr):
-    """What goes with it: (row, input) with its inputs in that order."""
-    t = tl.reshape(x, [ROWS, DEEP // 32, 4, 2, 2, 2])
-    return tl.reshape(tl.permute(t, [0, 1, 3, 4, 2, 5]), [ROWS, DEEP])
-
-
-@triton.jit
-@no_type_check
 def column(x, SPLIT: tl.constexpr, DEEP: tl.constexpr):
     """A vector as the right side of a product, its inputs in that order: eight equal columns."""
     t = tl.reshape(x, [SPLIT, DEEP // 32, 4, 2, 2, 2])

@@ -26,21 +26,11 @@ class Tuning:
     stages: int = 4
     programs: int = 64  # that many at least: else the inputs are cut too
     scores_outs: int = 64
-    laid: bool = False  # 16-bit weights of a batch's products by outputs a warp, before the wait
-    laid_outs: int = 64  # outputs of such a program, 16 a warp
-    laid_parts: bool = False  # the same for products that leave parts
-    laid_parts_outs: int = 64
-    laid_parts_deep: int = 512
-    laid_deep: int = 512  # inputs that such a program holds, at most; twice, if the rest is put by
-    held: bool = True  # or else by inputs a warp
-    held_outs: int = 32
+    held: bool = True  # a batch's weights of 16 bits are in registers before the wait
+    held_outs: int = 32  # outputs of such a program
     held_warps: int = 8
     held_deep: int = 128  # inputs of one of its warps, at most
     held_regs: int | None = 128
-    parts_outs: int = 32  # outputs of one that leaves a part
-    parts_warps: int = 8
-    swapped: bool = False  # the vocabulary's product as (W xᵀ)ᵀ
-    enter_warps: int = 4
     keys: int = 128  # keys that an attention of one row takes at a time
     keys_warps: int = 8
     keys_rows: int = 64  # and one of more rows
@@ -56,41 +46,22 @@ class Tuning:
         >>> Tuning().cut(1024, 4096, "PARTS", maps=1, exact=False)[:3]
         ('held_rows', 32, 1024)
         """
-        found = None
-        if not exact and job != "SCORES":
-            found = self._laid(outs, ins, job, maps) or self._held(outs, ins, job, maps)
+        found = None if exact or job == "SCORES" else self._held(outs, ins, job, maps)
         if found is not None:
             return found
-        rows, depth = (
-            self.scores_outs if job == "SCORES" else self.outs,
-            min(self.depth, power(ins)),
-        )
+        rows = self.scores_outs if job == "SCORES" else self.outs
+        depth = min(self.depth, power(ins))
         deep = -(-ins // depth) * depth
         if job == "PARTS":
             deep = self._slice(outs, rows, ins, power(deep), depth)
-        settings = {"DEPTH": depth, "SLICE": deep, "SWAPPED": self.swapped and not exact}
-        settings |= {"STAGES": 2 if exact else self.stages, "num_warps": 4}
-        return "some_rows", rows, deep, settings | {"PRECISION": "ieee" if exact else "tf32"}
-
-    def _laid(
-        self, outs: int, ins: int, job: str, maps: int
-    ) -> tuple[str, int, int, dict[str, Any]] | None:
-        wanted, rows, deep = self.laid, self.laid_outs, max(32, power(ins))
-        if job == "PARTS":
-            wanted, rows = self.laid_parts, self.laid_parts_outs
-            deep = self._slice(outs, rows, ins, min(deep, self.laid_parts_deep), 32)
-        twice = job != "PARTS" and deep > self.laid_deep
-        if not wanted or maps > 1 or (twice and deep > 2 * self.laid_deep):
-            return None
-        settings = {"DEEP": deep // (1 + twice), "TWICE": twice, "num_warps": max(1, rows // 16)}
-        return "laid_rows", rows, deep, settings
+        settings = {"DEPTH": depth, "SLICE": deep, "STAGES": 2 if exact else self.stages}
+        settings |= {"PRECISION": "ieee" if exact else "tf32", "num_warps": 4}
+        return "some_rows", rows, deep, settings
 
     def _held(
         self, outs: int, ins: int, job: str, maps: int
     ) -> tuple[str, int, int, dict[str, Any]] | None:
         parts, rows, warps = job == "PARTS", self.held_outs, self.held_warps
-        if parts:
-            rows, warps = self.parts_outs, self.parts_warps
         deep = warps * max(32, min(self.held_deep, power(-(-ins // warps))))
         if parts:
             deep = self._slice(outs, rows, ins, deep, 32 * warps)
