@@ -130,8 +130,10 @@ def _names(modules: dict[str, nn.Module]) -> dict[str, str]:
 
 def _crosses(path: str, module: nn.Module) -> bool:
     """Whether a module attends to another sequence, told by what it and its place are called."""
-    words = f"{path.rpartition('.')[2]} {type(module).__name__}".lower()
-    return bool(re.search(r"cross|encoder_att|encdec|multihead_attn|src_att", words))
+    *_, above, last = ("", "", *path.lower().split("."))
+    words = f"{last} {type(module).__name__.lower()}"
+    inside = re.fullmatch(r"cross_?attention|cross_?attn", above)  # of a BERT: crossattention.self
+    return bool(inside or re.search(r"cross|encoder_att|encdec|multihead_attn|src_att", words))
 
 
 def _two_sequences(module: nn.Module, args: tuple, kwargs: dict) -> bool | None:
