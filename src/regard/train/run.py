@@ -124,7 +124,8 @@ def load_run(folder: str | Path) -> Run:
     else:
         found, wrong = last_good(folder / CHECKPOINTS)
         if found is None:
-            raise FileError(f"{folder}: needs weights, got none yet {'; '.join(wrong)}; try resume")
+            got = "; ".join(["none yet", *wrong])
+            raise FileError(f"{folder}: needs weights, got {got}; try regard resume {folder}")
         model = make_model(recipe, tokenizer)
         fill(model, found.model, str(folder))
     return Run(folder, recipe, model.eval(), tokenizer, read_metrics(folder), result)
