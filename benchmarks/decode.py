@@ -7,13 +7,15 @@ python benchmarks/decode.py --threads 2
 One set of random weights for all: MarianMTModel of 6 + 6 layers of 512, 8 heads, feed-forward 2048,
 32,000 words, tied; converted by `models.from_transformers` and by CTranslate2's own converter
 (`pip install ctranslate2`; without it its columns are left out). 32 tokens are read and exactly 32
-written, greedily and by a beam of 5, encoding included. Interleaved repeats; the least time a step:
-of the processor with one thread, of the clock with more. Ratios above 1: ours is that much quicker.
-What a step must read of the weights is the floor that no program of float32 can pass at batch 1.
+written, greedily and by a beam of 5, encoding included. Each in a process of its own, in turns; the
+least time a step: of the processor with one thread, of the clock with more. Ratios above 1: ours is
+that much quicker. What a step must read of the weights is the floor that no program of float32 can
+pass at batch 1.
 """
 
 import argparse
 import copy
+import multiprocessing
 import tempfile
 import time
 import warnings
@@ -23,6 +25,7 @@ import torch
 from regard import decode, models
 
 VOCAB, LENGTH, START, END = 32000, 32, 1, 2
+PAUSE = 0.3  # seconds: threads of the one before spin for a while after their work is done
 
 
 def marian():
@@ -97,17 +100,6 @@ def ctranslate(model, kind: str, threads: int):
     return run
 
 
-def least(works, source, width: int, rounds: int, clock) -> list[float]:
-    """Milliseconds a step: the least of some rounds, after one to warm up."""
-    times = [[] for _ in works]
-    for _ in range(rounds + 1):
-        for kept, work in zip(times, works, strict=True):
-            start = clock()
-            work(source, width)
-            kept.append(1000 * (clock() - start) / LENGTH)
-    return [min(kept[1:]) for kept in times]
-
-
 def floor() -> float:
     """Milliseconds to read the decoder's weights once: the readout's product, scaled to all."""
     weight, x = torch.randn(VOCAB, 512), torch.randn(1, 512)
@@ -120,18 +112,61 @@ def floor() -> float:
     return min(took) * all_of
 
 
-def programs(threads: int) -> dict:
+def program(name: str, threads: int):
+    """One contender; all of them make the same weights, from the same seed."""
     theirs = marian()
+    if name == "generate":
+        return generate(theirs)
+    if name.startswith("ct2"):
+        return ctranslate(theirs, "int8" if "int8" in name else "float32", threads)
     mine = models.from_transformers(theirs.state_dict(), theirs.config.to_dict()).eval()
-    found = {"ours": ours(mine), "generate": generate(theirs)}
+    return ours(models.quantize(mine) if "int8" in name else mine)
+
+
+def serve(pipe, name: str, threads: int) -> None:
+    """A contender in a process of its own: two kinds of thread pools in one slow each other down.
+
+    Each call is made twice and the second counts: while the others have their turn the system may
+    take one's memory away.
+    """
+    torch.set_num_threads(threads)
+    warnings.filterwarnings("ignore")
+    clock = time.process_time if threads == 1 else time.perf_counter
     try:
-        found["ct2"] = ctranslate(theirs, "float32", threads)
+        work = program(name, threads)
     except ImportError:
+        pipe.send(None)
+        return
+    pipe.send(name)
+    while (asked := pipe.recv()) is not None:
+        work(*asked)
+        start = clock()
+        found = work(*asked)
+        pipe.send((1000 * (clock() - start) / LENGTH, found))
+
+
+def started(threads: int) -> dict:
+    """The pipes to all contenders that are there."""
+    context, pipes = multiprocessing.get_context("spawn"), {}
+    for name in ("ours", "generate", "ct2", "ours int8", "ct2 int8"):
+        mine, theirs = context.Pipe()
+        context.Process(target=serve, args=(theirs, name, threads), daemon=True).start()
+        pipes[name] = mine
+    found = {name: pipe for name, pipe in pipes.items() if pipe.recv() is not None}
+    if "ct2" not in found:
         print("without CTranslate2: pip install ctranslate2")
-    found["ours int8"] = ours(models.quantize(mine))
-    if "ct2" in found:
-        found["ct2 int8"] = ctranslate(theirs, "int8", threads)
     return found
+
+
+def least(pipes: dict, source, width: int, rounds: int) -> dict[str, float]:
+    """Milliseconds a step: the least of some rounds, in turns."""
+    times = {name: [] for name in pipes}
+    for _ in range(rounds):
+        for name, pipe in pipes.items():
+            time.sleep(PAUSE)
+            pipe.send((source, width))
+            times[name].append(pipe.recv()[0])
+    return {name: min(kept) for name, kept in times.items()}
 
 
 def main():
@@ -142,17 +177,20 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
-    warnings.filterwarnings("ignore")
-    clock = time.process_time if asked.threads == 1 else time.perf_counter
     print(f"{asked.threads} threads; the weights alone take {floor():.1f} ms a step at batch 1")
-    works = programs(asked.threads)
+    pipes = started(asked.threads)
     for batch in asked.batch:
         source = torch.randint(3, VOCAB, (batch, LENGTH))
         for width in asked.width:
-            took = least(works.values(), source, width, asked.rounds, clock)
-            tell(batch, width, dict(zip(works, took, strict=True)))
-    same = [work(source[:2], 1) for name, work in works.items() if "int8" not in name]
-    print("greedy tokens in float32 are the same:", all(one == same[0] for one in same))
+            tell(batch, width, least(pipes, source, width, asked.rounds))
+    answers = []
+    for name in ("ours", "generate", "ct2"):
+        if name in pipes:
+            pipes[name].send((source[:2], 1))
+            answers.append(pipes[name].recv()[1])
+    print("greedy tokens in float32 are the same:", all(one == answers[0] for one in answers))
+    for pipe in pipes.values():
+        pipe.send(None)
 
 
 def tell(batch: int, width: int, took: dict[str, float]) -> None:
