@@ -234,15 +234,27 @@ def other_voice(
         at = below.long().to(device)[:, None].expand(-1, time, -1)
         frames = frames.gather(2, at) * (1 - part) + frames.gather(2, at + 1) * part
     if colour:
-        line = torch.linspace(0, math.pi, mels)
-        waves = torch.stack([torch.cos(n * line) / n**0.5 for n in range(1, 6)])
-        curve = colour * torch.randn(batch, 5, generator=chance) @ waves
-        frames = frames + curve.to(device)[:, None]
+        frames = frames + curves(batch, mels, colour, chance).to(device)[:, None]
     mean = frames.mean((1, 2), keepdim=True)
     for _ in range(masks):
         frames = _hidden(frames, chance, 2, 6, mean)
         frames = _hidden(frames, chance, 1, 12, mean)
     return frames
+
+
+def curves(
+    batch: int, mels: int, size: float, chance: torch.Generator
+) -> Float[Tensor, "batch mel"]:
+    """Smooth curves over the bands, one for each sound, by chance.
+
+    curve(m) = size Σ_{n=1…5} ε_n cos(n π m / (mels - 1)) / √n
+
+    >>> curves(2, 8, 0.0, rg.data.luck(0)).any().item()
+    False
+    """
+    line = torch.linspace(0, math.pi, mels, device=chance.device)
+    waves = torch.stack([torch.cos(n * line) / n**0.5 for n in range(1, 6)])
+    return size * torch.randn(batch, 5, generator=chance, device=chance.device) @ waves
 
 
 def _hidden(frames: Tensor, chance: torch.Generator, axis: int, most: int, fill: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.data.digits import Digits, Take, other_voice
+from regard.data.digits import Digits, Take, curves, other_voice
 from regard.data.made import Batch, luck
 from regard.data.sound_batches import SoundBatches, labelled
 from regard.data.tokenizers import Tokenizer
@@ -243,21 +243,6 @@ def digit_batches(
 @lru_cache(2)
 def _voices(source: Digits, mels: int) -> Voices:
     return Voices(source, mels=mels)  # some thousand takes at every pitch: seconds
-
-
-def curves(
-    batch: int, mels: int, size: float, chance: torch.Generator
-) -> Float[Tensor, "batch mel"]:
-    """Smooth curves over the bands, one for each sound, by chance.
-
-    curve(m) = size Σ_{n=1…5} ε_n cos(n π m / (mels - 1)) / √n
-
-    >>> curves(2, 8, 0.0, rg.data.luck(0)).any().item()
-    False
-    """
-    line = torch.linspace(0, math.pi, mels, device=chance.device)
-    waves = torch.stack([torch.cos(n * line) / n**0.5 for n in range(1, 6)])
-    return size * torch.randn(batch, 5, generator=chance, device=chance.device) @ waves
 
 
 def echoed(

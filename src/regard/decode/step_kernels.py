@@ -111,6 +111,21 @@ def pick(first, a_ptr, b_ptr, c_ptr, end_a, end_b):
 
 @triton.jit
 @no_type_check
+def weights_of(
+    first, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, end_a, end_b, JOB: tl.constexpr
+):  # fmt: skip
+    """The matrix and the bias that a block of outputs is in, and the row it starts at there."""
+    matrix = w_ptr
+    bias = b_ptr
+    start = first
+    if JOB == THREE:
+        matrix, start = pick(first, w_ptr, w2_ptr, w3_ptr, end_a, end_b)
+        bias, _ = pick(first, b_ptr, b2_ptr, b3_ptr, end_a, end_b)
+    return matrix, bias, start
+
+
+@triton.jit
+@no_type_check
 def leave_scores(
     y, inside, token, barred_ptr, best_ptr, where_ptr, sum_ptr, row, blocks, rows
 ):  # fmt: skip

@@ -10,7 +10,6 @@ from regard.decode.step_kernels import (
     ADDED,
     HIDDEN,
     SCORES,
-    THREE,
     activated,
     add_part,
     begin,
@@ -18,7 +17,7 @@ from regard.decode.step_kernels import (
     leave_scores,
     normed,
     number,
-    pick,
+    weights_of,
 )
 from regard.decode.step_tiles import added_up, column, fits, pieces
 
@@ -92,13 +91,9 @@ def one_row(
     at = low + _along(WIDTH, LANES, SPLIT)
     live = at < ins
     n = tl.arange(0, ROWS)
-    if JOB == THREE:
-        matrix, start = pick(first, w_ptr, w2_ptr, w3_ptr, end_a, end_b)
-        bias, _ = pick(first, b_ptr, b2_ptr, b3_ptr, end_a, end_b)
-    else:
-        matrix = w_ptr
-        bias = b_ptr
-        start = first
+    matrix, bias, start = weights_of(
+        first, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, end_a, end_b, JOB
+    )
     inside = first + n < outs
     end = start + outs - first
     w = _weights(matrix, start, end, ins, low, at, inside, live, ROWS, WIDTH, SPLIT)

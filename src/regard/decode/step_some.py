@@ -9,11 +9,10 @@ from regard.decode.step_kernels import (
     HIDDEN,
     PARTS,
     SCORES,
-    THREE,
     activated,
     begin,
     leave_scores,
-    pick,
+    weights_of,
 )
 from regard.decode.step_tiles import added_up, fits, pieces
 
@@ -33,17 +32,13 @@ def some_rows(
     n = tl.arange(0, ROWS)
     m = tl.program_id(2) * BATCH + tl.arange(0, BATCH)
     d = tl.arange(0, DEPTH)
-    if JOB == THREE:
-        matrix, start = pick(first, w_ptr, w2_ptr, w3_ptr, end_a, end_b)
-        bias, _ = pick(first, b_ptr, b2_ptr, b3_ptr, end_a, end_b)
-    else:
-        matrix = w_ptr
-        bias = b_ptr
-        start = first
+    matrix, bias, start = weights_of(
+        first, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, end_a, end_b, JOB
+    )
     inside = first + n < outs
     some = m < rows
     low = tl.program_id(1) * SLICE
-    more, open_ = _biases(bias, b2_ptr, start + n, first + n < outs, BIASED, GATED)
+    more, open_ = _biases(bias, b2_ptr, start + n, inside, BIASED, GATED)
     begin(PDL, False)
     y = tl.zeros([BATCH, ROWS], tl.float32)
     gate = y
@@ -62,7 +57,7 @@ def some_rows(
             gate = tl.dot(x, g, gate, input_precision=PRECISION)
     _finish(
         y, gate, more, open_, out_ptr, barred_ptr, best_ptr, where_ptr, sum_ptr, first, n,
-        m, outs, rows, scale, JOB, BIASED, GATED, ACTIVATION,
+        m, outs, rows, scale, JOB, GATED, ACTIVATION,
     )  # fmt: skip
 
 
@@ -79,13 +74,9 @@ def held_rows(
     first = tl.program_id(0) * ROWS
     n = tl.arange(0, ROWS)
     m = tl.program_id(2) * BATCH + tl.arange(0, BATCH)
-    if JOB == THREE:
-        matrix, start = pick(first, w_ptr, w2_ptr, w3_ptr, end_a, end_b)
-        bias, _ = pick(first, b_ptr, b2_ptr, b3_ptr, end_a, end_b)
-    else:
-        matrix = w_ptr
-        bias = b_ptr
-        start = first
+    matrix, bias, start = weights_of(
+        first, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, end_a, end_b, JOB
+    )
     low = tl.program_id(1) * (SPLIT * DEEP)
     end = start + outs - first
     w = pieces(matrix, start, ins, low, end, True, ROWS, SPLIT, DEEP)
@@ -103,7 +94,7 @@ def held_rows(
         gate = added_up(gate, SPLIT, BATCH, ROWS)
     _finish(
         y, gate, more, open_, out_ptr, barred_ptr, best_ptr, where_ptr, sum_ptr, first, n,
-        m, outs, rows, scale, JOB, BIASED, GATED, ACTIVATION,
+        m, outs, rows, scale, JOB, GATED, ACTIVATION,
     )  # fmt: skip
 
 
@@ -124,8 +115,7 @@ def _biases(ptr, open_ptr, n, inside, BIASED: tl.constexpr, GATED: tl.constexpr)
 @no_type_check
 def _finish(
     y, gate, more, open_, out_ptr, barred_ptr, best_ptr, where_ptr, sum_ptr, first, n, m,
-    outs, rows, scale, JOB: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr,
-    ACTIVATION: tl.constexpr,
+    outs, rows, scale, JOB: tl.constexpr, GATED: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     """What is done with a block of sums, and where it goes."""
     inside = first + n < outs
