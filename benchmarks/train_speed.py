@@ -1,4 +1,4 @@
-"""How fast models train, beside torch.nn's and transformers' of the same size.
+"""How fast models train, beside those of torch.nn, transformers and x-transformers.
 
 python benchmarks/train_speed.py          # about four minutes on an H200, mostly compiling
 
@@ -22,15 +22,19 @@ import sys
 import time
 import traceback
 from functools import partial
+from importlib.util import find_spec
 from types import SimpleNamespace
+
+from train_peers import peer
 
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "4")
 CONTENDERS = {
-    "translator": ("regard", "torch.nn", "transformers"),
-    "language": ("regard", "transformers"),
-    "vision": ("regard", "torch.nn", "transformers"),
+    "translator": ("regard", "torch.nn", "transformers", "x-transformers"),
+    "language": ("regard", "transformers", "x-transformers"),
+    "vision": ("regard", "torch.nn", "transformers", "x-transformers"),
 }
-VARIANTS = {}  # what to change before a kind of regard is built: to try an idea beside the rest
+# graphs: compiled, and replayed as CUDA graphs, which our loop does by itself where it can
+MODES = ("eager", "compiled", "graphs")
 FULL = SimpleNamespace(
     dim=512, heads=8, layers=6, vocab=32000, buckets=((256, 64), (170, 96), (128, 128)),
     language=(12, 768, 12, 50257, 8, 1024), vision=(12, 768, 12, 224, 16, 64), steps=15,
@@ -95,155 +99,10 @@ def ours(task, size):
     return models.Translator(config), "translation"
 
 
-def peer(task, kind, size):
-    """A model and the function from it and a batch to logits and targets, -100 where padded."""
-    return {
-        ("translator", "torch.nn"): torch_translator,
-        ("translator", "transformers"): marian,
-        ("language", "transformers"): gpt2,
-        ("vision", "torch.nn"): torch_vit,
-        ("vision", "transformers"): hf_vit,
-    }[task, kind](size)
-
-
-def torch_translator(size):
-    import torch
-    from torch import nn
-
-    from regard.ops import sinusoidal
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.table = nn.Embedding(size.vocab, size.dim)
-            nn.init.normal_(self.table.weight, std=size.dim**-0.5)
-            self.body = nn.Transformer(
-                size.dim, size.heads, size.layers, size.layers, 4 * size.dim, 0.1, batch_first=True
-            )
-            self.body.encoder.enable_nested_tensor = False
-            self.drop = nn.Dropout(0.1)
-            code = sinusoidal(torch.arange(512), size.dim).float()
-            self.register_buffer("code", code, persistent=False)
-            self.register_buffer("future", torch.triu(torch.ones(512, 512) > 0, 1), False)
-
-        def embed(self, tokens):
-            x = self.table(tokens) * size.dim**0.5
-            return self.drop(x + self.code[: tokens.shape[1]])
-
-        def forward(self, source, target, padded):
-            n = target.shape[1]
-            x = self.body(
-                self.embed(source), self.embed(target), tgt_mask=self.future[:n, :n],
-                src_key_padding_mask=padded, memory_key_padding_mask=padded, tgt_is_causal=True,
-            )  # fmt: skip
-            return x @ self.table.weight.T
-
-    def call(model, batch):
-        source, target = batch["source"], batch["target"]
-        padded = _places(source) >= batch["source_lengths"][:, None]
-        return model(source, target[:, :-1], padded), _targets(batch)
-
-    return Model(), call
-
-
-def marian(size):
-    from transformers import MarianConfig, MarianMTModel
-
-    model = MarianMTModel(
-        MarianConfig(
-            vocab_size=size.vocab, d_model=size.dim, encoder_layers=size.layers,
-            decoder_layers=size.layers, encoder_attention_heads=size.heads,
-            decoder_attention_heads=size.heads, encoder_ffn_dim=4 * size.dim,
-            decoder_ffn_dim=4 * size.dim, activation_function="relu", dropout=0.1,
-            scale_embedding=True, max_position_embeddings=512, pad_token_id=0, eos_token_id=2,
-            decoder_start_token_id=1, attn_implementation="sdpa",
-        )
-    )  # fmt: skip
-
-    def call(model, batch):
-        seen = (_places(batch["source"]) < batch["source_lengths"][:, None]).long()
-        told = model(
-            input_ids=batch["source"], attention_mask=seen, use_cache=False,
-            decoder_input_ids=batch["target"][:, :-1],
-        )  # fmt: skip
-        return told.logits, _targets(batch)
-
-    return model, call
-
-
-def gpt2(size):
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    layers, dim, heads, vocab, _, time_ = size.language
-    model = GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=vocab, n_positions=time_, n_embd=dim, n_layer=layers, n_head=heads,
-            bos_token_id=0, eos_token_id=0, attn_implementation="sdpa",
-        )
-    )  # fmt: skip
-
-    def call(model, batch):
-        tokens = batch["tokens"]
-        return model(tokens[:, :-1], use_cache=False).logits, tokens[:, 1:]
-
-    return model, call
-
-
-def torch_vit(size):
-    import torch
-    from torch import nn
-
-    layers, dim, heads, image, patch, _ = size.vision
-
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.patches = nn.Conv2d(3, dim, patch, patch)
-            self.cls = nn.Parameter(torch.zeros(1, 1, dim))
-            self.places = nn.Parameter(torch.randn(1, (image // patch) ** 2 + 1, dim) * 0.02)
-            layer = nn.TransformerEncoderLayer(
-                dim, heads, 4 * dim, 0.0, "gelu", batch_first=True, norm_first=True
-            )
-            body = nn.TransformerEncoder(layer, layers, nn.LayerNorm(dim), False)
-            self.body, self.head = body, nn.Linear(dim, 1000)
-
-        def forward(self, pixels):
-            x = self.patches(pixels).flatten(2).mT
-            x = torch.cat([self.cls.expand(len(x), -1, -1), x], 1) + self.places
-            return self.head(self.body(x)[:, 0])
-
-    return Model(), lambda model, batch: (model(batch["pixels"]), batch["label"])
-
-
-def hf_vit(size):
-    from transformers import ViTConfig, ViTForImageClassification
-
-    layers, dim, heads, image, patch, _ = size.vision
-    model = ViTForImageClassification(
-        ViTConfig(
-            hidden_size=dim, num_hidden_layers=layers, num_attention_heads=heads,
-            intermediate_size=4 * dim, image_size=image, patch_size=patch, num_labels=1000,
-            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, attn_implementation="sdpa",
-        )
-    )  # fmt: skip
-    return model, lambda model, batch: (model(batch["pixels"]).logits, batch["label"])
-
-
-def _places(tokens):
-    import torch
-
-    return torch.arange(tokens.shape[1], device=tokens.device)
-
-
-def _targets(batch):
-    target = batch["target"][:, 1:]
-    return target.masked_fill(_places(target) + 1 >= batch["target_lengths"][:, None], -100)
-
-
 # ---- an update
 
 
-def our_update(task, size, device, compiled):
+def our_update(task, size, device, mode):
     from regard import train
 
     class Cycle:
@@ -268,9 +127,10 @@ def our_update(task, size, device, compiled):
         steps=1 << 40,
         smoothing=_smoothing(task),
         device=device,
-        compile="on" if compiled else "off",
+        compile="off" if mode == "eager" else "on",
     )
     trainer = train.Trainer(model, train.objective(loss), Cycle(), config)
+    trainer.updates.compiling.graphs &= mode == "graphs"
 
     def update():
         trainer._update()
@@ -278,7 +138,7 @@ def our_update(task, size, device, compiled):
     return update, lambda: trainer.updates.read()
 
 
-def their_update(task, kind, size, device, compiled):
+def their_update(task, kind, size, device, mode):
     import torch
     import torch.nn.functional as F
 
@@ -293,13 +153,15 @@ def their_update(task, kind, size, device, compiled):
             logits.flatten(0, -2).float(), targets.flatten(), label_smoothing=_smoothing(task)
         )
 
-    if compiled:
-        loss_of = torch.compile(loss_of, dynamic=False)  # each of the three shapes as it is
+    if mode != "eager":  # each of the three shapes as it is
+        how = "reduce-overhead" if mode == "graphs" else None
+        loss_of = torch.compile(loss_of, dynamic=False, mode=how)
     turn = iter(range(1 << 40))
     half = torch.autocast("cuda", torch.bfloat16, enabled=device == "cuda")
 
     def update():
         optimizer.zero_grad(set_to_none=True)
+        torch.compiler.cudagraph_mark_step_begin()
         with half:
             loss = loss_of(model, held[next(turn) % len(held)])
         loss.backward()
@@ -316,20 +178,19 @@ def _smoothing(task):
 # ---- contenders as processes, timed in turns
 
 
-def work(pipe, gate, task, kind, compiled, size, device):
+def work(pipe, gate, task, kind, mode, size, device):
     import torch
 
     torch.set_num_threads(2)
     torch.manual_seed(0)
     try:
-        if kind.startswith("regard"):
-            VARIANTS.get(kind, lambda: None)()
-            update, read = our_update(task, size, device, compiled)
+        if kind == "regard":
+            update, read = our_update(task, size, device, mode)
         else:
-            update, read = their_update(task, kind, size, device, compiled)
+            update, read = their_update(task, kind, size, device, mode)
         with gate:  # as many at a time as the memory holds
             began = time.perf_counter()
-            for _ in range(15 if compiled else 6):
+            for _ in range(6 if mode == "eager" else 18):
                 update()
             read()
             _settle(device)
@@ -361,7 +222,7 @@ def _time(update, steps, amount, device):
         update()
     _settle(device)
     took = (time.perf_counter() - began) / steps
-    peak = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0
+    peak = torch.cuda.max_memory_reserved() / 2**30 if device == "cuda" else 0.0
     return {"ms": took * 1e3, "per_second": amount / took, "gib": peak}
 
 
@@ -394,7 +255,7 @@ def _let_go(device):
 
 
 def compare(
-    tasks, kinds, *, tiny=False, seconds=240.0, rounds=5, profile=(), at_once=10, say=print
+    tasks, kinds, modes, *, tiny=False, seconds=240.0, rounds=5, profile=(), at_once=12, say=print
 ):
     """Times of all contenders: a row each, with what went wrong where something did."""
     import torch
@@ -405,14 +266,14 @@ def compare(
     rows, pipes, processes = [], [], []
     for task in tasks:
         for kind in CONTENDERS[task]:
-            for compiled in (True, False):
-                if kind in kinds and (compiled or kind not in VARIANTS):
+            for mode in modes:
+                if kind in kinds:
                     mine, theirs = context.Pipe()
-                    given = (theirs, gate, task, kind, compiled, size, device)
+                    given = (theirs, gate, task, kind, mode, size, device)
                     processes.append(context.Process(target=work, args=given, daemon=True))
                     processes[-1].start()
                     pipes.append(mine)
-                    rows.append({"task": task, "kind": kind, "compiled": compiled, "times": []})
+                    rows.append({"task": task, "kind": kind, "mode": mode, "times": []})
     try:
         for pipe, row, process in zip(pipes, rows, processes, strict=True):
             _hear(pipe, row, end - 0.3 * seconds, say)
@@ -427,7 +288,7 @@ def compare(
                     row |= {"error": heard["error"]} if "error" in heard else {}
             say(f"round {n + 1} of {rounds} done")
         for pipe, row in zip(pipes, rows, strict=True):
-            name = (row["task"], row["kind"], row["compiled"])
+            name = (row["task"], row["kind"], row["mode"])
             if name in profile and "error" not in row and time.monotonic() < end - 10:
                 pipe.send("profile")
                 row |= _hear(pipe, {}, end, lambda *_: None)
@@ -451,25 +312,21 @@ def _hear(pipe, row, end, say):
     except EOFError:
         said = {"error": "died"}
     row |= said
-    name = " ".join(str(row.get(k)) for k in ("task", "kind", "compiled"))
+    name = " ".join(str(row.get(k)) for k in ("task", "kind", "mode"))
     say(f"{name}: {said.get('error', round(said.get('ready', 0.0), 1))}")
     return row
 
 
 def table(rows):
-    lines = ["task        contender       compiled   ms/update   per second   of best peer   GiB"]
+    lines = ["task        contender       mode       ms/update   per second   of best peer   GiB"]
     for row in rows:
         if "ms" not in row:
-            lines.append(
-                f"{row['task']:11} {row['kind']:15} {row['compiled']!s:8} {row.get('error')}"
-            )
+            lines.append(f"{row['task']:11} {row['kind']:15} {row['mode']:8} {row.get('error')}")
             continue
         same = [r for r in rows if r["task"] == row["task"] and "ms" in r]
-        peers = [r["per_second"] for r in same if not r["kind"].startswith("regard")] or [
-            row["per_second"]
-        ]
+        peers = [r["per_second"] for r in same if r["kind"] != "regard"] or [row["per_second"]]
         lines.append(
-            f"{row['task']:11} {row['kind']:15} {row['compiled']!s:8} {row['ms']:10.2f} "
+            f"{row['task']:11} {row['kind']:15} {row['mode']:8} {row['ms']:10.2f} "
             f"{row['per_second']:13,.0f} {row['per_second'] / max(peers):10.2f} {row['gib']:12.1f}"
         )
     return "\n".join(lines)
@@ -478,20 +335,20 @@ def table(rows):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--task", nargs="+", default=list(CONTENDERS))
-    parser.add_argument("--only", nargs="+", default=["regard", "torch.nn", "transformers"])
+    parser.add_argument("--only", nargs="+", default=list(CONTENDERS["translator"]))
+    parser.add_argument("--mode", nargs="+", default=list(MODES))
     parser.add_argument("--tiny", action="store_true", help="Small sizes, to try it on a CPU.")
     parser.add_argument("--seconds", type=float, default=400.0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", default=None)
     asked = parser.parse_args()
+    kinds = [kind for kind in asked.only if find_spec(kind.replace("-", "_")) is not None]
+    for kind in set(asked.only) - set(kinds):
+        print(f"{kind} is not installed here, so it is not compared")
     rows = compare(
-        asked.task, asked.only, tiny=asked.tiny, seconds=asked.seconds, rounds=asked.rounds
+        asked.task, kinds, asked.mode, tiny=asked.tiny, seconds=asked.seconds, rounds=asked.rounds
     )
     print(table(rows))
-    try:
-        import x_transformers  # noqa: F401
-    except ImportError:
-        print("x-transformers is not installed here, so it is not compared")
     if asked.json:
         with open(asked.json, "w") as out:
             json.dump(rows, out, indent=1)

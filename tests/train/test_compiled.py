@@ -33,15 +33,40 @@ def test_it_is_compiled_where_it_pays():
 @pytest.mark.parametrize(("lengths", "open_"), [((3,), False), ((3, 4), False), (range(9), True)])
 def test_sizes_are_left_open_only_where_they_are_many(monkeypatch, lengths, open_):
     made = []
-    monkeypatch.setattr(torch, "compile", lambda f, dynamic: made.append(dynamic) or f)
+    monkeypatch.setattr(torch, "compile", lambda f, dynamic, mode: made.append(dynamic) or f)
     compiling = Compiling("on")
     for n in range(SEEN + 3):
         compiling.total(sum, {"x": torch.zeros(lengths[n % len(lengths)])})
     assert made == [open_]
 
 
+def test_graphs_are_for_an_update_of_one_batch_on_one_gpu():
+    model = models.Translator(models.translator_tiny(8, dim=16, heads=2))
+
+    def has_graphs(device=CUDA, way="none", **changes):
+        return make_compiling(TrainConfig(steps=5000, **changes), model, device, way).graphs
+
+    assert has_graphs()
+    assert has_graphs(compile="on")
+    assert not (has_graphs(CPU))
+    assert not (has_graphs(way="ddp"))
+    assert not (has_graphs(accumulate=2))
+
+
+# torch's own, of what it loads to count the steps of graphs
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`")
+@pytest.mark.parametrize(("lengths", "mode"), [((3,), "reduce-overhead"), (range(9), None)])
+def test_few_shapes_are_replayed_as_graphs(monkeypatch, lengths, mode):
+    made = []
+    monkeypatch.setattr(torch, "compile", lambda f, dynamic, mode: made.append(mode) or f)
+    compiling = Compiling("on", graphs=True)
+    for n in range(SEEN + 3):
+        compiling.total(sum, {"x": torch.zeros(lengths[n % len(lengths)])})
+    assert made == [mode]
+
+
 def test_many_shapes_are_compiled_only_when_asked_for(monkeypatch):
-    monkeypatch.setattr(torch, "compile", lambda f, dynamic: len)
+    monkeypatch.setattr(torch, "compile", lambda f, dynamic, mode: len)
     batches = [{"x": torch.zeros(n)} for n in range(SEEN + 1)]
     for ask, want in (("fixed", sum), ("on", len)):
         compiling = Compiling(ask)
@@ -49,7 +74,7 @@ def test_many_shapes_are_compiled_only_when_asked_for(monkeypatch):
 
 
 def test_of_few_shapes_a_new_one_is_not_compiled(monkeypatch):
-    monkeypatch.setattr(torch, "compile", lambda f, dynamic: len)
+    monkeypatch.setattr(torch, "compile", lambda f, dynamic, mode: len)
     compiling = Compiling("fixed")
     for n in range(SEEN):
         assert compiling.total(sum, {"x": torch.zeros(3 + n % 2)}) is sum
@@ -59,7 +84,7 @@ def test_of_few_shapes_a_new_one_is_not_compiled(monkeypatch):
 
 
 def test_a_training_is_the_same_when_its_compiler_changes_nothing(monkeypatch):
-    monkeypatch.setattr(torch, "compile", lambda f, dynamic: f)
+    monkeypatch.setattr(torch, "compile", lambda f, dynamic, mode: f)
     losses = []
     for asked in ("off", "on"):
         trainer = make_trainer(compile=asked)

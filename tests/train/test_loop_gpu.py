@@ -71,7 +71,53 @@ def test_a_stopped_and_resumed_training_is_nearly_the_whole(tmp_path):
     assert apart(weights_of(second.model), weights_of(whole.model)) < 1e-4
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")  # torch's own
+class TwoSizes(Backwards):
+    def batch(self, n):
+        return {name: x[: self.rows - n % 2] for name, x in super().batch(n).items()}
+
+
+def torchs_own(test):
+    """Without what torch's compiler warns itself and us of."""
+    for words in ("`torch.jit.script_method`", "TensorFloat32 tensor cores", "The CUDA Graph is e"):
+        test = pytest.mark.filterwarnings(f"ignore:{words}")(test)
+    return test
+
+
+@torchs_own
+def test_replayed_as_graphs_every_update_is_the_same():
+    losses = []
+    for asked in ("off", "on"):
+        trainer = on_gpu(
+            steps=40, log_every=40, dropout=0.0, precision="float32", compile=asked,
+            batches=TwoSizes(),
+        )  # fmt: skip
+        for _ in range(40):
+            trainer._update()
+        losses.append([known.loss for known in trainer.updates.read()])
+        trainer.feed.close()
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    from torch._dynamo.utils import counters
+    from torch._inductor.cudagraph_trees import get_manager
+
+    assert counters["inductor"]["cudagraph_skips"] == 0
+    manager = get_manager(0, create_if_none_exists=False)
+    assert manager is not None
+    assert manager.new_graph_id().id >= 4  # both ways of both sizes
+
+
+@torchs_own
+def test_a_compiled_training_goes_on_where_it_stopped(tmp_path):
+    whole = on_gpu(precision="float32", steps=30, compile="on")
+    whole.run()
+    run_until(on_gpu(tmp_path, precision="float32", steps=30, compile="on"), 20)
+    second = on_gpu(tmp_path, precision="float32", steps=30, compile="on")
+    second.resume()
+    second.run()
+    # what is dropped is drawn otherwise by kernels that are compiled and by those that are not
+    assert second.loss == pytest.approx(whole.loss, rel=0.2)
+
+
+@torchs_own
 def test_compiled_it_learns_the_same():
     losses = []
     for asked in ("off", "on"):

@@ -34,9 +34,10 @@ class Backwards:
         self.seed, self.position = state["seed"], state["position"]
 
 
-def make_trainer(folder=None, *, batches=None, evaluate=None, **changes) -> Trainer:
+def make_trainer(folder=None, *, batches=None, evaluate=None, dropout=0.1, **changes) -> Trainer:
     torch.manual_seed(5)
-    config = models.translator_tiny(VOCAB, dim=16, heads=2, layers=1, decoder_layers=1, dropout=0.1)
+    sizes = {"dim": 16, "heads": 2, "layers": 1, "decoder_layers": 1, "dropout": dropout}
+    config = models.translator_tiny(VOCAB, **sizes)
     given = {
         "device": "cpu",
         "steps": 12,

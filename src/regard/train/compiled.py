@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from regard.nn import Cell, Recurrent
 from regard.train.config import TrainConfig
+from regard.train.parallel import Way
 
 STEPS = 1000  # to compile takes as long as some hundred updates
 SEEN = 6  # batches that show whether their shapes are few or many
@@ -21,15 +22,17 @@ class Compiling:
 
     Few shapes are compiled each as it is; many once, with sizes left open, or each length would be
     compiled anew. Asked for "fixed" it compiles few shapes alone: open sizes of a translator were
-    seen to break torch 2.11's compiler (an assertion in its tiling) on an H200.
+    seen to break torch 2.11's compiler (an assertion in its tiling) on an H200. With `graphs` the
+    kernels of few shapes are launched together as a CUDA graph, as small ones end before Python
+    has launched the next.
 
     >>> asked = Compiling("off")
     >>> asked.total(max, {"x": torch.ones(1)}) is max
     True
     """
 
-    def __init__(self, ask: str):
-        self.ask, self.left = ask, SEEN
+    def __init__(self, ask: str, *, graphs: bool = False):
+        self.ask, self.left, self.graphs = ask, SEEN, graphs
         self.shapes: set[Any] = set()
         self.compiled: tuple[Total, Total] | None = None
 
@@ -46,21 +49,28 @@ class Compiling:
         if (many and self.ask == "fixed") or not (many or shape in self.shapes):
             return total  # such as the last batch of a part, shorter than the rest
         if self.compiled is None or self.compiled[0] is not total:
-            self.compiled = total, torch.compile(total, dynamic=many)
+            how = "reduce-overhead" if self.graphs and not many else None
+            self.compiled = total, torch.compile(total, dynamic=many, mode=how)
+        if self.graphs:
+            torch.compiler.cudagraph_mark_step_begin()  # the last update's numbers may be let go
         return self.compiled[1]
 
 
-def make_compiling(config: TrainConfig, model: nn.Module, device: torch.device) -> Compiling:
+def make_compiling(
+    config: TrainConfig, model: nn.Module, device: torch.device, way: Way = "none"
+) -> Compiling:
     """Whether to compile: as asked, or where it pays.
 
     On a GPU, in long trainings with batches of few shapes, and not around recurrent layers, which
-    are loops.
+    are loops. As graphs where one batch is an update and no other rank has a part in it: a graph
+    writes each gradient where it wrote the last one.
 
     >>> make_compiling(TrainConfig(steps=9), nn.Linear(1, 1), torch.device("cpu")).ask
     'off'
     """
+    graphs = device.type == "cuda" and config.accumulate == 1 and way == "none"
     if config.compile != "auto":
-        return Compiling(config.compile)
+        return Compiling(config.compile, graphs=graphs)
     loops = any(isinstance(m, nn.RNNBase | Cell | Recurrent) for m in model.modules())
     pays = device.type == "cuda" and config.steps > STEPS and not loops
-    return Compiling("fixed" if pays else "off")
+    return Compiling("fixed" if pays else "off", graphs=graphs)

@@ -116,7 +116,7 @@ class Trainer:
         self.model = self.shared.model
         self.optimizer = make_optimizer(self.model, config)
         self.feed = Feed(batches, objective.size, config.accumulate, device)
-        compiling = make_compiling(config, self.model, device)
+        compiling = make_compiling(config, self.model, device, self.shared.way)
         self.updates = Updates(self.shared, self.optimizer, self.feed, config, compiling)
         self.step, self.loss, self.best, self.waited = 0, math.nan, None, 0
         self.scores: dict[str, Any] = {}
