@@ -13,6 +13,7 @@ from torch.testing import assert_close
 from regard.data import Change, Characters, Digits, digit_batches, luck
 from regard.data.digits import Spoken, say_digits
 from regard.data.voices import ECHO, EMPTY, PITCHES, Joined, Voices, curves, echoed
+from regard.errors import ConfigError
 from regard.ops import log_mel
 
 STILL = Change(warp=0, colour=0, pace=0)
@@ -78,6 +79,44 @@ def test_a_voice_between_two_is_their_mean_and_alone_is_itself(voices):
     ends = [voices.join([plan(voices, (row,), sizes=(size,))])[0] for row in (one, two)]
     half, _ = voices.join([plan(voices, (one,), others=(two,), share=0.5)])
     assert_close(half, (ends[0] + ends[1]) / 2)
+
+
+def test_a_bend_moves_what_is_inside_a_digit_and_neither_end(voices):
+    row = plain(1)
+    frames = voices.frames[voices.firsts[row] :][: voices.sizes[row]]
+    for bends in ((0.6, 0.0), (-0.6, 0.6)):
+        x, _ = voices.join([plan(voices, (row,), bends=(bends,))])
+        bent = x[0, 5 : 5 + len(frames)]
+        assert_close(bent[[0, -1]], frames[[0, -1]])
+        t = torch.arange(len(frames)) / (len(frames) - 1)
+        a, b = bends
+        moved = t + (a * (math.pi * t).sin() + b / 4 * (2 * math.pi * t).sin()) / math.pi
+        assert (moved.diff() > 0).all()
+        middle = len(frames) // 2
+        real = float(moved[middle]) * (len(frames) - 1)
+        below = int(real)
+        want = torch.lerp(frames[below], frames[below + 1], real - below)
+        assert_close(bent[middle], want, atol=1e-3, rtol=1e-3)
+
+
+def test_a_bend_that_would_turn_time_back_is_refused():
+    with pytest.raises(ConfigError, match=r"bend: needs 0 to 0\.65, .* backwards, got 0\.7"):
+        Change(bend=0.7)
+
+
+def test_a_second_voice_says_the_same_at_the_same_time(source):
+    words = Characters.train(["0123456789"])
+    told = {"mels": 20, "size": 4, "seed": 3, "change": Change(bend=0.5, colour=1.0, snr=45.0)}
+    one, two = (
+        next(iter(digit_batches(source, words, **told, again=again))) for again in (False, True)
+    )
+    assert set(two) - set(one) == {"frames_again"}
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    first, second = two["frames"], two["frames_again"]
+    assert not torch.allclose(first, second)
+    # one voice is loud where the other is: frame by frame they go together
+    loud = [x.amax(-1) - x.amax(-1).mean(1, keepdim=True) for x in (first, second)]
+    assert torch.cosine_similarity(*loud).min() > 0.7
 
 
 def test_strings_in_a_batch_do_not_touch(voices):

@@ -45,6 +45,16 @@ def test_the_loss_of_two_passes_is_the_mean_of_both_and_what_they_differ_by():
     assert int(objective("class").size(batch)) == 3  # of the batch once
 
 
+def test_the_second_pass_reads_what_is_there_again():
+    one, other = torch.randn(2, 3, 5)
+    batch = {"pixels": one, "label": torch.tensor([0, 4, 2])}
+    total = objective("class").total
+    loss = [total(nn.Identity(), batch | {"pixels": x}) for x in (one, other)]
+    want = sum(loss) / 2 + 0.7 * disagreement(one, other)
+    assert_close(total(nn.Identity(), batch | {"pixels_again": other}, 0.0, 0.7), want)
+    assert_close(total(nn.Identity(), batch | {"pixels_again": other}), loss[0])  # not asked for
+
+
 def test_only_what_counts_has_to_agree():
     p, q = torch.randn(2, 2, 3, 5)
     live = torch.tensor([[True, True, False], [False, True, False]])

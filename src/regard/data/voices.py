@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from random import Random
 from statistics import fmean
 from typing import NamedTuple
@@ -18,12 +18,14 @@ from regard.data.digits import Digits, Take, curves, other_voice
 from regard.data.made import Batch, luck
 from regard.data.sound_batches import SoundBatches, labelled
 from regard.data.tokenizers import Tokenizer
+from regard.errors import ConfigError
 from regard.ops import frame_sizes, log_mel
 from regard.ops.log_mel import HOP
 
 PITCHES = 7  # how many speeds each take is kept at
 EMPTY = math.log(1e-10)  # what log_mel makes of nothing
 ECHO = 16  # frames that an echo is heard for
+MOST = 0.65  # bend: 1 + a cos πt + b/2 cos 2πt stays above zero
 
 
 class Joined(NamedTuple):
@@ -41,6 +43,7 @@ class Joined(NamedTuple):
     gaps: tuple[int, ...]  # frames before each digit and after the last
     snr: float
     gain: float  # added to each log-mel
+    bends: tuple[tuple[float, float], ...] = ()  # of the pace inside each digit
 
     @property
     def frames(self) -> int:
@@ -52,7 +55,8 @@ class Joined(NamedTuple):
 class Change:
     """How far the voices, rooms and microphones of training differ from those recorded.
 
-    `warp`, `colour` and `masks` are those of `other_voice`, `pace` is the largest share of change.
+    `warp`, `colour` and `masks` are those of `other_voice`, `pace` is the largest share of change,
+    `bend` that inside a digit: some say a vowel long, some a consonant.
     `between` is the share of strings whose voice is a mean of two, `mixed` of those whose digits
     are each of any speaker, `echo` the most power that comes back in the next frame, `hiss` the
     size of a curve over the bands of the noise as `colour` is of all, `snr` the most noise.
@@ -65,11 +69,18 @@ class Change:
     colour: float = 3.0
     masks: int = 0
     pace: float = 0.35
+    bend: float = 0.0
     between: float = 0.0
     mixed: float = 0.0
     echo: float = 0.0
     hiss: float = 0.0
     snr: float = 8.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.bend <= MOST:
+            raise ConfigError(
+                f"bend: needs 0 to {MOST}, or time would run backwards, got {self.bend}"
+            )
 
 
 class Voices:
@@ -131,6 +142,7 @@ class Voices:
             same = self.rows[two].get(digit)
             others.append(chance.choice(same) * PITCHES + pitch if same else rows[-1])
             text += str(digit)
+        uneven = partial(chance.uniform, -1, 1)
         sizes = [self.sizes[row] / pace * chance.uniform(0.9, 1.1) for row in rows]
         gaps = [chance.uniform(*self.source.gap) for _ in rows] + [chance.uniform(0.1, 0.5)]
         return Joined(
@@ -140,6 +152,7 @@ class Voices:
             gaps=tuple(round(gap / HOP) for gap in gaps),
             snr=math.inf if chance.random() < 0.1 else chance.uniform(change.snr, 45.0),
             gain=chance.uniform(-6.9, 1.4),
+            bends=tuple((change.bend * uneven(), change.bend * uneven()) for _ in rows),
         )  # fmt: skip
 
     def join(
@@ -147,14 +160,19 @@ class Voices:
     ) -> tuple[Float[Tensor, "batch time mel"], Int[Tensor, " batch"]]:
         """Plans as frames without noise, and how many each has; two voices are mixed in the log.
 
-        x_t = (1 - share) · one(t) + share · other(t), each stretched to the digit's frames
+        x_t = (1 - share) · one(p) + share · other(p),   p = t + a sin(πt)/π + b sin(2πt)/4π
+
+        Each is stretched to the digit's frames, so that t goes from 0 to 1; a and b are its bends.
         """
         device, longest = self.frames.device, max(len(plan.rows) for plan in plans)
         table = np.zeros((4, len(plans), longest), dtype=np.int64)
         table[0] = 1 << 40  # digits that are not there never begin
+        bends = np.zeros((2, len(plans), longest), dtype=np.float32)
         for n, plan in enumerate(plans):
             ends = np.cumsum(np.add(plan.sizes, plan.gaps[:-1]))
             table[:, n, : len(ends)] = ends - plan.sizes, plan.sizes, plan.rows, plan.others
+            if plan.bends:
+                bends[:, n, : len(ends)] = np.transpose(plan.bends)
         begins, sizes, rows, others = torch.from_numpy(table).to(device)
         counts = torch.tensor([plan.frames for plan in plans])
         place = torch.arange(int(counts.max()), device=device).expand(len(plans), -1).contiguous()
@@ -163,6 +181,9 @@ class Voices:
         since, size = place - begins.gather(1, which), sizes.gather(1, which)
         inside = inside & (since < size)
         part = (since / (size - 1)).clamp(0, 1)
+        a, b = (x.gather(1, which) for x in torch.from_numpy(bends).to(device))
+        turn = math.pi * part
+        part = part + (a * turn.sin() + b / 4 * (2 * turn).sin()) / math.pi
         share = torch.tensor([plan.share for plan in plans], device=device)[:, None, None]
         one = self._stretched(rows.gather(1, which), part)
         other = self._stretched(others.gather(1, which), part)
@@ -204,12 +225,15 @@ def digit_batches(
     mels: int,
     size: int,
     change: Change | None = None,
+    again: bool = False,
     device: torch.device | str = "cpu",
     seed: int = 0,
     rank: int = 0,
     world: int = 1,
 ) -> SoundBatches:
     """The train part, made on a device, with frames as other throats and microphones give them.
+
+    With `again` each string is there a second time, as one more throat and microphone give it.
 
     >>> import tempfile, wave
     >>> folder = tempfile.mkdtemp()
@@ -227,12 +251,13 @@ def digit_batches(
     def render(plans: Sequence[Joined], number: int) -> Batch:
         chance = luck(seed, "voice", number)
         moved = luck(seed, "noise", number, device=device)
-        x, counts = voices.join(plans)
-        x = other_voice(x, chance, warp=told.warp, colour=0.0, masks=0)
-        x = voices.noised(echoed(x, told.echo, moved), plans, moved, told.hiss)
-        x = other_voice(x, chance, warp=0.0, colour=told.colour, masks=told.masks)
-        labels = labelled([plan.text for plan in plans], tokenizer, device)
-        return {"frames": x, "frames_lengths": counts.to(device), **labels}
+        joined, counts = voices.join(plans)
+        batch = {"frames_lengths": counts.to(device)}
+        for name in ("frames", "frames_again") if again else ("frames",):
+            x = other_voice(joined, chance, warp=told.warp, colour=0.0, masks=0)
+            x = voices.noised(echoed(x, told.echo, moved), plans, moved, told.hiss)
+            batch[name] = other_voice(x, chance, warp=0.0, colour=told.colour, masks=told.masks)
+        return batch | labelled([plan.text for plan in plans], tokenizer, device)
 
     return SoundBatches(
         lambda number: voices.draw(f"train/{seed}/{number}", told), lambda plan: plan.frames,

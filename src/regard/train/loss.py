@@ -12,6 +12,7 @@ from regard.errors import ConfigError
 from regard.models import ctc_loss
 
 Batch = Mapping[str, Tensor]
+AGAIN = "_again"  # after the name of what the second of two passes reads
 
 
 class Objective(NamedTuple):
@@ -175,12 +176,19 @@ def _make(
     answers: Callable[[nn.Module, Batch], Answers],
     loss: Callable[[Answers, Batch, float], Tensor],
 ) -> Objective:
-    """The loss of a batch; with `agree` that of two passes, which also have to say the same."""
+    """The loss of a batch; with `agree` that of two passes, which also have to say the same.
+
+    The second reads what a batch has `again`, such as the same words in another voice.
+    """
 
     def total(model: nn.Module, batch: Batch, smoothing: float = 0.0, agree: float = 0.0) -> Tensor:
         if not agree:
             return loss(answers(model, batch), batch, smoothing)
-        twice = {name: torch.cat([x, x]) for name, x in batch.items()}
+        twice = {
+            name: torch.cat([x, batch.get(name + AGAIN, x)])
+            for name, x in batch.items()
+            if not name.endswith(AGAIN)
+        }
         told = answers(model, twice)
         counts = None if told.counts is None else told.counts.chunk(2)[0]
         first, second = told.logits.chunk(2)

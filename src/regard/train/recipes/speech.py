@@ -126,7 +126,7 @@ class DigitsData(_Heard):
     """Strings of spoken digits from a folder of takes, as of the Free Spoken Digit Dataset.
 
     The `held` speakers are for the test. Without any, all are learnt from, and the test is of
-    valid takes.
+    valid takes. With `agree` the two passes over a batch hear its strings in two voices.
 
     >>> DigitsData(folder="fsdd").held
     ('george',)
@@ -139,6 +139,7 @@ class DigitsData(_Heard):
     colour: float = 3.0  # five voices came by five microphones, up to 15 dB apart in a band
     masks: int = 0  # a six whose s is hidden is an eight
     pace: float = 0.35
+    bend: float = 0.0  # of the pace inside a digit
     slowest: float = 0.9  # pitch and formants go with the speed; the pace does not
     fastest: float = 1.1
     between: float = 0.0  # of all strings, those of a voice between two
@@ -151,6 +152,7 @@ class DigitsData(_Heard):
 
     def __post_init__(self) -> None:
         check_positive(self, "mels", "valid", "test")
+        _ = self.change  # its errors, now
 
     def source(self, count: int = 1) -> Digits:
         """What speaks."""
@@ -171,7 +173,7 @@ class DigitsData(_Heard):
         """So many strings together as the training's `tokens` say."""
         return digit_batches(
             self.source(), tokenizer, mels=self.mels, size=train.tokens, change=self.change,
-            device=device_of(train), seed=train.seed, rank=rank, world=world,
+            again=train.agree > 0, device=device_of(train), seed=train.seed, rank=rank, world=world,
         )  # fmt: skip
 
     @property
