@@ -81,6 +81,10 @@ CASES = {
         models.Recogniser(models.recogniser_tiny(vocab=VOCAB)),
         (torch.zeros(BATCH, M, 40),),
     ),
+    "recogniser over bands": lambda: (
+        models.Recogniser(models.recogniser_tiny(vocab=VOCAB, filters=3, parts=5)),
+        (torch.zeros(BATCH, M, 40),),
+    ),
     "speech encoder": lambda: (
         models.SpeechEncoder(models.SpeechEncoderConfig(layers=2, dim=8, heads=2)),
         (torch.zeros(BATCH, M, 80),),

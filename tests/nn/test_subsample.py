@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from regard.errors import ShapeError
-from regard.nn import Standardise, Subsample
+from regard.nn import BandConvolution, Standardise, Subsample
 
-few = st.integers(1, 3)
+few, filters = st.integers(1, 3), st.sampled_from([None, 2])
 strides = st.lists(few, min_size=1, max_size=3)
 
 
@@ -19,15 +19,15 @@ def test_lengths_by_hand():
     assert layer.out_lengths(torch.tensor([1, 4, 5, 8, 9, 100])).tolist() == [1, 1, 2, 2, 3, 25]
 
 
-@given(strides=strides, time=st.integers(1, 20), causal=st.booleans())
-def test_as_many_outputs_as_out_lengths_says(strides, time, causal):
-    layer = Subsample(2, 3, strides=strides, causal=causal)
+@given(strides=strides, time=st.integers(1, 20), causal=st.booleans(), filters=filters)
+def test_as_many_outputs_as_out_lengths_says(strides, time, causal, filters):
+    layer = Subsample(2, 3, strides=strides, causal=causal, filters=filters)
     assert layer(torch.randn(1, time, 2)).shape[1] == layer.out_lengths(torch.tensor(time))
 
 
-@given(strides=strides, time=st.integers(1, 20), data=st.data())
-def test_output_t_needs_no_frame_after_factor_times_t(strides, time, data):
-    layer = Subsample(2, 3, strides=strides)
+@given(strides=strides, time=st.integers(1, 20), data=st.data(), filters=filters)
+def test_output_t_needs_no_frame_after_factor_times_t(strides, time, data, filters):
+    layer = Subsample(2, 3, strides=strides, filters=filters)
     x = torch.randn(1, time, 2)
     now = data.draw(st.integers(0, int(layer.out_lengths(torch.tensor(time))) - 1))
     before = layer(x)
@@ -42,14 +42,35 @@ def test_without_causal_the_future_does_reach_back():
     assert not torch.equal(layer(x)[:, 1], before[:, 1])
 
 
-@given(strides=strides, length=st.integers(1, 9), more=st.integers(0, 9), causal=st.booleans())
-def test_padding_changes_nothing(strides, length, more, causal):
-    layer = Subsample(2, 3, strides=strides, causal=causal)
+@given(
+    strides=strides, length=st.integers(1, 9), more=st.integers(0, 9), causal=st.booleans(),
+    filters=filters,
+)  # fmt: skip
+def test_padding_changes_nothing(strides, length, more, causal, filters):
+    layer = Subsample(2, 3, strides=strides, causal=causal, filters=filters)
     x = torch.randn(1, length + more, 2)
     alone = layer(x[:, :length])
     x[:, length:] = torch.nan
     padded = layer(x, torch.tensor([length]))
     assert_close(padded[:, : alone.shape[1]], alone)
+
+
+def test_a_filter_over_bands_by_hand():
+    layer = BandConvolution(1, 1, 6)
+    with torch.no_grad():
+        layer.filters.weight.zero_()[0, 0, 4, 1] = 1.0  # the band two above, a frame later
+        layer.filters.bias.fill_(0.5)
+    x = torch.arange(18.0).view(1, 6, 3)  # band 0 is 0, 1, 2 along time
+    assert layer(x).tolist() == [[[7.5], [13.5], [0.5]]]  # above the last band there is nothing
+
+
+@given(shift=st.integers(1, 3), wide=few)
+def test_what_is_two_bands_higher_is_one_output_higher(shift, wide):
+    layer, x = BandConvolution(1, wide, 24), torch.zeros(1, 24, 5)
+    x[:, 8:14] = torch.randn(6, 5)
+    low = layer(x).unflatten(1, (wide, 12))
+    high = layer(x.roll(2 * shift, 1)).unflatten(1, (wide, 12))
+    assert_close(high[:, :, shift:], low[:, :, :-shift])
 
 
 def test_a_constant_feature_stays_finite():

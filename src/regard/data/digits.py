@@ -12,14 +12,18 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from regard.data.facts import Split
-from regard.data.made import luck
+from regard.data.made import Batch, luck
 from regard.data.morse import Sound
 from regard.errors import ConfigError, FileError
 
 NAME = re.compile(r"(\d)_([^_]+)_(\d+)\.wav")
 VALID = 5  # the first takes of each digit and speaker are not trained on
+# the sounds of each digit, a letter each (T of three, A of eight, O of four, Y of five, V of one)
+SOUNDS = ("zIro", "wVn", "tu", "Tri", "fOr", "fYv", "sIks", "sevn", "At", "nYn")
+LETTERS = "".join(sorted(set("".join(SOUNDS))))
 
 
 class Take(NamedTuple):
@@ -203,6 +207,20 @@ def say_digits(
     noise = torch.randn(waves.shape, generator=chance, device=device) * power.sqrt() * ratio[:, :1]
     waves = (waves + noise) * ratio[:, 1:]
     return waves.masked_fill(place >= lengths.to(device)[:, None], 0), lengths
+
+
+def spelt(texts: Sequence[str], device: torch.device | str = "cpu") -> Batch:
+    """The sounds of strings of digits as labels, 0 being the blank, with how many each has.
+
+    >>> "".join(LETTERS[n - 1] for n in spelt(["28"])["parts"][0])
+    'tuAt'
+    """
+    rows = [
+        torch.tensor([1 + LETTERS.index(x) for d in text for x in SOUNDS[int(d)]]) for text in texts
+    ]
+    found = pad_sequence(rows, True)
+    counts = torch.tensor([len(row) for row in rows])
+    return {"parts": found.to(device), "parts_lengths": counts.to(device)}
 
 
 def other_voice(

@@ -13,16 +13,18 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from regard.data.digits import Digits, Take, curves, other_voice
+from regard.data.digits import Digits, Take, curves, other_voice, spelt
 from regard.data.made import Batch, luck
 from regard.data.sound_batches import SoundBatches, labelled
 from regard.data.tokenizers import Tokenizer
 from regard.errors import ConfigError
-from regard.ops import frame_sizes, log_mel
+from regard.ops import frame_sizes, log_mel, mel_frames
 from regard.ops.log_mel import HOP
 
 PITCHES = 7  # how many speeds each take is kept at
+TOGETHER = 64  # takes whose frames are found at a time
 EMPTY = math.log(1e-10)  # what log_mel makes of nothing
 ECHO = 16  # frames that an echo is heard for
 MOST = 0.65  # bend: 1 + a cos πt + b/2 cos 2πt stays above zero
@@ -105,20 +107,15 @@ class Voices:
                 self.rows.setdefault(speaker, {})[digit] = [*range(first, first + len(found))]
                 takes += found
         low, high = source.speed
-        samples, pieces = torch.from_numpy(source.samples), list[Tensor]()
-        for take in takes:
-            wave = samples[take.first : take.first + take.length]
-            for speed in np.geomspace(low, high, PITCHES):
-                pieces.append(_frames(wave, float(speed), self.rate, mels))
+        samples = torch.from_numpy(source.samples)
+        waves = [samples[take.first : take.first + take.length] for take in takes]
+        each = [_frames(waves, float(x), self.rate, mels) for x in np.geomspace(low, high, PITCHES)]
+        pieces = [frames for take in zip(*each, strict=True) for frames in take]
         self.frames = torch.cat(pieces)
         self.sizes = [len(piece) for piece in pieces]
         self.lengths = torch.tensor(self.sizes)
         self.firsts = self.lengths.cumsum(0) - self.lengths
-        self.powers = [
-            float(samples[take.first : take.first + take.length].square().mean())
-            for take in takes
-            for _ in range(PITCHES)
-        ]
+        self.powers = [float(wave.square().mean()) for wave in waves for _ in range(PITCHES)]
         self.noise, self.unrest = _white(self.rate, mels)
 
     def to(self, device: torch.device | str) -> "Voices":
@@ -226,6 +223,7 @@ def digit_batches(
     size: int,
     change: Change | None = None,
     again: bool = False,
+    parts: bool = False,
     device: torch.device | str = "cpu",
     seed: int = 0,
     rank: int = 0,
@@ -233,7 +231,8 @@ def digit_batches(
 ) -> SoundBatches:
     """The train part, made on a device, with frames as other throats and microphones give them.
 
-    With `again` each string is there a second time, as one more throat and microphone give it.
+    With `again` each string is there a second time, as one more throat and microphone give it;
+    with `parts` the sounds of its digits are told too.
 
     >>> import tempfile, wave
     >>> folder = tempfile.mkdtemp()
@@ -257,7 +256,10 @@ def digit_batches(
             x = other_voice(joined, chance, warp=told.warp, colour=0.0, masks=0)
             x = voices.noised(echoed(x, told.echo, moved), plans, moved, told.hiss)
             batch[name] = other_voice(x, chance, warp=0.0, colour=told.colour, masks=told.masks)
-        return batch | labelled([plan.text for plan in plans], tokenizer, device)
+        texts = [plan.text for plan in plans]
+        if parts:
+            batch |= spelt(texts, device)
+        return batch | labelled(texts, tokenizer, device)
 
     return SoundBatches(
         lambda number: voices.draw(f"train/{seed}/{number}", told), lambda plan: plan.frames,
@@ -291,13 +293,23 @@ def echoed(
     return heard.clamp(min=1e-10).log()
 
 
-def _frames(wave: Tensor, speed: float, rate: int, mels: int) -> Tensor:
-    """A take at a speed, from where its first sample enters a frame to where its last leaves."""
+def _frames(waves: Sequence[Tensor], speed: float, rate: int, mels: int) -> list[Tensor]:
+    """Takes at a speed, each from where its first sample enters a frame to where its last leaves.
+
+    Many at a time: there are thousands of them.
+    """
     window, hop = frame_sizes(rate)
-    real = torch.arange(int((len(wave) - 1) / speed)).double() * speed
-    whole = real.long()
-    said = torch.lerp(wave[whole], wave[whole + 1], (real - whole).float())
-    return log_mel(F.pad(said, (window - hop // 2, window)), rate, mels=mels)
+    said, found = list[Tensor](), list[Tensor]()
+    for wave in waves:
+        real = torch.arange(int((len(wave) - 1) / speed)).double() * speed
+        whole = real.long()
+        faster = torch.lerp(wave[whole], wave[whole + 1], (real - whole).float())
+        said.append(F.pad(faster, (window - hop // 2, window)))
+    for first in range(0, len(said), TOGETHER):
+        some = said[first : first + TOGETHER]
+        frames = log_mel(pad_sequence(some, True), rate, mels=mels)
+        found += [x[: mel_frames(len(one), rate)] for x, one in zip(frames, some, strict=True)]
+    return found
 
 
 def _white(rate: int, mels: int) -> tuple[Tensor, Tensor]:

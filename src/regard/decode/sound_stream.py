@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
 from regard.models import Recogniser
-from regard.nn import KeysValues
+from regard.nn import BandConvolution, KeysValues
 from regard.ops import frame_sizes, log_mel, mel_frames
 from regard.ops.terms import widen
 
@@ -146,7 +146,7 @@ class SoundStream:
             x = torch.cat([before, x], -1)
             x, rest = _convolve(convolution, x)
             inputs.append(rest)
-        waiting = torch.cat([state.waiting, x.mT], 1)
+        waiting = torch.cat([state.waiting, self.model.subsample.out(x.mT)], 1)
         ready = waiting.shape[1] // self.chunk * self.chunk
         rest = waiting[:, ready:].clone()
         state = replace(state, inputs=tuple(inputs), waiting=rest, level=level)
@@ -186,7 +186,7 @@ class _Bounded:
 
 def _convolve(convolution: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     """What a convolution makes of the inputs there are, and those it will read again."""
-    assert isinstance(convolution, nn.Conv1d)
+    assert isinstance(convolution, nn.Conv1d | BandConvolution)
     (size,), (stride,) = convolution.kernel_size, convolution.stride
     count = max(0, (x.shape[-1] - size) // stride + 1)
     y = F.gelu(convolution(x)) if count else x.new_zeros(1, convolution.out_channels, 0)

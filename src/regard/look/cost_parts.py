@@ -9,6 +9,7 @@ from torch import nn
 from regard.look.formulas import Formula
 from regard.nn import (
     AttentiveRecurrent,
+    BandConvolution,
     DistanceKeys,
     FeedForward,
     MultiHeadAttention,
@@ -269,16 +270,23 @@ def state_attention(
 
 
 def subsample(count: Counter, layer: Subsample, frames: int) -> tuple[CostPart, int]:
-    """Convolutions along time; with them how many frames are left."""
+    """Convolutions along time, and over bands; with them how many frames are left."""
     terms, moved, kept = [], 0, 0
     for module, stride in zip(layer.convolutions, layer.strides, strict=True):
-        assert isinstance(module, nn.Conv1d)
+        assert isinstance(module, nn.Conv1d | BandConvolution)
         after = (frames + stride - 1) // stride
-        kernel, inputs, width = module.kernel_size[0], module.in_channels, module.out_channels
-        terms.append(f"{kernel * after * inputs * width}")
+        inner = module if isinstance(module, nn.Conv1d) else module.filters
+        inputs, width = module.in_channels, module.out_channels
+        # an output is a sum over all that one filter sees
+        terms.append(f"{after * width * inner.weight[0].numel()}")
         moved += frames * inputs + after * width
         kept += frames * inputs + after * width
         frames = after
+    for module in layer.out:
+        if isinstance(module, nn.Linear):
+            terms.append(f"{frames * module.weight.numel()}")
+            moved += frames * module.out_features
+            kept += frames * module.out_features
     part = count.part(
         "convolutions", "source", [layer], f"B({' + '.join(terms)})", moved=moved, kept=kept
     )

@@ -23,7 +23,9 @@ class RecogniserConfig(StackConfig):
 
     `chunk` is how many outputs are made at a time and hear each other (1: strictly causal, None:
     the whole recording), `left` how many chunks back each can hear (None: all). With `level` the
-    features are `levelled` to that depth: loudness and microphone change little.
+    features are `levelled` to that depth: loudness and microphone change little. With `filters`
+    the first convolutions go over the bands too: a higher voice changes little. `parts` counts the
+    sounds that words are made of, the blank too, which a second head names in training alone.
 
     >>> RecogniserConfig(vocab=30, layers=1, dim=8, heads=2, chunk=8).delay
     0.305
@@ -35,14 +37,20 @@ class RecogniserConfig(StackConfig):
     chunk: int | None = 1
     left: int | None = 64
     level: float | None = None
+    filters: int | None = None
+    parts: int = 0
     # Only distances count: a stream has no end, and a key once turned stays as it is.
     rotary: float | None = 10000.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(self, "rate", "mels", "chunk")
+        check_positive(self, "rate", "mels", "chunk", "filters")
         if self.vocab < 2:
             raise ConfigError(f"vocab: needs the blank and 1 label or more, got {self.vocab}")
+        if self.parts < 0 or self.parts == 1:
+            raise ConfigError(
+                f"parts: needs the blank and 1 sound or more, got {self.parts}; try 0"
+            )
         if self.rotary is not None and self.head_feat % 2:
             raise ConfigError(
                 f"dim: needs an even width a head, rotary turns pairs, got {self.head_feat} "
@@ -75,6 +83,7 @@ class Recogniser(nn.Module):
 
     log p(label | t) = log_softmax(W encoder(subsample((x - mean) / spread))_t)
 
+    Asked for `parts`, it gives the log-probability of each of those at each moment too.
     x is the features, or `levelled` ones where the config has a `level`. Nothing looks ahead but
     the chunk: convolutions are padded on the left alone, attention is masked. So a stream can give
     what the whole recording gives, in bounded memory, from: the last samples (`mel_frames`), the
@@ -92,16 +101,26 @@ class Recogniser(nn.Module):
         super().__init__()
         self.config = config
         self.standardise = Standardise(config.mels)
-        self.subsample = Subsample(config.mels, config.dim)
+        self.subsample = Subsample(config.mels, config.dim, filters=config.filters)
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = make_encoder(config, both_sides=config.chunk != 1)
         self.head = projection(config.dim, config.vocab)
+        self.parts = projection(config.dim, config.parts) if config.parts else None
 
     def forward(
         self,
         features: Float[Tensor, "batch time mel"],
         lengths: Int[Tensor, " batch"] | None = None,
-    ) -> tuple[Float[Tensor, "batch shorter vocab"], Int[Tensor, " batch"]]:
+        *,
+        parts: bool = False,
+    ) -> (
+        tuple[Float[Tensor, "batch shorter vocab"], Int[Tensor, " batch"]]
+        | tuple[
+            Float[Tensor, "batch shorter vocab"],
+            Int[Tensor, " batch"],
+            Float[Tensor, "batch shorter parts"],
+        ]
+    ):
         batch, time = features.shape[:2]
         if features.shape[2] != self.config.mels:
             raise ShapeError(
@@ -116,8 +135,15 @@ class Recogniser(nn.Module):
         lengths = self.subsample.out_lengths(lengths)
         real = Padding(lengths)
         mask = real if self.config.mask is None else self.config.mask & real
-        x = widen(self.head(self.encoder(x, mask=mask)))
-        return x.log_softmax(-1), lengths
+        x = self.encoder(x, mask=mask)
+        log_probs = widen(self.head(x)).log_softmax(-1)
+        if not parts:
+            return log_probs, lengths
+        if self.parts is None:
+            raise ConfigError(
+                "parts: needs a model that has some, got none; try parts=20 in its config"
+            )
+        return log_probs, lengths, widen(self.parts(x)).log_softmax(-1)
 
     def scaled(
         self,

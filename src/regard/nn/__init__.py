@@ -15,13 +15,14 @@ from regard.nn.recurrent_decoder import BahdanauDecoder, LuongDecoder, PlainDeco
 from regard.nn.relative import ALiBiBias, BucketBias, DistanceKeys, RelativeBias, ToeplitzBias
 from regard.nn.stack import Decoder, Encoder
 from regard.nn.state_attention import StateAttention
-from regard.nn.subsample import Standardise, Subsample
+from regard.nn.subsample import BandConvolution, Standardise, Subsample
 
 __all__ = [
     "ALiBiBias",
     "AttentionOptions",
     "AttentiveRecurrent",
     "BahdanauDecoder",
+    "BandConvolution",
     "BlockOptions",
     "BucketBias",
     "Cache",

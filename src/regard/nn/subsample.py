@@ -1,4 +1,4 @@
-"""Fewer, wider frames for the encoder: convolutions along time, and one scale for all features."""
+"""Fewer, wider frames for the encoder: convolutions along time and bands, and one scale for all."""
 
 from collections.abc import Sequence
 
@@ -9,8 +9,36 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.errors import ShapeError
+from regard.nn.norm import Norm
+from regard.nn.projection import projection
 
 KERNEL = 3
+BANDS = 5  # that a filter over the bands sees; it moves by two of them
+
+
+class BandConvolution(nn.Module):
+    """A convolution along time and over bands, for frames whose channels of all bands are one row.
+
+    y_{t,j} = b + Σ_{s=0,1,2} Σ_{i=0…4} W_{s,i} x_{stride · t + s, 2j + i - 2},   half as many bands
+
+    What is said a little higher moves to the next bands, and looks the same to it.
+
+    >>> BandConvolution(1, 8, 40)(torch.zeros(1, 40, 9)).shape
+    torch.Size([1, 160, 4])
+    """
+
+    def __init__(self, channels: int, wide: int, bands: int, stride: int = 2):
+        super().__init__()
+        self.channels, self.bands, self.after = channels, bands, (bands + 1) // 2
+        self.filters = nn.Conv2d(
+            channels, wide, (BANDS, KERNEL), (2, stride), padding=(BANDS // 2, 0)
+        )
+        # what a convolution along time alone would be called by
+        self.in_channels, self.out_channels = channels * bands, wide * self.after
+        self.kernel_size, self.stride = (KERNEL,), (stride,)
+
+    def forward(self, x: Float[Tensor, "batch inputs time"]) -> Float[Tensor, "batch outputs less"]:
+        return self.filters(x.unflatten(1, (self.channels, self.bands))).flatten(1, 2)
 
 
 class Subsample(nn.Module):
@@ -20,24 +48,36 @@ class Subsample(nn.Module):
 
     With `causal` all missing frames are on the left: output t needs no frame after factor · t, so
     a stream gives what the whole recording gives. `lengths` says where each sequence ends; what
-    lies behind counts as zero.
+    lies behind counts as zero. With `filters` each convolution goes over the bands too, with so
+    many filters (`BandConvolution`), and a projection, a norm and GELU follow.
 
     >>> Subsample(80, 16)(torch.zeros(1, 9, 80)).shape
     torch.Size([1, 3, 16])
     """
 
     def __init__(
-        self, inputs: int, dim: int, *, strides: Sequence[int] = (2, 2), causal: bool = True
+        self,
+        inputs: int,
+        dim: int,
+        *,
+        strides: Sequence[int] = (2, 2),
+        causal: bool = True,
+        filters: int | None = None,
     ):
         super().__init__()
         if not strides or min(strides) < 1:
             raise ShapeError(f"strides: needs one or more, each 1 or more, got {tuple(strides)}")
         self.strides, self.left = tuple(strides), KERNEL - 1 if causal else KERNEL // 2
-        widths = (inputs, *(dim for _ in strides[1:]))
-        self.convolutions = nn.ModuleList(
-            nn.Conv1d(wide, dim, KERNEL, stride)
-            for wide, stride in zip(widths, strides, strict=True)
-        )
+        self.convolutions, self.out = nn.ModuleList(), nn.Sequential()
+        for n, stride in enumerate(strides):
+            if filters is None:
+                layer = nn.Conv1d(dim if n else inputs, dim, KERNEL, stride)
+            else:
+                layer = BandConvolution(filters if n else 1, filters, inputs, stride)
+                inputs = layer.after
+            self.convolutions.append(layer)
+        if filters is not None:
+            self.out = nn.Sequential(projection(filters * inputs, dim), Norm(dim), nn.GELU())
 
     @property
     def factor(self) -> int:
@@ -55,7 +95,7 @@ class Subsample(nn.Module):
                 x = x.masked_fill(~real_frames(lengths, x.shape[-1])[:, None], 0)
                 lengths = _shorter(lengths, stride)
             x = F.gelu(convolution(F.pad(x, (self.left, KERNEL - 1 - self.left))))
-        return rearrange(x, "batch dim shorter -> batch shorter dim")
+        return self.out(rearrange(x, "batch dim shorter -> batch shorter dim"))
 
     def out_lengths(self, lengths: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
         """How many outputs there are for so many frames: ⌈length / stride⌉, stride by stride.

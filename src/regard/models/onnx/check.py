@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -155,8 +155,10 @@ def _silence(model: Recogniser) -> dict[str, Tensor]:
     config, keep = model.config, model.subsample.left
     heads = config.heads if config.key_heads is None else config.key_heads
     past = torch.zeros(config.layers, 2, 2, heads, 0, config.head_feat)
-    inputs = {"inputs.0": torch.zeros(2, config.mels, keep)}
-    inputs |= {"inputs.1": torch.zeros(2, config.dim, keep)}
+    inputs = {
+        f"inputs.{n}": torch.zeros(2, cast(nn.Conv1d, layer).in_channels, keep)
+        for n, layer in enumerate(model.subsample.convolutions)
+    }
     if config.level is not None:
         inputs["level"] = torch.zeros(2, config.mels + 2)
     return {"past": past, "heard": torch.zeros(1, dtype=torch.long), **inputs}

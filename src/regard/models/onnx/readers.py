@@ -12,6 +12,7 @@ from regard.models.onnx.graph import Graph
 from regard.models.onnx.writers import past_axes
 from regard.models.recogniser import Recogniser
 from regard.models.vision import VisionTransformer
+from regard.nn import BandConvolution, Norm
 from regard.ops.levelled import FALL, GUESS, GUESSED, KEEP, LOUD, SILENCE
 from regard.ops.log_mel import frame_sizes, mel_filters
 
@@ -116,7 +117,7 @@ def _features(model: Recogniser) -> Graph:
 def _listen(model: Recogniser, chunk: int, left: int) -> Graph:
     g, config, stack = Graph("step"), model.config, model.encoder
     x = g.input("frames", ["batch", "time", config.mels])
-    convolutions = [cast(nn.Conv1d, c) for c in model.subsample.convolutions]
+    convolutions = [cast(nn.Conv1d | BandConvolution, c) for c in model.subsample.convolutions]
     keep = model.subsample.left
     befores = [
         g.input(f"inputs.{n}", ["batch", c.in_channels, keep]) for n, c in enumerate(convolutions)
@@ -131,6 +132,9 @@ def _listen(model: Recogniser, chunk: int, left: int) -> Graph:
         x, rest = _convolved(g, g.Concat(before, x, axis=2), convolution, keep)
         g.output(f"inputs.{n}.next", rest, ["batch", convolution.in_channels, keep])
     x = g.Transpose(x, perm=[0, 2, 1])
+    if len(model.subsample.out):
+        flat, norm, _ = model.subsample.out
+        x = g.Gelu(layers.norm(g, layers.linear(g, x, cast(nn.Linear, flat)), cast(Norm, norm)))
     first, new = g.Squeeze(heard, [0]), layers.size(g, x, 1)
     kept = layers.size(g, past, 4)
     allowed = _chunks(g, kept, g.Add(kept, new), chunk, left)
@@ -172,10 +176,18 @@ def _levelled(g: Graph, x: str, mels: int, depth: float) -> str:
     return g.Sub(g.Max(x, g.Sub(level, depth)), mean)
 
 
-def _convolved(g: Graph, x: str, layer: nn.Conv1d, keep: int) -> tuple[str, str]:
-    size, stride = list(layer.kernel_size), list(layer.stride)
-    y = g.Gelu(g.Conv(x, layer.weight, layer.bias, kernel_shape=size, strides=stride))
-    return y, g.Slice(x, [-keep], [2**62], [2])
+def _convolved(g: Graph, x: str, layer: nn.Conv1d | BandConvolution, keep: int) -> tuple[str, str]:
+    rest = g.Slice(x, [-keep], [2**62], [2])
+    is_flat = isinstance(layer, nn.Conv1d)
+    inner = layer if is_flat else layer.filters
+    if not is_flat:
+        x = g.Reshape(x, [0, layer.channels, layer.bands, -1])
+    edges = [int(n) for n in inner.padding]  # of each axis, the same at both of its ends
+    size, stride = list(inner.kernel_size), list(inner.stride)
+    y = g.Conv(
+        x, inner.weight, inner.bias, kernel_shape=size, strides=stride, pads=[*edges, *edges]
+    )
+    return g.Gelu(y if is_flat else g.Reshape(y, [0, layer.out_channels, -1])), rest
 
 
 def _chunks(g: Graph, before: str, after: str, chunk: int, left: int) -> str:

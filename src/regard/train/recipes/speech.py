@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from regard.data import Characters, Morse, Tokenizer
-from regard.data.digits import Digits
+from regard.data.digits import LETTERS, Digits
 from regard.data.morse import CODES
 from regard.data.sound_batches import SoundBatches, morse_batches
 from regard.data.voices import Change, digit_batches
@@ -139,14 +139,15 @@ class DigitsData(_Heard):
     colour: float = 3.0  # five voices came by five microphones, up to 15 dB apart in a band
     masks: int = 0  # a six whose s is hidden is an eight
     pace: float = 0.35
-    bend: float = 0.0  # of the pace inside a digit
+    bend: float = 0.6  # of the pace inside a digit
     slowest: float = 0.9  # pitch and formants go with the speed; the pace does not
     fastest: float = 1.1
-    between: float = 0.0  # of all strings, those of a voice between two
-    mixed: float = 0.0  # those whose digits are each of any speaker
-    echo: float = 0.0
-    hiss: float = 0.0
-    snr: float = 8.0  # decibels, the most noise that is trained on
+    between: float = 0.5  # of all strings, those of a voice between two
+    mixed: float = 0.3  # those whose digits are each of any speaker
+    echo: float = 0.5
+    hiss: float = 1.0
+    snr: float = 15.0  # decibels, the most noise that is trained on
+    parts: bool = True  # whether the sounds of the digits are learnt beside the digits
     valid: int = 200
     test: int = 600
 
@@ -165,7 +166,8 @@ class DigitsData(_Heard):
     def sized(self, model: Any, tokenizer: Tokenizer) -> Any:
         """The model's config with the digits, and the features of the data."""
         rate = self.source().rate
-        return replace(model, vocab=tokenizer.vocab, mels=self.mels, rate=rate)
+        parts = 1 + len(LETTERS) if self.parts else 0
+        return replace(model, vocab=tokenizer.vocab, mels=self.mels, rate=rate, parts=parts)
 
     def batches(
         self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world: int = 1
@@ -173,7 +175,8 @@ class DigitsData(_Heard):
         """So many strings together as the training's `tokens` say."""
         return digit_batches(
             self.source(), tokenizer, mels=self.mels, size=train.tokens, change=self.change,
-            again=train.agree > 0, device=device_of(train), seed=train.seed, rank=rank, world=world,
+            again=train.agree > 0, parts=self.parts, device=device_of(train), seed=train.seed,
+            rank=rank, world=world,
         )  # fmt: skip
 
     @property
@@ -221,9 +224,11 @@ def digits() -> Recipe:
     return Recipe(
         name="digits",
         data=DigitsData(),
-        model=recogniser_tiny(14, dim=128, layers=4, left=32, dropout=0.2, level=12.0),
+        model=recogniser_tiny(
+            14, dim=128, layers=4, left=32, dropout=0.3, level=12.0, filters=32
+        ),
         train=TrainConfig(
-            steps=3000, tokens=64, lr=1e-3, warmup=250, decay=0.05, betas=(0.9, 0.98),
-            evaluate_every=1500, save_every=1500, log_every=50,
+            steps=6000, tokens=48, lr=1e-3, warmup=300, decay=0.05, betas=(0.9, 0.98), agree=0.3,
+            evaluate_every=3000, save_every=3000, log_every=50,
         ),
     )  # fmt: skip
