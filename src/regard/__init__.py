@@ -10,20 +10,24 @@ if TYPE_CHECKING:
     from regard.look import *  # noqa: F403
     from regard.models import quantize  # noqa: F401
     from regard.ops import *  # noqa: F403
+    from regard.train import classify_run as classify  # noqa: F401
     from regard.train import export_run as export  # noqa: F401
     from regard.train import generate_run as generate  # noqa: F401
     from regard.train import specimen  # noqa: F401
+    from regard.train import transcribe_run as transcribe  # noqa: F401
     from regard.train import translate_run as translate  # noqa: F401
     from regard.work import explain  # noqa: F401
 
 _FOLDERS = ("ops", "nn", "data", "models", "decode", "train", "look", "work")
 _AT_THE_TOP = ("ops", "look")  # what these export is a name of rg too
 _ALSO = {
+    "classify": ("train", "classify_run"),
     "explain": ("work", "explain"),
     "export": ("train", "export_run"),
     "generate": ("train", "generate_run"),
     "quantize": ("models", "quantize"),
     "specimen": ("train", "specimen"),
+    "transcribe": ("train", "transcribe_run"),
     "translate": ("train", "translate_run"),
 }
 

@@ -12,28 +12,22 @@ from regard.data import read_picture
 from regard.errors import ConfigError, FileError
 from regard.look import draw_overlay, look
 from regard.train import Run
-
-CLOTHES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker")
-CLOTHES += ("bag", "ankle boot")
+from regard.train.classifying import names_of, seeing
 
 
 class Job:
     """A run made ready to see; `code` is the command's exit code."""
 
     def __init__(self, run: Run, *, top: int = 3, size: int | None = None, own_size: bool = False):
-        if not isinstance(run.model, models.VisionTransformer | models.ResNet):
-            raise ConfigError(
-                f"run: needs a model of pictures, got {type(run.model).__name__}; try glyphs"
-            )
+        self.model, trained = seeing(run)
         if top < 1:
             raise ConfigError(f"top: needs 1 or more, got {top}")
         if own_size and size is not None:
             raise ConfigError(f"size: needs to be left out beside --own-size, got {size}")
-        config, self.model = run.model.config, run.model
+        config = self.model.config
         self.patch = getattr(config, "patch", 1)
         if size is not None and (size < self.patch or size % self.patch):
             raise ConfigError(f"size: needs a multiple of the patch, {self.patch}, got {size}")
-        trained = getattr(config, "image", None) or getattr(run.recipe.data, "size", 28)
         self.size = None if own_size else size or trained
         self.names, self.top, self.code = names_of(run), min(top, config.classes), 0
 
@@ -81,13 +75,3 @@ class Job:
         chances, classes = logits.softmax(-1).topk(self.top)
         for chance, label in zip(chances.tolist(), classes.tolist(), strict=True):
             print(f"{path}\t{self.names[label]}\t{chance:.4f}", flush=True)
-
-
-def names_of(run: Run) -> list[str]:
-    """What a run's classes are called: as its data say, or their numbers."""
-    count, told = run.model.config.classes, getattr(run.recipe.data, "classes", None)
-    if told is not None and len(told) == count:
-        return list(told)
-    if "fashion" in str(getattr(run.recipe.data, "folder", "")) and count == len(CLOTHES):
-        return list(CLOTHES)
-    return [str(label) for label in range(count)]

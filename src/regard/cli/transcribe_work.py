@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from regard.data import Resample, SoundFile
-from regard.decode import Level, PrefixBeam, Transcriber
+from regard.decode import Level
 from regard.errors import ConfigError, FileError
 from regard.train import Run
+from regard.train.transcribing import hearing
 
 PAUSE = 1.0  # seconds without a new character after which a line is told
 MAGIC = {b"RIFF": "a WAV file", b"fLaC": "a FLAC file", b"OggS": "an OGG file"}
@@ -23,11 +24,8 @@ class Job:
     """A run made ready to hear, and what came of it; `code` is the command's exit code."""
 
     def __init__(self, run: Run, *, beam: int = 1, level: bool = True):
-        if run.tokenizer is None:
-            raise ConfigError("run: needs one that hears, got one without a tokenizer; try morse")
         torch.set_num_threads(1)  # the work is too small to share: two threads only wait
-        search = PrefixBeam(width=beam) if beam != 1 else None  # its own check of the width
-        self.transcriber = Transcriber(run.model, run.tokenizer, search=search)
+        self.transcriber = hearing(run, beam)
         rate = self.transcriber.rate
         self.level = (lambda: Level(rate)) if level else (lambda: lambda wave: wave)
         self.code = 0

@@ -10,6 +10,7 @@ from regard.train.checkpoint import (
     save_checkpoint,
     weights_of,
 )
+from regard.train.classifying import classify_run
 from regard.train.config import TrainConfig
 from regard.train.evaluate import Answering, Evaluation, Mistake, evaluate_run
 from regard.train.evaluation import TranslationScores, mean_loss, score_texts, translate
@@ -47,6 +48,7 @@ from regard.train.runs import list_runs
 from regard.train.schedules import rate_at
 from regard.train.settings import change, from_json, names, read_value, to_json
 from regard.train.specimens import find_run, specimen, specimen_names
+from regard.train.transcribing import transcribe_run
 
 __all__ = [
     "Answering",
@@ -78,6 +80,7 @@ __all__ = [
     "best_path",
     "change",
     "checkpoints",
+    "classify_run",
     "disagreement",
     "edits",
     "error_rate",
@@ -113,6 +116,7 @@ __all__ = [
     "start_run",
     "to_json",
     "transcribe",
+    "transcribe_run",
     "translate",
     "translate_run",
     "weights_of",

@@ -1,0 +1,64 @@
+"""A run on files, in Python: what the command line answers, and its errors."""
+
+import wave
+
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+import regard as rg
+from regard.cli import app
+from regard.data import Glyphs, Morse
+from regard.errors import ConfigError, FileError
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """Two glyphs as files."""
+    files = []
+    for n, glyph in zip(range(2), Glyphs("XLT7", size=16).examples("test", 0), strict=False):
+        files.append(tmp_path / f"{n}.png")
+        Image.fromarray((glyph.image[0].numpy() * 255).astype("uint8")).save(files[-1])
+    return files
+
+
+@pytest.fixture
+def sounds(tmp_path):
+    """Two texts in Morse code, and their files."""
+    files, texts = [], []
+    spoken = Morse(letters=(4, 6), wpm=(20, 20), snr=(20, 20)).examples("test", 0)
+    for n, sound in zip(range(2), spoken, strict=False):
+        files.append(tmp_path / f"{n}.wav")
+        texts.append(sound.text)
+        with wave.open(str(files[-1]), "wb") as file:
+            file.setparams((1, 2, sound.rate, 0, "NONE", ""))
+            file.writeframes((sound.wave * 20000).to(torch.int16).numpy().tobytes())
+    return files, texts
+
+
+def test_classes_are_those_of_the_command(pictures):
+    told = CliRunner().invoke(app, ["classify", "glyphs", *map(str, pictures), "--top", "2"])
+    rows = [line.split("\t")[1:] for line in told.stdout.splitlines()]
+    found = rg.classify(rg.specimen("glyphs"), pictures, top=2)
+    assert [[name, f"{chance:.4f}"] for row in found for name, chance in row] == rows
+    assert rg.classify(rg.specimen("glyphs"), pictures[0])[0] == found[0][:1]
+
+
+def test_texts_are_those_that_were_sent_whatever_was_heard_before(sounds):
+    files, texts = sounds
+    run = rg.specimen("morse")
+    assert rg.transcribe(run, files) == texts
+    assert rg.transcribe(run, files[::-1], beam=4) == texts[::-1]
+    assert rg.transcribe(run, str(files[1])) == texts[1:]
+
+
+def test_what_cannot_be_is_said(pictures, tmp_path):
+    with pytest.raises(ConfigError, match="run: needs a model of pictures, got Recogniser"):
+        rg.classify(rg.specimen("morse"), pictures)
+    with pytest.raises(ConfigError, match="top: needs 1 or more, got 0"):
+        rg.classify(rg.specimen("glyphs"), pictures, top=0)
+    with pytest.raises(ConfigError, match="run: needs one that hears"):
+        rg.transcribe(rg.specimen("glyphs"), [tmp_path / "no.wav"])
+    with pytest.raises(FileError, match=r"no\.wav: needs to be a sound file, got nothing there"):
+        rg.transcribe(rg.specimen("morse"), [tmp_path / "no.wav"])
