@@ -1,6 +1,7 @@
 """How fast models train, beside those of torch.nn, transformers and x-transformers.
 
-python benchmarks/train_speed.py          # about four minutes on an H200, mostly compiling
+python benchmarks/train_speed.py --task translator --seconds 300        # on an H200, 200 seconds
+python benchmarks/train_speed.py --task language vision --seconds 270   # and mostly compiling
 
 One update is forward, backward, clipping and fused AdamW, in bfloat16 autocast. Ours go through
 `train.Trainer`, batches from the host; the peers get theirs on the GPU and a bare loop that never
@@ -198,14 +199,11 @@ def work(pipe, gate, task, kind, mode, size, device):
             _let_go(device)
         batches = batches_of(task, size)
         amount = sum(counted(task, batch) for batch in batches) / len(batches)
-        while (order := pipe.recv()) != "end":
+        while pipe.recv() != "end":
             for _ in range(len(batches)):
                 update()
             _settle(device)
-            if order == "profile":
-                pipe.send(_profile(update, len(batches), device))
-            else:
-                pipe.send(_time(update, size.steps, amount, device))
+            pipe.send(_time(update, size.steps, amount, device))
             read()
             _let_go(device)
     except BaseException:
@@ -226,20 +224,6 @@ def _time(update, steps, amount, device):
     return {"ms": took * 1e3, "per_second": amount / took, "gib": peak}
 
 
-def _profile(update, steps, device):
-    from torch.profiler import ProfilerActivity, profile
-
-    kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device == "cuda" else [])
-    with profile(activities=kinds) as seen:
-        for _ in range(steps):
-            update()
-        _settle(device)
-    by = "self_cuda_time_total" if device == "cuda" else "self_cpu_time_total"
-    table = seen.key_averages().table(sort_by=by, row_limit=25, max_name_column_width=90)
-    rows = [line[:92] + line[-130:] if len(line) > 230 else line for line in table.splitlines()]
-    return {"profile": "\n".join(rows)}
-
-
 def _settle(device):
     import torch
 
@@ -254,9 +238,7 @@ def _let_go(device):
         torch.cuda.empty_cache()
 
 
-def compare(
-    tasks, kinds, modes, *, tiny=False, seconds=240.0, rounds=5, profile=(), at_once=12, say=print
-):
+def compare(tasks, kinds, modes, *, tiny=False, seconds=240.0, rounds=5, at_once=12, say=print):
     """Times of all contenders: a row each, with what went wrong where something did."""
     import torch
 
@@ -287,11 +269,6 @@ def compare(
                     row["times"].append(heard)
                     row |= {"error": heard["error"]} if "error" in heard else {}
             say(f"round {n + 1} of {rounds} done")
-        for pipe, row in zip(pipes, rows, strict=True):
-            name = (row["task"], row["kind"], row["mode"])
-            if name in profile and "error" not in row and time.monotonic() < end - 10:
-                pipe.send("profile")
-                row |= _hear(pipe, {}, end, lambda *_: None)
     finally:
         for process in processes:
             process.terminate()

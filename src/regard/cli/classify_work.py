@@ -12,7 +12,7 @@ from regard.data import read_picture
 from regard.errors import ConfigError, FileError
 from regard.look import draw_overlay, look
 from regard.train import Run
-from regard.train.classifying import names_of, seeing
+from regard.train.classifying import likeliest, names_of, seeing
 
 
 class Job:
@@ -29,7 +29,7 @@ class Job:
         if size is not None and (size < self.patch or size % self.patch):
             raise ConfigError(f"size: needs a multiple of the patch, {self.patch}, got {size}")
         self.size = None if own_size else size or trained
-        self.names, self.top, self.code = names_of(run), min(top, config.classes), 0
+        self.names, self.top, self.code = names_of(run), top, 0
 
     def run(
         self, paths: Sequence[str], *, invert: bool = False, overlay: Path | None = None
@@ -72,6 +72,5 @@ class Job:
                 logits = self.model(image[None])[0]
             # the class token of the last layer: the head reads nothing else
             draw_overlay(sight[sight.names[-1]], image, path=place)
-        chances, classes = logits.softmax(-1).topk(self.top)
-        for chance, label in zip(chances.tolist(), classes.tolist(), strict=True):
-            print(f"{path}\t{self.names[label]}\t{chance:.4f}", flush=True)
+        for name, chance in likeliest(logits, self.names, self.top):
+            print(f"{path}\t{name}\t{chance:.4f}", flush=True)

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
+from regard.data.batches import collate
 from regard.data.facts import Split
 from regard.data.made import Batch, luck
 from regard.data.morse import Sound
@@ -218,9 +218,7 @@ def spelt(texts: Sequence[str], device: torch.device | str = "cpu") -> Batch:
     rows = [
         torch.tensor([1 + LETTERS.index(x) for d in text for x in SOUNDS[int(d)]]) for text in texts
     ]
-    found = pad_sequence(rows, True)
-    counts = torch.tensor([len(row) for row in rows])
-    return {"parts": found.to(device), "parts_lengths": counts.to(device)}
+    return {name: x.to(device) for name, x in collate([{"parts": row} for row in rows]).items()}
 
 
 def other_voice(

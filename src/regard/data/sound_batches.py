@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from regard.data.batches import collate
 from regard.data.made import Batch, Made, luck
 from regard.data.morse import RISE, Keying, Morse, noise_level, presses
 from regard.data.tokenizers import Tokenizer
@@ -166,7 +167,5 @@ def labelled(
     >>> labelled(["TE", "E"], rg.data.Characters.train(["ET"]))["target_lengths"]
     tensor([2, 1])
     """
-    labels = [torch.tensor(tokenizer.encode(text)) for text in texts]
-    target = torch.nn.utils.rnn.pad_sequence(labels, True, tokenizer.pad)
-    counts = torch.tensor([len(row) for row in labels])
-    return {"target": target.to(device), "target_lengths": counts.to(device)}
+    batch = collate([{"target": tokenizer.encode(text)} for text in texts], tokenizer.pad)
+    return {name: x.to(device) for name, x in batch.items()}

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from regard.data import read_picture
 from regard.errors import ConfigError
@@ -39,10 +41,20 @@ def classify_run(
         image = read_picture(str(path), size=size, channels=model.config.channels)
         with torch.no_grad():
             logits = model((1 - image if invert else image)[None])[0]
-        chances, classes = logits.softmax(-1).topk(min(top, len(names)))
-        pairs = zip(chances.tolist(), classes.tolist(), strict=True)
-        found.append([(names[label], chance) for chance, label in pairs])
+        found.append(likeliest(logits, names, top))
     return found
+
+
+def likeliest(
+    logits: Float[Tensor, " classes"], names: list[str], top: int
+) -> list[tuple[str, float]]:
+    """The names of the likeliest classes with their probabilities, the best first.
+
+    >>> likeliest(torch.tensor([0.0, 99.0]), ["cat", "dog"], 1)
+    [('dog', 1.0)]
+    """
+    chances, classes = logits.softmax(-1).topk(min(top, len(names)))
+    return [(names[n], x) for n, x in zip(classes.tolist(), chances.tolist(), strict=True)]
 
 
 def seeing(run: Run) -> tuple[VisionTransformer | ResNet, int]:
