@@ -19,8 +19,9 @@ import typer
 from torch import Tensor, nn
 
 from regard.data import Change, Digits, luck, other_voice
+from regard.data.changes import echoed, swelled
 from regard.data.digits import Spoken, Take, say_digits
-from regard.data.voices import Voices, echoed
+from regard.data.voices import Voices
 from regard.nn import Standardise, Subsample
 from regard.ops import levelled, log_mel
 
@@ -32,6 +33,9 @@ CHANGES: dict[str, dict] = {
     "24 bands": {"mels": 24},
     "voices between": {"between": 0.5},
     "speakers mixed": {"mixed": 0.5},
+    "uneven pace": {"bend": 0.6},
+    "soft consonants": {"swell": 0.4},
+    "takes cut": {"trim": 0.3},
     "rooms": {"echo": 0.5, "hiss": 1.0},
     "half the colour": {"colour": 1.5},
     "more warp": {"warp": 0.2},
@@ -105,6 +109,7 @@ def made(voices: Voices, change: Change, seed: int, number: int) -> Heard:
     plans = [voices.draw(f"{seed}/{number}/{n}", change) for n in range(ROWS)]
     x, _ = voices.join(plans)
     chance = luck(seed, number)
+    x = swelled(x, change.swell, chance)
     x = other_voice(x, chance, warp=change.warp, colour=0.0, masks=0)
     x = voices.noised(echoed(x, change.echo, chance), plans, chance, change.hiss)
     x = other_voice(x, chance, warp=0.0, colour=change.colour, masks=change.masks)

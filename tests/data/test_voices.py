@@ -11,8 +11,9 @@ import torch
 from torch.testing import assert_close
 
 from regard.data import Change, Characters, Digits, digit_batches, luck
+from regard.data.changes import ECHO, EMPTY, curves, echoed, swelled
 from regard.data.digits import Spoken, say_digits
-from regard.data.voices import ECHO, EMPTY, PITCHES, Joined, Voices, curves, echoed
+from regard.data.voices import PITCHES, Joined, Voices, _cuts
 from regard.errors import ConfigError
 from regard.ops import log_mel
 
@@ -102,6 +103,57 @@ def test_a_bend_moves_what_is_inside_a_digit_and_neither_end(voices):
 def test_a_bend_that_would_turn_time_back_is_refused():
     with pytest.raises(ConfigError, match=r"bend: needs 0 to 0\.65, .* backwards, got 0\.7"):
         Change(bend=0.7)
+
+
+def test_a_digit_that_is_cut_keeps_its_frames_between_the_cuts(voices):
+    row = plain(1)
+    frames = voices.frames[voices.firsts[row] :][: voices.sizes[row]]
+    last = len(frames) - 1
+    cut = plan(voices, (row,), sizes=(last - 11,), cuts=((8 / last, 4 / last),))
+    x, _ = voices.join([cut])
+    assert_close(x[0, 5 : 5 + last - 11], frames[8 : last - 3], atol=1e-3, rtol=1e-3)
+
+
+def test_takes_are_cut_where_they_get_loud():
+    soft, loud = np.full((10, 4), -9.0), np.full((20, 4), -2.0)
+    half = np.full((5, 4), -4.5)  # 2.5 nats below
+    before, behind = _cuts(np.concatenate([soft, half, loud, soft]))
+    want = [15 / 44, *[10 / 44] * 3]
+    assert_close(before[:4], want)
+    assert_close(behind[:5], [10 / 44] * 5)
+    assert before[-1] == behind[-1] == 0.0  # 8 nats below the loudest there is nothing to cut
+
+
+def test_trimmed_strings_are_shorter_and_whole_ones_are_as_they_were(source):
+    voices = Voices(source, mels=20)
+    for row in range(len(voices.cuts)):  # the tones of this source are loud all the time
+        voices.cuts[row] = [0.25] * 6, [0.5] * 6
+    names = [f"train/{n}" for n in range(200)]
+    whole, cut = ([voices.draw(name, Change(trim=x)) for name in names] for x in (0.0, 0.4))
+    lost = [share for plan in cut for share in plan.cuts]
+    assert {before for before, _ in lost} == {0.0, 0.25}
+    assert sum(before > 0 for before, _ in lost) / len(lost) == pytest.approx(0.4, abs=0.06)
+    assert sum(behind > 0 for _, behind in lost) / len(lost) == pytest.approx(0.4, abs=0.06)
+    assert all(share == (0.0, 0.0) for plan in whole for share in plan.cuts)
+    assert [plan.text for plan in whole] == [plan.text for plan in cut]
+
+
+def test_what_is_soft_gets_softer_or_louder_and_the_loudest_stays():
+    x = torch.tensor([-1.0, -1.0, -1.0, -1.0, -1.0, -5.0, -5.0, -5.0, -5.0, -5.0, EMPTY, EMPTY])
+    x = x[None, :, None].expand(300, -1, 4)
+    y = swelled(x, 0.5, luck(0))
+    assert torch.equal(y[:, 0], x[:, 0])
+    moved = (y - x)[:, 7, 0]
+    assert moved.abs().max() <= 0.5 * 4 + 1e-4
+    assert moved.min() < -1.8
+    assert moved.max() > 1.8
+    assert torch.equal(y[:, 10:], x[:, 10:])  # nothing is not made louder
+
+
+@pytest.mark.parametrize("name", ["swell", "trim", "between", "mixed"])
+def test_a_share_is_none_to_all(name):
+    with pytest.raises(ConfigError, match=rf"{name}: needs 0 to 1, got 1\.5"):
+        Change(**{name: 1.5})
 
 
 def test_a_second_voice_says_the_same_at_the_same_time(source):

@@ -2,7 +2,8 @@
 
 from regard.data.batches import Batches, collate, pair_encoder
 from regard.data.catalog import Catalog, Filled, Message, placeholders
-from regard.data.digits import Digits, other_voice
+from regard.data.changes import Change, other_voice
+from regard.data.digits import Digits
 from regard.data.facts import Fact, draw, split_of, variety
 from regard.data.image_files import IdxImages, ImageFolder, read_idx
 from regard.data.images import Glyphs, Picture
@@ -21,7 +22,7 @@ from regard.data.source import Listed, Source
 from regard.data.speech import Speech, sound_encoder
 from regard.data.text import Document, Text, stdlib_files
 from regard.data.tokenizers import BPE, Bytes, Characters, Tokenizer, Words, texts_of
-from regard.data.voices import Change, digit_batches
+from regard.data.voices import digit_batches
 
 __all__ = [
     "BPE",

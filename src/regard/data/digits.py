@@ -21,9 +21,9 @@ from regard.errors import ConfigError, FileError
 
 NAME = re.compile(r"(\d)_([^_]+)_(\d+)\.wav")
 VALID = 5  # the first takes of each digit and speaker are not trained on
-# the sounds of each digit, a letter each (T of three, A of eight, O of four, Y of five, V of one)
+# the phones of each digit, a letter each (T of three, A of eight, O of four, Y of five, V of one)
 SOUNDS = ("zIro", "wVn", "tu", "Tri", "fOr", "fYv", "sIks", "sevn", "At", "nYn")
-LETTERS = "".join(sorted(set("".join(SOUNDS))))
+PHONES = "".join(sorted(set("".join(SOUNDS))))
 
 
 class Take(NamedTuple):
@@ -210,73 +210,12 @@ def say_digits(
 
 
 def spelt(texts: Sequence[str], device: torch.device | str = "cpu") -> Batch:
-    """The sounds of strings of digits as labels, 0 being the blank, with how many each has.
+    """The phones of strings of digits as labels, 0 being the blank, with how many each has.
 
-    >>> "".join(LETTERS[n - 1] for n in spelt(["28"])["parts"][0])
+    >>> "".join(PHONES[n - 1] for n in spelt(["28"])["phones"][0])
     'tuAt'
     """
     rows = [
-        torch.tensor([1 + LETTERS.index(x) for d in text for x in SOUNDS[int(d)]]) for text in texts
+        torch.tensor([1 + PHONES.index(x) for d in text for x in SOUNDS[int(d)]]) for text in texts
     ]
-    return {name: x.to(device) for name, x in collate([{"parts": row} for row in rows]).items()}
-
-
-def other_voice(
-    frames: Float[Tensor, "batch time mel"],
-    chance: torch.Generator,
-    *,
-    warp: float = 0.12,
-    colour: float = 1.0,
-    masks: int = 2,
-) -> Float[Tensor, "batch time mel"]:
-    """Log-mel frames as another throat, room and microphone would give them.
-
-    The scale of pitches is stretched (Jaitly and Hinton 2013), a smooth curve is added to it, and
-    some bands and moments are hidden (SpecAugment, Park et al. 2019).
-
-    >>> x = torch.arange(8.0).expand(1, 1, 8)
-    >>> torch.equal(other_voice(x, rg.data.luck(0), warp=0.0, colour=0.0, masks=0), x)
-    True
-    """
-    batch, time, mels = frames.shape
-    device = frames.device
-    if warp:
-        stretch = 1 + warp * (2 * torch.rand(batch, 1, generator=chance) - 1)
-        bend = 0.5 * warp * (2 * torch.rand(batch, 1, generator=chance) - 1)
-        line = torch.linspace(0, 1, mels)
-        places = ((line * stretch + bend * (math.pi * line).sin()) * (mels - 1)).clamp(0, mels - 1)
-        below = places.floor().clamp(max=mels - 2)
-        part = (places - below).to(device)[:, None]
-        at = below.long().to(device)[:, None].expand(-1, time, -1)
-        frames = frames.gather(2, at) * (1 - part) + frames.gather(2, at + 1) * part
-    if colour:
-        frames = frames + curves(batch, mels, colour, chance).to(device)[:, None]
-    mean = frames.mean((1, 2), keepdim=True)
-    for _ in range(masks):
-        frames = _hidden(frames, chance, 2, 6, mean)
-        frames = _hidden(frames, chance, 1, 12, mean)
-    return frames
-
-
-def curves(
-    batch: int, mels: int, size: float, chance: torch.Generator
-) -> Float[Tensor, "batch mel"]:
-    """Smooth curves over the bands, one for each sound, by chance.
-
-    curve(m) = size Σ_{n=1…5} ε_n cos(n π m / (mels - 1)) / √n
-
-    >>> curves(2, 8, 0.0, rg.data.luck(0)).any().item()
-    False
-    """
-    line = torch.linspace(0, math.pi, mels, device=chance.device)
-    waves = torch.stack([torch.cos(n * line) / n**0.5 for n in range(1, 6)])
-    return size * torch.randn(batch, 5, generator=chance, device=chance.device) @ waves
-
-
-def _hidden(frames: Tensor, chance: torch.Generator, axis: int, most: int, fill: Tensor) -> Tensor:
-    batch, size = frames.shape[0], frames.shape[axis]
-    width = torch.randint(0, most + 1, (batch, 1), generator=chance)
-    first = (torch.rand(batch, 1, generator=chance) * size).long()
-    line = torch.arange(size)
-    mask = ((line >= first) & (line < first + width)).to(frames.device)
-    return torch.where(mask[:, :, None] if axis == 1 else mask[:, None, :], fill, frames)
+    return {name: x.to(device) for name, x in collate([{"phones": row} for row in rows]).items()}

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from random import Random
 from statistics import fmean
@@ -15,19 +14,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from regard.data.digits import Digits, Take, curves, other_voice, spelt
+from regard.data.changes import EMPTY, Change, curves, echoed, other_voice, swelled
+from regard.data.digits import Digits, Take, spelt
 from regard.data.made import Batch, luck
 from regard.data.sound_batches import SoundBatches, labelled
 from regard.data.tokenizers import Tokenizer
-from regard.errors import ConfigError
 from regard.ops import frame_sizes, log_mel, mel_frames
 from regard.ops.log_mel import HOP
 
 PITCHES = 7  # how many speeds each take is kept at
 TOGETHER = 64  # takes whose frames are found at a time
-EMPTY = math.log(1e-10)  # what log_mel makes of nothing
-ECHO = 16  # frames that an echo is heard for
-MOST = 0.65  # bend: 1 + a cos πt + b/2 cos 2πt stays above zero
+DEPTHS = (2.0, 3.0, 4.0, 5.0, 6.5, 8.0)  # nats below the loudest, where a take may be cut
 
 
 class Joined(NamedTuple):
@@ -46,43 +43,12 @@ class Joined(NamedTuple):
     snr: float
     gain: float  # added to each log-mel
     bends: tuple[tuple[float, float], ...] = ()  # of the pace inside each digit
+    cuts: tuple[tuple[float, float], ...] = ()  # shares of each digit lost before and behind
 
     @property
     def frames(self) -> int:
         """How long it is."""
         return sum(self.sizes) + sum(self.gaps)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """How far the voices, rooms and microphones of training differ from those recorded.
-
-    `warp`, `colour` and `masks` are those of `other_voice`, `pace` is the largest share of change,
-    `bend` that inside a digit: some say a vowel long, some a consonant.
-    `between` is the share of strings whose voice is a mean of two, `mixed` of those whose digits
-    are each of any speaker, `echo` the most power that comes back in the next frame, `hiss` the
-    size of a curve over the bands of the noise as `colour` is of all, `snr` the most noise.
-
-    >>> Change(pace=0.0).pace
-    0.0
-    """
-
-    warp: float = 0.12
-    colour: float = 3.0
-    masks: int = 0
-    pace: float = 0.35
-    bend: float = 0.0
-    between: float = 0.0
-    mixed: float = 0.0
-    echo: float = 0.0
-    hiss: float = 0.0
-    snr: float = 8.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.bend <= MOST:
-            raise ConfigError(
-                f"bend: needs 0 to {MOST}, or time would run backwards, got {self.bend}"
-            )
 
 
 class Voices:
@@ -116,6 +82,7 @@ class Voices:
         self.lengths = torch.tensor(self.sizes)
         self.firsts = self.lengths.cumsum(0) - self.lengths
         self.powers = [float(wave.square().mean()) for wave in waves for _ in range(PITCHES)]
+        self.cuts = [_cuts(piece.numpy()) for piece in pieces]
         self.noise, self.unrest = _white(self.rate, mels)
 
     def to(self, device: torch.device | str) -> "Voices":
@@ -140,7 +107,14 @@ class Voices:
             others.append(chance.choice(same) * PITCHES + pitch if same else rows[-1])
             text += str(digit)
         uneven = partial(chance.uniform, -1, 1)
-        sizes = [self.sizes[row] / pace * chance.uniform(0.9, 1.1) for row in rows]
+        cuts = [
+            (_lost(before, change.trim, chance), _lost(behind, change.trim, chance))
+            for before, behind in (self.cuts[row] for row in rows)
+        ]
+        sizes = [
+            self.sizes[row] * (1 - sum(cut)) / pace * chance.uniform(0.9, 1.1)
+            for row, cut in zip(rows, cuts, strict=True)
+        ]
         gaps = [chance.uniform(*self.source.gap) for _ in rows] + [chance.uniform(0.1, 0.5)]
         return Joined(
             text=text, rows=tuple(rows), others=tuple(others),
@@ -150,6 +124,7 @@ class Voices:
             snr=math.inf if chance.random() < 0.1 else chance.uniform(change.snr, 45.0),
             gain=chance.uniform(-6.9, 1.4),
             bends=tuple((change.bend * uneven(), change.bend * uneven()) for _ in rows),
+            cuts=tuple(cuts),
         )  # fmt: skip
 
     def join(
@@ -159,17 +134,20 @@ class Voices:
 
         x_t = (1 - share) · one(p) + share · other(p),   p = t + a sin(πt)/π + b sin(2πt)/4π
 
-        Each is stretched to the digit's frames, so that t goes from 0 to 1; a and b are its bends.
+        Each is stretched to the digit's frames, so that t goes from 0 to 1, or from what is cut
+        before to what is cut behind; a and b are its bends.
         """
         device, longest = self.frames.device, max(len(plan.rows) for plan in plans)
         table = np.zeros((4, len(plans), longest), dtype=np.int64)
         table[0] = 1 << 40  # digits that are not there never begin
-        bends = np.zeros((2, len(plans), longest), dtype=np.float32)
+        shapes = np.zeros((4, len(plans), longest), dtype=np.float32)
         for n, plan in enumerate(plans):
             ends = np.cumsum(np.add(plan.sizes, plan.gaps[:-1]))
             table[:, n, : len(ends)] = ends - plan.sizes, plan.sizes, plan.rows, plan.others
             if plan.bends:
-                bends[:, n, : len(ends)] = np.transpose(plan.bends)
+                shapes[:2, n, : len(ends)] = np.transpose(plan.bends)
+            if plan.cuts:
+                shapes[2:, n, : len(ends)] = np.transpose(plan.cuts)
         begins, sizes, rows, others = torch.from_numpy(table).to(device)
         counts = torch.tensor([plan.frames for plan in plans])
         place = torch.arange(int(counts.max()), device=device).expand(len(plans), -1).contiguous()
@@ -178,9 +156,10 @@ class Voices:
         since, size = place - begins.gather(1, which), sizes.gather(1, which)
         inside = inside & (since < size)
         part = (since / (size - 1)).clamp(0, 1)
-        a, b = (x.gather(1, which) for x in torch.from_numpy(bends).to(device))
+        a, b, before, behind = (x.gather(1, which) for x in torch.from_numpy(shapes).to(device))
         turn = math.pi * part
         part = part + (a * turn.sin() + b / 4 * (2 * turn).sin()) / math.pi
+        part = before + part * (1 - before - behind)
         share = torch.tensor([plan.share for plan in plans], device=device)[:, None, None]
         one = self._stretched(rows.gather(1, which), part)
         other = self._stretched(others.gather(1, which), part)
@@ -223,7 +202,7 @@ def digit_batches(
     size: int,
     change: Change | None = None,
     again: bool = False,
-    parts: bool = False,
+    phones: bool = False,
     device: torch.device | str = "cpu",
     seed: int = 0,
     rank: int = 0,
@@ -232,7 +211,7 @@ def digit_batches(
     """The train part, made on a device, with frames as other throats and microphones give them.
 
     With `again` each string is there a second time, as one more throat and microphone give it;
-    with `parts` the sounds of its digits are told too.
+    with `phones` those of its digits are told too.
 
     >>> import tempfile, wave
     >>> folder = tempfile.mkdtemp()
@@ -253,11 +232,12 @@ def digit_batches(
         joined, counts = voices.join(plans)
         batch = {"frames_lengths": counts.to(device)}
         for name in ("frames", "frames_again") if again else ("frames",):
-            x = other_voice(joined, chance, warp=told.warp, colour=0.0, masks=0)
+            x = swelled(joined, told.swell, moved)
+            x = other_voice(x, chance, warp=told.warp, colour=0.0, masks=0)
             x = voices.noised(echoed(x, told.echo, moved), plans, moved, told.hiss)
             batch[name] = other_voice(x, chance, warp=0.0, colour=told.colour, masks=told.masks)
         texts = [plan.text for plan in plans]
-        if parts:
+        if phones:
             batch |= spelt(texts, device)
         return batch | labelled(texts, tokenizer, device)
 
@@ -270,27 +250,6 @@ def digit_batches(
 @lru_cache(2)
 def _voices(source: Digits, mels: int) -> Voices:
     return Voices(source, mels=mels)  # some thousand takes at every pitch: seconds
-
-
-def echoed(
-    x: Float[Tensor, "batch time mel"], most: float, chance: torch.Generator
-) -> Float[Tensor, "batch time mel"]:
-    """Frames in rooms: of each moment's power some comes again, less with each frame.
-
-    exp y_t = exp x_t + gain Σ_{n=1…15} decay^(n-1) exp x_{t-n},   0 ≤ gain ≤ most
-
-    >>> x = torch.zeros(1, 3, 2)
-    >>> torch.equal(echoed(x, 0.0, rg.data.luck(0)), x)
-    True
-    """
-    draws = torch.rand(3, len(x), 1, generator=chance, device=chance.device)
-    gain = most * draws[0] * (draws[1] < 0.6)  # and many sounds are of no room
-    decay = 0.3 + 0.55 * draws[2]
-    back = torch.arange(ECHO - 1, -1, -1, device=x.device)
-    kernel = torch.where(back == 0, 1.0, gain * decay ** (back - 1).clamp(min=0))
-    power = F.pad(x.exp(), (0, 0, ECHO - 1, 0)).permute(2, 0, 1)
-    heard = F.conv1d(power, kernel[:, None], groups=len(x)).permute(1, 2, 0)
-    return heard.clamp(min=1e-10).log()
 
 
 def _frames(waves: Sequence[Tensor], speed: float, rate: int, mels: int) -> list[Tensor]:
@@ -310,6 +269,18 @@ def _frames(waves: Sequence[Tensor], speed: float, rate: int, mels: int) -> list
         frames = log_mel(pad_sequence(some, True), rate, mels=mels)
         found += [x[: mel_frames(len(one), rate)] for x, one in zip(frames, some, strict=True)]
     return found
+
+
+def _cuts(frames: np.ndarray) -> tuple[list[float], list[float]]:
+    """Shares of a take before and behind what is less than so many nats below its loudest."""
+    level = np.logaddexp.reduce(frames, axis=1)
+    below = [np.flatnonzero(level > level.max() - depth) for depth in DEPTHS]
+    last = len(frames) - 1
+    return [loud[0] / last for loud in below], [1 - loud[-1] / last for loud in below]
+
+
+def _lost(shares: list[float], trim: float, chance: Random) -> float:
+    return chance.choice(shares) if chance.random() < trim else 0.0
 
 
 def _white(rate: int, mels: int) -> tuple[Tensor, Tensor]:

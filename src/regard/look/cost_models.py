@@ -114,8 +114,8 @@ def _(model: models.Recogniser, sizes: Sizes) -> Iterator[CostPart]:
     yield from _encoder(sizes.count, model.encoder, n)
     config = model.config
     yield parts_of.readout(sizes.count, model.head, config.dim, config.vocab, n, "source")
-    if model.parts is not None:
-        yield sizes.count.part("parts, in training alone", "source", [model.parts])
+    if model.phones is not None:
+        yield sizes.count.part("phones, in training alone", "source", [model.phones])
 
 
 @parts_in.register

@@ -24,7 +24,7 @@ class RecogniserConfig(StackConfig):
     `chunk` is how many outputs are made at a time and hear each other (1: strictly causal, None:
     the whole recording), `left` how many chunks back each can hear (None: all). With `level` the
     features are `levelled` to that depth: loudness and microphone change little. With `filters`
-    the first convolutions go over the bands too: a higher voice changes little. `parts` counts the
+    the first convolutions go over the bands too: a higher voice changes little. `phones` counts the
     sounds that words are made of, the blank too, which a second head names in training alone.
 
     >>> RecogniserConfig(vocab=30, layers=1, dim=8, heads=2, chunk=8).delay
@@ -38,7 +38,7 @@ class RecogniserConfig(StackConfig):
     left: int | None = 64
     level: float | None = None
     filters: int | None = None
-    parts: int = 0
+    phones: int = 0
     # Only distances count: a stream has no end, and a key once turned stays as it is.
     rotary: float | None = 10000.0
 
@@ -47,9 +47,9 @@ class RecogniserConfig(StackConfig):
         check_positive(self, "rate", "mels", "chunk", "filters")
         if self.vocab < 2:
             raise ConfigError(f"vocab: needs the blank and 1 label or more, got {self.vocab}")
-        if self.parts < 0 or self.parts == 1:
+        if self.phones < 0 or self.phones == 1:
             raise ConfigError(
-                f"parts: needs the blank and 1 sound or more, got {self.parts}; try 0"
+                f"phones: needs the blank and 1 sound or more, got {self.phones}; try 0"
             )
         if self.rotary is not None and self.head_feat % 2:
             raise ConfigError(
@@ -83,7 +83,7 @@ class Recogniser(nn.Module):
 
     log p(label | t) = log_softmax(W encoder(subsample((x - mean) / spread))_t)
 
-    Asked for `parts`, it gives the log-probability of each of those at each moment too.
+    Asked for `phones`, it gives the log-probability of each of those at each moment too.
     x is the features, or `levelled` ones where the config has a `level`. Nothing looks ahead but
     the chunk: convolutions are padded on the left alone, attention is masked. So a stream can give
     what the whole recording gives, in bounded memory, from: the last samples (`mel_frames`), the
@@ -105,20 +105,20 @@ class Recogniser(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = make_encoder(config, both_sides=config.chunk != 1)
         self.head = projection(config.dim, config.vocab)
-        self.parts = projection(config.dim, config.parts) if config.parts else None
+        self.phones = projection(config.dim, config.phones) if config.phones else None
 
     def forward(
         self,
         features: Float[Tensor, "batch time mel"],
         lengths: Int[Tensor, " batch"] | None = None,
         *,
-        parts: bool = False,
+        phones: bool = False,
     ) -> (
         tuple[Float[Tensor, "batch shorter vocab"], Int[Tensor, " batch"]]
         | tuple[
             Float[Tensor, "batch shorter vocab"],
             Int[Tensor, " batch"],
-            Float[Tensor, "batch shorter parts"],
+            Float[Tensor, "batch shorter phones"],
         ]
     ):
         batch, time = features.shape[:2]
@@ -137,13 +137,13 @@ class Recogniser(nn.Module):
         mask = real if self.config.mask is None else self.config.mask & real
         x = self.encoder(x, mask=mask)
         log_probs = widen(self.head(x)).log_softmax(-1)
-        if not parts:
+        if not phones:
             return log_probs, lengths
-        if self.parts is None:
+        if self.phones is None:
             raise ConfigError(
-                "parts: needs a model that has some, got none; try parts=20 in its config"
+                "phones: needs a model that has some, got none; try phones=20 in its config"
             )
-        return log_probs, lengths, widen(self.parts(x)).log_softmax(-1)
+        return log_probs, lengths, widen(self.phones(x)).log_softmax(-1)
 
     def scaled(
         self,

@@ -13,7 +13,7 @@ from regard.models import ctc_loss
 
 Batch = Mapping[str, Tensor]
 AGAIN = "_again"  # after the name of what the second of two passes reads
-PARTS = 0.5  # how much the parts of words count beside the words
+PHONES = 0.5  # how much the sounds of words count beside the words
 
 
 class Objective(NamedTuple):
@@ -39,7 +39,7 @@ class Answers(NamedTuple):
 
     logits: Tensor
     counts: Tensor | None = None
-    parts: Tensor | None = None  # of a recogniser: what its second head says
+    phones: Tensor | None = None  # of a recogniser: what its second head says
 
 
 def objective(name: str) -> Objective:
@@ -133,11 +133,11 @@ def _told_wrong(name: str) -> Callable[[Answers, Batch, float], Tensor]:
 
 
 def _heard(model: nn.Module, batch: Batch) -> Answers:
-    spelt = {"parts": True} if "parts" in batch else {}
-    log_probs, lengths, *parts = model(batch["frames"], batch["frames_lengths"], **spelt)
+    spelt = {"phones": True} if "phones" in batch else {}
+    log_probs, lengths, *phones = model(batch["frames"], batch["frames_lengths"], **spelt)
     frames = torch.arange(log_probs.shape[1], device=log_probs.device) < lengths[:, None]
     # the loss of a sequence is a mean over its labels, and so is what its frames disagree by
-    return Answers(log_probs, frames / batch["target_lengths"].clamp(min=1)[:, None], *parts)
+    return Answers(log_probs, frames / batch["target_lengths"].clamp(min=1)[:, None], *phones)
 
 
 def _ctc(answers: Answers, batch: Batch, smoothing: float) -> Tensor:
@@ -145,11 +145,11 @@ def _ctc(answers: Answers, batch: Batch, smoothing: float) -> Tensor:
     lengths = answers.counts.count_nonzero(1)
     log_probs = answers.logits.float()
     loss = ctc_loss(log_probs, lengths, batch["target"], batch["target_lengths"])
-    if answers.parts is not None:
-        # words may be said too fast for all their parts to be told: those teach nothing here
-        said = answers.parts.float().transpose(0, 1), batch["parts"]
-        sizes = lengths, batch["parts_lengths"]
-        loss = loss + PARTS * F.ctc_loss(*said, *sizes, zero_infinity=True)
+    if answers.phones is not None:
+        # words may be said too fast for all their phones to be told: those teach nothing here
+        said = answers.phones.float().transpose(0, 1), batch["phones"]
+        sizes = lengths, batch["phones_lengths"]
+        loss = loss + PHONES * F.ctc_loss(*said, *sizes, zero_infinity=True)
     return loss * len(lengths)
 
 

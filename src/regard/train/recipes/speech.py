@@ -7,10 +7,11 @@ from typing import Any
 import torch
 
 from regard.data import Characters, Morse, Tokenizer
-from regard.data.digits import LETTERS, Digits
+from regard.data.changes import Change
+from regard.data.digits import PHONES, Digits
 from regard.data.morse import CODES
 from regard.data.sound_batches import SoundBatches, morse_batches
-from regard.data.voices import Change, digit_batches
+from regard.data.voices import digit_batches
 from regard.models import Recogniser, recogniser_tiny
 from regard.models.config import check_positive
 from regard.train.config import TrainConfig
@@ -138,8 +139,10 @@ class DigitsData(_Heard):
     warp: float = 0.12
     colour: float = 3.0  # five voices came by five microphones, up to 15 dB apart in a band
     masks: int = 0  # a six whose s is hidden is an eight
-    pace: float = 0.35
+    pace: float = 0.45
     bend: float = 0.6  # of the pace inside a digit
+    swell: float = 0.2  # of what is softer than a vowel
+    trim: float = 0.3  # takes are cut out of silence, soft consonants with it
     slowest: float = 0.9  # pitch and formants go with the speed; the pace does not
     fastest: float = 1.1
     between: float = 0.5  # of all strings, those of a voice between two
@@ -147,7 +150,7 @@ class DigitsData(_Heard):
     echo: float = 0.5
     hiss: float = 1.0
     snr: float = 15.0  # decibels, the most noise that is trained on
-    parts: bool = True  # whether the sounds of the digits are learnt beside the digits
+    phones: bool = True  # whether the sounds of the digits are learnt beside the digits
     valid: int = 200
     test: int = 600
 
@@ -166,8 +169,8 @@ class DigitsData(_Heard):
     def sized(self, model: Any, tokenizer: Tokenizer) -> Any:
         """The model's config with the digits, and the features of the data."""
         rate = self.source().rate
-        parts = 1 + len(LETTERS) if self.parts else 0
-        return replace(model, vocab=tokenizer.vocab, mels=self.mels, rate=rate, parts=parts)
+        phones = 1 + len(PHONES) if self.phones else 0
+        return replace(model, vocab=tokenizer.vocab, mels=self.mels, rate=rate, phones=phones)
 
     def batches(
         self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world: int = 1
@@ -175,7 +178,7 @@ class DigitsData(_Heard):
         """So many strings together as the training's `tokens` say."""
         return digit_batches(
             self.source(), tokenizer, mels=self.mels, size=train.tokens, change=self.change,
-            again=train.agree > 0, parts=self.parts, device=device_of(train), seed=train.seed,
+            again=train.agree > 0, phones=self.phones, device=device_of(train), seed=train.seed,
             rank=rank, world=world,
         )  # fmt: skip
 
@@ -225,10 +228,10 @@ def digits() -> Recipe:
         name="digits",
         data=DigitsData(),
         model=recogniser_tiny(
-            14, dim=128, layers=4, left=32, dropout=0.3, level=12.0, filters=32
+            14, dim=256, layers=6, left=32, dropout=0.3, level=12.0, filters=32
         ),
         train=TrainConfig(
-            steps=6000, tokens=48, lr=1e-3, warmup=300, decay=0.05, betas=(0.9, 0.98), agree=0.3,
+            steps=6000, tokens=48, lr=1e-3, warmup=300, decay=0.05, betas=(0.9, 0.98), agree=0.5,
             evaluate_every=3000, save_every=3000, log_every=50,
         ),
     )  # fmt: skip
