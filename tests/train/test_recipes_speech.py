@@ -42,6 +42,18 @@ def takes(tmp_path):
     return folder
 
 
+def test_a_run_whose_data_is_not_there_leaves_nothing_behind(tmp_path):
+    told = train.change(train.recipe("digits"), [f"folder={tmp_path / 'none'}", "device=cpu"])
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "notes.txt").write_text("mine")
+    for folder in (tmp_path / "run", kept):
+        with pytest.raises(FileError, match=r"none: needs files such as 7_lucas_3\.wav, got none"):
+            train.start_run(told, folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+    assert [path.name for path in kept.iterdir()] == ["notes.txt"]
+
+
 def test_a_batch_of_morse_is_what_is_sent_one_by_one():
     source = Morse(snr=(300, 300), letters=(1, 6))
     names = [f"train/0/{n}" for n in range(4)]

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from torch import nn
 from regard import models
 from regard.data import Tokenizer
 from regard.data.tokenizer_file import NAME as WORDS
-from regard.errors import ConfigError, FileError
+from regard.errors import ConfigError, FileError, RegardError
 from regard.models.store import NAME as WEIGHTS
 from regard.train.board import Listener, board
 from regard.train.checkpoint import fill, last_good, write_text
@@ -66,8 +67,21 @@ def start_run(
     listeners = _listeners(folder, tensorboard and ranks.is_first)
     ranks.by_first(lambda: _prepare(recipe, folder))
     tokenizer = _words(folder)
-    trainer = _trainer(recipe, tokenizer, folder, show=show, ranks=ranks, listeners=listeners)
+    try:
+        trainer = _trainer(recipe, tokenizer, folder, show=show, ranks=ranks, listeners=listeners)
+    except RegardError:
+        if ranks.is_first:
+            _forget(folder)  # such as data that is not where the recipe says: nothing began
+        raise
     return _finish(trainer, recipe, tokenizer, folder)
+
+
+def _forget(folder: Path) -> None:
+    """Take away what `_prepare` left, and the folder if that was all there was."""
+    for name in (RECIPE, WORDS):
+        (folder / name).unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _prepare(recipe: Recipe, folder: Path) -> None:
