@@ -18,8 +18,7 @@ import torch.nn.functional as F
 import typer
 from torch import Tensor, nn
 
-from regard.data import Change, Digits, luck, other_voice
-from regard.data.changes import echoed, swelled
+from regard.data import Change, Digits, luck
 from regard.data.digits import Spoken, Take, say_digits
 from regard.data.voices import Voices
 from regard.nn import Standardise, Subsample
@@ -109,10 +108,7 @@ def made(voices: Voices, change: Change, seed: int, number: int) -> Heard:
     plans = [voices.draw(f"{seed}/{number}/{n}", change) for n in range(ROWS)]
     x, _ = voices.join(plans)
     chance = luck(seed, number)
-    x = swelled(x, change.swell, chance)
-    x = other_voice(x, chance, warp=change.warp, colour=0.0, masks=0)
-    x = voices.noised(echoed(x, change.echo, chance), plans, chance, change.hiss)
-    x = other_voice(x, chance, warp=0.0, colour=change.colour, masks=change.masks)
+    x = voices.changed(x, plans, change, chance, chance)
     sizes = torch.tensor([plan.sizes for plan in plans])
     ends = (sizes + torch.tensor([plan.gaps[:-1] for plan in plans])).cumsum(1)
     return Heard(x, ends - sizes, ends, torch.tensor([[*map(int, p.text)] for p in plans]))

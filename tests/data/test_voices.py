@@ -136,6 +136,7 @@ def test_trimmed_strings_are_shorter_and_whole_ones_are_as_they_were(source):
     assert sum(behind > 0 for _, behind in lost) / len(lost) == pytest.approx(0.4, abs=0.06)
     assert all(share == (0.0, 0.0) for plan in whole for share in plan.cuts)
     assert [plan.text for plan in whole] == [plan.text for plan in cut]
+    assert sum(sum(plan.sizes) for plan in cut) < 0.8 * sum(sum(plan.sizes) for plan in whole)
 
 
 def test_what_is_soft_gets_softer_or_louder_and_the_loudest_stays():

@@ -165,6 +165,23 @@ class Voices:
         other = self._stretched(others.gather(1, which), part)
         return torch.lerp(one, other, share).masked_fill(~inside[..., None], EMPTY), counts
 
+    def changed(
+        self,
+        x: Float[Tensor, "batch time mel"],
+        plans: Sequence[Joined],
+        change: Change,
+        chance: torch.Generator,
+        moved: torch.Generator,
+    ) -> Float[Tensor, "batch time mel"]:
+        """Joined frames as another throat, room and microphone give them; `moved` is of x's device.
+
+        microphone(noise(room(throat(mouth(x)))))
+        """
+        x = swelled(x, change.swell, moved)
+        x = other_voice(x, chance, warp=change.warp, colour=0.0, masks=0)
+        x = self.noised(echoed(x, change.echo, moved), plans, moved, change.hiss)
+        return other_voice(x, chance, warp=0.0, colour=change.colour, masks=change.masks)
+
     def noised(
         self,
         x: Float[Tensor, "batch time mel"],
@@ -232,10 +249,7 @@ def digit_batches(
         joined, counts = voices.join(plans)
         batch = {"frames_lengths": counts.to(device)}
         for name in ("frames", "frames_again") if again else ("frames",):
-            x = swelled(joined, told.swell, moved)
-            x = other_voice(x, chance, warp=told.warp, colour=0.0, masks=0)
-            x = voices.noised(echoed(x, told.echo, moved), plans, moved, told.hiss)
-            batch[name] = other_voice(x, chance, warp=0.0, colour=told.colour, masks=told.masks)
+            batch[name] = voices.changed(joined, plans, told, chance, moved)
         texts = [plan.text for plan in plans]
         if phones:
             batch |= spelt(texts, device)
@@ -273,7 +287,7 @@ def _frames(waves: Sequence[Tensor], speed: float, rate: int, mels: int) -> list
 
 def _cuts(frames: np.ndarray) -> tuple[list[float], list[float]]:
     """Shares of a take before and behind what is less than so many nats below its loudest."""
-    level = np.logaddexp.reduce(frames, axis=1)
+    level = np.log(np.exp(frames).sum(1))
     below = [np.flatnonzero(level > level.max() - depth) for depth in DEPTHS]
     last = len(frames) - 1
     return [loud[0] / last for loud in below], [1 - loud[-1] / last for loud in below]
