@@ -11,6 +11,14 @@ from regard.train.checkpoint import (
     weights_of,
 )
 from regard.train.classifying import classify_run
+from regard.train.confidence import (
+    Calibration,
+    Gradable,
+    Graded,
+    calibrate,
+    load_calibration,
+    save_calibration,
+)
 from regard.train.config import TrainConfig
 from regard.train.evaluate import Answering, Evaluation, Mistake, evaluate_run
 from regard.train.evaluation import TranslationScores, mean_loss, score_texts, translate
@@ -52,12 +60,15 @@ from regard.train.transcribing import transcribe_run
 
 __all__ = [
     "Answering",
+    "Calibration",
     "Checkpoint",
     "ClassScores",
     "DigitsData",
     "Evaluation",
     "FashionData",
     "GlyphsData",
+    "Gradable",
+    "Graded",
     "Interpreter",
     "Mistake",
     "MorseData",
@@ -78,6 +89,7 @@ __all__ = [
     "TranslationScores",
     "average",
     "best_path",
+    "calibrate",
     "change",
     "checkpoints",
     "classify_run",
@@ -95,6 +107,7 @@ __all__ = [
     "last_good",
     "leave",
     "list_runs",
+    "load_calibration",
     "load_checkpoint",
     "load_run",
     "mean_loss",
@@ -108,6 +121,7 @@ __all__ = [
     "read_value",
     "recipe",
     "resume_run",
+    "save_calibration",
     "save_checkpoint",
     "score_texts",
     "smoothed_cross_entropy",

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -52,6 +52,7 @@ __all__ = ["METRICS", "Outcome", "Source", "Trainer", "device_of", "read_metrics
 
 CHECKPOINTS = "checkpoints"
 Evaluate = Callable[[nn.Module], dict[str, Any]]
+Scores = TypeVar("Scores")
 
 
 class Outcome(NamedTuple):
@@ -311,7 +312,7 @@ def _seed(config: TrainConfig, ranks: Ranks, step: int) -> None:
     torch.manual_seed(hash((config.seed, step, ranks.rank)) % (1 << 63))
 
 
-def scored(model: nn.Module, evaluate: Evaluate) -> dict[str, Any]:
+def scored(model: nn.Module, evaluate: Callable[[nn.Module], Scores]) -> Scores:
     """An evaluation that leaves no trace: in evaluation mode, without gradients or spent luck."""
     was = model.training
     model.eval()

@@ -9,6 +9,7 @@ from regard import models
 from regard.errors import FileError
 from regard.models.store import NAME as WEIGHTS
 from regard.train.checkpoint import write_text
+from regard.train.confidence import CALIBRATION
 from regard.train.evaluate import evaluate_run
 from regard.train.run import RECIPE, RESULT, WORDS, Run, load_run
 
@@ -45,7 +46,7 @@ def quantize_run(run: Run, folder: str | Path, *, score: bool = True) -> Quantiz
     try:
         folder.mkdir(parents=True, exist_ok=True)
         models.save(made, folder)
-        for name in (WORDS, RECIPE):  # the recipe last: it says that all is there
+        for name in (WORDS, CALIBRATION, RECIPE):  # the recipe last: it says that all is there
             if (run.folder / name).exists():
                 shutil.copyfile(run.folder / name, folder / name)
         before = evaluate_run(run).scores if score else {}

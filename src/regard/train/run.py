@@ -17,6 +17,13 @@ from regard.errors import ConfigError, FileError, RegardError
 from regard.models.store import NAME as WEIGHTS
 from regard.train.board import Listener, board
 from regard.train.checkpoint import fill, last_good, write_text
+from regard.train.confidence import (
+    Calibration,
+    Gradable,
+    calibrate,
+    load_calibration,
+    save_calibration,
+)
 from regard.train.loop import CHECKPOINTS, Outcome, Trainer, read_metrics, scored
 from regard.train.loss import objective
 from regard.train.ranks import Ranks
@@ -40,6 +47,7 @@ class Run(NamedTuple):
     tokenizer: Any
     metrics: list[dict[str, Any]]
     result: dict[str, Any]
+    calibration: Calibration | None = None  # of the confidence in its answers
 
 
 def start_run(
@@ -142,7 +150,8 @@ def load_run(folder: str | Path) -> Run:
             raise FileError(f"{folder}: needs weights, got {got}; try regard resume {folder}")
         model = make_model(recipe, tokenizer)
         fill(model, found.model, str(folder))
-    return Run(folder, recipe, model.eval(), tokenizer, read_metrics(folder), result)
+    calibration = load_calibration(folder)
+    return Run(folder, recipe, model.eval(), tokenizer, read_metrics(folder), result, calibration)
 
 
 def read_recipe(folder: str | Path) -> Recipe:
@@ -230,7 +239,11 @@ def _finish(trainer: Trainer, recipe: Recipe, tokenizer: Tokenizer | None, folde
         scores = scored(trainer.model, recipe.data.scores(tokenizer, "test"))
         result = {"step": outcome.step, "reason": outcome.reason, "seconds": trained}
         result |= {"valid": outcome.scores, "test": scores}
+        held_out = recipe.data.scores(tokenizer, "valid")
         try:
+            if isinstance(held_out, Gradable):
+                graded = scored(trainer.model, held_out.graded)
+                save_calibration(folder, calibrate(graded))
             write_text(folder / RESULT, json.dumps(result, indent=1) + "\n")
         except OSError as error:
             raise FileError(f"{folder}: cannot be written, {error.strerror or error}") from error
