@@ -1,10 +1,12 @@
 """Files that are whole or not there: written beside their place, then moved in one step."""
 
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from regard.errors import FileError
 
@@ -45,6 +47,20 @@ def to_disk(path: str | Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text; whatever is wrong with it is a ValueError.
+
+    >>> parse_json("[" * 100_000)
+    Traceback (most recent call last):
+        ...
+    ValueError: nested too deeply
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def write_page(path: str | Path, text: str) -> Path:

@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import time
 from itertools import islice
 
 import numpy as np
@@ -140,5 +141,25 @@ def test_mistakes_with_pictures_are_told_in_one_line(mnist, tmp_path):
     with pytest.raises(FileError, match="needs to be a whole IDX file"):
         IdxImages(mnist, held=2)
     (tmp_path / "x").write_bytes(idx(np.zeros((2, 3), "uint8"))[:-1])
-    with pytest.raises(FileError, match=r"needs numbers for \(2, 3\), got 5 bytes"):
+    with pytest.raises(FileError, match=r"needs 6 bytes for \(2, 3\), got 5 bytes"):
         read_idx(tmp_path / "x")
+
+
+def test_the_sizes_of_an_idx_file_are_not_believed(tmp_path):
+    def claim(*sizes: int) -> bytes:
+        return bytes([0, 0, 8, len(sizes)]) + b"".join(size.to_bytes(4) for size in sizes)
+
+    file = tmp_path / "x"
+    for held, message in (
+        (claim(65536, 65536, 65536, 65536), "at most 1 GiB of numbers"),  # 2**64: no overflow to 0
+        (gzip.compress(claim(3, 50_000, 50_000) + bytes(99)), "at most 1 GiB of numbers"),
+        (gzip.compress(claim(3) + bytes(99_000_000)), "needs 3 bytes for .3,., got more"),
+        (claim(3, 4)[:9], "sizes of 1 axis or more, got a header cut short"),
+        (claim(), "sizes of 1 axis or more"),
+        (claim(2, 2) + b"abc", "got 3 bytes: cut short"),
+    ):
+        file.write_bytes(held)
+        began = time.monotonic()
+        with pytest.raises(FileError, match=message):
+            read_idx(file)
+        assert time.monotonic() - began < 0.5

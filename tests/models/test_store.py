@@ -182,6 +182,15 @@ HEADERS = {
     "valid config, got layers: needs a whole number of 1 or more, got 'two'": (
         lambda h: h["config"].update(layers="two")
     ),
+    "needs 'embedding.table' as .*4000000, 8.*, got float32": lambda h: h["config"].update(
+        vocab=4_000_000
+    ),
+    "at most one of its layers per tensor, [0-9]+, got 2000": lambda h: h["config"].update(
+        layers=2000
+    ),
+    "max_time of at most 2147483648, got 4611686018427387904": lambda h: h["config"].update(
+        max_time=1 << 62
+    ),
     "a config of names and values, got 3": lambda h: h.update(config=3),
     "needs version 1, got 2; try a newer regard": lambda h: h.update(version=2),
     "needs model, version, config, checksum in its header": lambda h: h.pop("model"),
@@ -199,7 +208,7 @@ TENSORS = {
     r"got unknown 'embedding.tabel'; did you mean 'embedding.table'\?": lambda t: t.update(
         {"embedding.tabel": t.pop("embedding.table")}
     ),
-    "needs weights 'embedding.table', got none": lambda t: t.pop("embedding.table"),
+    "needs 'embedding.table' as .*, got none": lambda t: t.pop("embedding.table"),
     r"'embedding.table' as float32 \(5, 8\), got float32 \(8, 5\)": lambda t: t.update(
         {"embedding.table": torch.zeros(8, 5)}
     ),
@@ -217,9 +226,10 @@ def test_tensors_that_do_not_fit(saved, message):
 
 
 def test_a_header_that_is_not_json(saved):
-    save_file(load_file(saved), saved, {"regard": "{"})
-    with pytest.raises(FileError, match="needs JSON in its header"):
-        load(saved)
+    for text in ("{", "[" * 100_000):
+        save_file(load_file(saved), saved, {"regard": text})
+        with pytest.raises(FileError, match="needs JSON in its header"):
+            load(saved)
 
 
 def test_only_our_models_are_saved(tmp_path):

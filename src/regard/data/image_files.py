@@ -1,6 +1,7 @@
 """Own pictures: IDX files, as of the MNIST family, and folders with one folder a class."""
 
 import gzip
+import math
 import zlib
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
@@ -18,6 +19,7 @@ from regard.data.source import Listed, shuffled
 from regard.errors import ConfigError, FileError
 
 KINDS = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+MOST_BYTES = 1 << 30  # of one IDX file, unpacked; EMNIST's largest has half of it
 
 
 def read_idx(file: str | Path) -> np.ndarray:
@@ -31,17 +33,32 @@ def read_idx(file: str | Path) -> np.ndarray:
     """
     file = Path(file)
     try:
-        held = file.read_bytes()
-        held = gzip.decompress(held) if held[:2] == b"\x1f\x8b" else held
+        with open(file, "rb") as opened:
+            packed = opened.read(2) == b"\x1f\x8b"
+            opened.seek(0)
+            with gzip.open(opened) if packed else opened as stream:
+                return _read_idx(stream, file)
     except (OSError, EOFError, zlib.error) as error:
         raise FileError(f"{file}: needs to be a whole IDX file, got {error}") from error
-    if len(held) < 4 or held[:2] != b"\0\0" or held[2] not in KINDS:
-        raise FileError(f"{file}: needs to be an IDX file, got {held[:4]!r} at its start")
-    axes, kind = held[3], np.dtype(KINDS[held[2]])
-    shape = tuple(np.frombuffer(held[4 : 4 + 4 * axes], ">u4").astype(int).tolist())
-    body = held[4 + 4 * axes :]
-    if len(shape) < axes or len(body) != int(np.prod(shape)) * kind.itemsize:
-        raise FileError(f"{file}: needs numbers for {shape}, got {len(body)} bytes: cut short?")
+
+
+def _read_idx(stream: Any, file: Path) -> np.ndarray:
+    """The header first: of the numbers no more is read than it speaks of."""
+    head = stream.read(4)
+    if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in KINDS:
+        raise FileError(f"{file}: needs to be an IDX file, got {head!r} at its start")
+    axes, kind = head[3], np.dtype(KINDS[head[2]])
+    sizes = stream.read(4 * axes)
+    if not axes or len(sizes) < 4 * axes:
+        raise FileError(f"{file}: needs sizes of 1 axis or more, got a header cut short")
+    shape = tuple(np.frombuffer(sizes, ">u4").tolist())
+    size = math.prod(shape) * kind.itemsize  # of Python's numbers: the product cannot overflow
+    if size > MOST_BYTES:
+        raise FileError(f"{file}: needs at most {MOST_BYTES >> 30} GiB of numbers, got {shape}")
+    body = stream.read(size + 1)
+    if len(body) != size:
+        less = "more" if len(body) > size else f"{len(body)} bytes: cut short?"
+        raise FileError(f"{file}: needs {size} bytes for {shape}, got {less}")
     return np.frombuffer(body, kind).astype(kind.newbyteorder("=")).reshape(shape)
 
 

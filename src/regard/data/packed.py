@@ -16,6 +16,7 @@ from regard.data.source import shuffled
 from regard.data.text import Text
 from regard.data.tokenizers import Tokenizer
 from regard.errors import ConfigError, FileError
+from regard.files import parse_json
 
 NAME = "packed.json"
 
@@ -82,7 +83,7 @@ class Packed:
         if not file.is_file():
             raise FileError(f"{file}: needs to be what `pack` wrote, got nothing there")
         try:
-            held = json.loads(file.read_text())
+            held = parse_json(file.read_text())
             self.vocab, kind, sizes = held["vocab"], held["kind"], held["sizes"]
         except (ValueError, KeyError, TypeError) as error:
             raise FileError(f"{file}: needs to be what `pack` wrote, got {error!r}") from error

@@ -11,7 +11,9 @@ from regard.errors import ConfigError
 
 ZEROS = 16  # crossings of zero on each side of the filter
 ROLL = 0.94  # of the lower rate's half is passed: the filter needs room to fall
-BLOCK = 8192  # outputs made together
+BLOCK = 8192  # outputs made together, fewer where a filter is long
+PHASES = 1024  # filters of a pair of rates
+NUMBERS = 1 << 22  # of the products of a block: 16 MiB
 
 
 class Resample:
@@ -19,7 +21,9 @@ class Resample:
 
     y_n = Σ_m x_m h(n · old / new - m),   h(t) = c sinc(c t) · hann(t),   c = 0.94 min(1, new / old)
 
-    It waits for 16 samples of the slower rate, and how the sound is cut changes nothing.
+    It waits for 16 samples of the slower rate, and how the sound is cut changes nothing. Rates with
+    no large common divisor would need a filter for each of their many phases; those of 1024 are
+    computed, and the others interpolated between two of them, to within 1e-6.
 
     >>> half = Resample(16000, 8000)
     >>> len(half(torch.ones(16000))) + len(half.finish())
@@ -32,7 +36,7 @@ class Resample:
                 raise ConfigError(f"{name}: needs 1000 to 1000000 samples a second, got {rate}")
         shared = math.gcd(old, new)
         self.up, self.down = new // shared, old // shared  # y_n stands at x's n · down / up
-        self.filters = _filters(self.up, self.down)
+        self.filters = _filters(min(self.up, PHASES), self.up / self.down)
         self.reach = self.filters.shape[1] // 2
         # nothing was before the beginning: zeros
         self.kept, self.first = torch.zeros(self.reach), -self.reach
@@ -50,8 +54,9 @@ class Resample:
         """Outputs up to `stop`, from what was kept and these."""
         self.kept = torch.cat([self.kept.to(samples), samples])
         found = [samples.new_zeros(0)]
-        for at in range(self.told, stop, BLOCK):
-            found.append(self._block(torch.arange(at, min(stop, at + BLOCK))))
+        block = max(1, min(BLOCK, NUMBERS // (2 * self.reach)))
+        for at in range(self.told, stop, block):
+            found.append(self._block(torch.arange(at, min(stop, at + block))))
         self.told = max(self.told, stop)
         unneeded = self.told * self.down // self.up - self.reach + 1 - self.first
         if unneeded > 0:
@@ -61,15 +66,21 @@ class Resample:
     def _block(self, numbers: Tensor) -> Tensor:
         left = numbers * self.down // self.up - self.reach + 1 - self.first
         near = self.kept[left[:, None] + torch.arange(2 * self.reach)]
-        return (near * self.filters[numbers * self.down % self.up].to(near)).sum(1)
+        phase, filters = numbers * self.down % self.up, self.filters.to(near)
+        if self.up <= PHASES:
+            return (near * filters[phase]).sum(1)
+        place = phase.double() * (PHASES / self.up)
+        low = place.long()
+        share = (place - low).to(near)[:, None]
+        return (near * torch.lerp(filters[low], filters[low + 1], share)).sum(1)
 
 
 @lru_cache(8)
-def _filters(up: int, down: int) -> Tensor:
-    """One row for each place that an output can have between two inputs, each of sum 1."""
-    cut = ROLL * min(1.0, up / down)
+def _filters(phases: int, ratio: float) -> Tensor:
+    """One row per phase of an output between two inputs, each of sum 1; the last is phase 1."""
+    cut = ROLL * min(1.0, ratio)
     reach = math.ceil(ZEROS / cut)
-    between = torch.arange(up, dtype=torch.float64)[:, None] / up
+    between = torch.arange(phases + 1, dtype=torch.float64)[:, None] / phases
     t = between - torch.arange(1 - reach, reach + 1)
     window = torch.where(t.abs() < reach, torch.cos(math.pi * t / (2 * reach)) ** 2, 0.0)
     rows = torch.sinc(cut * t) * window

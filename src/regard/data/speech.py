@@ -1,6 +1,5 @@
 """Own recordings: WAV or FLAC files and a manifest that says what is said in each."""
 
-import json
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
@@ -14,6 +13,7 @@ from regard.data.report import Bad, Report
 from regard.data.source import shuffled
 from regard.data.tokenizers import Tokenizer
 from regard.errors import ConfigError, FileError
+from regard.files import parse_json
 from regard.ops import log_mel
 
 
@@ -120,7 +120,7 @@ def _entry(line: str) -> tuple[str, str] | None:
         name, tab, text = line.partition("\t")
         return (name, text) if tab else None
     try:
-        held = json.loads(line)
+        held = parse_json(line)
         return str(held["audio"]), str(held["text"])
     except (ValueError, KeyError):
         return None

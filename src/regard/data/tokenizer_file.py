@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import FileError
+from regard.files import parse_json
 
 NAME = "tokenizer.json"
 VERSION = 1
@@ -41,7 +42,7 @@ def read_tokenizer(folder: str | Path) -> tuple[str, tuple[str, ...], Any, Path]
     """Kind, languages, state, and the file they come from."""
     file = Path(folder) / NAME if Path(folder).is_dir() else Path(folder)
     try:
-        held = json.loads(file.read_text(encoding="utf-8"))
+        held = parse_json(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise FileError(
             f"{file}: needs to be a file that a tokenizer saved, got {error.strerror or error}"
@@ -52,11 +53,14 @@ def read_tokenizer(folder: str | Path) -> tuple[str, tuple[str, ...], Any, Path]
     if not isinstance(held, dict) or set(held) != names:
         raise FileError(f"{file}: needs {', '.join(sorted(names))}, got something foreign")
     if held["regard"] != VERSION:
-        raise FileError(f"{file}: needs version {VERSION}, got {held['regard']}")
+        raise FileError(f"{file}: needs version {VERSION}, got {held['regard']!r:.40}")
     body = {name: held[name] for name in ("kind", "languages", "state")}
     if _checksum(body) != held["checksum"]:
         raise FileError(f"{file}: needs checksum {held['checksum']}, got {_checksum(body)}")
-    return held["kind"], tuple(held["languages"]), held["state"], file
+    languages = held["languages"]
+    if not isinstance(languages, list) or not all(isinstance(one, str) for one in languages):
+        raise FileError(f"{file}: needs languages as a list of names, got {languages!r:.60}")
+    return held["kind"], tuple(languages), held["state"], file
 
 
 def _checksum(body: dict[str, Any]) -> int:

@@ -68,9 +68,9 @@ class Tokenizer(ABC):
     def load(folder: str | Path) -> "Tokenizer":
         """Read what `save` wrote, as the class it was."""
         kind, languages, state, file = read_tokenizer(folder)
-        if kind not in Tokenizer.kinds:
+        if not isinstance(kind, str) or kind not in Tokenizer.kinds:
             known = ", ".join(sorted(Tokenizer.kinds))
-            raise FileError(f"{file}: needs a tokenizer of {known}, got {kind!r}")
+            raise FileError(f"{file}: needs a tokenizer of {known}, got {kind!r:.40}")
         try:
             return Tokenizer.kinds[kind]._from(state, languages)
         except Exception as error:  # whatever a foreign state does to a constructor

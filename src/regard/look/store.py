@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from regard.errors import FileError, LookError
+from regard.files import parse_json
 from regard.look.shelf import Shelf
 from regard.look.sight import Sight
 from regard.look.site import Site
@@ -124,8 +125,8 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def _checked(text: str | None, tensors: Mapping[str, Tensor], file: Path) -> dict[str, Any]:
     try:
-        header = json.loads(text or "null")
-    except json.JSONDecodeError as error:
+        header = parse_json(text or "null")
+    except ValueError as error:
         raise FileError(f"{file}: needs JSON in its header, got {error}") from error
     if not isinstance(header, dict) or {"sight", "skipped", "version", "checksum"} - set(header):
         kind = "a model; try models.load" if text and "config" in text else "another file"

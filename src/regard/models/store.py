@@ -18,11 +18,15 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, FileError, RegardError
-from regard.files import beside
+from regard.files import beside, parse_json
 from regard.models.int8 import by_whole_numbers, is_quantized, packed, unpacked
 
 NAME = "model.safetensors"
 VERSION = 1  # of the file's layout; raise it when an older reader would go wrong
+COUNTS = ("layers", "decoder_layers", "stages", "blocks")  # each of them has weights of its own
+MOST_FREE = 64  # of those that any file may claim: so many are built at once
+LARGEST = 1 << 31  # any other number in a config
+MOST_EXTRA = 256 << 20  # bytes of tables that are computed and not saved, such as sinusoids
 
 
 def save(model: nn.Module, path: str | Path) -> Path:
@@ -64,8 +68,9 @@ def load(path: str | Path) -> nn.Module:
     """
     file = Path(path) if Path(path).is_file() else _file(path)
     header, tensors = _read(file)
-    model, whole = _build(header, file), bool(header.get("int8"))
-    _fill(model, unpacked(tensors) if whole else tensors, file)
+    whole = bool(header.get("int8"))
+    tensors = _unpacked(tensors, file) if whole else tensors
+    model = _build(header, tensors, file)
     return (by_whole_numbers(model) if whole else model).eval()
 
 
@@ -135,8 +140,8 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def _parse(text: str, file: Path) -> dict[str, Any]:
     try:
-        header = json.loads(text)
-    except json.JSONDecodeError as error:
+        header = parse_json(text)
+    except ValueError as error:
         raise FileError(f"{file}: needs JSON in its header, got {error}") from error
     names = ("model", "version", "config", "checksum")
     if not isinstance(header, dict) or set(names) - set(header):
@@ -148,7 +153,14 @@ def _parse(text: str, file: Path) -> dict[str, Any]:
     return header
 
 
-def _build(header: dict[str, Any], file: Path) -> nn.Module:
+def _unpacked(tensors: dict[str, Tensor], file: Path) -> dict[str, Tensor]:
+    try:
+        return unpacked(tensors)
+    except (RuntimeError, TypeError) as error:  # a scale of another shape than its weight
+        raise FileError(f"{file}: needs a scale for each row of a weight, got {error}") from error
+
+
+def _build(header: dict[str, Any], tensors: Mapping[str, Tensor], file: Path) -> nn.Module:
     kinds, kind, given = _kinds(), header["model"], header["config"]
     if kind not in kinds:
         raise FileError(f"{file}: needs a known model, got {kind!r}{_nearest(kind, kinds)}")
@@ -167,30 +179,67 @@ def _build(header: dict[str, Any], file: Path) -> nn.Module:
             raise FileError(f"{file}: needs {name!r} in its config, got none")
     values = {name: tuple(x) if isinstance(x, list) else x for name, x in given.items()}
     try:
-        with torch.random.fork_rng(devices=[]):  # the start is overwritten; luck is not spent
-            return kinds[kind](made(**values))
-    except (RegardError, TypeError) as error:
+        config = made(**values)
+    except (RegardError, TypeError, ArithmeticError) as error:
         raise FileError(f"{file}: needs a valid config, got {error}") from error
+    check_fits(config, tensors, file)
+    with torch.random.fork_rng(devices=[]):  # the initial weights are replaced; no seed is spent
+        model = build(config)
+    for name, x in _own(model).items():
+        x.data = tensors[name]  # in place of copying: keeps ties, and the dtype it was saved in
+    return model
 
 
-def _fill(model: nn.Module, tensors: Mapping[str, Tensor], file: Path) -> None:
-    own = _own(model)
+def check_fits(config: Any, tensors: Mapping[str, Tensor], file: str | Path) -> None:
+    """Compare a config with the weights of its file before any memory is taken for its model.
+
+    Sizes in a file are claims: the model is built on the meta device, where it takes no memory,
+    and only one whose weights are all there may be built for real.
+
+    >>> from regard.models import language_tiny
+    >>> check_fits(language_tiny(vocab=10**6), {}, "a.file")  # no 256 MB are taken
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: a.file: needs 'embedding.table' as float32 (1000000, 64), got none
+    """
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if field.name in COUNTS and value > max(len(tensors), MOST_FREE):
+            raise FileError(
+                f"{file}: needs at most one of its {field.name} per tensor, {len(tensors)}, "
+                f"got {value}"
+            )
+        if isinstance(value, int) and value > LARGEST:
+            raise FileError(f"{file}: needs {field.name} of at most {LARGEST}, got {value}")
+    try:
+        with torch.device("meta"):
+            model = build(config)
+    except (RegardError, TypeError, ArithmeticError, RuntimeError) as error:
+        raise FileError(f"{file}: needs a valid config, got {error}") from error
+    _compare(_own(model), tensors, type(model).__name__, file)
+    extra = sum(x.nbytes for x in model.buffers()) - sum(x.nbytes for x in tensors.values())
+    if extra > MOST_EXTRA:
+        raise FileError(
+            f"{file}: needs tables of at most {MOST_EXTRA >> 20} MiB beside its weights, "
+            f"got {extra >> 20} MiB"
+        )
+
+
+def _compare(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], kind: str, file) -> None:
     for name in tensors:
         if name not in own:
             raise FileError(
-                f"{file}: needs the weights of {type(model).__name__}, got unknown {name!r}"
-                f"{_nearest(name, own)}"
+                f"{file}: needs the weights of {kind}, got unknown {name!r}{_nearest(name, own)}"
             )
     for name, x in own.items():
         if name not in tensors:
-            raise FileError(f"{file}: needs weights {name!r}, got none of that name")
+            raise FileError(f"{file}: needs {name!r} as {_kind(x)} {tuple(x.shape)}, got none")
         given = tensors[name]
         if given.shape != x.shape or given.is_floating_point() != x.is_floating_point():
             raise FileError(
                 f"{file}: needs {name!r} as {_kind(x)} {tuple(x.shape)}, "
                 f"got {_kind(given)} {tuple(given.shape)}"
             )
-        x.data = given  # in place of copying: keeps ties, and the dtype it was saved in
 
 
 def _own(model: nn.Module) -> dict[str, Tensor]:

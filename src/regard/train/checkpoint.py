@@ -16,12 +16,13 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from regard.errors import FileError
-from regard.files import to_disk
+from regard.files import parse_json, to_disk
 from regard.models.store import write_whole
 from regard.train.parts import read_whole
 
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 VERSION = 1  # of the folder's layout
+UNFINISHED = ".writing-"  # how a folder is called while a checkpoint is written into it
 
 
 class Checkpoint(NamedTuple):
@@ -79,7 +80,7 @@ def writing(step: int, folder: str | Path, keep: int, every: int = 1) -> Iterato
     place = place_of(step, folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=".writing-", dir=folder))
+        beside = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=folder))
         try:
             yield beside
             open_to_all(beside)
@@ -102,6 +103,18 @@ def writing(step: int, folder: str | Path, keep: int, every: int = 1) -> Iterato
     by_a_stop = [old for old in there if step_of(old) % every and step_of(old) < step]
     for old in [*by_a_stop, *[old for old in there if old not in by_a_stop][:-keep]]:
         shutil.rmtree(old, ignore_errors=True)
+
+
+def remove_unfinished(folder: str | Path) -> None:
+    """Remove what processes left that were killed while they wrote a checkpoint.
+
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> (folder / f"{UNFINISHED}abc").mkdir()
+    >>> remove_unfinished(folder), list(folder.iterdir())
+    (None, [])
+    """
+    for left in Path(folder).glob(f"{UNFINISHED}*"):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def load_checkpoint(place: str | Path) -> Checkpoint:
@@ -131,7 +144,7 @@ def check(place: str | Path) -> dict[str, Any]:
     """
     place = Path(place)
     try:
-        told = json.loads((place / STATE).read_text())
+        told = parse_json((place / STATE).read_text())
         checksum = told.pop("checksum")
         if told["version"] != VERSION:
             raise FileError(
@@ -142,7 +155,7 @@ def check(place: str | Path) -> dict[str, Any]:
         for name, want in told["files"].items():
             if digest(place / name) != want:
                 raise FileError(f"{place}: needs its checksum, got another: {name} was damaged")
-    except (OSError, json.JSONDecodeError, KeyError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, KeyError, UnicodeDecodeError) as error:
         raise FileError(f"{place}: needs a whole checkpoint, got a damaged one, {error}") from error
     return told
 

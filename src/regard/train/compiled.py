@@ -1,6 +1,7 @@
 """When torch.compile pays, and in which way."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from regard.nn import Cell, Recurrent
 from regard.train.config import TrainConfig
+from regard.train.interrupts import shielded
 from regard.train.parallel import Way
 
 STEPS = 1000  # to compile takes as long as some hundred updates
@@ -35,12 +37,21 @@ class Compiling:
         self.ask, self.left, self.graphs = ask, SEEN, graphs
         self.shapes: set[Any] = set()
         self.compiled: tuple[Total, Total] | None = None
+        self.ready: set[Any] = set()  # shapes that an update was made with, compiled
+
+    def shield(self, batch: dict[str, Tensor]) -> AbstractContextManager[None]:
+        """Around an update: while it may compile, its compile workers outlive a signal."""
+        shape = _shape(batch)
+        if self.compiled is None or shape in self.ready:
+            return nullcontext()
+        self.ready.add(shape)
+        return shielded()
 
     def total(self, total: Total, batch: dict[str, Tensor]) -> Total:
         """The loss to call for this batch: as it is, or compiled."""
         if self.ask == "off":
             return total
-        shape = tuple((name, x.shape) for name, x in batch.items())
+        shape = _shape(batch)
         if self.left:
             self.left -= 1
             self.shapes.add(shape)
@@ -54,6 +65,10 @@ class Compiling:
         if self.graphs:
             torch.compiler.cudagraph_mark_step_begin()  # the last update's numbers may be let go
         return self.compiled[1]
+
+
+def _shape(batch: dict[str, Tensor]) -> tuple[Any, ...]:
+    return tuple((name, x.shape) for name, x in batch.items())
 
 
 def make_compiling(

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from regard.errors import FileError, ShapeError
+from regard.files import parse_json
 from regard.train.checkpoint import write_text
 
 CALIBRATION = "calibration.json"
@@ -143,7 +144,7 @@ def load_calibration(folder: str | Path) -> Calibration | None:
     if not file.is_file():
         return None
     try:
-        values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        values: dict[str, Any] = parse_json(file.read_text(encoding="utf-8"))
         examples = int(values.pop("examples"))
         numbers = {name: float(value) for name, value in values.items()}
         if not all(map(math.isfinite, numbers.values())):

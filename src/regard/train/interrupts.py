@@ -59,3 +59,28 @@ def interrupts(*, patient: bool = False) -> Iterator[Asked]:
     finally:
         for kind, handler in before.items():
             signal.signal(kind, handler)
+
+
+@contextmanager
+def shielded() -> Iterator[None]:
+    """While it lasts, processes that are started do not receive SIGINT and SIGTERM.
+
+    A signal to the whole process group would end torch's compile workers, and the training would
+    wait for them for ever. A child inherits the mask of the thread that starts it, so this thread
+    blocks the signals, and an idle one takes them in its place.
+
+    >>> with shielded():
+    ...     signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    True
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    over = threading.Event()
+    threading.Thread(target=over.wait, daemon=True).start()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, KINDS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        over.set()

@@ -1,10 +1,12 @@
 """metrics.jsonl: a line now and then about how a training goes, and its copy for TensorBoard."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 from regard.errors import FileError
+from regard.files import parse_json
 from regard.train.checkpoint import write_text
 
 METRICS = "metrics.jsonl"
@@ -15,9 +17,9 @@ def add_line(folder: Path, line: dict[str, Any]) -> None:
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
-    >>> add_line(folder, {"step": 1, "loss": 0.5})
+    >>> add_line(folder, {"step": 1, "loss": 0.5, "seconds": 2.0})
     >>> read_metrics(folder)
-    [{'step': 1, 'loss': 0.5}]
+    [{'step': 1, 'loss': 0.5, 'seconds': 2.0}]
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -40,16 +42,29 @@ def forget_after(folder: Path, step: int) -> None:
 
 
 def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl; a last one that a crash cut in two is left out.
+    """The lines of a run's metrics.jsonl; what is no such line is left out, as one cut by a crash.
 
     >>> read_metrics("nowhere")
     []
     """
     file = Path(folder) / METRICS
     lines = []
-    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
+    for text in _lines(file) if file.exists() else []:
         try:
-            lines.append(json.loads(line))
-        except json.JSONDecodeError:
+            line = parse_json(text)
+        except ValueError:
             continue
+        if isinstance(line, dict) and all(_is_number(line.get(n)) for n in ("step", "seconds")):
+            lines.append(line)
     return lines
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError as error:
+        raise FileError(f"{file}: cannot be read, {error.strerror or error}") from error
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)

@@ -2,8 +2,8 @@
 
 import json
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,9 +14,11 @@ from regard import models
 from regard.data import Tokenizer
 from regard.data.tokenizer_file import NAME as WORDS
 from regard.errors import ConfigError, FileError, RegardError
+from regard.files import parse_json
 from regard.models.store import NAME as WEIGHTS
+from regard.models.store import check_fits
 from regard.train.board import Listener, board
-from regard.train.checkpoint import fill, last_good, write_text
+from regard.train.checkpoint import fill, last_good, remove_unfinished, write_text
 from regard.train.confidence import (
     Calibration,
     Gradable,
@@ -24,6 +26,7 @@ from regard.train.confidence import (
     load_calibration,
     save_calibration,
 )
+from regard.train.lock import locked
 from regard.train.loop import CHECKPOINTS, Outcome, Trainer, read_metrics, scored
 from regard.train.loss import objective
 from regard.train.ranks import Ranks
@@ -72,22 +75,48 @@ def start_run(
     ['recipe.json', 'result.json', 'tokenizer.json']
     """
     folder, ranks = Path(folder), ranks or Ranks()
-    listeners = _listeners(folder, tensorboard and ranks.is_first)
-    ranks.by_first(lambda: _prepare(recipe, folder))
-    tokenizer = _words(folder)
-    try:
-        trainer = _trainer(recipe, tokenizer, folder, show=show, ranks=ranks, listeners=listeners)
-    except RegardError:
-        if ranks.is_first:
-            _forget(folder)  # such as data that is not where the recipe says: nothing began
-        raise
-    return _finish(trainer, recipe, tokenizer, folder)
+    with _held(folder, ranks):
+        listeners = _listeners(folder, tensorboard and ranks.is_first)
+        ranks.by_first(lambda: _prepare(recipe, folder))
+        tokenizer = _words(folder)
+        how: dict[str, Any] = {"show": show, "ranks": ranks, "listeners": listeners}
+        try:
+            trainer = _trainer(recipe, tokenizer, folder, **how)
+        except RegardError:
+            if ranks.is_first:
+                _forget(folder)  # such as data that is not where the recipe says: nothing began
+            raise
+        return _finish(trainer, recipe, tokenizer, folder)
+
+
+@contextmanager
+def _held(folder: Path, ranks: Ranks) -> Iterator[None]:
+    """The folder, made if need be and locked by the first rank while all of them train."""
+    with ExitStack() as stack:
+
+        def hold() -> None:
+            new = not folder.exists()
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                if new:  # what stays empty goes again
+                    stack.callback(_remove_if_empty, folder)
+                stack.enter_context(locked(folder))
+            except OSError as error:
+                raise FileError(
+                    f"{folder}: cannot be written, {error.strerror or error}"
+                ) from error
+
+        ranks.by_first(hold)
+        yield
 
 
 def _forget(folder: Path) -> None:
-    """Take away what `_prepare` left, and the folder if that was all there was."""
+    """Take away what `_prepare` left."""
     for name in (RECIPE, WORDS):
         (folder / name).unlink(missing_ok=True)
+
+
+def _remove_if_empty(folder: Path) -> None:
     with suppress(OSError):
         folder.rmdir()
 
@@ -124,10 +153,12 @@ def resume_run(
     folder = Path(folder)
     recipe, tokenizer = read_recipe(folder), _words(folder)
     ranks = ranks or Ranks()
-    listeners = _listeners(folder, tensorboard and ranks.is_first)
-    trainer = _trainer(recipe, tokenizer, folder, show=show, ranks=ranks, listeners=listeners)
-    wrong = trainer.resume()
-    return _finish(trainer, recipe, tokenizer, folder), wrong
+    with _held(folder, ranks):
+        listeners = _listeners(folder, tensorboard and ranks.is_first)
+        ranks.by_first(lambda: remove_unfinished(folder / CHECKPOINTS))
+        trainer = _trainer(recipe, tokenizer, folder, show=show, ranks=ranks, listeners=listeners)
+        wrong = trainer.resume()
+        return _finish(trainer, recipe, tokenizer, folder), wrong
 
 
 def load_run(folder: str | Path) -> Run:
@@ -148,6 +179,7 @@ def load_run(folder: str | Path) -> Run:
         if found is None:
             got = "; ".join(["none yet", *wrong])
             raise FileError(f"{folder}: needs weights, got {got}; try regard resume {folder}")
+        check_fits(recipe.data.sized(recipe.model, tokenizer), found.model, folder)
         model = make_model(recipe, tokenizer)
         fill(model, found.model, str(folder))
     calibration = load_calibration(folder)
@@ -166,7 +198,7 @@ def read_recipe(folder: str | Path) -> Recipe:
     if not file.is_file():
         raise FileError(f"{folder}: needs to be the folder of a run, got no {RECIPE} in it")
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
+        told = parse_json(file.read_text(encoding="utf-8"))
         if told["version"] != VERSION:
             raise FileError(f"{file}: needs version {VERSION}, got {told['version']}")
         return from_json(Recipe, told["recipe"], "recipe", part_kinds())
@@ -177,10 +209,19 @@ def read_recipe(folder: str | Path) -> Recipe:
 def read_result(folder: str | Path) -> dict[str, Any]:
     """What a run ended with; nothing if it has not ended."""
     file = Path(folder) / RESULT
+    if not file.is_file():
+        return {}
     try:
-        return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    except (OSError, ValueError) as error:
-        raise FileError(f"{file}: needs JSON, got a damaged file, {error}") from error
+        result = parse_json(file.read_text(encoding="utf-8"))
+        known = {"step": int, "reason": str, "seconds": int | float, "valid": dict, "test": dict}
+        for name, kind in known.items():
+            if not isinstance(result[name], kind):
+                raise ValueError(f"{name} is {result[name]!r:.40}")
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise FileError(
+            f"{file}: needs the result of a run, got a damaged file, {error}"
+        ) from error
+    return result
 
 
 def make_model(recipe: Recipe, tokenizer: Tokenizer | None) -> nn.Module:

@@ -13,6 +13,8 @@ C = TypeVar("C")
 def change(config: C, settings: Sequence[str]) -> C:
     """A config with some settings changed, each `name=value`; a name may leave out what is clear.
 
+    The settings are checked together, once all have their values: their order does not matter.
+
     >>> from regard.train import TrainConfig
     >>> change(TrainConfig(steps=9), ["lr=3e-4", "patience=none", "betas=0.9,0.95"]).betas
     (0.9, 0.95)
@@ -21,13 +23,13 @@ def change(config: C, settings: Sequence[str]) -> C:
         ...
     regard.errors.ConfigError: set: needs the name of a setting, got 'wormup'; try warmup
     """
+    values: dict[str, str] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
             raise ConfigError(f"set: needs name=value, got {setting!r}; try {name}=…")
-        path = _find(config, name.strip())
-        config = _put(config, path.split("."), text.strip(), path)
-    return config
+        values[_find(config, name.strip())] = text.strip()
+    return _put(config, values)
 
 
 def names(config: Any, before: str = "") -> Iterator[tuple[str, Any]]:
@@ -110,11 +112,16 @@ def _find(config: Any, name: str) -> str:
     raise ConfigError(f"set: needs the name of a setting, got {name!r}{nearest(name, short, 0.5)}")
 
 
-def _put(config: Any, path: list[str], text: str, whole: str) -> Any:
-    first, *rest = path
-    if rest:
-        return replace(config, **{first: _put(getattr(config, first), rest, text, whole)})
-    return replace(config, **{first: read_value(text, get_type_hints(type(config))[first], whole)})
+def _put(config: Any, values: Mapping[str, str], before: str = "") -> Any:
+    """The config with the values of its dotted names, read and checked together."""
+    hints, changed = get_type_hints(type(config)), dict[str, Any]()
+    for field in fields(config):
+        value, path = getattr(config, field.name), before + field.name
+        if path in values:
+            changed[field.name] = read_value(values[path], hints[field.name], path)
+        elif any(name.startswith(f"{path}.") for name in values):
+            changed[field.name] = _put(value, values, f"{path}.")
+    return replace(config, **changed) if changed else config
 
 
 def read_value(text: str, hint: Any, name: str = "value") -> Any:

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from regard.errors import FileError, nearest
-from regard.train.run import RECIPE, Run, load_run
+from regard.models.store import NAME as WEIGHTS
+from regard.train.run import CHECKPOINTS, RECIPE, Run, load_run
 
 FOLDER = Path(__file__).parents[1] / "specimens"
 
@@ -32,19 +33,28 @@ def specimen(name: str) -> Run:
 
 
 def find_run(name: str | Path) -> Path:
-    """The folder that a path or the name of a specimen stands for; a path goes first.
+    """The folder that a path or the name of a specimen stands for.
+
+    A folder of that name goes first if it holds a run or a model; one of other files, such as
+    recordings in `morse/`, does not hide the specimen. `./morse` is always the folder.
 
     >>> find_run("phrases").parent.name
     'specimens'
     """
-    if Path(name).exists():
-        return Path(name)
-    if str(name) in specimen_names():
+    path = Path(name)
+    is_specimen = str(name) in specimen_names()
+    if path.exists() and not (is_specimen and not _is_run(path)):
+        return path
+    if is_specimen:
         return FOLDER / name
     raise FileError(
         f"{name}: needs to be a run, a saved model or one of {_known()}, got nothing there"
         f"{nearest(str(name), specimen_names())}"
     )
+
+
+def _is_run(path: Path) -> bool:
+    return any((path / name).exists() for name in (RECIPE, WEIGHTS, CHECKPOINTS))
 
 
 def _known() -> str:

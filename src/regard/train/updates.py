@@ -140,7 +140,8 @@ class Updates:
         losses, world = [], self.shared.ranks.world
         for n, batch in enumerate(fed.batches):
             total_of = self.compiling.total(objective.total, batch)
-            with self.shared.quiet(last=n + 1 == len(fed.batches)):
+            quiet = self.shared.quiet(last=n + 1 == len(fed.batches))
+            with self.compiling.shield(batch), quiet:
                 with self.autocast():
                     total = total_of(
                         self.shared.called, batch, self.config.smoothing, self.config.agree

@@ -1,0 +1,67 @@
+"""A lock on the folder of a run: one training at a time writes there."""
+
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from regard.errors import FileError
+
+LOCK = ".lock"
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the run's lock; one that another process holds is an error that names it.
+
+    The operating system lets go of it when the process ends, however it ends.
+
+    >>> import tempfile
+    >>> with locked(Path(tempfile.mkdtemp())):
+    ...     pass
+    """
+    try:
+        import fcntl
+    except ImportError:  # not a POSIX system
+        yield
+        return
+    file = folder / LOCK
+    handle = _open(file, fcntl)
+    try:
+        os.truncate(handle, 0)
+        os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _open(file: Path, fcntl) -> int:
+    while True:
+        handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # its last holder may have removed the file between our open and our lock
+            if _is_same(handle, file):
+                return handle
+        except OSError as error:
+            if error.errno in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP):
+                return handle  # a file system without locks
+            holder = os.read(handle, 200).decode(errors="replace") or "another process"
+            os.close(handle)
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                raise FileError(
+                    f"{file.parent}: needs to be free, got a training that runs there ({holder}); "
+                    f"try again when it has ended"
+                ) from None
+            raise
+        os.close(handle)
+
+
+def _is_same(handle: int, file: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), file.stat())
+    except FileNotFoundError:
+        return False

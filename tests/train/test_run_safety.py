@@ -1,0 +1,183 @@
+"""A run beside other processes, signals, damaged files and folders of the same name."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from regard.cli import app
+from regard.errors import ConfigError, FileError
+from regard.train import (
+    change,
+    checkpoints,
+    find_run,
+    last_good,
+    list_runs,
+    recipe,
+    resume_run,
+    start_run,
+)
+from regard.train.checkpoint import UNFINISHED
+from regard.train.lock import locked
+
+SMALL = [
+    *("languages=en,de", "kinds=duration", "texts=99", "valid=2", "test=2", "longest=4"),
+    *("device=cpu", "dim=16", "heads=2", "hidden=16", "steps=2", "tokens=64", "log_every=1"),
+]
+HOLD = """
+import sys, time
+from pathlib import Path
+from regard.train.lock import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "one"
+    start_run(change(recipe("phrases"), SMALL), folder)
+    return folder
+
+
+def test_a_second_training_of_a_run_is_refused_until_the_first_has_ended(trained):
+    other = subprocess.Popen(
+        [sys.executable, "-c", HOLD, trained], stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout.readline() == "held\n"
+    before = {file: file.stat().st_mtime_ns for file in trained.rglob("*")}
+    try:
+        for again in (lambda: resume_run(trained), lambda: start_run(recipe("phrases"), trained)):
+            with pytest.raises(FileError, match=f"a training that runs there .process {other.pid}"):
+                again()
+        assert {file: file.stat().st_mtime_ns for file in trained.rglob("*")} == before
+    finally:
+        other.kill()  # the lock of a killed process is free at once
+        other.communicate()
+    outcome, _ = resume_run(trained)
+    assert outcome.reason == "finished"
+    assert not (trained / ".lock").exists()
+
+
+def test_a_lock_is_not_shared_with_a_file_that_was_removed(tmp_path):
+    with locked(tmp_path):
+        (tmp_path / ".lock").unlink()
+        with locked(tmp_path):  # a new file, a new lock; both let go without an error
+            pass
+
+
+def test_a_folder_made_in_vain_is_removed(tmp_path):
+    with pytest.raises(FileError):
+        start_run(change(recipe("multi30k-en-de"), ["folder=nowhere"]), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+SAVE = """
+import sys, torch
+from regard.train import Checkpoint, save_checkpoint
+x = {str(n): torch.zeros(1 << 20) for n in range(6)}
+for step in range(1, 1000):
+    save_checkpoint(Checkpoint(step, x, {}, {"step": step}), sys.argv[1], keep=2)
+    print(step, flush=True)
+"""
+
+
+def test_killed_while_it_saves_every_checkpoint_that_is_there_is_whole(tmp_path):
+    for wait in (0.0, 0.011):
+        child = subprocess.Popen(
+            [sys.executable, "-c", SAVE, tmp_path], stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2):
+            child.stdout.readline()
+        time.sleep(wait)
+        child.kill()
+        child.communicate()
+        found, wrong = last_good(tmp_path)
+        assert found is not None
+        assert wrong == []
+        assert len(checkpoints(tmp_path)) >= 1
+
+
+def test_what_a_killed_training_left_is_removed_when_it_goes_on(trained):
+    left = trained / "checkpoints" / f"{UNFINISHED}x"
+    left.mkdir()
+    (left / "model.safetensors").write_bytes(b"half")
+    resume_run(trained)
+    assert not left.exists()
+
+
+SHIELD = """
+import signal, subprocess, sys, time
+from regard.train.interrupts import interrupts, shielded
+with interrupts() as asked:
+    with shielded():
+        child = subprocess.Popen([sys.executable, "-c", "print(input())"], stdin=subprocess.PIPE)
+        print("ready", flush=True)
+        deadline = time.monotonic() + 20
+        while asked.signal is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+    child.communicate(b"alive")
+    print(asked.signal, flush=True)
+"""
+
+
+def test_a_signal_to_the_whole_group_is_noted_and_leaves_the_compile_workers_alive():
+    main = subprocess.Popen(
+        [sys.executable, "-c", SHIELD], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert main.stdout.readline() == "ready\n"
+    os.killpg(main.pid, signal.SIGTERM)
+    assert main.communicate(timeout=30)[0] == "alive\n15\n"
+
+
+BAD_METRICS = ["{", "[1]", "3", '{"step": "x", "seconds": 1}', '{"loss": 1}', "\x00", "[" * 9999]
+BAD_RESULTS = ["[", "[]", "{}", '{"step": 1}', "null", "[" * 99999, '{"step": 1e999}', '"x"']
+
+
+@pytest.mark.parametrize("text", BAD_RESULTS)
+def test_one_damaged_result_does_not_hide_the_other_runs(trained, tmp_path, text):
+    for name in ("good", "bad"):
+        (tmp_path / name).mkdir()
+        for file in ("recipe.json", "result.json", "metrics.jsonl"):
+            (tmp_path / name / file).write_bytes((trained / file).read_bytes())
+    (tmp_path / "bad" / "result.json").write_text(text)
+    rows = {row["run"]: row["state"] for row in list_runs(tmp_path)}
+    assert rows["good"] == "finished"
+    assert "needs the result of a run, got a damaged file" in rows["bad"]
+
+
+def test_damaged_metrics_are_left_out_and_the_table_still_stands(trained, tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "recipe.json").write_bytes((trained / "recipe.json").read_bytes())
+    good = json.dumps({"step": 7, "loss": 1.0, "seconds": 3.0})
+    lines = [good, *BAD_METRICS]
+    (tmp_path / "a" / "metrics.jsonl").write_bytes("\n".join(lines).encode() + b"\n\xff\xfe\n")
+    found = CliRunner().invoke(app, ["runs", str(tmp_path)])
+    assert found.exit_code == 0
+    assert "7/2" in found.output
+
+
+def test_settings_are_checked_together_so_their_order_does_not_matter():
+    base = recipe("phrases")
+    for pair in (("dim=60", "heads=3"), ("heads=3", "dim=60")):
+        assert change(base, pair).model.heads == 3
+    with pytest.raises(ConfigError, match="dim: needs a multiple of heads=7"):
+        change(base, ["heads=7", "lr=1e-3"])
+    assert change(base, ["lr=1", "lr=2"]).train.lr == 2.0
+
+
+def test_a_folder_of_other_files_does_not_hide_a_pretrained_model(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("morse").mkdir()
+    Path("morse/first.wav").touch()
+    assert find_run("morse").parent.name == "specimens"
+    assert find_run("./morse") == Path("morse")
+    Path("morse/recipe.json").write_bytes((trained / "recipe.json").read_bytes())
+    assert find_run("morse") == Path("morse")
