@@ -159,7 +159,7 @@ def test_the_sizes_of_an_idx_file_are_not_believed(tmp_path):
         (claim(2, 2) + b"abc", "got 3 bytes: cut short"),
     ):
         file.write_bytes(held)
-        began = time.monotonic()
+        began = time.process_time()
         with pytest.raises(FileError, match=message):
             read_idx(file)
-        assert time.monotonic() - began < 0.5
+        assert time.process_time() - began < 0.5

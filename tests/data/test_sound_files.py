@@ -133,12 +133,12 @@ def test_what_is_no_sound_says_so(tmp_path, users_view):
 
 @pytest.mark.parametrize("old", [999_983, 44_101, 11_027])
 def test_rates_without_a_common_divisor_cost_no_more_than_others(old):
-    began = time.monotonic()
+    began = time.process_time()
     resample = Resample(old, 8000)
     t = torch.arange(old, dtype=torch.float64) / old
     wave = torch.sin(2 * torch.pi * 440 * t)
     new = torch.cat([resample(wave), resample.finish()])
-    assert time.monotonic() - began < 3
+    assert time.process_time() - began < 3
     assert resample.filters.nbytes < 64 << 20
     exact = torch.sin(2 * torch.pi * 440 * torch.arange(8000, dtype=torch.float64) / 8000)
     assert (new - exact)[200:-200].abs().max() < 1e-4  # 44_100 has the same ripple

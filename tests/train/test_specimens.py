@@ -36,13 +36,6 @@ def test_those_that_translate_do_as_their_record_says(name):
     assert abs(exact - run.result["test"]["exact"]) < 0.1
 
 
-def test_a_folder_of_ones_own_goes_before_a_specimen_of_that_name(tmp_path, monkeypatch):
-    assert find_run("phrases") == FOLDER / "phrases"
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "phrases").mkdir()
-    assert find_run("phrases").resolve() == tmp_path / "phrases"
-
-
 def test_commands_take_a_specimen_by_its_name(tmp_path):
     page = tmp_path / "page.html"
     done = CliRunner().invoke(app, ["look", "phrases", "3 days", "--to", "de", "--out", str(page)])

@@ -55,18 +55,19 @@ class Resample:
         self.kept = torch.cat([self.kept.to(samples), samples])
         found = [samples.new_zeros(0)]
         block = max(1, min(BLOCK, NUMBERS // (2 * self.reach)))
+        filters = self.filters.to(samples)
         for at in range(self.told, stop, block):
-            found.append(self._block(torch.arange(at, min(stop, at + block))))
+            found.append(self._block(torch.arange(at, min(stop, at + block)), filters))
         self.told = max(self.told, stop)
         unneeded = self.told * self.down // self.up - self.reach + 1 - self.first
         if unneeded > 0:
             self.kept, self.first = self.kept[unneeded:].clone(), self.first + unneeded
         return torch.cat(found)
 
-    def _block(self, numbers: Tensor) -> Tensor:
+    def _block(self, numbers: Tensor, filters: Tensor) -> Tensor:
         left = numbers * self.down // self.up - self.reach + 1 - self.first
         near = self.kept[left[:, None] + torch.arange(2 * self.reach)]
-        phase, filters = numbers * self.down % self.up, self.filters.to(near)
+        phase = numbers * self.down % self.up
         if self.up <= PHASES:
             return (near * filters[phase]).sum(1)
         place = phase.double() * (PHASES / self.up)
