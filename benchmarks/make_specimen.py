@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from regard import models, train
+from regard.train.confidence import CALIBRATION
 from regard.train.run import RECIPE, RESULT
 from regard.train.specimens import FOLDER
 
@@ -29,8 +30,9 @@ def main(
     told["recipe"]["name"] = recipe or told["recipe"]["name"]
     told["recipe"]["train"]["device"] = "auto"
     write(place / RECIPE, told)
-    if (run / "tokenizer.json").exists():
-        shutil.copy(run / "tokenizer.json", place)
+    for file in ("tokenizer.json", CALIBRATION):
+        if (run / file).exists():
+            shutil.copy(run / file, place)
     models.save(train.load_run(run).model.half(), place)
     result = json.loads((run / RESULT).read_text(encoding="utf-8"))
     before = result["test"]
