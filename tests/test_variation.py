@@ -11,7 +11,6 @@ TESTS = [
     "tests/ops/test_window.py::test_a_window_is_a_part_of_the_map",
     "tests/models/test_sequence_models.py::test_step_by_step_is_teacher_forcing[post-LN]",
     "tests/decode/test_quick.py::test_logits_are_the_models_own[gated]",
-    "tests/look/test_look_transformers.py::test_generation_is_seen_step_by_step_and_joins_into_the_map_of_the_text[T5-dynamic]",  # noqa: E501
 ]
 
 
