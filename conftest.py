@@ -15,8 +15,18 @@ from hypothesis import settings
 if not os.path.exists("/dev/nvidiactl"):
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-settings.register_profile("regard", deadline=None, derandomize=True, max_examples=30)
+# `REGARD_SEED` and `REGARD_THREADS` vary what is otherwise fixed; `make slow` runs a variation
+SEED, THREADS = int(os.environ.get("REGARD_SEED", 0)), int(os.environ.get("REGARD_THREADS", 1))
+settings.register_profile(
+    "regard", deadline=None, derandomize=SEED == 0, max_examples=30, database=None
+)
 settings.load_profile("regard")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Another seed is Hypothesis' own too (its plugin reads the option after this)."""
+    if SEED and config.getoption("--hypothesis-seed", None) is None:
+        config.option.hypothesis_seed = str(SEED)
 
 
 @pytest.fixture(autouse=True)
@@ -26,8 +36,8 @@ def same_start(doctest_namespace: dict[str, Any]) -> None:
 
     import regard
 
-    torch.manual_seed(0)
-    torch.set_num_threads(1)  # tests run side by side; more threads only fight
+    torch.manual_seed(SEED)
+    torch.set_num_threads(THREADS)  # tests run side by side; more threads only fight
     doctest_namespace.update(torch=torch, rg=regard)
 
 

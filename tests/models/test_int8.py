@@ -1,11 +1,17 @@
 """Weights of one byte: what is rounded, how far answers move, and that files bring them back."""
 
+import os
+import platform
+import subprocess
+import sys
 from copy import deepcopy
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from int8_products import relative_error, wrong_products
 
 import regard as rg
 from regard import decode, models
@@ -190,3 +196,28 @@ def test_what_cannot_be_rounded_is_said(monkeypatch, tmp_path):
     monkeypatch.setattr(models_int8, "Int8Product", none)
     with pytest.raises(FormError, match=r"int8 cannot run here, .* \(no kernel\); try float32"):
         rg.quantize(models.build(models.language_tiny(vocab=9)))
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="instructions of x86")
+@pytest.mark.parametrize(
+    "isa", ["AVX2", "SSE41", pytest.param("AVX512_CORE", marks=pytest.mark.slow)]
+)
+def test_products_are_exact_without_vnni(isa):
+    script = Path(__file__).with_name("int8_products.py")
+    done = subprocess.run(
+        [sys.executable, script],
+        env=os.environ | {"ONEDNN_MAX_CPU_ISA": isa},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    steps, wrong, error = map(float, done.stdout.split())
+    assert (steps, wrong) == (63, 0)
+    assert 0 < error < 0.02
+
+
+@torch.no_grad()
+def test_products_are_exact_here():
+    assert wrong_products() == 0
+    steps = Int8Product(torch.eye(2), None).steps
+    assert 0 < relative_error() < {63: 0.02, 127: 0.01}[steps]

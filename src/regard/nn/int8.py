@@ -1,5 +1,6 @@
 """Linear maps by whole numbers: weights of one byte each, and inputs rounded row by row."""
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -10,9 +11,7 @@ from regard.nn.readout import Readout
 
 LARGEST = 127  # of a weight, in steps of its row
 TINY = 1e-30  # a row of zeros has no largest number to divide by
-ZERO = 128  # what stands for zero where whole numbers have no sign
 FEW = 16  # rows for which fewer passes count more than quick ones
-_HALF = torch.tensor(ZERO + 0.5)
 
 
 def to_int8(
@@ -50,9 +49,10 @@ def from_int8(
 class Int8Product:
     """x Wᵀ + b with W in whole numbers and each row of x rounded to them too; on a CPU.
 
-    y_i = s_i scale ⊙ (round(x_i / s_i) wholeᵀ) + b,   s_i = max |x_i| / 127
+    y_i = s_i scale ⊙ (round(x_i / s_i) wholeᵀ) + b,   s_i = max |x_i| / steps
 
-    A row is rounded by its own largest number, whatever else is in the batch.
+    A row is rounded by its own largest number, whatever else is in the batch. `steps` is 127, or
+    63 where the kernel adds pairs of products in 16 bits, which saturate.
 
     >>> product = Int8Product(torch.eye(2), torch.tensor([10.0, 20.0]))
     >>> product(torch.tensor([[1.0, -1.0], [0.0, 0.0]])).round()
@@ -62,7 +62,10 @@ class Int8Product:
 
     def __init__(self, weight: Float[Tensor, "rows dim"], bias: Float[Tensor, " rows"] | None):
         whole, scale = to_int8(weight)
-        self.steps = _steps()
+        self.steps = _input_steps()
+        # the kernel takes unsigned inputs, 1 … 2 · steps + 1, with this zero point
+        self.input_zero = self.steps + 1
+        self.half = torch.tensor(self.input_zero + 0.5)
         self.packed: Any = torch.ops.onednn.qlinear_prepack(whole, None)
         self.scale, self.zero = scale / self.steps, torch.zeros(len(whole), dtype=torch.int32)
         self.bias = None if bias is None else bias.detach()
@@ -70,30 +73,34 @@ class Int8Product:
     def __call__(self, x: Float[Tensor, "rows dim"]) -> Float[Tensor, "rows out"]:
         if len(x) == 1:  # one scale for all: the kernel itself can take it, and the bias
             largest = float(torch.linalg.vector_norm(x, torch.inf)) or 1.0
-            return self._multiply(_rounded_by(x, self.steps / largest), largest, self.bias)
-        whole, largests = _rounded(x, self.steps)
+            # truncation after adding a half is rounding
+            whole = torch.add(self.half, x, alpha=self.steps / largest).to(torch.uint8)
+            return self._multiply(whole, largest, self.bias)
+        whole, largests = self._rounded(x)
         y = self._multiply(whole, 1.0, None).mul_(largests)
         return y if self.bias is None else y.add_(self.bias)
 
+    def _rounded(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows as unsigned integers, and the largest magnitude of each."""
+        if len(x) <= FEW:
+            largest = torch.linalg.vector_norm(x, torch.inf, -1, True).clamp_(min=TINY)
+            whole = torch.addcdiv(self.half, x, largest, value=self.steps)
+        else:
+            largest = x.abs().amax(-1, keepdim=True).clamp_(min=TINY)
+            whole = (x * (self.steps / largest)).add_(self.half)
+        return whole.to(torch.uint8), largest
+
     def _multiply(self, whole: Tensor, scale: float, bias: Tensor | None) -> Tensor:
-        return torch.ops.onednn.qlinear_pointwise(
-            whole, scale, ZERO, self.packed, self.scale, self.zero, bias,
-            1.0, 0, torch.float32, "none", [], "",
-        )  # fmt: skip
+        return _qlinear(whole, scale, self.input_zero, self.packed, self.scale, self.zero, bias)
 
 
-def _rounded_by(x: Tensor, factor: float) -> Tensor:
-    # cutting off what is behind the point, after adding a half: the kernel wants them unsigned
-    return torch.add(_HALF, x, alpha=factor).to(torch.uint8)
-
-
-def _rounded(x: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Rows in whole numbers around 128, and the largest of each; by what is quick for so many."""
-    if len(x) <= FEW:
-        largest = torch.linalg.vector_norm(x, torch.inf, -1, True).clamp_(min=TINY)
-        return torch.addcdiv(_HALF, x, largest, value=steps).to(torch.uint8), largest
-    largest = x.abs().amax(-1, keepdim=True).clamp_(min=TINY)
-    return (x * (steps / largest)).add_(ZERO + 0.5).to(torch.uint8), largest
+def _qlinear(
+    x: Tensor, scale: float, zero: int, packed: Any, scales: Tensor, zeros: Tensor,
+    bias: Tensor | None,
+) -> Tensor:  # fmt: skip
+    return torch.ops.onednn.qlinear_pointwise(
+        x, scale, zero, packed, scales, zeros, bias, 1.0, 0, torch.float32, "none", [], ""
+    )
 
 
 class _Kept:
@@ -184,6 +191,25 @@ def fits(x: Tensor) -> bool:
     return plain and not torch.is_grad_enabled()
 
 
-def _steps() -> int:
-    """Steps that an input is rounded to: without VNNI, pairs of products would overflow at 127."""
-    return LARGEST if torch.cpu._is_vnni_supported() else LARGEST // 2
+@cache
+def _input_steps() -> int:
+    """Steps that an input is rounded to on each side of zero: 127, or 63 if the kernel saturates.
+
+    Without VNNI oneDNN adds pairs of u8 · s8 products in int16, where 2 · 255 · 127 overflows and
+    2 · 127 · 127 does not. The kernel itself is asked, as `ONEDNN_MAX_CPU_ISA` can take VNNI away
+    from a processor that has it, and torch knows of AVX512-VNNI alone, where AVX-VNNI will do.
+
+    >>> _input_steps() in (63, 127)
+    True
+    """
+    return LARGEST if all(_is_exact(*shape) for shape in ((1, 2, 1), (17, 64, 64))) else 63
+
+
+def _is_exact(rows: int, dim: int, out: int) -> bool:
+    """Whether the largest inputs and weights of this shape give their exact product."""
+    x = torch.full((rows, dim), 255, dtype=torch.uint8)
+    whole = torch.full((out, dim), LARGEST, dtype=torch.int8)
+    packed = torch.ops.onednn.qlinear_prepack(whole, None)
+    ones, zeros = torch.ones(out, dtype=torch.float32), torch.zeros(out, dtype=torch.int32)
+    y = _qlinear(x, 1.0, 0, packed, ones, zeros, None)
+    return bool((y == 255 * LARGEST * dim).all())
