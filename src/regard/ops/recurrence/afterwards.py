@@ -41,7 +41,9 @@ def _lstm(both: Tensor, h: Tensor, c: Tensor) -> LSTMStep:
     i, f, o = torch.sigmoid(both[..., :gates]).chunk(3, -1)
     candidate = torch.tanh(both[..., gates:])
     # the one thing that must be walked, and it has no product
-    return LSTMStep(i, f, o, candidate, _cells(f, i * candidate, c), h)
+    # (under autocast the gates are half precision; what is carried is not)
+    cells = _cells(f.to(c.dtype), (i * candidate).to(c.dtype), c)
+    return LSTMStep(i, f, o, candidate, cells, h)
 
 
 def _cells(kept: Tensor, new: Tensor, c: Tensor) -> Tensor:

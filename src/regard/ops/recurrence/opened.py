@@ -29,15 +29,18 @@ def recur(
         return out, last, RNNStep(out)
     x = x.transpose(0, 1).contiguous()  # a product of turned rows takes two to three times as long
     u, w_bias, u_bias = weights.u, weights.w_bias, weights.u_bias
+    state = tuple(s.to(u.dtype) for s in state)  # under autocast: what is carried is not half
     if isinstance(weights, GRUWeights):
-        wx = F.linear(x.flatten(0, 1), weights.w, w_bias)
-        states, gates = _GRU.apply(wx, state[0], u, u_bias)
+        wx = F.linear(x.flatten(0, 1), weights.w, w_bias).to(u.dtype)
+        with torch.autocast(x.device.type, enabled=False):
+            states, gates = _GRU.apply(wx, state[0], u, u_bias)
         z, r, candidate = gates.view(len(x), -1, len(u)).chunk(3, -1)
         trace = GRUStep(z, r, candidate, states)
     else:
         both = u_bias if w_bias is None else w_bias if u_bias is None else w_bias + u_bias
-        wx = F.linear(x.flatten(0, 1), weights.w, both)
-        states, cells, gates = _LSTM.apply(wx, state[0], state[1], u)
+        wx = F.linear(x.flatten(0, 1), weights.w, both).to(u.dtype)
+        with torch.autocast(x.device.type, enabled=False):
+            states, cells, gates = _LSTM.apply(wx, state[0], state[1], u)
         i, f, o, candidate = gates.view(len(x), -1, len(u)).chunk(4, -1)
         trace = LSTMStep(i, f, o, candidate, cells, states)
     last = tuple(_last(s, first, lengths) for s, first in zip(trace.state, state, strict=True))
