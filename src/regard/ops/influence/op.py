@@ -9,7 +9,7 @@ from torch import Tensor
 from regard.errors import FormError, ShapeError
 from regard.ops.biases import Bias
 from regard.ops.influence import tiled
-from regard.ops.influence.effect import Deed, Seen, effect
+from regard.ops.influence.effect import Band, Deed, Seen
 from regard.ops.influence.statistics import Influence
 from regard.ops.masks import Mask
 from regard.ops.survey.op import check_lse
@@ -102,14 +102,22 @@ def cut_window(seen: Seen, rows: slice, keys: slice, deed: Deed, alpha: float = 
     down = part_of(rows, seen.q.shape[-2], "rows")
     across = part_of(keys, seen.k.shape[-2], "keys")
     with torch.no_grad():
-        return effect(seen, down, across, deed, alpha)
+        band = Band(seen, down)
+        e = band.effects(across, deed, alpha)
+        dominant = band.of_dominant(deed)
+        if dominant is not None:  # those in this window: only its keys were searched
+            here = band.key >= 0
+            e[here, band.key[here] - across.start] = dominant[here].to(e.dtype)
+        return e
 
 
 def _by_map(seen: Seen, deed: Deed, alpha: float) -> Influence:
     rows, keys = range(seen.q.shape[-2]), range(seen.k.shape[-2])
     found = tiled.start(seen)
     if rows and keys:
-        tiled.add(found, effect(seen, rows, keys, deed, alpha), rows, keys)
+        band = Band(seen, rows)
+        tiled.add(found, band.effects(keys, deed, alpha), rows, keys)
+        tiled.add_dominant(found, band, deed)
     return found
 
 
