@@ -124,7 +124,7 @@ def test_every_term_of_a_score_is_in_what_is_left(kind, dtype):
     want, w = really_removed(scores_of(q, k, allowed, **given), v, terms.get("sinks"))
     out, lse = attend(q, k, v, **terms)
     e = influence_window(q, k, v, out, lse, **terms)
-    assert (w > 0.9).any() and e.isfinite().all()
+    assert (w > 0.9).any()
     assert_close(e.double(), want, rtol=1e-3, atol=1e-6)
 
 
@@ -157,10 +157,11 @@ def test_rows_without_a_key_and_keys_at_minus_infinity_have_no_effect():
     bias[2, :3] = -torch.inf  # one key left: it takes all
     out, lse = attend(q, k, v, bias=bias)
     e = influence_window(q, k, v, out, lse, bias=bias)
-    assert (e[1] == 0).all() and (e[2, :3] == 0).all()
+    assert (e[1] == 0).all()
+    assert (e[2, :3] == 0).all()
     assert_close(e[2, 3], v[3].norm())
     found = influence(q, k, v, out, lse, bias=bias)
-    assert found.strongest_key[1] == -1 and found.strongest_key[2] == 3
+    assert found.strongest_key[1:].tolist() == [-1, 3]
 
 
 def test_two_keys_of_half_each_and_keys_of_one_value():

@@ -1,9 +1,11 @@
-"""Attention over some rows, with one key per row left out: what an output is without its main key.
+"""Attention over some rows with one key per row left out: what an output is without its main key.
 
-Where one key holds nearly all of the weight, the rest is lost in the rounding of `out` and `lse`. Here
-it is summed by itself, so that its log-sum-exp and its mean value have full precision however small its
-share is.
+Where one key holds nearly all of the weight, the rest is lost in the rounding of `out` and `lse`.
+Here it is summed by itself, so that its log-sum-exp and its mean value have full precision however
+small its share is.
 """
+
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -17,37 +19,46 @@ LOG2E = 1.4426950408889634
 
 
 def attend_without(
-    q: Tensor, k: Tensor, v: Tensor, terms: Terms, rows: range, left_out: Tensor | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    terms: Terms,
+    rows: range,
+    left_out: Tensor | None = None,
+    hidden: Sequence[int] = (),
 ) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp of `rows`, without the key that `left_out` names per row (-1: none).
+    """Output and log-sum-exp of `rows` without some keys: an online softmax, in float32 or better.
 
-    An online softmax over tiles of keys, in float32 or better. A row with no other key gets zeros, and
-    -inf or its sink.
+    A row with no other key gets zeros, and -inf or its sink.
+
+    Args:
+        left_out: (*batch, rows), the key to leave out of each row, -1 for none. No gradient.
+        hidden: keys to leave out of every row.
     """
-    best = total = mixed = None
+    like = widen(q[..., rows.start : rows.stop, :1])[..., 0]
+    best, total = torch.full_like(like, -torch.inf), torch.zeros_like(like)
+    out = like.new_zeros((*like.shape, v.shape[-1]))
     for keys in cuts(terms.span(rows, k.shape[-2]), tile_of(q).wide):
         scores = terms.tile(q, k, rows, keys)
         if left_out is not None:
             inside = (left_out >= keys.start) & (left_out < keys.stop)
             scores[inside, left_out[inside] - keys.start] = -torch.inf
-        values = widen(spread(cut(v, -2, keys), q)).to(scores.dtype)
-        top = scores.amax(-1) if best is None else torch.maximum(best, scores.amax(-1))
+        if here := [key - keys.start for key in hidden if key in keys]:
+            scores = scores.index_fill(-1, torch.tensor(here, device=q.device), -torch.inf)
+        top = torch.maximum(best, scores.detach().amax(-1))
         base = top.masked_fill(top == -torch.inf, 0)
         # by powers of two: on a CPU exp of what underflows, or of -inf, is forty times slower
-        p = scores.sub_(base[..., None]).mul_(LOG2E).exp2_()
-        if best is None or total is None or mixed is None:
-            total, mixed = p.sum(-1), p @ values
-        else:
-            kept = torch.exp(best - base)
-            total, mixed = total * kept + p.sum(-1), mixed * kept[..., None] + p @ values
+        p = scores - base[..., None] if scores.requires_grad else scores.sub_(base[..., None])
+        p = p.mul_(LOG2E).exp2_()
+        kept = torch.exp(best - base)
+        total = total * kept + p.sum(-1)
+        out = out * kept[..., None] + p @ widen(spread(cut(v, -2, keys), q)).to(p.dtype)
         best = top
-    if best is None or total is None or mixed is None:  # no key at all
-        empty = widen(q[..., rows.start : rows.stop, 0])
-        nothing = empty.new_zeros((*empty.shape, v.shape[-1]))
-        return nothing, terms.with_sinks(torch.full_like(empty, -torch.inf))
-    lse = terms.with_sinks(best + total.log())
-    share = torch.exp(best - lse.masked_fill(lse == -torch.inf, 0))
-    return mixed * share[..., None], lse
+    none = best == -torch.inf
+    lse = torch.log(total.masked_fill(none, 1)) + best
+    whole = terms.with_sinks(lse)
+    share = torch.exp(best - whole.masked_fill(none, 0))
+    return out * share[..., None], whole
 
 
 def weigh(score: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
