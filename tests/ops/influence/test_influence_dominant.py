@@ -69,6 +69,15 @@ def worst(got, want):
     return float(((got.double() - want).abs() / want.clamp(min=1e-30)).max())
 
 
+def check(found, want):
+    """Row sums, column sums and largest effects, each on its own within one in a thousand."""
+    assert worst(found.felt, want.sum(-1)) < 1e-3
+    assert worst(found.caused, want.sum(-2)) < 1e-3
+    assert worst(found.strongest, want.amax(-1)) < 1e-3
+    at = want.gather(-1, found.strongest_key[..., None])[..., 0]
+    assert_close(at, found.strongest.double(), rtol=1e-3, atol=0)
+
+
 @pytest.mark.parametrize("form", ["reference", "tiled"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("left", LEFT)
@@ -83,15 +92,64 @@ def test_every_effect_is_that_of_really_removing_the_key(left, dtype, form, monk
     at = w.argmax(-1, keepdim=True)
     assert worst(e.gather(-1, at), want.gather(-1, at)) < 1e-3
     assert_close(e.double(), want, rtol=1e-3, atol=1e-6)
-    found = influence(q, k, v, out, lse, bias=bias, form=form)
-    for got, truth in (
-        (found.felt, want.sum(-1)),
-        (found.caused, want.sum(-2)),
-        (found.strongest, want.amax(-1)),
-    ):
-        assert worst(got, truth) < 1e-3
-    assert_close(want.gather(-1, found.strongest_key[..., None])[..., 0].float(), found.strongest,
-                 rtol=1e-3, atol=0)  # fmt: skip
+    check(influence(q, k, v, out, lse, bias=bias, form=form), want)
+
+
+INTERPRETED = [  # the interpreter multiplies bfloat16 wrongly
+    ("cpu", torch.float32, 8, 12, 1e-6),
+    ("cpu", torch.float16, 8, 12, 1e-6),
+    ("cpu", torch.float32, 8, 12, 1e-60),
+]
+ON_CUDA = [
+    pytest.param("cuda", dtype, *sizes, left, marks=[pytest.mark.gpu])
+    for dtype in (torch.float32, torch.bfloat16, torch.float16)
+    for sizes in ((64, 64), (128, 128), (80, 256), (256, 16))
+    for left in (0.3, 1e-3, 1e-6, 1e-12, 1e-60)
+]
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "feat", "value", "left"),
+    INTERPRETED + ON_CUDA,
+)
+def test_the_kernel_holds_to_it_too(device, dtype, feat, value, left):
+    pytest.importorskip("regard.ops.influence.kernel")
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device here")
+    if device == "cpu" and torch.cuda.is_available():
+        pytest.skip("the kernel runs for real here")
+    sizes = (20, 40) if device == "cpu" else (333, 300)
+    q, k, v = (x[:1].to(device) for x in draw(dtype, *sizes, feat, value))
+    q, k, v = q[:, :2], k[:, :1], v[:, :1]
+    scores = scores_of(q, k)
+    bias = bias_for(scores.cpu(), left).to(device)
+    want, _ = really_removed(scores_of(q, k, bias=bias), v)
+    out, lse = attend(q, k, v, bias=bias)
+    found = influence(q, k, v, out, lse, bias=bias, form="kernel")
+    assert worst(found.felt, want.sum(-1)) < 1e-3
+    assert worst(found.strongest, want.amax(-1)) < 1e-3
+    big = want.sum(-2) > 1e-6  # below, the truth is itself a difference of rounded numbers
+    assert worst(found.caused[big], want.sum(-2)[big]) < 1e-3
+    slope = influence(q, k, v, out, lse, bias=bias, form="kernel", deed="slope")
+    wide, terms = [x.double() for x in (q, k, v)], {"bias": bias.double()}
+    exact = influence(*wide, *attend(*wide, **terms), **terms, deed="slope", form="tiled")
+    assert_close(slope.felt.double(), exact.felt, rtol=1e-3, atol=1e-30)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_the_kernel_tells_near_values_apart(device):
+    """Keys of one value share the weight: what little the others hold is their effect."""
+    pytest.importorskip("regard.ops.influence.kernel")
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device here")
+    q, k, v = torch.zeros(1, 1, 20, 8), torch.zeros(1, 1, 70, 8), torch.randn(1, 1, 70, 12)
+    v[..., :3, :] = v[..., :1, :]
+    bias = torch.full((20, 70), -11.0)
+    bias[:, :3] = 0.0
+    q, k, v, bias = (x.to(device) for x in (q, k, v, bias))
+    want, _ = really_removed(scores_of(q, k, bias=bias), v)
+    found = influence(q, k, v, *attend(q, k, v, bias=bias), bias=bias, form="kernel")
+    assert worst(found.caused[..., :3], want.sum(-2)[..., :3]) < 1e-3
 
 
 TERMS = {
