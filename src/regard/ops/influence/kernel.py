@@ -25,6 +25,7 @@ from regard.ops.survey.kernel import (
 from regard.ops.survey.kernel import refusal as survey_refusal
 from regard.ops.triton_terms import LOG2E, Plan, make_plan, term_score
 
+TELL_NEAR = True  # False: near values as the product gives them, off by up to 1e-3 of |h|
 NEAR_SQUARE: tl.constexpr = tl.constexpr(2 * NEAR)
 FAINT: tl.constexpr = tl.constexpr(1e-4)  # weights whose near values are not told apart here
 
@@ -64,7 +65,7 @@ def influence(seen: Seen, deed: Deed) -> Influence:
         FELT=felt, PEAK=packed, CAUSED=caused,
         v_b=v.stride(0), v_h=v.stride(1), v_j=v.stride(2),
         VALUE=v.shape[3], WIDE_V=wide, HALF=v.dtype != torch.float32,
-        REMOVE=deed == "remove", AHEAD=plan.right > 0, **tile,
+        REMOVE=deed == "remove", AHEAD=plan.right > 0, TELL_NEAR=TELL_NEAR, **tile,
     )  # fmt: skip
     strongest = (packed >> 32).to(torch.int32).view(torch.float32)
     key = (0x7FFFFFFF - (packed & 0x7FFFFFFF)).masked_fill(packed == 0, -1)
@@ -89,7 +90,7 @@ def _influence_kernel(
     PRECISION: tl.constexpr, GENERAL: tl.constexpr,
     CAPPED: tl.constexpr, PADDED: tl.constexpr, CHUNKED: tl.constexpr, DOCUMENTS: tl.constexpr,
     MASKED: tl.constexpr, ALIBI: tl.constexpr, TOEPLITZ: tl.constexpr, BIASED: tl.constexpr,
-    REMOVE: tl.constexpr, HALF: tl.constexpr, AHEAD: tl.constexpr,
+    REMOVE: tl.constexpr, HALF: tl.constexpr, AHEAD: tl.constexpr, TELL_NEAR: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     j0, bh = tl.program_id(0) * BN, tl.program_id(1).to(tl.int64)
@@ -153,16 +154,17 @@ def _influence_kernel(
             # rounding may leave a distance a little below zero: its size is as good as zero
             far = tl.abs((o_square[:, None] + v_square[None, :]) - 2.0 * both)
             dominant = j[None, :] == key[:, None]
-            # where values are near the output the difference has lost digits; few tiles have such
-            near = (far < NEAR_SQUARE * o_square[:, None]) & (w > FAINT) & (dominant == 0)
-            if tl.max(tl.max(near.to(tl.int32), 1), 0) > 0:
-                exact = tl.zeros([BM, BN], tl.float32)
-                for n in tl.range(0, VALUE):
-                    one = tl.load(OUT + at * VALUE + n, mask=live, other=0.0)
-                    other = tl.load(own_v + n, mask=j < keys, other=0.0).to(tl.float32)
-                    step = one[:, None] - other[None, :]
-                    exact += step * step
-                far = tl.where(near, exact, far)
+            if TELL_NEAR:
+                # near the output the difference has lost digits; few tiles hold such values
+                near = (far < NEAR_SQUARE * o_square[:, None]) & (w > FAINT) & (dominant == 0)
+                if tl.max(tl.max(near.to(tl.int32), 1), 0) > 0:
+                    exact = tl.zeros([BM, BN], tl.float32)
+                    for n in tl.range(0, VALUE, num_stages=1):
+                        one = tl.load(OUT + at * VALUE + n, mask=live, other=0.0)
+                        other = tl.load(own_v + n, mask=j < keys, other=0.0).to(tl.float32)
+                        step = one[:, None] - other[None, :]
+                        exact += step * step
+                    far = tl.where(near, exact, far)
             if REMOVE:
                 # √far / (1 - w) is far · rsqrt(far (1 - w)²): one root instead of two divisions
                 rest = 1.0 - w
