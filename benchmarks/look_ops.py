@@ -40,14 +40,14 @@ def check(d, causal):
     q, k, v = (x[:, :2] for x in draw(1024, d, 1))
     mask = rg.Causal() if causal else None
     q64, k64, v64 = q.double(), k.double(), v.double()
-    _, lse64 = rg.attend(q64, k64, v64, mask=mask, form="reference")
+    out64, lse64 = rg.attend(q64, k64, v64, mask=mask, form="reference")
     want = rg.survey(q64, k64, lse64, mask=mask, form="reference")
     out, lse = rg.attend(q, k, v, mask=mask)
     got = rg.survey(q, k, lse, mask=mask, form="kernel")
     names = ["entropy", "peak", "reach", "own", "previous", "sink", "near", "received"]
     errors = {n: ((getattr(got, n) - getattr(want, n)).norm() / getattr(want, n).norm()).item()
               for n in names}  # fmt: skip
-    want = rg.influence(q64, k64, v64, out.double(), lse64, mask=mask, form="reference")
+    want = rg.influence(q64, k64, v64, out64, lse64, mask=mask, form="reference")
     got = rg.influence(q, k, v, out, lse, mask=mask, form="kernel")
     errors |= {n: ((getattr(got, n) - getattr(want, n)).norm() / getattr(want, n).norm()).item()
                for n in ("felt", "strongest", "caused")}  # fmt: skip

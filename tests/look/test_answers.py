@@ -81,6 +81,91 @@ def test_the_only_key_seen_takes_all_with_it():
     assert_close(rg.if_key_dropped(site, 0).change[:, :, 0], -site.out[:, :, 0])
 
 
+def dominated(dtype, left, sinks):
+    """Half or single precision, and key 2 of every row with a weight of 1 - left."""
+    q, k, v = (x.to(dtype) for x in tensors())
+    scores = exact_scores(q, k, 0)
+    others = scores.clone()
+    others[..., 2] = -torch.inf
+    if sinks is not None:
+        others = torch.cat([others, sinks.view(-1, 1, 1).expand_as(others[..., :1])], -1)
+    bias = torch.zeros_like(scores)
+    bias[..., 2] = others.logsumexp(-1) - scores[..., 2] + math.log1p(-left) - math.log(left)
+    return q, k, v, bias.float()
+
+
+def exact_scores(q, k, bias):
+    return q.double() @ k.double().repeat_interleave(2, 1).mT / 8**0.5 + bias
+
+
+def exact_change(old, new, v, sinks):
+    """Σ_j (w'_j - w_j) v_j in float64, counted from the value of key 2 so that nothing cancels."""
+    zero = torch.zeros(1, 1, 1, dtype=torch.float64)
+    v = v.double().repeat_interleave(2, 1)
+    if sinks is not None:
+        old, new = (
+            torch.cat([s, b * sinks.view(-1, 1, 1).expand_as(s[..., :1])], -1)
+            for s, b in (old, new)
+        )
+        v = torch.cat([v, zero.expand_as(v[..., :1, :])], -2)
+    else:
+        old, new = old[0], new[0]
+    moved = new.softmax(-1) - old.softmax(-1)
+    moved[..., 2] = 0
+    return moved @ v - moved.sum(-1, keepdim=True) * v[..., 2:3, :]
+
+
+def off(got, want):
+    return float(((got.double() - want).norm(dim=-1) / want.norm(dim=-1)).max())
+
+
+@pytest.mark.parametrize("sinks", [None, torch.tensor([0.5, 2.0, -1.0, 0.0]).double()])
+@pytest.mark.parametrize("left", [0.3, 1e-3, 1e-6, 1e-12])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_answers_hold_where_one_key_has_nearly_all_the_weight(dtype, left, sinks):
+    q, k, v, bias = dominated(dtype, left, sinks)
+    terms = {"bias": bias, **({} if sinks is None else {"sinks": sinks.float()})}
+    site, old = rg.site_of(q, k, v, **terms), exact_scores(q, k, bias)
+
+    def really(new, beta=1.0):
+        return exact_change((old, 1.0), (new, beta), v, sinks)
+
+    for keys in ([2], [2, 4], [5]):
+        gone = old.clone()
+        gone[..., keys] = -torch.inf
+        got = rg.if_key_dropped(site, keys)
+        if keys == [5] and left < 1e-3:  # one of the others: smaller still than what is left
+            assert off(got.change, got.first.double()) < 1e-3
+        else:
+            assert off(got.change, really(gone)) < 1e-3
+    longer = k.clone()
+    longer[..., 2, :] *= 0.5  # exact in any precision
+    got = rg.if_key_scaled(site, 2, 0.5)
+    assert off(got.change, really(exact_scores(q, longer, bias))) < 1e-3
+    assert off(rg.if_sharpened(site, 0.5).change, really(0.5 * old, 0.5)) < 1e-3
+    slow = rg.if_sharpened(site, 1 + 1e-9).first.double() / 1e-9
+    step = 1e-5
+    assert off(slow, (really((1 + step) * old, 1 + step)) / step) < 2e-3
+
+
+@pytest.mark.parametrize("sinks", [None, torch.tensor([0.5, 2.0, -1.0, 0.0]).double()])
+@pytest.mark.parametrize("softcap", [None, 3.0])
+def test_noise_is_right_where_one_key_has_nearly_all_the_weight(softcap, sinks):
+    """In single and half precision as in double, which the draws above are compared with."""
+    for dtype in (torch.float32, torch.bfloat16):
+        q, k, v, bias = dominated(dtype, 1e-5, sinks)
+        terms = {"bias": bias, "softcap": softcap, "sinks": sinks}
+        want = rg.site_of(q.double(), k.double(), v.double(), **(terms | {"bias": bias.double()}))
+        got = rg.site_of(q, k, v, **terms)
+        for ask in (rg.if_key_jittered, rg.if_query_jittered):
+            a, b = ask(got, 2, 0.3), ask(want, 2, 0.3)
+            assert off(a.mean, b.mean) < 2e-3
+            assert_close(a.spread.double(), b.spread, rtol=1e-3, atol=0)
+            if b.exact_mean is not None:
+                assert off(a.exact_mean, b.exact_mean) < 1e-3
+                assert_close(a.exact_spread.double(), b.exact_spread, rtol=1e-3, atol=0)
+
+
 def draws(site, terms, at: int, sigma: float, count: int):
     """Change of the outputs for many draws of a key's noise, (draw, head, row, value)."""
     q, k, v = (x.expand(count, *x.shape[1:]) for x in (site.q, site.k, site.v))

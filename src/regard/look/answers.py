@@ -1,5 +1,7 @@
 """What if, at one attention alone: closed forms from q, k, v, out and lse, with no model run."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -8,13 +10,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import ShapeError
-from regard.look.edit_terms import sharpened
+from regard.look.edit_terms import sharpened, without_keys
 from regard.look.edits import Some, check_finite, places_of
 from regard.look.site import Site
-from regard.ops.attend.reference import attend_rows, normalise
+from regard.ops.attend.reference import normalise
 from regard.ops.attend.tiled import bands
 from regard.ops.door import Call
 from regard.ops.grid import cut
+from regard.ops.influence.effect import DOMINANT
+from regard.ops.influence.rest import swing, weigh
 from regard.ops.terms import spread, widen
 from regard.ops.window import part_of
 
@@ -56,24 +60,20 @@ class Shake:
 def if_key_dropped(site: Site, keys: Some) -> Move:
     """What every output would be without some keys.
 
-    Δh = W / (1 - W) · (h - v̄), W the weight of the dropped keys and v̄ their mean value
+    Δh = W / (1 - W) · (h - v̄) = W · (h' - v̄), W the weight of the dropped keys, v̄ their mean value
 
-    A query that sees nothing else (to rounding) loses all it has: Δh = -h. To first order in W the
-    others do not move: Δh ≈ Σ w (h - v).
+    h' is the output without them. Rows that lose more than half of their weight are computed anew
+    without these keys, since 1 - W and h - v̄ are lost in the rounding of h and lse; if `out` is in
+    half precision, all rows that see them are. A query that may see nothing else loses all it has:
+    Δh = -h. To first order in W the others do not move: Δh ≈ Σ w (h - v).
 
     >>> site = rg.site_of(torch.zeros(1, 1), torch.zeros(3, 1), torch.tensor([[0.0], [3.0], [6.0]]))
     >>> rg.if_key_dropped(site, 2).change.flatten()  # from the mean of three, 3, to that of two
     tensor([-1.5000])
     """
-    h = widen(site.out)
-    columns = [_column(site, key) for key in places_of("keys", keys)]
-    share = sum((x.exp() for x, _ in columns), torch.zeros_like(site.lse))
-    taken = sum((x.exp()[..., None] * v for x, v in columns), torch.zeros_like(h))
-    rest = -torch.expm1(columns[0][0]) if len(columns) == 1 else 1 - share
-    alone = _negligible(rest, site.lse)
-    first = share[..., None] * h - taken
-    change = first / rest.masked_fill(alone, 1)[..., None]
-    return Move(change=torch.where(alone[..., None], -h, change), first=first)
+    held = _held(site, places_of("keys", keys))
+    w = -held.log_w.exp()[..., None]
+    return Move(change=w * held.apart, first=w * held.towards)
 
 
 def if_key_scaled(site: Site, key: int, alpha: float) -> Move:
@@ -88,18 +88,18 @@ def if_key_scaled(site: Site, key: int, alpha: float) -> Move:
     tensor([0.3466])
     """
     check_finite("alpha", alpha)
-    x, v = _column(site, key)
+    held = _held(site, [key])
     one = range(key, key + 1)
     rows = range(site.queries)
     longer = replace(site, k=alpha * widen(site.k), q=widen(site.q))
     shift = longer.terms.tile(longer.q, longer.k, rows, one)
     shift = (shift - site.terms.tile(site.q, site.k, rows, one))[..., 0].nan_to_num(nan=0.0)
-    towards = v - widen(site.out)
     first = None
     if site.terms.score is None:
         dot, bend, _ = _dot_and_bends(site, key)
-        first = ((alpha - 1) * dot * bend * x.exp())[..., None] * towards
-    return Move(change=_gain(x, shift, site.lse)[..., None] * towards, first=first)
+        first = ((alpha - 1) * dot * bend * held.log_w.exp())[..., None] * held.towards
+    moved = swing(held.log_w, held.log_rest, shift)
+    return Move(change=moved[..., None] * held.apart, first=first)
 
 
 def if_sharpened(site: Site, beta: float, rows: slice = slice(None)) -> Move:
@@ -119,11 +119,9 @@ def if_sharpened(site: Site, beta: float, rows: slice = slice(None)) -> Move:
     new, down = sharpened(old, None, beta), part_of(rows, site.queries, "rows")
     changes, firsts = [], []
     for band in bands(len(down), site.q.shape[:2].numel() * site.keys):
-        part = down[band.start : band.stop]
-        seen = site.terms.span(part, site.keys)
-        h = widen(cut(site.out, -2, part))
-        changes.append(widen(attend_rows(new, part, seen)[0]) - h)
-        firsts.append((beta - 1) * _slope(site, part, seen, h))
+        change, slope = _sharper(site, new, down[band.start : band.stop])
+        changes.append(change)
+        firsts.append((beta - 1) * slope)
     return Move(change=torch.cat(changes, -2), first=torch.cat(firsts, -2))
 
 
@@ -141,21 +139,20 @@ def if_key_jittered(site: Site, key: int, sigma: float) -> Shake:
     """
     check_finite("sigma", sigma, 0)
     _need_dot(site)
-    x, v = _column(site, key)
+    held = _held(site, [key])
     dot, bend, turn = _dot_and_bends(site, key)
     tau = sigma * abs(site.terms.scale) * widen(site.q).norm(dim=-1)
-    towards, w = v - widen(site.out), x.exp()
+    w = held.log_w.exp()
     mean = 0.5 * tau**2 * (bend**2 * w * (1 - 2 * w) + turn * w)
-    nodes, mass = (torch.as_tensor(a, dtype=x.dtype, device=x.device) for a in _hermite())
+    nodes, mass = (torch.as_tensor(a, dtype=w.dtype, device=w.device) for a in _hermite())
     noisy = _capped(site, dot[..., None] + tau[..., None] * nodes)
     shift = noisy - _capped(site, dot)[..., None]
-    gain = _gain(x[..., None], shift, site.lse[..., None])
-    far = towards.norm(dim=-1)
+    moved = swing(held.log_w[..., None], held.log_rest[..., None], shift)
     return Shake(
-        mean=mean[..., None] * towards,
-        spread=tau * bend * w * far,
-        exact_mean=(gain @ mass)[..., None] * towards,
-        exact_spread=(gain.square() @ mass).sqrt() * far,
+        mean=mean[..., None] * held.towards,
+        spread=tau * bend * w * held.towards.norm(dim=-1),
+        exact_mean=(moved @ mass)[..., None] * held.apart,
+        exact_spread=(moved.square() @ mass).sqrt() * held.apart.norm(dim=-1),
     )
 
 
@@ -173,58 +170,124 @@ def if_query_jittered(site: Site, query: int, sigma: float) -> Shake:
     check_finite("sigma", sigma, 0)
     _need_dot(site)
     row = range(query, query + 1)
-    w, _ = normalise(site.terms.tile(site.q, site.k, row), site.terms)  # (batch, head, 1, key)
-    h, v = widen(cut(site.out, -2, row)), widen(spread(site.v, site.q))
-    k = site.terms.scale * widen(spread(site.k, site.q))
+    w, lse = normalise(site.terms.tile(site.q, site.k, row), site.terms)  # (batch, head, 1, key)
+    v, k = widen(spread(site.v, site.q)), site.terms.scale * widen(spread(site.k, site.q))
     bend, turn = _bends(site, (widen(cut(site.q, -2, row)) @ k.mT)[..., 0, :, None])
-    slopes = bend * k  # of every score, to the query
-    middle = w @ slopes
-    away, towards = slopes - middle, v - h
-    swing = away.square().sum(-1) + turn[..., 0] * k.square().sum(-1)
-    mean = (w[..., 0, :] * swing)[..., None, :] @ towards
-    cross = (w.mT * towards).mT @ away
+    slopes, lost = bend * k, torch.zeros_like(lse)  # of every score, to the query
     if site.terms.sinks is not None:  # one more key, of slope 0 and value 0
-        lost = 1 - w.sum(-1, keepdim=True)
-        mean = mean - lost * middle.square().sum(-1, keepdim=True) * h
-        cross = cross + lost * h.mT @ middle
+        lost = torch.exp(site.terms.sinks.to(lse.dtype)[:, None] - lse)
+    away, towards = (_around_mean(x, w, lost) for x in (slopes, v))
+    swung = away.square().sum(-1) + turn[..., 0] * k.square().sum(-1)
+    mean = (w[..., 0, :] * swung)[..., None, :] @ towards
+    cross = (w.mT * towards).mT @ away
+    if site.terms.sinks is not None:
+        middle, h = w @ slopes, w @ v
+        mean = mean - lost[..., None] * middle.square().sum(-1, keepdim=True) * h
+        cross = cross + lost[..., None] * h.mT @ middle
     return Shake(mean=0.5 * sigma**2 * mean, spread=sigma * cross.norm(dim=(-1, -2))[..., None])
 
 
-def _column(site: Site, key: int) -> tuple[Tensor, Tensor]:
-    """log w of one key for every query, and its value beside every output."""
-    if not 0 <= key < site.keys:
-        raise ShapeError(f"key: needs 0 to {site.keys - 1}, got {key}")
-    one = range(key, key + 1)
-    scores = site.terms.tile(site.q, site.k, range(site.queries), one)[..., 0]
-    x = scores - site.lse.masked_fill(site.lse == -torch.inf, 0)
-    return x.clamp(max=0), widen(spread(cut(site.v, -2, one), site.q))
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Held:
+    """What some keys hold of every query, taken as one key of their joint weight and mean value."""
+
+    log_w: Tensor
+    log_rest: Tensor  # log (1 - w)
+    towards: Tensor  # v - h
+    apart: Tensor  # v - h', h' the output without them: towards / (1 - w)
 
 
-def _gain(x: Tensor, shift: Tensor, lse: Tensor) -> Tensor:
-    """(w' - w) / (1 - w) when the score of weight w = exp(x) moves by `shift`."""
-    rest = -torch.expm1(x)
-    alone = _negligible(rest, lse)
-    log_new = x + shift  # in logs: exp(shift) may overflow where the weight simply becomes one
-    new = torch.exp(log_new - torch.logaddexp(torch.log(rest.masked_fill(alone, 1)), log_new))
-    gain = (new.nan_to_num(nan=0.0) - x.exp()) / rest.masked_fill(alone, 1)
-    return gain.masked_fill(alone, 0)
+def _held(site: Site, keys: Sequence[int]) -> _Held:
+    for key in keys:
+        if not 0 <= key < site.keys:
+            raise ShapeError(f"key: needs 0 to {site.keys - 1}, got {key}")
+    rows, ones = range(site.queries), [range(key, key + 1) for key in dict.fromkeys(keys)]
+    scores = torch.cat([site.terms.tile(site.q, site.k, rows, one) for one in ones], -1)
+    v = torch.cat([widen(spread(cut(site.v, -2, one), site.q)) for one in ones], -2)
+    score = scores[..., 0]
+    if len(ones) > 1:
+        score = scores.logsumexp(-1)
+        v = torch.exp(scores - score.masked_fill(score == -torch.inf, 0)[..., None]) @ v
+    log_w = score - site.lse.masked_fill(site.lse == -torch.inf, 0)
+    anew = log_w > math.log(DOMINANT)
+    if site.seen.rounded:
+        anew = log_w > -torch.inf
+    light = log_w.masked_fill(anew, -torch.inf)
+    log_rest = torch.log1p(-light.exp())
+    towards = v - widen(site.out)
+    apart = towards / log_rest.exp()[..., None]
+    held = _Held(log_w=light, log_rest=log_rest, towards=towards, apart=apart)
+    some = anew.flatten(0, -2).any(0).nonzero()[:, 0]
+    if not len(some):
+        return held
+    # from the first such row to the last
+    part = range(int(some[0]), int(some[-1]) + 1)
+    out, lse = without_keys(Call(site.q, site.k, site.v, site.terms), part, keys)
+    log_w, log_rest = weigh(cut(score, -1, part), lse)
+    apart = (v if v.shape[-2] == 1 else cut(v, -2, part)) - out
+    new = _Held(
+        log_w=log_w, log_rest=log_rest, towards=apart * log_rest.exp()[..., None], apart=apart
+    )
+    at, end = part.start, part.stop
+    anew = anew[..., at:end]
+
+    def joined(name: str, axis: int) -> Tensor:
+        old, better = getattr(held, name), getattr(new, name)
+        here = anew if axis == -1 else anew[..., None]
+        middle = torch.where(here, better, cut(old, axis, part))
+        before, after = cut(old, axis, range(at)), cut(old, axis, range(end, site.queries))
+        return torch.cat([before, middle, after], axis)
+
+    return _Held(
+        log_w=joined("log_w", -1),
+        log_rest=joined("log_rest", -1),
+        towards=joined("towards", -2),
+        apart=joined("apart", -2),
+    )
 
 
-def _negligible(rest: Tensor, lse: Tensor) -> Tensor:
-    """Whether what the others hold cannot be told from nothing."""
-    return rest <= 32 * torch.finfo(rest.dtype).eps * (1 + lse.nan_to_num(neginf=0.0).abs())
-
-
-def _slope(site: Site, rows: range, keys: range, h: Tensor) -> Tensor:
-    """dh / dbeta at 1: the covariance of score and value under the weights."""
+def _sharper(site: Site, new: Call, rows: range) -> tuple[Tensor, Tensor]:
+    """The change of some rows, and dh / dbeta at 1: the covariance of score and value."""
+    keys = site.terms.span(rows, site.keys)
     scores = site.terms.tile(site.q, site.k, rows, keys)
     w, lse = normalise(scores, site.terms)
-    drawn = w * scores.masked_fill(scores == -torch.inf, 0)
-    mean = drawn.sum(-1, keepdim=True)
-    if site.terms.sinks is not None:
-        sinks = site.terms.sinks.to(lse.dtype)[:, None]
-        mean = mean + (torch.exp(sinks - lse) * sinks)[..., None]
-    return drawn @ widen(spread(cut(site.v, -2, keys), site.q)).to(w.dtype) - h * mean
+    other, other_lse = normalise(new.terms.tile(new.q, new.k, rows, keys), new.terms)
+    v = widen(spread(cut(site.v, -2, keys), site.q)).to(w.dtype)
+    finite = scores.masked_fill(scores == -torch.inf, 0)
+    mean, sinks, lost, grown = (w * finite).sum(-1, keepdim=True), site.terms.sinks, None, None
+    if sinks is not None and new.terms.sinks is not None:
+        sinks, others = (x.to(lse.dtype)[:, None] for x in (sinks, new.terms.sinks))
+        share = torch.exp(sinks - lse)
+        mean = mean + (share * sinks)[..., None]
+        grown = share * (sinks - mean[..., 0])
+        lost = torch.exp(others - other_lse) - share
+    return (
+        _mixed_change(other - w, w, v, lost),
+        _mixed_change(w * (finite - mean), w, v, grown),
+    )
+
+
+def _mixed_change(change: Tensor, w: Tensor, v: Tensor, lost: Tensor | None) -> Tensor:
+    """Σ_j change_j v_j for changes of weights, which sum to minus `lost`, what sinks gained.
+
+    Counted from the value of the heaviest key: its own change, a difference of two numbers near
+    one, then does not enter.
+    """
+    if not w.shape[-1]:
+        return w @ v
+    top = w.argmax(-1, keepdim=True)
+    change = change.scatter(-1, top, 0)
+    main = v.gather(-2, top.expand(*top.shape[:-1], v.shape[-1]))
+    total = change.sum(-1) if lost is None else change.sum(-1) + lost
+    return change @ v - total[..., None] * main
+
+
+def _around_mean(x: Tensor, w: Tensor, lost: Tensor) -> Tensor:
+    """x_j - Σ_j w_j x_j for one row, exact also where one weight is nearly 1; sinks have x = 0."""
+    top = w.argmax(-1, keepdim=True)
+    main = x.gather(-2, top.expand(*top.shape[:-1], x.shape[-1]))
+    x = x - main
+    return x - (w @ x - lost[..., None] * main)
 
 
 def _dot_and_bends(site: Site, key: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,9 +10,11 @@ from torch import Tensor
 from regard.errors import ShapeError
 from regard.ops.attend.tiled import bands
 from regard.ops.biases import Bias
-from regard.ops.door import Call
+from regard.ops.door import Answer, Call
 from regard.ops.grid import Grid, cut
+from regard.ops.influence.rest import attend_without
 from regard.ops.masks import Mask
+from regard.ops.survey.walk import bands as walk_bands
 from regard.ops.terms import Score, Terms, widen
 
 
@@ -132,6 +134,17 @@ def narrowed(call: Call, mask: Mask) -> Call:
     """The same call with one more mask."""
     old = call.terms.mask
     return replace(call, terms=replace(call.terms, mask=mask if old is None else old & mask))
+
+
+def without_keys(call: Call, rows: range, keys: Sequence[int]) -> Answer:
+    """What some rows take from all other keys, in float32 or better."""
+    answers = []
+    for band in walk_bands(call.q[..., rows.start : rows.stop, :], high=256):
+        part = rows[band.start : band.stop]
+        inputs = (call.q, call.k, call.v, call.terms)
+        answers.append(attend_without(*inputs, part, hidden=keys))
+    outs, lses = zip(*answers, strict=True)
+    return torch.cat(outs, -2), torch.cat(lses, -1)
 
 
 def head_table(heads: Sequence[int] | None, call: Call) -> Tensor:

@@ -8,17 +8,14 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.look.edit_terms import (
-    Shown,
     at_peak,
     head_column,
     head_table,
     narrowed,
     sharpened,
-    table,
+    without_keys,
 )
 from regard.look.edits import Edit, Place, Some, check_finite, places_of, written
-from regard.ops.attend.reference import attend_rows
-from regard.ops.attend.tiled import bands
 from regard.ops.door import Answer, Call, Proceed
 from regard.ops.grid import cut
 from regard.ops.terms import spread, widen
@@ -126,7 +123,8 @@ def replace_window(
         across = part_of(keys, call.k.shape[-2], "keys")
         out, lse = proceed(call)
         told = _fitted(weights, (*call.q.shape[:-2], len(down), len(across)), lse)
-        rest, rest_lse = _without(call, down, across)
+        # computed anew, since a difference would cancel
+        rest, rest_lse = without_keys(call, down, across)
         if renormalise:
             share = 1 - told.sum(-1)
         else:
@@ -140,22 +138,6 @@ def replace_window(
 
     said = written("replace_window", site, rows, keys, tuple(weights.shape), heads=heads)
     return Edit(site, said, act)
-
-
-def _without(call: Call, rows: range, keys: range) -> Answer:
-    """What these rows take from all other keys: computed anew, since a difference would cancel."""
-    end = call.terms.offset + call.q.shape[-2]
-    asking = range(rows.start + call.terms.offset, rows.stop + call.terms.offset)
-    hidden = Shown(
-        table(keys, call.k.shape[-2], call.k), head_table(None, call), table(asking, end, call.k)
-    )
-    call = replace(narrowed(call, hidden), v=widen(call.v))
-    answers = []
-    for band in bands(len(rows), call.q.shape[:-2].numel() * call.k.shape[-2]):
-        part = rows[band.start : band.stop]
-        answers.append(attend_rows(call, part, call.terms.span(part, call.k.shape[-2])))
-    outs, lses = zip(*answers, strict=True)
-    return torch.cat(outs, -2), torch.cat(lses, -1)
 
 
 def _fitted(told: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:

@@ -95,10 +95,8 @@ def test_kernels_are_the_reference_on_cuda(kind, dtype):
         rtol=1e-3,
         atol=1e-5,
     )
-    low = out.to(dtype)
-    want = influence(q.float(), k.float(), v.float(), low.float(), lse.float(),
-                     form="reference", **terms)  # fmt: skip
-    got = influence(q, k, v, low, lse.float(), form="kernel", **terms)
+    want = influence(*wide, out, lse, form="reference", **terms)
+    got = influence(q, k, v, out.to(dtype), lse.float(), form="kernel", **terms)
     for name in ("felt", "caused", "strongest"):
         a, b = getattr(got, name), getattr(want, name)
         assert (a - b).norm() <= 1e-3 * b.norm(), name

@@ -57,12 +57,11 @@ def test_kernels_are_the_reference(shape, feat, mask):
     assert (got.peak_key[~seen] == -1).all()
     at = weights.gather(-1, got.peak_key.clamp(min=0)[..., None])[..., 0]
     assert_near(at[seen], want.peak[seen], "peak_key")
-    out = out.to(v.dtype)
-    want = influence(q64, k64, v64, out.double(), lse, form="tiled", **terms)
-    got = influence(q, k, v, out, lse.float(), form="kernel", **terms)
+    want = influence(q64, k64, v64, out, lse, form="tiled", **terms)
+    got = influence(q, k, v, out.to(v.dtype), lse.float(), form="kernel", **terms)
     for name in ("felt", "caused", "strongest"):
         a, b = getattr(got, name), getattr(want, name)
-        assert (a - b).norm() <= 2e-3 * b.norm() + 1e-5, name
+        assert (a - b).norm() <= 1e-3 * b.norm() + 1e-5, name
 
 
 def test_a_look_takes_the_kernel_that_torch_takes():

@@ -1,6 +1,7 @@
 """Influence as a Triton kernel: the walk of the survey's kernel, with a second product.
 
 One program owns a block of keys and values and walks over the queries and outputs that see them.
+Outputs, and the effect of each row's dominant key, come from the kernel in rest_kernel.py.
 """
 
 from typing import no_type_check
@@ -10,7 +11,8 @@ import triton
 import triton.language as tl
 
 from regard.ops.grid import four_axes
-from regard.ops.influence.effect import Deed, Seen
+from regard.ops.influence.effect import NEAR, Deed, Seen
+from regard.ops.influence.rest_kernel import attend_rows
 from regard.ops.influence.statistics import Influence
 from regard.ops.survey.kernel import (
     add_first,
@@ -21,15 +23,21 @@ from regard.ops.survey.kernel import (
     tile_for,
 )
 from regard.ops.survey.kernel import refusal as survey_refusal
-from regard.ops.triton_terms import LOG2E, LOW, Plan, make_plan, term_score
+from regard.ops.triton_terms import LOG2E, Plan, make_plan, term_score
+
+TELL_NEAR = True  # False: near values as the product gives them, off by up to 1e-3 of |h|
+NEAR_SQUARE: tl.constexpr = tl.constexpr(2 * NEAR)
+FAINT: tl.constexpr = tl.constexpr(1e-4)  # weights whose near values are not told apart here
 
 
 def refusal(seen: Seen, deed: Deed) -> str | None:
     """Why the kernel cannot run on this; None when it can."""
     if deed == "scale":
         return "the kernel knows remove and slope"
-    if not (seen.q.dtype == seen.v.dtype == seen.out.dtype):
-        return f"q, v and out need one dtype, got {seen.q.dtype}, {seen.v.dtype}, {seen.out.dtype}"
+    if seen.q.dtype != seen.v.dtype:
+        return f"q and v need one dtype, got {seen.q.dtype} and {seen.v.dtype}"
+    if seen.lse.dtype in (torch.bfloat16, torch.float16):
+        return f"the kernel needs lse in float32, got {seen.lse.dtype}"
     if 0 in (*seen.q.shape, *seen.k.shape, *seen.v.shape):
         return "the kernel needs at least one of everything"
     if seen.v.shape[-1] > 256:
@@ -38,32 +46,34 @@ def refusal(seen: Seen, deed: Deed) -> str | None:
 
 
 def influence(seen: Seen, deed: Deed) -> Influence:
-    """One launch for all pairs."""
-    q, k, v, out = (four_axes(x) for x in (seen.q, seen.k, seen.v, seen.out))
+    """Two launches: the rows without their dominant keys, then all pairs."""
+    q, k, v = (four_axes(x) for x in (seen.q, seen.k, seen.v))
     plan = make_plan(q, k, seen.terms)
     assert isinstance(plan, Plan)
     call = launch_arguments(q, k, seen.lse, seen.terms, plan)
-    v, out = (x if x.stride(-1) == 1 else x.contiguous() for x in (v, out))
+    v = v if v.stride(-1) == 1 else v.contiguous()
+    rows = attend_rows(call, v, seen.terms.sinks, deed == "remove")
     sequences, queries, keys = q.shape[0] * q.shape[1], q.shape[2], k.shape[2]
-    square = out.float().square().sum(-1).contiguous()
     felt = torch.zeros(sequences, queries, device=q.device)
     packed = torch.zeros(sequences, queries, device=q.device, dtype=torch.int64)
     caused = torch.empty(sequences, keys, device=q.device)
     wide = max(16, triton.next_power_of_2(v.shape[3]))
     tile = tile_for((call["WIDE"] + wide) * q.element_size(), operands=2)
     _influence_kernel[(triton.cdiv(keys, tile["BN"]), sequences)](
-        **call, V=v, OUT=out, SQUARE=square, FELT=felt, PEAK=packed, CAUSED=caused,
+        **(call | {"LSE": rows.lse}), V=v, OUT=rows.out, UPPER=rows.upper, LOWER=rows.lower,
+        SQUARE=rows.square, KEY=rows.key, EFFECT=rows.effect,
+        FELT=felt, PEAK=packed, CAUSED=caused,
         v_b=v.stride(0), v_h=v.stride(1), v_j=v.stride(2),
-        o_b=out.stride(0), o_h=out.stride(1), o_i=out.stride(2),
-        VALUE=v.shape[3], WIDE_V=wide, REMOVE=deed == "remove", AHEAD=plan.right > 0, **tile,
+        VALUE=v.shape[3], WIDE_V=wide, HALF=v.dtype != torch.float32,
+        REMOVE=deed == "remove", AHEAD=plan.right > 0, TELL_NEAR=TELL_NEAR, **tile,
     )  # fmt: skip
     strongest = (packed >> 32).to(torch.int32).view(torch.float32)
     key = (0x7FFFFFFF - (packed & 0x7FFFFFFF)).masked_fill(packed == 0, -1)
-    rows = seen.q.shape[:-1]
+    batch = seen.q.shape[:-1]
     return Influence(
-        strongest=strongest.view(rows),
-        strongest_key=key.view(rows),
-        felt=felt.view(rows),
+        strongest=strongest.view(batch),
+        strongest_key=key.view(batch),
+        felt=felt.view(batch),
         caused=caused.view(*seen.q.shape[:-2], keys),
     )
 
@@ -75,12 +85,13 @@ def _influence_kernel(
     left, right, scale, softcap, SKIP, STOP, chunk, chunks_back, IDS, ids_b,
     MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
     BIAS, bias_b, bias_h, bias_i, bias_j,
-    V, OUT, SQUARE, FELT, PEAK, CAUSED, v_b, v_h, v_j, o_b, o_h, o_i,
+    V, OUT, UPPER, LOWER, SQUARE, KEY, EFFECT, FELT, PEAK, CAUSED, v_b, v_h, v_j,
     FEAT: tl.constexpr, WIDE: tl.constexpr, VALUE: tl.constexpr, WIDE_V: tl.constexpr,
     PRECISION: tl.constexpr, GENERAL: tl.constexpr,
     CAPPED: tl.constexpr, PADDED: tl.constexpr, CHUNKED: tl.constexpr, DOCUMENTS: tl.constexpr,
     MASKED: tl.constexpr, ALIBI: tl.constexpr, TOEPLITZ: tl.constexpr, BIASED: tl.constexpr,
-    REMOVE: tl.constexpr, AHEAD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    REMOVE: tl.constexpr, HALF: tl.constexpr, AHEAD: tl.constexpr, TELL_NEAR: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     j0, bh = tl.program_id(0) * BN, tl.program_id(1).to(tl.int64)
     b, h = bh // heads, bh % heads
@@ -90,8 +101,9 @@ def _influence_kernel(
         K + b * k_b + (h // group) * k_h + j[:, None] * k_j + feat[None, :],
         mask=(j < keys)[:, None] & (feat < FEAT)[None, :], other=0.0,
     )  # fmt: skip
+    own_v = V + b * v_b + (h // group) * v_h + j * v_j
     v = tl.load(
-        V + b * v_b + (h // group) * v_h + j[:, None] * v_j + value[None, :],
+        own_v[:, None] + value[None, :],
         mask=(j < keys)[:, None] & (value < VALUE)[None, :], other=0.0,
     )  # fmt: skip
     v_square = tl.sum(v.to(tl.float32) * v.to(tl.float32), 1)
@@ -103,6 +115,8 @@ def _influence_kernel(
         at = bh * queries + row
         next_lse = tl.load(LSE + at, mask=row < queries, other=1e30)
         next_square = tl.load(SQUARE + at, mask=row < queries, other=0.0)
+        next_key = tl.load(KEY + at, mask=row < queries, other=-1)
+        next_effect = tl.load(EFFECT + at, mask=row < queries, other=0.0)
         for i0 in tl.range(start, stop, BM):
             row = i0 + tl.arange(0, BM)
             live = row < queries
@@ -110,16 +124,21 @@ def _influence_kernel(
                 Q + b * q_b + h * q_h + row[:, None] * q_i + feat[None, :],
                 mask=live[:, None] & (feat < FEAT)[None, :], other=0.0,
             )  # fmt: skip
-            o = tl.load(
-                OUT + b * o_b + h * o_h + row[:, None] * o_i + value[None, :],
-                mask=live[:, None] & (value < VALUE)[None, :], other=0.0,
-            )  # fmt: skip
             at = bh * queries + row
-            lse, o_square = next_lse, next_square  # read a tile ahead, as in the survey
+            there = at[:, None] * VALUE + value[None, :]
+            inside = live[:, None] & (value < VALUE)[None, :]
+            o = tl.load(UPPER + there, mask=inside, other=0.0)
+            lse, o_square, key, own = next_lse, next_square, next_key, next_effect
+            # read a tile ahead, as in the survey
             next_lse = tl.load(LSE + at + BM, mask=row + BM < queries, other=1e30)
             next_square = tl.load(SQUARE + at + BM, mask=row + BM < queries, other=0.0)
+            next_key = tl.load(KEY + at + BM, mask=row + BM < queries, other=-1)
+            next_effect = tl.load(EFFECT + at + BM, mask=row + BM < queries, other=0.0)
             dot = tl.dot(q, tl.trans(k), input_precision=PRECISION)
             both = tl.dot(o, tl.trans(v), input_precision=PRECISION)
+            if HALF:  # the output's other half
+                o = tl.load(LOWER + there, mask=inside, other=0.0)
+                both = tl.dot(o, tl.trans(v), both)
             if stretch == 1 or stretch == 3:
                 s = dot * (scale * LOG2E)
             else:
@@ -134,17 +153,25 @@ def _influence_kernel(
             w = tl.exp2(s - (lse * LOG2E)[:, None])
             # rounding may leave a distance a little below zero: its size is as good as zero
             far = tl.abs((o_square[:, None] + v_square[None, :]) - 2.0 * both)
+            dominant = j[None, :] == key[:, None]
+            if TELL_NEAR:
+                # near the output the difference has lost digits; few tiles hold such values
+                near = (far < NEAR_SQUARE * o_square[:, None]) & (w > FAINT) & (dominant == 0)
+                if tl.max(tl.max(near.to(tl.int32), 1), 0) > 0:
+                    exact = tl.zeros([BM, BN], tl.float32)
+                    for n in tl.range(0, VALUE, num_stages=1):
+                        one = tl.load(OUT + at * VALUE + n, mask=live, other=0.0)
+                        other = tl.load(own_v + n, mask=j < keys, other=0.0).to(tl.float32)
+                        step = one[:, None] - other[None, :]
+                        exact += step * step
+                    far = tl.where(near, exact, far)
             if REMOVE:
                 # √far / (1 - w) is far · rsqrt(far (1 - w)²): one root instead of two divisions
                 rest = 1.0 - w
                 e = (far * w) * tl.rsqrt(far * rest * rest + 1e-36)
-                # one to rounding is one: what the others hold cannot be told from nothing
-                alone = rest <= (32.0 * 1.1920929e-07 * (1.0 + tl.abs(lse)))[:, None]
-                e = tl.where(alone, tl.sqrt(o_square)[:, None], e)
-                if stretch != 1 and stretch != 3:
-                    e = tl.where(s > 0.5 * LOW, e, 0.0)
             else:
                 e = w * tl.sqrt(far)
+            e = tl.where(dominant, own[:, None], e)
             total += tl.sum(tl.reshape(e, [BM // 16, 2, 8, BN]), 1)
             felt = tl.sum(tl.sum(tl.sum(tl.reshape(e, [BM, BN // 32, 4, 8]), 2), 1), 1)
             add_first(FELT + at, felt, live)
