@@ -91,4 +91,4 @@ def _is_light(picture: Image.Image) -> bool:
     alpha = np.asarray(picture.getchannel("A"), dtype=np.float32) / 255
     border = np.concatenate([alpha[0], alpha[-1], alpha[:, 0], alpha[:, -1]])
     grey = np.asarray(picture.convert("RGB").convert("L"), dtype=np.float32) / 255
-    return float(np.median(border)) < 0.5 and float((alpha * grey).sum()) > 0.75 * alpha.sum()
+    return bool(np.median(border) < 0.5 and (alpha * grey).sum() > 0.75 * alpha.sum())
