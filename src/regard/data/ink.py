@@ -38,8 +38,8 @@ def frame_ink(
         height, width = ink.shape
         return torch.zeros(1, size or height, size or width)
     mask = calm > max(EDGE * peak, min(3 * noise, 0.9 * peak))
-    top, bottom = _span(mask.any(1))
-    left, right = _span(mask.any(0))
+    top, bottom = _span(mask, 0)
+    left, right = _span(mask, 1)
     strong = float(np.quantile(ink[mask], 0.9))
     ink = ((ink - noise) / max(strong - noise, FAINT)).clip(0, 1)
     if size is None:
@@ -85,9 +85,10 @@ def _blurred(x: np.ndarray) -> np.ndarray:
     return (wide[:, :-2] + wide[:, 1:-1] + wide[:, 2:]) / 9
 
 
-def _span(which: np.ndarray) -> tuple[int, int]:
-    places = np.flatnonzero(which)
-    return int(places[0]), int(places[-1]) + 1
+def _span(mask: np.ndarray, axis: int) -> tuple[int, int]:
+    """The first and one past the last row, or column, with ink."""
+    places = mask.nonzero()[axis]
+    return int(places.min()), int(places.max()) + 1
 
 
 def _cut(ink: np.ndarray, box: tuple[int, int, int, int], size: int) -> Image.Image:

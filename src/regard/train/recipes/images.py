@@ -1,7 +1,7 @@
 """Pictures and their classes: clothes from files, and letters and digits that are drawn."""
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
@@ -199,12 +199,13 @@ def drawn(
     source: Glyphs | Written, split: Split, seed: int, count: int, workers: int = 1
 ) -> Pictures:
     """So many glyphs, as bytes, and their classes; drawn by several processes if asked."""
-    parts = [(source, split, seed, at, min(at + 1000, count)) for at in range(0, count, 1000)]
-    if workers == 1 or len(parts) == 1:
-        made = [_draw(*part) for part in parts]
+    draw = partial(_draw, source, split, seed)
+    spans = [(at, min(at + 1000, count)) for at in range(0, count, 1000)]
+    if workers == 1 or len(spans) == 1:
+        made = [draw(*span) for span in spans]
     else:
-        with get_context("spawn").Pool(min(workers, len(parts))) as pool:
-            made = pool.starmap(_draw, parts)
+        with get_context("spawn").Pool(min(workers, len(spans))) as pool:
+            made = pool.starmap(draw, spans)
     pictures, labels = zip(*made, strict=True)
     return torch.cat([torch.from_numpy(one) for one in pictures]), torch.tensor(
         [x for one in labels for x in one]
