@@ -127,7 +127,7 @@ def _shape(rng: Random, draw: ImageDraw.ImageDraw, side: int) -> None:
     if kind == 0:
         draw.ellipse(box, fill=fill, outline=shade, width=width)
     elif kind == 1:
-        draw.rounded_rectangle(box, rng.uniform(0, side / 8), fill, shade, width)
+        draw.rectangle(box, fill, shade, width)
     elif kind == 2:
         points = [(rng.uniform(0, side), rng.uniform(0, side)) for _ in range(rng.randrange(3, 8))]
         draw.polygon(points, fill=fill, outline=shade, width=width)
