@@ -18,7 +18,7 @@ def folder(tmp_path_factory):
     from regard.data import Glyphs
 
     place = tmp_path_factory.mktemp("pictures")
-    source = Glyphs("XLT7", size=16, noise=0.02, count=8)
+    source = Glyphs("XLT7", size=32, turn=8, noise=0.02, count=8)
     for number, (image, label) in enumerate(source.examples("test", 0)):
         pixels = (image[0].numpy() * 255).round().astype("uint8")
         Image.fromarray(pixels).save(place / f"{'XLT7'[label]}{number}.png")
@@ -54,17 +54,18 @@ def test_all_classes_have_a_probability_and_they_sum_to_one(folder):
     assert abs(sum(chances) - 1) < 0.01
 
 
-def test_dark_signs_on_light_ground_are_turned_around(folder):
+def test_dark_signs_on_light_ground_need_no_hint(folder):
     first = next(file for file in glyphs(folder) if file.stem.endswith("0"))
-    want = [line.split("\t")[1:] for line in run("glyphs", first).stdout.splitlines()]
-    got = run("glyphs", folder / "dark.png", "--invert").stdout.splitlines()
-    assert [line.split("\t")[1] for line in got] == [name for name, _ in want]
+    want = [line.split("\t")[1] for line in run("glyphs", first).stdout.splitlines()]
+    for hint in ((), ("--invert",)):
+        got = run("glyphs", folder / "dark.png", *hint).stdout.splitlines()
+        assert got[0].split("\t")[1] == want[0] == first.stem[0]
 
 
 def test_other_sizes_are_seen_through_interpolated_positions(folder):
-    for option in (("--own-size",), ("--size", 32)):
+    for option in (("--own-size",), ("--size", 48)):
         done = run("glyphs", folder / "large.png", *option)
-        assert done.exit_code == 0
+        assert done.exit_code in (0, 1)  # the answer may be unsure
         assert len(done.stdout.splitlines()) == 3
     shrunk = run("glyphs", folder / "large.png", "--top", 1).stdout.split("\t")[1]
     first = next(file for file in glyphs(folder) if file.stem.endswith("0"))
@@ -76,7 +77,7 @@ def test_what_it_looked_at_is_drawn_for_each(folder, tmp_path):
     assert run("glyphs", one, "--overlay", tmp_path / "out.png").exit_code == 0
     with Image.open(tmp_path / "out.png") as picture:
         assert picture.size[0] > 100
-    assert run("glyphs", one, two, "--overlay", tmp_path / "all.png", "--own-size").exit_code == 0
+    assert run("glyphs", one, two, "--overlay", tmp_path / "all.png", "--own-size").exit_code < 2
     drawn = {path.name for path in tmp_path.glob("all*")}
     assert drawn == {f"all-{one.stem}.png", f"all-{two.stem}.png"}
 

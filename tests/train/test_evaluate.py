@@ -52,8 +52,8 @@ def test_the_command_shows_scores_and_some_mistakes(folder):
 
 def test_sounds_and_pictures_are_scored_again_too(tmp_path):
     sizes = ["steps=1", "valid=6", "test=6", "device=cpu", "dim=16", "heads=2", "layers=1"]
-    for name in ("morse", "glyphs"):
-        start_run(change(recipe(name), [*sizes]), tmp_path / name)
+    for name, more in (("morse", []), ("glyphs", ["pictures=60"])):
+        start_run(change(recipe(name), [*sizes, *more]), tmp_path / name)
         found = evaluate_run(load_run(tmp_path / name))
         assert found.scores == load_run(tmp_path / name).result["test"]
     with pytest.raises(ConfigError, match="width: needs a run that searches for words, got one of"):

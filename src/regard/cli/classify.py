@@ -20,7 +20,7 @@ def classify(
         bool, typer.Option("--own-size", help="Leave pictures as large as they are.")
     ] = False,
     invert: Annotated[
-        bool, typer.Option("--invert", help="Black becomes white: for dark signs on light paper.")
+        bool, typer.Option("--invert", help="Ink is dark on light paper. Detected for glyphs.")
     ] = False,
     overlay: Annotated[
         Path | None,
@@ -30,7 +30,7 @@ def classify(
     """Say what pictures show: a line a class, the picture's name, the class, its probability.
 
     A picture that cannot be read is named, and the others are still answered; the exit code is
-    then 1, and 2 if none could be.
+    then 1, and 2 if none could be. It is 1 too after a warning that the confidence is low.
     """
     from regard import train
     from regard.cli.classify_work import Job

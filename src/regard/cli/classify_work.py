@@ -8,18 +8,17 @@ import torch
 from torch import Tensor
 
 from regard import models
-from regard.data import read_picture
 from regard.errors import ConfigError, FileError
 from regard.look import draw_overlay, look
 from regard.train import Run
-from regard.train.classifying import likeliest, names_of, seeing
+from regard.train.classifying import answer, read_for, seeing
 
 
 class Job:
     """A run made ready to see; `code` is the command's exit code."""
 
     def __init__(self, run: Run, *, top: int = 3, size: int | None = None, own_size: bool = False):
-        self.model, trained = seeing(run)
+        self.trained, (self.model, trained) = run, seeing(run)
         if top < 1:
             raise ConfigError(f"top: needs 1 or more, got {top}")
         if own_size and size is not None:
@@ -29,29 +28,26 @@ class Job:
         if size is not None and (size < self.patch or size % self.patch):
             raise ConfigError(f"size: needs a multiple of the patch, {self.patch}, got {size}")
         self.size = None if own_size else size or trained
-        self.names, self.top, self.code = names_of(run), top, 0
+        self.top, self.code = top, 0
 
     def run(
         self, paths: Sequence[str], *, invert: bool = False, overlay: Path | None = None
     ) -> None:
         """The likeliest classes of each picture; one that is not read is said."""
         self._check(overlay)
-        bad = 0
+        bad, unsure = 0, False
         for path in paths:
             try:
-                image = read_picture(
-                    path, size=self.size, multiple=self.patch, channels=self.model.config.channels
-                )
+                image = read_for(self.trained, path, size=self.size, invert=invert)
             except FileError as error:
                 print(f"regard: {error}", file=sys.stderr)
                 bad += 1
                 continue
-            image = 1 - image if invert else image
             place = overlay
             if overlay is not None and len(paths) > 1:
                 place = overlay.with_name(f"{overlay.stem}-{Path(path).stem}{overlay.suffix}")
-            self._tell(path, image, place)
-        self.code = 2 if bad == len(paths) else min(bad, 1)
+            unsure |= self._tell(path, image, place)
+        self.code = 2 if bad == len(paths) else int(bad > 0 or unsure)
 
     def _check(self, overlay: Path | None) -> None:
         if overlay is None:
@@ -64,7 +60,8 @@ class Job:
             raise FileError(f"overlay: needs a folder that exists, got {overlay.parent}")
 
     @torch.no_grad()
-    def _tell(self, path: str, image: Tensor, place: Path | None) -> None:
+    def _tell(self, path: str, image: Tensor, place: Path | None) -> bool:
+        """Print the classes; whether the answer is unsure, which is a warning."""
         if place is None:
             logits = self.model(image[None])[0]
         else:
@@ -72,5 +69,13 @@ class Job:
                 logits = self.model(image[None])[0]
             # the class token of the last layer: the head reads nothing else
             draw_overlay(sight[sight.names[-1]], image, path=place)
-        for name, chance in likeliest(logits, self.names, self.top):
+        found = answer(self.trained, logits, self.top)
+        for name, chance in found:
             print(f"{path}\t{name}\t{chance:.4f}", flush=True)
+        if found.unsure:
+            print(
+                f"regard: warning: {path}: confidence {found.confidence:.2f} is below "
+                f"{found.threshold:.2f}; the class may be wrong",
+                file=sys.stderr,
+            )
+        return found.unsure

@@ -7,13 +7,14 @@ from regard.data.digits import Digits
 from regard.data.facts import Fact, draw, split_of, variety
 from regard.data.image_files import IdxImages, ImageFolder, read_idx
 from regard.data.images import Glyphs, Picture
+from regard.data.ink import frame_ink
 from regard.data.made import Made, luck
 from regard.data.morse import Keying, Morse, Sound, key, tone
 from regard.data.packed import Packed, Window, pack
 from regard.data.parallel import Parallel
 from regard.data.phrases import Pair, Phrases, say
 from regard.data.picture_batches import Mixed, PictureBatches, altered, mixed
-from regard.data.picture_file import read_picture
+from regard.data.picture_file import open_picture, read_picture
 from regard.data.report import Report
 from regard.data.resample import Resample
 from regard.data.sound_batches import SoundBatches, morse_batches
@@ -23,6 +24,7 @@ from regard.data.speech import Speech, sound_encoder
 from regard.data.text import Document, Text, stdlib_files
 from regard.data.tokenizers import BPE, Bytes, Characters, Tokenizer, Words, texts_of
 from regard.data.voices import digit_batches
+from regard.data.written import Written
 
 __all__ = [
     "BPE",
@@ -61,14 +63,17 @@ __all__ = [
     "Tokenizer",
     "Window",
     "Words",
+    "Written",
     "altered",
     "collate",
     "digit_batches",
     "draw",
+    "frame_ink",
     "key",
     "luck",
     "mixed",
     "morse_batches",
+    "open_picture",
     "other_voice",
     "pack",
     "pair_encoder",

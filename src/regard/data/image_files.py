@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
 
 from regard.data.facts import Split
 from regard.data.images import Picture
+from regard.data.picture_file import read_picture
 from regard.data.report import Bad, Report
 from regard.data.source import Listed, shuffled
 from regard.errors import ConfigError, FileError
@@ -169,14 +169,10 @@ class ImageFolder:
 
     def _open(self, path: Path) -> torch.Tensor | None:
         try:
-            with Image.open(path) as opened:
-                whole = opened.convert("L" if self.channels == 1 else "RGB")
-        except (OSError, UnidentifiedImageError, ValueError, Image.DecompressionBombError) as error:
-            self.report.leave_out(path, None, f"not a picture ({type(error).__name__})")
+            return read_picture(path, size=self.size, channels=self.channels)
+        except FileError as error:
+            self.report.leave_out(path, None, f"not a picture ({type(error.__cause__).__name__})")
             return None
-        pixels = np.array(whole.resize((self.size, self.size)), dtype="float32") / 255
-        image = torch.from_numpy(pixels.astype("float32"))
-        return image[None] if self.channels == 1 else image.permute(2, 0, 1).contiguous()
 
 
 def _where(path: Path) -> Split:

@@ -29,6 +29,14 @@ class Picture(NamedTuple):
     label: int
 
 
+def check_classes(classes: str, size: int) -> None:
+    """Raise unless there are two or more different classes, and pixels to draw them with."""
+    if len(set(classes)) < len(classes) or len(classes) < 2:
+        raise ConfigError(f"classes: need two or more different ones, got {classes!r}")
+    if size < 8:
+        raise ConfigError(f"size: needs 8 or more, got {size}")
+
+
 class Glyphs:
     """Letters and digits, moved, turned, sheared, made larger or smaller, and noised; endless.
 
@@ -52,10 +60,7 @@ class Glyphs:
         noise: float = 0.1,
         count: int = 1000,
     ):
-        if len(set(classes)) < len(classes) or len(classes) < 2:
-            raise ConfigError(f"classes: need two or more different ones, got {classes!r}")
-        if size < 8:
-            raise ConfigError(f"size: needs 8 or more, got {size}")
+        check_classes(classes, size)
         self.classes, self.size, self.count = classes, size, count
         self.move, self.turn, self.shear = move, turn, shear
         self.scale, self.noise = scale, noise

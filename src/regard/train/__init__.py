@@ -10,7 +10,7 @@ from regard.train.checkpoint import (
     save_checkpoint,
     weights_of,
 )
-from regard.train.classifying import classify_run
+from regard.train.classifying import Classes, classify_run
 from regard.train.confidence import (
     Calibration,
     Gradable,
@@ -22,7 +22,7 @@ from regard.train.confidence import (
 from regard.train.config import TrainConfig
 from regard.train.evaluate import Answering, Evaluation, Mistake, evaluate_run
 from regard.train.evaluation import TranslationScores, mean_loss, score_texts, translate
-from regard.train.evaluation_images import ClassScores
+from regard.train.evaluation_images import ClassScores, GradedClassScores
 from regard.train.evaluation_speech import (
     SpeechScores,
     best_path,
@@ -63,12 +63,14 @@ __all__ = [
     "Calibration",
     "Checkpoint",
     "ClassScores",
+    "Classes",
     "DigitsData",
     "Evaluation",
     "FashionData",
     "GlyphsData",
     "Gradable",
     "Graded",
+    "GradedClassScores",
     "Interpreter",
     "Mistake",
     "MorseData",

@@ -1,48 +1,109 @@
 """A trained model of pictures at work: what each file most likely shows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.data import read_picture
+from regard.data import frame_ink, open_picture, read_picture
+from regard.data.picture_file import whole_patches
 from regard.errors import ConfigError
 from regard.models import ResNet, VisionTransformer
+from regard.train.evaluation_images import top_log_odds
 from regard.train.run import Run
 
 CLOTHES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker")
 CLOTHES += ("bag", "ankle boot")
 
 
+class Classes(list[tuple[str, float]]):
+    """The likeliest classes of a picture, by name, with their probabilities, the best first.
+
+    `confidence` is the calibrated probability that the first one is right, lower where the picture
+    shows none of the classes; None for a run without a calibration, which is never `unsure`.
+
+    >>> found = Classes([("dog", 0.9), ("cat", 0.1)], confidence=0.2, threshold=0.5)
+    >>> found[0], found.unsure
+    (('dog', 0.9), True)
+    """
+
+    def __init__(
+        self,
+        classes: Iterable[tuple[str, float]] = (),
+        *,
+        confidence: float | None = None,
+        threshold: float = 0.0,
+    ):
+        super().__init__(classes)
+        self.confidence, self.threshold = confidence, threshold
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the confidence is below the threshold that was chosen on held-out data."""
+        return self.confidence is not None and self.confidence < self.threshold
+
+
 def classify_run(
     run: Run, pictures: str | Path | Sequence[str | Path], *, top: int = 1, invert: bool = False
-) -> list[list[tuple[str, float]]]:
+) -> list[Classes]:
     """Of each picture file the likeliest classes, by name, with their probabilities.
 
-    Pictures are made as large as those of training; `invert` is for dark signs on light paper.
-    This is `rg.classify`.
+    A picture is read as those of the run's evaluation: see `read_for`. Each answer has a calibrated
+    `confidence`, and is `unsure` below the run's threshold. This is `rg.classify`.
 
     >>> import tempfile
     >>> from PIL import Image
     >>> file = tempfile.mkdtemp() + "/black.png"
     >>> Image.new("L", (16, 16)).save(file)
-    >>> ((found,),) = classify_run(rg.specimen("glyphs"), [file])
-    >>> len(found[0]), 0 < found[1] <= 1
+    >>> (found,) = classify_run(rg.specimen("glyphs"), [file])
+    >>> len(found), found.unsure  # nothing is written there
     (1, True)
     """
     model, size = seeing(run)
     if top < 1:
         raise ConfigError(f"top: needs 1 or more, got {top}")
     pictures = [pictures] if isinstance(pictures, str | Path) else pictures
-    names, found = names_of(run), []
+    found = []
     for path in pictures:
-        image = read_picture(str(path), size=size, channels=model.config.channels)
+        image = read_for(run, path, size=size, invert=invert)
         with torch.no_grad():
-            logits = model((1 - image if invert else image)[None])[0]
-        found.append(likeliest(logits, names, top))
+            found.append(answer(run, model(image[None])[0], top))
     return found
+
+
+def read_for(
+    run: Run, path: str | Path, *, size: int | None, invert: bool = False
+) -> Float[Tensor, "channel height width"]:
+    """A picture file as a run's model reads it: a square of `size`, or of its own size.
+
+    Data that is `framed`, such as that of glyphs, is cut out by its ink, dark or light; `invert`
+    says that it is dark. Other pictures are taken whole, and `invert` swaps black and white.
+
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> file = tempfile.mkdtemp() + "/white.png"
+    >>> Image.new("L", (40, 30), 255).save(file)
+    >>> read_for(rg.specimen("glyphs"), file, size=24).shape
+    torch.Size([1, 24, 24])
+    """
+    config = run.model.config
+    multiple = getattr(config, "patch", 1)
+    if not getattr(run.recipe.data, "framed", False):
+        image = read_picture(path, size=size, multiple=multiple, channels=config.channels)
+        return 1 - image if invert else image
+    image = frame_ink(open_picture(path, contrast=True), size, invert=invert)
+    return whole_patches(image, multiple, path)
+
+
+def answer(run: Run, logits: Float[Tensor, " classes"], top: int) -> Classes:
+    """What a run's model says of a picture, with the run's confidence in it."""
+    classes = likeliest(logits, names_of(run), top)
+    if run.calibration is None:
+        return Classes(classes)
+    confidence = run.calibration.confidence(float(top_log_odds(logits)))
+    return Classes(classes, confidence=confidence, threshold=run.calibration.threshold)
 
 
 def likeliest(
@@ -61,7 +122,7 @@ def seeing(run: Run) -> tuple[VisionTransformer | ResNet, int]:
     """A run's model, if it is one of pictures, and how large those of its training were.
 
     >>> seeing(rg.specimen("glyphs"))[1]
-    16
+    24
     """
     model = run.model
     if not isinstance(model, VisionTransformer | ResNet):

@@ -1,12 +1,13 @@
-"""How good a classifier of pictures is: its loss and the share of right answers."""
+"""How good a classifier of pictures is: its loss, the share of right answers, and their grades."""
 
 from typing import Any
 
 import torch
-from jaxtyping import Int, UInt8
+from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
 from regard.errors import ShapeError
+from regard.train.confidence import Graded
 from regard.train.loss import smoothed_cross_entropy
 
 ROWS = 1000  # pictures that are looked at together
@@ -34,12 +35,59 @@ class ClassScores:
 
     @torch.no_grad()
     def __call__(self, model: nn.Module) -> dict[str, Any]:
-        loss, right = 0.0, 0
-        device = next(model.parameters(), self.pictures).device
-        for at in range(0, len(self.labels), ROWS):
-            pixels = self.pictures[at : at + ROWS].to(device).float() / 255
-            labels = self.labels[at : at + ROWS].to(device)
-            logits = model(pixels)
-            loss += float(smoothed_cross_entropy(logits, labels))
-            right += int((logits.argmax(-1) == labels).sum())
-        return {"loss": loss / len(self.labels), "accuracy": right / len(self.labels)}
+        logits = self.logits(model, self.pictures)
+        loss = float(smoothed_cross_entropy(logits, self.labels)) / len(self.labels)
+        right = int((logits.argmax(-1) == self.labels).sum())
+        return {"loss": loss, "accuracy": right / len(self.labels)}
+
+    @torch.no_grad()
+    def logits(
+        self, model: nn.Module, pictures: UInt8[Tensor, "count channel height width"]
+    ) -> Float[Tensor, "count classes"]:
+        """What the model says of pictures, on the CPU."""
+        device = next(model.parameters(), pictures).device
+        rows = (part.to(device).float() / 255 for part in pictures.split(ROWS))
+        return torch.cat([model(part).float().cpu() for part in rows])
+
+
+class GradedClassScores(ClassScores):
+    """The same, with every answer graded for calibration; an answer to a foreign picture is wrong.
+
+    >>> class Bright(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         return torch.stack([1 - x.mean((1, 2, 3)), x.mean((1, 2, 3))], 1)
+    >>> pictures = torch.tensor([0, 255]).to(torch.uint8).reshape(2, 1, 1, 1)
+    >>> scores = GradedClassScores(pictures, torch.tensor([0, 1]), foreign=pictures[:1] + 128)
+    >>> [one.right for one in scores.graded(Bright())]
+    [True, True, False]
+    """
+
+    def __init__(
+        self,
+        pictures: UInt8[Tensor, "count channel height width"],
+        labels: Int[Tensor, " count"],
+        *,
+        foreign: UInt8[Tensor, "other channel height width"],
+    ):
+        super().__init__(pictures, labels)
+        self.foreign = foreign
+
+    def graded(self, model: nn.Module) -> list[Graded]:
+        """Each picture's score, and whether its likeliest class is right."""
+        logits = self.logits(model, self.pictures)
+        right = (logits.argmax(-1) == self.labels).tolist()
+        scores = top_log_odds(logits).tolist()
+        foreign = top_log_odds(self.logits(model, self.foreign)).tolist()
+        graded = [Graded(*one) for one in zip(scores, right, strict=True)]
+        return graded + [Graded(score, False) for score in foreign]
+
+
+def top_log_odds(logits: Float[Tensor, "*batch classes"]) -> Float[Tensor, "*batch"]:
+    """The raw score of a classification: log p / (1 - p) of its likeliest class.
+
+    >>> top_log_odds(torch.tensor([0.8, 0.1, 0.1]).log()).exp()  # 0.8 / 0.2
+    tensor(4.)
+    """
+    best = logits.float().topk(1, -1)
+    rest = logits.float().scatter(-1, best.indices, -torch.inf)
+    return best.values[..., 0] - rest.logsumexp(-1)

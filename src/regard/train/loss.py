@@ -160,15 +160,30 @@ def _class(model: nn.Module, batch: Batch) -> Answers:
 
 
 def _misjudged(answers: Answers, batch: Batch, smoothing: float) -> Tensor:
+    own = class_losses(answers.logits, batch["label"], smoothing)
     if "other" not in batch:
-        return smoothed_cross_entropy(answers.logits, batch["label"], smoothing)
-    own, other = (
-        F.cross_entropy(
-            answers.logits.float(), batch[name], reduction="none", label_smoothing=smoothing
-        )
-        for name in ("label", "other")
-    )
+        return own.sum()
+    other = class_losses(answers.logits, batch["other"], smoothing)
     return (batch["share"] * own + (1 - batch["share"]) * other).sum()
+
+
+def class_losses(
+    logits: Float[Tensor, "batch classes"], labels: Int[Tensor, " batch"], smoothing: float = 0.0
+) -> Float[Tensor, " batch"]:
+    """Cross-entropy of each example; where the label is -1, to the uniform distribution.
+
+    An example of no class is to be answered by no class rather than another (outlier exposure,
+    Hendrycks et al. 2019).
+
+    >>> logits = torch.tensor([[0.5, 0.5], [0.5, 0.5]]).log()
+    >>> class_losses(logits, torch.tensor([1, -1])).exp()
+    tensor([2., 2.])
+    """
+    log_probs = logits.float().log_softmax(-1)
+    foreign = labels < 0
+    own = -log_probs.gather(-1, labels.clamp(min=0)[:, None])[:, 0]
+    even = -log_probs.mean(-1)
+    return torch.where(foreign, even, (1 - smoothing) * own + smoothing * even)
 
 
 def _rows(name: str) -> Callable[[Batch], Tensor]:
