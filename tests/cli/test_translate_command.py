@@ -1,13 +1,19 @@
 """`regard translate` and `regard generate`, as scripts and people use them."""
 
 import os
+import pty
+import signal
 import subprocess
 import sys
+import threading
+import time
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from regard import train
+from regard.cli.translate_work import Asked, Job
 from regard.train import Interpreter, Translation, change, recipe, start_run
 
 SMALL = ["texts=99", "steps=1", "valid=2", "test=2", "longest=5", "dim=16", "device=cpu"]
@@ -197,18 +203,111 @@ def test_a_broken_catalog_stops_before_anything_is_written(folder, tmp_path):
     assert "to: needs one language for a .po, got de fr" in done.stderr
 
 
-def test_what_was_written_before_an_interrupt_stays(folder, tmp_path, monkeypatch):
+@pytest.fixture
+def stopping(monkeypatch):
+    """An interpreter that is interrupted when it comes to the text `stop`."""
+
     def answers(self, texts):
         if "stop" in texts:
             raise KeyboardInterrupt
-        return [[[Translation(text, 0.0, True)]] for text in texts]
+        return [[[Translation(text.upper(), 0.0, True)] for _ in self.to] for text in texts]
 
     monkeypatch.setattr(Interpreter, "answers", answers)
-    monkeypatch.setattr("regard.cli.translate_work.CHUNK", 4)
+    monkeypatch.setattr("regard.cli.translate_work.TOGETHER", 1)
+
+
+def test_an_interrupt_keeps_what_is_done_beside_the_old_file(folder, tmp_path, stopping):
     out = tmp_path / "out.txt"
-    done = regard("translate", folder, "--to", "de", "-", "--out", str(out), input="one\nstop\n")
+    out.write_text("old")
+    done = regard("translate", folder, "--to", "de", "-", "--out", f"{out}", input="one\nstop\n")
     assert done.exit_code == 130
-    assert out.read_text() == "one\n"
+    assert out.read_text() == "old"
+    assert (tmp_path / "out.txt.partial").read_text() == "ONE\n"
+    assert f"what was done is in {out}.partial" in done.stderr
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_an_interrupt_before_anything_is_done_leaves_nothing(folder, tmp_path, stopping):
+    out = tmp_path / "out.txt"
+    done = regard("translate", folder, "--to", "de", "-", "--out", f"{out}", input="stop\none\n")
+    assert (done.exit_code, done.stderr) == (130, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_catalog_is_kept_with_fewer_translations(folder, tmp_path, monkeypatch):
+    file = tmp_path / "a.po"
+    file.write_text("".join(f'msgid "{n}"\nmsgstr ""\n\n' for n in range(65)))
+
+    def answers(self, texts):
+        if "64" in texts:
+            raise KeyboardInterrupt
+        return [[[Translation(text + "!", 0.0, True)]] for text in texts]
+
+    monkeypatch.setattr(Interpreter, "answers", answers)
+    before = file.read_text()
+    done = regard("translate", folder, "--to", "de", str(file), "--out", str(file))
+    assert (done.exit_code, file.read_text()) == (130, before)
+    kept = (tmp_path / "a.po.partial").read_text()
+    assert (kept.count('msgstr "'), kept.count("fuzzy"), kept.count('msgstr ""')) == (65, 64, 1)
+    done = regard("translate", folder, "--to", "de", "--format", "po", "-", input=before)
+    assert (done.exit_code, done.stdout) == (130, "")
+
+
+def test_a_fifo_gets_each_line_and_standard_output_by_name_is_standard_output(
+    folder, tmp_path, shouting
+):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    got: list[str] = []
+    reader = threading.Thread(target=lambda: got.append(fifo.read_text()), daemon=True)
+    reader.start()
+    regard("translate", folder, "--to", "de", "-", "--out", str(fifo), input="one\ntwo\n")
+    reader.join(10)
+    assert (got, fifo.is_fifo()) == (["de ONE\nde TWO\n"], True)
+    done = regard("translate", folder, "--to", "de", "--out", "/dev/stdout", "one")
+    assert done.stdout == "de ONE\n"
+
+
+def test_a_signal_keeps_what_is_done_and_says_where(folder, tmp_path):
+    out = tmp_path / "out.txt"
+    command = [sys.executable, "-m", "regard", "translate", folder, "--to", "de", "-"]
+    given = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*command, "--out", str(out)], **given) as process:
+        process.stdin.write(b"3 days\n")
+        process.stdin.flush()
+        scratch = tmp_path / ".out.txt.writing/out.txt"
+        while not (scratch.exists() and scratch.stat().st_size):
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.terminate()
+        said = process.stderr.read().decode()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert f"what was done is in {out}.partial" in said
+    assert "Traceback" not in said
+    assert [path.name for path in tmp_path.iterdir()] == ["out.txt.partial"]
+
+
+def test_a_bar_is_drawn_on_a_terminal_that_shows_nothing_else(
+    folder, tmp_path, shouting, monkeypatch
+):
+    file, out = tmp_path / "in.txt", tmp_path / "out.txt"
+    file.write_text("3 days\n" * 20)
+    interpreter = Interpreter(train.load_run(folder), ["de"])
+
+    def shown(to: Path | None, stdout: bool) -> str:
+        ours, theirs = pty.openpty()
+        with os.fdopen(theirs, "w") as terminal, monkeypatch.context() as patched:
+            patched.setattr(sys, "stderr", terminal)
+            if stdout:
+                patched.setattr(sys, "stdout", terminal)
+            Job(Asked([], file, "lines", to), interpreter).run()
+        with os.fdopen(ours, "rb", buffering=0) as screen:
+            return screen.read(1 << 16).decode()
+
+    assert "translating" in shown(out, stdout=False)
+    assert "translating" in shown(out, stdout=True)
+    assert "translating" not in shown(None, stdout=True)  # the lines themselves are seen there
+    assert out.read_text() == "de 3 DAYS\n" * 20
 
 
 def test_lines_are_answered_as_they_come_and_a_closed_pipe_is_no_crash(folder):

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import FileError
-from regard.train.checkpoint import write_text
+from regard.files import write_text
 
 METRICS = "metrics.jsonl"
 

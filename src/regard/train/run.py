@@ -14,9 +14,10 @@ from regard import models
 from regard.data import Tokenizer
 from regard.data.tokenizer_file import NAME as WORDS
 from regard.errors import ConfigError, FileError, RegardError
+from regard.files import make_folder, write_text
 from regard.models.store import NAME as WEIGHTS
 from regard.train.board import Listener, board
-from regard.train.checkpoint import fill, last_good, write_text
+from regard.train.checkpoint import fill, last_good
 from regard.train.loop import CHECKPOINTS, Outcome, Trainer, read_metrics, scored
 from regard.train.loss import objective
 from regard.train.ranks import Ranks
@@ -88,15 +89,12 @@ def _prepare(recipe: Recipe, folder: Path) -> None:
     if (folder / RECIPE).exists():
         raise FileError(f"{folder}: needs to be without a run, got one; try regard resume {folder}")
     tokenizer = recipe.data.tokenizer(recipe.train.seed)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if tokenizer is not None:
-            tokenizer.save(folder)
-        # the recipe last: a folder that has one has all that a resumed run needs
-        told = {"version": VERSION, "recipe": to_json(recipe)}
-        write_text(folder / RECIPE, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
-    except OSError as error:
-        raise FileError(f"{folder}: cannot be written, {error.strerror or error}") from error
+    make_folder(folder)
+    if tokenizer is not None:
+        tokenizer.save(folder)
+    # the recipe last: a folder that has one has all that a resumed run needs
+    told = {"version": VERSION, "recipe": to_json(recipe)}
+    write_text(folder / RECIPE, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
 
 
 def resume_run(
@@ -230,10 +228,7 @@ def _finish(trainer: Trainer, recipe: Recipe, tokenizer: Tokenizer | None, folde
         scores = scored(trainer.model, recipe.data.scores(tokenizer, "test"))
         result = {"step": outcome.step, "reason": outcome.reason, "seconds": trained}
         result |= {"valid": outcome.scores, "test": scores}
-        try:
-            write_text(folder / RESULT, json.dumps(result, indent=1) + "\n")
-        except OSError as error:
-            raise FileError(f"{folder}: cannot be written, {error.strerror or error}") from error
+        write_text(folder / RESULT, json.dumps(result, indent=1) + "\n")
         return scores
 
     return outcome._replace(scores=trainer.ranks.by_first(end))

@@ -1,6 +1,6 @@
 """A computation told step by step, exact; and the first wrong step of an answer."""
 
-from regard.files import write_page
+from regard.files import write_text as write_page
 from regard.work.attention import attention, cross, mask_of
 from regard.work.autograd import Beside, autograd_as_text, by_autograd
 from regard.work.block import decoder, encoder, feed_forward, layer_norm
