@@ -20,7 +20,7 @@ SCRATCH = ".writing"  # how the folder is called in which a file is written befo
 PARTIAL = ".partial"  # what is added to the name of a file whose writing was interrupted
 LONGEST_LINE = 1 << 24  # bytes
 HEAD = 4096  # bytes in which an encoding without a byte order mark is looked for
-PIECE = 1 << 16  # bytes that are read at a time
+PIECE = 1 << 14  # bytes that are read at a time
 
 # no right to replace the name (the folder, a sticky bit), or a name that is a mount point
 _FIXED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)
