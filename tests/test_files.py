@@ -8,13 +8,15 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from regard.errors import FileError
-from regard.files import SCRATCH, write_text, writing
+from regard.files import SCRATCH, read_text, text_encoding, utf8_lines, write_text, writing
 
 SOURCE = Path(__file__).resolve().parents[1] / "src/regard"
 
@@ -216,6 +218,67 @@ def test_many_writers_of_one_file_each_write_it_whole(tmp_path):
     text = (tmp_path / "a").read_text()
     assert text == text[0] * 1000
     assert names(tmp_path) == ["a"]
+
+
+# ---- text, in the encoding it has
+
+WORDS = "drei Tage\nžluťoučký kůň\n三つの日\n\N{CAT FACE} end"
+ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le"]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_text_is_read_in_any_unicode_encoding_however_it_comes(tmp_path, encoding, size):
+    data = WORDS.encode(encoding)
+    (tmp_path / "a").write_bytes(data)
+    assert read_text(tmp_path / "a") == WORDS
+    head = data[:64]  # the first piece tells the encoding; those after may be cut anywhere
+    pieces = [head, *(data[n : n + size] for n in range(64, len(data), size))]
+    lines = [line.decode() for some in utf8_lines(pieces) for line in some]
+    assert lines == WORDS.split("\n")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_chinese_without_a_byte_order_mark_is_known_by_its_line_ends(encoding):
+    assert text_encoding(("一二三四五，六七八九十\n" * 9).encode(encoding)) == encoding
+
+
+def test_bytes_that_are_no_text_in_any_encoding_stay_invalid():
+    assert text_encoding(bytes(range(256))) == "utf-8"
+    cut = "zwei\n".encode("utf-16") + b"x"  # half a character at its end
+    assert list(utf8_lines([cut])) == [[b"zwei"], [b"\xff"]]
+
+
+def test_one_long_line_takes_linear_time_and_an_endless_one_ends():
+    pieces = [b"a" * 1000] * 10_000
+    began = time.process_time()
+    assert [len(line) for some in utf8_lines(pieces) for line in some] == [10_000_000]
+    assert time.process_time() - began < 1  # joined piece by piece it took 50 GB of copies
+    with pytest.raises(FileError, match="zero: needs lines of at most 16777216 bytes"):
+        list(utf8_lines(iter(lambda: b"a" * 65536, b""), "zero"))
+
+
+def printed(encoding: str, **more: Any) -> subprocess.CompletedProcess[bytes]:
+    code = "from regard.cli import app, main\n@app.command()\ndef say(x: str): print(x)\nmain()"
+    env = os.environ | {"PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-c", code, "say", "žluť 三 ü"]
+    return subprocess.run(command, env=env, check=False, **{"capture_output": True} | more)
+
+
+def test_characters_that_a_terminal_lacks_are_escaped_and_said():
+    whole, less = printed("utf-8"), printed("latin-1")
+    assert (whole.returncode, whole.stdout.decode(), whole.stderr) == (0, "žluť 三 ü\n", b"")
+    assert (less.returncode, less.stdout) == (1, b"\\u017elu\\u0165 \\u4e09 \xfc\n")
+    said = b"regard: standard output: needs UTF-8 for 3 characters, got iso8859-1, "
+    assert less.stderr.startswith(said)
+
+
+def test_output_that_cannot_be_written_is_one_line():
+    with open("/dev/full", "wb") as full:
+        done = printed("utf-8", capture_output=False, stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 2
+    assert done.stderr.endswith(b"No space left on device\n")
+    assert done.stderr.count(b"\n") == 1
 
 
 # ---- on the disk, and nowhere else

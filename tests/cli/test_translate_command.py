@@ -71,8 +71,32 @@ def test_lines_stay_lines_whatever_is_wrong_with_one(folder, shouting):
     done = regard("translate", folder, "--to", "de,fr", "-", input=given)
     assert done.stdout == "de ONE\tfr ONE\n\t\n\t\nde TWO\tfr TWO\n\t\nde THREE\tfr THREE\n"
     assert done.exit_code == 1
-    assert "line 3: it needs UTF-8" in done.stderr
+    assert "line 3: it needs UTF-8, got byte 0xff at byte 1; try iconv" in done.stderr
     assert "line 5: it needs at most 2048 tokens, got" in done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_a_file_in_another_unicode_encoding_is_translated_as_text(
+    folder, shouting, tmp_path, encoding
+):
+    kinds = {
+        "txt": ("one\r\nžluť\r\n", "de ONE\nde ŽLUŤ\n"),
+        "tsv": ("one\tnote\n", "one\tnote\tde ONE\n"),
+        "po": ('msgid "one"\nmsgstr ""\n', '#, fuzzy\nmsgid "one"\nmsgstr "de ONE"\n'),
+    }
+    for kind, (given, want) in kinds.items():
+        (tmp_path / f"a.{kind}").write_bytes(given.encode(encoding))
+        done = regard("translate", folder, "--to", "de", str(tmp_path / f"a.{kind}"))
+        assert (done.exit_code, done.stdout.removeprefix("\ufeff")) == (0, want)
+
+
+def test_bytes_in_other_columns_stay_and_zero_bytes_are_no_text(folder, shouting, tmp_path):
+    file = tmp_path / "a.tsv"
+    file.write_bytes(b"one\t\xff\xfe\ntwo\x00\tnote\n")
+    done = regard("translate", folder, "--to", "de", str(file), "--out", str(file))
+    assert done.exit_code == 1
+    assert done.stderr == "regard: line 2: it needs text, got a zero byte\n"
+    assert file.read_bytes() == b"one\t\xff\xfe\tde ONE\ntwo\x00\tnote\t\n"
 
 
 def test_a_table_gets_a_column_a_language(folder, shouting, tmp_path):
@@ -151,8 +175,9 @@ def test_a_language_model_goes_on_with_its_prompt(writer):
     assert done.exit_code == 0
     assert done.stdout.startswith("to be")
     assert 5 < len(done.stdout) <= 15
-    again = regard("generate", writer, "-", "--tokens", "9", "--seed", "1", input="to be")
-    assert again.stdout == done.stdout
+    for given in ("to be", "to be".encode("utf-16")):
+        again = regard("generate", writer, "-", "--tokens", "9", "--seed", "1", input=given)
+        assert again.stdout == done.stdout
     greedy = regard("generate", writer, "to be", "--tokens", "9", "--temperature", "0")
     assert greedy.stdout == regard(
         "generate", writer, "to be", "--tokens", "9", "--top-k", "1"
@@ -168,6 +193,7 @@ def test_a_language_model_goes_on_with_its_prompt(writer):
     [
         (["--to", "dee", "one"], "to: needs one or more of de fr, got 'dee'; try de"),
         (["one"], "to: needs one or more of de fr, got none"),
+        (["--to", "de", "gr\udcfc"], "text: needs UTF-8, got 'gr\\udcfc'; try a file"),
         (["--to", "de", ""], "got ''; it needs words, got none"),
         (["--to", "de", "one " * 3000], "it needs at most 2048 tokens"),
         (["--to", "de", "nowhere.po"], "nowhere.po: needs to be a file, got nothing there"),

@@ -93,12 +93,12 @@ def main() -> None:
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes once more when it ends
         if not isinstance(error, BrokenPipeError):
-            print(f"regard: standard output: {error.strerror}", file=sys.stderr)
+            print(f"regard: standard output: cannot be written, {error.strerror}", file=sys.stderr)
             code = code or 2
     if escapes:
         print(
             f"regard: standard output: needs UTF-8 for {len(escapes)} characters, got "
-            f"{sys.stdout.encoding}, and so they are written as \\u…; try PYTHONIOENCODING=utf-8",
+            f"{sys.stdout.encoding}, and so they are written as \\uXXXX; try PYTHONIOENCODING=utf-8",
             file=sys.stderr,
         )
         code = code or 1
@@ -111,7 +111,7 @@ def _leave(kind: int, frame: object) -> None:
 
 
 def _escapes() -> list[str]:
-    """Make standard output write what its encoding lacks as \\u…; what was, comes into the list."""
+    """Make standard output write what its encoding lacks as \\uXXXX, and collect it."""
     escaped: list[str] = []
 
     def escape(error: UnicodeError) -> tuple[str | bytes, int]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from regard import models
+from regard.cli.progress import over
 from regard.data import read_picture
 from regard.errors import ConfigError, FileError
 from regard.look import draw_overlay, look
@@ -37,7 +38,7 @@ class Job:
         """The likeliest classes of each picture; one that is not read is said."""
         self._check(overlay)
         bad = 0
-        for path in paths:
+        for path in over(paths, "classifying"):
             try:
                 image = read_picture(
                     path, size=self.size, multiple=self.patch, channels=self.model.config.channels

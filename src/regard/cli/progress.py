@@ -1,8 +1,14 @@
 """A progress bar on standard error, for somebody who waits there and sees nothing else."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from regard.files import is_stream
+
+Item = TypeVar("Item")
 
 
 @contextmanager
@@ -42,3 +48,20 @@ def progress(
     with bar:
         task = bar.add_task(what, total=total)
         yield lambda amount: bar.advance(task, amount)
+
+
+def over(items: Sequence[Item], what: str) -> Iterator[Item]:
+    """The items of a command that prints a result for each, with a bar where nobody sees those.
+
+    >>> list(over(["a.png", "b.png"], "classifying"))
+    ['a.png', 'b.png']
+    """
+    with progress(what, len(items), prints=True) as advance:
+        for item in items:
+            yield item
+            advance(1)
+
+
+def told(out: Path, message: str) -> None:
+    """Say what was written: on standard output, or on standard error if that was written to."""
+    print(message, file=sys.stderr if is_stream(out) else sys.stdout)

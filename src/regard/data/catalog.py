@@ -134,8 +134,7 @@ class Catalog:
             with reading(file) as opened:
                 data = opened.read()
         text = read_text(file, data, converter="msgconv --to-code=UTF-8")
-        if data.startswith(BOM_UTF8):
-            text = "\ufeff" + text  # it stays as it is, to the byte
+        self.mark = "\ufeff" if data.startswith(BOM_UTF8) else ""  # it stays, to the byte
         self.newline = "\r\n" if "\r\n" in text else "\n"
         self.messages = list(self._read(text))
 
@@ -185,12 +184,12 @@ class Catalog:
         return ""
 
     def __str__(self) -> str:
-        return "".join(map(str, self.messages))
+        return self.mark + "".join(map(str, self.messages))
 
     def _read(self, text: str) -> Iterator[Message]:
         message, name = Message(), ""
         for number, line in enumerate(_LINE.findall(text), 1):
-            said = line.removeprefix("\ufeff").strip()
+            said = line.strip()
             new = said.startswith(("#", "msgid ", "msgctxt ")) and not said.startswith("#~")
             if new and message.answers and not said.startswith("msgid_plural"):
                 yield self._checked(message, number)

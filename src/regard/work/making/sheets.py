@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import WorkError
-from regard.files import make_folder, write_text
+from regard.files import is_stream, make_folder, write_text
 from regard.work.making.exercise import Exercise
 from regard.work.mathml import mathml
 from regard.work.page import page
@@ -45,11 +45,11 @@ def write_sheet(exercises: Sequence[Exercise], form: str, out: str | Path) -> li
     """
     place = Path(out)
     if form != "toml":
-        beside = place.with_name(f"{place.stem}-solutions{place.suffix}")
-        return [
-            write_text(place, sheet_as(exercises, form)),
-            write_text(beside, sheet_as(exercises, form, solutions=True)),
-        ]
+        written = [write_text(place, sheet_as(exercises, form))]
+        if not is_stream(place):  # nothing lies beside /dev/stdout
+            beside = place.with_name(f"{place.stem}-solutions{place.suffix}")
+            written.append(write_text(beside, sheet_as(exercises, form, solutions=True)))
+        return written
     make_folder(place)
     written = []
     for one in exercises:
