@@ -269,7 +269,7 @@ def test_characters_that_a_terminal_lacks_are_escaped_and_said():
     whole, less = printed("utf-8"), printed("latin-1")
     assert (whole.returncode, whole.stdout.decode(), whole.stderr) == (0, "žluť 三 ü\n", b"")
     assert (less.returncode, less.stdout) == (1, b"\\u017elu\\u0165 \\u4e09 \xfc\n")
-    said = b"regard: standard output: needs UTF-8 for 3 characters, got iso8859-1, "
+    said = b"regard: standard output: needs UTF-8 for 3 characters, got iso8859-1: "
     assert less.stderr.startswith(said)
 
 

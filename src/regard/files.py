@@ -73,8 +73,8 @@ def beside(file: str | Path) -> Iterator[Path]:
     target, old = Path(os.path.realpath(file)), _status(file)
     if old is not None and stat.S_ISDIR(old.st_mode):
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(file))
-    if old is not None and not os.access(file, os.W_OK, effective_ids=True):
-        raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(file))
+    if old is not None and stat.S_ISREG(old.st_mode):
+        os.close(os.open(file, os.O_WRONLY))  # one that is write-protected is not replaced
     with _scratch(file, target, old) as (folder, movable):
         place = folder / (target.name if movable else file.name)
         yield place

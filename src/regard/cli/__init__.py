@@ -98,7 +98,7 @@ def main() -> None:
     if escapes:
         print(
             f"regard: standard output: needs UTF-8 for {len(escapes)} characters, got "
-            f"{sys.stdout.encoding}, and so they are written as \\uXXXX; try PYTHONIOENCODING=utf-8",
+            f"{sys.stdout.encoding}: written as \\uXXXX; try PYTHONIOENCODING=utf-8",
             file=sys.stderr,
         )
         code = code or 1

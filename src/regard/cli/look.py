@@ -58,18 +58,17 @@ def look(
 
     if not out.resolve().parent.is_dir():  # said now, not after the model has run
         raise FileError(f"out: needs a folder that exists, got {out.parent}; try another place")
-    with quiet(), progress("looking"):
-        reader = open_reader(model)
+    with quiet():
+        with progress("looking"):
+            reader = open_reader(model)
         if query is not None:
             from regard.cli.look_told import where_it_looks
 
-            looks = where_it_looks(reader, text, query, target, at, to)
-        else:
+            print(where_it_looks(reader, text, query, target, at, to))
+            return
+        with progress("looking"):
             sight = reader.read(text, target, at, to=to)
             probed = find_copying(reader.model, reader.vocab or 2) if probe else None
-    if query is not None:
-        print(looks)
-        return
     if cell is not None or words:
         from regard.cli.look_told import maps_in_words, one_weight
 
