@@ -127,12 +127,12 @@ def make_folder(folder: str | Path) -> Path:
     >>> make_folder("/dev/null/runs")
     Traceback (most recent call last):
         ...
-    regard.errors.FileError: /dev/null/runs: cannot be made, Not a directory
+    regard.errors.FileError: /dev/null/runs: cannot be written, Not a directory
     """
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise FileError(f"{folder}: cannot be made, {error.strerror or error}") from error
+        raise FileError(f"{folder}: cannot be written, {error.strerror or error}") from error
     return Path(folder)
 
 
