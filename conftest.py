@@ -3,8 +3,10 @@
 Nothing of regard is imported at the top: the shape checker hooks imports.
 """
 
+import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import jaxtyping
@@ -47,3 +49,28 @@ def users_view() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def unprivileged() -> Callable[[], AbstractContextManager[None]]:
+    """A context in which modes of files hold for root too, as they do for every other user."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    @contextmanager
+    def without_override() -> Iterator[None]:
+        # capabilities(7): bit 1 is CAP_DAC_OVERRIDE; version 3 has effective, permitted and
+        # inheritable sets of twice 32 bits
+        header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+        if libc.capget(header, sets):
+            pytest.skip("capabilities cannot be read here")
+        before = sets[0]
+        sets[0] = before & ~2
+        if libc.capset(header, sets):
+            pytest.skip("capabilities cannot be set here")
+        try:
+            yield
+        finally:
+            sets[0] = before
+            libc.capset(header, sets)
+
+    return without_override

@@ -1,13 +1,19 @@
 """`regard translate` and `regard generate`, as scripts and people use them."""
 
 import os
+import pty
+import signal
 import subprocess
 import sys
+import threading
+import time
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from regard import train
+from regard.cli.translate_work import Asked, Job
 from regard.train import Interpreter, Translation, change, recipe, start_run
 
 SMALL = ["texts=99", "steps=1", "valid=2", "test=2", "longest=5", "dim=16", "device=cpu"]
@@ -65,8 +71,32 @@ def test_lines_stay_lines_whatever_is_wrong_with_one(folder, shouting):
     done = regard("translate", folder, "--to", "de,fr", "-", input=given)
     assert done.stdout == "de ONE\tfr ONE\n\t\n\t\nde TWO\tfr TWO\n\t\nde THREE\tfr THREE\n"
     assert done.exit_code == 1
-    assert "line 3: it needs UTF-8" in done.stderr
+    assert "line 3: it needs UTF-8, got byte 0xff at byte 1; try iconv" in done.stderr
     assert "line 5: it needs at most 2048 tokens, got" in done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
+def test_a_file_in_another_unicode_encoding_is_translated_as_text(
+    folder, shouting, tmp_path, encoding
+):
+    kinds = {
+        "txt": ("one\r\nžluť\r\n", "de ONE\nde ŽLUŤ\n"),
+        "tsv": ("one\tnote\n", "one\tnote\tde ONE\n"),
+        "po": ('msgid "one"\nmsgstr ""\n', '#, fuzzy\nmsgid "one"\nmsgstr "de ONE"\n'),
+    }
+    for kind, (given, want) in kinds.items():
+        (tmp_path / f"a.{kind}").write_bytes(given.encode(encoding))
+        done = regard("translate", folder, "--to", "de", str(tmp_path / f"a.{kind}"))
+        assert (done.exit_code, done.stdout.removeprefix("\ufeff")) == (0, want)
+
+
+def test_bytes_in_other_columns_stay_and_zero_bytes_are_no_text(folder, shouting, tmp_path):
+    file = tmp_path / "a.tsv"
+    file.write_bytes(b"one\t\xff\xfe\ntwo\x00\tnote\n")
+    done = regard("translate", folder, "--to", "de", str(file), "--out", str(file))
+    assert done.exit_code == 1
+    assert done.stderr == "regard: line 2: it needs text, got a zero byte\n"
+    assert file.read_bytes() == b"one\t\xff\xfe\tde ONE\ntwo\x00\tnote\t\n"
 
 
 def test_a_table_gets_a_column_a_language(folder, shouting, tmp_path):
@@ -145,8 +175,9 @@ def test_a_language_model_goes_on_with_its_prompt(writer):
     assert done.exit_code == 0
     assert done.stdout.startswith("to be")
     assert 5 < len(done.stdout) <= 15
-    again = regard("generate", writer, "-", "--tokens", "9", "--seed", "1", input="to be")
-    assert again.stdout == done.stdout
+    for given in ("to be", "to be".encode("utf-16")):
+        again = regard("generate", writer, "-", "--tokens", "9", "--seed", "1", input=given)
+        assert again.stdout == done.stdout
     greedy = regard("generate", writer, "to be", "--tokens", "9", "--temperature", "0")
     assert greedy.stdout == regard(
         "generate", writer, "to be", "--tokens", "9", "--top-k", "1"
@@ -162,6 +193,7 @@ def test_a_language_model_goes_on_with_its_prompt(writer):
     [
         (["--to", "dee", "one"], "to: needs one or more of de fr, got 'dee'; try de"),
         (["one"], "to: needs one or more of de fr, got none"),
+        (["--to", "de", "gr\udcfc"], "text: needs UTF-8, got 'gr\\udcfc'; try a file"),
         (["--to", "de", ""], "got ''; it needs words, got none"),
         (["--to", "de", "one " * 3000], "it needs at most 2048 tokens"),
         (["--to", "de", "nowhere.po"], "nowhere.po: needs to be a file, got nothing there"),
@@ -197,18 +229,111 @@ def test_a_broken_catalog_stops_before_anything_is_written(folder, tmp_path):
     assert "to: needs one language for a .po, got de fr" in done.stderr
 
 
-def test_what_was_written_before_an_interrupt_stays(folder, tmp_path, monkeypatch):
+@pytest.fixture
+def stopping(monkeypatch):
+    """An interpreter that is interrupted when it comes to the text `stop`."""
+
     def answers(self, texts):
         if "stop" in texts:
             raise KeyboardInterrupt
-        return [[[Translation(text, 0.0, True)]] for text in texts]
+        return [[[Translation(text.upper(), 0.0, True)] for _ in self.to] for text in texts]
 
     monkeypatch.setattr(Interpreter, "answers", answers)
-    monkeypatch.setattr("regard.cli.translate_work.CHUNK", 4)
+    monkeypatch.setattr("regard.cli.translate_work.TOGETHER", 1)
+
+
+def test_an_interrupt_keeps_what_is_done_beside_the_old_file(folder, tmp_path, stopping):
     out = tmp_path / "out.txt"
-    done = regard("translate", folder, "--to", "de", "-", "--out", str(out), input="one\nstop\n")
+    out.write_text("old")
+    done = regard("translate", folder, "--to", "de", "-", "--out", f"{out}", input="one\nstop\n")
     assert done.exit_code == 130
-    assert out.read_text() == "one\n"
+    assert out.read_text() == "old"
+    assert (tmp_path / "out.txt.partial").read_text() == "ONE\n"
+    assert f"what was done is in {out}.partial" in done.stderr
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_an_interrupt_before_anything_is_done_leaves_nothing(folder, tmp_path, stopping):
+    out = tmp_path / "out.txt"
+    done = regard("translate", folder, "--to", "de", "-", "--out", f"{out}", input="stop\none\n")
+    assert (done.exit_code, done.stderr) == (130, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_catalog_is_kept_with_fewer_translations(folder, tmp_path, monkeypatch):
+    file = tmp_path / "a.po"
+    file.write_text("".join(f'msgid "{n}"\nmsgstr ""\n\n' for n in range(65)))
+
+    def answers(self, texts):
+        if "64" in texts:
+            raise KeyboardInterrupt
+        return [[[Translation(text + "!", 0.0, True)]] for text in texts]
+
+    monkeypatch.setattr(Interpreter, "answers", answers)
+    before = file.read_text()
+    done = regard("translate", folder, "--to", "de", str(file), "--out", str(file))
+    assert (done.exit_code, file.read_text()) == (130, before)
+    kept = (tmp_path / "a.po.partial").read_text()
+    assert (kept.count('msgstr "'), kept.count("fuzzy"), kept.count('msgstr ""')) == (65, 64, 1)
+    done = regard("translate", folder, "--to", "de", "--format", "po", "-", input=before)
+    assert (done.exit_code, done.stdout) == (130, "")
+
+
+def test_a_fifo_gets_each_line_and_standard_output_by_name_is_standard_output(
+    folder, tmp_path, shouting
+):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    got: list[str] = []
+    reader = threading.Thread(target=lambda: got.append(fifo.read_text()), daemon=True)
+    reader.start()
+    regard("translate", folder, "--to", "de", "-", "--out", str(fifo), input="one\ntwo\n")
+    reader.join(10)
+    assert (got, fifo.is_fifo()) == (["de ONE\nde TWO\n"], True)
+    done = regard("translate", folder, "--to", "de", "--out", "/dev/stdout", "one")
+    assert done.stdout == "de ONE\n"
+
+
+def test_a_signal_keeps_what_is_done_and_says_where(folder, tmp_path):
+    out = tmp_path / "out.txt"
+    command = [sys.executable, "-m", "regard", "translate", folder, "--to", "de", "-"]
+    given = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*command, "--out", str(out)], **given) as process:
+        process.stdin.write(b"3 days\n")
+        process.stdin.flush()
+        scratch = tmp_path / ".out.txt.writing/out.txt"
+        while not (scratch.exists() and scratch.stat().st_size):
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.terminate()
+        said = process.stderr.read().decode()
+    assert process.returncode == 128 + signal.SIGTERM
+    assert f"what was done is in {out}.partial" in said
+    assert "Traceback" not in said
+    assert [path.name for path in tmp_path.iterdir()] == ["out.txt.partial"]
+
+
+def test_a_bar_is_drawn_on_a_terminal_that_shows_nothing_else(
+    folder, tmp_path, shouting, monkeypatch
+):
+    file, out = tmp_path / "in.txt", tmp_path / "out.txt"
+    file.write_text("3 days\n" * 20)
+    interpreter = Interpreter(train.load_run(folder), ["de"])
+
+    def shown(to: Path | None, stdout: bool) -> str:
+        ours, theirs = pty.openpty()
+        with os.fdopen(theirs, "w") as terminal, monkeypatch.context() as patched:
+            patched.setattr(sys, "stderr", terminal)
+            if stdout:
+                patched.setattr(sys, "stdout", terminal)
+            Job(Asked([], file, "lines", to), interpreter).run()
+        with os.fdopen(ours, "rb", buffering=0) as screen:
+            return screen.read(1 << 16).decode()
+
+    assert "translating" in shown(out, stdout=False)
+    assert "translating" in shown(out, stdout=True)
+    assert "translating" not in shown(None, stdout=True)  # the lines themselves are seen there
+    assert out.read_text() == "de 3 DAYS\n" * 20
 
 
 def test_lines_are_answered_as_they_come_and_a_closed_pipe_is_no_crash(folder):

@@ -1,6 +1,7 @@
 """Every format gives the same pairs, and every line is either a pair or in the report."""
 
 import gettext
+import time
 import tracemalloc
 from io import BytesIO
 from itertools import islice
@@ -128,6 +129,121 @@ def test_a_broken_memory_gives_what_came_before_and_says_where(tmp_path):
     made = source(file)
     assert len(list(made.examples("test", 0))) == 2
     assert "broken XML" in str(made.report)
+
+
+# ---- translation memories of others
+
+
+def memory(tmp_path, body: str, *, head: str = "<?xml version='1.0'?>", encoding: str = "utf-8"):
+    file = tmp_path / "m.tmx"
+    document = f"{head}\n<tmx version='1.4'><header/><body>\n{body}</body></tmx>"
+    file.write_bytes(document.encode(encoding))
+    return source(file)
+
+
+def unit(source: str, target: str, languages: tuple[str, str] = ("en", "de")) -> str:
+    one, other = languages
+    return (
+        f'<tu><tuv xml:lang="{one}"><seg>{source}</seg></tuv>'
+        f'<tuv xml:lang="{other}"><seg>{target}</seg></tuv></tu>\n'
+    )
+
+
+def texts(made: Parallel) -> list[tuple[str, str]]:
+    return [(pair.source, pair.target) for pair in made.examples("test", 0)]
+
+
+@pytest.mark.parametrize(
+    ("declared", "encoding"),
+    [
+        ("", "utf-8"),
+        ("", "utf-8-sig"),
+        ("", "utf-16"),
+        ("utf-16", "utf-16-le"),
+        ("UTF-16", "utf-16-be"),
+        ("UTF-16", "utf-8"),  # converted by a tool that left the declaration alone
+        ("windows-1252", "cp1252"),
+        ("Shift_JIS", "shift_jis"),  # two bytes a character: expat alone refuses it
+        ("gb18030", "gb18030"),
+    ],
+)
+def test_a_memory_is_read_in_the_encoding_it_has(tmp_path, declared, encoding):
+    other = "drei" if encoding == "cp1252" else "三つ"
+    head = f"<?xml version='1.0' encoding='{declared}'?>" if declared else "<?xml version='1.0'?>"
+    assert texts(memory(tmp_path, unit("three", other), head=head, encoding=encoding)) == [
+        ("three", other)
+    ]
+
+
+@pytest.mark.parametrize("declared", ["klingon", "zlib", "undefined", "hex"])
+def test_an_unknown_encoding_is_named(tmp_path, declared):
+    made = memory(tmp_path, unit("a", "b"), head=f"<?xml version='1.0' encoding='{declared}'?>")
+    with pytest.raises(FileError, match=f"needs an encoding that is known, got '{declared}'"):
+        texts(made)
+
+
+def test_bytes_that_are_not_of_the_declared_encoding_end_the_memory(tmp_path):
+    made = memory(tmp_path, unit("a", "b") * 900 + unit("ü", "ä"), encoding="latin-1")
+    assert len(texts(made)) > 600
+    assert "can't decode byte 0xfc" in str(made.report)
+
+
+def test_an_external_doctype_is_accepted_and_never_loaded(tmp_path):
+    head = "<?xml version='1.0'?>\n<!DOCTYPE tmx SYSTEM \"tmx14.dtd\">"
+    assert texts(memory(tmp_path, unit("a", "b"), head=head)) == [("a", "b")]
+    (tmp_path / "tmx14.dtd").write_text('<!ENTITY x "loaded">')
+    made = memory(tmp_path, unit("&x;", "b") + unit("c", "d"), head=head)
+    assert texts(made) == [("c", "d")]
+    assert dict(made.report.reasons) == {"an entity that is not known, &x;": 1}
+
+
+def test_entities_that_grow_are_refused_before_they_do(tmp_path):
+    laughs = "".join(f"<!ENTITY a{n} '" + f"&a{n - 1};" * 10 + "'>" for n in range(1, 10))
+    head = f'<?xml version="1.0"?>\n<!DOCTYPE tmx [<!ENTITY a0 "ha">{laughs}]>'
+    with pytest.raises(FileError, match=r"needs a DOCTYPE without declarations .* in line 2"):
+        texts(memory(tmp_path, unit("&a9;", "b"), head=head))
+
+
+def test_markup_in_a_segment_is_no_text_and_highlights_are(tmp_path):
+    held = '<bpt i="1">&lt;b&gt;</bpt>one <hi>two</hi><ept i="1">&lt;/b&gt;</ept>'
+    held += '<ph x="1">{\\field<sub>a note</sub>}</ph> three<it pos="end">}</it>'
+    assert texts(memory(tmp_path, unit(held, "drei"))) == [("one two three", "drei")]
+
+
+def test_languages_by_either_attribute_and_an_exact_one_before_a_region(tmp_path):
+    both = '<tu><tuv lang="EN_us"><seg>color</seg></tuv><tuv lang="de-AT"><seg>Jänner</seg></tuv>'
+    both += '<tuv xml:lang="de"><seg>Januar</seg></tuv><tuv xml:lang="den"><seg>x</seg></tuv></tu>'
+    assert texts(memory(tmp_path, both)) == [("color", "Januar")]
+
+
+def test_a_unit_within_a_unit_or_a_language_twice_is_left_out_whole(tmp_path):
+    body = f"<tu>{unit('a', 'b')}</tu>{unit('c', 'd', ('en', 'en'))}{unit('e', 'f')}"
+    made = memory(tmp_path, body)
+    assert texts(made) == [("e", "f")]
+    assert dict(made.report.reasons) == {"a unit within a unit": 1, "two texts in en": 1}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        unit("a &amp; " * 500_000, "b"),
+        unit("a\n" * 1_000_000, "b"),
+        "<tu><prop x='" + "a" * 4_000_000 + "'/></tu>",
+        f"<!--{'a' * 4_000_000}-->",
+        "<hi>" * 1_000_000,
+    ],
+    ids=["pieces", "lines", "attribute", "comment", "depth"],
+)
+def test_four_megabytes_of_anything_take_no_memory_and_no_time(tmp_path, body):
+    made = memory(tmp_path, body)
+    began = time.process_time()
+    tracemalloc.start()
+    assert texts(made) == []
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert made.report.left_out == 1
+    assert peak < 30_000_000
+    assert time.process_time() - began < 5  # quadratic, they took 20 s and more
 
 
 def test_a_source_sentence_is_in_one_split_whatever_its_translations(tmp_path):

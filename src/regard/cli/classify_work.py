@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from regard import models
+from regard.cli.progress import over
 from regard.errors import ConfigError, FileError
 from regard.look import draw_overlay, look
 from regard.train import Run
@@ -36,7 +37,7 @@ class Job:
         """The likeliest classes of each picture; one that is not read is said."""
         self._check(overlay)
         bad, unsure = 0, False
-        for path in paths:
+        for path in over(paths, "classifying"):
             try:
                 image = read_for(self.trained, path, size=self.size, invert=invert)
             except FileError as error:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from regard import train
 from regard.data import Pair
+from regard.files import make_folder
 from regard.look import Sight, Site, draw_alignment, read_pair, write_report, written
 from regard.look.figures.canvas import keep, paper
 from regard.look.labels import key_labels, query_labels
@@ -114,8 +115,7 @@ def look_inside(console: Console, run: train.Run, answers: list[Answer]) -> Seen
 
 def write_page(run: train.Run, answers: list[Answer], seen: Seen) -> Path:
     """One HTML file: the scores, the curve, the translations, the alignment, and every head."""
-    figures = run.folder / "figures"
-    figures.mkdir(exist_ok=True)
+    figures = make_folder(run.folder / "figures")
     draw_alignment(seen.site, seen.head, path=figures / "alignment.svg")
     _draw_curve(run.metrics, figures / "loss.svg")
     scores = run.result["test"]

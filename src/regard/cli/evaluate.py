@@ -20,11 +20,13 @@ def evaluate(
     from rich.text import Text
 
     from regard import train
+    from regard.cli.progress import progress
     from regard.errors import ConfigError
 
     if part not in ("valid", "test"):
         raise ConfigError(f"part: needs one of valid, test, got {part!r}")
-    found = train.evaluate_run(train.load_run(train.find_run(run)), part, width=beam)
+    with progress("scoring"):
+        found = train.evaluate_run(train.load_run(train.find_run(run)), part, width=beam)
     console = Console(highlight=False, soft_wrap=True)
     for name, value in found.scores.items():
         console.print(

@@ -17,9 +17,12 @@ def export(
 ) -> None:
     """Write a run as ONNX files, each compared with torch, with its tokenizer and export.json."""
     from regard import train
+    from regard.cli.progress import progress
 
     folder = out or Path(f"{Path(run).name}-onnx")
     opened = train.load_run(train.find_run(run))
-    for file, difference in train.export_run(opened, folder):
+    with progress("exporting"):
+        files = train.export_run(opened, folder)
+    for file, difference in files:
         size = file.stat().st_size / 1e6
         print(f"{file}\t{size:.1f} MB\tat most {difference:.1e} from torch", flush=True)

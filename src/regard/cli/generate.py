@@ -30,11 +30,15 @@ def generate(
 
     from regard import train
     from regard.decode import Sampling
+    from regard.files import read_text
 
     how = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
-    prompt = sys.stdin.read() if prompt == "-" else prompt
+    if prompt == "-":
+        prompt = read_text("standard input", sys.stdin.buffer.read())
     pieces = train.generate_run(train.load_run(train.find_run(run)), prompt, limit=tokens, how=how)
     print(prompt, end="", flush=True)
-    for piece in pieces:
-        print(piece, end="", flush=True)
-    print()
+    try:
+        for piece in pieces:
+            print(piece, end="", flush=True)
+    finally:  # also on Ctrl-C: what was written stays, and ends in a line of its own
+        print()

@@ -49,30 +49,36 @@ def look(
     ] = False,
 ) -> None:
     """Write a page, to be opened in any browser, about what each head looks at."""
+    from regard.cli.progress import progress, told
     from regard.cli.quiet import quiet
     from regard.errors import FileError
+    from regard.files import is_stream
     from regard.look import open_reader, write_report
     from regard.look import probe as find_copying
 
     if not out.resolve().parent.is_dir():  # said now, not after the model has run
         raise FileError(f"out: needs a folder that exists, got {out.parent}; try another place")
     with quiet():
-        reader = open_reader(model)
+        with progress("looking"):
+            reader = open_reader(model)
         if query is not None:
             from regard.cli.look_told import where_it_looks
 
             print(where_it_looks(reader, text, query, target, at, to))
             return
-        sight = reader.read(text, target, at, to=to)
-        probed = find_copying(reader.model, reader.vocab or 2) if probe else None
+        with progress("looking"):
+            sight = reader.read(text, target, at, to=to)
+            probed = find_copying(reader.model, reader.vocab or 2) if probe else None
     if cell is not None or words:
         from regard.cli.look_told import maps_in_words, one_weight
 
         print(maps_in_words(sight) if cell is None else one_weight(reader.model, sight, cell))
         return
     title = f"What {type(reader.model).__name__} looks at"
-    write_report(sight, out, title=title, separators=reader.separators, probed=probed)
+    with progress("writing"):
+        write_report(sight, out, title=title, separators=reader.separators, probed=probed)
     heads = sum(site.heads for site in sight)
-    print(f"{out}: {len(sight)} attentions, {heads} heads, {out.stat().st_size / 1e6:.1f} MB")
+    size = "" if is_stream(out) else f", {out.stat().st_size / 1e6:.1f} MB"
+    told(out, f"{out}: {len(sight)} attentions, {heads} heads{size}")
     for name, reason in sight.skipped.items():
-        print(f"not seen: {name}, {reason}")
+        told(out, f"not seen: {name}, {reason}")

@@ -20,9 +20,11 @@ def quantize(
 ) -> None:
     """Round a run's weights to a byte each: a smaller file, quicker on a CPU, used as any run."""
     from regard import train
+    from regard.cli.progress import progress
 
     folder = out or Path(f"{Path(run).name}-int8")
-    found = train.quantize_run(train.load_run(train.find_run(run)), folder, score=score)
+    with progress("quantizing"):
+        found = train.quantize_run(train.load_run(train.find_run(run)), folder, score=score)
     old, new = (size / 1e6 for size in found.bytes)
     print(f"{folder}\t{old:.2f} MB before\t{new:.2f} MB after")
     for name, value in found.after.items():

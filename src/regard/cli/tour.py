@@ -16,6 +16,7 @@ def tour(
 
     from regard.cli import stations
     from regard.errors import FileError
+    from regard.files import write_text
 
     if svg is not None and not svg.resolve().parent.is_dir():  # said now, not after the tour
         raise FileError(f"svg: needs a folder that exists, got {svg.parent}; try another place")
@@ -26,4 +27,4 @@ def tour(
     stations.forms(console)
     stations.networks(console)
     if svg is not None:
-        console.save_svg(str(svg), title="regard tour")
+        write_text(svg, console.export_svg(title="regard tour"))

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 import torch
 from torch import Tensor
 
+from regard.cli.progress import over
 from regard.data import Resample, SoundFile
 from regard.decode import Level
 from regard.errors import ConfigError, FileError
@@ -35,7 +36,7 @@ class Job:
     def files(self, paths: Sequence[str]) -> None:
         """A line of text for each file; one that is not heard is said, and the others still are."""
         bad = 0
-        for path in paths:
+        for path in over(paths, "transcribing"):
             try:
                 sound = SoundFile(path, self.transcriber.rate)
             except FileError as error:

@@ -1,20 +1,29 @@
 """The work of `regard translate`: what comes in, what is made of it, and where it goes."""
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedIOBase
 from pathlib import Path
-from typing import NamedTuple, TextIO, cast
+from typing import Any, NamedTuple, TextIO, cast
 
+from regard.cli.progress import progress
 from regard.data import Catalog, Pair
 from regard.errors import ConfigError, FileError
+from regard.files import (
+    descriptor,
+    is_stream,
+    keep_partial,
+    pieces_of,
+    reading,
+    utf8_lines,
+    writing,
+)
 from regard.look import align, draw_alignment, sharing
 from regard.train import Interpreter, Translation
 
 KINDS = ("lines", "tsv", "po")
-CHUNK = 1 << 16  # bytes at a time; less where a pipe has less, so that a line is answered at once
+TOGETHER = 512  # lines; those of like length make batches, and what is done is kept if it stops
 
 
 class Asked(NamedTuple):
@@ -34,8 +43,11 @@ class Asked(NamedTuple):
             raise ConfigError("text: needs a text, a file or - for standard input, got none")
         if out is not None and not out.resolve().parent.is_dir():
             raise FileError(f"out: needs a folder that exists, got {out.parent}; try another place")
+        if out is not None and descriptor(out) == 1:
+            out = None  # /dev/stdout
         if given in ([], ["-"]):
             return Asked([], None, kind or "lines", out)
+        _check(given)
         file = Path(given[0])
         if len(given) == 1 and _is_file(file):
             named = file.suffix.removeprefix(".")
@@ -78,10 +90,14 @@ class Job:
             if self.asked.kind == "texts":
                 self._texts(place)
                 return
-            number = 0
-            for lines in _lines(source):
-                self._some(lines, number, place)
-                number += len(lines)
+            file, number = self.asked.file, 0
+            size = file.stat().st_size if file is not None and file.is_file() else None
+            with progress("translating", size, prints=place is sys.stdout) as advance:
+                for some in utf8_lines(pieces_of(source), file or "standard input"):
+                    for lines in _groups(some):
+                        self._some(lines, number, place)
+                        number += len(lines)
+                        advance(sum(map(len, lines)) + len(lines))
 
     def tell_cost(self) -> None:
         """What reading once has saved, next to the formula, for texts of the mean length."""
@@ -90,10 +106,8 @@ class Job:
             return
         count = len(self.interpreter.to)
         source, target = -(-read // texts), -(-written // (texts * count))
-        self._say(
-            f"a text: M = {source} tokens read, N = {target} written in each language (means)"
-        )
-        self._say(str(sharing(self.interpreter.model, source, target, count)))
+        say(f"a text: M = {source} tokens read, N = {target} written in each language (means)")
+        say(str(sharing(self.interpreter.model, source, target, count)))
 
     def _texts(self, place: TextIO) -> None:
         texts = self.asked.texts
@@ -104,7 +118,7 @@ class Job:
                     self._write_best(place, n, to, answers)
                 else:
                     named = f"{to}\t" if len(self.interpreter.to) > 1 else ""
-                    print(named + _column(answers[0].text), file=place)
+                    place.write(f"{named}{_column(answers[0].text)}\n")
                 self._tell_links(place, texts[n], to, answers[0].text)
 
     def _some(self, lines: list[bytes], before: int, place: TextIO) -> None:
@@ -120,10 +134,8 @@ class Job:
                     self._write_best(place, before + n, to, some)
             if self.interpreter.best == 1:
                 columns = [_column(some[0].text) if some else "" for some in answers]
-                kept = [line.decode(errors="replace").rstrip("\r\n")]
-                print(
-                    "\t".join([*(kept if self.asked.kind == "tsv" else []), *columns]), file=place
-                )
+                kept = [line.decode(errors="surrogateescape")] if self.asked.kind == "tsv" else []
+                place.write("\t".join([*kept, *columns]) + "\n")
             for to, some in zip(self.interpreter.to, answers, strict=True):
                 if some:
                     self._tell_links(place, texts[n], to, some[0].text)
@@ -131,13 +143,15 @@ class Job:
 
     def _text(self, line: bytes, number: int) -> str:
         """What a line asks for; nothing, said, where it cannot be read or translated."""
-        line = line.rstrip(b"\r\n")
         try:
             text = (line.partition(b"\t")[0] if self.asked.kind == "tsv" else line).decode()
         except UnicodeDecodeError as error:
-            self._problem(f"line {number}: it needs UTF-8, got {error.reason}")
+            got = f"byte {line[error.start]:#04x} at byte {error.start + 1}"
+            self._problem(f"line {number}: it needs UTF-8, got {got}; try iconv -t UTF-8")
             return ""
-        text = text.removeprefix("\ufeff")
+        if "\0" in text:
+            self._problem(f"line {number}: it needs text, got a zero byte")
+            return ""
         wrong = self.interpreter.wrong(text) if text.strip() else ""
         if wrong:
             self._problem(f"line {number}: {wrong}")
@@ -149,22 +163,26 @@ class Job:
         else:
             catalog = Catalog(self.asked.file)
 
+        waiting = sum(len(message.asks()) for message in catalog.messages if message.is_open)
+
         def translated(texts: list[str]) -> list[str | None]:
             found = [answers[0][0] for answers in self.interpreter.answers(texts)]
+            advance(len(texts))
             return [answer.text if answer.ended else None for answer in found]
 
-        with _place(self.asked) as place:
-            done = catalog.fill(translated, self.interpreter.wrong)
-            place.write(str(catalog))
+        with _place(self.asked) as place, progress("translating", waiting) as advance:
+            try:
+                done = catalog.fill(translated, self.interpreter.wrong)
+            finally:  # stopped, it is a catalog that has fewer translations
+                if self.asked.out is not None or sys.exc_info()[0] is None:
+                    place.write(str(catalog))
         for reason in done.left:
             self._problem(f"left as it was: {reason}")
-        self._say(
-            f"filled {done.filled} and marked them fuzzy, kept {done.kept}, left {len(done.left)}"
-        )
+        say(f"filled {done.filled} and marked them fuzzy, kept {done.kept}, left {len(done.left)}")
 
     def _write_best(self, place: TextIO, at: int, to: str, answers: list[Translation]) -> None:
         for answer in answers:
-            print(at + 1, to, f"{answer.score:.4f}", _column(answer.text), sep="\t", file=place)
+            place.write(f"{at + 1}\t{to}\t{answer.score:.4f}\t{_column(answer.text)}\n")
 
     def _tell_links(self, place: TextIO, text: str, to: str, answer: str) -> None:
         if not (self.align or self.picture) or not answer.strip():
@@ -173,13 +191,15 @@ class Job:
         found = align(model, tokenizer, Pair(text, answer, to))
         if self.align:
             for link in found.links:
-                print(f"\t{link.target}\t{link.source}\t{link.weight:.2f}", file=place)
+                place.write(f"\t{link.target}\t{link.source}\t{link.weight:.2f}\n")
         if self.picture:
             try:
                 draw_alignment(found.site, found.head, path=self.picture)
-            except (OSError, ValueError) as error:
+            except FileError:
+                raise
+            except ValueError as error:
                 raise FileError(f"{self.picture}: cannot be drawn, {error}") from error
-            self._say(f"{self.picture}: {found.site.name}, head {found.head}")
+            say(f"{self.picture}: {found.site.name}, head {found.head}")
 
     def _check(self, answers: list[Translation], where: str, to: str) -> None:
         if answers and not answers[0].ended:
@@ -188,10 +208,12 @@ class Job:
 
     def _problem(self, what: str) -> None:
         self.problems += 1
-        self._say(what)
+        say(what)
 
-    def _say(self, what: str) -> None:
-        print(f"regard: {what}" if "\n" not in what else what, file=sys.stderr)
+
+def say(what: str) -> None:
+    """A line for people, on standard error."""
+    print(f"regard: {what}" if "\n" not in what else what, file=sys.stderr)
 
 
 @contextmanager
@@ -199,46 +221,42 @@ def _source(asked: Asked) -> Iterator[BufferedIOBase]:
     if asked.file is None:
         yield cast(BufferedIOBase, sys.stdin.buffer)
         return
-    with asked.file.open("rb") as opened:
+    with reading(asked.file) as opened:
         yield opened
 
 
 @contextmanager
 def _place(asked: Asked) -> Iterator[TextIO]:
-    """Where answers go, opened before the work; onto its own source only when all is done."""
+    """Where answers go, opened before the work; a file gets its name when all is done."""
+    how: dict[str, Any] = {"encoding": "utf-8", "newline": "", "errors": "surrogateescape"}
     if asked.out is None:
         yield sys.stdout
         sys.stdout.flush()
-        return
-    own = asked.file is not None and asked.out.exists() and asked.out.samefile(asked.file)
-    path = asked.out.with_name(f".{asked.out.name}.part") if own else asked.out
-    try:
-        opened = path.open("w", encoding="utf-8", newline="")
-    except OSError as error:
-        raise FileError(f"{path}: cannot be written, {error.strerror or error}") from error
-    try:
-        with opened:
+    elif is_stream(asked.out):  # a FIFO or device gets each line as it comes
+        with asked.out.open("w", **how) as opened:
             yield opened
-        if own:
-            os.replace(path, asked.out)
-    except OSError as error:
-        if error.filename is None and not isinstance(error, BrokenPipeError):
-            raise FileError(f"{path}: cannot be written, {error.strerror or error}") from error
-        raise
-    finally:
-        if own:
-            path.unlink(missing_ok=True)
+    else:
+        with writing(asked.out) as place:
+            try:
+                with place.open("w", **how) as opened:
+                    yield opened
+            except BaseException:
+                if kept := keep_partial(place, asked.out):
+                    say(f"stopped before the end; what was done is in {kept}")
+                raise
 
 
-def _lines(source: BufferedIOBase) -> Iterator[list[bytes]]:
-    """Lines as they come, as many together as there are."""
-    rest = b""
-    while piece := source.read1(CHUNK):
-        *lines, rest = (rest + piece).split(b"\n")
-        if lines:
-            yield lines
-    if rest:
-        yield [rest]
+def _groups(lines: list[bytes]) -> Iterator[list[bytes]]:
+    for first in range(0, len(lines), TOGETHER):
+        yield lines[first : first + TOGETHER]
+
+
+def _check(texts: list[str]) -> None:
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"text: needs UTF-8, got {text!r}; try a file") from error
 
 
 def _column(text: str) -> str:

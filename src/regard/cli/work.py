@@ -172,10 +172,11 @@ def _show(
     import sys
 
     from regard import work
+    from regard.cli.progress import told
 
     if out is not None:
         text = work.shown_as(solution, form.value, digits, names)
-        print(f"{work.write_page(out, text)}: {len(solution.steps)} steps")
+        told(out, f"{work.write_page(out, text)}: {len(solution.steps)} steps")
     elif form is Format.text and sys.stdout.isatty():
         from rich.console import Console  # colours where there is somebody to see them
 
@@ -199,9 +200,10 @@ def _check(solution: "Solution", places: list[Path]) -> None:
 
 def _make(exercises: list, form: Format, out: Path | None, solutions: bool) -> None:
     from regard import work
+    from regard.cli.progress import told
 
     if out is None:
         print(work.sheet_as(exercises, form.value, solutions))
         return
     for file in work.write_sheet(exercises, form.value, out):
-        print(file)
+        told(out, str(file))

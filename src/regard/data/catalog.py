@@ -1,6 +1,7 @@
 """A gettext catalog, kept line by line: what is untranslated is filled, all else stays as it is."""
 
 import re
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 from regard.data.parallel_files import unquoted
 from regard.errors import FileError
+from regard.files import read_text, reading
 
 # what a translation must keep: %s %(name)d %1$s %%, {} {name}, ${name}, <b> </b>
 _PLACEHOLDER = re.compile(
@@ -128,15 +130,11 @@ class Catalog:
 
     def __init__(self, file: str | Path, data: bytes | None = None):
         self.file = Path(file)
-        try:
-            text = (self.file.read_bytes() if data is None else data).decode()
-        except UnicodeDecodeError as error:
-            raise FileError(
-                f"{self.file}: needs UTF-8, got {error.reason} at byte {error.start}; "
-                "try msgconv --to-code=UTF-8"
-            ) from error
-        except OSError as error:
-            raise FileError(f"{self.file}: cannot be read, {error.strerror or error}") from error
+        if data is None:
+            with reading(file) as opened:
+                data = opened.read()
+        text = read_text(file, data, converter="msgconv --to-code=UTF-8")
+        self.mark = "\ufeff" if data.startswith(BOM_UTF8) else ""  # it stays, to the byte
         self.newline = "\r\n" if "\r\n" in text else "\n"
         self.messages = list(self._read(text))
 
@@ -186,12 +184,12 @@ class Catalog:
         return ""
 
     def __str__(self) -> str:
-        return "".join(map(str, self.messages))
+        return self.mark + "".join(map(str, self.messages))
 
     def _read(self, text: str) -> Iterator[Message]:
         message, name = Message(), ""
         for number, line in enumerate(_LINE.findall(text), 1):
-            said = line.removeprefix("\ufeff").strip()
+            said = line.strip()
             new = said.startswith(("#", "msgid ", "msgctxt ")) and not said.startswith("#~")
             if new and message.answers and not said.startswith("msgid_plural"):
                 yield self._checked(message, number)

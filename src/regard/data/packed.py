@@ -16,7 +16,7 @@ from regard.data.source import shuffled
 from regard.data.text import Text
 from regard.data.tokenizers import Tokenizer
 from regard.errors import ConfigError, FileError
-from regard.files import parse_json
+from regard.files import make_folder, parse_json, write_text, writing
 
 NAME = "packed.json"
 
@@ -42,25 +42,26 @@ def pack(text: Text, tokenizer: Tokenizer, folder: str | Path) -> Report:
     >>> Packed(file.parent / "packed", length=5).tokens("test")
     6
     """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = make_folder(folder)
+    (folder / NAME).unlink(missing_ok=True)  # what is packed there is no longer whole
     whole, sizes = Report(), {}
     kind = "uint16" if tokenizer.vocab <= 1 << 16 else "uint32"
     for split in ("train", "valid", "test"):
         sizes[split], starts = 0, []
-        with (folder / f"{split}.tokens").open("wb") as out:
+        with writing(folder / f"{split}.tokens") as place, place.open("wb") as out:
             for document in text.documents(split):
                 starts.append(sizes[split])
                 ids = [*tokenizer.encode(document.text), tokenizer.end]
                 out.write(np.array(ids, dtype=kind).tobytes())
                 sizes[split] += len(ids)
-        np.array(starts, dtype="int64").tofile(folder / f"{split}.starts")
+        with writing(folder / f"{split}.starts") as place:
+            np.array(starts, dtype="int64").tofile(place)
         whole.kept += text.report.kept
         if split == "test" or len(text.files) > 1:  # by a hash, every split reads the same files
             whole.reasons += text.report.reasons
             whole.places |= text.report.places
     held = {"kind": kind, "vocab": tokenizer.vocab, "sizes": sizes}
-    (folder / NAME).write_text(json.dumps(held))  # last: a folder without it is not whole
+    write_text(folder / NAME, json.dumps(held))  # last: a folder without it is not whole
     return whole
 
 

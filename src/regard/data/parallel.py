@@ -5,9 +5,10 @@ from hashlib import blake2b
 from pathlib import Path
 
 from regard.data.facts import Split
-from regard.data.parallel_files import Row, mo, po, tmx, tsv, two_files
+from regard.data.parallel_files import Row, mo, po, tsv, two_files
 from regard.data.phrases import Pair
 from regard.data.report import Bad, Report
+from regard.data.tmx import tmx
 from regard.errors import ConfigError, FileError
 
 Place = str | Path | tuple[str | Path, str | Path]  # one file of pairs, or two files line by line

@@ -1,16 +1,15 @@
-"""Files of parallel text, read a pair at a time: two files, TSV, gettext .po and .mo, TMX."""
+"""Files of parallel text, read a pair at a time: two files, TSV, gettext .po and .mo."""
 
+import os
 import struct
 from ast import literal_eval
 from collections.abc import Iterator
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
-from xml.parsers import expat
 
 from regard.errors import FileError
-
-CHUNK = 1 << 16  # bytes of XML at a time
+from regard.files import pieces_of, reading, utf8_lines
 
 
 class Row(NamedTuple):
@@ -42,9 +41,9 @@ def tsv(file: Path) -> Iterator[Row]:
 
 
 def _lines(file: Path) -> Iterator[bytes]:
-    with file.open("rb") as opened:
-        for number, line in enumerate(opened):
-            yield (line.removeprefix(b"\xef\xbb\xbf") if not number else line).rstrip(b"\r\n")
+    with reading(file) as opened:
+        for lines in utf8_lines(pieces_of(opened), file):
+            yield from lines
 
 
 def _row(number: int, source: bytes, target: bytes) -> Row:
@@ -56,26 +55,30 @@ def _row(number: int, source: bytes, target: bytes) -> Row:
 
 def po(file: Path) -> Iterator[Row]:
     """The messages of a gettext catalog; of one with plurals, its singular and first plural."""
-    entry: dict[str, str] = {}
-    first, fuzzy, name = 0, False, ""
+    entry: dict[str, list[str]] = {}
+    first, fuzzy, whole, name = 0, False, True, ""
     for number, raw in enumerate(_po(file), 1):
         line = raw.decode(errors="replace").strip()
         if not line or (line.startswith(("msgid ", "msgctxt ", "#")) and "msgstr" in _stems(entry)):
-            yield from _message(entry, first, fuzzy)
-            entry, first, fuzzy, name = {}, 0, False, ""
+            if whole:
+                yield from _message({key: "".join(x) for key, x in entry.items()}, first, fuzzy)
+            entry, first, fuzzy, whole, name = {}, 0, False, True, ""
         if line.startswith("#"):
             fuzzy |= line.startswith("#,") and "fuzzy" in line
             continue
+        if wrong := _row(number, raw, b"").wrong:
+            yield Row(number, wrong=wrong)
+            whole = False  # the message is counted by this line
         if line.startswith("msg"):
             name, _, line = line.partition(" ")
             first = number if name == "msgid" else first
-            entry[name] = ""
+            entry[name] = []
         if not line:
             continue
         if not name or (text := unquoted(line)) is None:
             yield Row(number, wrong="neither a keyword nor a quoted text")
         else:
-            entry[name] += text
+            entry[name].append(text)
 
 
 def _po(file: Path) -> Iterator[bytes]:
@@ -83,7 +86,7 @@ def _po(file: Path) -> Iterator[bytes]:
     yield b""  # the last message may have no empty line after it
 
 
-def _stems(entry: dict[str, str]) -> set[str]:
+def _stems(entry: dict[str, list[str]]) -> set[str]:
     return {name.partition("[")[0] for name in entry}
 
 
@@ -111,7 +114,7 @@ def _message(entry: dict[str, str], line: int, fuzzy: bool) -> Iterator[Row]:
 
 def mo(file: Path) -> Iterator[Row]:
     """The messages of a compiled catalog, which has numbers instead of lines."""
-    with file.open("rb") as opened:
+    with reading(file) as opened:
         head = opened.read(20)
         order = {b"\xde\x12\x04\x95": "<", b"\x95\x04\x12\xde": ">"}.get(head[:4])
         if order is None or len(head) < 20:
@@ -135,72 +138,7 @@ def mo(file: Path) -> Iterator[Row]:
 def _string(opened, at: int, order: str) -> bytes:
     opened.seek(at)
     size, place = struct.unpack(f"{order}2I", opened.read(8))
-    opened.seek(place)
-    text = opened.read(size)
-    if len(text) < size:
+    if place + size > os.fstat(opened.fileno()).st_size:  # checked first: 4 GB may be declared
         raise OSError("cut short")
-    return text
-
-
-def tmx(file: Path, source: str, target: str) -> Iterator[Row]:
-    """The units of a translation memory that have both languages."""
-    reader = _Units(source.lower(), target.lower())
-    with file.open("rb") as opened:
-        while True:
-            chunk = opened.read(CHUNK)
-            try:
-                reader.parser.Parse(chunk, not chunk)
-            except expat.ExpatError as error:
-                yield from reader.taken()
-                yield Row(error.lineno, wrong=f"broken XML, the rest is unread ({error})")
-                return
-            yield from reader.taken()
-            if not chunk:
-                return
-
-
-class _Units:
-    """Collects what is between <tu> and </tu>, by language, with its line."""
-
-    def __init__(self, source: str, target: str):
-        self.wanted, self.rows = (source, target), []
-        self.line, self.language, self.inside, self.depth = 0, "", {}, 0
-        self.parser = expat.ParserCreate()
-        self.parser.StartElementHandler = self._start
-        self.parser.EndElementHandler = self._end
-        self.parser.CharacterDataHandler = self._text
-
-    def taken(self) -> list[Row]:
-        rows, self.rows = self.rows, []
-        return rows
-
-    def _start(self, name: str, attributes: dict[str, str]) -> None:
-        if name == "tu":
-            self.line, self.inside = self.parser.CurrentLineNumber, {}
-        elif name == "tuv":
-            given = attributes.get("xml:lang") or attributes.get("lang") or ""
-            self.language = given.lower().replace("_", "-")
-        elif name == "seg":
-            self.depth, self.inside[self.language] = 1, ""
-
-    def _text(self, text: str) -> None:
-        if self.depth:
-            self.inside[self.language] += text
-
-    def _end(self, name: str) -> None:
-        if name == "seg":
-            self.depth = 0
-        elif name == "tu":
-            found = [self._in(language) for language in self.wanted]
-            missing = [w for w, text in zip(self.wanted, found, strict=True) if text is None]
-            if missing:
-                self.rows.append(Row(self.line, wrong=f"no text in {' and '.join(missing)}"))
-            else:
-                self.rows.append(Row(self.line, found[0] or "", found[1] or ""))
-
-    def _in(self, language: str) -> str | None:
-        """The text in a language, or in one of its regions: de-AT is de."""
-        for given, text in self.inside.items():
-            if given == language or given.startswith(f"{language}-"):
-                return text
-        return None
+    opened.seek(place)
+    return opened.read(size)

@@ -13,7 +13,7 @@ from regard.data.report import Bad, Report
 from regard.data.source import shuffled
 from regard.data.tokenizers import Tokenizer
 from regard.errors import ConfigError, FileError
-from regard.files import parse_json
+from regard.files import parse_json, pieces_of, reading, utf8_lines
 from regard.ops import log_mel
 
 
@@ -104,9 +104,14 @@ class Speech:
 def _manifest(file: Path, report: Report) -> Iterator[tuple[int, str, str]]:
     if not file.is_file():
         raise FileError(f"{file}: needs to be a manifest, got nothing there")
-    with file.open("rb") as opened:
-        for number, raw in enumerate(opened, 1):
-            line = raw.decode(errors="replace").rstrip("\r\n")
+    with reading(file) as opened:
+        lines = (line for some in utf8_lines(pieces_of(opened), file) for line in some)
+        for number, raw in enumerate(lines, 1):
+            try:
+                line = raw.decode()
+            except UnicodeDecodeError as error:
+                report.leave_out(file.name, number, f"not UTF-8 ({error.reason})")
+                continue
             if not line.strip():
                 continue
             if found := _entry(line):

@@ -10,6 +10,7 @@ from regard.data.facts import Split
 from regard.data.report import Bad, Report
 from regard.data.source import shuffled
 from regard.errors import ConfigError, FileError
+from regard.files import HEAD, text_encoding
 
 PIECE = 1 << 20  # characters; a longer file is read as several documents, cut between lines
 OTHERS = {"site-packages", "dist-packages", "__pycache__"}  # inside the library, but not of it
@@ -88,7 +89,9 @@ class Text:
 
     def _read(self, path: Path) -> Iterator[Document]:
         try:
-            with path.open(encoding="utf-8", newline="") as opened:  # line ends as they are
+            with path.open("rb") as opened:
+                encoding = text_encoding(opened.read(HEAD))
+            with path.open(encoding=encoding, newline="") as opened:  # line ends as they are
                 number = 0
                 while text := opened.read(self.piece):
                     text += opened.readline(self.piece)

@@ -1,41 +1,25 @@
 """A tokenizer on disk: one JSON file, written whole or not at all, checked when it is read."""
 
 import json
-import os
-import tempfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from regard.errors import FileError
-from regard.files import parse_json
+from regard.files import make_folder, parse_json, write_text
 
 NAME = "tokenizer.json"
 VERSION = 1
 
 
 def write_tokenizer(kind: str, languages: Sequence[str], state: Any, folder: str | Path) -> Path:
-    """Beside its place first, and moved there once whole."""
+    """Write tokenizer.json into a folder, whole or not at all."""
     file = Path(folder) / NAME
     body = {"kind": kind, "languages": list(languages), "state": state}
     text = json.dumps({"regard": VERSION, "checksum": _checksum(body), **body}, ensure_ascii=False)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{NAME}.", dir=file.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as opened:
-                opened.write(text)
-                opened.flush()
-                os.fsync(opened.fileno())
-            os.chmod(name, 0o644)  # mkstemp is for secrets
-            os.replace(name, file)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise FileError(f"{file}: cannot be written, {error.strerror or error}") from error
-    return file
+    make_folder(file.parent)
+    return write_text(file, text)
 
 
 def read_tokenizer(folder: str | Path) -> tuple[str, tuple[str, ...], Any, Path]:

@@ -210,8 +210,11 @@ def _writer(sink: Callable[[Record], Any] | str | Path) -> Callable[[Record], An
 
     def write(record: Record) -> None:
         # opened for each record: a run that is killed leaves whole lines behind
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(_plain(record)) + "\n")
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(_plain(record)) + "\n")
+        except OSError as error:
+            raise FileError(f"{path}: cannot be written, {error.strerror or error}") from error
 
     return write
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import FileError, LookError, ShapeError
-from regard.files import write_page
+from regard.files import write_text
 from regard.look.head_types import Thresholds
 from regard.look.heads import Heads, each_whole, heads
 from regard.look.report_data import Shares, site_data
@@ -57,7 +57,7 @@ def write_report(
         rows = found.rows[at : at + site.heads]
         data.append(site_data(site, rows, shares, batch, around))
         at += site.heads
-    write_page(path, _page(title, data, found, sight.skipped, above))
+    write_text(path, _page(title, data, found, sight.skipped, above))
     return path
 
 

@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 
 from regard.errors import FileError
+from regard.files import write_text
 
 Point = tuple[float, float]
 
@@ -46,8 +47,7 @@ class Diagram:
             raise FileError(f"{path}: needs a name that ends in .svg, got {path.suffix or 'none'}")
         if not path.parent.is_dir():
             raise FileError(f"{path}: needs a folder that exists, got {path.parent}; try mkdir")
-        path.write_text(self.svg, encoding="utf-8")
-        return path
+        return write_text(path, self.svg)
 
     def _repr_svg_(self) -> str:
         return self.svg

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, FileError
 
 BOARD = "tensorboard"
 
@@ -27,7 +27,11 @@ def board(folder: str | Path) -> Listener:
             "tensorboard: needs the package of that name, got none; "
             "try pip install 'regard[tensorboard]'"
         ) from error
-    writer = SummaryWriter(str(Path(folder) / BOARD))
+    try:
+        writer = SummaryWriter(str(Path(folder) / BOARD))
+    except OSError as error:
+        place = Path(folder) / BOARD
+        raise FileError(f"{place}: cannot be written, {error.strerror or error}") from error
 
     def write(line: dict[str, Any]) -> None:
         for name, value in line.items():

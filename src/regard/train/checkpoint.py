@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from regard.errors import FileError
-from regard.files import parse_json, to_disk
+from regard.files import beside, parse_json, to_disk
 from regard.models.store import write_whole
 from regard.train.parts import read_whole
 
@@ -322,19 +322,16 @@ def write_state(folder: Path, step: int, state: dict[str, Any], files: dict[str,
 
 def open_to_all(folder: Path) -> None:
     """Let those read it who read other folders of this user; mkdtemp is for secrets, 0700."""
-    umask = os.umask(0)
-    os.umask(umask)
-    folder.chmod(0o777 & ~umask)
+    probe = folder / ".mode"  # shows the umask without setting it: other threads write files too
+    probe.mkdir()
+    folder.chmod(probe.stat().st_mode)
+    probe.rmdir()
 
 
 def write_text(file: Path, text: str) -> None:
     """A small file, beside its place first: never half of it."""
-    beside = file.with_name(f".{file.name}.new")
-    with open(beside, "w", encoding="utf-8") as out:
-        out.write(text)
-        out.flush()
-        os.fsync(out.fileno())
-    os.replace(beside, file)
+    with beside(file) as place:
+        place.write_text(text, encoding="utf-8")
 
 
 def digest(file: Path) -> str:

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from regard.errors import FileError, ShapeError
-from regard.files import parse_json
-from regard.train.checkpoint import write_text
+from regard.files import parse_json, write_text
 
 CALIBRATION = "calibration.json"
 KEEP = 0.95  # the threshold may warn about one right answer in twenty, not more

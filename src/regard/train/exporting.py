@@ -6,10 +6,10 @@ from typing import Any
 
 from regard.data import Tokenizer
 from regard.errors import ConfigError
+from regard.files import write_text
 from regard.models import Exported, Recogniser, VisionTransformer, export_onnx
 from regard.models.recogniser import BLANK
 from regard.ops.log_mel import frame_sizes
-from regard.train.checkpoint import write_text
 from regard.train.run import Run
 
 ABOUT = "export.json"

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import FileError
-from regard.files import parse_json
-from regard.train.checkpoint import write_text
+from regard.files import parse_json, write_text
 
 METRICS = "metrics.jsonl"
 

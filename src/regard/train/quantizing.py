@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from regard import models
 from regard.errors import FileError
+from regard.files import make_folder, write_text, writing
 from regard.models.store import NAME as WEIGHTS
-from regard.train.checkpoint import write_text
 from regard.train.confidence import CALIBRATION
 from regard.train.evaluate import evaluate_run
 from regard.train.run import RECIPE, RESULT, WORDS, Run, load_run
@@ -43,19 +43,16 @@ def quantize_run(run: Run, folder: str | Path, *, score: bool = True) -> Quantiz
     if (folder / RECIPE).exists():
         raise FileError(f"{folder}: needs to be without a run, got one; try another folder")
     made = models.quantize(run.model.cpu())
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        models.save(made, folder)
-        for name in (WORDS, CALIBRATION, RECIPE):  # the recipe last: it says that all is there
-            if (run.folder / name).exists():
-                shutil.copyfile(run.folder / name, folder / name)
-        before = evaluate_run(run).scores if score else {}
-        after = evaluate_run(load_run(folder)).scores if score else {}
-        if run.result:
-            told = {**run.result, "test": after} if score else run.result | {"test": {}}
-            write_text(folder / RESULT, json.dumps(told, indent=1) + "\n")
-    except OSError as error:
-        raise FileError(f"{folder}: cannot be written, {error.strerror or error}") from error
+    models.save(made, make_folder(folder))
+    for name in (WORDS, CALIBRATION, RECIPE):  # the recipe last: it says that all is there
+        if (run.folder / name).exists():
+            with writing(folder / name) as place:
+                shutil.copyfile(run.folder / name, place)
+    before = evaluate_run(run).scores if score else {}
+    after = evaluate_run(load_run(folder)).scores if score else {}
+    if run.result:
+        told = {**run.result, "test": after} if score else run.result | {"test": {}}
+        write_text(folder / RESULT, json.dumps(told, indent=1) + "\n")
     old = run.folder / WEIGHTS
     sizes = (old.stat().st_size if old.exists() else 0, (folder / WEIGHTS).stat().st_size)
     return Quantized(sizes, before, after)

@@ -14,11 +14,11 @@ from regard import models
 from regard.data import Tokenizer
 from regard.data.tokenizer_file import NAME as WORDS
 from regard.errors import ConfigError, FileError, RegardError
-from regard.files import parse_json
+from regard.files import make_folder, parse_json, write_text
 from regard.models.store import NAME as WEIGHTS
 from regard.models.store import check_fits
 from regard.train.board import Listener, board
-from regard.train.checkpoint import fill, last_good, remove_unfinished, write_text
+from regard.train.checkpoint import fill, last_good, remove_unfinished
 from regard.train.confidence import (
     Calibration,
     Gradable,
@@ -96,10 +96,10 @@ def _held(folder: Path, ranks: Ranks) -> Iterator[None]:
 
         def hold() -> None:
             new = not folder.exists()
+            make_folder(folder)
+            if new:  # what stays empty goes again
+                stack.callback(_remove_if_empty, folder)
             try:
-                folder.mkdir(parents=True, exist_ok=True)
-                if new:  # what stays empty goes again
-                    stack.callback(_remove_if_empty, folder)
                 stack.enter_context(locked(folder))
             except OSError as error:
                 raise FileError(
@@ -125,15 +125,12 @@ def _prepare(recipe: Recipe, folder: Path) -> None:
     if (folder / RECIPE).exists():
         raise FileError(f"{folder}: needs to be without a run, got one; try regard resume {folder}")
     tokenizer = recipe.data.tokenizer(recipe.train.seed)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if tokenizer is not None:
-            tokenizer.save(folder)
-        # the recipe last: a folder that has one has all that a resumed run needs
-        told = {"version": VERSION, "recipe": to_json(recipe)}
-        write_text(folder / RECIPE, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
-    except OSError as error:
-        raise FileError(f"{folder}: cannot be written, {error.strerror or error}") from error
+    make_folder(folder)
+    if tokenizer is not None:
+        tokenizer.save(folder)
+    # the recipe last: a folder that has one has all that a resumed run needs
+    told = {"version": VERSION, "recipe": to_json(recipe)}
+    write_text(folder / RECIPE, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
 
 
 def resume_run(
@@ -281,13 +278,9 @@ def _finish(trainer: Trainer, recipe: Recipe, tokenizer: Tokenizer | None, folde
         result = {"step": outcome.step, "reason": outcome.reason, "seconds": trained}
         result |= {"valid": outcome.scores, "test": scores}
         held_out = recipe.data.scores(tokenizer, "valid")
-        try:
-            if isinstance(held_out, Gradable):
-                graded = scored(trainer.model, held_out.graded)
-                save_calibration(folder, calibrate(graded))
-            write_text(folder / RESULT, json.dumps(result, indent=1) + "\n")
-        except OSError as error:
-            raise FileError(f"{folder}: cannot be written, {error.strerror or error}") from error
+        if isinstance(held_out, Gradable):
+            save_calibration(folder, calibrate(scored(trainer.model, held_out.graded)))
+        write_text(folder / RESULT, json.dumps(result, indent=1) + "\n")
         return scores
 
     return outcome._replace(scores=trainer.ranks.by_first(end))

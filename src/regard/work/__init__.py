@@ -1,6 +1,5 @@
 """A computation told step by step, exact; and the first wrong step of an answer."""
 
-from regard.files import write_page
 from regard.work.attention import attention, cross, mask_of
 from regard.work.autograd import Beside, autograd_as_text, by_autograd
 from regard.work.block import decoder, encoder, feed_forward, layer_norm
@@ -28,6 +27,7 @@ from regard.work.mathml import mathml
 from regard.work.moments import moments
 from regard.work.multi_head import multi_head
 from regard.work.numbers import decimal, matrix, number
+from regard.work.page import write_page
 from regard.work.perturb import perturb
 from regard.work.positions import positions, rotary
 from regard.work.problem import (

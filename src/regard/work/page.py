@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 
+from regard.files import write_text
+
 TEMPLATE = Path(__file__).parent / "page.html"
 
 
@@ -34,3 +36,14 @@ def anchor(name: str) -> str:
     ('at-h_1', 'at-2202-h_1')
     """
     return "at-" + re.sub(r"[^A-Za-z0-9_]", lambda odd: f"{ord(odd[0]):x}-", name).strip("-")
+
+
+def write_page(path: str | Path, text: str) -> Path:
+    """Write a solution or sheet to a file, whole or not at all; its path comes back.
+
+    >>> write_page("nowhere/at/all.html", "")
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: nowhere/at/all.html: cannot be written, No such file or directory
+    """
+    return write_text(path, text)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import FileError, WorkError, nearest
+from regard.files import read_text
 from regard.work.attention import attention, cross
 from regard.work.block import decoder, encoder, feed_forward, layer_norm
 from regard.work.constructions import convolution, identity, permutation
@@ -145,6 +146,6 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     if file.stat().st_size > LARGEST:
         raise FileError(f"{file}: needs at most {LARGEST} bytes, got {file.stat().st_size}")
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        return tomllib.loads(read_text(file))
+    except tomllib.TOMLDecodeError as error:
         raise FileError(f"{file}: needs TOML, got {error}") from error

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from regard.errors import FileError
+from regard.files import writing
 from regard.look.labels import shortened
 
 if TYPE_CHECKING:
@@ -50,9 +51,11 @@ def keep(figure: "Figure", path: str | Path | None) -> "Figure":
     import matplotlib
 
     # text stays text in a vector picture, and the same figure gives the same file
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "regard"}):
+    suffix = path.suffix.lower()
+    settings = matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "regard"})
+    with settings, writing(path) as place:
         dated: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-        figure.savefig(path, dpi=150, metadata=dated.get(path.suffix.lower()))
+        figure.savefig(place, format=suffix[1:], dpi=150, metadata=dated.get(suffix))
     return figure
 
 

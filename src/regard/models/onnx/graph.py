@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.errors import ConfigError, FileError
+from regard.errors import ConfigError
+from regard.files import make_folder, writing
 
 OPSET, IR = 20, 10  # of 2023: what runs on most machines, and has Gelu
 Axes = Sequence[str | int]
@@ -77,11 +78,9 @@ class Graph:
             producer_name="regard",
         )
         self.onnx.checker.check_model(model, full_check=True)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(model.SerializeToString())
-        except OSError as error:
-            raise FileError(f"{file}: cannot be written, {error.strerror or error}") from error
+        make_folder(folder)
+        with writing(file) as place:
+            place.write_bytes(model.SerializeToString())
         return file
 
     def _add(self, kind: str, inputs: Sequence[Any], *, count: int = 1, **attributes: Any) -> Any:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import WorkError
-from regard.files import write_page
+from regard.files import is_stream, make_folder, write_text
 from regard.work.making.exercise import Exercise
 from regard.work.mathml import mathml
 from regard.work.page import page
@@ -45,16 +45,16 @@ def write_sheet(exercises: Sequence[Exercise], form: str, out: str | Path) -> li
     """
     place = Path(out)
     if form != "toml":
-        beside = place.with_name(f"{place.stem}-solutions{place.suffix}")
-        return [
-            write_page(place, sheet_as(exercises, form)),
-            write_page(beside, sheet_as(exercises, form, solutions=True)),
-        ]
-    place.mkdir(parents=True, exist_ok=True)
+        written = [write_text(place, sheet_as(exercises, form))]
+        if not is_stream(place):  # nothing lies beside /dev/stdout
+            beside = place.with_name(f"{place.stem}-solutions{place.suffix}")
+            written.append(write_text(beside, sheet_as(exercises, form, solutions=True)))
+        return written
+    make_folder(place)
     written = []
     for one in exercises:
-        written.append(write_page(place / f"{one.name}.toml", _problem_toml(one)))
-        written.append(write_page(place / f"{one.name}-answers.toml", blank_answers(one)))
+        written.append(write_text(place / f"{one.name}.toml", _problem_toml(one)))
+        written.append(write_text(place / f"{one.name}-answers.toml", blank_answers(one)))
     return written
 
 
