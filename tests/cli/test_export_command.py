@@ -14,10 +14,10 @@ def test_files_their_sizes_and_differences_are_told(tmp_path):
     done = CliRunner().invoke(app, ["export", "glyphs", "-o", str(folder)])
     assert done.exit_code == 0
     [line] = done.stdout.splitlines()
-    assert re.fullmatch(r".*classifier\.onnx\t0\.\d MB\tat most \d\.\de-0\d from torch", line)
+    assert re.fullmatch(r".*classifier\.onnx\t4\.\d MB\tat most \d\.\de-0\d from torch", line)
     about = json.loads((folder / "export.json").read_text())
     assert about["classes"][:2] == ["0", "1"]
-    assert about["image"] == 16
+    assert about["image"] == 24
 
 
 def test_sound_comes_with_its_rate_and_frames(tmp_path):

@@ -1,24 +1,30 @@
 """`regard quantize` writes a run that every command takes, and says what it cost."""
 
+import shutil
+
 from typer.testing import CliRunner
 
 from regard.cli import app
-from regard.train import load_run
+from regard.train import find_run, load_run
 
 
 def test_sizes_and_scores_are_told_and_the_folder_is_a_run(tmp_path):
-    folder = tmp_path / "small"
-    done = CliRunner().invoke(app, ["quantize", "glyphs", "-o", str(folder)])
+    folder, source = tmp_path / "small", tmp_path / "glyphs"
+    shutil.copytree(find_run("glyphs"), source)
+    recipe = source / "recipe.json"
+    recipe.write_text(recipe.read_text().replace('"test": 2000', '"test": 200'))
+    done = CliRunner().invoke(app, ["quantize", str(source), "-o", str(folder)])
     assert done.exit_code == 0
     size, loss, accuracy = done.stdout.splitlines()
-    assert size.endswith("0.42 MB before\t0.24 MB after")
-    assert loss.startswith("loss\t0.35")
+    assert size.endswith("2.02 MB before\t1.07 MB after")
+    assert loss.startswith("loss\t0.0")
     name, before, after = (part.split()[0] for part in accuracy.split("\t"))
     assert name == "accuracy"
     assert abs(float(before) - float(after)) < 0.01
     run = load_run(folder)
     assert round(run.result["test"]["accuracy"], 4) == float(after)
-    assert run.recipe.name == "glyphs"
+    assert (run.recipe.name, run.recipe.data.test) == ("glyphs", 200)
+    assert run.calibration == load_run(source).calibration
 
 
 def test_without_scores_none_are_claimed(tmp_path):
