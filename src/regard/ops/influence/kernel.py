@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 
 from regard.ops.grid import four_axes
-from regard.ops.influence.effect import NEAR, Deed, Seen
-from regard.ops.influence.rest_kernel import attend_rows
+from regard.ops.influence.effect import Deed, Seen
+from regard.ops.influence.rest_kernel import attend_rows, power_above
 from regard.ops.influence.statistics import Influence
 from regard.ops.survey.kernel import (
     add_first,
@@ -24,10 +24,6 @@ from regard.ops.survey.kernel import (
 )
 from regard.ops.survey.kernel import refusal as survey_refusal
 from regard.ops.triton_terms import LOG2E, Plan, make_plan, term_score
-
-TELL_NEAR = True  # False: near values as the product gives them, off by up to 1e-3 of |h|
-NEAR_SQUARE: tl.constexpr = tl.constexpr(2 * NEAR)
-FAINT: tl.constexpr = tl.constexpr(1e-4)  # weights whose near values are not told apart here
 
 
 def refusal(seen: Seen, deed: Deed) -> str | None:
@@ -60,12 +56,12 @@ def influence(seen: Seen, deed: Deed) -> Influence:
     wide = max(16, triton.next_power_of_2(v.shape[3]))
     tile = tile_for((call["WIDE"] + wide) * q.element_size(), operands=2)
     _influence_kernel[(triton.cdiv(keys, tile["BN"]), sequences)](
-        **(call | {"LSE": rows.lse}), V=v, OUT=rows.out, UPPER=rows.upper, LOWER=rows.lower,
-        SQUARE=rows.square, KEY=rows.key, EFFECT=rows.effect,
+        **(call | {"LSE": rows.lse}), V=v, OUT=rows.out, UNIT=rows.unit, SQUARE=rows.square,
+        KEY=rows.key, EFFECT=rows.effect,
         FELT=felt, PEAK=packed, CAUSED=caused,
         v_b=v.stride(0), v_h=v.stride(1), v_j=v.stride(2),
         VALUE=v.shape[3], WIDE_V=wide, HALF=v.dtype != torch.float32,
-        REMOVE=deed == "remove", AHEAD=plan.right > 0, TELL_NEAR=TELL_NEAR, **tile,
+        REMOVE=deed == "remove", AHEAD=plan.right > 0, **tile,
     )  # fmt: skip
     strongest = (packed >> 32).to(torch.int32).view(torch.float32)
     key = (0x7FFFFFFF - (packed & 0x7FFFFFFF)).masked_fill(packed == 0, -1)
@@ -85,12 +81,12 @@ def _influence_kernel(
     left, right, scale, softcap, SKIP, STOP, chunk, chunks_back, IDS, ids_b,
     MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
     BIAS, bias_b, bias_h, bias_i, bias_j,
-    V, OUT, UPPER, LOWER, SQUARE, KEY, EFFECT, FELT, PEAK, CAUSED, v_b, v_h, v_j,
+    V, OUT, UNIT, SQUARE, KEY, EFFECT, FELT, PEAK, CAUSED, v_b, v_h, v_j,
     FEAT: tl.constexpr, WIDE: tl.constexpr, VALUE: tl.constexpr, WIDE_V: tl.constexpr,
     PRECISION: tl.constexpr, GENERAL: tl.constexpr,
     CAPPED: tl.constexpr, PADDED: tl.constexpr, CHUNKED: tl.constexpr, DOCUMENTS: tl.constexpr,
     MASKED: tl.constexpr, ALIBI: tl.constexpr, TOEPLITZ: tl.constexpr, BIASED: tl.constexpr,
-    REMOVE: tl.constexpr, HALF: tl.constexpr, AHEAD: tl.constexpr, TELL_NEAR: tl.constexpr,
+    REMOVE: tl.constexpr, HALF: tl.constexpr, AHEAD: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     j0, bh = tl.program_id(0) * BN, tl.program_id(1).to(tl.int64)
@@ -101,12 +97,17 @@ def _influence_kernel(
         K + b * k_b + (h // group) * k_h + j[:, None] * k_j + feat[None, :],
         mask=(j < keys)[:, None] & (feat < FEAT)[None, :], other=0.0,
     )  # fmt: skip
-    own_v = V + b * v_b + (h // group) * v_h + j * v_j
     v = tl.load(
-        own_v[:, None] + value[None, :],
+        V + b * v_b + (h // group) * v_h + j[:, None] * v_j + value[None, :],
         mask=(j < keys)[:, None] & (value < VALUE)[None, :], other=0.0,
     )  # fmt: skip
     v_square = tl.sum(v.to(tl.float32) * v.to(tl.float32), 1)
+    twice = tl.full([BN], 2.0, tl.float32)
+    if (
+        HALF
+    ):  # float16 over a power of two: eleven digits of the output, and all of bfloat16's eight
+        unit = power_above(tl.max(tl.abs(v.to(tl.float32)), 1))
+        v, twice = (v.to(tl.float32) / unit[:, None]).to(tl.float16), 2.0 * unit
     lo, a, x, y, c, hi = stretches(j0, left, right, offset, queries, keys, GENERAL, BM, BN)
     total = tl.zeros([BM // 16, 8, BN], tl.float32)
     for stretch in tl.static_range(0 if AHEAD else 2, 5):
@@ -115,6 +116,7 @@ def _influence_kernel(
         at = bh * queries + row
         next_lse = tl.load(LSE + at, mask=row < queries, other=1e30)
         next_square = tl.load(SQUARE + at, mask=row < queries, other=0.0)
+        next_unit = tl.load(UNIT + at, mask=row < queries, other=0.0)
         next_key = tl.load(KEY + at, mask=row < queries, other=-1)
         next_effect = tl.load(EFFECT + at, mask=row < queries, other=0.0)
         for i0 in tl.range(start, stop, BM):
@@ -125,20 +127,20 @@ def _influence_kernel(
                 mask=live[:, None] & (feat < FEAT)[None, :], other=0.0,
             )  # fmt: skip
             at = bh * queries + row
-            there = at[:, None] * VALUE + value[None, :]
-            inside = live[:, None] & (value < VALUE)[None, :]
-            o = tl.load(UPPER + there, mask=inside, other=0.0)
-            lse, o_square, key, own = next_lse, next_square, next_key, next_effect
+            o = tl.load(
+                OUT + at[:, None] * VALUE + value[None, :],
+                mask=live[:, None] & (value < VALUE)[None, :], other=0.0,
+            )  # fmt: skip
+            lse, o_square, o_unit = next_lse, next_square, next_unit
+            key, own = next_key, next_effect
             # read a tile ahead, as in the survey
             next_lse = tl.load(LSE + at + BM, mask=row + BM < queries, other=1e30)
             next_square = tl.load(SQUARE + at + BM, mask=row + BM < queries, other=0.0)
+            next_unit = tl.load(UNIT + at + BM, mask=row + BM < queries, other=0.0)
             next_key = tl.load(KEY + at + BM, mask=row + BM < queries, other=-1)
             next_effect = tl.load(EFFECT + at + BM, mask=row + BM < queries, other=0.0)
             dot = tl.dot(q, tl.trans(k), input_precision=PRECISION)
             both = tl.dot(o, tl.trans(v), input_precision=PRECISION)
-            if HALF:  # the output's other half
-                o = tl.load(LOWER + there, mask=inside, other=0.0)
-                both = tl.dot(o, tl.trans(v), both)
             if stretch == 1 or stretch == 3:
                 s = dot * (scale * LOG2E)
             else:
@@ -152,19 +154,9 @@ def _influence_kernel(
                 )  # fmt: skip
             w = tl.exp2(s - (lse * LOG2E)[:, None])
             # rounding may leave a distance a little below zero: its size is as good as zero
-            far = tl.abs((o_square[:, None] + v_square[None, :]) - 2.0 * both)
+            both = both * o_unit[:, None] * twice[None, :]
+            far = tl.abs((o_square[:, None] + v_square[None, :]) - both)
             dominant = j[None, :] == key[:, None]
-            if TELL_NEAR:
-                # near the output the difference has lost digits; few tiles hold such values
-                near = (far < NEAR_SQUARE * o_square[:, None]) & (w > FAINT) & (dominant == 0)
-                if tl.max(tl.max(near.to(tl.int32), 1), 0) > 0:
-                    exact = tl.zeros([BM, BN], tl.float32)
-                    for n in tl.range(0, VALUE, num_stages=1):
-                        one = tl.load(OUT + at * VALUE + n, mask=live, other=0.0)
-                        other = tl.load(own_v + n, mask=j < keys, other=0.0).to(tl.float32)
-                        step = one[:, None] - other[None, :]
-                        exact += step * step
-                    far = tl.where(near, exact, far)
             if REMOVE:
                 # √far / (1 - w) is far · rsqrt(far (1 - w)²): one root instead of two divisions
                 rest = 1.0 - w

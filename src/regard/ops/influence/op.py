@@ -52,7 +52,7 @@ def influence(
     the rows that have one. A half-precision `out` or `lse` is computed anew in float32 (another
     such pass). So e_ij is within 1e-3 of really removing the key in float64 however near w is to 1;
     where v_j nearly equals h_i, within 1e-6 · |h_i|. On CUDA the kernel makes the first pass for
-    all rows at once, and of near values with a weight below 1e-4 e_ij is within 1e-3 · w · |h_i|.
+    all rows at once, and of near values e_ij is within 1e-3 · w · |h_i|.
 
     >>> q, k, v = torch.zeros(1, 2), torch.zeros(2, 2), torch.tensor([[1.0], [3.0]])
     >>> out, lse = rg.attend(q, k, v)

@@ -22,11 +22,10 @@ LOG2_DOMINANT: tl.constexpr = tl.constexpr(math.log2(DOMINANT))
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Each row in float32; `upper` + `lower` is the output again, as two of the values' dtype."""
+    """What the influence kernel needs of each row."""
 
-    out: Tensor
-    upper: Tensor
-    lower: Tensor
+    out: Tensor  # over `unit`, in float16; in float32 where the values are
+    unit: Tensor  # a power of two above the largest of a row's output, so that float16 holds it
     square: Tensor  # |out|²
     lse: Tensor  # 1e30 where there is no key
     key: Tensor  # the dominant one, -1 for none
@@ -37,20 +36,20 @@ def attend_rows(call: dict[str, Any], v: Tensor, sinks: Tensor | None, remove: b
     """One launch; `call` is what every kernel of looking is given."""
     q, queries = call["Q"], call["queries"]
     sequences, value = q.shape[0] * q.shape[1], v.shape[3]
-    out = torch.empty(sequences, queries, value, device=q.device, dtype=torch.float32)
     half = v.dtype != torch.float32
-    upper, lower = (torch.empty_like(out, dtype=v.dtype) if half else out for _ in range(2))
-    square, lse, effect = torch.empty(3, sequences, queries, device=q.device).unbind(0)
+    dtype = torch.float16 if half else torch.float32
+    out = torch.empty(sequences, queries, value, device=q.device, dtype=dtype)
+    square, unit, lse, effect = torch.empty(4, sequences, queries, device=q.device).unbind(0)
     key = torch.empty(sequences, queries, device=q.device, dtype=torch.int32)
     wide = max(16, triton.next_power_of_2(value))
     tile = _tile_for(max(call["WIDE"], wide) * q.element_size())
     _rest_kernel[(triton.cdiv(queries, tile["BM"]), sequences)](
         **call, V=v, v_b=v.stride(0), v_h=v.stride(1), v_j=v.stride(2),
         SINKS=q if sinks is None else sinks.float().contiguous(), SUNK=sinks is not None,
-        OUT=out, UPPER=upper, LOWER=lower, SQUARE=square, WHOLE=lse, KEY=key, EFFECT=effect,
+        OUT=out, UNIT=unit, SQUARE=square, WHOLE=lse, KEY=key, EFFECT=effect,
         VALUE=value, WIDE_V=wide, HALF=half, REMOVE=remove, **tile,
     )  # fmt: skip
-    return Rows(out=out, upper=upper, lower=lower, square=square, lse=lse, key=key, effect=effect)
+    return Rows(out=out, unit=unit, square=square, lse=lse, key=key, effect=effect)
 
 
 def _tile_for(bytes_a_row: int) -> dict[str, int]:
@@ -69,7 +68,7 @@ def _rest_kernel(
     left, right, scale, softcap, SKIP, STOP, chunk, chunks_back, IDS, ids_b,
     MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
     BIAS, bias_b, bias_h, bias_i, bias_j,
-    V, v_b, v_h, v_j, SINKS, OUT, UPPER, LOWER, SQUARE, WHOLE, KEY, EFFECT,
+    V, v_b, v_h, v_j, SINKS, OUT, UNIT, SQUARE, WHOLE, KEY, EFFECT,
     FEAT: tl.constexpr, WIDE: tl.constexpr, VALUE: tl.constexpr, WIDE_V: tl.constexpr,
     PRECISION: tl.constexpr, GENERAL: tl.constexpr,
     CAPPED: tl.constexpr, PADDED: tl.constexpr, CHUNKED: tl.constexpr, DOCUMENTS: tl.constexpr,
@@ -176,10 +175,19 @@ def _rest_kernel(
     tl.store(WHOLE + at, tl.where(whole > 0.5 * LOW, whole / LOG2E, 1e30), mask=live)
     tl.store(KEY + at, key, mask=live)
     tl.store(EFFECT + at, effect, mask=live)
-    there = at[:, None] * VALUE + value[None, :]
-    inside = live[:, None] & (value < VALUE)[None, :]
-    tl.store(OUT + there, out, mask=inside)
+    unit = tl.full([BM], 1.0, tl.float32)
     if HALF:
-        upper = out.to(UPPER.dtype.element_ty)
-        tl.store(UPPER + there, upper, mask=inside)
-        tl.store(LOWER + there, (out - upper.to(tl.float32)).to(upper.dtype), mask=inside)
+        unit = power_above(tl.max(tl.abs(out), 1))
+    tl.store(UNIT + at, unit, mask=live)
+    tl.store(
+        OUT + at[:, None] * VALUE + value[None, :],
+        (out / unit[:, None]).to(OUT.dtype.element_ty),
+        mask=live[:, None] & (value < VALUE)[None, :],
+    )
+
+
+@triton.jit
+@no_type_check
+def power_above(x):
+    """A power of two from x to 2x, for positive x: dividing by it loses no digit."""
+    return tl.exp2(tl.ceil(tl.log2(tl.minimum(tl.maximum(x, 1e-30), 1e30))))
