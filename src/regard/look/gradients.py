@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from regard.errors import LookError
 from regard.look.gradient_steps import in_steps
-from regard.look.running import refuse_compiled
 from regard.look.stacks import Stack, watching
 
 VANISHING = 1e-3  # less than this share of the gradient arrives at the far end
@@ -137,7 +136,6 @@ def gradients(model: nn.Module, loss: Callable[[], Tensor] | Tensor) -> Gradient
     """
     if isinstance(loss, Tensor):
         return _of_weights(model, loss)
-    refuse_compiled(model)
     with torch.enable_grad(), watching(model, points=True) as stacks, in_steps(model) as steps:
         j = loss()
     _check(j)

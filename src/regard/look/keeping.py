@@ -1,10 +1,12 @@
 """Keeping what passes the door, within a budget, and saying what was not seen."""
 
+import threading
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +16,7 @@ from regard.look.pieces import moved, tensors_of
 from regard.look.running import Caller, Running
 from regard.look.sight import Sight
 from regard.look.site import Site
+from regard.look.tokens import TextReader, Texts
 from regard.nn import StateAttention
 from regard.ops.door import Answer, Call, Proceed
 from regard.ops.grid import four_axes
@@ -41,27 +44,33 @@ class Wish:
 
 
 class Keeper:
-    """Stands at the door and keeps what passes."""
+    """Stands at the door and keeps what passes, from however many threads at once."""
 
-    def __init__(self, sight: Sight, running: Running, wish: Wish):
-        self.sight, self.running, self.wish = sight, running, wish
+    def __init__(self, sight: Sight, running: Running, wish: Wish, reader: TextReader):
+        self.sight, self.running, self.wish, self.reader = sight, running, wish, reader
         self.room = wish.keep
         self.calls: Counter[str] = Counter()
         self.passed: dict[str, str] = {}  # every path that asked at the door, and its name
-        self._texts: dict[str, _Growing] = {}
+        self._lock = threading.RLock()
+        self._is_closed = False
+        self._origins: WeakKeyDictionary[Site, tuple[int, Texts]] = WeakKeyDictionary()
+        self._texts: dict[tuple[str, int], _Growing] = {}
         self._shared: set[int] = set()
 
     def __call__(self, call: Call, proceed: Proceed) -> Answer:
         out, lse = proceed(call)
-        if self.running.inside and not _going_back():
-            caller = self.running.caller
-            self.passed[caller.path] = caller.name
-            if fnmatchcase(caller.name, self.wish.at) or fnmatchcase(caller.path, self.wish.at):
-                self._see(caller, call, out, lse)
+        if _going_back():
+            return out, lse
+        caller = self.running.caller
+        with self._lock:
+            if not self._is_closed:
+                self.passed[caller.path] = caller.name
+                if fnmatchcase(caller.name, self.wish.at) or fnmatchcase(caller.path, self.wish.at):
+                    self._see(caller, call, out, lse)
         return out, lse
 
     def _see(self, caller: Caller, call: Call, out: Tensor, lse: Tensor) -> None:
-        count = self.calls[caller.path]
+        count, me = self.calls[caller.path], threading.get_ident()
         self.calls[caller.path] += 1
         q, k, v, out = (self._take(four_axes(x)) for x in (call.q, call.k, call.v, out))
         lse = self._take(four_axes(lse[..., None])[..., 0])
@@ -69,7 +78,7 @@ class Keeper:
         if self.wish.ask is None:
             if k.shape[2] == q.shape[2]:
                 k, v = _own(k, q), _own(v, q)
-            k, v, more = self._texts.setdefault(caller.path, _Growing()).add(k, v, q.shape[2])
+            k, v, more = self._growing(caller.path, me).add(k, v, q.shape[2])
             size = more + sum(x.nbytes for x in (q, out, lse)) + self._new(terms)
             if size > self.room:
                 self._no_room(caller, count)
@@ -87,7 +96,12 @@ class Keeper:
             lse=lse,
             terms=terms,
         )
-        self.sight.sites.append(site if self.wish.ask is None else _surveyed(site, self.wish.ask))
+        site = site if self.wish.ask is None else _surveyed(site, self.wish.ask)
+        self._origins[site] = me, self.reader.texts()
+        self.sight.sites.append(site)
+
+    def _growing(self, path: str, thread: int) -> "_Growing":
+        return self._texts.setdefault((path, thread), _Growing())
 
     def _take(self, x: Tensor) -> Tensor:
         x = x if self.wish.grad else x.detach()
@@ -102,15 +116,28 @@ class Keeper:
 
     def _no_room(self, caller: Caller, count: int) -> None:
         self.room = -1  # a smaller one that came later would leave a hole in the middle
-        self._texts.pop(caller.path, None)
+        self._texts.pop((caller.path, threading.get_ident()), None)
         since = f"from call {count} on, " if count else ""
         reason = f"{since}as the {self.wish.keep} bytes to keep were full"
         self.sight.skipped.setdefault(caller.name, f"{reason}; try at=, keep= or survey=")
+
+    def close(self) -> None:
+        """Take no more, put the runs of each thread together, and name what was seen."""
+        with self._lock:
+            self._is_closed = True
+            threads = {site: thread for site, (thread, _) in self._origins.items()}
+            named = []
+            for site, call in _grouped(self.sight.sites, threads):
+                origin = self._origins.get(site)
+                site = site if site.call == call else replace(site, call=call)
+                named.append(site if origin is None else self.reader.named(site, origin[1]))
+            self.sight.sites[:] = named
 
     def finish(self) -> None:
         """Say what was not seen; to have seen nothing is an error, never an empty sight."""
         self.sight.skipped.update(_unseen(self.running, self.passed))
         if self.sight.sites:
+            self.reader.name_all()
             return
         if self.passed and not self.calls:
             names = ", ".join(list(dict.fromkeys(self.passed.values()))[:8])
@@ -170,6 +197,22 @@ class _Growing:
 
     def _view(self, keys: int, x: Tensor) -> Tensor:
         return x[:, :, self.used - keys : self.used]
+
+
+def _grouped(sites: list[Site], threads: dict[Site, int]) -> list[tuple[Site, int]]:
+    """Sites with the number of their call; where threads ran side by side, those of each together.
+
+    So call 2 of one attention and call 2 of another are of one run.
+    """
+    if len(set(threads.values())) < 2:
+        return [(site, site.call) for site in sites]
+    first = {thread: -at for at, thread in enumerate(reversed(threads.values()))}
+    calls: Counter[str] = Counter()
+    found = []
+    for site in sorted(sites, key=lambda site: first[threads[site]] if site in threads else 0):
+        found.append((site, calls[site.path]))
+        calls[site.path] += 1
+    return found
 
 
 def _going_back() -> bool:

@@ -1,7 +1,7 @@
 """The context in which a model is seen: every attention that runs inside is kept."""
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -45,10 +45,13 @@ def look(
     """
     sight = Sight()
     wish = Wish(at=at, keep=keep, device=device, grad=grad, survey=survey)
-    with routed(model) as running, TextReader(model, sight, tokens):
-        keeper = Keeper(sight, running, wish)
-        with attending(keeper):
-            yield sight
+    with routed(model) as running, TextReader(model, sight, tokens) as reader:
+        keeper = Keeper(sight, running, wish, reader)
+        try:
+            with attending(keeper, running):
+                yield sight
+        finally:
+            keeper.close()
     keeper.finish()
 
 
@@ -56,12 +59,11 @@ def look(
 def routed(model: nn.Module) -> Iterator[Running]:
     """Lead every attention of a model, ours or not, through the one door, and say whose it is.
 
-    Whoever edits or counts uses this too: `with routed(model) as running, attending(…)`, and in the
-    attendant `running.caller` has the name, path and kind of the attention that is asked.
+    Whoever edits or counts uses this too: `with routed(model) as running, attending(…, running)`.
+    In the attendant `running.caller` has the name, path and kind of the attention that is asked.
     """
     running = Running(model)
-    with ExitStack() as ways:
-        ways.enter_context(running.hooked())
-        ways.enter_context(torch_modules.led(running))
-        ways.enter_context(transformers.led(running.modules.values()))
+    torch_modules.lead(running)
+    with running.hooked():
+        transformers.lead(running)
         yield running

@@ -68,10 +68,9 @@ class Sight:
         >>> sight.with_tokens(["a", "b", "c"]).sites[0].key_tokens
         [['a', 'b', 'c']]
         """
-        from regard.look.tokens import sides, with_tokens
+        from regard.look.tokens import all_with_tokens, sides
 
-        named = [with_tokens(site, *sides(tokens)) for site in self.sites]
-        return Sight(named, dict(self.skipped))
+        return Sight(all_with_tokens(self.sites, *sides(tokens)), dict(self.skipped))
 
     def save(self, path: str | Path) -> Path:
         """Write it to one safetensors file, to be opened later or elsewhere by `open_sight`."""

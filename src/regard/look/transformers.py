@@ -1,8 +1,9 @@
 """Models of Hugging Face's transformers, led through the door by its attention interface."""
 
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
@@ -12,28 +13,56 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.errors import LookError
 from regard.look.given_mask import GivenMask, in_use, read_mask
+from regard.look.running import Running
 from regard.ops import attend, attention_weights, biases
 from regard.ops.masks import Causal
 
 NAME = "regard"
 
 
-@contextmanager
-def led(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Answer the attention of the transformers models among these by `attend`, then as before."""
+def lead(running: Running) -> None:
+    """Answer the attention of the transformers models in a model by `attend`, then as before."""
     if "transformers" not in sys.modules:  # then none of its models can be here
-        yield
         return
     _register()
-    configs = _configs(modules)
-    before = [config._attn_implementation_internal for config in configs]
-    try:
-        for config in configs:
+    for config in _configs(running.modules.values()):
+        _redirect(config)
+        running.while_open.callback(_restore, config)
+
+
+@dataclass
+class _Redirected:
+    """A config that names our attention, for how many looks, and what it named before."""
+
+    config: Any
+    before: str | None
+    count: int = 0
+
+
+_redirected: dict[int, _Redirected] = {}  # by the id of the config, which is held meanwhile
+_redirecting = threading.RLock()
+
+
+def _redirect(config: Any) -> None:
+    with _redirecting:
+        current = config._attn_implementation_internal
+        known = _redirected.setdefault(id(config), _Redirected(config, current))
+        known.count += 1
+        if current != NAME:
+            known.before = current  # the caller may have changed it since the first look
             config._attn_implementation_internal = NAME
-        yield
-    finally:
-        for config, name in zip(configs, before, strict=True):
-            config._attn_implementation_internal = name
+        _redirected[id(config)] = known  # garbage collection may have ended the last look here
+
+
+def _restore(config: Any) -> None:
+    with _redirecting:
+        known = _redirected[id(config)]
+        known.count -= 1
+        if known.count:
+            return
+        del _redirected[id(config)]
+        if config._attn_implementation_internal == NAME:
+            config._attn_implementation_internal = known.before
 
 
 def _register() -> None:

@@ -1,5 +1,6 @@
 """Running a model with edits in place, and telling what they change."""
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -56,7 +57,7 @@ def what_if(model: nn.Module, *edits: Edit) -> Iterator[Edited]:
     tensor(True)
     """
     edited = Edited(edits)
-    with routed(model) as running, attending(_Editor(running, edited)):
+    with routed(model) as running, attending(_Editor(running, edited), running):
         yield edited
     _check_all_acted(edited)
 
@@ -85,7 +86,8 @@ def compare(
             "try model.eval()"
         )
     with torch.no_grad():
-        before = logits_of(run(model, inputs))
+        with what_if(model):  # without edits, also those of another thread
+            before = logits_of(run(model, inputs))
         with what_if(model, *edits):
             after = logits_of(run(model, inputs))
     return Change(before, after, edits, labels, words)
@@ -118,21 +120,26 @@ class _Editor:
 
     def __init__(self, running: Running, edited: Edited):
         self.running, self.edited = running, edited
-        self.calls: Counter[str] = Counter()
+        self.calls: Counter[tuple[int, str]] = Counter()  # thread by thread, as a run is of one
+        self.lock = threading.RLock()
 
     def __call__(self, call: Call, proceed: Proceed) -> Answer:
-        if not self.running.inside:
-            return proceed(call)
         caller = self.running.caller
-        place = Place(caller.path, caller.name, self.calls[caller.path])
-        self.calls[caller.path] += 1
-        self.edited.names.append(caller.name)
+        me = threading.get_ident(), caller.path
+        with self.lock:
+            place = Place(caller.path, caller.name, self.calls[me])
+            self.calls[me] += 1
+            proceed = self._edited(call, proceed, place)
+        return proceed(call)
+
+    def _edited(self, call: Call, proceed: Proceed, place: Place) -> Proceed:
+        self.edited.names.append(place.name)
         for edit, acted in reversed([*zip(self.edited.edits, self.edited.acted, strict=True)]):
             if fits(edit.site, place):
-                acted[caller.name] += 1
+                acted[place.name] += 1
                 self.edited.keys = max(self.edited.keys, call.k.shape[-2])
                 proceed = _behind(edit, proceed, place)
-        return proceed(call)
+        return proceed
 
 
 def fits(glob: str, place: Place) -> bool:
