@@ -15,6 +15,7 @@ from regard.errors import LookError
 from regard.look.given_mask import GivenMask, in_use, read_mask
 from regard.look.running import Running
 from regard.ops import attend, attention_weights, biases
+from regard.ops.autocast import is_autocast, lowered
 from regard.ops.masks import Causal
 
 NAME = "regard"
@@ -149,6 +150,8 @@ def attention(
         bias = place if bias is None else bias + place
     terms: dict[str, Any] = {"mask": found.mask, "bias": bias, "scale": scaling, "softcap": softcap}
     terms |= {"sinks": s_aux, "offset": found.offset}
+    if is_autocast(query):
+        query, key, value = lowered(query, key, value)
     out, _ = attend(query, key, value, dropout=dropout, **terms)
     # who asks for maps gets them, also where transformers itself would return none in silence
     maps = attention_weights(query, key, **terms) if others.get("output_attentions") else None

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.ops.attend.tiled import bands
+from regard.ops.autocast import exact
 from regard.ops.biases import Bias
 from regard.ops.masks import Mask
 from regard.ops.survey.op import check_lse
@@ -62,6 +63,7 @@ def window(
     return cut_window(q, k, lse, terms, rows, keys, pool, reduce)
 
 
+@exact
 def cut_window(
     q: Tensor,
     k: Tensor,

@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from regard.errors import FormError, ShapeError
+from regard.ops.autocast import exact
 from regard.ops.biases import Bias
 from regard.ops.influence import tiled
 from regard.ops.influence.effect import Deed, Seen, effect
@@ -81,6 +82,7 @@ def influence_window(
     return cut_window(seen, rows, keys, deed, alpha)
 
 
+@exact
 def measure(seen: Seen, deed: Deed, alpha: float = 2.0, form: Form = "auto") -> Influence:
     """The influence on terms already made."""
     with torch.no_grad():
@@ -97,6 +99,7 @@ def measure(seen: Seen, deed: Deed, alpha: float = 2.0, form: Form = "auto") -> 
                 raise FormError(f"form: needs auto, reference, tiled or kernel, got {other!r}")
 
 
+@exact
 def cut_window(seen: Seen, rows: slice, keys: slice, deed: Deed, alpha: float = 2.0) -> Tensor:
     """The window on terms already made."""
     down = part_of(rows, seen.q.shape[-2], "rows")

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from regard.errors import FormError, ShapeError
+from regard.ops.autocast import exact
 from regard.ops.biases import Bias
 from regard.ops.masks import Mask
 from regard.ops.survey import gradient, reference, tiled
@@ -71,6 +72,7 @@ def survey(
     return measure(q, k, lse, terms, question, form)
 
 
+@exact
 def measure(
     q: Tensor, k: Tensor, lse: Tensor, terms: Terms, question: Question, form: Form = "auto"
 ) -> Survey:
