@@ -10,13 +10,14 @@ from torch import Tensor
 from regard.errors import ShapeError
 from regard.look.edit_terms import sharpened
 from regard.look.edits import Some, check_finite, places_of
+from regard.look.labels import check_site
 from regard.look.site import Site
 from regard.ops.attend.reference import attend_rows, normalise
 from regard.ops.attend.tiled import bands
 from regard.ops.door import Call
 from regard.ops.grid import cut
+from regard.ops.indices import index_of, part_of, whole_number
 from regard.ops.terms import spread, widen
-from regard.ops.window import part_of
 
 NODES = 64  # of the quadrature over a key's noise
 
@@ -65,6 +66,7 @@ def if_key_dropped(site: Site, keys: Some) -> Move:
     >>> rg.if_key_dropped(site, 2).change.flatten()  # from the mean of three, 3, to that of two
     tensor([-1.5000])
     """
+    _need(site)
     h = widen(site.out)
     columns = [_column(site, key) for key in places_of("keys", keys)]
     share = sum((x.exp() for x, _ in columns), torch.zeros_like(site.lse))
@@ -87,6 +89,7 @@ def if_key_scaled(site: Site, key: int, alpha: float) -> Move:
     >>> move.change.flatten() + site.out.flatten()  # now ½ and ½
     tensor([0.3466])
     """
+    _need(site)
     check_finite("alpha", alpha)
     x, v = _column(site, key)
     one = range(key, key + 1)
@@ -102,7 +105,7 @@ def if_key_scaled(site: Site, key: int, alpha: float) -> Move:
     return Move(change=_gain(x, shift, site.lse)[..., None] * towards, first=first)
 
 
-def if_sharpened(site: Site, beta: float, rows: slice = slice(None)) -> Move:
+def if_sharpened(site: Site, beta: float, rows: slice | int = slice(None)) -> Move:
     """What the outputs of some rows would be with every score times beta.
 
     w' ∝ exp(beta · s);   Δh ≈ (beta - 1) · (Σ w s v - h Σ w s) to first order
@@ -114,6 +117,7 @@ def if_sharpened(site: Site, beta: float, rows: slice = slice(None)) -> Move:
     >>> rg.if_sharpened(site, 2.0).change.flatten()  # 1 : 2 becomes 1 : 4, and 10 becomes 12
     tensor([2.0000])
     """
+    _need(site)
     check_finite("beta", beta, 0)
     old = Call(site.q, site.k, site.v, site.terms)
     new, down = sharpened(old, None, beta), part_of(rows, site.queries, "rows")
@@ -139,6 +143,7 @@ def if_key_jittered(site: Site, key: int, sigma: float) -> Shake:
     >>> rg.if_key_jittered(site, 1, sigma=0.1).spread.flatten()  # 0.1 · ½ · 2
     tensor([0.1000])
     """
+    _need(site)
     check_finite("sigma", sigma, 0)
     _need_dot(site)
     x, v = _column(site, key)
@@ -170,8 +175,10 @@ def if_query_jittered(site: Site, query: int, sigma: float) -> Shake:
     >>> rg.if_query_jittered(site, 0, sigma=0.1).spread.flatten()  # 0.1 · (½ · 2 · 1 + ½ · 2 · 1)
     tensor([0.2000])
     """
+    _need(site)
     check_finite("sigma", sigma, 0)
     _need_dot(site)
+    query = index_of("query", query, site.queries)
     row = range(query, query + 1)
     w, _ = normalise(site.terms.tile(site.q, site.k, row), site.terms)  # (batch, head, 1, key)
     h, v = widen(cut(site.out, -2, row)), widen(spread(site.v, site.q))
@@ -190,9 +197,14 @@ def if_query_jittered(site: Site, query: int, sigma: float) -> Shake:
     return Shake(mean=0.5 * sigma**2 * mean, spread=sigma * cross.norm(dim=(-1, -2))[..., None])
 
 
+def _need(site: Site) -> None:
+    check_site(site)
+    site.need()
+
+
 def _column(site: Site, key: int) -> tuple[Tensor, Tensor]:
     """log w of one key for every query, and its value beside every output."""
-    if not 0 <= key < site.keys:
+    if not 0 <= whole_number("key", key) < site.keys:
         raise ShapeError(f"key: needs 0 to {site.keys - 1}, got {key}")
     one = range(key, key + 1)
     scores = site.terms.tile(site.q, site.k, range(site.queries), one)[..., 0]

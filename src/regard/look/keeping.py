@@ -14,12 +14,14 @@ from torch import Tensor, nn
 from regard.errors import LookError
 from regard.look.pieces import moved, tensors_of
 from regard.look.running import Caller, Running
-from regard.look.sight import Sight
+from regard.look.sight import Sight, grouped
 from regard.look.site import Site
 from regard.look.tokens import TextReader, Texts
 from regard.nn import StateAttention
 from regard.ops.door import Answer, Call, Proceed
 from regard.ops.grid import four_axes
+from regard.ops.indices import whole_number
+from regard.ops.survey.statistics import QUICK_AND_RECEIVED, make_question
 from regard.ops.terms import Terms
 
 KEEP = 2 << 30  # bytes
@@ -35,12 +37,36 @@ class Wish:
     grad: bool = False
     survey: Collection[str] | Mapping[str, Any] | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.at, str):
+            raise LookError(f"at: needs a glob over names of sites, got {self.at!r}; try '*'")
+        if whole_number("keep", self.keep) < 0:
+            raise LookError(f"keep: needs 0 bytes or more, got {self.keep}; try survey=")
+        _check_survey(self.ask)
+        try:
+            torch.device("cpu" if self.device is None else self.device)
+        except (RuntimeError, TypeError):
+            raise LookError(
+                f"device: needs one that torch knows, got {self.device!r}; try 'cpu'"
+            ) from None
+
     @property
     def ask(self) -> Mapping[str, Any] | None:
         """The arguments of a survey to make at once."""
         if self.survey is None or isinstance(self.survey, Mapping):
             return self.survey
         return {"ask": self.survey}
+
+
+def _check_survey(asked: Mapping[str, Any] | None) -> None:
+    """Raise now, not in the middle of a run, if statistics are asked for that are none."""
+    if asked is None:
+        return
+    given = {"ask": QUICK_AND_RECEIVED, "first": 4, "radius": 8, "most": 8, "cells": 256}
+    if odd := sorted(set(asked) - {*given, "form"}):
+        raise LookError(f"survey: needs arguments of site.survey, got {odd[0]!r}")
+    given |= {name: value for name, value in asked.items() if name != "form"}
+    make_question(**given)
 
 
 class Keeper:
@@ -136,6 +162,9 @@ class Keeper:
     def finish(self) -> None:
         """Say what was not seen; to have seen nothing is an error, never an empty sight."""
         self.sight.skipped.update(_unseen(self.running, self.passed))
+        seen = {site.path for site in self.sight.sites}
+        out = [name for path, name in self.passed.items() if path not in seen]
+        self.sight.left_out += [name for name in out if name not in self.sight.skipped]
         if self.sight.sites:
             self.reader.name_all()
             return
@@ -145,7 +174,7 @@ class Keeper:
         if not self.running.ran:
             raise LookError("model: needs to run inside `with look(model)`, got no call of it")
         skipped = self.sight.skipped or {"it": "no module in it is called one"}
-        why = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
+        why = "; ".join(grouped(skipped))
         raise LookError(f"model: needs an attention that can be seen, got none; {why}")
 
 

@@ -17,9 +17,9 @@ from regard.look.walk import Attribution, Some, walk
 from regard.look.what_if import fits
 from regard.ops.door import Answer, Call, Proceed, attending
 from regard.ops.grid import cut, four_axes
+from regard.ops.indices import part_of
 from regard.ops.survey.reference import weights
 from regard.ops.terms import spread, widen
-from regard.ops.window import part_of
 
 
 def relevance(
@@ -100,8 +100,8 @@ def norm_weighted(
     site: Site,
     w_out: Float[Tensor, "head value dim"],
     *,
-    rows: slice = slice(None),
-    keys: slice = slice(None),
+    rows: slice | int = slice(None),
+    keys: slice | int = slice(None),
     heads: Literal["each", "together"] = "each",
 ) -> Float[Tensor, "batch *head row column"]:
     """How long a vector each key brings to each query, not how much weight (Kobayashi et al. 2020).

@@ -53,11 +53,7 @@ class Running:
     """
 
     def __init__(self, model: nn.Module):
-        if not isinstance(model, nn.Module):
-            raise LookError(
-                f"model: needs a torch.nn.Module, got {_described(model)}; try a model that is "
-                "loaded, such as AutoModel.from_pretrained(…) or rg.models.load(…)"
-            )
+        check_model(model)
         self.model = model
         self.modules = dict(model.named_modules())  # walked once: a GPU waits meanwhile
         _refuse_compiled(self.modules)
@@ -159,6 +155,15 @@ class Running:
             self.while_open.close()
 
 
+def check_model(model: object) -> None:
+    """Raise unless it is a model, as torch knows them."""
+    if not isinstance(model, nn.Module):
+        raise LookError(
+            f"model: needs a torch.nn.Module, got {_described(model)}; try a model that is "
+            "loaded, such as AutoModel.from_pretrained(…) or rg.models.load(…)"
+        )
+
+
 def _described(x: object) -> str:
     return repr(x) if isinstance(x, str | int | float | None) else f"a {type(x).__name__}"
 
@@ -171,6 +176,7 @@ def _is_plain(module: nn.Module) -> bool:
 
 def refuse_compiled(model: nn.Module) -> None:
     """Raise if some part is compiled: hooks and the door are then skipped in silence."""
+    check_model(model)
     _refuse_compiled(dict(model.named_modules()))
 
 

@@ -16,7 +16,7 @@ from regard.errors import ConfigError, LookError, ShapeError
 from regard.look.change import Change
 from regard.look.edits import Edit, Place
 from regard.look.looking import routed
-from regard.look.running import Running
+from regard.look.running import Running, check_model
 from regard.ops.door import Answer, Call, Proceed, attending
 
 
@@ -56,6 +56,12 @@ def what_if(model: nn.Module, *edits: Edit) -> Iterator[Edited]:
     ...     layer(x).abs().sum() == 0
     tensor(True)
     """
+    for edit in edits:
+        if not isinstance(edit, Edit):
+            raise LookError(
+                f"edits: need to be made by rg.drop_head and the like, got a {type(edit).__name__}"
+                "; try rg.drop_head('*', 0)"
+            )
     edited = Edited(edits)
     with routed(model) as running, attending(_Editor(running, edited), running):
         yield edited
@@ -80,6 +86,7 @@ def compare(
     >>> change.kl.shape, bool(change.kl.abs().max() < 1e-6)
     (torch.Size([1, 3]), True)
     """
+    check_model(model)
     if any(module.training for module in model.modules()):
         raise ConfigError(
             "model: needs eval mode, or dropout is part of the difference, got training; "

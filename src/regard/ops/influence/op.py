@@ -9,13 +9,13 @@ from torch import Tensor
 from regard.errors import FormError, ShapeError
 from regard.ops.autocast import exact
 from regard.ops.biases import Bias
+from regard.ops.indices import part_of
 from regard.ops.influence import tiled
 from regard.ops.influence.effect import Deed, Seen, effect
 from regard.ops.influence.statistics import Influence
 from regard.ops.masks import Mask
 from regard.ops.survey.op import check_lse
 from regard.ops.terms import Score, make_terms
-from regard.ops.window import part_of
 
 Form = Literal["auto", "reference", "tiled", "kernel"]
 
@@ -65,8 +65,8 @@ def influence_window(
     out: Float[Tensor, "*batch query value"],
     lse: Float[Tensor, "*batch query"],
     *,
-    rows: slice = slice(None),
-    keys: slice = slice(None),
+    rows: slice | int = slice(None),
+    keys: slice | int = slice(None),
     deed: Deed = "remove",
     alpha: float = 2.0,
     **terms,
@@ -100,7 +100,9 @@ def measure(seen: Seen, deed: Deed, alpha: float = 2.0, form: Form = "auto") -> 
 
 
 @exact
-def cut_window(seen: Seen, rows: slice, keys: slice, deed: Deed, alpha: float = 2.0) -> Tensor:
+def cut_window(
+    seen: Seen, rows: slice | int, keys: slice | int, deed: Deed, alpha: float = 2.0
+) -> Tensor:
     """The window on terms already made."""
     down = part_of(rows, seen.q.shape[-2], "rows")
     across = part_of(keys, seen.k.shape[-2], "keys")
