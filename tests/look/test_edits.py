@@ -405,7 +405,7 @@ def test_an_edit_says_how_it_was_written():
         (lambda: rg.temperature("*", -0.5), "beta: needs a finite number from 0 up, got -0.5"),
         (
             lambda: rg.patch("*", rg.Sight(), "scores"),
-            "what: needs values, keys, queries or out, got",
+            "what: needs values, keys, queries or out",
         ),
         (
             lambda: rg.replace_window("*", slice(1), slice(2), torch.ones(1, 2)),

@@ -1,4 +1,4 @@
-"""What callers hand to looks, sites, figures and edits: wrong things are said, never a traceback."""
+"""Wrong arguments of looks, sites, figures and edits end in our errors, never in raw ones."""
 
 import inspect
 from dataclasses import replace
@@ -140,9 +140,9 @@ def test_refusals_are_grouped_one_line_per_reason():
             return (x @ x.mT).softmax(-1) @ x
 
     deep = nn.Sequential(*(OwnAttention() for _ in range(24)))
-    with pytest.raises(LookError, match="0, 1, 2 and 21 more, as OwnAttention") as refused:
-        with rg.look(deep):
-            deep(torch.randn(1, 3, 4))
+    said = "0, 1, 2 and 21 more, as OwnAttention"
+    with pytest.raises(LookError, match=said) as refused, rg.look(deep):
+        deep(torch.randn(1, 3, 4))
     assert len(str(refused.value)) < 250
 
 
@@ -179,8 +179,7 @@ def test_a_number_is_one_row_and_numbers_may_be_numpys(sight):
 
 # ------------------------------------------------------------------ everything public
 
-WRONG = ["3", "it", 1.5, -99, 99, None, slice(0, 1), [], ["x"], (1, 2, 3), {}, torch.zeros(2, 2)]
-WRONG += [True, float("nan"), object(), torch.zeros(3, device="meta")]
+WRONG = ["3", 1.5, -99, 99, None, slice(0, 1), ["x"], True, object(), torch.zeros(2, 2)]
 VALID = {  # how each is called rightly; every argument is then replaced by every wrong thing
     "drop_head": {"site": "*", "heads": 0},
     "keep_heads": {"site": "*", "heads": 0},
@@ -235,8 +234,9 @@ FREE = {"inputs", "loss", "score"}  # a caller's own code or data: errors there 
 
 
 def test_every_public_function_of_sites_and_edits_is_tried():
-    names = [name for name in rg.look_names()] if hasattr(rg, "look_names") else dir(rg)
-    edits = {n for n in names if str(_result(n)).endswith("Edit")}
+    names = dir(rg)
+    edits = {n for n in names if _result(n) is rg.Edit}
+    assert len(edits) > 10
     drawn = {n for n in names if n.startswith("draw_")} - {"draw_types", "draw_gates"}
     assert (edits | drawn) <= set(VALID)
 
@@ -260,7 +260,7 @@ def test_no_wrong_argument_ends_in_a_raw_error(name, model, sight):
             try:
                 _use(getattr(held, method), valid | {arg: x}, model)
             except RegardError as error:
-                assert ": need" in str(error), f"{arg}={x!r}: {error}"
+                assert ": need" in str(error), f"{arg}={x!r}: {error}"  # noqa: PT017
             except Exception as error:
                 raise AssertionError(f"{name}({arg}={x!r}): {error!r}") from error
 

@@ -136,14 +136,12 @@ def test_a_header_of_another_time_or_hand_is_refused(change, said, tmp_path):
 @pytest.mark.usefixtures("users_view")
 def test_no_single_changed_number_or_letter_of_the_index_is_believed(tmp_path):
     """A report of such a file crashed: the checksum was of the tensors alone."""
-    whole = (
-        Sight([site()]).with_tokens([f"w{i}" for i in range(6)]).save(tmp_path / "a.safetensors")
-    )
+    whole = Sight([site()]).save(tmp_path / "a.safetensors")
     text, damaged = whole.read_bytes(), tmp_path / "b.safetensors"
     size = 8 + int.from_bytes(text[:8], "little")
     start = text.index(b"__metadata__")
     believed = []
-    for at in range(start, size, 7):
+    for at in range(start, size, 11):
         new = bytearray(text)
         new[at] ^= 3
         damaged.write_bytes(new)

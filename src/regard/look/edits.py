@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.errors import LookError, ShapeError
+from regard.errors import ShapeError
 from regard.look.edit_terms import Shown, head_column, head_table, narrowed, table
+from regard.look.running import check_glob
 from regard.ops.door import Answer, Call, Proceed
 from regard.ops.indices import whole_numbers
 
@@ -44,10 +45,7 @@ class Edit:
     last_key: int = -1  # the furthest key it names: a call must have come that has it
 
     def __post_init__(self) -> None:
-        if not isinstance(self.site, str):
-            raise LookError(
-                f"site: needs a glob over names of attentions, got {self.site!r}; try '*'"
-            )
+        check_glob("site", self.site)
 
     def __call__(self, call: Call, proceed: Proceed) -> Answer:
         return self.act(call, proceed, Place())

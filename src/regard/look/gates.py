@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
 from regard.look import torch_recurrent
-from regard.look.running import Running
+from regard.look.running import Running, check_glob
 from regard.nn import AttentiveRecurrent, Cell, Recurrent
 from regard.ops.recurrence import GRUStep, LSTMStep, Step, Walk
 from regard.ops.recurrence.door import StepCall, WalkCall, attending
@@ -82,6 +82,7 @@ def gates(model: nn.Module, at: str = "*") -> Iterator[Gates]:
     <BLANKLINE>
             [[0.5000]]])
     """
+    check_glob("at", at)
     running, seen = Running(model), Gates()
     collector = _Collector(seen, OwnCells(running), at)
     with (

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from regard.errors import LookError
 from regard.look.pieces import moved, tensors_of
-from regard.look.running import Caller, Running
+from regard.look.running import Caller, Running, check_glob
 from regard.look.sight import Sight, grouped
 from regard.look.site import Site
 from regard.look.tokens import TextReader, Texts
@@ -38,8 +38,7 @@ class Wish:
     survey: Collection[str] | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.at, str):
-            raise LookError(f"at: needs a glob over names of sites, got {self.at!r}; try '*'")
+        check_glob("at", self.at)
         if whole_number("keep", self.keep) < 0:
             raise LookError(f"keep: needs 0 bytes or more, got {self.keep}; try survey=")
         _check_survey(self.ask)

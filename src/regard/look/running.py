@@ -164,6 +164,12 @@ def check_model(model: object) -> None:
         )
 
 
+def check_glob(name: str, glob: object) -> None:
+    """Raise unless it is a pattern over names of attentions."""
+    if not isinstance(glob, str):
+        raise LookError(f"{name}: needs a glob over names of attentions, got {glob!r}; try '*'")
+
+
 def _described(x: object) -> str:
     return repr(x) if isinstance(x, str | int | float | None) else f"a {type(x).__name__}"
 

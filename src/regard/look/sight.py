@@ -48,7 +48,8 @@ class Sight:
         >>> len(sight.calls("MultiHeadAttention"))
         2
         """
-        found = [site for site in self.sites if name in (site.name, site.path)]
+        known = self.sites if isinstance(name, str) else []
+        found = [site for site in known if name in (site.name, site.path)]
         if not found:
             raise LookError(f"name: needs one of the sites, got {name!r}{self._instead(name)}")
         return found
@@ -142,7 +143,7 @@ class Sight:
         return "\n".join(lines)
 
     def _instead(self, name: str) -> str:
-        if name in self.skipped:
+        if isinstance(name, str) and name in self.skipped:
             return f", which was not seen: {self.skipped[name]}"
         close = get_close_matches(str(name), self.names, 1, 0)
         return f"; try {close[0]!r}" if close else ", and none was seen"

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import LookError, ShapeError
+from regard.look.running import check_glob
 from regard.look.sight import Sight
 from regard.look.site import Site
 from regard.ops.attend.tiled import bands
@@ -84,8 +85,7 @@ def chosen(sight: Sight | Sequence[Site], at: str) -> list[Site]:
     is_list = isinstance(sites, Sight | Sequence) and not isinstance(sites, str)
     if not is_list or not all(isinstance(site, Site) for site in sites):
         raise LookError(f"sight: needs a Sight or a list of sites, got {sight!r}; try rg.look")
-    if not isinstance(at, str):
-        raise LookError(f"at: needs a glob over names of sites, got {at!r}; try '*'")
+    check_glob("at", at)
     found = [s for s in sites if fnmatchcase(s.name, at) or fnmatchcase(s.path, at)]
     if not found:
         names = ", ".join(dict.fromkeys(site.name for site in sites)) or "nothing"

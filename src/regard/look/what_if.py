@@ -16,7 +16,7 @@ from regard.errors import ConfigError, LookError, ShapeError
 from regard.look.change import Change
 from regard.look.edits import Edit, Place
 from regard.look.looking import routed
-from regard.look.running import Running, check_model
+from regard.look.running import Running, check_glob, check_model
 from regard.ops.door import Answer, Call, Proceed, attending
 
 
@@ -155,6 +155,7 @@ def fits(glob: str, place: Place) -> bool:
     >>> fits("decoder.*.cross", Place("decoder.blocks.2.cross_attention", "decoder.2.cross"))
     True
     """
+    check_glob("at", glob)
     return fnmatchcase(place.name, glob) or fnmatchcase(place.path, glob)
 
 

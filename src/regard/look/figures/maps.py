@@ -12,7 +12,7 @@ from regard.errors import ShapeError
 from regard.look.figures.canvas import CELLS, NAMED, keep, name_axis, paper, plain, show, side
 from regard.look.labels import all_sites, key_labels, query_at, query_labels, quoted
 from regard.look.site import Site
-from regard.ops.indices import part_of
+from regard.ops.indices import index_of, part_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,6 +43,7 @@ def draw_map(
     rows, keys = _slice(rows, site.queries, "rows"), _slice(keys, site.keys, "keys")
     down, across = _labels(site, batch, rows, keys)
     pool = _pool(len(down), len(across))
+    head = index_of("head", head, site.heads)
     w = site.window(head, rows, keys, pool)[batch]
     first = (rows.indices(site.queries)[0], keys.indices(site.keys)[0])
     figure = paper(side(len(across)) + 1.6, side(len(down)) + 1.0)

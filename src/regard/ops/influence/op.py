@@ -135,8 +135,8 @@ def _seen(
         raise ShapeError(f"deed: needs remove, slope or scale, got {deed!r}")
     if deed == "scale" and terms.get("score") is not None:
         raise ShapeError("deed: needs a dot product to scale a key, got a score of its own")
-    if not abs(alpha) < torch.inf:
-        raise ShapeError(f"alpha: needs a finite number, got {alpha}")
+    if not (isinstance(alpha, int | float) and abs(alpha) < torch.inf):
+        raise ShapeError(f"alpha: needs a finite number, got {alpha!r}")
     if out.shape != (*q.shape[:-1], v.shape[-1]):
         raise ShapeError(
             f"out: needs one output for each query, {(*q.shape[:-1], v.shape[-1])}, "
