@@ -35,7 +35,9 @@ def look(
     kept (2 GiB); what came after is named in `sight.skipped`. `device="cpu"` keeps them there.
     `grad=True` keeps the graph. `survey` names statistics (or holds arguments of `rg.survey`) to
     find at once, keeping nothing else. `tokens` are the words: a list, a list a sequence, a mapping
-    with source and target, or a tokenizer that names the ids the model is given.
+    with source and target, or a tokenizer that names the ids the model is given. Looks may overlap,
+    and runs in other threads are seen too, unless those threads look at or edit the model
+    themselves.
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10)).eval()
     >>> with rg.look(model, "*.0.self") as sight:
