@@ -39,7 +39,10 @@ def all_with_tokens(
     found = [with_tokens(site, source, target, grows=calls[site.path] > 1) for site in sites]
     for name, words in (("source", source), ("target", target)):
         if words is not None and not any(_uses(site, source, target, words) for site in found):
-            raise ShapeError(_misfit(name if target else "tokens", words, source, target, found))
+            side, (need, got) = name if target else "tokens", _misfit(words, source, target, found)
+            raise ShapeError(
+                f"{side}: needs {need}, got {got}; try the tokens that the model was given"
+            )
     return found
 
 
@@ -49,8 +52,9 @@ def _uses(site: Site, source: Tokens | None, target: Tokens | None, words: Token
 
 
 def _misfit(
-    name: str, words: Tokens, source: Tokens | None, target: Tokens | None, sites: Sequence[Site]
-) -> str:
+    words: Tokens, source: Tokens | None, target: Tokens | None, sites: Sequence[Site]
+) -> tuple[str, str]:
+    """What words would fit, and what came."""
     needs: dict[int, Site] = {}  # counts, each with the first site that has it
     for site in sites:
         asks, answers = _sides_of(site, source, target)
@@ -63,9 +67,7 @@ def _misfit(
         batches = dict.fromkeys(site.batch for site in needs.values())
         counts += f" for each of {' or '.join(map(str, batches))} sequences"
         got += f" for each of {len(words)}"
-    if not needs:
-        return f"{name}: needs a site that has them, got {got} words; try tokens= as one list"
-    return f"{name}: needs {counts} words, got {got}; try the tokens that the model was given"
+    return f"{counts} words" if needs else "a site that reads them", got
 
 
 def _sides_of(
