@@ -76,9 +76,9 @@ def test_steps_that_are_not_due_have_no_hook_and_no_attendant():
 
     model = language()
     with rg.Monitor(model, every=3) as monitor:
-        assert door._attendants.get()
+        assert door.is_watched(model)
         train(model, 1, monitor)
-        assert not door._attendants.get()
+        assert not door.is_watched(model)
         assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
     assert monitor.steps == 1
 

@@ -142,9 +142,9 @@ def test_what_cannot_be_followed_is_said(language, translator):
     sight = seen(translator, TOKENS[:, :4], TOKENS[:, :3])
     with pytest.raises(LookError, match="at: needs a site of encoder.0.self, .*, got 'middle'"):
         rg.rollout(sight, 0, "middle")
-    with pytest.raises(ShapeError, match="token: needs -3 to 2, got 3"):
+    with pytest.raises(ShapeError, match="token: needs less than 3, got 3; try 0 to 2"):
         rg.rollout(sight, 3)
-    with pytest.raises(ShapeError, match="residual: needs 0 to 1, got 2"):
+    with pytest.raises(ShapeError, match="residual: needs a number from 0 to 1, got 2"):
         rg.rollout(sight, 0, residual=2.0)
     with pytest.raises(ShapeError, match="sites: need one sequence from top to bottom, got"):
         rg.flow(sight, 0)

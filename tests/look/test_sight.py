@@ -108,7 +108,7 @@ def test_words_go_where_they_fit():
     assert across.key_tokens == [["a", "b", "c"], ["d", "", ""]]
     assert sight["encoder.0.self"].query_tokens == across.key_tokens
     assert sight["decoder.0.self"].key_tokens == words["target"]
-    assert sight.with_tokens(["a"])["decoder.0.self"].query_tokens is None
+    assert sight.with_tokens(["a", "b", "c"])["decoder.0.self"].query_tokens is None
 
 
 def test_steps_get_their_own_words():

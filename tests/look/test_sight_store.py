@@ -13,6 +13,7 @@ from regard import models
 from regard.errors import FileError, LookError
 from regard.look.shelf import Shelf
 from regard.look.sight import Sight
+from regard.models.store import checksum
 
 SAVED = {name: terms for name, terms in TERMS.items() if name not in ("own", "score")}
 
@@ -98,7 +99,7 @@ def test_damaged_and_foreign_files_are_refused(tmp_path):
     flipped = bytearray(file.read_bytes())
     flipped[-3] ^= 1
     cut.write_bytes(flipped)
-    with pytest.raises(FileError, match="its numbers were damaged"):
+    with pytest.raises(FileError, match="its numbers or its index were damaged"):
         rg.open_sight(cut)
     other = tmp_path / "other.safetensors"
     save_file({"x": torch.ones(1)}, other)
@@ -113,17 +114,55 @@ def test_damaged_and_foreign_files_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"version": 2}, "needs version 1, got 2; try a newer regard"),
-        ({"sight": [{}]}, "needs sites as `save` writes them, got KeyError"),
-        ({"sight": 7}, "needs sites as `save` writes them, got TypeError"),
+        ({"version": 3}, "needs version 2, got 3; try a newer regard"),
+        ({"sight": [{}]}, "its numbers or its index were damaged"),
+        ({"sight": [{}], "version": 1}, "needs sites as `save` writes them, got KeyError"),
+        ({"sight": 7, "version": 1}, "needs sites as `save` writes them, got TypeError"),
     ],
-    ids=["version", "empty", "number"],
+    ids=["version", "damaged", "empty", "number"],
 )
 def test_a_header_of_another_time_or_hand_is_refused(change, said, tmp_path):
     file = Sight([site()]).save(tmp_path)
     tensors = load_file(file)
     with safe_open(file, "pt") as opened:
         header = json.loads(opened.metadata()["regard"])
+    if change.get("version") == 1:  # whose checksum was of the numbers alone
+        header["checksum"] = checksum(tensors)
     save_file(tensors, file, {"regard": json.dumps(header | change)})
     with pytest.raises(FileError, match=said):
+        rg.open_sight(file)
+
+
+@pytest.mark.usefixtures("users_view")
+def test_no_single_changed_number_or_letter_of_the_index_is_believed(tmp_path):
+    """A report of such a file crashed: the checksum was of the tensors alone."""
+    whole = Sight([site()]).save(tmp_path / "a.safetensors")
+    text, damaged = whole.read_bytes(), tmp_path / "b.safetensors"
+    size = 8 + int.from_bytes(text[:8], "little")
+    start = text.index(b"__metadata__")
+    believed = []
+    for at in range(start, size, 11):
+        new = bytearray(text)
+        new[at] ^= 3
+        damaged.write_bytes(new)
+        try:
+            rg.open_sight(damaged)
+        except FileError:
+            continue
+        believed.append(text[at - 5 : at + 5])
+    assert not [x for x in believed if x.strip()]
+
+
+@pytest.mark.usefixtures("users_view")
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_index_that_points_elsewhere_is_refused(version, tmp_path):
+    file = Sight([site()]).save(tmp_path)
+    tensors = load_file(file)
+    with safe_open(file, "pt") as opened:
+        header = json.loads(opened.metadata()["regard"])
+    header["sight"][0]["k"]["count"] -= 2
+    if version == 1:
+        header |= {"version": 1, "checksum": checksum(tensors)}
+    save_file(tensors, file, {"regard": json.dumps(header)})
+    with pytest.raises(FileError):
         rg.open_sight(file)

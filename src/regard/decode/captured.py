@@ -132,7 +132,7 @@ class Engine:
     def ready(self) -> bool:
         """Whether these kernels know all of the model as it is now, and nobody looks."""
         marks = _marks(self.model)
-        if is_watched() or marks is None:
+        if is_watched(self.model) or marks is None:
             return False
         if marks != self.marks:  # a graph knows weights by their address
             self.marks, self.known = marks, can_capture(self.model)

@@ -72,13 +72,17 @@ class LanguageStepper:
         if not torch.is_grad_enabled() and self.engine.ready():
             return self._captured(tokens, skip)
         state = LanguageState(Kept(), skip)
-        return self._read(tokens, state, scored=is_watched())[1] if tokens.shape[1] else state
+        return (
+            self._read(tokens, state, scored=is_watched(self.model))[1]
+            if tokens.shape[1]
+            else state
+        )
 
     def step(
         self, tokens: Tensor, state: "LanguageState | CapturedState"
     ) -> "tuple[Tensor, LanguageState | CapturedState]":
         if isinstance(state, CapturedState):
-            if not is_watched() and self._fits(state, 1):
+            if not is_watched(self.model) and self._fits(state, 1):
                 return self._quick_step(tokens, state)
             state = self._slowly(state)
         logits, state = self._read(tokens[:, None], state)

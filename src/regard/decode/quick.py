@@ -29,7 +29,7 @@ def is_plain(model: Translator) -> bool:
     # a hook of somebody who looks or edits wants the modules themselves
     hooked = any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
     fits = weight.device.type == "cpu" and weight.dtype == torch.float32
-    return usual and fits and not hooked and not is_watched()
+    return usual and fits and not hooked and not is_watched(model)
 
 
 @dataclass

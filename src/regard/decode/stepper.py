@@ -101,7 +101,7 @@ class TranslatorStepper:
         self, tokens: Tensor, state: "TranslatorState | QuickState"
     ) -> "tuple[Tensor, TranslatorState | QuickState]":
         if isinstance(state, QuickState):
-            if not is_watched():
+            if not is_watched(self.model):
                 return self.quick.step(tokens, state)
             state = self._slowly(state, len(tokens))
         cache, time = Growing(state.kept, 1), state.kept.time

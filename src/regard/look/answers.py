@@ -12,15 +12,16 @@ from torch import Tensor
 from regard.errors import ShapeError
 from regard.look.edit_terms import sharpened, without_keys
 from regard.look.edits import Some, check_finite, places_of
+from regard.look.labels import check_site
 from regard.look.site import Site
 from regard.ops.attend.reference import normalise
 from regard.ops.attend.tiled import bands
 from regard.ops.door import Call
 from regard.ops.grid import cut
+from regard.ops.indices import index_of, part_of, whole_number
 from regard.ops.influence.effect import DOMINANT
 from regard.ops.influence.rest import swing, weigh
 from regard.ops.terms import spread, widen
-from regard.ops.window import part_of
 
 NODES = 64  # of the quadrature over a key's noise
 
@@ -71,6 +72,7 @@ def if_key_dropped(site: Site, keys: Some) -> Move:
     >>> rg.if_key_dropped(site, 2).change.flatten()  # from the mean of three, 3, to that of two
     tensor([-1.5000])
     """
+    _need(site)
     held = _held(site, places_of("keys", keys))
     w = -held.log_w.exp()[..., None]
     return Move(change=w * held.apart, first=w * held.towards)
@@ -87,6 +89,7 @@ def if_key_scaled(site: Site, key: int, alpha: float) -> Move:
     >>> move.change.flatten() + site.out.flatten()  # now ½ and ½
     tensor([0.3466])
     """
+    _need(site)
     check_finite("alpha", alpha)
     held = _held(site, [key])
     one = range(key, key + 1)
@@ -102,7 +105,7 @@ def if_key_scaled(site: Site, key: int, alpha: float) -> Move:
     return Move(change=moved[..., None] * held.apart, first=first)
 
 
-def if_sharpened(site: Site, beta: float, rows: slice = slice(None)) -> Move:
+def if_sharpened(site: Site, beta: float, rows: slice | int = slice(None)) -> Move:
     """What the outputs of some rows would be with every score times beta.
 
     w' ∝ exp(beta · s);   Δh ≈ (beta - 1) · (Σ w s v - h Σ w s) to first order
@@ -114,6 +117,7 @@ def if_sharpened(site: Site, beta: float, rows: slice = slice(None)) -> Move:
     >>> rg.if_sharpened(site, 2.0).change.flatten()  # 1 : 2 becomes 1 : 4, and 10 becomes 12
     tensor([2.0000])
     """
+    _need(site)
     check_finite("beta", beta, 0)
     old = Call(site.q, site.k, site.v, site.terms)
     new, down = sharpened(old, None, beta), part_of(rows, site.queries, "rows")
@@ -137,6 +141,7 @@ def if_key_jittered(site: Site, key: int, sigma: float) -> Shake:
     >>> rg.if_key_jittered(site, 1, sigma=0.1).spread.flatten()  # 0.1 · ½ · 2
     tensor([0.1000])
     """
+    _need(site)
     check_finite("sigma", sigma, 0)
     _need_dot(site)
     held = _held(site, [key])
@@ -167,8 +172,10 @@ def if_query_jittered(site: Site, query: int, sigma: float) -> Shake:
     >>> rg.if_query_jittered(site, 0, sigma=0.1).spread.flatten()  # 0.1 · (½ · 2 · 1 + ½ · 2 · 1)
     tensor([0.2000])
     """
+    _need(site)
     check_finite("sigma", sigma, 0)
     _need_dot(site)
+    query = index_of("query", query, site.queries)
     row = range(query, query + 1)
     w, lse = normalise(site.terms.tile(site.q, site.k, row), site.terms)  # (batch, head, 1, key)
     v, k = widen(spread(site.v, site.q)), site.terms.scale * widen(spread(site.k, site.q))
@@ -187,6 +194,11 @@ def if_query_jittered(site: Site, query: int, sigma: float) -> Shake:
     return Shake(mean=0.5 * sigma**2 * mean, spread=sigma * cross.norm(dim=(-1, -2))[..., None])
 
 
+def _need(site: Site) -> None:
+    check_site(site)
+    site.need()
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Held:
     """What some keys hold of every query, taken as one key of their joint weight and mean value."""
@@ -199,7 +211,7 @@ class _Held:
 
 def _held(site: Site, keys: Sequence[int]) -> _Held:
     for key in keys:
-        if not 0 <= key < site.keys:
+        if not 0 <= whole_number("key", key) < site.keys:
             raise ShapeError(f"key: needs 0 to {site.keys - 1}, got {key}")
     rows, ones = range(site.queries), [range(key, key + 1) for key in dict.fromkeys(keys)]
     scores = torch.cat([site.terms.tile(site.q, site.k, rows, one) for one in ones], -1)

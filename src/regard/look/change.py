@@ -65,18 +65,18 @@ class Change:
         return self.before.argmax(-1) != self.after.argmax(-1)
 
     @property
-    def loss_before(self) -> Float[Tensor, "*batch"] | None:
-        """-log p of each label before, 0 where there is none; None without labels."""
+    def loss_before(self) -> Float[Tensor, " labelled"] | None:
+        """-log p of each label before, in the order of labels[labels >= 0]; None without labels."""
         return self._loss(self.before)
 
     @property
-    def loss_after(self) -> Float[Tensor, "*batch"] | None:
+    def loss_after(self) -> Float[Tensor, " labelled"] | None:
         """-log p of each label after."""
         return self._loss(self.after)
 
     @property
-    def loss(self) -> Float[Tensor, "*batch"] | None:
-        """By how much the loss of each position grew."""
+    def loss(self) -> Float[Tensor, " labelled"] | None:
+        """By how much the loss of each labelled position grew; its mean is the one printed."""
         before, after = self.loss_before, self.loss_after
         return None if before is None or after is None else after - before
 
@@ -96,13 +96,8 @@ class Change:
     def _loss(self, logits: Tensor) -> Tensor | None:
         if self.labels is None:
             return None
-        flat = F.cross_entropy(
-            widen(logits).flatten(0, -2),
-            self.labels.flatten().clamp(min=-1),
-            reduction="none",
-            ignore_index=-1,
-        )
-        return flat.view(self.labels.shape)
+        counted = self.labels >= 0
+        return F.cross_entropy(widen(logits)[counted], self.labels[counted], reduction="none")
 
     def __rich__(self) -> "Group":
         from rich.console import Group
@@ -117,7 +112,7 @@ class Change:
             table.add_column(name, justify="right" if name in ("KL", "max |Δlogit|") else "left")
         if self.loss is not None:
             table.add_column("Δloss", justify="right")
-        far = self.delta.abs().amax(-1).flatten()
+        far, losses = self.delta.abs().amax(-1).flatten(), self._losses()
         for at in most:
             row = [
                 self._position(at),
@@ -126,8 +121,8 @@ class Change:
                 self._say(ids_after[at], p_after[at]),
                 f"{far[at]:.3f}",
             ]
-            if self.loss is not None:
-                row.append(f"{self.loss.flatten()[at]:+.4f}")
+            if losses is not None:
+                row.append(losses[at])
             table.add_row(*map(Text, row))  # as text: a token may look like rich's markup
         edits = ", ".join(map(str, self.edits)) or "no edit"
         return Group(Text(edits), Text(self._summary()), table)
@@ -136,10 +131,16 @@ class Change:
         kl = self.kl
         told = f"KL {kl.mean():.4f} on average, {kl.max():.4f} at most; "
         told += f"another first token at {int(self.flipped.sum())} of {kl.numel()}"
-        if self.loss is not None and self.labels is not None:
-            counted = (self.labels >= 0).sum().clamp(min=1)
-            told += f"; loss {self.loss.sum() / counted:+.4f}"
+        if self.loss is not None and len(self.loss):
+            told += f"; loss {self.loss.mean():+.4f}"
         return told
+
+    def _losses(self) -> list[str] | None:
+        """The loss of every position as it is written, empty where there is no label."""
+        if self.loss is None or self.labels is None:
+            return None
+        left = iter(self.loss.tolist())
+        return [f"{next(left):+.4f}" if label >= 0 else "" for label in self.labels.flatten()]
 
     def _position(self, at: int) -> str:
         place = torch.unravel_index(torch.tensor(at), self.kl.shape)

@@ -7,7 +7,9 @@ import torch
 
 from regard.errors import ShapeError
 from regard.look.edit_terms import Shown, head_column, head_table, narrowed, table
+from regard.look.running import check_glob
 from regard.ops.door import Answer, Call, Proceed
+from regard.ops.indices import whole_numbers
 
 Some = int | Sequence[int]  # one index or several
 
@@ -41,6 +43,9 @@ class Edit:
     said: str  # how it was written
     act: Act
     last_key: int = -1  # the furthest key it names: a call must have come that has it
+
+    def __post_init__(self) -> None:
+        check_glob("site", self.site)
 
     def __call__(self, call: Call, proceed: Proceed) -> Answer:
         return self.act(call, proceed, Place())
@@ -148,7 +153,7 @@ def drop_key(
 
 def places_of(name: str, at: Some) -> tuple[int, ...]:
     """One index or several as several, counted from 0."""
-    found = (at,) if isinstance(at, int) else tuple(at)
+    found = tuple(whole_numbers(name, at))
     if not found or min(found) < 0:
         raise ShapeError(f"{name}: needs one or more, counted from 0, got {at}")
     return found
@@ -156,9 +161,10 @@ def places_of(name: str, at: Some) -> tuple[int, ...]:
 
 def check_finite(name: str, value: float, least: float = -torch.inf) -> None:
     """Raise unless it is a number, and at least so much."""
-    if not (abs(value) < torch.inf and value >= least):
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (number and abs(value) < torch.inf and value >= least):
         rule = "a finite number" if least == -torch.inf else f"a finite number from {least:g} up"
-        raise ShapeError(f"{name}: needs {rule}, got {value}")
+        raise ShapeError(f"{name}: needs {rule}, got {value!r}")
 
 
 def written(name: str, *args: object, **named: object) -> str:

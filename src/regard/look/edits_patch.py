@@ -42,11 +42,17 @@ def patch(
     """
     chosen = None if heads is None else places_of("heads", heads)
     rows = None if places is None else places_of("places", places)
+    if not isinstance(source, Sight | Site):
+        raise LookError(
+            f"source: needs a sight or a site of another run, got a {type(source).__name__}; "
+            "try with rg.look(model) as sight: model(…)"
+        )
     if what not in ("values", "keys", "queries", "out"):
         raise ShapeError(f"what: needs values, keys, queries or out, got {what!r}")
 
     def act(call: Call, proceed: Proceed, place: Place) -> Answer:
         other = _site_for(source, place)
+        other.need()
         new = {"values": other.v, "keys": other.k, "queries": other.q, "out": other.out}[what]
         if what == "out":
             out, lse = proceed(call)

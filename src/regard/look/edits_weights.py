@@ -18,8 +18,8 @@ from regard.look.edit_terms import (
 from regard.look.edits import Edit, Place, Some, check_finite, places_of, written
 from regard.ops.door import Answer, Call, Proceed
 from regard.ops.grid import cut
+from regard.ops.indices import part_of
 from regard.ops.terms import spread, widen
-from regard.ops.window import part_of
 
 
 def temperature(site: str, beta: float, *, heads: Some | None = None) -> Edit:
@@ -91,8 +91,8 @@ def harden(site: str, *, heads: Some | None = None) -> Edit:
 
 def replace_window(
     site: str,
-    rows: slice,
-    keys: slice,
+    rows: slice | int,
+    keys: slice | int,
     weights: Float[Tensor, "*batch row column"],
     *,
     heads: Some | None = None,
@@ -112,6 +112,15 @@ def replace_window(
     tensor([[2.5000]])
     """
     chosen = None if heads is None else places_of("heads", heads)
+    if not isinstance(weights, Tensor) or not weights.is_floating_point() or weights.ndim < 2:
+        got = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
+        raise ShapeError(
+            f"weights: needs a tensor of numbers, (rows, keys) or more axes, got {got}; "
+            "try torch.tensor(…)"
+        )
+    for name, part in (("rows", rows), ("keys", keys)):
+        if not isinstance(part, slice | int):
+            raise ShapeError(f"{name}: needs a slice, got {part!r}; try slice(0, 1)")
     if renormalise and bool((weights.sum(-1) > 1 + 1e-6).any()):
         raise ShapeError(
             f"weights: needs rows of at most 1 in sum, got {float(weights.sum(-1).max()):g}; "

@@ -1,5 +1,6 @@
 """Gates and states of recurrent layers over time, of our models and of torch's modules."""
 
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
 from regard.look import torch_recurrent
-from regard.look.running import refuse_compiled
+from regard.look.running import Running, check_glob
 from regard.nn import AttentiveRecurrent, Cell, Recurrent
 from regard.ops.recurrence import GRUStep, LSTMStep, Step, Walk
 from regard.ops.recurrence.door import StepCall, WalkCall, attending
@@ -81,10 +82,14 @@ def gates(model: nn.Module, at: str = "*") -> Iterator[Gates]:
     <BLANKLINE>
             [[0.5000]]])
     """
-    refuse_compiled(model)
-    seen = Gates()
-    collector = _Collector(seen, names(model), at)
-    with torch_recurrent.answering(model, collector.theirs), attending(collector):
+    check_glob("at", at)
+    running, seen = Running(model), Gates()
+    collector = _Collector(seen, OwnCells(running), at)
+    with (
+        running.hooked(),
+        torch_recurrent.answering(model, collector.theirs),
+        attending(collector, collector.cells),
+    ):
         yield seen
 
 
@@ -131,33 +136,73 @@ def _join(*words: str) -> str:
     return ".".join(word for word in words if word)
 
 
+class OwnCells:
+    """The recurrent cells of a model: the calls of its own, in every thread, and their names."""
+
+    def __init__(self, running: Running):
+        self.running, self.known = running, names(running.model)
+
+    def takes(self, call: WalkCall | StepCall) -> bool:
+        """Whether a cell is the model's; one may also be walked without a call of its module."""
+        if _rerun.cells is not None:  # by a collector for itself, whoever else is there
+            return _rerun.cells is self
+        return id(call.weights.u) in self.known or self.running.takes(call)
+
+    def covers(self, model: nn.Module) -> bool:
+        """Whether a model has some module in common with this one."""
+        return self.running.covers(model)
+
+    def name(self, u: Tensor) -> str:
+        """What the cell that is walked now is called."""
+        return next(_rerun.names) if _rerun.cells else self.known.get(id(u), "elsewhere")
+
+    @contextmanager
+    def rerunning(self, path: str, module: nn.Module) -> Iterator[None]:
+        """While this lasts, walks are those of a recurrent module of torch's."""
+        _rerun.cells, _rerun.names = self, iter(torch_names(path, module))
+        try:
+            yield
+        finally:
+            _rerun.cells = None
+
+
+class _Rerun(threading.local):
+    """The recurrent module of torch's that is walked by our ops in this thread, if one is."""
+
+    cells: OwnCells | None = None
+    names: Iterator[str] = iter(())
+
+
+_rerun = _Rerun()
+
+
 class _Collector:
     """Stands at the door and keeps what passes."""
 
-    def __init__(self, seen: Gates, known: dict[int, str], at: str):
-        self.seen, self.known, self.at = seen, known, at
-        self.inside = False  # a walk is being made: its steps are its own
-        self.foreign: Iterator[str] | None = None  # names for the walks of a torch module
+    def __init__(self, seen: Gates, cells: OwnCells, at: str):
+        self.seen, self.cells, self.at = seen, cells, at
+        self._here = threading.local()  # .walking: a walk is being made, its steps are its own
+        self._lock = threading.RLock()
 
     def walk(self, call: WalkCall, proceed: Callable[[WalkCall], Walk]) -> Walk:
-        if self.inside:
+        if hasattr(self._here, "walking"):
             return proceed(call)
-        self.inside = True
+        self._here.walking = True
         try:
             answer = proceed(call)
             with torch.no_grad():
                 opened = answer if call.gates else compute(replace(call, gates=True, form="auto"))
         finally:
-            self.inside = False
+            del self._here.walking
         assert opened.gates is not None
-        self._keep(self._name(call.weights.u), opened.gates)
+        self._keep(self.cells.name(call.weights.u), opened.gates)
         return answer
 
     def step(self, call: StepCall, proceed: Callable[[StepCall], Step]) -> Step:
         answer = proceed(call)
-        if not self.inside:
+        if not hasattr(self._here, "walking"):
             with_time = (values[..., None, :] for values in answer)
-            self._keep(self._name(call.weights.u), type(answer)(*with_time))
+            self._keep(self.cells.name(call.weights.u), type(answer)(*with_time))
         return answer
 
     def theirs(self, path: str, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
@@ -168,20 +213,14 @@ class _Collector:
         if reason:
             self.seen.skipped[path] = reason
             return
-        self.foreign = iter(torch_names(path, module))
-        try:
-            with torch.no_grad():
-                torch_recurrent.rerun(module, *args, **kwargs)
-        finally:
-            self.foreign = None
-
-    def _name(self, u: Tensor) -> str:
-        return next(self.foreign) if self.foreign else self.known.get(id(u), "elsewhere")
+        with self.cells.rerunning(path, module), torch.no_grad():
+            torch_recurrent.rerun(module, *args, **kwargs)
 
     def _keep(self, name: str, step: Step) -> None:
         if fnmatchcase(name, self.at):
             whole = (v.detach().reshape(-1, *v.shape[-2:]) for v in step)
-            self.seen.calls[name].append(type(step)(*whole))
+            with self._lock:
+                self.seen.calls[name].append(type(step)(*whole))
 
 
 def torch_names(path: str, module: nn.Module) -> list[str]:

@@ -1,5 +1,6 @@
 """Recurrent cells made to walk in single steps, so that each state is a point of the graph."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -9,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.look import torch_recurrent
-from regard.look.gates import names, torch_names
+from regard.look.gates import OwnCells
+from regard.look.running import Running
 from regard.ops.recurrence import State, Step, Walk
 from regard.ops.recurrence.door import StepCall, WalkCall, attending
 from regard.ops.recurrence.op import turn
@@ -28,16 +30,16 @@ class Run:
 class Steps:
     """Stands at the door of recurrence, lets every cell go step by step, and keeps its states."""
 
-    def __init__(self, known: dict[int, str]):
+    def __init__(self, cells: OwnCells):
         self.runs: list[Run] = []
         self.skipped: dict[str, str] = {}
-        self._known = known
+        self.cells = cells
+        self._thread = threading.get_ident()
         self._walking: Run | None = None
-        self._foreign: Iterator[str] | None = None  # names for the walks of a torch module
 
     def walk(self, call: WalkCall, proceed: Callable[[WalkCall], Walk]) -> Walk:
         lengths = None if call.lengths is None else call.lengths.reshape(-1)
-        self._walking = Run(self._name(call.weights.u), [], call.reverse, lengths)
+        self._walking = Run(self.cells.name(call.weights.u), [], call.reverse, lengths)
         self.runs.append(self._walking)
         try:
             return proceed(replace(call, form="reference"))
@@ -48,23 +50,19 @@ class Steps:
         answer = proceed(call)
         run = self._walking
         if run is None:
-            run = Run(self._name(call.weights.u))
+            run = Run(self.cells.name(call.weights.u))
             self.runs.append(run)
         run.states.append(answer.state)
         return answer
 
     def theirs(self, path: str, module: nn.Module, args: Any, kwargs: Any, out: Any) -> Any:
+        if threading.get_ident() != self._thread:  # somebody else's run of the same model
+            return out
         if reason := torch_recurrent.refusal(module):
             self.skipped[path] = reason
             return out
-        self._foreign = iter(torch_names(path, module))
-        try:
+        with self.cells.rerunning(path, module):
             return torch_recurrent.rerun(module, *args, **kwargs)
-        finally:
-            self._foreign = None
-
-    def _name(self, u: Tensor) -> str:
-        return next(self._foreign) if self._foreign else self._known.get(id(u), "elsewhere")
 
     @property
     def points(self) -> list[Tensor]:
@@ -92,8 +90,13 @@ class Steps:
 @contextmanager
 def in_steps(model: nn.Module) -> Iterator[Steps]:
     """While this lasts, every recurrent cell of a model walks in steps that are kept."""
-    steps = Steps(names(model))
-    with torch_recurrent.answering(model, steps.theirs), attending(steps):
+    running = Running(model)
+    steps = Steps(OwnCells(running))
+    with (
+        running.hooked(),
+        torch_recurrent.answering(model, steps.theirs),
+        attending(steps, steps.cells, other_threads=False),
+    ):
         yield steps
 
 

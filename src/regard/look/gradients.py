@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.errors import LookError
 from regard.look.gradient_steps import in_steps
-from regard.look.running import refuse_compiled
+from regard.look.running import check_model
 from regard.look.stacks import Stack, watching
 
 VANISHING = 1e-3  # less than this share of the gradient arrives at the far end
@@ -135,9 +135,9 @@ def gradients(model: nn.Module, loss: Callable[[], Tensor] | Tensor) -> Gradient
     >>> found.time["0"].h.shape, found.flags[0].kind
     (torch.Size([1, 50]), 'vanishing')
     """
+    check_model(model)
     if isinstance(loss, Tensor):
         return _of_weights(model, loss)
-    refuse_compiled(model)
     with torch.enable_grad(), watching(model, points=True) as stacks, in_steps(model) as steps:
         j = loss()
     _check(j)

@@ -107,7 +107,7 @@ def importance(
     """
     with routed(model) as running:
         gates = _Gates(running, at)
-        with attending(gates), torch.enable_grad():
+        with attending(gates, running, other_threads=False), torch.enable_grad():
             value = loss(model)
             _check_loss(value)
     if not gates.made:
@@ -129,7 +129,7 @@ class _Gates:
     def __call__(self, call: Call, proceed: Proceed) -> Answer:
         out, lse = proceed(call)
         caller = self.running.caller
-        if not self.running.inside or not fits(self.at, Place(caller.path, caller.name)):
+        if not fits(self.at, Place(caller.path, caller.name)):
             return out, lse
         size = out.shape[:-3].numel(), out.shape[-3]
         if caller.name not in self.made:

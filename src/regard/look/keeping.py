@@ -1,22 +1,27 @@
 """Keeping what passes the door, within a budget, and saying what was not seen."""
 
+import threading
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from regard.errors import LookError
 from regard.look.pieces import moved, tensors_of
-from regard.look.running import Caller, Running
-from regard.look.sight import Sight
+from regard.look.running import Caller, Running, check_glob
+from regard.look.sight import Sight, grouped
 from regard.look.site import Site
+from regard.look.tokens import TextReader, Texts
 from regard.nn import StateAttention
 from regard.ops.door import Answer, Call, Proceed
 from regard.ops.grid import four_axes
+from regard.ops.indices import whole_number
+from regard.ops.survey.statistics import QUICK_AND_RECEIVED, make_question
 from regard.ops.terms import Terms
 
 KEEP = 2 << 30  # bytes
@@ -32,6 +37,18 @@ class Wish:
     grad: bool = False
     survey: Collection[str] | Mapping[str, Any] | None = None
 
+    def __post_init__(self) -> None:
+        check_glob("at", self.at)
+        if whole_number("keep", self.keep) < 0:
+            raise LookError(f"keep: needs 0 bytes or more, got {self.keep}; try survey=")
+        _check_survey(self.ask)
+        try:
+            torch.device("cpu" if self.device is None else self.device)
+        except (RuntimeError, TypeError):
+            raise LookError(
+                f"device: needs one that torch knows, got {self.device!r}; try 'cpu'"
+            ) from None
+
     @property
     def ask(self) -> Mapping[str, Any] | None:
         """The arguments of a survey to make at once."""
@@ -40,28 +57,45 @@ class Wish:
         return {"ask": self.survey}
 
 
-class Keeper:
-    """Stands at the door and keeps what passes."""
+def _check_survey(asked: Mapping[str, Any] | None) -> None:
+    """Raise now, not in the middle of a run, if statistics are asked for that are none."""
+    if asked is None:
+        return
+    given = {"ask": QUICK_AND_RECEIVED, "first": 4, "radius": 8, "most": 8, "cells": 256}
+    if odd := sorted(set(asked) - {*given, "form"}):
+        raise LookError(f"survey: needs arguments of site.survey, got {odd[0]!r}")
+    given |= {name: value for name, value in asked.items() if name != "form"}
+    make_question(**given)
 
-    def __init__(self, sight: Sight, running: Running, wish: Wish):
-        self.sight, self.running, self.wish = sight, running, wish
+
+class Keeper:
+    """Stands at the door and keeps what passes, from however many threads at once."""
+
+    def __init__(self, sight: Sight, running: Running, wish: Wish, reader: TextReader):
+        self.sight, self.running, self.wish, self.reader = sight, running, wish, reader
         self.room = wish.keep
         self.calls: Counter[str] = Counter()
         self.passed: dict[str, str] = {}  # every path that asked at the door, and its name
-        self._texts: dict[str, _Growing] = {}
+        self._lock = threading.RLock()
+        self._is_closed = False
+        self._origins: WeakKeyDictionary[Site, tuple[int, Texts]] = WeakKeyDictionary()
+        self._texts: dict[tuple[str, int], _Growing] = {}
         self._shared: set[int] = set()
 
     def __call__(self, call: Call, proceed: Proceed) -> Answer:
         out, lse = proceed(call)
-        if self.running.inside and not _going_back():
-            caller = self.running.caller
-            self.passed[caller.path] = caller.name
-            if fnmatchcase(caller.name, self.wish.at) or fnmatchcase(caller.path, self.wish.at):
-                self._see(caller, call, out, lse)
+        if _going_back():
+            return out, lse
+        caller = self.running.caller
+        with self._lock:
+            if not self._is_closed:
+                self.passed[caller.path] = caller.name
+                if fnmatchcase(caller.name, self.wish.at) or fnmatchcase(caller.path, self.wish.at):
+                    self._see(caller, call, out, lse)
         return out, lse
 
     def _see(self, caller: Caller, call: Call, out: Tensor, lse: Tensor) -> None:
-        count = self.calls[caller.path]
+        count, me = self.calls[caller.path], threading.get_ident()
         self.calls[caller.path] += 1
         q, k, v, out = (self._take(four_axes(x)) for x in (call.q, call.k, call.v, out))
         lse = self._take(four_axes(lse[..., None])[..., 0])
@@ -69,7 +103,7 @@ class Keeper:
         if self.wish.ask is None:
             if k.shape[2] == q.shape[2]:
                 k, v = _own(k, q), _own(v, q)
-            k, v, more = self._texts.setdefault(caller.path, _Growing()).add(k, v, q.shape[2])
+            k, v, more = self._growing(caller.path, me).add(k, v, q.shape[2])
             size = more + sum(x.nbytes for x in (q, out, lse)) + self._new(terms)
             if size > self.room:
                 self._no_room(caller, count)
@@ -87,7 +121,12 @@ class Keeper:
             lse=lse,
             terms=terms,
         )
-        self.sight.sites.append(site if self.wish.ask is None else _surveyed(site, self.wish.ask))
+        site = site if self.wish.ask is None else _surveyed(site, self.wish.ask)
+        self._origins[site] = me, self.reader.texts()
+        self.sight.sites.append(site)
+
+    def _growing(self, path: str, thread: int) -> "_Growing":
+        return self._texts.setdefault((path, thread), _Growing())
 
     def _take(self, x: Tensor) -> Tensor:
         x = x if self.wish.grad else x.detach()
@@ -102,15 +141,31 @@ class Keeper:
 
     def _no_room(self, caller: Caller, count: int) -> None:
         self.room = -1  # a smaller one that came later would leave a hole in the middle
-        self._texts.pop(caller.path, None)
+        self._texts.pop((caller.path, threading.get_ident()), None)
         since = f"from call {count} on, " if count else ""
         reason = f"{since}as the {self.wish.keep} bytes to keep were full"
         self.sight.skipped.setdefault(caller.name, f"{reason}; try at=, keep= or survey=")
 
+    def close(self) -> None:
+        """Take no more, put the runs of each thread together, and name what was seen."""
+        with self._lock:
+            self._is_closed = True
+            threads = {site: thread for site, (thread, _) in self._origins.items()}
+            named = []
+            for site, call in _grouped(self.sight.sites, threads):
+                origin = self._origins.get(site)
+                site = site if site.call == call else replace(site, call=call)
+                named.append(site if origin is None else self.reader.named(site, origin[1]))
+            self.sight.sites[:] = named
+
     def finish(self) -> None:
         """Say what was not seen; to have seen nothing is an error, never an empty sight."""
         self.sight.skipped.update(_unseen(self.running, self.passed))
+        seen = {site.path for site in self.sight.sites}
+        out = [name for path, name in self.passed.items() if path not in seen]
+        self.sight.left_out += [name for name in out if name not in self.sight.skipped]
         if self.sight.sites:
+            self.reader.name_all()
             return
         if self.passed and not self.calls:
             names = ", ".join(list(dict.fromkeys(self.passed.values()))[:8])
@@ -118,7 +173,7 @@ class Keeper:
         if not self.running.ran:
             raise LookError("model: needs to run inside `with look(model)`, got no call of it")
         skipped = self.sight.skipped or {"it": "no module in it is called one"}
-        why = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
+        why = "; ".join(grouped(skipped))
         raise LookError(f"model: needs an attention that can be seen, got none; {why}")
 
 
@@ -170,6 +225,22 @@ class _Growing:
 
     def _view(self, keys: int, x: Tensor) -> Tensor:
         return x[:, :, self.used - keys : self.used]
+
+
+def _grouped(sites: list[Site], threads: dict[Site, int]) -> list[tuple[Site, int]]:
+    """Sites with the number of their call; where threads ran side by side, those of each together.
+
+    So call 2 of one attention and call 2 of another are of one run.
+    """
+    if len(set(threads.values())) < 2:
+        return [(site, site.call) for site in sites]
+    first = {thread: -at for at, thread in enumerate(reversed(threads.values()))}
+    calls: Counter[str] = Counter()
+    found = []
+    for site in sorted(sites, key=lambda site: first[threads[site]] if site in threads else 0):
+        found.append((site, calls[site.path]))
+        calls[site.path] += 1
+    return found
 
 
 def _going_back() -> bool:

@@ -1,9 +1,12 @@
 """How tokens and positions are written beside a picture or in a sentence."""
 
 from collections import Counter
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 from regard.errors import LookError, ShapeError
 from regard.look.site import Site, Tokens
+from regard.ops.indices import index_of, whole_number
 
 SPACES = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "↵", "\n": "↵", "\t": "⇥"})
 
@@ -26,6 +29,31 @@ def key_labels(site: Site, batch: int = 0) -> list[str]:
     """
     _check(site, batch)
     return _labels(site.key_tokens, batch, site.keys, 0)
+
+
+def query_at(site: Site, query: int | str, batch: int = 0) -> int:
+    """The row of a query, told by its number or by its token, if that stands there once.
+
+    >>> query_at(rg.site_of(*torch.zeros(2, 2, 4), tokens=["Ġthe", "cat"]), "cat")
+    1
+    """
+    if not isinstance(query, str):
+        return index_of("query", query, site.queries)
+    labels = query_labels(site, batch)
+    if site.query_tokens is None:
+        raise LookError(
+            f"query: needs a number from 0 to {site.queries - 1}, as the tokens are not known, "
+            f"got {query!r}; try look(model, tokens=…)"
+        )
+    pairs = zip(labels, site.query_tokens[batch], strict=True)
+    found = [at for at, names in enumerate(pairs) if query in names]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        some = ", ".join(map(str, found[:8]))
+        raise LookError(f"query: needs a token that stands there once, got {query!r}; try {some}")
+    near = get_close_matches(query, labels, 1, 0)
+    raise LookError(f"query: needs one of the tokens, got {query!r}; try {near[0]!r}")
 
 
 def told_apart(labels: list[str]) -> list[str]:
@@ -59,13 +87,26 @@ def shortened(label: str, most: int = 12) -> str:
     return label if len(label) <= most else label[: most - 1] + "…"
 
 
-def _check(site: Site, batch: int) -> None:
+def all_sites(sites: Site | Iterable[Site]) -> list[Site]:
+    """One site or several, as several."""
+    found = [sites] if isinstance(sites, Site) or not isinstance(sites, Iterable) else [*sites]
+    for site in found:
+        check_site(site)
+    return found
+
+
+def check_site(site: object) -> None:
+    """Raise unless it is one attention that ran."""
     if not isinstance(site, Site):
         raise LookError(
             f"site: needs one attention, got a {type(site).__name__}; try sight['name'] "
             "or sight.sites[0]"
         )
-    if not 0 <= batch < site.batch:
+
+
+def _check(site: Site, batch: int) -> None:
+    check_site(site)
+    if not 0 <= whole_number("batch", batch) < site.batch:
         raise ShapeError(
             f"batch: needs less than {site.batch}, got {batch}; try 0 to {site.batch - 1}"
         )

@@ -1,7 +1,7 @@
 """The context in which a model is seen: every attention that runs inside is kept."""
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -35,7 +35,9 @@ def look(
     kept (2 GiB); what came after is named in `sight.skipped`. `device="cpu"` keeps them there.
     `grad=True` keeps the graph. `survey` names statistics (or holds arguments of `rg.survey`) to
     find at once, keeping nothing else. `tokens` are the words: a list, a list a sequence, a mapping
-    with source and target, or a tokenizer that names the ids the model is given.
+    with source and target, or a tokenizer that names the ids the model is given. Looks may overlap,
+    and runs in other threads are seen too, unless those threads look at or edit the model
+    themselves.
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10)).eval()
     >>> with rg.look(model, "*.0.self") as sight:
@@ -45,10 +47,13 @@ def look(
     """
     sight = Sight()
     wish = Wish(at=at, keep=keep, device=device, grad=grad, survey=survey)
-    with routed(model) as running, TextReader(model, sight, tokens):
-        keeper = Keeper(sight, running, wish)
-        with attending(keeper):
-            yield sight
+    with routed(model) as running, TextReader(model, sight, tokens) as reader:
+        keeper = Keeper(sight, running, wish, reader)
+        try:
+            with attending(keeper, running):
+                yield sight
+        finally:
+            keeper.close()
     keeper.finish()
 
 
@@ -56,12 +61,11 @@ def look(
 def routed(model: nn.Module) -> Iterator[Running]:
     """Lead every attention of a model, ours or not, through the one door, and say whose it is.
 
-    Whoever edits or counts uses this too: `with routed(model) as running, attending(…)`, and in the
-    attendant `running.caller` has the name, path and kind of the attention that is asked.
+    Whoever edits or counts uses this too: `with routed(model) as running, attending(…, running)`.
+    In the attendant `running.caller` has the name, path and kind of the attention that is asked.
     """
     running = Running(model)
-    with ExitStack() as ways:
-        ways.enter_context(running.hooked())
-        ways.enter_context(torch_modules.led(running))
-        ways.enter_context(transformers.led(running.modules.values()))
+    torch_modules.lead(running)
+    with running.hooked():
+        transformers.lead(running)
         yield running

@@ -2,6 +2,7 @@
 
 import json
 import math
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -93,7 +94,7 @@ class Monitor:
         self._open = ExitStack()
         running = self._open.enter_context(routed(self.model))
         self._watch = _Watch(running, self.at)
-        self._open.enter_context(attending(self._watch))
+        self._open.enter_context(attending(self._watch, running))
 
     def _close(self) -> None:
         if self._open is not None:
@@ -136,10 +137,11 @@ class _Watch:
         self.running, self.at = running, at
         self.question = make_question(("entropy", "sink", "max_score"), 4, 8, 8, 256)
         self.sums: dict[str, _Sums] = {}
+        self.lock = threading.RLock()
 
     def __call__(self, call: Call, proceed: Proceed) -> Answer:
         out, lse = proceed(call)
-        if torch.is_grad_enabled() and self.running.inside:
+        if torch.is_grad_enabled():
             name = self.running.caller.name
             if fnmatchcase(name, self.at):
                 self._see(name, call, lse)
@@ -161,14 +163,16 @@ class _Watch:
             (_rows(found.sink) * real).sum((0, 2)),
             four_axes(found.max_score[..., None, None]).amax((0, 2, 3)),
         )
-        old = self.sums.get(name)
-        self.sums[name] = new if old is None else _added(old, new)
+        with self.lock:
+            old = self.sums.get(name)
+            self.sums[name] = new if old is None else _added(old, new)
 
     @torch.no_grad()
     def _feel(self, name: str, grad: Tensor) -> None:
         squares = four_axes(grad).float().square().sum((0, 2, 3))
-        sums = self.sums[name]
-        sums.squares = squares if sums.squares is None else sums.squares + squares
+        with self.lock:
+            sums = self.sums[name]
+            sums.squares = squares if sums.squares is None else sums.squares + squares
 
     def records(self, step: int) -> list[Record]:
         return [_record(step, name, sums) for name, sums in self.sums.items()]

@@ -5,6 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import LookError, ShapeError
+from regard.look.labels import check_site
 from regard.look.site import Site
 
 _NAMES = ("to_out", "o_proj", "out_proj", "c_proj", "out_lin", "dense", "wo", "o")
@@ -48,7 +49,14 @@ def _candidates(model: nn.Module, path: str) -> list[nn.Module]:
 
 def check_weights(site: Site, w_out: Tensor) -> None:
     """Raise unless there is a matrix for each head, as wide as its values."""
+    check_site(site)
+    site.need()
     want = site.heads, site.v.shape[-1]
+    if not isinstance(w_out, Tensor) or not w_out.is_floating_point():
+        raise ShapeError(
+            f"w_out: needs a tensor of numbers, got a {type(w_out).__name__}; "
+            "try output_weights(model, site)"
+        )
     if w_out.ndim != 3 or tuple(w_out.shape[:2]) != want:
         raise ShapeError(
             f"w_out: needs (head, value, dim) = {(*want, '…')}, got {tuple(w_out.shape)}; "

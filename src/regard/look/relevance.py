@@ -17,9 +17,9 @@ from regard.look.walk import Attribution, Some, walk
 from regard.look.what_if import fits
 from regard.ops.door import Answer, Call, Proceed, attending
 from regard.ops.grid import cut, four_axes
+from regard.ops.indices import part_of
 from regard.ops.survey.reference import weights
 from regard.ops.terms import spread, widen
-from regard.ops.window import part_of
 
 
 def relevance(
@@ -42,17 +42,18 @@ def relevance(
     """
     with routed(model) as running:
         tape = _Tape(running, at)
-        with attending(tape), torch.enable_grad():
+        with attending(tape, running, other_threads=False), torch.enable_grad():
             value = score(model)
-    if not tape.sites:
+    if not tape.pairs:
         raise LookError(f"at: needs an attention that ran, got {at!r}; try '*'")
     if value.numel() != 1 or not value.requires_grad:
         raise ShapeError(
             f"score: needs to return one number with its graph, got {tuple(value.shape)}"
             f"{'' if value.requires_grad else ' without'}; try the sum of the logits explained"
         )
-    slopes = torch.autograd.grad(value, tape.outs, allow_unused=True)
-    pairs = zip(tape.sites, tape.outs, slopes, strict=True)
+    sites, outs = zip(*tape.pairs, strict=True)
+    slopes = torch.autograd.grad(value, outs, allow_unused=True)
+    pairs = zip(sites, outs, slopes, strict=True)
     felt = {id(s): four_axes(torch.zeros_like(out) if g is None else g) for s, out, g in pairs}
 
     def rows(site: Site, rows: range, keys: range) -> Tensor:
@@ -62,7 +63,7 @@ def relevance(
         return (w * (widen(g) @ widen(v).mT)).clamp(min=0).mean(1)
 
     with torch.no_grad():
-        return walk(tape.sites, token, rows, stay=1.0, move=1.0)
+        return walk(sites, token, rows, stay=1.0, move=1.0)
 
 
 class _Tape:
@@ -70,31 +71,28 @@ class _Tape:
 
     def __init__(self, running: Running, at: str):
         self.running, self.at = running, at
-        self.sites: list[Site] = []
-        self.outs: list[Tensor] = []
+        self.pairs: list[tuple[Site, Tensor]] = []
 
     def __call__(self, call: Call, proceed: Proceed) -> Answer:
         out, lse = proceed(call)
         caller = self.running.caller
-        if not self.running.inside or not fits(self.at, Place(caller.path, caller.name)):
+        if not fits(self.at, Place(caller.path, caller.name)):
             return out, lse
         if not out.requires_grad:  # nothing below learns: the graph begins here
             out = out.detach().requires_grad_()
         q, k, v = (four_axes(x.detach()) for x in (call.q, call.k, call.v))
-        self.outs.append(out)
-        self.sites.append(
-            Site(
-                name=caller.name,
-                path=caller.path,
-                kind=caller.kind,
-                q=q,
-                k=k,
-                v=v,
-                out=four_axes(out.detach()),
-                lse=four_axes(lse.detach()[..., None])[..., 0],
-                terms=call.terms,
-            )
+        site = Site(
+            name=caller.name,
+            path=caller.path,
+            kind=caller.kind,
+            q=q,
+            k=k,
+            v=v,
+            out=four_axes(out.detach()),
+            lse=four_axes(lse.detach()[..., None])[..., 0],
+            terms=call.terms,
         )
+        self.pairs.append((site, out))
         return out, lse
 
 
@@ -102,8 +100,8 @@ def norm_weighted(
     site: Site,
     w_out: Float[Tensor, "head value dim"],
     *,
-    rows: slice = slice(None),
-    keys: slice = slice(None),
+    rows: slice | int = slice(None),
+    keys: slice | int = slice(None),
     heads: Literal["each", "together"] = "each",
 ) -> Float[Tensor, "batch *head row column"]:
     """How long a vector each key brings to each query, not how much weight (Kobayashi et al. 2020).

@@ -13,7 +13,7 @@ from regard.files import write_text
 from regard.look.head_types import Thresholds
 from regard.look.heads import Heads, each_whole, heads
 from regard.look.report_data import Shares, site_data
-from regard.look.sight import Sight
+from regard.look.sight import Sight, grouped
 
 TEMPLATE = Path(__file__).with_name("report.html")
 NUMBERS = ("own", "previous", "next", "near", "sink", "peak", "spread", "reach", "monotone")
@@ -66,9 +66,7 @@ def _page(
 ) -> str:
     counts = ", ".join(f"{count} {name}" for name, count in found.types.items())
     facts = f"{len(data)} attentions, {len(found)} heads: {counts}"
-    missing = "".join(
-        f"<li>{escape(name)}: {escape(reason)}</li>" for name, reason in skipped.items()
-    )
+    missing = "".join(f"<li>{escape(line)}</li>" for line in grouped(skipped, names=len(skipped)))
     parts = {
         "TITLE": escape(title),
         "FACTS": escape(facts),

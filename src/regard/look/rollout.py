@@ -11,6 +11,7 @@ from regard.look.max_flow import max_flow
 from regard.look.sight import Sight
 from regard.look.site import Site
 from regard.look.walk import Attribution, Some, chosen, walk
+from regard.ops.indices import index_of
 from regard.ops.survey.reference import weights
 
 TOKENS_IN_FLOW = 128
@@ -35,9 +36,8 @@ def rollout(
     >>> rg.rollout([half, half], 1).own  # ¾ stays in each of two layers
     tensor([[[0.4375, 0.5625]]])
     """
-    if not 0 <= residual <= 1:
-        raise ShapeError(f"residual: needs 0 to 1, got {residual}")
-    sites = chosen(list(sight), at)
+    _check_residual(residual)
+    sites = chosen(sight, at)
     with torch.no_grad():
         return walk(sites, token, _mean_rows, residual, 1 - residual)
 
@@ -56,21 +56,26 @@ def flow(
     >>> rg.flow([half, half], 1)  # ¼ goes aside at the top, ¼ of what came down below: both fit
     tensor([[0.5000, 0.7500]])
     """
-    sites = chosen(list(sight), at)
+    _check_residual(residual)
+    sites = chosen(sight, at)
     count = sites[-1].queries
     if any((site.queries, site.keys) != (count, count) for site in sites):
         told = "; ".join(map(repr, sites))
         raise ShapeError(f"sites: need one sequence from top to bottom, got {told}; try at=")
     if count > TOKENS_IN_FLOW:
         raise ShapeError(f"sites: need at most {TOKENS_IN_FLOW} tokens, got {count}; try rollout")
-    if not -count <= token < count:
-        raise ShapeError(f"token: needs {-count} to {count - 1}, got {token}")
+    token = index_of("token", token, count)
     with torch.no_grad():
         maps = torch.stack([site.weights().double().mean(1) for site in reversed(sites)], 1)
         maps = (1 - residual) * maps + residual * torch.eye(count, dtype=maps.dtype).to(maps)
     pipes = maps.cpu().numpy()
-    found = [[max_flow(pipe, token % count, j) for j in range(count)] for pipe in pipes]
+    found = [[max_flow(pipe, token, j) for j in range(count)] for pipe in pipes]
     return torch.tensor(found, dtype=sites[-1].lse.dtype)
+
+
+def _check_residual(residual: float) -> None:
+    if not isinstance(residual, int | float) or not 0 <= residual <= 1:
+        raise ShapeError(f"residual: needs a number from 0 to 1, got {residual!r}")
 
 
 def _mean_rows(site: Site, rows: range, keys: range) -> Tensor:

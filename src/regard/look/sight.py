@@ -1,12 +1,13 @@
 """All attentions of one or several runs."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard.errors import LookError
 from regard.look.site import Site
+from regard.ops.indices import whole_number
 
 if TYPE_CHECKING:
     from regard.look.head_types import Thresholds
@@ -23,9 +24,15 @@ class Sight:
     decoder.1.cross: cross, 4 heads, 2 queries, 3 keys
     """
 
-    def __init__(self, sites: list[Site] | None = None, skipped: dict[str, str] | None = None):
+    def __init__(
+        self,
+        sites: list[Site] | None = None,
+        skipped: dict[str, str] | None = None,
+        left_out: list[str] | None = None,
+    ):
         self.sites: list[Site] = [] if sites is None else sites
         self.skipped: dict[str, str] = {} if skipped is None else skipped
+        self.left_out: list[str] = [] if left_out is None else left_out  # ran, but at= named others
 
     @property
     def names(self) -> list[str]:
@@ -41,7 +48,8 @@ class Sight:
         >>> len(sight.calls("MultiHeadAttention"))
         2
         """
-        found = [site for site in self.sites if name in (site.name, site.path)]
+        known = self.sites if isinstance(name, str) else []
+        found = [site for site in known if name in (site.name, site.path)]
         if not found:
             raise LookError(f"name: needs one of the sites, got {name!r}{self._instead(name)}")
         return found
@@ -68,10 +76,10 @@ class Sight:
         >>> sight.with_tokens(["a", "b", "c"]).sites[0].key_tokens
         [['a', 'b', 'c']]
         """
-        from regard.look.tokens import sides, with_tokens
+        from regard.look.tokens import all_with_tokens, sides
 
-        named = [with_tokens(site, *sides(tokens)) for site in self.sites]
-        return Sight(named, dict(self.skipped))
+        named = all_with_tokens(self.sites, *sides(tokens))
+        return Sight(named, dict(self.skipped), list(self.left_out))
 
     def save(self, path: str | Path) -> Path:
         """Write it to one safetensors file, to be opened later or elsewhere by `open_sight`."""
@@ -101,7 +109,13 @@ class Sight:
         return heads(self, separators=separators, probed=probed, thresholds=thresholds)
 
     def __getitem__(self, name: str | tuple[str, int]) -> Site:
-        name, call = name if isinstance(name, tuple) else (name, None)
+        if isinstance(name, int):
+            raise LookError(
+                f"name: needs the name of a site, got {name}; try sight.sites[{name}], or one of "
+                f"{', '.join(self.names[:8])}"
+            )
+        name, call = name if isinstance(name, tuple) and len(name) == 2 else (name, None)
+        call = None if call is None else whole_number("call", call)
         found = self.calls(name)
         if call is None and len(found) > 1:
             raise LookError(
@@ -125,11 +139,26 @@ class Sight:
         lines = [f"Sight of {len(self)} attentions", *(f"  {site!r}" for site in self.sites[:40])]
         if len(self) > 40:
             lines.append(f"  … and {len(self) - 40} more")
-        lines += [f"  not seen: {name}, {reason}" for name, reason in self.skipped.items()]
+        lines += [f"  not seen: {line}" for line in grouped(self.skipped)]
         return "\n".join(lines)
 
     def _instead(self, name: str) -> str:
-        if name in self.skipped:
+        if isinstance(name, str) and name in self.skipped:
             return f", which was not seen: {self.skipped[name]}"
         close = get_close_matches(str(name), self.names, 1, 0)
         return f"; try {close[0]!r}" if close else ", and none was seen"
+
+
+def grouped(skipped: Mapping[str, str], names: int = 3) -> list[str]:
+    """One line per reason: the first names, how many there are, and why.
+
+    >>> grouped({"a.0": "as it was full", "a.1": "as it was full"})
+    ['a.0, a.1, as it was full']
+    """
+    reasons: dict[str, list[str]] = {}
+    for name, reason in skipped.items():
+        reasons.setdefault(reason, []).append(name)
+    return [
+        f"{', '.join(same[:names])}{f' and {len(same) - names} more' * (len(same) > names)}, {why}"
+        for why, same in reasons.items()
+    ]

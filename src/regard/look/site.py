@@ -10,11 +10,12 @@ from torch import Tensor
 from regard.errors import LookError, ShapeError
 from regard.look.cell import Cell, cell_of
 from regard.look.pieces import one_head
+from regard.ops.indices import index_of
 from regard.ops.influence.effect import Deed, Seen
 from regard.ops.influence.op import influence
 from regard.ops.influence.statistics import Influence
 from regard.ops.survey.op import measure as measure_survey
-from regard.ops.survey.statistics import QUICK_AND_RECEIVED, Survey, make_question
+from regard.ops.survey.statistics import QUICK_AND_RECEIVED, Survey, make_question, named
 from regard.ops.terms import Terms
 from regard.ops.window import Reduce, cut_window
 
@@ -80,7 +81,7 @@ class Site:
     def survey(
         self,
         *,
-        ask: Collection[str] = QUICK_AND_RECEIVED,
+        ask: Collection[str] | None = None,
         first: int = 4,
         radius: int = 8,
         most: int = 8,
@@ -89,27 +90,33 @@ class Site:
     ) -> Survey:
         """What the weights are like, as `rg.survey` finds it: entropy, reach, received mass …
 
+        Without `ask` the statistics of `rg.survey`, or those that were found while looking, where
+        only these were kept.
+
         >>> layer = rg.nn.MultiHeadAttention(2, 1)
         >>> with rg.look(layer) as sight:
         ...     _ = layer(torch.ones(1, 4, 2))
         >>> sight.sites[0].survey(ask=["received"]).received
         tensor([[[1., 1., 1., 1.]]])
         """
-        question = make_question(ask, first, radius, most, cells)
         if not self.kept and self.found is not None:
-            return self._recall(question.ask)
+            return replace(self.found) if ask is None else self._recall(named(ask))
         self.need()
+        asked = QUICK_AND_RECEIVED if ask is None else ask
+        question = make_question(asked, first, radius, most, cells)
         return measure_survey(self.q, self.k, self.lse, self.terms, question, form)
 
     def window(
         self,
         head: int | None = None,
-        rows: slice = slice(None),
-        keys: slice = slice(None),
+        rows: slice | int = slice(None),
+        keys: slice | int = slice(None),
         pool: tuple[int, int] = (1, 1),
         reduce: Reduce = "mean",
     ) -> Float[Tensor, "batch *head row column"]:
         """The exact weights of some rows and keys, or pooled; of one head, or of all.
+
+        `rows` and `keys` are slices; a number is that one alone, and its axis stays.
 
         >>> layer = rg.nn.MultiHeadAttention(2, 1)
         >>> with rg.look(layer) as sight:
@@ -120,7 +127,7 @@ class Site:
         self.need()
         if head is None:
             return cut_window(self.q, self.k, self.lse, self.terms, rows, keys, pool, reduce)
-        head = _index("head", head, self.heads)
+        head = index_of("head", head, self.heads)
         terms = one_head(self.terms, head)
         if terms is None:  # a mask of the caller's own, which only knows all heads
             return self.window(None, rows, keys, pool, reduce)[:, head]
@@ -178,10 +185,10 @@ class Site:
         self.need()
         return cell_of(
             self.seen,
-            _index("batch", batch, self.batch),
-            _index("head", head, self.heads),
-            _index("query", query, self.queries),
-            _index("key", key, self.keys),
+            index_of("batch", batch, self.batch),
+            index_of("head", head, self.heads),
+            index_of("query", query, self.queries),
+            index_of("key", key, self.keys),
         )
 
     @property
@@ -206,8 +213,9 @@ class Site:
     def _recall(self, ask: Collection[str]) -> Survey:
         for name in ask:
             if getattr(self.found, name) is None:
+                known = [f.name for f in fields(Survey) if getattr(self.found, f.name) is not None]
                 raise LookError(
-                    f"ask: needs what was asked while looking, got {name!r}; "
+                    f"ask: needs what was asked while looking, {', '.join(known)}, got {name!r}; "
                     "try look(model, survey=…) with it"
                 )
         assert self.found is not None
@@ -220,9 +228,3 @@ class Site:
             f"{self.name}{again}: {self.kind}, {self.heads} heads, {self.queries} queries, "
             f"{self.keys} keys{sequences}"
         )
-
-
-def _index(name: str, at: int, count: int) -> int:
-    if not -count <= at < count:
-        raise ShapeError(f"{name}: needs less than {count}, got {at}; try 0 to {count - 1}")
-    return at % count

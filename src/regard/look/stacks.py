@@ -1,5 +1,6 @@
 """The blocks of a model in a row: where depth is, whoever wrote the model."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -83,7 +84,11 @@ def first_tensor(value: Any) -> Tensor | None:
 
 
 def _watch(stack: Stack, i: int, block: nn.Module, points: bool) -> Any:
-    def enter(block: nn.Module, args: tuple, kwargs: dict) -> Any:
+    me = threading.get_ident()  # another thread's run of the model is not the one asked for
+
+    def enter(block: nn.Module, args: tuple, kwargs: dict | None = None) -> Any:
+        if threading.get_ident() != me:
+            return None
         x = first_tensor(args) if args else first_tensor(kwargs)
         if x is None:
             return None
@@ -94,7 +99,7 @@ def _watch(stack: Stack, i: int, block: nn.Module, points: bool) -> Any:
 
     def leave(block: nn.Module, args: tuple, out: Any) -> None:
         x = first_tensor(out)
-        if x is not None:
+        if x is not None and threading.get_ident() == me:
             stack.outputs[i].append(x)
 
     hooks = [block.register_forward_hook(leave)]

@@ -4,6 +4,7 @@ Written and checked as models are: in one step, with a checksum, and nothing in 
 """
 
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -22,7 +23,7 @@ from regard.ops.survey.statistics import Survey
 from regard.ops.terms import Terms
 
 NAME = "sight.safetensors"
-VERSION = 1  # of the file's layout; raise it when an older reader would go wrong
+VERSION = 2  # of the file's layout; raise it when an older reader would go wrong
 TENSORS = ("q", "k", "v", "out", "lse")
 WORDS = ("name", "path", "call", "kind", "query_tokens", "key_tokens")
 MASKS = {
@@ -42,12 +43,9 @@ def save(sight: Sight, path: str | Path) -> Path:
     shelf = Shelf()
     sites = [_described(site, shelf) for site in sight.sites]
     tensors = shelf.tensors()
-    header = {
-        "sight": sites,
-        "skipped": sight.skipped,
-        "version": VERSION,
-        "checksum": checksum(tensors),
-    }
+    header: dict[str, Any] = {"sight": sites, "skipped": sight.skipped, "version": VERSION}
+    header |= {"left_out": sight.left_out}
+    header["checksum"] = _checksum(header, tensors)
     file = _file(path)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -72,8 +70,8 @@ def open_sight(path: str | Path) -> Sight:
     header, tensors = _read(file)
     try:
         sites = [_site(described, tensors) for described in header["sight"]]
-        return Sight(sites, dict(header["skipped"]))
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        return Sight(sites, dict(header["skipped"]), list(header.get("left_out", ())))
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise FileError(f"{file}: needs sites as `save` writes them, got {error!r}") from error
 
 
@@ -131,15 +129,24 @@ def _checked(text: str | None, tensors: Mapping[str, Tensor], file: Path) -> dic
     if not isinstance(header, dict) or {"sight", "skipped", "version", "checksum"} - set(header):
         kind = "a model; try models.load" if text and "config" in text else "another file"
         raise FileError(f"{file}: needs a sight, got {kind}")
-    if header["version"] != VERSION:
+    if header["version"] not in (1, VERSION):
         raise FileError(
             f"{file}: needs version {VERSION}, got {header['version']}; try a newer regard"
         )
-    if (got := checksum(tensors)) != header["checksum"]:
+    # version 1 had a checksum of its numbers only
+    got = checksum(tensors) if header["version"] == 1 else _checksum(header, tensors)
+    if got != header["checksum"]:
         raise FileError(
-            f"{file}: needs checksum {header['checksum']}, got {got}: its numbers were damaged"
+            f"{file}: needs checksum {header['checksum']}, got {got}: its numbers or its index "
+            "were damaged; try the file it was copied from"
         )
     return header
+
+
+def _checksum(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int:
+    """One number of all there is: the index as written, and the tensors."""
+    rest = {name: value for name, value in header.items() if name != "checksum"}
+    return zlib.crc32(json.dumps(rest, sort_keys=True).encode(), checksum(tensors))
 
 
 def _site(told: dict[str, Any], tensors: Mapping[str, Tensor]) -> Site:
@@ -149,7 +156,23 @@ def _site(told: dict[str, Any], tensors: Mapping[str, Tensor]) -> Site:
     if "found" in told:
         found = told["found"].items()
         said["found"] = Survey(**{name: Shelf.take(place, tensors) for name, place in found})
-    return Site(**said)
+    return _consistent(Site(**said))
+
+
+def _consistent(site: Site) -> Site:
+    """The site, if its parts are of one attention; an index of an older file has no checksum."""
+    batch, heads, queries, _ = site.q.shape
+    keys, value = site.k.shape[2], site.v.shape[3]
+    fits = site.v.shape[:3] == site.k.shape[:3] and site.k.shape[0] == batch
+    fits = fits and site.k.shape[1] and heads % site.k.shape[1] == 0
+    fits = fits and site.out.shape == (batch, heads, queries, value)
+    fits = fits and site.lse.shape == (batch, heads, queries)
+    for tokens, count in ((site.query_tokens, queries), (site.key_tokens, keys)):
+        rows = [] if tokens is None else tokens
+        fits = fits and (not rows or len(rows) == batch) and all(len(r) == count for r in rows)
+    if not (fits and site.kind in ("self", "cross") and isinstance(site.name, str)):
+        raise ValueError(f"{site.name!r} with parts that do not fit each other")
+    return site
 
 
 def _made(told: Any, tensors: Mapping[str, Tensor]) -> Any:

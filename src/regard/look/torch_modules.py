@@ -1,13 +1,14 @@
 """torch's own attention, and whatever calls scaled_dot_product_attention, led through the door."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FunctionType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
 from regard.look.given_mask import in_use, read_mask
 from regard.look.running import Running
@@ -17,23 +18,29 @@ from regard.ops.masks import Causal
 from regard.ops.survey.reference import weights
 
 
-@contextmanager
-def led(running: Running) -> Iterator[None]:
-    """Answer torch's attention functions by `attend` while the model runs.
+def lead(running: Running) -> None:
+    """Answer torch's attention functions by `attend` while the model runs, in any thread.
 
-    The C++ fast path of nn.TransformerEncoder knows no attention function, so it is off meanwhile:
-    the same layers then run one by one. A model of our layers alone goes by the door anyway.
+    The C++ fast path of nn.TransformerEncoder knows no attention function; torch does not take it
+    where functions are overridden, so the same layers run one by one. A model of our layers alone
+    goes by the door anyway.
     """
-    if all(_is_ours(module) for module in running.modules.values()):
-        yield
-        return
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
+    if not all(_is_ours(module) for module in running.modules.values()):
+        running.around_runs.append(lambda: _overriding(_Leading(running)))
+
+
+@contextmanager
+def _overriding(mode: TorchFunctionMode) -> Iterator[None]:
+    """As `with mode`, but what was entered after it may still be there at the end."""
+    mode.__enter__()
     try:
-        with _Leading(running):
-            yield
+        yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
+        above = []
+        while (top := _pop_mode()) is not mode:
+            above.append(top)
+        for other in reversed(above):
+            _push_mode(other)
 
 
 def _is_ours(module: nn.Module) -> bool:
@@ -52,8 +59,6 @@ class _Leading(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not self.running.inside:
-            return func(*args, **kwargs)
         if func is F.scaled_dot_product_attention and not _strange(args[:3]):
             return self._attend(*args, **kwargs)
         if func is F.multi_head_attention_forward:
@@ -67,9 +72,9 @@ class _Leading(TorchFunctionMode):
         """As asked, but always by the fused function; weights that were asked for come from lse."""
         names = F.multi_head_attention_forward.__code__.co_varnames
         given: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
+        forward = _calling(self._attend)
         if not given.get("need_weights", True):
-            with self._named():
-                return F.multi_head_attention_forward(**given)
+            return forward(**given)
         maps: list[Tensor] = []
 
         def note(call: Call, proceed: Proceed) -> Answer:
@@ -77,24 +82,26 @@ class _Leading(TorchFunctionMode):
             maps.append(weights(call.terms.tile(call.q, call.k), lse))
             return out, lse
 
-        with self._named(), attending(note):
-            out, _ = F.multi_head_attention_forward(**{**given, "need_weights": False})
+        with attending(note):
+            out, _ = forward(**{**given, "need_weights": False})
         [w] = maps
         w = w.to(out.dtype)
         w = w.mean(1) if given.get("average_attn_weights", True) else w
         return out, w if given["query"].ndim == 3 else w[0]
 
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        """The inside of a function that a mode answers runs without the mode, so what it calls by
-        name is replaced by name.
-        """
-        theirs = F.scaled_dot_product_attention
-        F.scaled_dot_product_attention = self._attend
-        try:
-            yield
-        finally:
-            F.scaled_dot_product_attention = theirs
+
+def _calling(attend: Callable[..., Tensor]) -> Callable[..., Any]:
+    """multi_head_attention_forward with another attention in it.
+
+    What a mode answers runs without the mode, so the function that it calls by name is replaced:
+    in a copy, as torch's own is in use by other threads.
+    """
+    theirs = F.multi_head_attention_forward
+    names = {**theirs.__globals__, "scaled_dot_product_attention": attend}
+    ours = FunctionType(theirs.__code__, names, theirs.__name__, theirs.__defaults__)
+    ours.__kwdefaults__ = theirs.__kwdefaults__
+    names[theirs.__name__] = ours  # another mode on the way hands on this one
+    return ours
 
 
 def _dot_product_attention(

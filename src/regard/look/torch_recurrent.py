@@ -45,8 +45,10 @@ def answering(model: nn.Module, answer: Answer) -> Iterator[None]:
     with ExitStack() as hooks:
         for path, module in theirs(model):
 
-            def hook(module: nn.Module, args: Any, kwargs: Any, out: Any, path: str = path) -> Any:
-                return answer(path, module, args, kwargs, out)
+            def hook(module: nn.Module, args: Any, *rest: Any, path: str = path) -> Any:
+                # without kwargs where another thread's run came in while the hook is registered
+                *kwargs, out = rest
+                return answer(path, module, args, kwargs[0] if kwargs else {}, out)
 
             hooks.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
         yield

@@ -1,8 +1,9 @@
 """Models of Hugging Face's transformers, led through the door by its attention interface."""
 
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
@@ -12,28 +13,57 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.errors import LookError
 from regard.look.given_mask import GivenMask, in_use, read_mask
+from regard.look.running import Running
 from regard.ops import attend, attention_weights, biases
+from regard.ops.autocast import is_autocast, lowered
 from regard.ops.masks import Causal
 
 NAME = "regard"
 
 
-@contextmanager
-def led(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """Answer the attention of the transformers models among these by `attend`, then as before."""
+def lead(running: Running) -> None:
+    """Answer the attention of the transformers models in a model by `attend`, then as before."""
     if "transformers" not in sys.modules:  # then none of its models can be here
-        yield
         return
     _register()
-    configs = _configs(modules)
-    before = [config._attn_implementation_internal for config in configs]
-    try:
-        for config in configs:
+    for config in _configs(running.modules.values()):
+        _redirect(config)
+        running.while_open.callback(_restore, config)
+
+
+@dataclass
+class _Redirected:
+    """A config that names our attention, for how many looks, and what it named before."""
+
+    config: Any
+    before: str | None
+    count: int = 0
+
+
+_redirected: dict[int, _Redirected] = {}  # by the id of the config, which is held meanwhile
+_redirecting = threading.RLock()
+
+
+def _redirect(config: Any) -> None:
+    with _redirecting:
+        current = config._attn_implementation_internal
+        known = _redirected.setdefault(id(config), _Redirected(config, current))
+        known.count += 1
+        if current != NAME:
+            known.before = current  # the caller may have changed it since the first look
             config._attn_implementation_internal = NAME
-        yield
-    finally:
-        for config, name in zip(configs, before, strict=True):
-            config._attn_implementation_internal = name
+        _redirected[id(config)] = known  # garbage collection may have ended the last look here
+
+
+def _restore(config: Any) -> None:
+    with _redirecting:
+        known = _redirected[id(config)]
+        known.count -= 1
+        if known.count:
+            return
+        del _redirected[id(config)]
+        if config._attn_implementation_internal == NAME:
+            config._attn_implementation_internal = known.before
 
 
 def _register() -> None:
@@ -120,6 +150,8 @@ def attention(
         bias = place if bias is None else bias + place
     terms: dict[str, Any] = {"mask": found.mask, "bias": bias, "scale": scaling, "softcap": softcap}
     terms |= {"sinks": s_aux, "offset": found.offset}
+    if is_autocast(query):
+        query, key, value = lowered(query, key, value)
     out, _ = attend(query, key, value, dropout=dropout, **terms)
     # who asks for maps gets them, also where transformers itself would return none in silence
     maps = attention_weights(query, key, **terms) if others.get("output_attentions") else None

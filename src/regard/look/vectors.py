@@ -13,6 +13,7 @@ from regard.errors import LookError, ShapeError
 from regard.look.running import refuse_compiled
 from regard.look.stacks import Stack, watching
 from regard.models import nearest
+from regard.ops.indices import whole_number
 
 Place = tuple[int, int]  # which sequence, which token
 
@@ -35,7 +36,7 @@ def vectors(
     torch.Size([1, 3, 64])
     """
     found = every_depth(model, inputs, stack=stack)
-    if not -len(found) <= depth < len(found):
+    if not -len(found) <= whole_number("depth", depth) < len(found):
         raise ShapeError(f"depth: needs 0 to {len(found) - 1}, or -1 for the last, got {depth}")
     return found[depth]
 

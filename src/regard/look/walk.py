@@ -9,9 +9,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import LookError, ShapeError
+from regard.look.running import check_glob
+from regard.look.sight import Sight
 from regard.look.site import Site
 from regard.ops.attend.tiled import bands
 from regard.ops.grid import cut
+from regard.ops.indices import index_of, whole_numbers
 
 AT_ONCE = 1 << 22  # numbers of a map held at a time, 16 MB of float32
 WHOLE = 1 << 26  # numbers in an answer for every token
@@ -76,12 +79,27 @@ def through(site: Site, r: Tensor, rows: Rows) -> Tensor:
     return total
 
 
-def chosen(sites: Sequence[Site], at: str) -> list[Site]:
-    """The sites that a glob means, in the order they ran."""
+def chosen(sight: Sight | Sequence[Site], at: str) -> list[Site]:
+    """The sites that a glob means, in the order they ran; of a sight none may be missing."""
+    sites = [sight] if isinstance(sight, Site) else sight
+    is_list = isinstance(sites, Sight | Sequence) and not isinstance(sites, str)
+    if not is_list or not all(isinstance(site, Site) for site in sites):
+        raise LookError(f"sight: needs a Sight or a list of sites, got {sight!r}; try rg.look")
+    check_glob("at", at)
     found = [s for s in sites if fnmatchcase(s.name, at) or fnmatchcase(s.path, at)]
     if not found:
         names = ", ".join(dict.fromkeys(site.name for site in sites)) or "nothing"
         raise LookError(f"at: needs a site of {names}, got {at!r}; try '*'")
+    lost = [*sight.left_out, *sight.skipped] if isinstance(sight, Sight) else []
+    if missing := [name for name in lost if fnmatchcase(name, at)]:
+        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+        raise LookError(
+            f"sight: needs every attention on the way, got none of {', '.join(missing[:4])}{more}; "
+            "try look(model) without at= and with more keep=, at= for a stack that is whole, or "
+            "sight.sites to leave them out"
+        )
+    for site in found:
+        site.need()
     return found
 
 
@@ -103,12 +121,10 @@ def _start(site: Site, tokens: Some | None) -> Tensor:
         raise ShapeError(
             f"token: needs to be given above {WHOLE} numbers, got None for {count} tokens; try -1"
         )
-    places = range(count) if tokens is None else [tokens] if isinstance(tokens, int) else tokens
-    for place in places:
-        if not -count <= place < count:
-            raise ShapeError(f"token: needs {-count} to {count - 1}, got {place}")
+    some = range(count) if tokens is None else whole_numbers("token", tokens)
+    places = [index_of("token", place, count) for place in some]
     r = torch.zeros(len(places), count, dtype=site.lse.dtype, device=site.lse.device)
-    r[range(len(places)), [place % count for place in places]] = 1
+    r[range(len(places)), places] = 1
     return r.expand(site.batch, -1, -1)
 
 

@@ -1,5 +1,6 @@
 """Running a model with edits in place, and telling what they change."""
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from regard.errors import ConfigError, LookError, ShapeError
 from regard.look.change import Change
 from regard.look.edits import Edit, Place
 from regard.look.looking import routed
-from regard.look.running import Running
+from regard.look.running import Running, check_glob, check_model
 from regard.ops.door import Answer, Call, Proceed, attending
 
 
@@ -55,8 +56,14 @@ def what_if(model: nn.Module, *edits: Edit) -> Iterator[Edited]:
     ...     layer(x).abs().sum() == 0
     tensor(True)
     """
+    for edit in edits:
+        if not isinstance(edit, Edit):
+            raise LookError(
+                f"edits: need to be made by rg.drop_head and the like, got a {type(edit).__name__}"
+                "; try rg.drop_head('*', 0)"
+            )
     edited = Edited(edits)
-    with routed(model) as running, attending(_Editor(running, edited)):
+    with routed(model) as running, attending(_Editor(running, edited), running):
         yield edited
     _check_all_acted(edited)
 
@@ -79,13 +86,15 @@ def compare(
     >>> change.kl.shape, bool(change.kl.abs().max() < 1e-6)
     (torch.Size([1, 3]), True)
     """
+    check_model(model)
     if any(module.training for module in model.modules()):
         raise ConfigError(
             "model: needs eval mode, or dropout is part of the difference, got training; "
             "try model.eval()"
         )
     with torch.no_grad():
-        before = logits_of(run(model, inputs))
+        with what_if(model):  # without edits, also those of another thread
+            before = logits_of(run(model, inputs))
         with what_if(model, *edits):
             after = logits_of(run(model, inputs))
     return Change(before, after, edits, labels, words)
@@ -118,21 +127,26 @@ class _Editor:
 
     def __init__(self, running: Running, edited: Edited):
         self.running, self.edited = running, edited
-        self.calls: Counter[str] = Counter()
+        self.calls: Counter[tuple[int, str]] = Counter()  # thread by thread, as a run is of one
+        self.lock = threading.RLock()
 
     def __call__(self, call: Call, proceed: Proceed) -> Answer:
-        if not self.running.inside:
-            return proceed(call)
         caller = self.running.caller
-        place = Place(caller.path, caller.name, self.calls[caller.path])
-        self.calls[caller.path] += 1
-        self.edited.names.append(caller.name)
+        me = threading.get_ident(), caller.path
+        with self.lock:
+            place = Place(caller.path, caller.name, self.calls[me])
+            self.calls[me] += 1
+            proceed = self._edited(call, proceed, place)
+        return proceed(call)
+
+    def _edited(self, call: Call, proceed: Proceed, place: Place) -> Proceed:
+        self.edited.names.append(place.name)
         for edit, acted in reversed([*zip(self.edited.edits, self.edited.acted, strict=True)]):
             if fits(edit.site, place):
-                acted[caller.name] += 1
+                acted[place.name] += 1
                 self.edited.keys = max(self.edited.keys, call.k.shape[-2])
                 proceed = _behind(edit, proceed, place)
-        return proceed(call)
+        return proceed
 
 
 def fits(glob: str, place: Place) -> bool:
@@ -141,6 +155,7 @@ def fits(glob: str, place: Place) -> bool:
     >>> fits("decoder.*.cross", Place("decoder.blocks.2.cross_attention", "decoder.2.cross"))
     True
     """
+    check_glob("at", glob)
     return fnmatchcase(place.name, glob) or fnmatchcase(place.path, glob)
 
 

@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from regard.errors import ShapeError
 from regard.look.head_types import HeadRow
 from regard.look.heads import heads
 from regard.look.labels import key_labels, query_labels, told_apart
 from regard.look.site import Site
 from regard.ops import Survey
+from regard.ops.indices import index_of
 
 SHORT = 12  # queries that are told one by one
 LEAST = 0.1  # a key is named from this share of a query's weight on …
@@ -50,9 +50,8 @@ def in_words(site: Site, head: int = 0, batch: int = 0) -> str:
     >>> rg.in_words(rg.site_of(q, q.flip(0), tokens=["one", "two"]))
     'one looks at two, two at one. No token looks at itself.'
     """
-    if not -site.heads <= head < site.heads:
-        raise ShapeError(f"head: needs less than {site.heads}, got {head}")
-    return all_in_words(site, batch)[head]
+    query_labels(site, batch)  # says so if this is no site, or has no such sequence
+    return all_in_words(site, batch)[index_of("head", head, site.heads)]
 
 
 def all_in_words(

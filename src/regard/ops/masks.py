@@ -48,6 +48,10 @@ class Mask:
         """Whether a query may see a key after it; False only where surely none does."""
         return True
 
+    def starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
+        """The first real key of each sequence; None where all begin at 0."""
+        return None
+
     def check(self, sequences: int, queries: int, keys: int) -> None:
         """Raise a ShapeError if this mask was made for other sizes."""
 
@@ -179,6 +183,9 @@ class Padding(Mask):
             real = real & (j >= self.skip.reshape(-1)[b])
         return real
 
+    def starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
+        return None if self.skip is None else self.skip.reshape(-1)
+
     def check(self, sequences: int, queries: int, keys: int) -> None:
         if self.lengths.numel() != sequences:
             raise ShapeError(
@@ -227,6 +234,16 @@ class Dense(Mask):
     def tile(self, grid: Grid) -> Tensor:
         return cut_dense(self.allowed, grid, "mask")
 
+    def starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
+        queries, keys = self.allowed.shape[-2:]
+        if queries != keys or keys < 2:  # a step of a generation need not see the first key
+            return None
+        seen = self.allowed.any(-2)
+        seen = seen.any(-2).reshape(-1, keys) if seen.ndim > 2 else seen.reshape(-1, keys)
+        if len(seen) not in (1, sequences):  # one pattern per head, not per sequence
+            seen = seen.any(0, keepdim=True)
+        return seen.int().argmax(-1).expand(sequences)
+
 
 @dataclass(frozen=True)
 class Both(Mask):
@@ -257,6 +274,10 @@ class Both(Mask):
     @property
     def looks_ahead(self) -> bool:
         return self.a.looks_ahead and self.b.looks_ahead
+
+    def starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
+        one, two = self.a.starts(sequences), self.b.starts(sequences)
+        return two if one is None else one if two is None else torch.maximum(one, two)
 
     def check(self, sequences: int, queries: int, keys: int) -> None:
         self.a.check(sequences, queries, keys)
@@ -294,6 +315,10 @@ class Either(Mask):
     @property
     def looks_ahead(self) -> bool:
         return self.a.looks_ahead or self.b.looks_ahead
+
+    def starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
+        one, two = self.a.starts(sequences), self.b.starts(sequences)
+        return None if one is None or two is None else torch.minimum(one, two)
 
     def check(self, sequences: int, queries: int, keys: int) -> None:
         self.a.check(sequences, queries, keys)

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.ops.attend.tiled import bands
+from regard.ops.autocast import exact
 from regard.ops.biases import Bias
+from regard.ops.indices import part_of, two_numbers
 from regard.ops.masks import Mask
 from regard.ops.survey.op import check_lse
 from regard.ops.survey.reference import weights
@@ -23,8 +25,8 @@ def window(
     k: Float[Tensor, "*keys_batch key other"],
     lse: Float[Tensor, "*batch query"],
     *,
-    rows: slice = slice(None),
-    keys: slice = slice(None),
+    rows: slice | int = slice(None),
+    keys: slice | int = slice(None),
     pool: tuple[int, int] = (1, 1),
     reduce: Reduce = "mean",
     mask: Mask | Bool[Tensor, "... _ _"] | None = None,
@@ -62,24 +64,25 @@ def window(
     return cut_window(q, k, lse, terms, rows, keys, pool, reduce)
 
 
+@exact
 def cut_window(
     q: Tensor,
     k: Tensor,
     lse: Tensor,
     terms: Terms,
-    rows: slice,
-    keys: slice,
+    rows: slice | int,
+    keys: slice | int,
     pool: tuple[int, int] = (1, 1),
     reduce: Reduce = "mean",
 ) -> Tensor:
     """The window on terms already made."""
-    if min(pool) < 1:
+    if min(two_numbers("pool", pool)) < 1:
         raise ShapeError(f"pool: needs 1 or more, got {pool}")
     if reduce not in ("sum", "mean", "max"):
         raise ShapeError(f"reduce: needs sum, mean or max, got {reduce!r}")
     down = part_of(rows, q.shape[-2], "rows")
     across = part_of(keys, k.shape[-2], "keys")
-    high, wide = pool
+    high, wide = pool = two_numbers("pool", pool)
     at_a_time = bands(-(-len(down) // high), q.shape[:-2].numel() * len(across) * high)
     pieces = []
     for cells in at_a_time:
@@ -101,13 +104,3 @@ def _pool(w: Tensor, axis: int, size: int, reduce: Reduce) -> Tensor:
     held[-1] -= short
     total = cells.sum(axis)
     return total if reduce == "sum" else total / (held if axis == -1 else held[:, None])
-
-
-def part_of(part: slice, count: int, name: str) -> range:
-    """The rows or keys that a slice names, at least one."""
-    if part.step not in (None, 1):
-        raise ShapeError(f"{name}: needs step 1, got {part.step}; try pool")
-    found = range(count)[part]
-    if not found:
-        raise ShapeError(f"{name}: needs at least one of {count}, got {part}")
-    return found

@@ -8,8 +8,9 @@ import torch
 
 from regard.errors import ShapeError
 from regard.look.figures.canvas import keep, paper, plain
-from regard.look.labels import key_labels, query_labels, shortened
+from regard.look.labels import key_labels, query_at, query_labels, shortened
 from regard.look.site import Site
+from regard.ops.indices import index_of, part_of, whole_numbers
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,10 +34,10 @@ def draw_lines(
     site: Site,
     heads: int | Sequence[int] = 0,
     *,
-    query: int | None = None,
+    query: int | str | None = None,
     batch: int = 0,
-    rows: slice = slice(None),
-    keys: slice = slice(None),
+    rows: slice | int = slice(None),
+    keys: slice | int = slice(None),
     path: str | Path | None = None,
 ) -> "Figure":
     """Weights as lines from queries to keys, the thicker the heavier; one query, or all.
@@ -50,7 +51,11 @@ def draw_lines(
     from matplotlib.collections import LineCollection
     from matplotlib.lines import Line2D
 
-    chosen = [heads] if isinstance(heads, int) else list(heads)
+    query_labels(site, batch)  # says so if this is no site, or has no such sequence
+    chosen = [index_of("heads", head, site.heads) for head in whole_numbers("heads", heads)]
+    query = None if query is None else query_at(site, query, batch)
+    down, across = part_of(rows, site.queries, "rows"), part_of(keys, site.keys, "keys")
+    rows, keys = slice(down.start, down.stop), slice(across.start, across.stop)
     left, right = query_labels(site, batch)[rows], key_labels(site, batch)[keys]
     _check(site, left, right, query, rows)
     looks = [(HEADS[at % len(HEADS)], STYLES[at % len(STYLES)]) for at in range(len(chosen))]

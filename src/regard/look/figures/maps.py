@@ -10,8 +10,9 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.look.figures.canvas import CELLS, NAMED, keep, name_axis, paper, plain, show, side
-from regard.look.labels import key_labels, query_labels, quoted
+from regard.look.labels import all_sites, key_labels, query_at, query_labels, quoted
 from regard.look.site import Site
+from regard.ops.indices import index_of, part_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,8 +27,8 @@ def draw_map(
     head: int = 0,
     *,
     batch: int = 0,
-    rows: slice = slice(None),
-    keys: slice = slice(None),
+    rows: slice | int = slice(None),
+    keys: slice | int = slice(None),
     path: Place | None = None,
 ) -> "Figure":
     """The map of one head as a picture: a row a query, a column a key; long maps are pooled.
@@ -38,8 +39,11 @@ def draw_map(
     """
     from matplotlib.colors import PowerNorm
 
+    query_labels(site, batch)  # says so if this is no site, or has no such sequence
+    rows, keys = _slice(rows, site.queries, "rows"), _slice(keys, site.keys, "keys")
     down, across = _labels(site, batch, rows, keys)
     pool = _pool(len(down), len(across))
+    head = index_of("head", head, site.heads)
     w = site.window(head, rows, keys, pool)[batch]
     first = (rows.indices(site.queries)[0], keys.indices(site.keys)[0])
     figure = paper(side(len(across)) + 1.6, side(len(down)) + 1.0)
@@ -56,18 +60,21 @@ def draw_map(
 
 @torch.no_grad()
 def draw_token(
-    sites: Site | Iterable[Site], query: int, *, batch: int = 0, path: Place | None = None
+    sites: Site | Iterable[Site], query: int | str, *, batch: int = 0, path: Place | None = None
 ) -> "Figure":
     """Where one token looks: a row a head, of one attention or of several, a column a key.
+
+    `query` is its position, or the token itself where it stands once.
 
     >>> figure = rg.draw_token(rg.site_of(*torch.randn(2, 3, 5, 4)), query=2)
     >>> figure.axes[0].get_title()
     'where 2 looks'
     """
-    chosen = [sites] if isinstance(sites, Site) else list(sites)
+    chosen = all_sites(sites)
     _check_alike(chosen)
     site, count = chosen[0], sum(s.heads for s in chosen)
-    at = _row(query, site.queries)
+    row = query_at(site, query, batch)
+    at = slice(row, row + 1)
     wide = -(-site.keys // CELLS)
     named = query_labels(site, batch)[at.start]
     w = torch.cat([s.window(None, at, pool=(1, wide))[batch, :, 0] for s in chosen])
@@ -97,6 +104,7 @@ def draw_alignment(
     >>> len(figure.axes[0].collections[0].get_offsets())
     3
     """
+    query_labels(site, batch)  # says so if this is no site, or has no such sequence
     if max(site.queries, site.keys) > CELLS:
         raise ShapeError(
             f"site: needs at most {CELLS} queries and keys, got {site.queries} by {site.keys}; "
@@ -125,7 +133,7 @@ def draw_overlay(
     image: Float[Tensor, "channel height width"],
     head: int | None = None,
     *,
-    query: int = 0,
+    query: int | str = 0,
     batch: int = 0,
     path: Place | None = None,
 ) -> "Figure":
@@ -139,8 +147,12 @@ def draw_overlay(
     3
     """
     query_labels(site, batch)  # says so if there is no such sequence
+    if not isinstance(image, Tensor) or image.ndim != 3:
+        got = tuple(image.shape) if isinstance(image, Tensor) else type(image).__name__
+        raise ShapeError(f"image: needs a tensor (channel, height, width), got {got}")
     grid = _grid(site.keys, image.shape[-2], image.shape[-1])
-    w = site.window(head, _row(query, site.queries))[batch].float().cpu()[..., 0, :]
+    query = query_at(site, query, batch)
+    w = site.window(head, query)[batch].float().cpu()[..., 0, :]
     w = (w.mean(0) if head is None else w)[-grid[0] * grid[1] :].view(grid)
     shown = _as_picture(image.float().cpu())
     figure = paper(8.6, 4)
@@ -187,10 +199,9 @@ def _name_heads(axes: "Axes", sites: list[Site]) -> None:
         axes.set_yticks(starts, [s.name for s in sites], fontsize=7)
 
 
-def _row(query: int, count: int) -> slice:
-    if not -count <= query < count:
-        raise ShapeError(f"query: needs less than {count}, got {query}; try 0 to {count - 1}")
-    return slice(query % count, query % count + 1)
+def _slice(part: slice | int, count: int, name: str) -> slice:
+    found = part_of(part, count, name)
+    return slice(found.start, found.stop)
 
 
 def _check_alike(sites: list[Site]) -> None:

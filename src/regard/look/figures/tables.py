@@ -12,7 +12,7 @@ from torch.nn.functional import adaptive_avg_pool1d
 from regard.errors import ShapeError
 from regard.look.figures.canvas import keep, name_axis, paper, plain, show, side
 from regard.look.heads import Heads
-from regard.look.labels import key_labels, query_labels, shortened
+from regard.look.labels import all_sites, key_labels, query_labels, shortened
 from regard.look.site import Site
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def draw_heads(
     >>> [label.get_text() for label in figure.axes[0].get_xticklabels()]
     ['0', '1', '2']
     """
-    chosen = [sites] if isinstance(sites, Site) else list(sites)
+    chosen = all_sites(sites)
     if not chosen:
         raise ShapeError("sites: needs at least one, got none")
     across, step = max(site.heads for site in chosen), THUMB + 4

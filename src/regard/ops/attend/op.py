@@ -7,6 +7,7 @@ from torch import Tensor
 
 from regard.errors import FormError, ShapeError
 from regard.ops.attend import flex, fused, reference, tiled
+from regard.ops.autocast import is_autocast, lowered, off
 from regard.ops.biases import Bias
 from regard.ops.door import Answer, Call, pass_through
 from regard.ops.masks import Mask
@@ -56,6 +57,11 @@ def attend(
         score=score,
         offset=offset,
     )
+    if score is None and is_autocast(q):
+        # as torch's own attention: cast once, so that a look changes no bit of a model
+        q, k, v = lowered(q, k, v)
+        with off(q):
+            return pass_through(Call(q, k, v, terms, dropout, form), _compute)
     return pass_through(Call(q, k, v, terms, dropout, form), _compute)
 
 

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.ops.autocast import exact
 from regard.ops.door import Answer, Call
 from regard.ops.grid import cut
 from regard.ops.terms import Terms, make_terms, spread
@@ -35,6 +36,7 @@ def normalise(scores: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
     return torch.exp(scores - lse.masked_fill(lse == -torch.inf, 0)[..., None]), lse
 
 
+@exact
 def attention_weights(
     q: Float[Tensor, "*batch query feat"], k: Float[Tensor, "*keys_batch key other"], **terms
 ) -> Float[Tensor, "*batch query key"]:

@@ -7,14 +7,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from regard.errors import FormError, ShapeError
+from regard.ops.autocast import exact
 from regard.ops.biases import Bias
+from regard.ops.indices import part_of
 from regard.ops.influence import tiled
 from regard.ops.influence.effect import Band, Deed, Seen
 from regard.ops.influence.statistics import Influence
 from regard.ops.masks import Mask
 from regard.ops.survey.op import check_lse
 from regard.ops.terms import Score, make_terms
-from regard.ops.window import part_of
 
 Form = Literal["auto", "reference", "tiled", "kernel"]
 
@@ -72,8 +73,8 @@ def influence_window(
     out: Float[Tensor, "*batch query value"],
     lse: Float[Tensor, "*batch query"],
     *,
-    rows: slice = slice(None),
-    keys: slice = slice(None),
+    rows: slice | int = slice(None),
+    keys: slice | int = slice(None),
     deed: Deed = "remove",
     alpha: float = 2.0,
     **terms,
@@ -89,6 +90,7 @@ def influence_window(
     return cut_window(seen, rows, keys, deed, alpha)
 
 
+@exact
 def measure(seen: Seen, deed: Deed, alpha: float = 2.0, form: Form = "auto") -> Influence:
     """The influence on terms already made."""
     with torch.no_grad():
@@ -105,7 +107,10 @@ def measure(seen: Seen, deed: Deed, alpha: float = 2.0, form: Form = "auto") -> 
                 raise FormError(f"form: needs auto, reference, tiled or kernel, got {other!r}")
 
 
-def cut_window(seen: Seen, rows: slice, keys: slice, deed: Deed, alpha: float = 2.0) -> Tensor:
+@exact
+def cut_window(
+    seen: Seen, rows: slice | int, keys: slice | int, deed: Deed, alpha: float = 2.0
+) -> Tensor:
     """The window on terms already made."""
     down = part_of(rows, seen.q.shape[-2], "rows")
     across = part_of(keys, seen.k.shape[-2], "keys")
@@ -146,8 +151,8 @@ def _seen(
         raise ShapeError(f"deed: needs remove, slope or scale, got {deed!r}")
     if deed == "scale" and terms.get("score") is not None:
         raise ShapeError("deed: needs a dot product to scale a key, got a score of its own")
-    if not abs(alpha) < torch.inf:
-        raise ShapeError(f"alpha: needs a finite number, got {alpha}")
+    if not (isinstance(alpha, int | float) and abs(alpha) < torch.inf):
+        raise ShapeError(f"alpha: needs a finite number, got {alpha!r}")
     if out.shape != (*q.shape[:-1], v.shape[-1]):
         raise ShapeError(
             f"out: needs one output for each query, {(*q.shape[:-1], v.shape[-1])}, "

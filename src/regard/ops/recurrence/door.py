@@ -1,14 +1,14 @@
 """The door of recurrent layers: whoever looks at states and gates stands at walk or step."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from regard.ops.door import Registry, Scope
 from regard.ops.recurrence.weights import State, Weights
 
 
@@ -46,17 +46,18 @@ class Attendant(Protocol):
     def step(self, call: StepCall, proceed: Callable[[StepCall], Any]) -> Any: ...
 
 
-_attendants: ContextVar[tuple[Attendant, ...]] = ContextVar("recurrent attendants", default=())
+_attendants: Registry[Attendant] = Registry("recurrent attendants")
 
 
-@contextmanager
-def attending(attendant: Attendant) -> Iterator[None]:
-    """Let `attendant` stand at the door; the one that came last is asked first."""
-    token = _attendants.set((*_attendants.get(), attendant))
-    try:
-        yield
-    finally:
-        _attendants.reset(token)
+def attending(
+    attendant: Attendant, scope: Scope | None = None, *, other_threads: bool = True
+) -> AbstractContextManager[None]:
+    """Let `attendant` stand at the door; the one that came last is asked first.
+
+    With a `scope` it gets the calls of one model, also from other threads if wanted; without, all
+    calls of this thread.
+    """
+    return _attendants.registered(attendant, scope, other_threads=other_threads)
 
 
 def pass_walk(call: WalkCall, compute: Callable[[WalkCall], Any]) -> Any:
@@ -73,7 +74,7 @@ def _pass(call: Any, compute: Callable[[Any], Any], kind: str) -> Any:
     if torch.compiler.is_compiling():  # nobody can stand in a compiled graph; `look` says so
         return compute(call)
     proceed = compute
-    for attendant in _attendants.get():
+    for attendant in _attendants.active(call):
         proceed = _behind(getattr(attendant, kind), proceed)
     return proceed(call)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from regard.ops.attend.tiled import bands
-from regard.ops.survey.reference import smooth
+from regard.ops.survey.reference import smooth, starts_of
 from regard.ops.survey.statistics import SMOOTH, Question, Survey
 from regard.ops.terms import Terms
 
@@ -43,12 +43,14 @@ class _Smooth(torch.autograd.Function):
         wanted = (q, k, lse, *learned)
         asked = [x for x in wanted if x.requires_grad]
         total = {id(x): torch.zeros_like(x) for x in asked}
+        starts = starts_of(q, ctx.terms)
         for rows in bands(q.shape[-2], q.shape[:-2].numel() * k.shape[-2]):
             keys = ctx.terms.span(rows, k.shape[-2])
             with torch.enable_grad():
                 scores = ctx.terms.tile(q, k, rows, keys)
                 grid = ctx.terms.grid(q, k, rows, keys)
-                found = smooth(scores, lse[..., rows.start : rows.stop], grid, ctx.question)
+                part = lse[..., rows.start : rows.stop]
+                found = smooth(scores, part, grid, ctx.question, starts)
             part = {name: rows if name != "received" else keys for name in ctx.names}
             steps = [
                 g[..., part[n].start : part[n].stop] for n, g in zip(ctx.names, grads, strict=True)

@@ -9,6 +9,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from regard.errors import FormError, ShapeError
+from regard.ops.attend.tiled import bands
+from regard.ops.autocast import exact
 from regard.ops.biases import Bias
 from regard.ops.masks import Mask
 from regard.ops.survey import gradient, reference, tiled
@@ -71,6 +73,7 @@ def survey(
     return measure(q, k, lse, terms, question, form)
 
 
+@exact
 def measure(
     q: Tensor, k: Tensor, lse: Tensor, terms: Terms, question: Question, form: Form = "auto"
 ) -> Survey:
@@ -79,6 +82,8 @@ def measure(
         found = _compute(
             q, k, lse.to(torch.promote_types(lse.dtype, torch.float32)), terms, question, form
         )
+        if "sink" in question.ask and form != "reference":
+            found = _after_padding(found, q, k, lse, terms, question)
     return gradient.with_gradient(found, q, k, lse, terms, question)
 
 
@@ -117,6 +122,22 @@ def _by_kernel(
         return found
     more = tiled.survey(q, k, lse, terms, replace(question, ask=rest))
     return replace(found, **{f.name: getattr(more, f.name) for f in fields(more) if f.name in rest})
+
+
+def _after_padding(
+    found: Survey, q: Tensor, k: Tensor, lse: Tensor, terms: Terms, question: Question
+) -> Survey:
+    """The sink of sequences that begin behind padding: the streaming forms count from key 0."""
+    starts = reference.starts_of(q, terms)
+    if starts is None or found.sink is None or not found.sink.numel():
+        return found
+    keys = range(int(starts.min()), min(k.shape[-2], int(starts.max()) + question.first))
+    parts = []
+    for rows in bands(q.shape[-2], q.shape[:-2].numel() * len(keys)):
+        w = reference.weights(terms.tile(q, k, rows, keys), lse[..., rows.start : rows.stop])
+        first = reference.is_first(terms.grid(q, k, rows, keys), question, starts)
+        parts.append((w * first).sum(-1))
+    return replace(found, sink=torch.cat(parts, -1).to(found.sink.dtype))
 
 
 def check_lse(q: Tensor, lse: Tensor) -> None:

@@ -17,7 +17,7 @@ def survey(q: Tensor, k: Tensor, lse: Tensor, terms: Terms, question: Question) 
     w_top, at_top = _largest(w, question.most)
     count = bins(k.shape[-2], q.shape[-2], terms.offset)
     by_distance = F.one_hot(distance_bin(ahead), count).to(w.dtype)
-    found = smooth(scores, lse, grid, question) | {
+    found = smooth(scores, lse, grid, question, starts_of(q, terms)) | {
         "peak_key": at_top[..., 0],
         "top": w_top,
         "top_key": at_top,
@@ -29,7 +29,9 @@ def survey(q: Tensor, k: Tensor, lse: Tensor, terms: Terms, question: Question) 
     return Survey(**{name: found[name] for name in question.ask})
 
 
-def smooth(scores: Tensor, lse: Tensor, grid: Grid, question: Question) -> dict[str, Tensor]:
+def smooth(
+    scores: Tensor, lse: Tensor, grid: Grid, question: Question, starts: Tensor | None = None
+) -> dict[str, Tensor]:
     """The statistics that have a gradient, of whole rows."""
     w, ahead = weights(scores, lse), grid.j - grid.i
     log_w = (scores - lse[..., None]).masked_fill(scores == -torch.inf, 0)  # 0 log 0 = 0
@@ -40,10 +42,25 @@ def smooth(scores: Tensor, lse: Tensor, grid: Grid, question: Question) -> dict[
         "ahead": (w * ahead).sum(-1),
         "own": (w * (ahead == 0)).sum(-1),
         "previous": (w * (ahead == -1)).sum(-1),
-        "sink": (w * (grid.j < question.first)).sum(-1),
+        "sink": (w * is_first(grid, question, starts)).sum(-1),
         "near": (w * (ahead.abs() <= question.radius)).sum(-1),
         "received": w.sum(-2),
     }
+
+
+def starts_of(q: Tensor, terms: Terms) -> Tensor | None:
+    """Where each sequence begins, if padding stands before one; None where all begin at 0."""
+    if terms.mask is None:
+        return None
+    leading = q.shape[:-3] if q.ndim > 3 else q.shape[:-2]
+    found = terms.mask.starts(leading.numel())
+    return found if found is not None and bool(found.any()) else None
+
+
+def is_first(grid: Grid, question: Question, starts: Tensor | None) -> Tensor:
+    """Which keys are among the first of their sequence; those of padding are no tokens."""
+    j = grid.j if starts is None else grid.j - starts[grid.b]
+    return (j >= 0) & (j < question.first)
 
 
 def weights(scores: Tensor, lse: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import ShapeError
+from regard.ops.indices import two_numbers, whole_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,7 @@ class Survey:
     ahead: Float[Tensor, "*batch query"] | None = None  # Σ_j w (j - p_i), negative when back
     own: Float[Tensor, "*batch query"] | None = None  # share on its own position
     previous: Float[Tensor, "*batch query"] | None = None  # share on the position before
-    sink: Float[Tensor, "*batch query"] | None = None  # share on the first tokens
+    sink: Float[Tensor, "*batch query"] | None = None  # share on the first tokens after padding
     near: Float[Tensor, "*batch query"] | None = None  # share within the radius
     received: Float[Tensor, "*batch key"] | None = None  # Σ_i w, what a key gets from all
     top: Float[Tensor, "*batch query most"] | None = None  # the largest weights, falling
@@ -60,16 +61,26 @@ def make_question(
     ask: Collection[str], first: int, radius: int, most: int, cells: int | tuple[int, int]
 ) -> Question:
     """The question as a caller may write it, checked."""
-    ask = (ask,) if isinstance(ask, str) else ask
-    if unknown := sorted(set(ask) - set(EVERY)):
-        raise ShapeError(f"ask: needs names of {', '.join(EVERY)}, got {unknown[0]!r}")
     for name, value, least in (("first", first, 1), ("radius", radius, 0), ("most", most, 1)):
-        if value < least:
+        if whole_number(name, value) < least:
             raise ShapeError(f"{name}: needs {least} or more, got {value}")
-    cells = (cells, cells) if isinstance(cells, int) else cells
-    if min(cells) < 1:
+    high, wide = two_numbers("cells", (cells, cells) if isinstance(cells, int) else cells)
+    if min(high, wide) < 1:
         raise ShapeError(f"cells: needs 1 or more, got {cells}")
-    return Question(ask=frozenset(ask), first=first, radius=radius, most=most, cells=cells)
+    return Question(ask=named(ask), first=first, radius=radius, most=most, cells=(high, wide))
+
+
+def named(ask: Collection[str]) -> frozenset[str]:
+    """The names of statistics, one or several, checked.
+
+    >>> named("entropy")
+    frozenset({'entropy'})
+    """
+    ask = (ask,) if isinstance(ask, str) else ask
+    odd = [ask] if not isinstance(ask, Collection) else [x for x in ask if x not in EVERY]
+    if odd:
+        raise ShapeError(f"ask: needs names of {', '.join(EVERY)}, got {odd[0]!r}")
+    return frozenset(ask)
 
 
 def bins(keys: int, queries: int, offset: int) -> int:

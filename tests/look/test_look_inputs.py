@@ -1,0 +1,277 @@
+"""Wrong arguments of looks, sites, figures and edits end in our errors, never in raw ones."""
+
+import inspect
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+import regard as rg
+from regard.errors import LookError, RegardError, ShapeError
+
+pytestmark = pytest.mark.usefixtures("users_view")
+
+IDS = torch.arange(12).view(2, 6)
+WORDS = ["a", "b", "it", "d", "it", "f"]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return rg.models.LanguageModel(rg.models.language_tiny(vocab=20)).eval()
+
+
+@pytest.fixture(scope="module")
+def sight(model):
+    with rg.look(model) as sight, torch.no_grad():
+        model(IDS)
+    return sight.with_tokens(WORDS)
+
+
+# ------------------------------------------------------------------ tokens
+
+
+@pytest.mark.parametrize("count", [5, 7])
+def test_tokens_of_a_wrong_length_are_an_error(model, sight, count):
+    said = rf"tokens: needs 6 \(decoder.0.self\) words, got {count}"
+    with pytest.raises(ShapeError, match=said), rg.look(model, tokens=["x"] * count) as seen:
+        model(IDS)
+    assert len(seen) == 2  # what was seen is not lost
+    with pytest.raises(ShapeError, match=said):
+        sight.with_tokens(["x"] * count)
+    with pytest.raises(ShapeError, match="for each of 2 sequences words, got 6 for each of 3"):
+        sight.with_tokens([WORDS] * 3)
+    with pytest.raises(ShapeError, match="needs words or lists of words, got 3"):
+        sight.with_tokens([3, 4])
+
+
+def test_one_side_of_a_translator_may_be_named_but_must_fit():
+    model = rg.models.Translator(rg.models.translator_tiny(vocab=20)).eval()
+    with rg.look(model, tokens={"source": WORDS}) as sight:
+        model(IDS, IDS[:, :4])
+    assert sight["decoder.0.cross"].key_tokens == [WORDS] * 2
+    assert sight["decoder.0.self"].key_tokens is None
+    with pytest.raises(ShapeError, match=r"target: needs 4 \(decoder.0.self\) words, got 6"):
+        sight.with_tokens({"source": WORDS, "target": WORDS})
+
+
+# ------------------------------------------------------------------ rollout of a part
+
+
+def test_rollout_of_a_part_names_what_is_missing(model, tmp_path):
+    with rg.look(model, "*.1.*") as part:
+        model(IDS)
+    said = "sight: needs every attention on the way, got none of decoder.0.self"
+    for sight in (part, rg.open_sight(part.save(tmp_path)), part.with_tokens(WORDS)):
+        for ask in (rg.rollout, rg.flow):
+            with pytest.raises(LookError, match=said):
+                ask(sight, 0)
+    assert rg.rollout(part, 0, "*.1.*").own.shape == rg.rollout(part.sites, 0).own.shape
+    with rg.look(model, keep=20000) as full:
+        model(IDS)
+    assert full.skipped
+    with pytest.raises(LookError, match="got none of decoder.1.self"):
+        rg.rollout(full, 0)
+    with rg.look(model, survey=["entropy"]) as surveyed:
+        model(IDS)
+    with pytest.raises(LookError, match="needs its queries and keys"):
+        rg.rollout(surveyed, 0)
+
+
+# ------------------------------------------------------------------ statistics
+
+
+@pytest.mark.parametrize("form", ["auto", "reference", "tiled"])
+@pytest.mark.parametrize("dense", [False, True])
+def test_sink_is_the_first_tokens_behind_left_padding(form, dense):
+    q, k = torch.randn(2, 3, 9, 4), torch.randn(2, 3, 9, 4)
+    skip = torch.tensor([4, 0])
+    mask = rg.Causal() & rg.Padding(torch.tensor([9, 9]), skip)
+    j = torch.arange(9)
+    allowed = (j <= j[:, None]) & (j >= skip[:, None, None])
+    terms = {"mask": allowed[:, None] if dense else mask}
+    _, lse = rg.attend(q, k, k, **terms)
+    found = rg.survey(q, k, lse, ask=["sink", "entropy"], first=2, form=form, **terms)
+    w = (q.double() @ k.double().mT / 2).masked_fill(~allowed[:, None], -torch.inf).softmax(-1)
+    w = w.nan_to_num(nan=0.0)
+    want = torch.stack([w[0, :, :, 4:6].sum(-1), w[1, :, :, 0:2].sum(-1)])
+    assert_close(found.sink.double(), want, atol=1e-5, rtol=1e-5)
+    # and its gradient is of the same numbers
+    q.requires_grad_()
+    _, lse = rg.attend(q, k, k, **terms)
+    rg.survey(q, k, lse.detach(), ask=["sink"], first=2, form=form, **terms).sink.sum().backward()
+    assert q.grad[0, :, 5:].abs().sum() > 0
+
+
+def test_sink_is_the_same_with_and_without_left_padding_in_a_model():
+    from transformers import LlamaConfig, LlamaModel
+
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    llama = LlamaModel(LlamaConfig(vocab_size=20, num_attention_heads=2, **sizes)).eval()
+    padded, mask = torch.tensor([[0, 0, 0, 0, 0, 3, 4, 5, 6, 7]]), torch.arange(10)[None] > 4
+    with rg.look(llama) as alone, torch.no_grad():
+        llama(padded[:, 5:])
+    with rg.look(llama) as among, torch.no_grad():
+        places = (torch.arange(10)[None] - 5).clamp(min=0)
+        llama(padded, attention_mask=mask.long(), position_ids=places)
+    want, got = (s.sites[0].survey(first=1).sink for s in (alone, among))
+    assert_close(got[..., 5:], want, atol=1e-5, rtol=1e-5)
+
+
+def test_a_survey_made_while_looking_comes_back_without_being_named_again(model):
+    with rg.look(model, survey=("entropy", "peak")) as sight:
+        model(IDS)
+    found = sight.sites[0].survey()
+    assert found.entropy.shape == (2, 4, 6)
+    assert found.received is None
+    with pytest.raises(LookError, match="what was asked while looking, entropy, peak, got 'sink'"):
+        sight.sites[0].survey(ask=["sink"])
+    with pytest.raises(ShapeError, match="ask: needs names of .*, got 'entrpy'"):
+        rg.look(model, survey=["entrpy"]).__enter__()
+
+
+# ------------------------------------------------------------------ refusals, patches, queries
+
+
+def test_refusals_are_grouped_one_line_per_reason():
+    class OwnAttention(nn.Module):
+        def forward(self, x):
+            return (x @ x.mT).softmax(-1) @ x
+
+    deep = nn.Sequential(*(OwnAttention() for _ in range(24)))
+    said = "0, 1, 2 and 21 more, as OwnAttention"
+    with pytest.raises(LookError, match=said) as refused, rg.look(deep):
+        deep(torch.randn(1, 3, 4))
+    assert len(str(refused.value)) < 250
+
+
+def test_a_patch_is_of_a_run_whose_numbers_were_kept_and_comes_to_the_device(model, sight):
+    with rg.look(model, survey=["entropy"]) as bare, torch.no_grad():
+        model(IDS)
+    for source in (bare, replace(sight.sites[0], v=sight.sites[0].v.to("meta"), q=bare.sites[0].q)):
+        with pytest.raises(LookError, match="needs its queries and keys"):
+            rg.compare(model, IDS, rg.patch("*.0.*", source))
+    with pytest.raises(LookError, match="source: needs a sight or a site of another run"):
+        rg.patch("*", "other run")
+
+
+def test_a_token_is_found_by_its_text_where_it_stands_once(sight):
+    assert rg.draw_token(sight.sites[0], "d").axes[0].get_title() == "where d looks"
+    with pytest.raises(LookError, match="stands there once, got 'it'; try 2, 4"):
+        rg.draw_token(sight.sites, query="it")
+    with pytest.raises(LookError, match="query: needs one of the tokens, got 'cat'"):
+        rg.draw_lines(sight.sites[0], query="cat")
+
+
+def test_a_number_is_one_row_and_numbers_may_be_numpys(sight):
+    site = sight.sites[0]
+    assert torch.equal(site.window(rows=3), site.window(rows=slice(3, 4)))
+    assert torch.equal(site.window(keys=-1), site.window(keys=slice(5, 6)))
+    assert torch.equal(site.window(torch.tensor(1)), site.window(1))
+    with pytest.raises(ShapeError, match="head: needs a whole number, got '3'; try 3"):
+        site.window(head="3")
+    with pytest.raises(ShapeError, match="rows: needs a slice or a whole number, got 'x'"):
+        site.window(rows="x")
+    with pytest.raises(LookError, match="model: needs a torch.nn.Module, got 'gpt2'; try a model"):
+        rg.look("gpt2").__enter__()
+
+
+# ------------------------------------------------------------------ everything public
+
+WRONG = ["3", 1.5, -99, 99, None, slice(0, 1), ["x"], True, object(), torch.zeros(2, 2)]
+VALID = {  # how each is called rightly; every argument is then replaced by every wrong thing
+    "drop_head": {"site": "*", "heads": 0},
+    "keep_heads": {"site": "*", "heads": 0},
+    "scale_head": {"site": "*", "heads": 0, "factor": 2.0},
+    "drop_key": {"site": "*", "keys": 0, "heads": 0, "queries": 1},
+    "scale_key": {"site": "*", "keys": 0, "alpha": 2.0, "heads": 0},
+    "jitter_key": {"site": "*", "sigma": 1.0, "keys": 0, "heads": 0, "seed": 0},
+    "jitter_query": {"site": "*", "sigma": 1.0, "queries": 0, "heads": 0, "seed": 0},
+    "temperature": {"site": "*", "beta": 2.0, "heads": 0},
+    "flatten": {"site": "*", "heads": 0},
+    "harden": {"site": "*", "heads": 0},
+    "replace_window": {
+        "site": "*", "rows": slice(0, 1), "keys": slice(0, 1), "weights": torch.zeros(1, 1),
+        "heads": 0,
+    },
+    "patch": {"site": "*", "source": "SIGHT", "what": "values", "heads": 0, "places": 0},
+    "draw_map": {"site": "SITE", "head": 0, "batch": 0, "rows": slice(0, 2), "keys": slice(0, 2)},
+    "draw_token": {"sites": "SITE", "query": 0, "batch": 0},
+    "draw_alignment": {"site": "SITE", "head": 0, "batch": 0},
+    "draw_lines": {"site": "SITE", "heads": 0, "query": 0, "batch": 0, "rows": slice(0, 2)},
+    "draw_heads": {"sites": "SITE", "batch": 0},
+    "draw_strips": {"site": "SITE", "batch": 0},
+    "draw_overlay": {"site": "SITE", "image": torch.rand(3, 2, 3), "head": 0, "query": 0},
+    "in_words": {"site": "SITE", "head": 0, "batch": 0},
+    "if_key_dropped": {"site": "SITE", "keys": 0},
+    "if_key_scaled": {"site": "SITE", "key": 0, "alpha": 2.0},
+    "if_key_jittered": {"site": "SITE", "key": 0, "sigma": 0.1},
+    "if_query_jittered": {"site": "SITE", "query": 0, "sigma": 0.1},
+    "if_sharpened": {"site": "SITE", "beta": 2.0, "rows": slice(0, 1)},
+    "rollout": {"sight": "SIGHT", "token": 0, "at": "*", "residual": 0.5},
+    "flow": {"sight": "SIGHT", "token": 0, "at": "*", "residual": 0.5},
+    "norm_weighted": {"site": "SITE", "w_out": torch.rand(4, 16, 8), "rows": 0, "keys": 0},
+    "value_norms": {"site": "SITE", "w_out": torch.rand(4, 16, 8)},
+    "Site.window": {"head": 0, "rows": 0, "keys": 0, "pool": (1, 1), "reduce": "mean"},
+    "Site.survey": {"ask": ["entropy"], "first": 1, "radius": 1, "most": 1, "cells": 2},
+    "Site.cell": {"head": 0, "query": 0, "key": 0, "batch": 0},
+    "Site.influence": {"deed": "remove", "alpha": 2.0},
+    "Sight.calls": {"name": "decoder.0.self"},
+    "Sight.joined": {"name": "decoder.0.self"},
+    "Sight.with_tokens": {"tokens": WORDS},
+    "Sight.__getitem__": {"name": "decoder.0.self"},
+    "look": {"model": "MODEL", "at": "*", "keep": 1 << 30, "tokens": WORDS, "survey": ["entropy"]},
+    "what_if": {"model": "MODEL"},
+    "gates": {"model": "MODEL", "at": "*"},
+    "compare": {"model": "MODEL", "inputs": IDS},
+    "gradients": {"model": "MODEL", "loss": "LOSS"},
+    "importance": {"model": "MODEL", "loss": "LOSS", "at": "*"},
+    "relevance": {"model": "MODEL", "score": "LOSS", "token": 0, "at": "*"},
+    "vectors": {"model": "MODEL", "inputs": IDS, "depth": 0},
+}  # fmt: skip
+FREE = {"inputs", "loss", "score"}  # a caller's own code or data: errors there are the caller's
+
+
+def test_every_public_function_of_sites_and_edits_is_tried():
+    names = dir(rg)
+    edits = {n for n in names if _result(n) is rg.Edit}
+    assert len(edits) > 10
+    drawn = {n for n in names if n.startswith("draw_")} - {"draw_types", "draw_gates"}
+    assert (edits | drawn) <= set(VALID)
+
+
+def _result(name):
+    thing = getattr(rg, name, None)
+    return inspect.signature(thing).return_annotation if inspect.isfunction(thing) else ""
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_no_wrong_argument_ends_in_a_raw_error(name, model, sight):
+    named = {"MODEL": model, "SIGHT": sight, "SITE": sight.sites[0]}
+    named["LOSS"] = lambda *_: model(IDS).sum()
+    valid = {k: named.get(v, v) if isinstance(v, str) else v for k, v in VALID[name].items()}
+    owner, _, method = name.rpartition(".")
+    held = {"Site": sight.sites[0], "Sight": sight, "": rg}[owner]
+    with torch.no_grad() if name not in ("gradients", "importance") else torch.enable_grad():
+        _use(getattr(held, method), valid, model)  # as it is meant
+        wrong = [(arg, x) for arg in valid if arg not in FREE for x in WRONG]
+        for arg, x in wrong:
+            try:
+                _use(getattr(held, method), valid | {arg: x}, model)
+            except RegardError as error:
+                assert ": need" in str(error), f"{arg}={x!r}: {error}"  # noqa: PT017
+            except Exception as error:
+                raise AssertionError(f"{name}({arg}={x!r}): {error!r}") from error
+
+
+def _use(function, kwargs, model):
+    found = function(**kwargs)
+    if isinstance(found, rg.Edit):  # what is wrong with an edit may show when it acts
+        with rg.what_if(model, found):
+            model(IDS)
+    elif hasattr(found, "__enter__"):
+        with found:
+            model(IDS)
+    elif hasattr(found, "change"):
+        assert found.change.shape
