@@ -190,11 +190,14 @@ def _check(solution: "Solution", places: list[Path]) -> None:
 
     if len(places) == 1 and not places[0].is_dir():
         findings = work.check(solution, work.read_toml(places[0]))
-        print(work.findings_as_text(findings))
-        raise typer.Exit(0 if work.first_wrong(findings) is None else 3)
+        print(work.findings_as_text(findings, [step.name for step in solution.steps]))
+        raise typer.Exit(
+            3 if work.first_wrong(findings) else 0 if work.is_finished(findings) else 1
+        )
     found = work.papers(solution, places)
     print(work.papers_as_text(found))
-    raise typer.Exit(0 if all(paper.is_right for paper in found) else 3)
+    wrong = any(paper.is_wrong for paper in found)
+    raise typer.Exit(3 if wrong else 0 if all(paper.is_right for paper in found) else 1)
 
 
 def _make(exercises: list, form: Format, out: Path | None, solutions: bool) -> None:

@@ -1,5 +1,6 @@
 """Problems as small files: a family, its choices, and the numbers that are given."""
 
+import codecs
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -132,7 +133,7 @@ def read_problem(told: str | Path) -> dict[str, Any]:
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """A small TOML file, of a problem or of answers.
+    """A small TOML file, of a problem or of answers; decimals stay text, exact as written.
 
     >>> read_toml("nowhere.toml")
     Traceback (most recent call last):
@@ -140,11 +141,34 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     regard.errors.FileError: nowhere.toml: needs to be a TOML file, got nothing there
     """
     file = Path(path)
-    if not file.is_file():
-        raise FileError(f"{file}: needs to be a TOML file, got nothing there")
-    if file.stat().st_size > LARGEST:
-        raise FileError(f"{file}: needs at most {LARGEST} bytes, got {file.stat().st_size}")
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        if not file.is_file():
+            raise FileError(f"{file}: needs to be a TOML file, got nothing there")
+        if file.stat().st_size > LARGEST:
+            raise FileError(f"{file}: needs at most {LARGEST} bytes, got {file.stat().st_size}")
+        text = _decoded(file, file.read_bytes())
+        # a float would lose the places of 0.50, and the digits after the sixteenth
+        return tomllib.loads(text, parse_float=lambda decimal: decimal.replace("_", ""))
+    except FileError:
+        raise
+    except RecursionError:
+        raise FileError(f"{file}: needs TOML, got too many brackets inside brackets") from None
+    except tomllib.TOMLDecodeError as error:
+        hint = 'try a point in decimals, 0.5, and quotes around formulas and "?"'
+        raise FileError(f"{file}: needs TOML, got {error}; {hint}") from error
+    except (ValueError, OSError) as error:  # a number of 5,000 digits, a name that holds a NUL
         raise FileError(f"{file}: needs TOML, got {error}") from error
+
+
+def _decoded(file: Path, data: bytes) -> str:
+    """Text in UTF-8, or in UTF-16 where a byte order mark says so; any line ends."""
+    wide = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    try:
+        text = data.decode("utf-16" if wide else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise FileError(
+            f"{file}: needs UTF-8, got the byte 0x{data[error.start]:02x} in line {line}; "
+            "try to save it as UTF-8"
+        ) from None
+    return text.replace("\r\n", "\n").replace("\r", "\n")
