@@ -9,7 +9,7 @@ from regard.work.constructions import convolution, identity, permutation
 from regard.work.cost import cost
 from regard.work.counts import counts
 from regard.work.explain import Explanation, explain
-from regard.work.formats import FORMATS, shown_as
+from regard.work.formats import FORMATS, form_of, several_as, shown_as
 from regard.work.gates import gates
 from regard.work.gradients import bptt
 from regard.work.hybrid import hybrid
@@ -90,6 +90,7 @@ __all__ = [
     "feed_forward",
     "findings_as_text",
     "first_wrong",
+    "form_of",
     "gates",
     "has_name",
     "hybrid",
@@ -120,6 +121,7 @@ __all__ = [
     "resized",
     "rotary",
     "rule",
+    "several_as",
     "shapes_as_text",
     "shapes_of",
     "sharpness",

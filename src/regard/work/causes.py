@@ -4,12 +4,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from regard.errors import RegardError
-from regard.work.compare import Told, apart, at, fits
+from regard.work.compare import Told, agrees, at, fits
 from regard.work.rules import M, Matrix, rule
-from regard.work.solution import Solution, Step, applied
+from regard.work.solution import Solution, Step, applied, computed
 
 Values = Mapping[str, Matrix]
-TRIES = 400  # slips of steps before; forty papers should not take an hour
+TRIES = 1_500  # steps computed anew in the search; forty papers should not take an hour
 
 
 def follows(step: Step, own: Values, right: Values) -> Matrix:
@@ -22,7 +22,7 @@ def follows(step: Step, own: Values, right: Values) -> Matrix:
     """
     try:
         return applied(step.rule, *(own[name] for name in step.takes))
-    except (RegardError, ZeroDivisionError):
+    except RegardError:
         return right[step.name]
 
 
@@ -61,7 +61,7 @@ def cause(
 def _longer(solution: Solution, step: Step, told: Told) -> Cause | None:
     """The slip over several steps that gives just these values."""
     for name, says, value in solution.slips:
-        if name == step.name and value.shape == step.value.shape and not apart(told, value):
+        if name == step.name and value.shape == step.value.shape and agrees(told, value):
             return Cause(says, value)
     return None
 
@@ -69,10 +69,10 @@ def _longer(solution: Solution, step: Step, told: Told) -> Cause | None:
 def _here(step: Step, told: Told, maps: Sequence[Values], right: Values) -> Cause | None:
     for values in maps:
         for says, found in _slipped(step, values):
-            if not apart(told, found):
+            if agrees(told, found):
                 return Cause(says, found)
         want = follows(step, values, right)
-        if want.rows == want.cols and not apart(told, M(want.T)):
+        if want.rows == want.cols and agrees(told, M(want.T)):
             return Cause("rows and columns are exchanged", M(want.T))
         if says := _signs(told, want):
             return Cause(says)
@@ -92,8 +92,8 @@ def _slipped(step: Step, values: Values) -> Iterator[tuple[str, Matrix]]:
     parts = [values[name] for name in step.takes]
     for says, slip in rule(step.rule).slips.items():
         try:
-            found = slip(*parts)
-        except (RegardError, ZeroDivisionError, IndexError):
+            found = computed(step.rule, slip, *parts)
+        except RegardError:
             continue
         if found.shape == step.value.shape:
             yield says, found
@@ -108,14 +108,14 @@ def _before(
     for n, early in reversed(list(enumerate(between))):
         longer = ((says, value) for name, says, value in solution.slips if name == early.name)
         for says, value in (*_slipped(early, own), *longer):
-            tries += 1
+            tries += len(between) - n
             if tries > TRIES:
                 return None
             values = {**own, early.name: value}
             for later in between[n + 1 :]:
                 values[later.name] = follows(later, values, own)
             found = follows(step, values, own)
-            if not apart(told, found):
+            if agrees(told, found):
                 return Cause(f"{says}, in {early.name}", found)
     return None
 

@@ -1,17 +1,30 @@
 """A student's values beside the right ones: the first wrong step, what follows from it, and why."""
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
 from regard.errors import WorkError, nearest
 from regard.work.causes import Cause, cause, follows
-from regard.work.compare import Told, apart, filled, is_truncated, near, read_told
-from regard.work.rules import M, Matrix
+from regard.work.compare import (
+    Told,
+    agrees,
+    apart,
+    filled,
+    fits,
+    is_truncated,
+    near,
+    read_told,
+    shifted,
+    within,
+)
+from regard.work.rules import Matrix
 from regard.work.solution import Solution, Step
 
 CUT = "the decimals were cut off, not rounded"
 ROUNDED = "the values before it were rounded"
+CORNERS = 6  # ways of rounding that are tried
 MIXED = 3  # inputs of one step that may each be taken rounded or in full
 
 
@@ -82,6 +95,7 @@ class _Paper:
         self.own: dict[str, Matrix] = dict(solution.given)  # as it was written, rounded
         self.full: dict[str, Matrix] = dict(solution.given)  # with all the digits that were kept
         self.spoilt: dict[str, tuple[str, ...]] = {}  # what comes from wrong steps, and from which
+        self.written: dict[str, Told] = {}
         self.findings: list[Finding] = []
 
     def mark(self, step: Step, told: Told | None) -> None:
@@ -97,12 +111,15 @@ class _Paper:
             if told is not None:
                 self.findings.append(Finding(name, "open", (), "", told.left_open))
             return
-        followed = next((x for x in self._following(step) if not apart(told, x)), None)
-        if not apart(told, right):
+        self.written[name] = told
+        followed = next((x for x in self._following(step) if agrees(told, x)), None)
+        if followed is None and wrong_before:
+            followed = self._followed_nearly(step, told, wrong_before)
+        if agrees(told, right):
             found = self._is_right(step, followed, wrong_before)
         elif followed is None:
             found = self._is_wrong(step, told, wrong_before)
-        elif wrong_before:
+        elif wrong_before and not self._is_early_rounding(step, told):
             found = Finding(name, "carried forward", (), "", by=wrong_before)
             self.full[name], self.spoilt[name] = followed, wrong_before
         else:
@@ -110,6 +127,12 @@ class _Paper:
             self.spoilt[name] = (name,)
         self.findings.append(found._replace(left_open=told.left_open))
         self.own[name] = filled(told, self.full[name] if followed is None else followed)
+
+    def _is_early_rounding(self, step: Step, told: Told) -> bool:
+        """Whether a value is off only because right ones before it were taken as written."""
+        right = {found.name for found in self.findings if found.verdict == "right"}
+        taken = [name for name in step.takes if name in self.spoilt]
+        return not agrees(told, self.full[step.name]) and all(name in right for name in taken)
 
     def _wrong_before(self, step: Step) -> tuple[str, ...]:
         """The wrong steps, as written, that this one takes its values from."""
@@ -125,6 +148,27 @@ class _Paper:
             for chosen in list(product((self.own, self.full), repeat=len(differ)))[1:-1]:
                 mixed = {one: values[one] for one, values in zip(differ, chosen, strict=True)}
                 yield follows(step, {**self.full, **mixed}, self.right)
+
+    def _followed_nearly(
+        self, step: Step, told: Told, wrong_before: tuple[str, ...]
+    ) -> Matrix | None:
+        """What follows from wrong values, where the student kept more of their digits than written.
+
+        What a wrong 0.37 was before it was rounded is unknown. Shifted by half of its last place,
+        up or down, it shows how far the later steps may move.
+        """
+        full, moved = self.full[step.name], []
+        for seed in range(CORNERS):
+            values, signs = dict(self.full), random.Random(seed)
+            for early in self.solution.steps[: self.solution.steps.index(step)]:
+                if early.name in wrong_before:
+                    values[early.name] = shifted(
+                        values[early.name], self.written[early.name], signs
+                    )
+                elif set(self.spoilt.get(early.name, ())) & set(wrong_before):
+                    values[early.name] = follows(early, values, self.right)
+            moved.append(follows(step, values, self.right))
+        return full if within(told, full, moved) else None
 
     def _is_right(
         self, step: Step, followed: Matrix | None, wrong_before: tuple[str, ...]
@@ -162,7 +206,7 @@ def _same(a: Matrix, b: Matrix) -> bool:
 def _all_truncated(told: Told, want: Matrix) -> bool:
     """Whether all that is wrong with a matrix is that decimals were cut off."""
     cells = [(x, want[i, j]) for i, j, x in told.entries() if x is not None]
-    wrong = [(x, right) for x, right in cells if apart(Told([[x]]), M([[right]]))]
+    wrong = [(x, right) for x, right in cells if not fits(x, right)]
     return bool(wrong) and all(is_truncated(x, right) for x, right in wrong)
 
 

@@ -1,22 +1,25 @@
 """A student's numbers beside the right ones, each held to the precision it was written with."""
 
+import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import sympy
 
 from regard.errors import WorkError
 from regard.work.evaluate import evaluated
-from regard.work.numbers import decimal, number
+from regard.work.numbers import decimal, number, plain
 from regard.work.rules import M, Matrix
 from regard.work.solution import Step
 
-EXACT = sympy.Rational(1, 10**9)  # relative: how far apart two ways of writing one number may be
+FLOAT = sympy.Rational(1, 10**11)  # relative: what floating point may lose on the way to a number
 ZERO = sympy.Rational(1, 10**25)  # what is left of 0 in 50 digits
 NOISE = sympy.Rational(1, 10**12)  # and in floating point
 TIE = 1 + sympy.Rational(1, 10**20)  # a half rounds up or to even: both are honest
 DIGITS = 40  # that are compared
+ROUNDED = 3  # digits from which on a whole number may be a rounded one, as 149 of 148.6
+SHARE = 3  # a few corners of what rounding allows are tried; others may lie further out
 PLACE = sympy.Rational(7, 11)  # where formulas are compared
 _DECIMAL = re.compile(r"[+-]?(\d+|\d*\.(\d*))(?:[eE]([+-]?\d{1,6}))?")
 
@@ -70,7 +73,8 @@ def at(i: int, j: int) -> str:
 def read_told(step: Step, told: Any, symbols: list[str]) -> Told:
     """What was written for a step, in its shape.
 
-    A whole number among decimals is held to the finest place written beside it; alone it is exact.
+    A whole number is exact, but one of three digits, or of as many as a decimal beside it has (16
+    beside 3.7), is rounded to units; with fewer it is held to the finest place beside it.
 
     >>> step = Step("N", "exp", ("E",), sympy.zeros(3, 1), "")
     >>> [row[0] and row[0].place for row in read_told(step, ["1.25", "?", "9.5e-1"], []).cells]
@@ -85,11 +89,10 @@ def read_told(step: Step, told: Any, symbols: list[str]) -> Told:
         [_written(x, symbols, f"{step.name} {at(i, j)}") for j, x in enumerate(row)]
         for i, row in enumerate(rows)
     ]
-    places = [x.place for row in cells for x in row if x is not None and x.place is not None]
-    finest = min(places, default=0)
-    if finest < 0:
-        cells = [[_beside(x, finest) for x in row] for row in cells]
-    return Told(cells)
+    decimals = [x for row in cells for x in row if x is not None and x.place is not None]
+    finest = min((x.place or 0 for x in decimals), default=0)
+    fewest = min((_significant(x.text) for x in decimals), default=ROUNDED)
+    return Told([[_placed(x, finest, fewest) for x in row] for row in cells])
 
 
 def _need_shape(step: Step, rows: Any) -> None:
@@ -137,11 +140,19 @@ def _place(text: str) -> int | None:
     return int(found[3] or 0) - len(found[2] or "")
 
 
-def _beside(x: Cell | None, finest: int) -> Cell | None:
-    """A whole number among decimals, held to the finest of their places."""
+def _significant(text: str) -> int:
+    """How many digits of a number count."""
+    digits = re.sub(r"[eE].*|[^0-9]", "", text)
+    return len(digits.lstrip("0"))
+
+
+def _placed(x: Cell | None, finest: int, fewest: int) -> Cell | None:
+    """A whole number with the place that the numbers beside it suggest."""
     if x is None or x.place is not None or not re.fullmatch(r"[+-]?\d+", x.text):
         return x
-    return x._replace(place=finest)
+    if _significant(x.text) >= max(1, min(fewest, ROUNDED)):
+        return x._replace(place=0)
+    return x._replace(place=finest) if finest < 0 else x
 
 
 def apart(told: Told, want: Matrix) -> list[str]:
@@ -151,10 +162,24 @@ def apart(told: Told, want: Matrix) -> list[str]:
     ['(1,1): 1 should be 2']
     """
     return [
-        f"{at(i, j)}: {x.text} should be {_should_be(x, want[i, j])}"
+        f"{at(i, j)}: {_seen(x)} should be {_should_be(x, want[i, j])}"
         for i, j, x in told.entries()
         if x is not None and not fits(x, want[i, j])
     ]
+
+
+def agrees(told: Told, want: Matrix) -> bool:
+    """Whether every entry that was written is right to its own precision.
+
+    >>> agrees(Told([[Cell(sympy.Rational(1, 3), "1/3"), None]]), M([["1/3", 5]]))
+    True
+    """
+    return all(x is None or fits(x, want[i, j]) for i, j, x in told.entries())
+
+
+def _seen(x: Cell) -> str:
+    """An entry as it was written; a formula in symbols as the right one is shown."""
+    return plain(x.value) if x.value.free_symbols else x.text
 
 
 def _should_be(x: Cell, want: sympy.Expr) -> str:
@@ -163,8 +188,8 @@ def _should_be(x: Cell, want: sympy.Expr) -> str:
     if x.value.free_symbols or want.free_symbols or x.value.is_infinite or want.is_infinite:
         return shown
     for digits in (6, 7, 8, 9, 10, 12, 15, 20, 30, DIGITS):
-        seen = sympy.Float(_digits(want), digits) - _digits(x.value)
         shown = decimal(want, digits)
+        seen = sympy.Rational(shown) - _digits(x.value)
         if 2 * abs(seen) > abs(_digits(want) - _digits(x.value)):
             break
     return shown
@@ -177,8 +202,16 @@ def fits(x: Cell, want: sympy.Expr) -> bool:
     >>> [fits(Cell(x, "", -2), third) for x in (sympy.Rational(33, 100), sympy.Rational(34, 100))]
     [True, False]
     """
-    half = 0 if x.place is None else sympy.Rational(10) ** x.place / 2
-    return near(x.value, want, half) or x.is_cut and is_truncated(x, want)
+    return near(x.value, want, half_place(x)) or x.is_cut and is_truncated(x, want)
+
+
+def half_place(x: Cell) -> Any:
+    """Half of the last place that was written; 0 for what is exact.
+
+    >>> half_place(Cell(sympy.Rational(1, 2), "0.5", -1))
+    1/20
+    """
+    return sympy.S.Zero if x.place is None else sympy.Rational(10) ** x.place / 2
 
 
 def is_truncated(x: Cell, want: sympy.Expr) -> bool:
@@ -212,10 +245,12 @@ def near(a: sympy.Expr, b: sympy.Expr, far: Any = 0) -> bool:
             if not near(a.subs(here), b.subs(here), far):
                 return False
         return True
+    if a.is_Rational and b.is_Rational and not far:
+        return a == b  # a count that is off by one is wrong, however large
     x, y = _digits(a), _digits(b)
     if not (x.is_real and y.is_real):
         return False
-    floor = EXACT * abs(y) if abs(y) > ZERO else NOISE
+    floor = FLOAT * abs(y) if abs(y) > ZERO else NOISE
     return bool(abs(x - y) <= max(far, floor) * TIE)
 
 
@@ -227,3 +262,30 @@ def filled(told: Told, rest: Matrix) -> Matrix:
     """
     cells = [rest[i, j] if x is None else x.value for i, j, x in told.entries()]
     return M(rest.rows, rest.cols, cells)
+
+
+def shifted(value: Matrix, told: Told, signs: random.Random) -> Matrix:
+    """A matrix with every entry moved by half of the place it was written to, up or down.
+
+    >>> shifted(M([[1, 2]]), Told([[Cell(sympy.Integer(1), "1.0", -1), None]]), random.Random(0))
+    Matrix([[19/20, 2]])
+    """
+    moves = [0 if x is None else half_place(x) * signs.choice((1, -1)) for *_, x in told.entries()]
+    return M(value.rows, value.cols, [x + move for x, move in zip(value, moves, strict=True)])
+
+
+def within(told: Told, want: Matrix, moved: Sequence[Matrix]) -> bool:
+    """Whether every entry is right to its own place and what `moved` shows of values before it.
+
+    >>> within(Told([[Cell(sympy.Integer(3), "3")]]), M([[2]]), [M([["5/2"]])])
+    True
+    """
+    for i, j, x in told.entries():
+        if x is None or fits(x, want[i, j]):
+            continue
+        if want[i, j].free_symbols or want[i, j].is_infinite:
+            return False
+        reach = max(abs(_digits(one[i, j]) - _digits(want[i, j])) for one in moved)
+        if not near(x.value, want[i, j], half_place(x) + SHARE * reach):
+            return False
+    return True

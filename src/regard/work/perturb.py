@@ -6,6 +6,7 @@ from typing import Any
 from regard.errors import WorkError
 from regard.work.attention import Ways, attend, project
 from regard.work.evaluate import as_float
+from regard.work.given import need_known
 from regard.work.numbers import decimal, matrix
 from regard.work.rules import M, rule
 from regard.work.solution import Solution, Working
@@ -44,6 +45,7 @@ def perturb(
     if ("eps" in given) == ("alpha" in given):
         got = "both" if "eps" in given else "neither"
         raise WorkError(f"given: needs eps to move by or alpha to scale by, got {got}")
+    need_known("perturb", given)
     rest = {name: value for name, value in given.items() if name not in ("eps", "alpha")}
     work, ways = Working("perturb", rest), Ways(scale=scale)
     before = project(work)

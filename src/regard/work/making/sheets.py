@@ -5,7 +5,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from regard.errors import WorkError
+from regard.errors import FileError, WorkError
 from regard.files import write_page
 from regard.work.making.exercise import Exercise
 from regard.work.mathml import mathml
@@ -35,7 +35,8 @@ def sheet_as(exercises: Sequence[Exercise], form: str = "text", solutions: bool 
 def write_sheet(exercises: Sequence[Exercise], form: str, out: str | Path) -> list[Path]:
     """Write the sheet to a file and its solutions beside it; as TOML, a folder of problems.
 
-    Beside each problem in TOML lies a file for its answers, every entry still open.
+    Beside each problem in TOML lies a file for its answers, every entry still open. A single
+    exercise may go to a file whose name ends in .toml.
 
     >>> import tempfile
     >>> from regard.work import sheet
@@ -50,7 +51,14 @@ def write_sheet(exercises: Sequence[Exercise], form: str, out: str | Path) -> li
             write_page(place, sheet_as(exercises, form)),
             write_page(beside, sheet_as(exercises, form, solutions=True)),
         ]
-    place.mkdir(parents=True, exist_ok=True)
+    if place.suffix == ".toml":
+        beside = place.with_name(f"{place.stem}-answers.toml")
+        text = sheet_as(exercises, form)
+        return [write_page(place, text), write_page(beside, blank_answers(exercises[0]))]
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"{place}: needs to be a folder, got {error.strerror}") from error
     written = []
     for one in exercises:
         written.append(write_page(place / f"{one.name}.toml", _problem_toml(one)))
