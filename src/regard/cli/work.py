@@ -93,7 +93,7 @@ def work(
     told = _gone_through(problems, dict(map(_choice, chosen or [])), each)
     if shapes:
         _need_text("shapes", to)
-        _write(_each_shape(told), out)
+        _shapes(told, out)
     elif len(told) > 1:
         _need_one(check)
         _show_several(told, to, out, digits, names, autograd)
@@ -178,13 +178,18 @@ def _gone_through(
     }
 
 
-def _each_shape(told: dict[str, dict[str, Any]]) -> str:
+def _shapes(told: dict[str, dict[str, Any]], out: Path | None) -> None:
+    """One after another, each worked when the one before it is told."""
     from regard import work
 
-    shapes = {heading: work.shapes_as_text(work.work(one)) for heading, one in told.items()}
-    if len(shapes) == 1:
-        return next(iter(shapes.values()))
-    return "\n\n".join(f"--- {heading}\n\n{text}" for heading, text in shapes.items())
+    parts = []
+    for heading, problem in told.items():
+        text = work.shapes_as_text(work.work(problem))
+        parts.append(f"--- {heading}\n\n{text}" if len(told) > 1 else text)
+        if out is None:
+            print(("\n" if len(parts) > 1 else "") + parts[-1])
+    if out is not None:
+        _write("\n\n".join(parts), out)
 
 
 def _show_several(

@@ -62,7 +62,9 @@ def _need_near(part: Any) -> None:
     size = abs(evaluated(of, 15))
     if size > FURTHEST:
         name = type(part).__name__
-        raise WorkError(f"{name}: needs numbers up to {FURTHEST}, got {sympy.Float(size, 2)}")
+        raise WorkError(
+            f"{name}: needs numbers up to {FURTHEST}, got {mpmath.nstr(size._to_mpmath(9), 3)}"
+        )
 
 
 def as_float(x: sympy.Expr) -> float:

@@ -107,7 +107,7 @@ def several_as(
         links = {f"part-{n}": heading for n, heading in enumerate(wanted, 1)}
         return page("By hand", f"{len(wanted)} solutions", "\n".join(parts), links)
     if form == "latex":
-        lines = list(PREAMBLE)
+        lines: list[str] = [*PREAMBLE]
         for heading, one in wanted.items():
             lines.append(f"\\section*{{{tex_words(heading)}}}")
             inside = latex_lines(one, digits, here[heading])

@@ -24,7 +24,7 @@ def declared(symbols: Any, values: Mapping[str, Any] | None = None) -> tuple[str
     for name in (*told, *(values or {})):
         if not isinstance(name, str) or not SYMBOL.fullmatch(name) or name in _TAKEN:
             raise WorkError(f"symbols: needs names such as a, x_1 or β, got {name!r}")
-    names = list(dict.fromkeys([*told, *(values or {})]))
+    names: list[str] = list(dict.fromkeys([*told, *(values or {})]))
     if len(names) > MOST:
         raise WorkError(f"symbols: needs at most {MOST}, got {len(names)}")
     return tuple(names)
