@@ -125,7 +125,8 @@ def _written(x: Any, symbols: list[str], where: str) -> Cell | None:
     try:
         value = number(short if isinstance(x, str) else x, symbols)
     except WorkError as error:
-        raise WorkError(f"{where}: {str(error).removeprefix('number: ')}") from None
+        rule, _, got = str(error).removeprefix("number: needs ").partition(", got ")
+        raise WorkError(f"{where}: needs {rule}, got {got}") from None
     place = _place(short)
     if percent:
         value, place = value / 100, (place or 0) - 2
