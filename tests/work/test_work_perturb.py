@@ -54,6 +54,49 @@ def test_the_orders_leave_a_square_and_a_cube(what):
     assert second == pytest.approx(1e-3, rel=0.3)
 
 
+@pytest.mark.parametrize("weights", ["", "QKV", "QKV with biases"])
+@pytest.mark.parametrize("change", [{"eps": ["1/5", "-1/10"]}, {"alpha": "3/2"}])
+@pytest.mark.parametrize("what", ["key", "query", "token"])
+def test_the_orders_are_the_derivatives_that_autograd_takes(what, change, weights):
+    told = {"X": [[1, 0], ["1/2", 1], [1, -1]]}
+    if weights:
+        told |= {"W_Q": [[1, 2], [0, 1]], "W_K": [[1, 0], [-1, 1]], "W_V": [[1, 1], [2, 0]]}
+    if "biases" in weights:
+        told |= {"b_Q": [1, 0], "b_K": ["1/2", 1], "b_V": [0, -1]}
+    worked = work.perturb(told | change, what=what, index=2)
+    x = floats(worked["X"])
+    names = [worked.given.get(f"{part}_{one}") for one in "QKV" for part in "Wb"]
+    w = [None if one is None else floats(one) for one in names]
+
+    def out(t):
+        def project(x, weight, bias):
+            y = x if weight is None else x @ weight
+            return y if bias is None else y + bias
+
+        def moved(rows):
+            by = floats(worked["ε"])[0] if "eps" in change else rows[1] / 2
+            return rows + t * torch.outer(torch.tensor([0.0, 1, 0]).double(), by)
+
+        xs = moved(x) if what == "token" else x
+        q, k, v = (project(xs, *w[2 * n : 2 * n + 2]) for n in range(3))
+        q, k = moved(q) if what == "query" else q, moved(k) if what == "key" else k
+        return (q @ k.T / 2**0.5).softmax(1) @ v
+
+    zero, slope = torch.zeros((), dtype=torch.float64), torch.func.jacrev(out)
+    curve = torch.func.jacrev(slope)(zero)
+    torch.testing.assert_close(floats(worked["H_1"]), slope(zero), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(floats(worked["H_2"]), curve / 2, rtol=1e-12, atol=1e-12)
+
+
+def test_a_moved_token_is_query_and_key_of_its_own_score():
+    worked = work.work(work.read_problem("move-token"))
+    row = floats(worked["H_1"])[1].tolist()
+    assert row == pytest.approx([0.1368, -0.0682], abs=5e-5)
+    unsplit = [["-0.011219", "0.022438", "-0.011219"], ["0.0252427", "-0.048075", "0.0228323"]]
+    found = work.check(worked, {"A_1": [*unsplit, ["-0.00435794", "0.0131963", "-0.0088384"]]})
+    assert found[0].why == "the change of the token's own score was not split by order"
+
+
 def test_a_query_moves_one_output_a_key_and_a_token_all():
     told = MOVE["given"]
     assert changed(work.perturb(told, what="query", index=2)) == [2]
@@ -105,6 +148,7 @@ def test_the_mean_change_is_half_the_curvature(what):
         ({}, {"what": "value"}, "what: needs one of key, query, token, got 'value'"),
         ({"alpha": 2}, {}, "needs eps to move by or alpha to scale by, got both"),
         ({}, {"what": "token"}, "given: needs X for a token that changes"),
+        ({"X": [[1, 0]]}, {"what": "token"}, "needs X and weights for a token.*Q and K and V too"),
         ({}, {"index": 1.5}, "index: needs a whole number from 1 on, got 1.5"),
         ({}, {"index": 4}, "index: needs one of the rows 1 to 3, got 4"),
         ({"eps": [1]}, {}, "eps: needs 2 numbers, one a feature, got 1×1"),

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from regard.work import Solution
 
 
@@ -35,8 +33,11 @@ def work(
         typer.Option(help="Answers to check: TOML, a value for any of the steps; or a folder."),
     ] = None,
     form: Annotated[
-        Format, typer.Option("--format", help="How to write it; toml is for exercises.")
-    ] = Format.text,
+        Format | None,
+        typer.Option(
+            "--format", help="How to write it: text, or as --out ends; toml is for exercises."
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="A file to write it to; of toml, a folder.")
     ] = None,
@@ -69,27 +70,73 @@ def work(
     """Work a problem by hand: every step with its formula, its numbers and its exact result."""
     from regard import work
 
+    options = {
+        "check": check,
+        "only": only,
+        "shapes": shapes,
+        "autograd": autograd,
+        "set": chosen,
+        "each": each,
+    }
     names = [name.strip() for name in (only or "").split(",") if name.strip()]
+    to = form.value if form else work.form_of(out)
     if make is not None:
-        _make(work.sheet(make, seed, level, count), form, out, solutions)
-    elif not problems:
+        _need_none("make", options | {"problem": problems})
+        _make(work.sheet(make, seed, level, count), to, out, solutions)
+        return
+    if not problems:
+        _need_none("problem", options | {"format": form, "out": out, "solutions": solutions})
         _list()
+        return
+    if check:
+        _need_none("check", {k: options[k] for k in ("only", "shapes", "autograd")})
+    told = _gone_through(problems, dict(map(_choice, chosen or [])), each)
+    if shapes:
+        _need_text("shapes", to)
+        _shapes(told, out)
+    elif len(told) > 1:
+        _need_one(check)
+        _show_several(told, to, out, digits, names, autograd)
+    elif check:
+        _check(work.work(*told.values()), check, to, out)
     else:
-        told = _gone_through(problems, dict(map(_choice, chosen or [])), each)
-        if shapes:
-            _tell_each(told, work.shapes_as_text)
-        elif len(told) > 1:
-            _need_text(form, out, check)
-            _show_several(told, digits, names, autograd)
-        else:
-            solution = work.work(*told.values())
-            if check:
-                _check(solution, check)
-            elif names or not autograd:
-                _show(solution, form, out, digits, names)
-            if autograd:
-                held = work.autograd_as_text(work.by_autograd(solution))
-                print(("\n" if names else "") + held)
+        _show(work.work(*told.values()), to, out, digits, names, autograd)
+
+
+def _need_none(what: str, others: dict[str, Any]) -> None:
+    """Raise where an option would be dropped without a word."""
+    from regard.errors import WorkError
+
+    dropped = [name for name, value in others.items() if value]
+    if dropped and what == "problem":
+        raise WorkError(f"problem: needs a TOML file or a name for {dropped[0]}, got none")
+    if dropped:
+        raise WorkError(f"{what}: needs to be without {' and '.join(dropped)}, got both")
+
+
+def _need_text(what: str, form: str) -> None:
+    from regard.errors import WorkError
+
+    if form != "text":
+        raise WorkError(f"format: needs text for {what}, got {form}")
+
+
+def _need_one(check: list[Path] | None) -> None:
+    from regard.errors import WorkError
+
+    if check:
+        raise WorkError("check: needs one problem, got several; try one at a time")
+
+
+def _write(text: str, out: Path | None, says: str = "") -> None:
+    """To the terminal, or to a file whose path is then said."""
+    from regard import work
+    from regard.cli.progress import told
+
+    if out is None:
+        print(text)
+        return
+    told(out, f"{work.write_page(out, text)}{says and ': '}{says}")
 
 
 def _list() -> None:
@@ -132,78 +179,101 @@ def _gone_through(
     }
 
 
-def _tell_each(told: dict[str, dict[str, Any]], tell: "Callable[[Solution], str]") -> None:
+def _shapes(told: dict[str, dict[str, Any]], out: Path | None) -> None:
     """One after another, each worked when the one before it is told."""
     from regard import work
 
-    for n, (heading, problem) in enumerate(told.items()):
-        if len(told) > 1:
-            print(("\n" if n else "") + f"--- {heading}\n")
-        print(tell(work.work(problem)))
-
-
-def _need_text(form: Format, out: Path | None, check: list[Path] | None) -> None:
-    from regard.errors import WorkError
-
-    if form is not Format.text or out is not None or check:
-        raise WorkError("format, out, check: need one problem, got several; try one at a time")
+    parts = []
+    for heading, problem in told.items():
+        text = work.shapes_as_text(work.work(problem))
+        parts.append(f"--- {heading}\n\n{text}" if len(told) > 1 else text)
+        if out is None:
+            print(("\n" if len(parts) > 1 else "") + parts[-1])
+    if out is not None:
+        _write("\n\n".join(parts), out)
 
 
 def _show_several(
-    told: dict[str, dict[str, Any]], digits: int, names: list[str], autograd: bool
+    told: dict[str, dict[str, Any]],
+    form: str,
+    out: Path | None,
+    digits: int,
+    names: list[str],
+    autograd: bool,
 ) -> None:
     """One solution after another; a name that is asked for need not be in each."""
     from regard import work
 
     solutions = {heading: work.work(problem) for heading, problem in told.items()}
+    says = f"{len(solutions)} solutions"
+    if not autograd:
+        _write(work.several_as(solutions, form, digits, names), out, says)
+        return
+    _need_text("autograd", form)
     work.need_names(names, *solutions.values())
-    for n, (heading, solution) in enumerate(solutions.items()):
-        print(("\n" if n else "") + f"--- {heading}\n")
+    parts = []
+    for heading, solution in solutions.items():
         here = [name for name in names if work.has_name(solution, name)]
-        if here or not (names or autograd):
-            print(work.as_text(solution, digits, here))
-        if autograd:
-            print(("\n" if here else "") + work.autograd_as_text(work.by_autograd(solution)))
+        shown = [work.as_text(solution, digits, here)] if here else []
+        held = work.autograd_as_text(work.by_autograd(solution))
+        parts.append("\n\n".join([f"--- {heading}", *shown, held]))
+    _write("\n\n".join(parts), out, says)
 
 
 def _show(
-    solution: "Solution", form: Format, out: Path | None, digits: int, names: list[str]
+    solution: "Solution",
+    form: str,
+    out: Path | None,
+    digits: int,
+    names: list[str],
+    autograd: bool,
 ) -> None:
     import sys
 
     from regard import work
-    from regard.cli.progress import told
 
-    if out is not None:
-        text = work.shown_as(solution, form.value, digits, names)
-        told(out, f"{work.write_page(out, text)}: {len(solution.steps)} steps")
-    elif form is Format.text and sys.stdout.isatty():
+    says = f"{len(solution.steps)} steps"
+    if autograd:
+        _need_text("autograd", form)
+        shown = [work.as_text(solution, digits, names)] if names else []
+        held = work.autograd_as_text(work.by_autograd(solution))
+        _write("\n\n".join([*shown, held]), out, says)
+    elif out is None and form == "text" and sys.stdout.isatty():
         from rich.console import Console  # colours where there is somebody to see them
 
         Console(highlight=False).print(work.as_rich(solution, digits, names), soft_wrap=True)
     else:
-        print(work.shown_as(solution, form.value, digits, names))
+        _write(work.shown_as(solution, form, digits, names), out, says)
 
 
-def _check(solution: "Solution", places: list[Path]) -> None:
-    """One paper in full, or a table of many; 3 comes back where something is wrong."""
+def _check(solution: "Solution", places: list[Path], form: str, out: Path | None) -> None:
+    """One paper in full, or a table of many.
+
+    3 comes back where something is wrong or cannot be read, 1 where nothing is but something on a
+    sheet is still open or a sheet is blank, else 0.
+    """
     from regard import work
 
     if len(places) == 1 and not places[0].is_dir():
         findings = work.check(solution, work.read_toml(places[0]))
-        print(work.findings_as_text(findings))
-        raise typer.Exit(0 if work.first_wrong(findings) is None else 3)
-    found = work.papers(solution, places)
-    print(work.papers_as_text(found))
-    raise typer.Exit(0 if all(paper.is_right for paper in found) else 3)
+        marks = work.marks_of(findings, [step.name for step in solution.steps])
+        wrong, finished = work.first_wrong(findings) is not None, work.is_finished(findings)
+    else:
+        found = work.papers(solution, places)
+        marks = work.marks_of_papers(found)
+        wrong = any(paper.is_wrong for paper in found)
+        finished = all(paper.is_right for paper in found)
+    title = f"Marks: {places[0].stem}" if len(places) == 1 else "Marks"
+    _write(work.marks_as(marks, form, title), out, marks.summary[0])
+    raise typer.Exit(3 if wrong else 0 if finished else 1)
 
 
-def _make(exercises: list, form: Format, out: Path | None, solutions: bool) -> None:
+def _make(exercises: list, form: str, out: Path | None, solutions: bool) -> None:
     from regard import work
     from regard.cli.progress import told
 
     if out is None:
-        print(work.sheet_as(exercises, form.value, solutions))
+        print(work.sheet_as(exercises, form, solutions))
         return
-    for file in work.write_sheet(exercises, form.value, out):
+    for file in work.write_sheet(exercises, form, out):
         told(out, str(file))

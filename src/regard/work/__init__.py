@@ -3,12 +3,12 @@
 from regard.work.attention import attention, cross, mask_of
 from regard.work.autograd import Beside, autograd_as_text, by_autograd
 from regard.work.block import decoder, encoder, feed_forward, layer_norm
-from regard.work.check import Finding, check, first_wrong
+from regard.work.check import Finding, check, first_wrong, is_finished
 from regard.work.constructions import convolution, identity, permutation
 from regard.work.cost import cost
 from regard.work.counts import counts
 from regard.work.explain import Explanation, explain
-from regard.work.formats import FORMATS, shown_as
+from regard.work.formats import FORMATS, form_of, several_as, shown_as
 from regard.work.gates import gates
 from regard.work.gradients import bptt
 from regard.work.hybrid import hybrid
@@ -44,8 +44,9 @@ from regard.work.rules import RULES, Rule, rule
 from regard.work.shapes import Sized, convention_of, shapes_as_text, shapes_of
 from regard.work.sharpness import sharpness
 from regard.work.show_html import as_html
+from regard.work.show_marks import findings_as_text, marks_as, marks_of, marks_of_papers
 from regard.work.show_tex import as_latex, as_markdown
-from regard.work.show_text import as_rich, as_text, findings_as_text, worked_entry
+from regard.work.show_text import as_rich, as_text, worked_entry
 from regard.work.shown import has_name, need_names
 from regard.work.shuffle import shuffle
 from regard.work.solution import Slip, Solution, Step, Working
@@ -89,12 +90,17 @@ __all__ = [
     "feed_forward",
     "findings_as_text",
     "first_wrong",
+    "form_of",
     "gates",
     "has_name",
     "hybrid",
     "identity",
+    "is_finished",
     "layer_norm",
     "make",
+    "marks_as",
+    "marks_of",
+    "marks_of_papers",
     "mask_of",
     "mathml",
     "matrix",
@@ -115,6 +121,7 @@ __all__ = [
     "resized",
     "rotary",
     "rule",
+    "several_as",
     "shapes_as_text",
     "shapes_of",
     "sharpness",

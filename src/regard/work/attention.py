@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import sympy
 
 from regard.errors import WorkError, nearest
+from regard.work.given import need_known
 from regard.work.numbers import decimal, matrix, number
 from regard.work.rules import M, Matrix
 from regard.work.rules.scores import largest
@@ -60,6 +61,7 @@ def attention(
     >>> worked["A"][0, 0]
     E/(1 + 2*E)
     """
+    need_known("attention", given)
     ways = Ways(is_rows(convention), scale, mask, score)
     work = Working("attention", {k: v for k, v in given.items() if v is not None})
     attend(work, *project(work, ways.rows), ways=ways)

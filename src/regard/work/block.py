@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from regard.errors import WorkError, nearest
 from regard.work.attention import Ways, linear
+from regard.work.given import need_known
 from regard.work.multi_head import attend_heads, index
 from regard.work.rules import M
 from regard.work.solution import Solution, Working
@@ -43,6 +44,7 @@ def layer_norm(given: Mapping[str, Any], *, eps: Any = EPS) -> Solution:
     >>> layer_norm({"X": [[1, 3]]}, eps=0)["LN"]
     Matrix([[-1, 1]])
     """
+    need_known("layer-norm", given)
     work = start("layer-norm", given, EPS if eps is None else eps)
     norm(work, "X")
     _say_norm(work)
@@ -57,6 +59,7 @@ def feed_forward(given: Mapping[str, Any], *, activation: str = "relu") -> Solut
     >>> feed_forward({"X": [[1, -1]], "W_1": [[1, 0], [0, 1]], "W_2": [[2], [3]]})["FF"]
     Matrix([[2]])
     """
+    need_known("feed-forward", given)
     work = start("feed-forward", given, None, "W_1", "W_2")
     think(work, "X", activation)
     return work.done()
@@ -87,6 +90,7 @@ def encoder(
     >>> encoder(told, norm="pre")["P_2"]  # with nothing to add, pre-LN is the identity
     Matrix([[1, 3]])
     """
+    need_known("encoder", given)
     work = start("encoder", given, EPS if eps is None else eps, "W_1", "W_2")
     block = Block(heads, is_first(norm), activation, mask, scale, kind)
     out = encode(work, "X", block)
@@ -117,6 +121,7 @@ def decoder(
     >>> decoder(told, norm="pre")["P_3"]
     Matrix([[1, 3]])
     """
+    need_known("decoder", given)
     work = start("decoder", given, EPS if eps is None else eps, "Y", "W_1", "W_2")
     block = Block(heads, is_first(norm), activation, mask, scale, kind)
 

@@ -1,16 +1,35 @@
 """A student's values beside the right ones: the first wrong step, what follows from it, and why."""
 
-from collections.abc import Mapping
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
-from regard.errors import WorkError
+from regard.errors import WorkError, nearest
 from regard.work.causes import Cause, cause, follows
-from regard.work.compare import apart, filled, read_told
-from regard.work.solution import Solution
+from regard.work.compare import (
+    Told,
+    agrees,
+    apart,
+    filled,
+    fits,
+    is_truncated,
+    near,
+    read_told,
+    shifted,
+    within,
+)
+from regard.work.rules import Matrix
+from regard.work.solution import Solution, Step
+
+CUT = "the decimals were cut off, not rounded"
+ROUNDED = "the values before it were rounded"
+CORNERS = 6  # ways of rounding that are tried
+MIXED = 3  # inputs of one step that may each be taken rounded or in full
 
 
 class Finding(NamedTuple):
-    """What became of one step of an answer: right, carried forward from a wrong one, or wrong.
+    """What became of one step: right, carried forward from a wrong one, wrong, or open.
 
     >>> Finding("S", "right", (), "").verdict
     'right'
@@ -18,15 +37,22 @@ class Finding(NamedTuple):
 
     name: str
     verdict: str
-    wrong: tuple[str, ...]  # entries that differ, told
+    wrong: tuple[str, ...]  # entries that differ, with what they should be
     why: str  # a likely cause of what is wrong
+    left_open: tuple[str, ...] = ()  # entries without a number
+    by: tuple[str, ...] = ()  # wrong steps whose written values the step was recomputed from
+    against: tuple[str, ...] = ()  # wrong steps that a right value does not follow from
 
 
 def check(solution: Solution, answers: Mapping[str, Any]) -> list[Finding]:
     """Compare values for any of a solution's steps with what they should be.
 
-    A value that is wrong but follows from an earlier wrong one is carried forward. One entry may be
-    left out as "?" or "". Decimals are held to the places that were written.
+    Every step is recomputed from the student's own earlier values. A value that follows from a
+    wrong one is carried forward; one that does not is compared with what would follow. A right
+    value that does not follow from the wrong one before it is right, and that is said.
+
+    Each entry is held to its own written precision (0.998 to three decimals, 9.98e-1 to three
+    digits, "1/2" exactly). An entry may be left open as "?" or "".
 
     >>> from regard.work import attention
     >>> worked = attention({"X": [[1, 0], [1, 1], [0, 2]]}, scale=1)
@@ -37,37 +63,151 @@ def check(solution: Solution, answers: Mapping[str, Any]) -> list[Finding]:
     >>> [found.verdict for found in check(worked, {"N": [["6.44"], ["12.8"], ["63.0"]]})]
     ['wrong']
     """
-    names = [step.name for step in solution.steps]
-    for name in answers:
-        if name not in names:
-            raise WorkError(f"answers: need names of steps, {', '.join(names)}, got {name!r}")
+    _need_steps(solution, answers)
     symbols = [str(s) for value in solution.values().values() for s in value.free_symbols]
-    right, findings = solution.values(), []
-    own = dict(solution.given)  # as it was written, rounded
-    full = dict(solution.given)  # with all the digits that a student may have kept
-    spoilt: set[str] = set()  # what comes from a wrong step
+    paper = _Paper(solution, answers)
     for step in solution.steps:
-        own[step.name], full[step.name] = follows(step, own, right), follows(step, full, right)
-        if spoilt & set(step.takes):
-            spoilt.add(step.name)
-        if step.name not in answers:
+        told = None
+        if step.name in answers:
+            told = read_told(step, answers[step.name], symbols)
+        paper.mark(step, told)
+    return _as_one(paper.findings)
+
+
+def _need_steps(solution: Solution, answers: Mapping[str, Any]) -> None:
+    names = [step.name for step in solution.steps]
+    for name, value in answers.items():
+        if name in names:
             continue
-        told = read_told(step, answers[step.name], symbols)
-        wrong, why = tuple(apart(told, right[step.name])), Cause()
-        if not wrong:
-            found = Finding(step.name, "right", (), "")
-        elif apart(told, own[step.name]) and apart(told, full[step.name]):
-            why = cause(solution, step, told, own, answers)
-            found = Finding(step.name, "wrong", wrong, why.says)
-            full[step.name] = filled(told, full[step.name]) if why.value is None else why.value
-        elif step.name in spoilt:
-            found = Finding(step.name, "carried forward", (), "")
+        hint = nearest(name, names)
+        if name in solution.given:
+            hint = "; it is given, leave it out"
+        elif isinstance(value, Mapping):
+            hint = f"; leave out the heading [{name}]"
+        raise WorkError(f"answers: need names of steps, {', '.join(names)}, got {name!r}{hint}")
+
+
+class _Paper:
+    """One student's values, step by step: as written, and with the digits they may have kept."""
+
+    def __init__(self, solution: Solution, answers: Mapping[str, Any]):
+        self.solution, self.answers, self.right = solution, answers, solution.values()
+        self.own: dict[str, Matrix] = dict(solution.given)  # as it was written, rounded
+        self.full: dict[str, Matrix] = dict(solution.given)  # with all the digits that were kept
+        self.spoilt: dict[str, tuple[str, ...]] = {}  # what comes from wrong steps, and from which
+        self.written: dict[str, Told] = {}
+        self.findings: list[Finding] = []
+
+    def mark(self, step: Step, told: Told | None) -> None:
+        """Compare one step, and keep what the later ones follow from."""
+        name, right = step.name, self.right[step.name]
+        self.full[name], self.own[name] = (
+            follows(step, values, self.right) for values in (self.full, self.own)
+        )
+        wrong_before = self._wrong_before(step)
+        if told is None or told.is_blank:
+            if wrong_before:
+                self.spoilt[name] = wrong_before
+            if told is not None:
+                self.findings.append(Finding(name, "open", (), "", told.left_open))
+            return
+        self.written[name] = told
+        followed = next((x for x in self._following(step) if agrees(told, x)), None)
+        if followed is None and wrong_before:
+            followed = self._followed_nearly(step, told, wrong_before)
+        if agrees(told, right):
+            found = self._is_right(step, followed, wrong_before)
+        elif followed is None:
+            found = self._is_wrong(step, told, wrong_before)
+        elif wrong_before and not self._is_early_rounding(step, told):
+            found = Finding(name, "carried forward", (), "", by=wrong_before)
+            self.full[name], self.spoilt[name] = followed, wrong_before
         else:
-            found = Finding(step.name, "wrong", wrong, "the values before it were rounded")
-        spoilt = spoilt - {step.name} if found.verdict == "right" else spoilt | {step.name}
-        findings.append(found)
-        own[step.name] = filled(told, own[step.name])
-    return _as_one(findings)
+            found = Finding(name, "wrong", tuple(apart(told, right)), ROUNDED)
+            self.spoilt[name] = (name,)
+        self.findings.append(found._replace(left_open=told.left_open))
+        self.own[name] = filled(told, self.full[name] if followed is None else followed)
+
+    def _is_early_rounding(self, step: Step, told: Told) -> bool:
+        """Whether a value is off only because right ones before it were taken as written."""
+        right = {found.name for found in self.findings if found.verdict == "right"}
+        taken = [name for name in step.takes if name in self.spoilt]
+        return not agrees(told, self.full[step.name]) and all(name in right for name in taken)
+
+    def _wrong_before(self, step: Step) -> tuple[str, ...]:
+        """The wrong steps, as written, that this one takes its values from."""
+        found = [one for name in step.takes for one in self.spoilt.get(name, ())]
+        return tuple(dict.fromkeys(found))
+
+    def _following(self, step: Step) -> Iterator[Matrix]:
+        """What follows from the student's values: in full, as written, or some so and some so."""
+        yield self.full[step.name]
+        yield self.own[step.name]
+        differ = [one for one in dict.fromkeys(step.takes) if self.own[one] != self.full[one]]
+        if 2 <= len(differ) <= MIXED:
+            for chosen in list(product((self.own, self.full), repeat=len(differ)))[1:-1]:
+                mixed = {one: values[one] for one, values in zip(differ, chosen, strict=True)}
+                yield follows(step, {**self.full, **mixed}, self.right)
+
+    def _followed_nearly(
+        self, step: Step, told: Told, wrong_before: tuple[str, ...]
+    ) -> Matrix | None:
+        """What follows from wrong values, where the student kept more of their digits than written.
+
+        What a wrong 0.37 was before it was rounded is unknown. Shifted by half of its last place,
+        up or down, it shows how far the later steps may move.
+        """
+        full, moved = self.full[step.name], []
+        for seed in range(CORNERS):
+            values, signs = dict(self.full), random.Random(seed)
+            for early in self.solution.steps[: self.solution.steps.index(step)]:
+                if early.name in wrong_before:
+                    values[early.name] = shifted(
+                        values[early.name], self.written[early.name], signs
+                    )
+                elif set(self.spoilt.get(early.name, ())) & set(wrong_before):
+                    values[early.name] = follows(early, values, self.right)
+            moved.append(follows(step, values, self.right))
+        return full if within(told, full, moved) else None
+
+    def _is_right(
+        self, step: Step, followed: Matrix | None, wrong_before: tuple[str, ...]
+    ) -> Finding:
+        name, right = step.name, self.right[step.name]
+        against = wrong_before if followed is None else ()
+        if wrong_before and followed is not None and not _same(followed, right):
+            # too coarse to tell: later steps may still follow from the wrong value
+            self.full[name], self.spoilt[name] = followed, wrong_before
+        else:
+            self.full[name] = right
+        return Finding(name, "right", (), "", against=against)
+
+    def _is_wrong(self, step: Step, told: Told, wrong_before: tuple[str, ...]) -> Finding:
+        name, right = step.name, self.right[step.name]
+        expected = [self.full[name], self.own[name], right] if wrong_before else [right]
+        differences = [apart(told, one) for one in expected]
+        nearest_one = min(range(len(expected)), key=lambda n: len(differences[n]))
+        by = wrong_before if expected[nearest_one] != right else ()
+        cut = next((one for one in expected if _all_truncated(told, one)), None)
+        if cut is not None:
+            why = Cause(CUT, cut)
+        else:
+            maps = (self.own, self.full, self.right)
+            why = cause(self.solution, step, told, maps, self.answers)
+        self.full[name] = filled(told, self.full[name]) if why.value is None else why.value
+        self.spoilt[name] = (name,)
+        return Finding(name, "wrong", tuple(differences[nearest_one]), why.says, by=by)
+
+
+def _same(a: Matrix, b: Matrix) -> bool:
+    return all(near(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _all_truncated(told: Told, want: Matrix) -> bool:
+    """Whether all that is wrong with a matrix is that decimals were cut off."""
+    cells = [(x, want[i, j]) for i, j, x in told.entries() if x is not None]
+    wrong = [(x, right) for x, right in cells if not fits(x, right)]
+    return bool(wrong) and all(is_truncated(x, right) for x, right in wrong)
 
 
 # a softmax along the wrong axis shows in two steps, and is one slip
@@ -87,10 +227,19 @@ def _as_one(findings: list[Finding]) -> list[Finding]:
     return findings
 
 
-def first_wrong(findings: list[Finding]) -> Finding | None:
+def first_wrong(findings: Sequence[Finding]) -> Finding | None:
     """The first step that is wrong in itself.
 
     >>> first_wrong([Finding("S", "right", (), ""), Finding("A", "wrong", (), "")]).name
     'A'
     """
     return next((found for found in findings if found.verdict == "wrong"), None)
+
+
+def is_finished(findings: Sequence[Finding]) -> bool:
+    """Whether there is an answer, and nothing that the sheet names is left open.
+
+    >>> is_finished([]), is_finished([Finding("S", "open", (), "", ("(1,1)",))])
+    (False, False)
+    """
+    return bool(findings) and not any(found.left_open for found in findings)

@@ -8,6 +8,7 @@ import sympy
 from regard.errors import WorkError
 from regard.work.attention import Ways, attend
 from regard.work.evaluate import as_float
+from regard.work.given import need_known
 from regard.work.numbers import decimal, matrix, number
 from regard.work.rules import M
 from regard.work.solution import Solution, Working
@@ -27,6 +28,7 @@ def identity(given: Mapping[str, Any], *, scale: Any = 1, reach: Any = "99/100")
     >>> round(float(worked["c"][0]), 4), round(float(worked["b"][0]), 3)
     (0.4754, 5.694)
     """
+    need_known("identity", given)
     count = given.get("n")
     if "X" not in given and (not isinstance(count, int) or not 2 <= count <= MOST):
         raise WorkError(f"given: needs X, or n from 2 to {MOST}, got {', '.join(given)} ({count})")
@@ -95,6 +97,7 @@ def permutation(given: Mapping[str, Any], *, scale: Any = 10, reach: Any = "99/1
     [7],
     [5]])
     """
+    need_known("permutation", given)
     order = given.get("order")
     n = len(order) if isinstance(order, list) else 0
     if not 2 <= n <= MOST or any(
@@ -143,6 +146,7 @@ def convolution(given: Mapping[str, Any], *, heads: str = "one") -> Solution:
     """
     if heads not in ("one", "taps"):
         raise WorkError(f"heads: needs one or taps, got {heads!r}")
+    need_known("convolution", given)
     missing = [name for name in ("kernel", "X") if name not in given]
     if missing:
         raise WorkError(f"given: needs kernel and X, got no {' and no '.join(missing)}")

@@ -5,6 +5,7 @@ from typing import Any
 
 from regard.errors import WorkError
 from regard.work.evaluate import as_float
+from regard.work.given import need_known
 from regard.work.rules.cost import letters_of
 from regard.work.solution import Solution, Working
 
@@ -26,6 +27,7 @@ def cost(given: Mapping[str, Any]) -> Solution:
     >>> cost({"M": 30, "N": 30, "k": 512})["e"]
     Matrix([[95293440]])
     """
+    need_known("cost", given)
     work = Working("cost", {k: v for k, v in given.items() if v is not None})
     for name, value in work.given.items():
         told = value.free_symbols or (value.shape == (1, 1) and value[0, 0].is_Integer)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.errors import WorkError
+from regard.work.given import need_known
 from regard.work.solution import Solution, Working
 
 
@@ -19,6 +20,7 @@ def counts(given: Mapping[str, Any]) -> Solution:
     >>> counts({"side": 224, "P": 16, "C": 3})["tokens"]
     Matrix([[197]])
     """
+    need_known("counts", given)
     work = Working("counts", {k: v for k, v in given.items() if v is not None})
     for name, value in work.given.items():
         if value.shape != (1, 1) or not value[0, 0].is_Integer or value[0, 0] < 1:

@@ -10,6 +10,7 @@ from regard.errors import WorkError
 
 WITHIN = 80  # digits that are carried inside
 LOST = 25  # digits that a difference may lose before the slow way is taken
+FURTHEST = 100_000  # what an exponential, a tanh or a wave may be of: 1e300 would take hours
 
 _CALLS: dict[Any, Any] = {
     sympy.exp: mpmath.exp,
@@ -39,6 +40,31 @@ def evaluated(x: sympy.Expr, digits: int) -> Any:
             return sympy.Float(_worked(x), digits)
     except (_Unsure, ValueError, OverflowError, ZeroDivisionError):
         return x.evalf(digits)
+
+
+def need_near(x: sympy.Expr) -> None:
+    """Raise where an exponential, a tanh or a wave is taken of a number too large to work with.
+
+    >>> need_near(sympy.exp(10**9, evaluate=False))
+    Traceback (most recent call last):
+        ...
+    regard.errors.WorkError: exp: needs numbers up to 100000, got 1.0e+9
+    """
+    for part in x.atoms(sympy.exp, sympy.tanh, sympy.sin, sympy.cos):
+        _need_near(part)
+
+
+@lru_cache(maxsize=1 << 16)
+def _need_near(part: Any) -> None:
+    of = part.args[0]
+    if of.free_symbols or of.is_infinite:
+        return
+    size = abs(evaluated(of, 15))
+    if size > FURTHEST:
+        name = type(part).__name__
+        raise WorkError(
+            f"{name}: needs numbers up to {FURTHEST}, got {mpmath.nstr(size._to_mpmath(9), 3)}"
+        )
 
 
 def as_float(x: sympy.Expr) -> float:

@@ -5,6 +5,7 @@ from typing import Any
 
 from regard.errors import WorkError
 from regard.work.evaluate import as_float
+from regard.work.given import need_known
 from regard.work.numbers import matrix, number
 from regard.work.recurrent import NEEDS, begun, forward
 from regard.work.rules import M
@@ -24,6 +25,7 @@ def gates(given: Mapping[str, Any], *, small: Any = "1/1000") -> Solution:
     >>> told.remarks[0]
     '1. z ≈ 0 keeps the state: true. With z = 1/1000 it moves by 0.000238, which is z ‖g - h‖.'
     """
+    need_known("gates", given)
     missing = [name for name in (*GRU, "h", "c", *NEEDS["lstm"]) if name not in given]
     if missing:
         raise WorkError(f"given: needs {', '.join(missing)} for gates, got none")

@@ -6,7 +6,7 @@ from typing import Any
 from regard.errors import WorkError
 from regard.work.gradient_paths import clipped, lstm_paths, rnn_paths
 from regard.work.numbers import matrix, number
-from regard.work.recurrent import begun
+from regard.work.recurrent import begun, need_known_cell
 from regard.work.recurrent import forward as one_step
 from regard.work.rules import M
 from regard.work.rules.gradients import MOST
@@ -36,6 +36,7 @@ def bptt(
     >>> worked["dh_1"], worked["dh_0"]
     (Matrix([[1/2]]), Matrix([[1/4]]))
     """
+    need_known_cell(cell, given, "bptt of {}")
     told = {name: value for name, value in given.items() if name not in ("dh", "target")}
     work, steps = begun(cell, told)
     work.family = "bptt"

@@ -7,6 +7,7 @@ import sympy
 
 from regard.errors import WorkError
 from regard.work.evaluate import as_float
+from regard.work.given import need_known
 from regard.work.recurrent import begun
 from regard.work.rules import M
 from regard.work.solution import Solution, Working
@@ -36,6 +37,7 @@ def hybrid(given: Mapping[str, Any], *, score: str = "dot", query: str = "candid
     missing = [name for name in SCORES[score] if name not in given]
     if missing:
         raise WorkError(f"given: needs {', '.join(missing)} for the score {score}, got none")
+    need_known("hybrid", given)
     work, steps = begun("rnn", given)
     work.family = "hybrid"
     if score == "scaled":

@@ -5,6 +5,7 @@ from typing import Any
 
 from regard.errors import WorkError
 from regard.work.evaluate import as_float
+from regard.work.given import need_known
 from regard.work.numbers import decimal, matrix, number
 from regard.work.solution import Solution, Working
 
@@ -26,6 +27,7 @@ def moments(
     for name, value in {"draws": draws, "seed": seed}.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise WorkError(f"{name}: needs a whole number from 0 on, got {value!r}")
+    need_known("moments", given)
     work = _begun(given)
     for name, value in work.given.items():
         if any(x.is_infinite for x in value):

@@ -7,6 +7,7 @@ import sympy
 
 from regard.errors import ShapeError, WorkError
 from regard.work.attention import Ways, attend, is_rows, linear, project
+from regard.work.given import need_known
 from regard.work.numbers import decimal
 from regard.work.rules import M, Matrix
 from regard.work.solution import Solution, Working
@@ -33,6 +34,7 @@ def multi_head(
     >>> multi_head(told, heads=2)["O"]
     Matrix([[1, 2]])
     """
+    need_known("multi-head", given)
     ways = Ways(is_rows(convention), scale, mask)
     work = Working("multi-head", {k: v for k, v in given.items() if v is not None})
     if "X" not in work.values:

@@ -11,6 +11,7 @@ from regard.work.evaluate import evaluated
 from regard.work.parse import parsed
 
 Cells = Sequence[Sequence[Any]]
+MOST = 1_024  # numbers of one matrix; exact, thirty rows of thirty take seconds
 
 
 def number(told: Any, symbols: Collection[str] = ()) -> sympy.Expr:
@@ -28,8 +29,26 @@ def number(told: Any, symbols: Collection[str] = ()) -> sympy.Expr:
     if isinstance(told, sympy.Expr):
         return told
     if isinstance(told, bool) or not isinstance(told, int | float | str):
-        raise WorkError(f"number: needs one such as 3, 0.25, 5/2 or sqrt(2), got {told!r}")
-    return parsed(str(told), symbols)
+        raise WorkError(f"number: needs one such as 3, 0.25, 5/2 or sqrt(2), got {shortened(told)}")
+    try:
+        return parsed(str(told), symbols)
+    except ValueError as error:  # a whole number of 5,000 digits has no text
+        if isinstance(error, WorkError):
+            raise
+        raise WorkError(f"number: needs at most a thousand digits, got {error}") from error
+
+
+def shortened(told: Any, most: int = 80) -> str:
+    """A value as a message can show it, cut where it is long.
+
+    >>> shortened("1" * 100, 8)
+    "'11111…"
+    """
+    try:
+        text = repr(told)
+    except (RecursionError, ValueError):  # brackets without end, digits without end
+        return f"a {type(told).__name__}"
+    return text if len(text) <= most else f"{text[: most - 2]}…"
 
 
 def matrix(told: Any, name: str = "matrix", symbols: Collection[str] = ()) -> Any:
@@ -56,23 +75,44 @@ def matrix(told: Any, name: str = "matrix", symbols: Collection[str] = ()) -> An
         raise ShapeError(
             f"{name}: needs rows of one length, got {' and '.join(map(str, lengths))} numbers"
         )
+    if len(rows) * lengths[0] > MOST:
+        raise ShapeError(f"{name}: needs at most {MOST} numbers, got {len(rows)}×{lengths[0]}")
     return sympy.ImmutableMatrix([[number(x, symbols) for x in row] for row in rows])
 
 
-def decimal(x: sympy.Expr, digits: int = 6) -> str:
+def decimal(x: sympy.Expr, digits: int = 6, zeros: bool = False) -> str:
     """A number to so many digits that count, short where it is exact; a symbol stays what it is.
+
+    With `zeros` those at the end are kept: 2.00000 is rounded, 2 may be exact.
 
     >>> decimal(sympy.sqrt(2)), decimal(sympy.Rational(1, 4)), decimal(-sympy.oo)
     ('1.41421', '0.25', '-inf')
+    >>> decimal(sympy.tanh(20), zeros=True)
+    '1.00000'
     """
     if x.free_symbols:
         return plain(x)
     if x in (sympy.oo, -sympy.oo):
         return "inf" if x == sympy.oo else "-inf"
     found = evaluated(x, digits + 5)
-    if digits > 15:  # more than a float has
+    if digits > 15 or found and not 1e-300 < abs(found) < 1e300:  # more than a float has
         return str(sympy.Float(found, digits))
+    if zeros:
+        return f"{float(found):#.{digits}g}".rstrip(".")
     return f"{float(found):.{digits}g}"
+
+
+def is_whole_in(x: sympy.Expr, digits: int) -> bool:
+    """Whether so many digits are all that a number has.
+
+    >>> is_whole_in(sympy.Float("3", 50), 6), is_whole_in(sympy.sqrt(2), 6)
+    (True, False)
+    """
+    if x.free_symbols or x.is_infinite:
+        return True
+    found = evaluated(x, 50)
+    shown = sympy.Rational(str(sympy.Float(found, digits)))
+    return bool(abs(found - shown) <= abs(found) * sympy.Rational(1, 10**40))
 
 
 def is_simple(x: sympy.Expr) -> bool:

@@ -7,9 +7,11 @@ from typing import Any
 import sympy
 
 from regard.errors import WorkError
+from regard.work.evaluate import evaluated
 
 LONGEST = 200  # characters of one number
-HIGHEST = 64  # of all powers in it together: 9**9**9 would never end
+HIGHEST = 64  # a power, or a power of a power: 9**9**9 would never end
+BITS = 3_300  # of a whole number on the way: a thousand digits
 LARGEST = 10_000  # what an exponential may be of
 DECIMALS = 400  # of 1e400
 DEEPEST = 30  # brackets
@@ -52,11 +54,21 @@ def parsed(text: str, symbols: Collection[str] = ()) -> sympy.Expr:
     return _Reader(text, symbols).whole()
 
 
+def is_long(x: Any) -> bool:
+    """Whether an exact number has more digits than anybody writes.
+
+    >>> is_long(sympy.Integer(10) ** 1000), is_long(sympy.Rational(1, 3))
+    (True, False)
+    """
+    return x.is_Rational and max(int(x.p).bit_length(), int(x.q).bit_length()) > BITS
+
+
 class _Reader:
     """Reads sums of products of powers, from left to right."""
 
     def __init__(self, text: str, symbols: Collection[str]):
-        self.text, self.symbols, self.powers = text, symbols, 1
+        self.text, self.symbols = text, symbols
+        self.nested = 1  # the highest power of a power so far
         self.tokens: list[str] = []
         at = 0
         while at < len(text):
@@ -76,15 +88,20 @@ class _Reader:
 
     def whole(self) -> Any:
         found = self.sum()
-        if self.tokens or found.has(sympy.nan, sympy.zoo):
+        if self.tokens or found.has(sympy.nan, sympy.zoo, sympy.I, sympy.AccumBounds):
             raise self.refused()
+        return found
+
+    def short(self, found: Any) -> Any:
+        if is_long(found):
+            raise self.refused("a number of at most a thousand digits")
         return found
 
     def sum(self) -> Any:
         found = self.product()
         while sign := self.next_is("+", "-"):
             part = self.product()
-            found = found + part if sign == "+" else found - part
+            found = self.short(found + part if sign == "+" else found - part)
         return found
 
     def product(self) -> Any:
@@ -93,7 +110,7 @@ class _Reader:
             part = self.signed()
             if sign == "/" and part == 0:
                 raise self.refused("no division by 0")
-            found = found / part if sign == "/" else found * part
+            found = self.short(found / part if sign == "/" else found * part)
         return found
 
     def signed(self) -> Any:
@@ -102,17 +119,37 @@ class _Reader:
         return self.power()
 
     def power(self) -> Any:
+        outside, self.nested = self.nested, 1
         base = self.one()
         if not self.next_is("**", "^"):
+            self.nested = max(outside, self.nested)
             return base
         sign = -1 if self.next_is("-") else 1
+        inside = self.nested
         high = self.one()
-        if not high.is_Rational or max(abs(high.p), high.q) > HIGHEST:
+        if not high.is_Rational:
             raise self.refused(f"powers up to {HIGHEST}")
-        self.powers *= max(abs(high.p), high.q, 1)  # of a power of a power, their product counts
-        if self.powers > HIGHEST:
+        most = max(abs(high.p), high.q, 1)
+        self.nested = max(outside, inside * most)
+        if self.nested > HIGHEST:
             raise self.refused(f"powers up to {HIGHEST}")
+        if (
+            base.is_Rational
+            and most * max(int(base.p).bit_length(), int(base.q).bit_length()) > BITS
+        ):
+            raise self.refused("a number of at most a thousand digits")
+        if base == 0 and sign * high < 0:
+            raise self.refused("no division by 0")
+        if not high.is_Integer and self.is_below_0(base):
+            raise self.refused("no root of a number below 0")
         return base ** (sign * high)
+
+    def is_below_0(self, x: Any) -> bool:
+        if x.free_symbols or x.has(sympy.nan, sympy.zoo):
+            return False  # refused later, if at all
+        if x.is_infinite:
+            return x == -sympy.oo
+        return bool(evaluated(x, 15) < 0)
 
     def one(self) -> Any:
         token = self.tokens.pop() if self.tokens else ""
@@ -137,6 +174,9 @@ class _Reader:
     def called(self, name: str, of: Any) -> Any:
         if name == "exp" and of.is_number and of.is_finite and abs(float(of.evalf(9))) > LARGEST:
             raise self.refused(f"exponentials of at most {LARGEST}")
+        if name in ("sqrt", "log") and self.is_below_0(of) or name == "log" and of == 0:
+            least = "0 or more" if name == "sqrt" else "more than 0"
+            raise self.refused(f"the {name} of {least}")
         return FUNCTIONS[name](of)
 
     def digits(self, token: str) -> Any:

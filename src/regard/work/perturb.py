@@ -6,7 +6,9 @@ from typing import Any
 from regard.errors import WorkError
 from regard.work.attention import Ways, attend, project
 from regard.work.evaluate import as_float
+from regard.work.given import need_known
 from regard.work.numbers import decimal, matrix
+from regard.work.rules import M, rule
 from regard.work.solution import Solution, Working
 
 WHAT = {"key": "K", "query": "Q", "token": "X"}
@@ -25,6 +27,10 @@ def perturb(
 
     dA ≈ A ∘ (D - D̄) + ½ A ∘ ((D - D̄)² - Var D),   D = β dS, means by the weights of the row
 
+    A token is query and key at once, so its own score is of second order too: dS = S_1 + S_2 with
+    S_1 = dQ Kᵀ + Q dKᵀ and S_2 = dQ dKᵀ. Then D = β S_1, and A ∘ (β S_2 - its mean) is added to
+    the second order.
+
     Given are Q, K, V, or X (and W_Q, W_K, W_V), tokens as rows, and eps or alpha; `scale` is β.
     With `noise` the mean change for random noise of that spread in the key or query is added.
 
@@ -39,6 +45,7 @@ def perturb(
     if ("eps" in given) == ("alpha" in given):
         got = "both" if "eps" in given else "neither"
         raise WorkError(f"given: needs eps to move by or alpha to scale by, got {got}")
+    need_known("perturb", given)
     rest = {name: value for name, value in given.items() if name not in ("eps", "alpha")}
     work, ways = Working("perturb", rest), Ways(scale=scale)
     before = project(work)
@@ -61,6 +68,10 @@ def _changed(
     source = {"key": k, "query": q, "token": "X"}[what]
     if source not in work.values:
         raise WorkError(f"given: needs X for a token that changes, got {', '.join(work.given)}")
+    if what == "token" and (extra := [one for one in "QKV" if one in work.given]):
+        # given queries, keys or values would stay as they are while the token behind them moves
+        got = " and ".join(extra)
+        raise WorkError(f"given: needs X and weights for a token that changes, got {got} too")
     work.give("i", index)
     name = f"{WHAT[what]}_a"
     if "eps" in given:
@@ -79,27 +90,61 @@ def _compared(work: Working, before: tuple[str, ...], after: tuple[str, ...]) ->
     """The differences, and what first and second order make of them."""
     for name, says in {"S": "the scores", "A": "the weights", "H": "the outputs"}.items():
         work.step(f"d{name}", "subtract", f"{name}_a", name, says=f"how {says} changed")
-    d = "dS"
-    if "Z" in work.values:
-        d = work.step("D", "scale", "dS", "β", says="the change of the scaled scores")
-    work.step("A_1", "softmax, first order", "A", d, says="the weights, to first order")
-    work.step("A_2", "softmax, second order", "A", d, says="and what the second order adds")
+    if before[0] != after[0] and before[1] != after[1]:
+        _weights_by_both(work, before, after)
+    else:
+        d = _scaled(work, "D", "dS", "the change of the scaled scores")
+        work.step("A_1", "softmax, first order", "A", d, says="the weights, to first order")
+        work.step("A_2", "softmax, second order", "A", d, says="and what the second order adds")
     v = before[2]
     one, two = "H_1", "H_2"
     if v != after[2]:
-        work.step("dV", "subtract", after[2], v, says="how the values changed")
+        if f"d{v}" not in work.values:  # X is queries, keys and values at once without weights
+            work.step(f"d{v}", "subtract", after[2], v, says="how the values changed")
         one, two = "P_1", "P_2"
     work.step(one, "product", "A_1", v, says="the outputs, to first order: by the weights")
     work.step(two, "product", "A_2", v, says="and what the second order adds")
     if v != after[2]:
-        work.step("V_1", "product", "A", "dV", says="to first order: by the values")
+        work.step("V_1", "product", "A", f"d{v}", says="to first order: by the values")
         work.step("H_1", "add", "P_1", "V_1", says="the outputs, to first order")
-        work.step("V_2", "product", "A_1", "dV", says="to second order: by both")
+        work.step("V_2", "product", "A_1", f"d{v}", says="to second order: by both")
         work.step("H_2", "add", "P_2", "V_2", says="and what the second order adds")
     work.step("R_1", "subtract", "dH", "H_1", says="what the first order leaves")
     work.step("R_2", "subtract", "R_1", "H_2", says="what both leave")
     for name, of in {"n_0": "dH", "n_1": "R_1", "n_2": "R_2"}.items():
         work.step(name, "norm of 1", of, says=f"the size of {of}")
+
+
+def _weights_by_both(work: Working, before: tuple[str, ...], after: tuple[str, ...]) -> None:
+    """The orders of the weights where queries and keys both change: S = Q Kᵀ is bilinear.
+
+    With t for the size of the change, S(t) = S + t S_1 + t² S_2 exactly. What is of order t² in the
+    scores belongs to the second order of the weights.
+    """
+    (q, k, _), (q_a, k_a, _) = before, after
+    dq = work.step(f"d{q}", "subtract", q_a, q, says="how the queries changed")
+    dk = dq if q == k else work.step(f"d{k}", "subtract", k_a, k, says="how the keys changed")
+    by = "product with transpose"
+    work.step("S_q", by, dq, k, says="the scores, to first order: by the queries")
+    work.step("S_k", by, q, dk, says="the scores, to first order: by the keys")
+    work.step("S_1", "add", "S_q", "S_k", says="the scores, to first order")
+    work.step("S_2", by, dq, dk, says="and what the second order adds: the token's own score")
+    one = _scaled(work, "D_1", "S_1", "the first order of the scaled scores")
+    two = _scaled(work, "D_2", "S_2", "the second order of the scaled scores")
+    work.step("A_1", "softmax, first order", "A", one, says="the weights, to first order")
+    says = "to second order: by the first order of the scores"
+    work.step("B_1", "softmax, second order", "A", one, says=says)
+    says = "to second order: by the second order of the scores"
+    work.step("B_2", "softmax, first order", "A", two, says=says)
+    work.step("A_2", "add", "B_1", "B_2", says="and what the second order adds")
+    whole = M(work.values[one] + work.values[two])
+    says = "the change of the token's own score was not split by order"
+    work.slip("A_1", says, rule("softmax, first order").run(work.values["A"], whole))
+
+
+def _scaled(work: Working, name: str, scores: str, says: str) -> str:
+    """The change of the scores times β; as it is where β is 1."""
+    return work.step(name, "scale", scores, "β", says=says) if "Z" in work.values else scores
 
 
 def _expected(work: Working, what: str, names: tuple[str, str, str], noise: Any) -> None:

@@ -7,6 +7,7 @@ import sympy
 
 from regard.errors import WorkError
 from regard.work.attention import Ways, attend
+from regard.work.given import need_known
 from regard.work.numbers import decimal, matrix
 from regard.work.rules import M, Matrix
 from regard.work.rules.positions import POSITIONS
@@ -29,6 +30,7 @@ def positions(given: Mapping[str, Any]) -> Solution:
     >>> positions({"p": 1, "d": 4})["PE"]
     Matrix([[0, 1, 0, 1]])
     """
+    need_known("positions", given)
     missing = [name for name in ("p", "d") if given.get(name) is None]
     if missing:
         raise WorkError(f"given: needs p and d, got no {' and no '.join(missing)}")
@@ -60,6 +62,7 @@ def rotary(given: Mapping[str, Any], *, scale: Any = None, mask: Any = None) -> 
     >>> rotary({"Q": [[1, 0]], "K": [[1, 0]], "p": [[5]]})["Q_p"]
     Matrix([[cos(5), sin(5)]])
     """
+    need_known("rotary", given)
     missing = [name for name in ("Q", "K") if given.get(name) is None]
     if missing:
         raise WorkError(f"given: needs Q and K, got no {' and no '.join(missing)}")

@@ -1,5 +1,6 @@
 """Problems as small files: a family, its choices, and the numbers that are given."""
 
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from regard.work.gradients import bptt
 from regard.work.hybrid import hybrid
 from regard.work.moments import moments
 from regard.work.multi_head import multi_head
+from regard.work.numbers import shortened
 from regard.work.perturb import perturb
 from regard.work.positions import positions, rotary
 from regard.work.proofs import proof
@@ -29,6 +31,7 @@ from regard.work.vision import resized, vit
 
 PROBLEMS = Path(__file__).parent / "problems"
 LARGEST = 1 << 20  # bytes of a problem; one by hand is far smaller
+DOTTED = re.compile(r"""(?<![\w'"-])(?:[\w'"-]++\s*+\.\s*+){20}""")
 Family = Callable[..., Solution]
 ALWAYS = ("family", "given", "symbols", "values")  # what every problem may have
 
@@ -71,25 +74,27 @@ def work(problem: Mapping[str, Any]) -> Solution:
     ['S', 'E', 'N', 'A', 'H']
     """
     name = problem.get("family", "attention")
-    if name not in FAMILIES:
-        hint = nearest(str(name), FAMILIES)
-        raise WorkError(f"family: needs one of {', '.join(FAMILIES)}, got {name!r}{hint}")
+    if not isinstance(name, str) or name not in FAMILIES:
+        hint = nearest(name, FAMILIES) if isinstance(name, str) else ""
+        some = ", ".join(FAMILIES)
+        raise WorkError(f"family: needs one of {some}, got {shortened(name)}{hint}")
     family, choices = FAMILIES[name]
+    for key in problem:
+        if key not in (*ALWAYS, *choices):
+            hint = nearest(key, (*choices, *ALWAYS), 0.5)
+            rule = f"one of {', '.join(choices)}" if choices else "left out, there is no choice,"
+            raise WorkError(f"{key}: needs to be {rule} for {name}, got it{hint}")
     given = problem.get("given")
     if not isinstance(given, Mapping) or not given:
         raise WorkError("given: needs a table of numbers, got none; try [given] and X = [[1, 0]]")
     values = problem.get("values", {})
     if not isinstance(values, Mapping):
-        raise WorkError(f"values: needs a table, a number for each symbol, got {values!r}")
+        got = shortened(values)
+        raise WorkError(f"values: needs a table, a number for each symbol, got {got}")
     if symbols := declared(problem.get("symbols"), values):
         problem = with_symbols(problem, symbols)
         given = problem["given"]
     chosen = {key: value for key, value in problem.items() if key not in ALWAYS}
-    for key in chosen:
-        if key not in choices:
-            hint = nearest(key, choices)
-            rule = f"one of {', '.join(choices)}" if choices else "left out, there is no choice,"
-            raise WorkError(f"{key}: needs to be {rule} for {name}, got it{hint}")
     return put_in(family(given, **chosen), values)
 
 
@@ -133,7 +138,7 @@ def read_problem(told: str | Path) -> dict[str, Any]:
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """A small TOML file, of a problem or of answers.
+    """A small TOML file, of a problem or of answers; decimals stay text, exact as written.
 
     >>> read_toml("nowhere.toml")
     Traceback (most recent call last):
@@ -141,11 +146,22 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     regard.errors.FileError: nowhere.toml: needs to be a TOML file, got nothing there
     """
     file = Path(path)
-    if not file.is_file():
-        raise FileError(f"{file}: needs to be a TOML file, got nothing there")
-    if file.stat().st_size > LARGEST:
-        raise FileError(f"{file}: needs at most {LARGEST} bytes, got {file.stat().st_size}")
     try:
-        return tomllib.loads(read_text(file))
+        if not file.is_file():
+            raise FileError(f"{file}: needs to be a TOML file, got nothing there")
+        if file.stat().st_size > LARGEST:
+            raise FileError(f"{file}: needs at most {LARGEST} bytes, got {file.stat().st_size}")
+        text = read_text(file).replace("\r\n", "\n").replace("\r", "\n")
+        if DOTTED.search(text):  # tomllib takes their count squared
+            raise FileError(f"{file}: needs TOML with short names, got one of more than 20 parts")
+        # a float would lose the places of 0.50, and the digits after the sixteenth
+        return tomllib.loads(text, parse_float=lambda decimal: decimal.replace("_", ""))
+    except FileError:
+        raise
+    except RecursionError:
+        raise FileError(f"{file}: needs TOML, got too many brackets inside brackets") from None
     except tomllib.TOMLDecodeError as error:
+        hint = 'try a point in decimals, 0.5, and quotes around formulas and "?"'
+        raise FileError(f"{file}: needs TOML, got {error}; {hint}") from error
+    except (ValueError, OSError) as error:  # a number of 5,000 digits, a name that holds a NUL
         raise FileError(f"{file}: needs TOML, got {error}") from error

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.errors import WorkError
+from regard.work.given import need_known
 from regard.work.numbers import matrix
 from regard.work.rules import M, Matrix
 from regard.work.solution import Solution, Working, applied
@@ -29,10 +30,24 @@ def unrolled(family: str, given: Mapping[str, Any]) -> Solution:
     >>> worked["h_2"]
     Matrix([[0]])
     """
+    need_known_cell(family, given)
     work, steps = begun(family, given)
     for t in range(1, steps + 1):
         forward(work, family, t)
     return work.done()
+
+
+def need_known_cell(family: str, given: Mapping[str, Any], whole: str = "{}") -> None:
+    """Raise unless the cell is one that is known, and every given name one that it takes.
+
+    >>> need_known_cell("rnn", {"b_h": 1})
+    Traceback (most recent call last):
+        ...
+    regard.errors.WorkError: given: needs names that rnn takes, got 'b_h'; try b
+    """
+    if family not in tuple(NEEDS):
+        raise WorkError(f"family: needs one of {', '.join(NEEDS)}, got {family!r}")
+    need_known(whole.format(family), given)
 
 
 def begun(family: str, given: Mapping[str, Any]) -> tuple[Working, int]:
@@ -42,8 +57,6 @@ def begun(family: str, given: Mapping[str, Any]) -> tuple[Working, int]:
     >>> list(work.given), steps
     (['W', 'U', 'h_0', 'x_1', 'x_2'], 2)
     """
-    if family not in tuple(NEEDS):
-        raise WorkError(f"family: needs one of {', '.join(NEEDS)}, got {family!r}")
     missing = [name for name in ("x", *NEEDS[family]) if name not in given]
     if missing:
         raise WorkError(f"given: needs {', '.join(missing)} for a {family}, got none")

@@ -8,6 +8,7 @@ import sympy
 from regard.errors import WorkError
 from regard.work.attention import Ways, project, scored, weigh
 from regard.work.evaluate import evaluated
+from regard.work.given import need_known
 from regard.work.numbers import decimal, number
 from regard.work.rules import M
 from regard.work.solution import Solution, Working
@@ -30,6 +31,7 @@ def sharpness(given: Mapping[str, Any], *, scales: Sequence[Any] = USUAL) -> Sol
     """
     if isinstance(scales, str) or not isinstance(scales, Sequence) or not scales:
         raise WorkError(f'scales: needs a list such as [0, 1, "inf"], got {scales!r}')
+    need_known("sharpness", given)
     work = Working("sharpness", {k: v for k, v in given.items() if v is not None})
     q, k, v = project(work)
     s, width = scored(work, q, k, "", Ways()), work.values[q].cols

@@ -1,11 +1,10 @@
-"""A solution to read in a terminal, and what became of an answer, in plain text."""
+"""A solution to read in a terminal, in plain text."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import sympy
 
-from regard.work.check import Finding, first_wrong
 from regard.work.numbers import decimal, plain
 from regard.work.rules import Matrix
 from regard.work.shown import Shown, first_entry, given_shown, remarks_shown, shown
@@ -110,23 +109,3 @@ def _grid(value: Matrix, tell: Callable[[sympy.Expr], str]) -> list[str]:
 
 def _indented(head: str, rows: list[str]) -> str:
     return "\n".join((head if n == 0 else " " * len(head)) + row for n, row in enumerate(rows))
-
-
-def findings_as_text(findings: list[Finding]) -> str:
-    """What became of an answer, in words; the first wrong step is named.
-
-    >>> findings_as_text([Finding("S", "right", (), "")])
-    'S: right\\nEvery value that was given is right.'
-    """
-    lines = []
-    for found in findings:
-        lines.append(f"{found.name}: {found.verdict}")
-        lines += [f"   {entry}" for entry in found.wrong]
-        if found.why:
-            lines.append(f"   likely: {found.why}")
-    wrong = first_wrong(findings)
-    if wrong is None:
-        lines.append("Every value that was given is right.")
-    else:
-        lines.append(f"The first wrong step is {wrong.name}.")
-    return "\n".join(lines)

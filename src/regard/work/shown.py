@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from regard.errors import WorkError, nearest
-from regard.work.numbers import decimal, is_simple, plain
+from regard.work.numbers import decimal, is_simple, is_whole_in, plain
 from regard.work.rules import Matrix, rule
 from regard.work.solution import Solution, Step
 
@@ -136,7 +136,11 @@ def first_entry(solution: Solution, step: Step, digits: int = 6) -> Entry | None
     values = solution.values()
     put_in = tell(0, 0, *(values[name] for name in step.takes))
     result = step.value[0, 0]
-    equals = plain(result) if is_simple(result) else f"{decimal(result, digits)} …"
+    equals = plain(result)
+    if not is_simple(result):
+        # the dots stand for digits left off: a 3 that was carried to 50 digits has none
+        short = is_whole_in(result, digits)
+        equals = decimal(result, digits) if short else f"{decimal(result, digits, zeros=True)} …"
     if not put_in or len(put_in) > LONGEST_ENTRY or put_in == equals:
         return None
     return Entry(put_in, equals)

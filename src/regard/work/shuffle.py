@@ -8,6 +8,7 @@ import sympy
 from regard.errors import WorkError
 from regard.work.attention import Ways, attend, project
 from regard.work.evaluate import evaluated
+from regard.work.given import need_known
 from regard.work.numbers import decimal, matrix
 from regard.work.rules import M, Matrix
 from regard.work.solution import Solution, Working
@@ -29,6 +30,7 @@ def shuffle(given: Mapping[str, Any], *, scale: Any = None, mask: Any = None) ->
     [0],
     [0]])
     """
+    need_known("shuffle", given)
     for name in ("X", "order"):
         if given.get(name) is None:
             raise WorkError(f"given: needs X and order, got no {name}")

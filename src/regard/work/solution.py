@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 
 import sympy
 
-from regard.errors import ShapeError, WorkError
-from regard.work.evaluate import evaluated
+from regard.errors import RegardError, ShapeError, WorkError
+from regard.work.evaluate import evaluated, need_near
 from regard.work.numbers import matrix
-from regard.work.rules import M, Matrix, rule
+from regard.work.parse import is_long
+from regard.work.rules import M, Matrix, Run, rule
 from regard.work.shapes import not_met
 
 LONGEST = 100  # parts of one number's formula; back through an LSTM takes 1 s, with 400 minutes
@@ -77,15 +78,36 @@ def applied(by: str, *parts: Matrix) -> Matrix:
     >>> applied("exp", M([[1, 0]]))
     Matrix([[E, 1]])
     """
-    value = rule(by).run(*parts)
+    return M(computed(by, rule(by).run, *parts).applyfunc(_carried))
+
+
+def computed(by: str, run: Run, *parts: Matrix) -> Matrix:
+    """What a function of matrices gives, where that is real numbers; else a WorkError.
+
+    >>> computed("log", lambda a: a.applyfunc(sympy.log), M([[-1]]))
+    Traceback (most recent call last):
+        ...
+    regard.errors.WorkError: log: needs real numbers that give one, got a root or log below 0
+    """
+    try:
+        value = run(*parts)
+    except RegardError:
+        raise
+    except (ArithmeticError, TypeError, ValueError, IndexError) as error:  # sympy's own words
+        raise WorkError(f"{by}: needs numbers that give one, got {error}") from error
     if value.has(sympy.nan, sympy.zoo):
         raise WorkError(f"{by}: needs numbers that give one, got inf - inf, 0 · inf or 1 / 0")
-    return M(value.applyfunc(_carried))
+    if value.has(sympy.I):
+        raise WorkError(f"{by}: needs real numbers that give one, got a root or log below 0")
+    return value
 
 
 def _carried(x: Any) -> Any:
-    if x.is_Atom or x.free_symbols:
+    if x.free_symbols:
         return x
+    if x.is_Atom:
+        return evaluated(x, DIGITS) if is_long(x) else x
+    need_near(x)
     # once digits, always digits: a mixture of both would grow on
     return evaluated(x, DIGITS) if x.has(sympy.Float) or x.count_ops() > LONGEST else x
 

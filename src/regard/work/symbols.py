@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from regard.errors import WorkError
-from regard.work.numbers import matrix, number
+from regard.errors import WorkError, nearest
+from regard.work.numbers import matrix, number, shortened
 from regard.work.parse import CONSTANTS, FUNCTIONS, SYMBOL
 from regard.work.rules.symbols import START
 from regard.work.solution import Solution, Step, applied
@@ -18,11 +18,13 @@ def declared(symbols: Any, values: Mapping[str, Any] | None = None) -> tuple[str
     >>> declared(["a", "x_1"], {"b": 2})
     ('a', 'x_1', 'b')
     """
-    told: list[Any] = [symbols] if isinstance(symbols, str) else list(symbols or ())
-    names: list[str] = list(dict.fromkeys([*told, *(values or {})]))
-    for name in names:
+    told: Any = [symbols] if isinstance(symbols, str) else symbols or []
+    if not isinstance(told, list | tuple):
+        raise WorkError(f'symbols: needs a list such as ["a", "x_1"], got {shortened(told)}')
+    for name in (*told, *(values or {})):
         if not isinstance(name, str) or not SYMBOL.fullmatch(name) or name in _TAKEN:
             raise WorkError(f"symbols: needs names such as a, x_1 or β, got {name!r}")
+    names: list[str] = list(dict.fromkeys([*told, *(values or {})]))
     if len(names) > MOST:
         raise WorkError(f"symbols: needs at most {MOST}, got {len(names)}")
     return tuple(names)
@@ -62,6 +64,11 @@ def put_in(solution: Solution, values: Mapping[str, Any]) -> Solution:
     """
     if not values or not solution.steps:
         return solution
+    used = sorted({str(one) for value in solution.given.values() for one in value.free_symbols})
+    for name in values:
+        if name not in used:
+            some, hint = ", ".join(used) or "none", nearest(name, used)
+            raise WorkError(f"values: needs symbols of [given], {some}, got {name!r}{hint}")
     last = solution.steps[-1]
     own = {name: matrix(value, name) for name, value in values.items()}
     for name in own:

@@ -9,7 +9,8 @@ import sympy
 from regard.errors import ShapeError, WorkError
 from regard.work.attention import linear
 from regard.work.block import EPS, Block, encode, is_first, norm, start
-from regard.work.numbers import decimal
+from regard.work.given import need_known
+from regard.work.numbers import MOST, decimal
 from regard.work.rules import M, Matrix
 from regard.work.rules.scores import largest
 from regard.work.solution import Solution, Working
@@ -44,6 +45,7 @@ def vit(
     >>> vit(told | {"pos": [[0, 0]] * 2, "W_1": one, "W_2": one})["T"]
     Matrix([[1, 0, 0, 1]])
     """
+    need_known("vit", given)
     names = _channels(given)
     eps = EPS if eps is None else eps
     work = start("vit", {**given, "X": given[names[0]]}, eps, *NEEDS)
@@ -60,7 +62,11 @@ def vit(
 
 
 def resized(
-    given: Mapping[str, Any], *, old: Sequence[int], new: Sequence[int], resize: str = "cubic"
+    given: Mapping[str, Any],
+    *,
+    old: Sequence[int] = (),
+    new: Sequence[int] = (),
+    resize: str = "cubic",
 ) -> Solution:
     """A learned table of positions for another picture size; the class token's row stays.
 
@@ -72,6 +78,7 @@ def resized(
     [  9],
     [5/2]])
     """
+    need_known("resize", given)
     if given.get("pos") is None:
         raise WorkError("given: needs pos, the table of positions, got none")
     work = Working("resize", {"pos": given["pos"]})
@@ -99,7 +106,10 @@ def _whole(name: str, told: Any) -> int:
 def _grid(name: str, told: Any) -> tuple[int, int]:
     if not isinstance(told, list | tuple) or len(told) != 2:
         raise WorkError(f"{name}: needs two numbers, patches down and across, got {told!r}")
-    return _whole(name, told[0]), _whole(name, told[1])
+    down, across = _whole(name, told[0]), _whole(name, told[1])
+    if down * across > MOST:
+        raise WorkError(f"{name}: needs at most {MOST} patches, got {down}×{across}")
+    return down, across
 
 
 def _channels(given: Mapping[str, Any]) -> list[str]:

@@ -49,7 +49,7 @@ def make(family: str, seed: int = 0, level: int = 1, number: int = 1) -> Exercis
         problem = {"family": family, **_drawn(plan, level, draw)}
         try:
             solution = work(problem)
-        except (RegardError, ZeroDivisionError):
+        except RegardError:
             continue  # a divisor that does not divide, a variance of 0
         if _is_clean(solution, plan):
             asks = tuple(step.name for step in solution.steps if wanted(step.name, plan.asks))

@@ -35,7 +35,8 @@ def sheet_as(exercises: Sequence[Exercise], form: str = "text", solutions: bool 
 def write_sheet(exercises: Sequence[Exercise], form: str, out: str | Path) -> list[Path]:
     """Write the sheet to a file and its solutions beside it; as TOML, a folder of problems.
 
-    Beside each problem in TOML lies a file for its answers, every entry still open.
+    Beside each problem in TOML lies a file for its answers, every entry still open. A single
+    exercise may go to a file whose name ends in .toml.
 
     >>> import tempfile
     >>> from regard.work import sheet
@@ -50,6 +51,10 @@ def write_sheet(exercises: Sequence[Exercise], form: str, out: str | Path) -> li
             beside = place.with_name(f"{place.stem}-solutions{place.suffix}")
             written.append(write_text(beside, sheet_as(exercises, form, solutions=True)))
         return written
+    if place.suffix == ".toml":
+        beside = place.with_name(f"{place.stem}-answers.toml")
+        text = sheet_as(exercises, form)
+        return [write_text(place, text), write_text(beside, blank_answers(exercises[0]))]
     make_folder(place)
     written = []
     for one in exercises:
