@@ -9,6 +9,7 @@ from regard.data.image_files import IdxImages, ImageFolder, read_idx
 from regard.data.images import Glyphs, Picture
 from regard.data.made import Made, luck
 from regard.data.morse import Keying, Morse, Sound, key, tone
+from regard.data.normalize import normalized
 from regard.data.packed import Packed, Window, pack
 from regard.data.parallel import Parallel
 from regard.data.phrases import Pair, Phrases, say
@@ -69,6 +70,7 @@ __all__ = [
     "luck",
     "mixed",
     "morse_batches",
+    "normalized",
     "other_voice",
     "pack",
     "pair_encoder",

@@ -50,7 +50,7 @@ def pack(text: Text, tokenizer: Tokenizer, folder: str | Path) -> Report:
         with (folder / f"{split}.tokens").open("wb") as out:
             for document in text.documents(split):
                 starts.append(sizes[split])
-                ids = [*tokenizer.encode(document.text), tokenizer.end]
+                ids = [*tokenizer.read(document.text), tokenizer.end]
                 out.write(np.array(ids, dtype=kind).tobytes())
                 sizes[split] += len(ids)
         np.array(starts, dtype="int64").tofile(folder / f"{split}.starts")

@@ -14,10 +14,18 @@ NAME = "tokenizer.json"
 VERSION = 1
 
 
-def write_tokenizer(kind: str, languages: Sequence[str], state: Any, folder: str | Path) -> Path:
+def write_tokenizer(
+    kind: str,
+    languages: Sequence[str],
+    state: Any,
+    folder: str | Path,
+    *,
+    normalize: Sequence[str] = (),
+) -> Path:
     """Beside its place first, and moved there once whole."""
     file = Path(folder) / NAME
     body = {"kind": kind, "languages": list(languages), "state": state}
+    body |= {"normalize": list(normalize)} if normalize else {}
     text = json.dumps({"regard": VERSION, "checksum": _checksum(body), **body}, ensure_ascii=False)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -37,8 +45,8 @@ def write_tokenizer(kind: str, languages: Sequence[str], state: Any, folder: str
     return file
 
 
-def read_tokenizer(folder: str | Path) -> tuple[str, tuple[str, ...], Any, Path]:
-    """Kind, languages, state, and the file they come from."""
+def read_tokenizer(folder: str | Path) -> tuple[str, tuple[str, ...], Any, list[str], Path]:
+    """Kind, languages, state, normalisation (none in older files), and the file they come from."""
     file = Path(folder) / NAME if Path(folder).is_dir() else Path(folder)
     try:
         held = json.loads(file.read_text(encoding="utf-8"))
@@ -49,14 +57,14 @@ def read_tokenizer(folder: str | Path) -> tuple[str, tuple[str, ...], Any, Path]
     except ValueError as error:  # not JSON, or not UTF-8
         raise FileError(f"{file}: needs whole JSON, got {error}") from error
     names = {"regard", "checksum", "kind", "languages", "state"}
-    if not isinstance(held, dict) or set(held) != names:
+    if not isinstance(held, dict) or set(held) - {"normalize"} != names:
         raise FileError(f"{file}: needs {', '.join(sorted(names))}, got something foreign")
     if held["regard"] != VERSION:
         raise FileError(f"{file}: needs version {VERSION}, got {held['regard']}")
-    body = {name: held[name] for name in ("kind", "languages", "state")}
+    body = {name: held[name] for name in held if name not in ("regard", "checksum")}
     if _checksum(body) != held["checksum"]:
         raise FileError(f"{file}: needs checksum {held['checksum']}, got {_checksum(body)}")
-    return held["kind"], tuple(held["languages"]), held["state"], file
+    return held["kind"], tuple(held["languages"]), held["state"], held.get("normalize", []), file
 
 
 def _checksum(body: dict[str, Any]) -> int:

@@ -87,6 +87,8 @@ def calibrate(graded: Sequence[Graded]) -> Calibration:
     slope, offset = _platt(scores, right)
     cut = _cut(scores, right)
     threshold = float(torch.sigmoid(torch.tensor(slope * cut + offset, dtype=torch.float64)))
+    if not right.any():
+        threshold = 1.0  # a model that is never right deserves every warning
     return Calibration(slope=slope, offset=offset, threshold=threshold, examples=len(graded))
 
 
