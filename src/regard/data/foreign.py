@@ -3,6 +3,7 @@
 Training and held-out texts are apart: prose comes from different files of Python's own library.
 """
 
+import re
 from calendar import monthrange
 from functools import lru_cache
 
@@ -20,6 +21,7 @@ HALVES = (
     *("{f} and", "{f} or", "at", "{n} past", "{n} to", "{m} the", "{c} and {n}", "of {m}"),
     *("{n} and {n}", "{w} {w}", "{m} {m}", "{u} {n}", "{w} {n}", "{u} {u}", "{s} {c}"),
 )
+DIGIT, SIGN = re.compile(r"\d"), re.compile(r"[^\w ,.']|_|\.\w")  # a sign is of code
 WIDEST = 60  # characters of prose
 POOL = {"train": 1 << 23, "valid": 1 << 19, "test": 1 << 19}  # characters of the library's files
 
@@ -61,10 +63,10 @@ def _lines(split: Split) -> tuple[list[str], list[str]]:
     code, text, size = [], [], 0
     for document in Text().documents(split):
         for line in document.text.split("\n"):
+            line = line.strip(" #")
             # a digit could make a fact of it
-            if len(line.split()) > 2 and not any(map(str.isdigit, line)):
-                plain = sum(sign.isalpha() or sign == " " for sign in line) > 0.95 * len(line)
-                (text if plain else code).append(line.strip(" #"))
+            if line.count(" ") > 1 and not DIGIT.search(line):
+                (code if SIGN.search(line) else text).append(line)
         size += len(document.text)
         if size > POOL[split]:
             break

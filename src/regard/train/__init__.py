@@ -17,6 +17,7 @@ from regard.train.confidence import (
     Graded,
     calibrate,
     load_calibration,
+    reliability,
     save_calibration,
 )
 from regard.train.config import TrainConfig
@@ -123,6 +124,7 @@ __all__ = [
     "read_value",
     "recipe",
     "resume_run",
+    "reliability",
     "save_calibration",
     "save_checkpoint",
     "score_texts",

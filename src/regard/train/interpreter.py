@@ -47,7 +47,7 @@ class Interpreter:
         limit: int | None = None,
     ):
         self.model, self.tokenizer = _parts(run)
-        self.calibration = run.calibration
+        self.threshold = 0.0 if run.calibration is None else run.calibration.threshold
         self.to = _known(to, targets(run))
         data = run.recipe.data
         self.width = max(best, getattr(data, "width", 1)) if width is None else width
@@ -63,7 +63,7 @@ class Interpreter:
         self.limit = wanted if table is None else min(wanted, table)
         self.search = TranslationSearch(
             self.model, self.tokenizer, width=self.width, penalty=self.penalty, best=best,
-            limit=self.limit, calibration=self.calibration,
+            limit=self.limit, calibration=run.calibration,
         )  # fmt: skip
 
     def wrong(self, text: str) -> str:
@@ -86,9 +86,9 @@ class Interpreter:
 
     def is_unsure(self, answer: Translation) -> bool:
         """Whether an answer deserves a warning: it is empty, or its confidence is too low."""
-        if self.calibration is None:
+        if answer.confidence is None:
             return False
-        return not answer.text.strip() or self.calibration.is_unsure(answer.raw)
+        return not answer.text.strip() or answer.confidence < self.threshold
 
     def _count(self, texts: Sequence[str], found: list[list[list[Translation]]]) -> None:
         words = self.tokenizer
