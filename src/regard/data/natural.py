@@ -174,17 +174,17 @@ def _vary(fact: Fact, dice: Dice, key: str) -> str:
         return f"{', '.join(parts[:-1])}{oxford} {word} {parts[-1]}"
     if fact.kind == "moment":
         day, hour = fact.value
-        return dice.pick(MOMENTS).format(d=_date(day, dice), t=_time(*hour.value, dice))
+        return dice.pick(MOMENTS).format(d=_date(day, dice), t=_time(hour.value, dice))
     if fact.kind == "date":
         return _date(fact, dice)
     if fact.kind == "time":
-        return _time(*fact.value, dice)
+        return _time(fact.value, dice)
     if fact.kind == "duration":
         return _duration(fact.value, dice)
     if fact.kind == "unit":
         number, places, unit = fact.value
         return _measured(number, places, UNITS[unit], dice)
-    return _money(*fact.value, fact.style, dice)
+    return _money(fact, dice)
 
 
 def words(number: int, dice: Dice | None = None) -> str:
@@ -262,7 +262,8 @@ def _part(hour: int) -> str:
     return " in the afternoon" if hour < 18 else " in the evening" if hour < 22 else " at night"
 
 
-def _time(hour: int, minute: int, dice: Dice) -> str:
+def _time(value: tuple[int, ...], dice: Dice) -> str:
+    hour, minute = value
     small, way = hour % 12 or 12, dice(8)
     if minute == 0 and hour % 12 == 0 and dice(2):
         return dice.pick(("noon", "12 noon", "midday") if hour else ("midnight", "12 midnight"))
@@ -348,13 +349,14 @@ def _duration(parts: tuple[tuple[int, str], ...], dice: Dice) -> str:
     return dice.pick(joints).join(texts)
 
 
-def _money(amount: int, currency: str, style: str, dice: Dice) -> str:
+def _money(fact: Fact, dice: Dice) -> str:
+    amount, currency = fact.value
     signs, codes, names, hundredths = (text.split("|") for text in MONEY[currency])
     whole, cents = divmod(amount, 100)
     text = _count(whole, dice)
     if currency != "JPY" and (cents or dice(3) == 0):
         text += f".{cents:02}"
-    if style == "standard":
+    if fact.style == "standard":
         sign = dice.pick(signs) if dice(3) else dice.pick(codes)
         letters = sign.isalpha() and dice(4) > 0
         forms = ("{s} {t}", "{t} {s}") if letters else ("{s}{t}", "{s}{t}", "{t}{s}", "{t} {s}")

@@ -81,9 +81,7 @@ def evaluate_run(run: Run, part: Part = "test", *, width: int | None = None) -> 
             raise ConfigError(f"width: needs 1 or more, got {width}")
         scorer.width = width
     model = run.model.to("cuda" if torch.cuda.is_available() else "cpu")
-    sure: dict[str, float] = {}
-    if run.calibration is not None and isinstance(scorer, Gradable):
-        sure = reliability(scored(model, scorer.graded), run.calibration)
+    sure = _confidence(run, model, scorer)
     if not isinstance(scorer, Answering):
         return Evaluation(part, scored(model, scorer), [], sure)
     answers: list[str] = []
@@ -95,3 +93,9 @@ def evaluate_run(run: Run, part: Part = "test", *, width: int | None = None) -> 
     scores = scored(model, judged)
     both = zip(scorer.asked, scorer.right, answers, strict=True)
     return Evaluation(part, scores, [Mistake(*one) for one in both if one[1] != one[2]], sure)
+
+
+def _confidence(run: Run, model: nn.Module, scorer: object) -> dict[str, float]:
+    if run.calibration is None or not isinstance(scorer, Gradable):
+        return {}
+    return reliability(scored(model, scorer.graded), run.calibration)

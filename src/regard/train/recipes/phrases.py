@@ -104,14 +104,15 @@ class PhrasesScores(TranslationScores):
 
     def __init__(self, source: Phrases, tokenizer: Tokenizer, *, split: Part, **given: Any):
         super().__init__(source, tokenizer, split=split, **given)
-        self.source, self.split = source, split
+        self.source = source
+        self.split: Part = split
 
     @cached_property
     def natural(self) -> list[Pair]:
         """The same facts as people type them."""
         return list(islice(self.source.natural_examples(self.split), GRADED))
 
-    @cached_property
+    @property
     def foreign(self) -> list[Pair]:
         """Texts that are none of the facts."""
         return list(islice(self.source.foreign_examples(self.split), GRADED))
