@@ -4,6 +4,7 @@ The tables below hold the ways of writing; the fact decides what is meant, so th
 test is trained on in any of them. A time without am or pm is read on the 24-hour clock.
 """
 
+import re
 from datetime import date
 from typing import Any
 
@@ -111,6 +112,7 @@ ORDINALS = {
     "one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth",
     "nine": "ninth", "twelve": "twelfth",
 }  # fmt: skip
+LONG = re.compile(r"[^\W\d_]{4,}")  # words in which a slip can be made out
 ENDS = ("", "", "", "", "", "", "", "", "", "", ".", ".", "!", ",", "?", ";")
 
 
@@ -159,6 +161,25 @@ def _larger(fact: Fact, dice: Dice) -> tuple[Any, ...]:
         case "money", (amount, currency):
             return 1000 * number + amount % 100, currency
     return fact.value
+
+
+def typo(text: str, key: str) -> str:
+    """The text with a slip in one of its words: a letter lost, doubled, wrong, or before its time.
+
+    >>> typo("5 kilometres", "0"), typo("3:05 pm", "0")
+    ('5 kiloometres', '3:05 pm')
+    """
+    found = [one.span() for one in LONG.finditer(text)]
+    if not found:
+        return text
+    dice = Dice(f"typo/{key}")
+    first, last = dice.pick(found)
+    at = first + dice(last - first - 1)
+    one, two = text[at], text[at + 1]
+    slip = dice.pick(
+        (one, one + two + two, two + one, one + "abcdefghijklmnopqrstuvwxyz"[dice(26)])
+    )
+    return text[:at] + slip + text[at + 2 :]
 
 
 def _vary(fact: Fact, dice: Dice, key: str) -> str:

@@ -14,7 +14,7 @@ from regard.train.confidence import Calibration
 
 # answers that are written together, all places of the beam counted: a step of a GPU is all waiting
 ROWS = {"cpu": 128, "cuda": 8192}
-LEAST = -20.0  # the raw score of an empty answer that is certain; float32 knows none below -17
+MOST = 20.0  # bounds raw scores: float32 tells no probability nearer to 0 or 1
 
 
 class Translation(NamedTuple):
@@ -122,17 +122,25 @@ class TranslationSearch:
 
 
 def raw_scores(found: Decoded) -> Tensor:
-    """What confidence is calibrated from: the log-probability per token, with the length damped.
+    """What confidence is calibrated from: the logit of the probability per token, length damped.
 
-    6 · log p(y) / (5 + |y|),   and for an empty answer log(1 - p(y)): that there is any other
+    s = 6 · log p(y) / (5 + |y|),   raw = s - log(1 - exp s)
+
+    For an empty answer s = log(1 - p(y)): the probability that there is any other.
 
     >>> two = [[4, 1], [1, 1]], [1, 0], [-0.7, -1e-3], [True, True]
     >>> raw_scores(Decoded(*map(torch.tensor, two)))
-    tensor([-0.6000, -6.9083])
+    tensor([ 0.1959, -6.9073])
     """
-    some = torch.log(-torch.expm1(found.log_prob.double())).clamp(min=LEAST)
+    log_prob = found.log_prob.double().clamp(-MOST, -math.exp(-MOST))
     empty = (found.lengths == 0) & found.ended
-    return torch.where(empty, some.to(found.log_prob), found.scores(1.0))
+    score = torch.where(empty, _log1mexp(log_prob), found._replace(log_prob=log_prob).scores(1.0))
+    return (score - _log1mexp(score)).clamp(-MOST, MOST).to(found.log_prob)
+
+
+def _log1mexp(x: Tensor) -> Tensor:
+    """log(1 - exp x) of an x below 0."""
+    return torch.log(-torch.expm1(x))
 
 
 def translate(

@@ -138,7 +138,7 @@ def _gru(wx: Tensor, state: State, weights: Weights) -> GRUStep:
     uh, gates = _remembered(h, weights), 2 * weights.hidden
     z, r = torch.sigmoid(wx[..., :gates] + uh[..., :gates]).chunk(2, -1)
     candidate = torch.tanh(torch.addcmul(wx[..., gates:], r, uh[..., gates:]))
-    # under autocast the gates come in half precision, the state stays as it is; lerp takes one dtype
+    # under autocast the gates are of half precision and the state is not; lerp takes one dtype
     return GRUStep(z, r, candidate, torch.lerp(h, candidate.to(h.dtype), z.to(h.dtype)))
 
 

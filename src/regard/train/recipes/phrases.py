@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from regard.data import Batches, Pair, Phrases, Tokenizer, Words, normalized, pair_encoder, texts_of
+from regard.data.natural import typo
 from regard.models import RecurrentTranslatorConfig, translator_tiny
 from regard.models.config import check_positive
 from regard.train.confidence import Graded
@@ -129,10 +130,16 @@ class PhrasesScores(TranslationScores):
         return scores
 
     def graded(self, model: nn.Module) -> list[Graded]:
-        """Answers with their raw scores: to CLDR's forms, natural ones and foreign texts."""
-        found = zip(self.translations(model, self.natural), self.natural, strict=True)
-        natural = [Graded(answer.raw, answer.text == pair.target) for answer, pair in found]
-        return super().graded(model) + natural
+        """Answers with their raw scores: to CLDR's forms, natural ones, and foreign texts.
+
+        Natural texts come with and without a slip of the keys: a good model makes its mistakes
+        there, and confidence is calibrated on mistakes.
+        """
+        slips = [p._replace(source=typo(p.source, f"{n}")) for n, p in enumerate(self.natural)]
+        pairs = self.natural + slips
+        found = zip(self.translations(model, pairs), pairs, strict=True)
+        graded = [Graded(answer.raw, answer.text == pair.target) for answer, pair in found]
+        return super().graded(model) + graded
 
 
 def phrases() -> Recipe:
