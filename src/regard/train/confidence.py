@@ -34,7 +34,13 @@ class Graded(NamedTuple):
 
 @runtime_checkable
 class Gradable(Protocol):
-    """Scores of a held-out split that can also grade every single answer, for calibration."""
+    """Scores of a held-out split that can also grade every single answer, for calibration.
+
+    >>> pairs = rg.data.Listed(valid=[rg.data.Pair("two", "zwei", "de")])
+    >>> words = rg.data.Bytes(languages=("de",))
+    >>> isinstance(rg.train.TranslationScores(pairs, words, split="valid"), Gradable)
+    True
+    """
 
     def graded(self, model: nn.Module) -> list[Graded]:
         """Every answer of the split, and of inputs that have no right answer."""
