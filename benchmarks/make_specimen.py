@@ -2,7 +2,8 @@
 
 python benchmarks/make_specimen.py runs/phrases phrases --machine "one H200"
 
-The weights are rounded to float16 and scored again, so that the record is that of what ships.
+The weights are rounded to float16, and scored and calibrated again, so that the record is that of
+what ships.
 """
 
 import json
@@ -34,11 +35,20 @@ def main(
         if (run / file).exists():
             shutil.copy(run / file, place)
     models.save(train.load_run(run).model.half(), place)
+    opened = train.load_run(place)
+    held_out = opened.recipe.data.scores(opened.tokenizer, "valid")
+    if isinstance(held_out, train.Gradable):
+        graded = train.loop.scored(opened.model, held_out.graded)
+        train.save_calibration(place, train.calibrate(graded))
     result = json.loads((run / RESULT).read_text(encoding="utf-8"))
     before = result["test"]
-    rounded = train.evaluate_run(train.load_run(place)).scores
-    write(place / RESULT, result | {"test": rounded, "machine": machine})
-    print(f"{place}: before {before}\nafter {rounded}")
+    found = train.evaluate_run(train.load_run(place))
+    kept = {"test": found.scores, "machine": machine}
+    write(
+        place / RESULT,
+        result | kept | ({"confidence": found.confidence} if found.confidence else {}),
+    )
+    print(f"{place}: before {before}\nafter {found.scores} {found.confidence}")
     print(f"{sum(file.stat().st_size for file in place.iterdir()) / 1e6:.2f} MB")
 
 

@@ -134,7 +134,7 @@ QUESTIONS = (
         "What does this token point to, by head and layer, before and after training?",
         'regard look phrases "14 May 2024" --to de --at "*.cross" --query 2',
         "The query reads “14.” and has to write the month: once trained, the last layer looks at "
-        "“May” with every head.",
+        "“may” with every head.",
     ),
     Question(
         "How do the accuracy curves of CNN and ViT compare as data grows?",

@@ -5,6 +5,7 @@ from itertools import islice
 
 import pytest
 import torch
+from typed import NATURAL, NONSENSE, right
 from typer.testing import CliRunner
 
 import regard as rg
@@ -15,7 +16,7 @@ from regard.train.specimens import FOLDER
 
 
 def test_all_together_are_small():
-    assert sum(file.stat().st_size for file in FOLDER.rglob("*") if file.is_file()) < 12e6
+    assert sum(file.stat().st_size for file in FOLDER.rglob("*") if file.is_file()) < 14e6
 
 
 @pytest.mark.parametrize("name", specimen_names())
@@ -34,6 +35,27 @@ def test_those_that_translate_do_as_their_record_says(name):
     answers = translate(run.model, run.tokenizer, texts, languages, limit=60)
     exact = sum(a == p.target for a, p in zip(answers, pairs, strict=True)) / len(pairs)
     assert abs(exact - run.result["test"]["exact"]) < 0.1
+
+
+@pytest.mark.parametrize("name", ["phrases", "phrases-gru"])
+def test_what_people_type_is_translated_and_nonsense_is_flagged(name, tmp_path):
+    file = tmp_path / "typed.txt"
+    file.write_text("\n".join(text for text, _ in NATURAL) + "\n")
+    done = CliRunner().invoke(app, ["translate", name, "--to", "de,fr", str(file)])
+    answers = [line.split("\t") for line in done.stdout.splitlines()]
+    for n, language in enumerate(("de", "fr")):
+        wanted = [right(meaning, language) for _, meaning in NATURAL]
+        found = [answer[n] == want for answer, want in zip(answers, wanted, strict=True)]
+        assert sum(found) >= 0.9 * len(found)
+    done = CliRunner().invoke(app, ["translate", name, "--to", "de", *NONSENSE])
+    assert done.exit_code == 1
+    assert done.stderr.count("regard: warning: ") >= 0.9 * len(NONSENSE)
+
+
+@pytest.mark.parametrize("name", ["phrases", "phrases-gru"])
+def test_case_and_typography_change_no_answer(name):
+    forms = ["3:05\u202fPM", "3:05 PM", "3:05 pm", " 3:05\xa0pm", "３:05 ＰＭ"]
+    assert set(rg.translate(rg.specimen(name), forms, to=["de"])["de"]) == {"15:05"}
 
 
 def test_commands_take_a_specimen_by_its_name(tmp_path):

@@ -156,7 +156,7 @@ def test_the_command_tells_one_weight(tmp_path):
     told = ["look", "phrases", "14 May 2024", "--to", "de"]
     shown = run.invoke(app, [*told, "--at", "decoder.1.cross", "--cell", "0,2,1"])
     assert shown.exit_code == 0, shown.output
-    assert "query 2 '.' gives key 1 ' May' the weight 0.99" in shown.output
+    assert "query 2 '.' gives key 1 ' may' the weight 0.99" in shown.output
     assert "after the output projection" in shown.output
     several = run.invoke(app, [*told, "--cell", "0,2,1"])
     assert (several.exit_code, "at: needs one attention" in several.output) == (2, True)
@@ -173,7 +173,7 @@ def test_the_command_tells_maps_in_words_and_where_a_token_looks():
     shown = run.invoke(app, [*told, "--query", "2"]).output.splitlines()
     assert shown[0] == "query 2: '.'"
     assert shown[1].split("  ")[0] == "attention, head"
-    assert all("' May'" in line.split("  ")[1] for line in shown[2:])  # every head, once trained
-    assert not all("' May'" in line.split("  ")[-1].split(",")[0] for line in shown[2:])
+    assert all("' may'" in line.split("  ")[1] for line in shown[2:])  # every head, once trained
+    assert not all("' may'" in line.split("  ")[-1].split(",")[0] for line in shown[2:])
     far = run.invoke(app, [*told, "--query", "99"])
     assert (far.exit_code, "query: needs less than 7" in far.output) == (2, True)

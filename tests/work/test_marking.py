@@ -88,7 +88,7 @@ def test_a_class_counts_blank_and_unfinished_papers_apart(tmp_path):
         ("N = [[0,5], [1,5], [2,5]]", "try a point, 0.5: a comma separates entries"),
         ('N = ["1,000", 1, 1]', "N (1,1): needs a decimal point, got '1,000'"),
         ('N = ["nonsense", 1, 1]', "N (1,1): needs one such as 3, 0.25"),
-        (b"# L\xf6sung\nQ = 1", "needs UTF-8, got the byte 0xf6 in line 1"),
+        (b"# L\xf6sung\nQ = 1", "needs UTF-8, got byte 0xf6 in line 1"),
     ],
 )
 def test_a_sheet_that_cannot_be_read_says_where_and_what_to_do(text, message, tmp_path):

@@ -32,6 +32,9 @@ def evaluate(
         console.print(
             Text(f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}")
         )
+    if found.confidence:
+        told = ", ".join(f"{name} {value:.4f}" for name, value in found.confidence.items())
+        console.print(Text(f"confidence: {told}"))
     for mistake in found.mistakes[:wrong]:
         console.print(Text(f"\n{mistake.asked}\n  right  {mistake.right}\n  got    {mistake.got}"))
     if len(found.mistakes) > wrong:

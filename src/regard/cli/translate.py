@@ -44,7 +44,9 @@ def translate(
 
     Lines become lines, one column a language; a .tsv gets one column more a language; a .po gets
     its untranslated and fuzzy messages filled and marked fuzzy. What could not be translated is
-    left empty (in a .po as it was) and said, and the exit code is then 1.
+    left empty (in a .po as it was) and said, and the exit code is then 1. So it is where the
+    calibrated confidence of an answer is below the run's threshold; the answer is printed, with a
+    warning on standard error.
     """
     from regard import train
     from regard.cli.translate_work import Asked, Job
@@ -57,5 +59,6 @@ def translate(
     job.run()
     if cost:
         job.tell_cost()
-    if job.problems:
+    job.summarise()
+    if job.problems or job.unsure:
         raise typer.Exit(1)

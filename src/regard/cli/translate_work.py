@@ -24,6 +24,7 @@ from regard.train import Interpreter, Translation
 
 KINDS = ("lines", "tsv", "po")
 TOGETHER = 512  # lines; those of like length make batches, and what is done is kept if it stops
+WARNINGS = 5  # of low confidence that a file gets in full; the rest is counted
 
 
 class Asked(NamedTuple):
@@ -58,7 +59,10 @@ class Asked(NamedTuple):
 
 
 class Job:
-    """One translation of all that was asked; `problems` counts what could not be done."""
+    """One translation of all that was asked.
+
+    `problems` counts what could not be done, `unsure` the answers of low confidence among `given`.
+    """
 
     def __init__(
         self,
@@ -69,6 +73,7 @@ class Job:
         picture: Path | None = None,
     ):
         self.asked, self.interpreter, self.problems = asked, interpreter, 0
+        self.unsure, self.given = 0, 0
         self.align, self.picture = align, picture
         several = len(asked.texts) != 1 or len(interpreter.to) != 1
         if picture is not None and several:
@@ -113,7 +118,7 @@ class Job:
         texts = self.asked.texts
         for n, found in enumerate(self.interpreter.answers(texts)):
             for to, answers in zip(self.interpreter.to, found, strict=True):
-                self._check(answers, f"text {n + 1}", to)
+                self._check(answers, f"text {n + 1}", to, repr(_short(texts[n])))
                 if self.interpreter.best > 1:
                     self._write_best(place, n, to, answers)
                 else:
@@ -129,7 +134,7 @@ class Job:
         for n, line in enumerate(lines):
             answers = found.get(n, [[] for _ in self.interpreter.to])
             for to, some in zip(self.interpreter.to, answers, strict=True):
-                self._check(some, f"line {before + n + 1}", to)
+                self._check(some, f"line {before + n + 1}", to, f"line {before + n + 1}")
                 if self.interpreter.best > 1:
                     self._write_best(place, before + n, to, some)
             if self.interpreter.best == 1:
@@ -168,7 +173,9 @@ class Job:
         def translated(texts: list[str]) -> list[str | None]:
             found = [answers[0][0] for answers in self.interpreter.answers(texts)]
             advance(len(texts))
-            return [answer.text if answer.ended else None for answer in found]
+            for text, answer in zip(texts, found, strict=True):
+                self._warn(answer, f"{_short(text)!r} ({self.interpreter.to[0]})")
+            return [answer.text if answer.ended and answer.text else None for answer in found]
 
         with _place(self.asked) as place, progress("translating", waiting) as advance:
             try:
@@ -201,10 +208,35 @@ class Job:
                 raise FileError(f"{self.picture}: cannot be drawn, {error}") from error
             say(f"{self.picture}: {found.site.name}, head {found.head}")
 
-    def _check(self, answers: list[Translation], where: str, to: str) -> None:
+    def summarise(self) -> None:
+        """How many answers were of low confidence, where not all of them were named."""
+        if self.unsure > WARNINGS and self.asked.kind != "texts":
+            say(
+                f"warning: {self.unsure} of {self.given} answers are below the confidence "
+                f"threshold {self.interpreter.threshold:.2f}"
+            )
+
+    def _check(self, answers: list[Translation], where: str, to: str, name: str) -> None:
         if answers and not answers[0].ended:
             limit = self.interpreter.limit
             self._problem(f"{where}: the answer in {to} was cut at {limit} tokens")
+        elif answers:
+            self._warn(answers[0], f"{name} ({to})")
+
+    def _warn(self, answer: Translation, name: str) -> None:
+        """Say that an answer is of low confidence; of those in a file, the first few."""
+        self.given += 1
+        if not self.interpreter.is_unsure(answer):
+            return
+        self.unsure += 1
+        if self.unsure <= WARNINGS or self.asked.kind == "texts":
+            known = (
+                "the answer may be wrong" if answer.text.strip() else "not understood, no answer"
+            )
+            say(
+                f"warning: {name}: confidence {answer.confidence:.2f} is below "
+                f"{self.interpreter.threshold:.2f}; {known}"
+            )
 
     def _problem(self, what: str) -> None:
         self.problems += 1
@@ -269,3 +301,7 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except OSError:  # a text too long to be a name
         return False
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:59]}…"

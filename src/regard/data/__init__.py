@@ -10,6 +10,7 @@ from regard.data.images import Glyphs, Picture
 from regard.data.ink import frame_ink
 from regard.data.made import Made, luck
 from regard.data.morse import Keying, Morse, Sound, key, tone
+from regard.data.normalize import normalized
 from regard.data.packed import Packed, Window, pack
 from regard.data.parallel import Parallel
 from regard.data.phrases import Pair, Phrases, say
@@ -73,6 +74,7 @@ __all__ = [
     "luck",
     "mixed",
     "morse_batches",
+    "normalized",
     "open_picture",
     "other_voice",
     "pack",

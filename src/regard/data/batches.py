@@ -190,7 +190,8 @@ def _is_sequence(value: Any) -> bool:
 def pair_encoder(tokenizer: Tokenizer) -> Callable[[Pair], Encoded]:
     """What makes a pair ready: source with its end, target from the language token to the end.
 
-    The language is the decoder's first token, so that one encoding serves every language.
+    The language is the decoder's first token, so that one encoding serves every language. The
+    source is normalised as the tokenizer says, the target is written as it is.
 
     >>> encode = pair_encoder(rg.data.Bytes(("de",)))
     >>> {name: len(ids) for name, ids in encode(Pair("a", "bc", "de")).items()}
@@ -199,7 +200,7 @@ def pair_encoder(tokenizer: Tokenizer) -> Callable[[Pair], Encoded]:
 
     def encode(pair: Pair) -> Encoded:
         first = tokenizer.start if pair.language is None else tokenizer.language(pair.language)
-        source, target = tokenizer.encode(pair.source), tokenizer.encode(pair.target)
+        source, target = tokenizer.read(pair.source), tokenizer.encode(pair.target)
         return {
             "source": [*source, tokenizer.end],
             "target": [first, *target, tokenizer.end],

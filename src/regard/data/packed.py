@@ -51,7 +51,7 @@ def pack(text: Text, tokenizer: Tokenizer, folder: str | Path) -> Report:
         with writing(folder / f"{split}.tokens") as place, place.open("wb") as out:
             for document in text.documents(split):
                 starts.append(sizes[split])
-                ids = [*tokenizer.encode(document.text), tokenizer.end]
+                ids = [*tokenizer.read(document.text), tokenizer.end]
                 out.write(np.array(ids, dtype=kind).tobytes())
                 sizes[split] += len(ids)
         with writing(folder / f"{split}.starts") as place:

@@ -13,6 +13,8 @@ from babel.numbers import format_currency, format_decimal, get_decimal_symbol
 from babel.units import format_unit
 
 from regard.data.facts import KINDS, Dice, Fact, Split, check_kinds, draw
+from regard.data.foreign_texts import foreign
+from regard.data.natural import usual, vary
 from regard.errors import ConfigError
 
 LANGUAGES = (
@@ -40,6 +42,14 @@ class Phrases:
     A fact is drawn from the seed and the example's number, and said in two languages; no fact of
     the test is in the training, in any language, alone or in a list.
 
+    Args:
+        languages: those written.
+        sources: those read; all if not given.
+        kinds: the kinds of facts.
+        count: examples of the valid and test splits.
+        natural: share of English training sources as people type them instead of CLDR's form.
+        foreign: share of training sources that are none of the facts; their target is empty.
+
     >>> phrases = Phrases(("en", "de"), sources=("en",), kinds=("duration",))
     >>> next(phrases.examples("train", seed=0))
     Pair(source='973 hours', target='973 Stunden', language='de')
@@ -52,8 +62,15 @@ class Phrases:
         sources: Sequence[str] | None = None,
         kinds: Sequence[str] = KINDS,
         count: int = 1000,
+        natural: float = 0.0,
+        foreign: float = 0.0,
     ):
         self.languages, self.kinds, self.count = tuple(languages), tuple(kinds), count
+        self.natural, self.foreign = natural, foreign
+        if not (natural >= 0 and foreign >= 0 and natural + foreign <= 1):
+            raise ConfigError(
+                f"natural, foreign: need shares of at most 1 together, got {natural} and {foreign}"
+            )
         self.sources = tuple(sources or languages)
         for language in {*self.languages, *self.sources}:
             _locale(language)
@@ -72,8 +89,40 @@ class Phrases:
         >>> next(first) == next(Phrases().examples("train", seed=0, start=2))
         True
         """
-        for fact, source, target in self.facts(split, seed, start):
+        varied = split == "train" and self.natural + self.foreign > 0
+        for number, (fact, source, target) in enumerate(self.facts(split, seed, start), start):
+            if varied:
+                key = f"{seed}/{number}"
+                share = Dice(f"share/{key}")(1000) / 1000
+                if share < self.foreign:
+                    yield self._foreign(key, split, target)
+                    continue
+                if share < self.foreign + self.natural and source == "en":
+                    yield _natural(fact, key, target)
+                    continue
             yield Pair(say(fact, source), say(fact, target), target)
+
+    def natural_examples(self, split: Split) -> Iterator[Pair]:
+        """The facts of a held-out split as people type them, where English is read."""
+        for number, (fact, source, target) in enumerate(self.facts(split, 0)):
+            if source == "en":
+                yield _natural(fact, f"{split}/{number}", target)
+
+    def foreign_examples(self, split: Split) -> Iterator[Pair]:
+        """Held-out texts that are none of the facts; their target is empty."""
+        for number, (_, _, target) in enumerate(self.facts(split, 0)):
+            yield self._foreign(f"{split}/{number}", split, target)
+
+    def _foreign(self, key: str, split: Split, target: str) -> Pair:
+        """A text of no fact, one in eight a fact in a language that is not read."""
+        dice = Dice(f"unread/{key}")
+        unread = [one for one in self.languages if one not in self.sources]
+        if unread and dice(8) == 0:
+            fact = draw(f"{key}/unread", split, ("date", "duration"))
+            text = say(fact, dice.pick(unread))
+            if _words(text) - _words(say(fact, "en")):  # else it could be English
+                return Pair(text, "", target)
+        return Pair(foreign(key, split), "", target)
 
     def facts(self, split: Split, seed: int, start: int = 0) -> Iterator[tuple[Fact, str, str]]:
         """What the examples say before it is said: the fact and its two languages."""
@@ -86,6 +135,15 @@ class Phrases:
             target = dice.pick([other for other in self.languages if other != source])
             yield draw(at, split, self.kinds), source, target
             number += 1
+
+
+def _natural(fact: Fact, key: str, target: str) -> Pair:
+    fact = usual(fact, key)
+    return Pair(vary(fact, key), say(fact, target), target)
+
+
+def _words(text: str) -> set[str]:
+    return {word for word in text.lower().split() if len(word) > 2 and word.isalpha()}
 
 
 def say(fact: Fact, language: str) -> str:

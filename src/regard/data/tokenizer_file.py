@@ -13,17 +13,25 @@ NAME = "tokenizer.json"
 VERSION = 1
 
 
-def write_tokenizer(kind: str, languages: Sequence[str], state: Any, folder: str | Path) -> Path:
+def write_tokenizer(
+    kind: str,
+    languages: Sequence[str],
+    state: Any,
+    folder: str | Path,
+    *,
+    normalize: Sequence[str] = (),
+) -> Path:
     """Write tokenizer.json into a folder, whole or not at all."""
     file = Path(folder) / NAME
     body = {"kind": kind, "languages": list(languages), "state": state}
+    body |= {"normalize": list(normalize)} if normalize else {}
     text = json.dumps({"regard": VERSION, "checksum": _checksum(body), **body}, ensure_ascii=False)
     make_folder(file.parent)
     return write_text(file, text)
 
 
-def read_tokenizer(folder: str | Path) -> tuple[str, tuple[str, ...], Any, Path]:
-    """Kind, languages, state, and the file they come from."""
+def read_tokenizer(folder: str | Path) -> tuple[str, tuple[str, ...], Any, list[str], Path]:
+    """Kind, languages, state, normalisation (none in older files), and the file they come from."""
     file = Path(folder) / NAME if Path(folder).is_dir() else Path(folder)
     try:
         held = parse_json(file.read_text(encoding="utf-8"))
@@ -34,17 +42,17 @@ def read_tokenizer(folder: str | Path) -> tuple[str, tuple[str, ...], Any, Path]
     except ValueError as error:  # not JSON, or not UTF-8
         raise FileError(f"{file}: needs whole JSON, got {error}") from error
     names = {"regard", "checksum", "kind", "languages", "state"}
-    if not isinstance(held, dict) or set(held) != names:
+    if not isinstance(held, dict) or set(held) - {"normalize"} != names:
         raise FileError(f"{file}: needs {', '.join(sorted(names))}, got something foreign")
     if held["regard"] != VERSION:
         raise FileError(f"{file}: needs version {VERSION}, got {held['regard']!r:.40}")
-    body = {name: held[name] for name in ("kind", "languages", "state")}
+    body = {name: held[name] for name in held if name not in ("regard", "checksum")}
     if _checksum(body) != held["checksum"]:
         raise FileError(f"{file}: needs checksum {held['checksum']}, got {_checksum(body)}")
     languages = held["languages"]
     if not isinstance(languages, list) or not all(isinstance(one, str) for one in languages):
         raise FileError(f"{file}: needs languages as a list of names, got {languages!r:.60}")
-    return held["kind"], tuple(languages), held["state"], file
+    return held["kind"], tuple(languages), held["state"], held.get("normalize", []), file
 
 
 def _checksum(body: dict[str, Any]) -> int:

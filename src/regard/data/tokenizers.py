@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from regard.data.normalize import check_steps, normalized
 from regard.data.tokenizer_file import read_tokenizer, write_tokenizer
 from regard.errors import ConfigError, FileError, nearest
 
@@ -17,6 +18,7 @@ class Tokenizer(ABC):
     """What all tokenizers share: pad 0, start 1, end 2, unknown 3, then a token a language.
 
     Text never becomes one of these: "<pad>" in a text is five characters like any others.
+    `normalize` names the steps of `data.normalized` that every text passes before it is read.
 
     >>> tokenizer = Bytes(languages=("de", "fr"))
     >>> tokenizer.pad, tokenizer.start, tokenizer.end, tokenizer.language("fr")
@@ -25,6 +27,7 @@ class Tokenizer(ABC):
 
     pad, start, end, unknown = range(4)
     kinds: ClassVar[dict[str, type["Tokenizer"]]] = {}
+    normalize: tuple[str, ...] = ()
 
     def __init__(self, languages: Sequence[str] = ()):
         self.languages = tuple(languages)
@@ -44,6 +47,16 @@ class Tokenizer(ABC):
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without start and end."""
 
+    def read(self, text: str) -> list[int]:
+        """The ids of an input, normalised as the training texts were.
+
+        >>> tokenizer = Bytes()
+        >>> tokenizer.normalize = ("lower",)
+        >>> tokenizer.read("A") == tokenizer.encode("a")
+        True
+        """
+        return self.encode(normalized(text, self.normalize))
+
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; special tokens are left out."""
@@ -62,17 +75,20 @@ class Tokenizer(ABC):
 
     def save(self, folder: str | Path) -> Path:
         """Write it as one JSON file into a folder; the file's path comes back."""
-        return write_tokenizer(type(self).__name__, self.languages, self._state(), folder)
+        kind, steps = type(self).__name__, check_steps(self.normalize)
+        return write_tokenizer(kind, self.languages, self._state(), folder, normalize=steps)
 
     @staticmethod
     def load(folder: str | Path) -> "Tokenizer":
         """Read what `save` wrote, as the class it was."""
-        kind, languages, state, file = read_tokenizer(folder)
+        kind, languages, state, steps, file = read_tokenizer(folder)
         if not isinstance(kind, str) or kind not in Tokenizer.kinds:
             known = ", ".join(sorted(Tokenizer.kinds))
             raise FileError(f"{file}: needs a tokenizer of {known}, got {kind!r:.40}")
         try:
-            return Tokenizer.kinds[kind]._from(state, languages)
+            tokenizer = Tokenizer.kinds[kind]._from(state, languages)
+            tokenizer.normalize = check_steps(steps)
+            return tokenizer
         except Exception as error:  # whatever a foreign state does to a constructor
             raise FileError(f"{file}: needs the state of {kind}, got {error}") from error
 

@@ -10,7 +10,7 @@ from PIL import Image, ImageChops, ImageDraw, ImageFilter
 
 from regard.data.faces import find_faces, load_face
 from regard.data.facts import Split
-from regard.data.foreign import draw_foreign
+from regard.data.foreign_pictures import draw_foreign
 from regard.data.images import Picture, check_classes
 from regard.data.ink import frame_ink
 

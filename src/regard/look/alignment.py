@@ -60,7 +60,8 @@ def align(model: nn.Module, tokenizer: Tokenizer, pair: Pair) -> Alignment:
         row = weights[places].mean(0)
         shares = [float(row[at].sum()) for _, at in others]
         most = max(range(len(shares)), key=shares.__getitem__)
-        links.append(Link(word, others[most][0], shares[most]))
+        # weights are recomputed from the log-sum-exp, so rounding can take them past 1
+        links.append(Link(word, others[most][0], min(shares[most], 1.0)))
     return Alignment(site, best.head, links)
 
 

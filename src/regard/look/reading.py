@@ -83,7 +83,7 @@ class Reader:
                 f"to: needs the language to write, one of {' '.join(words.languages)}, got none; "
                 f"try --to {words.languages[0]}"
             )
-        if not words.encode(text):
+        if not words.read(text):
             raise ShapeError(f"text: needs at least one token, got {text!r}")
         if target is None:
             from regard.train import translate
@@ -93,7 +93,7 @@ class Reader:
 
     def _ids(self, name: str, text: str, begin: bool = False) -> Tensor:
         if self.words is not None:
-            ids = self.words.encode(text)
+            ids = self.words.read(text)
         elif self.tokenizer is None:
             ids = self._numbers(name, text)
         else:

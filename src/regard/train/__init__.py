@@ -17,11 +17,12 @@ from regard.train.confidence import (
     Graded,
     calibrate,
     load_calibration,
+    reliability,
     save_calibration,
 )
 from regard.train.config import TrainConfig
 from regard.train.evaluate import Answering, Evaluation, Mistake, evaluate_run
-from regard.train.evaluation import TranslationScores, mean_loss, score_texts, translate
+from regard.train.evaluation import TranslationScores, mean_loss, score_texts
 from regard.train.evaluation_images import ClassScores, GradedClassScores
 from regard.train.evaluation_speech import (
     SpeechScores,
@@ -32,7 +33,7 @@ from regard.train.evaluation_speech import (
 )
 from regard.train.exporting import export_run
 from regard.train.generating import generate_run
-from regard.train.interpreter import Interpreter, Translation, translate_run
+from regard.train.interpreter import Interpreter, translate_run
 from regard.train.interrupts import interrupts
 from regard.train.loop import Outcome, Trainer
 from regard.train.loss import Objective, disagreement, objective, smoothed_cross_entropy
@@ -57,6 +58,7 @@ from regard.train.schedules import rate_at
 from regard.train.settings import change, from_json, names, read_value, to_json
 from regard.train.specimens import find_run, specimen, specimen_names
 from regard.train.transcribing import transcribe_run
+from regard.train.translating import Translation, TranslationSearch, translate
 
 __all__ = [
     "Answering",
@@ -89,6 +91,7 @@ __all__ = [
     "Trainer",
     "Translation",
     "TranslationScores",
+    "TranslationSearch",
     "average",
     "best_path",
     "calibrate",
@@ -122,6 +125,7 @@ __all__ = [
     "read_recipe",
     "read_value",
     "recipe",
+    "reliability",
     "resume_run",
     "save_calibration",
     "save_checkpoint",

@@ -34,7 +34,13 @@ class Graded(NamedTuple):
 
 @runtime_checkable
 class Gradable(Protocol):
-    """Scores of a held-out split that can also grade every single answer, for calibration."""
+    """Scores of a held-out split that can also grade every single answer, for calibration.
+
+    >>> pairs = rg.data.Listed(valid=[rg.data.Pair("two", "zwei", "de")])
+    >>> words = rg.data.Bytes(languages=("de",))
+    >>> isinstance(rg.train.TranslationScores(pairs, words, split="valid"), Gradable)
+    True
+    """
 
     def graded(self, model: nn.Module) -> list[Graded]:
         """Every answer of the split, and of inputs that have no right answer."""
@@ -87,6 +93,8 @@ def calibrate(graded: Sequence[Graded]) -> Calibration:
     slope, offset = _platt(scores, right)
     cut = _cut(scores, right)
     threshold = float(torch.sigmoid(torch.tensor(slope * cut + offset, dtype=torch.float64)))
+    if not right.any():
+        threshold = 1.0  # a model that is never right deserves every warning
     return Calibration(slope=slope, offset=offset, threshold=threshold, examples=len(graded))
 
 
@@ -119,6 +127,31 @@ def _cut(scores: torch.Tensor, right: torch.Tensor) -> float:
         return float(kept[int(0.01 * len(kept))])
     worst = below.max()
     return float((worst + scores[scores > worst].min()) / 2)
+
+
+def reliability(graded: Sequence[Graded], calibration: Calibration) -> dict[str, float]:
+    """How well confidence does on graded answers, of which it has seen none.
+
+    `ece` is the expected calibration error over ten equal bins (Guo et al. 2017),
+    Σ_b n_b/n · |right_b - confidence_b|; `auroc` is the probability that a right answer has a
+    higher confidence than a wrong one; the other two are the shares of wrong and of right answers
+    below the threshold.
+
+    >>> fitted = Calibration(slope=1.0, offset=0.0, threshold=0.5, examples=9)
+    >>> reliability([Graded(-4.0, False), Graded(4.0, True)], fitted)
+    {'ece': 0.018, 'auroc': 1.0, 'wrong_flagged': 1.0, 'right_flagged': 0.0}
+    """
+    sure = torch.tensor([calibration.confidence(one.score) for one in graded]).double()
+    right = torch.tensor([one.right for one in graded])
+    unsure = sure < calibration.threshold
+    bins = (10 * sure).long().clamp(max=9)
+    ece = sum(float((right.double() - sure)[bins == b].sum().abs()) for b in range(10))
+    good, bad = sure[right], sure[~right]
+    above = (good[:, None] > bad).double() + 0.5 * (good[:, None] == bad).double()
+    values = {"ece": ece / max(1, len(graded)), "auroc": float(above.mean())}
+    values |= {"wrong_flagged": float(unsure[~right].double().mean())}
+    values |= {"right_flagged": float(unsure[right].double().mean())}
+    return {name: round(value, 4) for name, value in values.items() if not math.isnan(value)}
 
 
 def save_calibration(folder: str | Path, calibration: Calibration) -> None:

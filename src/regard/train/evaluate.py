@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from regard.errors import ConfigError
+from regard.train.confidence import Gradable, reliability
 from regard.train.loop import scored
 from regard.train.recipes.recipe import Part
 from regard.train.run import Run
@@ -27,6 +28,8 @@ class Mistake(NamedTuple):
 class Evaluation(NamedTuple):
     """The scores of a run on a part, and its mistakes in order, where it gives answers.
 
+    `confidence` is how well the calibrated confidence does there, where the run has one.
+
     >>> Evaluation("test", {"exact": 1.0}, []).scores["exact"]
     1.0
     """
@@ -34,6 +37,7 @@ class Evaluation(NamedTuple):
     part: Part
     scores: dict[str, Any]
     mistakes: list[Mistake]
+    confidence: dict[str, float] = {}
 
 
 @runtime_checkable
@@ -77,8 +81,9 @@ def evaluate_run(run: Run, part: Part = "test", *, width: int | None = None) -> 
             raise ConfigError(f"width: needs 1 or more, got {width}")
         scorer.width = width
     model = run.model.to("cuda" if torch.cuda.is_available() else "cpu")
+    sure = _confidence(run, model, scorer)
     if not isinstance(scorer, Answering):
-        return Evaluation(part, scored(model, scorer), [])
+        return Evaluation(part, scored(model, scorer), [], sure)
     answers: list[str] = []
 
     def judged(model: nn.Module) -> dict[str, Any]:
@@ -87,4 +92,10 @@ def evaluate_run(run: Run, part: Part = "test", *, width: int | None = None) -> 
 
     scores = scored(model, judged)
     both = zip(scorer.asked, scorer.right, answers, strict=True)
-    return Evaluation(part, scores, [Mistake(*one) for one in both if one[1] != one[2]])
+    return Evaluation(part, scores, [Mistake(*one) for one in both if one[1] != one[2]], sure)
+
+
+def _confidence(run: Run, model: nn.Module, scorer: object) -> dict[str, float]:
+    if run.calibration is None or not isinstance(scorer, Gradable):
+        return {}
+    return reliability(scored(model, scorer.graded), run.calibration)

@@ -1,19 +1,29 @@
 """How good a model is: its loss, how many answers are exact, and BLEU with its signature."""
 
 from collections.abc import Iterable, Sequence
+from random import Random
 from typing import Any
 
 import torch
 from torch import nn
 
 from regard.data import Pair, Source, Tokenizer, collate, pair_encoder
-from regard.data.batches import like_lengths
-from regard.decode import beam, greedy, make_stepper
 from regard.errors import ShapeError
+from regard.train.confidence import Graded
 from regard.train.loss import Batch, Objective, objective
+from regard.train.translating import Translation, TranslationSearch
 
-# answers that are written together, all places of the beam counted: a step of a GPU is all waiting
-ROWS = {"cpu": 128, "cuda": 8192}
+GRADED = 400  # answers of a part, at most, that confidence is calibrated on
+
+
+def scrambled(text: str) -> str:
+    """A text of no meaning: the letters of every word in another order, by a hash of the text.
+
+    >>> scrambled("a small house") == scrambled("a small house") != "a small house"
+    True
+    """
+    rng = Random(text)
+    return " ".join("".join(rng.sample(word, len(word))) for word in text.split())
 
 
 def score_texts(answers: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
@@ -33,45 +43,6 @@ def score_texts(answers: Sequence[str], references: Sequence[str]) -> dict[str, 
     score = bleu.corpus_score(list(answers), [list(references)]).score
     exact = sum(a == b for a, b in zip(answers, references, strict=True)) / len(answers)
     return {"exact": exact, "bleu": score, "signature": str(bleu.get_signature())}
-
-
-@torch.no_grad()
-def translate(
-    model: nn.Module,
-    tokenizer: Tokenizer,
-    texts: Sequence[str],
-    languages: Sequence[str | None],
-    *,
-    width: int = 1,
-    penalty: float = 0.6,
-    limit: int = 100,
-) -> list[str]:
-    """Texts in other languages, a language for each (None where a model knows but one).
-
-    A `width` of 1 is greedy; a wider beam has the `penalty` of `decode.beam` for short answers.
-
-    >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=261)).eval()
-    >>> len(translate(model, rg.data.Bytes(languages=("de",)), ["two"], ["de"], limit=3))
-    1
-    """
-    encode, stepper = pair_encoder(tokenizer), make_stepper(model)
-    device = next(model.parameters()).device
-    pairs = [Pair(text, "", to) for text, to in zip(texts, languages, strict=True)]
-    encoded = [encode(pair) for pair in pairs]
-    answers, together = [""] * len(pairs), max(1, ROWS.get(device.type, 128) // width)
-    for rows in like_lengths([len(one["source"]) for one in encoded], together):
-        batch = {k: x.to(device) for k, x in collate([encoded[n] for n in rows]).items()}
-        state = stepper.start(batch["source"], batch["source_lengths"])
-        first = batch["target"][:, 0]
-        if width == 1:
-            found = greedy(stepper, state, first, end=tokenizer.end, limit=limit)
-        else:
-            found = beam(
-                stepper, state, first, end=tokenizer.end, limit=limit, width=width, penalty=penalty
-            )
-        for n, ids in zip(rows, found.lists(), strict=True):
-            answers[n] = tokenizer.decode(ids)
-    return answers
 
 
 @torch.no_grad()
@@ -96,6 +67,9 @@ def mean_loss(model: nn.Module, of: Objective, batches: Iterable[Batch]) -> floa
 
 class TranslationScores:
     """What a translator gets on a fixed part of a source: loss, exact answers, BLEU.
+
+    `graded` is for the calibration of confidence: the answers of the part and those to `foreign`
+    texts, to which no answer is right.
 
     >>> pairs = rg.data.Listed(valid=[rg.data.Pair("two", "zwei", "de")])
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=261)).eval()
@@ -136,15 +110,31 @@ class TranslationScores:
 
     def answers(self, model: nn.Module) -> list[str]:
         """What the model makes of each source."""
-        return translate(
-            model,
-            self.tokenizer,
-            [pair.source for pair in self.pairs],
-            [pair.language for pair in self.pairs],
-            width=self.width,
-            penalty=self.penalty,
-            limit=self.limit,
+        return [answer.text for answer in self.translations(model, self.pairs)]
+
+    def translations(self, model: nn.Module, pairs: Sequence[Pair]) -> list[Translation]:
+        """The answers to some pairs' sources, by the search that `regard translate` runs."""
+        search = TranslationSearch(
+            model, self.tokenizer, width=self.width, penalty=self.penalty, limit=self.limit
         )
+        found = search([pair.source for pair in pairs], [[pair.language] for pair in pairs])
+        return [row[0][0] for row in found]
+
+    def graded(self, model: nn.Module) -> list[Graded]:
+        """Answers with their raw scores: of the part, and to foreign texts, which are not right."""
+        pairs, foreign = self.pairs[:GRADED], self.foreign
+        found = zip(self.translations(model, pairs), pairs, strict=True)
+        graded = [Graded(a.raw, self.is_right(a.text, pair.target)) for a, pair in found]
+        return graded + [Graded(a.raw, False) for a in self.translations(model, foreign)]
+
+    @property
+    def foreign(self) -> list[Pair]:
+        """Texts that no answer is right for: the part's own with the letters of words shuffled."""
+        return [pair._replace(source=scrambled(pair.source)) for pair in self.pairs[: GRADED // 2]]
+
+    def is_right(self, answer: str, reference: str) -> bool:
+        """Whether an answer counts as right."""
+        return answer == reference
 
     def loss(self, model: nn.Module) -> float:
         """How surprising the right answers are, in nats a token."""

@@ -18,8 +18,9 @@ ABOUT = "export.json"
 def export_run(run: Run, folder: str | Path) -> list[Exported]:
     """Write a run into a folder: ONNX files checked against torch, the tokenizer, export.json.
 
-    export.json says what a program has to know: the end's token and each language's first one, the
-    names of classes, or the rate and frames of sound. This is `rg.export`.
+    export.json says what a program has to know: the end's token and each language's first one, how
+    texts are normalised, the names of classes, or the rate and frames of sound. This is
+    `rg.export`.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -59,4 +60,5 @@ def _to_know(run: Run) -> dict[str, Any]:
     if tokenizer is None:
         return {}
     languages = {name: tokenizer.language(name) for name in tokenizer.languages}
-    return {"start": tokenizer.start, "end": tokenizer.end, "first": languages}
+    ids = {"start": tokenizer.start, "end": tokenizer.end, "first": languages}
+    return ids | {"normalize": list(tokenizer.normalize)}  # steps before a text is cut into tokens

@@ -64,7 +64,7 @@ def _pieces(
 def _begin(run: Run, prompt: str) -> list[int]:
     """What the model reads first: texts it was trained on stand between two ends, or have none."""
     edge = [run.tokenizer.end] if getattr(run.recipe.data, "parts", "") == "files" else []
-    ids = edge + run.tokenizer.encode(prompt)
+    ids = edge + run.tokenizer.read(prompt)
     if not ids:
         raise ConfigError("prompt: needs a text for this model to go on with, got none")
     return ids

@@ -4,32 +4,16 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from regard.data import Pair, Tokenizer, collate, pair_encoder
-from regard.data.batches import like_lengths
-from regard.decode import Decoded, beam, greedy, make_stepper
+from regard.data import Tokenizer, normalized
 from regard.errors import ConfigError, nearest
 from regard.models import RecurrentTranslator, Translator
-from regard.train.evaluation import ROWS
 from regard.train.run import Run
+from regard.train.translating import Translation, TranslationSearch
 
 LONGEST = 2048  # tokens of a text: the memory of attention grows with their square
 LIMIT = 100  # tokens of an answer, where a recipe does not say
-
-
-class Translation(NamedTuple):
-    """One answer: its text, its score, and whether it came to its end before the limit.
-
-    The score is that of `decode.beam`: the log-probability over the penalty of its length.
-
-    >>> Translation("2 Tage", -0.1, True).text
-    '2 Tage'
-    """
-
-    text: str
-    score: float
-    ended: bool
 
 
 class Work(NamedTuple):
@@ -63,7 +47,7 @@ class Interpreter:
         limit: int | None = None,
     ):
         self.model, self.tokenizer = _parts(run)
-        self.stepper = make_stepper(self.model)
+        self.threshold = 0.0 if run.calibration is None else run.calibration.threshold
         self.to = _known(to, targets(run))
         data = run.recipe.data
         self.width = max(best, getattr(data, "width", 1)) if width is None else width
@@ -77,12 +61,16 @@ class Interpreter:
         self.longest = LONGEST if table is None else table
         wanted = getattr(data, "longest", LIMIT) if limit is None else limit
         self.limit = wanted if table is None else min(wanted, table)
+        self.search = TranslationSearch(
+            self.model, self.tokenizer, width=self.width, penalty=self.penalty, best=best,
+            limit=self.limit, calibration=run.calibration,
+        )  # fmt: skip
 
     def wrong(self, text: str) -> str:
         """Why a text cannot be translated, in words; nothing where it can."""
-        if not text.strip():
+        if not normalized(text, self.tokenizer.normalize).strip():
             return "it needs words, got none"
-        tokens = len(self.tokenizer.encode(text)) + 1
+        tokens = len(self.tokenizer.read(text)) + 1
         if tokens > self.longest:
             return f"it needs at most {self.longest} tokens, got {tokens}; try it in parts"
         return ""
@@ -92,47 +80,23 @@ class Interpreter:
         for text in texts:
             if wrong := self.wrong(text):
                 raise ConfigError(f"text: needs to fit the model, got {_short(text)!r}; {wrong}")
-        found: list[list[list[Translation]]] = [[] for _ in texts]
-        encode = pair_encoder(self.tokenizer)
-        encoded = [encode(Pair(text, "", self.to[0])) for text in texts]
-        device = next(self.model.parameters()).device
-        together = max(1, ROWS.get(device.type, 128) // (self.width * len(self.to)))
-        for rows in like_lengths([len(one["source"]) for one in encoded], together):
-            batch = collate([encoded[n] for n in rows])
-            source, lengths = (batch[x].to(device) for x in ("source", "source_lengths"))
-            some = self._translations(self._search(source, lengths))
-            self._count(lengths, some)
-            for n, row in enumerate(rows):
-                found[row] = some[n * len(self.to) : (n + 1) * len(self.to)]
+        found = self.search(texts, [self.to] * len(texts))
+        self._count(texts, found)
         return found
 
-    @torch.no_grad()
-    def _search(self, source: Tensor, lengths: Tensor) -> Decoded:
-        """One encoding, and a row of the search for every language."""
-        stepper, end = self.stepper, self.tokenizer.end
-        state = stepper.start(source, lengths)
-        languages = [self.tokenizer.language(name) for name in self.to]
-        first = torch.tensor(languages, device=source.device).repeat(len(source))
-        each = torch.arange(len(source), device=source.device).repeat_interleave(len(languages))
-        state = stepper.select(state, each) if len(languages) > 1 else state
-        if self.width == 1:
-            found = greedy(stepper, state, first, end=end, limit=self.limit)
-            return Decoded(*(x[:, None] for x in found))
-        return beam(
-            stepper, state, first, end=end, limit=self.limit, width=self.width,
-            penalty=self.penalty, best=self.best,
-        )  # fmt: skip
+    def is_unsure(self, answer: Translation) -> bool:
+        """Whether an answer deserves a warning: it is empty, or its confidence is too low."""
+        if answer.confidence is None:
+            return False
+        return not answer.text.strip() or answer.confidence < self.threshold
 
-    def _translations(self, found: Decoded) -> list[list[Translation]]:
-        texts = [self.tokenizer.decode(ids) for ids in found.lists()]
-        scores, ended = found.scores(self.penalty).flatten().tolist(), found.ended.flatten()
-        flat = [Translation(*x) for x in zip(texts, scores, ended.tolist(), strict=True)]
-        return [flat[n : n + self.best] for n in range(0, len(flat), self.best)]
-
-    def _count(self, lengths: Tensor, some: list[list[Translation]]) -> None:
-        written = sum(len(self.tokenizer.encode(row[0].text)) + 1 for row in some)
-        texts, read, before = self.work
-        self.work = Work(texts + len(lengths), read + int(lengths.sum()), before + written)
+    def _count(self, texts: Sequence[str], found: list[list[list[Translation]]]) -> None:
+        words = self.tokenizer
+        read = sum(len(words.read(text)) + 1 for text in texts)
+        written = sum(len(words.encode(row[0].text)) + 1 for some in found for row in some)
+        self.work = Work(
+            self.work.texts + len(texts), self.work.read + read, self.work.written + written
+        )
 
 
 def translate_run(

@@ -168,6 +168,8 @@ def load_run(folder: str | Path) -> Run:
     """
     folder = Path(folder)
     recipe, tokenizer = read_recipe(folder), _words(folder)
+    if tokenizer and not tokenizer.normalize and getattr(recipe.data, "lowercase", False):
+        tokenizer.normalize = ("lower",)  # a run from before tokenizers kept their normalisation
     result = read_result(folder)
     if (folder / WEIGHTS).exists():
         model = models.load(folder).float()  # specimens are kept in half precision

@@ -46,6 +46,17 @@ def column(*numbers: float) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float64)[:, None]
 
 
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_a_step_under_autocast_is_that_of_float32_rounded(kind):
+    rows = len(KINDS[kind].gates) * 5
+    weights = KINDS[kind](*map(torch.randn, ((rows, 4), (rows, 5), (rows,), (rows,))))
+    x, state = torch.randn(3, 4), [s.float() for s in state_of(weights, 3)]
+    with torch.autocast("cpu", torch.bfloat16):
+        got = STEPS[kind](x, *state, weights)
+    want = STEPS[kind](x, *state, weights)
+    assert_close([one.float() for one in got], list(want), atol=0.05, rtol=0)
+
+
 # ---- worked numbers
 
 

@@ -13,7 +13,13 @@ from regard.train.recipes.images import (
     glyphs_resnet,
 )
 from regard.train.recipes.pairs import PairsData, multi30k_de_en, multi30k_en_de
-from regard.train.recipes.phrases import PhrasesData, phrases, phrases_gru, phrases_long
+from regard.train.recipes.phrases import (
+    PhrasesData,
+    phrases,
+    phrases_gru,
+    phrases_long,
+    phrases_natural,
+)
 from regard.train.recipes.recipe import Recipe, Task
 from regard.train.recipes.speech import DigitsData, MorseData, digits, morse
 from regard.train.recipes.text import TextData, shakespeare, stdlib, stdlib_long
@@ -49,6 +55,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "phrases": phrases,
     "phrases-gru": phrases_gru,
     "phrases-long": phrases_long,
+    "phrases-natural": phrases_natural,
     "shakespeare": shakespeare,
     "stdlib": stdlib,
     "stdlib-long": stdlib_long,

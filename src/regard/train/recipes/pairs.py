@@ -26,6 +26,7 @@ from regard.train.config import TrainConfig
 from regard.train.evaluation import TranslationScores, score_texts
 from regard.train.recipes.recipe import Part, Recipe
 
+RIGHT = 50.0  # chrF of an answer that counts as right when confidence is calibrated
 WINDOW = 8192  # pairs that are sorted by length together: little padding, and all is held anyway
 
 
@@ -83,8 +84,11 @@ class PairsData:
         """One vocabulary for both sides, learnt from the train part."""
         texts, languages = texts_of(self.pairs("train")), (self.source, self.target)
         if self.units == "words":
-            return Words.train(texts, languages=languages, size=self.size)
-        return BPE.train(texts, self.size, languages=languages)
+            tokenizer = Words.train(texts, languages=languages, size=self.size)
+        else:
+            tokenizer = BPE.train(texts, self.size, languages=languages)
+        tokenizer.normalize = ("lower",) if self.lowercase else ()
+        return tokenizer
 
     def sized(self, model: Any, tokenizer: Tokenizer) -> Any:
         """The model's config with the tokenizer's vocabulary on both sides."""
@@ -134,6 +138,12 @@ class PairScores(TranslationScores):
         """The scores of answers that the model gave."""
         lower = score_texts([a.lower() for a in answers], [r.lower() for r in self.right])
         return super().judge(model, answers) | {"bleu_lower": lower["bleu"]}
+
+    def is_right(self, answer: str, reference: str) -> bool:
+        """Whether chrF, the overlap in character n-grams, is `RIGHT` or more: few are identical."""
+        from sacrebleu.metrics.chrf import CHRF
+
+        return CHRF().sentence_score(answer, [reference]).score >= RIGHT
 
 
 def multi30k_de_en(kind: Literal["lstm", "gru", "gru-attention", "transformer"]) -> Recipe:

@@ -106,7 +106,7 @@ class TextData:
     def _rows(self, tokenizer: Tokenizer, texts: Sequence[str]) -> list[Tensor]:
         """The tokens of each text; a file is between two ends, a share of a whole has none."""
         edge = [tokenizer.end] if self.parts == "files" else []
-        found = (tokenizer.encode(text) for text in texts)
+        found = (tokenizer.read(text) for text in texts)
         return [torch.tensor([*edge, *ids, *edge], dtype=torch.int32) for ids in found]
 
 

@@ -1,0 +1,50 @@
+"""Text normalisation of what a model reads: applied to training text and to input alike."""
+
+import unicodedata
+from collections.abc import Callable, Sequence
+
+from regard.errors import ConfigError
+
+_SIGNS = str.maketrans(
+    {
+        **dict.fromkeys("‐‑‒–—―−⁃", "-"),
+        **dict.fromkeys("‘’‚‛′`´ʼ", "'"),
+        **dict.fromkeys("“”„‟″«»", '"'),
+        "⁄": "/",  # NFKC writes ½ with it
+        **dict.fromkeys("\u00ad\u200b\u200e\u200f\u2060\ufeff", None),  # seen by nobody
+    }
+)
+
+
+def _typography(text: str) -> str:
+    """One form of every space, quote, dash, width and accent; single spaces, none at the ends."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text.translate(_SIGNS)).translate(_SIGNS)
+    return " ".join(text.split())
+
+
+def _lower(text: str) -> str:
+    return text.lower()
+
+
+STEPS: dict[str, Callable[[str], str]] = {"typography": _typography, "lower": _lower}
+
+
+def normalized(text: str, steps: Sequence[str]) -> str:
+    """A text as a model reads it, after the named steps, in their order.
+
+    "typography" is NFKC with plain quotes, dashes and single spaces; "lower" forgets the case.
+
+    >>> normalized("3:05\u202fPM – ５ km", ("typography", "lower"))
+    '3:05 pm - 5 km'
+    """
+    for step in steps:
+        text = STEPS[step](text)
+    return text
+
+
+def check_steps(steps: Sequence[str]) -> tuple[str, ...]:
+    """Raise a ConfigError for a step that does not exist."""
+    if isinstance(steps, str) or not all(step in STEPS for step in steps):
+        raise ConfigError(f"normalize: needs some of {', '.join(STEPS)}, got {steps!r}")
+    return tuple(steps)

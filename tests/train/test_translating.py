@@ -1,0 +1,202 @@
+"""What is evaluated is what is run: one search, one normalisation, one confidence."""
+
+import math
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import regard as rg
+from regard.cli import app
+from regard.decode import Decoded
+from regard.train import (
+    Calibration,
+    Graded,
+    Interpreter,
+    TranslationScores,
+    change,
+    evaluate_run,
+    load_run,
+    recipe,
+    reliability,
+    save_calibration,
+    start_run,
+)
+from regard.train.recipes.pairs import PairScores
+from regard.train.translating import raw_scores
+
+TEXTS = ["ein Haus", "zwei rote Äpfel", "der Hund schläft", "Drei Katzen", "ein roter Hund"]
+SMALL = [
+    *(
+        "device=cpu",
+        "steps=150",
+        "warmup=20",
+        "tokens=256",
+        "size=300",
+        "dim=16",
+        "heads=2",
+        "hidden=16",
+    ),
+    *("layers=1", "decoder_layers=1", "longest=12", "dropout=0", "evaluate_every=150", "lr=1e-2"),
+]
+
+
+@pytest.fixture(scope="module")
+def lower(tmp_path_factory) -> str:
+    """A run on own pairs that forgets the case."""
+    place = tmp_path_factory.mktemp("pairs")
+    for part in ("train", "val", "test_2016_flickr"):
+        (place / f"{part}.de").write_text("\n".join(TEXTS * 4) + "\n")
+        (place / f"{part}.en").write_text("\n".join(["A", "B", "C", "D", "E"] * 4) + "\n")
+    told = change(recipe("multi30k-de-en-gru-attention"), [f"folder={place}", "size=300"])
+    small = [one for one in SMALL if not one.startswith(("heads", "decoder_layers"))]
+    start_run(change(told, small), place / "run")
+    return str(place / "run")
+
+
+def regard(*args: str, **given):
+    return CliRunner().invoke(app, [*args], **given)
+
+
+# ---- normalisation
+
+
+def test_input_passes_the_lower_casing_of_its_training(lower):
+    answers = [
+        regard("translate", lower, "--to", "en", *texts).stdout
+        for texts in (TEXTS, [t.upper() for t in TEXTS], [t.lower() for t in TEXTS])
+    ]
+    assert answers[0].strip()
+    assert answers[0] == answers[1] == answers[2]
+
+
+def test_a_run_from_before_tokenizers_kept_it_is_lower_cased_too(lower, tmp_path):
+    run = load_run(lower)
+    for file in run.folder.iterdir():
+        if file.is_file():
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    plain = rg.data.Tokenizer.load(tmp_path)
+    plain.normalize = ()
+    plain.save(tmp_path)
+    upper = [text.upper() for text in TEXTS]
+    assert rg.translate(load_run(tmp_path), upper) == rg.translate(run, TEXTS)
+
+
+def test_looking_and_aligning_read_the_same_tokens(lower):
+    reader = rg.open_reader(lower)
+    tokens = [reader.read(t, to="en").sites[0].query_tokens for t in ("EIN HAUS", "ein haus")]
+    assert tokens[0] == tokens[1]
+
+
+@pytest.mark.parametrize("part", ["valid", "test"])
+def test_what_is_evaluated_is_what_the_command_writes(lower, part, tmp_path):
+    run = load_run(lower)
+    data = run.recipe.data
+    scorer = data.scores(run.tokenizer, part)
+    raw = [line for line in data.files(part)[0].read_text().splitlines() if line]
+    (tmp_path / "raw.txt").write_text("\n".join(raw) + "\n")
+    done = regard("translate", lower, "--to", "en", str(tmp_path / "raw.txt"))
+    assert done.stdout.splitlines() == scorer.answers(run.model)
+
+
+# ---- confidence
+
+
+def test_every_run_of_a_translator_is_calibrated_on_its_own_held_out_pairs(lower):
+    run = load_run(lower)
+    assert run.calibration is not None
+    assert run.calibration.examples == 40  # 20 pairs, and as many of shuffled letters
+    (answer,) = Interpreter(run, ["en"]).answers(TEXTS[:1])[0][0]
+    assert answer.confidence == run.calibration.confidence(answer.raw)
+    found = evaluate_run(run)
+    assert set(found.confidence) <= {"ece", "auroc", "wrong_flagged", "right_flagged"}
+    assert "confidence: ece" in regard("evaluate", lower).stdout
+
+
+def unsure(folder: str, threshold: float):
+    save_calibration(folder, Calibration(slope=1.0, offset=0.0, threshold=threshold, examples=9))
+
+
+@pytest.fixture
+def doubtful(lower, tmp_path) -> str:
+    for file in load_run(lower).folder.iterdir():
+        if file.is_file():
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    unsure(str(tmp_path), 1.0)
+    return str(tmp_path)
+
+
+def test_an_answer_of_low_confidence_is_given_and_warned_about(doubtful):
+    done = regard("translate", doubtful, "--to", "en", "ein Haus")
+    assert (done.exit_code, len(done.stdout.splitlines())) == (1, 1)
+    confidence = Interpreter(load_run(doubtful), ["en"]).answers(["ein Haus"])[0][0][0].confidence
+    assert done.stderr == (
+        f"regard: warning: 'ein Haus' (en): confidence {confidence:.2f} is below 1.00; "
+        "the answer may be wrong\n"
+    )
+    unsure(doubtful, 0.0)
+    done = regard("translate", doubtful, "--to", "en", "ein Haus")
+    assert (done.exit_code, done.stderr) == (0, "")
+
+
+def test_a_file_gets_a_few_warnings_and_their_number(doubtful, tmp_path):
+    done = regard("translate", doubtful, "--to", "en", "-", input="ein Haus\n" * 9)
+    assert done.exit_code == 1
+    assert len(done.stdout.splitlines()) == 9
+    *few, last = done.stderr.splitlines()
+    assert [line.partition(" (en)")[0] for line in few] == [
+        f"regard: warning: line {n}" for n in range(1, 6)
+    ]
+    assert last == "regard: warning: 9 of 9 answers are below the confidence threshold 1.00"
+    (tmp_path / "a.po").write_text('msgid "ein Haus"\nmsgstr ""\n')
+    done = regard("translate", doubtful, "--to", "en", str(tmp_path / "a.po"))
+    assert done.exit_code == 1
+    assert "warning: 'ein Haus' (en): confidence" in done.stderr
+    assert "#, fuzzy" in done.stdout
+
+
+def test_a_run_without_calibration_warns_of_nothing(doubtful):
+    (load_run(doubtful).folder / "calibration.json").unlink()
+    assert Interpreter(load_run(doubtful), ["en"]).answers(["ein Haus"])[0][0][0].confidence is None
+    done = regard("translate", doubtful, "--to", "en", "ein Haus")
+    assert (done.exit_code, done.stderr) == (0, "")
+
+
+def test_answers_near_the_reference_count_as_right_for_own_pairs():
+    pairs = rg.data.Listed(valid=[rg.data.Pair("zwei", "two", None)])
+    near = PairScores(pairs, rg.data.Bytes(), split="valid")
+    exact = TranslationScores(pairs, rg.data.Bytes(), split="valid")
+    both = "a dog runs in the grass", "a dog is running in the grass"
+    assert near.is_right(*both)
+    assert not exact.is_right(*both)
+    assert not near.is_right("the moon", "a dog is running in the grass")
+
+
+def test_reliability_by_hand():
+    fitted = Calibration(slope=1.0, offset=0.0, threshold=0.5, examples=9)
+    graded = [Graded(0.0, True), Graded(0.0, False), Graded(-9.0, False), Graded(9.0, True)]
+    found = reliability(graded, fitted)
+    assert found["auroc"] == (0.5 + 1 + 1 + 1) / 4
+    assert found["ece"] < 1e-3  # half of those at one half are right
+    assert (found["wrong_flagged"], found["right_flagged"]) == (0.5, 0.0)
+
+
+def test_phrases_are_graded_on_cldr_natural_and_foreign_texts():
+    data = recipe("phrases-natural").data
+    scorer = change(recipe("phrases"), ["valid=7"]).data.scores(
+        rg.data.Bytes(data.languages), "valid"
+    )
+    model = rg.models.Translator(rg.models.translator_tiny(vocab=272)).eval()
+    scorer.limit = 2
+    graded = scorer.graded(model)
+    assert len(graded) == 28  # CLDR's forms, natural ones, these with slips, and foreign texts
+    assert not any(one.right for one in graded)
+    assert {"natural", "foreign"} & set(scorer.judge(model, scorer.answers(model))) == set()
+
+
+def test_an_empty_answer_is_as_sure_as_any_other_is_likely():
+    empty = [Decoded(*map(torch.tensor, ([[2]], [0], [p], [True]))) for p in (-1e-3, -2.0, 0.0)]
+    sure, doubtful, certain = (float(raw_scores(one)) for one in empty)
+    assert certain == pytest.approx(-20, abs=1e-3)
+    assert certain < sure < doubtful
+    assert doubtful == pytest.approx(math.log(math.exp(2) - 1))  # logit of 1 - exp(-2)
