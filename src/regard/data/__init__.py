@@ -7,8 +7,10 @@ from regard.data.digits import Digits
 from regard.data.facts import Fact, draw, split_of, variety
 from regard.data.image_files import IdxImages, ImageFolder, read_idx
 from regard.data.images import Glyphs, Picture
+from regard.data.keying import Keying, key, tone
+from regard.data.level import Level
 from regard.data.made import Made, luck
-from regard.data.morse import Keying, Morse, Sound, key, tone
+from regard.data.morse import Morse, Sound
 from regard.data.packed import Packed, Window, pack
 from regard.data.parallel import Parallel
 from regard.data.phrases import Pair, Phrases, say
@@ -39,6 +41,7 @@ __all__ = [
     "IdxImages",
     "ImageFolder",
     "Keying",
+    "Level",
     "Listed",
     "Made",
     "Message",

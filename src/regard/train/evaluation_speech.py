@@ -1,16 +1,19 @@
 """How good a recogniser is: its loss, and how many words and characters it gets wrong."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.data import Sound, Tokenizer, collate, sound_encoder
+from regard.data import Level, Resample, Sound, Tokenizer, collate
 from regard.data.batches import like_lengths
+from regard.data.sound_batches import labelled
 from regard.decode import BestPath
+from regard.decode.transcriber import WARM, dither_of, padding, warm_start
 from regard.errors import ShapeError
+from regard.ops import log_mel
 from regard.train.evaluation import mean_loss
 from regard.train.loss import objective
 
@@ -62,30 +65,79 @@ def best_path(
     ]
 
 
-@torch.no_grad()
+class Transcript(NamedTuple):
+    """What a recogniser heard, and how sure it is: `score` is raw, `confidence` is calibrated.
+
+    >>> Transcript("ET", -0.1).confidence is None  # of a run without a calibration
+    True
+    """
+
+    text: str
+    score: float  # mean log-probability of the best path, per label
+    confidence: float | None = None
+
+
 def transcribe(model: nn.Module, tokenizer: Tokenizer, sounds: Sequence[Sound]) -> list[str]:
-    """What a recogniser hears in sounds.
+    """What a recogniser hears in recordings: what `regard transcribe` writes, many at a time.
 
     >>> tokenizer = rg.data.Characters.train(["ET"])
     >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=tokenizer.vocab)).eval()
     >>> len(transcribe(model, tokenizer, [Sound(torch.zeros(8000), "", 8000)]))
     1
     """
-    texts = [""] * len(sounds)
+    return [found.text for found in transcripts(model, tokenizer, sounds)]
+
+
+@torch.no_grad()
+def transcripts(
+    model: nn.Module, tokenizer: Tokenizer, sounds: Sequence[Sound]
+) -> list[Transcript]:
+    """The same, with the score of each.
+
+    >>> tokenizer = rg.data.Characters.train(["ET"])
+    >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=tokenizer.vocab)).eval()
+    >>> transcripts(model, tokenizer, [Sound(torch.zeros(8000), "", 8000)])[0].score < 0
+    True
+    """
+    found: dict[int, Transcript] = {}
     for rows, batch in _batches(model, tokenizer, sounds):
-        log_probs, lengths = model(batch["frames"], batch["frames_lengths"])
-        for n, labels in zip(rows, best_path(log_probs, lengths), strict=True):
-            texts[n] = tokenizer.decode(labels)
-    return texts
+        log_probs, lengths = model(
+            batch["frames"], batch["frames_lengths"], before=batch.get("before")
+        )
+        for n, row, length in zip(rows, log_probs, lengths.tolist(), strict=True):
+            labels = BestPath()(row[:length])
+            total = float(row[:length].amax(-1).double().sum())
+            found[n] = Transcript(tokenizer.decode(labels).strip(), total / max(1, len(labels)))
+    return [found[n] for n in range(len(sounds))]
 
 
 def _batches(model: nn.Module, tokenizer: Tokenizer, sounds: Sequence[Sound]) -> Any:
     """Sounds of like lengths together, ready for the model, with their places in the list."""
-    encode = sound_encoder(tokenizer, mels=model.config.mels)  # type: ignore[attr-defined]
     device = next(model.parameters()).device
-    for rows in like_lengths([len(sound.wave) for sound in sounds], ROWS):
-        batch = collate([encode(sounds[n]) for n in rows])
+    for rows in like_lengths([len(s.wave) * 8000 // s.rate for s in sounds], ROWS):
+        ready = [_prepared(model, sounds[n]) for n in rows]
+        batch = collate([{"frames": frames} for frames, _ in ready])
+        batch |= labelled([sounds[n].text for n in rows], tokenizer)
+        starts = [before for _, before in ready if before is not None]
+        if starts:
+            batch["before"] = torch.cat(starts)
         yield rows, {name: x.to(device) for name, x in batch.items()}
+
+
+def _prepared(model: nn.Module, sound: Sound) -> tuple[Tensor, Tensor | None]:
+    """The frames of a recording as a `Transcriber` makes them, and where its means start from."""
+    config: Any = model.config
+    wave = sound.wave.float().cpu()
+    if sound.rate != config.rate:
+        resample = Resample(sound.rate, config.rate)
+        wave = torch.cat([resample(wave), resample.finish()])
+    level = Level.measured(config.rate, [wave], dither=dither_of(config))
+    levelled = level(wave)
+    before = None
+    if config.level is not None:
+        before = warm_start(model, levelled[: round(WARM * config.rate)])
+    ended = torch.cat([levelled, padding(level, config.rate)])
+    return log_mel(ended, config.rate, mels=config.mels), before
 
 
 class SpeechScores:
