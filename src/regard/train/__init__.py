@@ -25,6 +25,7 @@ from regard.train.evaluation import TranslationScores, mean_loss, score_texts, t
 from regard.train.evaluation_images import ClassScores
 from regard.train.evaluation_speech import (
     SpeechScores,
+    Transcript,
     best_path,
     edits,
     error_rate,
@@ -56,7 +57,7 @@ from regard.train.runs import list_runs
 from regard.train.schedules import rate_at
 from regard.train.settings import change, from_json, names, read_value, to_json
 from regard.train.specimens import find_run, specimen, specimen_names
-from regard.train.transcribing import transcribe_run
+from regard.train.transcribing import transcribe_run, transcripts_run
 
 __all__ = [
     "Answering",
@@ -85,6 +86,7 @@ __all__ = [
     "Task",
     "TrainConfig",
     "Trainer",
+    "Transcript",
     "Translation",
     "TranslationScores",
     "average",
@@ -131,6 +133,7 @@ __all__ = [
     "to_json",
     "transcribe",
     "transcribe_run",
+    "transcripts_run",
     "translate",
     "translate_run",
     "weights_of",

@@ -1,6 +1,7 @@
 """How good a recogniser is: its loss, and how many words and characters it gets wrong."""
 
 from collections.abc import Sequence
+from random import Random
 from typing import Any, NamedTuple
 
 import torch
@@ -9,11 +10,13 @@ from torch import Tensor, nn
 
 from regard.data import Level, Resample, Sound, Tokenizer, collate
 from regard.data.batches import like_lengths
+from regard.data.foreign import degraded, foreign_sounds
 from regard.data.sound_batches import labelled
 from regard.decode import BestPath
 from regard.decode.transcriber import WARM, dither_of, padding, warm_start
 from regard.errors import ShapeError
 from regard.ops import log_mel
+from regard.train.confidence import Graded
 from regard.train.evaluation import mean_loss
 from regard.train.loss import objective
 
@@ -161,6 +164,27 @@ class SpeechScores:
     def answers(self, model: nn.Module) -> list[str]:
         """What the model hears in each."""
         return transcribe(model, self.tokenizer, self.sounds)
+
+    def graded(self, model: nn.Module) -> list[Graded]:
+        """Transcripts of the sounds, of the same in worse noise, and of sounds without words.
+
+        Right is a transcript of which at most a tenth of the characters is wrong; no text at all
+        is no answer, and not graded.
+        """
+        rng = Random(0)
+        worse = [
+            degraded(sound, rng.uniform(-15, 10), seed=n) for n, sound in enumerate(self.sounds)
+        ]
+        foreign = foreign_sounds(len(self.sounds), self.sounds[0].rate)
+        sounds = [*self.sounds, *worse, *foreign]
+        found = transcripts(model, self.tokenizer, sounds)
+        return [
+            Graded(
+                one.score, bool(sound.text) and edits(one.text, sound.text) <= 0.1 * len(sound.text)
+            )
+            for one, sound in zip(found, sounds, strict=True)
+            if one.text
+        ]
 
     @property
     def asked(self) -> list[str]:
