@@ -13,7 +13,7 @@ from torch import Tensor
 from regard.data import Resample, SoundFile
 from regard.errors import ConfigError, FileError
 from regard.train import Run
-from regard.train.transcribing import hearing, open_sound
+from regard.train.transcribing import hearing, open_sound, together
 
 PAUSE = 1.0  # seconds without a new character after which a line is told
 MAGIC = {b"RIFF": "a WAV file", b"fLaC": "a FLAC file", b"OggS": "an OGG file"}
@@ -52,7 +52,7 @@ class Job:
         """Write a file's text as it comes; whether there was any."""
         write(name)
         spaces, has_text = "", False  # a space is written with the word after it
-        for piece in _together(sound.pieces(), self.transcriber.rate):
+        for piece in together(sound.pieces(), self.transcriber.rate):
             text = spaces + self._hear(piece)
             spaces = text[len(text.rstrip()) :]
             write(text.rstrip())
@@ -140,18 +140,6 @@ class Job:
             told += f", each in {1000 * median(self.delays):.1f} ms of work"
             told += f" ({1000 * max(self.delays):.1f} at most)"
         say(told)
-
-
-def _together(pieces: Iterator[Tensor], size: int) -> Iterator[Tensor]:
-    """The same sound in pieces of at least this size: each costs the same, small or large."""
-    held, count = list[Tensor](), 0
-    for piece in pieces:
-        held.append(piece)
-        count += len(piece)
-        if count >= size:
-            yield torch.cat(held)
-            held, count = [], 0
-    yield torch.cat([torch.zeros(0), *held])
 
 
 def samples(source: Any, size: int) -> Iterator[Tensor]:
