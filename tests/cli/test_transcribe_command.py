@@ -1,5 +1,6 @@
 """`regard transcribe`: files and a pipe become text, and what is wrong is said."""
 
+import shutil
 import subprocess
 import sys
 
@@ -67,7 +68,7 @@ def test_of_a_truncated_file_the_text_that_is_there_is_kept(folder):
 
 def test_silence_is_an_empty_line_and_said(folder):
     done = run("morse", folder / "silent.wav")
-    assert (done.exit_code, done.stdout) == (0, "\n")
+    assert (done.exit_code, done.stdout) == (1, "\n")
     assert "silent.wav: silence: " in done.stderr
 
 
@@ -85,6 +86,54 @@ def test_a_pipe_that_closes_within_a_sample_loses_that_byte_alone():
     done = run("morse", "-", "--beam", "4", given=pcm(morse("TEST 73")) + b"x")
     assert (done.exit_code, done.stdout) == (0, "TEST\n73\n")
     assert "it ended within a sample" in done.stderr
+
+
+@pytest.fixture
+def judged(tmp_path):
+    """The morse model in a folder of its own, with a calibration of this threshold, or none."""
+    from regard.train import Calibration, save_calibration
+    from regard.train.specimens import FOLDER
+
+    def make(threshold: float | None):
+        place = tmp_path / f"run{threshold}"
+        shutil.copytree(FOLDER / "morse", place)
+        (place / "calibration.json").unlink(missing_ok=True)
+        if threshold is not None:
+            fitted = Calibration(slope=0.0, offset=0.0, threshold=threshold, examples=9)
+            save_calibration(place, fitted)
+        return place
+
+    return make
+
+
+def test_text_that_may_be_wrong_is_written_all_the_same_with_a_warning_and_exit_code_1(
+    folder, judged
+):
+    warning = "one.wav: confidence 0.50 is below 0.75; the text may be wrong\n"
+    done = run(judged(0.75), folder / "one.wav")
+    assert (done.exit_code, done.stdout) == (1, "TEST 73\n")
+    assert f"regard: warning: {folder}/{warning}" in done.stderr
+    done = run(judged(0.25), folder / "one.wav")
+    assert (done.exit_code, done.stdout) == (0, "TEST 73\n")
+    assert "warning" not in done.stderr
+
+
+def test_nothing_recognised_is_said_and_exits_with_1(folder, judged):
+    done = run(judged(0.0), folder / "silent.wav")
+    assert (done.exit_code, done.stdout) == (1, "\n")
+    assert f"regard: warning: {folder}/silent.wav: nothing recognised\n" in done.stderr
+
+
+def test_a_run_without_a_calibration_gives_no_warnings(folder, judged):
+    done = run(judged(None), folder / "one.wav", folder / "silent.wav")
+    assert done.exit_code == 0
+    assert "warning" not in done.stderr
+
+
+def test_live_sound_is_judged_at_its_end(judged):
+    done = run(judged(0.75), "-", given=pcm(morse("TEST 73")))
+    assert (done.exit_code, done.stdout) == (1, "TEST\n73\n")
+    assert "regard: warning: standard input: confidence 0.50 is below 0.75" in done.stderr
 
 
 def test_nobody_reading_the_text_is_no_traceback(folder):

@@ -15,6 +15,8 @@ from regard.data.keying import Channel, Keying, noise_level
 
 CHIRP = 0.03  # seconds in which the pitch settles after a press
 BLOCK = 0.005  # seconds, the resolution of the gain control
+MOST = 30.0  # its largest gain
+POP = 1.5  # for a tone of 1: what its output stage lets through
 TAPS = 129  # of the filter that narrows noise
 
 
@@ -97,14 +99,18 @@ def _noise(
 
 
 def _gain_control(wave: Tensor, ch: Channel, rate: int) -> Tensor:
-    """Loudness followed at once upwards and slowly downwards, and taken out: the noise pumps."""
+    """Loudness followed at once upwards and slowly downwards, and taken out: the noise pumps.
+
+    It amplifies by 30 dB at most. It is one block late, so that an onset pops, but not beyond
+    what the receiver's output stage lets through.
+    """
     size = round(BLOCK * rate)
-    blocks = F.max_pool1d(wave.abs(), size, ceil_mode=True).clamp(min=1e-4).log()
-    blocks = F.pad(blocks, (2, 0), value=-4.6)[:, :-2]  # it is two blocks late: the onset pops
+    blocks = F.max_pool1d(wave.abs(), size, ceil_mode=True).clamp(min=MOST**-1).log()
+    blocks = F.pad(blocks, (1, 0), value=-math.log(MOST))[:, :-1]
     fall = torch.arange(blocks.shape[1], device=wave.device) * BLOCK / ch.release
-    followed = (blocks + fall).cummax(1).values - fall
-    gain = torch.exp(-ch.agc * followed)
-    return wave * F.interpolate(gain[:, None], wave.shape[1], mode="linear")[:, 0]
+    followed = ((blocks + fall).cummax(1).values - fall).clamp(min=-math.log(MOST))
+    gain = F.interpolate(torch.exp(-ch.agc * followed)[:, None], wave.shape[1], mode="linear")[:, 0]
+    return torch.where(ch.agc > 0, (wave * gain).clamp(-POP, POP), wave)  # type: ignore[operator]
 
 
 def _limited(wave: Tensor, ch: Channel) -> Tensor:
