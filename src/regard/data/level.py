@@ -110,6 +110,30 @@ def _loudest(x: Tensor, size: int) -> Tensor:
     return before[: len(x)].maximum(after[size - 1 : size - 1 + len(x)])
 
 
+def padding(level: Level | None, rate: int) -> Float[Tensor, " sample"]:
+    """The samples that end a stream: those that still wait, and a second of silence.
+
+    >>> padding(None, 4)
+    tensor([0., 0., 0., 0.])
+    """
+    silence = torch.zeros(round(PAD * rate))
+    if level is None:
+        return silence
+    return torch.cat([level(silence + level.mean), level.finish()])
+
+
+def level_recording(
+    wave: Float[Tensor, " sample"], rate: int, *, dither: float = DITHER
+) -> Float[Tensor, " longer"]:
+    """A whole recording as a model hears it: normalised by its own peak, dithered and padded.
+
+    >>> level_recording(torch.tensor([0.5, -0.5]), 2, dither=0.0)
+    tensor([ 1., -1.,  0.,  0.])
+    """
+    level = Level.measured(rate, [wave], dither=dither)
+    return torch.cat([level(wave), padding(level, rate).to(wave)])
+
+
 def level_batch(
     waves: Float[Tensor, "batch sample"],
     lengths: Int[Tensor, " batch"],
@@ -118,7 +142,7 @@ def level_batch(
     *,
     gain: Float[Tensor, " batch"] | None = None,
 ) -> tuple[Float[Tensor, "batch longer"], Int[Tensor, " batch"]]:
-    """What `Level` and the padding make of whole recordings, a batch at once, for training.
+    """What `level_recording` makes of each of a batch, with noise of its own, for training.
 
     `gain` is a factor after normalisation: what a louder click in the recording would do.
 

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.data import Level, Tokenizer
-from regard.data.level import DITHER, PAD
+from regard.data.level import DITHER, padding
 from regard.decode.ctc import BestPath, PrefixBeam
 from regard.decode.sound_stream import SoundStream
 from regard.errors import ConfigError
@@ -157,14 +157,6 @@ class Transcriber:
 def dither_of(config: RecogniserConfig) -> float:
     """How much noise `Level` adds for a model: none where its own features have a floor."""
     return DITHER if config.level is None else 0.0
-
-
-def padding(level: Level | None, rate: int) -> Float[Tensor, " sample"]:
-    """The samples that end a stream: those that still wait, and a second of silence."""
-    silence = torch.zeros(round(PAD * rate))
-    if level is None:
-        return silence
-    return torch.cat([level(silence + level.mean), level.finish()])
 
 
 def warm_start(

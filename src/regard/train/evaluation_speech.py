@@ -8,12 +8,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.data import Level, Resample, Sound, Tokenizer, collate
+from regard.data import Resample, Sound, Tokenizer, collate
 from regard.data.batches import like_lengths
 from regard.data.foreign import degraded, foreign_sounds
+from regard.data.level import level_recording
 from regard.data.sound_batches import labelled
 from regard.decode import BestPath
-from regard.decode.transcriber import WARM, dither_of, padding, warm_start
+from regard.decode.transcriber import WARM, dither_of, warm_start
 from regard.errors import ShapeError
 from regard.ops import log_mel
 from regard.train.confidence import Graded
@@ -134,13 +135,11 @@ def _prepared(model: nn.Module, sound: Sound) -> tuple[Tensor, Tensor | None]:
     if sound.rate != config.rate:
         resample = Resample(sound.rate, config.rate)
         wave = torch.cat([resample(wave), resample.finish()])
-    level = Level.measured(config.rate, [wave], dither=dither_of(config))
-    levelled = level(wave)
+    ready = level_recording(wave, config.rate, dither=dither_of(config))
     before = None
     if config.level is not None:
-        before = warm_start(model, levelled[: round(WARM * config.rate)])
-    ended = torch.cat([levelled, padding(level, config.rate)])
-    return log_mel(ended, config.rate, mels=config.mels), before
+        before = warm_start(model, ready[: min(len(wave), round(WARM * config.rate))])
+    return log_mel(ready, config.rate, mels=config.mels), before
 
 
 class SpeechScores:
