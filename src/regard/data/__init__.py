@@ -8,7 +8,7 @@ from regard.data.facts import Fact, draw, split_of, variety
 from regard.data.image_files import IdxImages, ImageFolder, read_idx
 from regard.data.images import Glyphs, Picture
 from regard.data.keying import Keying, key, tone
-from regard.data.level import Level
+from regard.data.level import Level, level_recording
 from regard.data.made import Made, luck
 from regard.data.morse import Morse, Sound
 from regard.data.packed import Packed, Window, pack
@@ -69,6 +69,7 @@ __all__ = [
     "digit_batches",
     "draw",
     "key",
+    "level_recording",
     "luck",
     "mixed",
     "morse_batches",
