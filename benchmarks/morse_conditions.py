@@ -71,6 +71,7 @@ class Condition:
     rise: float = 0.004
     offset: float = 0.0
     fade: float = 0.0  # decibels, twice in three seconds
+    pause: float = 0.0  # seconds more between words
 
 
 CONDITIONS = {
@@ -87,6 +88,8 @@ CONDITIONS = {
     "starts on the first dot, ends on the last": Condition(before=0, after=0),
     "the same, 12 wpm, noise 10 dB below": Condition(wpm=12, before=0, after=0, snr=10),
     "4 s of silence around": Condition(before=4, after=4),
+    "pauses of 1 s between words": Condition(pause=1),
+    "pauses of 4 s between words": Condition(pause=4),
     "noise 10 dB below": Condition(snr=10),
     "noise 3 dB below": Condition(snr=3),
     "noise as loud (0 dB)": Condition(snr=0),
@@ -133,7 +136,7 @@ def keyed(text: str, how: Condition, rng: np.random.Generator) -> np.ndarray:
                 marks.append((now, now + length))
                 now += length + uneven(1)
             now += uneven(3 * how.spacing - 1)
-        now += uneven(4 * how.spacing)
+        now += uneven(4 * how.spacing) + how.pause
     time = np.arange(round((marks[-1][1] + how.after) * how.rate)) / how.rate
     envelope = np.zeros(len(time))
     for on, off in marks:

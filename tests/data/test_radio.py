@@ -103,6 +103,16 @@ def test_an_uneven_hand_is_uneven_by_what_is_said_and_wide_gaps_are_wide():
     assert np.diff(edges).tolist() == [1, 6, 3, 14, 1]
 
 
+def test_a_pause_between_words_may_last_for_seconds():
+    edges, _ = presses("E " * 99 + "E", Hand(pause=50.0), Random(0))
+    gaps = np.diff(edges)[1::2]
+    assert 0.3 < (gaps > 7.5).mean() < 0.7
+    assert 45 < gaps.max() <= 57
+    plans = [Morse(radio=True).keying(f"train/0/{n}") for n in range(300)]
+    longest = [max(np.diff(plan.edges)[1::2], default=0) for plan in plans]
+    assert max(longest) > 3
+
+
 def test_radio_sounds_begin_and_end_with_or_without_silence_at_any_level():
     plans = [Morse(radio=True, empty=0.1).keying(f"train/0/{n}") for n in range(300)]
     for silence in ([plan.before for plan in plans], [plan.after for plan in plans]):

@@ -35,6 +35,7 @@ class Hand(NamedTuple):
     dash: float = 3.0
     spacing: float = 1.0  # of the gaps between letters and words: Farnsworth timing
     weight: float = 0.0  # dots by which every press is longer and the gap after it shorter
+    pause: float = 0.0  # dots that a gap between words may last longer, in half of all
 
 
 class Channel(NamedTuple):
@@ -123,14 +124,16 @@ def presses(
         raise ConfigError(f"text: needs capitals, digits and {' '.join('.,?/=')}, got {unknown}")
     if not text or text != " ".join(text.split()):
         raise ConfigError(f"text: needs words with one space between, got {text!r}")
-    hand = hand or Hand()
-    varied = _varied(hand.jitter, rng or Random(0))
+    hand, rng = hand or Hand(), rng or Random(0)
+    varied = _varied(hand.jitter, rng)
     edges: list[float] = []
     marks: list[float] = []
     now, gap = 0.0, 0.0  # when the last press ended, and the silence after it
     for character in text:
         if character == " ":
             gap = 7 * hand.spacing
+            if hand.pause and rng.random() < 0.5:
+                gap += rng.uniform(0, hand.pause)
             marks.append(now + gap)
             continue
         for sign in CODES[character]:

@@ -98,7 +98,7 @@ class Morse:
         )
         hand = Hand()
         if self.radio:
-            hand, channel = _hand(rng), _received(channel, rng)
+            hand, channel = _hand(rng, 1.2 / wpm), _received(channel, rng)
             before, after = _silence(rng), _silence(rng)
             if rng.random() < self.empty:
                 text, before = "", before + rng.uniform(1.0, 5.0)
@@ -135,8 +135,8 @@ class Morse:
         return "".join(drawn)
 
 
-def _hand(rng: Random) -> Hand:
-    """Half of all senders are machines; hands are uneven by up to a fifth."""
+def _hand(rng: Random, dot: float) -> Hand:
+    """Some senders are machines; hands are uneven by up to a fifth. Any may pause for seconds."""
     machine = rng.random() < 0.4
     spacing = math.exp(rng.uniform(0, math.log(2.5))) if rng.random() < 0.3 else 1.0
     return Hand(
@@ -144,6 +144,7 @@ def _hand(rng: Random) -> Hand:
         dash=3.0 if machine else rng.uniform(2.7, 3.6),
         spacing=spacing if machine else spacing * rng.uniform(0.95, 1.15),
         weight=0.0 if rng.random() < 0.6 else rng.uniform(-0.15, 0.25),
+        pause=0.0 if rng.random() < 0.7 else rng.uniform(1.0, 5.0) / dot,
     )
 
 

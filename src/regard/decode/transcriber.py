@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from regard.data import Level, Tokenizer
 from regard.data.level import DITHER, padding
-from regard.decode.ctc import BestPath, PrefixBeam
+from regard.decode.ctc import BestPath, PathScore, PrefixBeam
 from regard.decode.sound_stream import SoundStream
 from regard.errors import ConfigError
 from regard.models import RecogniserConfig
@@ -27,8 +27,8 @@ class Transcriber:
     to the model as they are.
 
     With a `search` it is that beam's text, as far as all of it agrees, and `maybe` what the best of
-    it says beyond; without, each label as soon as it is heard. After `finish`, `score` is the mean
-    log-probability of the best path per label: what a run's calibration makes into a confidence.
+    it says beyond; without, each label as soon as it is heard. After `finish`, `score` is that of
+    `PathScore`: what a run's calibration makes into a confidence.
 
     >>> tokenizer = rg.data.Characters.train(["ET"])
     >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=tokenizer.vocab)).eval()
@@ -63,7 +63,7 @@ class Transcriber:
         dither = dither_of(self.stream.config)
         self.level = Level(self.rate, dither=dither) if self.uses_level else None
         self.state, self.path, self.unsaid = self.stream.start(), BestPath(), list[int]()
-        self.log_prob, self.labels, self.has_begun = 0.0, 0, False
+        self.path_score, self.labels, self.has_begun = PathScore(), 0, False
 
     @property
     def rate(self) -> int:
@@ -121,12 +121,12 @@ class Transcriber:
             self.search.forget()
         text += self._spell(labels)
         text = (text + self._trimmed(self.tokenizer.decode(self.unsaid))).rstrip()
-        self.score = self.log_prob / max(1, self.labels)
+        self.score = self.path_score.per_label(self.labels)
         self._restart()
         return text
 
     def _labels(self, log_probs: Tensor) -> list[int]:
-        self.log_prob += float(log_probs.amax(-1).double().sum())
+        self.path_score(log_probs)
         if self.search is None:
             labels = self.path(log_probs)
         else:

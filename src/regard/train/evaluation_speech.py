@@ -13,7 +13,7 @@ from regard.data.batches import like_lengths
 from regard.data.foreign import degraded, foreign_sounds
 from regard.data.level import level_recording
 from regard.data.sound_batches import labelled
-from regard.decode import BestPath
+from regard.decode import BestPath, PathScore
 from regard.decode.transcriber import WARM, dither_of, warm_start
 from regard.errors import ShapeError
 from regard.ops import log_mel
@@ -77,7 +77,7 @@ class Transcript(NamedTuple):
     """
 
     text: str
-    score: float  # mean log-probability of the best path, per label
+    score: float  # of `decode.PathScore`
     confidence: float | None = None
 
 
@@ -109,9 +109,10 @@ def transcripts(
             batch["frames"], batch["frames_lengths"], before=batch.get("before")
         )
         for n, row, length in zip(rows, log_probs, lengths.tolist(), strict=True):
-            labels = BestPath()(row[:length])
-            total = float(row[:length].amax(-1).double().sum())
-            found[n] = Transcript(tokenizer.decode(labels).strip(), total / max(1, len(labels)))
+            labels, score = BestPath()(row[:length]), PathScore()
+            score(row[:length])
+            text = tokenizer.decode(labels).strip()
+            found[n] = Transcript(text, score.per_label(len(labels)))
     return [found[n] for n in range(len(sounds))]
 
 
