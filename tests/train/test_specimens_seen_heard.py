@@ -28,16 +28,11 @@ def test_glyphs_are_told_apart_as_often_as_the_record_says():
 def test_morse_in_noise_is_read_at_speeds_that_were_never_trained_on():
     run = specimen("morse")
     told = run.recipe.data
-    sounds = [
-        sound
-        for wpm in told.bands
-        for sound in told.source(wpm=wpm, snr=(0, 0), spared=(), empty=0, count=12).examples(
-            "test", 0
-        )
-    ]
-    answers = transcribe(run.model, run.tokenizer, sounds)
-    found = error_rate(answers, [sound.text for sound in sounds])
-    assert abs(found - run.result["test"]["error"]) < 0.05
+    for wpm in told.bands:
+        source = told.source(wpm=wpm, snr=(0, 0), spared=(), radio=False, count=12)
+        sounds = list(source.examples("test", 0))
+        answers = transcribe(run.model, run.tokenizer, sounds)
+        assert error_rate(answers, [sound.text for sound in sounds]) < 0.05
 
 
 def test_rounded_weights_are_still_those_of_the_run():

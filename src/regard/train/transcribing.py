@@ -1,5 +1,6 @@
 """A trained recogniser at work: what is said in each file, and how sure that is."""
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -52,7 +53,8 @@ def transcripts_run(
         pieces = together(sound.pieces(), transcriber.rate)
         text = "".join([transcriber.hear(piece) for piece in pieces])
         text = (text + transcriber.finish()).strip()
-        found.append(Transcript(text, transcriber.score, confidence_of(run, transcriber.score)))
+        confidence = confidence_of(run, transcriber.score if text else -math.inf)
+        found.append(Transcript(text, transcriber.score, confidence))
     return found
 
 
