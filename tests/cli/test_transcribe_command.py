@@ -1,5 +1,6 @@
 """`regard transcribe`: files and a pipe become text, and what is wrong is said."""
 
+import shutil
 import subprocess
 import sys
 
@@ -32,7 +33,7 @@ def run(*args: object, given: bytes = b"") -> Result:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("sounds")
-    soundfile.write(place / "one.wav", morse("TEST 73"), RATE)
+    soundfile.write(place / "one.wav", morse("PARIS 73"), RATE)
     soft = morse("DE", level=0.01)
     soundfile.write(place / "two.flac", np.stack([soft, soft], 1).repeat(2, 0), 2 * RATE)
     (place / "empty.wav").write_bytes(b"")
@@ -43,7 +44,7 @@ def folder(tmp_path_factory):
 
 def test_a_file_becomes_a_line_and_the_report_goes_elsewhere(folder):
     done = run("morse", folder / "one.wav")
-    assert (done.exit_code, done.stdout) == (0, "TEST 73\n")
+    assert (done.exit_code, done.stdout) == (0, "PARIS 73\n")
     assert "real-time factor" in done.stderr
     assert "latency" in done.stderr
 
@@ -52,7 +53,7 @@ def test_several_files_have_their_names_and_a_bad_one_stops_no_other(folder):
     names = ("one.wav", "empty.wav", "two.flac")
     done = run("morse", *(folder / name for name in names))
     assert done.exit_code == 1
-    assert done.stdout == f"{folder}/one.wav\tTEST 73\n{folder}/two.flac\tDE\n"
+    assert done.stdout == f"{folder}/one.wav\tPARIS 73\n{folder}/two.flac\tDE\n"
     assert "empty.wav: needs to be a sound file, got an empty one of 0 bytes" in done.stderr
     assert "two.flac: 2 channels mixed to one" in done.stderr
     assert "two.flac: resampled from 16000 to 8000 samples a second" in done.stderr
@@ -61,30 +62,78 @@ def test_several_files_have_their_names_and_a_bad_one_stops_no_other(folder):
 def test_of_a_truncated_file_the_text_that_is_there_is_kept(folder):
     done = run("morse", folder / "cut.wav")
     assert done.exit_code == 1
-    assert done.stdout.startswith("TEST")
-    assert "truncated: 2.50 s of 3.81 s are there" in done.stderr
+    assert done.stdout.startswith("PAR")
+    assert "truncated: 2.50 s of 5.01 s are there" in done.stderr
 
 
 def test_silence_is_an_empty_line_and_said(folder):
     done = run("morse", folder / "silent.wav")
-    assert (done.exit_code, done.stdout) == (0, "\n")
+    assert (done.exit_code, done.stdout) == (1, "\n")
     assert "silent.wav: silence: " in done.stderr
 
 
 def test_live_samples_become_lines_of_words_whatever_the_rate():
-    wave = morse("TEST 73")
+    wave = morse("PARIS 73")
     done = run("morse", "-", given=pcm(wave))
-    assert (done.exit_code, done.stdout) == (0, "TEST\n73\n")
+    assert (done.exit_code, done.stdout) == (0, "PARIS\n73\n")
     assert "samples heard 100 ms at a time" in done.stderr
     done = run("morse", "-", "--rate", 2 * RATE, given=pcm(wave.repeat(2)))
-    assert (done.exit_code, done.stdout) == (0, "TEST\n73\n")
+    assert (done.exit_code, done.stdout) == (0, "PARIS\n73\n")
     assert "resampled from 16000 to 8000" in done.stderr
 
 
 def test_a_pipe_that_closes_within_a_sample_loses_that_byte_alone():
-    done = run("morse", "-", "--beam", "4", given=pcm(morse("TEST 73")) + b"x")
-    assert (done.exit_code, done.stdout) == (0, "TEST\n73\n")
+    done = run("morse", "-", "--beam", "4", given=pcm(morse("PARIS 73")) + b"x")
+    assert (done.exit_code, done.stdout) == (0, "PARIS\n73\n")
     assert "it ended within a sample" in done.stderr
+
+
+@pytest.fixture
+def judged(tmp_path):
+    """The morse model in a folder of its own, with a calibration of this threshold, or none."""
+    from regard.train import Calibration, save_calibration
+    from regard.train.specimens import FOLDER
+
+    def make(threshold: float | None):
+        place = tmp_path / f"run{threshold}"
+        shutil.copytree(FOLDER / "morse", place)
+        (place / "calibration.json").unlink(missing_ok=True)
+        if threshold is not None:
+            fitted = Calibration(slope=0.0, offset=0.0, threshold=threshold, examples=9)
+            save_calibration(place, fitted)
+        return place
+
+    return make
+
+
+def test_text_that_may_be_wrong_is_written_all_the_same_with_a_warning_and_exit_code_1(
+    folder, judged
+):
+    warning = "one.wav: confidence 0.50 is below 0.75; the text may be wrong\n"
+    done = run(judged(0.75), folder / "one.wav")
+    assert (done.exit_code, done.stdout) == (1, "PARIS 73\n")
+    assert f"regard: warning: {folder}/{warning}" in done.stderr
+    done = run(judged(0.25), folder / "one.wav")
+    assert (done.exit_code, done.stdout) == (0, "PARIS 73\n")
+    assert "warning" not in done.stderr
+
+
+def test_nothing_recognised_is_said_and_exits_with_1(folder, judged):
+    done = run(judged(0.0), folder / "silent.wav")
+    assert (done.exit_code, done.stdout) == (1, "\n")
+    assert f"regard: warning: {folder}/silent.wav: nothing recognised\n" in done.stderr
+
+
+def test_a_run_without_a_calibration_gives_no_warnings(folder, judged):
+    done = run(judged(None), folder / "one.wav", folder / "silent.wav")
+    assert done.exit_code == 0
+    assert "warning" not in done.stderr
+
+
+def test_live_sound_is_judged_at_its_end(judged):
+    done = run(judged(0.75), "-", given=pcm(morse("PARIS 73")))
+    assert (done.exit_code, done.stdout) == (1, "PARIS\n73\n")
+    assert "regard: warning: standard input: confidence 0.50 is below 0.75" in done.stderr
 
 
 def test_nobody_reading_the_text_is_no_traceback(folder):

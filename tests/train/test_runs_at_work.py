@@ -27,7 +27,7 @@ def pictures(tmp_path):
 def sounds(tmp_path):
     """Two texts in Morse code, and their files."""
     files, texts = [], []
-    spoken = Morse(letters=(4, 6), wpm=(20, 20), snr=(20, 20)).examples("test", 0)
+    spoken = Morse(letters=(2, 2), wpm=(20, 20), snr=(20, 20), alphabet="CQYL").examples("test", 0)
     for n, sound in zip(range(2), spoken, strict=False):
         files.append(tmp_path / f"{n}.wav")
         texts.append(sound.text)

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from regard.cli.progress import over
 from regard.data import Resample, SoundFile
-from regard.decode import Level
 from regard.errors import ConfigError, FileError
 from regard.train import Run
-from regard.train.transcribing import hearing
+from regard.train.transcribing import hearing, open_sound, together
 
 PAUSE = 1.0  # seconds without a new character after which a line is told
 MAGIC = {b"RIFF": "a WAV file", b"fLaC": "a FLAC file", b"OggS": "an OGG file"}
@@ -26,10 +25,8 @@ class Job:
 
     def __init__(self, run: Run, *, beam: int = 1, level: bool = True):
         torch.set_num_threads(1)  # the work is too small to share: two threads only wait
-        self.transcriber = hearing(run, beam)
-        rate = self.transcriber.rate
-        self.level = (lambda: Level(rate)) if level else (lambda: lambda wave: wave)
-        self.code = 0
+        self.transcriber = hearing(run, beam, level=level)
+        self.calibration, self.code = run.calibration, 0
         self.heard = self.spent = 0.0  # seconds of sound, and of work
         self.delays: list[float] = []
 
@@ -38,25 +35,46 @@ class Job:
         bad = 0
         for path in over(paths, "transcribing"):
             try:
-                sound = SoundFile(path, self.transcriber.rate)
+                sound = open_sound(self.transcriber, path)
             except FileError as error:
                 say(f"regard: {error}")
                 bad += 1
                 continue
-            self._file(sound, f"{path}\t" if len(paths) > 1 else "")
+            has_text = self._file(sound, f"{path}\t" if len(paths) > 1 else "")
             for note in sound.notes:
                 say(f"{path}: {note}")
             self.code = self.code if sound.whole else 1
+            self._judge(path, has_text=has_text)
         self.code = 2 if bad == len(paths) else 1 if bad else self.code
         if bad < len(paths):
             self._report()
 
-    def _file(self, sound: SoundFile, name: str) -> None:
+    def _file(self, sound: SoundFile, name: str) -> bool:
+        """Write a file's text as it comes; whether there was any."""
         write(name)
-        level = self.level()
-        for piece in _together(sound.pieces(), self.transcriber.rate):
-            write(self._hear(level(piece)))
-        write(self._finish() + "\n")
+        spaces, has_text = "", False  # a space is written with the word after it
+        for piece in together(sound.pieces(), self.transcriber.rate):
+            text = spaces + self._hear(piece)
+            spaces = text[len(text.rstrip()) :]
+            write(text.rstrip())
+            has_text = has_text or bool(text.strip())
+        text = (spaces + self._finish()).rstrip()
+        write(text + "\n")
+        return has_text or bool(text)
+
+    def _judge(self, name: str, *, has_text: bool) -> None:
+        """A warning about text that may be wrong, if the run's calibration can tell."""
+        if self.calibration is None:
+            return
+        score, threshold = self.transcriber.score, self.calibration.threshold
+        if not has_text:
+            say(f"regard: warning: {name}: nothing recognised")
+        elif self.calibration.is_unsure(score):
+            told = f"confidence {self.calibration.confidence(score):.2f} is below {threshold:.2f}"
+            say(f"regard: warning: {name}: {told}; the text may be wrong")
+        else:
+            return
+        self.code = self.code or 1
 
     def live(self, rate: int | None, piece: float, *, alone: bool = True) -> None:
         """Text from standard input while it comes, until that ends or somebody interrupts."""
@@ -78,11 +96,13 @@ class Job:
                 f"standard input: resampled from {rate} to {self.transcriber.rate} samples a second"
             )
         shown = Screen(sys.stdout) if sys.stdout.isatty() else Lines(sys.stdout)
-        level = self.level()
+        has_text = False
 
         def hear(wave: Tensor) -> None:
+            nonlocal has_text
             began = time.monotonic()
-            text = self._hear(level(wave))
+            text = self._hear(wave)
+            has_text = has_text or bool(text)
             shown.more(text, self.transcriber.maybe, len(wave) / self.transcriber.rate)
             self.delays.append(time.monotonic() - began)
 
@@ -93,8 +113,10 @@ class Job:
             self.code = 130
         if resample is not None:
             hear(resample.finish())
-        shown.more(self._finish(), "", 0.0)
+        text = self._finish()
+        shown.more(text, "", 0.0)
         shown.end()
+        self._judge("standard input", has_text=has_text or bool(text))
         self._report(f", samples heard {1000 * piece:.0f} ms at a time")
 
     def _hear(self, wave: Tensor) -> str:
@@ -112,25 +134,13 @@ class Job:
 
     def _report(self, how: str = "") -> None:
         factor = self.spent / self.heard if self.heard else 0.0
-        delay = 1000 * self.transcriber.stream.config.delay
+        delay = 1000 * (self.transcriber.delay if how else self.transcriber.stream.config.delay)
         told = f"{self.heard:.1f} s of sound, real-time factor {factor:.3f}; "
         told += f"latency: the model waits {delay:.0f} ms{how}"
         if self.delays:
             told += f", each in {1000 * median(self.delays):.1f} ms of work"
             told += f" ({1000 * max(self.delays):.1f} at most)"
         say(told)
-
-
-def _together(pieces: Iterator[Tensor], size: int) -> Iterator[Tensor]:
-    """The same sound in pieces of at least this size: each costs the same, small or large."""
-    held, count = list[Tensor](), 0
-    for piece in pieces:
-        held.append(piece)
-        count += len(piece)
-        if count >= size:
-            yield torch.cat(held)
-            held, count = [], 0
-    yield torch.cat([torch.zeros(0), *held])
 
 
 def samples(source: Any, size: int) -> Iterator[Tensor]:

@@ -8,8 +8,10 @@ from regard.data.facts import Fact, draw, split_of, variety
 from regard.data.image_files import IdxImages, ImageFolder, read_idx
 from regard.data.images import Glyphs, Picture
 from regard.data.ink import frame_ink
+from regard.data.keying import Keying, key, tone
+from regard.data.level import Level, level_recording
 from regard.data.made import Made, luck
-from regard.data.morse import Keying, Morse, Sound, key, tone
+from regard.data.morse import Morse, Sound
 from regard.data.normalize import normalized
 from regard.data.packed import Packed, Window, pack
 from regard.data.parallel import Parallel
@@ -42,6 +44,7 @@ __all__ = [
     "IdxImages",
     "ImageFolder",
     "Keying",
+    "Level",
     "Listed",
     "Made",
     "Message",
@@ -71,6 +74,7 @@ __all__ = [
     "draw",
     "frame_ink",
     "key",
+    "level_recording",
     "luck",
     "mixed",
     "morse_batches",

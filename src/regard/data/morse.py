@@ -1,32 +1,20 @@
-"""Morse code as sound: keyed at any speed, with fading and noise, and with exact labels."""
+"""Morse code as sound: sent by any hand at any speed, as radios play it, with exact labels."""
 
 import math
-import zlib
 from collections.abc import Iterator, Sequence
 from random import Random
 from typing import NamedTuple
 
-import numpy as np
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from regard.data.facts import Split
+from regard.data.keying import CODES, Channel, Hand, Keying, key, presses, tone
+from regard.data.made import luck
+from regard.data.radio import send
 from regard.errors import ConfigError
 
-CODES = {
-    letter: code
-    for letters, codes in (
-        ("ABCDEFGHI", (".-", "-...", "-.-.", "-..", ".", "..-.", "--.", "....", "..")),
-        ("JKLMNOPQR", (".---", "-.-", ".-..", "--", "-.", "---", ".--.", "--.-", ".-.")),
-        ("STUVWXYZ", ("...", "-", "..-", "...-", ".--", "-..-", "-.--", "--..")),
-        ("01234", ("-----", ".----", "..---", "...--", "....-")),
-        ("56789", (".....", "-....", "--...", "---..", "----.")),
-        (".,?/=", (".-.-.-", "--..--", "..--..", "-..-.", "-...-")),
-    )
-    for letter, code in zip(letters, codes, strict=True)
-}
-RISE = 0.005  # seconds in which a tone comes and goes: without, it clicks
+__all__ = ["CODES", "Keying", "Morse", "Sound", "key", "tone"]
 
 
 class Sound(NamedTuple):
@@ -42,79 +30,14 @@ class Sound(NamedTuple):
     ends: tuple[int, ...] = ()  # samples; empty where nobody knows
 
 
-def key(text: str, wpm: float = 20.0, rate: int = 8000) -> tuple[np.ndarray, tuple[int, ...]]:
-    """When the key is down, 1 or 0 a sample, and where each character has ended.
-
-    dot = 1.2 s / wpm, dash = 3 dots, gap = 1 dot inside a letter, 3 between, 7 between words
-
-    >>> down, ends = key("ET", wpm=12, rate=10)
-    >>> down.astype(int).tolist(), ends
-    ([1, 0, 0, 0, 1, 1, 1], (1, 7))
-    """
-    edges, marks = presses(text)
-    if not 0 < wpm <= 1.2 * rate:
-        raise ConfigError(f"wpm: needs to be from 0 to {1.2 * rate:g}, got {wpm}")
-    dot = 1.2 / wpm * rate
-    times = np.rint(np.array(edges) * dot).astype(int)  # from the start: no error adds up
-    down = np.zeros(times[-1], dtype=bool)
-    for first, last in zip(times[::2], times[1::2], strict=True):
-        down[first:last] = True
-    return down, tuple(round(mark * dot) for mark in marks)
-
-
-def presses(text: str) -> tuple[list[int], list[int]]:
-    """When the key goes down and up, in turn, and when each character has ended; in dots.
-
-    >>> presses("ET")
-    ([0, 1, 4, 7], [1, 7])
-    """
-    if unknown := sorted(set(text) - set(CODES) - {" "}):
-        raise ConfigError(f"text: needs capitals, digits and {' '.join('.,?/=')}, got {unknown}")
-    if not text or text != " ".join(text.split()):
-        raise ConfigError(f"text: needs words with one space between, got {text!r}")
-    edges: list[int] = []
-    marks: list[int] = []
-    now = 0  # when the next sign begins
-    for character in text:
-        if character == " ":
-            now += 4  # seven dots, three of which are over
-            marks.append(now)
-            continue
-        for sign in CODES[character]:
-            edges += [now, now + (3 if sign == "-" else 1)]
-            now = edges[-1] + 1
-        marks.append(edges[-1])
-        now = edges[-1] + 3
-    return edges, marks
-
-
-class Keying(NamedTuple):
-    """All that is drawn about one sound of Morse code but its noise; times are in seconds.
-
-    >>> Keying("E", 20.0, 0.1, 0.4, 600.0, 0.2, 0.0, 0.0, 10.0).seconds
-    0.56
-    """
-
-    text: str
-    wpm: float
-    before: float  # silence
-    after: float
-    pitch: float
-    slow: float  # how often it fades, a second
-    phase: float
-    depth: float  # of the fading
-    snr: float
-
-    @property
-    def seconds(self) -> float:
-        """How long it sounds, with the silence around."""
-        return self.before + presses(self.text)[0][-1] * 1.2 / self.wpm + self.after
-
-
 class Morse:
     """Random texts as Morse code, each of its own speed, pitch, fading and noise; endless.
 
     snr = 10 log₁₀(power of the tone while the key is down / power of the noise)
+
+    With `radio` each has what hands and receivers add too: uneven timing, wide gaps, a drifting
+    pitch, key clicks, hum, another station, gain control, a limiter, any level, and silence or
+    none before and after. `empty` is the share of such sounds in which nobody sends.
 
     >>> sound = next(Morse(letters=(3, 5)).examples("train", seed=0))
     >>> 3 <= len(sound.text) <= 5 and len(sound.ends) == len(sound.text)
@@ -133,17 +56,21 @@ class Morse:
         count: int = 500,
         alphabet: str = "".join(CODES),
         spared: Sequence[tuple[float, float]] = (),
+        radio: bool = False,
+        empty: float = 0.0,
     ):
         ranges = {"letters": letters, "wpm": wpm, "pitch": pitch, "snr": snr}
         for name, (low, high) in ranges.items():
             if low > high or (name != "snr" and low <= 0):
                 raise ConfigError(f"{name}: needs a lower and an upper limit, got {low} to {high}")
-        if not 0 <= fading < 1:
-            raise ConfigError(f"fading: needs to be from 0 to less than 1, got {fading}")
+        for name, share in (("fading", fading), ("empty", empty)):
+            if not 0 <= share < 1:
+                raise ConfigError(f"{name}: needs to be from 0 to less than 1, got {share}")
         if pitch[1] >= rate / 2:
             raise ConfigError(f"pitch: needs to be below half of rate={rate}, got {pitch[1]}")
         self.letters, self.wpm, self.pitch, self.snr = letters, wpm, pitch, snr
         self.fading, self.rate, self.count, self.alphabet = fading, rate, count, alphabet
+        self.radio, self.empty = radio, empty
         self.spared = tuple(spared)  # speeds that are never sent
         if any(low <= wpm[0] and high >= wpm[1] for low, high in self.spared):
             raise ConfigError(f"spared: needs to leave some of {wpm[0]} to {wpm[1]} wpm, got all")
@@ -158,70 +85,100 @@ class Morse:
 
     def keying(self, name: str) -> Keying:
         """What is sent under a name, and how."""
-        chance = Random(name)
-        text, wpm = self._text(chance), self._wpm(chance)
-        before, after = chance.uniform(0.1, 0.4), chance.uniform(0.1, 0.4)
+        rng = Random(name)
+        text, wpm = self._text(rng), self._wpm(rng)
+        # until three dots are over nobody who hears it live can know that a letter has ended
+        before, after = rng.uniform(0.1, 0.4), max(rng.uniform(0.1, 0.4), 5 * 1.2 / wpm)
+        channel = Channel(
+            pitch=rng.uniform(*self.pitch),
+            snr=rng.uniform(*self.snr),
+            fade_rate=rng.uniform(0.1, 0.5),
+            fade_phase=rng.uniform(0, 2 * math.pi),
+            fade_depth=rng.uniform(0, self.fading),
+        )
+        hand = Hand()
+        if self.radio:
+            hand, channel = _hand(rng, 1.2 / wpm), _received(channel, rng)
+            before, after = _silence(rng), _silence(rng)
+            if rng.random() < self.empty:
+                text, before = "", before + rng.uniform(1.0, 5.0)
+        edges, marks = presses(text, hand, rng) if text else ([], [])
+        dot = 1.2 / wpm
         return Keying(
             text=text,
             wpm=wpm,
+            edges=tuple(dot * edge for edge in edges),
+            ends=tuple(dot * mark for mark in marks),
             before=before,
-            # until three dots are over nobody who hears it live can know that a letter has ended
-            after=max(after, 5 * 1.2 / wpm),
-            pitch=chance.uniform(*self.pitch),
-            slow=chance.uniform(0.1, 0.5),
-            phase=chance.uniform(0, 2 * math.pi),
-            depth=chance.uniform(0, self.fading),
-            snr=chance.uniform(*self.snr),
+            after=after,
+            channel=channel,
         )
 
-    def _wpm(self, chance: Random) -> float:
+    def _wpm(self, rng: Random) -> float:
         while True:
-            wpm = chance.uniform(*self.wpm)
+            wpm = math.exp(rng.uniform(*map(math.log, self.wpm)))
             if not any(low <= wpm <= high for low, high in self.spared):
                 return wpm
 
     def _send(self, name: str) -> Sound:
-        sent = self.keying(name)
-        down, ends = key(sent.text, sent.wpm, self.rate)
-        before, after = int(sent.before * self.rate), int(sent.after * self.rate)
-        wave = tone(np.pad(down, (before, after)), sent.pitch, self.rate)
-        time = np.arange(len(wave)) / self.rate
-        swell = 0.5 + 0.5 * np.sin(2 * math.pi * sent.slow * time + sent.phase)
-        wave *= 1 - sent.depth * swell
-        noise = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(len(wave))
-        wave += noise * noise_level(sent.snr)
-        wave /= np.abs(wave).max()  # a recording is never louder than 1
-        sound = torch.from_numpy(wave.astype("float32"))
-        return Sound(sound, sent.text, self.rate, tuple(end + before for end in ends))
+        plan = self.keying(name)
+        waves, _ = send([plan], self.rate, luck(name))
+        ends = tuple(round((plan.before + end) * self.rate) for end in plan.ends)
+        return Sound(waves[0], plan.text, self.rate, ends)
 
-    def _text(self, chance: Random) -> str:
-        size = chance.randint(*self.letters)
-        drawn = [chance.choice(self.alphabet) for _ in range(size)]
+    def _text(self, rng: Random) -> str:
+        size = rng.randint(*self.letters)
+        drawn = [rng.choice(self.alphabet) for _ in range(size)]
         for place in range(1, size - 1):  # words of five letters, about
-            if chance.random() < 0.2 and drawn[place - 1] != " ":
+            if rng.random() < 0.2 and drawn[place - 1] != " ":
                 drawn[place] = " "
         return "".join(drawn)
 
 
-def tone(down: np.ndarray, pitch: float, rate: int) -> np.ndarray:
-    """A sine while the key is down, with soft edges.
-
-    >>> tone(np.ones(4, dtype=bool), pitch=2, rate=8).round(3).tolist()
-    [0.0, 1.0, 0.0, -1.0]
-    """
-    width = max(1, int(RISE * rate))
-    window = np.hanning(width + 2)[1:-1]
-    soft = np.convolve(
-        np.pad(down.astype(float), width, mode="edge"), window / window.sum(), "same"
+def _hand(rng: Random, dot: float) -> Hand:
+    """Some senders are machines; hands are uneven by up to a fifth. Any may pause for seconds."""
+    machine = rng.random() < 0.4
+    spacing = math.exp(rng.uniform(0, math.log(2.5))) if rng.random() < 0.3 else 1.0
+    return Hand(
+        jitter=0.0 if machine else rng.uniform(0.02, 0.2),
+        dash=3.0 if machine else rng.uniform(2.7, 3.6),
+        spacing=spacing if machine else spacing * rng.uniform(0.95, 1.15),
+        weight=0.0 if rng.random() < 0.6 else rng.uniform(-0.15, 0.25),
+        pause=0.0 if rng.random() < 0.7 else rng.uniform(1.0, 5.0) / dot,
     )
-    soft = soft[width:-width]
-    return soft * np.sin(2 * math.pi * pitch * np.arange(len(down)) / rate)
 
 
-def noise_level(snr: float) -> float:
-    """The spread of noise that stands so many decibels below a sine of amplitude 1.
+def _received(channel: Channel, rng: Random) -> Channel:
+    """Each trouble of a receiver in some of the sounds, several in many."""
 
-    >>> noise_level(0.0) ** 2  # the power of that sine
-    0.5000000000000001
-    """
-    return math.sqrt(0.5 / 10 ** (snr / 10))
+    def some(share: float, low: float, high: float, otherwise: float = 0.0) -> float:
+        return rng.uniform(low, high) if rng.random() < share else otherwise
+
+    away = rng.choice((-1, 1)) * rng.uniform(170, 700)
+    other = channel.pitch + away if channel.pitch + away > 150 else channel.pitch - away
+    return channel._replace(
+        snr=channel.snr if rng.random() < 0.7 else rng.uniform(20, 80),
+        rise=math.exp(rng.uniform(math.log(0.0005), math.log(0.012))),
+        drift=some(0.2, -8, 8),
+        chirp=some(0.15, -40, 40),
+        fade_depth=some(0.15, 0, 0.8, channel.fade_depth),
+        band=some(0.35, 200, 1200),
+        crackle=some(0.15, 0.2, 4.0),
+        hum=some(0.15, 0.02, 0.5),
+        hum_pitch=rng.choice((50.0, 60.0)),
+        other=10 ** (some(0.2, -26, -9, -200.0) / 20),
+        other_pitch=other,
+        other_keyed=float(rng.random() < 0.7),
+        agc=some(0.35, 0.4, 1.0),
+        release=math.exp(rng.uniform(math.log(0.05), math.log(2.0))),
+        drive=math.exp(some(0.3, math.log(1.3), math.log(40), -math.inf)),
+        soft=float(rng.random() < 0.5),
+        offset=some(0.1, -0.3, 0.3),
+        gain=rng.uniform(-40, 0),
+        under=some(0.3, 0, 25),
+    )
+
+
+def _silence(rng: Random) -> float:
+    kind = rng.random()
+    return 0.0 if kind < 0.3 else rng.uniform(0, 0.5) if kind < 0.8 else rng.uniform(0.5, 3.0)

@@ -1,20 +1,20 @@
 """Batches of sounds that are made where the model is: Morse code, a whole batch at a time."""
 
-import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from random import Random
 from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.data.batches import collate
+from regard.data.keying import Keying
+from regard.data.level import level_batch
 from regard.data.made import Batch, Made, luck
-from regard.data.morse import RISE, Keying, Morse, noise_level, presses
+from regard.data.morse import Morse
+from regard.data.radio import send
 from regard.data.tokenizers import Tokenizer
 from regard.errors import ConfigError
 from regard.ops import log_mel, mel_frames
@@ -77,6 +77,8 @@ def morse_batches(
 ) -> SoundBatches:
     """The train part of Morse code, made on a device: noise, tone and log-mel of a batch at once.
 
+    The waves are normalised, padded and dithered as `Level` does it where the model runs.
+
     >>> tokenizer = rg.data.Characters.train(["ET"])
     >>> source = Morse(letters=(1, 1), alphabet="ET")
     >>> batch = next(iter(morse_batches(source, tokenizer, mels=8, size=2)))
@@ -85,57 +87,18 @@ def morse_batches(
     """
 
     def render(plans: Sequence[Keying], number: int) -> Batch:
-        chance = luck(seed, "noise", number, device=device)
-        waves, lengths = send(plans, source.rate, chance)
+        generator = luck(seed, "noise", number, device=device)
+        waves, lengths = send(plans, source.rate, generator)
+        under = torch.tensor([plan.channel.under for plan in plans], device=device)
+        waves, lengths = level_batch(
+            waves, lengths, source.rate, generator, gain=10 ** (-under / 20)
+        )
         return recognisable(waves, lengths, [p.text for p in plans], tokenizer, source.rate, mels)
 
     return SoundBatches(
         lambda number: source.keying(f"train/{seed}/{number}"), lambda plan: plan.seconds, render,
         size=size, seed=seed, rank=rank, world=world,
     )  # fmt: skip
-
-
-def send(
-    plans: Sequence[Keying], rate: int, chance: torch.Generator
-) -> tuple[Float[Tensor, "batch sample"], Int[Tensor, " batch"]]:
-    """Keyings as sound, zeros behind the shorter ones, and how long each is, in samples.
-
-    >>> plan = Keying("E", 20.0, 0.1, 0.4, 600.0, 0.2, 0.0, 0.0, 10.0)
-    >>> wave, lengths = send([plan], 8000, rg.data.luck(0))
-    >>> wave.shape, lengths
-    (torch.Size([1, 4480]), tensor([4480]))
-    """
-    device = chance.device
-    cuts, lengths = [], []
-    for plan in plans:
-        before, dot = int(plan.before * rate), 1.2 / plan.wpm * rate
-        edges = np.rint(np.array(presses(plan.text)[0]) * dot).astype(int)
-        cuts.append(torch.from_numpy(edges + before))
-        lengths.append(int(edges[-1]) + before + int(plan.after * rate))
-    numbers = torch.tensor([plan[4:] for plan in plans], dtype=torch.float64)
-    pitch, slow, phase, depth, _ = numbers.to(device, torch.float32).T[:, :, None]
-    level = torch.tensor([[noise_level(plan.snr)] for plan in plans], device=device)
-    edges = torch.nn.utils.rnn.pad_sequence(cuts, True, 1 << 40).to(device)
-    ends = torch.tensor(lengths).to(device)
-    place = torch.arange(max(lengths), device=device)
-    # between an odd and an even edge the key is down
-    down = torch.searchsorted(edges, place.expand(len(plans), -1).contiguous(), right=True) % 2
-    time = place / rate
-    wave = _soft(down == 1, rate) * torch.sin(2 * math.pi * pitch * time)
-    wave = wave * (1 - depth * (0.5 + 0.5 * torch.sin(2 * math.pi * slow * time + phase)))
-    wave = wave + level * torch.randn(wave.shape, generator=chance, device=device)
-    wave = wave.masked_fill(place >= ends[:, None], 0)
-    return wave / wave.abs().amax(1, keepdim=True), torch.tensor(lengths)
-
-
-def _soft(down: Bool[Tensor, "batch sample"], rate: int) -> Float[Tensor, "batch sample"]:
-    """The key with soft edges, as `tone` has them."""
-    width = max(1, int(RISE * rate))
-    window = torch.hann_window(width + 2, periodic=False, device=down.device)[1:-1]
-    padded = F.pad(down[:, None].float(), (width, width), mode="replicate")
-    soft = F.conv1d(padded, (window / window.sum())[None, None])
-    first = width - width // 2  # where numpy, in `tone`, takes the middle to be
-    return soft[:, 0, first : first + down.shape[1]]
 
 
 def recognisable(
@@ -167,5 +130,7 @@ def labelled(
     >>> labelled(["TE", "E"], rg.data.Characters.train(["ET"]))["target_lengths"]
     tensor([2, 1])
     """
-    batch = collate([{"target": tokenizer.encode(text)} for text in texts], tokenizer.pad)
+    # a tensor, as the list of a text without any signs has no type
+    labels = (torch.tensor(tokenizer.encode(text), dtype=torch.long) for text in texts)
+    batch = collate([{"target": row} for row in labels], tokenizer.pad)
     return {name: x.to(device) for name, x in batch.items()}

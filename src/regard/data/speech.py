@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from regard.data.facts import Split
+from regard.data.level import DITHER, level_recording
 from regard.data.morse import Sound
 from regard.data.report import Bad, Report
 from regard.data.source import shuffled
@@ -136,18 +137,24 @@ def _where(path: Path) -> Split:
     return "test" if percent < 5 else "valid" if percent < 10 else "train"
 
 
-def sound_encoder(tokenizer: Tokenizer, *, mels: int = 80) -> Callable[[Sound], dict[str, Any]]:
+def sound_encoder(
+    tokenizer: Tokenizer, *, mels: int = 80, dither: float = DITHER
+) -> Callable[[Sound], dict[str, Any]]:
     """What makes a sound ready for a recogniser: log-mel frames, and its text as labels.
+
+    The sound is normalised and padded as where the model runs (`level_recording`), so that it is
+    trained on what it will hear. A model with a `level` of its own takes dither=0.
 
     >>> encode = sound_encoder(rg.data.Bytes(), mels=4)
     >>> ready = encode(Sound(torch.zeros(8000), "E", 8000))
-    >>> ready["frames"].shape, ready["target"]
-    (torch.Size([98, 4]), [73])
+    >>> ready["frames"].shape, ready["target"]  # a second of sound, and one of silence
+    (torch.Size([198, 4]), [73])
     """
 
     def encode(sound: Sound) -> dict[str, Any]:
+        wave = level_recording(sound.wave, sound.rate, dither=dither)
         return {
-            "frames": log_mel(sound.wave, sound.rate, mels=mels),
+            "frames": log_mel(wave, sound.rate, mels=mels),
             "target": tokenizer.encode(sound.text),
         }
 

@@ -1,10 +1,10 @@
 """From logits to answers: caches, greedy and beam search, sampling, rules and streams."""
 
+from regard.data import Level
 from regard.decode.beam import beam
-from regard.decode.ctc import BestPath, Heard, LanguageOf, PrefixBeam, prefix_beam
+from regard.decode.ctc import BestPath, Heard, LanguageOf, PathScore, PrefixBeam, prefix_beam
 from regard.decode.decoded import Decoded, length_penalty
 from regard.decode.greedy import greedy
-from regard.decode.level import Level
 from regard.decode.rules import AtLeast, Only, OnlyWords, Prefix, Rule, Without
 from regard.decode.sampling import Sampling, likely
 from regard.decode.sound_stream import SoundState, SoundStream
@@ -21,6 +21,7 @@ __all__ = [
     "Level",
     "Only",
     "OnlyWords",
+    "PathScore",
     "Prefix",
     "PrefixBeam",
     "Rule",

@@ -1,6 +1,7 @@
 """From the log-probabilities of CTC to labels: the likeliest path, or a search over prefixes."""
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from regard.models.recogniser import BLANK
 Language = Callable[[tuple[int, ...]], Sequence[float]]
 REMEMBERED = 4096  # prefixes whose state a language model keeps
 CONTEXT = 128  # labels that are settled but still shown to the language
+NEAR = 20  # outputs on each side of a label whose doubts count: 0.8 s
 OPEN = 50  # labels at the end over which prefixes may differ: older doubts are decided by the best
 
 
@@ -49,6 +51,42 @@ class BestPath:
                 found.append(label)
             self.last = label
         return found
+
+
+class PathScore:
+    """How sure a text is: log-probability of the likeliest path around its labels, per label.
+
+    score = Σ_{t near a label} max_label log p(label | t) / labels
+
+    Outputs further than NEAR from every label do not count, so that a long pause makes no text
+    doubtful. It takes the outputs as they come.
+
+    >>> path = torch.tensor([[0.5, 0.5], [0.1, 0.9]]).log()
+    >>> score = PathScore()
+    >>> score(path)
+    >>> round(score.per_label(1), 4) == round(math.log(0.5) + math.log(0.9), 4)
+    True
+    """
+
+    def __init__(self) -> None:
+        self.total, self.after = 0.0, 0
+        self.before = deque[float](maxlen=NEAR)
+
+    def __call__(self, log_probs: Float[Tensor, "time vocab"]) -> None:
+        best = log_probs.max(-1)
+        for label, log_prob in zip(best.indices.tolist(), best.values.tolist(), strict=True):
+            if label != BLANK:
+                self.total += sum(self.before) + log_prob
+                self.before.clear()
+                self.after = NEAR
+            elif self.after:
+                self.total, self.after = self.total + log_prob, self.after - 1
+            else:
+                self.before.append(log_prob)
+
+    def per_label(self, labels: int) -> float:
+        """The score of a text of so many labels."""
+        return self.total / max(1, labels)
 
 
 def prefix_beam(

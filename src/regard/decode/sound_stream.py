@@ -87,8 +87,8 @@ class SoundStream:
         # a multiple of the chunk, or a block would end inside of one
         self.block = -(-BLOCK // self.chunk) * self.chunk * model.subsample.factor
 
-    def start(self) -> SoundState:
-        """The state before the first sample."""
+    def start(self, level: Float[Tensor, "one state"] | None = None) -> SoundState:
+        """The state before the first sample; `level` is that of the running normalisation."""
         some = self.model.standardise.mean
         convolutions = self.model.subsample.convolutions
         return SoundState(
@@ -99,6 +99,7 @@ class SoundStream:
             ),
             waiting=some.new_zeros(1, 0, self.config.dim),
             layers={},
+            level=level,
         )
 
     @torch.no_grad()

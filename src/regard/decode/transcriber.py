@@ -1,25 +1,39 @@
-"""Sound in, text out, while it is being said."""
+"""Sound in, text out, while it is being said; and how sure the text is."""
 
+from collections.abc import Iterable
+
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.data import Tokenizer
-from regard.decode.ctc import BestPath, PrefixBeam
+from regard.data import Level, Tokenizer
+from regard.data.level import DITHER, padding
+from regard.decode.ctc import BestPath, PathScore, PrefixBeam
 from regard.decode.sound_stream import SoundStream
 from regard.errors import ConfigError
+from regard.models import RecogniserConfig
+from regard.ops import log_mel
 
 LONGEST = 4  # tokens that one character may be spread over: the bytes of UTF-8
+WARM = 30.0  # seconds of a recording that the running normalisation is warmed up on
 
 
 class Transcriber:
     """One stream of sound as text: each call takes more samples and gives the text that is new.
 
+    Samples are normalised by `Level`: live by the running peak, and a recording, of which
+    `prepare` has seen all samples before, by its own peak. `finish` adds a second of silence, so
+    that a sound which ends on its last syllable is heard to the end. With level=False samples go
+    to the model as they are.
+
     With a `search` it is that beam's text, as far as all of it agrees, and `maybe` what the best of
-    it says beyond; without, each label as soon as it is heard.
+    it says beyond; without, each label as soon as it is heard. After `finish`, `score` is that of
+    `PathScore`: what a run's calibration makes into a confidence.
 
     >>> tokenizer = rg.data.Characters.train(["ET"])
     >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=tokenizer.vocab)).eval()
     >>> transcriber, wave = Transcriber(model, tokenizer), torch.zeros(8000)
+    >>> transcriber.prepare([wave])
     >>> text = "".join(transcriber.hear(piece) for piece in wave.split(800)) + transcriber.finish()
     >>> sound = rg.data.Sound(wave, "", 8000)
     >>> text == rg.train.transcribe(model, tokenizer, [sound])[0]
@@ -33,6 +47,7 @@ class Transcriber:
         *,
         search: PrefixBeam | None = None,
         left: int | None = None,
+        level: bool = True,
     ):
         self.stream = SoundStream(model, left=left)
         if self.stream.config.vocab != tokenizer.vocab:
@@ -40,8 +55,15 @@ class Transcriber:
                 f"tokenizer: needs the model's vocab={self.stream.config.vocab}, "
                 f"got {tokenizer.vocab}"
             )
-        self.tokenizer, self.search, self.path = tokenizer, search, BestPath()
-        self.state, self.unsaid = self.stream.start(), list[int]()
+        self.tokenizer, self.search, self.uses_level = tokenizer, search, level
+        self.score = 0.0
+        self._restart()
+
+    def _restart(self) -> None:
+        dither = dither_of(self.stream.config)
+        self.level = Level(self.rate, dither=dither) if self.uses_level else None
+        self.state, self.path, self.unsaid = self.stream.start(), BestPath(), list[int]()
+        self.path_score, self.labels, self.has_begun = PathScore(), 0, False
 
     @property
     def rate(self) -> int:
@@ -49,31 +71,69 @@ class Transcriber:
         return self.stream.config.rate
 
     @property
+    def delay(self) -> float:
+        """Seconds of live sound that have to follow before an output can come."""
+        return self.stream.config.delay + (self.level.delay if self.level else 0.0)
+
+    @property
     def maybe(self) -> str:
         """What may follow but is not decided yet."""
         more = [] if self.search is None else self.search.rest()
-        return self.tokenizer.decode([*self.unsaid, *more])
+        return self._trimmed(self.tokenizer.decode([*self.unsaid, *more]))
+
+    def prepare(self, pieces: Iterable[Float[Tensor, " sample"]]) -> None:
+        """The first pass over a recording: its peak, and means to start the normalisation from."""
+        first, room = list[Tensor](), round(WARM * self.rate)
+
+        def kept() -> Iterable[Tensor]:
+            nonlocal room
+            for piece in pieces:
+                if room > 0:
+                    first.append(piece[:room])
+                    room -= len(piece)
+                yield piece
+
+        dither = dither_of(self.stream.config)
+        level = Level.measured(self.rate, kept(), dither=dither)
+        if not self.uses_level:
+            return
+        self.level = level
+        if self.stream.config.level is not None and first:
+            warm = Level(self.rate, peak=level.peak, mean=level.mean, dither=dither)
+            before = warm_start(self.stream.model, warm(torch.cat(first)))
+            self.state = self.stream.start(before)
 
     def hear(self, samples: Float[Tensor, " sample"]) -> str:
         """The text that these samples add."""
+        return self._heard(samples if self.level is None else self.level(samples))
+
+    def _heard(self, samples: Tensor) -> str:
         log_probs, self.state = self.stream.hear(samples, self.state)
         return self._spell(self._labels(log_probs))
 
     def finish(self) -> str:
         """The text that the end adds; then it is ready for another stream."""
+        text = self._heard(padding(self.level, self.rate))
         labels = self._labels(self.stream.finish(self.state))
         if self.search is not None:
-            labels += self.search.rest()
+            rest = self.search.rest()
+            labels, self.labels = [*labels, *rest], self.labels + len(rest)
             self.search.forget()
-        text = self._spell(labels) + self.tokenizer.decode(self.unsaid)
-        self.state, self.path, self.unsaid = self.stream.start(), BestPath(), []
+        text += self._spell(labels)
+        text = (text + self._trimmed(self.tokenizer.decode(self.unsaid))).rstrip()
+        self.score = self.path_score.per_label(self.labels)
+        self._restart()
         return text
 
     def _labels(self, log_probs: Tensor) -> list[int]:
+        self.path_score(log_probs)
         if self.search is None:
-            return self.path(log_probs)
-        self.search(log_probs)
-        return self.search.settled()
+            labels = self.path(log_probs)
+        else:
+            self.search(log_probs)
+            labels = self.search.settled()
+        self.labels += len(labels)
+        return labels
 
     def _spell(self, labels: list[int]) -> str:
         """The text of all labels but those of a character that is not whole yet."""
@@ -85,4 +145,31 @@ class Transcriber:
         else:  # it never will be
             text, back = self.tokenizer.decode(waiting), 0
         self.unsaid = waiting[len(waiting) - back :]
+        text = self._trimmed(text)
+        self.has_begun = self.has_begun or bool(text)
         return text
+
+    def _trimmed(self, text: str) -> str:
+        """Without the space that a model may hear before the first word."""
+        return text if self.has_begun else text.lstrip()
+
+
+def dither_of(config: RecogniserConfig) -> float:
+    """How much noise `Level` adds for a model: none where its own features have a floor."""
+    return DITHER if config.level is None else 0.0
+
+
+def warm_start(
+    model: nn.Module, samples: Float[Tensor, " sample"]
+) -> Float[Tensor, "one state"] | None:
+    """The state of a model's running normalisation that the beginning of a recording leaves.
+
+    It is read backwards, so that what is nearest to the first sample counts most.
+
+    >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=9, level=8.0))
+    >>> warm_start(model, torch.randn(8000)).shape  # a level, a weight, and 40 sums
+    torch.Size([1, 42])
+    """
+    frames = log_mel(samples, model.config.rate, mels=model.config.mels)  # type: ignore[attr-defined]
+    frames = frames.to(model.standardise.mean)  # type: ignore[attr-defined]
+    return model.scaled(frames.flip(0)[None])[1]  # type: ignore[operator]

@@ -83,7 +83,8 @@ class Recogniser(nn.Module):
 
     log p(label | t) = log_softmax(W encoder(subsample((x - mean) / spread))_t)
 
-    Asked for `phones`, it gives the log-probability of each of those at each moment too.
+    Asked for `phones`, it gives the log-probability of each of those at each moment too. `before`
+    is the state that the running normalisation of a model with a `level` starts from.
     x is the features, or `levelled` ones where the config has a `level`. Nothing looks ahead but
     the chunk: convolutions are padded on the left alone, attention is masked. So a stream can give
     what the whole recording gives, in bounded memory, from: the last samples (`mel_frames`), the
@@ -113,6 +114,7 @@ class Recogniser(nn.Module):
         lengths: Int[Tensor, " batch"] | None = None,
         *,
         phones: bool = False,
+        before: Float[Tensor, "batch state"] | None = None,
     ) -> (
         tuple[Float[Tensor, "batch shorter vocab"], Int[Tensor, " batch"]]
         | tuple[
@@ -130,7 +132,7 @@ class Recogniser(nn.Module):
             lengths = torch.full((batch,), time)
         _check_lengths(lengths, batch, time)
         lengths = lengths.to(features.device)
-        x = self.standardise(self.scaled(features)[0])
+        x = self.standardise(self.scaled(features, before)[0])
         x = self.dropout(self.subsample(x, lengths))
         lengths = self.subsample.out_lengths(lengths)
         real = Padding(lengths)
@@ -215,7 +217,7 @@ def ctc_loss(
     tensor(0.6931)
     """
     same = (targets[:, 1:] == targets[:, :-1]).to(lengths.device)
-    inside = torch.arange(1, targets.shape[1], device=lengths.device)
+    inside = torch.arange(targets.shape[1], device=lengths.device)[1:]
     repeats = (same & (inside < target_lengths.to(lengths.device)[:, None])).sum(1)
     short = lengths - target_lengths.to(lengths.device) - repeats
     if bool((short < 0).any()):  # torch would answer inf, and the step would spoil every weight

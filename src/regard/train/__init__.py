@@ -26,6 +26,7 @@ from regard.train.evaluation import TranslationScores, mean_loss, score_texts
 from regard.train.evaluation_images import ClassScores, GradedClassScores
 from regard.train.evaluation_speech import (
     SpeechScores,
+    Transcript,
     best_path,
     edits,
     error_rate,
@@ -57,7 +58,7 @@ from regard.train.runs import list_runs
 from regard.train.schedules import rate_at
 from regard.train.settings import change, from_json, names, read_value, to_json
 from regard.train.specimens import find_run, specimen, specimen_names
-from regard.train.transcribing import transcribe_run
+from regard.train.transcribing import transcribe_run, transcripts_run
 from regard.train.translating import Translation, TranslationSearch, translate
 
 __all__ = [
@@ -89,6 +90,7 @@ __all__ = [
     "Task",
     "TrainConfig",
     "Trainer",
+    "Transcript",
     "Translation",
     "TranslationScores",
     "TranslationSearch",
@@ -137,6 +139,7 @@ __all__ = [
     "to_json",
     "transcribe",
     "transcribe_run",
+    "transcripts_run",
     "translate",
     "translate_run",
     "weights_of",

@@ -1,16 +1,23 @@
 """How good a recogniser is: its loss, and how many words and characters it gets wrong."""
 
 from collections.abc import Sequence
-from typing import Any
+from random import Random
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.data import Sound, Tokenizer, collate, sound_encoder
+from regard.data import Resample, Sound, Tokenizer, collate
 from regard.data.batches import like_lengths
-from regard.decode import BestPath
+from regard.data.foreign import degraded, foreign_sounds
+from regard.data.level import level_recording
+from regard.data.sound_batches import labelled
+from regard.decode import BestPath, PathScore
+from regard.decode.transcriber import WARM, dither_of, warm_start
 from regard.errors import ShapeError
+from regard.ops import log_mel
+from regard.train.confidence import Graded
 from regard.train.evaluation import mean_loss
 from regard.train.loss import objective
 
@@ -62,30 +69,78 @@ def best_path(
     ]
 
 
-@torch.no_grad()
+class Transcript(NamedTuple):
+    """What a recogniser heard, and how sure it is: `score` is raw, `confidence` is calibrated.
+
+    >>> Transcript("ET", -0.1).confidence is None  # of a run without a calibration
+    True
+    """
+
+    text: str
+    score: float  # of `decode.PathScore`
+    confidence: float | None = None
+
+
 def transcribe(model: nn.Module, tokenizer: Tokenizer, sounds: Sequence[Sound]) -> list[str]:
-    """What a recogniser hears in sounds.
+    """What a recogniser hears in recordings: what `regard transcribe` writes, many at a time.
 
     >>> tokenizer = rg.data.Characters.train(["ET"])
     >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=tokenizer.vocab)).eval()
     >>> len(transcribe(model, tokenizer, [Sound(torch.zeros(8000), "", 8000)]))
     1
     """
-    texts = [""] * len(sounds)
+    return [found.text for found in transcripts(model, tokenizer, sounds)]
+
+
+@torch.no_grad()
+def transcripts(
+    model: nn.Module, tokenizer: Tokenizer, sounds: Sequence[Sound]
+) -> list[Transcript]:
+    """The same, with the score of each.
+
+    >>> tokenizer = rg.data.Characters.train(["ET"])
+    >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=tokenizer.vocab)).eval()
+    >>> transcripts(model, tokenizer, [Sound(torch.zeros(8000), "", 8000)])[0].score < 0
+    True
+    """
+    found: dict[int, Transcript] = {}
     for rows, batch in _batches(model, tokenizer, sounds):
-        log_probs, lengths = model(batch["frames"], batch["frames_lengths"])
-        for n, labels in zip(rows, best_path(log_probs, lengths), strict=True):
-            texts[n] = tokenizer.decode(labels)
-    return texts
+        log_probs, lengths = model(
+            batch["frames"], batch["frames_lengths"], before=batch.get("before")
+        )
+        for n, row, length in zip(rows, log_probs, lengths.tolist(), strict=True):
+            labels, score = BestPath()(row[:length]), PathScore()
+            score(row[:length])
+            text = tokenizer.decode(labels).strip()
+            found[n] = Transcript(text, score.per_label(len(labels)))
+    return [found[n] for n in range(len(sounds))]
 
 
 def _batches(model: nn.Module, tokenizer: Tokenizer, sounds: Sequence[Sound]) -> Any:
     """Sounds of like lengths together, ready for the model, with their places in the list."""
-    encode = sound_encoder(tokenizer, mels=model.config.mels)  # type: ignore[attr-defined]
     device = next(model.parameters()).device
-    for rows in like_lengths([len(sound.wave) for sound in sounds], ROWS):
-        batch = collate([encode(sounds[n]) for n in rows])
+    for rows in like_lengths([len(s.wave) * 8000 // s.rate for s in sounds], ROWS):
+        ready = [_prepared(model, sounds[n]) for n in rows]
+        batch = collate([{"frames": frames} for frames, _ in ready])
+        batch |= labelled([sounds[n].text for n in rows], tokenizer)
+        starts = [before for _, before in ready if before is not None]
+        if starts:
+            batch["before"] = torch.cat(starts)
         yield rows, {name: x.to(device) for name, x in batch.items()}
+
+
+def _prepared(model: nn.Module, sound: Sound) -> tuple[Tensor, Tensor | None]:
+    """The frames of a recording as a `Transcriber` makes them, and where its means start from."""
+    config: Any = model.config
+    wave = sound.wave.float().cpu()
+    if sound.rate != config.rate:
+        resample = Resample(sound.rate, config.rate)
+        wave = torch.cat([resample(wave), resample.finish()])
+    ready = level_recording(wave, config.rate, dither=dither_of(config))
+    before = None
+    if config.level is not None:
+        before = warm_start(model, ready[: min(len(wave), round(WARM * config.rate))])
+    return log_mel(ready, config.rate, mels=config.mels), before
 
 
 class SpeechScores:
@@ -109,6 +164,27 @@ class SpeechScores:
     def answers(self, model: nn.Module) -> list[str]:
         """What the model hears in each."""
         return transcribe(model, self.tokenizer, self.sounds)
+
+    def graded(self, model: nn.Module) -> list[Graded]:
+        """Transcripts of the sounds, of the same in worse noise, and of sounds without words.
+
+        Right is a transcript of which at most a tenth of the characters is wrong; no text at all
+        is no answer, and not graded.
+        """
+        rng = Random(0)
+        worse = [
+            degraded(sound, rng.uniform(-15, 10), seed=n) for n, sound in enumerate(self.sounds)
+        ]
+        foreign = foreign_sounds(len(self.sounds), self.sounds[0].rate)
+        sounds = [*self.sounds, *worse, *foreign]
+        found = transcripts(model, self.tokenizer, sounds)
+        return [
+            Graded(
+                one.score, bool(sound.text) and edits(one.text, sound.text) <= 0.1 * len(sound.text)
+            )
+            for one, sound in zip(found, sounds, strict=True)
+            if one.text
+        ]
 
     @property
     def asked(self) -> list[str]:

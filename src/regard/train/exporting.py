@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.data import Tokenizer
+from regard.data.level import PAD
+from regard.decode.transcriber import dither_of
 from regard.errors import ConfigError
 from regard.files import write_text
 from regard.models import Exported, Recogniser, VisionTransformer, export_onnx
@@ -52,7 +54,9 @@ def _to_know(run: Run) -> dict[str, Any]:
         window, hop = frame_sizes(config.rate)
         pieces = run.model.subsample.factor * (config.chunk or 1)
         sizes = {"rate": config.rate, "window": window, "hop": hop, "frames": pieces}
-        return {"blank": BLANK, **sizes}
+        # what `data.level_recording` does to a sound before its frames are made
+        level = {"peak": 1.0, "dither": dither_of(config), "padding": PAD}
+        return {"blank": BLANK, **sizes, **level}
     if isinstance(run.model, VisionTransformer):
         names = getattr(run.recipe.data, "classes", None) or range(run.model.config.classes)
         return {"image": run.model.config.image, "classes": [str(name) for name in names]}

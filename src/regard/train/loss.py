@@ -1,7 +1,7 @@
 """What is made small: sums over tokens, to be divided by how many there are in the whole update."""
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -133,8 +133,10 @@ def _told_wrong(name: str) -> Callable[[Answers, Batch, float], Tensor]:
 
 
 def _heard(model: nn.Module, batch: Batch) -> Answers:
-    spelt = {"phones": True} if "phones" in batch else {}
-    log_probs, lengths, *phones = model(batch["frames"], batch["frames_lengths"], **spelt)
+    more: dict[str, Any] = {"phones": True} if "phones" in batch else {}
+    if "before" in batch:  # where a running normalisation starts from
+        more["before"] = batch["before"]
+    log_probs, lengths, *phones = model(batch["frames"], batch["frames_lengths"], **more)
     frames = torch.arange(log_probs.shape[1], device=log_probs.device) < lengths[:, None]
     # the loss of a sequence is a mean over its labels, and so is what its frames disagree by
     return Answers(log_probs, frames / batch["target_lengths"].clamp(min=1)[:, None], *phones)

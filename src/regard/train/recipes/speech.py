@@ -9,7 +9,7 @@ import torch
 from regard.data import Characters, Morse, Tokenizer
 from regard.data.changes import Change
 from regard.data.digits import PHONES, Digits
-from regard.data.morse import CODES
+from regard.data.keying import CODES
 from regard.data.sound_batches import SoundBatches, morse_batches
 from regard.data.voices import digit_batches
 from regard.models import Recogniser, recogniser_tiny
@@ -53,10 +53,12 @@ class _Heard:
 
 @dataclass(frozen=True, kw_only=True)
 class MorseData(_Heard):
-    """Which Morse code: limits of length, speed and noise. Speeds that are `spared` are for tests.
+    """Which Morse code: limits of length, speed, pitch and noise; `spared` speeds are for tests.
 
     Training sends at every speed from `slowest` to `fastest` words a minute but those between each
-    pair of `spared`; valid and test send at these alone, with a noise of `test_snr` decibels.
+    pair of `spared`; valid and test send at these alone, with a noise of `test_snr` decibels. With
+    `radio` the sounds are as hands send and receivers play them (`data.Morse`); in a share of
+    `empty` training sounds nobody sends.
 
     >>> MorseData().bands
     ((17.0, 19.0), (26.0, 29.0))
@@ -64,11 +66,15 @@ class MorseData(_Heard):
 
     shortest: int = 3
     longest: int = 12  # letters
-    slowest: float = 10.0
-    fastest: float = 40.0
+    slowest: float = 8.0
+    fastest: float = 45.0
     spared: tuple[float, ...] = (17.0, 19.0, 26.0, 29.0)
     snr: float = -3.0  # decibels, the most noise that is trained on
     test_snr: float = 0.0
+    lowest: float = 250.0  # hertz
+    highest: float = 1300.0
+    radio: bool = True
+    empty: float = 0.04
     mels: int = 40
     valid: int = 200
     test: int = 1000
@@ -88,6 +94,9 @@ class MorseData(_Heard):
             "letters": (self.shortest, self.longest),
             "wpm": (self.slowest, self.fastest),
             "snr": (self.snr, 20.0),
+            "pitch": (self.lowest, self.highest),
+            "radio": self.radio,
+            "empty": self.empty,
             "spared": self.bands,
         }
         return Morse(**(told | changes))
@@ -117,7 +126,9 @@ class MorseData(_Heard):
         sounds = [
             sound
             for band in bands
-            for sound in self.source(wpm=band, snr=noise, spared=(), count=count).examples(part, 0)
+            for sound in self.source(wpm=band, snr=noise, spared=(), empty=0, count=count).examples(
+                part, 0
+            )
         ]
         return SpeechScores(sounds, tokenizer)
 

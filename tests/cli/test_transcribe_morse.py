@@ -1,0 +1,52 @@
+"""`regard transcribe morse` on sound of a second synthesiser, as in strangers' recordings."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+import regard as rg
+from regard.train import error_rate, transcripts_run
+
+FILE = Path(__file__).parents[2] / "benchmarks/morse_conditions.py"
+
+
+@pytest.fixture(scope="module")
+def conditions():
+    spec = importlib.util.spec_from_file_location("morse_conditions", FILE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["morse_conditions"] = module  # its dataclasses look themselves up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "starts on the first dot, ends on the last",
+        "1,000 Hz",
+        "300 Hz",
+        "clipped by 20 dB, noise 10 dB below",
+        "limited by 30 dB, noise 6 dB below",
+        "gain control, noise 6 dB below",
+        "Farnsworth, gaps x 1.5",
+        "timing +-20%",
+        "-40 dBFS",
+    ],
+)
+def test_what_radios_do_is_read(conditions, tmp_path, name):
+    sent = conditions.write_all(tmp_path, conditions.CONDITIONS[name], 3)
+    run = rg.specimen("morse")
+    found = transcripts_run(run, [path for path, _ in sent])
+    assert error_rate([one.text for one in found], [text for _, text in sent]) < 0.02
+    assert all((one.confidence or 0) >= run.calibration.threshold for one in found)
+
+
+def test_no_text_begins_or_ends_with_a_space(conditions, tmp_path):
+    sent = conditions.write_all(tmp_path, conditions.Condition(clip=20, wpm=40), 3)
+    texts = rg.transcribe(rg.specimen("morse"), [path for path, _ in sent])
+    assert texts == [text.strip() for text in texts]
+    assert all(texts)
