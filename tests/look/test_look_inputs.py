@@ -275,3 +275,11 @@ def _use(function, kwargs, model):
             model(IDS)
     elif hasattr(found, "change"):
         assert found.change.shape
+
+
+def test_words_of_a_side_that_was_left_out_are_no_mistake():
+    model = rg.models.Translator(rg.models.translator_tiny(vocab=9)).eval()
+    words = {"source": ["a", "b", "c"], "target": ["d", "e"]}
+    with rg.look(model, "encoder.*", tokens=words) as sight:
+        model(torch.ones(1, 3, dtype=torch.long), torch.ones(1, 2, dtype=torch.long))
+    assert sight.sites[0].key_tokens == [["a", "b", "c"]]

@@ -78,7 +78,8 @@ class Sight:
         """
         from regard.look.tokens import all_with_tokens, sides
 
-        named = all_with_tokens(self.sites, *sides(tokens))
+        partial = bool(self.left_out or self.skipped)
+        named = all_with_tokens(self.sites, *sides(tokens), partial=partial)
         return Sight(named, dict(self.skipped), list(self.left_out))
 
     def save(self, path: str | Path) -> Path:

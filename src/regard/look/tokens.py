@@ -13,6 +13,8 @@ from regard.errors import ShapeError
 from regard.look.sight import Sight
 from regard.look.site import Site, Tokens
 
+NOWHERE = "a site that reads them"
+
 
 def with_tokens(
     site: Site, source: Tokens | None, target: Tokens | None, *, grows: bool = False
@@ -32,14 +34,23 @@ def with_tokens(
 
 
 def all_with_tokens(
-    sites: Sequence[Site], source: Tokens | None, target: Tokens | None
+    sites: Sequence[Site],
+    source: Tokens | None,
+    target: Tokens | None,
+    *,
+    partial: bool = False,
 ) -> list[Site]:
-    """Every site with its words; words that fit nowhere are an error."""
+    """Every site with its words; words that fit nowhere are an error.
+
+    In a `partial` sight no site may have read one of the two sides.
+    """
     calls = Counter(site.path for site in sites)
     found = [with_tokens(site, source, target, grows=calls[site.path] > 1) for site in sites]
     for name, words in (("source", source), ("target", target)):
         if words is not None and not any(_uses(site, source, target, words) for site in found):
             side, (need, got) = name if target else "tokens", _misfit(words, source, target, found)
+            if partial and need == NOWHERE:
+                continue
             raise ShapeError(
                 f"{side}: needs {need}, got {got}; try the tokens that the model was given"
             )
@@ -67,7 +78,7 @@ def _misfit(
         batches = dict.fromkeys(site.batch for site in needs.values())
         counts += f" for each of {' or '.join(map(str, batches))} sequences"
         got += f" for each of {len(words)}"
-    return f"{counts} words" if needs else "a site that reads them", got
+    return f"{counts} words" if needs else NOWHERE, got
 
 
 def _sides_of(
@@ -165,7 +176,9 @@ class TextReader:
     def name_all(self) -> None:
         """Put the words that were given at every site; words that fit nowhere are an error."""
         if any(self.given):
-            self.sight.sites[:] = all_with_tokens(self.sight.sites, *self.given)
+            partial = bool(self.sight.left_out or self.sight.skipped)
+            named = all_with_tokens(self.sight.sites, *self.given, partial=partial)
+            self.sight.sites[:] = named
 
     def _read(self, model: nn.Module, args: tuple, kwargs: dict[str, Any] | None = None) -> None:
         kwargs = kwargs or {}  # none where another thread's forward came in while it is registered
