@@ -147,5 +147,7 @@ def test_a_site_with_only_its_survey_says_so():
     assert here.survey(ask=["entropy"]).entropy is here.found.entropy
     with pytest.raises(LookError, match="needs its queries and keys for this, got only its survey"):
         here.window()
-    with pytest.raises(LookError, match="ask: needs what was asked while looking, got 'peak'"):
+    with pytest.raises(
+        LookError, match="ask: needs what was asked while looking, entropy, got 'peak'"
+    ):
         here.survey(ask=["peak"])

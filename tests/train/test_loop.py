@@ -244,8 +244,9 @@ def test_killed_at_random_moments_and_resumed_it_is_the_same_run(tmp_path):
 
 
 def test_half_a_line_of_metrics_is_left_out(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1}) + '\n{"step": 2, "lo')
-    assert read_metrics(tmp_path) == [{"step": 1}]
+    whole = {"step": 1, "seconds": 0.5}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(whole) + '\n{"step": 2, "lo')
+    assert read_metrics(tmp_path) == [whole]
 
 
 @pytest.mark.usefixtures("users_view")

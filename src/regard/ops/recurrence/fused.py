@@ -50,15 +50,16 @@ def _run(
     flat = weights.to_torch()
     if x.is_cuda:
         flat = _side_by_side(flat)
-    carried = [s[None].contiguous() for s in state]
+    carried = [s[None].to(x).contiguous() for s in state]
     start = carried if len(carried) > 1 else carried[0]
     # one layer, no dropout, one direction; "training" keeps what the way back needs
     how = (flat, len(flat) == 4, 1, 0.0, torch.is_grad_enabled(), False)
     kernel = _KERNELS[type(weights)]
-    if batch_sizes is None:
-        out, *last = kernel(x, start, *how, True)
-    else:
-        out, *last = kernel(x, batch_sizes, start, *how)
+    with torch.autocast(x.device.type, enabled=False):  # states are carried in full precision
+        if batch_sizes is None:
+            out, *last = kernel(x, start, *how, True)
+        else:
+            out, *last = kernel(x, batch_sizes, start, *how)
     return out, tuple(s.squeeze(0) for s in last)
 
 
