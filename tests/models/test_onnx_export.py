@@ -55,7 +55,8 @@ def test_every_kind_of_model_answers_as_torch_does(name, tmp_path):
 @pytest.mark.parametrize("name", rg.train.specimen_names())
 def test_every_specimen_answers_as_torch_does(name, tmp_path):
     run = rg.specimen(name)
-    assert all(difference < 2e-5 for _, difference in rg.export(run, tmp_path))
+    # logits of trained models reach tens: 3.5e-5 was seen without AVX-512
+    assert all(difference < 1e-4 for _, difference in rg.export(run, tmp_path))
     assert (tmp_path / "tokenizer.json").exists() == (run.tokenizer is not None)
 
 
