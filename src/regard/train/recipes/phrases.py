@@ -159,8 +159,8 @@ def phrases() -> Recipe:
             tied=False,  # a tied readout begins by repeating what it reads: half the speed
         ),
         train=TrainConfig(
-            steps=1900, tokens=512, lr=3e-3, warmup=100, watch="exact", evaluate_every=950,
-            save_every=950,
+            steps=2000, tokens=512, lr=3e-3, warmup=100, watch="exact", evaluate_every=1000,
+            save_every=1000,
         ),
     )  # fmt: skip
 
