@@ -78,7 +78,7 @@ def test_a_disk_that_fills_up_leaves_the_old_ones_and_no_rubbish(tmp_path, monke
     def full(file, text):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "write_text", full)
+    monkeypatch.setattr(module, "_write_text", full)
     with pytest.raises(
         FileError, match=r"cannot take a checkpoint, No space left on device; .*try"
     ):

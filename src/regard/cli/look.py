@@ -49,7 +49,7 @@ def look(
     ] = False,
 ) -> None:
     """Write a page, to be opened in any browser, about what each head looks at."""
-    from regard.cli.progress import progress, told
+    from regard.cli.progress import progress, report_written
     from regard.cli.quiet import quiet
     from regard.errors import FileError
     from regard.files import is_stream
@@ -79,6 +79,6 @@ def look(
         write_report(sight, out, title=title, separators=reader.separators, probed=probed)
     heads = sum(site.heads for site in sight)
     size = "" if is_stream(out) else f", {out.stat().st_size / 1e6:.1f} MB"
-    told(out, f"{out}: {len(sight)} attentions, {heads} heads{size}")
+    report_written(out, f"{out}: {len(sight)} attentions, {heads} heads{size}")
     for name, reason in sight.skipped.items():
-        told(out, f"not seen: {name}, {reason}")
+        report_written(out, f"not seen: {name}, {reason}")

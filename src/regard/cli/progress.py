@@ -62,6 +62,6 @@ def over(items: Sequence[Item], what: str) -> Iterator[Item]:
             advance(1)
 
 
-def told(out: Path, message: str) -> None:
-    """Say what was written: on standard output, or on standard error if that was written to."""
+def report_written(out: Path, message: str) -> None:
+    """Print what was written: on standard output, or on standard error if that was written to."""
     print(message, file=sys.stderr if is_stream(out) else sys.stdout)

@@ -131,12 +131,12 @@ def _need_one(check: list[Path] | None) -> None:
 def _write(text: str, out: Path | None, says: str = "") -> None:
     """To the terminal, or to a file whose path is then said."""
     from regard import work
-    from regard.cli.progress import told
+    from regard.cli.progress import report_written
 
     if out is None:
         print(text)
         return
-    told(out, f"{work.write_page(out, text)}{says and ': '}{says}")
+    report_written(out, f"{work.write_page(out, text)}{says and ': '}{says}")
 
 
 def _list() -> None:
@@ -270,10 +270,10 @@ def _check(solution: "Solution", places: list[Path], form: str, out: Path | None
 
 def _make(exercises: list, form: str, out: Path | None, solutions: bool) -> None:
     from regard import work
-    from regard.cli.progress import told
+    from regard.cli.progress import report_written
 
     if out is None:
         print(work.sheet_as(exercises, form, solutions))
         return
     for file in work.write_sheet(exercises, form, out):
-        told(out, str(file))
+        report_written(out, str(file))

@@ -63,7 +63,7 @@ def if_key_dropped(site: Site, keys: Some) -> Move:
 
     Δh = W / (1 - W) · (h - v̄) = W · (h' - v̄), W the weight of the dropped keys, v̄ their mean value
 
-    h' is the output without them. Rows that lose more than half of their weight are computed anew
+    h' is the output without them. Rows that lose more than half of their weight are recomputed
     without these keys, since 1 - W and h - v̄ are lost in the rounding of h and lse; if `out` is in
     half precision, all rows that see them are. A query that may see nothing else loses all it has:
     Δh = -h. To first order in W the others do not move: Δh ≈ Σ w (h - v).

@@ -44,7 +44,7 @@ class Cell:
 
 
 def cell_of(seen: Seen, batch: int, head: int, query: int, key: int) -> Cell:
-    """The cell of one query and one key, all of its terms computed anew."""
+    """The cell of one query and one key, all of its terms recomputed."""
     q, k, v, terms = seen.q, seen.k, seen.v, seen.terms
     own = head // (q.shape[1] // k.shape[1])  # a group of heads shares a key head
     at, there = slice(query, query + 1), slice(key, key + 1)

@@ -132,7 +132,7 @@ def replace_window(
         across = part_of(keys, call.k.shape[-2], "keys")
         out, lse = proceed(call)
         told = _fitted(weights, (*call.q.shape[:-2], len(down), len(across)), lse)
-        # computed anew, since a difference would cancel
+        # recomputed, since a difference would cancel
         rest, rest_lse = without_keys(call, down, across)
         if renormalise:
             share = 1 - told.sum(-1)

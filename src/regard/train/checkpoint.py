@@ -50,7 +50,7 @@ def save_checkpoint(
     >>> save_checkpoint(Checkpoint(12, {"w": torch.ones(1)}, {}, {}), folder).name
     'step-00000012'
     """
-    with writing(checkpoint.step, folder, keep, every) as beside:
+    with writing_checkpoint(checkpoint.step, folder, keep, every) as beside:
         _write(checkpoint, beside)
     return place_of(checkpoint.step, folder)
 
@@ -74,7 +74,7 @@ def step_of(place: Path) -> int:
 
 
 @contextmanager
-def writing(step: int, folder: str | Path, keep: int, every: int = 1) -> Iterator[Path]:
+def writing_checkpoint(step: int, folder: str | Path, keep: int, every: int = 1) -> Iterator[Path]:
     """A folder to write a checkpoint into; it takes its place once all is written."""
     folder = Path(folder)
     place = place_of(step, folder)
@@ -317,7 +317,7 @@ def _write(checkpoint: Checkpoint, folder: Path) -> None:
 def write_state(folder: Path, step: int, state: dict[str, Any], files: dict[str, str]) -> None:
     """The last file of a checkpoint: plain numbers, and the digests of all others."""
     told: dict[str, Any] = {"version": VERSION, "step": step, "state": state, "files": files}
-    write_text(folder / STATE, json.dumps(told | {"checksum": _checksum_of(told)}))
+    _write_text(folder / STATE, json.dumps(told | {"checksum": _checksum_of(told)}))
 
 
 def open_to_all(folder: Path) -> None:
@@ -328,7 +328,7 @@ def open_to_all(folder: Path) -> None:
     probe.rmdir()
 
 
-def write_text(file: Path, text: str) -> None:
+def _write_text(file: Path, text: str) -> None:
     """A small file, beside its place first: never half of it."""
     with beside(file) as place:
         place.write_text(text, encoding="utf-8")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard.data import Resample, Sound, Tokenizer, collate
 from regard.data.batches import like_lengths
-from regard.data.foreign import degraded, foreign_sounds
+from regard.data.foreign_sounds import degraded, foreign_sounds
 from regard.data.level import level_recording
 from regard.data.sound_batches import labelled
 from regard.decode import BestPath, PathScore

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from regard.errors import FileError
 from regard.files import to_disk
-from regard.train.checkpoint import digest, write_state, writing
+from regard.train.checkpoint import digest, write_state, writing_checkpoint
 from regard.train.parts import write_parts
 from regard.train.ranks import Ranks
 
@@ -34,7 +34,7 @@ def save_together(
     {'w': tensor([1.])}
     """
     with ExitStack() as stack:  # the first rank's folder takes its place, or goes again
-        place = writing(step, folder, keep, every)
+        place = writing_checkpoint(step, folder, keep, every)
         beside = ranks.by_first(lambda: str(stack.enter_context(place)))
         told = ranks.gather(_write(tensors, Path(beside)))
         wrong = [one["wrong"] for one in told if "wrong" in one]

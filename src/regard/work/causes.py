@@ -9,7 +9,7 @@ from regard.work.rules import M, Matrix, rule
 from regard.work.solution import Solution, Step, applied, computed
 
 Values = Mapping[str, Matrix]
-TRIES = 1_500  # steps computed anew in the search; forty papers should not take an hour
+TRIES = 1_500  # steps recomputed in the search; forty papers should not take an hour
 
 
 def follows(step: Step, own: Values, right: Values) -> Matrix:

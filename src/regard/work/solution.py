@@ -142,7 +142,7 @@ class Solution:
         return {**self.given, **{step.name: step.value for step in self.steps}}
 
     def again(self) -> dict[str, Matrix]:
-        """Every step computed anew from its inputs."""
+        """Every step recomputed from its inputs."""
         values = dict(self.given)
         for step in self.steps:
             values[step.name] = applied(step.rule, *(values[name] for name in step.takes))

@@ -12,7 +12,7 @@ AT_ONCE = 1 << 24  # scores held at a time, 64 MB of float32
 
 
 def attend(call: Call) -> Answer:
-    """The reference, band by band; on the way back each band is computed anew."""
+    """The reference, band by band; on the way back each band is recomputed."""
     keys, anew = call.k.shape[-2], torch.is_grad_enabled()
     answers = []
     for rows in bands(call.q.shape[-2], call.q.shape[:-2].numel() * keys):

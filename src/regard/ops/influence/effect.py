@@ -33,7 +33,7 @@ class Seen:
 
     @property
     def rounded(self) -> bool:
-        """Whether output or log-sum-exp were rounded to half precision, and need computing anew."""
+        """Whether output or log-sum-exp were rounded to half precision: they are recomputed."""
         return widen(self.out) is not self.out or widen(self.lse) is not self.lse
 
 
@@ -92,7 +92,7 @@ class Band:
     def of_dominant(self, deed: Deed) -> Tensor | None:
         """The effect of each row's dominant key on its output, 0 in rows without; None if all are.
 
-        Only rows from the first to the last with such a key are computed anew.
+        Only rows from the first to the last with such a key are recomputed.
         """
         has = (self.key >= 0).flatten(0, -2).any(0) if self.key.ndim > 1 else self.key >= 0
         if not has.any():

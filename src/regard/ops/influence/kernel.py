@@ -12,7 +12,7 @@ import triton.language as tl
 
 from regard.ops.grid import four_axes
 from regard.ops.influence.effect import Deed, Seen
-from regard.ops.influence.rest_kernel import attend_rows, power_above
+from regard.ops.influence.rest_kernel import power_above, rows_without_dominant
 from regard.ops.influence.statistics import Influence
 from regard.ops.survey.kernel import (
     add_first,
@@ -48,7 +48,7 @@ def influence(seen: Seen, deed: Deed) -> Influence:
     assert isinstance(plan, Plan)
     call = launch_arguments(q, k, seen.lse, seen.terms, plan)
     v = v if v.stride(-1) == 1 else v.contiguous()
-    rows = attend_rows(call, v, seen.terms.sinks, deed == "remove")
+    rows = rows_without_dominant(call, v, seen.terms.sinks, deed == "remove")
     sequences, queries, keys = q.shape[0] * q.shape[1], q.shape[2], k.shape[2]
     felt = torch.zeros(sequences, queries, device=q.device)
     packed = torch.zeros(sequences, queries, device=q.device, dtype=torch.int64)

@@ -50,7 +50,7 @@ def influence(
     Where one key holds nearly all of the weight, as attention sinks do, 1 - w and h - v are lost in
     the rounding of `lse` and `out`. At most one key per row is above one half: its effect comes
     from the attention without it, e = w · |h' - v|, at the cost of about one more forward pass over
-    the rows that have one. A half-precision `out` or `lse` is computed anew in float32 (another
+    the rows that have one. A half-precision `out` or `lse` is recomputed in float32 (another
     such pass). So e_ij is within 1e-3 of really removing the key in float64 however near w is to 1;
     where v_j nearly equals h_i, within 1e-6 · |h_i|. On CUDA the kernel makes the first pass for
     all rows at once, and of near values e_ij is within 1e-3 · w · |h_i|.

@@ -32,7 +32,9 @@ class Rows:
     effect: Tensor  # of that key
 
 
-def attend_rows(call: dict[str, Any], v: Tensor, sinks: Tensor | None, remove: bool) -> Rows:
+def rows_without_dominant(
+    call: dict[str, Any], v: Tensor, sinks: Tensor | None, remove: bool
+) -> Rows:
     """One launch; `call` is what every kernel of looking is given."""
     q, queries = call["Q"], call["queries"]
     sequences, value = q.shape[0] * q.shape[1], v.shape[3]

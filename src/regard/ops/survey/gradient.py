@@ -1,4 +1,4 @@
-"""Gradients of the smooth statistics: on the way back each band of the map is computed anew."""
+"""Gradients of the smooth statistics: on the way back each band of the map is recomputed."""
 
 from dataclasses import replace
 from typing import Any
