@@ -454,6 +454,7 @@ def mangled(value, rng):
     return rng.choice(ODD)
 
 
+@pytest.mark.usefixtures("users_view")  # as a student sees it
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_no_mangled_problem_or_sheet_ends_in_a_traceback(seed):
     rng = random.Random(seed)
