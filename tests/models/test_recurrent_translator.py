@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
@@ -59,6 +59,7 @@ def test_the_decoder_starts_from_both_ends_of_the_source():
 # ---- properties
 
 
+@settings(max_examples=12)
 @given(cells, attentions, st.integers(1, 2), st.booleans())
 def test_a_known_target_is_read_as_step_by_step(cell, attention, layers, ragged):
     model = model_of(cell, attention, layers)
@@ -72,6 +73,7 @@ def test_a_known_target_is_read_as_step_by_step(cell, attention, layers, ragged)
         assert_close(now, logits[:, t])
 
 
+@settings(max_examples=12)
 @given(cells, attentions, st.integers(1, 2), st.data())
 def test_padding_is_not_there(cell, attention, layers, data):
     model = model_of(cell, attention, layers)

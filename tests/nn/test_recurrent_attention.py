@@ -93,6 +93,7 @@ def test_the_plain_sum_of_a_gru_grows_faster_than_time():
 # ---- properties
 
 
+@settings(max_examples=12)
 @given(kinds, scores, st.integers(1, 2), st.data())
 def test_padding_is_not_there(kind, score, layers, data):
     layer = AttentiveRecurrent(3, 4, kind=kind, score=score, layers=layers).double()
@@ -108,6 +109,7 @@ def test_padding_is_not_there(kind, score, layers, data):
         assert_close(tuple(s[row] for s in state), tuple(s[0] for s in last))
 
 
+@settings(max_examples=12)
 @given(kinds, scores, st.integers(1, 2), st.integers(1, 4))
 def test_a_run_can_be_cut_and_resumed(kind, score, layers, cut):
     layer = AttentiveRecurrent(3, 4, kind=kind, score=score, layers=layers).double()
@@ -182,6 +184,7 @@ def memory_of(layer: BahdanauDecoder | LuongDecoder, lengths: Tensor | None = No
 decoders = st.sampled_from(["bahdanau", "luong", "hybrid"])
 
 
+@settings(max_examples=12)
 @given(decoders, kinds, st.integers(1, 2))
 def test_a_known_target_is_read_as_step_by_step(name, kind, layers):
     layer = decoder(name, kind, layers)
