@@ -279,9 +279,8 @@ def _finish(trainer: Trainer, recipe: Recipe, tokenizer: Tokenizer | None, folde
         scores = scored(trainer.model, recipe.data.scores(tokenizer, "test"))
         result = {"step": outcome.step, "reason": outcome.reason, "seconds": trained}
         result |= {"valid": outcome.scores, "test": scores}
-        held_out = recipe.data.scores(tokenizer, "valid")
-        if isinstance(held_out, Gradable):
-            save_calibration(folder, calibrate(scored(trainer.model, held_out.graded)))
+        if isinstance(trainer.evaluate, Gradable):  # the valid split, made once for the training
+            save_calibration(folder, calibrate(scored(trainer.model, trainer.evaluate.graded)))
         write_text(folder / RESULT, json.dumps(result, indent=1) + "\n")
         return scores
 
