@@ -46,15 +46,15 @@ def marian():
 
 
 def ours(model):
-    stepper, rules = decode.make_stepper(model), [decode.AtLeast(LENGTH, end=END)]
+    stepper, rules = decode.make_stepper(model), [decode.MinNewTokens(LENGTH, end=END)]
 
     @torch.no_grad()
     def run(source: torch.Tensor, width: int):
         state, given = stepper.start(source), {"end": END, "limit": LENGTH, "rules": rules}
         first = torch.full((len(source),), START)
         if width == 1:
-            return decode.greedy(stepper, state, first, **given).lists()
-        return decode.beam(stepper, state, first, width=width, penalty=0.0, **given).lists()
+            return decode.greedy(stepper, state, first, **given).to_lists()
+        return decode.beam(stepper, state, first, width=width, length_penalty=0.0, **given).to_lists()
 
     return run
 

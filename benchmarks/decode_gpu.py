@@ -26,8 +26,8 @@ import torch
 
 from regard import decode, models
 from regard.decode import captured
-from regard.decode.language import CapturedState
-from regard.decode.launch import Launcher, Tuning
+from regard.decode.language import GpuState
+from regard.decode.launch import StepLauncher, Tuning
 
 BEGAN = time.time()
 VOCAB, PROMPT, NEW, NO_END = 50257, 64, 128, -1
@@ -128,8 +128,8 @@ def check(model, batch):
     quick = stepper.start(prompt)
     with torch.enable_grad():
         plain = stepper.start(prompt)
-    assert isinstance(quick, CapturedState)
-    assert not isinstance(plain, CapturedState)
+    assert isinstance(quick, GpuState)
+    assert not isinstance(plain, GpuState)
     token = prompt[:, -1]
     for _ in range(4):
         a, quick = stepper.step(token, quick)
@@ -181,7 +181,7 @@ def whole_call(stepper, prompt):
     start = time.perf_counter()
     with torch.no_grad():
         state = stepper.start(prompt)
-        found = decode.greedy(stepper, state, prompt[:, -1], end=NO_END, limit=NEW)
+        found = decode.greedy(stepper, state, prompt[:, -1], end=NO_END, max_new_tokens=NEW)
     torch.cuda.synchronize()
     assert found.tokens.shape[1] == NEW
     return time.perf_counter() - start
@@ -228,7 +228,7 @@ def alone(model, tuning, batch):
     prompt = torch.randint(3, VOCAB, (batch, PROMPT), device=DEVICE)
     state, b = begun(stepper, prompt)
     b.time += 64  # in the middle of what is written
-    launcher, calls = Launcher(model, tuning), []
+    launcher, calls = StepLauncher(model, tuning), []
     for name in ("kernels", "ones", "somes", "attentions"):
         setattr(launcher, name, Noted(getattr(launcher, name), calls))
     launcher.launch(b)

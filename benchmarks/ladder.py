@@ -27,7 +27,7 @@ from torch import nn
 import regard as rg
 from regard import data, models, train
 from regard.models import RecurrentTranslatorConfig
-from regard.train.run import make_model
+from regard.train.run import build_model
 
 CELLS = ("rnn", "gru", "lstm")
 ATTENTIONS = {"": "none", "-attention": "luong", "-hybrid": "hybrid"}
@@ -150,7 +150,7 @@ def climb(rung: str, asked: dict[str, Any], place: Path, seconds: float) -> None
     torch.set_float32_matmul_precision("high")
     recipe = recipe_of(rung, asked)
     tokenizer = words(recipe.data)
-    before = reach(make_model(recipe, tokenizer), recipe, tokenizer)
+    before = reach(build_model(recipe, tokenizer), recipe, tokenizer)
     folder = place / rung
     # the loop takes it as it would take Ctrl-C: it saves, and what is there is scored; once the
     # loop has ended it comes too late to matter
@@ -169,7 +169,7 @@ def climb(rung: str, asked: dict[str, Any], place: Path, seconds: float) -> None
         "rung": rung,
         "parameters": sum(p.numel() for p in run.model.parameters()),
         "steps": outcome.step,
-        "tokens": outcome.step * recipe.train.tokens,
+        "tokens": outcome.step * recipe.train.batch_tokens,
         "seconds": run.result.get("seconds", round(time.monotonic() - began, 1)),
         "exact": scores["exact"],
         "bleu": scores["bleu"],
@@ -188,7 +188,7 @@ def time_alone(rung: str, asked: dict[str, Any], count: int = 12) -> float:
     recipe = recipe_of(rung, asked | {"steps": count})
     tokenizer = words(recipe.data)
     trainer = train.Trainer(
-        make_model(recipe, tokenizer), train.objective(recipe.data.objective),
+        build_model(recipe, tokenizer), train.objective(recipe.data.objective),
         recipe.data.batches(tokenizer, recipe.train), recipe.train,
     )  # fmt: skip
     on_gpu, took = trainer.device.type == "cuda", []
@@ -199,7 +199,7 @@ def time_alone(rung: str, asked: dict[str, Any], count: int = 12) -> float:
         if on_gpu:
             torch.cuda.synchronize()
         took.append(clock() - began)
-    trainer.feed.close()
+    trainer.prefetcher.close()
     return 1e3 * sorted(took[2:])[(count - 2) // 2]
 
 
@@ -213,7 +213,7 @@ def reach(model: nn.Module, recipe: train.Recipe, tokenizer: data.Tokenizer) -> 
     J is the loss of the right answer. A Transformer has no steps: there x_t, what enters its
     encoder at each place, is asked instead.
     """
-    model, encode = model.cpu().float(), data.pair_encoder(tokenizer)
+    model, encode = model.cpu().float(), data.pair_preprocessor(tokenizer)
     steps, of = [], []
     for pair in long_pairs(recipe, tokenizer):
         batch = data.collate([encode(pair)])
@@ -230,10 +230,10 @@ def reach(model: nn.Module, recipe: train.Recipe, tokenizer: data.Tokenizer) -> 
 
 def by_place(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """The norm of the gradient at each place of the source."""
-    loss = train.objective("translation").total
+    loss = train.objective("translation").loss_sum
     if isinstance(model, models.RecurrentTranslator):
         was, _ = model.training, model.eval()
-        found = rg.gradients(model, lambda: loss(model, batch, 0.0)).time["encoder.0"]
+        found = rg.gradient_norms(model, lambda: loss(model, batch, 0.0)).time["encoder.0"]
         model.train(was)
         return (found.h if found.c is None else found.c)[0]
     seen: list[torch.Tensor] = []
@@ -280,7 +280,7 @@ def told(rung: str) -> str:
 
 def picture(rungs: list[dict[str, Any]], path: Path) -> None:
     """Four columns of bars, a row a rung."""
-    from regard.look.figures.canvas import keep, paper
+    from regard.look.figures.canvas import save_figure, new_figure
 
     columns = {
         "exact answers, %": [100 * r["exact"] for r in rungs],
@@ -290,7 +290,7 @@ def picture(rungs: list[dict[str, Any]], path: Path) -> None:
     }
     shades = {"rnn": "#00204d", "gru": "#565d6d", "lstm": "#a69c75", "transformer": "#e0c22f"}
     colours = [shades[r["rung"].partition("-")[0]] for r in rungs]
-    figure = paper(11, 3.6)
+    figure = new_figure(11, 3.6)
     for axes, (title, values) in zip(figure.subplots(1, 4, sharey=True), columns.items(),
                                      strict=True):  # fmt: skip
         bars = axes.barh([told(r["rung"]) for r in rungs], values, color=colours)
@@ -305,7 +305,7 @@ def picture(rungs: list[dict[str, Any]], path: Path) -> None:
             axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.1), frameon=False)
     figure.axes[0].invert_yaxis()
     path.parent.mkdir(parents=True, exist_ok=True)
-    keep(figure, path)
+    save_figure(figure, path)
 
 
 if __name__ == "__main__":

@@ -17,14 +17,14 @@ from regard import data, decode, models, train
 
 def measure(model: torch.nn.Module, wave: torch.Tensor, piece: int, search: bool) -> tuple:
     """Seconds of CPU and of the clock for a second of sound, and the longest of a piece."""
-    words = train.specimen("morse").tokenizer
+    words = train.load_pretrained("morse").tokenizer
     beam = decode.PrefixBeam(width=8) if search else None
     transcriber = decode.Transcriber(model, words, search=beam)
-    sound = len(wave) / transcriber.rate
+    sound = len(wave) / transcriber.sample_rate
     longest, cpu, clock = 0.0, time.process_time(), time.perf_counter()
     for part in wave.split(piece):
         began = time.perf_counter()
-        transcriber.hear(part)
+        transcriber.push(part)
         longest = max(longest, time.perf_counter() - began)
     transcriber.finish()
     return (time.process_time() - cpu) / sound, (time.perf_counter() - clock) / sound, longest
@@ -34,12 +34,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=20.0, help="of sound")
     seconds = parser.parse_args().seconds
-    specimen = train.specimen("morse")
+    specimen = train.load_pretrained("morse")
     small = models.Recogniser(models.recogniser_small(vocab=specimen.tokenizer.vocab)).eval()
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads by default")
     print("model    threads  piece ms  search      cpu    clock  longest piece ms")
     for name, model in (("morse", specimen.model), ("small", small)):
-        rate = model.config.rate
+        rate = model.config.sample_rate
         sounds = data.Morse(letters=(40, 40), rate=rate).examples("train", 0)
         wave = torch.cat([next(sounds).wave for _ in range(2)])[: int(seconds * rate)]
         for threads in (1, 2):

@@ -51,7 +51,7 @@ def main():
             "survey": lambda m=mask, l=lse: rg.survey(q, k, l, mask=m),
         }
         for name in ALONE if asked.each else ():
-            works[name] = lambda m=mask, l=lse, a=name: rg.survey(q, k, l, mask=m, ask=[a])
+            works[name] = lambda m=mask, l=lse, a=name: rg.survey(q, k, l, mask=m, statistics=[a])
         took = {name: [] for name in works}
         for _ in range(asked.rounds):
             for name, work in works.items():

@@ -16,7 +16,7 @@ import torch
 from transformers import LlamaConfig, LlamaModel
 
 import regard as rg
-from regard.ops.survey.statistics import QUICK_AND_RECEIVED
+from regard.ops.survey.statistics import DEFAULT_STATISTICS
 
 
 def build(implementation):
@@ -56,7 +56,7 @@ def main():
             return model(tokens, use_cache=False).last_hidden_state
 
         def looked(tokens=tokens):
-            with rg.look(model, survey=QUICK_AND_RECEIVED) as sight:
+            with rg.look(model, survey=DEFAULT_STATISTICS) as sight:
                 model(tokens, use_cache=False)
             return sight
 

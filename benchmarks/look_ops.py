@@ -16,7 +16,7 @@ import triton
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import regard as rg
-from regard.ops.survey.statistics import QUICK_AND_RECEIVED
+from regard.ops.survey.statistics import DEFAULT_STATISTICS
 
 HEADS = 16
 
@@ -40,15 +40,15 @@ def check(d, causal):
     q, k, v = (x[:, :2] for x in draw(1024, d, 1))
     mask = rg.Causal() if causal else None
     q64, k64, v64 = q.double(), k.double(), v.double()
-    out64, lse64 = rg.attend(q64, k64, v64, mask=mask, form="reference")
-    want = rg.survey(q64, k64, lse64, mask=mask, form="reference")
+    out64, lse64 = rg.attend(q64, k64, v64, mask=mask, backend="reference")
+    want = rg.survey(q64, k64, lse64, mask=mask, backend="reference")
     out, lse = rg.attend(q, k, v, mask=mask)
-    got = rg.survey(q, k, lse, mask=mask, form="kernel")
+    got = rg.survey(q, k, lse, mask=mask, backend="kernel")
     names = ["entropy", "peak", "reach", "own", "previous", "sink", "near", "received"]
     errors = {n: ((getattr(got, n) - getattr(want, n)).norm() / getattr(want, n).norm()).item()
               for n in names}  # fmt: skip
-    want = rg.influence(q64, k64, v64, out64, lse64, mask=mask, form="reference")
-    got = rg.influence(q, k, v, out, lse, mask=mask, form="kernel")
+    want = rg.influence(q64, k64, v64, out64, lse64, mask=mask, backend="reference")
+    got = rg.influence(q, k, v, out, lse, mask=mask, backend="kernel")
     errors |= {n: ((getattr(got, n) - getattr(want, n)).norm() / getattr(want, n).norm()).item()
                for n in ("felt", "strongest", "caused")}  # fmt: skip
     return errors
@@ -62,9 +62,9 @@ def measure(d, n, causal, asks):
     cudnn = timed(lambda: forward(q, k, v, causal, SDPBackend.CUDNN_ATTENTION))
     row = {"d": d, "n": n, "causal": causal, "flash": flash, "cudnn": cudnn}
     for name, ask in asks.items():
-        t = timed(lambda ask=ask: rg.survey(q, k, lse, ask=ask, mask=mask, form="kernel"))
+        t = timed(lambda ask=ask: rg.survey(q, k, lse, statistics=ask, mask=mask, backend="kernel"))
         row[name] = t
-    row["influence"] = timed(lambda: rg.influence(q, k, v, out, lse, mask=mask, form="kernel"))
+    row["influence"] = timed(lambda: rg.influence(q, k, v, out, lse, mask=mask, backend="kernel"))
     return row
 
 
@@ -78,7 +78,7 @@ def show(row):
     print(" | ".join(parts), flush=True)
 
 
-ALL = {"all": QUICK_AND_RECEIVED}
+ALL = {"all": DEFAULT_STATISTICS}
 PARTS = {
     "received": ["received"],
     "+entropy": ["received", "entropy"],
@@ -117,7 +117,7 @@ def main():
     print(f"window 512x512 of n = 131072, {HEADS} heads: {t:.3f} ms")
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    rg.survey(q, k, lse, mask=rg.Causal(), form="kernel")
+    rg.survey(q, k, lse, mask=rg.Causal(), backend="kernel")
     torch.cuda.synchronize()
     extra = (torch.cuda.max_memory_allocated() - before) / 2**20
     print(f"survey of n = 131072 causal, {HEADS} heads: {extra:.0f} MiB extra")

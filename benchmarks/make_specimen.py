@@ -14,9 +14,9 @@ from typing import Annotated
 import typer
 
 from regard import models, train
-from regard.train.confidence import CALIBRATION
-from regard.train.run import RECIPE, RESULT
-from regard.train.specimens import FOLDER
+from regard.train.confidence import CALIBRATION_FILE
+from regard.train.run import RECIPE_FILE, RESULT_FILE
+from regard.train.specimens import PRETRAINED_FOLDER
 
 
 def main(
@@ -25,27 +25,27 @@ def main(
     machine: Annotated[str, typer.Option(help="Where it was trained.")] = "",
     recipe: Annotated[str, typer.Option(help="Another name for its recipe.")] = "",
 ) -> None:
-    place = FOLDER / name
+    place = PRETRAINED_FOLDER / name
     place.mkdir(parents=True, exist_ok=True)
-    told = json.loads((run / RECIPE).read_text(encoding="utf-8"))
+    told = json.loads((run / RECIPE_FILE).read_text(encoding="utf-8"))
     told["recipe"]["name"] = recipe or told["recipe"]["name"]
     told["recipe"]["train"]["device"] = "auto"
-    write(place / RECIPE, told)
-    for file in ("tokenizer.json", CALIBRATION):
+    write(place / RECIPE_FILE, told)
+    for file in ("tokenizer.json", CALIBRATION_FILE):
         if (run / file).exists():
             shutil.copy(run / file, place)
     models.save(train.load_run(run).model.half(), place)
     opened = train.load_run(place)
     held_out = opened.recipe.data.scores(opened.tokenizer, "valid")
     if isinstance(held_out, train.Gradable):
-        graded = train.loop.scored(opened.model, held_out.graded)
+        graded = train.loop.scored(opened.model, held_out.grade)
         train.save_calibration(place, train.calibrate(graded))
-    result = json.loads((run / RESULT).read_text(encoding="utf-8"))
+    result = json.loads((run / RESULT_FILE).read_text(encoding="utf-8"))
     before = result["test"]
     found = train.evaluate_run(train.load_run(place))
     kept = {"test": found.scores, "machine": machine}
     write(
-        place / RESULT,
+        place / RESULT_FILE,
         result | kept | ({"confidence": found.confidence} if found.confidence else {}),
     )
     print(f"{place}: before {before}\nafter {found.scores} {found.confidence}")

@@ -38,7 +38,7 @@ def timed(model, optimiser, tokens, rounds):
         sync()
         return clock() - start
 
-    with rg.Monitor(model, every=3, sink=lambda record: None) as monitor:
+    with rg.AttentionMonitor(model, every=3, output=lambda record: None) as monitor:
         turn = (monitor.step, lambda: None, monitor.step, monitor.step)
         rows = [[one(after) for after in turn] for _ in range(rounds)]
     # the last of the turn sets up what the next one watches with

@@ -213,7 +213,7 @@ def main(
             continue
         with tempfile.TemporaryDirectory() as folder:
             sent = write_all(Path(folder), how, texts)
-            found = train.transcripts_run(opened, [path for path, _ in sent])
+            found = train.transcribe_run_detailed(opened, [path for path, _ in sent])
         want = [text for _, text in sent]
         got = [one.text for one in found]
         error = train.error_rate(got, want)

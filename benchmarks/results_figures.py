@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.look.figures.canvas import keep, paper
+from regard.look.figures.canvas import save_figure, new_figure
 
 # Okabe and Ito's colours: apart for every kind of colour blindness; markers and dashes say it again
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#000000", "#e69f00")
@@ -30,7 +30,7 @@ def main(
         told = json.loads(file.read_text(encoding="utf-8"))
         if "panels" not in told:
             continue  # another figure's
-        keep(drawn(told), file.with_suffix(".svg"))
+        save_figure(drawn(told), file.with_suffix(".svg"))
         print(file.with_suffix(".svg"))
         if show:
             print(table(told))
@@ -59,7 +59,7 @@ def points(line: dict[str, Any]) -> list[tuple[float, float, float]]:
 def drawn(told: dict[str, Any]) -> Any:
     """A figure with its panels side by side."""
     panels = told["panels"]
-    figure = paper(4.6 * len(panels), 3.7)
+    figure = new_figure(4.6 * len(panels), 3.7)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for n, line in enumerate(panel["lines"]):
             lay(axes, line, n)

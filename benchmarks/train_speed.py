@@ -126,17 +126,17 @@ def our_update(task, size, device, mode):
     model, loss = ours(task, size)
     config = train.TrainConfig(
         steps=1 << 40,
-        smoothing=_smoothing(task),
+        label_smoothing=_smoothing(task),
         device=device,
         compile="off" if mode == "eager" else "on",
     )
     trainer = train.Trainer(model, train.objective(loss), Cycle(), config)
-    trainer.updates.compiling.graphs &= mode == "graphs"
+    trainer.updater.compile_policy.graphs &= mode == "graphs"
 
     def update():
         trainer._update()
 
-    return update, lambda: trainer.updates.read()
+    return update, lambda: trainer.updater.read_stats()
 
 
 def their_update(task, kind, size, device, mode):

@@ -18,11 +18,11 @@ import torch.nn.functional as F
 import typer
 from torch import Tensor, nn
 
-from regard.data import Change, Digits, luck
-from regard.data.digits import Spoken, Take, say_digits
-from regard.data.voices import Voices
-from regard.nn import Standardise, Subsample
-from regard.ops import levelled, log_mel
+from regard.data import SpeechAugmentation, SpokenDigits, seeded_generator
+from regard.data.digits import WavePlan, Recording, render_waves
+from regard.data.voices import FrameBank
+from regard.nn import GlobalCMVN, ConvSubsampling
+from regard.ops import online_cmvn, log_mel
 
 ROWS, WIDE = 40, 96
 CHANGES: dict[str, dict] = {
@@ -81,8 +81,8 @@ def train(
 ) -> tuple[float, float, Counter[str]]:  # fmt: skip
     """Wrong answers for speakers that were trained on, and for the held one, and which."""
     torch.manual_seed(seed)
-    source = Digits(folder, held=(held,), digits=(2, 2), speed=pitch)
-    voices, change = Voices(source, mels=mels), Change(**changes)  # type: ignore[arg-type]
+    source = SpokenDigits(folder, held_out_speakers=(held,), digits=(2, 2), speed=pitch)
+    voices, change = FrameBank(source, mels=mels), SpeechAugmentation(**changes)  # type: ignore[arg-type]
     model = Net(mels, level)
     first = [made(voices, change, seed, n).frames for n in range(1_000_000, 1_000_004)]
     model.fit(first)
@@ -103,12 +103,12 @@ def train(
     return near, *wrong(model, source, "test", mels)
 
 
-def made(voices: Voices, change: Change, seed: int, number: int) -> Heard:
+def made(voices: FrameBank, change: SpeechAugmentation, seed: int, number: int) -> Heard:
     """A batch of training, as the recipe makes it."""
-    plans = [voices.draw(f"{seed}/{number}/{n}", change) for n in range(ROWS)]
+    plans = [voices.draw_plan(f"{seed}/{number}/{n}", change) for n in range(ROWS)]
     x, _ = voices.join(plans)
-    chance = luck(seed, number)
-    x = voices.changed(x, plans, change, chance, chance)
+    chance = seeded_generator(seed, number)
+    x = voices.augment(x, plans, change, chance, chance)
     sizes = torch.tensor([plan.sizes for plan in plans])
     ends = (sizes + torch.tensor([plan.gaps[:-1] for plan in plans])).cumsum(1)
     return Heard(x, ends - sizes, ends, torch.tensor([[*map(int, p.text)] for p in plans]))
@@ -119,13 +119,13 @@ class Net(nn.Module):
 
     def __init__(self, mels: int, level: float | None):
         super().__init__()
-        self.level, self.standardise = level, Standardise(mels)
-        self.subsample, self.head = Subsample(mels, WIDE), nn.Linear(WIDE, 10)
+        self.level, self.standardise = level, GlobalCMVN(mels)
+        self.subsample, self.head = ConvSubsampling(mels, WIDE), nn.Linear(WIDE, 10)
         self.more = nn.ModuleList(nn.Conv1d(WIDE, WIDE, 5, dilation=n) for n in (1, 2))
         self.dropout = nn.Dropout(0.2)
 
     def scaled(self, x: Tensor) -> Tensor:
-        return x if self.level is None else levelled(x, depth=self.level)[0]
+        return x if self.level is None else online_cmvn(x, dynamic_range=self.level)[0]
 
     def fit(self, frames: list[Tensor]) -> None:
         rows = torch.cat([self.scaled(x).flatten(0, 1) for x in frames])[None]
@@ -143,12 +143,12 @@ class Net(nn.Module):
 
 
 @torch.no_grad()
-def wrong(model: Net, source: Digits, split: str, mels: int) -> tuple[float, Counter[str]]:
+def wrong(model: Net, source: SpokenDigits, split: str, mels: int) -> tuple[float, Counter[str]]:
     """The share of all takes of a part that are heard wrong, in strings of two of one voice."""
     count, mistakes = 0, Counter[str]()
-    for speaker in source.takes[split].values():
+    for speaker in source.recordings[split].values():
         takes = [take for found in speaker.values() for take in found]
-        order = torch.randperm(len(takes), generator=luck(split)).tolist()
+        order = torch.randperm(len(takes), generator=seeded_generator(split)).tolist()
         pairs = [(takes[a], takes[b]) for a, b in zip(order[::2], order[1::2], strict=False)]
         for at in range(0, len(pairs), 50):
             heard = said(source, pairs[at : at + 50], mels)
@@ -162,16 +162,16 @@ def wrong(model: Net, source: Digits, split: str, mels: int) -> tuple[float, Cou
     return mistakes.total() / count, mistakes
 
 
-def said(source: Digits, pairs: list[tuple[Take, Take]], mels: int) -> Heard:
+def said(source: SpokenDigits, pairs: list[tuple[Recording, Recording]], mels: int) -> Heard:
     """Pairs of takes as the recipe tests them: waves, with noise 30 dB below."""
     plans = [
-        Spoken(f"{a.digit}{b.digit}", (a, b), (1000, 1000, 1600), (1.0, 1.0), 1.0, 30.0)
+        WavePlan(f"{a.digit}{b.digit}", (a, b), (1000, 1000, 1600), (1.0, 1.0), 1.0, 30.0)
         for a, b in pairs
     ]
-    waves, _ = say_digits(plans, torch.from_numpy(source.samples), luck(0))
+    waves, _ = render_waves(plans, torch.from_numpy(source.samples), seeded_generator(0))
     sizes = torch.tensor([plan.lengths for plan in plans])
     ends = (sizes + 1000).cumsum(1)
-    frames = log_mel(waves, source.rate, mels=mels)
+    frames = log_mel(waves, source.rate, n_mels=mels)
     digits = torch.tensor([[*map(int, plan.text)] for plan in plans])
     return Heard(frames, (ends - sizes) // 80, ends // 80, digits)
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from regard.errors import FileError
-from regard.files import SCRATCH, read_text, text_encoding, utf8_lines, write_text, writing
+from regard.files import SCRATCH_SUFFIX, read_text, detect_encoding, iter_utf8_lines, write_text, atomic_write
 
 SOURCE = Path(__file__).resolve().parents[1] / "src/regard"
 
@@ -85,7 +85,7 @@ def test_an_existing_file_keeps_its_owner(tmp_path):
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
 def test_a_new_file_has_the_mode_that_the_umask_asks_for(tmp_path, mask, mode):
     with umask(mask):
-        with writing(tmp_path / "a") as place:  # as safetensors does, which makes it 0600
+        with atomic_write(tmp_path / "a") as place:  # as safetensors does, which makes it 0600
             place.touch(mode=0o600)
         write_text(tmp_path / "b", "new")
     assert [stat.S_IMODE((tmp_path / x).stat().st_mode) for x in "ab"] == [mode, mode]
@@ -135,7 +135,7 @@ def test_standard_output_by_its_name_comes_after_what_was_printed(tmp_path):
 def test_an_exception_leaves_the_old_file_and_nothing_else(tmp_path):
     (tmp_path / "a").write_text("old")
     for kind in (ValueError, KeyboardInterrupt, SystemExit):
-        with pytest.raises(kind), writing(tmp_path / "a") as place:  # noqa: PT012
+        with pytest.raises(kind), atomic_write(tmp_path / "a") as place:  # noqa: PT012
             place.write_text("new")
             raise kind
     assert (tmp_path / "a").read_text() == "old"
@@ -196,11 +196,11 @@ def test_a_killed_process_leaves_a_named_folder_that_the_next_one_removes(tmp_pa
     command = [sys.executable, "-c", code, str(tmp_path / "a")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         place = Path(process.stdout.readline().strip())
-        assert place.parent.name == f".a{SCRATCH}"
+        assert place.parent.name == f".a{SCRATCH_SUFFIX}"
         write_text(tmp_path / "a", "while it is at work")
         assert place.read_text() == "half"  # nobody took it away from a process at work
         process.kill()
-    assert names(tmp_path) == [f".a{SCRATCH}", "a"]
+    assert names(tmp_path) == [f".a{SCRATCH_SUFFIX}", "a"]
     write_text(tmp_path / "a", "new")
     assert names(tmp_path) == ["a"]
 
@@ -234,28 +234,28 @@ def test_text_is_read_in_any_unicode_encoding_however_it_comes(tmp_path, encodin
     assert read_text(tmp_path / "a") == WORDS
     head = data[:64]  # the first piece tells the encoding; those after may be cut anywhere
     pieces = [head, *(data[n : n + size] for n in range(64, len(data), size))]
-    lines = [line.decode() for some in utf8_lines(pieces) for line in some]
+    lines = [line.decode() for some in iter_utf8_lines(pieces) for line in some]
     assert lines == WORDS.split("\n")
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
 def test_chinese_without_a_byte_order_mark_is_known_by_its_line_ends(encoding):
-    assert text_encoding(("一二三四五，六七八九十\n" * 9).encode(encoding)) == encoding
+    assert detect_encoding(("一二三四五，六七八九十\n" * 9).encode(encoding)) == encoding
 
 
 def test_bytes_that_are_no_text_in_any_encoding_stay_invalid():
-    assert text_encoding(bytes(range(256))) == "utf-8"
+    assert detect_encoding(bytes(range(256))) == "utf-8"
     cut = "zwei\n".encode("utf-16") + b"x"  # half a character at its end
-    assert list(utf8_lines([cut])) == [[b"zwei"], [b"\xff"]]
+    assert list(iter_utf8_lines([cut])) == [[b"zwei"], [b"\xff"]]
 
 
 def test_one_long_line_takes_linear_time_and_an_endless_one_ends():
     pieces = [b"a" * 1000] * 10_000
     began = time.process_time()
-    assert [len(line) for some in utf8_lines(pieces) for line in some] == [10_000_000]
+    assert [len(line) for some in iter_utf8_lines(pieces) for line in some] == [10_000_000]
     assert time.process_time() - began < 1  # joined piece by piece it took 50 GB of copies
     with pytest.raises(FileError, match="zero: needs lines of at most 16777216 bytes"):
-        list(utf8_lines(iter(lambda: b"a" * 65536, b""), "zero"))
+        list(iter_utf8_lines(iter(lambda: b"a" * 65536, b""), "zero"))
 
 
 def printed(encoding: str, **more: Any) -> subprocess.CompletedProcess[bytes]:
@@ -297,7 +297,7 @@ def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_is_too(tmp_pa
 
     monkeypatch.setattr(os, "fsync", noted_fsync)
     monkeypatch.setattr(os, "replace", noted_replace)
-    with writing(tmp_path / "a") as place:
+    with atomic_write(tmp_path / "a") as place:
         place.write_text("new")
     assert done == [
         ("fsync", str(place)),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from regard.train import classify_run as classify  # noqa: F401
     from regard.train import export_run as export  # noqa: F401
     from regard.train import generate_run as generate  # noqa: F401
-    from regard.train import specimen  # noqa: F401
+    from regard.train import load_pretrained  # noqa: F401
     from regard.train import transcribe_run as transcribe  # noqa: F401
     from regard.train import translate_run as translate  # noqa: F401
     from regard.work import explain  # noqa: F401

@@ -28,7 +28,7 @@ class ConfigError(RegardError):
     """A model or recipe that cannot be built as asked."""
 
 
-class FormError(RegardError):
+class BackendError(RegardError):
     """A form asked for by name that cannot run here, with the reason."""
 
 
@@ -48,7 +48,7 @@ class FileError(RegardError):
     """A file that is missing, damaged or not ours."""
 
 
-def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+def suggestion(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """The end of a message about an unknown name: the known one that is most like it, if any is.
 
     >>> nearest("phrase", ["phrases", "morse"])

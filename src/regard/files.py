@@ -18,11 +18,11 @@ from typing import Any
 
 from regard.errors import FileError
 
-SCRATCH = ".writing"  # how the folder is called in which a file is written before it is moved
-PARTIAL = ".partial"  # what is added to the name of a file whose writing was interrupted
-LONGEST_LINE = 1 << 24  # bytes
-HEAD = 4096  # bytes in which an encoding without a byte order mark is looked for
-PIECE = 1 << 14  # bytes that are read at a time
+SCRATCH_SUFFIX = ".writing"  # how the folder is called in which a file is written before it is moved
+PARTIAL_SUFFIX = ".partial"  # what is added to the name of a file whose writing was interrupted
+MAX_LINE_BYTES = 1 << 24  # bytes
+DETECTION_BYTES = 4096  # bytes in which an encoding without a byte order mark is looked for
+CHUNK_BYTES = 1 << 14  # bytes that are read at a time
 
 # no right to replace the name (the folder, a sticky bit), or a name that is a mount point
 _FIXED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)
@@ -32,7 +32,7 @@ _FIXED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)
 
 
 @contextmanager
-def writing(file: str | Path) -> Iterator[Path]:
+def atomic_write(file: str | Path) -> Iterator[Path]:
     """A path to write a file to first; when the block ends it becomes `file`, in one step.
 
     - What was there stays untouched until the new file is whole and on the disk. An exception
@@ -53,7 +53,7 @@ def writing(file: str | Path) -> Iterator[Path]:
     ('all of it', 1)
     """
     try:
-        with beside(file) as place:
+        with atomic_path(file) as place:
             yield place
     except BrokenPipeError:  # the reader of a FIFO has seen enough; no fault of the file
         raise
@@ -62,7 +62,7 @@ def writing(file: str | Path) -> Iterator[Path]:
 
 
 @contextmanager
-def beside(file: str | Path) -> Iterator[Path]:
+def atomic_path(file: str | Path) -> Iterator[Path]:
     """`writing`, but an `OSError` stays one.
 
     >>> with beside("nowhere/at/all.txt"):
@@ -81,7 +81,7 @@ def beside(file: str | Path) -> Iterator[Path]:
         place = folder / (target.name if movable else file.name)
         yield place
         _as_before(place, old)
-        to_disk(place)
+        fsync_path(place)
         if not (movable and _moved(place, target, old)):
             _pour(place, file)
 
@@ -94,12 +94,12 @@ def write_text(path: str | Path, text: str) -> Path:
         ...
     regard.errors.FileError: nowhere/at/all.html: cannot be written, No such file or directory
     """
-    with writing(path) as place:
+    with atomic_write(path) as place:
         place.write_bytes(text.encode(errors="surrogateescape"))
     return Path(path)
 
 
-def keep_partial(place: Path, file: str | Path) -> Path | None:
+def keep_partial(temporary: Path, file: str | Path) -> Path | None:
     """Keep what an interrupted `writing(file)` has so far, as NAME.partial; None if it cannot be.
 
     >>> file = Path(tempfile.mkdtemp()) / "a.txt"
@@ -113,11 +113,11 @@ def keep_partial(place: Path, file: str | Path) -> Path | None:
     []
     """
     target = Path(os.path.realpath(file))
-    partial = target.with_name(_fitting(target.parent, target.name, PARTIAL))
+    partial = target.with_name(_fitting(target.parent, target.name, PARTIAL_SUFFIX))
     try:
-        if not place.stat().st_size:
+        if not temporary.stat().st_size:
             return None
-        shutil.move(place, partial)
+        shutil.move(temporary, partial)
     except OSError:
         return None
     return partial
@@ -147,10 +147,10 @@ def is_stream(file: str | Path) -> bool:
     old = _status(Path(file))
     if old is None or stat.S_ISDIR(old.st_mode):
         return False
-    return not stat.S_ISREG(old.st_mode) or descriptor(file) is not None
+    return not stat.S_ISREG(old.st_mode) or file_descriptor(file) is not None
 
 
-def descriptor(file: str | Path) -> int | None:
+def file_descriptor(file: str | Path) -> int | None:
     """The number of the open descriptor that a path such as /dev/stdout stands for.
 
     >>> descriptor("/dev/stdout"), descriptor("/dev/fd/2"), descriptor("/dev/null")
@@ -169,7 +169,7 @@ def descriptor(file: str | Path) -> int | None:
     return None
 
 
-def to_disk(path: str | Path) -> None:
+def fsync_path(path: str | Path) -> None:
     """Force a file or folder to the disk.
 
     >>> to_disk(tempfile.mkdtemp())
@@ -199,7 +199,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 @contextmanager
-def reading(file: str | Path) -> Iterator[BufferedIOBase]:
+def open_binary(file: str | Path) -> Iterator[BufferedIOBase]:
     """A file opened for reading bytes, or a `FileError`.
 
     >>> with reading("nowhere.txt"):
@@ -216,7 +216,7 @@ def reading(file: str | Path) -> Iterator[BufferedIOBase]:
         yield opened
 
 
-def text_encoding(head: bytes) -> str:
+def detect_encoding(head: bytes) -> str:
     """The Unicode encoding of a text, by its byte order mark or its zero bytes; else UTF-8.
 
     A zero byte is part of every ASCII character in UTF-16 and UTF-32, and of no text in UTF-8.
@@ -256,9 +256,9 @@ def read_text(
     regard.errors.FileError: a.txt: needs UTF-8, got byte 0xfc in line 2, byte 3; try iconv -t UTF-8
     """
     if data is None:
-        with reading(file) as opened:
+        with open_binary(file) as opened:
             data = opened.read()
-    encoding = text_encoding(data[:HEAD])
+    encoding = detect_encoding(data[:DETECTION_BYTES])
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
@@ -272,7 +272,7 @@ def read_text(
         ) from error
 
 
-def utf8_lines(pieces: Iterable[bytes], name: str | Path = "text") -> Iterator[list[bytes]]:
+def iter_utf8_lines(chunks: Iterable[bytes], name: str | Path = "text") -> Iterator[list[bytes]]:
     """Lines of UTF-8 from bytes as they come, as many together as there are; line ends are cut.
 
     UTF-16 and UTF-32 are converted, a byte order mark is left out, and what cannot be decoded
@@ -283,13 +283,13 @@ def utf8_lines(pieces: Iterable[bytes], name: str | Path = "text") -> Iterator[l
     """
     held: list[bytes] = []  # joined once: adding to a long line again and again is quadratic
     size = 0
-    for piece in _in_utf8(iter(pieces)):
+    for piece in _in_utf8(iter(chunks)):
         first, *more = piece.split(b"\n")
         held.append(first)
         size += len(first)
-        if size > LONGEST_LINE:
+        if size > MAX_LINE_BYTES:
             raise FileError(
-                f"{name}: needs lines of at most {LONGEST_LINE} bytes, got a longer one"
+                f"{name}: needs lines of at most {MAX_LINE_BYTES} bytes, got a longer one"
             )
         if more:
             *whole, last = more
@@ -299,10 +299,10 @@ def utf8_lines(pieces: Iterable[bytes], name: str | Path = "text") -> Iterator[l
         yield [rest.rstrip(b"\r")]
 
 
-def pieces_of(opened: BufferedIOBase) -> Iterator[bytes]:
+def iter_chunks(opened: BufferedIOBase) -> Iterator[bytes]:
     """The bytes of a file or pipe as they come; a pipe gives what it has."""
     read = getattr(opened, "read1", opened.read)
-    while piece := read(PIECE):
+    while piece := read(CHUNK_BYTES):
         yield piece
 
 
@@ -310,7 +310,7 @@ def _in_utf8(pieces: Iterator[bytes]) -> Iterator[bytes]:
     head = b""
     while len(head) < 4 and b"\n" not in head and (piece := next(pieces, b"")):
         head += piece
-    encoding = text_encoding(head[:HEAD])
+    encoding = detect_encoding(head[:DETECTION_BYTES])
     if encoding in ("utf-8", "utf-8-sig"):
         yield head.removeprefix(codecs.BOM_UTF8)
         yield from pieces
@@ -348,7 +348,7 @@ def _scratch(file: Path, target: Path, old: os.stat_result | None) -> Iterator[t
             if old is None or error.errno not in _FIXED:
                 raise OSError(error.errno, error.strerror, str(file)) from error
     movable = folder is not None
-    folder = folder or Path(tempfile.mkdtemp(prefix="regard-", suffix=SCRATCH))
+    folder = folder or Path(tempfile.mkdtemp(prefix="regard-", suffix=SCRATCH_SUFFIX))
     try:
         yield folder, movable
     finally:
@@ -360,7 +360,7 @@ def _scratch(file: Path, target: Path, old: os.stat_result | None) -> Iterator[t
 def _held_folder(target: Path) -> tuple[Path, int | None]:
     """A new folder beside the target, and the lock that says that its process is alive."""
     for number in range(1000):
-        end = f".{number}{SCRATCH}" if number else SCRATCH
+        end = f".{number}{SCRATCH_SUFFIX}" if number else SCRATCH_SUFFIX
         folder = target.parent / _fitting(target.parent, f".{target.name}", end)
         with suppress(BlockingIOError):  # another process holds it, and so another name is tried
             if not _made(folder):
@@ -441,7 +441,7 @@ def _moved(place: Path, target: Path, old: os.stat_result | None) -> bool:
             raise
         return False
     try:
-        to_disk(target.parent)
+        fsync_path(target.parent)
     except OSError as error:  # some file systems cannot, and some folders cannot be opened
         if error.errno not in (errno.EACCES, errno.EINVAL, errno.ENOTSUP):
             raise
@@ -450,7 +450,7 @@ def _moved(place: Path, target: Path, old: os.stat_result | None) -> bool:
 
 def _pour(place: Path, file: Path) -> None:
     """Copy it into what is there: a device, a FIFO, a descriptor, a file whose name is fixed."""
-    number = descriptor(file)
+    number = file_descriptor(file)
     if number is not None:
         sys.stdout.flush()  # what was printed before comes first
         out = os.fdopen(os.dup(number), "wb")  # opened by its path it would start at 0 again

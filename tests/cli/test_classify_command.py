@@ -18,7 +18,7 @@ def folder(tmp_path_factory):
     from regard.data import Glyphs
 
     place = tmp_path_factory.mktemp("pictures")
-    source = Glyphs("XLT7", size=32, turn=8, noise=0.02, count=8)
+    source = Glyphs("XLT7", size=32, degrees=8, noise=0.02, eval_size=8)
     for number, (image, label) in enumerate(source.examples("test", 0)):
         pixels = (image[0].numpy() * 255).round().astype("uint8")
         Image.fromarray(pixels).save(place / f"{'XLT7'[label]}{number}.png")

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.data import Pair
-from regard.train import load_run, translate
+from regard.train import load_run, translate_texts
 from regard.train import run as module
 
 SMALL = [
@@ -50,7 +50,7 @@ def test_what_is_shown_is_what_the_run_gives(twice):
     assert f"{100 * scores['exact']:.1f}% are translated exactly" in shown
     assert scores["signature"] in shown.replace("\n", "")
     pair = next(run.recipe.data.source(1).examples("test", 0))
-    (answer,) = translate(run.model, run.tokenizer, [pair.source], [pair.language], limit=8)
+    (answer,) = translate_texts(run.model, run.tokenizer, [pair.source], [pair.language], max_new_tokens=8)
     line = next(x for x in shown.splitlines() if x.startswith(f"{pair.language}  "))
     assert pair.source in line
     assert answer.strip() in line

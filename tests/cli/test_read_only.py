@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from regard.cli import app
-from regard.train import change, recipe, start_run
+from regard.train import override_settings, recipe, start_run
 
 SMALL = ["texts=99", "steps=1", "valid=2", "test=2", "longest=5", "dim=16", "device=cpu"]
 
@@ -15,7 +15,7 @@ SMALL = ["texts=99", "steps=1", "valid=2", "test=2", "longest=5", "dim=16", "dev
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
-    start_run(change(recipe("phrases"), ["languages=en,de", *SMALL]), folder)
+    start_run(override_settings(recipe("phrases"), ["languages=en,de", *SMALL]), folder)
     return folder
 
 

@@ -14,10 +14,10 @@ RATE = 8000
 
 def morse(text: str, level: float = 0.5) -> np.ndarray:
     """Clean code, with the silence that a last letter needs."""
-    from regard.data import key, tone
+    from regard.data import key_text, keyed_tone
 
-    down, _ = key(text, 22, RATE)
-    return level * tone(np.pad(down, (1600, 4000)), 600, RATE)
+    down, _ = key_text(text, 22, RATE)
+    return level * keyed_tone(np.pad(down, (1600, 4000)), 600, RATE)
 
 
 def pcm(wave: np.ndarray) -> bytes:
@@ -92,11 +92,11 @@ def test_a_pipe_that_closes_within_a_sample_loses_that_byte_alone():
 def judged(tmp_path):
     """The morse model in a folder of its own, with a calibration of this threshold, or none."""
     from regard.train import Calibration, save_calibration
-    from regard.train.specimens import FOLDER
+    from regard.train.specimens import PRETRAINED_FOLDER
 
     def make(threshold: float | None):
         place = tmp_path / f"run{threshold}"
-        shutil.copytree(FOLDER / "morse", place)
+        shutil.copytree(PRETRAINED_FOLDER / "morse", place)
         (place / "calibration.json").unlink(missing_ok=True)
         if threshold is not None:
             fitted = Calibration(slope=0.0, offset=0.0, threshold=threshold, examples=9)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import regard as rg
-from regard.train import error_rate, transcripts_run
+from regard.train import error_rate, transcribe_run_detailed
 
 FILE = Path(__file__).parents[2] / "benchmarks/morse_conditions.py"
 
@@ -39,14 +39,14 @@ def conditions():
 )
 def test_what_radios_do_is_read(conditions, tmp_path, name):
     sent = conditions.write_all(tmp_path, conditions.CONDITIONS[name], 3)
-    run = rg.specimen("morse")
-    found = transcripts_run(run, [path for path, _ in sent])
+    run = rg.load_pretrained("morse")
+    found = transcribe_run_detailed(run, [path for path, _ in sent])
     assert error_rate([one.text for one in found], [text for _, text in sent]) < 0.02
     assert all((one.confidence or 0) >= run.calibration.threshold for one in found)
 
 
 def test_no_text_begins_or_ends_with_a_space(conditions, tmp_path):
     sent = conditions.write_all(tmp_path, conditions.Condition(clip=20, wpm=40), 3)
-    texts = rg.transcribe(rg.specimen("morse"), [path for path, _ in sent])
+    texts = rg.transcribe(rg.load_pretrained("morse"), [path for path, _ in sent])
     assert texts == [text.strip() for text in texts]
     assert all(texts)

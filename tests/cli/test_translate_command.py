@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from regard import train
-from regard.cli.translate_work import Asked, Job
-from regard.train import Interpreter, Translation, change, recipe, start_run
+from regard.cli.translate_work import TranslationRequest, TranslateJob
+from regard.train import TranslationPipeline, Translation, override_settings, recipe, start_run
 
 SMALL = ["texts=99", "steps=1", "valid=2", "test=2", "longest=5", "dim=16", "device=cpu"]
 
@@ -22,7 +22,7 @@ SMALL = ["texts=99", "steps=1", "valid=2", "test=2", "longest=5", "dim=16", "dev
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> str:
     place = tmp_path_factory.mktemp("runs") / "run"
-    start_run(change(recipe("phrases"), ["languages=en,de,fr", *SMALL]), place)
+    start_run(override_settings(recipe("phrases"), ["languages=en,de,fr", *SMALL]), place)
     return str(place)
 
 
@@ -33,7 +33,7 @@ def writer(tmp_path_factory) -> str:
     place = tmp_path_factory.mktemp("runs") / "writer"
     settings = [f"folder={text}", "length=16", "tokens=64", "steps=1", "layers=1", "dim=12"]
     settings += ["heads=2", "dropout=0", "attention_dropout=0", "device=cpu"]
-    start_run(change(recipe("shakespeare"), settings), place)
+    start_run(override_settings(recipe("shakespeare"), settings), place)
     return str(place)
 
 
@@ -47,7 +47,7 @@ def shouting(monkeypatch):
         return [[self.best * [Translation(f"{to} {t.upper()}", -1.5, t != "cut")] for to in self.to]
                 for t in texts]  # fmt: skip
 
-    monkeypatch.setattr(Interpreter, "answers", answers)
+    monkeypatch.setattr(TranslationPipeline, "answers", answers)
 
 
 def regard(*args: str, **given):
@@ -154,7 +154,7 @@ def test_the_saving_is_told_next_to_the_formula(folder, shouting):
 
 def test_words_are_aligned_with_weights_and_drawn(folder, tmp_path, monkeypatch):
     answers = lambda self, texts: [[[Translation("3 Tage", -1.0, True)]]]  # noqa: E731
-    monkeypatch.setattr(Interpreter, "answers", answers)
+    monkeypatch.setattr(TranslationPipeline, "answers", answers)
     picture = tmp_path / "a.png"
     done = regard("translate", folder, "--to", "de", "--align", "--picture", str(picture), "3 days")
     first, *links = done.stdout.splitlines()
@@ -238,7 +238,7 @@ def stopping(monkeypatch):
             raise KeyboardInterrupt
         return [[[Translation(text.upper(), 0.0, True)] for _ in self.to] for text in texts]
 
-    monkeypatch.setattr(Interpreter, "answers", answers)
+    monkeypatch.setattr(TranslationPipeline, "answers", answers)
     monkeypatch.setattr("regard.cli.translate_work.TOGETHER", 1)
 
 
@@ -269,7 +269,7 @@ def test_an_interrupted_catalog_is_kept_with_fewer_translations(folder, tmp_path
             raise KeyboardInterrupt
         return [[[Translation(text + "!", 0.0, True)]] for text in texts]
 
-    monkeypatch.setattr(Interpreter, "answers", answers)
+    monkeypatch.setattr(TranslationPipeline, "answers", answers)
     before = file.read_text()
     done = regard("translate", folder, "--to", "de", str(file), "--out", str(file))
     assert (done.exit_code, file.read_text()) == (130, before)
@@ -318,7 +318,7 @@ def test_a_bar_is_drawn_on_a_terminal_that_shows_nothing_else(
 ):
     file, out = tmp_path / "in.txt", tmp_path / "out.txt"
     file.write_text("3 days\n" * 20)
-    interpreter = Interpreter(train.load_run(folder), ["de"])
+    interpreter = TranslationPipeline(train.load_run(folder), ["de"])
 
     def shown(to: Path | None, stdout: bool) -> str:
         ours, theirs = pty.openpty()
@@ -326,7 +326,7 @@ def test_a_bar_is_drawn_on_a_terminal_that_shows_nothing_else(
             patched.setattr(sys, "stderr", terminal)
             if stdout:
                 patched.setattr(sys, "stdout", terminal)
-            Job(Asked([], file, "lines", to), interpreter).run()
+            TranslateJob(TranslationRequest([], file, "lines", to), interpreter).run()
         with os.fdopen(ours, "rb", buffering=0) as screen:
             return screen.read(1 << 16).decode()
 

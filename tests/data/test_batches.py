@@ -7,16 +7,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import Batches, Bytes, Listed, Phrases, Words, collate, pair_encoder, texts_of
-from regard.data.batches import cut
+from regard.data import Batches, ByteTokenizer, InMemorySource, Phrases, WordTokenizer, collate, pair_preprocessor, iter_texts
+from regard.data.batches import bucket_by_length
 from regard.errors import ConfigError, FileError, ShapeError
 
 LINES = ["x" * (1 + 7 * i % 11) + f"{i}" for i in range(83)]
-BYTES = Bytes()
+BYTES = ByteTokenizer()
 
 
 def made(split="train", **changes):
-    source = Listed(train=LINES, test=LINES)
+    source = InMemorySource(train=LINES, test=LINES)
     given = {"tokens": 60, "seed": 3, "window": 20, **changes}
     return Batches(source, lambda t: {"x": BYTES.encode(t)}, split=split, **given)
 
@@ -31,7 +31,7 @@ def run(batches, steps):
 
 
 def test_a_batch_is_padded_and_tells_its_lengths():
-    batch = collate([{"x": [5], "y": 1}, {"x": [6, 7], "y": 2}], pad=9)
+    batch = collate([{"x": [5], "y": 1}, {"x": [6, 7], "y": 2}], pad_id=9)
     assert batch["x"].tolist() == [[5, 9], [6, 7]]
     assert batch["x_lengths"].tolist() == [1, 2]
     assert batch["y"].tolist() == [1, 2]
@@ -39,7 +39,7 @@ def test_a_batch_is_padded_and_tells_its_lengths():
 
 def test_frames_are_padded_with_silence_and_pictures_are_stacked():
     frames = [{"mel": torch.ones(n, 2), "image": torch.ones(1, 4, 4)} for n in (1, 3)]
-    batch = collate(frames, pad=7)
+    batch = collate(frames, pad_id=7)
     assert batch["mel"].shape == (2, 3, 2)
     assert batch["mel"][0, 1:].eq(0).all()
     assert batch["image"].shape == (2, 1, 4, 4)
@@ -47,7 +47,7 @@ def test_frames_are_padded_with_silence_and_pictures_are_stacked():
 
 @given(st.lists(st.integers(1, 20), max_size=40), st.integers(20, 60))
 def test_every_example_is_in_one_batch_and_no_batch_is_too_large(lengths, tokens):
-    batches = cut(lengths, tokens)
+    batches = bucket_by_length(lengths, tokens)
     assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
     assert all(len(b) * max(lengths[i] for i in b) <= tokens for b in batches)
 
@@ -107,23 +107,23 @@ def test_seeds_differ():
 
 
 def test_the_language_is_the_first_token_of_the_decoder():
-    phrases = Phrases(("en", "de", "fr"), sources=("en",))
-    words = Words.train(
-        texts_of(islice(phrases.examples("train", 0), 300)), languages=phrases.languages
+    phrases = Phrases(("en", "de", "fr"), source_languages=("en",))
+    words = WordTokenizer.train(
+        iter_texts(islice(phrases.examples("train", 0), 300)), languages=phrases.languages
     )
-    batches = Batches(phrases, pair_encoder(words), split="test", tokens=500)
+    batches = Batches(phrases, pair_preprocessor(words), split="test", batch_tokens=500)
     for batch in batches:
         assert set(batch) == {"source", "source_lengths", "target", "target_lengths"}
-        assert {words.piece(int(i)) for i in batch["target"][:, 0]} <= {"<de>", "<fr>"}
+        assert {words.id_to_token(int(i)) for i in batch["target"][:, 0]} <= {"<de>", "<fr>"}
         ends = batch["target_lengths"] - 1
-        assert batch["target"].gather(1, ends[:, None]).eq(words.end).all()
+        assert batch["target"].gather(1, ends[:, None]).eq(words.eos_id).all()
 
 
 def test_an_error_of_the_source_reaches_the_caller_from_the_background():
     def encode(text):
         raise ZeroDivisionError(text)
 
-    batches = Batches(Listed(test=LINES), encode, split="test", tokens=60, ahead=2)
+    batches = Batches(InMemorySource(test=LINES), encode, split="test", batch_tokens=60, prefetch=2)
     with pytest.raises(ZeroDivisionError):
         next(iter(batches))
 

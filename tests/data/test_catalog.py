@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import Catalog, placeholders
-from regard.data.catalog import Message, _quoted
-from regard.data.parallel_files import po, unquoted
+from regard.data import PoCatalog, placeholders
+from regard.data.catalog import PoMessage, _quoted
+from regard.data.parallel_files import read_po, unquote_po
 from regard.errors import FileError
 
 WHOLE = """# A translator's note
@@ -86,9 +86,9 @@ def shout(texts: list[str]) -> list[str | None]:
 
 @pytest.fixture
 def catalog(tmp_path):
-    def make(text: str) -> Catalog:
+    def make(text: str) -> PoCatalog:
         (tmp_path / "de.po").write_bytes(text.encode())
-        return Catalog(tmp_path / "de.po")
+        return PoCatalog(tmp_path / "de.po")
 
     return make
 
@@ -151,16 +151,16 @@ def test_windows_line_ends_and_odd_line_signs_are_kept(catalog):
 def test_a_text_that_is_written_is_read_back(text):
     lines = _quoted("msgstr", text)
     parts = [line.removeprefix("msgstr ") for line in lines]
-    assert "".join(unquoted(part) for part in parts) == text
+    assert "".join(unquote_po(part) for part in parts) == text
 
 
 def test_what_was_filled_is_read_by_the_reader_of_pairs_as_fuzzy(catalog, tmp_path):
     one = catalog(WHOLE)
     one.fill(shout)
     (tmp_path / "new.po").write_text(str(one))
-    rows = list(po(tmp_path / "new.po"))
-    assert [row.wrong for row in rows].count("marked fuzzy") == 4
-    assert [row.target for row in rows if not row.wrong] == ["fertig"]
+    rows = list(read_po(tmp_path / "new.po"))
+    assert [row.error for row in rows].count("marked fuzzy") == 4
+    assert [row.target for row in rows if not row.error] == ["fertig"]
 
 
 def test_a_filled_catalog_is_filled_again_to_the_same(catalog):
@@ -194,10 +194,10 @@ def test_a_broken_catalog_is_said_with_its_line(catalog, text, message):
 def test_another_encoding_or_no_file_is_said(tmp_path):
     (tmp_path / "de.po").write_bytes(b'msgid "\xe4"\nmsgstr ""\n')
     with pytest.raises(FileError, match="got byte 0xe4 in line 1, byte 8; try msgconv"):
-        Catalog(tmp_path / "de.po")
+        PoCatalog(tmp_path / "de.po")
     with pytest.raises(FileError, match="cannot be read, No such file"):
-        Catalog(tmp_path / "no.po")
+        PoCatalog(tmp_path / "no.po")
 
 
 def test_a_message_is_its_lines():
-    assert str(Message([("msgid", 'msgid "a"\n')])) == 'msgid "a"\n'
+    assert str(PoMessage([("msgid", 'msgid "a"\n')])) == 'msgid "a"\n'

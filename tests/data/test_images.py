@@ -44,14 +44,14 @@ def same(one, two):
 
 
 def test_a_still_glyph_is_bright_where_the_letter_is():
-    still = Glyphs("I-", size=15, move=0, turn=0, shear=0, scale=0, noise=0)
+    still = Glyphs("I-", size=15, translate=0, degrees=0, shear=0, scale=0, noise=0)
     pictures = {p.label: p.image[0] for p in islice(still.examples("train", 0), 20)}
     assert pictures[0].sum(0).argmax() == 7  # I stands
     assert pictures[1].sum(1).max() > pictures[1].sum(0).max()  # - lies
 
 
 def test_a_picture_is_known_by_its_number_and_splits_differ():
-    glyphs = Glyphs(count=9)
+    glyphs = Glyphs(eval_size=9)
     whole = list(islice(glyphs.examples("train", seed=2), 9))
     assert all(map(same, whole[4:], glyphs.examples("train", seed=2, start=4)))
     assert not same(whole[0], next(glyphs.examples("train", seed=3)))
@@ -61,7 +61,7 @@ def test_a_picture_is_known_by_its_number_and_splits_differ():
 
 
 def test_glyphs_can_be_told_apart_by_the_nearest_mean():
-    glyphs = Glyphs("0123456789", turn=8, shear=0.1, move=0.04, scale=0.1, noise=0.05, count=100)
+    glyphs = Glyphs("0123456789", degrees=8, shear=0.1, translate=0.04, scale=0.1, noise=0.05, eval_size=100)
     means = torch.zeros(10, 28 * 28)
     for picture in islice(glyphs.examples("train", 0), 300):
         means[picture.label] += picture.image.flatten()
@@ -87,7 +87,7 @@ def test_an_idx_file_comes_back(kind, tmp_path):
 
 
 def test_pictures_of_idx_files_and_their_split(mnist):
-    source = IdxImages(mnist, held=4)
+    source = IdxImages(mnist, valid_size=4)
     counts = [len(list(source.examples(split, 0))) for split in ("valid", "test")]
     assert counts == [4, 5]
     first = next(source.examples("test", 0, start=1))
@@ -116,14 +116,14 @@ def test_what_is_no_picture_is_counted(folder):
             (folder / name / f"bad{i}.png").write_bytes(b"not a picture" * (1 + i))
     source = ImageFolder(folder, size=4)
     list(source._once("train", None))
-    assert source.report.left_out > 0
+    assert source.report.skipped > 0
     assert "not a picture" in str(source.report)
     with pytest.raises(FileError, match="not a picture"):
-        list(ImageFolder(folder, size=4, bad="fail")._once("train", None))
+        list(ImageFolder(folder, size=4, on_error="fail")._once("train", None))
 
 
 def test_pictures_make_batches():
-    batches = Batches(Glyphs(size=8), lambda p: p._asdict(), split="train", tokens=16)
+    batches = Batches(Glyphs(size=8), lambda p: p._asdict(), split="train", batch_tokens=16)
     batch = next(iter(batches))
     assert batch["image"].shape == (16, 1, 8, 8)
     assert batch["label"].shape == (16,)
@@ -139,7 +139,7 @@ def test_mistakes_with_pictures_are_told_in_one_line(mnist, tmp_path):
     whole = (mnist / "train-images-idx3-ubyte.gz").read_bytes()
     (mnist / "train-images-idx3-ubyte.gz").write_bytes(whole[:-20])
     with pytest.raises(FileError, match="needs to be a whole IDX file"):
-        IdxImages(mnist, held=2)
+        IdxImages(mnist, valid_size=2)
     (tmp_path / "x").write_bytes(idx(np.zeros((2, 3), "uint8"))[:-1])
     with pytest.raises(FileError, match=r"needs 6 bytes for \(2, 3\), got 5 bytes"):
         read_idx(tmp_path / "x")

@@ -8,13 +8,13 @@ from babel.dates import format_time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import Bytes, Pair, Phrases, Tokenizer, draw, normalized, say, split_of
-from regard.data.facts import CURRENCIES, KINDS, SPANS, UNITS
-from regard.data.foreign_texts import foreign
-from regard.data.natural import MONEY, usual, vary, words
-from regard.data.natural import SPANS as SPAN_NAMES
-from regard.data.natural import UNITS as UNIT_NAMES
-from regard.data.tokenizer_file import NAME
+from regard.data import ByteTokenizer, Pair, Phrases, Tokenizer, draw_fact, normalize_text, format_fact, fact_split
+from regard.data.facts import CURRENCIES, FACT_KINDS, DURATION_UNITS, UNITS
+from regard.data.foreign_texts import ood_text
+from regard.data.natural import CURRENCY_NAMES, typical_fact, paraphrase, spell_number
+from regard.data.natural import DURATION_NAMES as SPAN_NAMES
+from regard.data.natural import UNIT_NAMES as UNIT_NAMES
+from regard.data.tokenizer_file import TOKENIZER_FILE
 from regard.errors import ConfigError, FileError
 from regard.train.recipes.phrases import NORMALIZE
 
@@ -22,7 +22,7 @@ SPACES = [chr(n) for n in range(0x10000) if unicodedata.category(chr(n)) == "Zs"
 
 
 def read(text: str) -> str:
-    return normalized(text, NORMALIZE)
+    return normalize_text(text, NORMALIZE)
 
 
 # ---- normalisation
@@ -47,24 +47,24 @@ def test_what_babel_writes_with_a_narrow_space_is_what_a_person_types():
 
 
 def test_a_tokenizer_keeps_its_normalisation_and_older_files_have_none(tmp_path):
-    tokenizer = Bytes(("de",))
+    tokenizer = ByteTokenizer(("de",))
     older = tokenizer.save(tmp_path).read_text()
     assert "normalize" not in older
-    tokenizer.normalize = NORMALIZE
+    tokenizer.normalizers = NORMALIZE
     tokenizer.save(tmp_path)
     back = Tokenizer.load(tmp_path)
-    assert back.read("３ DAYS") == back.encode("3 days") != back.encode("３ DAYS")
-    (tmp_path / NAME).write_text(older)
-    assert Tokenizer.load(tmp_path).normalize == ()
+    assert back.encode_input("３ DAYS") == back.encode("3 days") != back.encode("３ DAYS")
+    (tmp_path / TOKENIZER_FILE).write_text(older)
+    assert Tokenizer.load(tmp_path).normalizers == ()
 
 
 @pytest.mark.usefixtures("users_view")
 def test_a_step_that_does_not_exist_is_refused(tmp_path):
-    tokenizer = Bytes()
-    tokenizer.normalize = ("upper",)
+    tokenizer = ByteTokenizer()
+    tokenizer.normalizers = ("upper",)
     with pytest.raises(ConfigError, match="normalize: needs some of typography, lower, got"):
         tokenizer.save(tmp_path)
-    tokenizer.normalize = ("lower",)
+    tokenizer.normalizers = ("lower",)
     file = tokenizer.save(tmp_path)
     file.write_text(file.read_text().replace("lower", "upper"))
     with pytest.raises(FileError, match="needs checksum"):
@@ -75,7 +75,7 @@ def test_a_step_that_does_not_exist_is_refused(tmp_path):
 
 
 def test_numbers_in_words():
-    assert [words(n) for n in (0, 13, 40, 99, 100, 101, 942, 1200, 25_000)] == [
+    assert [spell_number(n) for n in (0, 13, 40, 99, 100, 101, 942, 1200, 25_000)] == [
         *("zero", "thirteen", "forty", "ninety-nine", "one hundred", "one hundred and one"),
         *("nine hundred and forty-two", "one thousand two hundred", "twenty-five thousand"),
     ]
@@ -83,29 +83,29 @@ def test_numbers_in_words():
 
 def test_every_unit_span_and_currency_has_its_names():
     assert set(UNIT_NAMES) == set(UNITS)
-    assert set(SPAN_NAMES) == set(SPANS)
-    assert set(MONEY) == set(CURRENCIES)
+    assert set(SPAN_NAMES) == set(DURATION_UNITS)
+    assert set(CURRENCY_NAMES) == set(CURRENCIES)
 
 
 def test_a_text_has_one_meaning_and_no_foreign_text_has_any():
     seen: dict[str, object] = {}
     for key in map(str, range(3000)):
-        fact = usual(draw(key, "train", KINDS[:-1]), key)
-        for text in (vary(fact, key), say(fact, "en")):
+        fact = typical_fact(draw_fact(key, "train", FACT_KINDS[:-1]), key)
+        for text in (paraphrase(fact, key), format_fact(fact, "en")):
             told = read(text).rstrip(".,;!?")
             assert seen.setdefault(told, (fact.meaning, fact.style)) == (fact.meaning, fact.style)
-    assert not {read(foreign(str(n), "test")).rstrip(".,;!?") for n in range(300)} & set(seen)
+    assert not {read(ood_text(str(n), "test")).rstrip(".,;!?") for n in range(300)} & set(seen)
 
 
 @given(st.integers(0, 9999), st.sampled_from(["train", "valid", "test"]))
 def test_a_usual_fact_stays_in_its_split(key, split):
-    fact = draw(f"{key}", split)
-    assert split_of(usual(fact, f"{key}")) == split
+    fact = draw_fact(f"{key}", split)
+    assert fact_split(typical_fact(fact, f"{key}")) == split
 
 
 def test_shares_are_of_training_alone_and_held_out_forms_are_cldrs():
-    plain = Phrases(("en", "de"), sources=("en",), count=40)
-    mixed = Phrases(("en", "de"), sources=("en",), count=40, natural=0.5, foreign=0.2)
+    plain = Phrases(("en", "de"), source_languages=("en",), eval_size=40)
+    mixed = Phrases(("en", "de"), source_languages=("en",), eval_size=40, natural_fraction=0.5, ood_fraction=0.2)
     assert list(mixed.examples("test", 0)) == list(plain.examples("test", 0))
     some = list(islice(mixed.examples("train", 0), 1000))
     same = sum(a == b for a, b in zip(some, plain.examples("train", 0), strict=False))
@@ -115,16 +115,16 @@ def test_shares_are_of_training_alone_and_held_out_forms_are_cldrs():
 
 
 def test_held_out_forms_are_the_split_s_own():
-    phrases = Phrases(("en", "de"), sources=("en",), count=30)
+    phrases = Phrases(("en", "de"), source_languages=("en",), eval_size=30)
     natural = list(phrases.natural_examples("valid"))
-    assert len(natural) == len(list(phrases.foreign_examples("valid"))) == 30
+    assert len(natural) == len(list(phrases.ood_examples("valid"))) == 30
     cldr = {pair.target for pair in phrases.examples("valid", 0)}
     assert sum(pair.target in cldr for pair in natural) > 15  # the rest at a usual time, or larger
     assert all(isinstance(pair, Pair) and pair.target for pair in natural)
-    assert not any(pair.target for pair in phrases.foreign_examples("test"))
+    assert not any(pair.target for pair in phrases.ood_examples("test"))
 
 
 @pytest.mark.usefixtures("users_view")
 def test_shares_beyond_all_are_refused():
     with pytest.raises(ConfigError, match="natural, foreign: need shares of at most 1 together"):
-        Phrases(natural=0.7, foreign=0.4)
+        Phrases(natural_fraction=0.7, ood_fraction=0.4)

@@ -11,7 +11,7 @@ from babel.messages.catalog import Catalog
 from babel.messages.mofile import write_mo
 from babel.messages.pofile import write_po
 
-from regard.data import Batches, Bytes, Pair, Parallel, pair_encoder
+from regard.data import Batches, ByteTokenizer, Pair, ParallelCorpus, pair_preprocessor
 from regard.errors import ConfigError, FileError
 
 PAIRS = [("one", "eins"), ('say "two"\n', "sag „zwei“\n"), ("three & <four>", "drei & <vier>")]
@@ -51,14 +51,14 @@ def write(tmp_path, kind):
 
 
 def source(place, **more):
-    return Parallel(place, place, place, languages=("en", "de"), **more)
+    return ParallelCorpus(place, place, place, languages=("en", "de"), **more)
 
 
 @pytest.mark.parametrize("kind", ["two", "tsv", "po", "mo", "tmx"])
 def test_every_format_gives_the_same_pairs(kind, tmp_path):
     made = source(write(tmp_path, kind))
     assert sorted(made.examples("test", 0)) == sorted(Pair(a, b, "de") for a, b in WANT)
-    assert (made.report.kept, made.report.left_out) == (3, 0)
+    assert (made.report.loaded, made.report.skipped) == (3, 0)
 
 
 def test_a_compiled_catalog_is_read_as_gettext_reads_it(tmp_path):
@@ -86,7 +86,7 @@ def test_plurals_fuzzy_and_untranslated_messages(tmp_path):
         "an empty side": 1,
         "neither a keyword nor a quoted text": 1,
     }
-    assert made.report.places["marked fuzzy"] == ["a.po:5"]
+    assert made.report.locations["marked fuzzy"] == ["a.po:5"]
 
 
 def test_every_bad_line_is_counted_by_reason_and_named(tmp_path):
@@ -102,7 +102,7 @@ def test_every_bad_line_is_counted_by_reason_and_named(tmp_path):
     file.write_bytes(b"\n".join(lines) + b"\n")
     made = source(file)
     assert len(list(made.examples("test", 0))) == 1
-    assert made.report.kept + made.report.left_out == len(lines)
+    assert made.report.loaded + made.report.skipped == len(lines)
     told = str(made.report)
     for place in (
         "no tab: bad.tsv:2",
@@ -149,7 +149,7 @@ def unit(source: str, target: str, languages: tuple[str, str] = ("en", "de")) ->
     )
 
 
-def texts(made: Parallel) -> list[tuple[str, str]]:
+def texts(made: ParallelCorpus) -> list[tuple[str, str]]:
     return [(pair.source, pair.target) for pair in made.examples("test", 0)]
 
 
@@ -241,7 +241,7 @@ def test_four_megabytes_of_anything_take_no_memory_and_no_time(tmp_path, body):
     assert texts(made) == []
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert made.report.left_out == 1
+    assert made.report.skipped == 1
     assert peak < 30_000_000
     assert time.process_time() - began < 5  # quadratic, they took 20 s and more
 
@@ -249,7 +249,7 @@ def test_four_megabytes_of_anything_take_no_memory_and_no_time(tmp_path, body):
 def test_a_source_sentence_is_in_one_split_whatever_its_translations(tmp_path):
     file = tmp_path / "a.tsv"
     file.write_text("".join(f"s{i % 200}\tt{i}\n" for i in range(400)))
-    made = Parallel(file)
+    made = ParallelCorpus(file)
     found = {s: {p.source for p in made.pairs(s)} for s in ("train", "valid", "test")}
     assert sum(map(len, found.values())) == len(set.union(*found.values())) == 200
     assert all(found.values())
@@ -265,7 +265,7 @@ def test_training_goes_round_and_starts_anywhere(tmp_path):
 
 def test_pairs_make_batches(tmp_path):
     made = source(write(tmp_path, "tsv"))
-    batch = next(iter(Batches(made, pair_encoder(Bytes(("de",))), split="test", tokens=500)))
+    batch = next(iter(Batches(made, pair_preprocessor(ByteTokenizer(("de",))), split="test", batch_tokens=500)))
     assert batch["source"].shape[0] == 3
 
 
@@ -289,12 +289,12 @@ def test_mistakes_with_pairs_are_told_in_one_line(tmp_path):
     with pytest.raises(FileError, match="needs pairs, got none"):
         next(source(file).examples("train", 0))
     with pytest.raises(FileError, match="needs to be a file"):
-        Parallel(tmp_path / "nothing.tsv")
+        ParallelCorpus(tmp_path / "nothing.tsv")
     (tmp_path / "a.txt").write_text("x")
     with pytest.raises(FileError, match="try two files"):
-        Parallel(tmp_path / "a.txt")
+        ParallelCorpus(tmp_path / "a.txt")
     with pytest.raises(ConfigError, match="need source and target of the .tmx"):
-        list(Parallel(write(tmp_path, "tmx")).pairs("train"))
+        list(ParallelCorpus(write(tmp_path, "tmx")).pairs("train"))
     (tmp_path / "a.mo").write_text("x")
     with pytest.raises(FileError, match="needs to be a compiled catalog"):
         list(source(tmp_path / "a.mo").pairs("train"))

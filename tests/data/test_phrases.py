@@ -15,8 +15,8 @@ from babel.units import format_unit
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import Fact, Pair, Phrases, draw, say, split_of, variety
-from regard.data.facts import LISTED
+from regard.data import Fact, Pair, Phrases, draw_fact, format_fact, fact_split, count_facts
+from regard.data.facts import LIST_ITEM_KINDS
 from regard.data.phrases import LANGUAGES
 from regard.errors import ConfigError
 
@@ -26,7 +26,7 @@ languages = st.sampled_from(LANGUAGES)
 
 def test_a_fact_in_several_languages():
     fact = Fact("duration", ((2, "duration-hour"), (1, "duration-minute")))
-    said = {language: say(fact, language) for language in ("en", "de", "cs", "ja")}
+    said = {language: format_fact(fact, language) for language in ("en", "de", "cs", "ja")}
     assert said == {
         "en": "2 hours and 1 minute",
         "de": "2 Stunden und 1 Minute",
@@ -37,8 +37,8 @@ def test_a_fact_in_several_languages():
 
 def test_there_are_twelve_languages_and_more_meanings_than_can_be_learnt_by_heart():
     assert len(LANGUAGES) >= 12
-    assert variety()["date"] == 36525 + 1200 + 366
-    assert sum(n for kind, n in variety().items() if kind != "list") > 10**7
+    assert count_facts()["date"] == 36525 + 1200 + 366
+    assert sum(n for kind, n in count_facts().items() if kind != "list") > 10**7
 
 
 def babel(fact, language):
@@ -64,17 +64,17 @@ def babel(fact, language):
 
 @given(st.lists(numbers, min_size=2, max_size=3), languages, st.sampled_from(["standard", "or"]))
 def test_the_quick_way_says_what_babel_says(keys, language, style):
-    parts = [draw(f"{key}", "train", (kind,)) for key in keys for kind in LISTED]
+    parts = [draw_fact(f"{key}", "train", (kind,)) for key in keys for kind in LIST_ITEM_KINDS]
     slow = [babel(part, language) for part in parts]
-    assert [say(part, language) for part in parts] == slow
-    assert say(Fact("list", tuple(parts), style), language) == format_list(slow, style, language)
+    assert [format_fact(part, language) for part in parts] == slow
+    assert format_fact(Fact("list", tuple(parts), style), language) == format_list(slow, style, language)
 
 
 @given(numbers)
 def test_every_language_says_it_without_holes_or_codes(key):
-    fact = draw(f"{key}", "train")
+    fact = draw_fact(f"{key}", "train")
     for language in LANGUAGES:
-        text = say(fact, language)
+        text = format_fact(fact, language)
         assert text.strip() == text != ""
         assert "{" not in text
         assert "length-" not in text
@@ -89,7 +89,7 @@ def leaves(fact):
 
 
 def test_no_test_fact_was_trained_on_in_any_language_alone_or_in_a_list():
-    phrases = Phrases(count=500)
+    phrases = Phrases(eval_size=500)
     seen = {
         split: [f for f, _, _ in islice(phrases.facts(split, seed), 2000)]
         for split, seed in (("train", 1), ("valid", 1), ("test", 1))
@@ -99,19 +99,19 @@ def test_no_test_fact_was_trained_on_in_any_language_alone_or_in_a_list():
     assert not meanings["train"] & meanings["test"]
     assert not meanings["train"] & meanings["valid"]
     assert not meanings["valid"] & meanings["test"]
-    texts = {s: {say(f, x) for f in fs[:150] for x in LANGUAGES} for s, fs in seen.items()}
+    texts = {s: {format_fact(f, x) for f in fs[:150] for x in LANGUAGES} for s, fs in seen.items()}
     assert not texts["train"] & texts["test"]
 
 
 @given(numbers, st.sampled_from(["full", "long", ""]))
 def test_the_split_goes_by_the_meaning_not_by_how_it_is_said(key, style):
-    fact = draw(f"{key}", "train")
-    assert split_of(fact) == split_of(fact._replace(style=style)) == "train"
+    fact = draw_fact(f"{key}", "train")
+    assert fact_split(fact) == fact_split(fact._replace(style=style)) == "train"
 
 
 @pytest.mark.parametrize("language", ["en", "cs", "pl", "ja"])
 def test_every_word_of_a_unit_in_the_test_can_be_learnt(language):
-    phrases = Phrases(("en", language, "de"), sources=(language,), kinds=("unit",), count=400)
+    phrases = Phrases(("en", language, "de"), source_languages=(language,), kinds=("unit",), eval_size=400)
     learnt = {
         word
         for pair in islice(phrases.examples("train", 0), 6000)
@@ -120,7 +120,7 @@ def test_every_word_of_a_unit_in_the_test_can_be_learnt(language):
     }
     asked = [pair.source.split() for pair in phrases.examples("test", 0)]
     assert {w for words in asked for w in words if not any(c.isdigit() for c in w)} <= learnt
-    assert split_of(Fact("unit", (1, 0, "length-mile"))) == "train"
+    assert fact_split(Fact("unit", (1, 0, "length-mile"))) == "train"
 
 
 def test_a_text_has_one_meaning_and_one_translation():
@@ -129,7 +129,7 @@ def test_a_text_has_one_meaning_and_one_translation():
     styles = {"date": ("full", "long"), "money": ("name", "standard")}
     drawn += [x._replace(style=s) for x in drawn if x.style for s in styles.get(x.kind, ())]
     for fact in drawn:
-        said = {language: say(fact, language) for language in LANGUAGES}
+        said = {language: format_fact(fact, language) for language in LANGUAGES}
         for language, text in said.items():
             assert meaning.setdefault(text, fact.meaning) == fact.meaning
             others = {to: target for to, target in said.items() if to != language}
@@ -139,13 +139,13 @@ def test_a_text_has_one_meaning_and_one_translation():
 
 @given(st.integers(0, 60), st.sampled_from(["train", "test"]))
 def test_starting_later_is_skipping(start, split):
-    phrases = Phrases(count=70)
+    phrases = Phrases(eval_size=70)
     whole = list(islice(phrases.examples(split, seed=7), start, start + 3))
     assert list(islice(phrases.examples(split, seed=7, start=start), 3)) == whole
 
 
 def test_valid_and_test_are_finite_and_the_same_for_every_seed():
-    phrases = Phrases(count=20)
+    phrases = Phrases(eval_size=20)
     assert len(list(phrases.examples("test", seed=0))) == 20
     assert list(phrases.examples("test", 0)) == list(phrases.examples("test", 1))
     assert list(phrases.examples("test", 0)) != list(phrases.examples("valid", 0))
@@ -172,7 +172,7 @@ def test_another_process_with_another_hash_seed_draws_the_same():
 
 
 def test_sources_and_targets_are_those_asked_for():
-    pairs = list(islice(Phrases(("en", "de", "fr"), sources=("en",)).facts("train", 0), 50))
+    pairs = list(islice(Phrases(("en", "de", "fr"), source_languages=("en",)).facts("train", 0), 50))
     assert {source for _, source, _ in pairs} == {"en"}
     assert {target for _, _, target in pairs} == {"de", "fr"}
     assert isinstance(next(Phrases().examples("train", 0)), Pair)

@@ -5,18 +5,18 @@ from random import Random
 import numpy as np
 import pytest
 
-from regard.data import Morse, luck
-from regard.data.keying import Channel, Hand, Keying, presses
-from regard.data.radio import send
+from regard.data import Morse, seeded_generator
+from regard.data.keying import Channel, SenderTiming, Keying, key_edges
+from regard.data.radio import render_keyings
 
 RATE = 8000
 
 
 def played(text="PARIS", **channel) -> np.ndarray:
     """A text at 20 words a minute between two seconds of silence, through a channel."""
-    edges, marks = (tuple(0.06 * t for t in row) for row in presses(text))
+    edges, marks = (tuple(0.06 * t for t in row) for row in key_edges(text))
     plan = Keying(text, 20.0, edges, marks, 1.0, 1.0, Channel(**channel))
-    return send([plan], RATE, luck(0))[0][0].double().numpy()
+    return render_keyings([plan], RATE, seeded_generator(0))[0][0].double().numpy()
 
 
 def power(wave: np.ndarray, low: float, high: float) -> float:
@@ -95,27 +95,27 @@ def test_pitch_drifts_and_levels_and_offsets_are_as_drawn():
 
 
 def test_an_uneven_hand_is_uneven_by_what_is_said_and_wide_gaps_are_wide():
-    edges, _ = presses("EEEEEEEE" * 40, Hand(jitter=0.2), Random(0))
+    edges, _ = key_edges("EEEEEEEE" * 40, SenderTiming(jitter=0.2), Random(0))
     dots = np.diff(edges)[::2]
     assert 0.15 < dots.std() < 0.21
     assert 0.599 < dots.min() < dots.max() < 1.401
-    edges, _ = presses("ET E", Hand(spacing=2.0))
+    edges, _ = key_edges("ET E", SenderTiming(spacing=2.0))
     assert np.diff(edges).tolist() == [1, 6, 3, 14, 1]
 
 
 def test_a_pause_between_words_may_last_for_seconds():
-    edges, _ = presses("E " * 99 + "E", Hand(pause=50.0), Random(0))
+    edges, _ = key_edges("E " * 99 + "E", SenderTiming(pause=50.0), Random(0))
     gaps = np.diff(edges)[1::2]
     assert 0.3 < (gaps > 7.5).mean() < 0.7
     assert 45 < gaps.max() <= 57
-    plans = [Morse(radio=True).keying(f"train/0/{n}") for n in range(300)]
+    plans = [Morse(radio_effects=True).draw_keying(f"train/0/{n}") for n in range(300)]
     longest = [max(np.diff(plan.edges)[1::2], default=0) for plan in plans]
     assert max(longest) > 3
 
 
 def test_radio_sounds_begin_and_end_with_or_without_silence_at_any_level():
-    plans = [Morse(radio=True, empty=0.1).keying(f"train/0/{n}") for n in range(300)]
-    for silence in ([plan.before for plan in plans], [plan.after for plan in plans]):
+    plans = [Morse(radio_effects=True, empty_fraction=0.1).draw_keying(f"train/0/{n}") for n in range(300)]
+    for silence in ([plan.lead_silence for plan in plans], [plan.tail_silence for plan in plans]):
         assert 0.2 < sum(s == 0 for s in silence) / 300 < 0.4
         assert max(silence) > 2
     assert min(plan.channel.gain for plan in plans) < -38

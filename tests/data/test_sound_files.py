@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from regard.data import Resample, SoundFile
-from regard.decode import Level
+from regard.data import Resampler, AudioFile
+from regard.decode import PeakNormalizer
 from regard.errors import ConfigError, FileError
 
 
@@ -21,7 +21,7 @@ def sine(rate: int, seconds: float = 0.5, pitch: float = 440.0) -> torch.Tensor:
 
 
 def resampled(wave: torch.Tensor, old: int, new: int, sizes: list[int]) -> torch.Tensor:
-    resample = Resample(old, new)
+    resample = Resampler(old, new)
     return torch.cat([*(resample(piece) for piece in wave.split(sizes)), resample.finish()])
 
 
@@ -53,7 +53,7 @@ def test_how_sound_is_cut_changes_nothing_when_it_is_resampled(sizes, rates):
 @given(sizes=pieces)
 def test_how_sound_is_cut_changes_nothing_when_it_is_levelled(sizes):
     wave = torch.randn(sum(sizes)) * 0.1
-    level, whole = Level(100, half=1.0), Level(100, half=1.0)
+    level, whole = PeakNormalizer(100, half_life=1.0), PeakNormalizer(100, half_life=1.0)
     got = torch.cat([*(level(piece) for piece in wave.split(sizes)), level.finish()])
     assert len(got) == len(wave)
     assert_close(got, torch.cat([whole(wave), whole.finish()]), atol=1e-6, rtol=0)
@@ -61,15 +61,15 @@ def test_how_sound_is_cut_changes_nothing_when_it_is_levelled(sizes):
 
 def test_soft_sound_becomes_loud_and_silence_stays_soft():
     wave = sine(8000).float()
-    soft, loud = Level(8000)(wave * 0.01), Level(8000)(wave)
+    soft, loud = PeakNormalizer(8000)(wave * 0.01), PeakNormalizer(8000)(wave)
     assert_close(soft, loud, atol=1e-5, rtol=0)
-    assert Level(8000)(wave * 1e-5).std() < 0.04
+    assert PeakNormalizer(8000)(wave * 1e-5).std() < 0.04
     assert 0.9 < loud.abs().max() < 1.2
 
 
 def heard(path, rate: int = 8000) -> tuple[torch.Tensor, list[str], bool]:
-    sound = SoundFile(path, rate)
-    return torch.cat(list(sound.pieces())), sound.notes, sound.whole
+    sound = AudioFile(path, rate)
+    return torch.cat(list(sound.chunks())), sound.notes, sound.is_complete
 
 
 def test_channels_are_mixed_and_rates_brought_to_one_and_both_are_said(tmp_path):
@@ -117,7 +117,7 @@ def test_silence_and_samples_that_are_no_number_are_said(tmp_path):
 def test_what_is_no_sound_says_so(tmp_path, users_view):
     def bad(name: str, content: bytes) -> None:
         (tmp_path / name).write_bytes(content)
-        SoundFile(tmp_path / name, 8000)
+        AudioFile(tmp_path / name, 8000)
 
     with pytest.raises(FileError, match="e.wav: needs to be a sound file, got an empty one"):
         bad("e.wav", b"")
@@ -127,15 +127,15 @@ def test_what_is_no_sound_says_so(tmp_path, users_view):
         bad("h.wav", b"RIFF\x24\x00\x00\x00WAVEfmt ")
     soundfile.write(tmp_path / "none.wav", np.zeros(0), 8000)
     with pytest.raises(FileError, match="none.wav: needs sound in it, got a header and 0 samples"):
-        SoundFile(tmp_path / "none.wav", 8000)
+        AudioFile(tmp_path / "none.wav", 8000)
     with pytest.raises(ConfigError, match="old: needs 1000 to 1000000 samples a second, got 0"):
-        Resample(0, 8000)
+        Resampler(0, 8000)
 
 
 @pytest.mark.parametrize("old", [999_983, 44_101, 11_027])
 def test_rates_without_a_common_divisor_cost_no_more_than_others(old):
     began = time.process_time()
-    resample = Resample(old, 8000)
+    resample = Resampler(old, 8000)
     t = torch.arange(old, dtype=torch.float64) / old
     wave = torch.sin(2 * torch.pi * 440 * t)
     new = torch.cat([resample(wave), resample.finish()])

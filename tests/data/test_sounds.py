@@ -10,30 +10,30 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import Batches, Characters, Morse, Speech, sound_encoder
-from regard.data.morse import CODES, key, tone
+from regard.data import Batches, CharTokenizer, Morse, SpeechManifest, speech_preprocessor
+from regard.data.morse import MORSE_CODE, key_text, keyed_tone
 from regard.errors import ConfigError, FileError
 
-words = st.lists(st.text("".join(CODES), min_size=1, max_size=5), min_size=1, max_size=3)
+words = st.lists(st.text("".join(MORSE_CODE), min_size=1, max_size=5), min_size=1, max_size=3)
 
 
 def copied(down, dot):
     """The text of a key's movements, by their lengths."""
     runs = [(bool(on), round(len(list(run)) / dot)) for on, run in groupby(down)]
     signs = "".join({1: ".", 3: "-"}[n] if on else {1: "", 3: " ", 7: " / "}[n] for on, n in runs)
-    letters = {code: letter for letter, code in CODES.items()}
+    letters = {code: letter for letter, code in MORSE_CODE.items()}
     return "".join(" " if sign == "/" else letters[sign] for sign in signs.split(" ") if sign)
 
 
 def test_paris_is_fifty_dots_a_word():
-    down, _ = key("PARIS PARIS", wpm=12, rate=1000)
+    down, _ = key_text("PARIS PARIS", wpm=12, rate=1000)
     assert len(down) == 100 * (50 + 43)  # the last gap of seven is silence after the end
 
 
 @given(words, st.floats(5, 40))
 def test_what_is_keyed_can_be_copied(words, wpm):
     text = " ".join(words)
-    down, ends = key(text, wpm, rate=8000)
+    down, ends = key_text(text, wpm, rate=8000)
     assert copied(down, 1.2 / wpm * 8000) == text
     assert len(ends) == len(text)
     assert ends[-1] == len(down)
@@ -42,7 +42,7 @@ def test_what_is_keyed_can_be_copied(words, wpm):
 @given(words, st.floats(5, 40))
 def test_a_label_ends_where_its_last_tone_does(words, wpm):
     text = " ".join(words)
-    down, ends = key(text, wpm, rate=8000)
+    down, ends = key_text(text, wpm, rate=8000)
     for character, end in zip(text, ends, strict=True):
         if character != " ":
             assert down[end - 1]
@@ -50,7 +50,7 @@ def test_a_label_ends_where_its_last_tone_does(words, wpm):
 
 
 def test_the_tone_has_its_pitch_and_is_silent_while_the_key_is_up():
-    wave = tone(np.repeat([True, False], 8000), pitch=500, rate=8000)
+    wave = keyed_tone(np.repeat([True, False], 8000), pitch=500, rate=8000)
     assert np.abs(np.fft.rfft(wave[:8000])).argmax() == 500
     assert np.abs(wave[8100:]).max() == 0
 
@@ -67,7 +67,7 @@ def test_noise_is_as_loud_as_asked_for():
 
 
 def test_a_sound_is_known_by_its_number_and_is_never_too_loud():
-    morse = Morse(count=5)
+    morse = Morse(eval_size=5)
     whole = list(islice(morse.examples("train", 4), 6))
     for one, two in zip(whole[3:], morse.examples("train", 4, start=3), strict=False):
         assert one.text == two.text
@@ -78,13 +78,13 @@ def test_a_sound_is_known_by_its_number_and_is_never_too_loud():
 
 
 def test_morse_makes_batches_for_a_recogniser():
-    tokenizer = Characters.train(["".join(CODES), " "])
+    tokenizer = CharTokenizer.train(["".join(MORSE_CODE), " "])
     batches = Batches(
         Morse(letters=(2, 4)),
-        sound_encoder(tokenizer, mels=8),
+        speech_preprocessor(tokenizer, mels=8),
         split="train",
-        tokens=2000,
-        window=8,
+        batch_tokens=2000,
+        sort_window=8,
     )
     batch = next(iter(batches))
     assert set(batch) == {"frames", "frames_lengths", "target", "target_lengths"}
@@ -107,7 +107,7 @@ def recorded(tmp_path):
 @pytest.mark.parametrize("manifest", ["all.tsv", "all.jsonl"])
 def test_recordings_come_back(recorded, manifest):
     file = recorded / manifest
-    speech = Speech(file, file, file, rate=8000)
+    speech = SpeechManifest(file, file, file, rate=8000)
     sounds = list(speech.examples("test", 0))
     assert [sound.text for sound in sounds] == [f"number {i}" for i in range(6)]
     for i, sound in enumerate(sounds):
@@ -123,8 +123,8 @@ def test_every_bad_recording_is_counted(recorded):
     soundfile.write(recorded / "empty.wav", np.zeros(0), 8000)
     with (recorded / "all.tsv").open("a") as file:
         file.write("\ngone.wav\tx\ntext.wav\tx\nfast.wav\tx\nempty.wav\tx\n0.wav\t \n0.wav\n")
-    speech = Speech(recorded / "all.tsv", rate=8000)
-    assert speech.report.kept == 6
+    speech = SpeechManifest(recorded / "all.tsv", rate=8000)
+    assert speech.report.loaded == 6
     assert set(speech.report.reasons) == {
         "no such file",
         "not a sound file",
@@ -133,9 +133,9 @@ def test_every_bad_recording_is_counted(recorded):
         "no text",
         "neither `file<tab>text` nor JSON of the two",
     }
-    assert speech.report.places["no such file"] == ["all.tsv:7"]
+    assert speech.report.locations["no such file"] == ["all.tsv:7"]
     with pytest.raises(FileError, match=r"all\.tsv:7: no such file"):
-        Speech(recorded / "all.tsv", rate=8000, bad="fail")
+        SpeechManifest(recorded / "all.tsv", rate=8000, on_error="fail")
 
 
 @pytest.mark.usefixtures("users_view")
@@ -145,7 +145,7 @@ def test_every_bad_recording_is_counted(recorded):
 )
 def test_what_cannot_be_keyed_is_refused(text, said):
     with pytest.raises(ConfigError, match=said):
-        key(text)
+        key_text(text)
 
 
 @pytest.mark.usefixtures("users_view")

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import Batches, Bytes, Packed, Text, pack
-from regard.data.source import shuffled
+from regard.data import Batches, ByteTokenizer, PackedText, TextFiles, pack_text
+from regard.data.source import permute_index
 from regard.data.text import stdlib_files
 from regard.errors import ConfigError, FileError
 
@@ -27,19 +27,19 @@ def corpus(tmp_path):
 
 @pytest.fixture
 def packed(corpus, tmp_path):
-    pack(Text([corpus]), Bytes(), tmp_path / "packed")
+    pack_text(TextFiles([corpus]), ByteTokenizer(), tmp_path / "packed")
     return tmp_path / "packed"
 
 
 def test_the_library_of_python_is_there():
-    text = Text()
+    text = TextFiles()
     assert len(stdlib_files()) > 300
     assert sum(path.stat().st_size for path in text.files["train"]) > 5_000_000
 
 
 def test_every_document_is_in_one_split_and_a_copy_is_where_the_first_is(corpus):
     (corpus / "copy.txt").write_text((corpus / "07.txt").read_text())
-    text = Text([corpus])
+    text = TextFiles([corpus])
     found = {split: [d.text for d in text.documents(split)] for split in SPLITS}
     assert sum(map(len, found.values())) == 61
     twice = (corpus / "07.txt").read_text()
@@ -49,7 +49,7 @@ def test_every_document_is_in_one_split_and_a_copy_is_where_the_first_is(corpus)
 def test_a_long_file_is_cut_between_lines_and_nothing_is_lost(tmp_path):
     file = tmp_path / "long.txt"
     file.write_bytes("".join(f"línea {i}\r\n" for i in range(500)).encode())
-    pieces = [d.text for d in Text([file], [file], [file], piece=100).documents("train")]
+    pieces = [d.text for d in TextFiles([file], [file], [file], max_chars=100).documents("train")]
     assert len(pieces) > 10
     assert all(piece.endswith("\r\n") for piece in pieces)
     assert "".join(pieces).encode() == file.read_bytes()
@@ -57,10 +57,10 @@ def test_a_long_file_is_cut_between_lines_and_nothing_is_lost(tmp_path):
 
 def test_what_is_not_text_is_counted_and_named(corpus):
     (corpus / "picture.txt").write_bytes(b"\x89PNG\xff\xfe")
-    text = Text([corpus])
+    text = TextFiles([corpus])
     kept = sum(len(list(text.documents(split))) for split in SPLITS)
     assert kept == 60
-    assert text.report.left_out == 1
+    assert text.report.skipped == 1
     assert "picture.txt" in str(text.report)
 
 
@@ -68,14 +68,14 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
     file = tmp_path / "long.txt"
     file.write_text("a line of text\n" * 400_000)
     tracemalloc.start()
-    pack(Text([file], [file], [file], piece=10_000), Bytes(), tmp_path / "packed")
+    pack_text(TextFiles([file], [file], [file], max_chars=10_000), ByteTokenizer(), tmp_path / "packed")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 3_000_000  # of 6 million characters, three times
 
 
 def test_training_goes_on_for_ever_in_other_orders(corpus):
-    text = Text([corpus])
+    text = TextFiles([corpus])
     once = [d.name for d in text.documents("train")]
     turns = [d.name for d in islice(text.examples("train", seed=0), 2 * len(once))]
     assert sorted(turns[: len(once)]) == sorted(turns[len(once) :]) == once
@@ -86,35 +86,35 @@ def test_training_goes_on_for_ever_in_other_orders(corpus):
 
 @given(st.integers(1, 300), st.text(max_size=3))
 def test_an_order_without_a_list_is_a_permutation(size, key):
-    assert sorted(shuffled(i, size, key) for i in range(size)) == list(range(size))
+    assert sorted(permute_index(i, size, key) for i in range(size)) == list(range(size))
 
 
 def test_packed_text_is_the_text(corpus, packed):
-    tokenizer, source = Bytes(), Packed(packed, length=16)
+    tokenizer, source = ByteTokenizer(), PackedText(packed, length=16)
     windows = list(source.examples("test", seed=0))
     row = torch.cat([windows[0].tokens[:1], *(window.tokens[1:] for window in windows)])
-    texts = [d.text for d in Text([corpus]).documents("test")]
+    texts = [d.text for d in TextFiles([corpus]).documents("test")]
     assert tokenizer.decode(row.tolist()) == "".join(texts)
-    assert row.eq(tokenizer.end).sum() == len(texts)
+    assert row.eq(tokenizer.eos_id).sum() == len(texts)
     assert all(len(window.tokens) == 17 for window in windows[:-1])
 
 
 def test_document_ids_change_after_each_end(packed):
-    for window in islice(Packed(packed, length=40).examples("train", 0), 30):
-        ends = window.tokens.eq(Bytes.end).long()
+    for window in islice(PackedText(packed, length=40).examples("train", 0), 30):
+        ends = window.tokens.eq(ByteTokenizer.eos_id).long()
         assert torch.equal(window.documents, ends.cumsum(0) - ends)
 
 
 @pytest.mark.parametrize("start", [0, 1, 50, 333])
 def test_a_window_is_known_by_its_number(packed, start):
-    source = Packed(packed, length=16)
+    source = PackedText(packed, length=16)
     whole = list(islice(source.examples("train", 1), start, start + 5))
     for one, two in zip(whole, source.examples("train", 1, start), strict=False):
         assert torch.equal(one.tokens, two.tokens)
 
 
 def test_training_sees_every_token(packed):
-    source, seen = Packed(packed, length=16), set()
+    source, seen = PackedText(packed, length=16), set()
     rows = source._rows["train"]
     for window in islice(source.examples("train", 0), 17 * len(rows) // 16):
         seen.add(tuple(window.tokens.tolist()))
@@ -124,7 +124,7 @@ def test_training_sees_every_token(packed):
 
 def test_windows_make_batches(packed):
     batches = Batches(
-        Packed(packed, length=16), lambda window: window._asdict(), split="train", tokens=170
+        PackedText(packed, length=16), lambda window: window._asdict(), split="train", batch_tokens=170
     )
     batch = next(iter(batches))
     assert batch["tokens"].shape == batch["documents"].shape == (10, 17)
@@ -133,15 +133,15 @@ def test_windows_make_batches(packed):
 @pytest.mark.usefixtures("users_view")
 def test_mistakes_with_text_are_told_in_one_line(corpus, packed, tmp_path):
     with pytest.raises(FileError, match="needs to be a file or a folder"):
-        Text([tmp_path / "nothing"])
+        TextFiles([tmp_path / "nothing"])
     with pytest.raises(ConfigError, match="valid, test: need to be given both"):
-        Text([corpus], [corpus])
+        TextFiles([corpus], [corpus])
     (corpus / "bad.txt").write_bytes(b"\xff")
     with pytest.raises(FileError, match=r"bad\.txt: not UTF-8"):
-        list(Text([corpus], bad="fail").documents("train"))
+        list(TextFiles([corpus], on_error="fail").documents("train"))
     with pytest.raises(ConfigError, match="length: needs more than that in train"):
-        next(Packed(packed, length=10**6).examples("train", 0))
+        next(PackedText(packed, length=10**6).examples("train", 0))
     with (packed / "train.tokens").open("ab") as file:
         file.write(b"x")
     with pytest.raises(FileError, match="cut short"):
-        Packed(packed, length=4)
+        PackedText(packed, length=4)

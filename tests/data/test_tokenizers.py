@@ -7,24 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import BPE, Bytes, Characters, Phrases, Tokenizer, Words, texts_of
+from regard.data import BPETokenizer, ByteTokenizer, CharTokenizer, Phrases, Tokenizer, WordTokenizer, iter_texts
 from regard.errors import ConfigError, FileError
 
-TEXTS = list(texts_of(islice(Phrases().examples("train", 0), 150)))
+TEXTS = list(iter_texts(islice(Phrases().examples("train", 0), 150)))
 MADE = {
-    "bytes": Bytes(("de", "fr")),
-    "characters": Characters.train(TEXTS, languages=("de", "fr")),
-    "words": Words.train(TEXTS, languages=("de", "fr")),
-    "numbers": Words.train(TEXTS, languages=("de", "fr"), digits=3),
-    "bpe": BPE.train(TEXTS, size=400, languages=("de", "fr")),
+    "bytes": ByteTokenizer(("de", "fr")),
+    "characters": CharTokenizer.train(TEXTS, languages=("de", "fr")),
+    "words": WordTokenizer.train(TEXTS, languages=("de", "fr")),
+    "numbers": WordTokenizer.train(TEXTS, languages=("de", "fr"), max_digits=3),
+    "bpe": BPETokenizer.train(TEXTS, vocab_size=400, languages=("de", "fr")),
 }
 LETTERS = sorted({character for text in TEXTS for character in text})
 every = pytest.mark.parametrize("tokenizer", MADE.values(), ids=MADE.keys())
 
 
 def test_a_word_carries_the_space_before_it():
-    tokenizer = Words.train(["3 days, 日本"])
-    assert [tokenizer.piece(i) for i in tokenizer.encode("3 days, 日本")] == [
+    tokenizer = WordTokenizer.train(["3 days, 日本"])
+    assert [tokenizer.id_to_token(i) for i in tokenizer.encode("3 days, 日本")] == [
         *("3", " days", ",", " ", "日", "本")
     ]
 
@@ -43,9 +43,9 @@ def test_any_text_comes_back_from_bytes(name, text):
 
 @given(st.text(), st.integers(1, 4))
 def test_cutting_into_words_loses_nothing(text, digits):
-    tokenizer = Words.train([text], digits=digits)
+    tokenizer = WordTokenizer.train([text], max_digits=digits)
     assert tokenizer.decode(tokenizer.encode(text)) == text
-    assert "".join(tokenizer.piece(i) for i in tokenizer.encode(text)) == text
+    assert "".join(tokenizer.id_to_token(i) for i in tokenizer.encode(text)) == text
 
 
 @every
@@ -76,14 +76,14 @@ def test_it_comes_back_from_its_file(tokenizer, tmp_path):
 
 
 def test_training_twice_gives_the_same_ids():
-    for kind, more in ((Characters, {}), (Words, {}), (BPE, {"size": 350})):
+    for kind, more in ((CharTokenizer, {}), (WordTokenizer, {}), (BPETokenizer, {"size": 350})):
         one, two = (kind.train(TEXTS, **more) for _ in range(2))
         assert [one.encode(text) for text in TEXTS] == [two.encode(text) for text in TEXTS]
 
 
 def test_a_short_vocabulary_keeps_the_frequent_words_and_spells_the_rest():
-    whole = Words.train([" one one two"])
-    short = Words.train([" one one two"], size=whole.vocab - 1)
+    whole = WordTokenizer.train([" one one two"])
+    short = WordTokenizer.train([" one one two"], vocab_size=whole.vocab - 1)
     assert short.decode(short.encode("one two")) == "one two"
     assert len(short.encode(" one")) == 1
     assert len(short.encode(" two")) == 4
@@ -109,7 +109,7 @@ def test_a_damaged_file_is_refused(tmp_path_factory, where, byte):
 
 @pytest.mark.usefixtures("users_view")
 def test_one_changed_letter_is_noticed(tmp_path):
-    file = Characters.train(["ab"]).save(tmp_path)
+    file = CharTokenizer.train(["ab"]).save(tmp_path)
     file.write_text(file.read_text().replace('"b"', '"c"'))
     with pytest.raises(FileError, match="needs checksum"):
         Tokenizer.load(tmp_path)
@@ -139,10 +139,10 @@ def test_mistakes_are_told_in_one_line(tmp_path):
     with pytest.raises(ConfigError, match="language: needs one of de fr, got 'dee'; try de"):
         MADE["bytes"].language("dee")
     with pytest.raises(ConfigError, match="languages: need to differ"):
-        Bytes(("de", "de"))
+        ByteTokenizer(("de", "de"))
     with pytest.raises(ConfigError, match="size: needs 260 for the bytes alone, got 100"):
-        BPE.train(TEXTS, size=100)
+        BPETokenizer.train(TEXTS, vocab_size=100)
     with pytest.raises(ConfigError, match="size: needs room for 7 characters and specials, got 5"):
-        Words.train(["abc"], size=5)
+        WordTokenizer.train(["abc"], vocab_size=5)
     with pytest.raises(ConfigError, match="ids: need to be from 0 to 261, got 300"):
         MADE["bytes"].decode([300])

@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from regard.data import Change, Characters, Digits, digit_batches, luck
-from regard.data.changes import ECHO, EMPTY, curves, echoed, swelled
-from regard.data.digits import Spoken, say_digits
-from regard.data.voices import PITCHES, Joined, Voices, _cuts
+from regard.data import SpeechAugmentation, CharTokenizer, SpokenDigits, digit_batches, seeded_generator
+from regard.data.changes import REVERB_FRAMES, LOG_MEL_FLOOR, random_eq_curves, reverb, gain_jitter
+from regard.data.digits import WavePlan, render_waves
+from regard.data.voices import PITCHES, FramePlan, FrameBank, _cuts
 from regard.errors import ConfigError
 from regard.ops import log_mel
 
-STILL = Change(warp=0, colour=0, pace=0)
-MUCH = Change(between=0.5, mixed=0.5, echo=0.5, hiss=1.0)
+STILL = SpeechAugmentation(vtlp=0, eq=0, tempo_range=0)
+MUCH = SpeechAugmentation(speaker_interpolation=0.5, speaker_mixing=0.5, reverb=0.5, noise_tilt=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -33,17 +33,17 @@ def source(tmp_path_factory):
                 with wave.open(str(folder / f"{digit}_{speaker}_{number}.wav"), "wb") as file:
                     file.setparams((1, 2, 8000, 0, "NONE", ""))
                     file.writeframes(tone.astype("<i2").tobytes())
-    return Digits(folder, speed=(0.5, 2.0))
+    return SpokenDigits(folder, speed=(0.5, 2.0))
 
 
 @pytest.fixture(scope="module")
 def voices(source):
-    return Voices(source, mels=20)
+    return FrameBank(source, mels=20)
 
 
 def plan(voices, rows, **changes):
     sizes = tuple(voices.sizes[row] for row in rows)
-    told = Joined("0" * len(rows), rows, rows, 0.0, sizes, (5,) * (len(rows) + 1), math.inf, 0.0)
+    told = FramePlan("0" * len(rows), rows, rows, 0.0, sizes, (5,) * (len(rows) + 1), math.inf, 0.0)
     return told._replace(**changes)
 
 
@@ -64,14 +64,14 @@ def test_joined_frames_are_those_of_the_joined_wave(source, voices):
     rows = plain(0), plain(2)
     x, counts = voices.join([plan(voices, rows)])
     gaps = 5 * 80 + 200 - 40, 5 * 80 + 2 * 200 - 40 - 80, 1600
-    said = Spoken("01", takes, gaps, (1.0, 1.0), 1.0, math.inf)
+    said = WavePlan("01", takes, gaps, (1.0, 1.0), 1.0, math.inf)
     want = log_mel(
-        say_digits([said], torch.from_numpy(source.samples), luck(0))[0], mels=20, rate=8000
+        render_waves([said], torch.from_numpy(source.samples), seeded_generator(0))[0], n_mels=20, sample_rate=8000
     )
     first = slice(5, 5 + voices.sizes[rows[0]])
     assert_close(x[0, first].exp(), want[0, first].exp(), rtol=1e-3, atol=1e-3)
     assert int(counts) == sum(voices.sizes[row] for row in rows) + 15
-    assert (x[0, :5] == EMPTY).all()
+    assert (x[0, :5] == LOG_MEL_FLOOR).all()
 
 
 def test_a_voice_between_two_is_their_mean_and_alone_is_itself(voices):
@@ -102,7 +102,7 @@ def test_a_bend_moves_what_is_inside_a_digit_and_neither_end(voices):
 
 def test_a_bend_that_would_turn_time_back_is_refused():
     with pytest.raises(ConfigError, match=r"bend: needs 0 to 0\.65, .* backwards, got 0\.7"):
-        Change(bend=0.7)
+        SpeechAugmentation(time_warp=0.7)
 
 
 def test_a_digit_that_is_cut_keeps_its_frames_between_the_cuts(voices):
@@ -125,24 +125,24 @@ def test_takes_are_cut_where_they_get_loud():
 
 
 def test_trimmed_strings_are_shorter_and_whole_ones_are_as_they_were(source):
-    voices = Voices(source, mels=20)
-    for row in range(len(voices.cuts)):  # the tones of this source are loud all the time
-        voices.cuts[row] = [0.25] * 6, [0.5] * 6
+    voices = FrameBank(source, mels=20)
+    for row in range(len(voices.trims)):  # the tones of this source are loud all the time
+        voices.trims[row] = [0.25] * 6, [0.5] * 6
     names = [f"train/{n}" for n in range(200)]
-    whole, cut = ([voices.draw(name, Change(trim=x)) for name in names] for x in (0.0, 0.4))
-    lost = [share for plan in cut for share in plan.cuts]
+    whole, cut = ([voices.draw_plan(name, SpeechAugmentation(trim_fraction=x)) for name in names] for x in (0.0, 0.4))
+    lost = [share for plan in cut for share in plan.trims]
     assert {before for before, _ in lost} == {0.0, 0.25}
     assert sum(before > 0 for before, _ in lost) / len(lost) == pytest.approx(0.4, abs=0.06)
     assert sum(behind > 0 for _, behind in lost) / len(lost) == pytest.approx(0.4, abs=0.06)
-    assert all(share == (0.0, 0.0) for plan in whole for share in plan.cuts)
+    assert all(share == (0.0, 0.0) for plan in whole for share in plan.trims)
     assert [plan.text for plan in whole] == [plan.text for plan in cut]
     assert sum(sum(plan.sizes) for plan in cut) < 0.8 * sum(sum(plan.sizes) for plan in whole)
 
 
 def test_what_is_soft_gets_softer_or_louder_and_the_loudest_stays():
-    x = torch.tensor([-1.0, -1.0, -1.0, -1.0, -1.0, -5.0, -5.0, -5.0, -5.0, -5.0, EMPTY, EMPTY])
+    x = torch.tensor([-1.0, -1.0, -1.0, -1.0, -1.0, -5.0, -5.0, -5.0, -5.0, -5.0, LOG_MEL_FLOOR, LOG_MEL_FLOOR])
     x = x[None, :, None].expand(300, -1, 4)
-    y = swelled(x, 0.5, luck(0))
+    y = gain_jitter(x, 0.5, seeded_generator(0))
     assert torch.equal(y[:, 0], x[:, 0])
     moved = (y - x)[:, 7, 0]
     assert moved.abs().max() <= 0.5 * 4 + 1e-4
@@ -154,14 +154,14 @@ def test_what_is_soft_gets_softer_or_louder_and_the_loudest_stays():
 @pytest.mark.parametrize("name", ["swell", "trim", "between", "mixed"])
 def test_a_share_is_none_to_all(name):
     with pytest.raises(ConfigError, match=rf"{name}: needs 0 to 1, got 1\.5"):
-        Change(**{name: 1.5})
+        SpeechAugmentation(**{name: 1.5})
 
 
 def test_a_second_voice_says_the_same_at_the_same_time(source):
-    words = Characters.train(["0123456789"])
-    told = {"mels": 20, "size": 4, "seed": 3, "change": Change(bend=0.5, colour=1.0, snr=45.0)}
+    words = CharTokenizer.train(["0123456789"])
+    told = {"mels": 20, "size": 4, "seed": 3, "change": SpeechAugmentation(time_warp=0.5, eq=1.0, min_snr=45.0)}
     one, two = (
-        next(iter(digit_batches(source, words, **told, again=again))) for again in (False, True)
+        next(iter(digit_batches(source, words, **told, second_view=again))) for again in (False, True)
     )
     assert set(two) - set(one) == {"frames_again"}
     assert all(torch.equal(one[name], two[name]) for name in one)
@@ -177,16 +177,16 @@ def test_strings_in_a_batch_do_not_touch(voices):
     together, counts = voices.join(plans)
     alone, _ = voices.join(plans[:1])
     assert_close(together[:1, : int(counts[0])], alone)
-    assert (together[0, int(counts[0]) :] == EMPTY).all()
+    assert (together[0, int(counts[0]) :] == LOG_MEL_FLOOR).all()
 
 
 def test_noise_of_frames_is_that_of_waves(source, voices):
     told = plan(voices, (plain(0),), snr=10.0)
-    x = torch.full((1, 4000, 20), EMPTY)
-    got = voices.noised(x, [told], luck(0), hiss=0.0)[0]
+    x = torch.full((1, 4000, 20), LOG_MEL_FLOOR)
+    got = voices.noised(x, [told], seeded_generator(0), hiss=0.0)[0]
     power = float(voices.powers[plain(0)])
-    waves = torch.randn(8000 * 20, generator=luck(1)) * math.sqrt(power / 10)
-    want = log_mel(waves, 8000, mels=20)
+    waves = torch.randn(8000 * 20, generator=seeded_generator(1)) * math.sqrt(power / 10)
+    want = log_mel(waves, 8000, n_mels=20)
     assert_close(got.mean(0), want.mean(0), atol=0.15, rtol=0)
     assert_close(got.std(0), want.std(0), atol=0.15, rtol=0)
 
@@ -194,24 +194,24 @@ def test_noise_of_frames_is_that_of_waves(source, voices):
 def test_a_gain_is_added_and_a_clean_string_stays_clean(voices):
     x = torch.zeros(1, 3, 20)
     told = plan(voices, (plain(0),), gain=2.0)
-    assert_close(voices.noised(x, [told], luck(0), hiss=1.0), x + 2)
+    assert_close(voices.noised(x, [told], seeded_generator(0), hiss=1.0), x + 2)
 
 
 def test_an_echo_comes_after_and_dies_away():
     x = torch.full((8, 40, 3), -99.0)
     x[:, 10] = 0.0
-    y = echoed(x, 0.5, luck(1))
-    assert_close(y[:, :11], x[:, :11].clamp(min=EMPTY))
+    y = reverb(x, 0.5, seeded_generator(1))
+    assert_close(y[:, :11], x[:, :11].clamp(min=LOG_MEL_FLOOR))
     some = y[:, 11, 0] > -5
     assert 0 < int(some.sum()) < 8
-    assert (y[some, 11 : 9 + ECHO].diff(dim=1) < 0).all()
-    assert_close(y[:, 10 + ECHO :], x[:, 10 + ECHO :].clamp(min=EMPTY))
+    assert (y[some, 11 : 9 + REVERB_FRAMES].diff(dim=1) < 0).all()
+    assert_close(y[:, 10 + REVERB_FRAMES :], x[:, 10 + REVERB_FRAMES :].clamp(min=LOG_MEL_FLOOR))
 
 
 def test_a_batch_depends_on_its_number_alone_and_says_its_text(source):
-    words = Characters.train(["0123456789"])
-    first = list(islice(digit_batches(source, words, mels=20, size=3, change=MUCH), 3))
-    second = digit_batches(source, words, mels=20, size=3, change=MUCH)
+    words = CharTokenizer.train(["0123456789"])
+    first = list(islice(digit_batches(source, words, mels=20, batch_size=3, augmentation=MUCH), 3))
+    second = digit_batches(source, words, mels=20, batch_size=3, augmentation=MUCH)
     second.restore({"seed": 0, "number": 2})
     assert_close(next(iter(second)), first[2], rtol=0, atol=0)
     assert first[0]["frames"].shape[1] == int(first[0]["frames_lengths"].max())
@@ -233,6 +233,6 @@ def test_still_strings_keep_their_sizes_within_a_tenth(voices):
 
 
 def test_curves_are_smooth_and_as_large_as_asked():
-    drawn = curves(400, 40, 3.0, luck(0))
+    drawn = random_eq_curves(400, 40, 3.0, seeded_generator(0))
     assert 2.5 < float(drawn.std()) < 4.0
     assert float(drawn.diff().abs().mean()) < 0.3 * float(drawn.abs().mean())

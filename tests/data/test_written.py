@@ -6,46 +6,46 @@ from pathlib import Path
 import pytest
 import torch
 
-from regard.data import Written
-from regard.data.faces import FACES, PILLOW, find_faces
+from regard.data import RenderedGlyphs
+from regard.data.faces import FONTS, PILLOW_FONT, find_fonts
 from regard.errors import ConfigError, FileError
 from regard.train.recipes import GlyphsData
-from regard.train.recipes.images import drawn
+from regard.train.recipes.images import render_glyphs
 
 CLASSES = GlyphsData().classes
 
 
 def test_no_face_is_in_two_splits_and_all_of_them_are_there():
-    found = {split: find_faces(split, characters=CLASSES) for split in FACES}
+    found = {split: find_fonts(split, characters=CLASSES) for split in FONTS}
     names = [Path(face).stem for faces in found.values() for face in faces]
-    assert len(set(names)) == len(names) == sum(map(len, FACES.values()))
+    assert len(set(names)) == len(names) == sum(map(len, FONTS.values()))
 
 
 def test_a_folder_adds_faces_to_training_alone(tmp_path):
-    held = Path(find_faces("test", characters="AB")[0])
+    held = Path(find_fonts("test", characters="AB")[0])
     (tmp_path / held.name).write_bytes(held.read_bytes())
-    (tmp_path / "Mine.ttf").write_bytes(Path(find_faces("train", characters="AB")[1]).read_bytes())
-    more = find_faces("train", characters="AB", folder=str(tmp_path))
-    assert more == (*find_faces("train", characters="AB"), str(tmp_path / "Mine.ttf"))
-    assert find_faces("test", characters="AB", folder=str(tmp_path / "gone"))  # trained, and moved
+    (tmp_path / "Mine.ttf").write_bytes(Path(find_fonts("train", characters="AB")[1]).read_bytes())
+    more = find_fonts("train", characters="AB", folder=str(tmp_path))
+    assert more == (*find_fonts("train", characters="AB"), str(tmp_path / "Mine.ttf"))
+    assert find_fonts("test", characters="AB", folder=str(tmp_path / "gone"))  # trained, and moved
     with pytest.raises(FileError, match="fonts: needs a folder of .ttf or .otf files"):
-        find_faces("train", characters="AB", folder=str(tmp_path / "gone"))
+        find_fonts("train", characters="AB", folder=str(tmp_path / "gone"))
     (tmp_path / "Bad.ttf").write_bytes(b"no font")
-    find_faces.cache_clear()
+    find_fonts.cache_clear()
     with pytest.raises(FileError, match="Bad.ttf: needs to be a TrueType or OpenType font"):
-        find_faces("train", characters="AB", folder=str(tmp_path))
+        find_fonts("train", characters="AB", folder=str(tmp_path))
 
 
 def test_a_face_that_lacks_a_character_is_left_out():
-    greek = [Path(face).stem for face in find_faces("train", characters="ΣΩ")]
+    greek = [Path(face).stem for face in find_fonts("train", characters="ΣΩ")]
     assert "DejaVuSans" in greek
-    assert PILLOW not in greek
+    assert PILLOW_FONT not in greek
     with pytest.raises(ConfigError, match="classes: need characters that a face for train has"):
-        find_faces("train", characters="漢字")
+        find_fonts("train", characters="漢字")
 
 
 def test_a_picture_is_known_by_its_number():
-    source = Written(CLASSES, foreign=0.3, count=6)
+    source = RenderedGlyphs(CLASSES, ood_fraction=0.3, eval_size=6)
     whole = list(islice(source.examples("train", 1), 6))
     again = list(islice(source.examples("train", 1, start=3), 3))
     assert all(torch.equal(a.image, b.image) for a, b in zip(whole[3:], again, strict=True))
@@ -55,14 +55,14 @@ def test_a_picture_is_known_by_its_number():
 
 
 def test_as_many_are_foreign_as_asked():
-    labels = [one.label for one in islice(Written("AB", foreign=0.3).examples("train", 0), 300)]
+    labels = [one.label for one in islice(RenderedGlyphs("AB", ood_fraction=0.3).examples("train", 0), 300)]
     assert 60 < labels.count(-1) < 120
     assert set(labels) == {-1, 0, 1}
 
 
 @pytest.mark.slow
 def test_several_processes_draw_the_same():
-    source = Written("AB", foreign=0.1)
-    one, two = (drawn(source, "train", 0, 1100, workers) for workers in (1, 2))
+    source = RenderedGlyphs("AB", ood_fraction=0.1)
+    one, two = (render_glyphs(source, "train", 0, 1100, workers) for workers in (1, 2))
     assert torch.equal(one[0], two[0])
     assert torch.equal(one[1], two[1])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard import decode, models
-from regard.decode import LanguageOf, PrefixBeam, prefix_beam
+from regard.decode import StepperLanguageModel, PrefixBeam, prefix_beam
 from regard.errors import ConfigError, ShapeError
 from regard.train import best_path
 
@@ -41,7 +41,7 @@ def test_with_room_for_all_it_is_brute_force_over_all_paths(time, seed):
     torch.manual_seed(seed)
     log_probs = chances(time, 3)
     want = every_answer(log_probs)
-    found = prefix_beam(log_probs, width=999, best=len(want), floor=-math.inf)
+    found = prefix_beam(log_probs, width=999, n_best=len(want), min_log_prob=-math.inf)
     assert {prefix.labels for prefix in found} == set(want)
     for prefix in found:
         assert math.isclose(math.exp(prefix.log_prob), want[prefix.labels], abs_tol=1e-12)
@@ -70,7 +70,7 @@ def test_with_a_language_it_is_brute_force_too(time, seed, bonus):
 def test_a_beam_of_one_is_greedy_where_the_model_is_sure(seed):
     torch.manual_seed(seed)
     log_probs = chances(30, 5, sharp=40.0)
-    (found,) = prefix_beam(log_probs, width=1, floor=-math.inf)
+    (found,) = prefix_beam(log_probs, width=1, min_log_prob=-math.inf)
     assert list(found.labels) == best_path(log_probs[None], torch.tensor([30]))[0]
 
 
@@ -83,9 +83,9 @@ def test_heard_in_pieces_it_is_the_same_and_what_is_settled_stays(seed, size):
     search, told = PrefixBeam(width=5), []
     for piece in log_probs.split(size):
         search(piece)
-        told += search.settled()
+        told += search.pop_stable_labels()
         assert told == list(want.labels)[: len(told)]
-    assert told + search.rest() == list(want.labels)
+    assert told + search.unstable_labels() == list(want.labels)
 
 
 def test_a_long_stream_keeps_short_prefixes():
@@ -93,7 +93,7 @@ def test_a_long_stream_keeps_short_prefixes():
     told = 0
     for piece in chances(400, 4, sharp=6.0).split(10):
         search(piece)
-        told += len(search.settled())
+        told += len(search.pop_stable_labels())
         assert max(map(len, search.beam)) <= 50 + 2 + 10
     assert told > 100
 
@@ -101,12 +101,12 @@ def test_a_long_stream_keeps_short_prefixes():
 def test_a_language_changes_the_answer_where_the_sound_leaves_it_open():
     even = torch.tensor([[0.02, 0.55, 0.43], [0.96, 0.02, 0.02], [0.02, 0.55, 0.43]]).log()
     assert prefix_beam(even)[0].labels == (1, 1)
-    assert prefix_beam(even, language=bigram)[0].labels in {(1, 2), (2, 1)}
+    assert prefix_beam(even, language_model=bigram)[0].labels in {(1, 2), (2, 1)}
 
 
 def test_a_stepper_is_a_language_whatever_order_it_is_asked_in():
     model = models.LanguageModel(models.language_tiny(vocab=6, dropout=0.0)).double().eval()
-    language = LanguageOf(decode.make_stepper(model))
+    language = StepperLanguageModel(decode.make_stepper(model))
     prefixes = [(4, 5, 4), (), (5,), (4,), (4, 5, 4), (5, 5, 5, 4)]
     for prefix in prefixes:
         logits = model(torch.tensor([[1, *prefix]]))[0, -1].log_softmax(-1)
@@ -115,10 +115,10 @@ def test_a_stepper_is_a_language_whatever_order_it_is_asked_in():
 
 def test_a_stepper_guides_the_beam():
     model = models.LanguageModel(models.language_tiny(vocab=3, dropout=0.0)).eval()
-    language = LanguageOf(decode.make_stepper(model))
+    language = StepperLanguageModel(decode.make_stepper(model))
     log_probs = chances(4, 3)
     options = {"width": 999, "weight": 3.0, "floor": -math.inf}
-    (found,) = prefix_beam(log_probs, language=language, **options)
+    (found,) = prefix_beam(log_probs, language_model=language, **options)
     scores = {
         labels: math.log(chance)
         + 3.0 * sum(language(labels[:n])[label] for n, label in enumerate(labels))
@@ -131,6 +131,6 @@ def test_what_the_search_needs_is_said(users_view):
     with pytest.raises(ConfigError, match="width: needs 1 or more, got 0"):
         PrefixBeam(width=0)
     with pytest.raises(ConfigError, match="best: needs 1 to width=2, got 3; try a wider beam"):
-        prefix_beam(chances(2, 3), width=2, best=3)
+        prefix_beam(chances(2, 3), width=2, n_best=3)
     with pytest.raises(ShapeError, match=r"log_probs: needs time and vocab, got .*; try log_probs"):
         PrefixBeam()(torch.zeros(1, 2, 3))

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 import regard as rg
 from regard import models
 from regard.decode import Sampling, beam, greedy, last_tokens, make_stepper, sample
-from regard.decode.language import CapturedState, LanguageStepper
+from regard.decode.language import GpuState, LanguageStepper
 from regard.decode.launch import Tuning
 
 pytestmark = pytest.mark.gpu
@@ -45,10 +45,10 @@ def both(model, prompt, lengths):
     """A stepper, its captured state, and the state of the plain path, which has gradients."""
     stepper = cast(LanguageStepper, make_stepper(model))
     state = stepper.start(prompt, lengths)
-    assert isinstance(state, CapturedState)
+    assert isinstance(state, GpuState)
     with torch.enable_grad():
         slow = stepper.start(prompt, lengths)
-    assert not isinstance(slow, CapturedState)
+    assert not isinstance(slow, GpuState)
     return stepper, state, slow
 
 
@@ -58,7 +58,7 @@ def both(model, prompt, lengths):
 def test_logits_on_a_gpu_are_the_models_own(changes, batch, chained):
     model, (prompt, lengths) = made(changes), prompts(batch)
     stepper, *_ = both(model, prompt, lengths)
-    stepper.engine.tuning = Tuning(chained=chained, chained_rows=chained)
+    stepper.engine.tuning = Tuning(pdl=chained, batch_pdl=chained)
     stepper, quick, slow = both(model, prompt, lengths)
     token = last_tokens(prompt, lengths)
     for _ in range(5):
@@ -74,9 +74,9 @@ def test_logits_on_a_gpu_are_the_models_own(changes, batch, chained):
     "tuning",
     [
         Tuning(),
-        Tuning(chained=False, chained_rows=False),
-        Tuning(joined_keys=0, held=False),
-        Tuning(cores=0, held_outs=16),
+        Tuning(pdl=False, batch_pdl=False),
+        Tuning(max_fused_keys=0, weights_in_registers=False),
+        Tuning(mma_warps=0, register_outs=16),
     ],
     ids=["default", "plain", "apart", "narrow"],
 )
@@ -113,7 +113,7 @@ def test_what_is_no_number_is_not_hidden_on_a_gpu(batch):
     stepper, state, _ = both(model, prompt, lengths)
     first = last_tokens(prompt, lengths)
     assert stepper.step(first, state)[0].isnan().all()
-    written = greedy(stepper, stepper.start(prompt, lengths), first, end=END, limit=9)
+    written = greedy(stepper, stepper.start(prompt, lengths), first, end=END, max_new_tokens=9)
     assert written.tokens.max() < VOCAB
     weight[3, 4] = 0.1
     assert stepper.step(first, stepper.start(prompt, lengths))[0].isfinite().all()
@@ -128,13 +128,13 @@ def test_searches_on_a_gpu_find_what_they_find_by_the_model(changes, batch, widt
 
     def found(state):
         if width == 1:
-            return greedy(stepper, state, first, end=END, limit=21)
-        return beam(stepper, state, first, end=END, limit=21, width=width)
+            return greedy(stepper, state, first, end=END, max_new_tokens=21)
+        return beam(stepper, state, first, end=END, max_new_tokens=21, width=width)
 
     want = found(slow)
     for _ in range(3):  # a prompt of a length that has come before is replayed
         got = found(stepper.start(prompt, lengths))
-        assert got.lists() == want.lists()
+        assert got.to_lists() == want.to_lists()
         assert_close(got.log_prob, want.log_prob, atol=1e-3, rtol=1e-3)
 
 
@@ -145,7 +145,7 @@ def test_a_draw_on_a_gpu_is_the_models_own_and_the_same_again(batch):
     first, how = last_tokens(prompt, lengths), Sampling(top_k=40, seed=5)
 
     def drawn(state) -> list[list[int]]:
-        return sample(stepper, state, first, end=END, limit=21, how=how).lists()
+        return sample(stepper, state, first, end=END, max_new_tokens=21, sampling=how).to_lists()
 
     want = drawn(slow)
     got = [drawn(stepper.start(prompt, lengths)) for _ in range(3)]
@@ -158,7 +158,7 @@ def test_a_draw_on_a_gpu_is_the_models_own_and_the_same_again(batch):
 def test_bfloat16_parts_from_the_model_only_where_two_tokens_are_as_likely(batch):
     model, prompt = made({}, torch.bfloat16), prompts(batch)[0]
     stepper, state, slow = both(model, prompt, None)
-    got, want = (greedy(stepper, s, prompt[:, -1], end=-1, limit=21).tokens for s in (state, slow))
+    got, want = (greedy(stepper, s, prompt[:, -1], end=-1, max_new_tokens=21).tokens for s in (state, slow))
     for n in range(batch):
         apart = (got[n] != want[n]).nonzero()
         if not len(apart):
@@ -188,5 +188,5 @@ def test_weights_that_moved_are_read_from_where_they_are():
     for p in model.parameters():
         p.data = p.data.flip(0).contiguous()
     stepper, state, slow = both(model, prompt, lengths)
-    got, want = (greedy(stepper, s, first, **given).lists() for s in (state, slow))
+    got, want = (greedy(stepper, s, first, **given).to_lists() for s in (state, slow))
     assert got == want

@@ -9,9 +9,9 @@ from torch.testing import assert_close
 
 from regard import models
 from regard.decode import (
-    Only,
+    AllowedTokens,
     Sampling,
-    Without,
+    SuppressTokens,
     beam,
     buffers,
     greedy,
@@ -22,9 +22,9 @@ from regard.decode import (
     stream,
 )
 from regard.decode import captured as captured_steps
-from regard.decode.language import CapturedState, LanguageStepper
+from regard.decode.language import GpuState, LanguageStepper
 from regard.decode.launch import Tuning
-from regard.decode.writing import collect
+from regard.decode.writing import collect_steps
 
 pytest.importorskip("triton")
 VOCAB, END = 41, 2
@@ -49,8 +49,8 @@ CONFIGS = {
 }
 # so finely cut that a tiny model has several blocks, slices and tiles of everything
 FINE = Tuning(
-    tile=256, scores_tile=512, outs=16, depth=16, programs=4, scores_outs=16, keys=2, keys_rows=2,
-    held_outs=16,
+    tile=256, logits_tile=512, batch_outs=16, batch_depth=16, min_programs=4, batch_logits_outs=16, keys=2, batch_keys=2,
+    register_outs=16,
 )  # fmt: skip
 # warps that share the 16 or 32 inputs of such a model
 FEW_CORES: Any = {"cores": 1, "cores_tile": 512}
@@ -86,14 +86,14 @@ def slowly(model, prompt, lengths):
     """The state of the plain path: asked for with gradients, which kernels have none of."""
     with torch.enable_grad():
         state = make_stepper(model).start(prompt, lengths)
-    assert not isinstance(state, CapturedState)
+    assert not isinstance(state, GpuState)
     return state
 
 
 def both(model, prompt, lengths):
     stepper = make_stepper(model)
     state = stepper.start(prompt, lengths)
-    assert isinstance(state, CapturedState)
+    assert isinstance(state, GpuState)
     return stepper, state, slowly(model, prompt, lengths)
 
 
@@ -105,7 +105,7 @@ def test_logits_are_the_models_own(name, batch):
     stepper = cast(LanguageStepper, make_stepper(model))
     stepper.engine.tuning = FINE
     state = stepper.start(prompt, lengths)
-    assert isinstance(state, CapturedState)
+    assert isinstance(state, GpuState)
     written, steps = torch.randint(3, VOCAB, (batch, 1)), []
     for token in (last_tokens(prompt, lengths), *written.unbind(1)):
         logits, state = stepper.step(token, state)
@@ -155,21 +155,21 @@ def test_what_is_no_number_or_too_large_for_the_residual_is_not_hidden(layer, va
     stepper = make_stepper(model)
     state = stepper.start(prompt)
     assert stepper.step(prompt[:, -1], state)[0].isnan().all()
-    written = greedy(stepper, state, prompt[:, -1], end=END, limit=3)
+    written = greedy(stepper, state, prompt[:, -1], end=END, max_new_tokens=3)
     assert written.tokens.max() < VOCAB
     getattr(model.decoder.blocks[0], layer).to_out.weight.data[3, 4] = 0.1
     assert stepper.step(prompt[:, -1], stepper.start(prompt))[0].isfinite().all()
 
 
 @pytest.mark.parametrize(
-    ("batch", "rules"), [(1, ()), (2, (Without([5, 7]),)), (1, (Only(range(9, 30), end=END),))]
+    ("batch", "rules"), [(1, ()), (2, (SuppressTokens([5, 7]),)), (1, (AllowedTokens(range(9, 30), end=END),))]
 )
 def test_greedy_writes_what_the_model_writes(batch, rules):
     model, (prompt, lengths) = made("learned"), prompts(batch)
     stepper, state, slow = both(model, prompt, lengths)
     first, given = last_tokens(prompt, lengths), {"end": END, "limit": 5, "rules": rules}
     got, want = (greedy(stepper, s, first, **given) for s in (state, slow))
-    assert got.lists() == want.lists()
+    assert got.to_lists() == want.to_lists()
     assert torch.equal(got.ended, want.ended)
     assert_close(got.log_prob, want.log_prob, atol=1e-4, rtol=1e-4)
 
@@ -181,7 +181,7 @@ def test_a_drawn_answer_is_the_models_own(batch):
     given = {"end": END, "limit": 4, "how": Sampling(temperature=1.3, top_p=0.9, seed=3)}
     first = last_tokens(prompt, lengths)
     got, want = (sample(stepper, s, first, **given) for s in (state, slow))
-    assert got.lists() == want.lists()
+    assert got.to_lists() == want.to_lists()
     assert_close(got.log_prob, want.log_prob, atol=1e-4, rtol=1e-4)
 
 
@@ -192,7 +192,7 @@ def test_a_row_that_has_ended_waits_for_the_others(how):
     first = last_tokens(prompt, lengths)
 
     def written(state, end: int):
-        return collect(stream(stepper, state, first, end=end, limit=4, how=how))
+        return collect_steps(stream(stepper, state, first, end=end, max_new_tokens=4, sampling=how))
 
     free = written(slow, -1).tokens[0].tolist()
     end = free[0]  # so that one row ends at once
@@ -211,7 +211,7 @@ def test_a_beam_finds_what_it_finds_by_the_model(name):
     given: Any = {"end": END, "limit": 4, "width": 2, "best": 2}
     first = last_tokens(prompt, lengths)
     got, want = (beam(stepper, s, first, **given) for s in (state, slow))
-    assert got.lists() == want.lists()
+    assert got.to_lists() == want.to_lists()
     assert_close(got.log_prob, want.log_prob, atol=1e-4, rtol=1e-4)
 
 
@@ -223,16 +223,16 @@ def test_a_row_alone_writes_what_it_writes_among_others():
     for n, length in enumerate(lengths):
         row = prompt[n : n + 1, :length]
         alone = greedy(stepper, stepper.start(row), row[:, -1], **given)
-        assert together.lists()[n] == alone.lists()[0]
+        assert together.to_lists()[n] == alone.to_lists()[0]
 
 
 def test_a_state_may_be_gone_on_from_twice_and_outgrow_its_room():
     model, (prompt, lengths) = made("sinusoidal"), prompts(1)
     stepper, state, slow = both(model, prompt, lengths)
     first = last_tokens(prompt, lengths)
-    want = greedy(stepper, slow, first, end=END, limit=5).lists()  # 4 + 5 are more than 8
+    want = greedy(stepper, slow, first, end=END, max_new_tokens=5).to_lists()  # 4 + 5 are more than 8
     for _ in range(2):
-        assert greedy(stepper, state, first, end=END, limit=5).lists() == want
+        assert greedy(stepper, state, first, end=END, max_new_tokens=5).to_lists() == want
     _, after = stepper.step(first, state)
     once, _ = stepper.step(first, after)
     stepper.step(first + 1, after)
@@ -279,5 +279,5 @@ def test_rows_beyond_those_of_one_program_are_the_models_own(monkeypatch):
 )
 def test_what_the_kernels_do_not_know_goes_to_the_model(changes):
     assert not isinstance(
-        make_stepper(made("sinusoidal", **changes)).start(*prompts(3)), CapturedState
+        make_stepper(made("sinusoidal", **changes)).start(*prompts(3)), GpuState
     )

@@ -9,8 +9,8 @@ from torch.testing import assert_close
 import regard as rg
 from regard import models
 from regard.decode import beam, greedy, make_stepper, quick
-from regard.decode.beam import largest
-from regard.decode.quick import QuickState
+from regard.decode.beam import grouped_topk
+from regard.decode.quick import CpuState
 
 VOCAB, END = 300, 2  # more than two groups of the search for the largest
 CONFIGS = {
@@ -45,7 +45,7 @@ def sources() -> tuple[torch.Tensor, torch.Tensor]:
 def start(model: models.Translator, source: torch.Tensor, lengths: torch.Tensor):
     stepper = make_stepper(model)
     state = stepper.start(source, lengths)
-    assert isinstance(state, QuickState)
+    assert isinstance(state, CpuState)
     return stepper, state
 
 
@@ -71,11 +71,11 @@ def test_a_search_finds_what_it_finds_by_the_model(name, width):
     stepper, state = start(model, source, lengths)
     with torch.enable_grad():
         slow = stepper.start(source, lengths)
-    assert not isinstance(slow, QuickState)
+    assert not isinstance(slow, CpuState)
     first, given = torch.ones(4, dtype=torch.long), {"end": END, "limit": 9, "width": width}
-    fast = beam(stepper, state, first, best=width, **given)
-    want = beam(stepper, slow, first, best=width, **given)
-    assert fast.lists() == want.lists()
+    fast = beam(stepper, state, first, n_best=width, **given)
+    want = beam(stepper, slow, first, n_best=width, **given)
+    assert fast.to_lists() == want.to_lists()
     assert_close(fast.log_prob, want.log_prob, atol=1e-4, rtol=1e-4)
 
 
@@ -149,17 +149,17 @@ def test_who_comes_to_look_sees_every_attention_also_in_the_middle():
 )
 def test_what_it_does_not_know_goes_to_the_model(changes):
     model = made(**changes)
-    assert not isinstance(make_stepper(model).start(*sources()), QuickState)
-    assert not isinstance(make_stepper(made().double()).start(*sources()), QuickState)
+    assert not isinstance(make_stepper(model).start(*sources()), CpuState)
+    assert not isinstance(make_stepper(made().double()).start(*sources()), CpuState)
     hooked = made()
     hooked.decoder.register_forward_hook(lambda *args: None)
-    assert not isinstance(make_stepper(hooked).start(*sources()), QuickState)
+    assert not isinstance(make_stepper(hooked).start(*sources()), CpuState)
 
 
 @given(st.integers(1, 5), st.sampled_from([3, 128, 700, 1000]), st.integers(0, 99))
 def test_the_largest_by_groups_are_the_largest(k, count, seed):
     x = torch.randn(3, count, generator=torch.Generator().manual_seed(seed))
-    best, at = largest(x, k)
+    best, at = grouped_topk(x, k)
     want = x.topk(min(k, count))
     assert torch.equal(best, want.values)
     assert torch.equal(at, want.indices)
@@ -168,8 +168,8 @@ def test_the_largest_by_groups_are_the_largest(k, count, seed):
 def test_greedy_without_gradients_is_quick_and_the_same():
     model, (source, lengths) = made(), sources()
     stepper, state = start(model, source, lengths)
-    found = greedy(stepper, state, torch.ones(4, dtype=torch.long), end=END, limit=5)
-    for n, row in enumerate(found.lists()):
+    found = greedy(stepper, state, torch.ones(4, dtype=torch.long), end=END, max_new_tokens=5)
+    for n, row in enumerate(found.to_lists()):
         written = [1]
         for token in row:
             target = torch.tensor([written])

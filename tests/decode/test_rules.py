@@ -11,12 +11,12 @@ from test_searches import END, VOCAB, Table, firsts, sources, translator
 from torch.testing import assert_close
 
 from regard.decode import (
-    AtLeast,
-    Only,
-    OnlyWords,
-    Prefix,
+    MinNewTokens,
+    AllowedTokens,
+    AllowedWords,
+    ForcedPrefix,
     Sampling,
-    Without,
+    SuppressTokens,
     beam,
     greedy,
     make_stepper,
@@ -27,8 +27,8 @@ from regard.errors import ConfigError, ShapeError
 SOME = ["sinusoidal", "rotary", "lstm-luong", "gru-hybrid"]
 SEARCHES = {
     "greedy": greedy,
-    "beam": lambda *args, **given: beam(*args, **given, width=3, best=3),
-    "sample": lambda *args, **given: sample(*args, **given, how=Sampling(temperature=3.0)),
+    "beam": lambda *args, **given: beam(*args, **given, width=3, n_best=3),
+    "sample": lambda *args, **given: sample(*args, **given, sampling=Sampling(temperature=3.0)),
 }
 each_search = pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES)
 some_translators = pytest.mark.parametrize("name", SOME)
@@ -47,13 +47,13 @@ def answers(name, search, *rules, limit=6):
 def test_a_rule_changes_the_answer_but_not_its_probability():
     table = Table([0, 0.6, 0, 0.4], [0, 0, 1, 0], [0, 0, 1, 0], [0, 0, 1, 0])
     first, state = torch.tensor([0]), table.start([0])
-    found = greedy(table, state, first, end=2, limit=3, rules=[Without([1])])
-    assert found.lists() == [[3]]
+    found = greedy(table, state, first, end=2, max_new_tokens=3, constraints=[SuppressTokens([1])])
+    assert found.to_lists() == [[3]]
     assert_close(
         found.log_prob.exp(), torch.tensor([0.4]).double()
     )  # not 1, though nothing else may
-    wide = beam(table, state, first, end=2, limit=3, width=3, rules=[Prefix([3])])
-    assert wide.lists() == [[3]]
+    wide = beam(table, state, first, end=2, max_new_tokens=3, width=3, constraints=[ForcedPrefix([3])])
+    assert wide.to_lists() == [[3]]
     assert_close(wide.log_prob.exp(), torch.tensor([[0.4]]).double())
 
 
@@ -63,7 +63,7 @@ def test_a_rule_changes_the_answer_but_not_its_probability():
 @some_translators
 @each_search
 def test_a_prefix_is_kept_and_gone_on_from(name, search):
-    found = answers(name, search, Prefix([4, 6, 4]))
+    found = answers(name, search, ForcedPrefix([4, 6, 4]))
     assert all(row[:3] == [4, 6, 4] for row in found.lists())
     assert found.log_prob.isfinite().all()
 
@@ -72,7 +72,7 @@ def test_a_prefix_is_kept_and_gone_on_from(name, search):
 @each_search
 def test_each_row_has_the_prefix_that_is_its_own(name, search):
     rows = [[4], [5, 6], [], [6, 6, 6]]
-    found = answers(name, search, Prefix(rows)).lists()
+    found = answers(name, search, ForcedPrefix(rows)).lists()
     each = len(found) // 4
     for n, row in enumerate(found):
         want = rows[n // each]
@@ -82,7 +82,7 @@ def test_each_row_has_the_prefix_that_is_its_own(name, search):
 @some_translators
 @each_search
 def test_a_token_that_is_not_allowed_never_appears(name, search):
-    for rule in (Without([4, 5]), Only([0, 1, 3, 6], end=END)):
+    for rule in (SuppressTokens([4, 5]), AllowedTokens([0, 1, 3, 6], end=END)):
         found = answers(name, search, rule, limit=8).lists()
         assert not {4, 5} & {token for row in found for token in row}
 
@@ -91,7 +91,7 @@ def test_a_token_that_is_not_allowed_never_appears(name, search):
 @each_search
 def test_words_are_written_whole_and_no_others(name, search):
     words = [[4], [4, 5, 6], [6, 3]]
-    found = answers(name, search, OnlyWords(words, end=END), limit=9)
+    found = answers(name, search, AllowedWords(words, end=END), limit=9)
     for row, ended in zip(found.lists(), found.ended.flatten().tolist(), strict=True):
         text = "".join(map(str, row))
         if not ended:  # cut at the limit, perhaps inside a word
@@ -101,7 +101,7 @@ def test_words_are_written_whole_and_no_others(name, search):
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=3), min_size=1, max_size=4))
 def test_the_tree_of_words_allows_what_trying_all_words_allows(words):
-    rule, end = OnlyWords(words, end=4), 4
+    rule, end = AllowedWords(words, end=4), 4
     sums = {(): True}
     for n in range(1, 4):
         sums |= {tuple(sum(some, [])): True for some in product(words, repeat=n)}
@@ -119,12 +119,12 @@ def test_the_tree_of_words_allows_what_trying_all_words_allows(words):
 
 @each_search
 def test_an_answer_has_the_least_length(search):
-    found = answers("sinusoidal", search, AtLeast(5, end=END))
+    found = answers("sinusoidal", search, MinNewTokens(5, end=END))
     assert (found.lengths >= 5).all()
 
 
 def test_rules_are_asked_together():
-    rules = Prefix([4]), Without([5]), AtLeast(4, end=END), Only([3, 4, 5], end=END)
+    rules = ForcedPrefix([4]), SuppressTokens([5]), MinNewTokens(4, end=END), AllowedTokens([3, 4, 5], end=END)
     for row in answers("rotary", SEARCHES["beam"], *rules).lists():
         assert row[0] == 4
         assert set(row) <= {3, 4}
@@ -143,8 +143,8 @@ def test_a_beam_under_rules_finds_the_best_of_what_they_allow():
     best = max(every, key=lambda w: score[w])
     stepper = make_stepper(model)
     given = {"end": END, "limit": limit, "width": len(every), "penalty": 0.0}
-    found = beam(stepper, stepper.start(source), firsts(1), rules=[Without([3])], **given)
-    assert found.lists() == [[t for t in best if t != END]]
+    found = beam(stepper, stepper.start(source), firsts(1), constraints=[SuppressTokens([3])], **given)
+    assert found.to_lists() == [[t for t in best if t != END]]
     assert_close(found.log_prob.item(), score[best])
 
 
@@ -154,12 +154,12 @@ def test_a_beam_under_rules_finds_the_best_of_what_they_allow():
 @pytest.mark.usefixtures("users_view")
 def test_rules_that_cannot_be_kept_are_said():
     with pytest.raises(ConfigError, match="rules: need to leave a token after 1 tokens, got none"):
-        answers("sinusoidal", greedy, Prefix([4, 5]), Without([5]))
+        answers("sinusoidal", greedy, ForcedPrefix([4, 5]), SuppressTokens([5]))
     with pytest.raises(ConfigError, match="rules: need to leave a token after 0 tokens, got none"):
-        answers("sinusoidal", SEARCHES["beam"], Prefix([4]), Without([4]))
+        answers("sinusoidal", SEARCHES["beam"], ForcedPrefix([4]), SuppressTokens([4]))
     with pytest.raises(ConfigError, match=f"tokens: need 0 to {VOCAB - 1}, .* got 99"):
-        answers("sinusoidal", greedy, Without([99]))
+        answers("sinusoidal", greedy, SuppressTokens([99]))
     with pytest.raises(ConfigError, match="words: need one or more, none of them empty, got"):
-        OnlyWords([[4], []], end=END)
+        AllowedWords([[4], []], end=END)
     with pytest.raises(ShapeError, match="prefix: needs one row or 4, got 3"):
-        answers("sinusoidal", greedy, Prefix([[4], [5], [6]]))
+        answers("sinusoidal", greedy, ForcedPrefix([[4], [5], [6]]))

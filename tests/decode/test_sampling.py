@@ -12,12 +12,12 @@ from regard.decode import (
     beam,
     greedy,
     last_tokens,
-    likely,
+    sampling_distribution,
     make_stepper,
     sample,
     stream,
 )
-from regard.decode.sampling import draw, fortunes
+from regard.decode.sampling import sample_tokens, row_uniforms
 from regard.errors import ConfigError
 
 SOME = ["sinusoidal", "rotary", "lstm-luong", "gru-hybrid"]
@@ -29,7 +29,7 @@ some_translators = pytest.mark.parametrize("name", SOME)
 
 def shares_of(how: Sampling) -> dict[int, float]:
     """What is kept of 0.1, 0.4, 0.2, 0.3, by token."""
-    shares, tokens = likely(torch.tensor([0.1, 0.4, 0.2, 0.3]).double().log(), how)
+    shares, tokens = sampling_distribution(torch.tensor([0.1, 0.4, 0.2, 0.3]).double().log(), how)
     return {t: round(s, 4) for t, s in zip(tokens.tolist(), shares.tolist(), strict=True) if s}
 
 
@@ -47,16 +47,16 @@ def test_the_kept_part_by_hand():
 
 
 def test_of_equal_ones_the_first_are_kept():
-    shares, tokens = likely(torch.zeros(4), Sampling(top_p=0.5))
+    shares, tokens = sampling_distribution(torch.zeros(4), Sampling(top_p=0.5))
     assert tokens[shares > 0].tolist() == [0, 1]
 
 
 def test_luck_falls_on_tokens_by_their_share():
     luck = torch.arange(0.0005, 1, 0.001).double()
     logits = torch.tensor([0.1, 0.4, 0.2, 0.3]).double().log()
-    found = draw(logits.expand(len(luck), -1), Sampling(), luck)
+    found = sample_tokens(logits.expand(len(luck), -1), Sampling(), luck)
     assert found.bincount().tolist() == [100, 400, 200, 300]
-    some = draw(logits.expand(len(luck), -1), Sampling(top_p=0.5), luck)
+    some = sample_tokens(logits.expand(len(luck), -1), Sampling(top_p=0.5), luck)
     assert some.unique().tolist() == [1, 3]
 
 
@@ -66,7 +66,7 @@ def test_luck_falls_on_tokens_by_their_share():
 @given(st.integers(2, 12), st.floats(0.01, 1.0), st.integers(0, 99))
 def test_top_p_keeps_the_smallest_set_with_that_much(vocab, share, seed):
     p = torch.randn(vocab, generator=torch.Generator().manual_seed(seed)).double().softmax(0)
-    shares, tokens = likely(p.log(), Sampling(top_p=share))
+    shares, tokens = sampling_distribution(p.log(), Sampling(top_p=share))
     kept = tokens[shares > 0]
     assert p[kept].sum() >= share - 1e-12
     assert p[kept[:-1]].sum() < share  # one less is too little
@@ -77,8 +77,8 @@ def test_top_p_keeps_the_smallest_set_with_that_much(vocab, share, seed):
 def test_luck_never_falls_on_what_was_left_out(vocab, luck, top_k):
     logits = torch.randn(1, vocab, generator=torch.Generator().manual_seed(vocab))
     how = Sampling(top_k=top_k, top_p=0.6, min_p=0.2)
-    shares, tokens = likely(logits, how)
-    drawn = draw(logits, how, torch.tensor([luck]).double())
+    shares, tokens = sampling_distribution(logits, how)
+    drawn = sample_tokens(logits, how, torch.tensor([luck]).double())
     assert int(drawn) in tokens[shares > 0].tolist()
 
 
@@ -90,9 +90,9 @@ def test_without_a_choice_sampling_is_greedy(name, how):
     model, (source, lengths) = translator(name), sources()
     stepper = make_stepper(model)
     state = stepper.start(source, lengths)
-    drawn = sample(stepper, state, firsts(4), end=END, limit=6, how=how)
-    want = greedy(stepper, state, firsts(4), end=END, limit=6)
-    assert drawn.lists() == want.lists()
+    drawn = sample(stepper, state, firsts(4), end=END, max_new_tokens=6, sampling=how)
+    want = greedy(stepper, state, firsts(4), end=END, max_new_tokens=6)
+    assert drawn.to_lists() == want.to_lists()
     assert_close(drawn.log_prob, want.log_prob)
 
 
@@ -101,11 +101,11 @@ def test_a_row_draws_the_same_alone_and_unpadded(name):
     model, (source, lengths) = translator(name), sources()
     stepper, limit = make_stepper(model), 6
     state, how = stepper.start(source, lengths), Sampling(top_p=0.9, seed=7)
-    together = sample(stepper, state, firsts(4), end=END, limit=limit, how=how)
+    together = sample(stepper, state, firsts(4), end=END, max_new_tokens=limit, sampling=how)
     for n, length in enumerate(lengths):
         state, how = stepper.start(source[n : n + 1, :length]), Sampling(top_p=0.9, seed=7 + n)
-        alone = sample(stepper, state, firsts(1), end=END, limit=limit, how=how)
-        assert alone.lists()[0] == together.lists()[n]
+        alone = sample(stepper, state, firsts(1), end=END, max_new_tokens=limit, sampling=how)
+        assert alone.to_lists()[0] == together.to_lists()[n]
         assert_close(alone.log_prob[0], together.log_prob[n])
 
 
@@ -114,12 +114,12 @@ def test_a_language_model_draws_what_it_would_without_a_cache(name):
     model, (prompt, lengths), limit = language(name), sources(), 6
     stepper, how = make_stepper(model), Sampling(top_k=5, seed=3)
     state, first = stepper.start(prompt, lengths), last_tokens(prompt, lengths)
-    found = sample(stepper, state, first, end=END, limit=limit, how=how).lists()
-    luck = fortunes(3, 4, limit)
+    found = sample(stepper, state, first, end=END, max_new_tokens=limit, sampling=how).to_lists()
+    luck = row_uniforms(3, 4, limit)
     for n, length in enumerate(lengths):
         row = prompt[n, :length].tolist()
         for at in range(limit):
-            token = int(draw(model(torch.tensor([row]))[:, -1], how, luck[n : n + 1, at]))
+            token = int(sample_tokens(model(torch.tensor([row]))[:, -1], how, luck[n : n + 1, at]))
             row.append(token)
             if token == END:
                 break
@@ -130,7 +130,7 @@ def test_the_probability_of_what_was_drawn_is_the_models_own():
     model, (source, lengths) = translator("sinusoidal"), sources()
     stepper = make_stepper(model)
     how = Sampling(temperature=2.0, top_k=3, seed=1)
-    found = sample(stepper, stepper.start(source, lengths), firsts(4), end=END, limit=5, how=how)
+    found = sample(stepper, stepper.start(source, lengths), firsts(4), end=END, max_new_tokens=5, sampling=how)
     target = torch.cat([firsts(4)[:, None], found.tokens[:, :-1]], 1)
     rows = model(source, target, lengths).log_softmax(-1)
     each = rows.gather(2, found.tokens[..., None])[..., 0]
@@ -142,7 +142,7 @@ def test_a_stream_gives_each_token_before_the_next_is_asked_for():
     table, asked = Table([0, 1, 0, 0], [0, 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 0]), []
     step = table.step
     table.step = lambda tokens, state: (asked.append(tokens.tolist()), step(tokens, state))[1]
-    steps = stream(table, table.start([0]), torch.tensor([0]), end=2, limit=9)
+    steps = stream(table, table.start([0]), torch.tensor([0]), end=2, max_new_tokens=9)
     assert (next(steps).tokens.tolist(), asked) == ([1], [[0]])
     assert (next(steps).tokens.tolist(), asked) == ([3], [[0], [1]])
     assert [step.ended.tolist() for step in steps] == [[True]]
@@ -151,7 +151,7 @@ def test_a_stream_gives_each_token_before_the_next_is_asked_for():
 def test_a_stream_leaves_gradients_as_they_were_between_its_tokens():
     model, (source, _) = translator("sinusoidal"), sources()
     stepper = make_stepper(model)
-    for step in stream(stepper, stepper.start(source), firsts(4), end=END, limit=3):
+    for step in stream(stepper, stepper.start(source), firsts(4), end=END, max_new_tokens=3):
         assert torch.is_grad_enabled()
         assert not step.log_prob.requires_grad
 
@@ -165,7 +165,7 @@ def test_the_best_of_a_beam_come_with_their_scores_in_order():
     assert torch.equal(scores, scores.sort(-1, True).values)
     counted = found.lengths + found.ended
     assert_close(scores, found.log_prob / ((5 + counted) / 6) ** 0.8)
-    assert all(len(set(map(tuple, found.lists()[n : n + 4]))) == 4 for n in range(0, 16, 4))
+    assert all(len(set(map(tuple, found.to_lists()[n : n + 4]))) == 4 for n in range(0, 16, 4))
 
 
 # ---- errors

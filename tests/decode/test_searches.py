@@ -93,19 +93,19 @@ def test_a_beam_of_two_finds_the_answer_that_greed_misses():
     # 0 → 1 looks best (0.6), but then all is open (0.5 · 0.5); 0 → 3 is 0.4 and sure to end
     table = Table([0, 0.6, 0, 0.4], [0, 0.5, 0.5, 0], [0, 0, 1, 0], [0, 0, 1, 0])
     state, first = table.start([0]), torch.tensor([0])
-    short = greedy(table, state, first, end=2, limit=2)
-    assert short.lists() == [[1, 1]]
+    short = greedy(table, state, first, end=2, max_new_tokens=2)
+    assert short.to_lists() == [[1, 1]]
     assert_close(short.log_prob.exp(), torch.tensor([0.3]).double())
-    wide = beam(table, state, first, end=2, limit=2, width=2, penalty=0.0)
-    assert wide.lists() == [[3]]
+    wide = beam(table, state, first, end=2, max_new_tokens=2, width=2, length_penalty=0.0)
+    assert wide.to_lists() == [[3]]
     assert_close(wide.log_prob.exp(), torch.tensor([[0.4]]).double())
 
 
 def test_an_answer_that_has_ended_is_filled_up_while_others_go_on():
     table = Table([0, 1, 0, 0], [0, 0, 0, 1], [0, 1, 0, 0], [0, 0, 1, 0])  # 0 → 1 → 3 → end → 1 …
-    answer = greedy(table, table.start([0, 0]), torch.tensor([0, 3]), end=2, limit=4)
+    answer = greedy(table, table.start([0, 0]), torch.tensor([0, 3]), end=2, max_new_tokens=4)
     assert answer.tokens.tolist() == [[1, 3, 2], [2, 2, 2]]
-    assert answer.lists() == [[1, 3], []]
+    assert answer.to_lists() == [[1, 3], []]
 
 
 def test_the_length_penalty_of_a_long_answer():
@@ -116,8 +116,8 @@ def test_a_penalty_turns_the_choice_to_the_longer_answer():
     # [end]: 0.5; [1, end]: 0.5 · 0.9 = 0.45. log 0.45 / (7/6) = -0.684 > log 0.5 = -0.693
     table = Table([0, 0.5, 0.5, 0], [0, 0, 0.9, 0.1], [0, 0, 1, 0], [0, 0, 1, 0])
     state, first, given = table.start([0]), torch.tensor([0]), {"end": 2, "limit": 2, "width": 3}
-    assert beam(table, state, first, penalty=0.0, **given).lists() == [[]]
-    assert beam(table, state, first, penalty=1.0, **given).lists() == [[1]]
+    assert beam(table, state, first, length_penalty=0.0, **given).to_lists() == [[]]
+    assert beam(table, state, first, length_penalty=1.0, **given).to_lists() == [[1]]
 
 
 # ---- properties
@@ -153,9 +153,9 @@ def test_cached_logits_after_prompts_of_several_lengths_are_the_uncached_ones(na
 def test_greedy_writes_what_the_model_without_a_cache_writes_alone_and_unpadded(name):
     model, (source, lengths) = translator(name), sources(2)
     stepper = make_stepper(model)
-    answer = greedy(stepper, stepper.start(source, lengths), firsts(2), end=END, limit=6)
+    answer = greedy(stepper, stepper.start(source, lengths), firsts(2), end=END, max_new_tokens=6)
     alone = [by_hand(model, row[None, :n], 6) for row, n in zip(source, lengths, strict=True)]
-    assert answer.lists() == alone
+    assert answer.to_lists() == alone
 
 
 @each_translator
@@ -163,9 +163,9 @@ def test_a_beam_of_one_is_greedy(name):
     model, (source, lengths) = translator(name), sources()
     stepper = make_stepper(model)
     state = stepper.start(source, lengths)
-    one = beam(stepper, state, firsts(4), end=END, limit=6, width=1, penalty=1.0)
-    want = greedy(stepper, state, firsts(4), end=END, limit=6)
-    assert one.lists() == want.lists()
+    one = beam(stepper, state, firsts(4), end=END, max_new_tokens=6, width=1, length_penalty=1.0)
+    want = greedy(stepper, state, firsts(4), end=END, max_new_tokens=6)
+    assert one.to_lists() == want.to_lists()
     assert_close(one.log_prob[:, 0], want.log_prob)
     assert torch.equal(one.ended[:, 0], want.ended)
 
@@ -177,7 +177,7 @@ def test_a_beam_over_a_batch_is_the_beam_of_each_alone(name):
     together = beam(stepper, stepper.start(source, lengths), firsts(4), **given)
     for n, length in enumerate(lengths):
         alone = beam(stepper, stepper.start(source[n : n + 1, :length]), firsts(1), **given)
-        assert together.lists()[3 * n : 3 * n + 3] == alone.lists()
+        assert together.to_lists()[3 * n : 3 * n + 3] == alone.to_lists()
         assert_close(together.log_prob[n], alone.log_prob[0])
 
 
@@ -197,7 +197,7 @@ def test_a_beam_that_holds_every_sequence_finds_the_best_of_all(name, penalty):
     state = stepper.start(source)
     given = {"end": END, "limit": limit, "width": len(every), "penalty": penalty, "best": 5}
     found = beam(stepper, state, firsts(1), **given)
-    assert found.lists() == [[t for t in words if t != END] for words in ranked[:5]]
+    assert found.to_lists() == [[t for t in words if t != END] for words in ranked[:5]]
     assert_close(found.log_prob[0].tolist(), [log_probs[w] for w in ranked[:5]])
 
 
@@ -206,10 +206,10 @@ def test_one_encoding_serves_two_first_tokens():
     stepper = make_stepper(model)
     state = stepper.start(source, lengths)
     both = stepper.select(state, torch.tensor([0, 0, 1, 1]))
-    together = greedy(stepper, both, torch.tensor([3, 4, 3, 4]), end=END, limit=5)
+    together = greedy(stepper, both, torch.tensor([3, 4, 3, 4]), end=END, max_new_tokens=5)
     for n, token in enumerate((3, 4)):
-        apart = greedy(stepper, state, torch.full((2,), token), end=END, limit=5)
-        assert together.lists()[n::2] == apart.lists()
+        apart = greedy(stepper, state, torch.full((2,), token), end=END, max_new_tokens=5)
+        assert together.to_lists()[n::2] == apart.to_lists()
 
 
 # ---- errors
@@ -221,9 +221,9 @@ def test_what_cannot_be_searched_is_said():
     stepper = make_stepper(model)
     state = stepper.start(sources()[0])
     with pytest.raises(ConfigError, match="limit: needs 1 token or more, got 0"):
-        greedy(stepper, state, firsts(4), end=END, limit=0)
+        greedy(stepper, state, firsts(4), end=END, max_new_tokens=0)
     with pytest.raises(ConfigError, match="best: needs 1 to width=2, got 3; try a wider beam"):
-        beam(stepper, state, firsts(4), end=END, limit=3, width=2, best=3)
+        beam(stepper, state, firsts(4), end=END, max_new_tokens=3, width=2, n_best=3)
     with pytest.raises(ConfigError, match="model: needs evaluation mode, got training"):
         make_stepper(model.train())
     with pytest.raises(ConfigError, match="model: needs a Translator, .* got Linear"):

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from regard import data, decode, models
-from regard.data import Characters
-from regard.decode import BestPath, PrefixBeam, SoundState, SoundStream, Transcriber
+from regard.data import CharTokenizer
+from regard.decode import BestPath, PrefixBeam, AudioStreamState, AudioStream, Transcriber
 from regard.errors import ConfigError, ShapeError
 from regard.models import Recogniser, RecogniserConfig
-from regard.train import best_path, transcribe
+from regard.train import best_path, transcribe_batch
 
-WORDS = Characters.train(["AB "])
+WORDS = CharTokenizer.train(["AB "])
 
 
 def tiny(**changes) -> Recogniser:
@@ -32,10 +32,10 @@ def cut(length: int, cuts: list[int]) -> list[int]:
     return [b - a for a, b in zip(places, places[1:], strict=False)]
 
 
-def streamed(stream: SoundStream, wave: torch.Tensor, sizes: list[int]) -> torch.Tensor:
+def streamed(stream: AudioStream, wave: torch.Tensor, sizes: list[int]) -> torch.Tensor:
     state, found = stream.start(), []
     for piece in wave.split(sizes):
-        log_probs, state = stream.hear(piece, state)
+        log_probs, state = stream.step(piece, state)
         found.append(log_probs)
     return torch.cat([*found, stream.finish(state)])
 
@@ -57,8 +57,8 @@ kinds = st.fixed_dictionaries(
 @given(kind=kinds, length=lengths, cuts=cuts)
 def test_any_split_into_pieces_gives_what_the_recording_gives(kind, length, cuts):
     model, wave = tiny(**kind).double(), torch.randn(length, dtype=torch.float64)
-    whole, _ = model.listen(wave[None])
-    assert_close(streamed(SoundStream(model), wave, cut(length, cuts)), whole[0], atol=1e-9, rtol=0)
+    whole, _ = model.forward_waveform(wave[None])
+    assert_close(streamed(AudioStream(model), wave, cut(length, cuts)), whole[0], atol=1e-9, rtol=0)
 
 
 @settings(max_examples=12)
@@ -67,32 +67,32 @@ def test_in_single_precision_it_is_within_a_hundred_thousandth_and_the_text_is_e
     kind, length, cuts
 ):
     model, wave = tiny(**kind), torch.randn(length)
-    whole, _ = model.listen(wave[None])
+    whole, _ = model.forward_waveform(wave[None])
     # behind filters stands a norm, here of 8 numbers: where they hardly differ, rounding shows
     close = 1e-5 if kind["filters"] is None else 5e-4
-    streams = streamed(SoundStream(model), wave, cut(length, cuts))
+    streams = streamed(AudioStream(model), wave, cut(length, cuts))
     assert_close(streams, whole[0], atol=close, rtol=close)
-    transcriber = Transcriber(model, WORDS, level=False)
-    text = "".join(transcriber.hear(piece) for piece in wave.split(cut(length, cuts)))
+    transcriber = Transcriber(model, WORDS, normalize_peak=False)
+    text = "".join(transcriber.push(piece) for piece in wave.split(cut(length, cuts)))
     ended = torch.cat([wave, torch.zeros(1000)])  # a second of silence lets the last label out
-    labels = best_path(*model.listen(ended[None]))[0]
+    labels = best_path(*model.forward_waveform(ended[None]))[0]
     assert text + transcriber.finish() == WORDS.decode(labels).strip()
 
 
 @pytest.mark.parametrize("chunk", [1, 3])
 def test_single_samples_are_enough(chunk):
     model, wave = tiny(chunk=chunk), torch.randn(300)
-    whole, _ = model.listen(wave[None])
-    assert_close(streamed(SoundStream(model), wave, [1] * 300), whole[0], atol=1e-5, rtol=1e-5)
+    whole, _ = model.forward_waveform(wave[None])
+    assert_close(streamed(AudioStream(model), wave, [1] * 300), whole[0], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("chunk", [1, 3])
 def test_single_frames_are_enough(chunk):
     model, frames = tiny(chunk=chunk), torch.randn(50, 4)
-    stream, found = SoundStream(model), []
+    stream, found = AudioStream(model), []
     state = stream.start()
     for frame in frames.split(1):
-        log_probs, state = stream.read(frame, state)
+        log_probs, state = stream.step_features(frame, state)
         found.append(log_probs)
     found.append(stream.finish(state))
     assert_close(torch.cat(found), model(frames[None])[0][0], atol=1e-5, rtol=1e-5)
@@ -100,15 +100,15 @@ def test_single_frames_are_enough(chunk):
 
 def test_a_piece_longer_than_a_block_is_the_same_as_many():
     model, wave = tiny(left=3, chunk=3), torch.randn(9000)
-    assert len(wave) > SoundStream(model).block * 10
-    whole, _ = model.listen(wave[None])
-    assert_close(streamed(SoundStream(model), wave, [9000]), whole[0], atol=1e-5, rtol=1e-5)
+    assert len(wave) > AudioStream(model).block * 10
+    whole, _ = model.forward_waveform(wave[None])
+    assert_close(streamed(AudioStream(model), wave, [9000]), whole[0], atol=1e-5, rtol=1e-5)
 
 
-def bytes_of(state: SoundState) -> int:
+def bytes_of(state: AudioStreamState) -> int:
     """What the state keeps alive: a view would keep all of what it was cut from."""
-    pairs = [x for pair in state.layers.values() for x in pair]
-    held = [state.samples, *state.inputs, state.waiting, *pairs]
+    pairs = [x for pair in state.keys_values.values() for x in pair]
+    held = [state.samples, *state.conv_inputs, state.pending, *pairs]
     return sum(x.untyped_storage().nbytes() for x in held)
 
 
@@ -116,24 +116,24 @@ def bytes_of(state: SoundState) -> int:
     ("chunk", "piece", "time"), [(1, 7, 420), (1, 40, 1000), (4, 40, 1600), (3, 2000, 6000)]
 )
 def test_the_state_does_not_grow_with_time(chunk, piece, time):
-    stream = SoundStream(tiny(chunk=chunk))
+    stream = AudioStream(tiny(chunk=chunk))
     state, most = stream.start(), []
     for _ in range(4):
         sizes = []
         for part in torch.randn(time).split(piece):
-            _, state = stream.hear(part, state)
+            _, state = stream.step(part, state)
             assert bytes_of(state) == 4 * state.size
             sizes.append(state.size)
         most.append(max(sizes))
     assert most[0] == most[-1]
-    assert state.kept == 2 * chunk
+    assert state.cache_length == 2 * chunk
 
 
 def test_an_output_comes_as_soon_as_the_models_delay_allows():
     model = tiny(chunk=3, rate=1000)
-    stream, state = SoundStream(model), SoundStream(model).start()
+    stream, state = AudioStream(model), AudioStream(model).start()
     for sample in range(1, 500):
-        log_probs, state = stream.hear(torch.randn(1), state)
+        log_probs, state = stream.step(torch.randn(1), state)
         if len(log_probs):
             assert sample == round(1000 * model.config.delay)
             break
@@ -143,15 +143,15 @@ def test_a_model_trained_without_a_bound_can_be_given_one():
     wave = torch.randn(600)
     bounded, free = tiny(left=2), tiny(left=None)
     free.load_state_dict(bounded.state_dict())
-    got = streamed(SoundStream(free, left=2), wave, [600])
-    assert_close(got, bounded.listen(wave[None])[0][0], atol=1e-5, rtol=1e-5)
+    got = streamed(AudioStream(free, left_chunks=2), wave, [600])
+    assert_close(got, bounded.forward_waveform(wave[None])[0][0], atol=1e-5, rtol=1e-5)
 
 
 def test_an_old_state_can_be_gone_on_from_twice():
-    stream, wave = SoundStream(tiny()), torch.randn(400)
-    _, middle = stream.hear(wave[:200], stream.start())
-    one, _ = stream.hear(wave[200:], middle)
-    two, _ = stream.hear(wave[200:], middle)
+    stream, wave = AudioStream(tiny()), torch.randn(400)
+    _, middle = stream.step(wave[:200], stream.start())
+    one, _ = stream.step(wave[200:], middle)
+    two, _ = stream.step(wave[200:], middle)
     assert torch.equal(one, two)
 
 
@@ -176,25 +176,25 @@ class Played(Transcriber):
 
 
 def test_a_character_of_several_bytes_is_told_when_it_is_whole():
-    tokenizer = data.Bytes()
+    tokenizer = data.ByteTokenizer()
     played = Played(tokenizer)
     told = [played.say(label) for label in tokenizer.encode("aé€😀b")]
     assert told == ["a", "", "é", "", "", "€", "", "", "", "😀", "b"]
     assert played.say(tokenizer.encode("é")[0]) == ""
-    assert played.maybe == "�"
+    assert played.partial_text == "�"
 
 
 def test_a_beam_streams_what_it_finds_on_the_whole():
     model, wave = tiny(left=3), torch.randn(2000)
-    log_probs = model.listen(wave[None])[0][0].detach()
+    log_probs = model.forward_waveform(wave[None])[0][0].detach()
     (want,) = decode.prefix_beam(log_probs, width=6)
     ended = torch.cat([wave, torch.zeros(1000)])
-    (all_of_it,) = decode.prefix_beam(model.listen(ended[None])[0][0].detach(), width=6)
-    transcriber = Transcriber(model, WORDS, search=PrefixBeam(width=6), level=False)
+    (all_of_it,) = decode.prefix_beam(model.forward_waveform(ended[None])[0][0].detach(), width=6)
+    transcriber = Transcriber(model, WORDS, search=PrefixBeam(width=6), normalize_peak=False)
     for _ in range(2):  # after `finish` it begins anew
-        text = "".join(transcriber.hear(piece) for piece in wave.split(130))
+        text = "".join(transcriber.push(piece) for piece in wave.split(130))
         assert len(text) > 0
-        assert text + transcriber.maybe == WORDS.decode(list(want.labels))
+        assert text + transcriber.partial_text == WORDS.decode(list(want.labels))
         assert text + transcriber.finish() == WORDS.decode(list(all_of_it.labels)).strip()
 
 
@@ -202,25 +202,25 @@ def test_silence_is_heard_without_a_word_lost_or_made():
     model = tiny()
     wave = torch.zeros(3000)
     transcriber = Transcriber(model, WORDS)
-    text = "".join(transcriber.hear(piece) for piece in wave.split(77)) + transcriber.finish()
-    assert text == transcribe(model, WORDS, [data.Sound(wave, "", 1000)])[0]
+    text = "".join(transcriber.push(piece) for piece in wave.split(77)) + transcriber.finish()
+    assert text == transcribe_batch(model, WORDS, [data.AudioExample(wave, "", 1000)])[0]
 
 
 def test_what_cannot_be_streamed_says_so(users_view):
     with pytest.raises(ConfigError, match="left: needs a bound for a stream, got None: .*; try"):
-        SoundStream(tiny(left=None))
+        AudioStream(tiny(left=None))
     with pytest.raises(ConfigError, match="chunk: needs a number for a stream, got None: .*; try"):
-        SoundStream(tiny(chunk=None))
+        AudioStream(tiny(chunk=None))
     with pytest.raises(ConfigError, match="left: needs 0 or up to the model's 2, got 3"):
-        SoundStream(tiny(), left=3)
+        AudioStream(tiny(), left_chunks=3)
     with pytest.raises(ConfigError, match="left: needs 0 or more, got -1"):
-        SoundStream(tiny(left=None), left=-1)
+        AudioStream(tiny(left=None), left_chunks=-1)
     with pytest.raises(ConfigError, match="model: needs evaluation mode"):
-        SoundStream(tiny().train())
+        AudioStream(tiny().train())
     with pytest.raises(ConfigError, match="model: needs a Recogniser, got LanguageModel"):
-        SoundStream(models.LanguageModel(models.language_tiny(vocab=5)).eval())
+        AudioStream(models.LanguageModel(models.language_tiny(vocab=5)).eval())
     with pytest.raises(ConfigError, match="tokenizer: needs the model's vocab=7, got 260"):
-        Transcriber(tiny(), data.Bytes())
-    stream = SoundStream(tiny())
+        Transcriber(tiny(), data.ByteTokenizer())
+    stream = AudioStream(tiny())
     with pytest.raises(ShapeError, match="frames: needs mels=4 numbers a frame, got 5"):
-        stream.read(torch.zeros(3, 5), stream.start())
+        stream.step_features(torch.zeros(3, 5), stream.start())

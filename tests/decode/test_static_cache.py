@@ -7,35 +7,35 @@ from torch.testing import assert_close
 
 from regard import models
 from regard.decode import make_stepper, static
-from regard.decode.static import Growing, Kept
+from regard.decode.static import KVCacheWriter, KVCache
 
 LAYER = nn.Identity()
 
 
-def grown(kept: Kept, *numbers: float) -> Kept:
+def grown(kept: KVCache, *numbers: float) -> KVCache:
     k = torch.tensor(numbers)[None, None, :, None]
-    growing = Growing(kept, len(numbers))
+    growing = KVCacheWriter(kept, len(numbers))
     growing(LAYER, k, -k)
-    return growing.kept()
+    return growing.new_cache()
 
 
-def held(kept: Kept) -> list[float]:
+def held(kept: KVCache) -> list[float]:
     k, v = kept.layers[LAYER]
     assert_close(v, -k)
     return k[0, 0, :, 0].tolist()
 
 
 def test_a_step_writes_behind_the_last_and_moves_nothing():
-    one = grown(Kept(), 1.0, 2.0)
-    place = one.shelf.layers[LAYER][0].data_ptr()
+    one = grown(KVCache(), 1.0, 2.0)
+    place = one.storage.layers[LAYER][0].data_ptr()
     two = grown(one, 3.0)
-    assert two.shelf.layers[LAYER][0].data_ptr() == place
+    assert two.storage.layers[LAYER][0].data_ptr() == place
     assert held(two) == [1.0, 2.0, 3.0]
     assert held(one) == [1.0, 2.0]
 
 
 def test_a_state_gone_on_from_twice_keeps_both_futures():
-    one = grown(Kept(), 1.0)
+    one = grown(KVCache(), 1.0)
     left, right = grown(one, 2.0), grown(one, 3.0)
     assert held(left) == [1.0, 2.0]
     assert held(right) == [1.0, 3.0]
@@ -44,7 +44,7 @@ def test_a_state_gone_on_from_twice_keeps_both_futures():
 
 def test_a_cache_without_room_finds_more(monkeypatch):
     monkeypatch.setattr(static, "ROOM", 2)
-    kept = Kept()
+    kept = KVCache()
     for n in range(7):
         kept = grown(kept, float(n))
     assert held(kept) == list(map(float, range(7)))
@@ -52,12 +52,12 @@ def test_a_cache_without_room_finds_more(monkeypatch):
 
 def test_rows_are_selected_with_the_room_behind_them():
     k = torch.arange(3.0)[:, None, None, None]
-    growing = Growing(Kept(), 1)
+    growing = KVCacheWriter(KVCache(), 1)
     growing(LAYER, k, k)
-    picked = growing.kept().select(torch.tensor([2, 2, 0]))
+    picked = growing.new_cache().select(torch.tensor([2, 2, 0]))
     keys, _ = picked.layers[LAYER]
     assert keys.flatten().tolist() == [2.0, 2.0, 0.0]
-    assert picked.shelf.layers[LAYER][0].shape[2] == static.ROOM
+    assert picked.storage.layers[LAYER][0].shape[2] == static.INITIAL_CAPACITY
 
 
 @pytest.mark.parametrize("batch", [1, 3])

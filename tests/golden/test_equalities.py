@@ -58,7 +58,7 @@ def test_projections_by_columns_are_those_by_rows_transposed(n, d, feat):
 @settings(max_examples=10)
 @given(st.sampled_from([1, 2, 4]), few, few)
 def test_heads_by_columns_are_heads_by_rows_transposed(heads, n, m):
-    layer = MultiHeadAttention(8, heads, bias=False).double()
+    layer = MultiHeadAttention(8, heads, qkv_bias=False).double()
     x, source = numbers(1, n, 8), numbers(1, m, 8)
     w_q, w_k, w_v, w_o = (
         p.weight for p in (layer.to_q, layer.to_k, layer.to_v, layer.to_out)

@@ -19,7 +19,7 @@ from regard.ops import (
     Toeplitz,
     attend,
     attention_weights,
-    cut_patches,
+    patchify,
     dot,
     score_moments,
     sinusoidal,
@@ -80,7 +80,7 @@ def test_fx1_weights_unscaled(head):
 
 @pytest.mark.parametrize("form", ["reference", "tiled", "fused", "auto"])
 def test_fx1_output_unscaled(head, form):
-    out, _ = attend(head["q"], head["k"], head["v"], scale=1.0, form=form)
+    out, _ = attend(head["q"], head["k"], head["v"], scale=1.0, backend=form)
     same(out[0], [-1.99321737122, -2.99758332239])
     same(out[1], [-1.99958837656, -2.99943869531])
     same(out[2], [1.17860765850, 0.198933008878])
@@ -92,7 +92,7 @@ def test_fx1_scaled_by_the_root_of_two(head, form):
     same(weights[0], [0.00998347620691, 0.000590080814493, 0.989426442979])
     same(weights[1], [0.00120662197260, 0.00120662197260, 0.997586756055])
     same(weights[2], [0.587478928609, 0.412520948441, 1.22950083320e-7])
-    out, _ = attend(head["q"], head["k"], head["v"], form=form)
+    out, _ = attend(head["q"], head["k"], head["v"], backend=form)
     same(out[0], [-1.95448427625, -2.98148430080])
     same(out[1], [-1.99336357915, -2.99095033521])
     same(out[2], [1.05617612718, 0.356344083559])
@@ -105,7 +105,7 @@ def test_fx1_causal(head, form):
     assert weights[1, 0] == weights[1, 1]  # an exact tie
     assert (weights.triu(1) == 0).all()
     same(weights[2], [0.622459331063, 0.377540668714, 2.22949242072e-10])
-    out, _ = attend(head["q"], head["k"], head["v"], scale=1.0, mask=Causal(), form=form)
+    out, _ = attend(head["q"], head["k"], head["v"], scale=1.0, mask=Causal(), backend=form)
     same(out, [[5 / 2, -3 / 2], [3 / 4, 3 / 4], [1.17860765850, 0.198933008878]])
 
 
@@ -201,9 +201,9 @@ def test_fx8_weights_of_eight_heads_and_their_feed_forward():
 
 @pytest.mark.parametrize(("size", "tokens"), [(224, 196), (384, 576)])
 def test_fx9_patches_of_a_picture_and_one_token_more(size, tokens):
-    patches = cut_patches(torch.zeros(1, 3, size, size), 16)
+    patches = patchify(torch.zeros(1, 3, size, size), 16)
     assert patches.shape == (1, tokens, 768)
-    config = VisionConfig(classes=10, image=size, patch=16, layers=1, dim=8, heads=2)
+    config = VisionConfig(classes=10, image_size=size, patch_size=16, layers=1, dim=8, heads=2)
     assert config.tokens == tokens + 1
 
 
@@ -220,7 +220,7 @@ def test_fx13_multiply_adds_of_attention_as_counted_while_it_runs():
     n = d = 512
     x, w = torch.zeros(1, n, d), torch.zeros(4, d, d)
     with FlopCounterMode(display=False) as counter:
-        out, _ = attend(x @ w[0], x @ w[1], x @ w[2], form="reference")
+        out, _ = attend(x @ w[0], x @ w[1], x @ w[2], backend="reference")
         out @ w[3]
     assert counter.get_total_flops() // 2 == 4 * n * d**2 + 2 * n**2 * d == 805_306_368
 

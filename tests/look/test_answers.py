@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 import regard as rg
 from regard.errors import ShapeError
-from regard.ops.door import attending
+from regard.ops.door import intercepting
 
 CASES = {
     "plain": {},
@@ -37,48 +37,48 @@ def tensors(queries: int = 9):
 
 
 def really(edit, site, terms):
-    with attending(edit):
+    with intercepting(edit):
         return rg.attend(site.q, site.k, site.v, **terms)[0] - site.out
 
 
 def test_dropping_keys_is_really_dropping_them(terms):
-    site = rg.site_of(*tensors(), **terms)
+    site = rg.make_site(*tensors(), **terms)
     for keys in (0, 3, [1, 4, 5]):
-        got = rg.if_key_dropped(site, keys).change
+        got = rg.drop_key_effect(site, keys).change
         assert_close(got, really(rg.drop_key("*", keys), site, terms))
 
 
 @pytest.mark.parametrize("alpha", [-1.0, 0.0, 0.9, 3.0, 500.0])
 def test_scaling_a_key_is_really_scaling_it(terms, alpha):
-    site = rg.site_of(*tensors(), **terms)
-    got = rg.if_key_scaled(site, 3, alpha).change
+    site = rg.make_site(*tensors(), **terms)
+    got = rg.scale_key_effect(site, 3, alpha).change
     # far down the others' share is known to rounding only, and is then blown up
     assert_close(got, really(rg.scale_key("*", 3, alpha), site, terms), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 4.0])
 def test_sharpening_is_really_sharpening(terms, beta):
-    site = rg.site_of(*tensors(), **terms)
-    want = really(rg.temperature("*", beta), site, terms)
-    assert_close(rg.if_sharpened(site, beta).change, want)
-    assert_close(rg.if_sharpened(site, beta, slice(4, 6)).change, want[:, :, 4:6])
+    site = rg.make_site(*tensors(), **terms)
+    want = really(rg.scale_scores("*", beta), site, terms)
+    assert_close(rg.scale_scores_effect(site, beta).change, want)
+    assert_close(rg.scale_scores_effect(site, beta, slice(4, 6)).change, want[:, :, 4:6])
 
 
 def test_the_first_order_is_left_behind_quadratically(terms):
     """Twice as small a change, a quarter of the error (claim C13)."""
-    site = rg.site_of(*tensors(), **terms)
+    site = rg.make_site(*tensors(), **terms)
     for ask in (
-        lambda step: rg.if_key_scaled(site, 2, 1 + step),
-        lambda step: rg.if_sharpened(site, 1 + step),
+        lambda step: rg.scale_key_effect(site, 2, 1 + step),
+        lambda step: rg.scale_scores_effect(site, 1 + step),
     ):
         big, small = (ask(step) for step in (2e-3, 1e-3))
-        ratio = (big.change - big.first).norm() / (small.change - small.first).norm()
+        ratio = (big.change - big.first_order).norm() / (small.change - small.first_order).norm()
         assert 3.9 < ratio < 4.1
 
 
 def test_the_only_key_seen_takes_all_with_it():
-    site = rg.site_of(*tensors(), mask=rg.Causal())
-    assert_close(rg.if_key_dropped(site, 0).change[:, :, 0], -site.out[:, :, 0])
+    site = rg.make_site(*tensors(), mask=rg.Causal())
+    assert_close(rg.drop_key_effect(site, 0).change[:, :, 0], -site.out[:, :, 0])
 
 
 def dominated(dtype, left, sinks):
@@ -125,7 +125,7 @@ def off(got, want):
 def test_answers_hold_where_one_key_has_nearly_all_the_weight(dtype, left, sinks):
     q, k, v, bias = dominated(dtype, left, sinks)
     terms = {"bias": bias, **({} if sinks is None else {"sinks": sinks.float()})}
-    site, old = rg.site_of(q, k, v, **terms), exact_scores(q, k, bias)
+    site, old = rg.make_site(q, k, v, **terms), exact_scores(q, k, bias)
 
     def really(new, beta=1.0):
         return exact_change((old, 1.0), (new, beta), v, sinks)
@@ -133,17 +133,17 @@ def test_answers_hold_where_one_key_has_nearly_all_the_weight(dtype, left, sinks
     for keys in ([2], [2, 4], [5]):
         gone = old.clone()
         gone[..., keys] = -torch.inf
-        got = rg.if_key_dropped(site, keys)
+        got = rg.drop_key_effect(site, keys)
         if keys == [5] and left < 1e-3:  # one of the others: smaller still than what is left
-            assert off(got.change, got.first.double()) < 1e-3
+            assert off(got.change, got.first_order.double()) < 1e-3
         else:
             assert off(got.change, really(gone)) < 1e-3
     longer = k.clone()
     longer[..., 2, :] *= 0.5  # exact in any precision
-    got = rg.if_key_scaled(site, 2, 0.5)
+    got = rg.scale_key_effect(site, 2, 0.5)
     assert off(got.change, really(exact_scores(q, longer, bias))) < 1e-3
-    assert off(rg.if_sharpened(site, 0.5).change, really(0.5 * old, 0.5)) < 1e-3
-    slow = rg.if_sharpened(site, 1 + 1e-9).first.double() / 1e-9
+    assert off(rg.scale_scores_effect(site, 0.5).change, really(0.5 * old, 0.5)) < 1e-3
+    slow = rg.scale_scores_effect(site, 1 + 1e-9).first_order.double() / 1e-9
     step = 1e-5
     assert off(slow, (really((1 + step) * old, 1 + step)) / step) < 2e-3
 
@@ -155,15 +155,15 @@ def test_noise_is_right_where_one_key_has_nearly_all_the_weight(softcap, sinks):
     for dtype in (torch.float32, torch.bfloat16):
         q, k, v, bias = dominated(dtype, 1e-5, sinks)
         terms = {"bias": bias, "softcap": softcap, "sinks": sinks}
-        want = rg.site_of(q.double(), k.double(), v.double(), **(terms | {"bias": bias.double()}))
-        got = rg.site_of(q, k, v, **terms)
-        for ask in (rg.if_key_jittered, rg.if_query_jittered):
+        want = rg.make_site(q.double(), k.double(), v.double(), **(terms | {"bias": bias.double()}))
+        got = rg.make_site(q, k, v, **terms)
+        for ask in (rg.jitter_key_effect, rg.jitter_query_effect):
             a, b = ask(got, 2, 0.3), ask(want, 2, 0.3)
             assert off(a.mean, b.mean) < 2e-3
-            assert_close(a.spread.double(), b.spread, rtol=1e-3, atol=0)
+            assert_close(a.rms.double(), b.rms, rtol=1e-3, atol=0)
             if b.exact_mean is not None:
                 assert off(a.exact_mean, b.exact_mean) < 1e-3
-                assert_close(a.exact_spread.double(), b.exact_spread, rtol=1e-3, atol=0)
+                assert_close(a.exact_rms.double(), b.exact_rms, rtol=1e-3, atol=0)
 
 
 def draws(site, terms, at: int, sigma: float, count: int):
@@ -178,28 +178,28 @@ def draws(site, terms, at: int, sigma: float, count: int):
 @pytest.mark.parametrize("sigma", [0.05, 0.8])
 def test_noise_on_a_key_moves_outputs_by_these_means_and_spreads(terms, sigma):
     q, k, v = (x[:1] for x in tensors(5))
-    site = rg.site_of(q, k, v, **terms)
+    site = rg.make_site(q, k, v, **terms)
     moved = draws(site, terms, 2, sigma, 10_000)
-    got = rg.if_key_jittered(site, 2, sigma)
+    got = rg.jitter_key_effect(site, 2, sigma)
     error = 5 * moved.std(0) / math.sqrt(len(moved)) + 1e-9
     assert ((moved.mean(0) - got.exact_mean[0]).abs() < error).all()
     size = moved.square().sum(-1)
     error = 6 * size.std(0) / math.sqrt(len(moved) / 2) + 1e-9
-    assert ((size.mean(0) - got.exact_spread[0].square()).abs() < error).all()
+    assert ((size.mean(0) - got.exact_rms[0].square()).abs() < error).all()
     if sigma == 0.05:
         scale = got.exact_mean.abs().max()
         assert_close(got.mean / scale, got.exact_mean / scale, rtol=0, atol=0.02)
-        assert_close(got.spread, got.exact_spread, rtol=0.05, atol=1e-6)
+        assert_close(got.rms, got.exact_rms, rtol=0.05, atol=1e-6)
 
 
 def test_noise_on_a_query_is_half_the_laplacian_and_the_jacobian(terms):
     """mean = ½ sigma² Σ_f ∂²h / ∂q_f², rms = sigma |∂h / ∂q|, here by automatic derivatives."""
     q, k, v = (x[:1] for x in tensors(5))
-    site, sigma, at = rg.site_of(q, k, v, **terms), 0.05, 4
+    site, sigma, at = rg.make_site(q, k, v, **terms), 0.05, 4
 
     def output(row):  # (head, feat) to (head, value); heads do not meet
         moved = torch.cat([q[:, :, :at], row[None, :, None]], -2)
-        return rg.attend(moved, k, v, **terms, form="reference")[0][0, :, at]
+        return rg.attend(moved, k, v, **terms, backend="reference")[0][0, :, at]
 
     row, heads = q[0, :, at], range(4)
     slope = torch.autograd.functional.jacobian(output, row)
@@ -208,9 +208,9 @@ def test_noise_on_a_query_is_half_the_laplacian_and_the_jacobian(terms):
         for c in range(8)
     ]
     laplacian = torch.stack([torch.stack([b[h, :, h].trace() for b in bends]) for h in heads])
-    got = rg.if_query_jittered(site, at, sigma)
+    got = rg.jitter_query_effect(site, at, sigma)
     assert_close(got.mean[0, :, 0], 0.5 * sigma**2 * laplacian)
-    assert_close(got.spread[0, :, 0], sigma * torch.stack([slope[h, :, h].norm() for h in heads]))
+    assert_close(got.rms[0, :, 0], sigma * torch.stack([slope[h, :, h].norm() for h in heads]))
 
 
 def test_the_mean_change_of_zero_mean_noise_is_not_zero():
@@ -218,34 +218,34 @@ def test_the_mean_change_of_zero_mean_noise_is_not_zero():
     q = torch.tensor([[1.0, 2.0]], dtype=torch.float64)
     k = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
     v = torch.tensor([[1.0], [2.0], [6.0]], dtype=torch.float64)
-    site = rg.site_of(q, k, v, scale=1.0)
+    site = rg.make_site(q, k, v, scale=1.0)
     w = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64).softmax(-1)
     h = w @ v[:, 0]
     want = 0.5 * 0.1**2 * 5 * w[0] * (1 - 2 * w[0]) * (1 - h)
-    assert_close(rg.if_key_jittered(site, 0, 0.1).mean.item(), want.item())
+    assert_close(rg.jitter_key_effect(site, 0, 0.1).mean.item(), want.item())
 
 
 def test_an_answer_costs_less_than_the_attention_itself():
     q, k, v = torch.randn(3, 1, 4, 4096, 64)
-    site = rg.site_of(q, k, v, mask=rg.Causal())
+    site = rg.make_site(q, k, v, mask=rg.Causal())
 
     def quickest(ask):
         begins = [(time.perf_counter(), ask(), time.perf_counter()) for _ in range(3)]
         return min(end - begin for begin, _, end in begins)
 
     again = quickest(lambda: rg.attend(q, k, v, mask=rg.Causal()))
-    assert quickest(lambda: rg.if_key_dropped(site, 7)) < again
-    assert quickest(lambda: rg.if_key_scaled(site, 7, 1.5)) < again
+    assert quickest(lambda: rg.drop_key_effect(site, 7)) < again
+    assert quickest(lambda: rg.scale_key_effect(site, 7, 1.5)) < again
 
 
 @pytest.mark.usefixtures("users_view")
 def test_what_has_no_closed_form_is_said():
     q, k, v = tensors()
-    asking = rg.site_of(q, k, v, bias=rg.Relative(torch.zeros(3, 8, dtype=torch.float64)))
-    for ask in (rg.if_key_jittered, rg.if_query_jittered):
+    asking = rg.make_site(q, k, v, bias=rg.RelativeKeys(torch.zeros(3, 8, dtype=torch.float64)))
+    for ask in (rg.jitter_key_effect, rg.jitter_query_effect):
         with pytest.raises(ShapeError, match="site: needs scores that are dot products alone"):
             ask(asking, 0, 0.1)
     with pytest.raises(ShapeError, match="key: needs 0 to 8, got 9"):
-        rg.if_key_scaled(asking, 9, 2.0)
-    own = rg.site_of(q, k, v, score=rg.dot)
-    assert rg.if_key_scaled(own, 0, 2.0).first is None
+        rg.scale_key_effect(asking, 9, 2.0)
+    own = rg.make_site(q, k, v, score=rg.dot)
+    assert rg.scale_key_effect(own, 0, 2.0).first_order is None

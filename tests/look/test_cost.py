@@ -34,7 +34,7 @@ def counted(model, *inputs):
 
     product = lambda a, b, out_shape=None, **_: 2 * a[0] * a[1]  # noqa: E731
     counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.mv: product})
-    with torch.no_grad(), door.attending(whole), steps.attending(ByTheReference()), counter:
+    with torch.no_grad(), door.intercepting(whole), steps.intercepting_recurrence(ByTheReference()), counter:
         model.eval()(*inputs)
     assert counter.get_total_flops() % 2 == 0
     return counter.get_total_flops() // 2
@@ -121,16 +121,16 @@ def test_the_textbooks_layers_cost_what_it_says():
 
 def test_attention_is_cheaper_than_a_gru_below_d_and_than_an_lstm_below_2d():
     for kind, n in (("gru", 512), ("lstm", 1024)):
-        assert rg.crossing(kind, d=512) == n
+        assert rg.break_even_length(kind, d=512) == n
         for length, cheaper in ((n - 1, True), (n + 1, False)):
             ours, theirs = rg.layer_cost("attention", length, 512), rg.layer_cost(kind, length, 512)
             assert (ours < theirs) is cheaper
-    assert rg.crossing("rnn", d=512) is None
+    assert rg.break_even_length("rnn", d=512) is None
 
 
 @pytest.mark.parametrize(("n", "times"), [(16, 8.7), (64, 35), (256, 150)])
 def test_a_cache_saves_what_the_textbook_forgot(n, times):
-    again = rg.writing_cost(n, 64, cached=False) / rg.writing_cost(n, 64)
+    again = rg.generation_cost(n, 64, cached=False) / rg.generation_cost(n, 64)
     assert again == pytest.approx(times, rel=0.02)
 
 
@@ -140,9 +140,9 @@ def test_one_more_language_costs_more_than_its_attention_maps(n, share):
         model = models.Translator(models.translator_base(vocab=1))
     found = rg.cost(model, source=n, target=n)
     maps = 6 * (2 * n * n + 2 * n * n) * 512
-    assert maps / found.one_more_target == pytest.approx(share, rel=0.03)
+    assert maps / found.extra_target_multiply_adds == pytest.approx(share, rel=0.03)
     if n == 30:
-        assert found.one_more_target / found.multiply_adds == pytest.approx(0.57, abs=0.01)
+        assert found.extra_target_multiply_adds / found.multiply_adds == pytest.approx(0.57, abs=0.01)
 
 
 def test_formulas_are_read_as_they_are_written():
@@ -161,7 +161,7 @@ def test_multiply_adds_are_those_that_torch_counts(name):
 def test_every_parameter_is_in_one_part(name):
     found, model, _ = cost_of(name)
     assert found.parameters == sum(p.numel() for p in model.parameters())
-    assert all(part.moved > 0 for part in found.parts)
+    assert all(part.bytes_moved > 0 for part in found.parts)
 
 
 def kept_for_the_way_back(model, *inputs):
@@ -191,16 +191,16 @@ def test_activations_are_what_autograd_keeps(activation, gated, norm):
     found = rg.cost(model, source=100, target=60, batch=2)
     source, target = torch.zeros(2, 100).long(), torch.zeros(2, 60).long()
     kept = kept_for_the_way_back(model, source, target)
-    assert sum(part.activations for part in found.parts) == pytest.approx(kept, rel=0.025)
+    assert sum(part.activation_bytes for part in found.parts) == pytest.approx(kept, rel=0.025)
 
 
 def test_the_cache_is_the_keys_and_values_that_a_decoder_holds():
     model = models.Translator(models.translator_tiny(vocab=VOCAB))
     found = rg.cost(model, source=M, target=N, batch=BATCH)
     memory = model.decoder.project_memory(model.encode(tokens()))
-    assert found["cross-attention"].cache == sum(k.nbytes + v.nbytes for k, v in memory)
-    assert found["decoder self-attention"].cache == 4 * 2 * BATCH * N * 64 * 2
-    assert found["encoder self-attention"].cache == 0
+    assert found["cross-attention"].cache_bytes == sum(k.nbytes + v.nbytes for k, v in memory)
+    assert found["decoder self-attention"].cache_bytes == 4 * 2 * BATCH * N * 64 * 2
+    assert found["encoder self-attention"].cache_bytes == 0
 
 
 def test_it_prints_as_a_table_with_formula_and_number():
@@ -222,7 +222,7 @@ def test_errors_say_the_way_out():
     with pytest.raises(ConfigError, match="kind: needs one of attention"):
         rg.layer_cost("scan", 1, 1)
     with pytest.raises(ConfigError, match="kind: needs one of rnn, gru, lstm"):
-        rg.crossing("attention", 1)
+        rg.break_even_length("attention", 1)
     with pytest.raises(ConfigError, match=r"got '\+ 4n\*d' in"):
         rg.Formula("2n + 4n*d")
     with pytest.raises(ConfigError, match="one bracket"):

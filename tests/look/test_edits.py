@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 import regard as rg
 from regard.errors import ShapeError
-from regard.ops.door import attending
+from regard.ops.door import intercepting
 
 BATCH, HEADS, TIME, FEAT = 2, 4, 7, 8
 
@@ -27,7 +27,7 @@ class Eager:
     def run(self, edit=None, **more) -> Tensor:
         if edit is None:
             return rg.attend(self.q, self.k, self.v, **self.terms, **more)[0]
-        with attending(edit):
+        with intercepting(edit):
             return rg.attend(self.q, self.k, self.v, **self.terms, **more)[0]
 
     def raw(self, q=None, k=None) -> Tensor:
@@ -43,7 +43,7 @@ class Eager:
         elif isinstance(bias, rg.ALiBi):
             away = self.places()[:, None] - torch.arange(k.shape[-2])
             s = s - bias.slopes[:, None, None] * away.abs()
-        elif isinstance(bias, rg.Relative):
+        elif isinstance(bias, rg.RelativeKeys):
             radius = bias.table.shape[0] // 2
             ahead = torch.arange(k.shape[-2]) - self.places()[:, None]
             keys = bias.table[ahead.clamp(-radius, radius) + radius]
@@ -112,7 +112,7 @@ def eager(request) -> Eager:
         "blind": blind(),
         "padding": rg.Padding(torch.tensor([7, 5])),
         "alibi": rg.ALiBi(torch.tensor([0.5, 0.25, 1.0, 0.125], dtype=torch.float64)),
-        "relative": rg.Relative(torch.randn(5, FEAT, dtype=torch.float64)),
+        "relative": rg.RelativeKeys(torch.randn(5, FEAT, dtype=torch.float64)),
         "dense": torch.randn(HEADS, TIME, TIME, dtype=torch.float64),
         "some": torch.tensor([0.5, 9.0, -1.0, 0.0], dtype=torch.float64),
     }
@@ -176,7 +176,7 @@ def test_temperature_is_beta_times_every_score_and_sink(eager, heads, beta):
     sinks = eager.terms.get("sinks")
     new = eager.weights(beta * eager.raw(), sinks=None if sinks is None else beta * sinks)
     want = of_heads(heads, new, eager.weights(eager.raw()))
-    assert_close(eager.run(rg.temperature("*", beta, heads=heads)), eager.output(want))
+    assert_close(eager.run(rg.scale_scores("*", beta, heads=heads)), eager.output(want))
 
 
 @some_heads
@@ -184,7 +184,7 @@ def test_flatten_is_one_over_the_keys_seen(eager, heads):
     allowed = eager.allowed().double()
     count = allowed.sum(-1, keepdim=True) + ("sinks" in eager.terms)
     want = of_heads(heads, allowed / count.clamp(min=1), eager.weights(eager.raw()))
-    assert_close(eager.run(rg.flatten("*", heads=heads)), eager.output(want))
+    assert_close(eager.run(rg.uniform("*", heads=heads)), eager.output(want))
 
 
 @some_heads
@@ -195,7 +195,7 @@ def test_harden_takes_the_best_key_unless_a_sink_is_better(eager, heads):
     if "sinks" in eager.terms:
         hard = hard * (best >= eager.terms["sinks"].view(-1, 1, 1))
     want = of_heads(heads, hard, eager.weights(eager.raw()))
-    assert_close(eager.run(rg.harden("*", heads=heads)), eager.output(want))
+    assert_close(eager.run(rg.hardmax("*", heads=heads)), eager.output(want))
 
 
 @some_heads
@@ -221,7 +221,7 @@ def test_replace_window_tells_some_weights_and_the_rest_shares_what_is_left(
 @pytest.mark.parametrize("what", ["values", "keys", "queries", "out"])
 def test_patch_brings_the_numbers_of_another_run(eager, heads, what):
     other = Eager(*(torch.randn_like(x) for x in (eager.q, eager.k, eager.v)), eager.terms)
-    site = rg.site_of(other.q, other.k, other.v, **eager.terms)
+    site = rg.make_site(other.q, other.k, other.v, **eager.terms)
     q, k, v = eager.q, eager.spread(eager.k), eager.spread(eager.v)
     q, k, v = (
         of_heads(heads, new, old) if name == what else old
@@ -242,15 +242,15 @@ def test_a_window_on_nearly_all_of_the_weight_leaves_the_rest_exact_in_half_prec
     q, k, v = torch.randn(3, 1, 1, 6, 8).bfloat16()
     q, k = q * 0 + 3, k.index_fill(-2, torch.tensor([0]), 4.0)
     told = torch.zeros(6, 1)
-    with attending(rg.replace_window("*", slice(0, 6), slice(0, 1), told)):
+    with intercepting(rg.replace_window("*", slice(0, 6), slice(0, 1), told)):
         out, _ = rg.attend(q, k, v)
-    with attending(rg.drop_key("*", 0)):
+    with intercepting(rg.drop_key("*", 0)):
         assert_close(out, rg.attend(q, k, v)[0], rtol=1e-2, atol=1e-2)
 
 
 def test_harden_shares_among_ties():
     q, k = torch.ones(1, 1), torch.tensor([[2.0], [1.0], [2.0]])
-    with attending(rg.harden("*")):
+    with intercepting(rg.hardmax("*")):
         out, lse = rg.attend(q, k, torch.tensor([[1.0], [10.0], [3.0]]))
     assert_close(out, torch.tensor([[2.0]]))
     assert_close(lse, torch.tensor([2.0]).log())
@@ -260,14 +260,14 @@ def test_harden_takes_scores_that_differ_by_rounding_for_ties():
     one = torch.tensor(0.6)
     k = torch.stack([one, one.nextafter(torch.tensor(1.0)), one * 1.001])[:, None]
     v = torch.tensor([[1.0], [3.0], [7.0]])
-    with attending(rg.harden("*")):
+    with intercepting(rg.hardmax("*")):
         assert_close(rg.attend(torch.ones(1, 1), k[:2], v[:2])[0], torch.tensor([[2.0]]))
         assert_close(rg.attend(torch.ones(1, 1), k, v)[0], torch.tensor([[7.0]]))
 
 
 def test_harden_finds_the_best_key_also_in_long_half_precision_rows():
     q, k, v = torch.randn(3, 1, 2, 700, 64).bfloat16()
-    with attending(rg.harden("*")):
+    with intercepting(rg.hardmax("*")):
         out, _ = rg.attend(q, k, v, mask=rg.Causal())
     scores = q.double() @ k.double().mT
     scores = scores.masked_fill(~rg.Causal().dense(700, 700), -torch.inf)
@@ -279,13 +279,13 @@ def test_harden_finds_the_best_key_also_in_long_half_precision_rows():
 
 def test_the_limits_of_temperature_are_flat_and_hard():
     q, k, v = torch.randn(3, 2, 6, 4, dtype=torch.float64)
-    flat, hard = (_run(edit, q, k, v) for edit in (rg.flatten("*"), rg.harden("*")))
-    assert_close(_run(rg.temperature("*", 1e-9), q, k, v), flat)
-    assert_close(_run(rg.temperature("*", 1e5), q, k, v), hard)
+    flat, hard = (_run(edit, q, k, v) for edit in (rg.uniform("*"), rg.hardmax("*")))
+    assert_close(_run(rg.scale_scores("*", 1e-9), q, k, v), flat)
+    assert_close(_run(rg.scale_scores("*", 1e5), q, k, v), hard)
 
 
 def _run(edit, q, k, v):
-    with attending(edit):
+    with intercepting(edit):
         return rg.attend(q, k, v)[0]
 
 
@@ -299,7 +299,7 @@ def test_noise_has_its_size_and_is_the_same_for_the_same_seed(jitter):
 
     q, k, v = torch.randn(3, 2, 4, 100, 32)
     for edit in (jitter("*", 0.5), jitter("*", 0.5), jitter("*", 0.5, seed=1)):
-        with attending(spy), attending(edit):
+        with intercepting(spy), intercepting(edit):
             rg.attend(q, k, v)
     name, plain = ("k", k) if jitter is rg.jitter_key else ("q", q)
     one, same, other = (getattr(call, name) - plain for call in seen)
@@ -312,7 +312,7 @@ def test_noise_has_its_size_and_is_the_same_for_the_same_seed(jitter):
 def test_noise_stays_with_its_position_when_keys_come_one_by_one():
     q, k, v = torch.randn(3, 1, 2, 130, 4, dtype=torch.float64)
     for edit in (rg.jitter_key("*", 1.0), rg.jitter_query("*", 1.0, queries=[3, 128, 129])):
-        with attending(edit):
+        with intercepting(edit):
             whole, _ = rg.attend(q, k, v, mask=rg.Causal())
             for end in (1, 64, 65, 129, 130):
                 row = q[..., end - 1 : end, :]
@@ -325,10 +325,10 @@ def test_noise_stays_with_its_position_when_keys_come_one_by_one():
 def test_jitter_touches_only_what_is_named():
     q, k, v = torch.randn(3, 1, 4, 6, 4)
     out = rg.attend(q, k, v)[0]
-    with attending(rg.jitter_query("*", 1.0, queries=[2], heads=1)):
+    with intercepting(rg.jitter_query("*", 1.0, queries=[2], heads=1)):
         moved = (rg.attend(q, k, v)[0] - out).abs().amax(-1) > 1e-6
     assert moved.nonzero().tolist() == [[0, 1, 2]]
-    with attending(rg.jitter_key("*", 1.0, keys=5, heads=[0])):
+    with intercepting(rg.jitter_key("*", 1.0, keys=5, heads=[0])):
         new = rg.attend(q, k[:, :2], v[:, :2], mask=rg.Causal())[0]
     moved = (new - rg.attend(q, k[:, :2], v[:, :2], mask=rg.Causal())[0]).abs().amax(-1) > 1e-6
     assert moved.nonzero().tolist() == [[0, 0, 5]]
@@ -337,14 +337,14 @@ def test_jitter_touches_only_what_is_named():
 def test_edits_let_gradients_through():
     q, k, v = torch.randn(3, 1, 2, 5, 4, dtype=torch.float64).unbind()
     for edit in (
-        rg.temperature("*", 0.5, heads=0),
+        rg.scale_scores("*", 0.5, heads=0),
         rg.drop_key("*", 1),
         rg.replace_window("*", slice(0, 2), slice(1, 3), torch.full((2, 2), 0.2)),
         rg.scale_key("*", 2, 3.0),
     ):
-        with attending(edit):
+        with intercepting(edit):
             assert torch.autograd.gradcheck(
-                lambda *x: rg.attend(*x, mask=rg.Causal(), form="reference")[0],
+                lambda *x: rg.attend(*x, mask=rg.Causal(), backend="reference")[0],
                 [x.clone().requires_grad_() for x in (q, k, v)],
             )
 
@@ -355,9 +355,9 @@ def test_edits_work_without_a_head_axis():
         rg.drop_head("*", 0),
         rg.keep_heads("*", 0),
         rg.scale_head("*", 0, 2.0),
-        rg.temperature("*", 2.0, heads=0),
-        rg.harden("*"),
-        rg.flatten("*", heads=0),
+        rg.scale_scores("*", 2.0, heads=0),
+        rg.hardmax("*"),
+        rg.uniform("*", heads=0),
         rg.jitter_query("*", 1.0, heads=0),
         rg.replace_window("*", slice(0, 2), slice(0, 2), torch.full((2, 2), 0.1)),
     ):
@@ -366,7 +366,7 @@ def test_edits_work_without_a_head_axis():
 
 def test_compiled_kernels_are_not_asked_for_what_edits_know_only_by_tiles():
     """flex_attention asks masks and biases one place at a time; on CUDA it would fail there."""
-    from regard.ops.attend.flex import only_in_tiles
+    from regard.ops.attend.flex import needs_tiles
 
     masks, kept = [], []
 
@@ -377,15 +377,15 @@ def test_compiled_kernels_are_not_asked_for_what_edits_know_only_by_tiles():
 
     q, k, v = torch.randn(3, 4, 3, 2)
     for edit, bias in (
-        (rg.harden("*"), None),
+        (rg.hardmax("*"), None),
         (rg.drop_key("*", 0), None),
-        (rg.temperature("*", 2.0), rg.ALiBi(torch.ones(4))),
-        (rg.temperature("*", 2.0), torch.zeros(3, 3)),
+        (rg.scale_scores("*", 2.0), rg.ALiBi(torch.ones(4))),
+        (rg.scale_scores("*", 2.0), torch.zeros(3, 3)),
     ):
-        with attending(spy), attending(edit):
+        with intercepting(spy), intercepting(edit):
             rg.attend(q, k, v, bias=bias, softcap=2.0)
-    assert [only_in_tiles(mask) for mask in masks] == [True, False, False, False]
-    assert [only_in_tiles(bias) for bias in kept] == [False, False, False, True]
+    assert [needs_tiles(mask) for mask in masks] == [True, False, False, False]
+    assert [needs_tiles(bias) for bias in kept] == [False, False, False, True]
 
 
 def test_an_edit_says_how_it_was_written():
@@ -402,7 +402,7 @@ def test_an_edit_says_how_it_was_written():
         (lambda: rg.drop_key("*", -1), "keys: needs one or more, counted from 0, got -1"),
         (lambda: rg.scale_key("*", 0, float("inf")), "alpha: needs a finite number, got inf"),
         (lambda: rg.jitter_key("*", -1.0), "sigma: needs a finite number from 0 up, got -1.0"),
-        (lambda: rg.temperature("*", -0.5), "beta: needs a finite number from 0 up, got -0.5"),
+        (lambda: rg.scale_scores("*", -0.5), "beta: needs a finite number from 0 up, got -0.5"),
         (
             lambda: rg.patch("*", rg.Sight(), "scores"),
             "what: needs values, keys, queries or out",
@@ -432,7 +432,7 @@ def test_what_cannot_be_done_is_said_when_it_is_written(edit, message):
             r"weights: needs a shape that fits \(1, 4, 2, 2\)",
         ),
         (
-            rg.patch("*", rg.site_of(*torch.zeros(2, 1, 4, 5, 2))),
+            rg.patch("*", rg.make_site(*torch.zeros(2, 1, 4, 5, 2))),
             "source: needs the shape .* of this run, got .*; try an input of as many tokens",
         ),
     ],

@@ -12,20 +12,20 @@ from torch.testing import assert_close
 from regard.errors import FileError, ShapeError
 from regard.look import (
     HeadRow,
-    Heads,
+    HeadTable,
     draw_alignment,
     draw_gates,
     draw_heads,
     draw_lines,
     draw_map,
     draw_overlay,
-    draw_strips,
+    draw_statistics,
     draw_token,
-    draw_types,
-    site_of,
+    draw_head_types,
+    make_site,
 )
-from regard.look.figures.tables import LOOKS
-from regard.look.words import PHRASES
+from regard.look.figures.tables import TYPE_STYLES
+from regard.look.words import TYPE_SENTENCES
 from regard.ops import Causal
 
 WORDS = ["the", "animal", "did", "not", "cross", "because", "it", "was", "tired"]
@@ -33,7 +33,7 @@ WORDS = ["the", "animal", "did", "not", "cross", "because", "it", "was", "tired"
 
 def sentence(heads: int = 2, **terms):
     q, k = torch.randn(2, 1, heads, len(WORDS), 8)
-    return site_of(q, k, tokens=WORDS, name="encoder.0.self", **terms)
+    return make_site(q, k, tokens=WORDS, name="encoder.0.self", **terms)
 
 
 def drawn(axes) -> torch.Tensor:
@@ -64,7 +64,7 @@ def test_a_part_of_a_map_keeps_its_tokens():
 
 
 def test_a_long_map_is_pooled_and_its_axes_count_tokens():
-    site = site_of(*torch.randn(2, 1, 1, 600, 4), mask=Causal())
+    site = make_site(*torch.randn(2, 1, 1, 600, 4), mask=Causal())
     axes = draw_map(site).axes[0]
     assert drawn(axes).shape == (200, 200)
     assert_close(drawn(axes), site.window(0, pool=(3, 3))[0])
@@ -80,7 +80,7 @@ def test_one_token_of_several_attentions():
 
 
 def test_an_alignment_rings_the_heaviest_key_of_each_query():
-    site = site_of(torch.randn(5, 8), torch.randn(7, 8))
+    site = make_site(torch.randn(5, 8), torch.randn(7, 8))
     axes = draw_alignment(site).axes[0]
     rings = torch.tensor(np.asarray(axes.collections[0].get_offsets()))
     assert rings[:, 0].tolist() == site.weights()[0, 0].argmax(-1).tolist()
@@ -88,7 +88,7 @@ def test_an_alignment_rings_the_heaviest_key_of_each_query():
 
 
 def test_an_overlay_lays_each_patch_where_it_was_cut():
-    site = site_of(*torch.randn(2, 1, 2, 1 + 2 * 4, 8))
+    site = make_site(*torch.randn(2, 1, 2, 1 + 2 * 4, 8))
     axes = draw_overlay(site, torch.rand(3, 16, 32)).axes[1]
     patches = torch.from_numpy(np.asarray(axes.images[1].get_array()).copy())
     assert_close(patches, site.weights()[0, :, 0, 1:].mean(0).view(2, 4))
@@ -113,14 +113,14 @@ def test_lines_where_nothing_is_seen_or_half_precision_rounds_past_one():
     site = sentence(mask=torch.zeros(9, 9, dtype=torch.bool))
     assert len(draw_lines(site).axes[0].collections) == 0
     q = (torch.eye(4) * 40).bfloat16()
-    past = replace(site_of(q, q), lse=site_of(q, q).lse - 0.01)
+    past = replace(make_site(q, q), lse=make_site(q, q).lse - 0.01)
     assert max(draw_lines(past).axes[0].collections[0].get_alpha()) == 1
 
 
 def test_strips_are_the_survey():
     site = sentence(heads=3)
-    found = site.survey(ask=["entropy", "received"])
-    panels = draw_strips(site).axes
+    found = site.survey(statistics=["entropy", "received"])
+    panels = draw_statistics(site).axes
     assert_close(drawn(panels[0]), found.entropy[0])
     assert_close(drawn(panels[2]), found.received[0])
 
@@ -134,14 +134,14 @@ def test_thumbnails_have_their_own_scale_and_place():
 
 
 def test_every_type_has_a_look_of_its_own():
-    assert LOOKS.keys() == PHRASES.keys()
-    assert len(set(LOOKS.values())) == len(LOOKS)
+    assert TYPE_STYLES.keys() == TYPE_SENTENCES.keys()
+    assert len(set(TYPE_STYLES.values())) == len(TYPE_STYLES)
 
 
 def test_the_table_of_types_writes_each_word():
-    rows = [HeadRow(site="a", call=0, head=h, rows=9, type=t) for h, t in enumerate(LOOKS)]
-    axes = draw_types(Heads(rows)).axes[0]
-    assert [text.get_text() for text in axes.texts] == list(LOOKS)
+    rows = [HeadRow(site="a", call=0, head=h, query_count=9, type=t) for h, t in enumerate(TYPE_STYLES)]
+    axes = draw_head_types(HeadTable(rows)).axes[0]
+    assert [text.get_text() for text in axes.texts] == list(TYPE_STYLES)
 
 
 def test_gates_are_drawn_as_they_are_and_states_around_zero():
@@ -166,7 +166,7 @@ def test_the_suffix_says_the_format(tmp_path, suffix, start):
 
 def test_text_in_a_vector_picture_is_text_and_the_file_is_the_same_each_time(tmp_path):
     torch.manual_seed(1)
-    site = site_of(*torch.randn(2, 3, 4), tokens=["a$b", "<x>", "c_d^e"])
+    site = make_site(*torch.randn(2, 3, 4), tokens=["a$b", "<x>", "c_d^e"])
     one, two = tmp_path / "one.svg", tmp_path / "two.svg"
     draw_lines(site, path=one)
     draw_lines(site, path=two)
@@ -198,15 +198,15 @@ def test_wrong_requests_are_said(tmp_path):
     with pytest.raises(ShapeError, match="query: needs less than 9"):
         draw_token(site, 9)
     with pytest.raises(ShapeError, match="sites: needs one or more with the same"):
-        draw_token([site, site_of(*torch.randn(2, 3, 4))], 0)
+        draw_token([site, make_site(*torch.randn(2, 3, 4))], 0)
     with pytest.raises(ShapeError, match="image: needs the proportions"):
-        draw_overlay(site_of(*torch.randn(2, 18, 4)), torch.rand(3, 16, 16))
+        draw_overlay(make_site(*torch.randn(2, 18, 4)), torch.rand(3, 16, 16))
     with pytest.raises(ShapeError, match="at most 80"):
-        draw_lines(site_of(*torch.randn(2, 81, 4)))
+        draw_lines(make_site(*torch.randn(2, 81, 4)))
     with pytest.raises(ShapeError, match="among the rows"):
         draw_lines(site, query=5, rows=slice(0, 3))
     with pytest.raises(ShapeError, match="try draw_map"):
-        draw_alignment(site_of(*torch.randn(2, 300, 4)))
+        draw_alignment(make_site(*torch.randn(2, 300, 4)))
     with pytest.raises(ShapeError, match="gates: needs at least one"):
         draw_gates({})
     with pytest.raises(ShapeError, match="gates: needs time by hidden"):
@@ -216,7 +216,7 @@ def test_wrong_requests_are_said(tmp_path):
 
 
 @pytest.mark.usefixtures("users_view")
-@pytest.mark.parametrize("draw", [draw_map, draw_heads, draw_strips, draw_lines, draw_alignment])
+@pytest.mark.parametrize("draw", [draw_map, draw_heads, draw_statistics, draw_lines, draw_alignment])
 def test_a_sequence_that_is_not_in_the_batch_is_said(draw):
     with pytest.raises(ShapeError, match="batch: needs less than 1, got 1"):
         draw(sentence(), batch=1)
@@ -225,7 +225,7 @@ def test_a_sequence_that_is_not_in_the_batch_is_said(draw):
 @pytest.mark.usefixtures("users_view")
 def test_a_whole_sight_where_one_attention_is_meant_is_said():
     from regard.errors import LookError
-    from regard.look import Sight, draw_strips
+    from regard.look import Sight, draw_statistics
 
     with pytest.raises(LookError, match="site: needs one attention, got a Sight; try sight"):
-        draw_strips(Sight())
+        draw_statistics(Sight())

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from regard.look.given_mask import read_mask
+from regard.look.given_mask import parse_attention_mask
 from regard.ops import masks
 from regard.ops.masks import Causal, Local, Padding
 
@@ -31,46 +31,46 @@ def given(mask, queries=6, keys=6, offset=0):
 )
 def test_a_structure_comes_back_as_itself(mask, window):
     allowed, q, k = given(mask)
-    found = read_mask(allowed, q, k, window=window)
+    found = parse_attention_mask(allowed, q, k, window=window)
     assert str(found.mask) == str(mask)
     assert (found.bias, found.offset) == (None, 0)
     added = torch.zeros(allowed.shape).masked_fill(~allowed, -torch.inf)
-    assert str(read_mask(added, q, k, window=window)) == str(found)
+    assert str(parse_attention_mask(added, q, k, window=window)) == str(found)
 
 
 @pytest.mark.parametrize("keys", [9, 12])  # 12: a static cache with room behind the text
 def test_later_queries_stand_at_the_end_of_what_is_used(keys):
     allowed, q, k = given(Causal(), queries=3, keys=keys, offset=6)
-    found = read_mask(allowed, q, k)
+    found = parse_attention_mask(allowed, q, k)
     assert (found.mask, found.offset) == (Causal(), 6)
-    assert found.used == (None if keys == 9 else 9)
+    assert found.used_keys == (None if keys == 9 else 9)
 
 
 def test_between_two_sequences_nobody_stands_anywhere():
     allowed, q, k = given(Padding(torch.tensor([9, 5])), queries=3, keys=9)
-    found = read_mask(allowed, q, k, same=False)
-    assert (found.offset, found.used) == (0, None)
+    found = parse_attention_mask(allowed, q, k, same_sequence=False)
+    assert (found.offset, found.used_keys) == (0, None)
 
 
 @pytest.mark.parametrize("queries", [1, 6])
 def test_all_allowed_is_no_mask(queries):
     allowed, q, k = given(Padding(torch.tensor([6, 6])), queries=queries)
-    found = read_mask(allowed, q, k)
+    found = parse_attention_mask(allowed, q, k)
     assert (found.mask, found.offset) == (None, 6 - queries)
 
 
 def test_what_has_no_name_stays_as_it_is():
     _, q, k = given(Causal())
     allowed = torch.rand(2, 4, 6, 6) > 0.5
-    found = read_mask(allowed, q, k)
-    assert isinstance(found.mask, masks.Dense)
+    found = parse_attention_mask(allowed, q, k)
+    assert isinstance(found.mask, masks.DenseMask)
     assert torch.equal(found.mask.allowed, allowed)
 
 
 def test_numbers_that_are_added_are_kept_beside_what_is_hidden():
     allowed, q, k = given(Causal())
     added = torch.randn(2, 4, 6, 6)
-    found = read_mask(added.masked_fill(~allowed, -torch.inf), q, k)
+    found = parse_attention_mask(added.masked_fill(~allowed, -torch.inf), q, k)
     assert found.mask == Causal()
     assert found.bias is not None
     assert_close(found.bias.values, added.masked_fill(~allowed, 0))
@@ -80,10 +80,10 @@ def test_two_axes_are_read_as_padding_where_they_can_be():
     _, q, k = given(Causal())
     allowed = torch.arange(6) < LENGTHS[:, None]
     for mask in (allowed, allowed.long()):
-        assert str(read_mask(mask, q, k).mask) == str(Padding(LENGTHS))
+        assert str(parse_attention_mask(mask, q, k).mask) == str(Padding(LENGTHS))
 
 
 def test_rows_that_see_nothing_do_not_hide_the_structure():
     allowed, q, k = given(Causal() & Padding(torch.tensor([6, 6]), SKIP))
     assert not allowed[1, 0, 0].any()
-    assert isinstance(read_mask(allowed, q, k).mask, masks.Both)
+    assert isinstance(parse_attention_mask(allowed, q, k).mask, masks.Both)

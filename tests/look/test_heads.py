@@ -8,9 +8,9 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from regard.errors import LookError, ShapeError
-from regard.look import HeadRow, Heads, Thresholds, look, probe, site_of
-from regard.look.heads import heads
-from regard.look.offsets import choosing, existing, offset_weights, seen
+from regard.look import HeadRow, HeadTable, Thresholds, look, probe_induction, make_site
+from regard.look.heads import classify_heads
+from regard.look.offsets import informative_queries, offset_exists, offset_weights, visible_key_counts
 from regard.models import LanguageModel, language_tiny
 from regard.nn import MultiHeadAttention
 from regard.ops import ALiBi, Causal, Local, Padding, Toeplitz, attend, biases
@@ -36,7 +36,7 @@ def ahead(offset: int) -> Toeplitz:
 
 
 def word(site, **how) -> str:
-    (row,) = heads([site], **how)
+    (row,) = classify_heads([site], **how)
     return row.type
 
 
@@ -44,29 +44,29 @@ def word(site, **how) -> str:
 
 
 def test_the_band_holds_the_weights_along_the_diagonals():
-    site = site_of(torch.randn(2, 2, 150, 8), torch.randn(2, 1, 150, 8), mask=Causal())
+    site = make_site(torch.randn(2, 2, 150, 8), torch.randn(2, 1, 150, 8), mask=Causal())
     got, whole = offset_weights(site, -3, 1), site.weights()
     for at, offset in enumerate(range(-3, 2)):
         start = max(0, -offset)
         want = whole.diagonal(offset, -2, -1)
         assert_close(got[:, :, start : start + want.shape[-1], at], want)
     assert (got[:, :, 0, :3] == 0).all()
-    assert existing(site, -3, 1).sum() == 5 * 150 - 3 - 2 - 1 - 1
+    assert offset_exists(site, -3, 1).sum() == 5 * 150 - 3 - 2 - 1 - 1
 
 
 def test_the_band_of_cached_queries_starts_at_their_places():
     q, k = torch.randn(1, 2, 9, 8), torch.randn(1, 2, 9, 8)
-    whole = offset_weights(site_of(q, k, mask=Causal()), -2, 0)
-    last = offset_weights(site_of(q[:, :, 6:], k, mask=Causal(), offset=6), -2, 0)
+    whole = offset_weights(make_site(q, k, mask=Causal()), -2, 0)
+    last = offset_weights(make_site(q[:, :, 6:], k, mask=Causal(), offset=6), -2, 0)
     assert_close(last, whole[:, :, 6:])
 
 
 def test_seen_counts_the_keys_a_query_may_see():
     q = torch.zeros(2, 1, 300, 4)
     mask = Causal() & Local(9) & Padding(torch.tensor([300, 20]))
-    site = site_of(q, q, mask=mask)
+    site = make_site(q, q, mask=mask)
     dense = torch.stack([mask_of(mask, b) for b in range(2)])[:, None]
-    assert torch.equal(seen(site), dense.sum(-1))
+    assert torch.equal(visible_key_counts(site), dense.sum(-1))
 
 
 def mask_of(mask, b: int) -> torch.Tensor:
@@ -76,20 +76,20 @@ def mask_of(mask, b: int) -> torch.Tensor:
 
 def test_queries_that_are_padding_or_had_no_choice_do_not_count():
     q = torch.zeros(2, 1, 5, 4)
-    site = site_of(q, q, mask=Causal() & Padding(torch.tensor([5, 3])))
-    counted = choosing(site, seen(site))[:, 0].int().tolist()
+    site = make_site(q, q, mask=Causal() & Padding(torch.tensor([5, 3])))
+    counted = informative_queries(site, visible_key_counts(site))[:, 0].int().tolist()
     assert counted == [[0, 1, 1, 1, 1], [0, 1, 1, 0, 0]]
 
 
 def test_the_numbers_are_means_of_the_map():
-    site = site_of(torch.randn(1, 2, 40, 8) * 2, torch.randn(1, 2, 40, 8) * 2)
+    site = make_site(torch.randn(1, 2, 40, 8) * 2, torch.randn(1, 2, 40, 8) * 2)
     w = site.weights()[0]
-    for row in heads([site]):
+    for row in classify_heads([site]):
         own = w[row.head]
-        assert row.own == pytest.approx(own.diagonal().mean().item(), rel=1e-5)
-        assert row.previous == pytest.approx(own.diagonal(-1).mean().item(), rel=1e-5)
-        assert row.next == pytest.approx(own.diagonal(1).mean().item(), rel=1e-5)
-        assert row.sink == pytest.approx(own[:, 0].mean().item(), rel=1e-5)
+        assert row.self_share == pytest.approx(own.diagonal().mean().item(), rel=1e-5)
+        assert row.previous_share == pytest.approx(own.diagonal(-1).mean().item(), rel=1e-5)
+        assert row.next_share == pytest.approx(own.diagonal(1).mean().item(), rel=1e-5)
+        assert row.sink_share == pytest.approx(own[:, 0].mean().item(), rel=1e-5)
         assert row.peak == pytest.approx(own.amax(-1).mean().item(), rel=1e-5)
         assert row.offset_share == pytest.approx(
             max(own.diagonal(d).mean().item() for d in range(-8, 9) if abs(d) > 1), rel=1e-5
@@ -101,17 +101,17 @@ def test_the_numbers_are_means_of_the_map():
 
 def test_identity_previous_next_and_any_other_fixed_offset():
     q, k = equal()
-    assert word(site_of(q, k, bias=ALiBi(torch.tensor([30.0])))) == "identity"
-    assert word(site_of(q, k, bias=ahead(-1))) == "previous"
-    assert word(site_of(q, k, bias=ahead(1))) == "next"
-    assert word(site_of(q, k, bias=ahead(-4), mask=Causal())) == "offset -4"
-    assert word(site_of(q, k, bias=ahead(3))) == "offset +3"
+    assert word(make_site(q, k, bias=ALiBi(torch.tensor([30.0])))) == "identity"
+    assert word(make_site(q, k, bias=ahead(-1))) == "previous"
+    assert word(make_site(q, k, bias=ahead(1))) == "next"
+    assert word(make_site(q, k, bias=ahead(-4), mask=Causal())) == "offset -4"
+    assert word(make_site(q, k, bias=ahead(3))) == "offset +3"
 
 
 def test_local_has_its_kernel_fitted_with_no_residual():
     q, k = equal()
     taps = torch.tensor([[0.1, 0.2, 0.4, 0.2, 0.1]])
-    (row,) = heads([site_of(q, k, bias=Toeplitz(taps.log()), mask=Local(2))])
+    (row,) = classify_heads([make_site(q, k, bias=Toeplitz(taps.log()), mask=Local(2))])
     assert row.type == "local"
     middle = len(row.kernel) // 2
     assert row.kernel[middle - 2 : middle + 3] == pytest.approx([0.1, 0.2, 0.4, 0.2, 0.1])
@@ -120,8 +120,8 @@ def test_local_has_its_kernel_fitted_with_no_residual():
 
 def test_near_weight_that_differs_from_place_to_place_is_not_a_convolution():
     q, k = torch.randn(1, 1, 64, 4) * 6, torch.randn(1, 1, 64, 4)
-    (row,) = heads([site_of(q, k, mask=Local(6))])
-    assert row.near == pytest.approx(1)
+    (row,) = classify_heads([make_site(q, k, mask=Local(6))])
+    assert row.local_share == pytest.approx(1)
     assert row.residual > 0.3
     assert row.type != "local"
 
@@ -131,7 +131,7 @@ def test_weight_outside_of_the_kernel_counts_as_residual():
     table[0].fill_diagonal_(0)
     table[0, :, 0] = 0  # half for itself, half for the first
     q, k = equal()
-    (row,) = heads([site_of(q, k, bias=biases.Dense(table))])
+    (row,) = classify_heads([make_site(q, k, bias=biases.DenseBias(table))])
     assert row.kernel[row.radius] == pytest.approx(0.5)
     assert row.residual == pytest.approx(0.5, abs=0.03)
 
@@ -140,38 +140,38 @@ def test_an_offset_that_few_queries_have_gives_no_word():
     q, k = torch.zeros(1, 1, 9, 4), torch.zeros(1, 1, 9, 4)
     table = torch.zeros(1, 9, 9)
     table[0, 8, 0] = 30  # the only query that has a key 8 places back looks there
-    (row,) = heads([site_of(q, k, bias=biases.Dense(table))])
+    (row,) = classify_heads([make_site(q, k, bias=biases.DenseBias(table))])
     assert row.offset_share < 0.3
     assert not row.type.startswith("offset")
 
 
 def test_permutation_and_hard():
     order = torch.randperm(N, generator=torch.Generator().manual_seed(3))
-    assert word(site_of(*to_key(order, N))) == "permutation"
-    assert word(site_of(*to_key(torch.tensor([5, 17]).repeat(N // 2), N))) == "hard"
+    assert word(make_site(*to_key(order, N))) == "permutation"
+    assert word(make_site(*to_key(torch.tensor([5, 17]).repeat(N // 2), N))) == "hard"
 
 
 def test_sink_on_the_first_key_or_on_one_that_gives_nothing():
     first = torch.zeros(N, dtype=torch.long)
-    assert word(site_of(*to_key(first, N), mask=Causal())) == "sink"
+    assert word(make_site(*to_key(first, N), mask=Causal())) == "sink"
     q, k = equal()
     e9 = math.exp(9)
-    (row,) = heads([site_of(q, k, sinks=torch.tensor([9.0]))])
+    (row,) = classify_heads([make_site(q, k, sinks=torch.tensor([9.0]))])
     assert row.type == "sink"
-    assert row.sink == pytest.approx((e9 + 1) / (e9 + N), rel=1e-5)
+    assert row.sink_share == pytest.approx((e9 + 1) / (e9 + N), rel=1e-5)
 
 
 def test_diffuse_and_mixed():
     q, k = equal()
-    assert word(site_of(q, k)) == "diffuse"
-    assert word(site_of(q, k, mask=Causal())) == "diffuse"
-    assert word(site_of(*torch.randn(2, 1, 1, N, 16) * 1.5)) == "mixed"
+    assert word(make_site(q, k)) == "diffuse"
+    assert word(make_site(q, k, mask=Causal())) == "diffuse"
+    assert word(make_site(*torch.randn(2, 1, 1, N, 16) * 1.5)) == "mixed"
 
 
 def test_separator_counts_tokens_by_their_text():
     tokens = ["[CLS]", *["word"] * 10, ".", *["word"] * 10, ".", "[SEP]"]
     at = torch.tensor([11 if i < 12 else 22 for i in range(N)])
-    site = site_of(*to_key(at, N), tokens=tokens)
+    site = make_site(*to_key(at, N), tokens=tokens)
     assert word(site, separators=[".", "[SEP]", "[CLS]"]) == "separator"
     assert word(site) == "hard"
 
@@ -179,29 +179,29 @@ def test_separator_counts_tokens_by_their_text():
 def test_the_first_key_counts_as_the_sink_even_if_it_is_a_separator():
     tokens = ["[CLS]", *["word"] * (N - 1)]
     first = torch.zeros(N, dtype=torch.long)
-    (row,) = heads([site_of(*to_key(first, N), tokens=tokens)], separators=["[CLS]"])
-    assert (row.type, row.separator) == ("sink", 0)
+    (row,) = classify_heads([make_site(*to_key(first, N), tokens=tokens)], separators=["[CLS]"])
+    assert (row.type, row.separator_share) == ("sink", 0)
 
 
 def test_alignment_is_a_straight_way_through_another_sequence():
     straight = torch.arange(12) * 3 // 2
     tokens = [str(i) for i in range(18)]
-    assert word(site_of(*to_key(straight, 18), key_tokens=tokens)) == "alignment"
-    assert word(site_of(*to_key(straight.flip(0), 18), key_tokens=tokens)) == "permutation"
+    assert word(make_site(*to_key(straight, 18), key_tokens=tokens)) == "alignment"
+    assert word(make_site(*to_key(straight.flip(0), 18), key_tokens=tokens)) == "permutation"
 
 
 def test_a_head_that_sees_one_key_was_forced():
-    assert word(site_of(*torch.randn(2, 1, 1, 1, 4))) == "forced"
+    assert word(make_site(*torch.randn(2, 1, 1, 1, 4))) == "forced"
 
 
 def test_padding_changes_no_number():
     q, k = torch.randn(2, 1, 2, 30, 8) * 2
     padded_q, padded_k = (torch.cat([x, torch.randn(1, 2, 9, 8)], 2) for x in (q, k))
     tokens = ["a", ".", "b"] * 13
-    alone = site_of(q, k, mask=Causal(), tokens=tokens[:30])
+    alone = make_site(q, k, mask=Causal(), tokens=tokens[:30])
     mask = Causal() & Padding(torch.tensor([30]))
-    among = site_of(padded_q, padded_k, mask=mask, tokens=tokens)
-    both = (heads([site], separators=["."]).dicts() for site in (alone, among))
+    among = make_site(padded_q, padded_k, mask=mask, tokens=tokens)
+    both = (classify_heads([site], separators=["."]).to_dicts() for site in (alone, among))
     for one, two in zip(*both, strict=True):
         for name in ("own", "previous", "offset_share", "sink", "peak", "spread", "separator"):
             assert one[name] == pytest.approx(two[name], rel=1e-4), name
@@ -210,11 +210,11 @@ def test_padding_changes_no_number():
 def test_padding_on_the_left_changes_no_number_either():
     q, k = torch.randn(2, 1, 2, 30, 8) * 2
     padded_q, padded_k = (torch.cat([torch.randn(1, 2, 9, 8), x], 2) for x in (q, k))
-    mask = Causal() & Padding(torch.tensor([39]), skip=torch.tensor([9]))
+    mask = Causal() & Padding(torch.tensor([39]), left_padding=torch.tensor([9]))
     tokens = ["."] * 9 + [".", "a", "b"] * 10
-    alone = heads([site_of(q, k, mask=Causal(), tokens=tokens[9:])], separators=["."]).dicts()
-    among = heads([site_of(padded_q, padded_k, mask=mask, tokens=tokens)], separators=["."])
-    for one, two in zip(alone, among.dicts(), strict=True):
+    alone = classify_heads([make_site(q, k, mask=Causal(), tokens=tokens[9:])], separators=["."]).to_dicts()
+    among = classify_heads([make_site(padded_q, padded_k, mask=mask, tokens=tokens)], separators=["."])
+    for one, two in zip(alone, among.to_dicts(), strict=True):
         for name in ("own", "previous", "sink", "peak", "spread", "separator", "monotone"):
             assert one[name] == pytest.approx(two[name], rel=1e-4), name
 
@@ -222,7 +222,7 @@ def test_padding_on_the_left_changes_no_number_either():
 def test_thresholds_are_the_callers_to_move():
     q, k = equal()
     taps = torch.tensor([[0.2, 0.6, 0.2]]).log()
-    site = site_of(q, k, bias=Toeplitz(taps), mask=Local(1))
+    site = make_site(q, k, bias=Toeplitz(taps), mask=Local(1))
     assert word(site) == "identity"
     assert word(site, thresholds=Thresholds(majority=0.7)) == "local"
 
@@ -245,7 +245,7 @@ class Copier(torch.nn.Module):
 
 @pytest.mark.parametrize(("after", "name"), [(1, "induction"), (0, "duplicate")])
 def test_probe_finds_heads_that_copy(after, name):
-    found = probe(Copier(after), vocab=50, length=16)
+    found = probe_induction(Copier(after), vocab=50, length=16)
     if name == "induction":
         assert found[0].type == "induction"
         assert found[0].induction > 0.8
@@ -259,17 +259,17 @@ def test_what_the_probe_found_goes_into_the_table_of_any_text():
     model = LanguageModel(language_tiny(vocab=20)).eval()
     with look(model) as sight:
         model(torch.arange(12)[None])
-    probed = Heads(
-        [HeadRow(site="decoder.1.self", call=0, head=2, rows=9, induction=0.9, duplicate=0.0)]
+    probed = HeadTable(
+        [HeadRow(site="decoder.1.self", call=0, head=2, query_count=9, induction=0.9, duplicate=0.0)]
     )
-    table = heads(sight, probed=probed)
+    table = classify_heads(sight, probe=probed)
     assert table["decoder.1.self", 2].type == "induction"
     assert len(table) == 8
 
 
 def test_random_weights_have_no_induction():
     model = LanguageModel(language_tiny(vocab=50)).eval()
-    for row in probe(model, vocab=50, length=16):
+    for row in probe_induction(model, vocab=50, length=16):
         assert row.induction < 0.3
 
 
@@ -280,17 +280,17 @@ def test_calls_of_one_attention_are_joined_into_one_row():
     layer, x = MultiHeadAttention(8, 2), torch.randn(1, 12, 8)
     with look(layer) as sight:
         layer(x[:, :5], x), layer(x[:, 5:], x)
-    assert [row.rows for row in heads(sight)] == [12, 12]
+    assert [row.query_count for row in classify_heads(sight)] == [12, 12]
 
 
 def test_the_table_is_text_and_plain_data():
-    row = HeadRow(site="encoder.0.self", call=0, head=1, rows=3, type="sink", sink=0.75)
-    table = Heads([row])
+    row = HeadRow(site="encoder.0.self", call=0, head=1, query_count=3, type="sink", sink_share=0.75)
+    table = HeadTable([row])
     assert "encoder.0.self" in str(table)
     assert "0.75" in str(table)
-    assert table.dicts()[0]["sink"] == 0.75
-    assert table.of("sink").rows == [row]
-    assert len(table.of("hard")) == 0
+    assert table.to_dicts()[0]["sink"] == 0.75
+    assert table.of_type("sink").rows == [row]
+    assert len(table.of_type("hard")) == 0
 
 
 # errors
@@ -299,11 +299,11 @@ def test_the_table_is_text_and_plain_data():
 @pytest.mark.usefixtures("users_view")
 def test_wrong_questions_are_said():
     with pytest.raises(ShapeError, match="at: needs a site"):
-        Heads([])["encoder", 0]
+        HeadTable([])["encoder", 0]
     with pytest.raises(ShapeError, match="length, vocab: need"):
-        probe(LanguageModel(language_tiny(vocab=20)), vocab=1)
+        probe_induction(LanguageModel(language_tiny(vocab=20)), vocab=1)
     with pytest.raises(ShapeError, match="tokens: needs 3"):
-        site_of(torch.zeros(3, 2), torch.zeros(3, 2), tokens=["a"])
+        make_site(torch.zeros(3, 2), torch.zeros(3, 2), tokens=["a"])
 
 
 def test_heads_need_more_than_a_survey():
@@ -311,11 +311,11 @@ def test_heads_need_more_than_a_survey():
     with look(layer, survey=["entropy"]) as sight:
         layer(torch.randn(1, 12, 8))
     with pytest.raises(LookError, match="MultiHeadAttention: needs its queries and keys"):
-        heads(sight)
+        classify_heads(sight)
 
 
 def test_a_dense_bias_works_too():
     table = torch.full((1, N, N), -30.0)
     table[0, torch.arange(1, N), torch.arange(N - 1)] = 0
     q, k = equal()
-    assert word(site_of(q, k, bias=biases.Dense(table))) == "previous"
+    assert word(make_site(q, k, bias=biases.DenseBias(table))) == "previous"

@@ -25,9 +25,9 @@ def loss(model):
 
 
 def test_the_gradient_is_the_limit_of_a_small_gate(model):
-    found = rg.importance(model, loss)
+    found = rg.head_importance(model, loss)
     assert list(found.gradient) == ["decoder.0.self", "decoder.1.self"]
-    for name, want in found.predicted.items():
+    for name, want in found.first_order.items():
         for head in range(4):
             with torch.no_grad(), rg.what_if(model, rg.scale_head(name, head, 1 - 1e-5)):
                 slope = (loss(model) - found.loss) / 1e-5
@@ -35,27 +35,27 @@ def test_the_gradient_is_the_limit_of_a_small_gate(model):
 
 
 def test_the_error_of_the_prediction_falls_with_the_square_of_the_step(model):
-    found, head = rg.importance(model, loss), 1
+    found, head = rg.head_importance(model, loss), 1
     errors = []
     for step in (0.02, 0.01):
         with torch.no_grad(), rg.what_if(model, rg.scale_head("decoder.0.self", head, 1 - step)):
             real = float(loss(model)) - found.loss
-        errors.append(real - step * float(found.predicted["decoder.0.self"][head]))
+        errors.append(real - step * float(found.first_order["decoder.0.self"][head]))
     assert 3.8 < errors[0] / errors[1] < 4.2
 
 
 def test_the_exact_table_is_the_loss_with_one_head_dropped(model):
-    found = rg.importance(model, loss, exact=True)
+    found = rg.head_importance(model, loss, exact=True)
     with torch.no_grad(), rg.what_if(model, rg.drop_head("decoder.1.self", 3)):
         want = float(loss(model)) - found.loss
-    assert_close(float(found.dropped["decoder.1.self"][3]), want)
-    name, head = found.ranked()[0]
-    assert float(found.dropped[name][head]) == max(float(d.max()) for d in found.dropped.values())
+    assert_close(float(found.ablation["decoder.1.self"][3]), want)
+    name, head = found.ranking()[0]
+    assert float(found.ablation[name][head]) == max(float(d.max()) for d in found.ablation.values())
 
 
 def test_every_sequence_has_its_own_gates(model):
-    both = rg.importance(model, loss).gradient["decoder.0.self"]
-    one = rg.importance(
+    both = rg.head_importance(model, loss).gradient["decoder.0.self"]
+    one = rg.head_importance(
         model,
         lambda m: F.cross_entropy(m(TOKENS[:1])[0, :-1], TOKENS[0, 1:], reduction="sum"),
     )
@@ -64,24 +64,24 @@ def test_every_sequence_has_its_own_gates(model):
 
 
 def test_sites_are_chosen_by_name_and_parameters_keep_their_gradients(model):
-    found = rg.importance(model, loss, "*.1.self")
+    found = rg.head_importance(model, loss, "*.1.self")
     assert list(found.gradient) == ["decoder.1.self"]
     assert all(p.grad is None for p in model.parameters())
 
 
 def test_importance_prints_a_ranked_table(model, capsys):
-    found = rg.importance(model, loss, exact=True, progress=True)
+    found = rg.head_importance(model, loss, exact=True, progress=True)
     first, header, *rows = str(found).splitlines()
     assert first == f"8 heads, loss {found.loss:.5f}"
     assert len(rows) == 8
-    name, head = found.ranked()[0]
+    name, head = found.ranking()[0]
     assert rows[0].split()[:2] == [name, str(head)]
-    assert rows[0].endswith(f"{found.dropped[name][head]:+.5f}")
+    assert rows[0].endswith(f"{found.ablation[name][head]:+.5f}")
 
 
 def test_frozen_models_can_be_weighed(model):
-    want = rg.importance(model, loss).predicted
-    got = rg.importance(model.requires_grad_(False), loss).predicted
+    want = rg.head_importance(model, loss).first_order
+    got = rg.head_importance(model.requires_grad_(False), loss).first_order
     for name in want:
         assert_close(got[name], want[name])
 
@@ -89,10 +89,10 @@ def test_frozen_models_can_be_weighed(model):
 @pytest.mark.usefixtures("users_view")
 def test_what_cannot_be_weighed_is_said(model):
     with pytest.raises(LookError, match="at: needs an attention that ran, got 'encoder"):
-        rg.importance(model, loss, "encoder.*")
+        rg.head_importance(model, loss, "encoder.*")
     with pytest.raises(ShapeError, match=r"loss: needs to return one number, got \(2, 5, 12\)"):
-        rg.importance(model, lambda m: m(TOKENS))
+        rg.head_importance(model, lambda m: m(TOKENS))
     with pytest.raises(ShapeError, match="loss: needs to keep its graph"):
-        rg.importance(model, lambda m: m(TOKENS).sum().detach())
+        rg.head_importance(model, lambda m: m(TOKENS).sum().detach())
     with pytest.raises(ShapeError, match="loss: needs batches of one size, got 2 .* after 1"):
-        rg.importance(model, lambda m: m(TOKENS[:1]).sum() + m(TOKENS).sum())
+        rg.head_importance(model, lambda m: m(TOKENS[:1]).sum() + m(TOKENS).sum())

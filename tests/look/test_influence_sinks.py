@@ -62,10 +62,10 @@ def test_sinks_of_a_model_have_the_influence_of_really_removing_them(dtype):
         want = torch.stack(effects, -1)
         found = site.influence()
         for got, truth in (
-            (found.felt, want.sum(-1)),
+            (found.effect_on_query, want.sum(-1)),
             (found.strongest, want.amax(-1)),
-            (found.caused, want.sum(-2)),
+            (found.effect_of_key, want.sum(-2)),
         ):
             assert ((got.double() - truth).abs() / truth).max() < 1e-3
-        dropped = rg.if_key_dropped(site, 0).change.norm(dim=-1).double()
+        dropped = rg.drop_key_effect(site, 0).change.norm(dim=-1).double()
         assert ((dropped - want[..., 0]).abs() / want[..., 0]).max() < 1e-3

@@ -63,20 +63,20 @@ def test_rollout_of_a_part_names_what_is_missing(model, tmp_path):
     with rg.look(model, "*.1.*") as part:
         model(IDS)
     said = "sight: needs every attention on the way, got none of decoder.0.self"
-    for sight in (part, rg.open_sight(part.save(tmp_path)), part.with_tokens(WORDS)):
-        for ask in (rg.rollout, rg.flow):
+    for sight in (part, rg.load_sight(part.save(tmp_path)), part.with_tokens(WORDS)):
+        for ask in (rg.attention_rollout, rg.attention_flow):
             with pytest.raises(LookError, match=said):
                 ask(sight, 0)
-    assert rg.rollout(part, 0, "*.1.*").own.shape == rg.rollout(part.sites, 0).own.shape
+    assert rg.attention_rollout(part, 0, "*.1.*").own.shape == rg.attention_rollout(part.sites, 0).own.shape
     with rg.look(model, keep=20000) as full:
         model(IDS)
     assert full.skipped
     with pytest.raises(LookError, match="got none of decoder.1.self"):
-        rg.rollout(full, 0)
+        rg.attention_rollout(full, 0)
     with rg.look(model, survey=["entropy"]) as surveyed:
         model(IDS)
     with pytest.raises(LookError, match="needs its queries and keys"):
-        rg.rollout(surveyed, 0)
+        rg.attention_rollout(surveyed, 0)
 
 
 # ------------------------------------------------------------------ statistics
@@ -92,15 +92,15 @@ def test_sink_is_the_first_tokens_behind_left_padding(form, dense):
     allowed = (j <= j[:, None]) & (j >= skip[:, None, None])
     terms = {"mask": allowed[:, None] if dense else mask}
     _, lse = rg.attend(q, k, k, **terms)
-    found = rg.survey(q, k, lse, ask=["sink", "entropy"], first=2, form=form, **terms)
+    found = rg.survey(q, k, lse, statistics=["sink", "entropy"], first_keys=2, backend=form, **terms)
     w = (q.double() @ k.double().mT / 2).masked_fill(~allowed[:, None], -torch.inf).softmax(-1)
     w = w.nan_to_num(nan=0.0)
     want = torch.stack([w[0, :, :, 4:6].sum(-1), w[1, :, :, 0:2].sum(-1)])
-    assert_close(found.sink.double(), want, atol=1e-5, rtol=1e-5)
+    assert_close(found.first_share.double(), want, atol=1e-5, rtol=1e-5)
     # and its gradient is of the same numbers
     q.requires_grad_()
     _, lse = rg.attend(q, k, k, **terms)
-    rg.survey(q, k, lse.detach(), ask=["sink"], first=2, form=form, **terms).sink.sum().backward()
+    rg.survey(q, k, lse.detach(), statistics=["sink"], first_keys=2, backend=form, **terms).first_share.sum().backward()
     assert q.grad[0, :, 5:].abs().sum() > 0
 
 
@@ -115,7 +115,7 @@ def test_sink_is_the_same_with_and_without_left_padding_in_a_model():
     with rg.look(llama) as among, torch.no_grad():
         places = (torch.arange(10)[None] - 5).clamp(min=0)
         llama(padded, attention_mask=mask.long(), position_ids=places)
-    want, got = (s.sites[0].survey(first=1).sink for s in (alone, among))
+    want, got = (s.sites[0].survey(first_keys=1).first_share for s in (alone, among))
     assert_close(got[..., 5:], want, atol=1e-5, rtol=1e-5)
 
 
@@ -126,7 +126,7 @@ def test_a_survey_made_while_looking_comes_back_without_being_named_again(model)
     assert found.entropy.shape == (2, 4, 6)
     assert found.received is None
     with pytest.raises(LookError, match="what was asked while looking, entropy, peak, got 'sink'"):
-        sight.sites[0].survey(ask=["sink"])
+        sight.sites[0].survey(statistics=["sink"])
     with pytest.raises(ShapeError, match="ask: needs names of .*, got 'entrpy'"):
         rg.look(model, survey=["entrpy"]).__enter__()
 
@@ -151,7 +151,7 @@ def test_a_patch_is_of_a_run_whose_numbers_were_kept_and_comes_to_the_device(mod
         model(IDS)
     for source in (bare, replace(sight.sites[0], v=sight.sites[0].v.to("meta"), q=bare.sites[0].q)):
         with pytest.raises(LookError, match="needs its queries and keys"):
-            rg.compare(model, IDS, rg.patch("*.0.*", source))
+            rg.compare_edits(model, IDS, rg.patch("*.0.*", source))
     with pytest.raises(LookError, match="source: needs a sight or a site of another run"):
         rg.patch("*", "other run")
 

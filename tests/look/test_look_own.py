@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 import regard as rg
 from regard import models
 from regard.errors import LookError, ShapeError
-from regard.ops.door import attending
+from regard.ops.door import intercepting
 
 IDS = torch.arange(12).view(2, 6) % 10
 LENGTHS = torch.tensor([6, 4])
@@ -52,7 +52,7 @@ def test_looking_changes_no_bit_and_every_weight_can_be_had(name):
     model = make().eval()
     want = model(*inputs)
     passed = []
-    note = attending(lambda call, proceed: passed.append(call) or proceed(call))
+    note = intercepting(lambda call, proceed: passed.append(call) or proceed(call))
     with note, rg.look(model) as sight:
         got = model(*inputs)
     first = want[0] if isinstance(want, tuple) else want
@@ -90,7 +90,7 @@ def test_a_recurrent_decoder_that_asks_step_by_step_joins_into_one_map():
     with rg.look(model) as sight:
         model(IDS, IDS[:, :5])
     assert len(sight.calls("decoder.cross")) == 5
-    joined = sight.joined("decoder.cross")
+    joined = sight.join("decoder.cross")
     assert (joined.queries, joined.keys, joined.kind) == (5, 6, "cross")
     assert_close(joined.weights().sum(-1), torch.ones(2, 1, 5))
 
@@ -99,13 +99,13 @@ def test_states_that_look_back_see_all_before_them_and_not_themselves():
     model = recurrent("hybrid").eval()
     with rg.look(model) as sight:
         model(IDS, IDS[:, :5])
-    joined = sight.joined("encoder.0.self")
+    joined = sight.join("encoder.0.self")
     assert (joined.queries, joined.keys) == (5, 5)  # the first state has no past to ask
     assert torch.equal(joined.weights()[0, 0] > 0, torch.ones(5, 5, dtype=torch.bool).tril())
-    found = joined.survey(ask=["own", "previous", "reach"])
-    assert (found.own == 0).all()
-    assert_close(found.previous[0, 0, 0], torch.tensor(1.0))
-    assert (found.reach >= 1).all()
+    found = joined.survey(statistics=["own", "previous", "reach"])
+    assert (found.self_share == 0).all()
+    assert_close(found.previous_share[0, 0, 0], torch.tensor(1.0))
+    assert (found.mean_distance >= 1).all()
 
 
 def test_a_glob_chooses_sites():
@@ -136,10 +136,10 @@ def test_statistics_found_at_once_are_those_found_later_and_nothing_else_is_kept
     with rg.look(model, survey={"ask": ["entropy", "top"], "most": 2}, keep=0) as sight:
         model(IDS, IDS)
     for site, whole in zip(sight, later, strict=True):
-        want = whole.survey(ask=["entropy", "top"], most=2)
-        assert site.found is not None
-        assert torch.equal(site.found.entropy, want.entropy)
-        assert torch.equal(site.found.top, want.top)
+        want = whole.survey(statistics=["entropy", "top"], top_k=2)
+        assert site.recorded_survey is not None
+        assert torch.equal(site.recorded_survey.entropy, want.entropy)
+        assert torch.equal(site.recorded_survey.top_weights, want.top_weights)
         assert site.q.is_meta
         assert (site.heads, site.queries, site.keys) == (whole.heads, whole.queries, whole.keys)
 
@@ -148,7 +148,7 @@ def test_the_graph_is_kept_when_asked_so_that_statistics_can_be_a_loss():
     layer = rg.nn.MultiHeadAttention(8, 2)
     with rg.look(layer, grad=True) as sight:
         layer(torch.randn(1, 4, 8))
-    entropy = sight.sites[0].survey(ask=["entropy"]).entropy
+    entropy = sight.sites[0].survey(statistics=["entropy"]).entropy
     assert entropy is not None
     entropy.sum().backward()
     assert layer.to_q.weight.grad.abs().sum() > 0

@@ -93,7 +93,7 @@ def test_a_look_and_an_edit_that_overlap_leave_nothing_also_after_an_error(make)
     b.__exit__(None, None, None)
     assert state_of(model) == before
     assert len(sight) >= 2
-    assert sum(edited.acted[0].values()) >= 4
+    assert sum(edited.applied_calls[0].values()) >= 4
     assert torch.equal(still, changed)
     assert not torch.allclose(changed, want)
     assert torch.equal(out_of(model, x), want)
@@ -149,7 +149,7 @@ def test_a_thread_that_looks_or_edits_itself_is_left_to_itself(make):
         for _ in range(4):
             with rg.what_if(model, rg.drop_head("*", 1)) as edited:
                 assert_close(out_of(model, x), changed)
-            assert set(edited.acted[0].values()) == {1}
+            assert set(edited.applied_calls[0].values()) == {1}
         return [2] * 4
 
     with ThreadPoolExecutor(4) as pool:
@@ -207,7 +207,7 @@ def test_a_streamed_generation_is_seen_from_the_thread_that_reads_it():
         thread.start()
         thread.join()
     assert [site.keys for site in sight] == [5, 6, 7]
-    assert sight.joined("model.layers.0.self_attn").queries == 7
+    assert sight.join("model.layers.0.self_attn").queries == 7
 
 
 def test_words_are_those_of_the_thread_that_read_them():
@@ -245,7 +245,7 @@ def test_copies_that_run_side_by_side_are_seen_under_the_name_of_the_model():
 def test_gates_are_kept_from_other_threads_and_of_no_other_model(make):
     model, other = make(), make()
     x = torch.randn(5, 2, 3)
-    with rg.gates(model) as first, rg.gates(model) as second, ThreadPoolExecutor(5) as pool:
+    with rg.record_gates(model) as first, rg.record_gates(model) as second, ThreadPoolExecutor(5) as pool:
         list(pool.map(lambda m: m(x), [model, other] * 30))
         other(x)
     for seen in (first, second):
@@ -257,7 +257,7 @@ def test_gates_are_kept_from_other_threads_and_of_no_other_model(make):
 
 def test_gates_that_overlap_without_nesting_see_their_part():
     model, x = rg.nn.Recurrent(3, 4), torch.randn(2, 5, 3)
-    a, b = rg.gates(model), rg.gates(model)
+    a, b = rg.record_gates(model), rg.record_gates(model)
     first, second = a.__enter__(), b.__enter__()
     model(x)
     a.__exit__(None, None, None)
@@ -276,8 +276,8 @@ def test_gradients_and_importance_are_not_disturbed_by_runs_elsewhere():
             out_of(model, torch.randn(3, 2, 16))
 
     def ask():
-        found = rg.gradients(model, lambda: model(x).sum().square())
-        worth = rg.importance(model, lambda m: m(x).square().sum())
+        found = rg.gradient_norms(model, lambda: model(x).sum().square())
+        worth = rg.head_importance(model, lambda m: m(x).square().sum())
         return [found.depth["layers"], *worth.gradient.values()]
 
     want = ask()

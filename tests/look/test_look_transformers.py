@@ -138,7 +138,7 @@ def test_a_scale_that_is_off_by_a_thousandth_is_more_than_the_tolerance(name):
     with rg.look(model) as sight:
         model(**inputs(name))
     for site in sight:
-        off = replace(site.terms, scale=1.001 * site.terms.scale).tile(site.q, site.k)
+        off = replace(site.terms, scale=1.001 * site.terms.scale).score_tile(site.q, site.k)
         wrong = torch.exp(off - off.logsumexp(-1, keepdim=True)).nan_to_num(nan=0.0)
         with pytest.raises(AssertionError, match="not close"):
             assert_close(site.weights(), wrong, **tolerance(site))
@@ -167,14 +167,14 @@ def test_generation_is_seen_step_by_step_and_joins_into_the_map_of_the_text(name
     names = [n for n in once.names if name not in PAIRS or "decoder." in n]
     for site in names:
         assert len(sight.calls(site)) == 5
-        joined, whole = sight.joined(site), once[site]
+        joined, whole = sight.join(site), once[site]
         alive = whole.lse > -torch.inf
         near = tolerance(whole)
         assert_close(joined.weights()[alive], whole.weights()[alive], **near)
         near["atol"] *= whole.keys  # a sum over all keys
         ask = ["reach", "previous", "entropy"]
         for stat in ask:
-            got, full = (getattr(s.survey(ask=ask), stat)[alive] for s in (joined, whole))
+            got, full = (getattr(s.survey(statistics=ask), stat)[alive] for s in (joined, whole))
             assert_close(got, full, **near)
 
 
@@ -238,7 +238,7 @@ def test_a_tokenizer_names_the_text_also_as_it_grows():
         text = model.generate(input_ids=IDS, max_new_tokens=3, min_new_tokens=3, do_sample=False)
     words = [Letters().convert_ids_to_tokens(row.tolist()) for row in text[:, :-1]]
     assert [site.key_tokens for site in sight] == [[w[:n] for w in words] for n in (9, 10, 11)]
-    assert sight.joined("model.layers.0.self_attn").query_tokens == words
+    assert sight.join("model.layers.0.self_attn").query_tokens == words
 
 
 @torch.no_grad()
@@ -310,7 +310,7 @@ def test_beams_that_change_places_are_seen_but_are_not_one_text():
     with rg.look(model) as sight:
         assert torch.equal(model.generate(input_ids=IDS, **options), want)
     with pytest.raises(LookError, match="needs calls that go on where the one before stopped"):
-        sight.joined("model.layers.1.self_attn")
+        sight.join("model.layers.1.self_attn")
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 
 import torch
 
-from regard.look import Sight, look, site_of
+from regard.look import Sight, look, make_site
 from regard.nn import MultiHeadAttention
 from regard.ops import survey
 
@@ -35,8 +35,8 @@ class Cells(HTMLParser):
 
 
 def test_a_survey_shows_least_mean_and_most_of_what_was_asked():
-    site = site_of(*torch.randn(2, 5, 4))
-    found = site.survey(ask=["entropy", "peak_key"])
+    site = make_site(*torch.randn(2, 5, 4))
+    found = site.survey(statistics=["entropy", "peak_key"])
     head, *rows = Cells(found._repr_html_()).rows
     assert head == ["statistic", "shape", "least", "mean", "most"]
     assert rows[0][:2] == ["entropy", "1 × 1 × 5"]
@@ -46,7 +46,7 @@ def test_a_survey_shows_least_mean_and_most_of_what_was_asked():
 
 def test_a_survey_of_the_op_alone_is_shown_too():
     q = torch.zeros(2, 2)
-    assert "peak" in survey(q, q, torch.zeros(2), ask=["peak"])._repr_html_()
+    assert "peak" in survey(q, q, torch.zeros(2), statistics=["peak"])._repr_html_()
 
 
 def test_a_sight_shows_each_attention_and_what_was_not_seen():
@@ -59,8 +59,8 @@ def test_a_sight_shows_each_attention_and_what_was_not_seen():
 
 
 def test_a_site_shows_its_heads_unless_that_would_take_long():
-    assert "diffuse" in site_of(*torch.zeros(2, 9, 4))._repr_html_()
-    long = site_of(*torch.zeros(2, 4, 5000, 4).unbind(0))
+    assert "diffuse" in make_site(*torch.zeros(2, 9, 4))._repr_html_()
+    long = make_site(*torch.zeros(2, 4, 5000, 4).unbind(0))
     assert "<table>" not in long._repr_html_()
 
 

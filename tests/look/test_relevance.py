@@ -8,9 +8,9 @@ import regard as rg
 from regard import models
 from regard.errors import LookError, ShapeError
 from regard.look import walk
-from regard.ops.attend.reference import normalise
-from regard.ops.door import attending
-from regard.ops.terms import spread
+from regard.ops.attend.reference import softmax_with_lse
+from regard.ops.door import intercepting
+from regard.ops.terms import repeat_kv
 
 TOKENS = torch.tensor([[1, 2, 3, 4, 5, 6], [6, 7, 8, 9, 1, 2]])
 
@@ -28,15 +28,15 @@ class Maps:
         self.kept = []
 
     def __call__(self, call, proceed):
-        w, lse = normalise(call.terms.tile(call.q, call.k), call.terms)
+        w, lse = softmax_with_lse(call.terms.tile(call.q, call.k), call.terms)
         w.retain_grad()
         self.kept.append(w)
-        return w @ spread(call.v, call.q), lse
+        return w @ repeat_kv(call.v, call.q), lse
 
 
 def dense_steps(model, score):
     maps = Maps()
-    with attending(maps):
+    with intercepting(maps):
         score(model).backward()
     model.zero_grad()
     return [(w.grad * w.detach()).clamp(min=0).mean(1) for w in maps.kept]
@@ -88,21 +88,21 @@ def test_norm_weighted_is_the_length_of_what_each_key_brings(language):
     with rg.look(language) as sight:
         language(TOKENS)
     site = sight["decoder.1.self"]
-    w_out = rg.output_weights(language, site)
+    w_out = rg.output_projection(language, site)
     given = torch.einsum("bhjv,hvd->bhjd", site.v.repeat_interleave(2, 1), w_out)
     brought = site.weights()[..., None] * given[:, :, None]
-    assert_close(rg.norm_weighted(site, w_out), brought.norm(dim=-1))
-    assert_close(rg.norm_weighted(site, w_out, heads="together"), brought.sum(1).norm(dim=-1))
-    part = rg.norm_weighted(site, w_out, rows=slice(2, 4), keys=slice(1, 5))
+    assert_close(rg.weighted_value_norms(site, w_out), brought.norm(dim=-1))
+    assert_close(rg.weighted_value_norms(site, w_out, heads="together"), brought.sum(1).norm(dim=-1))
+    part = rg.weighted_value_norms(site, w_out, rows=slice(2, 4), keys=slice(1, 5))
     assert_close(part, brought.norm(dim=-1)[:, :, 2:4, 1:5])
-    received = site.survey(ask=["received"]).received * rg.value_norms(site, w_out)
+    received = site.survey(statistics=["received"]).received * rg.value_norms(site, w_out)
     assert_close(received, brought.norm(dim=-1).sum(-2))
 
 
 def test_a_heavy_weight_on_an_empty_value_brings_nothing():
     q, k = torch.ones(1, 1), torch.tensor([[9.0], [0.0]])
-    site = rg.site_of(q, k, torch.tensor([[0.0], [1.0]]))
-    got = rg.norm_weighted(site, torch.ones(1, 1, 1))
+    site = rg.make_site(q, k, torch.tensor([[0.0], [1.0]]))
+    got = rg.weighted_value_norms(site, torch.ones(1, 1, 1))
     assert got[0, 0, 0, 0] == 0
     assert got[0, 0, 0, 1] > 0
 
@@ -113,10 +113,10 @@ def test_what_cannot_be_explained_is_said(language):
         rg.relevance(language, says, 0, "x")
     with pytest.raises(ShapeError, match=r"score: needs to return one number .*, got \(2, 6, 12\)"):
         rg.relevance(language, lambda m: m(TOKENS), 0)
-    site = rg.site_of(*torch.randn(2, 1, 2, 3, 4))
+    site = rg.make_site(*torch.randn(2, 1, 2, 3, 4))
     with pytest.raises(ShapeError, match=r"w_out: needs \(head, value, dim\) = \(2, 4, '…'\), got"):
-        rg.norm_weighted(site, torch.zeros(8, 8))
+        rg.weighted_value_norms(site, torch.zeros(8, 8))
     with pytest.raises(ShapeError, match="heads: needs each or together, got 'all'"):
-        rg.norm_weighted(site, torch.zeros(2, 4, 8), heads="all")
+        rg.weighted_value_norms(site, torch.zeros(2, 4, 8), heads="all")
     with pytest.raises(LookError, match="site: needs an output map that we know by name, got none"):
-        rg.output_weights(torch.nn.Linear(2, 2), site)
+        rg.output_projection(torch.nn.Linear(2, 2), site)

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from regard.errors import FileError, LookError, ShapeError
-from regard.look import Sight, look, site_of, write_report
-from regard.look.png import png
-from regard.look.words import in_words
+from regard.look import Sight, look, make_site, write_report
+from regard.look.png import encode_png
+from regard.look.words import describe_head
 from regard.models import Translator, translator_tiny
 from regard.ops import Causal
 
@@ -65,7 +65,7 @@ def sentences(layers: int, heads: int, count: int, **more) -> Sight:
     tokens = [f"w{i}" for i in range(count)]
     return Sight(
         [
-            site_of(
+            make_site(
                 *torch.randn(2, 1, heads, count, 8) * 1.7,
                 tokens=tokens,
                 name=f"decoder.{at}.self",
@@ -133,7 +133,7 @@ def test_the_table_has_every_head_with_its_word_and_numbers(small):
 
 def test_the_words_are_the_words_of_the_map(small):
     sight, page = small
-    assert page.data[1]["words"][2] == in_words(sight.sites[1], 2)
+    assert page.data[1]["words"][2] == describe_head(sight.sites[1], 2)
 
 
 def test_a_picture_in_the_page_is_the_pooled_map(small):
@@ -172,7 +172,7 @@ def test_the_script_of_the_page_says_the_same_numbers(tmp_path):
         site = sight.sites[at]
         w = site.weights()[0, head]
         assert shown["title"].startswith(f"decoder.{at}.self, head {head}: ")
-        assert shown["words"] == in_words(site, head)
+        assert shown["words"] == describe_head(site, head)
         assert f"w{row}" in shown["tokens"]
         said = re.findall(r"w(\d+) \((\d+)\) (\d\.\d+)", shown["said"].partition("looks at")[2])
         assert len(said) == min(5, row + 1)
@@ -183,7 +183,7 @@ def test_the_script_of_the_page_says_the_same_numbers(tmp_path):
         assert len(cells) == 100
         for i, j, x in cells:
             assert float(x) == pytest.approx(w[int(i), int(j)].item(), abs=2e-5)
-        entropy = site.survey(ask=["entropy"]).entropy[0, head]
+        entropy = site.survey(statistics=["entropy"]).entropy[0, head]
         assert f"{entropy.min():.3f} to {entropy.max():.3f}" in shown["strips"][0]
 
 
@@ -206,7 +206,7 @@ def test_the_page_asks_nothing_of_the_network(small):
 def test_text_of_the_caller_cannot_become_markup(tmp_path):
     tokens = ["</script><b>", "<!--", "&amp;"]
     sight = Sight(
-        [site_of(*torch.randn(2, 3, 4), tokens=tokens, name="<i>")], skipped={"<u>": "<s>"}
+        [make_site(*torch.randn(2, 3, 4), tokens=tokens, name="<i>")], skipped={"<u>": "<s>"}
     )
     page = Page(write_report(sight, tmp_path / "report.html", title="<h9>"))
     assert not {tag for tag, _ in page.tags} & {"b", "i", "u", "s", "h9"}
@@ -232,7 +232,7 @@ def test_a_model_of_12_layers_and_12_heads_at_512_tokens_stays_under_3_mb(tmp_pa
 
 def test_a_long_text_is_pooled_and_keeps_its_start_and_its_end(tmp_path):
     sight = sentences(1, 2, 5000)
-    path = write_report(sight, tmp_path / "report.html", around=[2500])
+    path = write_report(sight, tmp_path / "report.html", queries=[2500])
     assert path.stat().st_size < 3_000_000
     (site,) = Page(path).data
     assert site["image"]["cells"] == [256, 256]
@@ -261,7 +261,7 @@ def test_a_translator_with_cross_attention_and_what_was_not_seen(tmp_path):
 def test_png_is_read_back_by_a_reader_of_pictures(tmp_path):
     matplotlib_image = pytest.importorskip("matplotlib.image")
     path = tmp_path / "ramp.png"
-    path.write_bytes(png(torch.linspace(0, 1, 256).view(16, 16)))
+    path.write_bytes(encode_png(torch.linspace(0, 1, 256).view(16, 16)))
     pixels = matplotlib_image.imread(path)
     from matplotlib import colormaps
 

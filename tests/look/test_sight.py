@@ -36,7 +36,7 @@ def in_steps(layer, x, sizes, **terms):
         {"mask": rg.Causal() & rg.Local(2)},
         {"mask": rg.Causal() & rg.Padding(torch.tensor([6, 4]))},
         {"mask": rg.Causal(), "bias": rg.ALiBi(rg.alibi_slopes(2))},
-        {"mask": rg.Causal(), "bias": rg.Relative(torch.randn(5, 4))},
+        {"mask": rg.Causal(), "bias": rg.RelativeKeys(torch.randn(5, 4))},
     ],
     ids=["causal", "local", "padding", "alibi", "relative"],
 )
@@ -46,20 +46,20 @@ def test_steps_joined_are_the_whole_map(terms, sizes):
     steps = in_steps(layer, X, sizes, **terms)
     with rg.look(layer) as once:
         layer(X, **terms)
-    joined, whole = steps.joined("MultiHeadAttention"), once["MultiHeadAttention"]
+    joined, whole = steps.join("MultiHeadAttention"), once["MultiHeadAttention"]
     assert len(steps) == len(sizes)
     assert_close(joined.weights(), whole.weights())
     assert_close(joined.window(1, slice(1, 5), slice(2, 6)), whole.window(1)[:, 1:5, 2:6])
     assert_close(joined.out, whole.out)
     ask = ["reach", "own", "previous", "entropy", "received"]
     for name in ask:
-        got, want = (getattr(site.survey(ask=ask), name) for site in (joined, whole))
+        got, want = (getattr(site.survey(statistics=ask), name) for site in (joined, whole))
         assert_close(got, want, atol=1e-5, rtol=1e-4)
 
 
 def test_causal_steps_joined_stay_causal_so_that_fast_forms_know_them():
     steps = in_steps(rg.nn.MultiHeadAttention(8, 2), X, (4, 1, 1), mask=rg.Causal())
-    assert steps.joined("MultiHeadAttention").terms.mask == rg.Causal()
+    assert steps.join("MultiHeadAttention").terms.mask == rg.Causal()
 
 
 def test_keys_of_all_steps_are_held_once():
@@ -115,7 +115,7 @@ def test_steps_get_their_own_words():
     steps = in_steps(rg.nn.MultiHeadAttention(8, 2), X, (4, 1, 1), mask=rg.Causal())
     named = steps.with_tokens(list("abcdef"))
     assert [site.query_tokens[0] for site in named] == [["a", "b", "c", "d"], ["e"], ["f"]]
-    joined = named.joined("MultiHeadAttention")
+    joined = named.join("MultiHeadAttention")
     assert joined.query_tokens == joined.key_tokens == [list("abcdef")] * 2
 
 
@@ -133,7 +133,7 @@ def test_errors_say_what_there_is():
     with pytest.raises(LookError, match="call: needs less than the 2 calls of 'self', got 5"):
         sight["self", 5]
     with pytest.raises(LookError, match="needs calls that go on where the one before stopped"):
-        sight.joined("self")
+        sight.join("self")
     with pytest.raises(ShapeError, match="tokens: needs a list of words, got 'ab'; try text.split"):
         sight.with_tokens("ab")
     with pytest.raises(ShapeError, match="tokens: needs source and target, got 'sauce'"):

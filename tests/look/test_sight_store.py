@@ -11,7 +11,7 @@ from torch.testing import assert_close
 import regard as rg
 from regard import models
 from regard.errors import FileError, LookError
-from regard.look.shelf import Shelf
+from regard.look.shelf import TensorPacker
 from regard.look.sight import Sight
 from regard.models.store import checksum
 
@@ -21,11 +21,11 @@ SAVED = {name: terms for name, terms in TERMS.items() if name not in ("own", "sc
 @pytest.mark.parametrize("terms", SAVED.values(), ids=SAVED)
 def test_what_was_saved_gives_the_same_numbers(terms, tmp_path):
     here = site(**terms)
-    [there] = rg.open_sight(Sight([here]).save(tmp_path / "x.safetensors"))
+    [there] = rg.load_sight(Sight([here]).save(tmp_path / "x.safetensors"))
     assert torch.equal(there.weights(), here.weights())
     assert str(there.terms) == str(here.terms)
     assert repr(there) == repr(here)
-    assert torch.equal(there.influence().caused, here.influence().caused)
+    assert torch.equal(there.influence().effect_of_key, here.influence().effect_of_key)
 
 
 def test_a_whole_model_with_words_and_what_was_not_seen(tmp_path):
@@ -36,7 +36,7 @@ def test_a_whole_model_with_words_and_what_was_not_seen(tmp_path):
     sight.skipped["x"] = "as it was hidden"
     file = sight.save(tmp_path)
     assert file.name == "sight.safetensors"
-    there = rg.open_sight(tmp_path)
+    there = rg.load_sight(tmp_path)
     assert repr(there) == repr(sight)
     assert there["decoder.0.cross"].key_tokens == [words["source"]]
     for mine, theirs in zip(sight, there, strict=True):
@@ -53,29 +53,29 @@ def test_the_keys_of_a_generated_text_are_written_once(tmp_path):
     own, text = 120 * (8 + 8 + 2), (100 + 120) * (8 + 8)  # q, out, lse; k, v of call 0 and of all
     assert numbers == 2 * (own + text)
     name = "MultiHeadAttention"
-    there = rg.open_sight(file)
-    assert_close(there.joined(name).weights(), sight.joined(name).weights())
+    there = rg.load_sight(file)
+    assert_close(there.join(name).weights(), sight.join(name).weights())
 
 
 def test_parts_of_one_text_come_back_wherever_they_start():
-    shelf, text = Shelf(), torch.randn(2, 2, 9, 4)
+    shelf, text = TensorPacker(), torch.randn(2, 2, 9, 4)
     parts = [text[:, :, 2:5], text[:, :, 4:8], text[:, :, 3:4], text[:, :, 2:5, :2], text[1]]
-    places = [shelf.put(part) for part in parts]
+    places = [shelf.add(part) for part in parts]
     tensors = shelf.tensors()
     assert sorted(x.shape for x in tensors.values()) == [(2, 2, 3, 2), (2, 2, 6, 4), (2, 9, 4)]
     for part, place in zip(parts, places, strict=True):
-        assert torch.equal(Shelf.take(json.loads(json.dumps(place)), tensors), part)
+        assert torch.equal(TensorPacker.get(json.loads(json.dumps(place)), tensors), part)
 
 
 def test_half_precision_and_a_survey_alone_are_kept_as_they_are(tmp_path):
     layer = rg.nn.MultiHeadAttention(8, 2).bfloat16()
     with rg.look(layer, survey=["entropy", "peak_key"]) as sight:
         layer(X.bfloat16())
-    [there] = rg.open_sight(sight.save(tmp_path))
+    [there] = rg.load_sight(sight.save(tmp_path))
     assert there.q.is_meta
     assert (there.q.dtype, there.queries) == (torch.bfloat16, 6)
-    assert torch.equal(there.found.entropy, sight.sites[0].found.entropy)
-    assert torch.equal(there.found.peak_key, sight.sites[0].found.peak_key)
+    assert torch.equal(there.recorded_survey.entropy, sight.sites[0].recorded_survey.entropy)
+    assert torch.equal(there.recorded_survey.peak_key, sight.sites[0].recorded_survey.peak_key)
 
 
 @pytest.mark.usefixtures("users_view")
@@ -90,24 +90,24 @@ def test_what_is_code_cannot_be_saved_and_leaves_no_file(tmp_path):
 @pytest.mark.usefixtures("users_view")
 def test_damaged_and_foreign_files_are_refused(tmp_path):
     with pytest.raises(FileError, match="got nothing there"):
-        rg.open_sight(tmp_path)
+        rg.load_sight(tmp_path)
     file = Sight([site()]).save(tmp_path / "a.safetensors")
     cut = tmp_path / "cut.safetensors"
     cut.write_bytes(file.read_bytes()[:-7])
     with pytest.raises(FileError, match="needs a whole safetensors file, got"):
-        rg.open_sight(cut)
+        rg.load_sight(cut)
     flipped = bytearray(file.read_bytes())
     flipped[-3] ^= 1
     cut.write_bytes(flipped)
     with pytest.raises(FileError, match="its numbers or its index were damaged"):
-        rg.open_sight(cut)
+        rg.load_sight(cut)
     other = tmp_path / "other.safetensors"
     save_file({"x": torch.ones(1)}, other)
     with pytest.raises(FileError, match="needs a sight, got another file"):
-        rg.open_sight(other)
+        rg.load_sight(other)
     models.save(models.LanguageModel(models.language_tiny(vocab=9)), other)
     with pytest.raises(FileError, match="needs a sight, got a model; try models.load"):
-        rg.open_sight(other)
+        rg.load_sight(other)
 
 
 @pytest.mark.usefixtures("users_view")
@@ -130,7 +130,7 @@ def test_a_header_of_another_time_or_hand_is_refused(change, said, tmp_path):
         header["checksum"] = checksum(tensors)
     save_file(tensors, file, {"regard": json.dumps(header | change)})
     with pytest.raises(FileError, match=said):
-        rg.open_sight(file)
+        rg.load_sight(file)
 
 
 @pytest.mark.usefixtures("users_view")
@@ -146,7 +146,7 @@ def test_no_single_changed_number_or_letter_of_the_index_is_believed(tmp_path):
         new[at] ^= 3
         damaged.write_bytes(new)
         try:
-            rg.open_sight(damaged)
+            rg.load_sight(damaged)
         except FileError:
             continue
         believed.append(text[at - 5 : at + 5])
@@ -165,4 +165,4 @@ def test_an_index_that_points_elsewhere_is_refused(version, tmp_path):
         header |= {"version": 1, "checksum": checksum(tensors)}
     save_file(tensors, file, {"regard": json.dumps(header)})
     with pytest.raises(FileError):
-        rg.open_sight(file)
+        rg.load_sight(file)

@@ -4,7 +4,7 @@ from torch.testing import assert_close
 
 import regard as rg
 from regard.errors import LookError, ShapeError
-from regard.look.pieces import one_head
+from regard.look.pieces import select_head
 from regard.look.site import Site
 from regard.ops import biases
 from regard.ops.masks import Mask
@@ -35,8 +35,8 @@ TERMS = {
     "softcap": {"softcap": 0.5, "scale": 2.0},
     "sinks": {"sinks": torch.tensor([0.0, 1.0, 2.0, 3.0])},
     "alibi": {"bias": rg.ALiBi(rg.alibi_slopes(4))},
-    "relative": {"bias": rg.Relative(torch.randn(9, 3)), "offset": 1},
-    "toeplitz": {"bias": rg.Toeplitz(torch.randn(4, 9)) + biases.Dense(torch.randn(4, 5, 7))},
+    "relative": {"bias": rg.RelativeKeys(torch.randn(9, 3)), "offset": 1},
+    "toeplitz": {"bias": rg.Toeplitz(torch.randn(4, 9)) + biases.DenseBias(torch.randn(4, 5, 7))},
     "buckets": {"bias": rg.Buckets(torch.randn(8, 4))},
     "score": {"score": lambda q, k: torch.tanh(q.sum(-1)[..., :, None] - k.sum(-1)[..., None, :])},
 }
@@ -58,14 +58,14 @@ def test_the_terms_of_a_cell_by_hand():
         lse=lse,
         terms=terms,
     )
-    cell = here.cell(head=0, query=0, key=0)
+    cell = here.breakdown(head=0, query=0, key=0)
     e = torch.e
     assert cell.products is not None
     assert cell.products.tolist() == [3.0, 2.0]
     assert (cell.dot, cell.scaled, cell.bias, cell.allowed, cell.score) == (5, 1, 0, True, 1)
     assert cell.lse == pytest.approx(torch.log(torch.tensor(e + 1)).item())
     assert cell.weight == pytest.approx(e / (e + 1))
-    assert cell.share.item() == pytest.approx(10 * e / (e + 1))
+    assert cell.contribution.item() == pytest.approx(10 * e / (e + 1))
 
 
 @every_term
@@ -73,7 +73,7 @@ def test_a_cell_adds_up_and_is_the_weight_in_the_map(terms):
     here = site(**terms)
     w = here.weights()
     for batch, head, query, key in [(0, 0, 0, 0), (1, 3, 4, 2), (1, 1, 2, 6), (0, 2, 3, 1)]:
-        cell = here.cell(head, query, key, batch)
+        cell = here.breakdown(head, query, key, batch)
         if cell.products is not None:
             assert cell.dot == cell.products.sum().item()
             assert cell.scaled == cell.scale * cell.dot
@@ -82,15 +82,15 @@ def test_a_cell_adds_up_and_is_the_weight_in_the_map(terms):
         assert cell.capped == pytest.approx(capped, rel=1e-6)
         assert cell.score == (cell.capped + cell.bias if cell.allowed else -torch.inf)
         assert cell.weight == pytest.approx(w[batch, head, query, key].item(), abs=1e-6)
-        assert_close(cell.share, cell.weight * cell.value)
-    shares = sum(here.cell(1, 2, key, 1).share for key in range(here.keys))
+        assert_close(cell.contribution, cell.weight * cell.value)
+    shares = sum(here.breakdown(1, 2, key, 1).contribution for key in range(here.keys))
     assert_close(shares, here.out[1, 1, 2].double(), atol=1e-5, rtol=1e-5)
 
 
 @every_term
 def test_a_window_of_one_head_is_that_part_of_the_map(terms):
     here = site(**terms)
-    w = rg.attention_weights(here.q, here.k, **here.asked)
+    w = rg.attention_weights(here.q, here.k, **here.term_kwargs)
     assert_close(here.weights(), w)
     rows, keys = slice(1, 4), slice(2, 7)
     for head in range(here.heads):
@@ -102,16 +102,16 @@ def test_a_window_of_one_head_is_that_part_of_the_map(terms):
 @every_term
 def test_survey_and_influence_are_those_of_the_ops(terms):
     here = site(**terms)
-    found = here.survey(ask=["entropy", "received"])
-    want = rg.survey(here.q, here.k, here.lse, ask=["entropy", "received"], **here.asked)
+    found = here.survey(statistics=["entropy", "received"])
+    want = rg.survey(here.q, here.k, here.lse, statistics=["entropy", "received"], **here.term_kwargs)
     assert_close(found.received, want.received)
     assert_close(found.entropy, want.entropy)
-    want = rg.influence(here.q, here.k, here.v, here.out, here.lse, deed="slope", **here.asked)
-    assert_close(here.influence(deed="slope").caused, want.caused)
+    want = rg.influence(here.q, here.k, here.v, here.out, here.lse, effect="slope", **here.term_kwargs)
+    assert_close(here.influence(effect="slope").effect_of_key, want.effect_of_key)
 
 
 def test_only_a_mask_of_the_callers_own_cannot_be_cut_to_a_head():
-    cut = {name: one_head(site(**terms).terms, 1) is not None for name, terms in TERMS.items()}
+    cut = {name: select_head(site(**terms).terms, 1) is not None for name, terms in TERMS.items()}
     assert [name for name, could in cut.items() if not could] == ["own"]
 
 
@@ -123,7 +123,7 @@ def test_counts_and_what_it_says_of_itself():
 
 def test_the_last_may_be_counted_from_the_end():
     here = site()
-    assert here.cell(-1, -1, -1).score == here.cell(3, 4, 6).score
+    assert here.breakdown(-1, -1, -1).score == here.breakdown(3, 4, 6).score
 
 
 @pytest.mark.usefixtures("users_view")
@@ -132,7 +132,7 @@ def test_what_is_not_there_is_said_with_its_count(monkeypatch):
     with pytest.raises(ShapeError, match="head: needs less than 4, got 4; try 0 to 3"):
         here.window(head=4)
     with pytest.raises(ShapeError, match="key: needs less than 7, got 9"):
-        here.cell(0, 0, 9)
+        here.breakdown(0, 0, 9)
     monkeypatch.setattr("regard.look.site.WHOLE_MAP", 100)
     with pytest.raises(ShapeError, match="needs at most 100 numbers, got 280; try window"):
         here.weights()
@@ -144,10 +144,10 @@ def test_a_site_with_only_its_survey_says_so():
     with rg.look(layer, survey=["entropy"]) as sight:
         layer(torch.randn(1, 3, 4))
     [here] = sight
-    assert here.survey(ask=["entropy"]).entropy is here.found.entropy
+    assert here.survey(statistics=["entropy"]).entropy is here.recorded_survey.entropy
     with pytest.raises(LookError, match="needs its queries and keys for this, got only its survey"):
         here.window()
     with pytest.raises(
         LookError, match="ask: needs what was asked while looking, entropy, got 'peak'"
     ):
-        here.survey(ask=["peak"])
+        here.survey(statistics=["peak"])

@@ -47,11 +47,11 @@ def test_a_dropped_key_in_every_layer_is_a_token_that_was_padded_away(translator
     with rg.what_if(translator, rg.drop_key("encoder.*", 4), rg.drop_key("*.cross", 4)) as edited:
         got = translator(source, target)
     assert_close(got, translator(source, target, lengths))
-    assert list(edited.acted[1]) == ["decoder.0.cross", "decoder.1.cross"]
+    assert list(edited.applied_calls[1]) == ["decoder.0.cross", "decoder.1.cross"]
 
 
 def test_a_look_around_sees_what_the_edit_made(language):
-    edits = rg.drop_key("*.0.self", 1), rg.flatten("*.2.self")
+    edits = rg.drop_key("*.0.self", 1), rg.uniform("*.2.self")
     with rg.look(language) as sight, rg.what_if(language, *edits):
         language(TOKENS)
     assert (sight["decoder.0.self"].weights()[..., 1] == 0).all()
@@ -62,13 +62,13 @@ def test_a_look_around_sees_what_the_edit_made(language):
 def test_edits_act_in_the_order_given(language):
     """Harder than flat is flat: all are ties. Flatter than hard is the same map."""
     site = "decoder.0.self"
-    with rg.what_if(language, rg.flatten(site), rg.harden(site)):
+    with rg.what_if(language, rg.uniform(site), rg.hardmax(site)):
         flat_first = language(TOKENS)
-    with rg.what_if(language, rg.flatten(site)):
+    with rg.what_if(language, rg.uniform(site)):
         assert_close(flat_first, language(TOKENS))
-    with rg.what_if(language, rg.harden(site), rg.flatten(site)):
+    with rg.what_if(language, rg.hardmax(site), rg.uniform(site)):
         hard_first = language(TOKENS)
-    with rg.what_if(language, rg.harden(site)):
+    with rg.what_if(language, rg.hardmax(site)):
         assert_close(hard_first, language(TOKENS))
 
 
@@ -103,8 +103,8 @@ def test_other_attentions_than_the_models_are_left_alone(language):
 def test_the_report_has_the_numbers_of_two_runs(language):
     labels = TOKENS.roll(-1, 1)
     labels[:, -1] = -100
-    edit = rg.temperature("*", 4.0)
-    change = rg.compare(language, TOKENS, edit, labels=labels)
+    edit = rg.scale_scores("*", 4.0)
+    change = rg.compare_edits(language, TOKENS, edit, labels=labels)
     with torch.no_grad():
         before = language(TOKENS)
         with rg.what_if(language, edit):
@@ -120,12 +120,12 @@ def test_the_report_has_the_numbers_of_two_runs(language):
     ids, share, _, _ = change.top(2)
     assert_close(ids[..., 0], before.argmax(-1))
     assert_close(share[..., 0], p.exp().amax(-1))
-    assert_close(change.flipped, before.argmax(-1) != after.argmax(-1))
+    assert_close(change.argmax_changed, before.argmax(-1) != after.argmax(-1))
 
 
 def test_the_report_prints_its_most_changed_positions(language):
-    change = rg.compare(
-        language, (TOKENS,), rg.harden("*"), labels=TOKENS, words="abcdefghijkl".__getitem__
+    change = rg.compare_edits(
+        language, (TOKENS,), rg.hardmax("*"), labels=TOKENS, id_to_token="abcdefghijkl".__getitem__
     )
     edits, summary, header, *rows = str(change).splitlines()
     assert edits == "harden('*')"
@@ -143,7 +143,7 @@ def test_the_report_prints_its_most_changed_positions(language):
 
 def test_a_classifier_has_one_prediction_a_sequence():
     model = models.Classifier(models.classifier_tiny(vocab=12, classes=3)).eval()
-    change = rg.compare(model, {"tokens": TOKENS}, rg.flatten("*"), labels=torch.tensor([0, 2]))
+    change = rg.compare_edits(model, {"tokens": TOKENS}, rg.uniform("*"), labels=torch.tensor([0, 2]))
     assert change.kl.shape == (2,)
     assert "loss" in str(change)
 
@@ -162,7 +162,7 @@ def test_an_edit_that_met_nothing_is_an_error(language):
         language(TOKENS)
     with (
         pytest.raises(LookError, match="model: needs to run inside what_if, got no attention"),
-        rg.what_if(language, rg.flatten("*")),
+        rg.what_if(language, rg.uniform("*")),
     ):
         pass
 
@@ -170,13 +170,13 @@ def test_an_edit_that_met_nothing_is_an_error(language):
 @pytest.mark.usefixtures("users_view")
 def test_what_cannot_be_compared_is_said(language):
     with pytest.raises(ConfigError, match="model: needs eval mode, .* try model.eval"):
-        rg.compare(language.train(), TOKENS, rg.flatten("*"))
+        rg.compare_edits(language.train(), TOKENS, rg.uniform("*"))
     language.eval()
     with pytest.raises(ShapeError, match=r"labels: needs one for each position, \(2, 5\), got"):
-        rg.compare(language, TOKENS, rg.flatten("*"), labels=TOKENS[:, 1:])
+        rg.compare_edits(language, TOKENS, rg.uniform("*"), labels=TOKENS[:, 1:])
     with (
         rg.look(language) as sight,
-        rg.what_if(language, rg.flatten("*")),
+        rg.what_if(language, rg.uniform("*")),
     ):
         language(TOKENS)
     sight.sites.pop(1)

@@ -6,7 +6,7 @@ oneDNN reads `ONEDNN_MAX_CPU_ISA` once per process, so each instruction set need
 import torch
 
 from regard import models
-from regard.nn.int8 import Int8Product
+from regard.nn.int8 import PackedInt8Linear
 
 
 def wrong_products() -> int:
@@ -18,7 +18,7 @@ def wrong_products() -> int:
         extreme[4:, ::2] *= -1
         for whole in (extreme, torch.randint(-127, 128, (6, dim))):
             whole[:, 0] = 127  # the scale of each row is 1
-            product = Int8Product(whole.float(), None)
+            product = PackedInt8Linear(whole.float(), None)
             top = product.steps
             for rows in (1, 3, 17):
                 for x in (torch.full((rows, dim), top), torch.randint(-top, top + 1, (rows, dim))):
@@ -40,4 +40,4 @@ def relative_error() -> float:
 if __name__ == "__main__":
     torch.manual_seed(0)
     with torch.no_grad():
-        print(Int8Product(torch.eye(2), None).steps, wrong_products(), relative_error())
+        print(PackedInt8Linear(torch.eye(2), None).steps, wrong_products(), relative_error())

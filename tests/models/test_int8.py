@@ -17,7 +17,7 @@ import regard as rg
 from regard import decode, models
 from regard.errors import FileError, FormError
 from regard.models import int8 as models_int8
-from regard.nn.int8 import Int8Linear, Int8Product, Int8Readout, from_int8, to_int8
+from regard.nn.int8 import Int8Linear, PackedInt8Linear, Int8Readout, dequantize_int8, quantize_int8
 
 KINDS = {
     "translator": models.translator_tiny(vocab=11, output_bias=True),
@@ -33,10 +33,10 @@ KINDS = {
 @given(rows=st.integers(1, 9), dim=st.integers(1, 40), size=st.floats(1e-6, 1e6))
 def test_rounding_twice_is_rounding_once(rows, dim, size):
     weight = size * torch.randn(rows, dim)
-    whole, scale = to_int8(weight)
-    again = from_int8(whole, scale)
+    whole, scale = quantize_int8(weight)
+    again = dequantize_int8(whole, scale)
     assert (again - weight).abs().max() <= 0.51 * scale.max()
-    for once, twice in zip((whole, scale), to_int8(again), strict=True):
+    for once, twice in zip((whole, scale), quantize_int8(again), strict=True):
         assert torch.equal(once, twice)
 
 
@@ -45,7 +45,7 @@ def test_rounding_twice_is_rounding_once(rows, dim, size):
 @given(rows=st.sampled_from([1, 2, 16, 17, 33]), dim=st.sampled_from([1, 7, 64, 200]))
 def test_a_product_is_that_of_rounded_rows(rows, dim):
     weight, bias = torch.randn(5, dim), torch.randn(5)
-    product, (whole, scale) = Int8Product(weight, bias), to_int8(weight)
+    product, (whole, scale) = PackedInt8Linear(weight, bias), quantize_int8(weight)
     near = torch.randint(-product.steps, product.steps + 1, (rows, dim))
     near[:, 0] = product.steps
     size = 2.0 ** torch.arange(rows)[:, None] / 1000  # each row has a size of its own
@@ -62,11 +62,11 @@ def test_a_row_of_zeros_gives_the_bias_and_a_nan_stays_in_its_row():
     for rows in (3, 20):
         x = torch.randn(rows, 8)
         x[0], x[1, 3] = 0, torch.nan
-        y = Int8Product(weight, bias)(x)
+        y = PackedInt8Linear(weight, bias)(x)
         torch.testing.assert_close(y[0], bias)
         assert bool(y[1].isnan().all())
         assert bool(y[2:].isfinite().all())
-    torch.testing.assert_close(Int8Product(weight, bias)(torch.zeros(1, 8))[0], bias)
+    torch.testing.assert_close(PackedInt8Linear(weight, bias)(torch.zeros(1, 8))[0], bias)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -93,8 +93,8 @@ def test_the_quick_path_takes_whole_numbers(monkeypatch):
     stepper = decode.make_stepper(model)
     state = stepper.start(torch.tensor([[3, 4, 5]]))
     calls = []
-    right = Int8Product.__call__
-    monkeypatch.setattr(Int8Product, "__call__", lambda s, x: calls.append(1) or right(s, x))
+    right = PackedInt8Linear.__call__
+    monkeypatch.setattr(PackedInt8Linear, "__call__", lambda s, x: calls.append(1) or right(s, x))
     stepper.step(torch.tensor([1]), state)
     assert len(calls) == 2 * 6 + 1
 
@@ -141,18 +141,18 @@ def test_the_callers_model_and_luck_stay_as_they_are():
 
 
 def test_where_a_gradient_is_asked_for_the_rounded_weights_work_in_float():
-    layer = Int8Linear.of(torch.nn.Linear(3, 2))
+    layer = Int8Linear.from_linear(torch.nn.Linear(3, 2))
     x = torch.randn(4, 3, requires_grad=True)
     y = layer(x)
     torch.testing.assert_close(y, x @ layer.weight.mT + layer.bias)
     assert torch.autograd.grad(y.sum(), x)[0].shape == x.shape
-    readout = Int8Readout.of(rg.nn.Readout(3, 2))
+    readout = Int8Readout.from_readout(rg.nn.Readout(3, 2))
     torch.testing.assert_close(readout(x), x @ readout.weight.mT)
 
 
 @torch.no_grad()
 def test_new_weights_are_packed_anew_and_copies_have_their_own():
-    layer, x = Int8Linear.of(torch.nn.Linear(3, 2, bias=False)), torch.randn(1, 3)
+    layer, x = Int8Linear.from_linear(torch.nn.Linear(3, 2, bias=False)), torch.randn(1, 3)
     before, other = layer(x), deepcopy(layer)
     layer.weight.mul_(2)
     torch.testing.assert_close(layer(x), 2 * before)
@@ -161,17 +161,17 @@ def test_new_weights_are_packed_anew_and_copies_have_their_own():
 
 @torch.no_grad()
 def test_sound_as_it_comes_is_heard_as_the_recording_is():
-    model = models.quantize(rg.specimen("morse").model)
+    model = models.quantize(rg.load_pretrained("morse").model)
     sound = next(rg.data.Morse(snr=(10, 10)).examples("test", seed=0))
     wave = torch.as_tensor(sound.wave)
-    transcriber = decode.Transcriber(model, rg.specimen("morse").tokenizer)
-    text = "".join(map(transcriber.hear, wave.split(800))) + transcriber.finish()
+    transcriber = decode.Transcriber(model, rg.load_pretrained("morse").tokenizer)
+    text = "".join(map(transcriber.push, wave.split(800))) + transcriber.finish()
     assert text == sound.text
 
 
 @pytest.mark.parametrize("name", ["phrases", "phrases-gru"])
 def test_specimens_still_translate(name):
-    run = rg.specimen(name)
+    run = rg.load_pretrained(name)
     made = run._replace(model=rg.quantize(run.model))
     texts = ["3 days", "March 5, 2024", "$12.50"]
     assert rg.translate(made, texts, to=["de"]) == rg.translate(run, texts, to=["de"])
@@ -186,9 +186,9 @@ def test_a_look_inside_sees_the_rounded_model():
 
 @pytest.mark.usefixtures("users_view")
 def test_what_cannot_be_rounded_is_said(monkeypatch, tmp_path):
-    rg.train.quantize_run(rg.specimen("glyphs"), tmp_path, score=False)
+    rg.train.quantize_run(rg.load_pretrained("glyphs"), tmp_path, score=False)
     with pytest.raises(FileError, match="needs to be without a run, got one"):
-        rg.train.quantize_run(rg.specimen("glyphs"), tmp_path, score=False)
+        rg.train.quantize_run(rg.load_pretrained("glyphs"), tmp_path, score=False)
 
     def none(*_):
         raise RuntimeError("no kernel\nat all")
@@ -219,5 +219,5 @@ def test_products_are_exact_without_vnni(isa):
 @torch.no_grad()
 def test_products_are_exact_here():
     assert wrong_products() == 0
-    steps = Int8Product(torch.eye(2), None).steps
+    steps = PackedInt8Linear(torch.eye(2), None).steps
     assert 0 < relative_error() < {63: 0.02, 127: 0.01}[steps]

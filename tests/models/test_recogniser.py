@@ -124,7 +124,7 @@ class Kept:
 
     def hear(self, x: torch.Tensor) -> torch.Tensor:
         """The outputs for 4 · chunk more frames."""
-        model, chunk, left = self.model, self.model.config.chunk, self.model.config.left
+        model, chunk, left = self.model, self.model.config.chunk, self.model.config.left_chunks
         assert chunk is not None
         assert left is not None
         x = model.standardise(x).mT
@@ -169,11 +169,11 @@ def test_a_stream_in_bounded_memory_gives_what_the_recording_gives(chunk, left, 
 
 def test_from_a_waveform_is_from_its_features():
     model, wave = tiny(), frames(2, 1500)
-    log_probs, lengths = model.listen(wave, torch.tensor([1500, 900]))
-    features = log_mel(wave, 8000, mels=4)
+    log_probs, lengths = model.forward_waveform(wave, torch.tensor([1500, 900]))
+    features = log_mel(wave, 8000, n_mels=4)
     assert lengths.tolist() == [5, 3]
     assert torch.equal(log_probs[0], model(features)[0][0])
-    alone, _ = model.listen(wave[1:, :900])
+    alone, _ = model.forward_waveform(wave[1:, :900])
     assert_close(log_probs[1, :3], alone[0], atol=1e-12, rtol=0)
 
 
@@ -203,7 +203,7 @@ def test_errors_name_the_numbers(users_view):
     with pytest.raises(ShapeError, match=r"lengths: needs one for each of 1 sequences, got \(2,\)"):
         model(frames(1, 9, 4), torch.tensor([9, 9]))
     with pytest.raises(ShapeError, match="x: needs 1 frame or more, got 0"):
-        model.listen(frames(1, 100))
+        model.forward_waveform(frames(1, 100))
     two, same = torch.tensor([2]), torch.tensor([[1, 1]])
     with pytest.raises(ShapeError, match="got 2 labels with 1 repeats for 2 outputs in sequence 0"):
         ctc_loss(frames(1, 2, 3).log_softmax(-1), two, same, two)

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from regard.errors import ConfigError, ShapeError
 from regard.models import RecurrentTranslator, load, recurrent_small, recurrent_tiny, save
-from regard.ops.door import attending
+from regard.ops.door import intercepting
 
 CELLS, ATTENTIONS = ["rnn", "gru", "lstm"], ["none", "bahdanau", "luong", "hybrid"]
 cells, attentions = st.sampled_from(CELLS), st.sampled_from(ATTENTIONS)
@@ -127,7 +127,7 @@ def test_what_goes_through_the_door(attention):
         calls.append(call.k.shape[-2])
         return proceed(call)
 
-    with attending(watch):
+    with intercepting(watch):
         model_of("gru", attention)(tokens(1, 5), tokens(1, 3))
     past = [1, 2, 3, 4] + [1, 2]
     want = {"none": [], "bahdanau": [5, 5, 5], "luong": [5], "hybrid": [*past, 5]}

@@ -16,7 +16,7 @@ from regard.models import (
     language_base,
     language_small,
     language_tiny,
-    nearest,
+    nearest_by_cosine,
     translator_base,
     translator_small,
     translator_tiny,
@@ -140,7 +140,7 @@ def test_without_positions_a_mean_does_not_know_order():
 
 def test_nearest_finds_the_same_direction_whatever_the_length():
     vectors = torch.randn(9, 4)
-    alike, which = nearest(3.0 * vectors, vectors, count=2)
+    alike, which = nearest_by_cosine(3.0 * vectors, vectors, count=2)
     assert which[:, 0].tolist() == list(range(9))
     assert_close(alike[:, 0], torch.ones(9))
     assert (alike[:, 1] <= alike[:, 0]).all()
@@ -237,7 +237,7 @@ def test_a_config_is_not_changed_after_it_was_checked():
     config = language_tiny(12)
     with pytest.raises(FrozenInstanceError):
         config.heads = 3
-    assert replace(config, heads=8).head_feat == 8
+    assert replace(config, heads=8).resolved_head_dim == 8
 
 
 def test_inputs_that_cannot_be(users_view):
@@ -250,6 +250,6 @@ def test_inputs_that_cannot_be(users_view):
     with pytest.raises(ShapeError, match="lengths: needs one for each of 2 sequences, got 1"):
         language("learned")(draw(2, 3), torch.tensor([3]))
     with pytest.raises(ShapeError, match="count: needs 1 … 3, as many as vectors, got 4"):
-        nearest(torch.zeros(2), torch.zeros(3, 2), count=4)
+        nearest_by_cosine(torch.zeros(2), torch.zeros(3, 2), count=4)
     with pytest.raises(ConfigError, match="classes: needs 0 or more"):
         classifier_tiny(12, -1)

@@ -83,11 +83,11 @@ EVERY = {
         source_vocab=5, target_vocab=5, dim=4, hidden=4
     ),
     "ResNet": models.ResNetConfig(classes=2, width=8),
-    "SpeechEncoder": models.SpeechEncoderConfig(mels=8, max_time=9, **STACK),
+    "SpeechEncoder": models.SpeechEncoderConfig(mels=8, max_positions=9, **STACK),
     "Translator": models.TranslatorConfig(
         source_vocab=5, target_vocab=5, decoder_layers=1, **STACK
     ),
-    "VisionTransformer": models.VisionConfig(classes=2, image=8, patch=4, **STACK),
+    "VisionTransformer": models.VisionConfig(classes=2, image_size=8, patch_size=4, **STACK),
 }
 
 

@@ -28,7 +28,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mlp": (lambda: MLP(MLPConfig(inputs=6, classes=3, hidden=4)), (2, 6)),
     "recogniser": (lambda: Recogniser(recogniser_tiny(vocab=5, chunk=3, left=None)), (2, 20, 40)),
     "speech": (
-        lambda: SpeechEncoder(SpeechEncoderConfig(layers=1, dim=8, heads=2, max_time=10)),
+        lambda: SpeechEncoder(SpeechEncoderConfig(layers=1, dim=8, heads=2, max_positions=10)),
         (2, 20, 80),
     ),
 }

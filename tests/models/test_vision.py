@@ -16,7 +16,7 @@ from regard.models import (
     vision_small,
     vision_tiny,
 )
-from regard.ops import cut_patches, join_patches
+from regard.ops import patchify, unpatchify
 
 
 def tiny(**changes) -> VisionTransformer:
@@ -54,8 +54,8 @@ def test_the_largest_logit_is_the_largest_probability(head):
 
 def test_the_mlp_head_is_one_hidden_layer_on_the_class_token():
     model, x = tiny(head="mlp"), pictures()
-    assert model.hidden is not None
-    assert_close(model(x), model.head(torch.tanh(model.hidden(model.encode(x)[:, 0]))))
+    assert model.pre_logits is not None
+    assert_close(model(x), model.head(torch.tanh(model.pre_logits(model.encode(x)[:, 0]))))
 
 
 def test_the_same_size_leaves_the_table_as_it_is_and_another_size_runs():
@@ -70,7 +70,7 @@ def test_the_same_size_leaves_the_table_as_it_is_and_another_size_runs():
 def test_without_positions_the_order_of_patches_is_invisible(seed):
     model, x = tiny(), pictures()
     order = torch.randperm(9, generator=torch.Generator().manual_seed(seed))
-    shuffled = join_patches(cut_patches(x, 4)[:, order], 4, (3, 3))
+    shuffled = unpatchify(patchify(x, 4)[:, order], 4, (3, 3))
     with torch.no_grad():
         if not torch.equal(order, torch.arange(9)):
             model.positions.normal_()
@@ -83,7 +83,7 @@ def test_the_class_token_hears_every_patch():
     model, x = tiny(), pictures().requires_grad_()
     model.features(x)[:, 0].sum().backward()
     assert x.grad is not None
-    assert cut_patches(x.grad, 4).norm(dim=-1).min() > 1e-6
+    assert patchify(x.grad, 4).norm(dim=-1).min() > 1e-6
 
 
 def test_pre_norm_blocks_at_zero_are_the_identity():

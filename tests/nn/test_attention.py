@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from regard.errors import ConfigError, ShapeError
-from regard.nn import MultiHeadAttention, attention_state, from_torch
+from regard.nn import MultiHeadAttention, attention_state_dict, from_torch
 from regard.ops import Causal, Local, Padding, attention_weights
 
 small = st.integers(1, 5)
@@ -27,11 +27,11 @@ def test_512_wide_with_8_heads_has_786432_weights_and_262144_to_mix():
 
 @pytest.mark.parametrize("heads", [1, 2, 4, 8])
 def test_the_count_does_not_depend_on_heads(heads):
-    assert count(*MultiHeadAttention(64, heads, bias=False).parameters()) == 4 * 64**2
+    assert count(*MultiHeadAttention(64, heads, qkv_bias=False).parameters()) == 4 * 64**2
 
 
 def test_two_tokens_by_hand():
-    layer = MultiHeadAttention(2, 1, bias=False, scale=1.0)
+    layer = MultiHeadAttention(2, 1, qkv_bias=False, scale=1.0)
     with torch.no_grad():
         for to in (layer.to_q, layer.to_k, layer.to_v, layer.to_out):
             to.weight.copy_(torch.eye(2))
@@ -43,7 +43,7 @@ def test_two_tokens_by_hand():
 
 @given(small, small, st.sampled_from([1, 2, 4]), st.data())
 def test_the_future_cannot_reach_the_past(batch, time, key_heads, data):
-    layer = MultiHeadAttention(8, 4, key_heads=key_heads, rotary=10000.0)
+    layer = MultiHeadAttention(8, 4, kv_heads=key_heads, rope_theta=10000.0)
     now = data.draw(st.integers(0, time - 1))
     x = torch.randn(batch, time, 8)
     before = layer(x, mask=Causal())
@@ -59,7 +59,7 @@ def test_without_positions_order_does_not_matter(batch, time):
 
 @given(small, small, small)
 def test_rotary_sees_distances_only(time, shift, base):
-    layer, x = MultiHeadAttention(8, 2, rotary=10.0**base), torch.randn(1, time, 8)
+    layer, x = MultiHeadAttention(8, 2, rope_theta=10.0**base), torch.randn(1, time, 8)
     at = torch.arange(time)
     assert_close(layer(x, positions=at + shift), layer(x), atol=1e-5, rtol=1e-4)
 
@@ -74,7 +74,7 @@ def test_padding_changes_nothing(batch, time, extra):
 
 @given(small, st.sampled_from([None, 10000.0]))
 def test_step_by_step_with_a_cache_gives_the_same(time, rotary):
-    layer, x = MultiHeadAttention(8, 4, key_heads=2, rotary=rotary), torch.randn(1, time, 8)
+    layer, x = MultiHeadAttention(8, 4, kv_heads=2, rope_theta=rotary), torch.randn(1, time, 8)
     mask = Causal() & Local(2)
     kept = []
 
@@ -90,7 +90,7 @@ def test_step_by_step_with_a_cache_gives_the_same(time, rotary):
 
 def test_the_output_is_the_sum_of_what_each_head_gives():
     layer, x = MultiHeadAttention(8, 4).double(), torch.randn(1, 5, 8).double()
-    q, (k, v) = layer.project_query(x), layer.project_keys(x)
+    q, (k, v) = layer.project_query(x), layer.project_kv(x)
     mix = rearrange(layer.to_out.weight, "dim (head feat) -> head feat dim", head=4)
     per_head = attention_weights(q, k) @ v @ mix
     assert_close(per_head.sum(-3) + layer.to_out.bias, layer(x), atol=5e-15, rtol=1e-12)
@@ -98,7 +98,7 @@ def test_the_output_is_the_sum_of_what_each_head_gives():
 
 def test_equal_heads_are_one_head_with_summed_mixing():
     layer = MultiHeadAttention(8, 2).double()
-    one = MultiHeadAttention(8, 1, feat=4).double()
+    one = MultiHeadAttention(8, 1, head_dim=4).double()
     with torch.no_grad():
         for ours, single in (
             (layer.to_q, one.to_q),
@@ -113,7 +113,7 @@ def test_equal_heads_are_one_head_with_summed_mixing():
 
 
 def test_one_key_head_serves_all_as_if_repeated():
-    grouped, full = MultiHeadAttention(8, 4, key_heads=2), MultiHeadAttention(8, 4)
+    grouped, full = MultiHeadAttention(8, 4, kv_heads=2), MultiHeadAttention(8, 4)
     state = grouped.state_dict()
     for name in ("to_k.weight", "to_k.bias", "to_v.weight", "to_v.bias"):
         heads = rearrange(state[name], "(head feat) ... -> head feat ...", head=2)
@@ -124,7 +124,7 @@ def test_one_key_head_serves_all_as_if_repeated():
 
 
 def test_a_large_sink_takes_everything():
-    layer, x = MultiHeadAttention(8, 2, sinks=True, bias=False), torch.randn(1, 3, 8)
+    layer, x = MultiHeadAttention(8, 2, sinks=True, qkv_bias=False), torch.randn(1, 3, 8)
     with torch.no_grad():
         layer.sinks += 100.0
     assert_close(layer(x), torch.zeros(1, 3, 8))
@@ -202,6 +202,6 @@ def test_columns_as_tokens_are_refused_with_a_way_out(users_view):
 
 def test_what_torch_has_and_we_have_not_is_refused():
     with pytest.raises(ConfigError, match="add_bias_kv"):
-        attention_state(torch.nn.MultiheadAttention(4, 2, add_bias_kv=True).state_dict())
+        attention_state_dict(torch.nn.MultiheadAttention(4, 2, add_bias_kv=True).state_dict())
     with pytest.raises(ConfigError, match="kdim=3, vdim=2"):
         from_torch(torch.nn.MultiheadAttention(4, 2, kdim=3, vdim=2))

@@ -12,7 +12,7 @@ from regard.nn import (
     BucketBias,
     Decoder,
     DecoderBlock,
-    DistanceKeys,
+    RelativeKeyBias,
     Encoder,
     EncoderBlock,
     FeedForward,
@@ -143,7 +143,7 @@ def test_stacks_keep_order_out_and_the_future_out(batch, time, norm_first):
 
 def test_decoder_step_by_step_is_teacher_forcing():
     decoder, memory = (
-        Decoder(2, 8, 2, relative=BucketBias(2, both_sides=False)),
+        Decoder(2, 8, 2, relative=BucketBias(2, bidirectional=False)),
         torch.randn(1, 3, 8),
     )
     torch.nn.init.normal_(decoder.relative.table)
@@ -162,7 +162,7 @@ def test_decoder_step_by_step_is_teacher_forcing():
 
 @pytest.mark.parametrize(
     "relative",
-    [ALiBiBias(2), BucketBias(2), ToeplitzBias(2, radius=2), DistanceKeys(4, radius=2)],
+    [ALiBiBias(2), BucketBias(2), ToeplitzBias(2, radius=2), RelativeKeyBias(4, radius=2)],
     ids=lambda layer: type(layer).__name__,
 )
 def test_a_relative_bias_sees_distances_and_learns(relative):
@@ -182,8 +182,8 @@ def test_a_bias_comes_on_top_of_the_relative_one():
     extra = torch.randn(3, 3)
     plain = Encoder(1, 8, 2)
     plain.load_state_dict(stack.state_dict())
-    want = plain(x, bias=ALiBiBias(2)() + biases.Dense(extra))
-    assert_close(stack(x, bias=biases.Dense(extra)), want)
+    want = plain(x, bias=ALiBiBias(2)() + biases.DenseBias(extra))
+    assert_close(stack(x, bias=biases.DenseBias(extra)), want)
 
 
 def test_nothing_in_nothing_out_of_a_stack():

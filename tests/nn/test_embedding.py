@@ -12,7 +12,7 @@ from regard.ops import sinusoidal
 def test_token_zero_at_position_zero_by_hand():
     layer = TokenEmbedding(3, 4)
     with torch.no_grad():
-        layer.table[:] = torch.arange(12.0).view(3, 4)
+        layer.token_embeddings[:] = torch.arange(12.0).view(3, 4)
     want = [2 * 4.0 + 0, 2 * 5.0 + 1, 2 * 6.0 + 0, 2 * 7.0 + 1]  # √4 · row, then sin 0, cos 0
     assert layer(torch.tensor([[1]]))[0, 0].tolist() == want
 
@@ -33,7 +33,7 @@ def test_an_offset_continues_where_the_last_piece_ended():
 
 
 def test_codes_are_those_of_the_paper_for_any_length():
-    parts = TokenEmbedding(9, 4, max_time=2).parts(torch.zeros(1, 7, dtype=torch.long))
+    parts = TokenEmbedding(9, 4, max_positions=2).parts(torch.zeros(1, 7, dtype=torch.long))
     assert_close(parts["position"], sinusoidal(torch.arange(7), 4).float())
 
 
@@ -47,7 +47,7 @@ def test_a_norm_after_the_sum():
 
 
 def test_what_cannot_be_embedded(users_view):
-    layer = TokenEmbedding(9, 4, positions="learned", max_time=3)
+    layer = TokenEmbedding(9, 4, positions="learned", max_positions=3)
     with pytest.raises(ShapeError, match="positions: needs at most 2, .* got 3; try a shorter"):
         layer(torch.zeros(1, 4).long())
     with pytest.raises(ShapeError, match="tokens: needs 0 … 8, the vocabulary, got 9"):

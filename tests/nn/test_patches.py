@@ -9,13 +9,13 @@ from torch.testing import assert_close
 
 from regard.errors import ShapeError
 from regard.nn import ClassToken, PatchEmbedding
-from regard.ops import cut_patches
+from regard.ops import patchify
 
 few = st.integers(1, 3)
 
 
 def test_one_weight_a_pixel_by_hand():
-    embedding = PatchEmbedding(channels=1, dim=1, patch=2).double()
+    embedding = PatchEmbedding(channels=1, dim=1, patch_size=2).double()
     linear = nn.Linear(4, 1).double()
     with torch.no_grad():
         linear.weight.copy_(torch.tensor([[1.0, 10.0, 100.0, 1000.0]]))
@@ -29,13 +29,13 @@ def test_one_weight_a_pixel_by_hand():
 def test_convolution_equals_cut_flatten_linear(channels, height, width, patch, dim):
     embedding = PatchEmbedding(channels, dim, patch).double()
     x = torch.randn(2, channels, height * patch, width * patch, dtype=torch.float64)
-    by_hand = embedding.to_linear()(cut_patches(x, patch))
+    by_hand = embedding.to_linear()(patchify(x, patch))
     assert_close(embedding(x), by_hand)
     assert_close(PatchEmbedding.from_linear(embedding.to_linear(), channels)(x), embedding(x))
 
 
 def test_moving_the_picture_by_a_patch_moves_the_tokens_and_by_a_pixel_does_not():
-    embedding = PatchEmbedding(1, 4, patch=4)
+    embedding = PatchEmbedding(1, 4, patch_size=4)
     x = torch.randn(1, 1, 4, 32)
     tokens = embedding(x)
     assert_close(embedding(x.roll(4, -1)), tokens.roll(1, 1))

@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from regard.errors import ShapeError
-from regard.nn import Readout, projection
+from regard.nn import Readout, xavier_linear
 
 
 def test_a_score_by_hand():
@@ -23,7 +23,7 @@ def test_weights_of_its_own_are_used_whatever_table_is_there():
 
 def test_a_projection_keeps_the_size_of_what_passes():
     x = torch.randn(500, 300)
-    assert 0.9 < projection(300, 300)(x).std() < 1.1
+    assert 0.9 < xavier_linear(300, 300)(x).std() < 1.1
 
 
 def test_a_tied_readout_needs_a_table(users_view):

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from regard.errors import ConfigError, ShapeError
-from regard.nn import Cell, Recurrent
+from regard.nn import RecurrentCell, Recurrent
 
 THEIRS = {"rnn": torch.nn.RNN, "gru": torch.nn.GRU, "lstm": torch.nn.LSTM}
 kinds, small, switch = st.sampled_from(sorted(THEIRS)), st.integers(1, 4), st.booleans()
@@ -28,19 +28,19 @@ def named(kind: str, last: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 def test_parameters_are_counted_per_gate():
     """I21: an RNN meets its input with one matrix, a GRU with three, an LSTM with four."""
-    counts = {k: Cell(3, 5, k, bias=False).w.numel() // 15 for k in ("rnn", "gru", "lstm")}
+    counts = {k: RecurrentCell(3, 5, k, bias=False).w.numel() // 15 for k in ("rnn", "gru", "lstm")}
     assert counts == {"rnn": 1, "gru": 3, "lstm": 4}
 
 
 def test_an_lstm_starts_with_its_forget_gate_open():
-    step = Cell(3, 2, "lstm")(torch.zeros(3))
+    step = RecurrentCell(3, 2, "lstm")(torch.zeros(3))
     assert_close(step.f, torch.sigmoid(torch.ones(2)))
     assert_close(step.i, torch.full((2,), 0.5))
 
 
 def test_recurrent_products_keep_their_length_at_first():
     h = torch.randn(6)
-    for u in Cell(3, 6, "gru").u.split(6):
+    for u in RecurrentCell(3, 6, "gru").u.split(6):
         assert_close((u @ h).norm(), h.norm())
 
 
@@ -66,7 +66,7 @@ def test_the_trace_holds_what_came_out(kind, layers, bidirectional):
     layer = Recurrent(3, 4, kind=kind, layers=layers, bidirectional=bidirectional).double()
     x, lengths = double(2, 5, 3), torch.tensor([5, 2])
     out, state = layer(x, lengths=lengths)
-    traces = layer.trace(x, lengths=lengths)
+    traces = layer.gates(x, lengths=lengths)
     ways = 2 if bidirectional else 1
     assert len(traces) == layers * ways
     assert_close(torch.cat([trace.h for trace in traces[-ways:]], -1), out)
@@ -139,7 +139,7 @@ def test_what_a_user_is_told():
     with pytest.raises(ShapeError, match="lengths: needs 0 to time=5, got 1 to 9"):
         layer(x, lengths=torch.tensor([1, 9]))
     with pytest.raises(ShapeError, match=r"state: needs \(h, c\), got 1 tensors"):
-        Cell(3, 4, "lstm")(x[:, 0], (torch.zeros(2, 4),))
+        RecurrentCell(3, 4, "lstm")(x[:, 0], (torch.zeros(2, 4),))
     with pytest.raises(ConfigError, match="module: needs an nn.LSTM as kind='lstm', got GRU"):
         layer.load_torch(torch.nn.GRU(3, 4))
     with pytest.raises(ConfigError, match="module: needs tanh and no projection"):

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from regard.errors import ConfigError, ShapeError
 from regard.nn import AttentiveRecurrent, BahdanauDecoder, LuongDecoder, Recurrent, StateAttention
 from regard.ops import additive, attend, bilinear, dot, scaled_dot
-from regard.ops.door import attending
+from regard.ops.door import intercepting
 
 kinds = st.sampled_from(["rnn", "gru", "lstm"])
 scores = st.sampled_from(["dot", "scaled_dot", "additive"])
@@ -22,7 +22,7 @@ def double(*sizes: int) -> Tensor:
 
 def empty_history(layer: AttentiveRecurrent, batch: int) -> tuple[Tensor, ...]:
     count = 2 if layer.kind == "lstm" else 1
-    return layer.start(tuple(double(batch, layer.layers, layer.hidden) for _ in range(count)))
+    return layer.initial_state(tuple(double(batch, layer.layers, layer.hidden) for _ in range(count)))
 
 
 # ---- worked numbers
@@ -136,7 +136,7 @@ def test_every_look_goes_through_the_door():
         keys.append(call.k.shape[-2])
         return proceed(call)
 
-    with attending(watch):
+    with intercepting(watch):
         AttentiveRecurrent(3, 4)(torch.randn(1, 5, 3))
     assert keys == [1, 2, 3, 4]
 
@@ -164,7 +164,7 @@ def test_a_score_by_name_is_the_op(score, ragged):
     }[score]()
     if ragged:
         raw[1, :, 2:] = -torch.inf
-    assert_close(layer(q, layer.keys(source), source, lengths), raw.softmax(-1) @ source)
+    assert_close(layer(q, layer.project_keys(source), source, lengths), raw.softmax(-1) @ source)
 
 
 def decoder(name: str, kind: str, layers: int = 1) -> BahdanauDecoder | LuongDecoder:
@@ -178,7 +178,7 @@ def decoder(name: str, kind: str, layers: int = 1) -> BahdanauDecoder | LuongDec
 def memory_of(layer: BahdanauDecoder | LuongDecoder, lengths: Tensor | None = None):
     count = 2 if layer.core.kind == "lstm" else 1
     state = tuple(double(2, layer.core.layers, 4) for _ in range(count))
-    return layer.remember(double(2, 5, 6), lengths, state=state)
+    return layer.make_memory(double(2, 5, 6), lengths, state=state)
 
 
 decoders = st.sampled_from(["bahdanau", "luong", "hybrid"])
@@ -253,4 +253,4 @@ def test_what_a_user_is_told():
     with pytest.raises(ShapeError, match=r"state: needs \(h, history\), got 1 tensors; try start"):
         layer(x, state)
     with pytest.raises(ShapeError, match=r"h: needs batch, layer, hidden of \(2, 1, 4\), got"):
-        layer(x, layer.start((torch.zeros(3, 1, 4),)))
+        layer(x, layer.initial_state((torch.zeros(3, 1, 4),)))

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from regard.errors import ShapeError
-from regard.ops import ALiBi, Bias, Buckets, Relative, Toeplitz, alibi_slopes, attention_weights
-from regard.ops.biases import Dense
+from regard.ops import ALiBi, Bias, Buckets, RelativeKeys, Toeplitz, alibi_slopes, attention_weights
+from regard.ops.biases import DenseBias
 from regard.ops.grid import Grid
 
 HEADS, FEAT = 2, 4
@@ -46,14 +46,14 @@ def test_each_bias_is_its_formula(rows, keys, offset, radius):
     area = (range(rows), range(keys), offset)
     assert_close(tile(ALiBi(slopes), *area), dense["alibi"])
     assert_close(tile(Toeplitz(toeplitz), *area), dense["toeplitz"])
-    assert_close(tile(Relative(relative), *area, q=q), dense["shaw"])
-    total = ALiBi(slopes) + Toeplitz(toeplitz) + Relative(relative)
+    assert_close(tile(RelativeKeys(relative), *area, q=q), dense["shaw"])
+    total = ALiBi(slopes) + Toeplitz(toeplitz) + RelativeKeys(relative)
     assert_close(tile(total, *area, q=q), sum(dense.values()))
 
 
 @given(st.integers(0, 7), st.integers(0, 7))
 def test_a_relative_bias_moves_with_the_sequence(i, j):
-    bias = Toeplitz(table(HEADS, 5)) + Buckets(table(8, HEADS), furthest=16)
+    bias = Toeplitz(table(HEADS, 5)) + Buckets(table(8, HEADS), max_distance=16)
     b, h = torch.tensor(0), torch.arange(HEADS)
     here = bias.at(b, h, torch.tensor(i), torch.tensor(j))
     assert_close(bias.at(b, h, torch.tensor(i + 9), torch.tensor(j + 9)), here)
@@ -63,7 +63,7 @@ def test_a_relative_bias_moves_with_the_sequence(i, j):
 def test_a_dense_bias_is_cut_like_a_matrix(rows, keys, data):
     values = table(HEADS, 6, 6)
     first, start = data.draw(st.integers(0, 6 - rows)), data.draw(st.integers(0, 6 - keys))
-    part = tile(Dense(values), range(first, first + rows), range(start, start + keys))
+    part = tile(DenseBias(values), range(first, first + rows), range(start, start + keys))
     assert torch.equal(part, values[:, first : first + rows, start : start + keys])
 
 
@@ -73,8 +73,8 @@ def test_gradients_reach_what_can_be_learned(kind):
         "alibi": (ALiBi, (HEADS,)),
         "toeplitz": (Toeplitz, (HEADS, 3)),
         "buckets": (Buckets, (8, HEADS)),
-        "relative": (Relative, (3, FEAT)),
-        "dense": (Dense, (HEADS, 3, 4)),
+        "relative": (RelativeKeys, (3, FEAT)),
+        "dense": (DenseBias, (HEADS, 3, 4)),
         "sum": (lambda t: Toeplitz(t) + ALiBi(t[:, 0]), (HEADS, 3)),
     }
     make, shape = makers[kind]
@@ -119,7 +119,7 @@ def test_buckets_are_those_of_t5_at_its_own_sizes_for_every_distance():
             "table: needs an odd count, distances -radius … radius, got 4",
         ),
         (
-            lambda: Relative(torch.zeros(4, 1)),
+            lambda: RelativeKeys(torch.zeros(4, 1)),
             "table: needs an odd count, distances -radius … radius, got 4",
         ),
         (lambda: ALiBi(torch.zeros(3)).check(2, 4), "slopes: needs one for each of 2 heads, got 3"),
@@ -127,9 +127,9 @@ def test_buckets_are_those_of_t5_at_its_own_sizes_for_every_distance():
             lambda: Buckets(torch.zeros(8, 3)).check(2, 4),
             "table: needs one for each of 2 heads, got 3",
         ),
-        (lambda: Relative(torch.zeros(3, 5)).check(2, 4), "table: needs feat=4 as q has, got 5"),
+        (lambda: RelativeKeys(torch.zeros(3, 5)).check(2, 4), "table: needs feat=4 as q has, got 5"),
         (
-            lambda: tile(Dense(torch.zeros(2, 2)), range(2), range(3)),
+            lambda: tile(DenseBias(torch.zeros(2, 2)), range(2), range(3)),
             "bias: needs at least 2 queries by 3 keys, got 2 by 2",
         ),
     ],

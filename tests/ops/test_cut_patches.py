@@ -6,21 +6,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import ShapeError
-from regard.ops import cut_patches, join_patches, patch_grid
+from regard.ops import patchify, unpatchify, patch_grid
 
 few = st.integers(1, 3)
 
 
 def test_fx9_a_picture_of_224_has_196_patches_of_768_numbers():
-    assert cut_patches(torch.empty(3, 224, 224, device="meta"), 16).shape == (196, 768)
-    assert cut_patches(torch.empty(3, 384, 384, device="meta"), 16).shape == (576, 768)
+    assert patchify(torch.empty(3, 224, 224, device="meta"), 16).shape == (196, 768)
+    assert patchify(torch.empty(3, 384, 384, device="meta"), 16).shape == (576, 768)
 
 
 @given(channels=few, height=few, width=few, patch=few)
 def test_joined_again_it_is_the_picture(channels, height, width, patch):
     x = torch.randn(2, channels, height * patch, width * patch)
-    patches = cut_patches(x, patch)
-    assert torch.equal(join_patches(patches, patch, (height, width)), x)
+    patches = patchify(x, patch)
+    assert torch.equal(unpatchify(patches, patch, (height, width)), x)
     corner = x[:, :, -patch:, -patch:].flatten(1)
     assert torch.equal(patches[:, -1], corner)
 
@@ -34,4 +34,4 @@ def test_sizes_that_do_not_divide_are_an_error_with_the_numbers(users_view):
     with pytest.raises(ShapeError, match="patch: needs 1 or more, got 0"):
         patch_grid(4, 4, 0)
     with pytest.raises(ShapeError, match=r"patches: needs 2 · 2 patches .* got \(3, 4\)"):
-        join_patches(torch.zeros(3, 4), 2, (2, 2))
+        unpatchify(torch.zeros(3, 4), 2, (2, 2))

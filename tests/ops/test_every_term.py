@@ -69,7 +69,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "Local": ("mask", {"mask": ops.Local(2)}, {"allowed": NEAR}),
     "Chunked": (
         "mask",
-        {"mask": ops.Chunked(3, left=1)},
+        {"mask": ops.Chunked(3, left_chunks=1)},
         {"allowed": (J // 3 <= I // 3) & (J // 3 >= I // 3 - 1)},
     ),
     "Padding": ("mask", {"mask": ops.Padding(LENGTHS, SKIP)}, {"allowed": REAL[:, None, None]}),
@@ -78,7 +78,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"mask": ops.Documents(IDS)},
         {"allowed": (IDS[:, I] == IDS[:, J][:, None])[:, None]},
     ),
-    "Dense mask": ("mask", {"mask": masks.Dense(ALLOWED)}, {"allowed": ALLOWED}),
+    "Dense mask": ("mask", {"mask": masks.DenseMask(ALLOWED)}, {"allowed": ALLOWED}),
     "Both": ("mask", {"mask": ops.Causal() & ops.Local(2)}, {"allowed": CAUSAL & NEAR}),
     "Either": ("mask", {"mask": ops.Causal() | ops.Local(2)}, {"allowed": CAUSAL | NEAR}),
     "ALiBi": ("bias", {"bias": ops.ALiBi(SLOPES)}, {"added": ALIBI}),
@@ -88,8 +88,8 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"bias": ops.Buckets(BUCKETS, True, 16)},
         {"added": BUCKETS[buckets()].permute(2, 0, 1)},
     ),
-    "Relative": ("bias", {"bias": ops.Relative(RELATIVE)}, {"asked": RELATIVE}),
-    "Dense bias": ("bias", {"bias": biases.Dense(BIAS)}, {"added": BIAS}),
+    "Relative": ("bias", {"bias": ops.RelativeKeys(RELATIVE)}, {"asked": RELATIVE}),
+    "Dense bias": ("bias", {"bias": biases.DenseBias(BIAS)}, {"added": BIAS}),
     "Sum": (
         "bias",
         {"bias": ops.ALiBi(SLOPES) + ops.Toeplitz(TABLE)},
@@ -164,16 +164,16 @@ def test_each_case_would_notice_its_term_dropped(name):
 
 @each_case
 def test_attention_is_that_of_the_map(name, monkeypatch):
-    monkeypatch.setattr(tiled.bands, "__defaults__", (100,))
+    monkeypatch.setattr(tiled.row_bands, "__defaults__", (100,))
     (q, k, v), terms, w, out, lse = case(name)
     assert_close(attention_weights(q, k, **terms), w)
     for form in ("auto", "reference", "tiled", *(["fused"] if name not in NO_FUSED else [])):
-        assert_close(attend(q, k, v, form=form, **terms), (out, lse))
+        assert_close(attend(q, k, v, backend=form, **terms), (out, lse))
 
 
 @each_case
 def test_windows_are_cut_from_the_map(name, monkeypatch):
-    monkeypatch.setattr(tiled.bands, "__defaults__", (100,))
+    monkeypatch.setattr(tiled.row_bands, "__defaults__", (100,))
     (q, k, _), terms, w, _, lse = case(name)
     assert_close(window(q, k, lse, **terms), w)
     part = {"rows": slice(2, 6), "keys": slice(1, 7)}
@@ -230,15 +230,15 @@ def assert_found(found: Any, want: dict[str, Tensor], **tolerance: float) -> Non
 @each_case
 @pytest.mark.parametrize("form", ["reference", "tiled"])
 def test_surveys_count_the_map(name, form, monkeypatch):
-    monkeypatch.setattr(walk, "ON_CPU", walk.Tile(64, 2, 4))
-    monkeypatch.setattr(walk, "IN_CACHE", walk.Tile(16, 2, 3))
+    monkeypatch.setattr(walk, "ON_CPU", walk.TileSize(64, 2, 4))
+    monkeypatch.setattr(walk, "IN_CACHE", walk.TileSize(16, 2, 3))
     (q, k, _), terms, w, _, lse = case(name)
-    assert_found(survey(q, k, lse, form=form, **COUNTED, **terms), counted(w, name))
+    assert_found(survey(q, k, lse, backend=form, **COUNTED, **terms), counted(w, name))
 
 
 @each_case
 def test_influence_is_what_removal_does_to_the_map(name, monkeypatch):
-    monkeypatch.setattr(walk, "ON_CPU", walk.Tile(64, 2, 4))
+    monkeypatch.setattr(walk, "ON_CPU", walk.TileSize(64, 2, 4))
     (q, k, v), terms, _, out, lse = case(name)
     want = removed(name, q, k, v, out)
     given = (q, k, v, out, lse)
@@ -246,7 +246,7 @@ def test_influence_is_what_removal_does_to_the_map(name, monkeypatch):
     part = {"rows": slice(2, 6), "keys": slice(1, 7)}
     assert_close(influence_window(*given, **part, **terms), want[..., 2:6, 1:7])
     for form in ("reference", "tiled"):
-        found = influence(*given, form=form, **terms)
+        found = influence(*given, backend=form, **terms)
         assert_found(found, {"felt": want.sum(-1), "caused": want.sum(-2)})
 
 
@@ -265,8 +265,8 @@ def test_kernels_count_the_map(name):
     (q, k, v), terms, w, out, lse = case(name)
     removal = removed(name, q, k, v, out)
     q, k, v, out, lse = (x.float() for x in (q, k, v, out, lse))
-    found = survey(q, k, lse, form="kernel", **COUNTED, **terms)
+    found = survey(q, k, lse, backend="kernel", **COUNTED, **terms)
     assert_found(found, counted(w, name), atol=1e-5, rtol=1e-4)
-    found = influence(q, k, v, out, lse, form="kernel", **terms)
+    found = influence(q, k, v, out, lse, backend="kernel", **terms)
     want = {"felt": removal.sum(-1), "caused": removal.sum(-2)}
     assert_found(found, want, atol=1e-4, rtol=1e-3)

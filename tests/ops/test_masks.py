@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.errors import ShapeError
 from regard.ops import Causal, Chunked, Documents, Local, Mask, Padding
 from regard.ops.grid import Grid
-from regard.ops.masks import Dense
+from regard.ops.masks import DenseMask
 
 SIZE = 12  # no drawn map is larger
 
@@ -37,7 +37,7 @@ simple = st.one_of(
         small,
     ),
     some_ids().map(Documents),
-    bits(SIZE, SIZE).map(Dense),
+    bits(SIZE, SIZE).map(DenseMask),
 )
 any_mask = st.recursive(
     simple,
@@ -65,7 +65,7 @@ def seen(mask: Mask, rows: range, keys: range, offset: int = 0) -> Tensor:
         (Causal(), lambda i, j: j <= i),
         (Local(2), lambda i, j: abs(i - j) <= 2),
         (Chunked(3), lambda i, j: j // 3 <= i // 3),
-        (Chunked(3, left=1), lambda i, j: 0 <= i // 3 - j // 3 <= 1),
+        (Chunked(3, left_chunks=1), lambda i, j: 0 <= i // 3 - j // 3 <= 1),
         (Padding(torch.tensor(5)), lambda i, j: j < 5),
         (Padding(torch.tensor(7), torch.tensor(2)), lambda i, j: 2 <= j < 7),
         (Documents(torch.arange(9)[None] // 4), lambda i, j: i // 4 == j // 4),
@@ -112,7 +112,7 @@ def test_where_a_mask_covers_every_key_is_seen(mask, rows, keys, data):
         assert seen(mask, rows, keys, offset).all()
 
 
-STRUCTURED = [Causal(), Local(0), Local(2), Chunked(3), Chunked(2, left=1), Chunked(2, left=0)]
+STRUCTURED = [Causal(), Local(0), Local(2), Chunked(3), Chunked(2, left_chunks=1), Chunked(2, left_chunks=0)]
 
 
 @pytest.mark.parametrize("a", STRUCTURED, ids=repr)
@@ -131,7 +131,7 @@ def test_shortcuts_of_combined_masks_never_lie_wherever_queries_and_keys_stand(a
                     assert whole[start:stop, first:last].all(), (mask, places, first, last)
 
 
-@pytest.mark.parametrize("mask", [Causal(), Local(2), Chunked(3), Chunked(2, left=1)], ids=repr)
+@pytest.mark.parametrize("mask", [Causal(), Local(2), Chunked(3), Chunked(2, left_chunks=1)], ids=repr)
 def test_span_and_covers_are_tight_for_masks_that_know_their_structure(mask):
     for start in range(SIZE):
         for stop in range(start + 1, SIZE + 1):
@@ -157,7 +157,7 @@ def test_lengths_are_read_by_sequence_whatever_the_heads():
     [
         (lambda: Local(-1), "radius: needs 0 or more, got -1"),
         (lambda: Chunked(0), "size: needs 1 or more, got 0"),
-        (lambda: Chunked(2, left=-1), "left: needs 0 or more, got -1; try None for all chunks"),
+        (lambda: Chunked(2, left_chunks=-1), "left: needs 0 or more, got -1; try None for all chunks"),
         (
             lambda: Padding(torch.tensor([1, 2])).check(3, 4, 4),
             "lengths: needs one for each of 3 sequences, got 2",
@@ -171,7 +171,7 @@ def test_lengths_are_read_by_sequence_whatever_the_heads():
             "ids: needs 2 sequences of at least 5 positions, got (2, 3)",
         ),
         (
-            lambda: Dense(torch.ones(2, 2, dtype=torch.bool)).dense(2, 3),
+            lambda: DenseMask(torch.ones(2, 2, dtype=torch.bool)).dense(2, 3),
             "mask: needs at least 2 queries by 3 keys, got 2 by 2",
         ),
     ],
@@ -184,7 +184,7 @@ def test_a_mask_that_cannot_be_says_why(make, message):
 
 def holds_dense(mask: Mask) -> bool:
     inner = [part for name in ("a", "b") if isinstance(part := getattr(mask, name, None), Mask)]
-    return isinstance(mask, Dense) or any(map(holds_dense, inner))
+    return isinstance(mask, DenseMask) or any(map(holds_dense, inner))
 
 
 @given(any_mask, st.integers(0, SIZE // 2))
@@ -195,5 +195,5 @@ def test_a_mask_that_does_not_look_ahead_hides_what_is_ahead(mask, offset):
 
 
 def test_a_causal_part_is_enough_not_to_look_ahead():
-    assert not (Causal() & Local(3)).looks_ahead
-    assert (Causal() | Local(3)).looks_ahead
+    assert not (Causal() & Local(3)).allows_future
+    assert (Causal() | Local(3)).allows_future

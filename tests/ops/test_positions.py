@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from regard.errors import ShapeError
-from regard.ops import frequencies, lookup, resize_grid, rotary, sinusoidal, sinusoidal_shift
+from regard.ops import frequencies, lookup_positions, interpolate_positions, apply_rope, sinusoidal, sinusoidal_shift
 
 even = st.integers(1, 8).map(lambda x: 2 * x)
 place = st.integers(0, 500)
@@ -48,7 +48,7 @@ def test_rotary_scores_depend_on_the_distance_only(p, r, step, feat, halves):
     q, k = torch.randn(2, 1, feat, dtype=torch.float64)
 
     def score(a: int, b: int) -> torch.Tensor:
-        turned = (rotary(x, torch.tensor([at]), halves=halves) for x, at in ((q, a), (k, b)))
+        turned = (apply_rope(x, torch.tensor([at]), rotate_half=halves) for x, at in ((q, a), (k, b)))
         return next(turned) @ next(turned).mT
 
     assert_close(score(p, r), score(p + step, r + step), atol=1e-11, rtol=0)
@@ -59,7 +59,7 @@ def test_rotary_scores_depend_on_the_distance_only(p, r, step, feat, halves):
 def test_rotary_by_halves_is_the_same_turn_with_features_in_another_order(feat, time):
     x, at = torch.randn(time, feat, dtype=torch.float64), torch.arange(time)
     order = torch.arange(feat).view(-1, 2).mT.flatten()  # neighbours to halves
-    assert_close(rotary(x, at)[:, order], rotary(x[:, order], at, halves=True))
+    assert_close(apply_rope(x, at)[:, order], apply_rope(x[:, order], at, rotate_half=True))
 
 
 @given(even, st.integers(1, 5), st.sampled_from([100.0, 10000.0]))
@@ -69,34 +69,34 @@ def test_rotary_by_halves_is_that_of_llama(feat, time, base):
     x, at = torch.randn(1, 2, time, feat), torch.arange(time)
     angles = (at[:, None] * frequencies(feat, base).float()).repeat(1, 2)[None]
     theirs, _ = apply_rotary_pos_emb(x, x, angles.cos(), angles.sin())
-    assert_close(rotary(x, at, base, halves=True), theirs)
+    assert_close(apply_rope(x, at, base, rotate_half=True), theirs)
 
 
 @pytest.mark.parametrize("halves", [False, True])
 def test_rotary_keeps_lengths_and_its_gradient_is_right(halves):
     x = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
     at = torch.tensor([0, 5, 9])
-    assert_close(rotary(x, at, halves=halves).norm(dim=-1), x.norm(dim=-1))
-    torch.autograd.gradcheck(lambda x: rotary(x, at, halves=halves), x)
+    assert_close(apply_rope(x, at, rotate_half=halves).norm(dim=-1), x.norm(dim=-1))
+    torch.autograd.gradcheck(lambda x: apply_rope(x, at, rotate_half=halves), x)
 
 
 def test_a_table_gives_the_row_of_each_position_and_a_gradient_to_it():
     table = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     at = torch.tensor([[4, 0], [1, 1]])
-    assert torch.equal(lookup(table, at), table[at])
-    torch.autograd.gradcheck(lambda t: lookup(t, at), table)
+    assert torch.equal(lookup_positions(table, at), table[at])
+    torch.autograd.gradcheck(lambda t: lookup_positions(t, at), table)
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 2))
 def test_a_grid_of_the_same_size_is_the_same_table(high, wide, extra):
     table = torch.randn(extra + high * wide, 3)
-    assert torch.equal(resize_grid(table, (high, wide), (high, wide), extra=extra), table)
+    assert torch.equal(interpolate_positions(table, (high, wide), (high, wide), prefix_tokens=extra), table)
 
 
 @given(st.integers(1, 6), st.integers(1, 6))
 def test_resizing_keeps_the_extra_rows_and_a_constant_grid(high, wide):
     table = torch.cat([torch.randn(1, 2), torch.full((12, 2), 0.5)]).double()
-    resized = resize_grid(table, (3, 4), (high, wide))
+    resized = interpolate_positions(table, (3, 4), (high, wide))
     assert resized.shape == (1 + high * wide, 2)
     assert torch.equal(resized[0], table[0])
     assert_close(resized[1:], torch.full_like(resized[1:], 0.5))
@@ -104,7 +104,7 @@ def test_resizing_keeps_the_extra_rows_and_a_constant_grid(high, wide):
 
 def test_gradients_through_resizing_are_right():
     table = torch.randn(5, 2, dtype=torch.float64, requires_grad=True)
-    torch.autograd.gradcheck(lambda t: resize_grid(t, (2, 2), (3, 4)), table)
+    torch.autograd.gradcheck(lambda t: interpolate_positions(t, (2, 2), (3, 4)), table)
 
 
 @pytest.mark.usefixtures("users_view")
@@ -116,16 +116,16 @@ def test_gradients_through_resizing_are_right():
             "dim: needs an even number, sine and cosine share a pair, got 5",
         ),
         (
-            lambda: rotary(torch.zeros(2, 3), torch.arange(2)),
+            lambda: apply_rope(torch.zeros(2, 3), torch.arange(2)),
             "dim: needs an even number, sine and cosine share a pair, got 3",
         ),
         (
-            lambda: lookup(torch.zeros(4, 2), torch.tensor([1, 4])),
+            lambda: lookup_positions(torch.zeros(4, 2), torch.tensor([1, 4])),
             "positions: needs at most 3, the end of the learned table, got 4; "
             "try a shorter input, or sinusoidal or rotary positions",
         ),
         (
-            lambda: resize_grid(torch.zeros(4, 2), (2, 2), (3, 3)),
+            lambda: interpolate_positions(torch.zeros(4, 2), (2, 2), (3, 3)),
             "table: needs 1 + 2 · 2 rows for this grid, got 4",
         ),
     ],

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from regard.errors import ShapeError
-from regard.ops import gumbel, softargmax, straight_through
+from regard.ops import gumbel_softmax, softargmax, straight_through
 
 rows = st.lists(st.integers(-3, 3), min_size=1, max_size=6).map(
     lambda x: torch.tensor(x, dtype=torch.float64)
@@ -95,7 +95,7 @@ def test_plain_argmax_has_no_gradient_and_straight_through_has():
 
 def test_gumbel_draws_each_key_as_often_as_its_weight():
     x, start = torch.tensor([0.0, 1.0, -1.0], dtype=torch.float64), torch.Generator().manual_seed(1)
-    drawn = gumbel(x.expand(40_000, 3), hard=True, generator=start)
+    drawn = gumbel_softmax(x.expand(40_000, 3), hard=True, generator=start)
     assert ((drawn == 0) | ((drawn - 1).abs() < 1e-12)).all()
     share, w = drawn.mean(0), softargmax(x)
     assert ((share - w).abs() < 4 * (w * (1 - w) / 40_000).sqrt()).all()
@@ -103,7 +103,7 @@ def test_gumbel_draws_each_key_as_often_as_its_weight():
 
 def test_a_gumbel_draw_can_be_repeated_and_differentiated():
     def draw(x: torch.Tensor) -> torch.Tensor:
-        return gumbel(x, beta=2.0, generator=torch.Generator().manual_seed(0))
+        return gumbel_softmax(x, beta=2.0, generator=torch.Generator().manual_seed(0))
 
     x = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
     assert torch.equal(draw(x), draw(x))

@@ -20,7 +20,7 @@ def test_a_score_is_capped_then_biased_then_masked():
     terms = make_terms(q, k, mask=Causal(), bias=bias, scale=0.7, softcap=2.0)
     want = 2 * torch.tanh(0.7 * q @ k.mT / 2) + bias
     want = want.masked_fill(~torch.ones(3, 3, dtype=torch.bool).tril(), -torch.inf)
-    assert_close(terms.tile(q, k), want)
+    assert_close(terms.score_tile(q, k), want)
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 4), st.data())
@@ -30,29 +30,29 @@ def test_a_tile_is_the_cut_of_the_whole_map(queries, keys, offset, data):
     terms = make_terms(q, k, mask=mask, bias=Toeplitz(numbers(2, 3)), offset=offset)
     first, start = data.draw(st.integers(0, queries - 1)), data.draw(st.integers(0, keys - 1))
     rows, cols = range(first, queries), range(start, keys)
-    assert_close(terms.tile(q, k, rows, cols), terms.tile(q, k)[:, first:, start:])
+    assert_close(terms.score_tile(q, k, rows, cols), terms.score_tile(q, k)[:, first:, start:])
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 8))
 def test_the_span_of_some_rows_holds_all_they_can_see(queries, keys, offset):
     q, k = numbers(queries, 2), numbers(keys, 2)
     terms = make_terms(q, k, mask=Causal() & Local(2), offset=offset)
-    scores = terms.tile(q, k)
+    scores = terms.score_tile(q, k)
     for row in range(queries):
-        span = terms.span(range(row, row + 1), keys)
+        span = terms.key_span(range(row, row + 1), keys)
         assert [j for j in range(keys) if scores[row, j] > -torch.inf] == list(span)
 
 
 @given(st.integers(1, 3), st.integers(1, 3))
 def test_grouped_heads_are_keys_repeated(groups, each):
     q, k = numbers(2, groups * each, 3, 4), numbers(2, groups, 5, 4)
-    whole = make_terms(q, k).tile(q, k)
+    whole = make_terms(q, k).score_tile(q, k)
     assert_close(whole, 0.5 * q @ k.repeat_interleave(each, 1).mT)
 
 
 def test_half_precision_is_scored_in_float32():
     q = torch.randn(3, 4, dtype=torch.bfloat16)
-    assert make_terms(q, q).tile(q, q).dtype == torch.float32
+    assert make_terms(q, q).score_tile(q, q).dtype == torch.float32
 
 
 def test_sinks_take_their_share_of_the_sum():
@@ -71,7 +71,7 @@ def test_gradients_reach_queries_keys_and_bias(softcap):
     q, k, table = (x.requires_grad_() for x in (numbers(1, 2, 3), numbers(1, 4, 3), numbers(1, 3)))
 
     def scores(q: torch.Tensor, k: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-        return make_terms(q, k, bias=Toeplitz(table), softcap=softcap).tile(q, k)
+        return make_terms(q, k, bias=Toeplitz(table), softcap=softcap).score_tile(q, k)
 
     torch.autograd.gradcheck(scores, (q, k, table))
 

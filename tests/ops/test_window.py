@@ -28,7 +28,7 @@ def test_a_window_is_a_part_of_the_map(a, b, c, d):
 def test_pooling_is_that_of_the_map(reduce, pool, monkeypatch):
     from regard.ops.attend import tiled
 
-    monkeypatch.setattr(tiled.bands, "__defaults__", (100,))
+    monkeypatch.setattr(tiled.row_bands, "__defaults__", (100,))
     q, k, lse = draw()
     got = window(q, k, lse, pool=pool, reduce=reduce, mask=ops.Causal())
     whole = attention_weights(q, k, mask=ops.Causal())

@@ -13,8 +13,8 @@ import torch
 
 from regard import data, models
 from regard.errors import RegardError
-from regard.train import TrainConfig, Trainer, objective, weights_of
-from regard.train.ranks import Ranks, join, leave
+from regard.train import TrainConfig, Trainer, objective, copy_weights
+from regard.train.ranks import Ranks, init_distributed, shutdown_distributed
 
 TOGETHER = 6  # batches an update, whatever the world: 1 rank takes 6, 2 take 3 each, 3 take 2 each
 VOCAB = 12
@@ -32,17 +32,17 @@ def make(ranks: Ranks, way: str, folder: Path | None, **changes) -> Trainer:
         models.translator_tiny(VOCAB, dim=16, heads=2, layers=1, decoder_layers=1, dropout=0.0)
     )
     batches = data.Batches(
-        data.Listed(train=range(300)),
+        data.InMemorySource(train=range(300)),
         pairs,
         split="train",
-        tokens=24,
+        batch_tokens=24,
         rank=ranks.rank,
-        world=ranks.world,
-        window=64,
+        world_size=ranks.world_size,
+        sort_window=64,
     )
     given = {"steps": 6, "warmup": 2, "lr": 3e-3, "eps": 1e-4, "log_every": 1, "save_every": 3}
     config = TrainConfig(
-        device="cpu", parallel=way, accumulate=TOGETHER // ranks.world, **(given | changes)
+        device="cpu", parallel=way, accumulate=TOGETHER // ranks.world_size, **(given | changes)
     )
     return Trainer(model, objective("translation"), batches, config, folder=folder, ranks=ranks)
 
@@ -61,13 +61,13 @@ def work(ranks: Ranks, job: dict) -> None:
         told["error"] = f"{type(error).__name__}: {error}"
     (folder / f"told-{ranks.rank}.json").write_text(json.dumps(told))
     if told.get("reason") == "finished" and ranks.is_first:
-        torch.save(weights_of(trainer.model), folder / "end.pt")
+        torch.save(copy_weights(trainer.model), folder / "end.pt")
 
 
 def spoil(trainer: Trainer, ranks: Ranks, job: dict) -> None:
     """Something happens to one rank before one of its updates."""
     happens, who, when = job.get("happens"), job.get("to", 0), job.get("before", 0)
-    real, total = trainer._update, trainer.objective.total
+    real, total = trainer._update, trainer.objective.loss_sum
 
     def update():
         if ranks.rank == who and trainer.step + 1 == when:
@@ -87,8 +87,8 @@ def spoil(trainer: Trainer, ranks: Ranks, job: dict) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    here = join("cpu")
+    here = init_distributed("cpu")
     for job in map(json.loads, sys.argv[1:]):
         Path(job["folder"]).mkdir(parents=True, exist_ok=True)
         work(here, job)
-    leave()
+    shutdown_distributed()

@@ -15,8 +15,8 @@ from torch.testing import assert_close
 from toy import make_trainer, run_until
 
 from regard.errors import ConfigError
-from regard.train import TrainConfig, Trainer, disagreement, objective, weights_of
-from regard.train.updates import draws
+from regard.train import TrainConfig, Trainer, symmetric_kl, objective, copy_weights
+from regard.train.updates import has_dropout
 
 # ---- worked numbers
 
@@ -40,7 +40,7 @@ def test_the_loss_of_two_passes_is_the_mean_of_both_and_what_they_differ_by():
     there = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
     back = 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
     want = (one + other) / 2 + 0.7 * 3 * (there + back) / 2
-    total = objective("class").total(model, batch, 0.0, 0.7)
+    total = objective("class").loss_sum(model, batch, 0.0, 0.7)
     assert_close(total, torch.tensor(want))
     assert int(objective("class").size(batch)) == 3  # of the batch once
 
@@ -48,9 +48,9 @@ def test_the_loss_of_two_passes_is_the_mean_of_both_and_what_they_differ_by():
 def test_the_second_pass_reads_what_is_there_again():
     one, other = torch.randn(2, 3, 5)
     batch = {"pixels": one, "label": torch.tensor([0, 4, 2])}
-    total = objective("class").total
+    total = objective("class").loss_sum
     loss = [total(nn.Identity(), batch | {"pixels": x}) for x in (one, other)]
-    want = sum(loss) / 2 + 0.7 * disagreement(one, other)
+    want = sum(loss) / 2 + 0.7 * symmetric_kl(one, other)
     assert_close(total(nn.Identity(), batch | {"pixels_again": other}, 0.0, 0.7), want)
     assert_close(total(nn.Identity(), batch | {"pixels_again": other}), loss[0])  # not asked for
 
@@ -58,9 +58,9 @@ def test_the_second_pass_reads_what_is_there_again():
 def test_only_what_counts_has_to_agree():
     p, q = torch.randn(2, 2, 3, 5)
     live = torch.tensor([[True, True, False], [False, True, False]])
-    some = sum(disagreement(p[at], q[at]) for at in ((0, 0), (0, 1), (1, 1)))
-    assert_close(disagreement(p, q, live), some)
-    assert_close(disagreement(p, q, live / 4), some / 4)
+    some = sum(symmetric_kl(p[at], q[at]) for at in ((0, 0), (0, 1), (1, 1)))
+    assert_close(symmetric_kl(p, q, live), some)
+    assert_close(symmetric_kl(p, q, live / 4), some / 4)
 
 
 # ---- properties
@@ -74,17 +74,17 @@ def test_it_is_the_mean_of_both_divergences_and_its_gradient_is_theirs(rows, wor
     a, b = p.log_softmax(-1), q.log_softmax(-1)
     there = F.kl_div(b, a, reduction="sum", log_target=True)
     back = F.kl_div(a, b, reduction="sum", log_target=True)
-    want, got = (there + back) / 2, disagreement(p, q)
+    want, got = (there + back) / 2, symmetric_kl(p, q)
     assert_close(got, want, rtol=1e-4, atol=1e-6)
     for mine, theirs in zip(*(torch.autograd.grad(x, (p, q)) for x in (got, want)), strict=True):
         assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
-    assert disagreement(p, p).item() == 0
+    assert symmetric_kl(p, p).item() == 0
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_without_dropout_two_passes_cost_what_one_does(name):
     model, batch = CASES[name][0]().eval(), CASES[name][1]()
-    once, twice = (objective(name).total(model, batch, 0.1, agree) for agree in (0.0, 3.0))
+    once, twice = (objective(name).loss_sum(model, batch, 0.1, agree) for agree in (0.0, 3.0))
     assert_close(twice, once, rtol=1e-5, atol=1e-5)
 
 
@@ -94,7 +94,7 @@ def test_with_dropout_the_passes_differ_and_the_gradient_reaches_every_weight(na
 
     def cost(agree):
         torch.manual_seed(3)
-        return objective(name).total(model, batch, 0.0, agree)
+        return objective(name).loss_sum(model, batch, 0.0, agree)
 
     little, more, most = cost(1e-9), cost(1.0), cost(2.0)
     assert more > little
@@ -110,7 +110,7 @@ def test_what_stands_behind_the_end_need_not_agree():
     costs = []
     for one in (batch, other):
         torch.manual_seed(3)
-        costs.append(objective("translation").total(model, one, 0.1, 2.0))
+        costs.append(objective("translation").loss_sum(model, one, 0.1, 2.0))
     assert_close(costs[0], costs[1])
 
 
@@ -119,7 +119,7 @@ def test_an_update_over_several_batches_counts_each_token_once():
     for agree in (0.0, 1.0):
         trainer = make_trainer(steps=2, accumulate=2, agree=agree)
         trainer.run()
-        sizes.append(trainer.known and trainer.known.size)
+        sizes.append(trainer.last_update and trainer.last_update.size)
     assert sizes[0] == sizes[1] == 2 * 6 * 5
 
 
@@ -133,7 +133,7 @@ def test_a_training_with_it_learns_and_resumed_is_the_same_to_the_bit(tmp_path):
     torch.manual_seed(99)
     assert again.resume() == []
     again.run()
-    one, two = weights_of(whole.model), weights_of(again.model)
+    one, two = copy_weights(whole.model), copy_weights(again.model)
     assert all(torch.equal(one[name], two[name]) for name in one)
     plain = make_trainer(**chosen | {"agree": 0.0})
     plain.run()
@@ -167,13 +167,13 @@ def test_one_graph_holds_both_passes():
 def test_what_cannot_agree_or_disagree_is_refused():
     for bad in (-1.0, math.nan, math.inf):
         with pytest.raises(ConfigError, match="agree: needs 0 or more, got"):
-            TrainConfig(steps=1, agree=bad)
+            TrainConfig(steps=1, rdrop=bad)
     model = CASES["translation"][0]()
     for part in model.modules():
         if isinstance(part, nn.Dropout):
             part.p = 0.0
-    config = TrainConfig(steps=1, agree=1.0, device="cpu")
+    config = TrainConfig(steps=1, rdrop=1.0, device="cpu")
     with pytest.raises(ConfigError, match=r"agree: needs a model with dropout.*try dropout=0\.1"):
         Trainer(model, objective("translation"), make_trainer().batches, config)
     model.encoder.blocks[0].self_attention.dropout = 0.1
-    assert draws(model)
+    assert has_dropout(model)

@@ -7,7 +7,7 @@ import pytest
 from toy import make_trainer
 
 from regard.errors import ConfigError
-from regard.train.board import board
+from regard.train.board import tensorboard_logger
 
 
 class Writer:
@@ -31,7 +31,7 @@ def test_every_number_of_a_training_is_written_with_its_step(tmp_path, monkeypat
     trainer = make_trainer(
         steps=2, evaluate=lambda model: {"loss": 0.5, "signature": "words"}, evaluate_every=2
     )
-    trainer.listeners = (board(tmp_path),)
+    trainer.loggers = (tensorboard_logger(tmp_path),)
     trainer.run()
     (writer,) = Writer.made
     assert writer.folder == str(tmp_path / "tensorboard")
@@ -46,4 +46,4 @@ def test_every_number_of_a_training_is_written_with_its_step(tmp_path, monkeypat
 def test_without_its_package_it_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ConfigError, match=r"got none; try pip install 'regard\[tensorboard\]'"):
-        board(tmp_path)
+        tensorboard_logger(tmp_path)

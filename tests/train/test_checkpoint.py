@@ -11,13 +11,13 @@ from torch.testing import assert_close
 from regard.errors import FileError
 from regard.train import (
     Checkpoint,
-    average,
-    checkpoints,
-    fill,
-    last_good,
+    average_checkpoints,
+    list_checkpoints,
+    load_weights,
+    load_last_valid,
     load_checkpoint,
     save_checkpoint,
-    weights_of,
+    copy_weights,
 )
 from regard.train import checkpoint as module
 
@@ -39,7 +39,7 @@ def test_what_was_saved_comes_back_to_the_bit(tmp_path):
 def test_only_the_last_ones_stay(tmp_path):
     for step in (9, 10, 100, 101):
         save_checkpoint(some(step), tmp_path, keep=2)
-    assert [load_checkpoint(place).step for place in checkpoints(tmp_path)] == [100, 101]
+    assert [load_checkpoint(place).step for place in list_checkpoints(tmp_path)] == [100, 101]
     assert len(os.listdir(tmp_path)) == 2
 
 
@@ -57,7 +57,7 @@ def test_a_damaged_checkpoint_is_known_and_the_one_before_it_taken(tmp_path, nam
         file.write_bytes({"flip": flipped, "cut": whole[:middle], "empty": b""}[damage])
     with pytest.raises(FileError, match="step-00000002: needs"):
         load_checkpoint(file.parent)
-    found, wrong = last_good(tmp_path)
+    found, wrong = load_last_valid(tmp_path)
     assert found is not None
     assert found.step == 1
     assert len(wrong) == 1
@@ -84,7 +84,7 @@ def test_a_disk_that_fills_up_leaves_the_old_ones_and_no_rubbish(tmp_path, monke
     ):
         save_checkpoint(some(2), tmp_path)
     assert os.listdir(tmp_path) == ["step-00000001"]
-    assert last_good(tmp_path)[0].step == 1
+    assert load_last_valid(tmp_path)[0].step == 1
 
 
 def test_a_place_that_cannot_be_a_folder_is_said(tmp_path):
@@ -95,7 +95,7 @@ def test_a_place_that_cannot_be_a_folder_is_said(tmp_path):
 
 def test_the_mean_of_checkpoints_is_the_mean_of_their_numbers(tmp_path):
     places = [save_checkpoint(some(step), tmp_path, keep=9) for step in (1, 2, 6)]
-    mean = average(places)
+    mean = average_checkpoints(places)
     assert_close(mean["a"], torch.full((3, 2), 3.0))
     assert mean["n"] == 6
     assert mean["a"].dtype == load_file(places[0] / "model.safetensors")["a"].dtype
@@ -103,4 +103,4 @@ def test_the_mean_of_checkpoints_is_the_mean_of_their_numbers(tmp_path):
 
 def test_weights_of_another_model_are_refused():
     with pytest.raises(FileError, match="needs the weights of this model, got those of another"):
-        fill(torch.nn.Linear(2, 2), weights_of(torch.nn.Linear(2, 3)))
+        load_weights(torch.nn.Linear(2, 2), copy_weights(torch.nn.Linear(2, 3)))

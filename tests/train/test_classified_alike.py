@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 import regard as rg
 from regard.cli import app
-from regard.data.faces import find_faces, load_face
-from regard.train.classifying import read_for
+from regard.data.faces import find_fonts, load_font
+from regard.train.classifying import read_run_image
 from regard.train.evaluation_images import top_log_odds
-from regard.train.loss import class_losses
-from regard.train.specimens import FOLDER
+from regard.train.loss import classification_losses
+from regard.train.specimens import PRETRAINED_FOLDER
 
 LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"  # 0 and O, 1 and I are one shape in some faces
 
@@ -30,7 +30,7 @@ def answers(done) -> list[list[str]]:
 
 
 def test_files_of_evaluation_pictures_get_the_same_classes_and_probabilities(tmp_path):
-    run = rg.specimen("glyphs")
+    run = rg.load_pretrained("glyphs")
     told = replace(run.recipe.data, valid=24)
     scores = told.scores(None, "valid")
     files = [tmp_path / f"{n}.png" for n in range(24)]
@@ -54,9 +54,9 @@ def test_clothes_are_read_as_they_are(tmp_path):
     model = rg.models.VisionTransformer(config).eval()
     recipe = rg.train.recipe("fashion-vit")
     run = rg.train.Run(tmp_path, recipe, model, None, [], {})
-    image = read_for(run, tmp_path / "a.png", size=28)
+    image = read_run_image(run, tmp_path / "a.png", size=28)
     assert torch.equal(image[0], torch.from_numpy(pixels) / 255)
-    assert torch.equal(read_for(run, tmp_path / "a.png", size=28, invert=True), 1 - image)
+    assert torch.equal(read_run_image(run, tmp_path / "a.png", size=28, invert=True), 1 - image)
     (found,) = rg.classify(run, tmp_path / "a.png")
     assert found.confidence is None
     assert not found.unsure
@@ -69,9 +69,9 @@ def letters(tmp_path_factory):
     looks = ((0, 255, 40), (255, 0, 24), (30, 200, 90), ((200, 30, 30), (250, 250, 240), 64))
     for n, letter in enumerate(LETTERS):
         ink, ground, size = looks[n % len(looks)]
-        face = find_faces("test", characters=LETTERS)[n % 3]
+        face = find_fonts("test", characters=LETTERS)[n % 3]
         page = Image.new("RGB" if isinstance(ink, tuple) else "L", (3 * size, 2 * size), ground)
-        ImageDraw.Draw(page).text((size // 3 + 5 * n % size, 7), letter, ink, load_face(face, size))
+        ImageDraw.Draw(page).text((size // 3 + 5 * n % size, 7), letter, ink, load_font(face, size))
         page.save(folder / f"{letter}.png")
     return folder
 
@@ -116,7 +116,7 @@ def test_what_is_no_letter_is_a_warning_and_exit_code_1(tmp_path):
 
 
 def test_a_run_without_a_calibration_never_warns(tmp_path):
-    shutil.copytree(FOLDER / "glyphs", tmp_path / "run")
+    shutil.copytree(PRETRAINED_FOLDER / "glyphs", tmp_path / "run")
     assert json.loads((tmp_path / "run" / "calibration.json").read_text())["examples"] > 1000
     (tmp_path / "run" / "calibration.json").unlink()
     foreign(0).save(tmp_path / "noise.png")
@@ -131,9 +131,9 @@ def test_log_odds_and_the_loss_of_no_class_are_what_their_formulas_say():
     assert torch.allclose(top_log_odds(logits).double(), (best / (1 - best)).log(), atol=1e-5)
     labels = torch.tensor([0, -1, 3, -1, 2])
     want = [-(p[n].log().mean() if y < 0 else p[n, y].log()) for n, y in enumerate(labels)]
-    assert torch.allclose(class_losses(logits, labels).double(), torch.stack(want), atol=1e-5)
+    assert torch.allclose(classification_losses(logits, labels).double(), torch.stack(want), atol=1e-5)
     known = torch.tensor([0, 1, 3, 3, 2])
     theirs = torch.nn.functional.cross_entropy(
         logits.float(), known, reduction="none", label_smoothing=0.2
     )
-    assert torch.allclose(class_losses(logits, known, 0.2), theirs, atol=1e-5)
+    assert torch.allclose(classification_losses(logits, known, 0.2), theirs, atol=1e-5)

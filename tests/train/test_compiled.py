@@ -10,13 +10,13 @@ from toy import make_trainer
 
 from regard import models
 from regard.train import TrainConfig
-from regard.train.compiled import SEEN, Compiling, make_compiling
+from regard.train.compiled import PROBE_BATCHES, CompilePolicy, build_compile_policy
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 
 
 def answer(model, device=CUDA, **changes) -> str:
-    return make_compiling(TrainConfig(**{"steps": 5000} | changes), model, device).ask
+    return build_compile_policy(TrainConfig(**{"steps": 5000} | changes), model, device).mode
 
 
 def test_it_is_compiled_where_it_pays():
@@ -34,9 +34,9 @@ def test_it_is_compiled_where_it_pays():
 def test_sizes_are_left_open_only_where_they_are_many(monkeypatch, lengths, open_):
     made = []
     monkeypatch.setattr(torch, "compile", lambda f, dynamic, mode: made.append(dynamic) or f)
-    compiling = Compiling("on")
-    for n in range(SEEN + 3):
-        compiling.total(sum, {"x": torch.zeros(lengths[n % len(lengths)])})
+    compiling = CompilePolicy("on")
+    for n in range(PROBE_BATCHES + 3):
+        compiling.loss_function(sum, {"x": torch.zeros(lengths[n % len(lengths)])})
     assert made == [open_]
 
 
@@ -44,7 +44,7 @@ def test_graphs_are_for_an_update_of_one_batch_on_one_gpu():
     model = models.Translator(models.translator_tiny(8, dim=16, heads=2))
 
     def has_graphs(device=CUDA, way="none", **changes):
-        return make_compiling(TrainConfig(steps=5000, **changes), model, device, way).graphs
+        return build_compile_policy(TrainConfig(steps=5000, **changes), model, device, way).graphs
 
     assert has_graphs()
     assert has_graphs(compile="on")
@@ -59,28 +59,28 @@ def test_graphs_are_for_an_update_of_one_batch_on_one_gpu():
 def test_few_shapes_are_replayed_as_graphs(monkeypatch, lengths, mode):
     made = []
     monkeypatch.setattr(torch, "compile", lambda f, dynamic, mode: made.append(mode) or f)
-    compiling = Compiling("on", graphs=True)
-    for n in range(SEEN + 3):
-        compiling.total(sum, {"x": torch.zeros(lengths[n % len(lengths)])})
+    compiling = CompilePolicy("on", graphs=True)
+    for n in range(PROBE_BATCHES + 3):
+        compiling.loss_function(sum, {"x": torch.zeros(lengths[n % len(lengths)])})
     assert made == [mode]
 
 
 def test_many_shapes_are_compiled_only_when_asked_for(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda f, dynamic, mode: len)
-    batches = [{"x": torch.zeros(n)} for n in range(SEEN + 1)]
+    batches = [{"x": torch.zeros(n)} for n in range(PROBE_BATCHES + 1)]
     for ask, want in (("fixed", sum), ("on", len)):
-        compiling = Compiling(ask)
-        assert [compiling.total(sum, batch) for batch in batches][-1] is want
+        compiling = CompilePolicy(ask)
+        assert [compiling.loss_function(sum, batch) for batch in batches][-1] is want
 
 
 def test_of_few_shapes_a_new_one_is_not_compiled(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda f, dynamic, mode: len)
-    compiling = Compiling("fixed")
-    for n in range(SEEN):
-        assert compiling.total(sum, {"x": torch.zeros(3 + n % 2)}) is sum
-    assert compiling.total(sum, {"x": torch.zeros(3)}) is len
-    assert compiling.total(sum, {"x": torch.zeros(4)}) is len
-    assert compiling.total(sum, {"x": torch.zeros(1)}) is sum
+    compiling = CompilePolicy("fixed")
+    for n in range(PROBE_BATCHES):
+        assert compiling.loss_function(sum, {"x": torch.zeros(3 + n % 2)}) is sum
+    assert compiling.loss_function(sum, {"x": torch.zeros(3)}) is len
+    assert compiling.loss_function(sum, {"x": torch.zeros(4)}) is len
+    assert compiling.loss_function(sum, {"x": torch.zeros(1)}) is sum
 
 
 def test_a_training_is_the_same_when_its_compiler_changes_nothing(monkeypatch):

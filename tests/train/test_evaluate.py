@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.errors import ConfigError
-from regard.train import change, evaluate_run, load_run, recipe, start_run, translate
+from regard.train import override_settings, evaluate_run, load_run, recipe, start_run, translate_texts
 
 SMALL = [
     *("languages=en,de", "kinds=duration", "texts=300", "valid=4", "test=6", "longest=6"),
@@ -19,7 +19,7 @@ SMALL = [
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("runs") / "a"
-    start_run(change(recipe("phrases"), SMALL), place)
+    start_run(override_settings(recipe("phrases"), SMALL), place)
     return place
 
 
@@ -33,11 +33,11 @@ def test_mistakes_are_what_the_model_says_and_is_not_right(folder):
     pairs = list(run.recipe.data.source(6).examples("test", 0))
     texts, languages = [p.source for p in pairs], [p.language for p in pairs]
     for width in (1, 3):
-        said = translate(run.model, run.tokenizer, texts, languages, width=width, limit=6)
+        said = translate_texts(run.model, run.tokenizer, texts, languages, beam_width=width, max_new_tokens=6)
         wrong = [(p.target, s) for p, s in zip(pairs, said, strict=True) if p.target != s]
-        found = evaluate_run(run, "test", width=width)
-        assert [(m.right, m.got) for m in found.mistakes] == wrong
-        assert found.mistakes[0].asked == f"de: {pairs[0].source}"
+        found = evaluate_run(run, "test", beam_width=width)
+        assert [(m.reference, m.prediction) for m in found.mistakes] == wrong
+        assert found.mistakes[0].source == f"de: {pairs[0].source}"
 
 
 def test_the_command_shows_scores_and_some_mistakes(folder):
@@ -53,11 +53,11 @@ def test_the_command_shows_scores_and_some_mistakes(folder):
 def test_sounds_and_pictures_are_scored_again_too(tmp_path):
     sizes = ["steps=1", "valid=6", "test=6", "device=cpu", "dim=16", "heads=2", "layers=1"]
     for name, more in (("morse", []), ("glyphs", ["pictures=60"])):
-        start_run(change(recipe(name), [*sizes, *more]), tmp_path / name)
+        start_run(override_settings(recipe(name), [*sizes, *more]), tmp_path / name)
         found = evaluate_run(load_run(tmp_path / name))
         assert found.scores == load_run(tmp_path / name).result["test"]
     with pytest.raises(ConfigError, match="width: needs a run that searches for words, got one of"):
-        evaluate_run(load_run(tmp_path / "glyphs"), width=2)
+        evaluate_run(load_run(tmp_path / "glyphs"), beam_width=2)
 
 
 # ---- errors
@@ -66,7 +66,7 @@ def test_sounds_and_pictures_are_scored_again_too(tmp_path):
 @pytest.mark.usefixtures("users_view")
 def test_what_cannot_be_scored_is_said(folder):
     with pytest.raises(ConfigError, match="width: needs 1 or more, got 0"):
-        evaluate_run(load_run(folder), width=0)
+        evaluate_run(load_run(folder), beam_width=0)
     done = CliRunner().invoke(app, ["evaluate", str(folder), "--part", "train"])
     assert (done.exit_code, done.stderr) == (
         2,

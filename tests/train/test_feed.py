@@ -6,29 +6,29 @@ from toy import Backwards, make_trainer, run_until
 
 from regard.errors import TrainError
 from regard.train import objective
-from regard.train.feed import Feed
+from regard.train.feed import Prefetcher
 
 SIZE = objective("translation").size
 CPU = torch.device("cpu")
 
 
-def ahead(source, count: int = 1) -> Feed:
+def ahead(source, count: int = 1) -> Prefetcher:
     """A feed that makes batches in its thread, as for a GPU, but leaves them on the host."""
-    feed = Feed(source, SIZE, count, CPU)
-    feed.ahead = True
+    feed = Prefetcher(source, SIZE, count, CPU)
+    feed.is_async = True
     feed._sent = lambda batches: (batches, None)
     return feed
 
 
-def numbers(feed: Feed, updates: int) -> list[list[int]]:
+def numbers(feed: Prefetcher, updates: int) -> list[list[int]]:
     return [[int(b["source"].sum()) for b in feed.next().batches] for _ in range(updates)]
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_made_ahead_or_not_the_same_batches_come(count):
-    here, there = Feed(Backwards(), SIZE, count, CPU), ahead(Backwards(), count)
+    here, there = Prefetcher(Backwards(), SIZE, count, CPU), ahead(Backwards(), count)
     assert numbers(here, 5) == numbers(there, 5)
-    assert here.place == there.place == {"seed": 0, "position": 5 * count}
+    assert here.data_state == there.data_state == {"seed": 0, "position": 5 * count}
     there.close()
 
 
@@ -38,14 +38,14 @@ def test_what_was_made_ahead_and_not_taken_comes_again():
     feed.close()
     feed.close()
     assert feed.source.state() == {"seed": 0, "position": 2}
-    assert first + numbers(feed, 2) == numbers(Feed(Backwards(), SIZE, 1, CPU), 4)
+    assert first + numbers(feed, 2) == numbers(Prefetcher(Backwards(), SIZE, 1, CPU), 4)
     feed.restore({"seed": 0, "position": 1})
     assert numbers(feed, 1) == first[1:]
     feed.close()
 
 
 def test_the_size_of_an_update_is_known_before_it_is_moved():
-    fed = Feed(Backwards(rows=2), SIZE, 3, CPU).next()
+    fed = Prefetcher(Backwards(rows=2), SIZE, 3, CPU).next()
     assert fed.sizes == [10, 10, 10]  # 2 rows of 6, the first token of each is given
     assert (fed.before["position"], fed.after["position"]) == (0, 3)
 
@@ -67,7 +67,7 @@ def test_a_training_fed_from_ahead_is_the_same_and_resumes_the_same(tmp_path):
     whole = make_trainer()
     whole.run()
     first = make_trainer(tmp_path)
-    first.feed.ahead, first.feed._sent = True, lambda batches: (batches, None)
+    first.prefetcher.is_async, first.prefetcher._sent = True, lambda batches: (batches, None)
     run_until(first, 5)
     second = make_trainer(tmp_path)
     second.resume()
@@ -83,7 +83,7 @@ def test_data_that_ends_is_said():
         def __iter__(self):
             yield self.batch(0)
 
-    for feed in (ahead(Short()), Feed(Short(), SIZE, 1, CPU)):
+    for feed in (ahead(Short()), Prefetcher(Short(), SIZE, 1, CPU)):
         feed.next()
         with pytest.raises(TrainError, match="batches: needs to be without end, got no more after"):
             feed.next()

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import regard as rg
-from regard.data import Bytes, Characters
+from regard.data import ByteTokenizer, CharTokenizer
 from regard.decode import Sampling
 from regard.errors import ConfigError
-from regard.train import Interpreter, Run, generate_run, recipe, translate, translate_run
+from regard.train import TranslationPipeline, Run, generate_run, recipe, translate_texts, translate_run
 
 TEXTS = ["two days", "a", "three long nights", "one"]
 
@@ -20,7 +20,7 @@ def lively(model: torch.nn.Module) -> torch.nn.Module:
 
 @pytest.fixture(params=["transformer", "gru"])
 def run(request) -> Run:
-    words = Characters.train(["abcdefghijklmnop"], languages=("de", "en", "fr", "cs"))
+    words = CharTokenizer.train(["abcdefghijklmnop"], languages=("de", "en", "fr", "cs"))
     if request.param == "gru":
         model = rg.models.RecurrentTranslator(rg.models.recurrent_tiny(vocab=words.vocab))
     else:
@@ -29,7 +29,7 @@ def run(request) -> Run:
 
 
 def writer(**changes) -> Run:
-    words = Bytes()
+    words = ByteTokenizer()
     model = rg.models.LanguageModel(rg.models.language_tiny(vocab=words.vocab, **changes))
     return Run(None, recipe("stdlib"), lively(model), words, [], {})
 
@@ -39,45 +39,45 @@ def writer(**changes) -> Run:
 
 @pytest.mark.parametrize("width", [1, 3])
 def test_together_is_each_language_and_text_alone(run, width):
-    found = translate_run(run, TEXTS, to=["fr", "de", "cs"], width=width, limit=9)
+    found = translate_run(run, TEXTS, to=["fr", "de", "cs"], beam_width=width, max_new_tokens=9)
     assert list(found) == ["fr", "de", "cs"]
     for language, answers in found.items():
         for text, answer in zip(TEXTS, answers, strict=True):
-            alone = translate(run.model, run.tokenizer, [text], [language], width=width, limit=9)
+            alone = translate_texts(run.model, run.tokenizer, [text], [language], beam_width=width, max_new_tokens=9)
             assert alone == [answer]
 
 
 def test_the_source_is_read_once_for_all_languages(run):
-    calls, interpreter = [], Interpreter(run, ["fr", "de", "cs"], limit=4)
+    calls, interpreter = [], TranslationPipeline(run, ["fr", "de", "cs"], max_new_tokens=4)
     run.model.encoder.register_forward_hook(lambda *args: calls.append(1))
-    interpreter.answers(TEXTS)
+    interpreter.translate(TEXTS)
     assert len(calls) == 1
-    assert interpreter.work.texts == len(TEXTS)
-    assert interpreter.work.read == sum(len(run.tokenizer.encode(t)) + 1 for t in TEXTS)
+    assert interpreter.counts.texts == len(TEXTS)
+    assert interpreter.counts.source_tokens == sum(len(run.tokenizer.encode(t)) + 1 for t in TEXTS)
 
 
 def test_the_best_come_with_scores_in_order(run):
-    for row in Interpreter(run, ["fr", "de"], width=4, best=3, limit=6).answers(TEXTS):
+    for row in TranslationPipeline(run, ["fr", "de"], beam_width=4, n_best=3, max_new_tokens=6).translate(TEXTS):
         assert [len(answers) for answers in row] == [3, 3]
         assert all(a.score >= b.score for x in row for a, b in zip(x, x[1:], strict=False))
 
 
 def test_the_top_has_it_in_three_lines(run):
-    assert rg.translate(run, "two", to="de", limit=3) == translate_run(
-        run, ["two"], ["de"], limit=3
+    assert rg.translate(run, "two", to="de", max_new_tokens=3) == translate_run(
+        run, ["two"], ["de"], max_new_tokens=3
     )
 
 
 def test_a_text_goes_on_as_its_tokens_say_and_letters_come_whole():
     run, how = writer(), Sampling(seed=4)
-    pieces = list(generate_run(run, "é", limit=30, how=how))
-    assert "".join(pieces) == "".join(rg.generate(run, "é", limit=30, how=how))
+    pieces = list(generate_run(run, "é", max_new_tokens=30, sampling=how))
+    assert "".join(pieces) == "".join(rg.generate(run, "é", max_new_tokens=30, sampling=how))
     assert all(piece.isprintable() or not piece.startswith("�") for piece in pieces[:-1])
-    letters = Bytes().encode("é€")
+    letters = ByteTokenizer().encode("é€")
     run.model.readout.forward = lambda x, table: (
         torch.nn.functional.one_hot(torch.tensor([[letters.pop(0) if letters else 2]]), 260) * 9.0
     )
-    assert list(generate_run(run, "", limit=9)) == ["é", "€", ""]
+    assert list(generate_run(run, "", max_new_tokens=9)) == ["é", "€", ""]
 
 
 # ---- errors
@@ -96,7 +96,7 @@ def test_what_cannot_be_translated_is_said(run):
     with pytest.raises(ConfigError, match="got 'a+…'; it needs at most 2048 tokens, got 3001; try"):
         translate_run(run, ["a" * 3000], to=["de"])
     with pytest.raises(ConfigError, match="best: needs 1 to width=2, got 3"):
-        Interpreter(run, ["de"], width=2, best=3)
+        TranslationPipeline(run, ["de"], beam_width=2, n_best=3)
     with pytest.raises(ConfigError, match="run: needs a language model, got a .*; try translate"):
         generate_run(run, "a")
 
@@ -107,8 +107,8 @@ def test_what_a_language_model_cannot_do_is_said():
     with pytest.raises(ConfigError, match="run: needs a translator, got a LanguageModel"):
         translate_run(run, ["a"], to=["de"])
     with pytest.raises(ConfigError, match="limit: needs at most 5 after this prompt, .* got 9"):
-        generate_run(run, "ab", limit=9)
-    assert "".join(generate_run(run, "ab", limit=5)) is not None
+        generate_run(run, "ab", max_new_tokens=9)
+    assert "".join(generate_run(run, "ab", max_new_tokens=5)) is not None
     tail = run._replace(recipe=recipe("shakespeare"))
     with pytest.raises(ConfigError, match="prompt: needs a text for this model .*, got none"):
         generate_run(tail, "")

@@ -18,11 +18,11 @@ from toy import Backwards, make_trainer
 from regard.errors import ConfigError, FileError, TrainError
 from regard.train import (
     TrainConfig,
-    checkpoints,
-    last_good,
+    list_checkpoints,
+    load_last_valid,
     load_checkpoint,
     read_metrics,
-    weights_of,
+    copy_weights,
 )
 from regard.train import loop as module
 
@@ -30,7 +30,7 @@ HERE = Path(__file__).resolve().parent
 
 
 def same_weights(a: torch.nn.Module, b: torch.nn.Module) -> bool:
-    one, two = weights_of(a), weights_of(b)
+    one, two = copy_weights(a), copy_weights(b)
     return all(torch.equal(one[name], two[name]) for name in one)
 
 
@@ -145,7 +145,7 @@ def test_ctrl_c_stops_after_the_update_and_a_second_one_at_once(tmp_path):
             return super().batch(n)
 
     assert make_trainer(tmp_path, batches=Twice()).run().signal == signal.SIGINT
-    assert last_good(tmp_path / "checkpoints")[0].step == 1
+    assert load_last_valid(tmp_path / "checkpoints")[0].step == 1
 
     class Impatient(Twice):
         def batch(self, n):
@@ -159,7 +159,7 @@ def test_ctrl_c_stops_after_the_update_and_a_second_one_at_once(tmp_path):
 def test_a_damaged_newest_checkpoint_costs_only_the_steps_after_the_one_before(tmp_path):
     whole = make_trainer(tmp_path, steps=12)
     whole.run()
-    (checkpoints(tmp_path / "checkpoints")[-1] / "model.safetensors").write_bytes(b"damaged")
+    (list_checkpoints(tmp_path / "checkpoints")[-1] / "model.safetensors").write_bytes(b"damaged")
     again = make_trainer(tmp_path, steps=12)
     (wrong,) = again.resume()
     assert "step-00000012" in wrong
@@ -170,7 +170,7 @@ def test_a_damaged_newest_checkpoint_costs_only_the_steps_after_the_one_before(t
 
 def test_a_loss_that_is_no_number_stops_and_keeps_the_state_before_it(tmp_path):
     trainer = make_trainer(tmp_path)
-    good = trainer.objective.total
+    good = trainer.objective.loss_sum
 
     def spoilt(*given):
         total = good(*given)
@@ -179,7 +179,7 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_state_before_it(tmp_path):
     trainer.objective = trainer.objective._replace(total=spoilt)
     with pytest.raises(TrainError, match=r"got nan .*update 6, its batch 1 .*'position': 5.*try"):
         trainer.run()
-    found, _ = last_good(tmp_path / "checkpoints")
+    found, _ = load_last_valid(tmp_path / "checkpoints")
     assert found.step == 5
     assert found.state["data"]["position"] == 5  # the bad batch comes again, to be looked at
     assert all(x.isfinite().all() for x in found.model.values())
@@ -198,7 +198,7 @@ def test_training_ends_when_it_gets_no_better():
 def test_the_model_at_the_end_is_the_mean_of_the_last_checkpoints(tmp_path):
     trainer = make_trainer(tmp_path, average=3)
     trainer.run()
-    kept = [load_checkpoint(place) for place in checkpoints(tmp_path / "checkpoints")]
+    kept = [load_checkpoint(place) for place in list_checkpoints(tmp_path / "checkpoints")]
     tables = [one.model["source_embedding.table"] for one in kept]
     assert len(tables) == 3
     assert_close(trainer.model.source_embedding.table, torch.stack(tables).mean(0))
@@ -233,8 +233,8 @@ def test_killed_at_random_moments_and_resumed_it_is_the_same_run(tmp_path):
         kills += 1
         assert kills < 50
     assert kills > 0
-    one, _ = last_good(tmp_path / "whole" / "checkpoints")
-    two, _ = last_good(tmp_path / "parts" / "checkpoints")
+    one, _ = load_last_valid(tmp_path / "whole" / "checkpoints")
+    two, _ = load_last_valid(tmp_path / "parts" / "checkpoints")
     assert one.step == two.step == 120
     assert all(torch.equal(one.model[name], two.model[name]) for name in one.model)
     assert timeless(tmp_path / "parts") == timeless(tmp_path / "whole")
@@ -262,4 +262,4 @@ def test_what_cannot_be_trained_or_resumed_is_said(tmp_path, monkeypatch):
         make_trainer(precision="bf16")
     monkeypatch.setattr(module.torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="device: needs a CUDA device for cuda, got none here"):
-        module.device_of(TrainConfig(steps=1, device="cuda"))
+        module.select_device(TrainConfig(steps=1, device="cuda"))

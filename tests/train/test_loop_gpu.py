@@ -5,7 +5,7 @@ import torch
 from toy import Backwards, make_trainer, run_until
 
 from regard.errors import TrainError
-from regard.train import last_good, weights_of
+from regard.train import load_last_valid, copy_weights
 
 pytestmark = pytest.mark.gpu
 
@@ -32,8 +32,8 @@ def test_no_update_waits_for_the_gpu(agree):
             trainer._update()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-        trainer.feed.close()
-    assert len(trainer.updates.read()) == 25
+        trainer.prefetcher.close()
+    assert len(trainer.updater.read_stats()) == 25
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
@@ -44,7 +44,7 @@ def test_a_bad_batch_is_named_late_and_the_weights_are_those_before_it(tmp_path,
         tmp_path, steps=40, log_every=10, precision=precision, warmup=0, schedule="constant",
         save_every=40,
     )  # fmt: skip
-    real, calls = bad.objective.total, []
+    real, calls = bad.objective.loss_sum, []
 
     def spoilt(*given):
         calls.append(1)
@@ -54,9 +54,9 @@ def test_a_bad_batch_is_named_late_and_the_weights_are_those_before_it(tmp_path,
     with pytest.raises(TrainError, match=r"update 7, its batch 1 .*'position': 6"):
         bad.run()
     assert len(calls) == 10  # it went on until it looked
-    found, _ = last_good(tmp_path / "checkpoints")
+    found, _ = load_last_valid(tmp_path / "checkpoints")
     assert (found.step, found.state["data"]["position"]) == (6, 6)
-    assert apart(found.model, weights_of(good.model)) < 1e-5
+    assert apart(found.model, copy_weights(good.model)) < 1e-5
     assert {float(x) for name, x in found.optimizer.items() if name.endswith(".step")} == {6.0}
 
 
@@ -68,7 +68,7 @@ def test_a_stopped_and_resumed_training_is_nearly_the_whole(tmp_path):
     second = on_gpu(tmp_path, precision="float32")
     second.resume()
     second.run()
-    assert apart(weights_of(second.model), weights_of(whole.model)) < 1e-4
+    assert apart(copy_weights(second.model), copy_weights(whole.model)) < 1e-4
 
 
 class TwoSizes(Backwards):
@@ -93,8 +93,8 @@ def test_replayed_as_graphs_every_update_is_the_same():
         )  # fmt: skip
         for _ in range(40):
             trainer._update()
-        losses.append([known.loss for known in trainer.updates.read()])
-        trainer.feed.close()
+        losses.append([known.loss for known in trainer.updater.read_stats()])
+        trainer.prefetcher.close()
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
     from torch._dynamo.utils import counters
     from torch._inductor.cudagraph_trees import get_manager

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from toy import run_until
 
 from regard import models, train
-from regard.data import PictureBatches, luck, mixed
+from regard.data import ImageBatches, seeded_generator, cutmix
 from regard.errors import ConfigError
 from regard.train.recipes import FashionData, GlyphsData
 
@@ -30,7 +30,7 @@ def test_the_loss_of_a_mixed_picture_is_shared_by_its_two_classes():
     rows |= {"other": torch.tensor([1, 1]), "share": torch.tensor([0.75, 0.1])}
     want = 0.75 * math.log(2) + 0.25 * math.log(4) + math.log(4)
     of = train.objective("class")
-    assert_close(of.total(Says(), rows, 0.0), torch.tensor(want))
+    assert_close(of.loss_sum(Says(), rows, 0.0), torch.tensor(want))
     assert int(of.size(rows)) == 2
 
 
@@ -43,27 +43,27 @@ def test_a_piece_is_one_rectangle_of_the_other_picture_and_the_share_is_what_is_
     batch, height, width, seed
 ):
     numbers = torch.arange(batch)[:, None, None, None]
-    found = mixed(numbers.float().expand(-1, 2, height, width), luck(seed), mix=1.0)
-    assert sorted(found.whose.tolist()) == list(range(batch))
-    for n, (picture, whose) in enumerate(zip(found.pictures, found.whose.tolist(), strict=True)):
+    found = cutmix(numbers.float().expand(-1, 2, height, width), seeded_generator(seed), probability=1.0)
+    assert sorted(found.partners.tolist()) == list(range(batch))
+    for n, (picture, whose) in enumerate(zip(found.images, found.partners.tolist(), strict=True)):
         foreign = picture != n
         assert bool((picture[foreign] == whose).all())
         assert torch.equal(foreign[0], foreign[1])  # the same piece of every channel
         rows, columns = int(foreign[0].any(1).sum()), int(foreign[0].any(0).sum())
         assert int(foreign[0].sum()) == rows * columns
         if whose != n:
-            assert_close(1 - found.share[n], foreign.float().mean())
+            assert_close(1 - found.own_fraction[n], foreign.float().mean())
 
 
 def test_pieces_come_with_their_chance_and_in_every_size():
     x = torch.zeros(4000, 1, 20, 20, dtype=torch.uint8)
-    share = mixed(x, luck(0), mix=0.5).share
+    share = cutmix(x, seeded_generator(0), probability=0.5).own_fraction
     assert 0.45 < float((share == 1).float().mean()) < 0.56  # some pieces are smaller than a pixel
-    all_ = mixed(x, luck(1), mix=1.0).share
+    all_ = cutmix(x, seeded_generator(1), probability=1.0).own_fraction
     assert float(all_.min()) < 0.1
     assert float(all_.max()) > 0.98
-    assert float(mixed(x[..., :4], luck(1), mix=1.0).share.min()) < 0.1  # tall as the picture
-    assert torch.equal(mixed(x, luck(2), mix=0.0).share, torch.ones(4000))
+    assert float(cutmix(x[..., :4], seeded_generator(1), probability=1.0).own_fraction.min()) < 0.1  # tall as the picture
+    assert torch.equal(cutmix(x, seeded_generator(2), probability=0.0).own_fraction, torch.ones(4000))
 
 
 def test_smoothing_and_mixing_together_are_the_cross_entropy_of_a_soft_label():
@@ -72,13 +72,13 @@ def test_smoothing_and_mixing_together_are_the_cross_entropy_of_a_soft_label():
     soft = share[:, None] * F.one_hot(label, 4) + (1 - share)[:, None] * F.one_hot(other, 4)
     want = F.cross_entropy(logits, soft, reduction="sum", label_smoothing=0.1)
     batch = {"pixels": logits, "label": label, "other": other, "share": share}
-    assert_close(train.objective("class").total(nn.Identity(), batch, 0.1), want)
+    assert_close(train.objective("class").loss_sum(nn.Identity(), batch, 0.1), want)
 
 
-def batches(**changes) -> PictureBatches:
+def batches(**changes) -> ImageBatches:
     pictures = torch.arange(12, dtype=torch.uint8)[:, None, None, None].expand(-1, 1, 8, 8)
     chosen = {"size": 5, "shift": 1, "flip": True, "erase": 0.5, "seed": 3} | changes
-    return PictureBatches(pictures, torch.arange(12), **chosen)
+    return ImageBatches(pictures, torch.arange(12), **chosen)
 
 
 def test_without_mixing_a_batch_is_what_it_was_and_with_it_the_same_but_for_the_pieces():
@@ -111,10 +111,10 @@ def test_a_training_with_both_learns_and_resumed_is_the_same_to_the_bit(tmp_path
             3, image=8, channels=1, patch=4, layers=1, dim=16, heads=2, dropout=0.1
         )
         chosen = train.TrainConfig(
-            steps=40, warmup=4, lr=1e-2, agree=0.5, smoothing=0.1, device="cpu", save_every=10,
-            keep=3, average=3,
+            steps=40, warmup=4, lr=1e-2, rdrop=0.5, label_smoothing=0.1, device="cpu", save_every=10,
+            keep_last=3, average_last=3,
         )  # fmt: skip
-        source = PictureBatches(pictures, labels, size=12, mix=0.5, seed=1)
+        source = ImageBatches(pictures, labels, batch_size=12, cutmix=0.5, seed=1)
         model = models.VisionTransformer(config)
         return train.Trainer(model, train.objective("class"), source, chosen, folder=folder)
 
@@ -126,9 +126,9 @@ def test_a_training_with_both_learns_and_resumed_is_the_same_to_the_bit(tmp_path
     torch.manual_seed(99)
     assert again.resume() == []
     again.run()
-    one, two = train.weights_of(whole.model), train.weights_of(again.model)
+    one, two = train.copy_weights(whole.model), train.copy_weights(again.model)
     assert all(torch.equal(one[name], two[name]) for name in one)
-    mean = train.average(train.checkpoints(tmp_path / "whole" / "checkpoints")[-3:])
+    mean = train.average_checkpoints(train.list_checkpoints(tmp_path / "whole" / "checkpoints")[-3:])
     assert all(torch.equal(one[name], mean[name]) for name in one)
 
 
@@ -138,6 +138,6 @@ def test_a_training_with_both_learns_and_resumed_is_the_same_to_the_bit(tmp_path
 @pytest.mark.usefixtures("users_view")
 def test_a_chance_that_is_none_is_refused():
     with pytest.raises(ConfigError, match=r"mix: needs to be from 0 to 1, got 1\.5"):
-        FashionData(mix=1.5)
+        FashionData(cutmix=1.5)
     with pytest.raises(ConfigError, match=r"mix: needs to be from 0 to 1, got -0\.1"):
-        GlyphsData(mix=-0.1)
+        GlyphsData(cutmix=-0.1)

@@ -3,7 +3,7 @@
 import pytest
 
 from regard.errors import ConfigError
-from regard.train import change, recipe
+from regard.train import override_settings, recipe
 
 # ---- worked numbers
 
@@ -12,7 +12,7 @@ from regard.train import change, recipe
     ("digits", "pieces"), [(1, ["1", "9", "8", "7"]), (2, ["19", "87"]), (3, ["198", "7"])]
 )
 def test_numbers_are_cut_into_so_many_digits(digits, pieces):
-    data = change(recipe("phrases"), ["texts=3000", f"digits={digits}"]).data
+    data = override_settings(recipe("phrases"), ["texts=3000", f"digits={digits}"]).data
     tokenizer = data.tokenizer(0)
     ids = tokenizer.encode("1987")
     assert [tokenizer.piece(i) for i in ids] == pieces
@@ -25,4 +25,4 @@ def test_numbers_are_cut_into_so_many_digits(digits, pieces):
 @pytest.mark.usefixtures("users_view")
 def test_no_digit_at_a_time_is_refused():
     with pytest.raises(ConfigError, match="digits: needs a whole number of 1 or more, got 0"):
-        change(recipe("phrases"), ["digits=0"])
+        override_settings(recipe("phrases"), ["digits=0"])

@@ -16,14 +16,14 @@ from torch.testing import assert_close
 from regard.errors import ConfigError, TrainError
 from regard.train import (
     TrainConfig,
-    checkpoints,
-    last_good,
+    list_checkpoints,
+    load_last_valid,
     load_checkpoint,
     read_metrics,
-    weights_of,
+    copy_weights,
 )
-from regard.train.parallel import choose
-from regard.train.ranks import Ranks, join
+from regard.train.parallel import choose_strategy
+from regard.train.ranks import Ranks, init_distributed
 
 HERE = Path(__file__).resolve().parent
 ALONE = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
@@ -71,7 +71,7 @@ def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     trainer = make(Ranks(), "none", folder)
     trainer.run()
-    return folder, weights_of(trainer.model)
+    return folder, copy_weights(trainer.model)
 
 
 @pytest.fixture(scope="module")
@@ -126,14 +126,14 @@ def test_two_ranks_stop_three_go_on_and_one_ends_as_if_never_stopped(whole, thre
     trainer.run()
     folder, weights = whole
     assert losses(three / "parts") == pytest.approx(losses(folder), abs=1e-5)
-    assert_same_weights(weights_of(trainer.model), weights)
+    assert_same_weights(copy_weights(trainer.model), weights)
 
 
 def test_a_bad_batch_of_one_rank_stops_all_and_names_it(two):
     for one in told(two / "nan", 2):
         assert "TrainError: loss: needs a finite number, got nan" in one["error"]
         assert "update 3, its batch 1 of rank 1 from data position" in one["error"]
-    found, _ = last_good(two / "nan" / "checkpoints")
+    found, _ = load_last_valid(two / "nan" / "checkpoints")
     assert found is not None
     assert found.step == 2
     assert all(x.isfinite().all() for x in found.model.values())
@@ -144,12 +144,12 @@ def test_a_rank_that_is_killed_ends_all_with_a_word_and_damages_nothing(three):
         one = json.loads((three / "killed" / f"told-{n}.json").read_text())
         assert "TrainError: ranks: need all 3 to go on, got one that is gone" in one["error"]
         assert "try resume" in one["error"]
-    found, wrong = last_good(three / "killed" / "checkpoints")
+    found, wrong = load_last_valid(three / "killed" / "checkpoints")
     assert (found.step, wrong) == (3, [])
 
 
 def test_a_part_that_was_damaged_is_found(three):
-    place = checkpoints(three / "parts" / "checkpoints")[0]
+    place = list_checkpoints(three / "parts" / "checkpoints")[0]
     part = sorted(place.glob("shard-*"))[-1]
     held = part.read_bytes()
     part.write_bytes(held[:-1] + bytes([held[-1] ^ 1]))
@@ -203,7 +203,7 @@ def test_torchrun_trains_and_resumes_by_the_command_line(tmp_path):
     assert first.returncode == 0, first.stderr
     assert first.stdout.count("finished at step 6") == 1  # one rank speaks for all
     assert (out / "result.json").exists()
-    shutil.rmtree(checkpoints(out / "checkpoints")[-1])
+    shutil.rmtree(list_checkpoints(out / "checkpoints")[-1])
     again = regard(1, "resume", str(out))
     assert again.returncode == 0, again.stderr
     assert [line["step"] for line in read_metrics(out) if "loss" in line] == [6]  # made again
@@ -216,17 +216,17 @@ def test_torchrun_trains_and_resumes_by_the_command_line(tmp_path):
 
 @pytest.mark.usefixtures("users_view")
 def test_ranks_that_cannot_be_are_said(monkeypatch):
-    assert choose(TrainConfig(steps=1, parallel="fsdp"), Ranks()) == "none"  # nobody to share with
+    assert choose_strategy(TrainConfig(steps=1, parallel="fsdp"), Ranks()) == "none"  # nobody to share with
     with pytest.raises(ConfigError, match="parallel: needs ddp or fsdp for 2 ranks, got none"):
-        choose(TrainConfig(steps=1, parallel="none"), Ranks(0, 2))
+        choose_strategy(TrainConfig(steps=1, parallel="none"), Ranks(0, 2))
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(ConfigError, match="WORLD_SIZE: needs RANK beside 2, got none; try torch"):
-        join()
+        init_distributed()
     with (
         pytest.raises(TrainError, match="ranks: need all 2 to go on, got one that is gone"),
-        Ranks(0, 2).together(),
+        Ranks(0, 2).collective(),
     ):
         raise RuntimeError("[gloo] Connection closed by peer [127.0.0.1]:5")
-    with pytest.raises(RuntimeError, match="size mismatch"), Ranks(0, 2).together():
+    with pytest.raises(RuntimeError, match="size mismatch"), Ranks(0, 2).collective():
         raise RuntimeError("size mismatch")

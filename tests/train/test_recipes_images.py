@@ -8,10 +8,10 @@ import torch
 from torch.testing import assert_close
 
 from regard import models, train
-from regard.data import PictureBatches, altered, luck
+from regard.data import ImageBatches, augment, seeded_generator
 from regard.errors import ConfigError, FileError
 from regard.train.recipes import FashionData, GlyphsData
-from regard.train.recipes.images import read
+from regard.train.recipes.images import read_mnist
 
 
 def write_idx(file, array):
@@ -22,7 +22,7 @@ def write_idx(file, array):
 @pytest.fixture
 def clothes(tmp_path):
     """Ten classes that differ in where they are bright; each picture has a number in its corner."""
-    read.cache_clear()
+    read_mnist.cache_clear()
     for part, count in (("train", 60), ("t10k", 20)):
         labels = np.arange(count) % 10
         images = np.zeros((count, 28, 28))
@@ -36,7 +36,7 @@ def clothes(tmp_path):
 
 def counted(count=10, **settings):
     pictures = torch.arange(count, dtype=torch.uint8)[:, None, None, None].expand(-1, 1, 4, 4)
-    return PictureBatches(pictures, torch.arange(count), **settings)
+    return ImageBatches(pictures, torch.arange(count), **settings)
 
 
 def test_every_picture_comes_once_a_turn():
@@ -69,7 +69,7 @@ def test_a_restored_stream_goes_on_with_the_same_pixels():
 def test_a_shift_moves_the_whole_picture_and_what_comes_in_is_black():
     x = torch.zeros(200, 1, 9, 9)
     x[:, :, 4, 4] = 1
-    moved = altered(x, luck(0), shift=2)
+    moved = augment(x, seeded_generator(0), shift=2)
     places = moved.flatten(1).argmax(1)
     assert_close(moved.sum((1, 2, 3)), torch.ones(200))
     assert {(int(p) // 9 - 4, int(p) % 9 - 4) for p in places} == {
@@ -79,14 +79,14 @@ def test_a_shift_moves_the_whole_picture_and_what_comes_in_is_black():
 
 def test_a_flip_mirrors_about_half_of_the_pictures():
     x = torch.arange(12.0).reshape(1, 1, 3, 4).repeat(100, 2, 1, 1)
-    seen = altered(x, luck(1), flip=True)
+    seen = augment(x, seeded_generator(1), flip=True)
     mirrored = (seen == x.flip(-1)).all((1, 2, 3))
     assert ((seen == x).all((1, 2, 3)) | mirrored).all()
     assert 30 < int(mirrored.sum()) < 70
 
 
 def test_what_is_erased_is_one_square_of_at_most_the_asked_side():
-    gone = altered(torch.ones(300, 1, 10, 10), luck(2), erase=0.4)[:, 0] == 0
+    gone = augment(torch.ones(300, 1, 10, 10), seeded_generator(2), random_erasing=0.4)[:, 0] == 0
     rows, columns = gone.any(2).sum(1), gone.any(1).sum(1)
     assert_close(gone.sum((1, 2)), rows * columns)
     assert int(rows.max()) == 4
@@ -94,16 +94,16 @@ def test_what_is_erased_is_one_square_of_at_most_the_asked_side():
 
 
 def test_held_pictures_are_never_trained_on(clothes):
-    told = FashionData(folder=str(clothes), held=20)
-    numbers = told.train_part(0)[0][:, 0, 0, 0].tolist()
+    told = FashionData(folder=str(clothes), valid_images=20)
+    numbers = told.train_split(0)[0][:, 0, 0, 0].tolist()
     assert numbers == list(range(40))
-    assert told.scores(None, "valid").pictures[:, 0, 0, 0].tolist() == list(range(40, 60))
-    assert len(told.scores(None, "test").labels) == 20
+    assert told.evaluator(None, "valid").images[:, 0, 0, 0].tolist() == list(range(40, 60))
+    assert len(told.evaluator(None, "test").labels) == 20
 
 
 def test_fewer_pictures_are_drawn_by_the_seed(clothes):
-    told = FashionData(folder=str(clothes), held=20, pictures=8)
-    first, again, other = (told.train_part(seed)[0][:, 0, 0, 0].tolist() for seed in (0, 0, 1))
+    told = FashionData(folder=str(clothes), valid_images=20, train_images=8)
+    first, again, other = (told.train_split(seed)[0][:, 0, 0, 0].tolist() for seed in (0, 0, 1))
     assert first == again != other
     assert len(set(first)) == 8
     assert max(first) < 40
@@ -114,7 +114,7 @@ def test_clothes_are_learnt_scored_and_opened_again(clothes, tmp_path, name):
     small = ["layers=1", "heads=2", "dim=16", "patch=4"] if name == "fashion-vit" else ["width=8"]
     settings = [f"folder={clothes}", "held=10", "steps=60", "tokens=40", "warmup=5", "lr=1e-2"]
     settings += [*small, "shift=0", "flip=no", "erase=0", "smoothing=0", "device=cpu"]
-    outcome = train.start_run(train.change(train.recipe(name), settings), tmp_path / "run")
+    outcome = train.start_run(train.override_settings(train.recipe(name), settings), tmp_path / "run")
     assert outcome.scores["accuracy"] > 0.9
     run = train.load_run(tmp_path / "run")
     scores = run.recipe.data.scores(None, "test")(run.model)
@@ -124,14 +124,14 @@ def test_clothes_are_learnt_scored_and_opened_again(clothes, tmp_path, name):
 def test_glyphs_are_learnt_in_seconds(tmp_path):
     settings = ["data.classes=01", "pictures=300", "steps=50", "tokens=32", "layers=1", "dim=32"]
     settings += ["noise=0", "warmup=5", "valid=50", "test=200", "device=cpu"]
-    outcome = train.start_run(train.change(train.recipe("glyphs"), settings), tmp_path / "run")
+    outcome = train.start_run(train.override_settings(train.recipe("glyphs"), settings), tmp_path / "run")
     assert outcome.scores["accuracy"] > 0.8
 
 
 def test_a_larger_set_of_glyphs_has_the_smaller_in_it_and_none_of_the_test():
-    few, many = (GlyphsData(pictures=n).train_part(0)[0] for n in (5, 20))
+    few, many = (GlyphsData(train_images=n).train_split(0)[0] for n in (5, 20))
     assert torch.equal(many[:5], few)
-    test = GlyphsData(test=20).scores(None, "test").pictures
+    test = GlyphsData(test_size=20).evaluator(None, "test").images
     assert not any(torch.equal(a, b) for a in many for b in test)
 
 
@@ -147,15 +147,15 @@ def test_the_two_models_of_a_study_are_of_one_size():
 @pytest.mark.usefixtures("users_view")
 def test_mistakes_with_pictures_are_told_in_one_line(clothes):
     with pytest.raises(FileError, match="nowhere: needs train-images-idx3-ubyte or its .gz"):
-        FashionData(folder="nowhere").train_part(0)
+        FashionData(folder="nowhere").train_split(0)
     with pytest.raises(ConfigError, match="pictures: needs to be from 1 to 50, got 51"):
-        FashionData(folder=str(clothes), held=10, pictures=51).train_part(0)
+        FashionData(folder=str(clothes), valid_images=10, train_images=51).train_split(0)
     with pytest.raises(ConfigError, match="erase: needs to be from 0 to 1, got 2"):
-        FashionData(erase=2)
+        FashionData(random_erasing=2)
     with pytest.raises(ConfigError, match="shift: needs 0 pixels or more, got -1"):
         GlyphsData(shift=-1)
     with pytest.raises(ConfigError, match="pictures: needs to be a number"):
-        GlyphsData(pictures=None)
+        GlyphsData(train_images=None)
     with pytest.raises(ConfigError, match="size: needs 1 or more, got 0"):
         counted(size=0)
     with pytest.raises(ConfigError, match="seed: needs to be 0 as in the state, got 1"):

@@ -7,22 +7,22 @@ import pytest
 import torch
 
 from regard import models
-from regard.data import Bytes, Listed, Pair
+from regard.data import ByteTokenizer, InMemorySource, Pair
 from regard.errors import ConfigError, FileError
 from regard.train import (
-    change,
+    override_settings,
     load_run,
     mean_loss,
     objective,
     recipe,
     resume_run,
     start_run,
-    weights_of,
+    copy_weights,
 )
 from regard.train import run as module
-from regard.train.recipes.pairs import PairScores, PairsData
-from regard.train.recipes.text import TextData, compressed
-from regard.train.recipes.windows import TextScores, Windows
+from regard.train.recipes.pairs import ParallelTextEvaluator, ParallelTextData
+from regard.train.recipes.text import TextData, compression_baselines
+from regard.train.recipes.windows import LanguageEvaluator, WindowBatches
 
 NUMBERS = ["ein", "zwei", "drei", "vier", "fünf"], ["one", "two", "three", "four", "five"]
 LADDER = ("lstm", "gru", "gru-attention", "transformer")
@@ -53,26 +53,26 @@ def files(tmp_path):
 
 def tiny_pairs(folder, kind="en-de", *more: str):
     small = [f"folder={folder}", "size=320", "dim=16", "hidden=16", "longest=4"]
-    return change(recipe(f"multi30k-{kind}"), [*TINY, *small, *more])
+    return override_settings(recipe(f"multi30k-{kind}"), [*TINY, *small, *more])
 
 
 def tiny_text(folder, *more: str):
     small = [f"folder={folder}", "size=270", "overlap=4", "length=16", "valid=3"]
     model = ["key_heads=none", "layers=1", "heads=2", "dim=16"]
-    return change(recipe("stdlib"), [*TINY, *small, *model, *more])
+    return override_settings(recipe("stdlib"), [*TINY, *small, *model, *more])
 
 
 # what is read
 
 
 def test_the_parts_are_the_files_that_the_settings_name(pairs):
-    data = PairsData(folder=str(pairs), valid="train", lowercase=True)
+    data = ParallelTextData(folder=str(pairs), valid_stem="train", lowercase=True)
     assert data.pairs("valid")[1] == ("ein zwei", "one two", "en")
     assert len(data.pairs("train")) == 25
 
 
 def test_the_way_back_is_for_training_only(pairs):
-    data = PairsData(folder=str(pairs), both=True)
+    data = ParallelTextData(folder=str(pairs), bidirectional=True)
     there, back = data.pairs("train")[:25], data.pairs("train")[25:]
     assert [(p.target, p.source) for p in there] == [(p.source, p.target) for p in back]
     assert {p.language for p in back} == {"de"}
@@ -82,7 +82,7 @@ def test_the_way_back_is_for_training_only(pairs):
 def test_a_tail_is_the_last_tenth_and_nothing_is_in_both(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("0123456789" * 10)
-    data = TextData(folder=str(file), parts="tail", units="characters")
+    data = TextData(folder=str(file), split_by="tail", tokenizer_type="characters")
     assert data.texts("train") == ["0123456789" * 9]
     assert data.texts("valid") == data.texts("test") == ["0123456789"]
 
@@ -97,9 +97,9 @@ def test_every_file_is_in_one_part(files):
 
 
 def test_a_turn_shows_every_window_once():
-    batches = Windows(torch.arange(1000), length=8, rows=4)
+    batches = WindowBatches(torch.arange(1000), length=8, rows=4)
     stream = iter(batches)
-    starts = [row[0].item() for _ in range(batches.each // 4) for row in next(stream)["tokens"]]
+    starts = [row[0].item() for _ in range(batches.windows_per_epoch // 4) for row in next(stream)["tokens"]]
     assert len(set(starts)) == len(starts)
     assert len({start % 8 for start in starts}) == 1  # cut at one place
     assert starts != sorted(starts)
@@ -107,9 +107,9 @@ def test_a_turn_shows_every_window_once():
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_ranks_together_take_the_batches_of_one(world):
-    alone = iter(Windows(torch.arange(500), length=8, rows=2, seed=3))
+    alone = iter(WindowBatches(torch.arange(500), length=8, rows=2, seed=3))
     ranks = [
-        iter(Windows(torch.arange(500), length=8, rows=2, seed=3, rank=rank, world=world))
+        iter(WindowBatches(torch.arange(500), length=8, rows=2, seed=3, rank=rank, world_size=world))
         for rank in range(world)
     ]
     for _ in range(5):
@@ -118,11 +118,11 @@ def test_ranks_together_take_the_batches_of_one(world):
 
 
 def test_windows_go_on_from_a_state():
-    first = Windows(torch.arange(500), length=8, rows=2)
+    first = WindowBatches(torch.arange(500), length=8, rows=2)
     stream = iter(first)
     next(stream)
     state, want = first.state(), next(stream)["tokens"]
-    second = Windows(torch.arange(500), length=8, rows=2, seed=9)
+    second = WindowBatches(torch.arange(500), length=8, rows=2, seed=9)
     second.restore(state)
     assert torch.equal(next(iter(second))["tokens"], want)
 
@@ -146,15 +146,15 @@ class Count(torch.nn.Module):
 @pytest.mark.parametrize(("length", "overlap"), [(8, 0), (8, 3), (64, 63), (5, 4)])
 def test_every_token_is_told_once_and_never_from_another_row(length, overlap):
     rows = [torch.arange(7), torch.arange(40), torch.tensor([5]), torch.arange(3)]
-    scores = TextScores(rows, 10, length=length, overlap=overlap)
+    scores = LanguageEvaluator(rows, 10, length=length, overlap=overlap)
     told = [
         place
-        for first, known, end in scores.cuts
+        for first, known, end in scores.windows
         for place in range(known, min(end, first + length + 1))
     ]
     starts = {0, 7, 47, 48}
     assert sorted(told) == [place for place in range(51) if place not in starts]
-    for first, known, end in scores.cuts:
+    for first, known, end in scores.windows:
         row = max(start for start in starts if start <= first)
         assert end == min([*(s for s in starts if s > first), 51])
         assert known - first > overlap or first == row
@@ -166,14 +166,14 @@ def test_the_bits_of_a_model_that_knows_nothing_are_those_of_its_vocabulary():
         def forward(self, tokens):
             return torch.zeros(*tokens.shape, 16) * self.weight
 
-    scores = TextScores([torch.arange(11)], 5, length=4)(Even(16))
+    scores = LanguageEvaluator([torch.arange(11)], 5, length=4)(Even(16))
     assert scores["loss"] == pytest.approx(math.log(16))
     assert scores["bits_per_byte"] == pytest.approx(4 * 10 / 5)
 
 
 def test_few_windows_stand_for_all():
-    scores = TextScores([torch.arange(1000) % 64], 10, length=10, most=4)
-    assert [first for first, _, _ in scores.cuts] == [0, 250, 500, 750]
+    scores = LanguageEvaluator([torch.arange(1000) % 64], 10, length=10, max_windows=4)
+    assert [first for first, _, _ in scores.windows] == [0, 250, 500, 750]
 
 
 def test_the_loss_is_that_of_training_where_windows_do_not_overlap():
@@ -181,18 +181,18 @@ def test_the_loss_is_that_of_training_where_windows_do_not_overlap():
     row = torch.randint(0, 32, (33,))
     batch = {"tokens": torch.stack([row[:17], row[16:]])}
     want = mean_loss(model, objective("next_token"), [batch])
-    assert TextScores([row], 1, length=16)(model)["loss"] == pytest.approx(want, rel=1e-5)
+    assert LanguageEvaluator([row], 1, length=16)(model)["loss"] == pytest.approx(want, rel=1e-5)
 
 
 def test_compressors_are_given_the_texts_joined_and_apart():
-    sizes = compressed(["abcdefgh" * 50] * 20)
+    sizes = compression_baselines(["abcdefgh" * 50] * 20)
     assert all(sizes[name] < sizes[f"{name}_apart"] for name in ("gzip", "bzip2", "xz"))
 
 
 def test_the_case_is_forgotten_in_one_of_the_two_scores():
-    texts = Listed(test=[Pair("drei Hunde im Park", "THREE DOGS IN THE PARK", "en")])
-    scores = PairScores(texts, Bytes(("de", "en")), split="test")
-    scores.answers = lambda model: [p.target.capitalize() for p in scores.pairs]
+    texts = InMemorySource(test=[Pair("drei Hunde im Park", "THREE DOGS IN THE PARK", "en")])
+    scores = ParallelTextEvaluator(texts, ByteTokenizer(("de", "en")), split="test")
+    scores.predict = lambda model: [p.target.capitalize() for p in scores.pairs]
     scores.loss = lambda model: 0.0
     got = scores(torch.nn.Identity())
     assert (got["bleu"], got["exact"]) == (0, 0)
@@ -222,7 +222,7 @@ def test_the_presets_fit_together(files, tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("to be or not to be, that is the question. " * 40)
     small = [f"folder={file}", "dim=12", "layers=1", "length=16"]
-    start_run(change(recipe("shakespeare"), [*TINY, *small]), tmp_path / "run")
+    start_run(override_settings(recipe("shakespeare"), [*TINY, *small]), tmp_path / "run")
     assert load_run(tmp_path / "run").model.config.rotary
     assert recipe("stdlib-long").model.dim > recipe("stdlib").model.dim
 
@@ -242,7 +242,7 @@ def test_a_stopped_run_ends_as_one_that_was_not(pairs, files, tmp_path, monkeypa
         patched.setattr(module.Trainer, "_update", update)
         assert start_run(told, tmp_path / "half").reason == "interrupted"
     resume_run(tmp_path / "half")
-    whole, half = (weights_of(load_run(tmp_path / name).model) for name in ("whole", "half"))
+    whole, half = (copy_weights(load_run(tmp_path / name).model) for name in ("whole", "half"))
     assert all(torch.equal(whole[name], half[name]) for name in whole)
 
 
@@ -256,7 +256,7 @@ def test_a_folder_without_the_files_says_what_must_be_there(pairs, users_view):
     file = pairs / "val.de"
     file.rename(pairs / "val.de.gz")
     with pytest.raises(FileError, match=r"needs val\.de, .* got it packed .* try gunzip --keep"):
-        PairsData(folder=str(pairs)).tokenizer(0)
+        ParallelTextData(folder=str(pairs)).tokenizer(0)
 
 
 def test_a_text_that_is_not_there_or_too_short_is_named(tmp_path, users_view):
@@ -266,11 +266,11 @@ def test_a_text_that_is_not_there_or_too_short_is_named(tmp_path, users_view):
     with pytest.raises(FileError, match="needs text for the valid part, got none; try parts=tail"):
         TextData(folder=str(tmp_path)).texts("valid")
     with pytest.raises(ConfigError, match="length: needs two windows and a token, 17, got 16"):
-        Windows(torch.arange(16), length=8, rows=1)
+        WindowBatches(torch.arange(16), length=8, rows=1)
 
 
 def test_a_state_of_other_windows_is_refused():
-    windows = Windows(torch.arange(50), length=8, rows=2)
+    windows = WindowBatches(torch.arange(50), length=8, rows=2)
     with pytest.raises(ConfigError, match="rows: needs to be 4 as in the state, got 2"):
         windows.restore(windows.state() | {"rows": 4})
     with pytest.raises(FileError, match=r"needs length, position, rows, seed"):

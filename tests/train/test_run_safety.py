@@ -14,17 +14,17 @@ from typer.testing import CliRunner
 from regard.cli import app
 from regard.errors import ConfigError, FileError
 from regard.train import (
-    change,
-    checkpoints,
+    override_settings,
+    list_checkpoints,
     find_run,
-    last_good,
+    load_last_valid,
     list_runs,
     recipe,
     resume_run,
     start_run,
 )
-from regard.train.checkpoint import UNFINISHED
-from regard.train.lock import locked
+from regard.train.checkpoint import PARTIAL_PREFIX
+from regard.train.lock import lock_folder
 
 SMALL = [
     *("languages=en,de", "kinds=duration", "texts=99", "valid=2", "test=2", "longest=4"),
@@ -43,7 +43,7 @@ with locked(Path(sys.argv[1])):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "one"
-    start_run(change(recipe("phrases"), SMALL), folder)
+    start_run(override_settings(recipe("phrases"), SMALL), folder)
     return folder
 
 
@@ -67,15 +67,15 @@ def test_a_second_training_of_a_run_is_refused_until_the_first_has_ended(trained
 
 
 def test_a_lock_is_not_shared_with_a_file_that_was_removed(tmp_path):
-    with locked(tmp_path):
+    with lock_folder(tmp_path):
         (tmp_path / ".lock").unlink()
-        with locked(tmp_path):  # a new file, a new lock; both let go without an error
+        with lock_folder(tmp_path):  # a new file, a new lock; both let go without an error
             pass
 
 
 def test_a_folder_made_in_vain_is_removed(tmp_path):
     with pytest.raises(FileError):
-        start_run(change(recipe("multi30k-en-de"), ["folder=nowhere"]), tmp_path / "new")
+        start_run(override_settings(recipe("multi30k-en-de"), ["folder=nowhere"]), tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
 
@@ -99,14 +99,14 @@ def test_killed_while_it_saves_every_checkpoint_that_is_there_is_whole(tmp_path)
         time.sleep(wait)
         child.kill()
         child.communicate()
-        found, wrong = last_good(tmp_path)
+        found, wrong = load_last_valid(tmp_path)
         assert found is not None
         assert wrong == []
-        assert len(checkpoints(tmp_path)) >= 1
+        assert len(list_checkpoints(tmp_path)) >= 1
 
 
 def test_what_a_killed_training_left_is_removed_when_it_goes_on(trained):
-    left = trained / "checkpoints" / f"{UNFINISHED}x"
+    left = trained / "checkpoints" / f"{PARTIAL_PREFIX}x"
     left.mkdir()
     (left / "model.safetensors").write_bytes(b"half")
     resume_run(trained)
@@ -167,10 +167,10 @@ def test_damaged_metrics_are_left_out_and_the_table_still_stands(trained, tmp_pa
 def test_settings_are_checked_together_so_their_order_does_not_matter():
     base = recipe("phrases")
     for pair in (("dim=60", "heads=3"), ("heads=3", "dim=60")):
-        assert change(base, pair).model.heads == 3
+        assert override_settings(base, pair).model.heads == 3
     with pytest.raises(ConfigError, match="dim: needs a multiple of heads=7"):
-        change(base, ["heads=7", "lr=1e-3"])
-    assert change(base, ["lr=1", "lr=2"]).train.lr == 2.0
+        override_settings(base, ["heads=7", "lr=1e-3"])
+    assert override_settings(base, ["lr=1", "lr=2"]).train.lr == 2.0
 
 
 def test_a_folder_of_other_files_does_not_hide_a_pretrained_model(trained, tmp_path, monkeypatch):

@@ -15,17 +15,17 @@ from regard import models
 from regard.cli import app
 from regard.errors import ConfigError, FileError
 from regard.train import (
-    change,
+    override_settings,
     list_runs,
     load_run,
-    next_folder,
+    new_run_folder,
     read_metrics,
     recipe,
     resume_run,
     score_texts,
     start_run,
-    translate,
-    weights_of,
+    translate_texts,
+    copy_weights,
 )
 from regard.train import run as module
 
@@ -45,7 +45,7 @@ SMALL = [
 
 
 def small(*more: str):
-    return change(recipe("phrases"), [*SMALL, *more])
+    return override_settings(recipe("phrases"), [*SMALL, *more])
 
 
 def stop_after(monkeypatch, steps: int) -> None:
@@ -76,7 +76,7 @@ def test_a_run_has_all_it_needs_to_be_used_again(tmp_path):
     assert run.recipe == small("average=2")
     assert run.result["test"]["exact"] == outcome.scores["exact"]
     assert {"loss", "exact", "bleu", "signature"} == set(run.result["valid"])
-    answers = translate(run.model, run.tokenizer, ["3 days"] * 2, ["de", "fr"], width=3, limit=9)
+    answers = translate_texts(run.model, run.tokenizer, ["3 days"] * 2, ["de", "fr"], beam_width=3, max_new_tokens=9)
     assert len(answers) == 2
     assert [line["step"] for line in run.metrics if "loss" in line] == list(range(1, 9))
 
@@ -91,7 +91,7 @@ def test_a_run_that_was_stopped_and_resumed_is_the_run_that_was_not(tmp_path, mo
     assert half.result == {}
     outcome, wrong = resume_run(tmp_path / "parts")
     assert (outcome.reason, wrong) == ("finished", [])
-    one, two = (weights_of(models.load(tmp_path / name)) for name in ("whole", "parts"))
+    one, two = (copy_weights(models.load(tmp_path / name)) for name in ("whole", "parts"))
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert timeless(tmp_path / "parts") == timeless(tmp_path / "whole")
     results = [json.loads((tmp_path / n / "result.json").read_text()) for n in ("whole", "parts")]
@@ -100,7 +100,7 @@ def test_a_run_that_was_stopped_and_resumed_is_the_run_that_was_not(tmp_path, mo
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again_and_ends_the_same(tmp_path):
     start_run(small("steps=3"), tmp_path / "a")
-    weights = weights_of(models.load(tmp_path / "a"))
+    weights = copy_weights(models.load(tmp_path / "a"))
     for name in ("model.safetensors", "result.json"):
         (tmp_path / "a" / name).unlink()
     for place in (tmp_path / "a" / "checkpoints").iterdir():
@@ -108,7 +108,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again_and_ends_the_same
             file.unlink()
         place.rmdir()
     resume_run(tmp_path / "a")
-    again = weights_of(models.load(tmp_path / "a"))
+    again = copy_weights(models.load(tmp_path / "a"))
     assert all(torch.equal(weights[name], again[name]) for name in weights)
     assert [line["step"] for line in read_metrics(tmp_path / "a") if "loss" in line] == [1, 2, 3]
 
@@ -128,9 +128,9 @@ def test_runs_are_listed_with_what_differs(tmp_path):
 
 
 def test_a_new_run_never_takes_the_folder_of_another(tmp_path):
-    assert next_folder(tmp_path, "phrases").name == "phrases"
+    assert new_run_folder(tmp_path, "phrases").name == "phrases"
     (tmp_path / "phrases").mkdir()
-    assert next_folder(tmp_path, "phrases").name == "phrases-2"
+    assert new_run_folder(tmp_path, "phrases").name == "phrases-2"
 
 
 def test_the_commands_train_resume_and_say_what_is_wrong(tmp_path):
@@ -161,7 +161,7 @@ def test_sigterm_to_the_command_saves_and_resume_ends_like_the_whole(tmp_path):
     assert running.wait() == 128 + signal.SIGTERM
     assert not (parts / "model.safetensors").exists()
     subprocess.run([*command, "resume", str(parts)], check=True, env=env)
-    one, two = (weights_of(models.load(folder)) for folder in (whole, parts))
+    one, two = (copy_weights(models.load(folder)) for folder in (whole, parts))
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 

@@ -11,32 +11,32 @@ from torch.testing import assert_close
 
 from regard import models
 from regard.errors import ConfigError
-from regard.train import TrainConfig, objective, rate_at, smoothed_cross_entropy
+from regard.train import TrainConfig, objective, lr_factor, label_smoothed_cross_entropy
 
 # ---- worked numbers
 
 
 def test_warm_up_rises_in_a_straight_line_to_the_peak():
-    assert [rate_at(n, warmup=4, steps=100) for n in (1, 2, 3, 4)] == [0.25, 0.5, 0.75, 1.0]
+    assert [lr_factor(n, warmup=4, steps=100) for n in (1, 2, 3, 4)] == [0.25, 0.5, 0.75, 1.0]
 
 
 def test_the_inverse_square_root_is_that_of_the_paper_up_to_its_peak():
     # Vaswani et al., eq. 3: dim^-0.5 min(step^-0.5, step warmup^-1.5), (dim warmup)^-0.5 at most
     for step in (1, 100, 4000, 4001, 16000, 100000):
         paper = 512**-0.5 * min(step**-0.5, step * 4000**-1.5) / (512 * 4000) ** -0.5
-        ours = rate_at(step, schedule="inverse_sqrt", warmup=4000, steps=100000)
+        ours = lr_factor(step, schedule="inverse_sqrt", warmup=4000, steps=100000)
         assert ours == pytest.approx(paper, rel=1e-12)
 
 
 def test_a_cosine_ends_at_its_floor_and_is_half_way_in_the_middle():
-    at = [rate_at(n, warmup=10, steps=110, floor=0.1) for n in (10, 60, 110)]
+    at = [lr_factor(n, warmup=10, steps=110, min_lr_fraction=0.1) for n in (10, 60, 110)]
     assert at == pytest.approx([1.0, 0.55, 0.1])
 
 
 def test_smoothing_gives_every_word_its_share():
     logits = torch.tensor([[0.5, 0.25, 0.25]]).log()
     want = -(0.9 * math.log(0.5) + 0.1 / 3 * (math.log(0.5) + 2 * math.log(0.25)))
-    assert_close(smoothed_cross_entropy(logits, torch.tensor([0]), 0.1), torch.tensor(want))
+    assert_close(label_smoothed_cross_entropy(logits, torch.tensor([0]), 0.1), torch.tensor(want))
 
 
 # ---- properties
@@ -44,7 +44,7 @@ def test_smoothing_gives_every_word_its_share():
 
 @given(st.sampled_from(["inverse_sqrt", "cosine", "constant"]), st.integers(0, 20))
 def test_a_rate_is_a_share_that_never_rises_after_warm_up(schedule, warmup):
-    rates = [rate_at(n, schedule=schedule, warmup=warmup, steps=50) for n in range(1, 51)]
+    rates = [lr_factor(n, schedule=schedule, warmup=warmup, steps=50) for n in range(1, 51)]
     assert all(0 <= rate <= 1 for rate in rates)
     after = rates[max(0, warmup - 1) :]
     assert after == sorted(after, reverse=True)
@@ -108,7 +108,7 @@ def test_the_phones_of_words_count_half_and_those_said_too_fast_not_at_all():
     batch = CASES["ctc"][1]()
     told = {"phones": torch.tensor([[1, 2, 3], [3, 3, 0], [2, 0, 0]])}
     told["phones_lengths"] = torch.tensor([3, 2, 1])
-    total = objective("ctc").total
+    total = objective("ctc").loss_sum
     _, lengths, phones = model(batch["frames"], batch["frames_lengths"], phones=True)
     assert_close(phones.exp().sum(-1), torch.ones(phones.shape[:2]))
     each = torch.stack(

@@ -8,8 +8,8 @@ import pytest
 
 from regard import models
 from regard.errors import ConfigError
-from regard.train import Recipe, change, from_json, names, read_value, recipe, to_json
-from regard.train.recipes import part_kinds
+from regard.train import Recipe, override_settings, config_from_json, iter_settings, parse_value, recipe, config_to_json
+from regard.train.recipes import recipe_config_types
 
 # ---- worked numbers
 
@@ -30,16 +30,16 @@ from regard.train.recipes import part_kinds
     ],
 )
 def test_a_value_has_the_type_of_its_setting(text, hint, want):
-    got = read_value(text, hint)
+    got = parse_value(text, hint)
     assert (got, type(got)) == (want, type(want))
 
 
 def test_a_setting_is_found_by_its_whole_name_or_by_its_clear_end():
     base = recipe("phrases")
-    changed = change(base, ["train.lr=0.5", "dim=32", "languages=en,de"])
+    changed = override_settings(base, ["train.lr=0.5", "dim=32", "languages=en,de"])
     assert (changed.train.lr, changed.model.dim) == (0.5, 32)
     assert changed.data.languages == ("en", "de")
-    assert change(changed, ["lr=0.002"]).train == replace(base.train, lr=0.002)
+    assert override_settings(changed, ["lr=0.002"]).train == replace(base.train, lr=0.002)
     assert base.train.lr != 0.5
 
 
@@ -53,16 +53,16 @@ def test_a_setting_is_found_by_its_whole_name_or_by_its_clear_end():
 )
 def test_a_recipe_comes_back_from_json(model):
     told = replace(recipe("phrases"), model=model)
-    assert from_json(Recipe, json.loads(json.dumps(to_json(told))), "recipe", part_kinds()) == told
+    assert config_from_json(Recipe, json.loads(json.dumps(config_to_json(told))), "recipe", recipe_config_types()) == told
 
 
 def test_every_setting_can_be_given_as_it_is_shown():
     base = recipe("phrases")
     shown = [
         f"{name}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
-        for name, value in names(base)
+        for name, value in iter_settings(base)
     ]
-    assert change(base, shown) == base
+    assert override_settings(base, shown) == base
 
 
 # ---- errors
@@ -85,15 +85,15 @@ def test_every_setting_can_be_given_as_it_is_shown():
 )
 def test_what_cannot_be_set_is_said(setting, message):
     with pytest.raises(ConfigError, match=message):
-        change(recipe("phrases"), [setting])
+        override_settings(recipe("phrases"), [setting])
 
 
 @pytest.mark.usefixtures("users_view")
 def test_a_recipe_that_was_meddled_with_is_refused():
-    told = to_json(recipe("phrases"))
+    told = config_to_json(recipe("phrases"))
     with pytest.raises(ConfigError, match="needs known settings, got 'lrr'; try lr"):
-        from_json(Recipe, told | {"train": told["train"] | {"lrr": 1}}, "recipe", part_kinds())
+        config_from_json(Recipe, told | {"train": told["train"] | {"lrr": 1}}, "recipe", recipe_config_types())
     with pytest.raises(ConfigError, match=r"recipe\.model: needs one of .*, got 'Table'"):
-        from_json(Recipe, told | {"model": {"kind": "Table"}}, "recipe", part_kinds())
+        config_from_json(Recipe, told | {"model": {"kind": "Table"}}, "recipe", recipe_config_types())
     with pytest.raises(ConfigError, match="recipe: needs every setting, got .*'name'"):
-        from_json(Recipe, {k: v for k, v in told.items() if k != "name"}, "recipe", part_kinds())
+        config_from_json(Recipe, {k: v for k, v in told.items() if k != "name"}, "recipe", recipe_config_types())

@@ -11,28 +11,28 @@ from typer.testing import CliRunner
 import regard as rg
 from regard.cli import app
 from regard.errors import FileError
-from regard.train import find_run, load_run, specimen, specimen_names, translate
-from regard.train.specimens import FOLDER
+from regard.train import find_run, load_run, load_pretrained, pretrained_names, translate_texts
+from regard.train.specimens import PRETRAINED_FOLDER
 
 
 def test_all_together_are_small():
-    assert sum(file.stat().st_size for file in FOLDER.rglob("*") if file.is_file()) < 14e6
+    assert sum(file.stat().st_size for file in PRETRAINED_FOLDER.rglob("*") if file.is_file()) < 14e6
 
 
-@pytest.mark.parametrize("name", specimen_names())
+@pytest.mark.parametrize("name", pretrained_names())
 def test_each_is_a_finished_run_with_its_record_in_full_precision(name):
-    run = rg.specimen(name)
+    run = rg.load_pretrained(name)
     assert {"step", "seconds", "valid", "test", "machine"} <= set(run.result)
     assert {p.dtype for p in run.model.parameters()} == {torch.float32}
     assert not run.model.training
 
 
-@pytest.mark.parametrize("name", [name for name in specimen_names() if "phrases" in name])
+@pytest.mark.parametrize("name", [name for name in pretrained_names() if "phrases" in name])
 def test_those_that_translate_do_as_their_record_says(name):
-    run = specimen(name)
+    run = load_pretrained(name)
     pairs = list(islice(run.recipe.data.source(60).examples("test", 0), 60))
     texts, languages = [p.source for p in pairs], [p.language for p in pairs]
-    answers = translate(run.model, run.tokenizer, texts, languages, limit=60)
+    answers = translate_texts(run.model, run.tokenizer, texts, languages, max_new_tokens=60)
     exact = sum(a == p.target for a, p in zip(answers, pairs, strict=True)) / len(pairs)
     assert abs(exact - run.result["test"]["exact"]) < 0.1
 
@@ -55,7 +55,7 @@ def test_what_people_type_is_translated_and_nonsense_is_flagged(name, tmp_path):
 @pytest.mark.parametrize("name", ["phrases", "phrases-gru"])
 def test_case_and_typography_change_no_answer(name):
     forms = ["3:05\u202fPM", "3:05 PM", "3:05 pm", " 3:05\xa0pm", "３:05 ＰＭ"]
-    assert set(rg.translate(rg.specimen(name), forms, to=["de"])["de"]) == {"15:05"}
+    assert set(rg.translate(rg.load_pretrained(name), forms, to=["de"])["de"]) == {"15:05"}
 
 
 def test_commands_take_a_specimen_by_its_name(tmp_path):
@@ -67,9 +67,9 @@ def test_commands_take_a_specimen_by_its_name(tmp_path):
 
 
 def test_what_a_translator_looks_at_is_told_with_its_own_words():
-    run = specimen("phrases")
-    (answer,) = translate(run.model, run.tokenizer, ["3 days"], ["de"])
-    site = rg.open_reader("phrases").read("3 days", to="de").sites[-1]
+    run = load_pretrained("phrases")
+    (answer,) = translate_texts(run.model, run.tokenizer, ["3 days"], ["de"])
+    site = rg.load_text_model("phrases").look("3 days", to="de").sites[-1]
     pieces = [run.tokenizer.piece(i) for i in run.tokenizer.encode(answer)]
     assert site.query_tokens == [["<de>", *pieces]]
     assert site.key_tokens == [["3", " days", "<end>"]]
@@ -81,7 +81,7 @@ def test_what_a_translator_looks_at_is_told_with_its_own_words():
 @pytest.mark.usefixtures("users_view")
 def test_a_name_that_is_none_gets_the_nearest(tmp_path):
     with pytest.raises(FileError, match="name: needs one of the specimens .*; try phrases"):
-        specimen("phrase")
+        load_pretrained("phrase")
     with pytest.raises(FileError, match="needs to be a run, a saved model or one of .*; try phr"):
         find_run("phrase")
     done = CliRunner().invoke(app, ["look", "phrases", "3 days", "--out", str(tmp_path / "a")])
@@ -90,7 +90,7 @@ def test_a_name_that_is_none_gets_the_nearest(tmp_path):
 
 @pytest.mark.usefixtures("users_view")
 def test_a_specimen_that_was_damaged_is_refused(tmp_path):
-    for file in (FOLDER / "phrases").iterdir():
+    for file in (PRETRAINED_FOLDER / "phrases").iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     result = json.loads((tmp_path / "result.json").read_text())
     assert load_run(tmp_path).result == result

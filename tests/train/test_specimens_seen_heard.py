@@ -5,36 +5,36 @@ from dataclasses import replace
 import pytest
 import torch
 
-from regard.train import error_rate, load_run, specimen, transcribe
-from regard.train.specimens import FOLDER
+from regard.train import error_rate, load_run, load_pretrained, transcribe_batch
+from regard.train.specimens import PRETRAINED_FOLDER
 
 
 @pytest.mark.parametrize("name", ["glyphs", "morse"])
 def test_their_recipes_are_the_ones_that_can_be_run(name):
-    run = specimen(name)
+    run = load_pretrained(name)
     assert run.recipe.name == name
     assert run.result["step"] == run.recipe.train.steps
     assert run.recipe.train.device == "auto"
-    assert not list((FOLDER / name).glob("*.jsonl"))
+    assert not list((PRETRAINED_FOLDER / name).glob("*.jsonl"))
 
 
 def test_glyphs_of_unseen_faces_are_told_apart_as_often_as_the_record_says():
-    run = specimen("glyphs")
+    run = load_pretrained("glyphs")
     found = replace(run.recipe.data, test=500).scores(None, "test")(run.model)
     assert abs(found["accuracy"] - run.result["test"]["accuracy"]) < 0.03
 
 
 def test_morse_in_noise_is_read_at_speeds_that_were_never_trained_on():
-    run = specimen("morse")
+    run = load_pretrained("morse")
     told = run.recipe.data
     for wpm in told.bands:
         source = told.source(wpm=wpm, snr=(0, 0), spared=(), radio=False, count=12)
         sounds = list(source.examples("test", 0))
-        answers = transcribe(run.model, run.tokenizer, sounds)
+        answers = transcribe_batch(run.model, run.tokenizer, sounds)
         assert error_rate(answers, [sound.text for sound in sounds]) < 0.05
 
 
 def test_rounded_weights_are_still_those_of_the_run():
-    weights = load_run(FOLDER / "glyphs").model.state_dict()
+    weights = load_run(PRETRAINED_FOLDER / "glyphs").model.state_dict()
     floats = [value for value in weights.values() if value.is_floating_point()]
     assert all(torch.equal(value.half().float(), value) for value in floats)

@@ -10,23 +10,23 @@ from typer.testing import CliRunner
 import regard as rg
 from regard import models, train
 from regard.cli import app
-from regard.data import Characters, Level, Resample, Sound
+from regard.data import CharTokenizer, PeakNormalizer, Resampler, AudioExample
 from regard.decode import Transcriber
 from regard.models import Recogniser, recogniser_tiny
-from regard.train.evaluation_speech import SpeechScores, transcripts
+from regard.train.evaluation_speech import RecognitionEvaluator, transcribe_batch_detailed
 
 
 def talkative(folder, **options) -> train.Run:
     """A run whose untrained model answers every sound with a text that depends on each sample."""
-    words = Characters.train(["0123456789 "])
+    words = CharTokenizer.train(["0123456789 "])
     torch.manual_seed(0)
     config = recogniser_tiny(words.vocab, layers=1, dim=16, heads=2, dropout=0.0, **options)
     model = Recogniser(config).eval()
     model.standardise.mean.fill_(-1.0)
-    model.standardise.spread.fill_(2.0)
+    model.standardise.std.fill_(2.0)
     with torch.no_grad():
         model.head.weight.mul_(8)
-    told = train.change(train.recipe("morse"), ["layers=1", "dim=16", "heads=2"])
+    told = train.override_settings(train.recipe("morse"), ["layers=1", "dim=16", "heads=2"])
     folder.mkdir()
     words.save(folder)
     models.save(model, folder)
@@ -53,7 +53,7 @@ def test_evaluation_hears_what_the_command_hears_in_raw_files(tmp_path, rate, ki
     for n, file in enumerate(files):
         soundfile.write(file, spoken(rate, n), rate, subtype="PCM_16")
     waves = [torch.from_numpy(soundfile.read(file, dtype="float32")[0]) for file in files]
-    answers = SpeechScores([Sound(wave, "1", rate) for wave in waves], run.tokenizer).answers(
+    answers = RecognitionEvaluator([AudioExample(wave, "1", rate) for wave in waves], run.tokenizer).predict(
         run.model
     )
     assert all(answers)
@@ -64,13 +64,13 @@ def test_evaluation_hears_what_the_command_hears_in_raw_files(tmp_path, rate, ki
 
 
 def test_evaluation_hears_what_the_command_hears_in_morse(tmp_path):
-    run = rg.specimen("morse")
+    run = rg.load_pretrained("morse")
     sounds = list(run.recipe.data.source(snr=(5, 5), count=3).examples("test", 0))
     files = [tmp_path / f"{n}.wav" for n in range(3)]
     for sound, file in zip(sounds, files, strict=True):
         soundfile.write(file, sound.wave.numpy(), 8000, subtype="FLOAT")
-    found = transcripts(run.model, run.tokenizer, sounds)
-    heard = train.transcripts_run(run, files)
+    found = transcribe_batch_detailed(run.model, run.tokenizer, sounds)
+    heard = train.transcribe_run_detailed(run, files)
     assert [one.text for one in heard] == [one.text for one in found]
     assert_close([one.score for one in heard], [one.score for one in found], atol=1e-4, rtol=0)
 
@@ -78,18 +78,18 @@ def test_evaluation_hears_what_the_command_hears_in_morse(tmp_path):
 def test_the_score_of_a_stream_is_that_of_the_whole(tmp_path):
     run = talkative(tmp_path / "run", level=12.0)
     wave = torch.from_numpy(spoken(8000, 3)).float()
-    (want,) = transcripts(run.model, run.tokenizer, [Sound(wave, "", 8000)])
+    (want,) = transcribe_batch_detailed(run.model, run.tokenizer, [AudioExample(wave, "", 8000)])
     transcriber = Transcriber(run.model, run.tokenizer)
     for size in (77, 4000):
         transcriber.prepare(wave.split(size))
-        text = "".join(transcriber.hear(piece) for piece in wave.split(size))
+        text = "".join(transcriber.push(piece) for piece in wave.split(size))
         assert text + transcriber.finish() == want.text
         assert_close(transcriber.score, want.score, atol=1e-4, rtol=1e-4)
 
 
 def test_a_recording_is_divided_by_its_own_peak_and_a_constant_is_taken_out():
     wave = torch.tensor([0.1, 0.1, 0.1, 0.35, -0.05])
-    level = Level.measured(8000, wave.split(2), dither=0.0)
+    level = PeakNormalizer.from_recording(8000, wave.split(2), dither=0.0)
     assert_close(level(wave), (wave - wave.mean()) / 0.23)
     assert level.delay == 0
 
@@ -97,7 +97,7 @@ def test_a_recording_is_divided_by_its_own_peak_and_a_constant_is_taken_out():
 def test_an_onset_keeps_its_shape_also_live():
     time = torch.arange(1600) / 8000
     wave = 0.3 * (time / 0.2) * torch.sin(2 * torch.pi * 500 * time)
-    level = Level(8000, dither=0.0)
+    level = PeakNormalizer(8000, dither=0.0)
     got = torch.cat([level(wave), level.finish()])
     assert len(got) == len(wave)
     assert got[:80].abs().max() < 0.06  # it was 1: the first sample set the scale
@@ -105,12 +105,12 @@ def test_an_onset_keeps_its_shape_also_live():
 
 
 def test_a_sound_at_another_rate_is_resampled_and_not_misread():
-    words = Characters.train(["01 "])
+    words = CharTokenizer.train(["01 "])
     model = Recogniser(recogniser_tiny(words.vocab, layers=1, dim=16, heads=2)).eval()
     wave = torch.from_numpy(spoken(16000, 1)).float()
-    resample = Resample(16000, 8000)
+    resample = Resampler(16000, 8000)
     slow = torch.cat([resample(wave), resample.finish()])
     got, want = (
-        transcripts(model, words, [Sound(*x)])[0] for x in ((wave, "", 16000), (slow, "", 8000))
+        transcribe_batch_detailed(model, words, [AudioExample(*x)])[0] for x in ((wave, "", 16000), (slow, "", 8000))
     )
     assert got == want

@@ -8,21 +8,21 @@ from typer.testing import CliRunner
 
 import regard as rg
 from regard.cli import app
-from regard.decode import Decoded
+from regard.decode import DecodeResult
 from regard.train import (
     Calibration,
-    Graded,
-    Interpreter,
-    TranslationScores,
-    change,
+    GradedAnswer,
+    TranslationPipeline,
+    TranslationEvaluator,
+    override_settings,
     evaluate_run,
     load_run,
     recipe,
-    reliability,
+    calibration_metrics,
     save_calibration,
     start_run,
 )
-from regard.train.recipes.pairs import PairScores
+from regard.train.recipes.pairs import ParallelTextEvaluator
 from regard.train.translating import raw_scores
 
 TEXTS = ["ein Haus", "zwei rote Äpfel", "der Hund schläft", "Drei Katzen", "ein roter Hund"]
@@ -48,9 +48,9 @@ def lower(tmp_path_factory) -> str:
     for part in ("train", "val", "test_2016_flickr"):
         (place / f"{part}.de").write_text("\n".join(TEXTS * 4) + "\n")
         (place / f"{part}.en").write_text("\n".join(["A", "B", "C", "D", "E"] * 4) + "\n")
-    told = change(recipe("multi30k-de-en-gru-attention"), [f"folder={place}", "size=300"])
+    told = override_settings(recipe("multi30k-de-en-gru-attention"), [f"folder={place}", "size=300"])
     small = [one for one in SMALL if not one.startswith(("heads", "decoder_layers"))]
-    start_run(change(told, small), place / "run")
+    start_run(override_settings(told, small), place / "run")
     return str(place / "run")
 
 
@@ -83,8 +83,8 @@ def test_a_run_from_before_tokenizers_kept_it_is_lower_cased_too(lower, tmp_path
 
 
 def test_looking_and_aligning_read_the_same_tokens(lower):
-    reader = rg.open_reader(lower)
-    tokens = [reader.read(t, to="en").sites[0].query_tokens for t in ("EIN HAUS", "ein haus")]
+    reader = rg.load_text_model(lower)
+    tokens = [reader.look(t, to="en").sites[0].query_tokens for t in ("EIN HAUS", "ein haus")]
     assert tokens[0] == tokens[1]
 
 
@@ -106,8 +106,8 @@ def test_every_run_of_a_translator_is_calibrated_on_its_own_held_out_pairs(lower
     run = load_run(lower)
     assert run.calibration is not None
     assert run.calibration.examples == 40  # 20 pairs, and as many of shuffled letters
-    (answer,) = Interpreter(run, ["en"]).answers(TEXTS[:1])[0][0]
-    assert answer.confidence == run.calibration.confidence(answer.raw)
+    (answer,) = TranslationPipeline(run, ["en"]).translate(TEXTS[:1])[0][0]
+    assert answer.confidence == run.calibration.confidence(answer.raw_score)
     found = evaluate_run(run)
     assert set(found.confidence) <= {"ece", "auroc", "wrong_flagged", "right_flagged"}
     assert "confidence: ece" in regard("evaluate", lower).stdout
@@ -129,7 +129,7 @@ def doubtful(lower, tmp_path) -> str:
 def test_an_answer_of_low_confidence_is_given_and_warned_about(doubtful):
     done = regard("translate", doubtful, "--to", "en", "ein Haus")
     assert (done.exit_code, len(done.stdout.splitlines())) == (1, 1)
-    confidence = Interpreter(load_run(doubtful), ["en"]).answers(["ein Haus"])[0][0][0].confidence
+    confidence = TranslationPipeline(load_run(doubtful), ["en"]).translate(["ein Haus"])[0][0][0].confidence
     assert done.stderr == (
         f"regard: warning: 'ein Haus' (en): confidence {confidence:.2f} is below 1.00; "
         "the answer may be wrong\n"
@@ -157,25 +157,25 @@ def test_a_file_gets_a_few_warnings_and_their_number(doubtful, tmp_path):
 
 def test_a_run_without_calibration_warns_of_nothing(doubtful):
     (load_run(doubtful).folder / "calibration.json").unlink()
-    assert Interpreter(load_run(doubtful), ["en"]).answers(["ein Haus"])[0][0][0].confidence is None
+    assert TranslationPipeline(load_run(doubtful), ["en"]).translate(["ein Haus"])[0][0][0].confidence is None
     done = regard("translate", doubtful, "--to", "en", "ein Haus")
     assert (done.exit_code, done.stderr) == (0, "")
 
 
 def test_answers_near_the_reference_count_as_right_for_own_pairs():
     pairs = rg.data.Listed(valid=[rg.data.Pair("zwei", "two", None)])
-    near = PairScores(pairs, rg.data.Bytes(), split="valid")
-    exact = TranslationScores(pairs, rg.data.Bytes(), split="valid")
+    near = ParallelTextEvaluator(pairs, rg.data.Bytes(), split="valid")
+    exact = TranslationEvaluator(pairs, rg.data.Bytes(), split="valid")
     both = "a dog runs in the grass", "a dog is running in the grass"
-    assert near.is_right(*both)
-    assert not exact.is_right(*both)
-    assert not near.is_right("the moon", "a dog is running in the grass")
+    assert near.is_correct(*both)
+    assert not exact.is_correct(*both)
+    assert not near.is_correct("the moon", "a dog is running in the grass")
 
 
 def test_reliability_by_hand():
     fitted = Calibration(slope=1.0, offset=0.0, threshold=0.5, examples=9)
-    graded = [Graded(0.0, True), Graded(0.0, False), Graded(-9.0, False), Graded(9.0, True)]
-    found = reliability(graded, fitted)
+    graded = [GradedAnswer(0.0, True), GradedAnswer(0.0, False), GradedAnswer(-9.0, False), GradedAnswer(9.0, True)]
+    found = calibration_metrics(graded, fitted)
     assert found["auroc"] == (0.5 + 1 + 1 + 1) / 4
     assert found["ece"] < 1e-3  # half of those at one half are right
     assert (found["wrong_flagged"], found["right_flagged"]) == (0.5, 0.0)
@@ -183,7 +183,7 @@ def test_reliability_by_hand():
 
 def test_phrases_are_graded_on_cldr_natural_and_foreign_texts():
     data = recipe("phrases-natural").data
-    scorer = change(recipe("phrases"), ["valid=7"]).data.scores(
+    scorer = override_settings(recipe("phrases"), ["valid=7"]).data.scores(
         rg.data.Bytes(data.languages), "valid"
     )
     model = rg.models.Translator(rg.models.translator_tiny(vocab=272)).eval()
@@ -195,7 +195,7 @@ def test_phrases_are_graded_on_cldr_natural_and_foreign_texts():
 
 
 def test_an_empty_answer_is_as_sure_as_any_other_is_likely():
-    empty = [Decoded(*map(torch.tensor, ([[2]], [0], [p], [True]))) for p in (-1e-3, -2.0, 0.0)]
+    empty = [DecodeResult(*map(torch.tensor, ([[2]], [0], [p], [True]))) for p in (-1e-3, -2.0, 0.0)]
     sure, doubtful, certain = (float(raw_scores(one)) for one in empty)
     assert certain == pytest.approx(-20, abs=1e-3)
     assert certain < sure < doubtful

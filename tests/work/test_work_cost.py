@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import regard as rg
 from regard import work
 from regard.errors import WorkError
-from regard.look.formulas import Formula, writing_cost
+from regard.look.formulas import Formula, generation_cost
 from regard.work.rules.cost import TEXTS, letters_of
 
 size = st.integers(1, 600)
@@ -36,7 +36,7 @@ def test_a_second_language_is_the_decoder_of_the_calculator():
     )
     ours = int(worked["dL"][0])
     readout = 30 * 512  # of one word
-    assert found.one_more_target == ours + readout
+    assert found.extra_target_multiply_adds == ours + readout
 
 
 @settings(max_examples=20, deadline=None)
@@ -52,8 +52,8 @@ def test_layers_cost_what_the_calculator_says(n, d):
 @given(st.integers(1, 80), size)
 def test_writing_word_by_word_costs_what_the_calculator_says(n, k):
     worked = work.cost({"M": 3, "N": n, "k": k})
-    assert int(worked["wc"][0]) == writing_cost(n, k)
-    assert int(worked["wa"][0]) == writing_cost(n, k, cached=False)
+    assert int(worked["wc"][0]) == generation_cost(n, k)
+    assert int(worked["wa"][0]) == generation_cost(n, k, cached=False)
 
 
 @pytest.mark.parametrize("text", TEXTS)

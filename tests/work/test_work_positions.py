@@ -62,9 +62,9 @@ small = st.integers(-2, 2)
 def test_rotary_is_that_of_the_ops(numbers, places):
     worked = work.rotary({"Q": numbers[:2], "K": numbers[2:], "V": [[1], [2]], "p": places})
     at = torch.tensor([0, 1] if places is None else places[0])
-    q, k = (rg.rotary(floats(worked[one]), at) for one in "QK")
+    q, k = (rg.apply_rope(floats(worked[one]), at) for one in "QK")
     assert_near(worked["Q_p"], q)
-    want, _ = rg.attend(q, k, floats(worked["V"]), form="reference")
+    want, _ = rg.attend(q, k, floats(worked["V"]), backend="reference")
     assert_near(worked["H"], want)
     assert "only distance counts" in worked.remarks[-1]
 
@@ -93,7 +93,7 @@ def test_slips_of_positions_are_recognised(name, slip):
 
 def test_pairs_taken_from_two_halves_are_recognised():
     worked = work.rotary({"Q": [[1, 2, 3, 4]], "K": [[1, 0, 0, 0]], "p": [[2]]})
-    halves = rg.rotary(torch.tensor([[1.0, 2, 3, 4]]).double(), torch.tensor([2]), halves=True)
+    halves = rg.apply_rope(torch.tensor([[1.0, 2, 3, 4]]).double(), torch.tensor([2]), rotate_half=True)
     told = [[f"{x:.6f}" for x in row] for row in halves.tolist()]
     wrong = work.first_wrong(work.check(worked, {"Q_p": told}))
     assert wrong is not None

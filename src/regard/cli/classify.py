@@ -33,9 +33,9 @@ def classify(
     then 1, and 2 if none could be. It is 1 too after a warning that the confidence is low.
     """
     from regard import train
-    from regard.cli.classify_work import Job
+    from regard.cli.classify_work import ClassifyJob
 
-    job = Job(train.load_run(train.find_run(run)), top=top, size=size, own_size=own_size)
+    job = ClassifyJob(train.load_run(train.find_run(run)), top=top, size=size, own_size=own_size)
     job.run(images, invert=invert, overlay=overlay)
-    if job.code:
-        raise typer.Exit(job.code)
+    if job.exit_code:
+        raise typer.Exit(job.exit_code)

@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from regard import models
-from regard.cli.progress import over
+from regard.cli.progress import iterate_with_progress
 from regard.errors import ConfigError, FileError
 from regard.look import draw_overlay, look
 from regard.train import Run
-from regard.train.classifying import answer, read_for, seeing
+from regard.train.classifying import build_prediction, read_run_image, image_model
 
 
-class Job:
+class ClassifyJob:
     """A run made ready to see; `code` is the command's exit code."""
 
     def __init__(self, run: Run, *, top: int = 3, size: int | None = None, own_size: bool = False):
-        self.trained, (self.model, trained) = run, seeing(run)
+        self.trained_run, (self.model, trained) = run, image_model(run)
         if top < 1:
             raise ConfigError(f"top: needs 1 or more, got {top}")
         if own_size and size is not None:
@@ -29,7 +29,7 @@ class Job:
         if size is not None and (size < self.patch or size % self.patch):
             raise ConfigError(f"size: needs a multiple of the patch, {self.patch}, got {size}")
         self.size = None if own_size else size or trained
-        self.top, self.code = top, 0
+        self.top, self.exit_code = top, 0
 
     def run(
         self, paths: Sequence[str], *, invert: bool = False, overlay: Path | None = None
@@ -37,9 +37,9 @@ class Job:
         """The likeliest classes of each picture; one that is not read is said."""
         self._check(overlay)
         bad, unsure = 0, False
-        for path in over(paths, "classifying"):
+        for path in iterate_with_progress(paths, "classifying"):
             try:
-                image = read_for(self.trained, path, size=self.size, invert=invert)
+                image = read_run_image(self.trained_run, path, size=self.size, invert=invert)
             except FileError as error:
                 print(f"regard: {error}", file=sys.stderr)
                 bad += 1
@@ -48,7 +48,7 @@ class Job:
             if overlay is not None and len(paths) > 1:
                 place = overlay.with_name(f"{overlay.stem}-{Path(path).stem}{overlay.suffix}")
             unsure |= self._tell(path, image, place)
-        self.code = 2 if bad == len(paths) else int(bad > 0 or unsure)
+        self.exit_code = 2 if bad == len(paths) else int(bad > 0 or unsure)
 
     def _check(self, overlay: Path | None) -> None:
         if overlay is None:
@@ -70,7 +70,7 @@ class Job:
                 logits = self.model(image[None])[0]
             # the class token of the last layer: the head reads nothing else
             draw_overlay(sight[sight.names[-1]], image, path=place)
-        found = answer(self.trained, logits, self.top)
+        found = build_prediction(self.trained_run, logits, self.top)
         for name, chance in found:
             print(f"{path}\t{name}\t{chance:.4f}", flush=True)
         if found.unsure:

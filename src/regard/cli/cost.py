@@ -16,7 +16,7 @@ def cost(
         int | None, typer.Option(help="Tokens, frames, or the side of a picture.")
     ] = None,
     target: Annotated[int, typer.Option(help="Tokens that are written.")] = 64,
-    batch: Annotated[int, typer.Option(help="How many at a time.")] = 1,
+    batch_size: Annotated[int, typer.Option(help="How many at a time.")] = 1,
     vocab: Annotated[int, typer.Option(help="Vocabulary of a preset.")] = 32000,
     classes: Annotated[int, typer.Option(help="Classes of a preset.")] = 10,
 ) -> None:
@@ -24,9 +24,9 @@ def cost(
     from rich.console import Console
 
     from regard.look.cost import cost as cost_of
-    from regard.look.presets import preset_or_saved
+    from regard.look.presets import build_or_load_model
 
-    model = preset_or_saved(name, vocab=vocab, classes=classes)
+    model = build_or_load_model(name, vocab=vocab, classes=classes)
     Console(width=None if Console().is_terminal else 140, highlight=False).print(
-        cost_of(model, source, target, batch)
+        cost_of(model, source, target, batch_size)
     )

@@ -23,28 +23,28 @@ def demo(
 
     from regard import train
     from regard.cli import demo_parts as parts
-    from regard.train.progress import clock
+    from regard.train.progress import format_duration
 
     began, console = time.monotonic(), Console(highlight=False, soft_wrap=True)
-    folder = out or train.next_folder("runs", "demo")
+    folder = out or train.new_run_folder("runs", "demo")
     try:
         recipe = _recipe(folder, settings or [])
-        parts.introduce(console, recipe, folder)
+        parts.print_introduction(console, recipe, folder)
         outcome = _train(recipe, folder)
         if outcome.signal is not None:
             _say_how_to_go_on(folder, f"saved at step {outcome.step}")
             raise typer.Exit(128 + outcome.signal)
         run = train.load_run(folder)
-        parts.tell_scores(console, run)
-        answers = parts.translate_some(console, run)
-        seen = parts.look_inside(console, run, answers)
-        page = parts.write_page(run, answers, seen)
+        parts.print_scores(console, run)
+        answers = parts.print_translations(console, run)
+        seen = parts.print_heads(console, run, answers)
+        page = parts.write_demo_report(run, answers, seen)
     except KeyboardInterrupt:
         if (folder / "recipe.json").exists():
             _say_how_to_go_on(folder, "stopped")
         raise
     console.print(f"\n[bold]{page}[/] is the report, for any browser; the run is in {folder}")
-    console.print(f"in all {clock(time.monotonic() - began)}")
+    console.print(f"in all {format_duration(time.monotonic() - began)}")
 
 
 def _recipe(folder: Path, settings: list[str]) -> Any:
@@ -54,7 +54,7 @@ def _recipe(folder: Path, settings: list[str]) -> Any:
     from regard.train.run import read_recipe
 
     if not (folder / "recipe.json").exists():
-        return train.change(train.recipe("phrases"), settings)
+        return train.override_settings(train.recipe("phrases"), settings)
     if settings:
         raise ConfigError(
             f"set: needs a new run, got {folder}, whose settings are fixed; try another --out"

@@ -13,8 +13,8 @@ from rich.text import Text
 from regard import train
 from regard.data import Pair
 from regard.files import make_folder
-from regard.look import Sight, Site, draw_alignment, read_pair, write_report, written
-from regard.look.figures.canvas import keep, paper
+from regard.look import Sight, Site, draw_alignment, record_translation, write_report, with_output_tokens
+from regard.look.figures.canvas import save_figure, new_figure
 from regard.look.labels import key_labels, query_labels
 
 SHOWN = 12  # translations: the first of the test part, as they come
@@ -38,7 +38,7 @@ class Answer(NamedTuple):
         return "✓" if self.is_right else "✗"
 
 
-class Seen(NamedTuple):
+class HeadView(NamedTuple):
     """What looking gave: the pair that was read, all sites, and the head that aligns it best."""
 
     pair: Pair
@@ -48,7 +48,7 @@ class Seen(NamedTuple):
     lines: list[str]
 
 
-def introduce(console: Console, recipe: train.Recipe, folder: Path) -> None:
+def print_introduction(console: Console, recipe: train.Recipe, folder: Path) -> None:
     """What is going to happen."""
     given, model = recipe.data, recipe.model
     others = [language for language in given.languages if language not in given.sources]
@@ -61,7 +61,7 @@ def introduce(console: Console, recipe: train.Recipe, folder: Path) -> None:
     )
 
 
-def tell_scores(console: Console, run: train.Run) -> None:
+def print_scores(console: Console, run: train.Run) -> None:
     """How good it is on facts that it has never seen."""
     scores, count = run.result["test"], run.recipe.data.test
     _heading(console, f"On {count} unseen facts")
@@ -73,7 +73,7 @@ def tell_scores(console: Console, run: train.Run) -> None:
     )
 
 
-def translate_some(console: Console, run: train.Run) -> list[Answer]:
+def print_translations(console: Console, run: train.Run) -> list[Answer]:
     """The first of the test part, right or wrong, and one text in every language."""
     data = run.recipe.data
     pairs = list(islice(data.source(SHOWN).examples("test", 0), SHOWN))
@@ -91,10 +91,10 @@ def translate_some(console: Console, run: train.Run) -> list[Answer]:
     return answers
 
 
-def look_inside(console: Console, run: train.Run, answers: list[Answer]) -> Seen:
+def print_heads(console: Console, run: train.Run, answers: list[Answer]) -> HeadView:
     """What each head does while one phrase is translated, and which word comes from which."""
     pair = _chosen(answers)
-    sight = read_pair(run.model, run.tokenizer, pair)
+    sight = record_translation(run.model, run.tokenizer, pair)
     heads = sight.heads()
     _heading(console, f"Inside, while it writes “{pair.target}”")
     table = Table(box=None, pad_edge=False)
@@ -105,18 +105,18 @@ def look_inside(console: Console, run: train.Run, answers: list[Answer]) -> Seen
         table.add_row(name, str(row.head), row.type, Text(row.reason, style="dim"))
     console.print(table)
     across = [row for row in heads if row.kind == "cross"]
-    best = max(across, key=lambda row: row.peak * row.distinct - row.sink)
-    site = written(sight[best.site], run.tokenizer, pair)
+    best = max(across, key=lambda row: row.peak * row.distinct - row.sink_share)
+    site = with_output_tokens(sight[best.site], run.tokenizer, pair)
     _heading(console, f"Which word comes from which: {best.site}, head {best.head}")
     lines = _alignment(site, best.head)
     console.print(Text("\n".join([*_shaded(site, best.head), "", *lines])))
-    return Seen(pair, sight, site, best.head, lines)
+    return HeadView(pair, sight, site, best.head, lines)
 
 
-def write_page(run: train.Run, answers: list[Answer], seen: Seen) -> Path:
+def write_demo_report(run: train.Run, answers: list[Answer], view: HeadView) -> Path:
     """One HTML file: the scores, the curve, the translations, the alignment, and every head."""
     figures = make_folder(run.folder / "figures")
-    draw_alignment(seen.site, seen.head, path=figures / "alignment.svg")
+    draw_alignment(view.site, view.head, path=figures / "alignment.svg")
     _draw_curve(run.metrics, figures / "loss.svg")
     scores = run.result["test"]
     above = [
@@ -128,20 +128,20 @@ def write_page(run: train.Run, answers: list[Answer], seen: Seen) -> Path:
         "</section><section><h2>Translations, as they come</h2>",
         _answers_html(answers),
         "</section><section><h2>Which word comes from which</h2>",
-        f"<p>{escape(seen.pair.source)} → {escape(seen.pair.target)}; "
-        f"{escape(seen.site.name)}, head {seen.head}; a row is a word that is written.</p>",
-        _picture(figures / "alignment.svg", "; ".join(seen.lines)),
-        f"<p>{'<br>'.join(escape(line) for line in seen.lines)}</p></section>",
+        f"<p>{escape(view.pair.source)} → {escape(view.pair.target)}; "
+        f"{escape(view.site.name)}, head {view.head}; a row is a word that is written.</p>",
+        _picture(figures / "alignment.svg", "; ".join(view.lines)),
+        f"<p>{'<br>'.join(escape(line) for line in view.lines)}</p></section>",
     ]
     title = "A translator, and what its heads look at"
     page = run.folder / REPORT
-    return write_report(seen.sight, page, title=title, above="\n".join(above))
+    return write_report(view.sight, page, title=title, header_html="\n".join(above))
 
 
 def _answers(run: train.Run, pairs: list[Pair]) -> list[str]:
     texts, languages = [pair.source for pair in pairs], [pair.language for pair in pairs]
-    return train.translate(
-        run.model, run.tokenizer, texts, languages, limit=run.recipe.data.longest
+    return train.translate_texts(
+        run.model, run.tokenizer, texts, languages, max_new_tokens=run.recipe.data.longest
     )
 
 
@@ -180,7 +180,7 @@ def _shaded(site: Site, head: int) -> list[str]:
 def _alignment(site: Site, head: int) -> list[str]:
     """In words: what is written, from where, and with which weight."""
     rows, keys = query_labels(site), key_labels(site)
-    best = site.survey(ask=["peak", "peak_key"])
+    best = site.survey(statistics=["peak", "peak_key"])
     peaks, at = best.peak[0, head].tolist(), best.peak_key[0, head].tolist()  # type: ignore[index]
     return [
         f"“{label.strip()}” looks at “{keys[key].strip()}” with {peak:.2f}"
@@ -189,12 +189,12 @@ def _alignment(site: Site, head: int) -> list[str]:
 
 
 def _draw_curve(metrics: list[dict[str, Any]], path: Path) -> None:
-    figure = paper(6, 2.4)
+    figure = new_figure(6, 2.4)
     axes = figure.subplots()
     lines = [line for line in metrics if "loss" in line]
     axes.plot([line["step"] for line in lines], [line["loss"] for line in lines], color="#00204d")
     axes.set(xlabel="update", ylabel="loss, nats a token", yscale="log")
-    keep(figure, path)
+    save_figure(figure, path)
 
 
 def _picture(path: Path, words: str) -> str:

@@ -9,24 +9,24 @@ def evaluate(
     run: Annotated[
         str, typer.Argument(metavar="RUN", help="The folder of a run, or a specimen's name.")
     ],
-    part: Annotated[str, typer.Option(help="Which unseen part: valid or test.")] = "test",
+    split: Annotated[str, typer.Option(help="Which unseen part: valid or test.")] = "test",
     beam: Annotated[
         int | None, typer.Option(help="How many answers are kept in the search; 1 is greedy.")
     ] = None,
-    wrong: Annotated[int, typer.Option(help="How many mistakes to show.")] = 10,
+    mistakes: Annotated[int, typer.Option(help="How many mistakes to show.")] = 10,
 ) -> None:
     """Score a run on data that it was not trained on, and show what it gets wrong."""
     from rich.console import Console
     from rich.text import Text
 
     from regard import train
-    from regard.cli.progress import progress
+    from regard.cli.progress import progress_bar
     from regard.errors import ConfigError
 
-    if part not in ("valid", "test"):
-        raise ConfigError(f"part: needs one of valid, test, got {part!r}")
-    with progress("scoring"):
-        found = train.evaluate_run(train.load_run(train.find_run(run)), part, width=beam)
+    if split not in ("valid", "test"):
+        raise ConfigError(f"part: needs one of valid, test, got {split!r}")
+    with progress_bar("scoring"):
+        found = train.evaluate_run(train.load_run(train.find_run(run)), split, beam_width=beam)
     console = Console(highlight=False, soft_wrap=True)
     for name, value in found.scores.items():
         console.print(
@@ -35,7 +35,7 @@ def evaluate(
     if found.confidence:
         told = ", ".join(f"{name} {value:.4f}" for name, value in found.confidence.items())
         console.print(Text(f"confidence: {told}"))
-    for mistake in found.mistakes[:wrong]:
-        console.print(Text(f"\n{mistake.asked}\n  right  {mistake.right}\n  got    {mistake.got}"))
-    if len(found.mistakes) > wrong:
-        console.print(f"\nand {len(found.mistakes) - wrong} more")
+    for mistake in found.mistakes[:mistakes]:
+        console.print(Text(f"\n{mistake.source}\n  right  {mistake.reference}\n  got    {mistake.prediction}"))
+    if len(found.mistakes) > mistakes:
+        console.print(f"\nand {len(found.mistakes) - mistakes} more")

@@ -17,11 +17,11 @@ def export(
 ) -> None:
     """Write a run as ONNX files, each compared with torch, with its tokenizer and export.json."""
     from regard import train
-    from regard.cli.progress import progress
+    from regard.cli.progress import progress_bar
 
     folder = out or Path(f"{Path(run).name}-onnx")
     opened = train.load_run(train.find_run(run))
-    with progress("exporting"):
+    with progress_bar("exporting"):
         files = train.export_run(opened, folder)
     for file, difference in files:
         size = file.stat().st_size / 1e6

@@ -12,7 +12,7 @@ def generate(
     prompt: Annotated[
         str, typer.Argument(help="What it goes on with; a new text if not given, - for input.")
     ] = "",
-    tokens: Annotated[int, typer.Option(help="How many tokens at most.")] = 200,
+    max_new_tokens: Annotated[int, typer.Option(help="How many tokens at most.")] = 200,
     temperature: Annotated[
         float, typer.Option(help="How boldly to draw; 0 takes the likeliest.")
     ] = 0.8,
@@ -35,7 +35,7 @@ def generate(
     how = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
     if prompt == "-":
         prompt = read_text("standard input", sys.stdin.buffer.read())
-    pieces = train.generate_run(train.load_run(train.find_run(run)), prompt, limit=tokens, how=how)
+    pieces = train.generate_run(train.load_run(train.find_run(run)), prompt, max_new_tokens=max_new_tokens, sampling=how)
     print(prompt, end="", flush=True)
     try:
         for piece in pieces:

@@ -35,7 +35,7 @@ def look(
             help="Tell the arithmetic of this weight, counted from 0, instead of writing a page.",
         ),
     ] = None,
-    words: Annotated[
+    describe: Annotated[
         bool, typer.Option("--words", help="Tell every map in words instead.")
     ] = False,
     query: Annotated[
@@ -49,34 +49,34 @@ def look(
     ] = False,
 ) -> None:
     """Write a page, to be opened in any browser, about what each head looks at."""
-    from regard.cli.progress import progress, report_written
-    from regard.cli.quiet import quiet
+    from regard.cli.progress import progress_bar, report_written
+    from regard.cli.quiet import silence_transformers
     from regard.errors import FileError
     from regard.files import is_stream
-    from regard.look import open_reader, write_report
-    from regard.look import probe as find_copying
+    from regard.look import load_text_model, write_report
+    from regard.look import probe_induction as find_copying
 
     if not out.resolve().parent.is_dir():  # said now, not after the model has run
         raise FileError(f"out: needs a folder that exists, got {out.parent}; try another place")
-    with quiet():
-        with progress("looking"):
-            reader = open_reader(model)
+    with silence_transformers():
+        with progress_bar("looking"):
+            reader = load_text_model(model)
         if query is not None:
-            from regard.cli.look_told import where_it_looks
+            from regard.cli.look_told import format_attention_table
 
-            print(where_it_looks(reader, text, query, target, at, to))
+            print(format_attention_table(reader, text, query, target, at, to))
             return
-        with progress("looking"):
-            sight = reader.read(text, target, at, to=to)
+        with progress_bar("looking"):
+            sight = reader.look(text, target, at, to=to)
             probed = find_copying(reader.model, reader.vocab or 2) if probe else None
-    if cell is not None or words:
-        from regard.cli.look_told import maps_in_words, one_weight
+    if cell is not None or describe:
+        from regard.cli.look_told import describe_maps, explain_weight
 
-        print(maps_in_words(sight) if cell is None else one_weight(reader.model, sight, cell))
+        print(describe_maps(sight) if cell is None else explain_weight(reader.model, sight, cell))
         return
     title = f"What {type(reader.model).__name__} looks at"
-    with progress("writing"):
-        write_report(sight, out, title=title, separators=reader.separators, probed=probed)
+    with progress_bar("writing"):
+        write_report(sight, out, title=title, separators=reader.separators, probe=probed)
     heads = sum(site.heads for site in sight)
     size = "" if is_stream(out) else f", {out.stat().st_size / 1e6:.1f} MB"
     report_written(out, f"{out}: {len(sight)} attentions, {heads} heads{size}")

@@ -6,13 +6,13 @@ import torch
 from torch import nn
 
 from regard.errors import LookError, ShapeError
-from regard.look import Reader, Sight, Site, in_words, output_weights
+from regard.look import TextModel, Sight, Site, describe_head, output_projection
 from regard.work import explain
 
 MOST = 2  # keys that are named for each head
 
 
-def one_weight(model: nn.Module, sight: Sight, cell: str) -> str:
+def explain_weight(model: nn.Module, sight: Sight, cell: str) -> str:
     """One weight of the one attention that was asked for, with its way through the output map."""
     if len(sight) != 1:
         names = ", ".join(sight.names[:3])
@@ -22,32 +22,32 @@ def one_weight(model: nn.Module, sight: Sight, cell: str) -> str:
         raise LookError(f"cell: needs a head, a query and a key, got {cell!r}; try 0,1,2")
     site, (head, query, key) = sight.sites[0], map(int, parts)
     try:
-        w_out = output_weights(model, site)
+        w_out = output_projection(model, site)
     except LookError:  # a map that we know no name for: the way out is left untold
         w_out = None
     return str(explain(site, head, query, key, w_out=w_out))
 
 
-def maps_in_words(sight: Sight) -> str:
+def describe_maps(sight: Sight) -> str:
     """Every map in a sentence or two, each of which follows from its numbers."""
     return "\n".join(
-        f"{site.name}, head {head}: {in_words(site, head)}"
+        f"{site.name}, head {head}: {describe_head(site, head)}"
         for site in sight
         for head in range(site.heads)
     )
 
 
-def where_it_looks(
-    reader: Reader, text: str, query: int, target: str | None, at: str, to: str | None
+def format_attention_table(
+    reader: TextModel, text: str, query: int, target: str | None, at: str, to: str | None
 ) -> str:
     """Where one token looks, by layer and head: as trained, and beside it before training."""
-    if target is None and reader.pair and reader.words is not None:
-        from regard.train import translate  # the same words for both
+    if target is None and reader.is_encoder_decoder and reader.tokenizer is not None:
+        from regard.train import translate_texts  # the same words for both
 
-        (target,) = translate(reader.model, reader.words, [text], [to])
+        (target,) = translate_texts(reader.model, reader.tokenizer, [text], [to])
     torch.manual_seed(0)
     fresh = replace(reader, model=type(reader.model)(reader.model.config).eval())
-    now, before = (one.read(text, target, at, to=to) for one in (reader, fresh))
+    now, before = (one.look(text, target, at, to=to) for one in (reader, fresh))
     lines = []
     for site, other in zip(now, before, strict=True):
         if not 0 <= query < site.queries:

@@ -12,8 +12,8 @@ Item = TypeVar("Item")
 
 
 @contextmanager
-def progress(
-    what: str, total: float | None = None, *, prints: bool = False
+def progress_bar(
+    description: str, total: float | None = None, *, prints_results: bool = False
 ) -> Iterator[Callable[[float], None]]:
     """While it lasts a bar is shown; calling what comes back with an amount moves it on.
 
@@ -23,7 +23,7 @@ def progress(
     >>> with progress("translating", 10) as advance:
     ...     advance(5)
     """
-    if not sys.stderr.isatty() or (prints and sys.stdout.isatty()):
+    if not sys.stderr.isatty() or (prints_results and sys.stdout.isatty()):
         yield lambda amount: None
         return
     from rich.console import Console
@@ -46,17 +46,17 @@ def progress(
         redirect_stdout=False,  # results go where they were sent, not to standard error
     )
     with bar:
-        task = bar.add_task(what, total=total)
+        task = bar.add_task(description, total=total)
         yield lambda amount: bar.advance(task, amount)
 
 
-def over(items: Sequence[Item], what: str) -> Iterator[Item]:
+def iterate_with_progress(items: Sequence[Item], description: str) -> Iterator[Item]:
     """The items of a command that prints a result for each, with a bar where nobody sees those.
 
     >>> list(over(["a.png", "b.png"], "classifying"))
     ['a.png', 'b.png']
     """
-    with progress(what, len(items), prints=True) as advance:
+    with progress_bar(description, len(items), prints=True) as advance:
         for item in items:
             yield item
             advance(1)

@@ -20,13 +20,13 @@ def quantize(
 ) -> None:
     """Round a run's weights to a byte each: a smaller file, quicker on a CPU, used as any run."""
     from regard import train
-    from regard.cli.progress import progress
+    from regard.cli.progress import progress_bar
 
     folder = out or Path(f"{Path(run).name}-int8")
-    with progress("quantizing"):
+    with progress_bar("quantizing"):
         found = train.quantize_run(train.load_run(train.find_run(run)), folder, score=score)
-    old, new = (size / 1e6 for size in found.bytes)
+    old, new = (size / 1e6 for size in found.file_sizes)
     print(f"{folder}\t{old:.2f} MB before\t{new:.2f} MB after")
-    for name, value in found.after.items():
+    for name, value in found.scores_after.items():
         if isinstance(value, int | float):
-            print(f"{name}\t{found.before[name]:.4f} before\t{value:.4f} after")
+            print(f"{name}\t{found.scores_before[name]:.4f} before\t{value:.4f} after")

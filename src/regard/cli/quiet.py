@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def silence_transformers() -> Iterator[None]:
     """Without the bars and notes of transformers; its errors still come."""
     try:
         from transformers.utils import logging

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def ranked(device: str) -> Iterator["Ranks"]:
+def distributed_command(device: str) -> Iterator["Ranks"]:
     """Meet the other ranks for a while; an error that all share is told once."""
     from regard import train
 
-    ranks = train.join(device)
+    ranks = train.init_distributed(device)
     try:
         yield ranks
     except RegardError as error:
@@ -27,4 +27,4 @@ def ranked(device: str) -> Iterator["Ranks"]:
             raise
         time.sleep(1)  # torchrun ends all as soon as one has left: let the first one speak
         raise typer.Exit(2) from None
-    train.leave()
+    train.shutdown_distributed()

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.ranked import ranked
-from regard.cli.train import tell
+from regard.cli.ranked import distributed_command
+from regard.cli.train import print_outcome
 
 
 def resume(
@@ -21,8 +21,8 @@ def resume(
     """
     from regard import train
 
-    with ranked(train.read_recipe(run).train.device) as ranks:
+    with distributed_command(train.read_recipe(run).train.device) as ranks:
         outcome, wrong = train.resume_run(run, show=True, ranks=ranks, tensorboard=tensorboard)
         for line in wrong if ranks.is_first else ():
             print(f"left out: {line}")
-    tell(outcome, run, ranks.is_first)
+    print_outcome(outcome, run, ranks.is_first)

@@ -22,8 +22,8 @@ from regard.ops import (
     dot,
     softargmax,
 )
-from regard.ops.attend.op import Form
-from regard.ops.door import Answer, Call, Proceed, attending
+from regard.ops.attend.op import AttendBackend
+from regard.ops.door import AttentionResult, AttentionCall, Proceed, intercepting
 
 WIDTH = 80  # the width of a plain terminal and of the README's picture
 
@@ -34,7 +34,7 @@ W_K = [[1, -0.5], [0, 1], [0.5, -0.5], [1, 0.5]]
 W_V = [[1, 0.5], [-0.5, 0], [-1, 2], [0.5, -1]]
 
 
-def by_hand(console: Console) -> None:
+def print_head_by_hand(console: Console) -> None:
     """One head over three tokens, each step as it would be written on paper."""
     _heading(console, "One head by hand", "rows are tokens; scores have a row a query")
     x, w_q, w_k, w_v = (torch.tensor(m, dtype=torch.float64) for m in (TOKENS, W_Q, W_K, W_V))
@@ -57,7 +57,7 @@ def by_hand(console: Console) -> None:
         _beside(console, _matrix(f"weights, {name}", weights), _matrix("output = weights V", out))
 
 
-def sharpness(console: Console) -> None:
+def print_sharpness(console: Console) -> None:
     """From sharing equally to taking the best: both limits are exact, and ties are shared."""
     _heading(console, "Sharpness", "weights of the scores 1, 2, 2, 0 as beta grows")
     scores = torch.tensor([1.0, 2.0, 2.0, 0.0], dtype=torch.float64)
@@ -72,7 +72,7 @@ def sharpness(console: Console) -> None:
     console.print(table)
 
 
-def mask_zoo(console: Console) -> None:
+def print_masks(console: Console) -> None:
     """What each mask lets a query see."""
     _heading(console, "Masks", "a row a query, a column a key; they combine with & and |")
     ids = torch.tensor([[0] * 3 + [1] * 2 + [2] * 4])
@@ -80,7 +80,7 @@ def mask_zoo(console: Console) -> None:
         "Causal()": Causal(),
         "Local(2)": Local(2),
         "Causal() & Local(2)": Causal() & Local(2),
-        "Chunked(3, left=1)": Chunked(3, left=1),
+        "Chunked(3, left=1)": Chunked(3, left_chunks=1),
         "Causal() & Documents": Causal() & Documents(ids),
         "Causal() & Padding(6)": Causal() & Padding(torch.tensor(6)),
     }
@@ -90,7 +90,7 @@ def mask_zoo(console: Console) -> None:
     _beside(console, *pictures[3:])
 
 
-def forms(console: Console) -> None:
+def print_backends(console: Console) -> None:
     """The same attention by every form, compared with the equation in float64."""
     _heading(console, "One definition, several forms", "largest difference from float64")
     start = torch.Generator().manual_seed(0)
@@ -113,7 +113,7 @@ def forms(console: Console) -> None:
         console.print(f"[dim]{reason}[/]")
 
 
-def networks(console: Console) -> None:
+def print_models(console: Console) -> None:
     """Every model once, small and untrained: what goes in and out, and what it is made of."""
     _heading(console, "Models", "batch 2, untrained; attentions are counted as they run")
     table = Table(box=None, pad_edge=False)
@@ -151,13 +151,13 @@ def _models() -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
 
 @torch.no_grad()
 def _run(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, int]:
-    calls: list[Call] = []
+    calls: list[AttentionCall] = []
 
-    def note(call: Call, proceed: Proceed) -> Answer:
+    def note(call: AttentionCall, proceed: Proceed) -> AttentionResult:
         calls.append(call)
         return proceed(call)
 
-    with attending(note):
+    with intercepting(note):
         out = model(*inputs)
     return (out[0] if isinstance(out, tuple) else out), len(calls)
 
@@ -166,9 +166,9 @@ def _shape(x: Tensor) -> str:
     return " × ".join(str(size) for size in x.shape[1:])
 
 
-def _answers(q: Tensor, k: Tensor, v: Tensor, mask: Mask, form: Form) -> tuple[Tensor, ...]:
+def _answers(q: Tensor, k: Tensor, v: Tensor, mask: Mask, form: AttendBackend) -> tuple[Tensor, ...]:
     q = q.clone().requires_grad_()
-    out, lse = attend(q, k, v, mask=mask, form=form)
+    out, lse = attend(q, k, v, mask=mask, backend=form)
     (grad,) = torch.autograd.grad(out.square().sum() + lse.sum(), q)
     return out, lse, grad
 

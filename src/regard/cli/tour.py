@@ -21,10 +21,10 @@ def tour(
     if svg is not None and not svg.resolve().parent.is_dir():  # said now, not after the tour
         raise FileError(f"svg: needs a folder that exists, got {svg.parent}; try another place")
     console = Console(record=svg is not None, width=stations.WIDTH, highlight=False)
-    stations.by_hand(console)
-    stations.sharpness(console)
-    stations.mask_zoo(console)
-    stations.forms(console)
-    stations.networks(console)
+    stations.print_head_by_hand(console)
+    stations.print_sharpness(console)
+    stations.print_masks(console)
+    stations.print_backends(console)
+    stations.print_models(console)
     if svg is not None:
         write_text(svg, console.export_svg(title="regard tour"))

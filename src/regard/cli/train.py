@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.ranked import ranked
+from regard.cli.ranked import distributed_command
 
 
 def train(
@@ -27,22 +27,22 @@ def train(
     """
     from regard import train
 
-    recipe = train.change(train.recipe(name), settings or [])
-    with ranked(recipe.train.device) as ranks:
-        folder = Path(out or ranks.by_first(lambda: str(train.next_folder("runs", recipe.name))))
+    recipe = train.override_settings(train.recipe(name), settings or [])
+    with distributed_command(recipe.train.device) as ranks:
+        folder = Path(out or ranks.run_on_first(lambda: str(train.new_run_folder("runs", recipe.name))))
         if ranks.is_first:
             print(f"{folder}: {recipe.name}, {recipe.train.steps} steps")
         outcome = train.start_run(recipe, folder, show=True, ranks=ranks, tensorboard=tensorboard)
-    tell(outcome, folder, ranks.is_first)
+    print_outcome(outcome, folder, ranks.is_first)
 
 
-def tell(outcome, folder: Path, speaks: bool = True) -> None:
+def print_outcome(outcome, folder: Path, is_first: bool = True) -> None:
     """How it ended; one that was asked to stop leaves with the code of its signal."""
     if outcome.signal is not None:
-        if speaks:
+        if is_first:
             print(f"{folder}: saved at step {outcome.step}; regard resume {folder} goes on")
         raise typer.Exit(128 + outcome.signal)
-    if not speaks:
+    if not is_first:
         return
     scores = ", ".join(
         f"{name} {value:.4f}"

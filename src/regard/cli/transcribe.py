@@ -9,7 +9,7 @@ def transcribe(
     run: Annotated[
         str, typer.Argument(metavar="RUN", help="The folder of a run, or a specimen: morse.")
     ],
-    sounds: Annotated[
+    paths: Annotated[
         list[str],
         typer.Argument(
             metavar="FILE…|-", help="WAV, FLAC or OGG; - for 16-bit samples on standard input."
@@ -22,10 +22,10 @@ def transcribe(
     beam: Annotated[
         int, typer.Option(help="How many texts are kept in the search; 1 is the likeliest path.")
     ] = 1,
-    level: Annotated[
+    normalize: Annotated[
         bool, typer.Option(help="Bring soft or clean sound to the level and noise of training.")
     ] = True,
-    piece: Annotated[
+    chunk: Annotated[
         float, typer.Option(help="Seconds of live sound that are heard together.")
     ] = 0.1,
 ) -> None:
@@ -39,12 +39,12 @@ def transcribe(
     the exit code is then 1; 2 if nothing could.
     """
     from regard import train
-    from regard.cli.transcribe_work import Job
+    from regard.cli.transcribe_work import TranscribeJob
 
-    job = Job(train.load_run(train.find_run(run)), beam=beam, level=level)
-    if "-" in sounds:
-        job.live(rate, piece, alone=len(sounds) == 1)
+    job = TranscribeJob(train.load_run(train.find_run(run)), beam_width=beam, normalize_peak=normalize)
+    if "-" in paths:
+        job.live(rate, chunk, is_only_input=len(paths) == 1)
     else:
-        job.files(sounds)
-    if job.code:
-        raise typer.Exit(job.code)
+        job.files(paths)
+    if job.exit_code:
+        raise typer.Exit(job.exit_code)

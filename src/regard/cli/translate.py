@@ -33,7 +33,7 @@ def translate(
     align: Annotated[
         bool, typer.Option("--align", help="Say which word comes from which, with its weight.")
     ] = False,
-    picture: Annotated[
+    plot: Annotated[
         Path | None, typer.Option(help="Draw that for one text and language, such as out.png.")
     ] = None,
     cost: Annotated[
@@ -49,16 +49,16 @@ def translate(
     warning on standard error.
     """
     from regard import train
-    from regard.cli.translate_work import Asked, Job
+    from regard.cli.translate_work import TranslationRequest, TranslateJob
 
-    asked = Asked.of(text or [], kind, out)
+    asked = TranslationRequest.parse(text or [], kind, out)
     opened = train.load_run(train.find_run(run))
     languages = [name.strip() for name in to.split(",") if name.strip()]
-    interpreter = train.Interpreter(opened, languages, width=beam, best=best)
-    job = Job(asked, interpreter, align=align, picture=picture)
+    interpreter = train.TranslationPipeline(opened, languages, beam_width=beam, n_best=best)
+    job = TranslateJob(asked, interpreter, align=align, plot=plot)
     job.run()
     if cost:
-        job.tell_cost()
-    job.summarise()
-    if job.problems or job.unsure:
+        job.print_cost()
+    job.print_summary()
+    if job.problems or job.unsure_count:
         raise typer.Exit(1)

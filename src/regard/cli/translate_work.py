@@ -7,58 +7,58 @@ from io import BufferedIOBase
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO, cast
 
-from regard.cli.progress import progress
-from regard.data import Catalog, Pair
+from regard.cli.progress import progress_bar
+from regard.data import PoCatalog, Pair
 from regard.errors import ConfigError, FileError
 from regard.files import (
-    descriptor,
+    file_descriptor,
     is_stream,
     keep_partial,
-    pieces_of,
-    reading,
-    utf8_lines,
-    writing,
+    iter_chunks,
+    open_binary,
+    iter_utf8_lines,
+    atomic_write,
 )
-from regard.look import align, draw_alignment, sharing
-from regard.train import Interpreter, Translation
+from regard.look import align, draw_alignment, shared_encoding_cost
+from regard.train import TranslationPipeline, Translation
 
-KINDS = ("lines", "tsv", "po")
-TOGETHER = 512  # lines; those of like length make batches, and what is done is kept if it stops
+FORMATS = ("lines", "tsv", "po")
+BATCH_LINES = 512  # lines; those of like length make batches, and what is done is kept if it stops
 WARNINGS = 5  # of low confidence that a file gets in full; the rest is counted
 
 
-class Asked(NamedTuple):
+class TranslationRequest(NamedTuple):
     """What is to be translated (texts, or a file: None is standard input), and where it goes."""
 
     texts: list[str]
     file: Path | None
-    kind: str
+    file_format: str
     out: Path | None
 
     @staticmethod
-    def of(given: list[str], kind: str | None, out: Path | None) -> "Asked":
+    def parse(arguments: list[str], file_format: str | None, out: Path | None) -> "TranslationRequest":
         """Sort out what was typed."""
-        if kind is not None and kind not in KINDS:
-            raise ConfigError(f"format: needs one of {', '.join(KINDS)}, got {kind!r}")
-        if not given and sys.stdin.isatty():
+        if file_format is not None and file_format not in FORMATS:
+            raise ConfigError(f"format: needs one of {', '.join(FORMATS)}, got {file_format!r}")
+        if not arguments and sys.stdin.isatty():
             raise ConfigError("text: needs a text, a file or - for standard input, got none")
         if out is not None and not out.resolve().parent.is_dir():
             raise FileError(f"out: needs a folder that exists, got {out.parent}; try another place")
-        if out is not None and descriptor(out) == 1:
+        if out is not None and file_descriptor(out) == 1:
             out = None  # /dev/stdout
-        if given in ([], ["-"]):
-            return Asked([], None, kind or "lines", out)
-        _check(given)
-        file = Path(given[0])
-        if len(given) == 1 and _is_file(file):
+        if arguments in ([], ["-"]):
+            return TranslationRequest([], None, file_format or "lines", out)
+        _check(arguments)
+        file = Path(arguments[0])
+        if len(arguments) == 1 and _is_file(file):
             named = file.suffix.removeprefix(".")
-            return Asked([], file, kind or (named if named in KINDS else "lines"), out)
-        if len(given) == 1 and (file.suffix in (".po", ".tsv", ".txt") or kind is not None):
+            return TranslationRequest([], file, file_format or (named if named in FORMATS else "lines"), out)
+        if len(arguments) == 1 and (file.suffix in (".po", ".tsv", ".txt") or file_format is not None):
             raise FileError(f"{file}: needs to be a file, got nothing there")
-        return Asked(given, None, "texts", out)
+        return TranslationRequest(arguments, None, "texts", out)
 
 
-class Job:
+class TranslateJob:
     """One translation of all that was asked.
 
     `problems` counts what could not be done, `unsure` the answers of low confidence among `given`.
@@ -66,63 +66,63 @@ class Job:
 
     def __init__(
         self,
-        asked: Asked,
-        interpreter: Interpreter,
+        request: TranslationRequest,
+        pipeline: TranslationPipeline,
         *,
         align: bool = False,
-        picture: Path | None = None,
+        plot: Path | None = None,
     ):
-        self.asked, self.interpreter, self.problems = asked, interpreter, 0
-        self.unsure, self.given = 0, 0
-        self.align, self.picture = align, picture
-        several = len(asked.texts) != 1 or len(interpreter.to) != 1
-        if picture is not None and several:
+        self.request, self.pipeline, self.problems = request, pipeline, 0
+        self.unsure_count, self.answer_count = 0, 0
+        self.align, self.plot = align, plot
+        several = len(request.texts) != 1 or len(pipeline.languages) != 1
+        if plot is not None and several:
             raise ConfigError("picture: needs one text and one language, got others; try fewer")
-        if asked.kind in ("tsv", "po") and (align or interpreter.best > 1):
-            raise ConfigError(f"format: needs lines for --align and --n-best, got {asked.kind}")
-        if asked.kind == "po" and len(interpreter.to) > 1:
+        if request.file_format in ("tsv", "po") and (align or pipeline.n_best > 1):
+            raise ConfigError(f"format: needs lines for --align and --n-best, got {request.file_format}")
+        if request.file_format == "po" and len(pipeline.languages) > 1:
             raise ConfigError(
-                f"to: needs one language for a .po, got {' '.join(interpreter.to)}; "
+                f"to: needs one language for a .po, got {' '.join(pipeline.languages)}; "
                 "try one file a language"
             )
 
     def run(self) -> None:
         """Do it; what is done is written before the next is begun."""
-        if self.asked.kind == "po":
+        if self.request.file_format == "po":
             self._catalog()
             return
-        with _source(self.asked) as source, _place(self.asked) as place:
-            if self.asked.kind == "texts":
+        with _source(self.request) as source, _place(self.request) as place:
+            if self.request.file_format == "texts":
                 self._texts(place)
                 return
-            file, number = self.asked.file, 0
+            file, number = self.request.file, 0
             size = file.stat().st_size if file is not None and file.is_file() else None
-            with progress("translating", size, prints=place is sys.stdout) as advance:
-                for some in utf8_lines(pieces_of(source), file or "standard input"):
+            with progress_bar("translating", size, prints=place is sys.stdout) as advance:
+                for some in iter_utf8_lines(iter_chunks(source), file or "standard input"):
                     for lines in _groups(some):
                         self._some(lines, number, place)
                         number += len(lines)
                         advance(sum(map(len, lines)) + len(lines))
 
-    def tell_cost(self) -> None:
+    def print_cost(self) -> None:
         """What reading once has saved, next to the formula, for texts of the mean length."""
-        texts, read, written = self.interpreter.work
+        texts, read, written = self.pipeline.counts
         if not texts:
             return
-        count = len(self.interpreter.to)
+        count = len(self.pipeline.languages)
         source, target = -(-read // texts), -(-written // (texts * count))
-        say(f"a text: M = {source} tokens read, N = {target} written in each language (means)")
-        say(str(sharing(self.interpreter.model, source, target, count)))
+        print_message(f"a text: M = {source} tokens read, N = {target} written in each language (means)")
+        print_message(str(shared_encoding_cost(self.pipeline.model, source, target, count)))
 
     def _texts(self, place: TextIO) -> None:
-        texts = self.asked.texts
-        for n, found in enumerate(self.interpreter.answers(texts)):
-            for to, answers in zip(self.interpreter.to, found, strict=True):
+        texts = self.request.texts
+        for n, found in enumerate(self.pipeline.translate(texts)):
+            for to, answers in zip(self.pipeline.languages, found, strict=True):
                 self._check(answers, f"text {n + 1}", to, repr(_short(texts[n])))
-                if self.interpreter.best > 1:
+                if self.pipeline.n_best > 1:
                     self._write_best(place, n, to, answers)
                 else:
-                    named = f"{to}\t" if len(self.interpreter.to) > 1 else ""
+                    named = f"{to}\t" if len(self.pipeline.languages) > 1 else ""
                     place.write(f"{named}{_column(answers[0].text)}\n")
                 self._tell_links(place, texts[n], to, answers[0].text)
 
@@ -130,18 +130,18 @@ class Job:
         """Some lines: each becomes one, in order, whatever is wrong with it."""
         texts = [self._text(line, before + n + 1) for n, line in enumerate(lines)]
         ready = [n for n, text in enumerate(texts) if text.strip()]
-        found = dict(zip(ready, self.interpreter.answers([texts[n] for n in ready]), strict=True))
+        found = dict(zip(ready, self.pipeline.translate([texts[n] for n in ready]), strict=True))
         for n, line in enumerate(lines):
-            answers = found.get(n, [[] for _ in self.interpreter.to])
-            for to, some in zip(self.interpreter.to, answers, strict=True):
+            answers = found.get(n, [[] for _ in self.pipeline.languages])
+            for to, some in zip(self.pipeline.languages, answers, strict=True):
                 self._check(some, f"line {before + n + 1}", to, f"line {before + n + 1}")
-                if self.interpreter.best > 1:
+                if self.pipeline.n_best > 1:
                     self._write_best(place, before + n, to, some)
-            if self.interpreter.best == 1:
+            if self.pipeline.n_best == 1:
                 columns = [_column(some[0].text) if some else "" for some in answers]
-                kept = [line.decode(errors="surrogateescape")] if self.asked.kind == "tsv" else []
+                kept = [line.decode(errors="surrogateescape")] if self.request.file_format == "tsv" else []
                 place.write("\t".join([*kept, *columns]) + "\n")
-            for to, some in zip(self.interpreter.to, answers, strict=True):
+            for to, some in zip(self.pipeline.languages, answers, strict=True):
                 if some:
                     self._tell_links(place, texts[n], to, some[0].text)
         place.flush()
@@ -149,7 +149,7 @@ class Job:
     def _text(self, line: bytes, number: int) -> str:
         """What a line asks for; nothing, said, where it cannot be read or translated."""
         try:
-            text = (line.partition(b"\t")[0] if self.asked.kind == "tsv" else line).decode()
+            text = (line.partition(b"\t")[0] if self.request.file_format == "tsv" else line).decode()
         except UnicodeDecodeError as error:
             got = f"byte {line[error.start]:#04x} at byte {error.start + 1}"
             self._problem(f"line {number}: it needs UTF-8, got {got}; try iconv -t UTF-8")
@@ -157,108 +157,108 @@ class Job:
         if "\0" in text:
             self._problem(f"line {number}: it needs text, got a zero byte")
             return ""
-        wrong = self.interpreter.wrong(text) if text.strip() else ""
+        wrong = self.pipeline.refusal(text) if text.strip() else ""
         if wrong:
             self._problem(f"line {number}: {wrong}")
         return "" if wrong else text
 
     def _catalog(self) -> None:
-        if self.asked.file is None:
-            catalog = Catalog("standard input", sys.stdin.buffer.read())
+        if self.request.file is None:
+            catalog = PoCatalog("standard input", sys.stdin.buffer.read())
         else:
-            catalog = Catalog(self.asked.file)
+            catalog = PoCatalog(self.request.file)
 
-        waiting = sum(len(message.asks()) for message in catalog.messages if message.is_open)
+        waiting = sum(len(message.untranslated()) for message in catalog.messages if message.needs_translation)
 
         def translated(texts: list[str]) -> list[str | None]:
-            found = [answers[0][0] for answers in self.interpreter.answers(texts)]
+            found = [answers[0][0] for answers in self.pipeline.translate(texts)]
             advance(len(texts))
             for text, answer in zip(texts, found, strict=True):
-                self._warn(answer, f"{_short(text)!r} ({self.interpreter.to[0]})")
+                self._warn(answer, f"{_short(text)!r} ({self.pipeline.languages[0]})")
             return [answer.text if answer.ended and answer.text else None for answer in found]
 
-        with _place(self.asked) as place, progress("translating", waiting) as advance:
+        with _place(self.request) as place, progress_bar("translating", waiting) as advance:
             try:
-                done = catalog.fill(translated, self.interpreter.wrong)
+                done = catalog.fill(translated, self.pipeline.refusal)
             finally:  # stopped, it is a catalog that has fewer translations
-                if self.asked.out is not None or sys.exc_info()[0] is None:
+                if self.request.out is not None or sys.exc_info()[0] is None:
                     place.write(str(catalog))
-        for reason in done.left:
+        for reason in done.skipped:
             self._problem(f"left as it was: {reason}")
-        say(f"filled {done.filled} and marked them fuzzy, kept {done.kept}, left {len(done.left)}")
+        print_message(f"filled {done.filled} and marked them fuzzy, kept {done.unchanged}, left {len(done.skipped)}")
 
     def _write_best(self, place: TextIO, at: int, to: str, answers: list[Translation]) -> None:
         for answer in answers:
             place.write(f"{at + 1}\t{to}\t{answer.score:.4f}\t{_column(answer.text)}\n")
 
     def _tell_links(self, place: TextIO, text: str, to: str, answer: str) -> None:
-        if not (self.align or self.picture) or not answer.strip():
+        if not (self.align or self.plot) or not answer.strip():
             return
-        model, tokenizer = self.interpreter.model, self.interpreter.tokenizer
+        model, tokenizer = self.pipeline.model, self.pipeline.tokenizer
         found = align(model, tokenizer, Pair(text, answer, to))
         if self.align:
             for link in found.links:
                 place.write(f"\t{link.target}\t{link.source}\t{link.weight:.2f}\n")
-        if self.picture:
+        if self.plot:
             try:
-                draw_alignment(found.site, found.head, path=self.picture)
+                draw_alignment(found.site, found.head, path=self.plot)
             except FileError:
                 raise
             except ValueError as error:
-                raise FileError(f"{self.picture}: cannot be drawn, {error}") from error
-            say(f"{self.picture}: {found.site.name}, head {found.head}")
+                raise FileError(f"{self.plot}: cannot be drawn, {error}") from error
+            print_message(f"{self.plot}: {found.site.name}, head {found.head}")
 
-    def summarise(self) -> None:
+    def print_summary(self) -> None:
         """How many answers were of low confidence, where not all of them were named."""
-        if self.unsure > WARNINGS and self.asked.kind != "texts":
-            say(
-                f"warning: {self.unsure} of {self.given} answers are below the confidence "
-                f"threshold {self.interpreter.threshold:.2f}"
+        if self.unsure_count > WARNINGS and self.request.file_format != "texts":
+            print_message(
+                f"warning: {self.unsure_count} of {self.answer_count} answers are below the confidence "
+                f"threshold {self.pipeline.threshold:.2f}"
             )
 
     def _check(self, answers: list[Translation], where: str, to: str, name: str) -> None:
         if answers and not answers[0].ended:
-            limit = self.interpreter.limit
+            limit = self.pipeline.max_new_tokens
             self._problem(f"{where}: the answer in {to} was cut at {limit} tokens")
         elif answers:
             self._warn(answers[0], f"{name} ({to})")
 
     def _warn(self, answer: Translation, name: str) -> None:
         """Say that an answer is of low confidence; of those in a file, the first few."""
-        self.given += 1
-        if not self.interpreter.is_unsure(answer):
+        self.answer_count += 1
+        if not self.pipeline.is_unsure(answer):
             return
-        self.unsure += 1
-        if self.unsure <= WARNINGS or self.asked.kind == "texts":
+        self.unsure_count += 1
+        if self.unsure_count <= WARNINGS or self.request.file_format == "texts":
             known = (
                 "the answer may be wrong" if answer.text.strip() else "not understood, no answer"
             )
-            say(
+            print_message(
                 f"warning: {name}: confidence {answer.confidence:.2f} is below "
-                f"{self.interpreter.threshold:.2f}; {known}"
+                f"{self.pipeline.threshold:.2f}; {known}"
             )
 
     def _problem(self, what: str) -> None:
         self.problems += 1
-        say(what)
+        print_message(what)
 
 
-def say(what: str) -> None:
+def print_message(message: str) -> None:
     """A line for people, on standard error."""
-    print(f"regard: {what}" if "\n" not in what else what, file=sys.stderr)
+    print(f"regard: {message}" if "\n" not in message else message, file=sys.stderr)
 
 
 @contextmanager
-def _source(asked: Asked) -> Iterator[BufferedIOBase]:
+def _source(asked: TranslationRequest) -> Iterator[BufferedIOBase]:
     if asked.file is None:
         yield cast(BufferedIOBase, sys.stdin.buffer)
         return
-    with reading(asked.file) as opened:
+    with open_binary(asked.file) as opened:
         yield opened
 
 
 @contextmanager
-def _place(asked: Asked) -> Iterator[TextIO]:
+def _place(asked: TranslationRequest) -> Iterator[TextIO]:
     """Where answers go, opened before the work; a file gets its name when all is done."""
     how: dict[str, Any] = {"encoding": "utf-8", "newline": "", "errors": "surrogateescape"}
     if asked.out is None:
@@ -268,19 +268,19 @@ def _place(asked: Asked) -> Iterator[TextIO]:
         with asked.out.open("w", **how) as opened:
             yield opened
     else:
-        with writing(asked.out) as place:
+        with atomic_write(asked.out) as place:
             try:
                 with place.open("w", **how) as opened:
                     yield opened
             except BaseException:
                 if kept := keep_partial(place, asked.out):
-                    say(f"stopped before the end; what was done is in {kept}")
+                    print_message(f"stopped before the end; what was done is in {kept}")
                 raise
 
 
 def _groups(lines: list[bytes]) -> Iterator[list[bytes]]:
-    for first in range(0, len(lines), TOGETHER):
-        yield lines[first : first + TOGETHER]
+    for first in range(0, len(lines), BATCH_LINES):
+        yield lines[first : first + BATCH_LINES]
 
 
 def _check(texts: list[str]) -> None:

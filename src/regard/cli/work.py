@@ -32,7 +32,7 @@ def work(
         list[Path] | None,
         typer.Option(help="Answers to check: TOML, a value for any of the steps; or a folder."),
     ] = None,
-    form: Annotated[
+    output_format: Annotated[
         Format | None,
         typer.Option(
             "--format", help="How to write it: text, or as --out ends; toml is for exercises."
@@ -79,13 +79,13 @@ def work(
         "each": each,
     }
     names = [name.strip() for name in (only or "").split(",") if name.strip()]
-    to = form.value if form else work.form_of(out)
+    to = output_format.value if output_format else work.form_of(out)
     if make is not None:
         _need_none("make", options | {"problem": problems})
         _make(work.sheet(make, seed, level, count), to, out, solutions)
         return
     if not problems:
-        _need_none("problem", options | {"format": form, "out": out, "solutions": solutions})
+        _need_none("problem", options | {"format": output_format, "out": out, "solutions": solutions})
         _list()
         return
     if check:

@@ -1,96 +1,96 @@
 """Sources, tokenizers and batches: real data without downloads."""
 
-from regard.data.batches import Batches, collate, pair_encoder
-from regard.data.catalog import Catalog, Filled, Message, placeholders
-from regard.data.changes import Change, other_voice
-from regard.data.digits import Digits
-from regard.data.facts import Fact, draw, split_of, variety
+from regard.data.batches import Batches, collate, pair_preprocessor
+from regard.data.catalog import PoCatalog, FillResult, PoMessage, placeholders
+from regard.data.changes import SpeechAugmentation, augment_log_mel
+from regard.data.digits import SpokenDigits
+from regard.data.facts import Fact, draw_fact, fact_split, count_facts
 from regard.data.image_files import IdxImages, ImageFolder, read_idx
-from regard.data.images import Glyphs, Picture
-from regard.data.ink import frame_ink
-from regard.data.keying import Keying, key, tone
-from regard.data.level import Level, level_recording
-from regard.data.made import Made, luck
-from regard.data.morse import Morse, Sound
-from regard.data.normalize import normalized
-from regard.data.packed import Packed, Window, pack
-from regard.data.parallel import Parallel
-from regard.data.phrases import Pair, Phrases, say
-from regard.data.picture_batches import Mixed, PictureBatches, altered, mixed
-from regard.data.picture_file import open_picture, read_picture
-from regard.data.report import Report
-from regard.data.resample import Resample
-from regard.data.sound_batches import SoundBatches, morse_batches
-from regard.data.sound_files import SoundFile
-from regard.data.source import Listed, Source
-from regard.data.speech import Speech, sound_encoder
-from regard.data.text import Document, Text, stdlib_files
-from regard.data.tokenizers import BPE, Bytes, Characters, Tokenizer, Words, texts_of
+from regard.data.images import Glyphs, ImageExample
+from regard.data.ink import crop_to_ink
+from regard.data.keying import Keying, key_text, keyed_tone
+from regard.data.level import PeakNormalizer, normalize_recording
+from regard.data.made import GeneratedBatches, seeded_generator
+from regard.data.morse import Morse, AudioExample
+from regard.data.normalize import normalize_text
+from regard.data.packed import PackedText, TokenWindow, pack_text
+from regard.data.parallel import ParallelCorpus
+from regard.data.phrases import Pair, Phrases, format_fact
+from regard.data.picture_batches import CutMixResult, ImageBatches, augment, cutmix
+from regard.data.picture_file import open_image, read_image
+from regard.data.report import LoadReport
+from regard.data.resample import Resampler
+from regard.data.sound_batches import AudioBatches, morse_batches
+from regard.data.sound_files import AudioFile
+from regard.data.source import InMemorySource, Source
+from regard.data.speech import SpeechManifest, speech_preprocessor
+from regard.data.text import Document, TextFiles, stdlib_files
+from regard.data.tokenizers import BPETokenizer, ByteTokenizer, CharTokenizer, Tokenizer, WordTokenizer, iter_texts
 from regard.data.voices import digit_batches
-from regard.data.written import Written
+from regard.data.written import RenderedGlyphs
 
 __all__ = [
-    "BPE",
+    "BPETokenizer",
     "Batches",
-    "Bytes",
-    "Catalog",
-    "Change",
-    "Characters",
-    "Digits",
+    "ByteTokenizer",
+    "PoCatalog",
+    "SpeechAugmentation",
+    "CharTokenizer",
+    "SpokenDigits",
     "Document",
     "Fact",
-    "Filled",
+    "FillResult",
     "Glyphs",
     "IdxImages",
     "ImageFolder",
     "Keying",
-    "Level",
-    "Listed",
-    "Made",
-    "Message",
-    "Mixed",
+    "PeakNormalizer",
+    "InMemorySource",
+    "GeneratedBatches",
+    "PoMessage",
+    "CutMixResult",
     "Morse",
-    "Packed",
+    "PackedText",
     "Pair",
-    "Parallel",
+    "ParallelCorpus",
     "Phrases",
-    "Picture",
-    "PictureBatches",
-    "Report",
-    "Resample",
-    "Sound",
-    "SoundBatches",
-    "SoundFile",
+    "ImageExample",
+    "ImageBatches",
+    "LoadReport",
+    "Resampler",
+    "AudioExample",
+    "AudioBatches",
+    "AudioFile",
     "Source",
-    "Speech",
-    "Text",
+    "SpeechManifest",
+    "TextFiles",
     "Tokenizer",
-    "Window",
-    "Words",
-    "Written",
-    "altered",
+    "TokenWindow",
+    "WordTokenizer",
+    "RenderedGlyphs",
+    "augment",
     "collate",
     "digit_batches",
-    "draw",
-    "frame_ink",
-    "key",
-    "level_recording",
-    "luck",
-    "mixed",
+    "draw_fact",
+    "crop_to_ink",
+    "key_text",
+    "normalize_recording",
+    "seeded_generator",
+    "cutmix",
     "morse_batches",
-    "normalized",
-    "open_picture",
-    "other_voice",
-    "pack",
-    "pair_encoder",
+    "normalize_text",
+    "open_image",
+    "augment_log_mel",
+    "pack_text",
+    "pair_preprocessor",
     "placeholders",
     "read_idx",
-    "read_picture",
-    "say",
-    "sound_encoder",
-    "split_of",
+    "read_image",
+    "format_fact",
+    "speech_preprocessor",
+    "fact_split",
     "stdlib_files",
-    "texts_of",
-    "tone",
-    "variety",
+    "iter_texts",
+    "keyed_tone",
+    "count_facts",
 ]

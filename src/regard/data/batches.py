@@ -41,27 +41,27 @@ class Batches:
         encode: Callable[[Any], Encoded],
         *,
         split: Split,
-        tokens: int,
+        batch_tokens: int,
         seed: int = 0,
         rank: int = 0,
-        world: int = 1,
-        window: int = 2048,
-        pad: int = 0,
-        ahead: int = 0,
+        world_size: int = 1,
+        sort_window: int = 2048,
+        pad_id: int = 0,
+        prefetch: int = 0,
     ):
-        if not 0 <= rank < world:
-            raise ConfigError(f"rank: needs to be from 0 to {world - 1}, got {rank}")
+        if not 0 <= rank < world_size:
+            raise ConfigError(f"rank: needs to be from 0 to {world_size - 1}, got {rank}")
         for name, value, least in (
-            ("tokens", tokens, 1),
-            ("window", window, 1),
-            ("ahead", ahead, 0),
+            ("tokens", batch_tokens, 1),
+            ("window", sort_window, 1),
+            ("ahead", prefetch, 0),
         ):
             if value < least:
                 raise ConfigError(f"{name}: needs {least} or more, got {value}")
         self.source, self.encode = source, encode
         self.split: Split = split
-        self.tokens, self.seed, self.rank, self.world = tokens, seed, rank, world
-        self.window, self.pad, self.ahead = window, pad, ahead
+        self.batch_tokens, self.seed, self.rank, self.world_size = batch_tokens, seed, rank, world_size
+        self.sort_window, self.pad_id, self.prefetch = sort_window, pad_id, prefetch
         self._position, self._taken = 0, 0  # examples before this window; its batches given out
 
     def state(self) -> dict[str, int]:
@@ -89,7 +89,7 @@ class Batches:
         self.seed, self._position, self._taken = state["seed"], state["position"], state["taken"]
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        steps = self._steps() if not self.ahead else _in_background(self._steps, self.ahead)
+        steps = self._steps() if not self.prefetch else _in_background(self._steps, self.prefetch)
         for batch, position, taken in steps:
             self._position, self._taken = position, taken  # of what was handed out, not made ahead
             yield batch
@@ -100,20 +100,20 @@ class Batches:
         step: list[tuple[list[Encoded], int, int]] = []
         for planned in self._plan(self._position, self._taken):
             step.append(planned)
-            if len(step) == self.world:
+            if len(step) == self.world_size:
                 _, position, taken = step[-1]
-                yield collate(step[self.rank][0], self.pad), position, taken
+                yield collate(step[self.rank][0], self.pad_id), position, taken
                 step = []
         # the last step of a finite split may be short: ranks without a batch get none
         if self.rank < len(step):
             _, position, taken = step[-1]
-            yield collate(step[self.rank][0], self.pad), position, taken
+            yield collate(step[self.rank][0], self.pad_id), position, taken
 
     def _plan(self, position: int, taken: int) -> Iterator[tuple[list[Encoded], int, int]]:
         """All batches from a state on, each with the state after it."""
         examples = self.source.examples(self.split, self.seed, position)
-        while window := [self.encode(example) for example in islice(examples, self.window)]:
-            batches = cut([length(one) for one in window], self.tokens, position)
+        while window := [self.encode(example) for example in islice(examples, self.sort_window)]:
+            batches = bucket_by_length([example_length(one) for one in window], self.batch_tokens, position)
             Random(f"{self.seed}/{position}").shuffle(batches)
             for number in range(taken, len(batches)):
                 chosen = [window[i] for i in batches[number]]
@@ -123,45 +123,45 @@ class Batches:
             position, taken = position + len(window), 0
 
 
-def length(encoded: Encoded) -> int:
+def example_length(encoded: Encoded) -> int:
     """How many tokens an example counts for: its longest sequence."""
     lengths = [len(value) for value in encoded.values() if _is_sequence(value)]
     return max(lengths, default=1)
 
 
-def cut(lengths: Sequence[int], tokens: int, position: int = 0) -> list[list[int]]:
+def bucket_by_length(lengths: Sequence[int], batch_tokens: int, first_index: int = 0) -> list[list[int]]:
     """Indices in batches of like lengths, no batch larger than `tokens` with its padding.
 
     >>> cut([3, 1, 2, 4], tokens=6)
     [[1, 2], [0], [3]]
     """
-    if lengths and (most := max(lengths)) > tokens:
+    if lengths and (most := max(lengths)) > batch_tokens:
         raise ShapeError(
-            f"tokens: needs {most} for example {position + lengths.index(most)}, got {tokens}; "
+            f"tokens: needs {most} for example {first_index + lengths.index(most)}, got {batch_tokens}; "
             f"try a larger batch, or to leave out what is so long"
         )
     batches: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
         # sorted: this one is the longest so far, so all are padded to its length
-        if batches and (len(batches[-1]) + 1) * lengths[index] <= tokens:
+        if batches and (len(batches[-1]) + 1) * lengths[index] <= batch_tokens:
             batches[-1].append(index)
         else:
             batches.append([index])
     return batches
 
 
-def like_lengths(lengths: Sequence[int], together: int) -> Iterator[list[int]]:
+def batch_by_length(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
     """Indices of like lengths together: the padding of a batch is that of its longest.
 
     >>> list(like_lengths([3, 1, 2], together=2))
     [[1, 2], [0]]
     """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    for at in range(0, len(order), together):
-        yield order[at : at + together]
+    for at in range(0, len(order), batch_size):
+        yield order[at : at + batch_size]
 
 
-def collate(examples: Sequence[Encoded], pad: int = 0) -> dict[str, Tensor]:
+def collate(examples: Sequence[Encoded], pad_id: int = 0) -> dict[str, Tensor]:
     """One batch: sequences padded at their end, with their lengths; numbers in one vector.
 
     >>> collate([{"x": [5], "y": 1}, {"x": [6, 7], "y": 2}])
@@ -176,7 +176,7 @@ def collate(examples: Sequence[Encoded], pad: int = 0) -> dict[str, Tensor]:
             batch[name] = torch.stack(values) if alike else torch.tensor(values)
             continue
         rows = [torch.as_tensor(value) for value in values]
-        fill = 0.0 if rows[0].is_floating_point() else pad
+        fill = 0.0 if rows[0].is_floating_point() else pad_id
         batch[name] = torch.nn.utils.rnn.pad_sequence(rows, True, fill)
         batch[f"{name}_lengths"] = torch.tensor([len(row) for row in rows])
     return batch
@@ -187,7 +187,7 @@ def _is_sequence(value: Any) -> bool:
     return isinstance(value, list) or (isinstance(value, Tensor) and 0 < value.ndim < 3)
 
 
-def pair_encoder(tokenizer: Tokenizer) -> Callable[[Pair], Encoded]:
+def pair_preprocessor(tokenizer: Tokenizer) -> Callable[[Pair], Encoded]:
     """What makes a pair ready: source with its end, target from the language token to the end.
 
     The language is the decoder's first token, so that one encoding serves every language. The
@@ -199,11 +199,11 @@ def pair_encoder(tokenizer: Tokenizer) -> Callable[[Pair], Encoded]:
     """
 
     def encode(pair: Pair) -> Encoded:
-        first = tokenizer.start if pair.language is None else tokenizer.language(pair.language)
-        source, target = tokenizer.read(pair.source), tokenizer.encode(pair.target)
+        first = tokenizer.bos_id if pair.language is None else tokenizer.language_id(pair.language)
+        source, target = tokenizer.encode_input(pair.source), tokenizer.encode(pair.target)
         return {
-            "source": [*source, tokenizer.end],
-            "target": [first, *target, tokenizer.end],
+            "source": [*source, tokenizer.eos_id],
+            "target": [first, *target, tokenizer.eos_id],
         }
 
     return encode

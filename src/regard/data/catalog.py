@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from regard.data.parallel_files import unquoted
+from regard.data.parallel_files import unquote_po
 from regard.errors import FileError
-from regard.files import read_text, reading
+from regard.files import read_text, open_binary
 
 # what a translation must keep: %s %(name)d %1$s %%, {} {name}, ${name}, <b> </b>
 _PLACEHOLDER = re.compile(
@@ -32,7 +32,7 @@ def placeholders(text: str) -> Counter[str]:
 
 
 @dataclass
-class Message:
+class PoMessage:
     """One message: its lines with what each belongs to, and its texts by keyword.
 
     >>> message = Message([("msgid", 'msgid "two"\\n'), ("msgstr", 'msgstr ""\\n')])
@@ -51,35 +51,35 @@ class Message:
         return any("fuzzy" in re.split(r"[,\s]+", line) for line in flags)
 
     @property
-    def answers(self) -> list[str]:
+    def translation_keys(self) -> list[str]:
         """The keywords of its translations: msgstr, or msgstr[0] and so on for plurals."""
         return [name for name in self.texts if name.startswith("msgstr")]
 
     @property
-    def is_open(self) -> bool:
+    def needs_translation(self) -> bool:
         """Whether it waits for a translation; the header never does."""
         if not self.texts.get("msgid"):
             return False
-        return self.is_fuzzy or not all(self.texts[name] for name in self.answers)
+        return self.is_fuzzy or not all(self.texts[name] for name in self.translation_keys)
 
-    def asks(self) -> dict[str, str]:
+    def untranslated(self) -> dict[str, str]:
         """The text that each missing translation is of: the plural for all but the first form."""
         plural = self.texts.get("msgid_plural", self.texts.get("msgid", ""))
         return {
             name: self.texts["msgid"] if name in ("msgstr", "msgstr[0]") else plural
-            for name in self.answers
+            for name in self.translation_keys
             if self.is_fuzzy or not self.texts[name]
         }
 
-    def fill(self, answers: dict[str, str], newline: str = "\n") -> None:
+    def fill(self, translations: dict[str, str], newline: str = "\n") -> None:
         """Put translations in, and mark the message fuzzy: a person is to look at them."""
         lines: list[tuple[str, str]] = []
         for kind, line in self.lines:
-            if kind not in answers:
+            if kind not in translations:
                 lines.append((kind, line))
             elif not any(kind == done for done, _ in lines):
-                lines += [(kind, new + newline) for new in _quoted(kind, answers[kind])]
-        self.lines, self.texts = lines, self.texts | answers
+                lines += [(kind, new + newline) for new in _quoted(kind, translations[kind])]
+        self.lines, self.texts = lines, self.texts | translations
         if not self.is_fuzzy:
             self._mark(newline)
 
@@ -96,7 +96,7 @@ class Message:
         return "".join(line for _, line in self.lines)
 
 
-class Filled(NamedTuple):
+class FillResult(NamedTuple):
     """What filling a catalog did: messages filled, kept as they were, and left for a reason.
 
     >>> Filled(2, 5, []).filled
@@ -104,11 +104,11 @@ class Filled(NamedTuple):
     """
 
     filled: int
-    kept: int
-    left: list[str]
+    unchanged: int
+    skipped: list[str]
 
 
-class Catalog:
+class PoCatalog:
     """The messages of a .po file, in order; `str` of it is the file, to the last byte.
 
     What the file holds may be given as `data`; the name is then only for messages.
@@ -128,48 +128,48 @@ class Catalog:
     msgstr "%s Tage"
     """
 
-    def __init__(self, file: str | Path, data: bytes | None = None):
-        self.file = Path(file)
+    def __init__(self, path: str | Path, data: bytes | None = None):
+        self.path = Path(path)
         if data is None:
-            with reading(file) as opened:
+            with open_binary(path) as opened:
                 data = opened.read()
-        text = read_text(file, data, converter="msgconv --to-code=UTF-8")
-        self.mark = "\ufeff" if data.startswith(BOM_UTF8) else ""  # it stays, to the byte
+        text = read_text(path, data, converter="msgconv --to-code=UTF-8")
+        self.bom = "\ufeff" if data.startswith(BOM_UTF8) else ""  # it stays, to the byte
         self.newline = "\r\n" if "\r\n" in text else "\n"
         self.messages = list(self._read(text))
 
     def fill(
         self,
         translate: Callable[[list[str]], Sequence[str | None]],
-        wrong: Callable[[str], str] = lambda text: "",
+        reject_reason: Callable[[str], str] = lambda text: "",
         *,
-        together: int = 64,
-    ) -> Filled:
+        batch_size: int = 64,
+    ) -> FillResult:
         """Fill every open message; one that would lose a placeholder, or cannot be, is left.
 
         `wrong` says why a text cannot be translated. White space at the ends stays as it is. None
         as a translation leaves the message too.
         """
         ready, left = [], []
-        waiting = [message for message in self.messages if message.is_open]
+        waiting = [message for message in self.messages if message.needs_translation]
         for message in waiting:
-            reasons = [wrong(ask.strip()) for ask in message.asks().values()]
+            reasons = [reject_reason(ask.strip()) for ask in message.untranslated().values()]
             if any(reasons):
                 left.append(f"{_short(message)}: {next(filter(None, reasons))}")
             else:
                 ready.append(message)
-        for at in range(0, len(ready), together):
-            some = ready[at : at + together]
+        for at in range(0, len(ready), batch_size):
+            some = ready[at : at + batch_size]
             asked = [ask for message in some for ask in message.asks().values()]
             given = iter(translate([ask.strip() for ask in asked]))
             for message in some:
                 reason = self._fill(message, given)
                 left += [f"{_short(message)}: {reason}"] if reason else []
         kept = sum(bool(m.texts.get("msgid")) for m in self.messages) - len(waiting)
-        return Filled(len(waiting) - len(left), kept, left)
+        return FillResult(len(waiting) - len(left), kept, left)
 
-    def _fill(self, message: Message, given: Iterator[str | None]) -> str:
-        asks = message.asks()
+    def _fill(self, message: PoMessage, given: Iterator[str | None]) -> str:
+        asks = message.untranslated()
         answers = {name: next(given) for name in asks}
         done: dict[str, str] = {}
         for name, answer in answers.items():
@@ -184,16 +184,16 @@ class Catalog:
         return ""
 
     def __str__(self) -> str:
-        return self.mark + "".join(map(str, self.messages))
+        return self.bom + "".join(map(str, self.messages))
 
-    def _read(self, text: str) -> Iterator[Message]:
-        message, name = Message(), ""
+    def _read(self, text: str) -> Iterator[PoMessage]:
+        message, name = PoMessage(), ""
         for number, line in enumerate(_LINE.findall(text), 1):
             said = line.strip()
             new = said.startswith(("#", "msgid ", "msgctxt ")) and not said.startswith("#~")
-            if new and message.answers and not said.startswith("msgid_plural"):
+            if new and message.translation_keys and not said.startswith("msgid_plural"):
                 yield self._checked(message, number)
-                message, name = Message(), ""
+                message, name = PoMessage(), ""
             kind = said[:2] if said.startswith("#") else ""
             if said.startswith("msg"):
                 name, _, said = said.partition(" ")
@@ -204,21 +204,21 @@ class Catalog:
                     raise self._broken(number, f"{name} twice")
                 message.texts[name] = ""
             if said and not kind:
-                if not name or (part := unquoted(said)) is None:
+                if not name or (part := unquote_po(said)) is None:
                     raise self._broken(number, repr(line.strip()[:40]))
                 message.texts[name] += part
                 kind = name
             message.lines.append((kind, line))
         yield self._checked(message, text.count("\n") + 1)
 
-    def _checked(self, message: Message, number: int) -> Message:
-        if message.texts and ("msgid" not in message.texts or not message.answers):
+    def _checked(self, message: PoMessage, number: int) -> PoMessage:
+        if message.texts and ("msgid" not in message.texts or not message.translation_keys):
             raise self._broken(number, "a message without msgid or msgstr before it")
         return message
 
     def _broken(self, number: int, what: str) -> FileError:
         return FileError(
-            f"{self.file}: needs keywords and quoted texts, got {what} in line {number}; "
+            f"{self.path}: needs keywords and quoted texts, got {what} in line {number}; "
             "try msgfmt --check"
         )
 
@@ -239,6 +239,6 @@ def _ends_of(ask: str, answer: str) -> str:
     return before + answer.strip() + after
 
 
-def _short(message: Message) -> str:
+def _short(message: PoMessage) -> str:
     text = message.texts["msgid"]
     return repr(text if len(text) <= 40 else f"{text[:39]}…")

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from regard.errors import ConfigError
 
-EMPTY = math.log(1e-10)  # what log_mel makes of nothing
-SOFT = 8.0  # below the loudest, in nats: what is softer than that is a room, no voice
-ECHO = 16  # frames that an echo is heard for
-MOST = 0.65  # bend: 1 + a cos πt + b/2 cos 2πt stays above zero
+LOG_MEL_FLOOR = math.log(1e-10)  # what log_mel makes of nothing
+GAIN_JITTER_RANGE = 8.0  # below the loudest, in nats: what is softer than that is a room, no voice
+REVERB_FRAMES = 16  # frames that an echo is heard for
+MAX_TIME_WARP = 0.65  # bend: 1 + a cos πt + b/2 cos 2πt stays above zero
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class SpeechAugmentation:
     """How far the voices, rooms and microphones of training differ from those recorded.
 
     `warp`, `colour` and `masks` are those of `other_voice`, `pace` is the largest share of change,
@@ -33,36 +33,36 @@ class Change:
     0.0
     """
 
-    warp: float = 0.12
-    colour: float = 3.0
-    masks: int = 0
-    pace: float = 0.35
-    bend: float = 0.0
-    swell: float = 0.0
-    trim: float = 0.0
-    between: float = 0.0
-    mixed: float = 0.0
-    echo: float = 0.0
-    hiss: float = 0.0
-    snr: float = 8.0
+    vtlp: float = 0.12
+    eq: float = 3.0
+    spec_augment: int = 0
+    tempo_range: float = 0.35
+    time_warp: float = 0.0
+    gain_jitter: float = 0.0
+    trim_fraction: float = 0.0
+    speaker_interpolation: float = 0.0
+    speaker_mixing: float = 0.0
+    reverb: float = 0.0
+    noise_tilt: float = 0.0
+    min_snr: float = 8.0
 
     def __post_init__(self) -> None:
         for name in ("swell", "trim", "between", "mixed"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name}: needs 0 to 1, got {getattr(self, name)}")
-        if not 0 <= self.bend <= MOST:
+        if not 0 <= self.time_warp <= MAX_TIME_WARP:
             raise ConfigError(
-                f"bend: needs 0 to {MOST}, or time would run backwards, got {self.bend}"
+                f"bend: needs 0 to {MAX_TIME_WARP}, or time would run backwards, got {self.time_warp}"
             )
 
 
-def other_voice(
+def augment_log_mel(
     frames: Float[Tensor, "batch time mel"],
-    chance: torch.Generator,
+    generator: torch.Generator,
     *,
-    warp: float = 0.12,
-    colour: float = 1.0,
-    masks: int = 2,
+    vtlp: float = 0.12,
+    eq: float = 1.0,
+    spec_augment: int = 2,
 ) -> Float[Tensor, "batch time mel"]:
     """Log-mel frames as another throat, room and microphone would give them.
 
@@ -75,26 +75,26 @@ def other_voice(
     """
     batch, time, mels = frames.shape
     device = frames.device
-    if warp:
-        stretch = 1 + warp * (2 * torch.rand(batch, 1, generator=chance) - 1)
-        bend = 0.5 * warp * (2 * torch.rand(batch, 1, generator=chance) - 1)
+    if vtlp:
+        stretch = 1 + vtlp * (2 * torch.rand(batch, 1, generator=generator) - 1)
+        bend = 0.5 * vtlp * (2 * torch.rand(batch, 1, generator=generator) - 1)
         line = torch.linspace(0, 1, mels)
         places = ((line * stretch + bend * (math.pi * line).sin()) * (mels - 1)).clamp(0, mels - 1)
         below = places.floor().clamp(max=mels - 2)
         part = (places - below).to(device)[:, None]
         at = below.long().to(device)[:, None].expand(-1, time, -1)
         frames = frames.gather(2, at) * (1 - part) + frames.gather(2, at + 1) * part
-    if colour:
-        frames = frames + curves(batch, mels, colour, chance).to(device)[:, None]
+    if eq:
+        frames = frames + random_eq_curves(batch, mels, eq, generator).to(device)[:, None]
     mean = frames.mean((1, 2), keepdim=True)
-    for _ in range(masks):
-        frames = _hidden(frames, chance, 2, 6, mean)
-        frames = _hidden(frames, chance, 1, 12, mean)
+    for _ in range(spec_augment):
+        frames = _hidden(frames, generator, 2, 6, mean)
+        frames = _hidden(frames, generator, 1, 12, mean)
     return frames
 
 
-def curves(
-    batch: int, mels: int, size: float, chance: torch.Generator
+def random_eq_curves(
+    batch: int, mels: int, scale: float, generator: torch.Generator
 ) -> Float[Tensor, "batch mel"]:
     """Smooth curves over the bands, one for each sound, by chance.
 
@@ -103,13 +103,13 @@ def curves(
     >>> curves(2, 8, 0.0, rg.data.luck(0)).any().item()
     False
     """
-    line = torch.linspace(0, math.pi, mels, device=chance.device)
+    line = torch.linspace(0, math.pi, mels, device=generator.device)
     waves = torch.stack([torch.cos(n * line) / n**0.5 for n in range(1, 6)])
-    return size * torch.randn(batch, 5, generator=chance, device=chance.device) @ waves
+    return scale * torch.randn(batch, 5, generator=generator, device=generator.device) @ waves
 
 
-def swelled(
-    x: Float[Tensor, "batch time mel"], most: float, chance: torch.Generator
+def gain_jitter(
+    x: Float[Tensor, "batch time mel"], max_gain: float, generator: torch.Generator
 ) -> Float[Tensor, "batch time mel"]:
     """Frames of speakers whose consonants are softer or louder beside their vowels.
 
@@ -119,18 +119,18 @@ def swelled(
     >>> torch.equal(swelled(x, 0.0, rg.data.luck(0)), x)
     True
     """
-    if not most:
+    if not max_gain:
         return x
-    gain = most * (2 * torch.rand(len(x), 1, 1, generator=chance, device=chance.device) - 1)
+    gain = max_gain * (2 * torch.rand(len(x), 1, 1, generator=generator, device=generator.device) - 1)
     level = x.mean(2, keepdim=True)
-    said = level > EMPTY + 1e-3  # between digits there is nothing to make louder
+    said = level > LOG_MEL_FLOOR + 1e-3  # between digits there is nothing to make louder
     below = F.avg_pool1d(level.mT, 5, 1, padding=2, count_include_pad=False).mT
-    below = (below - below.amax(1, keepdim=True)).clamp(min=-SOFT)
-    return torch.where(said, (x + gain * below).clamp(min=EMPTY), x)
+    below = (below - below.amax(1, keepdim=True)).clamp(min=-GAIN_JITTER_RANGE)
+    return torch.where(said, (x + gain * below).clamp(min=LOG_MEL_FLOOR), x)
 
 
-def echoed(
-    x: Float[Tensor, "batch time mel"], most: float, chance: torch.Generator
+def reverb(
+    x: Float[Tensor, "batch time mel"], max_gain: float, generator: torch.Generator
 ) -> Float[Tensor, "batch time mel"]:
     """Frames in rooms: of each moment's power some comes again, less with each frame.
 
@@ -140,12 +140,12 @@ def echoed(
     >>> torch.equal(echoed(x, 0.0, rg.data.luck(0)), x)
     True
     """
-    draws = torch.rand(3, len(x), 1, generator=chance, device=chance.device)
-    gain = most * draws[0] * (draws[1] < 0.6)  # and many sounds are of no room
+    draws = torch.rand(3, len(x), 1, generator=generator, device=generator.device)
+    gain = max_gain * draws[0] * (draws[1] < 0.6)  # and many sounds are of no room
     decay = 0.3 + 0.55 * draws[2]
-    back = torch.arange(ECHO - 1, -1, -1, device=x.device)
+    back = torch.arange(REVERB_FRAMES - 1, -1, -1, device=x.device)
     kernel = torch.where(back == 0, 1.0, gain * decay ** (back - 1).clamp(min=0))
-    power = F.pad(x.exp(), (0, 0, ECHO - 1, 0)).permute(2, 0, 1)
+    power = F.pad(x.exp(), (0, 0, REVERB_FRAMES - 1, 0)).permute(2, 0, 1)
     heard = F.conv1d(power, kernel[:, None], groups=len(x)).permute(1, 2, 0)
     return heard.clamp(min=1e-10).log()
 

@@ -10,11 +10,11 @@ from PIL import Image, ImageDraw, ImageFont
 from regard.data.facts import Split
 from regard.errors import ConfigError, FileError
 
-PILLOW = "Aileron"  # the face inside Pillow: no file
+PILLOW_FONT = "Aileron"  # the face inside Pillow: no file
 # Whole faces are held out: no letter of a valid or test face is ever trained on.
-FACES: dict[Split, tuple[str, ...]] = {
+FONTS: dict[Split, tuple[str, ...]] = {
     "train": (
-        PILLOW,
+        PILLOW_FONT,
         *("DejaVuSans", "DejaVuSans-Bold", "DejaVuSans-Oblique", "DejaVuSans-BoldOblique"),
         *("DejaVuSansMono", "DejaVuSansMono-Bold", "DejaVuSansMono-Oblique"),
         *("DejaVuSerif", "DejaVuSerif-Bold", "DejaVuSerif-Italic", "DejaVuSerif-BoldItalic"),
@@ -23,12 +23,12 @@ FACES: dict[Split, tuple[str, ...]] = {
     "valid": ("STIXGeneralItalic", "STIXGeneralBolIta", "cmtt10"),
     "test": ("STIXGeneral", "STIXGeneralBol", "cmss10"),
 }
-KINDS = (".ttf", ".otf")
-NOWHERE = "\U0010fffe"  # no face has it: what is drawn stands for a missing glyph
+FONT_SUFFIXES = (".ttf", ".otf")
+MISSING_CHARACTER = "\U0010fffe"  # no face has it: what is drawn stands for a missing glyph
 
 
 @lru_cache(32)
-def find_faces(split: Split, *, characters: str, folder: str | None = None) -> tuple[str, ...]:
+def find_fonts(split: Split, *, characters: str, folder: str | None = None) -> tuple[str, ...]:
     """Faces of a split that have all characters: files, or the name of Pillow's own.
 
     The fonts of `folder` are added to those of training, except where they are held out.
@@ -39,11 +39,11 @@ def find_faces(split: Split, *, characters: str, folder: str | None = None) -> t
     here = folder is not None and Path(folder).expanduser().is_dir()
     added = _files(folder) if split == "train" or here else ()  # a trained model needs no folder
     bundled = {path.stem: path for path in (*added, *_files(_matplotlib()))}
-    faces = [PILLOW if name == PILLOW else str(bundled.get(name, "")) for name in FACES[split]]
+    faces = [PILLOW_FONT if name == PILLOW_FONT else str(bundled.get(name, "")) for name in FONTS[split]]
     if split == "train":
-        known = {name for names in FACES.values() for name in names}
+        known = {name for names in FONTS.values() for name in names}
         faces += [str(path) for path in added if path.stem not in known]
-    found = tuple(face for face in faces if face and has_all(face, characters))
+    found = tuple(face for face in faces if face and has_glyphs(face, characters))
     if not found:
         raise ConfigError(
             f"classes: need characters that a face for {split} has, got {characters!r}; "
@@ -65,36 +65,36 @@ def _files(folder: str | None) -> tuple[Path, ...]:
     place = Path(folder).expanduser()
     if not place.is_dir():
         raise FileError(f"fonts: needs a folder of .ttf or .otf files, got {folder}")
-    return tuple(sorted(path for path in place.rglob("*") if path.suffix.lower() in KINDS))
+    return tuple(sorted(path for path in place.rglob("*") if path.suffix.lower() in FONT_SUFFIXES))
 
 
 @lru_cache(4096)
-def load_face(face: str, size: int) -> ImageFont.FreeTypeFont:
+def load_font(font: str, size: int) -> ImageFont.FreeTypeFont:
     """A face at a size in pixels.
 
     >>> load_face(PILLOW, 12).size
     12
     """
-    if face == PILLOW:
+    if font == PILLOW_FONT:
         return ImageFont.load_default(size)  # type: ignore[return-value]
     try:
-        return ImageFont.truetype(face, size, layout_engine=ImageFont.Layout.BASIC)
+        return ImageFont.truetype(font, size, layout_engine=ImageFont.Layout.BASIC)
     except OSError as error:
-        raise FileError(f"{face}: needs to be a TrueType or OpenType font, got {error}") from error
+        raise FileError(f"{font}: needs to be a TrueType or OpenType font, got {error}") from error
 
 
 @lru_cache(None)
-def has_all(face: str, characters: str | Sequence[str]) -> bool:
+def has_glyphs(font: str, characters: str | Sequence[str]) -> bool:
     """Whether a face draws every one of the characters: neither blank nor the sign for missing.
 
     >>> has_all(PILLOW, "AZ09"), has_all(PILLOW, "漢")
     (True, False)
     """
-    missing = _pixels(face, NOWHERE)
-    return all(any(x := _pixels(face, one)) and x != missing for one in characters)
+    missing = _pixels(font, MISSING_CHARACTER)
+    return all(any(x := _pixels(font, one)) and x != missing for one in characters)
 
 
 def _pixels(face: str, character: str) -> bytes:
     picture = Image.new("L", (48, 48))
-    ImageDraw.Draw(picture).text((8, 4), character, 255, load_face(face, 24))
+    ImageDraw.Draw(picture).text((8, 4), character, 255, load_font(face, 24))
     return picture.tobytes()

@@ -7,15 +7,15 @@ from random import Random
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from regard.data.faces import has_all, load_face
+from regard.data.faces import has_glyphs, load_font
 
 # Only what is not also a capital or a digit in some face: no l, o, s, y, no | or -
-OTHERS = "adefhmnrt" + "#%&@?*+=<>~{}:" + "€§ΔΞΠΣΦΨΩДЖИЛЦШЩЫЭЮЯ"
-MIRRORED = "BCEFGJKLPR2479"
-WORDS = "ABCDEGHKMNPRSTUXZabdeghknprstu0123456789"
+OTHER_CHARACTERS = "adefhmnrt" + "#%&@?*+=<>~{}:" + "€§ΔΞΠΣΦΨΩДЖИЛЦШЩЫЭЮЯ"
+MIRRORED_CHARACTERS = "BCEFGJKLPR2479"
+WORD_CHARACTERS = "ABCDEGHKMNPRSTUXZabdeghknprstu0123456789"
 
 
-def draw_foreign(rng: Random, face: str, classes: str) -> Image.Image | str:
+def draw_ood_image(rng: Random, font: str, classes: str) -> Image.Image | str:
     """A mask of something else, white on black, or other text to be set in the face.
 
     >>> picture = draw_foreign(Random(0), "Aileron", "0123456789")
@@ -23,20 +23,20 @@ def draw_foreign(rng: Random, face: str, classes: str) -> Image.Image | str:
     True
     """
     if rng.random() < 0.35:
-        return _text(rng, face, classes)
-    return rng.choice(KINDS)(rng)
+        return _text(rng, font, classes)
+    return rng.choice(OOD_IMAGE_KINDS)(rng)
 
 
 def _text(rng: Random, face: str, classes: str) -> Image.Image | str:
     kind = rng.random()
-    known = [one for one in OTHERS if one not in classes and has_all(face, one)]
+    known = [one for one in OTHER_CHARACTERS if one not in classes and has_glyphs(face, one)]
     if kind < 0.6 and known:
         return rng.choice(known)
     if kind < 0.85:
-        word = [rng.choice(WORDS) for _ in range(rng.randrange(2, 6))]
-        return "".join(one for one in word if has_all(face, one)) or "??"
-    font = load_face(face, rng.randrange(20, 60))
-    letter = rng.choice(MIRRORED)
+        word = [rng.choice(WORD_CHARACTERS) for _ in range(rng.randrange(2, 6))]
+        return "".join(one for one in word if has_glyphs(face, one)) or "??"
+    font = load_font(face, rng.randrange(20, 60))
+    letter = rng.choice(MIRRORED_CHARACTERS)
     box = font.getbbox(letter)
     mask = Image.new("L", (int(box[2]) + 4, int(box[3]) + 4))
     ImageDraw.Draw(mask).text((2, 2), letter, 255, font)
@@ -189,7 +189,7 @@ def _silhouette(rng: Random) -> Image.Image:
     return _image(mixed * (0.35 + 0.65 * np.asarray(inner, np.float32) / 255))
 
 
-KINDS: tuple[Callable[[Random], Image.Image], ...] = (
+OOD_IMAGE_KINDS: tuple[Callable[[Random], Image.Image], ...] = (
     *(_noise, _clouds, _blank, _gradient, _pattern, _shapes, _shapes, _strokes, _scribble),
     *(_silhouette, _silhouette),
 )

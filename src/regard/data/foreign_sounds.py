@@ -6,13 +6,13 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from regard.data.morse import Sound
+from regard.data.morse import AudioExample
 
 Wave = np.ndarray
-VOWELS = ((700, 1200, 2500), (300, 2200, 2900), (350, 800, 2300), (500, 1800, 2500))
+VOWEL_FORMANTS = ((700, 1200, 2500), (300, 2200, 2900), (350, 800, 2300), (500, 1800, 2500))
 
 
-def foreign_sounds(count: int, rate: int = 8000, *, seed: int = 0) -> list[Sound]:
+def make_ood_audio(count: int, rate: int = 8000, *, seed: int = 0) -> list[AudioExample]:
     """Noise, silence, hum, babble without words, chords and whistles, 2 to 5 seconds each.
 
     >>> [sound.text for sound in foreign_sounds(2)]
@@ -22,21 +22,21 @@ def foreign_sounds(count: int, rate: int = 8000, *, seed: int = 0) -> list[Sound
     for number in range(count):
         rng = np.random.default_rng((seed, number))
         time = np.arange(int(rng.uniform(2, 5) * rate)) / rate
-        wave = KINDS[number % len(KINDS)](time, rate, rng)
+        wave = OOD_AUDIO_KINDS[number % len(OOD_AUDIO_KINDS)](time, rate, rng)
         wave = wave / max(1e-9, np.abs(wave).max()) * 10 ** rng.uniform(-1.5, 0)
-        found.append(Sound(torch.from_numpy(wave.astype("float32")), "", rate))
+        found.append(AudioExample(torch.from_numpy(wave.astype("float32")), "", rate))
     return found
 
 
-def degraded(sound: Sound, snr: float, *, seed: int = 0) -> Sound:
+def add_white_noise(example: AudioExample, snr: float, *, seed: int = 0) -> AudioExample:
     """A sound in white noise, so many decibels below it.
 
     >>> bool(degraded(Sound(torch.ones(8), "", 8000), 300.0).wave.eq(1).all())
     True
     """
-    noise = np.random.default_rng(seed).standard_normal(len(sound.wave))
-    level = float(sound.wave.square().mean().sqrt()) * 10 ** (-snr / 20)
-    return sound._replace(wave=sound.wave + level * torch.from_numpy(noise).to(sound.wave))
+    noise = np.random.default_rng(seed).standard_normal(len(example.wave))
+    level = float(example.wave.square().mean().sqrt()) * 10 ** (-snr / 20)
+    return example._replace(wave=example.wave + level * torch.from_numpy(noise).to(example.wave))
 
 
 def _noise(time: Wave, rate: int, rng: np.random.Generator) -> Wave:
@@ -63,7 +63,7 @@ def _babble(time: Wave, rate: int, rng: np.random.Generator) -> Wave:
         size = min(len(time) - at, int(rng.uniform(0.08, 0.3) * rate))
         t = np.arange(size) / rate
         pitch = rng.uniform(80, 250) * (1 + rng.uniform(-0.3, 0.3) * t)
-        formants = np.array(VOWELS[rng.integers(len(VOWELS))]) * rng.uniform(0.85, 1.2)
+        formants = np.array(VOWEL_FORMANTS[rng.integers(len(VOWEL_FORMANTS))]) * rng.uniform(0.85, 1.2)
         partials = np.arange(1, int(rate / 2 / pitch.max()))
         near = (partials[:, None] * pitch.mean() - formants) / (80 + 0.06 * formants)
         loud = (1 / (1 + near**2)).sum(1) / partials**0.5
@@ -94,6 +94,6 @@ def _whistle(time: Wave, rate: int, rng: np.random.Generator) -> Wave:
     return swell * np.sin(2 * math.pi * np.cumsum(pitch) / rate)
 
 
-KINDS: tuple[Callable[[Wave, int, np.random.Generator], Wave], ...] = (
+OOD_AUDIO_KINDS: tuple[Callable[[Wave, int, np.random.Generator], Wave], ...] = (
     _noise, _babble, _chords, _hum, _whistle, _silence,
 )  # fmt: skip

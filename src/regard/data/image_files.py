@@ -12,17 +12,17 @@ import numpy as np
 import torch
 
 from regard.data.facts import Split
-from regard.data.images import Picture
-from regard.data.picture_file import read_picture
-from regard.data.report import Bad, Report
-from regard.data.source import Listed, shuffled
+from regard.data.images import ImageExample
+from regard.data.picture_file import read_image
+from regard.data.report import OnError, LoadReport
+from regard.data.source import InMemorySource, permute_index
 from regard.errors import ConfigError, FileError
 
-KINDS = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
-MOST_BYTES = 1 << 30  # of one IDX file, unpacked; EMNIST's largest has half of it
+IDX_DTYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+MAX_IDX_BYTES = 1 << 30  # of one IDX file, unpacked; EMNIST's largest has half of it
 
 
-def read_idx(file: str | Path) -> np.ndarray:
+def read_idx(path: str | Path) -> np.ndarray:
     """The array of an IDX file, compressed by gzip or not.
 
     >>> import tempfile
@@ -31,30 +31,30 @@ def read_idx(file: str | Path) -> np.ndarray:
     >>> read_idx(file)
     array([7, 8, 9], dtype=uint8)
     """
-    file = Path(file)
+    path = Path(path)
     try:
-        with open(file, "rb") as opened:
+        with open(path, "rb") as opened:
             packed = opened.read(2) == b"\x1f\x8b"
             opened.seek(0)
             with gzip.open(opened) if packed else opened as stream:
-                return _read_idx(stream, file)
+                return _read_idx(stream, path)
     except (OSError, EOFError, zlib.error) as error:
-        raise FileError(f"{file}: needs to be a whole IDX file, got {error}") from error
+        raise FileError(f"{path}: needs to be a whole IDX file, got {error}") from error
 
 
 def _read_idx(stream: Any, file: Path) -> np.ndarray:
     """The header first: of the numbers no more is read than it speaks of."""
     head = stream.read(4)
-    if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in KINDS:
+    if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in IDX_DTYPES:
         raise FileError(f"{file}: needs to be an IDX file, got {head!r} at its start")
-    axes, kind = head[3], np.dtype(KINDS[head[2]])
+    axes, kind = head[3], np.dtype(IDX_DTYPES[head[2]])
     sizes = stream.read(4 * axes)
     if not axes or len(sizes) < 4 * axes:
         raise FileError(f"{file}: needs sizes of 1 axis or more, got a header cut short")
     shape = tuple(np.frombuffer(sizes, ">u4").tolist())
     size = math.prod(shape) * kind.itemsize  # of Python's numbers: the product cannot overflow
-    if size > MOST_BYTES:
-        raise FileError(f"{file}: needs at most {MOST_BYTES >> 30} GiB of numbers, got {shape}")
+    if size > MAX_IDX_BYTES:
+        raise FileError(f"{file}: needs at most {MAX_IDX_BYTES >> 30} GiB of numbers, got {shape}")
     body = stream.read(size + 1)
     if len(body) != size:
         less = "more" if len(body) > size else f"{len(body)} bytes: cut short?"
@@ -71,26 +71,26 @@ class IdxImages:
     regard.errors.FileError: nowhere: needs train-images-idx3-ubyte or its .gz, got nothing there
     """
 
-    def __init__(self, folder: str | Path, *, held: int = 5000):
+    def __init__(self, folder: str | Path, *, valid_size: int = 5000):
         images, labels = (
             find_idx(folder, f"train-{what}") for what in ("images-idx3", "labels-idx1")
         )
         test = [find_idx(folder, f"t10k-{what}") for what in ("images-idx3", "labels-idx1")]
         train = _Pictures(read_idx(images), read_idx(labels))
-        if not 0 < held < len(train):
-            raise ConfigError(f"held: needs to be from 1 to {len(train) - 1}, got {held}")
-        self._listed = Listed(
-            _Pictures(train.images[:-held], train.labels[:-held]),
-            _Pictures(train.images[-held:], train.labels[-held:]),
+        if not 0 < valid_size < len(train):
+            raise ConfigError(f"held: needs to be from 1 to {len(train) - 1}, got {valid_size}")
+        self._listed = InMemorySource(
+            _Pictures(train.images[:-valid_size], train.labels[:-valid_size]),
+            _Pictures(train.images[-valid_size:], train.labels[-valid_size:]),
             _Pictures(*map(read_idx, test)),
         )
 
-    def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[Picture]:
+    def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[ImageExample]:
         """Pictures from the one numbered `start`: for ever for train, once otherwise."""
         return self._listed.examples(split, seed, start)
 
 
-class _Pictures(Sequence[Picture]):
+class _Pictures(Sequence[ImageExample]):
     """Bytes in memory, a tensor a picture only when it is asked for."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray):
@@ -103,7 +103,7 @@ class _Pictures(Sequence[Picture]):
 
     def __getitem__(self, index: Any) -> Any:
         image = torch.from_numpy(self.images[index].astype("float32") / np.float32(255))
-        return Picture(image[None], int(self.labels[index]))
+        return ImageExample(image[None], int(self.labels[index]))
 
 
 def find_idx(folder: str | Path, name: str) -> Path:
@@ -125,19 +125,19 @@ class ImageFolder:
     regard.errors.FileError: nowhere: needs to be a folder of folders, one a class, got none
     """
 
-    def __init__(self, folder: str | Path, *, size: int, channels: int = 1, bad: Bad = "skip"):
+    def __init__(self, folder: str | Path, *, size: int, channels: int = 1, on_error: OnError = "skip"):
         root = Path(folder)
         if channels not in (1, 3):
             raise ConfigError(f"channels: need to be 1, grey, or 3, colour, got {channels}")
         parts = {s: root / s for s in ("train", "valid", "test") if (root / s).is_dir()}
-        self.roots = parts if "train" in parts else {"train": root}
-        self.size, self.channels, self.report = size, channels, Report(bad)
-        inside = self.roots["train"].iterdir() if self.roots["train"].is_dir() else ()
+        self.split_folders = parts if "train" in parts else {"train": root}
+        self.size, self.channels, self.report = size, channels, LoadReport(on_error)
+        inside = self.split_folders["train"].iterdir() if self.split_folders["train"].is_dir() else ()
         self.classes = tuple(sorted(path.name for path in inside if path.is_dir()))
         if not self.classes:
             raise FileError(f"{folder}: needs to be a folder of folders, one a class, got none")
 
-    def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[Picture]:
+    def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[ImageExample]:
         """Pictures from the one numbered `start`: for ever for train, once otherwise."""
         number = 0
         for turn in range(10**9 if split == "train" else 1):
@@ -147,11 +147,11 @@ class ImageFolder:
                     yield picture
                 number += 1
             if number == before:
-                raise FileError(f"{self.roots['train']}: needs pictures for {split}, got none")
+                raise FileError(f"{self.split_folders['train']}: needs pictures for {split}, got none")
 
-    def _once(self, split: Split, order: str | None) -> Iterator[Picture]:
+    def _once(self, split: Split, order: str | None) -> Iterator[ImageExample]:
         self.report.clear()
-        root = self.roots.get(split, self.roots["train"])
+        root = self.split_folders.get(split, self.split_folders["train"])
         files = [
             (path, label)
             for label, name in enumerate(self.classes)
@@ -159,19 +159,19 @@ class ImageFolder:
             if path.is_file()
         ]
         for index in range(len(files)):
-            path, label = files[index if order is None else shuffled(index, len(files), order)]
-            if len(self.roots) == 1 and _where(path) != split:
+            path, label = files[index if order is None else permute_index(index, len(files), order)]
+            if len(self.split_folders) == 1 and _where(path) != split:
                 continue
             image = self._open(path)
             if image is not None:
-                self.report.kept += 1
-                yield Picture(image, label)
+                self.report.loaded += 1
+                yield ImageExample(image, label)
 
     def _open(self, path: Path) -> torch.Tensor | None:
         try:
-            return read_picture(path, size=self.size, channels=self.channels)
+            return read_image(path, size=self.size, channels=self.channels)
         except FileError as error:
-            self.report.leave_out(path, None, f"not a picture ({type(error.__cause__).__name__})")
+            self.report.skip(path, None, f"not a picture ({type(error.__cause__).__name__})")
             return None
 
 

@@ -15,10 +15,10 @@ from torch import Tensor
 from regard.data.facts import Split
 from regard.errors import ConfigError
 
-FINE = 3  # a glyph is drawn this many times larger and then made small: smooth edges
+SUPERSAMPLING = 3  # a glyph is drawn this many times larger and then made small: smooth edges
 
 
-class Picture(NamedTuple):
+class ImageExample(NamedTuple):
     """An image of channels, rows and columns from 0, black, to 1, white; and its class.
 
     >>> Picture(torch.zeros(1, 2, 2), 3).label
@@ -53,29 +53,29 @@ class Glyphs:
         classes: str = "0123456789",
         *,
         size: int = 28,
-        move: float = 0.12,
-        turn: float = 20.0,
+        translate: float = 0.12,
+        degrees: float = 20.0,
         shear: float = 0.2,
         scale: float = 0.25,
         noise: float = 0.1,
-        count: int = 1000,
+        eval_size: int = 1000,
     ):
         check_classes(classes, size)
-        self.classes, self.size, self.count = classes, size, count
-        self.move, self.turn, self.shear = move, turn, shear
+        self.classes, self.size, self.eval_size = classes, size, eval_size
+        self.translate, self.degrees, self.shear = translate, degrees, shear
         self.scale, self.noise = scale, noise
 
-    def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[Picture]:
+    def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[ImageExample]:
         """Pictures from the one numbered `start`: for ever for train, the same ones otherwise."""
         number = start
-        while split == "train" or number < self.count:
+        while split == "train" or number < self.eval_size:
             yield self._draw(f"train/{seed}/{number}" if split == "train" else f"{split}/{number}")
             number += 1
 
-    def _draw(self, key: str) -> Picture:
+    def _draw(self, key: str) -> ImageExample:
         chance = Random(key)
         label = chance.randrange(len(self.classes))
-        glyph = _glyph(self.classes[label], self.size * FINE)
+        glyph = _glyph(self.classes[label], self.size * SUPERSAMPLING)
         placed = glyph.transform(glyph.size, Image.Transform.AFFINE, self._motion(chance))
         small = placed.resize((self.size, self.size), Image.Resampling.BOX)
         ink = 1 - 0.4 * chance.random()
@@ -83,19 +83,19 @@ class Glyphs:
         if self.noise:
             grain = np.random.default_rng(zlib.crc32(key.encode()))
             pixels += np.float32(self.noise) * grain.standard_normal(pixels.shape, dtype=np.float32)
-        return Picture(torch.from_numpy(pixels.clip(0, 1))[None], label)
+        return ImageExample(torch.from_numpy(pixels.clip(0, 1))[None], label)
 
     def _motion(self, chance: Random) -> tuple[float, float, float, float, float, float]:
         """Where each pixel of the picture comes from in the glyph, about the middle."""
-        angle = np.deg2rad(chance.uniform(-self.turn, self.turn))
+        angle = np.deg2rad(chance.uniform(-self.degrees, self.degrees))
         scale = 1 / chance.uniform(1 - self.scale, 1 + self.scale)
         shear = chance.uniform(-self.shear, self.shear)
         cos, sin = float(np.cos(angle)) * scale, float(np.sin(angle)) * scale
         a, b, d, e = cos, sin + shear * cos, -sin, cos - shear * sin
-        whole = self.size * FINE
+        whole = self.size * SUPERSAMPLING
         middle = whole / 2
-        x = middle + chance.uniform(-self.move, self.move) * whole
-        y = middle + chance.uniform(-self.move, self.move) * whole
+        x = middle + chance.uniform(-self.translate, self.translate) * whole
+        y = middle + chance.uniform(-self.translate, self.translate) * whole
         return a, b, middle - a * x - b * y, d, e, middle - d * x - e * y
 
 

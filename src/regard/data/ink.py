@@ -6,14 +6,14 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-LONGEST = 1024  # pixels a side that are searched; larger pictures are reduced first
-FAINT = 0.02  # less contrast than this, of 1, is a blank picture
-EDGE = 0.35  # of the strongest difference: what is more belongs to the ink
+MAX_SIDE = 1024  # pixels a side that are searched; larger pictures are reduced first
+MIN_CONTRAST = 0.02  # less contrast than this, of 1, is a blank picture
+INK_THRESHOLD = 0.35  # of the strongest difference: what is more belongs to the ink
 MARGIN = 0.12  # of the ink's longer side, left on every side
 
 
-def frame_ink(
-    picture: Image.Image, size: int | None, *, invert: bool = False
+def crop_to_ink(
+    image: Image.Image, size: int | None, *, invert: bool = False
 ) -> Float[Tensor, "1 height width"]:
     """The ink of a picture, from 0, background, to 1, in the middle of a square, aspect kept.
 
@@ -28,20 +28,20 @@ def frame_ink(
     >>> framed[0, 4].gt(0.5).tolist()
     [False, False, False, True, True, False, False, False]
     """
-    if max(picture.size) > LONGEST:
-        picture = picture.reduce(-(-max(picture.size) // LONGEST))
-    pixels = np.asarray(picture, dtype=np.float32) / 255
+    if max(image.size) > MAX_SIDE:
+        image = image.reduce(-(-max(image.size) // MAX_SIDE))
+    pixels = np.asarray(image, dtype=np.float32) / 255
     ink, noise = _difference(pixels if pixels.ndim == 3 else pixels[..., None], invert)
     calm = _blurred(ink)
     peak = float(calm.max())
-    if peak < FAINT:
+    if peak < MIN_CONTRAST:
         height, width = ink.shape
         return torch.zeros(1, size or height, size or width)
-    mask = calm > max(EDGE * peak, min(3 * noise, 0.9 * peak))
+    mask = calm > max(INK_THRESHOLD * peak, min(3 * noise, 0.9 * peak))
     top, bottom = _span(mask, 0)
     left, right = _span(mask, 1)
     strong = float(np.quantile(ink[mask], 0.9))
-    ink = ((ink - noise) / max(strong - noise, FAINT)).clip(0, 1)
+    ink = ((ink - noise) / max(strong - noise, MIN_CONTRAST)).clip(0, 1)
     if size is None:
         return torch.from_numpy(ink)[None]
     framed = _cut(ink, (left, top, right, bottom), size)

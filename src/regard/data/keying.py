@@ -9,7 +9,7 @@ import numpy as np
 
 from regard.errors import ConfigError
 
-CODES = {
+MORSE_CODE = {
     letter: code
     for letters, codes in (
         ("ABCDEFGHI", (".-", "-...", "-.-.", "-..", ".", "..-.", "--.", "....", "..")),
@@ -21,10 +21,10 @@ CODES = {
     )
     for letter, code in zip(letters, codes, strict=True)
 }
-RISE = 0.005  # seconds in which a tone comes and goes: without, it clicks
+RISE_SECONDS = 0.005  # seconds in which a tone comes and goes: without, it clicks
 
 
-class Hand(NamedTuple):
+class SenderTiming(NamedTuple):
     """How a sender departs from the timing of the book, as factors of one dot's length.
 
     >>> Hand(jitter=0.2).spacing
@@ -47,26 +47,26 @@ class Channel(NamedTuple):
 
     pitch: float = 600.0
     snr: float = math.inf  # decibels, tone against noise
-    rise: float = RISE  # seconds
+    rise_time: float = RISE_SECONDS  # seconds
     drift: float = 0.0  # of the pitch, hertz per second
     chirp: float = 0.0  # hertz at the start of every press
     fade_rate: float = 0.2  # hertz
     fade_phase: float = 0.0
     fade_depth: float = 0.0
-    band: float = 0.0  # hertz, half the width of the noise around the pitch; 0: white
-    crackle: float = 0.0  # impulses per second
+    noise_bandwidth: float = 0.0  # hertz, half the width of the noise around the pitch; 0: white
+    impulse_rate: float = 0.0  # impulses per second
     hum: float = 0.0  # amplitude, for a tone of 1
     hum_pitch: float = 50.0
-    other: float = 0.0  # amplitude of another station
-    other_pitch: float = 900.0
-    other_keyed: float = 0.0  # 1: it sends too, 0: a steady carrier
+    interference: float = 0.0  # amplitude of another station
+    interference_pitch: float = 900.0
+    interference_keyed: float = 0.0  # 1: it sends too, 0: a steady carrier
     agc: float = 0.0  # 1: every loudness becomes the same
-    release: float = 0.3  # seconds of the automatic gain control
+    agc_release: float = 0.3  # seconds of the automatic gain control
     drive: float = 0.0  # over the peak, into a limiter
-    soft: float = 0.0  # 1: it saturates, 0: it clips
-    offset: float = 0.0  # constant, for a peak of 1
+    soft_clip: float = 0.0  # 1: it saturates, 0: it clips
+    dc_offset: float = 0.0  # constant, for a peak of 1
     gain: float = 0.0  # decibels of the recording's peak
-    under: float = 0.0  # decibels of the tone below the peak after normalisation
+    below_peak: float = 0.0  # decibels of the tone below the peak after normalisation
 
 
 class Keying(NamedTuple):
@@ -79,18 +79,18 @@ class Keying(NamedTuple):
     text: str
     wpm: float
     edges: tuple[float, ...]  # when the key goes down and up, in turn
-    ends: tuple[float, ...]  # of the characters
-    before: float  # silence
-    after: float
+    char_ends: tuple[float, ...]  # of the characters
+    lead_silence: float  # silence
+    tail_silence: float
     channel: Channel = Channel()
 
     @property
     def seconds(self) -> float:
         """How long it sounds, with the silence around."""
-        return self.before + (self.edges[-1] if self.edges else 0.0) + self.after
+        return self.lead_silence + (self.edges[-1] if self.edges else 0.0) + self.tail_silence
 
 
-def key(text: str, wpm: float = 20.0, rate: int = 8000) -> tuple[np.ndarray, tuple[int, ...]]:
+def key_text(text: str, wpm: float = 20.0, rate: int = 8000) -> tuple[np.ndarray, tuple[int, ...]]:
     """When the key is down, 1 or 0 a sample, and where each character has ended.
 
     dot = 1.2 s / wpm, dash = 3 dots, gap = 1 dot inside a letter, 3 between, 7 between words
@@ -99,7 +99,7 @@ def key(text: str, wpm: float = 20.0, rate: int = 8000) -> tuple[np.ndarray, tup
     >>> down.astype(int).tolist(), ends
     ([1, 0, 0, 0, 1, 1, 1], (1, 7))
     """
-    edges, marks = presses(text)
+    edges, marks = key_edges(text)
     if not 0 < wpm <= 1.2 * rate:
         raise ConfigError(f"wpm: needs to be from 0 to {1.2 * rate:g}, got {wpm}")
     dot = 1.2 / wpm * rate
@@ -110,8 +110,8 @@ def key(text: str, wpm: float = 20.0, rate: int = 8000) -> tuple[np.ndarray, tup
     return down, tuple(round(mark * dot) for mark in marks)
 
 
-def presses(
-    text: str, hand: Hand | None = None, rng: Random | None = None
+def key_edges(
+    text: str, timing: SenderTiming | None = None, rng: Random | None = None
 ) -> tuple[list[float], list[float]]:
     """When the key goes down and up, in turn, and when each character has ended; in dots.
 
@@ -120,30 +120,30 @@ def presses(
     >>> presses("ET", Hand(spacing=2.0))[1]
     [1.0, 10.0]
     """
-    if unknown := sorted(set(text) - set(CODES) - {" "}):
+    if unknown := sorted(set(text) - set(MORSE_CODE) - {" "}):
         raise ConfigError(f"text: needs capitals, digits and {' '.join('.,?/=')}, got {unknown}")
     if not text or text != " ".join(text.split()):
         raise ConfigError(f"text: needs words with one space between, got {text!r}")
-    hand, rng = hand or Hand(), rng or Random(0)
-    varied = _varied(hand.jitter, rng)
+    timing, rng = timing or SenderTiming(), rng or Random(0)
+    varied = _varied(timing.jitter, rng)
     edges: list[float] = []
     marks: list[float] = []
     now, gap = 0.0, 0.0  # when the last press ended, and the silence after it
     for character in text:
         if character == " ":
-            gap = 7 * hand.spacing
-            if hand.pause and rng.random() < 0.5:
-                gap += rng.uniform(0, hand.pause)
+            gap = 7 * timing.spacing
+            if timing.pause and rng.random() < 0.5:
+                gap += rng.uniform(0, timing.pause)
             marks.append(now + gap)
             continue
-        for sign in CODES[character]:
-            now += varied(gap - hand.weight) if edges else 0.0
+        for sign in MORSE_CODE[character]:
+            now += varied(gap - timing.weight) if edges else 0.0
             edges.append(now)
-            now += varied((hand.dash if sign == "-" else 1.0) + hand.weight)
+            now += varied((timing.dash if sign == "-" else 1.0) + timing.weight)
             edges.append(now)
             gap = 1.0
         marks.append(now)
-        gap = 3 * hand.spacing
+        gap = 3 * timing.spacing
     return edges, marks
 
 
@@ -152,22 +152,22 @@ def _varied(jitter: float, rng: Random) -> Callable[[float], float]:
     return lambda x: x * (1 + jitter * min(2.0, max(-2.0, rng.gauss(0, 1)))) if jitter else x
 
 
-def tone(down: np.ndarray, pitch: float, rate: int) -> np.ndarray:
+def keyed_tone(key_down: np.ndarray, pitch: float, rate: int) -> np.ndarray:
     """A sine while the key is down, with soft edges.
 
     >>> tone(np.ones(4, dtype=bool), pitch=2, rate=8).round(3).tolist()
     [0.0, 1.0, 0.0, -1.0]
     """
-    width = max(1, int(RISE * rate))
+    width = max(1, int(RISE_SECONDS * rate))
     window = np.hanning(width + 2)[1:-1]
     soft = np.convolve(
-        np.pad(down.astype(float), width, mode="edge"), window / window.sum(), "same"
+        np.pad(key_down.astype(float), width, mode="edge"), window / window.sum(), "same"
     )
     soft = soft[width:-width]
-    return soft * np.sin(2 * math.pi * pitch * np.arange(len(down)) / rate)
+    return soft * np.sin(2 * math.pi * pitch * np.arange(len(key_down)) / rate)
 
 
-def noise_level(snr: float) -> float:
+def noise_std(snr: float) -> float:
     """The spread of noise that stands so many decibels below a sine of amplitude 1.
 
     >>> noise_level(0.0) ** 2  # the power of that sine

@@ -10,11 +10,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 DITHER = 0.03  # standard deviation of the noise that is added, for a peak of 1: -30 dB
-FLOOR = 1e-3  # a peak below this counts as this, or silence would be amplified to full scale
-PAD = 1.0  # seconds of silence after the end, so that the last label has time to come out
+MIN_PEAK = 1e-3  # a peak below this counts as this, or silence would be amplified to full scale
+PAD_SECONDS = 1.0  # seconds of silence after the end, so that the last label has time to come out
 
 
-class Level:
+class PeakNormalizer:
     """Samples divided by their peak, plus a little noise; `finish` returns the last ones.
 
     y_t = (x_t - mean) / max(peak, floor) + dither · ε_t
@@ -38,22 +38,22 @@ class Level:
         *,
         peak: float | None = None,
         mean: float = 0.0,
-        half: float = 10.0,
-        ahead: float = 0.25,
-        floor: float = FLOOR,
+        half_life: float = 10.0,
+        lookahead: float = 0.25,
+        min_peak: float = MIN_PEAK,
         dither: float = DITHER,
     ):
-        self.rate, self.half, self.floor, self.dither, self.mean = rate, half, floor, dither, mean
-        self.is_running = peak is None
-        self.peak, self.rng = max(floor, peak or 0.0), np.random.default_rng(0)
-        self.ahead = round(ahead * rate) if self.is_running else 0
-        self.waiting = torch.zeros(0)
+        self.rate, self.half_life, self.min_peak, self.dither, self.mean = rate, half_life, min_peak, dither, mean
+        self.is_streaming = peak is None
+        self.peak, self.rng = max(min_peak, peak or 0.0), np.random.default_rng(0)
+        self.lookahead = round(lookahead * rate) if self.is_streaming else 0
+        self.buffer = torch.zeros(0)
 
     @classmethod
-    def measured(cls, rate: int, pieces: Iterable[Tensor], *, dither: float = DITHER) -> "Level":
+    def from_recording(cls, rate: int, chunks: Iterable[Tensor], *, dither: float = DITHER) -> "PeakNormalizer":
         """The level of a recording of which these are all the samples."""
         low, high, total, count = math.inf, -math.inf, 0.0, 0
-        for x in pieces:
+        for x in chunks:
             if len(x):
                 low, high = min(low, float(x.min())), max(high, float(x.max()))
                 total, count = total + float(x.double().sum()), count + len(x)
@@ -63,36 +63,36 @@ class Level:
     @property
     def delay(self) -> float:
         """Seconds that the output is behind the input."""
-        return self.ahead / self.rate
+        return self.lookahead / self.rate
 
     def __call__(self, samples: Float[Tensor, " sample"]) -> Float[Tensor, " ready"]:
-        if not self.is_running:
+        if not self.is_streaming:
             return self._dithered((samples.double() - self.mean) / self.peak).to(samples)
-        self.waiting = torch.cat([self.waiting.to(samples), samples])
-        return self._run(max(0, len(self.waiting) - self.ahead))
+        self.buffer = torch.cat([self.buffer.to(samples), samples])
+        return self._run(max(0, len(self.buffer) - self.lookahead))
 
     def finish(self) -> Float[Tensor, " ready"]:
         """The samples that waited for what follows them."""
-        return self._run(len(self.waiting))
+        return self._run(len(self.buffer))
 
     def _run(self, count: int) -> Tensor:
         """The first `count` of the samples that wait."""
         # a piece that outlasts the decay would leave the range of its powers
-        size = max(1, int(self.rate * self.half))
-        found = [self.waiting[:0]]
+        size = max(1, int(self.rate * self.half_life))
+        found = [self.buffer[:0]]
         for at in range(0, count, size):
             last = min(count, at + size)
-            x = self.waiting[at : last + self.ahead].double().abs()
-            loudest = _loudest(x, self.ahead + 1)[: last - at]
-            found.append(self._piece(self.waiting[at:last], loudest))
-        self.waiting = self.waiting[count:].clone()
+            x = self.buffer[at : last + self.lookahead].double().abs()
+            loudest = _loudest(x, self.lookahead + 1)[: last - at]
+            found.append(self._piece(self.buffer[at:last], loudest))
+        self.buffer = self.buffer[count:].clone()
         return torch.cat(found)
 
     def _piece(self, samples: Tensor, loudest: Tensor) -> Tensor:
-        decay = 2.0 ** (-torch.arange(1, len(samples) + 1) / (self.rate * self.half)).to(loudest)
+        decay = 2.0 ** (-torch.arange(1, len(samples) + 1) / (self.rate * self.half_life)).to(loudest)
         # divided by decay_t the peak never falls, so one running maximum gives all of it
         highest = torch.cummax(loudest / decay, 0).values.clamp(min=self.peak)
-        peak = (highest * decay).clamp(min=self.floor)
+        peak = (highest * decay).clamp(min=self.min_peak)
         self.peak = float(peak[-1])
         return self._dithered(samples.double() / peak).to(samples)
 
@@ -110,19 +110,19 @@ def _loudest(x: Tensor, size: int) -> Tensor:
     return before[: len(x)].maximum(after[size - 1 : size - 1 + len(x)])
 
 
-def padding(level: Level | None, rate: int) -> Float[Tensor, " sample"]:
+def end_padding(normalizer: PeakNormalizer | None, rate: int) -> Float[Tensor, " sample"]:
     """The samples that end a stream: those that still wait, and a second of silence.
 
     >>> padding(None, 4)
     tensor([0., 0., 0., 0.])
     """
-    silence = torch.zeros(round(PAD * rate))
-    if level is None:
+    silence = torch.zeros(round(PAD_SECONDS * rate))
+    if normalizer is None:
         return silence
-    return torch.cat([level(silence + level.mean), level.finish()])
+    return torch.cat([normalizer(silence + normalizer.mean), normalizer.finish()])
 
 
-def level_recording(
+def normalize_recording(
     wave: Float[Tensor, " sample"], rate: int, *, dither: float = DITHER
 ) -> Float[Tensor, " longer"]:
     """A whole recording as a model hears it: normalised by its own peak, dithered and padded.
@@ -130,11 +130,11 @@ def level_recording(
     >>> level_recording(torch.tensor([0.5, -0.5]), 2, dither=0.0)
     tensor([ 1., -1.,  0.,  0.])
     """
-    level = Level.measured(rate, [wave], dither=dither)
-    return torch.cat([level(wave), padding(level, rate).to(wave)])
+    level = PeakNormalizer.from_recording(rate, [wave], dither=dither)
+    return torch.cat([level(wave), end_padding(level, rate).to(wave)])
 
 
-def level_batch(
+def normalize_recordings(
     waves: Float[Tensor, "batch sample"],
     lengths: Int[Tensor, " batch"],
     rate: int,
@@ -150,12 +150,12 @@ def level_batch(
     >>> level_batch(waves, torch.tensor([2]), 1000, rg.data.luck(0))[1]
     tensor([1002])
     """
-    waves = F.pad(waves, (0, round(PAD * rate)))
+    waves = F.pad(waves, (0, round(PAD_SECONDS * rate)))
     real = torch.arange(waves.shape[1], device=waves.device) < lengths.to(waves.device)[:, None]
     mean = (waves * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)
     waves = (waves - mean) * real
-    waves = waves / waves.abs().amax(1, keepdim=True).clamp(min=FLOOR)
+    waves = waves / waves.abs().amax(1, keepdim=True).clamp(min=MIN_PEAK)
     if gain is not None:
         waves = waves * gain[:, None]
     noise = torch.randn(waves.shape, generator=generator, device=waves.device)
-    return waves + DITHER * noise, lengths + round(PAD * rate)
+    return waves + DITHER * noise, lengths + round(PAD_SECONDS * rate)

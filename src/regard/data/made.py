@@ -12,7 +12,7 @@ from regard.errors import ConfigError, FileError
 Batch = dict[str, Tensor]
 
 
-class Made:
+class GeneratedBatches:
     """Batches without end, each made from its number alone; ranks take turns.
 
     Step s of `world` ranks is batches s·world … s·world + world - 1, so that the global order is
@@ -25,11 +25,11 @@ class Made:
     """
 
     def __init__(
-        self, make: Callable[[int], Batch], *, seed: int = 0, rank: int = 0, world: int = 1
+        self, make_batch: Callable[[int], Batch], *, seed: int = 0, rank: int = 0, world_size: int = 1
     ):
-        if not 0 <= rank < world:
-            raise ConfigError(f"rank: needs to be from 0 to {world - 1}, got {rank}")
-        self.make, self.seed, self.rank, self.world = make, seed, rank, world
+        if not 0 <= rank < world_size:
+            raise ConfigError(f"rank: needs to be from 0 to {world_size - 1}, got {rank}")
+        self.make_batch, self.seed, self.rank, self.world_size = make_batch, seed, rank, world_size
         self._number = 0
 
     def state(self) -> dict[str, Any]:
@@ -46,12 +46,12 @@ class Made:
 
     def __iter__(self) -> Iterator[Batch]:
         while True:
-            batch = self.make(self._number + self.rank)
-            self._number += self.world
+            batch = self.make_batch(self._number + self.rank)
+            self._number += self.world_size
             yield batch
 
 
-def luck(*key: Any, device: torch.device | str = "cpu") -> torch.Generator:
+def seeded_generator(*key: Any, device: torch.device | str = "cpu") -> torch.Generator:
     """Random numbers that depend on a key alone.
 
     >>> torch.equal(torch.rand(2, generator=luck(0, "a")), torch.rand(2, generator=luck(0, "a")))

@@ -9,15 +9,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.data.facts import Split
-from regard.data.keying import CODES, Channel, Hand, Keying, key, presses, tone
-from regard.data.made import luck
-from regard.data.radio import send
+from regard.data.keying import MORSE_CODE, Channel, SenderTiming, Keying, key_text, key_edges, keyed_tone
+from regard.data.made import seeded_generator
+from regard.data.radio import render_keyings
 from regard.errors import ConfigError
 
-__all__ = ["CODES", "Keying", "Morse", "Sound", "key", "tone"]
+__all__ = ["MORSE_CODE", "Keying", "Morse", "AudioExample", "key_text", "keyed_tone"]
 
 
-class Sound(NamedTuple):
+class AudioExample(NamedTuple):
     """A wave from -1 to 1, what is said in it, and where each character of that has ended.
 
     >>> Sound(torch.zeros(8000), "", 8000).rate
@@ -27,7 +27,7 @@ class Sound(NamedTuple):
     wave: Float[Tensor, " sample"]
     text: str
     rate: int
-    ends: tuple[int, ...] = ()  # samples; empty where nobody knows
+    char_ends: tuple[int, ...] = ()  # samples; empty where nobody knows
 
 
 class Morse:
@@ -53,39 +53,39 @@ class Morse:
         snr: tuple[float, float] = (0.0, 20.0),
         fading: float = 0.5,
         rate: int = 8000,
-        count: int = 500,
-        alphabet: str = "".join(CODES),
-        spared: Sequence[tuple[float, float]] = (),
-        radio: bool = False,
-        empty: float = 0.0,
+        eval_size: int = 500,
+        alphabet: str = "".join(MORSE_CODE),
+        held_out_wpm: Sequence[tuple[float, float]] = (),
+        radio_effects: bool = False,
+        empty_fraction: float = 0.0,
     ):
         ranges = {"letters": letters, "wpm": wpm, "pitch": pitch, "snr": snr}
         for name, (low, high) in ranges.items():
             if low > high or (name != "snr" and low <= 0):
                 raise ConfigError(f"{name}: needs a lower and an upper limit, got {low} to {high}")
-        for name, share in (("fading", fading), ("empty", empty)):
+        for name, share in (("fading", fading), ("empty", empty_fraction)):
             if not 0 <= share < 1:
                 raise ConfigError(f"{name}: needs to be from 0 to less than 1, got {share}")
         if pitch[1] >= rate / 2:
             raise ConfigError(f"pitch: needs to be below half of rate={rate}, got {pitch[1]}")
         self.letters, self.wpm, self.pitch, self.snr = letters, wpm, pitch, snr
-        self.fading, self.rate, self.count, self.alphabet = fading, rate, count, alphabet
-        self.radio, self.empty = radio, empty
-        self.spared = tuple(spared)  # speeds that are never sent
-        if any(low <= wpm[0] and high >= wpm[1] for low, high in self.spared):
+        self.fading, self.rate, self.eval_size, self.alphabet = fading, rate, eval_size, alphabet
+        self.radio_effects, self.empty_fraction = radio_effects, empty_fraction
+        self.held_out_wpm = tuple(held_out_wpm)  # speeds that are never sent
+        if any(low <= wpm[0] and high >= wpm[1] for low, high in self.held_out_wpm):
             raise ConfigError(f"spared: needs to leave some of {wpm[0]} to {wpm[1]} wpm, got all")
 
-    def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[Sound]:
+    def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[AudioExample]:
         """Sounds from the one numbered `start`: for ever for train, the same ones otherwise."""
         number = start
-        while split == "train" or number < self.count:
+        while split == "train" or number < self.eval_size:
             name = f"train/{seed}/{number}" if split == "train" else f"{split}/{number}"
             yield self._send(name)
             number += 1
 
-    def keying(self, name: str) -> Keying:
+    def draw_keying(self, key: str) -> Keying:
         """What is sent under a name, and how."""
-        rng = Random(name)
+        rng = Random(key)
         text, wpm = self._text(rng), self._wpm(rng)
         # until three dots are over nobody who hears it live can know that a letter has ended
         before, after = rng.uniform(0.1, 0.4), max(rng.uniform(0.1, 0.4), 5 * 1.2 / wpm)
@@ -96,35 +96,35 @@ class Morse:
             fade_phase=rng.uniform(0, 2 * math.pi),
             fade_depth=rng.uniform(0, self.fading),
         )
-        hand = Hand()
-        if self.radio:
+        hand = SenderTiming()
+        if self.radio_effects:
             hand, channel = _hand(rng, 1.2 / wpm), _received(channel, rng)
             before, after = _silence(rng), _silence(rng)
-            if rng.random() < self.empty:
+            if rng.random() < self.empty_fraction:
                 text, before = "", before + rng.uniform(1.0, 5.0)
-        edges, marks = presses(text, hand, rng) if text else ([], [])
+        edges, marks = key_edges(text, hand, rng) if text else ([], [])
         dot = 1.2 / wpm
         return Keying(
             text=text,
             wpm=wpm,
             edges=tuple(dot * edge for edge in edges),
-            ends=tuple(dot * mark for mark in marks),
-            before=before,
-            after=after,
+            char_ends=tuple(dot * mark for mark in marks),
+            lead_silence=before,
+            tail_silence=after,
             channel=channel,
         )
 
     def _wpm(self, rng: Random) -> float:
         while True:
             wpm = math.exp(rng.uniform(*map(math.log, self.wpm)))
-            if not any(low <= wpm <= high for low, high in self.spared):
+            if not any(low <= wpm <= high for low, high in self.held_out_wpm):
                 return wpm
 
-    def _send(self, name: str) -> Sound:
-        plan = self.keying(name)
-        waves, _ = send([plan], self.rate, luck(name))
-        ends = tuple(round((plan.before + end) * self.rate) for end in plan.ends)
-        return Sound(waves[0], plan.text, self.rate, ends)
+    def _send(self, name: str) -> AudioExample:
+        plan = self.draw_keying(name)
+        waves, _ = render_keyings([plan], self.rate, seeded_generator(name))
+        ends = tuple(round((plan.lead_silence + end) * self.rate) for end in plan.char_ends)
+        return AudioExample(waves[0], plan.text, self.rate, ends)
 
     def _text(self, rng: Random) -> str:
         size = rng.randint(*self.letters)
@@ -135,11 +135,11 @@ class Morse:
         return "".join(drawn)
 
 
-def _hand(rng: Random, dot: float) -> Hand:
+def _hand(rng: Random, dot: float) -> SenderTiming:
     """Some senders are machines; hands are uneven by up to a fifth. Any may pause for seconds."""
     machine = rng.random() < 0.4
     spacing = math.exp(rng.uniform(0, math.log(2.5))) if rng.random() < 0.3 else 1.0
-    return Hand(
+    return SenderTiming(
         jitter=0.0 if machine else rng.uniform(0.02, 0.2),
         dash=3.0 if machine else rng.uniform(2.7, 3.6),
         spacing=spacing if machine else spacing * rng.uniform(0.95, 1.15),

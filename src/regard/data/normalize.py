@@ -27,10 +27,10 @@ def _lower(text: str) -> str:
     return text.lower()
 
 
-STEPS: dict[str, Callable[[str], str]] = {"typography": _typography, "lower": _lower}
+NORMALIZERS: dict[str, Callable[[str], str]] = {"typography": _typography, "lower": _lower}
 
 
-def normalized(text: str, steps: Sequence[str]) -> str:
+def normalize_text(text: str, steps: Sequence[str]) -> str:
     """A text as a model reads it, after the named steps, in their order.
 
     "typography" is NFKC with plain quotes, dashes and single spaces; "lower" forgets the case.
@@ -39,12 +39,12 @@ def normalized(text: str, steps: Sequence[str]) -> str:
     '3:05 pm - 5 km'
     """
     for step in steps:
-        text = STEPS[step](text)
+        text = NORMALIZERS[step](text)
     return text
 
 
-def check_steps(steps: Sequence[str]) -> tuple[str, ...]:
+def check_normalizers(steps: Sequence[str]) -> tuple[str, ...]:
     """Raise a ConfigError for a step that does not exist."""
-    if isinstance(steps, str) or not all(step in STEPS for step in steps):
-        raise ConfigError(f"normalize: needs some of {', '.join(STEPS)}, got {steps!r}")
+    if isinstance(steps, str) or not all(step in NORMALIZERS for step in steps):
+        raise ConfigError(f"normalize: needs some of {', '.join(NORMALIZERS)}, got {steps!r}")
     return tuple(steps)

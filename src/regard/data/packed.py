@@ -11,17 +11,17 @@ from jaxtyping import Int
 from torch import Tensor
 
 from regard.data.facts import Split
-from regard.data.report import Report
-from regard.data.source import shuffled
-from regard.data.text import Text
+from regard.data.report import LoadReport
+from regard.data.source import permute_index
+from regard.data.text import TextFiles
 from regard.data.tokenizers import Tokenizer
 from regard.errors import ConfigError, FileError
-from regard.files import make_folder, parse_json, write_text, writing
+from regard.files import make_folder, parse_json, write_text, atomic_write
 
-NAME = "packed.json"
+PACKED_FILE = "packed.json"
 
 
-class Window(NamedTuple):
+class TokenWindow(NamedTuple):
     """Neighbouring tokens, and for each the document it is from, counted from 0 in the window.
 
     >>> Window(torch.tensor([7, 2, 8]), torch.tensor([0, 0, 1])).tokens.shape
@@ -32,7 +32,7 @@ class Window(NamedTuple):
     documents: Int[Tensor, " time"]
 
 
-def pack(text: Text, tokenizer: Tokenizer, folder: str | Path) -> Report:
+def pack_text(text: TextFiles, tokenizer: Tokenizer, folder: str | Path) -> LoadReport:
     """Write the documents of all splits as tokens, each with an end; what was left out comes back.
 
     >>> import tempfile
@@ -43,29 +43,29 @@ def pack(text: Text, tokenizer: Tokenizer, folder: str | Path) -> Report:
     6
     """
     folder = make_folder(folder)
-    (folder / NAME).unlink(missing_ok=True)  # what is packed there is no longer whole
-    whole, sizes = Report(), {}
+    (folder / PACKED_FILE).unlink(missing_ok=True)  # what is packed there is no longer whole
+    whole, sizes = LoadReport(), {}
     kind = "uint16" if tokenizer.vocab <= 1 << 16 else "uint32"
     for split in ("train", "valid", "test"):
         sizes[split], starts = 0, []
-        with writing(folder / f"{split}.tokens") as place, place.open("wb") as out:
+        with atomic_write(folder / f"{split}.tokens") as place, place.open("wb") as out:
             for document in text.documents(split):
                 starts.append(sizes[split])
-                ids = [*tokenizer.read(document.text), tokenizer.end]
+                ids = [*tokenizer.encode_input(document.text), tokenizer.eos_id]
                 out.write(np.array(ids, dtype=kind).tobytes())
                 sizes[split] += len(ids)
-        with writing(folder / f"{split}.starts") as place:
+        with atomic_write(folder / f"{split}.starts") as place:
             np.array(starts, dtype="int64").tofile(place)
-        whole.kept += text.report.kept
+        whole.loaded += text.report.loaded
         if split == "test" or len(text.files) > 1:  # by a hash, every split reads the same files
             whole.reasons += text.report.reasons
-            whole.places |= text.report.places
+            whole.locations |= text.report.locations
     held = {"kind": kind, "vocab": tokenizer.vocab, "sizes": sizes}
-    write_text(folder / NAME, json.dumps(held))  # last: a folder without it is not whole
+    write_text(folder / PACKED_FILE, json.dumps(held))  # last: a folder without it is not whole
     return whole
 
 
-class Packed:
+class PackedText:
     """Windows of packed text: `length` tokens and the one after, so that each has its next.
 
     Training takes windows in an order of its own each time round, cut at another place; valid and
@@ -78,7 +78,7 @@ class Packed:
     """
 
     def __init__(self, folder: str | Path, length: int):
-        file = Path(folder) / NAME
+        file = Path(folder) / PACKED_FILE
         if length < 1:
             raise ConfigError(f"length: needs 1 or more, got {length}")
         if not file.is_file():
@@ -93,13 +93,13 @@ class Packed:
             self._rows[split] = _mapped(Path(folder) / f"{split}.tokens", kind, size)
             self._starts[split] = _mapped(Path(folder) / f"{split}.starts", "int64", None)
 
-    def tokens(self, split: Split) -> int:
+    def token_count(self, split: Split) -> int:
         """How many tokens a split has."""
         return len(self._rows[split])
 
-    def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[Window]:
+    def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[TokenWindow]:
         """Windows from the one numbered `start`: for ever for train, once otherwise."""
-        size = self.tokens(split)
+        size = self.token_count(split)
         if size < 2 or (split == "train" and size <= self.length):
             raise ConfigError(f"length: needs more than that in {split}, got {size} tokens in all")
         if split != "train":
@@ -110,18 +110,18 @@ class Packed:
         number = start
         while True:
             turn, index = divmod(number, each)
-            shift = shuffled(turn % self.length, self.length, f"{seed}/shift")
+            shift = permute_index(turn % self.length, self.length, f"{seed}/shift")
             shift = min(shift, size - 1 - each * self.length)
-            first = shift + self.length * shuffled(index, each, f"{seed}/{turn}")
+            first = shift + self.length * permute_index(index, each, f"{seed}/{turn}")
             yield self._window(split, first)
             number += 1
 
-    def _window(self, split: Split, first: int) -> Window:
+    def _window(self, split: Split, first: int) -> TokenWindow:
         row, starts = self._rows[split], self._starts[split]
         ids = torch.from_numpy(row[first : first + self.length + 1].astype("int64"))
         places = np.arange(first, first + len(ids))
         documents = np.searchsorted(starts, places, side="right")
-        return Window(ids, torch.from_numpy(documents - documents[0]))
+        return TokenWindow(ids, torch.from_numpy(documents - documents[0]))
 
 
 def _mapped(file: Path, kind: str, size: int | None) -> np.ndarray:

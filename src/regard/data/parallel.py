@@ -5,17 +5,17 @@ from hashlib import blake2b
 from pathlib import Path
 
 from regard.data.facts import Split
-from regard.data.parallel_files import Row, mo, po, tsv, two_files
+from regard.data.parallel_files import CorpusRow, read_mo, read_po, read_tsv, read_aligned
 from regard.data.phrases import Pair
-from regard.data.report import Bad, Report
-from regard.data.tmx import tmx
+from regard.data.report import OnError, LoadReport
+from regard.data.tmx import read_tmx
 from regard.errors import ConfigError, FileError
 
-Place = str | Path | tuple[str | Path, str | Path]  # one file of pairs, or two files line by line
+CorpusPath = str | Path | tuple[str | Path, str | Path]  # one file of pairs, or two files line by line
 SUFFIXES = (".tsv", ".po", ".mo", ".tmx")
 
 
-class Parallel:
+class ParallelCorpus:
     """Pairs from two aligned files, .tsv, .po, .mo or .tmx; `report` says what was left out.
 
     Without `valid` and `test` a pair goes by a hash of its source, so that a sentence of the test
@@ -35,23 +35,23 @@ class Parallel:
 
     def __init__(
         self,
-        train: Place,
-        valid: Place | None = None,
-        test: Place | None = None,
+        train: CorpusPath,
+        valid: CorpusPath | None = None,
+        test: CorpusPath | None = None,
         *,
         languages: tuple[str, str] | None = None,
-        bad: Bad = "skip",
-        longest: int = 1000,
-        ratio: float = 9.0,
+        on_error: OnError = "skip",
+        max_chars: int = 1000,
+        max_length_ratio: float = 9.0,
     ):
         if (valid is None) != (test is None):
             raise ConfigError("valid, test: need to be given both or not at all, got one of them")
         given = {"train": train, "valid": valid, "test": test}
-        self.places = {
+        self.paths = {
             split: _checked(place) for split, place in given.items() if place is not None
         }
-        self.languages, self.longest, self.ratio = languages, longest, ratio
-        self.report = Report(bad)
+        self.languages, self.max_chars, self.max_length_ratio = languages, max_chars, max_length_ratio
+        self.report = LoadReport(on_error)
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[Pair]:
         """Pairs from the one numbered `start`: for ever for train, once otherwise."""
@@ -78,42 +78,42 @@ class Parallel:
         self.report.clear()
         name, language = self._name(split), self.languages[1] if self.languages else None
         for row in self._rows(split):
-            if wrong := row.wrong or self._wrong(row):
-                self.report.leave_out(name, row.line, wrong)
-            elif len(self.places) > 1 or _where(row.source) == split:
-                self.report.kept += 1
+            if wrong := row.error or self._wrong(row):
+                self.report.skip(name, row.line, wrong)
+            elif len(self.paths) > 1 or _where(row.source) == split:
+                self.report.loaded += 1
                 yield Pair(row.source.strip(), row.target.strip(), language)
 
-    def _rows(self, split: Split) -> Iterator[Row]:
+    def _rows(self, split: Split) -> Iterator[CorpusRow]:
         place = self._place(split)
         if isinstance(place, tuple):
-            return two_files(*place)
+            return read_aligned(*place)
         if place.suffix == ".tmx":
             if self.languages is None:
                 raise ConfigError("languages: need source and target of the .tmx, got none")
-            return tmx(place, *self.languages)
-        return {".tsv": tsv, ".po": po, ".mo": mo}[place.suffix](place)
+            return read_tmx(place, *self.languages)
+        return {".tsv": read_tsv, ".po": read_po, ".mo": read_mo}[place.suffix](place)
 
-    def _wrong(self, row: Row) -> str:
+    def _wrong(self, row: CorpusRow) -> str:
         lengths = len(row.source.strip()), len(row.target.strip())
         if not min(lengths):
             return "an empty side"
-        if max(lengths) > self.longest:
-            return f"longer than {self.longest} characters"
+        if max(lengths) > self.max_chars:
+            return f"longer than {self.max_chars} characters"
         # short texts differ freely: 'ok' and 'einverstanden'
-        if max(lengths) > self.ratio * min(lengths) and max(lengths) > 40:
-            return f"one side {self.ratio:g} times longer than the other"
+        if max(lengths) > self.max_length_ratio * min(lengths) and max(lengths) > 40:
+            return f"one side {self.max_length_ratio:g} times longer than the other"
         return ""
 
     def _place(self, split: str) -> Path | tuple[Path, Path]:
-        return self.places["train" if len(self.places) == 1 else split]
+        return self.paths["train" if len(self.paths) == 1 else split]
 
     def _name(self, split: str) -> str:
         place = self._place(split)
         return place[0].name if isinstance(place, tuple) else place.name
 
 
-def _checked(place: Place) -> Path | tuple[Path, Path]:
+def _checked(place: CorpusPath) -> Path | tuple[Path, Path]:
     files = [Path(file) for file in place] if isinstance(place, tuple) else [Path(place)]
     for file in files:
         if not file.is_file():

@@ -9,55 +9,55 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regard.errors import FileError
-from regard.files import pieces_of, reading, utf8_lines
+from regard.files import iter_chunks, open_binary, iter_utf8_lines
 
 
-class Row(NamedTuple):
+class CorpusRow(NamedTuple):
     """A pair and its line; or why there is none."""
 
     line: int
     source: str = ""
     target: str = ""
-    wrong: str = ""
+    error: str = ""
 
 
-def two_files(source: Path, target: Path) -> Iterator[Row]:
+def read_aligned(source: Path, target: Path) -> Iterator[CorpusRow]:
     """Line n of one file is line n of the other."""
     for number, (a, b) in enumerate(zip_longest(_lines(source), _lines(target)), 1):
         if a is None or b is None:
-            yield Row(number, wrong=f"no such line in {(source if a is None else target).name}")
+            yield CorpusRow(number, error=f"no such line in {(source if a is None else target).name}")
         else:
             yield _row(number, a, b)
 
 
-def tsv(file: Path) -> Iterator[Row]:
+def read_tsv(path: Path) -> Iterator[CorpusRow]:
     """The first two columns; others are notes."""
-    for number, line in enumerate(_lines(file), 1):
+    for number, line in enumerate(_lines(path), 1):
         columns = line.split(b"\t")
         if len(columns) < 2:
-            yield Row(number, wrong="no tab" if line.strip() else "an empty side")
+            yield CorpusRow(number, error="no tab" if line.strip() else "an empty side")
         else:
             yield _row(number, columns[0], columns[1])
 
 
 def _lines(file: Path) -> Iterator[bytes]:
-    with reading(file) as opened:
-        for lines in utf8_lines(pieces_of(opened), file):
+    with open_binary(file) as opened:
+        for lines in iter_utf8_lines(iter_chunks(opened), file):
             yield from lines
 
 
-def _row(number: int, source: bytes, target: bytes) -> Row:
+def _row(number: int, source: bytes, target: bytes) -> CorpusRow:
     try:
-        return Row(number, source.decode(), target.decode())
+        return CorpusRow(number, source.decode(), target.decode())
     except UnicodeDecodeError as error:
-        return Row(number, wrong=f"not UTF-8 ({error.reason})")
+        return CorpusRow(number, error=f"not UTF-8 ({error.reason})")
 
 
-def po(file: Path) -> Iterator[Row]:
+def read_po(path: Path) -> Iterator[CorpusRow]:
     """The messages of a gettext catalog; of one with plurals, its singular and first plural."""
     entry: dict[str, list[str]] = {}
     first, fuzzy, whole, name = 0, False, True, ""
-    for number, raw in enumerate(_po(file), 1):
+    for number, raw in enumerate(_po(path), 1):
         line = raw.decode(errors="replace").strip()
         if not line or (line.startswith(("msgid ", "msgctxt ", "#")) and "msgstr" in _stems(entry)):
             if whole:
@@ -66,8 +66,8 @@ def po(file: Path) -> Iterator[Row]:
         if line.startswith("#"):
             fuzzy |= line.startswith("#,") and "fuzzy" in line
             continue
-        if wrong := _row(number, raw, b"").wrong:
-            yield Row(number, wrong=wrong)
+        if wrong := _row(number, raw, b"").error:
+            yield CorpusRow(number, error=wrong)
             whole = False  # the message is counted by this line
         if line.startswith("msg"):
             name, _, line = line.partition(" ")
@@ -75,8 +75,8 @@ def po(file: Path) -> Iterator[Row]:
             entry[name] = []
         if not line:
             continue
-        if not name or (text := unquoted(line)) is None:
-            yield Row(number, wrong="neither a keyword nor a quoted text")
+        if not name or (text := unquote_po(line)) is None:
+            yield CorpusRow(number, error="neither a keyword nor a quoted text")
         else:
             entry[name].append(text)
 
@@ -90,7 +90,7 @@ def _stems(entry: dict[str, list[str]]) -> set[str]:
     return {name.partition("[")[0] for name in entry}
 
 
-def unquoted(line: str) -> str | None:
+def unquote_po(line: str) -> str | None:
     if len(line) < 2 or line[0] != '"' or line[-1] != '"':
         return None
     try:
@@ -99,34 +99,34 @@ def unquoted(line: str) -> str | None:
         return None
 
 
-def _message(entry: dict[str, str], line: int, fuzzy: bool) -> Iterator[Row]:
+def _message(entry: dict[str, str], line: int, fuzzy: bool) -> Iterator[CorpusRow]:
     if "msgid" not in entry or not entry["msgid"]:  # a comment, or the header
         return
     if fuzzy:
-        yield Row(line, wrong="marked fuzzy")
+        yield CorpusRow(line, error="marked fuzzy")
     elif "msgid_plural" in entry:
-        yield Row(line, entry["msgid"], entry.get("msgstr[0]", ""))
+        yield CorpusRow(line, entry["msgid"], entry.get("msgstr[0]", ""))
         if "msgstr[1]" in entry:
-            yield Row(line, entry["msgid_plural"], entry["msgstr[1]"])
+            yield CorpusRow(line, entry["msgid_plural"], entry["msgstr[1]"])
     else:
-        yield Row(line, entry["msgid"], entry.get("msgstr", ""))
+        yield CorpusRow(line, entry["msgid"], entry.get("msgstr", ""))
 
 
-def mo(file: Path) -> Iterator[Row]:
+def read_mo(path: Path) -> Iterator[CorpusRow]:
     """The messages of a compiled catalog, which has numbers instead of lines."""
-    with reading(file) as opened:
+    with open_binary(path) as opened:
         head = opened.read(20)
         order = {b"\xde\x12\x04\x95": "<", b"\x95\x04\x12\xde": ">"}.get(head[:4])
         if order is None or len(head) < 20:
             raise FileError(
-                f"{file}: needs to be a compiled catalog, got {head[:4]!r} at its start"
+                f"{path}: needs to be a compiled catalog, got {head[:4]!r} at its start"
             )
         count, ids, strings = struct.unpack(f"{order}8x3I", head)
         for number in range(count):
             try:
                 a, b = (_string(opened, table + 8 * number, order) for table in (ids, strings))
             except (struct.error, OSError):
-                yield Row(number + 1, wrong="cut short")
+                yield CorpusRow(number + 1, error="cut short")
                 return
             if a:  # the empty one is the header
                 source = a.rpartition(b"\x04")[2].split(b"\0")

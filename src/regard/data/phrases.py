@@ -12,16 +12,16 @@ from babel.lists import format_list
 from babel.numbers import format_currency, format_decimal, get_decimal_symbol
 from babel.units import format_unit
 
-from regard.data.facts import KINDS, Dice, Fact, Split, check_kinds, draw
-from regard.data.foreign_texts import foreign
-from regard.data.natural import usual, vary
+from regard.data.facts import FACT_KINDS, HashRng, Fact, Split, check_kinds, draw_fact
+from regard.data.foreign_texts import ood_text
+from regard.data.natural import typical_fact, paraphrase
 from regard.errors import ConfigError
 
 LANGUAGES = (
     *("ar", "cs", "de", "el", "en", "es", "fi", "fr"),
     *("it", "ja", "nl", "pl", "pt", "ru", "tr", "zh"),
 )
-MANY = 1 << 16  # cached texts of one kind: some megabytes
+CACHE_SIZE = 1 << 16  # cached texts of one kind: some megabytes
 
 
 class Pair(NamedTuple):
@@ -59,22 +59,22 @@ class Phrases:
         self,
         languages: Sequence[str] = LANGUAGES,
         *,
-        sources: Sequence[str] | None = None,
-        kinds: Sequence[str] = KINDS,
-        count: int = 1000,
-        natural: float = 0.0,
-        foreign: float = 0.0,
+        source_languages: Sequence[str] | None = None,
+        kinds: Sequence[str] = FACT_KINDS,
+        eval_size: int = 1000,
+        natural_fraction: float = 0.0,
+        ood_fraction: float = 0.0,
     ):
-        self.languages, self.kinds, self.count = tuple(languages), tuple(kinds), count
-        self.natural, self.foreign = natural, foreign
-        if not (natural >= 0 and foreign >= 0 and natural + foreign <= 1):
+        self.languages, self.kinds, self.eval_size = tuple(languages), tuple(kinds), eval_size
+        self.natural_fraction, self.ood_fraction = natural_fraction, ood_fraction
+        if not (natural_fraction >= 0 and ood_fraction >= 0 and natural_fraction + ood_fraction <= 1):
             raise ConfigError(
-                f"natural, foreign: need shares of at most 1 together, got {natural} and {foreign}"
+                f"natural, foreign: need shares of at most 1 together, got {natural_fraction} and {ood_fraction}"
             )
-        self.sources = tuple(sources or languages)
-        for language in {*self.languages, *self.sources}:
+        self.source_languages = tuple(source_languages or languages)
+        for language in {*self.languages, *self.source_languages}:
             _locale(language)
-        if not all(set(self.languages) - {source} for source in self.sources or [""]):
+        if not all(set(self.languages) - {source} for source in self.source_languages or [""]):
             raise ConfigError(
                 f"languages: need one beside the source, got {' '.join(self.languages) or 'none'}; "
                 f"try en de"
@@ -89,18 +89,18 @@ class Phrases:
         >>> next(first) == next(Phrases().examples("train", seed=0, start=2))
         True
         """
-        varied = split == "train" and self.natural + self.foreign > 0
+        varied = split == "train" and self.natural_fraction + self.ood_fraction > 0
         for number, (fact, source, target) in enumerate(self.facts(split, seed, start), start):
             if varied:
                 key = f"{seed}/{number}"
-                share = Dice(f"share/{key}")(1000) / 1000
-                if share < self.foreign:
+                share = HashRng(f"share/{key}")(1000) / 1000
+                if share < self.ood_fraction:
                     yield self._foreign(key, split, target)
                     continue
-                if share < self.foreign + self.natural and source == "en":
+                if share < self.ood_fraction + self.natural_fraction and source == "en":
                     yield _natural(fact, key, target)
                     continue
-            yield Pair(say(fact, source), say(fact, target), target)
+            yield Pair(format_fact(fact, source), format_fact(fact, target), target)
 
     def natural_examples(self, split: Split) -> Iterator[Pair]:
         """The facts of a held-out split as people type them, where English is read."""
@@ -108,45 +108,45 @@ class Phrases:
             if source == "en":
                 yield _natural(fact, f"{split}/{number}", target)
 
-    def foreign_examples(self, split: Split) -> Iterator[Pair]:
+    def ood_examples(self, split: Split) -> Iterator[Pair]:
         """Held-out texts that are none of the facts; their target is empty."""
         for number, (_, _, target) in enumerate(self.facts(split, 0)):
             yield self._foreign(f"{split}/{number}", split, target)
 
     def _foreign(self, key: str, split: Split, target: str) -> Pair:
         """A text of no fact, one in eight a fact in a language that is not read."""
-        dice = Dice(f"unread/{key}")
-        unread = [one for one in self.languages if one not in self.sources]
+        dice = HashRng(f"unread/{key}")
+        unread = [one for one in self.languages if one not in self.source_languages]
         if unread and dice(8) == 0:
-            fact = draw(f"{key}/unread", split, ("date", "duration"))
-            text = say(fact, dice.pick(unread))
-            if _words(text) - _words(say(fact, "en")):  # else it could be English
+            fact = draw_fact(f"{key}/unread", split, ("date", "duration"))
+            text = format_fact(fact, dice.choice(unread))
+            if _words(text) - _words(format_fact(fact, "en")):  # else it could be English
                 return Pair(text, "", target)
-        return Pair(foreign(key, split), "", target)
+        return Pair(ood_text(key, split), "", target)
 
     def facts(self, split: Split, seed: int, start: int = 0) -> Iterator[tuple[Fact, str, str]]:
         """What the examples say before it is said: the fact and its two languages."""
         key = f"{seed}" if split == "train" else split
         number = start
-        while split == "train" or number < self.count:
+        while split == "train" or number < self.eval_size:
             at = f"{key}/{number}"
-            dice = Dice(f"languages/{at}")
-            source = dice.pick(self.sources)
-            target = dice.pick([other for other in self.languages if other != source])
-            yield draw(at, split, self.kinds), source, target
+            dice = HashRng(f"languages/{at}")
+            source = dice.choice(self.source_languages)
+            target = dice.choice([other for other in self.languages if other != source])
+            yield draw_fact(at, split, self.kinds), source, target
             number += 1
 
 
 def _natural(fact: Fact, key: str, target: str) -> Pair:
-    fact = usual(fact, key)
-    return Pair(vary(fact, key), say(fact, target), target)
+    fact = typical_fact(fact, key)
+    return Pair(paraphrase(fact, key), format_fact(fact, target), target)
 
 
 def _words(text: str) -> set[str]:
     return {word for word in text.lower().split() if len(word) > 2 and word.isalpha()}
 
 
-def say(fact: Fact, language: str) -> str:
+def format_fact(fact: Fact, language: str) -> str:
     """A fact in words, as CLDR has them.
 
     >>> fact = Fact("date", (2026, 11, 5), "full")
@@ -155,14 +155,14 @@ def say(fact: Fact, language: str) -> str:
     """
     value = fact.value
     if fact.kind == "list":
-        parts = [say(part, language) for part in value]
+        parts = [format_fact(part, language) for part in value]
         return _join(language, fact.style, len(parts)).format(*parts)
     if fact.kind == "date":
         return _say_date(value, fact.style, language)
     if fact.kind == "time":
         return _say_time(value, language)
     if fact.kind == "moment":
-        day, hour = (say(part, language) for part in value)
+        day, hour = (format_fact(part, language) for part in value)
         return _at(language).format(hour, day)
     if fact.kind == "duration":
         parts = [_say_unit(number, 0, span, language) for number, span in value]
@@ -234,12 +234,12 @@ def _say_date(value: tuple[int, ...], style: str, language: str) -> str:
     }
 
 
-@lru_cache(MANY)
+@lru_cache(CACHE_SIZE)
 def _say_time(value: tuple[int, int], language: str) -> str:
     return format_time(time(*value), "short", locale=_locale(language))
 
 
-@lru_cache(MANY)
+@lru_cache(CACHE_SIZE)
 def _say_number(whole: int, language: str) -> str:
     return format_decimal(whole, locale=_locale(language))
 
@@ -249,7 +249,7 @@ def _point(language: str) -> str:
     return get_decimal_symbol(_locale(language))
 
 
-@lru_cache(MANY)
+@lru_cache(CACHE_SIZE)
 def _plural(language: str, number: int, places: int) -> str:
     value = Decimal(number).scaleb(-places)
     return _locale(language).plural_form(value if places else number)

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-from regard.data.made import Batch, Made, luck
+from regard.data.made import Batch, GeneratedBatches, seeded_generator
 from regard.errors import ConfigError, ShapeError
 
 
-class PictureBatches(Made):
+class ImageBatches(GeneratedBatches):
     """Pictures that are all in memory, in batches of `size`; each time a picture looks different.
 
     Bytes stay on the device of the model, a batch of floats from 0 to 1 is made there: the
@@ -27,47 +27,47 @@ class PictureBatches(Made):
 
     def __init__(
         self,
-        pictures: UInt8[Tensor, "count channel height width"],
+        images: UInt8[Tensor, "count channel height width"],
         labels: Int[Tensor, " count"],
         *,
-        size: int,
+        batch_size: int,
         shift: int = 0,
         flip: bool = False,
-        erase: float = 0.0,
-        mix: float = 0.0,
+        random_erasing: float = 0.0,
+        cutmix: float = 0.0,
         seed: int = 0,
         rank: int = 0,
-        world: int = 1,
+        world_size: int = 1,
     ):
-        if len(pictures) != len(labels) or not len(labels):
-            raise ShapeError(f"labels: needs one for each of {len(pictures)}, got {len(labels)}")
-        if size < 1:
-            raise ConfigError(f"size: needs 1 or more, got {size}")
-        super().__init__(self._batch, seed=seed, rank=rank, world=world)
-        self.pictures, self.labels = pictures, labels
-        self.size, self.shift, self.flip, self.erase, self.mix = size, shift, flip, erase, mix
+        if len(images) != len(labels) or not len(labels):
+            raise ShapeError(f"labels: needs one for each of {len(images)}, got {len(labels)}")
+        if batch_size < 1:
+            raise ConfigError(f"size: needs 1 or more, got {batch_size}")
+        super().__init__(self._batch, seed=seed, rank=rank, world_size=world_size)
+        self.images, self.labels = images, labels
+        self.batch_size, self.shift, self.flip, self.random_erasing, self.cutmix = batch_size, shift, flip, random_erasing, cutmix
         self._order = lru_cache(2)(self._turn)
 
     def _turn(self, turn: int) -> Tensor:
-        order = torch.randperm(len(self.labels), generator=luck(self.seed, "turn", turn))
+        order = torch.randperm(len(self.labels), generator=seeded_generator(self.seed, "turn", turn))
         return order.to(self.labels.device)
 
     def _batch(self, number: int) -> Batch:
-        chosen = self._chosen(number * self.size)
-        chance = luck(self.seed, "batch", number)
-        pixels = altered(
-            self.pictures[chosen], chance, shift=self.shift, flip=self.flip, erase=self.erase
+        chosen = self._chosen(number * self.batch_size)
+        chance = seeded_generator(self.seed, "batch", number)
+        pixels = augment(
+            self.images[chosen], chance, shift=self.shift, flip=self.flip, random_erasing=self.random_erasing
         )
         labels = self.labels[chosen]
-        if not self.mix:
+        if not self.cutmix:
             return {"pixels": pixels.float() / 255, "label": labels}
-        pixels, whose, share = mixed(pixels, chance, mix=self.mix)
+        pixels, whose, share = cutmix(pixels, chance, probability=self.cutmix)
         batch = {"pixels": pixels.float() / 255, "label": labels}
         return batch | {"other": labels[whose], "share": share}
 
     def _chosen(self, at: int) -> Tensor:
         """Which pictures: all of them in a new order, again and again."""
-        parts, wanted = [], self.size
+        parts, wanted = [], self.batch_size
         while wanted:
             turn, first = divmod(at, len(self.labels))
             parts.append(self._order(turn)[first : first + wanted])
@@ -75,13 +75,13 @@ class PictureBatches(Made):
         return torch.cat(parts)
 
 
-def altered(
-    pictures: UInt8[Tensor, "batch channel height width"] | Float[Tensor, "batch channel h w"],
-    chance: torch.Generator,
+def augment(
+    images: UInt8[Tensor, "batch channel height width"] | Float[Tensor, "batch channel h w"],
+    generator: torch.Generator,
     *,
     shift: int = 0,
     flip: bool = False,
-    erase: float = 0.0,
+    random_erasing: float = 0.0,
 ) -> Tensor:
     """Each picture moved by up to `shift` pixels, mirrored or not, and a square of it made black.
 
@@ -93,46 +93,46 @@ def altered(
     >>> sorted(seen)
     [(0.0, 1.0, 2.0, 3.0), (1.0, 0.0, 3.0, 2.0)]
     """
-    batch, channels, height, width = pictures.shape
+    batch, channels, height, width = images.shape
 
     def drawn(low: int, high: int) -> Tensor:
-        return torch.randint(low, high + 1, (batch, 1), generator=chance)
+        return torch.randint(low, high + 1, (batch, 1), generator=generator)
 
     rows, columns = torch.arange(height).repeat(batch, 1), torch.arange(width).repeat(batch, 1)
     if flip:
         columns = torch.where(drawn(0, 1) > 0, width - 1 - columns, columns)
     square = None
-    if erase:
-        side = drawn(0, round(erase * height))
+    if random_erasing:
+        side = drawn(0, round(random_erasing * height))
         square = _box(drawn(0, height - 1), drawn(0, width - 1), side, side, (height, width))
     if shift:
         rows, columns = rows + drawn(0, 2 * shift), columns + drawn(0, 2 * shift)
-        pictures = F.pad(pictures, (shift, shift, shift, shift))
-    whole = pictures.shape[-1]
-    places = (rows[:, :, None] * whole + columns[:, None, :]).to(pictures.device)
+        images = F.pad(images, (shift, shift, shift, shift))
+    whole = images.shape[-1]
+    places = (rows[:, :, None] * whole + columns[:, None, :]).to(images.device)
     places = places.flatten(1)[:, None].expand(-1, channels, -1)
-    moved = pictures.flatten(2).gather(2, places).unflatten(2, (height, width))
+    moved = images.flatten(2).gather(2, places).unflatten(2, (height, width))
     return moved if square is None else moved.masked_fill(square.to(moved.device), 0)
 
 
-class Mixed(NamedTuple):
+class CutMixResult(NamedTuple):
     """Pictures with a piece of another in them: whose piece, and the share that is their own.
 
     >>> Mixed(torch.zeros(1, 1, 2, 2), torch.tensor([0]), torch.ones(1)).share
     tensor([1.])
     """
 
-    pictures: Tensor
-    whose: Tensor
-    share: Tensor
+    images: Tensor
+    partners: Tensor
+    own_fraction: Tensor
 
 
-def mixed(
-    pictures: UInt8[Tensor, "batch channel height width"] | Float[Tensor, "batch channel h w"],
-    chance: torch.Generator,
+def cutmix(
+    images: UInt8[Tensor, "batch channel height width"] | Float[Tensor, "batch channel h w"],
+    generator: torch.Generator,
     *,
-    mix: float,
-) -> Mixed:
+    probability: float,
+) -> CutMixResult:
     """Each picture with, by the chance `mix`, a rectangle of another (CutMix, Yun et al. 2019).
 
     area = 1 - λ, λ uniform from 0 to 1, cut off at the edges;   share = 1 - area that was taken
@@ -145,17 +145,17 @@ def mixed(
     >>> found.pictures.flatten().tolist()
     [1.0, 0.0]
     """
-    batch, _, height, width = pictures.shape
-    side = torch.rand(batch, 1, generator=chance).sqrt()  # the area is as likely small as large
-    side = side * (torch.rand(batch, 1, generator=chance) < mix)
-    rows = torch.randint(0, height, (batch, 1), generator=chance)
-    columns = torch.randint(0, width, (batch, 1), generator=chance)
+    batch, _, height, width = images.shape
+    side = torch.rand(batch, 1, generator=generator).sqrt()  # the area is as likely small as large
+    side = side * (torch.rand(batch, 1, generator=generator) < probability)
+    rows = torch.randint(0, height, (batch, 1), generator=generator)
+    columns = torch.randint(0, width, (batch, 1), generator=generator)
     tall, wide = ((side * x).round().long() for x in (height, width))
     taken = _box(rows, columns, tall, wide, (height, width))
-    whose = torch.randperm(batch, generator=chance).to(pictures.device)
+    whose = torch.randperm(batch, generator=generator).to(images.device)
     share = 1 - taken.float().mean((1, 2, 3))
-    new = torch.where(taken.to(pictures.device), pictures[whose], pictures)
-    return Mixed(new, whose, share.to(pictures.device))
+    new = torch.where(taken.to(images.device), images[whose], images)
+    return CutMixResult(new, whose, share.to(images.device))
 
 
 def _box(

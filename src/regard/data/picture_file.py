@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.errors import ConfigError, FileError
 
 
-def read_picture(
+def read_image(
     path: str | Path, *, size: int | None = None, multiple: int = 1, channels: int = 1
 ) -> Float[Tensor, "channel height width"]:
     """A picture from 0, black, to 1, white: a square of `size` pixels, or of its own size.
@@ -26,15 +26,15 @@ def read_picture(
     """
     if channels not in (1, 3):
         raise ConfigError(f"channels: need to be 1, grey, or 3, colour, got {channels}")
-    whole = open_picture(path).convert("L" if channels == 1 else "RGB")
+    whole = open_image(path).convert("L" if channels == 1 else "RGB")
     if size is not None:
         whole = whole.resize((size, size), Image.Resampling.BILINEAR)
     pixels = torch.from_numpy(np.array(whole, dtype="float32") / 255)
     pixels = pixels[None] if channels == 1 else pixels.permute(2, 0, 1)
-    return whole_patches(pixels, multiple, path).contiguous()
+    return crop_to_multiple(pixels, multiple, path).contiguous()
 
 
-def whole_patches(
+def crop_to_multiple(
     image: Float[Tensor, "channel height width"], multiple: int, path: str | Path
 ) -> Float[Tensor, "channel tall wide"]:
     """The middle of an image, each side cut down to a multiple; `path` is for the error.
@@ -50,7 +50,7 @@ def whole_patches(
     return image[:, top : top + tall, left : left + wide]
 
 
-def open_picture(path: str | Path, *, contrast: bool = False) -> Image.Image:
+def open_image(path: str | Path, *, auto_background: bool = False) -> Image.Image:
     """The picture of a file in grey or in colour, upright, and laid on white where transparent.
 
     With `contrast`, light ink on a transparent ground is laid on black, or it could not be seen.
@@ -69,7 +69,7 @@ def open_picture(path: str | Path, *, contrast: bool = False) -> Image.Image:
             if whole.mode.startswith("I"):  # 16 bits of grey, which Pillow would cut off at 255
                 return Image.fromarray((np.asarray(whole) >> 8).clip(0, 255).astype(np.uint8))
             if whole.has_transparency_data:
-                return _flat(whole.convert("RGBA"), contrast)
+                return _flat(whole.convert("RGBA"), auto_background)
             return whole.convert("L" if whole.mode in ("1", "L") else "RGB")
     except (
         OSError, UnidentifiedImageError, ValueError, SyntaxError, Image.DecompressionBombError

@@ -11,18 +11,18 @@ from torch import Tensor
 
 from regard.data.batches import collate
 from regard.data.keying import Keying
-from regard.data.level import level_batch
-from regard.data.made import Batch, Made, luck
+from regard.data.level import normalize_recordings
+from regard.data.made import Batch, GeneratedBatches, seeded_generator
 from regard.data.morse import Morse
-from regard.data.radio import send
+from regard.data.radio import render_keyings
 from regard.data.tokenizers import Tokenizer
 from regard.errors import ConfigError
-from regard.ops import log_mel, mel_frames
+from regard.ops import log_mel, mel_frame_count
 
-WINDOW = 16  # batches that are sorted by length together: little padding, order still by chance
+SORT_WINDOW = 16  # batches that are sorted by length together: little padding, order still by chance
 
 
-class SoundBatches(Made):
+class AudioBatches(GeneratedBatches):
     """Batches of `size` sounds of like lengths, from plans that are cheap to draw and to sort.
 
     `draw` gives the plan with a number, `seconds` says how long it will sound, and `render` makes
@@ -36,30 +36,30 @@ class SoundBatches(Made):
 
     def __init__(
         self,
-        draw: Callable[[int], Any],
-        seconds: Callable[[Any], float],
+        draw_plan: Callable[[int], Any],
+        plan_length: Callable[[Any], float],
         render: Callable[[Sequence[Any], int], Batch],
         *,
-        size: int,
+        batch_size: int,
         seed: int = 0,
         rank: int = 0,
-        world: int = 1,
+        world_size: int = 1,
     ):
-        if size < 1:
-            raise ConfigError(f"size: needs 1 or more, got {size}")
-        super().__init__(self._batch, seed=seed, rank=rank, world=world)
-        self.draw, self.seconds, self.render, self.size = draw, seconds, render, size
+        if batch_size < 1:
+            raise ConfigError(f"size: needs 1 or more, got {batch_size}")
+        super().__init__(self._batch, seed=seed, rank=rank, world_size=world_size)
+        self.draw_plan, self.plan_length, self.render, self.batch_size = draw_plan, plan_length, render, batch_size
         self._window = lru_cache(2)(self._planned)
 
     def _batch(self, number: int) -> Batch:
-        window, place = divmod(number, WINDOW)
+        window, place = divmod(number, SORT_WINDOW)
         return self.render(self._window(window)[place], number)
 
     def _planned(self, window: int) -> list[list[Any]]:
-        first = window * WINDOW * self.size
-        plans = [self.draw(first + n) for n in range(WINDOW * self.size)]
-        plans.sort(key=self.seconds)
-        batches = [plans[at : at + self.size] for at in range(0, len(plans), self.size)]
+        first = window * SORT_WINDOW * self.batch_size
+        plans = [self.draw_plan(first + n) for n in range(SORT_WINDOW * self.batch_size)]
+        plans.sort(key=self.plan_length)
+        batches = [plans[at : at + self.batch_size] for at in range(0, len(plans), self.batch_size)]
         Random(f"{self.seed}/{window}").shuffle(batches)
         return batches
 
@@ -69,12 +69,12 @@ def morse_batches(
     tokenizer: Tokenizer,
     *,
     mels: int,
-    size: int,
+    batch_size: int,
     device: torch.device | str = "cpu",
     seed: int = 0,
     rank: int = 0,
-    world: int = 1,
-) -> SoundBatches:
+    world_size: int = 1,
+) -> AudioBatches:
     """The train part of Morse code, made on a device: noise, tone and log-mel of a batch at once.
 
     The waves are normalised, padded and dithered as `Level` does it where the model runs.
@@ -87,21 +87,21 @@ def morse_batches(
     """
 
     def render(plans: Sequence[Keying], number: int) -> Batch:
-        generator = luck(seed, "noise", number, device=device)
-        waves, lengths = send(plans, source.rate, generator)
-        under = torch.tensor([plan.channel.under for plan in plans], device=device)
-        waves, lengths = level_batch(
+        generator = seeded_generator(seed, "noise", number, device=device)
+        waves, lengths = render_keyings(plans, source.rate, generator)
+        under = torch.tensor([plan.channel.below_peak for plan in plans], device=device)
+        waves, lengths = normalize_recordings(
             waves, lengths, source.rate, generator, gain=10 ** (-under / 20)
         )
-        return recognisable(waves, lengths, [p.text for p in plans], tokenizer, source.rate, mels)
+        return ctc_batch(waves, lengths, [p.text for p in plans], tokenizer, source.rate, mels)
 
-    return SoundBatches(
-        lambda number: source.keying(f"train/{seed}/{number}"), lambda plan: plan.seconds, render,
-        size=size, seed=seed, rank=rank, world=world,
+    return AudioBatches(
+        lambda number: source.draw_keying(f"train/{seed}/{number}"), lambda plan: plan.seconds, render,
+        batch_size=batch_size, seed=seed, rank=rank, world_size=world_size,
     )  # fmt: skip
 
 
-def recognisable(
+def ctc_batch(
     waves: Float[Tensor, "batch sample"],
     lengths: Int[Tensor, " batch"],
     texts: Sequence[str],
@@ -116,13 +116,13 @@ def recognisable(
     >>> batch["frames_lengths"], batch["target"]
     (tensor([8]), tensor([[5, 4]]))
     """
-    frames = log_mel(waves, rate, mels=mels)
-    counts = torch.tensor([mel_frames(n, rate) for n in lengths.tolist()])
-    labels = labelled(texts, tokenizer, frames.device)
+    frames = log_mel(waves, rate, n_mels=mels)
+    counts = torch.tensor([mel_frame_count(n, rate) for n in lengths.tolist()])
+    labels = label_batch(texts, tokenizer, frames.device)
     return {"frames": frames, "frames_lengths": counts.to(frames.device), **labels}
 
 
-def labelled(
+def label_batch(
     texts: Sequence[str], tokenizer: Tokenizer, device: torch.device | str = "cpu"
 ) -> Batch:
     """Texts as the labels of a batch, with how many each has.
@@ -132,5 +132,5 @@ def labelled(
     """
     # a tensor, as the list of a text without any signs has no type
     labels = (torch.tensor(tokenizer.encode(text), dtype=torch.long) for text in texts)
-    batch = collate([{"target": row} for row in labels], tokenizer.pad)
+    batch = collate([{"target": row} for row in labels], tokenizer.pad_id)
     return {name: x.to(device) for name, x in batch.items()}

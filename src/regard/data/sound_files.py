@@ -9,14 +9,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.data.resample import Resample
+from regard.data.resample import Resampler
 from regard.errors import FileError
 
-SECONDS = 0.1  # read together: of a damaged file no more is lost before the damage
-QUIET = 1e-3  # of full scale: below, a recording is silence
+CHUNK_SECONDS = 0.1  # read together: of a damaged file no more is lost before the damage
+SILENCE_PEAK = 1e-3  # of full scale: below, a recording is silence
 
 
-class SoundFile:
+class AudioFile:
     """A WAV, FLAC, OGG or other file that libsndfile reads, in pieces, at a rate of one's own.
 
     Channels are mixed, other rates resampled; `notes` says so. When the pieces are over, it also
@@ -31,7 +31,7 @@ class SoundFile:
     def __init__(self, path: str | Path, rate: int):
         import soundfile  # loads a C library: only who reads recordings waits for it
 
-        self.path, self.rate, self.notes, self.whole = Path(path), rate, list[str](), True
+        self.path, self.rate, self.notes, self.is_complete = Path(path), rate, list[str](), True
         if not self.path.is_file():
             raise FileError(f"{path}: needs to be a sound file, got nothing there")
         if not self.path.stat().st_size:
@@ -42,7 +42,7 @@ class SoundFile:
             raise FileError(
                 f"{path}: needs to be WAV, FLAC or OGG, got {_told(error)}; try converting it"
             ) from error
-        self.expected = max(self.file.frames, _promised(self.path, self.file))
+        self.expected_samples = max(self.file.frames, _promised(self.path, self.file))
         if not self.file.frames:
             self.file.close()
             raise FileError(f"{path}: needs sound in it, got a header and 0 samples")
@@ -56,11 +56,11 @@ class SoundFile:
         """How long it is, as far as it is there."""
         return self.file.frames / self.file.samplerate
 
-    def pieces(self) -> Iterator[Float[Tensor, " sample"]]:
+    def chunks(self) -> Iterator[Float[Tensor, " sample"]]:
         """The sound, a tenth of a second at a time."""
         resample = None
         if self.file.samplerate != self.rate:
-            resample = Resample(self.file.samplerate, self.rate)
+            resample = Resampler(self.file.samplerate, self.rate)
         with self.file:
             for wave in self._read():
                 yield wave if resample is None else resample(wave)
@@ -70,13 +70,13 @@ class SoundFile:
     def _read(self) -> Iterator[Tensor]:
         import soundfile
 
-        heard, odd, loudest, size = 0, 0, 0.0, int(SECONDS * self.file.samplerate)
+        heard, odd, loudest, size = 0, 0, 0.0, int(CHUNK_SECONDS * self.file.samplerate)
         while True:
             try:
                 held = self.file.read(size, dtype="float32", always_2d=True)
             except (soundfile.LibsndfileError, OSError) as error:
-                self.whole = False
-                place = f"{self._at(heard)} of {self._at(self.expected)}"
+                self.is_complete = False
+                place = f"{self._at(heard)} of {self._at(self.expected_samples)}"
                 self.notes.append(f"unreadable from {place} on: {_told(error)}")
                 break
             if not len(held):
@@ -92,12 +92,12 @@ class SoundFile:
     def _judge(self, heard: int, odd: int, loudest: float) -> None:
         if odd:
             self.notes.append(f"{odd} samples are no number, heard as silence")
-        if heard < self.expected and self.whole:
-            self.whole = False
+        if heard < self.expected_samples and self.is_complete:
+            self.is_complete = False
             self.notes.append(
-                f"truncated: {self._at(heard)} of {self._at(self.expected)} are there"
+                f"truncated: {self._at(heard)} of {self._at(self.expected_samples)} are there"
             )
-        if heard and loudest < QUIET:
+        if heard and loudest < SILENCE_PEAK:
             self.notes.append("silence: nothing is louder than a thousandth of full scale")
 
     def _at(self, samples: int) -> str:

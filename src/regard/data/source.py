@@ -23,7 +23,7 @@ class Source(Protocol):
         ...
 
 
-class Listed:
+class InMemorySource:
     """Own examples, held in memory; training goes over them for ever, in a new order each time.
 
     >>> from itertools import islice
@@ -37,11 +37,11 @@ class Listed:
         valid: Sequence[Any] = (),
         test: Sequence[Any] = (),
     ):
-        self.held = {"train": train, "valid": valid, "test": test}
+        self.splits = {"train": train, "valid": valid, "test": test}
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[Any]:
         """Examples from the one numbered `start`."""
-        held = self.held[split]
+        held = self.splits[split]
         if not len(held):
             raise ConfigError(f"split: needs one that has examples, got {split}")
         if split != "train":
@@ -55,7 +55,7 @@ class Listed:
             turn, first = turn + 1, 0
 
 
-def shuffled(index: int, size: int, key: str) -> int:
+def permute_index(index: int, size: int, key: str) -> int:
     """Where an index goes in an order fixed by a key, without a list of the order.
 
     >>> [shuffled(i, 6, "a key") for i in range(6)]

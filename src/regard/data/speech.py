@@ -8,17 +8,17 @@ from typing import Any
 import torch
 
 from regard.data.facts import Split
-from regard.data.level import DITHER, level_recording
-from regard.data.morse import Sound
-from regard.data.report import Bad, Report
-from regard.data.source import shuffled
+from regard.data.level import DITHER, normalize_recording
+from regard.data.morse import AudioExample
+from regard.data.report import OnError, LoadReport
+from regard.data.source import permute_index
 from regard.data.tokenizers import Tokenizer
 from regard.errors import ConfigError, FileError
-from regard.files import parse_json, pieces_of, reading, utf8_lines
+from regard.files import parse_json, iter_chunks, open_binary, iter_utf8_lines
 from regard.ops import log_mel
 
 
-class Speech:
+class SpeechManifest:
     """Recordings named in a manifest: TSV, `file<tab>text`, or JSON lines with `audio` and `text`.
 
     Files are looked for beside the manifest. Each is opened once, when the source is made, to see
@@ -38,21 +38,21 @@ class Speech:
         test: str | Path | None = None,
         *,
         rate: int,
-        bad: Bad = "skip",
-        longest: float = 60.0,
+        on_error: OnError = "skip",
+        max_seconds: float = 60.0,
     ):
         if (valid is None) != (test is None):
             raise ConfigError("valid, test: need to be given both or not at all, got one of them")
-        self.rate, self.longest, self.report = rate, longest, Report(bad)
-        self.rows: dict[str, list[tuple[Path, str]]] = {"train": [], "valid": [], "test": []}
+        self.rate, self.max_seconds, self.report = rate, max_seconds, LoadReport(on_error)
+        self.entries: dict[str, list[tuple[Path, str]]] = {"train": [], "valid": [], "test": []}
         given = {"train": train, "valid": valid, "test": test}
         for split, manifest in given.items():
             for path, text in self._checked(Path(manifest)) if manifest is not None else ():
-                self.rows[split if valid is not None else _where(path)].append((path, text))
+                self.entries[split if valid is not None else _where(path)].append((path, text))
 
-    def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[Sound]:
+    def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[AudioExample]:
         """Recordings from the one numbered `start`: for ever for train, once otherwise."""
-        rows = self.rows[split]
+        rows = self.entries[split]
         if not rows:
             raise ConfigError(f"split: needs one that has recordings, got {split}")
         if split != "train":
@@ -61,16 +61,16 @@ class Speech:
         number = start
         while True:
             turn, index = divmod(number, len(rows))
-            yield self._read(*rows[shuffled(index, len(rows), f"{seed}/{turn}")])
+            yield self._read(*rows[permute_index(index, len(rows), f"{seed}/{turn}")])
             number += 1
 
     def _checked(self, manifest: Path) -> Iterator[tuple[Path, str]]:
         for number, name, text in _manifest(manifest, self.report):
             path = manifest.parent / name
             if wrong := self._wrong(path, text):
-                self.report.leave_out(manifest.name, number, wrong)
+                self.report.skip(manifest.name, number, wrong)
             else:
-                self.report.kept += 1
+                self.report.loaded += 1
                 yield path, text.strip()
 
     def _wrong(self, path: Path, text: str) -> str:
@@ -86,11 +86,11 @@ class Speech:
             return "not a sound file"
         if about.samplerate != self.rate:
             return f"{about.samplerate} samples a second instead of {self.rate}"
-        if not 0 < about.duration <= self.longest:
-            return f"not from 0 to {self.longest:g} seconds long"
+        if not 0 < about.duration <= self.max_seconds:
+            return f"not from 0 to {self.max_seconds:g} seconds long"
         return ""
 
-    def _read(self, path: Path, text: str) -> Sound:
+    def _read(self, path: Path, text: str) -> AudioExample:
         import soundfile
 
         try:
@@ -99,26 +99,26 @@ class Speech:
             raise FileError(
                 f"{path}: needs to be whole, as when it was opened, got {error}"
             ) from error
-        return Sound(torch.from_numpy(wave.mean(1)), text, rate)
+        return AudioExample(torch.from_numpy(wave.mean(1)), text, rate)
 
 
-def _manifest(file: Path, report: Report) -> Iterator[tuple[int, str, str]]:
+def _manifest(file: Path, report: LoadReport) -> Iterator[tuple[int, str, str]]:
     if not file.is_file():
         raise FileError(f"{file}: needs to be a manifest, got nothing there")
-    with reading(file) as opened:
-        lines = (line for some in utf8_lines(pieces_of(opened), file) for line in some)
+    with open_binary(file) as opened:
+        lines = (line for some in iter_utf8_lines(iter_chunks(opened), file) for line in some)
         for number, raw in enumerate(lines, 1):
             try:
                 line = raw.decode()
             except UnicodeDecodeError as error:
-                report.leave_out(file.name, number, f"not UTF-8 ({error.reason})")
+                report.skip(file.name, number, f"not UTF-8 ({error.reason})")
                 continue
             if not line.strip():
                 continue
             if found := _entry(line):
                 yield number, *found
             else:
-                report.leave_out(file.name, number, "neither `file<tab>text` nor JSON of the two")
+                report.skip(file.name, number, "neither `file<tab>text` nor JSON of the two")
 
 
 def _entry(line: str) -> tuple[str, str] | None:
@@ -137,9 +137,9 @@ def _where(path: Path) -> Split:
     return "test" if percent < 5 else "valid" if percent < 10 else "train"
 
 
-def sound_encoder(
+def speech_preprocessor(
     tokenizer: Tokenizer, *, mels: int = 80, dither: float = DITHER
-) -> Callable[[Sound], dict[str, Any]]:
+) -> Callable[[AudioExample], dict[str, Any]]:
     """What makes a sound ready for a recogniser: log-mel frames, and its text as labels.
 
     The sound is normalised and padded as where the model runs (`level_recording`), so that it is
@@ -151,10 +151,10 @@ def sound_encoder(
     (torch.Size([198, 4]), [73])
     """
 
-    def encode(sound: Sound) -> dict[str, Any]:
-        wave = level_recording(sound.wave, sound.rate, dither=dither)
+    def encode(sound: AudioExample) -> dict[str, Any]:
+        wave = normalize_recording(sound.wave, sound.rate, dither=dither)
         return {
-            "frames": log_mel(wave, sound.rate, mels=mels),
+            "frames": log_mel(wave, sound.rate, n_mels=mels),
             "target": tokenizer.encode(sound.text),
         }
 

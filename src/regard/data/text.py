@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regard.data.facts import Split
-from regard.data.report import Bad, Report
-from regard.data.source import shuffled
+from regard.data.report import OnError, LoadReport
+from regard.data.source import permute_index
 from regard.errors import ConfigError, FileError
-from regard.files import HEAD, text_encoding
+from regard.files import DETECTION_BYTES, detect_encoding
 
-PIECE = 1 << 20  # characters; a longer file is read as several documents, cut between lines
-OTHERS = {"site-packages", "dist-packages", "__pycache__"}  # inside the library, but not of it
+MAX_CHARS = 1 << 20  # characters; a longer file is read as several documents, cut between lines
+EXCLUDED_FOLDERS = {"site-packages", "dist-packages", "__pycache__"}  # inside the library, but not of it
 
 
 class Document(NamedTuple):
@@ -34,10 +34,10 @@ def stdlib_files() -> list[Path]:
     True
     """
     root = Path(sysconfig.get_paths()["stdlib"])
-    return [path for path in sorted(root.rglob("*.py")) if not OTHERS & set(path.parts)]
+    return [path for path in sorted(root.rglob("*.py")) if not EXCLUDED_FOLDERS & set(path.parts)]
 
 
-class Text:
+class TextFiles:
     """Documents from files, one after the other, never all at once in memory.
 
     Without `valid` and `test` of its own, a document goes by a hash of its text: 90 of 100 are
@@ -54,15 +54,15 @@ class Text:
         valid: Iterable[str | Path] | None = None,
         test: Iterable[str | Path] | None = None,
         *,
-        bad: Bad = "skip",
-        piece: int = PIECE,
+        on_error: OnError = "skip",
+        max_chars: int = MAX_CHARS,
     ):
         if (valid is None) != (test is None):
             raise ConfigError("valid, test: need to be given both or not at all, got one of them")
         self.files = {"train": _paths(train)}
         if valid is not None and test is not None:
             self.files |= {"valid": _paths(valid), "test": _paths(test)}
-        self.piece, self.report = piece, Report(bad)
+        self.max_chars, self.report = max_chars, LoadReport(on_error)
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[Document]:
         """Documents from the one numbered `start`: for ever for train, once otherwise."""
@@ -76,31 +76,31 @@ class Text:
             if number == before:
                 raise ConfigError(f"split: needs one that has documents, got {split} of {self}")
 
-    def documents(self, split: Split, order: str | None = None) -> Iterator[Document]:
+    def documents(self, split: Split, shuffle_key: str | None = None) -> Iterator[Document]:
         """The documents of a split, once; what could not be read is in `report`."""
         self.report.clear()
         files = self.files["train" if len(self.files) == 1 else split]
         for index in range(len(files)):
-            path = files[index if order is None else shuffled(index, len(files), order)]
+            path = files[index if shuffle_key is None else permute_index(index, len(files), shuffle_key)]
             for document in self._read(path):
                 if len(self.files) > 1 or _where(document.text) == split:
-                    self.report.kept += 1
+                    self.report.loaded += 1
                     yield document
 
     def _read(self, path: Path) -> Iterator[Document]:
         try:
             with path.open("rb") as opened:
-                encoding = text_encoding(opened.read(HEAD))
+                encoding = detect_encoding(opened.read(DETECTION_BYTES))
             with path.open(encoding=encoding, newline="") as opened:  # line ends as they are
                 number = 0
-                while text := opened.read(self.piece):
-                    text += opened.readline(self.piece)
+                while text := opened.read(self.max_chars):
+                    text += opened.readline(self.max_chars)
                     yield Document(text, f"{path.name}" + f"#{number}" * (number > 0))
                     number += 1
         except UnicodeDecodeError as error:
-            self.report.leave_out(path, None, f"not UTF-8 ({error.reason})")
+            self.report.skip(path, None, f"not UTF-8 ({error.reason})")
         except OSError as error:
-            self.report.leave_out(path, None, f"cannot be read ({error.strerror})")
+            self.report.skip(path, None, f"cannot be read ({error.strerror})")
 
     def __repr__(self) -> str:
         return f"Text of {sum(map(len, self.files.values()))} files"

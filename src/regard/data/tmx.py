@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import NoReturn
 from xml.parsers import expat
 
-from regard.data.parallel_files import Row
+from regard.data.parallel_files import CorpusRow
 from regard.errors import FileError
-from regard.files import HEAD, PIECE, pieces_of, reading, text_encoding
+from regard.files import DETECTION_BYTES, CHUNK_BYTES, iter_chunks, open_binary, detect_encoding
 
-LONGEST = 1 << 20  # characters of a unit, and bytes of one tag or comment
-DEEPEST = 100  # elements within each other
-CODES = {"bpt", "ept", "it", "ph", "ut"}  # inline elements that hold markup, which is no text
+MAX_UNIT_SIZE = 1 << 20  # characters of a unit, and bytes of one tag or comment
+MAX_DEPTH = 100  # elements within each other
+MARKUP_ELEMENTS = {"bpt", "ept", "it", "ph", "ut"}  # inline elements that hold markup, which is no text
 _DECLARED = re.compile(r"""<\?xml[^>]*?\sencoding\s*=\s*["']([^"']*)""")
 
 
-def tmx(file: Path, source: str, target: str) -> Iterator[Row]:
+def read_tmx(path: Path, source_language: str, target_language: str) -> Iterator[CorpusRow]:
     """The units of a translation memory that have both languages, with the line they begin in.
 
     Of a unit's languages an exact match is preferred to a regional one: `de`, then `de-AT`. Text
@@ -26,32 +26,32 @@ def tmx(file: Path, source: str, target: str) -> Iterator[Row]:
     DOCTYPE that names an external DTD is accepted and never loaded; one with declarations of its
     own, such as entities, is refused.
     """
-    units = _Units(file, source, target)
-    with reading(file) as opened:
+    units = _Units(path, source_language, target_language)
+    with open_binary(path) as opened:
         given = 0
         try:
-            for piece in _in_utf8(opened, file):
-                for first in range(0, len(piece), PIECE):
-                    some = piece[first : first + PIECE]
+            for piece in _in_utf8(opened, path):
+                for first in range(0, len(piece), CHUNK_BYTES):
+                    some = piece[first : first + CHUNK_BYTES]
                     units.parser.Parse(some, False)
                     given += len(some)
-                    if given - units.parser.CurrentByteIndex > LONGEST:
+                    if given - units.parser.CurrentByteIndex > MAX_UNIT_SIZE:
                         # expat reads an unfinished token again for each piece: quadratic
-                        units.stop(f"a tag or comment of more than {LONGEST} bytes")
+                        units.stop(f"a tag or comment of more than {MAX_UNIT_SIZE} bytes")
                     yield from units.taken()
             units.parser.Parse(b"", True)
         except (expat.ExpatError, UnicodeDecodeError, _Stop) as error:
             yield from units.taken()
             line = units.parser.CurrentLineNumber
-            yield Row(line, wrong=f"broken XML, the rest is unread ({error})")
+            yield CorpusRow(line, error=f"broken XML, the rest is unread ({error})")
             return
         yield from units.taken()
 
 
 def _in_utf8(opened: BufferedIOBase, file: Path) -> Iterator[bytes]:
     """The document in UTF-8: expat itself knows four encodings, and Python all that are in use."""
-    head = opened.read(HEAD)
-    encoding = text_encoding(head)
+    head = opened.read(DETECTION_BYTES)
+    encoding = detect_encoding(head)
     if encoding == "utf-8" and (found := _DECLARED.match(head.decode("latin-1"))):
         declared = found[1]
         # what is declared in bytes of ASCII is not UTF-16, whatever it says
@@ -65,7 +65,7 @@ def _in_utf8(opened: BufferedIOBase, file: Path) -> Iterator[bytes]:
             f"{file}: needs an encoding that is known, got {encoding!r}; try iconv -t UTF-8"
         ) from error
     yield decoder.decode(head).encode()
-    for piece in pieces_of(opened):
+    for piece in iter_chunks(opened):
         yield decoder.decode(piece).encode()
     yield decoder.decode(b"", final=True).encode()
 
@@ -78,7 +78,7 @@ class _Units:
     """Collects the text of the two languages between <tu> and </tu>; nothing else is held."""
 
     def __init__(self, file: Path, source: str, target: str):
-        self.file, self.rows = file, list[Row]()
+        self.file, self.rows = file, list[CorpusRow]()
         self.wanted = [_tag(source), _tag(target)]
         self.line, self.open, self.language, self.wrong = 0, list[str](), "", ""
         self.inside: dict[str, list[str]] = {}
@@ -92,7 +92,7 @@ class _Units:
         self.parser.StartDoctypeDeclHandler = self._doctype
         self.parser.SkippedEntityHandler = self._skipped
 
-    def taken(self) -> list[Row]:
+    def taken(self) -> list[CorpusRow]:
         rows, self.rows = self.rows, []
         return rows
 
@@ -112,8 +112,8 @@ class _Units:
             self.wrong = self.wrong or f"an entity that is not known, &{name};"
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
-        if len(self.open) >= DEEPEST:
-            self.stop(f"more than {DEEPEST} elements within each other")
+        if len(self.open) >= MAX_DEPTH:
+            self.stop(f"more than {MAX_DEPTH} elements within each other")
         if name == "tu" and "tu" in self.open:
             self.wrong = self.wrong or "a unit within a unit"
         elif name == "tu":
@@ -128,11 +128,11 @@ class _Units:
         self.open.append(name)
 
     def _text(self, text: str) -> None:
-        if self.segment is None or not CODES.isdisjoint(self.open):
+        if self.segment is None or not MARKUP_ELEMENTS.isdisjoint(self.open):
             return
         self.size += len(text)
-        if self.size > LONGEST:
-            self.wrong = self.wrong or f"longer than {LONGEST} characters"
+        if self.size > MAX_UNIT_SIZE:
+            self.wrong = self.wrong or f"longer than {MAX_UNIT_SIZE} characters"
         else:
             self.segment.append(text)  # joined once: adding to a string again is quadratic
 
@@ -146,12 +146,12 @@ class _Units:
             self.rows.append(self._row())
             self.inside = {}
 
-    def _row(self) -> Row:
+    def _row(self) -> CorpusRow:
         found = [self._in(language) for language in self.wanted]
         missing = [w for w, text in zip(self.wanted, found, strict=True) if text is None]
         if self.wrong or missing:
-            return Row(self.line, wrong=self.wrong or f"no text in {' and '.join(missing)}")
-        return Row(self.line, found[0] or "", found[1] or "")
+            return CorpusRow(self.line, error=self.wrong or f"no text in {' and '.join(missing)}")
+        return CorpusRow(self.line, found[0] or "", found[1] or "")
 
     def _is_wanted(self, given: str) -> bool:
         return any(given == x or given.startswith(f"{x}-") for x in self.wanted)

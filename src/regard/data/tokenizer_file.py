@@ -9,7 +9,7 @@ from typing import Any
 from regard.errors import FileError
 from regard.files import make_folder, parse_json, write_text
 
-NAME = "tokenizer.json"
+TOKENIZER_FILE = "tokenizer.json"
 VERSION = 1
 
 
@@ -19,20 +19,20 @@ def write_tokenizer(
     state: Any,
     folder: str | Path,
     *,
-    normalize: Sequence[str] = (),
+    normalizers: Sequence[str] = (),
 ) -> Path:
     """Write tokenizer.json into a folder, whole or not at all."""
-    file = Path(folder) / NAME
+    file = Path(folder) / TOKENIZER_FILE
     body = {"kind": kind, "languages": list(languages), "state": state}
-    body |= {"normalize": list(normalize)} if normalize else {}
+    body |= {"normalize": list(normalizers)} if normalizers else {}
     text = json.dumps({"regard": VERSION, "checksum": _checksum(body), **body}, ensure_ascii=False)
     make_folder(file.parent)
     return write_text(file, text)
 
 
-def read_tokenizer(folder: str | Path) -> tuple[str, tuple[str, ...], Any, list[str], Path]:
+def read_tokenizer(path: str | Path) -> tuple[str, tuple[str, ...], Any, list[str], Path]:
     """Kind, languages, state, normalisation (none in older files), and the file they come from."""
-    file = Path(folder) / NAME if Path(folder).is_dir() else Path(folder)
+    file = Path(path) / TOKENIZER_FILE if Path(path).is_dir() else Path(path)
     try:
         held = parse_json(file.read_text(encoding="utf-8"))
     except OSError as error:

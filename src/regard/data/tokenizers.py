@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from regard.data.normalize import check_steps, normalized
+from regard.data.normalize import check_normalizers, normalize_text
 from regard.data.tokenizer_file import read_tokenizer, write_tokenizer
-from regard.errors import ConfigError, FileError, nearest
+from regard.errors import ConfigError, FileError, suggestion
 
-SPECIALS = ("<pad>", "<start>", "<end>", "<unknown>")
+SPECIAL_TOKENS = ("<pad>", "<start>", "<end>", "<unknown>")
 
 
 class Tokenizer(ABC):
@@ -25,18 +25,18 @@ class Tokenizer(ABC):
     (0, 1, 2, 5)
     """
 
-    pad, start, end, unknown = range(4)
-    kinds: ClassVar[dict[str, type["Tokenizer"]]] = {}
-    normalize: tuple[str, ...] = ()
+    pad_id, bos_id, eos_id, unk_id = range(4)
+    registry: ClassVar[dict[str, type["Tokenizer"]]] = {}
+    normalizers: tuple[str, ...] = ()
 
     def __init__(self, languages: Sequence[str] = ()):
         self.languages = tuple(languages)
         if len(set(self.languages)) < len(self.languages):
             raise ConfigError(f"languages: need to differ, got {' '.join(self.languages)}")
-        self.first = len(SPECIALS) + len(self.languages)  # the id of the first piece of text
+        self.first_text_id = len(SPECIAL_TOKENS) + len(self.languages)  # the id of the first piece of text
 
     def __init_subclass__(cls) -> None:
-        Tokenizer.kinds[cls.__name__] = cls
+        Tokenizer.registry[cls.__name__] = cls
 
     @property
     @abstractmethod
@@ -47,7 +47,7 @@ class Tokenizer(ABC):
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without start and end."""
 
-    def read(self, text: str) -> list[int]:
+    def encode_input(self, text: str) -> list[int]:
         """The ids of an input, normalised as the training texts were.
 
         >>> tokenizer = Bytes()
@@ -55,39 +55,39 @@ class Tokenizer(ABC):
         >>> tokenizer.read("A") == tokenizer.encode("a")
         True
         """
-        return self.encode(normalized(text, self.normalize))
+        return self.encode(normalize_text(text, self.normalizers))
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; special tokens are left out."""
 
     @abstractmethod
-    def piece(self, number: int) -> str:
+    def id_to_token(self, token_id: int) -> str:
         """What one id shows, for a figure or a table; a special one shows its name."""
 
-    def language(self, name: str) -> int:
+    def language_id(self, name: str) -> int:
         """The id that asks the decoder for a language."""
         if name in self.languages:
-            return len(SPECIALS) + self.languages.index(name)
+            return len(SPECIAL_TOKENS) + self.languages.index(name)
         known = " ".join(self.languages) or "none: it was made without languages"
-        hint = nearest(name, self.languages)
+        hint = suggestion(name, self.languages)
         raise ConfigError(f"language: needs one of {known}, got {name!r}{hint}")
 
     def save(self, folder: str | Path) -> Path:
         """Write it as one JSON file into a folder; the file's path comes back."""
-        kind, steps = type(self).__name__, check_steps(self.normalize)
-        return write_tokenizer(kind, self.languages, self._state(), folder, normalize=steps)
+        kind, steps = type(self).__name__, check_normalizers(self.normalizers)
+        return write_tokenizer(kind, self.languages, self._state(), folder, normalizers=steps)
 
     @staticmethod
-    def load(folder: str | Path) -> "Tokenizer":
+    def load(path: str | Path) -> "Tokenizer":
         """Read what `save` wrote, as the class it was."""
-        kind, languages, state, steps, file = read_tokenizer(folder)
-        if not isinstance(kind, str) or kind not in Tokenizer.kinds:
-            known = ", ".join(sorted(Tokenizer.kinds))
+        kind, languages, state, steps, file = read_tokenizer(path)
+        if not isinstance(kind, str) or kind not in Tokenizer.registry:
+            known = ", ".join(sorted(Tokenizer.registry))
             raise FileError(f"{file}: needs a tokenizer of {known}, got {kind!r:.40}")
         try:
-            tokenizer = Tokenizer.kinds[kind]._from(state, languages)
-            tokenizer.normalize = check_steps(steps)
+            tokenizer = Tokenizer.registry[kind]._from(state, languages)
+            tokenizer.normalizers = check_normalizers(steps)
             return tokenizer
         except Exception as error:  # whatever a foreign state does to a constructor
             raise FileError(f"{file}: needs the state of {kind}, got {error}") from error
@@ -104,13 +104,13 @@ class Tokenizer(ABC):
         inside = [int(number) for number in ids]
         if wrong := [number for number in inside if not 0 <= number < self.vocab]:
             raise ConfigError(f"ids: need to be from 0 to {self.vocab - 1}, got {wrong[0]}")
-        return [number - self.first for number in inside if number >= self.first]
+        return [number - self.first_text_id for number in inside if number >= self.first_text_id]
 
     def _special(self, number: int) -> str:
-        return (*SPECIALS, *(f"<{language}>" for language in self.languages))[number]
+        return (*SPECIAL_TOKENS, *(f"<{language}>" for language in self.languages))[number]
 
 
-class Bytes(Tokenizer):
+class ByteTokenizer(Tokenizer):
     """UTF-8, one id a byte: nothing to train, nothing unknown, any text comes back.
 
     >>> Bytes().encode("Aé")
@@ -119,29 +119,29 @@ class Bytes(Tokenizer):
 
     @property
     def vocab(self) -> int:
-        return self.first + 256
+        return self.first_text_id + 256
 
     def encode(self, text: str) -> list[int]:
-        return [self.first + byte for byte in text.encode(errors="replace")]
+        return [self.first_text_id + byte for byte in text.encode(errors="replace")]
 
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(self._texts(ids)).decode(errors="replace")  # a model may write half a letter
 
-    def piece(self, number: int) -> str:
-        if number < self.first:
-            return self._special(number)
-        byte = number - self.first
+    def id_to_token(self, token_id: int) -> str:
+        if token_id < self.first_text_id:
+            return self._special(token_id)
+        byte = token_id - self.first_text_id
         return chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}"
 
     def _state(self) -> None:
         return None
 
     @classmethod
-    def _from(cls, state: Any, languages: Sequence[str]) -> "Bytes":
+    def _from(cls, state: Any, languages: Sequence[str]) -> "ByteTokenizer":
         return cls(languages)
 
 
-class Characters(Tokenizer):
+class CharTokenizer(Tokenizer):
     """One id a character of the texts it was trained on; others are unknown, and shown as �.
 
     >>> tokenizer = Characters.train(["abba"])
@@ -149,42 +149,42 @@ class Characters(Tokenizer):
     ([5, 4, 3], 'ba�')
     """
 
-    def __init__(self, pieces: Sequence[str], languages: Sequence[str] = ()):
+    def __init__(self, tokens: Sequence[str], languages: Sequence[str] = ()):
         super().__init__(languages)
-        self.pieces = tuple(pieces)
-        self._ids = {piece: self.first + i for i, piece in enumerate(self.pieces)}
-        if "" in self._ids or len(self._ids) < len(self.pieces):
+        self.tokens = tuple(tokens)
+        self._ids = {piece: self.first_text_id + i for i, piece in enumerate(self.tokens)}
+        if "" in self._ids or len(self._ids) < len(self.tokens):
             raise ConfigError("pieces: need to differ and to hold text, got some twice or empty")
 
     @classmethod
-    def train(cls, texts: Iterable[str], *, languages: Sequence[str] = ()) -> "Characters":
+    def train(cls, texts: Iterable[str], *, languages: Sequence[str] = ()) -> "CharTokenizer":
         """A tokenizer that knows every character of some texts."""
         return cls(sorted({character for text in texts for character in text}), languages)
 
     @property
     def vocab(self) -> int:
-        return self.first + len(self.pieces)
+        return self.first_text_id + len(self.tokens)
 
     def encode(self, text: str) -> list[int]:
-        return [self._ids.get(character, self.unknown) for character in text]
+        return [self._ids.get(character, self.unk_id) for character in text]
 
     def decode(self, ids: Sequence[int]) -> str:
         self._texts(ids)
-        shown = (number for number in map(int, ids) if number >= self.first or number == 3)
-        return "".join("�" if n == 3 else self.pieces[n - self.first] for n in shown)
+        shown = (number for number in map(int, ids) if number >= self.first_text_id or number == 3)
+        return "".join("�" if n == 3 else self.tokens[n - self.first_text_id] for n in shown)
 
-    def piece(self, number: int) -> str:
-        return self._special(number) if number < self.first else self.pieces[number - self.first]
+    def id_to_token(self, token_id: int) -> str:
+        return self._special(token_id) if token_id < self.first_text_id else self.tokens[token_id - self.first_text_id]
 
     def _state(self) -> Any:
-        return list(self.pieces)
+        return list(self.tokens)
 
     @classmethod
-    def _from(cls, state: Any, languages: Sequence[str]) -> "Characters":
+    def _from(cls, state: Any, languages: Sequence[str]) -> "CharTokenizer":
         return cls(state, languages)
 
 
-class Words(Characters):
+class WordTokenizer(CharTokenizer):
     """One id a word, with the space before it; a word it does not know is spelled out.
 
     Cutting loses nothing: the pieces of a text, put together, are the text. Digits stand alone
@@ -195,11 +195,11 @@ class Words(Characters):
     ['two', ' days', ' ', '6', '2', ' ', 'y']
     """
 
-    def __init__(self, pieces: Sequence[str], languages: Sequence[str] = (), *, digits: int = 1):
-        super().__init__(pieces, languages)
-        if digits < 1:
-            raise ConfigError(f"digits: needs 1 or more, got {digits}")
-        self.digits, self._cut = digits, _cutter(digits)
+    def __init__(self, tokens: Sequence[str], languages: Sequence[str] = (), *, max_digits: int = 1):
+        super().__init__(tokens, languages)
+        if max_digits < 1:
+            raise ConfigError(f"digits: needs 1 or more, got {max_digits}")
+        self.max_digits, self._cut = max_digits, _cutter(max_digits)
 
     @classmethod
     def train(
@@ -207,22 +207,22 @@ class Words(Characters):
         texts: Iterable[str],
         *,
         languages: Sequence[str] = (),
-        size: int | None = None,
-        digits: int = 1,
-    ) -> "Words":
+        vocab_size: int | None = None,
+        max_digits: int = 1,
+    ) -> "WordTokenizer":
         """A tokenizer of the words of some texts, the most frequent ones if `size` is short."""
-        cut, seen = _cutter(digits), Counter[str]()
+        cut, seen = _cutter(max_digits), Counter[str]()
         for text in texts:
             seen.update(cut(text))
         letters = sorted({character for word in seen for character in word})
         words = [w for w, _ in sorted(seen.items(), key=lambda item: (-item[1], item[0]))]
         words = [word for word in words if len(word) > 1]
-        room = len(words) if size is None else size - len(SPECIALS) - len(languages) - len(letters)
+        room = len(words) if vocab_size is None else vocab_size - len(SPECIAL_TOKENS) - len(languages) - len(letters)
         if room < 0:
             raise ConfigError(
-                f"size: needs room for {size and size - room} characters and specials, got {size}"
+                f"size: needs room for {vocab_size and vocab_size - room} characters and specials, got {vocab_size}"
             )
-        return cls([*letters, *words[:room]], languages, digits=digits)
+        return cls([*letters, *words[:room]], languages, digits=max_digits)
 
     def encode(self, text: str) -> list[int]:
         ids = self._ids
@@ -231,18 +231,18 @@ class Words(Characters):
             if word in ids:
                 found.append(ids[word])
             else:
-                found += [ids.get(character, self.unknown) for character in word]
+                found += [ids.get(character, self.unk_id) for character in word]
         return found
 
     def _state(self) -> Any:
-        return {"pieces": list(self.pieces), "digits": self.digits}
+        return {"pieces": list(self.tokens), "digits": self.max_digits}
 
     @classmethod
-    def _from(cls, state: Any, languages: Sequence[str]) -> "Words":
+    def _from(cls, state: Any, languages: Sequence[str]) -> "WordTokenizer":
         return cls(state["pieces"], languages, digits=state["digits"])
 
 
-class BPE(Tokenizer):
+class BPETokenizer(Tokenizer):
     """Byte pairs, merged by how often they meet: any text comes back, frequent words are short.
 
     >>> tokenizer = BPE.train(["low lower lowest"] * 9, size=270)
@@ -257,14 +257,14 @@ class BPE(Tokenizer):
         self._engine = Engine.from_str(state)
 
     @classmethod
-    def train(cls, texts: Iterable[str], size: int, *, languages: Sequence[str] = ()) -> "BPE":
+    def train(cls, texts: Iterable[str], vocab_size: int, *, languages: Sequence[str] = ()) -> "BPETokenizer":
         """Byte pairs of some texts, up to `size` ids in all."""
         from tokenizers import Tokenizer as Engine
         from tokenizers import decoders, models, pre_tokenizers, trainers
 
-        room = size - len(SPECIALS) - len(languages)
+        room = vocab_size - len(SPECIAL_TOKENS) - len(languages)
         if room < 256:
-            raise ConfigError(f"size: needs {size - room + 256} for the bytes alone, got {size}")
+            raise ConfigError(f"size: needs {vocab_size - room + 256} for the bytes alone, got {vocab_size}")
         engine = Engine(models.BPE())
         engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         engine.decoder = decoders.ByteLevel()
@@ -277,24 +277,24 @@ class BPE(Tokenizer):
 
     @property
     def vocab(self) -> int:
-        return self.first + self._engine.get_vocab_size()
+        return self.first_text_id + self._engine.get_vocab_size()
 
     def encode(self, text: str) -> list[int]:
-        return [self.first + number for number in self._engine.encode(text).ids]
+        return [self.first_text_id + number for number in self._engine.encode(text).ids]
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._engine.decode(self._texts(ids), skip_special_tokens=False)
 
-    def piece(self, number: int) -> str:
-        if number < self.first:
-            return self._special(number)
-        return self._engine.decode([number - self.first])
+    def id_to_token(self, token_id: int) -> str:
+        if token_id < self.first_text_id:
+            return self._special(token_id)
+        return self._engine.decode([token_id - self.first_text_id])
 
     def _state(self) -> Any:
         return self._engine.to_str()
 
     @classmethod
-    def _from(cls, state: Any, languages: Sequence[str]) -> "BPE":
+    def _from(cls, state: Any, languages: Sequence[str]) -> "BPETokenizer":
         return cls(state, languages)
 
 
@@ -308,7 +308,7 @@ def _cutter(digits: int):
     return re.compile(rf"\s?{word}|\d{{1,{digits}}}|\s?[^\w\s]|.", re.DOTALL).findall
 
 
-def texts_of(examples: Iterable[Any]) -> Iterator[str]:
+def iter_texts(examples: Iterable[Any]) -> Iterator[str]:
     """Every text of some examples, to train a tokenizer on.
 
     >>> from regard.data import Pair

@@ -14,20 +14,20 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from regard.data.changes import EMPTY, Change, curves, echoed, other_voice, swelled
-from regard.data.digits import Digits, Take, spelt
-from regard.data.made import Batch, luck
-from regard.data.sound_batches import SoundBatches, labelled
+from regard.data.changes import LOG_MEL_FLOOR, SpeechAugmentation, random_eq_curves, reverb, augment_log_mel, gain_jitter
+from regard.data.digits import SpokenDigits, Recording, phone_targets
+from regard.data.made import Batch, seeded_generator
+from regard.data.sound_batches import AudioBatches, label_batch
 from regard.data.tokenizers import Tokenizer
-from regard.ops import frame_sizes, log_mel, mel_frames
-from regard.ops.log_mel import HOP
+from regard.ops import frame_sizes, log_mel, mel_frame_count
+from regard.ops.log_mel import HOP_SECONDS
 
 PITCHES = 7  # how many speeds each take is kept at
-TOGETHER = 64  # takes whose frames are found at a time
-DEPTHS = (2.0, 3.0, 4.0, 5.0, 6.5, 8.0)  # nats below the loudest, where a take may be cut
+BATCH_RECORDINGS = 64  # takes whose frames are found at a time
+TRIM_DEPTHS = (2.0, 3.0, 4.0, 5.0, 6.5, 8.0)  # nats below the loudest, where a take may be cut
 
 
-class Joined(NamedTuple):
+class FramePlan(NamedTuple):
     """All that is drawn about one string of frames but its noise.
 
     >>> Joined("42", (0, 1), (0, 1), 0.0, (10, 20), (3, 3, 4), 20.0, 0.0).frames
@@ -36,14 +36,14 @@ class Joined(NamedTuple):
 
     text: str
     rows: tuple[int, ...]  # of the table, one a digit
-    others: tuple[int, ...]  # the same digits of another voice
-    share: float  # how much of the other voice there is
+    other_rows: tuple[int, ...]  # the same digits of another voice
+    other_weight: float  # how much of the other voice there is
     sizes: tuple[int, ...]  # frames of each digit
     gaps: tuple[int, ...]  # frames before each digit and after the last
     snr: float
     gain: float  # added to each log-mel
-    bends: tuple[tuple[float, float], ...] = ()  # of the pace inside each digit
-    cuts: tuple[tuple[float, float], ...] = ()  # shares of each digit lost before and behind
+    time_warps: tuple[tuple[float, float], ...] = ()  # of the pace inside each digit
+    trims: tuple[tuple[float, float], ...] = ()  # shares of each digit lost before and behind
 
     @property
     def frames(self) -> int:
@@ -51,7 +51,7 @@ class Joined(NamedTuple):
         return sum(self.sizes) + sum(self.gaps)
 
 
-class Voices:
+class FrameBank:
     """The training takes of a source as log-mel frames, each at several pitches.
 
     >>> import tempfile, wave
@@ -64,40 +64,40 @@ class Voices:
     ('', 7)
     """
 
-    def __init__(self, source: Digits, *, mels: int):
+    def __init__(self, source: SpokenDigits, *, mels: int):
         self.source, self.rate = source, source.rate
-        takes, self.rows = list[Take](), dict[str, dict[int, list[int]]]()
-        for speaker, spoken in sorted(source.takes["train"].items()):
+        takes, self.rows = list[Recording](), dict[str, dict[int, list[int]]]()
+        for speaker, spoken in sorted(source.recordings["train"].items()):
             for digit, found in sorted(spoken.items()):
                 first = len(takes)
                 self.rows.setdefault(speaker, {})[digit] = [*range(first, first + len(found))]
                 takes += found
         low, high = source.speed
         samples = torch.from_numpy(source.samples)
-        waves = [samples[take.first : take.first + take.length] for take in takes]
+        waves = [samples[take.start : take.start + take.length] for take in takes]
         each = [_frames(waves, float(x), self.rate, mels) for x in np.geomspace(low, high, PITCHES)]
         pieces = [frames for take in zip(*each, strict=True) for frames in take]
         self.frames = torch.cat(pieces)
         self.sizes = [len(piece) for piece in pieces]
         self.lengths = torch.tensor(self.sizes)
-        self.firsts = self.lengths.cumsum(0) - self.lengths
+        self.starts = self.lengths.cumsum(0) - self.lengths
         self.powers = [float(wave.square().mean()) for wave in waves for _ in range(PITCHES)]
-        self.cuts = [_cuts(piece.numpy()) for piece in pieces]
-        self.noise, self.unrest = _white(self.rate, mels)
+        self.trims = [_cuts(piece.numpy()) for piece in pieces]
+        self.noise_mean, self.noise_std = _white(self.rate, mels)
 
-    def to(self, device: torch.device | str) -> "Voices":
+    def to(self, device: torch.device | str) -> "FrameBank":
         """The same on a device."""
-        moved = object.__new__(Voices)
+        moved = object.__new__(FrameBank)
         for name, value in vars(self).items():
             setattr(moved, name, value.to(device) if isinstance(value, Tensor) else value)
         return moved
 
-    def draw(self, name: str, change: Change) -> Joined:
+    def draw_plan(self, key: str, augmentation: SpeechAugmentation) -> FramePlan:
         """What is said under a name, and how."""
-        chance, speakers = Random(name), sorted(self.rows)
+        chance, speakers = Random(key), sorted(self.rows)
         one, two = chance.choice(speakers), chance.choice(speakers)
-        between, mixed = chance.random() < change.between, chance.random() < change.mixed
-        pitch, pace = chance.randrange(PITCHES), 1 + chance.uniform(-change.pace, change.pace)
+        between, mixed = chance.random() < augmentation.speaker_interpolation, chance.random() < augmentation.speaker_mixing
+        pitch, pace = chance.randrange(PITCHES), 1 + chance.uniform(-augmentation.tempo_range, augmentation.tempo_range)
         rows, others, text = list[int](), list[int](), ""
         for _ in range(chance.randint(*self.source.digits)):
             voice = chance.choice(speakers) if mixed else one
@@ -108,27 +108,27 @@ class Voices:
             text += str(digit)
         uneven = partial(chance.uniform, -1, 1)
         cuts = [
-            (_lost(before, change.trim, chance), _lost(behind, change.trim, chance))
-            for before, behind in (self.cuts[row] for row in rows)
+            (_lost(before, augmentation.trim_fraction, chance), _lost(behind, augmentation.trim_fraction, chance))
+            for before, behind in (self.trims[row] for row in rows)
         ]
         sizes = [
             self.sizes[row] * (1 - sum(cut)) / pace * chance.uniform(0.9, 1.1)
             for row, cut in zip(rows, cuts, strict=True)
         ]
         gaps = [chance.uniform(*self.source.gap) for _ in rows] + [chance.uniform(0.1, 0.5)]
-        return Joined(
-            text=text, rows=tuple(rows), others=tuple(others),
-            share=chance.random() if between else 0.0,
+        return FramePlan(
+            text=text, rows=tuple(rows), other_rows=tuple(others),
+            other_weight=chance.random() if between else 0.0,
             sizes=tuple(max(4, round(size)) for size in sizes),
-            gaps=tuple(round(gap / HOP) for gap in gaps),
-            snr=math.inf if chance.random() < 0.1 else chance.uniform(change.snr, 45.0),
+            gaps=tuple(round(gap / HOP_SECONDS) for gap in gaps),
+            snr=math.inf if chance.random() < 0.1 else chance.uniform(augmentation.min_snr, 45.0),
             gain=chance.uniform(-6.9, 1.4),
-            bends=tuple((change.bend * uneven(), change.bend * uneven()) for _ in rows),
-            cuts=tuple(cuts),
+            time_warps=tuple((augmentation.time_warp * uneven(), augmentation.time_warp * uneven()) for _ in rows),
+            trims=tuple(cuts),
         )  # fmt: skip
 
     def join(
-        self, plans: Sequence[Joined]
+        self, plans: Sequence[FramePlan]
     ) -> tuple[Float[Tensor, "batch time mel"], Int[Tensor, " batch"]]:
         """Plans as frames without noise, and how many each has; two voices are mixed in the log.
 
@@ -143,11 +143,11 @@ class Voices:
         shapes = np.zeros((4, len(plans), longest), dtype=np.float32)
         for n, plan in enumerate(plans):
             ends = np.cumsum(np.add(plan.sizes, plan.gaps[:-1]))
-            table[:, n, : len(ends)] = ends - plan.sizes, plan.sizes, plan.rows, plan.others
-            if plan.bends:
-                shapes[:2, n, : len(ends)] = np.transpose(plan.bends)
-            if plan.cuts:
-                shapes[2:, n, : len(ends)] = np.transpose(plan.cuts)
+            table[:, n, : len(ends)] = ends - plan.sizes, plan.sizes, plan.rows, plan.other_rows
+            if plan.time_warps:
+                shapes[:2, n, : len(ends)] = np.transpose(plan.time_warps)
+            if plan.trims:
+                shapes[2:, n, : len(ends)] = np.transpose(plan.trims)
         begins, sizes, rows, others = torch.from_numpy(table).to(device)
         counts = torch.tensor([plan.frames for plan in plans])
         place = torch.arange(int(counts.max()), device=device).expand(len(plans), -1).contiguous()
@@ -160,34 +160,34 @@ class Voices:
         turn = math.pi * part
         part = part + (a * turn.sin() + b / 4 * (2 * turn).sin()) / math.pi
         part = before + part * (1 - before - behind)
-        share = torch.tensor([plan.share for plan in plans], device=device)[:, None, None]
+        share = torch.tensor([plan.other_weight for plan in plans], device=device)[:, None, None]
         one = self._stretched(rows.gather(1, which), part)
         other = self._stretched(others.gather(1, which), part)
-        return torch.lerp(one, other, share).masked_fill(~inside[..., None], EMPTY), counts
+        return torch.lerp(one, other, share).masked_fill(~inside[..., None], LOG_MEL_FLOOR), counts
 
-    def changed(
+    def augment(
         self,
         x: Float[Tensor, "batch time mel"],
-        plans: Sequence[Joined],
-        change: Change,
-        chance: torch.Generator,
-        moved: torch.Generator,
+        plans: Sequence[FramePlan],
+        augmentation: SpeechAugmentation,
+        cpu_generator: torch.Generator,
+        generator: torch.Generator,
     ) -> Float[Tensor, "batch time mel"]:
         """Joined frames as another throat, room and microphone give them; `moved` is of x's device.
 
         microphone(noise(room(throat(mouth(x)))))
         """
-        x = swelled(x, change.swell, moved)
-        x = other_voice(x, chance, warp=change.warp, colour=0.0, masks=0)
-        x = self.noised(echoed(x, change.echo, moved), plans, moved, change.hiss)
-        return other_voice(x, chance, warp=0.0, colour=change.colour, masks=change.masks)
+        x = gain_jitter(x, augmentation.gain_jitter, generator)
+        x = augment_log_mel(x, cpu_generator, vtlp=augmentation.vtlp, eq=0.0, spec_augment=0)
+        x = self.add_noise(reverb(x, augmentation.reverb, generator), plans, generator, augmentation.noise_tilt)
+        return augment_log_mel(x, cpu_generator, vtlp=0.0, eq=augmentation.eq, spec_augment=augmentation.spec_augment)
 
-    def noised(
+    def add_noise(
         self,
         x: Float[Tensor, "batch time mel"],
-        plans: Sequence[Joined],
-        chance: torch.Generator,
-        hiss: float,
+        plans: Sequence[FramePlan],
+        generator: torch.Generator,
+        noise_tilt: float,
     ) -> Float[Tensor, "batch time mel"]:
         """With noise as each plan says, of a colour of its own, as log-mel of a wave has it."""
         powers = [fmean(self.powers[row] for row in plan.rows) for plan in plans]
@@ -196,35 +196,35 @@ class Voices:
             for power, plan in zip(powers, plans, strict=True)
         ]
         told = torch.tensor([levels, [plan.gain for plan in plans]]).to(x)[:, :, None, None]
-        level = told[0] + self.noise
-        level = level + curves(len(x), x.shape[2], hiss, chance)[:, None]
-        drawn = torch.randn(x.shape, generator=chance, device=x.device)
-        x = torch.logaddexp(x, level + self.unrest * drawn)
-        return (x + told[1]).clamp(min=EMPTY)
+        level = told[0] + self.noise_mean
+        level = level + random_eq_curves(len(x), x.shape[2], noise_tilt, generator)[:, None]
+        drawn = torch.randn(x.shape, generator=generator, device=x.device)
+        x = torch.logaddexp(x, level + self.noise_std * drawn)
+        return (x + told[1]).clamp(min=LOG_MEL_FLOOR)
 
     def _stretched(self, row: Tensor, part: Tensor) -> Tensor:
         """The frames of rows of the table at a part of their length."""
         length = self.lengths[row]
         real = part * (length - 1)
         whole = real.floor().minimum(length - 2)
-        at = self.firsts[row] + whole.long()
+        at = self.starts[row] + whole.long()
         return torch.lerp(self.frames[at], self.frames[at + 1], (real - whole)[..., None])
 
 
 def digit_batches(
-    source: Digits,
+    source: SpokenDigits,
     tokenizer: Tokenizer,
     *,
     mels: int,
-    size: int,
-    change: Change | None = None,
-    again: bool = False,
+    batch_size: int,
+    augmentation: SpeechAugmentation | None = None,
+    second_view: bool = False,
     phones: bool = False,
     device: torch.device | str = "cpu",
     seed: int = 0,
     rank: int = 0,
-    world: int = 1,
-) -> SoundBatches:
+    world_size: int = 1,
+) -> AudioBatches:
     """The train part, made on a device, with frames as other throats and microphones give them.
 
     With `again` each string is there a second time, as one more throat and microphone give it;
@@ -240,30 +240,30 @@ def digit_batches(
     >>> batch["frames"].shape[::2], batch["target"].unique().tolist()[-1]
     (torch.Size([2, 8]), 4)
     """
-    told = Change() if change is None else change
+    told = SpeechAugmentation() if augmentation is None else augmentation
     voices = _voices(source, mels).to(device)
 
-    def render(plans: Sequence[Joined], number: int) -> Batch:
-        chance = luck(seed, "voice", number)
-        moved = luck(seed, "noise", number, device=device)
+    def render(plans: Sequence[FramePlan], number: int) -> Batch:
+        chance = seeded_generator(seed, "voice", number)
+        moved = seeded_generator(seed, "noise", number, device=device)
         joined, counts = voices.join(plans)
         batch = {"frames_lengths": counts.to(device)}
-        for name in ("frames", "frames_again") if again else ("frames",):
-            batch[name] = voices.changed(joined, plans, told, chance, moved)
+        for name in ("frames", "frames_again") if second_view else ("frames",):
+            batch[name] = voices.augment(joined, plans, told, chance, moved)
         texts = [plan.text for plan in plans]
         if phones:
-            batch |= spelt(texts, device)
-        return batch | labelled(texts, tokenizer, device)
+            batch |= phone_targets(texts, device)
+        return batch | label_batch(texts, tokenizer, device)
 
-    return SoundBatches(
-        lambda number: voices.draw(f"train/{seed}/{number}", told), lambda plan: plan.frames,
-        render, size=size, seed=seed, rank=rank, world=world,
+    return AudioBatches(
+        lambda number: voices.draw_plan(f"train/{seed}/{number}", told), lambda plan: plan.frames,
+        render, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size,
     )  # fmt: skip
 
 
 @lru_cache(2)
-def _voices(source: Digits, mels: int) -> Voices:
-    return Voices(source, mels=mels)  # some thousand takes at every pitch: seconds
+def _voices(source: SpokenDigits, mels: int) -> FrameBank:
+    return FrameBank(source, mels=mels)  # some thousand takes at every pitch: seconds
 
 
 def _frames(waves: Sequence[Tensor], speed: float, rate: int, mels: int) -> list[Tensor]:
@@ -278,17 +278,17 @@ def _frames(waves: Sequence[Tensor], speed: float, rate: int, mels: int) -> list
         whole = real.long()
         faster = torch.lerp(wave[whole], wave[whole + 1], (real - whole).float())
         said.append(F.pad(faster, (window - hop // 2, window)))
-    for first in range(0, len(said), TOGETHER):
-        some = said[first : first + TOGETHER]
-        frames = log_mel(pad_sequence(some, True), rate, mels=mels)
-        found += [x[: mel_frames(len(one), rate)] for x, one in zip(frames, some, strict=True)]
+    for first in range(0, len(said), BATCH_RECORDINGS):
+        some = said[first : first + BATCH_RECORDINGS]
+        frames = log_mel(pad_sequence(some, True), rate, n_mels=mels)
+        found += [x[: mel_frame_count(len(one), rate)] for x, one in zip(frames, some, strict=True)]
     return found
 
 
 def _cuts(frames: np.ndarray) -> tuple[list[float], list[float]]:
     """Shares of a take before and behind what is less than so many nats below its loudest."""
     level = np.log(np.exp(frames).sum(1))
-    below = [np.flatnonzero(level > level.max() - depth) for depth in DEPTHS]
+    below = [np.flatnonzero(level > level.max() - depth) for depth in TRIM_DEPTHS]
     last = len(frames) - 1
     return [loud[0] / last for loud in below], [1 - loud[-1] / last for loud in below]
 
@@ -300,5 +300,5 @@ def _lost(shares: list[float], trim: float, chance: Random) -> float:
 def _white(rate: int, mels: int) -> tuple[Tensor, Tensor]:
     """The mean and the spread of log-mel frames of white noise of power one."""
     wave = torch.randn(rate * 10, generator=torch.Generator().manual_seed(0))
-    frames = log_mel(wave, rate, mels=mels)
+    frames = log_mel(wave, rate, n_mels=mels)
     return frames.mean(0), frames.std(0)

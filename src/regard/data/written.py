@@ -8,17 +8,17 @@ from random import Random
 import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageFilter
 
-from regard.data.faces import find_faces, load_face
+from regard.data.faces import find_fonts, load_font
 from regard.data.facts import Split
-from regard.data.foreign_pictures import draw_foreign
-from regard.data.images import Picture, check_classes
-from regard.data.ink import frame_ink
+from regard.data.foreign_pictures import draw_ood_image
+from regard.data.images import ImageExample, check_classes
+from regard.data.ink import crop_to_ink
 
-FOREIGN = -1  # the label of a picture that shows no class
-SIZES = (11, 72)  # pixels; a larger one is no different once it is framed
+OOD_LABEL = -1  # the label of a picture that shows no class
+FONT_SIZES = (11, 72)  # pixels; a larger one is no different once it is framed
 
 
-class Written:
+class RenderedGlyphs:
     """Endless pictures of letters and digits in many faces, framed as `classify` frames a file.
 
     Each is drawn as a small page: a character in some face and size, turned, sheared and stretched
@@ -38,33 +38,33 @@ class Written:
         *,
         size: int = 24,
         noise: float = 0.1,
-        foreign: float = 0.0,
-        fonts: str | None = None,
-        count: int = 1000,
+        ood_fraction: float = 0.0,
+        font_folder: str | None = None,
+        eval_size: int = 1000,
     ):
         check_classes(classes, size)
         self.classes, self.size, self.noise = classes, size, noise
-        self.foreign, self.fonts, self.count = foreign, fonts, count
+        self.ood_fraction, self.font_folder, self.eval_size = ood_fraction, font_folder, eval_size
 
-    def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[Picture]:
+    def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[ImageExample]:
         """Pictures from the one numbered `start`: for ever for train, the same ones otherwise."""
         number = start
-        while split == "train" or number < self.count:
-            page, label = self.page(split, seed, number)
-            yield Picture(frame_ink(page, self.size), label)
+        while split == "train" or number < self.eval_size:
+            page, label = self.draw_page(split, seed, number)
+            yield ImageExample(crop_to_ink(page, self.size), label)
             number += 1
 
-    def page(self, split: Split, seed: int, number: int) -> tuple[Image.Image, int]:
+    def draw_page(self, split: Split, seed: int, number: int) -> tuple[Image.Image, int]:
         """The picture of a number before it is framed, in grey and of any size; and its label."""
         rng = Random(f"train/{seed}/{number}" if split == "train" else f"{split}/{number}")
-        faces = find_faces(split, characters=self.classes, folder=self.fonts)
+        faces = find_fonts(split, characters=self.classes, folder=self.font_folder)
         face = rng.choice(faces)
-        if rng.random() < self.foreign:
-            mask = draw_foreign(rng, face, self.classes)
+        if rng.random() < self.ood_fraction:
+            mask = draw_ood_image(rng, face, self.classes)
             if isinstance(mask, str):
-                return self._lit(rng, _placed(rng, _set(rng, face, mask))), FOREIGN
+                return self._lit(rng, _placed(rng, _set(rng, face, mask))), OOD_LABEL
             # half of them fill the whole picture, as noise and photographs do
-            return self._lit(rng, mask if rng.random() < 0.5 else _placed(rng, mask)), FOREIGN
+            return self._lit(rng, mask if rng.random() < 0.5 else _placed(rng, mask)), OOD_LABEL
         label = rng.randrange(len(self.classes))
         return self._lit(rng, _placed(rng, _set(rng, face, self.classes[label]))), label
 
@@ -98,8 +98,8 @@ class Written:
 
 def _set(rng: Random, face: str, text: str) -> Image.Image:
     """Text as a mask, white on black: of some size and weight, turned, sheared and stretched."""
-    size = round(math.exp(rng.uniform(*map(math.log, SIZES))))
-    font = load_face(face, size)
+    size = round(math.exp(rng.uniform(*map(math.log, FONT_SIZES))))
+    font = load_font(face, size)
     bold = rng.choice((1, 1, 2)) if size > 24 and rng.random() < 0.12 else 0
     left, top, right, bottom = font.getbbox(text, stroke_width=bold)
     room = 3 + bold

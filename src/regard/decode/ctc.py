@@ -13,14 +13,14 @@ from regard.decode.stepper import Stepper
 from regard.errors import ConfigError, ShapeError
 from regard.models.recogniser import BLANK
 
-Language = Callable[[tuple[int, ...]], Sequence[float]]
-REMEMBERED = 4096  # prefixes whose state a language model keeps
-CONTEXT = 128  # labels that are settled but still shown to the language
-NEAR = 20  # outputs on each side of a label whose doubts count: 0.8 s
-OPEN = 50  # labels at the end over which prefixes may differ: older doubts are decided by the best
+LabelLanguageModel = Callable[[tuple[int, ...]], Sequence[float]]
+MAX_STATES = 4096  # prefixes whose state a language model keeps
+LM_CONTEXT = 128  # labels that are settled but still shown to the language
+SCORE_CONTEXT = 20  # outputs on each side of a label whose doubts count: 0.8 s
+MAX_UNSTABLE = 50  # labels at the end over which prefixes may differ: older doubts are decided by the best
 
 
-class Heard(NamedTuple):
+class CtcHypothesis(NamedTuple):
     """Labels that may have been said, how likely the sound makes them, and what ranks them.
 
     >>> Heard((3, 1), -0.5, -0.9).labels
@@ -70,7 +70,7 @@ class PathScore:
 
     def __init__(self) -> None:
         self.total, self.after = 0.0, 0
-        self.before = deque[float](maxlen=NEAR)
+        self.before = deque[float](maxlen=SCORE_CONTEXT)
 
     def __call__(self, log_probs: Float[Tensor, "time vocab"]) -> None:
         best = log_probs.max(-1)
@@ -78,7 +78,7 @@ class PathScore:
             if label != BLANK:
                 self.total += sum(self.before) + log_prob
                 self.before.clear()
-                self.after = NEAR
+                self.after = SCORE_CONTEXT
             elif self.after:
                 self.total, self.after = self.total + log_prob, self.after - 1
             else:
@@ -93,12 +93,12 @@ def prefix_beam(
     log_probs: Float[Tensor, "time vocab"],
     *,
     width: int = 16,
-    best: int = 1,
-    language: Language | None = None,
-    weight: float = 0.5,
-    bonus: float = 0.0,
-    floor: float = -12.0,
-) -> list[Heard]:
+    n_best: int = 1,
+    language_model: LabelLanguageModel | None = None,
+    lm_weight: float = 0.5,
+    length_bonus: float = 0.0,
+    min_log_prob: float = -12.0,
+) -> list[CtcHypothesis]:
     """The `best` label sequences that a search over `width` beginnings finds, the best first.
 
     score(y) = log Σ_{paths of y} Π_t p(path_t | t) + weight · log p_language(y) + bonus · |y|
@@ -112,11 +112,11 @@ def prefix_beam(
     >>> found.labels, round(found.log_prob, 4) == round(math.log(0.16 + 2 * 0.24), 4)
     ((1,), True)
     """
-    search = PrefixBeam(width=width, language=language, weight=weight, bonus=bonus, floor=floor)
-    if not 1 <= best <= width:
-        raise ConfigError(f"best: needs 1 to width={width}, got {best}; try a wider beam")
+    search = PrefixBeam(width=width, language_model=language_model, lm_weight=lm_weight, length_bonus=length_bonus, min_log_prob=min_log_prob)
+    if not 1 <= n_best <= width:
+        raise ConfigError(f"best: needs 1 to width={width}, got {n_best}; try a wider beam")
     search(log_probs)
-    return search.ranked()[:best]
+    return search.hypotheses()[:n_best]
 
 
 class PrefixBeam:
@@ -134,23 +134,23 @@ class PrefixBeam:
         self,
         *,
         width: int = 16,
-        language: Language | None = None,
-        weight: float = 0.5,
-        bonus: float = 0.0,
-        floor: float = -12.0,
+        language_model: LabelLanguageModel | None = None,
+        lm_weight: float = 0.5,
+        length_bonus: float = 0.0,
+        min_log_prob: float = -12.0,
     ):
         if width < 1:
             raise ConfigError(f"width: needs 1 or more, got {width}")
-        self.width, self.language, self.weight = width, language, weight
-        self.bonus, self.floor = bonus, floor
-        self.forget()
+        self.width, self.language_model, self.lm_weight = width, language_model, lm_weight
+        self.length_bonus, self.min_log_prob = length_bonus, min_log_prob
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Begin anew."""
         # (log of paths that end in a blank, in the last label); and what the language says of each
         self.beam: dict[tuple[int, ...], tuple[float, float]] = {(): (0.0, -math.inf)}
-        self.prior: dict[tuple[int, ...], float] = {(): 0.0}
-        self.given = 0  # labels that `settled` has told
+        self.lm_log_probs: dict[tuple[int, ...], float] = {(): 0.0}
+        self.stable_length = 0  # labels that `settled` has told
 
     def __call__(self, log_probs: Float[Tensor, "time vocab"]) -> None:
         if log_probs.ndim != 2:
@@ -160,12 +160,12 @@ class PrefixBeam:
         for row in log_probs.tolist():
             self._step(row)
 
-    def ranked(self) -> list[Heard]:
+    def hypotheses(self) -> list[CtcHypothesis]:
         """All that is still in the beam, the best first."""
-        found = [Heard(y, _add(*ends), self._score(y, ends)) for y, ends in self.beam.items()]
+        found = [CtcHypothesis(y, _add(*ends), self._score(y, ends)) for y, ends in self.beam.items()]
         return sorted(found, key=lambda prefix: -prefix.score)
 
-    def settled(self) -> list[int]:
+    def pop_stable_labels(self) -> list[int]:
         """Labels that every prefix in the beam begins with, and that were not told before."""
         first, *rest = self.beam
         shared = len(first)
@@ -173,25 +173,25 @@ class PrefixBeam:
             shared = min(shared, len(other))
             while first[:shared] != other[:shared]:
                 shared -= 1
-        new, self.given = first[self.given : shared], max(self.given, shared)
+        new, self.stable_length = first[self.stable_length : shared], max(self.stable_length, shared)
         self._cut()
         return list(new)
 
-    def rest(self) -> list[int]:
+    def unstable_labels(self) -> list[int]:
         """What the best prefix says after that: it may still change."""
-        return list(self.ranked()[0].labels[self.given :])
+        return list(self.hypotheses()[0].labels[self.stable_length :])
 
     def _cut(self) -> None:
         """Drop what was told long ago, or a long stream would grow; all prefixes share it."""
-        keep = 1 if self.language is None else CONTEXT
-        if self.given > 2 * keep:
-            first, self.given = self.given - keep, keep
+        keep = 1 if self.language_model is None else LM_CONTEXT
+        if self.stable_length > 2 * keep:
+            first, self.stable_length = self.stable_length - keep, keep
             self.beam = {prefix[first:]: ends for prefix, ends in self.beam.items()}
-            self.prior = {prefix[first:]: prior for prefix, prior in self.prior.items()}
+            self.lm_log_probs = {prefix[first:]: prior for prefix, prior in self.lm_log_probs.items()}
 
     def _step(self, row: Sequence[float]) -> None:
         grown: dict[tuple[int, ...], tuple[float, float]] = {}
-        labels = [c for c, p in enumerate(row) if c != BLANK and p > self.floor]
+        labels = [c for c, p in enumerate(row) if c != BLANK and p > self.min_log_prob]
 
         def add(prefix: tuple[int, ...], blank: float, label: float) -> None:
             old = grown.get(prefix, (-math.inf, -math.inf))
@@ -206,29 +206,29 @@ class PrefixBeam:
                 add((*prefix, c), -math.inf, row[c] + (blank if c == last else both))
         self._learn(grown)
         best = sorted(grown.items(), key=lambda item: -self._score(*item))[: self.width]
-        (first, _), shared = best[0], len(best[0][0]) - OPEN
+        (first, _), shared = best[0], len(best[0][0]) - MAX_UNSTABLE
         if shared > 0:
             best = [(y, ends) for y, ends in best if y[:shared] == first[:shared]]
         self.beam = dict(best)
-        self.prior = {prefix: self.prior[prefix] for prefix in self.beam}
+        self.lm_log_probs = {prefix: self.lm_log_probs[prefix] for prefix in self.beam}
 
     def _learn(self, grown: dict[tuple[int, ...], tuple[float, float]]) -> None:
-        if self.language is None:
-            self.prior = dict.fromkeys(grown, 0.0)
+        if self.language_model is None:
+            self.lm_log_probs = dict.fromkeys(grown, 0.0)
             return
         told: dict[tuple[int, ...], Sequence[float]] = {}
         for prefix in grown:
-            if prefix not in self.prior:
+            if prefix not in self.lm_log_probs:
                 before = prefix[:-1]
                 if before not in told:
-                    told[before] = self.language(before)
-                self.prior[prefix] = self.prior[before] + float(told[before][prefix[-1]])
+                    told[before] = self.language_model(before)
+                self.lm_log_probs[prefix] = self.lm_log_probs[before] + float(told[before][prefix[-1]])
 
     def _score(self, prefix: tuple[int, ...], ends: tuple[float, float]) -> float:
-        return _add(*ends) + self.weight * self.prior[prefix] + self.bonus * len(prefix)
+        return _add(*ends) + self.lm_weight * self.lm_log_probs[prefix] + self.length_bonus * len(prefix)
 
 
-class LanguageOf:
+class StepperLanguageModel:
     """A stepper as the language of a prefix beam: log p(next label | prefix), states remembered.
 
     log_softmax(step(prefix)),   read from the token `first` on
@@ -241,21 +241,21 @@ class LanguageOf:
 
     def __init__(self, stepper: Stepper, *, first: int = 1):
         self.stepper, self.first = stepper, first
-        self.known: dict[tuple[int, ...], tuple[list[float], object]] = {}
+        self.states: dict[tuple[int, ...], tuple[list[float], object]] = {}
 
     def __call__(self, prefix: tuple[int, ...]) -> list[float]:
         return self._at(prefix)[0]
 
     @torch.no_grad()
     def _at(self, prefix: tuple[int, ...]) -> tuple[list[float], object]:
-        if prefix in self.known:
-            self.known[prefix] = self.known.pop(prefix)  # the one asked for last is dropped last
-            return self.known[prefix]
+        if prefix in self.states:
+            self.states[prefix] = self.states.pop(prefix)  # the one asked for last is dropped last
+            return self.states[prefix]
         after, last = len(prefix), self.first
-        while after and prefix[: after - 1] not in self.known:
+        while after and prefix[: after - 1] not in self.states:
             after -= 1
         if after:
-            state = self.known[prefix[: after - 1]][1]
+            state = self.states[prefix[: after - 1]][1]
         else:
             state = self.stepper.start(torch.tensor([[self.first]]))
         found: tuple[list[float], object] | None = None
@@ -263,9 +263,9 @@ class LanguageOf:
             last = prefix[size - 1] if size else self.first
             logits, state = self.stepper.step(torch.tensor([last]), state)
             found = logits[0].log_softmax(-1).tolist(), state
-            self.known[prefix[:size]] = found
-        while len(self.known) > REMEMBERED:
-            del self.known[next(iter(self.known))]
+            self.states[prefix[:size]] = found
+        while len(self.states) > MAX_STATES:
+            del self.states[next(iter(self.states))]
         assert found is not None
         return found
 

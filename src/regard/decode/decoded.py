@@ -8,7 +8,7 @@ from torch import Tensor
 from regard.errors import ConfigError
 
 
-class Decoded(NamedTuple):
+class DecodeResult(NamedTuple):
     """Answers: tokens filled up with `end`, how many are real, and how likely the model finds them.
 
     `log_prob` counts the end too, where it was reached; one cut at the limit has not ended.
@@ -23,7 +23,7 @@ class Decoded(NamedTuple):
     log_prob: Float[Tensor, "*batch"]
     ended: Bool[Tensor, "*batch"]
 
-    def lists(self) -> list[list[int]]:
+    def to_lists(self) -> list[list[int]]:
         """The real tokens of each answer, as a tokenizer takes them."""
         rows = self.tokens.flatten(0, -2).tolist()
         return [row[:n] for row, n in zip(rows, self.lengths.flatten().tolist(), strict=True)]
@@ -49,7 +49,7 @@ def length_penalty(tokens: Float[Tensor, "*batch"], power: float) -> Float[Tenso
     return ((5 + tokens) / 6) ** power
 
 
-def check_limit(limit: int) -> None:
+def check_max_new_tokens(max_new_tokens: int) -> None:
     """Raise a ConfigError for a limit of no tokens."""
-    if limit < 1:
-        raise ConfigError(f"limit: needs 1 token or more, got {limit}")
+    if max_new_tokens < 1:
+        raise ConfigError(f"limit: needs 1 token or more, got {max_new_tokens}")

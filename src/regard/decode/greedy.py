@@ -6,10 +6,10 @@ from typing import Any
 from jaxtyping import Int
 from torch import Tensor
 
-from regard.decode.decoded import Decoded
-from regard.decode.rules import Rule
+from regard.decode.decoded import DecodeResult
+from regard.decode.rules import TokenConstraint
 from regard.decode.stepper import Stepper
-from regard.decode.writing import collect, stream
+from regard.decode.writing import collect_steps, stream
 
 
 def greedy(
@@ -18,9 +18,9 @@ def greedy(
     first: Int[Tensor, " batch"],
     *,
     end: int,
-    limit: int,
-    rules: Sequence[Rule] = (),
-) -> Decoded:
+    max_new_tokens: int,
+    constraints: Sequence[TokenConstraint] = (),
+) -> DecodeResult:
     """From `first` on, the likeliest token each time, until `end` or `limit` tokens.
 
     y_t = argmax_y p(y | y_1 … y_{t-1}, what was read)
@@ -32,4 +32,4 @@ def greedy(
     >>> bool((answer.lengths <= 4).all())
     True
     """
-    return collect(stream(stepper, state, first, end=end, limit=limit, rules=rules))
+    return collect_steps(stream(stepper, state, first, end=end, max_new_tokens=max_new_tokens, constraints=constraints))

@@ -7,50 +7,50 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from regard.decode.buffers import Buffers
-from regard.decode.captured import Engine, engine_of
-from regard.decode.rules import Only, Rule, Without, allowed
-from regard.decode.sampling import Sampling, fortunes
-from regard.decode.static import Growing, Kept
+from regard.decode.buffers import StepBuffers
+from regard.decode.captured import CudaGraphEngine, get_engine
+from regard.decode.rules import AllowedTokens, TokenConstraint, SuppressTokens, allowed_mask
+from regard.decode.sampling import Sampling, row_uniforms
+from regard.decode.static import KVCacheWriter, KVCache
 from regard.errors import ShapeError
 from regard.models import LanguageModel
 from regard.nn import EncoderBlock, KeysValues
 from regard.ops import Padding
-from regard.ops.door import is_watched
+from regard.ops.door import is_intercepted
 
-CHUNK = 8  # steps until it is asked whether all rows have ended
-MOST_FREE = 4  # buffers kept for the next call
+STEPS_PER_SYNC = 8  # steps until it is asked whether all rows have ended
+MAX_FREE_BUFFERS = 4  # buffers kept for the next call
 
 
 @dataclass(frozen=True)
 class LanguageState:
     """What was read and written, and how many places at the left of each row hold nothing."""
 
-    kept: Kept
-    skip: Tensor | None
+    cache: KVCache
+    left_padding: Tensor | None
 
 
 @dataclass(frozen=True)
-class CapturedState:
+class GpuState:
     """The same in buffers of a GPU; `home` says in which row of them each past step stands."""
 
-    lease: "Lease"
-    time: int
-    skip: Tensor | None
-    home: Tensor | None = None
+    lease: "BufferLease"
+    length: int
+    left_padding: Tensor | None
+    cache_rows: Tensor | None = None
 
 
-class Lease:
+class BufferLease:
     """Buffers while some state needs them; then they are free for the next."""
 
-    def __init__(self, engine: Engine, rows: int, room: int):
-        self.engine, self.era = engine, engine.era
-        self.buffers = engine.lend(rows, room)
+    def __init__(self, engine: CudaGraphEngine, rows: int, capacity: int):
+        self.engine, self.version = engine, engine.version
+        self.buffers = engine.acquire(rows, capacity)
 
     def __del__(self) -> None:
         # graphs of weights that have moved since are of no use
-        if hasattr(self, "buffers") and self.era is self.engine.era:
-            self.engine.free = [self.buffers, *self.engine.free[: MOST_FREE - 1]]
+        if hasattr(self, "buffers") and self.version is self.engine.version:
+            self.engine.free_buffers = [self.buffers, *self.engine.free_buffers[: MAX_FREE_BUFFERS - 1]]
 
 
 class LanguageStepper:
@@ -60,92 +60,92 @@ class LanguageStepper:
     """
 
     def __init__(self, model: LanguageModel):
-        self.model, self.engine = model, engine_of(model)
+        self.model, self.engine = model, get_engine(model)
 
     def start(
         self, tokens: Tensor, lengths: Tensor | None = None
-    ) -> "LanguageState | CapturedState":
+    ) -> "LanguageState | GpuState":
         skip = None
         if lengths is not None:
             tokens, skip = _to_the_right(tokens, lengths), tokens.shape[1] - lengths
         tokens = tokens[:, :-1]  # the last is the search's to give: its logits are the first wanted
         if not torch.is_grad_enabled() and self.engine.ready():
             return self._captured(tokens, skip)
-        state = LanguageState(Kept(), skip)
+        state = LanguageState(KVCache(), skip)
         return (
-            self._read(tokens, state, scored=is_watched(self.model))[1]
+            self._read(tokens, state, scored=is_intercepted(self.model))[1]
             if tokens.shape[1]
             else state
         )
 
     def step(
-        self, tokens: Tensor, state: "LanguageState | CapturedState"
-    ) -> "tuple[Tensor, LanguageState | CapturedState]":
-        if isinstance(state, CapturedState):
-            if not is_watched(self.model) and self._fits(state, 1):
+        self, tokens: Tensor, state: "LanguageState | GpuState"
+    ) -> "tuple[Tensor, LanguageState | GpuState]":
+        if isinstance(state, GpuState):
+            if not is_intercepted(self.model) and self._fits(state, 1):
                 return self._quick_step(tokens, state)
             state = self._slowly(state)
         logits, state = self._read(tokens[:, None], state)
         return logits[:, -1], state
 
     def select(
-        self, state: "LanguageState | CapturedState", rows: Tensor
-    ) -> "LanguageState | CapturedState":
-        skip = None if state.skip is None else state.skip[rows]
+        self, state: "LanguageState | GpuState", rows: Tensor
+    ) -> "LanguageState | GpuState":
+        skip = None if state.left_padding is None else state.left_padding[rows]
         if isinstance(state, LanguageState):
-            return LanguageState(state.kept.select(rows), skip)
+            return LanguageState(state.cache.select(rows), skip)
         lease = state.lease
-        home = _homes(lease.buffers) if state.home is None else state.home
+        home = _homes(lease.buffers) if state.cache_rows is None else state.cache_rows
         if len(rows) != lease.buffers.rows:
-            return self._moved(replace(state, home=home[rows], skip=skip), state.time + 1)
+            return self._moved(replace(state, home=home[rows], skip=skip), state.length + 1)
         # rows move by name only: what they wrote stays where it is
-        past = torch.arange(lease.buffers.room, device=rows.device) < state.time
+        past = torch.arange(lease.buffers.capacity, device=rows.device) < state.length
         home = torch.where(past, home[rows], _homes(lease.buffers))
-        return CapturedState(lease, state.time, skip, home)
+        return GpuState(lease, state.length, skip, home)
 
-    def write(
+    def generate(
         self,
         first: Tensor,
-        state: "LanguageState | CapturedState",
+        state: "LanguageState | GpuState",
         *,
         end: int,
-        limit: int,
-        how: Sampling | None,
-        rules: Sequence[Rule],
+        max_new_tokens: int,
+        sampling: Sampling | None,
+        constraints: Sequence[TokenConstraint],
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]] | None:
         """Tokens, log-probabilities and whether rows have ended, many steps a question; or None.
 
         None where it takes a step at a time: a rule that changes with what is written, or a model
         that somebody looks at.
         """
-        known = all(isinstance(rule, Only | Without) for rule in rules)
-        if not (known and isinstance(state, CapturedState) and self.engine.ready()):
+        known = all(isinstance(rule, AllowedTokens | SuppressTokens) for rule in constraints)
+        if not (known and isinstance(state, GpuState) and self.engine.ready()):
             return None
-        if not self._fits(state, limit):
+        if not self._fits(state, max_new_tokens):
             return None
-        return self._write(first, state, end, limit, how, rules)
+        return self._write(first, state, end, max_new_tokens, sampling, constraints)
 
     def _write(
         self,
         first: Tensor,
-        state: CapturedState,
+        state: GpuState,
         end: int,
         limit: int,
         how: Sampling | None,
-        rules: Sequence[Rule],
+        rules: Sequence[TokenConstraint],
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         with torch.no_grad():
             state, b = self._ready(state, limit)
             vocab = self.model.config.vocab
-            may = allowed(rules, first.new_empty(len(first), 0), vocab)
-            b.barred.copy_(torch.zeros(vocab, device=first.device) if may is None else ~may)
+            may = allowed_mask(rules, first.new_empty(len(first), 0), vocab)
+            b.suppress_mask.copy_(torch.zeros(vocab, device=first.device) if may is None else ~may)
             b.token.copy_(first)
-            b.base.copy_(b.time)
+            b.start_lengths.copy_(b.lengths)
             b.ended.zero_()
             b.end.fill_(end)
             if how is not None:
-                b.luck[:, :limit] = fortunes(how.seed, len(first), limit).to(first.device)
-        todo = [(at, min(CHUNK, limit - at)) for at in range(0, limit, CHUNK)]
+                b.uniforms[:, :limit] = row_uniforms(how.seed, len(first), limit).to(first.device)
+        todo = [(at, min(STEPS_PER_SYNC, limit - at)) for at in range(0, limit, STEPS_PER_SYNC)]
         under_way = self._run(b, *todo[0], how)
         for following in (*todo[1:], None):
             found, over = under_way
@@ -159,99 +159,99 @@ class LanguageStepper:
 
     @torch.no_grad()
     def _run(
-        self, b: Buffers, begin: int, count: int, how: Sampling | None
+        self, b: StepBuffers, begin: int, count: int, how: Sampling | None
     ) -> tuple[list[Tensor], Callable[[], list[bool]]]:
         """Some steps, not waited for; and a way to ask after which of them all rows had ended."""
-        self.engine.run(b, count, how)
-        b.filled += count
+        self.engine.run_steps(b, count, how)
+        b.length += count
         now = slice(begin, begin + count)
-        found = [b.tokens[:, now].clone(), b.chances[:, now].clone(), b.ends[:, now].bool()]
+        found = [b.output_tokens[:, now].clone(), b.log_probs[:, now].clone(), b.end_flags[:, now].bool()]
         return found, _sent(found[2].all(0))
 
-    def _quick_step(self, tokens: Tensor, state: CapturedState) -> tuple[Tensor, CapturedState]:
+    def _quick_step(self, tokens: Tensor, state: GpuState) -> tuple[Tensor, GpuState]:
         state, b = self._ready(state, 1)
         b.token.copy_(tokens)
         logits = self.engine.step(b).clone()
-        b.filled += 1
-        return logits, replace(state, time=state.time + 1)
+        b.length += 1
+        return logits, replace(state, time=state.length + 1)
 
-    def _ready(self, state: CapturedState, steps: int) -> tuple[CapturedState, Buffers]:
+    def _ready(self, state: GpuState, steps: int) -> tuple[GpuState, StepBuffers]:
         """Buffers that hold this state's past and have room for more, and nobody else's future."""
         b = state.lease.buffers
-        if b.filled != state.time or b.room < state.time + steps:
-            home = _homes(b) if state.home is None else state.home
-            state = self._moved(replace(state, home=home), state.time + steps)
+        if b.length != state.length or b.capacity < state.length + steps:
+            home = _homes(b) if state.cache_rows is None else state.cache_rows
+            state = self._moved(replace(state, home=home), state.length + steps)
             b = state.lease.buffers
-        if state.home is not None:
-            b.home.copy_(state.home)
-        b.moved = state.home is not None
+        if state.cache_rows is not None:
+            b.cache_rows.copy_(state.cache_rows)
+        b.use_cache_rows = state.cache_rows is not None
         return state, b
 
-    def _moved(self, state: CapturedState, room: int) -> CapturedState:
+    def _moved(self, state: GpuState, room: int) -> GpuState:
         """Every row's past together in a row of new buffers."""
-        assert state.home is not None
-        old, rows = state.lease.buffers, len(state.home)
-        lease = Lease(self.engine, rows, room)
-        time, at = state.time, state.home[:, : state.time].long()[None, :, None, :, None]
+        assert state.cache_rows is not None
+        old, rows = state.lease.buffers, len(state.cache_rows)
+        lease = BufferLease(self.engine, rows, room)
+        time, at = state.length, state.cache_rows[:, : state.length].long()[None, :, None, :, None]
         new = lease.buffers
         for some, past in ((new.keys, old.keys), (new.values, old.values)):
             index = at.expand(len(past), -1, past.shape[2], -1, past.shape[4])
             some[:, :, :, :time] = past[:, :, :, :time].gather(1, index)
-        _begin(new, time, state.skip)
-        return CapturedState(lease, time, state.skip)
+        _begin(new, time, state.left_padding)
+        return GpuState(lease, time, state.left_padding)
 
-    def _captured(self, tokens: Tensor, skip: Tensor | None) -> CapturedState:
+    def _captured(self, tokens: Tensor, skip: Tensor | None) -> GpuState:
         rows, time = tokens.shape
-        lease = Lease(self.engine, rows, time + 1)
+        lease = BufferLease(self.engine, rows, time + 1)
         b = lease.buffers
 
         def read() -> None:
-            kept = self._read(b.tokens[:, :time], LanguageState(Kept(), skip), scored=False)[1].kept
+            kept = self._read(b.output_tokens[:, :time], LanguageState(KVCache(), skip), scored=False)[1].cache
             for n, block in enumerate(self._blocks()):
                 k, v = kept.layers[block.self_attention]
                 b.keys[n, :, :, :time], b.values[n, :, :, :time] = k, v
 
         if time:
-            b.tokens[:, :time] = tokens
+            b.output_tokens[:, :time] = tokens
             if skip is None and self.model.config.window is None:
-                self.engine.read(b, time, read)
+                self.engine.prefill(b, time, read)
             else:  # masks that ask about their lengths
                 read()
         _begin(b, time, skip)
-        return CapturedState(lease, time, skip)
+        return GpuState(lease, time, skip)
 
-    def _slowly(self, state: CapturedState) -> LanguageState:
+    def _slowly(self, state: GpuState) -> LanguageState:
         """The same state for the model itself, which somebody came to look at."""
-        b, time = state.lease.buffers, state.time
-        home = _homes(b) if state.home is None else state.home
+        b, time = state.lease.buffers, state.length
+        home = _homes(b) if state.cache_rows is None else state.cache_rows
         at = home[:, :time].long()[:, None, :, None]
         kept: dict[nn.Module, KeysValues] = {}
         for n, block in enumerate(self._blocks()):
             index = at.expand(-1, b.keys.shape[2], -1, b.keys.shape[4])
             pair = [x[n][:, :, :time].gather(0, index) for x in (b.keys, b.values)]
             kept[block.self_attention] = pair[0], pair[1]
-        return LanguageState(Kept.of(kept, time), state.skip)
+        return LanguageState(KVCache.from_layers(kept, time), state.left_padding)
 
     def _blocks(self) -> list[EncoderBlock]:
         return cast(list[EncoderBlock], list(self.model.decoder.blocks))
 
-    def _fits(self, state: CapturedState, steps: int) -> bool:
+    def _fits(self, state: GpuState, steps: int) -> bool:
         config = self.model.config  # where learned positions end the model itself says so
-        return config.positions != "learned" or state.time + steps <= config.max_time
+        return config.positions != "learned" or state.length + steps <= config.max_positions
 
     def _read(
         self, tokens: Tensor, state: LanguageState, *, scored: bool = True
     ) -> tuple[Tensor, LanguageState]:
-        cache, time = Growing(state.kept, tokens.shape[1]), state.kept.time
+        cache, time = KVCacheWriter(state.cache, tokens.shape[1]), state.cache.length
         mask = positions = None
-        if state.skip is not None:
+        if state.left_padding is not None:
             after = time + tokens.shape[1]
-            mask = Padding(torch.full_like(state.skip, after), state.skip)
+            mask = Padding(torch.full_like(state.left_padding, after), state.left_padding)
             places = torch.arange(time, after, device=tokens.device)
-            positions = (places - state.skip[:, None]).clamp(min=0)
-        read = self.model if scored else self.model.vectors
+            positions = (places - state.left_padding[:, None]).clamp(min=0)
+        read = self.model if scored else self.model.hidden_states
         out = read(tokens, mask=mask, positions=positions, offset=time, cache=cache)
-        return out, replace(state, kept=cache.kept())
+        return out, replace(state, kept=cache.new_cache())
 
 
 def _sent(x: Tensor) -> Callable[[], list[bool]]:
@@ -270,18 +270,18 @@ def _sent(x: Tensor) -> Callable[[], list[bool]]:
     return arrived
 
 
-def _begin(b: Buffers, time: int, skip: Tensor | None) -> None:
-    b.time.fill_(time)
-    b.filled = time
+def _begin(b: StepBuffers, time: int, skip: Tensor | None) -> None:
+    b.lengths.fill_(time)
+    b.length = time
     if skip is None:
-        b.skip.zero_()
+        b.left_padding.zero_()
     else:
-        b.skip.copy_(skip)
+        b.left_padding.copy_(skip)
 
 
-def _homes(b: Buffers) -> Tensor:
+def _homes(b: StepBuffers) -> Tensor:
     rows = torch.arange(b.rows, dtype=torch.int32, device=b.token.device)
-    return rows[:, None].expand(b.rows, b.room)
+    return rows[:, None].expand(b.rows, b.capacity)
 
 
 def _to_the_right(tokens: Tensor, lengths: Tensor) -> Tensor:

@@ -7,27 +7,27 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from regard.decode.buffers import Buffers
-from regard.decode.tuning import Tuning, power
+from regard.decode.buffers import StepBuffers
+from regard.decode.tuning import Tuning, next_power_of_2
 from regard.models import LanguageModel
 from regard.nn import EncoderBlock, Norm
 
-MOST_ROWS = 64  # rows of a batch that one program takes at once
-MOST_STEPS = 2.0**34  # units that a residual in whole numbers holds, by half
-HELD = 1 << 15  # bytes of keys that a program takes at once, and as many of values
+MAX_BATCH_TILE = 64  # rows of a batch that one program takes at once
+MAX_FIXED_POINT = 2.0**34  # units that a residual in whole numbers holds, by half
+KV_TILE_BYTES = 1 << 15  # bytes of keys that a program takes at once, and as many of values
 
 
-class Launcher:
+class StepLauncher:
     """All kernels of a step for one model."""
 
     def __init__(self, model: LanguageModel, tuning: Tuning):
         self._model, self.config, self.tuning = ref(model), model.config, tuning
         self.heads = self.config.heads
-        self.key_heads = self.config.keyed_heads
-        self.feat = self.config.head_feat
-        self.hidden = self.config.hidden_feat
+        self.kv_heads = self.config.resolved_kv_heads
+        self.head_dim = self.config.resolved_head_dim
+        self.ffn_dim = self.config.resolved_ffn_dim
         # parts that small cannot leave the range together, however many there are
-        self.limit = MOST_STEPS / (self.config.layers * (self.heads + self.hidden) + 1)
+        self.max_increment = MAX_FIXED_POINT / (self.config.layers * (self.heads + self.ffn_dim) + 1)
 
     @property
     def model(self) -> LanguageModel:
@@ -36,30 +36,30 @@ class Launcher:
         return model
 
     @cached_property
-    def kernels(self) -> Any:
+    def common_kernels(self) -> Any:
         from regard.decode import step_kernels  # imports Triton, so only when it will run
 
         return step_kernels
 
     @cached_property
-    def ones(self) -> Any:
+    def single_row_kernels(self) -> Any:
         from regard.decode import step_one
 
         return step_one
 
     @cached_property
-    def somes(self) -> Any:
+    def batch_kernels(self) -> Any:
         from regard.decode import step_some
 
         return step_some
 
     @cached_property
-    def attentions(self) -> Any:
+    def attention_kernels(self) -> Any:
         from regard.decode import step_attention
 
         return step_attention
 
-    def launch(self, b: Buffers) -> None:
+    def launch(self, b: StepBuffers) -> None:
         """All kernels of a step, up to the logits."""
         layers = cast(list[EncoderBlock], list(self.model.decoder.blocks))
         if b.rows == 1:
@@ -67,13 +67,13 @@ class Launcher:
         else:
             self._some(b, layers)
 
-    def _one(self, b: Buffers, layers: list[EncoderBlock]) -> None:
-        work, x = b.work, b.work["x"]
+    def _one(self, b: StepBuffers, layers: list[EncoderBlock]) -> None:
+        work, x = b.scratch, b.scratch["x"]
         self._enter(b, first=True)
         for n, block in enumerate(layers):
             own, ff = block.self_attention, block.feed_forward
             self._one_row(b, x, _qkv(block), work["qkv"], "THREE", block.self_residual.norm)
-            if b.room <= self.tuning.joined_keys:
+            if b.capacity <= self.tuning.max_fused_keys:
                 self._attend_out(b, n, block)
             else:
                 self._attend(b, n, own.scale)
@@ -84,8 +84,8 @@ class Launcher:
         self._one_row(b, x, (_Head(self.model),), work["logits"], "SCORES",
                       self.model.decoder.norm, self.model.readout.scale)  # fmt: skip
 
-    def _some(self, b: Buffers, layers: list[EncoderBlock]) -> None:
-        work, bias, parts = b.work, None, 0
+    def _some(self, b: StepBuffers, layers: list[EncoderBlock]) -> None:
+        work, bias, parts = b.scratch, None, 0
         for n, block in enumerate(layers):
             own, ff = block.self_attention, block.feed_forward
             self._enter(b, first=n == 0, norm=block.self_residual.norm, parts=parts, bias=bias)
@@ -104,157 +104,157 @@ class Launcher:
                         scale=self.model.readout.scale)  # fmt: skip
 
     def _enter(
-        self, b: Buffers, *, first: bool = False, norm: Norm | None = None, parts: int = 0,
+        self, b: StepBuffers, *, first: bool = False, norm: Norm | None = None, parts: int = 0,
         bias: Tensor | None = None,
     ) -> None:  # fmt: skip
-        work, x, dim = b.work, b.work["x"], self.config.dim
-        places, table = work.get("places"), self.model.embedding.table
-        self.kernels.enter[(b.rows,)](
-            b.token, b.time, b.skip, table, x if places is None else places,
+        work, x, dim = b.scratch, b.scratch["x"], self.config.dim
+        places, table = work.get("places"), self.model.embedding.token_embeddings
+        self.common_kernels.enter[(b.rows,)](
+            b.token, b.lengths, b.left_padding, table, x if places is None else places,
             work["parts"], x if bias is None else bias, x, work["wrong"], work["normed"],
             *_norm_parts(norm, x), dim, b.rows, 0.0 if norm is None else norm.eps,
-            self.model.embedding.scale, self.limit,
-            WIDTH=power(dim), FIRST=first, PLACES=places is not None, PARTS_=parts,
+            self.model.embedding.scale, self.max_increment,
+            WIDTH=next_power_of_2(dim), FIRST=first, PLACES=places is not None, PARTS_=parts,
             BIASED=bias is not None, **self._norm_kind(norm),
             num_warps=4, **self._launching(b),
         )  # fmt: skip
 
     def _one_row(
-        self, b: Buffers, x: Tensor, maps: tuple[Any, ...], out: Tensor, job: str,
+        self, b: StepBuffers, x: Tensor, maps: tuple[Any, ...], out: Tensor, job: str,
         norm: Norm | None = None, scale: float = 1.0,
     ) -> None:  # fmt: skip
         outs, ins = sum(m.weight.shape[0] for m in maps), maps[0].weight.shape[1]
         gated = job == "HIDDEN" and len(maps) == 2
         outs = outs // 2 if gated else outs
-        width, few = power(ins), self.tuning.cores_tile // 16
+        width, few = next_power_of_2(ins), self.tuning.mma_tile // 16
         if job == "ADDED" and self._split(min(width, few)):
             width = min(width, few)
         split = self._split(width)
-        tile = self.tuning.cores_tile if split else self.tuning.tile
-        rows = self.scores_rows(1) if job == "SCORES" else max(1, tile // width)
+        tile = self.tuning.mma_tile if split else self.tuning.tile
+        rows = self.logits_block(1) if job == "SCORES" else max(1, tile // width)
         if job == "THREE":
             rows = _divisor(rows, maps[0].weight.shape[0], maps[1].weight.shape[0])
         split = split if rows % 16 == 0 else 0
         assert split or width >= ins
         weights, biases, ends = _laid_out(maps)
-        work = b.work
-        self.ones.one_row[(-(-outs // rows), -(-ins // width))](
+        work = b.scratch
+        self.single_row_kernels.one_row[(-(-outs // rows), -(-ins // width))](
             x, *weights, *biases, *_norm_parts(norm, x), out,
-            work["wrong"], b.barred, work["best"], work["where"], work["sums"],
-            *ends, outs, ins, 0.0 if norm is None else norm.eps, scale, self.limit,
+            work["wrong"], b.suppress_mask, work["best"], work["where"], work["sums"],
+            *ends, outs, ins, 0.0 if norm is None else norm.eps, scale, self.max_increment,
             ROWS=rows, WIDTH=width, LANES=self._lanes(width), SPLIT=split,
-            JOB=getattr(self.kernels, job).value, **self._norm_kind(norm),
+            JOB=getattr(self.common_kernels, job).value, **self._norm_kind(norm),
             BIASED=maps[0].bias is not None, GATED=gated,
-            ACTIVATION=self.kernels.ACTIVATIONS[self.config.activation],
+            ACTIVATION=self.common_kernels.ACTIVATIONS[self.config.activation],
             num_warps=split or self.tuning.warps, **self._launching(b),
         )  # fmt: skip
 
     def _split(self, ins: int) -> int:
         """Warps among which the inputs of one row's product are cut; 0: not by tensor cores."""
-        cores, exact = self.tuning.cores, self.model.embedding.table.dtype == torch.float32
-        few = power(ins) * 16 <= self.tuning.cores_tile  # rows of a program
-        return 0 if exact or not cores or not few or power(ins) < 32 * cores else cores
+        cores, exact = self.tuning.mma_warps, self.model.embedding.token_embeddings.dtype == torch.float32
+        few = next_power_of_2(ins) * 16 <= self.tuning.mma_tile  # rows of a program
+        return 0 if exact or not cores or not few or next_power_of_2(ins) < 32 * cores else cores
 
     def _lanes(self, width: int) -> int:
-        return min(width, self.tuning.lanes // self.model.embedding.table.element_size())
+        return min(width, self.tuning.lane_bytes // self.model.embedding.token_embeddings.element_size())
 
     def _some_rows(
-        self, b: Buffers, x: Tensor, maps: tuple[Any, ...], out: Tensor, job: str,
+        self, b: StepBuffers, x: Tensor, maps: tuple[Any, ...], out: Tensor, job: str,
         scale: float = 1.0,
     ) -> int:  # fmt: skip
         """Into how many slices the inputs were cut: that many parts are to be added up."""
         gated = job == "HIDDEN" and len(maps) == 2
         outs, ins = sum(m.weight.shape[0] for m in maps), maps[0].weight.shape[1]
         outs = outs // 2 if gated else outs
-        batch = max(16, min(MOST_ROWS, power(b.rows)))
+        batch = max(16, min(MAX_BATCH_TILE, next_power_of_2(b.rows)))
         exact = x.dtype == torch.float32
-        name, rows, part, settings = self.tuning.cut(outs, ins, job, 1 + gated, exact)
+        name, rows, part, settings = self.tuning.plan_matmul(outs, ins, job, 1 + gated, exact)
         if job == "THREE":
             rows = _divisor(rows, maps[0].weight.shape[0], maps[1].weight.shape[0])
         weights, biases, ends = _laid_out(maps)
-        work, slices = b.work, -(-ins // part)
-        getattr(self.somes, name)[(-(-outs // rows), slices, -(-b.rows // batch))](
-            x, *weights, *biases, out, b.barred, work["best"], work["where"], work["sums"],
+        work, slices = b.scratch, -(-ins // part)
+        getattr(self.batch_kernels, name)[(-(-outs // rows), slices, -(-b.rows // batch))](
+            x, *weights, *biases, out, b.suppress_mask, work["best"], work["where"], work["sums"],
             *ends, outs, ins, b.rows, scale,
-            BATCH=batch, ROWS=rows, JOB=getattr(self.kernels, job).value,
+            BATCH=batch, ROWS=rows, JOB=getattr(self.common_kernels, job).value,
             BIASED=maps[0].bias is not None and job != "PARTS", GATED=gated,
-            ACTIVATION=self.kernels.ACTIVATIONS[self.config.activation],
+            ACTIVATION=self.common_kernels.ACTIVATIONS[self.config.activation],
             **settings, **self._launching(b),
         )  # fmt: skip
         return slices
 
-    def _attend(self, b: Buffers, layer: int, scale: float | None) -> None:
-        self.attentions.attend_step[(b.rows * self.heads,)](
-            b.work["qkv"], b.keys[layer], b.values[layer], b.work["y"],
+    def _attend(self, b: StepBuffers, layer: int, scale: float | None) -> None:
+        self.attention_kernels.attend_step[(b.rows * self.heads,)](
+            b.scratch["qkv"], b.keys[layer], b.values[layer], b.scratch["y"],
             *self._asked(b, scale), **self._asking(b),
         )  # fmt: skip
 
-    def _attend_out(self, b: Buffers, layer: int, block: EncoderBlock) -> None:
+    def _attend_out(self, b: StepBuffers, layer: int, block: EncoderBlock) -> None:
         out, dim = block.self_attention.to_out, self.config.dim
         asking = self._asking(b)
-        outs = max(asking["GROUPS"] * asking["NEAR"], power(-(-dim // self.tuning.slices)))
-        self.ones.attend_out[(self.heads, -(-dim // outs))](
-            b.work["qkv"], b.keys[layer], b.values[layer],
+        outs = max(asking["GROUPS"] * asking["NEAR"], next_power_of_2(-(-dim // self.tuning.out_splits)))
+        self.single_row_kernels.attend_out[(self.heads, -(-dim // outs))](
+            b.scratch["qkv"], b.keys[layer], b.values[layer],
             out.weight, out.weight if out.bias is None else out.bias,
-            b.work["x"], b.work["wrong"],
-            *self._asked(b, block.self_attention.scale), dim, self.limit,
+            b.scratch["x"], b.scratch["wrong"],
+            *self._asked(b, block.self_attention.scale), dim, self.max_increment,
             OUTS=outs, BIASED=out.bias is not None, **asking,
         )  # fmt: skip
 
-    def _asked(self, b: Buffers, scale: float | None) -> tuple[Any, ...]:
-        work, window = b.work, self.config.window
+    def _asked(self, b: StepBuffers, scale: float | None) -> tuple[Any, ...]:
+        work, window = b.scratch, self.config.window
         return (
-            b.time, b.skip, b.home, work.get("cos", work["x"]), work.get("sin", work["x"]),
-            self.heads, self.key_heads, b.room, self.feat**-0.5 if scale is None else scale,
+            b.lengths, b.left_padding, b.cache_rows, work.get("cos", work["x"]), work.get("sin", work["x"]),
+            self.heads, self.kv_heads, b.capacity, self.head_dim**-0.5 if scale is None else scale,
             1 << 30 if window is None else window,
         )  # fmt: skip
 
-    def _asking(self, b: Buffers) -> dict[str, Any]:
+    def _asking(self, b: StepBuffers) -> dict[str, Any]:
         """How keys lie in a program: groups by warp, some side by side in it, and repeats."""
-        tuning, size, width = self.tuning, b.keys.element_size(), power(self.feat)
-        keys, warps, regs = tuning.keys_rows, tuning.keys_rows_warps, tuning.keys_rows_regs
+        tuning, size, width = self.tuning, b.keys.element_size(), next_power_of_2(self.head_dim)
+        keys, warps, regs = tuning.batch_keys, tuning.batch_keys_warps, tuning.batch_keys_maxnreg
         if b.rows == 1:
             keys, warps, regs = tuning.keys, tuning.keys_warps, None
-        while keys * width * size > HELD:  # a program holds them in registers
+        while keys * width * size > KV_TILE_BYTES:  # a program holds them in registers
             keys //= 2
         groups = min(warps, keys)
         near = min(max(1, 512 // (size * width)), keys // groups)
         return {
-            "FEAT": self.feat, "WIDTH": width, "GROUPS": groups, "NEAR": near,
+            "FEAT": self.head_dim, "WIDTH": width, "GROUPS": groups, "NEAR": near,
             "REPEATS": keys // (groups * near), "ROTARY": self.config.rotary is not None,
-            "HALVES": self.config.halves, "HOMES": b.moved, "num_warps": warps,
+            "HALVES": self.config.rotate_half, "HOMES": b.use_cache_rows, "num_warps": warps,
             "maxnreg": regs, **self._launching(b),
         }  # fmt: skip
 
-    def scores_rows(self, rows: int) -> int:
+    def logits_block(self, rows: int) -> int:
         """Tokens of the vocabulary that one program scores."""
         if rows > 1:
-            return self.tuning.scores_outs
+            return self.tuning.batch_logits_outs
         tuning = self.tuning
-        tile = tuning.cores_scores if self._split(self.config.dim) else tuning.scores_tile
-        return max(1, tile // power(self.config.dim))
+        tile = tuning.mma_logits_tile if self._split(self.config.dim) else tuning.logits_tile
+        return max(1, tile // next_power_of_2(self.config.dim))
 
-    def _launching(self, b: Buffers) -> dict[str, Any]:
+    def _launching(self, b: StepBuffers) -> dict[str, Any]:
         """Whether a kernel may start before the last has ended."""
-        asked = self.tuning.chained if b.rows == 1 else self.tuning.chained_rows
+        asked = self.tuning.pdl if b.rows == 1 else self.tuning.batch_pdl
         if asked and b.token.is_cuda:
             asked = torch.cuda.get_device_capability(b.token.device) >= (9, 0)
             return {"PDL": True, "launch_pdl": True} if asked else {"PDL": False}
         return {"PDL": False}
 
-    def choose(self, b: Buffers) -> None:
+    def choose_token(self, b: StepBuffers) -> None:
         """The likeliest token, written down on the device; the next step starts from it."""
-        work, blocks = b.work, b.work["best"].shape[1]
-        self.kernels.choose[(b.rows,)](
-            work["best"], work["where"], work["sums"], b.token, b.time, b.base, b.ended, b.end,
-            b.tokens, b.chances, b.ends, blocks, b.room,
-            BLOCKS=power(blocks), num_warps=4, **self._launching(b),
+        work, blocks = b.scratch, b.scratch["best"].shape[1]
+        self.common_kernels.choose[(b.rows,)](
+            work["best"], work["where"], work["sums"], b.token, b.lengths, b.start_lengths, b.ended, b.end,
+            b.output_tokens, b.log_probs, b.end_flags, blocks, b.capacity,
+            BLOCKS=next_power_of_2(blocks), num_warps=4, **self._launching(b),
         )  # fmt: skip
 
     def _norm_kind(self, norm: Norm | None) -> dict[str, Any]:
         kind = "none" if norm is None else norm.kind
         shifted = norm is not None and norm.bias is not None
-        return {"NORM": self.kernels.NORMS[kind], "SHIFTED": shifted}
+        return {"NORM": self.common_kernels.NORMS[kind], "SHIFTED": shifted}
 
 
 class _Head:
@@ -262,7 +262,7 @@ class _Head:
 
     def __init__(self, model: LanguageModel):
         own = model.readout.weight
-        self.weight = model.embedding.table if own is None else own
+        self.weight = model.embedding.token_embeddings if own is None else own
         self.bias = model.readout.bias
 
 

@@ -7,56 +7,56 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.decode.quick_layer import Layer, normed, product, turning
+from regard.decode.quick_layer import CpuDecoderLayer, norm_function, make_matmul, make_rotary
 from regard.models import Translator
 from regard.nn import DecoderBlock, KeysValues
 from regard.nn.int8 import Int8Readout
 from regard.ops import sinusoidal
-from regard.ops.door import is_watched
+from regard.ops.door import is_intercepted
 
-ROOM = 32  # steps that a cache starts with room for
-PLACES = 512  # whose codes are made at once
+CPU_INITIAL_CAPACITY = 32  # steps that a cache starts with room for
+MAX_CACHED_POSITIONS = 512  # whose codes are made at once
 
 
-def is_plain(model: Translator) -> bool:
+def supports_cpu_decoder(model: Translator) -> bool:
     """Whether these steps give what the model gives: a CPU, float32, scores without additions.
 
     >>> is_plain(rg.models.Translator(rg.models.translator_tiny(vocab=9)).eval())
     True
     """
-    config, weight = model.config, model.target_embedding.table
-    usual = config.softcap is None and not config.sinks and config.relative == "none"
+    config, weight = model.config, model.target_embedding.token_embeddings
+    usual = config.softcap is None and not config.sinks and config.relative_bias == "none"
     # a hook of somebody who looks or edits wants the modules themselves
     hooked = any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
     fits = weight.device.type == "cpu" and weight.dtype == torch.float32
-    return usual and fits and not hooked and not is_watched(model)
+    return usual and fits and not hooked and not is_intercepted(model)
 
 
 @dataclass
-class Buffers:
+class CpuKVCache:
     """Keys and values of every layer, with room for more; `filled` steps of it are taken."""
 
-    kept: list[Tensor]
-    filled: int = 0
+    layers: list[Tensor]
+    length: int = 0
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """How many keys of a sequence fit in."""
-        return self.kept[0].shape[2]
+        return self.layers[0].shape[2]
 
     @property
     def keys(self) -> list[Tensor]:
         """Of every layer, (batch, head, time · each, feat)."""
-        return [x[:, : x.shape[1] // 2] for x in self.kept]
+        return [x[:, : x.shape[1] // 2] for x in self.layers]
 
     @property
     def values(self) -> list[Tensor]:
         """Likewise."""
-        return [x[:, x.shape[1] // 2 :] for x in self.kept]
+        return [x[:, x.shape[1] // 2 :] for x in self.layers]
 
 
 @dataclass(frozen=True)
-class QuickState:
+class CpuState:
     """What was read and written by `each` rows a sequence, which share one cache.
 
     Keys of all rows of a sequence stand side by side, step after step, and are never moved: when a
@@ -65,99 +65,99 @@ class QuickState:
 
     memory: list[KeysValues]
     lengths: Tensor | None
-    hidden: Tensor | None  # added to scores of the source: -inf at padding
-    each: int = 1
-    time: int = 0
-    buffers: Buffers | None = None
-    seen: Tensor | None = None  # (batch, each, time · each), None: all of it
+    memory_bias: Tensor | None  # added to scores of the source: -inf at padding
+    rows_per_source: int = 1
+    length: int = 0
+    cache: CpuKVCache | None = None
+    history_mask: Tensor | None = None  # (batch, each, time · each), None: all of it
 
 
-class Quick:
+class CpuDecoder:
     """The steps themselves; weights are looked at anew at every start."""
 
     def __init__(self, model: Translator):
         self.model = model
-        self.marks: list[tuple[int, int]] = []
+        self.weight_versions: list[tuple[int, int]] = []
 
-    def start(self, tokens: Tensor, lengths: Tensor | None) -> QuickState:
+    def start(self, tokens: Tensor, lengths: Tensor | None) -> CpuState:
         """Read a source; its keys and values are made once."""
         self._refresh()
         memory = self.model.encode(tokens, lengths)
         projected = self.model.decoder.project_memory(memory)
         kept = [(k.contiguous(), v.contiguous()) for k, v in projected]
-        return QuickState(kept, lengths, None if lengths is None else _hidden(tokens, lengths))
+        return CpuState(kept, lengths, None if lengths is None else _hidden(tokens, lengths))
 
-    def step(self, tokens: Tensor, state: QuickState) -> tuple[Tensor, QuickState]:
+    def step(self, tokens: Tensor, state: CpuState) -> tuple[Tensor, CpuState]:
         """The logits after one more token of each row."""
-        x, time, each = self._embed(tokens, state.time), state.time + 1, state.each
+        x, time, each = self._embed(tokens, state.length), state.length + 1, state.rows_per_source
         buffers, seen = self._room(state, len(tokens)), _own(state, len(tokens))
-        added, turns = _as_scores(seen, x), turning(self.layers[0], state.time)
-        pairs = zip(self.layers, buffers.kept, state.memory, strict=True)
+        added, turns = _as_scores(seen, x), make_rotary(self.layers[0], state.length)
+        pairs = zip(self.layers, buffers.layers, state.memory, strict=True)
         for layer, kept, (k, v) in pairs:
-            x = layer.look_back(x, kept, time, each, added, turns)
-            x = layer.look_across(x, k, v, each, state.hidden)
-            x = layer.think(x)
+            x = layer.self_attention(x, kept, time, each, added, turns)
+            x = layer.cross_attention(x, k, v, each, state.memory_bias)
+            x = layer.feed_forward(x)
         logits = self.readout(self.norm(x))
         scale = self.model.readout.scale
-        buffers.filled = time
+        buffers.length = time
         after = replace(state, time=time, buffers=buffers, seen=seen)
         return (logits if scale == 1.0 else scale * logits), after
 
     def _embed(self, tokens: Tensor, time: int) -> Tensor:
         layer = self.model.target_embedding
-        if time == 0 or self.codes is None or time >= len(self.codes):  # it also asks what it gets
+        if time == 0 or self.position_codes is None or time >= len(self.position_codes):  # it also asks what it gets
             return layer(tokens[:, None], offset=time)[:, 0]
-        return torch.add(self.codes[time], F.embedding(tokens, layer.table), alpha=layer.scale)
+        return torch.add(self.position_codes[time], F.embedding(tokens, layer.token_embeddings), alpha=layer.scale)
 
-    def select(self, state: QuickState, rows: Tensor) -> QuickState:
+    def select(self, state: CpuState, rows: Tensor) -> CpuState:
         """The state of these rows; rows that stay with their sequence move nothing."""
         batch = len(state.memory[0][0])
         each, rest = divmod(len(rows), batch)
         home = torch.arange(len(rows)) // max(1, each)
-        if each and not rest and torch.equal(rows // state.each, home):
-            if each == state.each:
+        if each and not rest and torch.equal(rows // state.rows_per_source, home):
+            if each == state.rows_per_source:
                 return _reordered(state, rows)
-            if state.time == 0:
+            if state.length == 0:
                 return replace(state, each=each)
-        return apart(state, rows)
+        return split_rows(state, rows)
 
     def _refresh(self) -> None:
         marks = [(p.data_ptr(), p._version) for p in self.model.parameters()]
-        if marks == self.marks:
+        if marks == self.weight_versions:
             return
-        self.marks = marks
-        self.layers = [Layer(cast(DecoderBlock, b)) for b in self.model.decoder.blocks]
-        self.norm, self.codes = normed(self.model.decoder.norm), _codes(self.model)
+        self.weight_versions = marks
+        self.layers = [CpuDecoderLayer(cast(DecoderBlock, b)) for b in self.model.decoder.blocks]
+        self.norm, self.position_codes = norm_function(self.model.decoder.norm), _codes(self.model)
         readout = self.model.readout
-        weight = self.model.target_embedding.table if readout.weight is None else readout.weight
+        weight = self.model.target_embedding.token_embeddings if readout.weight is None else readout.weight
         whole = isinstance(readout, Int8Readout)
-        self.readout = product(weight, readout.bias, whole=whole)
+        self.readout = make_matmul(weight, readout.bias, int8=whole)
 
-    def _room(self, state: QuickState, rows: int) -> Buffers:
+    def _room(self, state: CpuState, rows: int) -> CpuKVCache:
         """Where this step's keys go: the same place again, unless another step has taken it."""
-        old, each = state.buffers, state.each
-        if old is not None and old.filled == state.time and old.room > state.time * each:
+        old, each = state.cache, state.rows_per_source
+        if old is not None and old.length == state.length and old.capacity > state.length * each:
             return old
-        filled, room = state.time * each, max(ROOM, 2 * state.time) * each
+        filled, room = state.length * each, max(CPU_INITIAL_CAPACITY, 2 * state.length) * each
         kept = []
         for n, layer in enumerate(self.layers):
-            new = torch.empty(rows // each, 2 * layer.key_heads, room, layer.feat)
+            new = torch.empty(rows // each, 2 * layer.kv_heads, room, layer.head_dim)
             if old is not None:
-                new[:, :, :filled] = old.kept[n][:, :, :filled]
+                new[:, :, :filled] = old.layers[n][:, :, :filled]
             kept.append(new)
-        return Buffers(kept, state.time)
+        return CpuKVCache(kept, state.length)
 
 
 def _codes(model: Translator) -> Tensor | None:
     """What is added to a token at each place; None where the embedding does more than that."""
     layer = model.target_embedding
-    if layer.norm is not None or layer.kinds is not None:
+    if layer.norm is not None or layer.segment_embeddings is not None:
         return None
-    if layer.places is not None:
-        return layer.places.detach()
+    if layer.position_embeddings is not None:
+        return layer.position_embeddings.detach()
     if layer.positions == "none":
-        return torch.zeros(PLACES, layer.table.shape[1])
-    return sinusoidal(torch.arange(PLACES), layer.table.shape[1]).float()
+        return torch.zeros(MAX_CACHED_POSITIONS, layer.token_embeddings.shape[1])
+    return sinusoidal(torch.arange(MAX_CACHED_POSITIONS), layer.token_embeddings.shape[1]).float()
 
 
 def _hidden(tokens: Tensor, lengths: Tensor) -> Tensor | None:
@@ -167,13 +167,13 @@ def _hidden(tokens: Tensor, lengths: Tensor) -> Tensor | None:
     return torch.zeros(past.shape).masked_fill(past, -torch.inf)[:, None, None]
 
 
-def _own(state: QuickState, rows: int) -> Tensor | None:
+def _own(state: CpuState, rows: int) -> Tensor | None:
     """What each row may see after this step: what it has seen, and itself."""
-    each = state.each
+    each = state.rows_per_source
     if each == 1:
         return None
     now = torch.eye(each, dtype=torch.bool).expand(rows // each, each, each)
-    return now if state.seen is None else torch.cat([state.seen, now], -1)
+    return now if state.history_mask is None else torch.cat([state.history_mask, now], -1)
 
 
 def _as_scores(seen: Tensor | None, x: Tensor) -> Tensor | None:
@@ -182,27 +182,27 @@ def _as_scores(seen: Tensor | None, x: Tensor) -> Tensor | None:
     return torch.zeros(seen.shape, dtype=x.dtype).masked_fill(~seen, -torch.inf)[:, None]
 
 
-def _reordered(state: QuickState, rows: Tensor) -> QuickState:
-    if state.seen is None:
+def _reordered(state: CpuState, rows: Tensor) -> CpuState:
+    if state.history_mask is None:
         return state
-    seen = state.seen.flatten(0, 1)[rows].unflatten(0, (-1, state.each))
+    seen = state.history_mask.flatten(0, 1)[rows].unflatten(0, (-1, state.rows_per_source))
     return replace(state, seen=seen)
 
 
-def apart(state: QuickState, rows: Tensor) -> QuickState:
+def split_rows(state: CpuState, rows: Tensor) -> CpuState:
     """Every row a sequence of its own, its past gathered."""
-    home, place, each = rows // state.each, rows % state.each, state.each
+    home, place, each = rows // state.rows_per_source, rows % state.rows_per_source, state.rows_per_source
     memory = [(k[home], v[home]) for k, v in state.memory]
-    lengths, hidden = (None if x is None else x[home] for x in (state.lengths, state.hidden))
-    if state.buffers is None or state.time == 0:
-        return QuickState(memory, lengths, hidden)
-    end = state.time * each
-    if state.seen is None:  # each is 1: all of it
+    lengths, hidden = (None if x is None else x[home] for x in (state.lengths, state.memory_bias))
+    if state.cache is None or state.length == 0:
+        return CpuState(memory, lengths, hidden)
+    end = state.length * each
+    if state.history_mask is None:  # each is 1: all of it
         at = torch.arange(end).expand(len(rows), end)
     else:  # of every step one row is a row's own past
-        at = state.seen[home, place].nonzero()[:, 1].view(len(rows), state.time)
+        at = state.history_mask[home, place].nonzero()[:, 1].view(len(rows), state.length)
     index = at[:, None, :, None]
     picked = [
-        x[home].gather(2, index.expand(-1, x.shape[1], -1, x.shape[3])) for x in state.buffers.kept
+        x[home].gather(2, index.expand(-1, x.shape[1], -1, x.shape[3])) for x in state.cache.layers
     ]
-    return QuickState(memory, lengths, hidden, 1, state.time, Buffers(picked, state.time))
+    return CpuState(memory, lengths, hidden, 1, state.length, CpuKVCache(picked, state.length))

@@ -11,7 +11,7 @@ from regard.errors import ConfigError, ShapeError
 
 
 @runtime_checkable
-class Rule(Protocol):
+class TokenConstraint(Protocol):
     """Which tokens may come next, by what each row has written; a function of your own will do.
 
     >>> isinstance(AtLeast(2, end=0), Rule)
@@ -19,13 +19,13 @@ class Rule(Protocol):
     """
 
     def __call__(
-        self, written: Int[Tensor, "rows time"], vocab: int
+        self, generated: Int[Tensor, "rows time"], vocab: int
     ) -> Bool[Tensor, "... vocab"] | None:
         """One row for each that writes, or one for all; None where every token may come."""
         ...
 
 
-class Prefix:
+class ForcedPrefix:
     """Every answer begins like this: one beginning for all, or one for each of the batch.
 
     >>> rule = Prefix([4, 6])
@@ -40,8 +40,8 @@ class Prefix:
         one = not any(isinstance(row, Sequence) for row in tokens)
         self.rows = [[token for row in rows for token in row]] if one else rows
 
-    def __call__(self, written: Tensor, vocab: int) -> Tensor | None:
-        at, count = written.shape[1], len(written)
+    def __call__(self, generated: Tensor, vocab: int) -> Tensor | None:
+        at, count = generated.shape[1], len(generated)
         if all(at >= len(row) for row in self.rows):
             return None
         if count % len(self.rows):
@@ -52,10 +52,10 @@ class Prefix:
                 free[:] = False
                 free[_inside(row[at], vocab)] = True
         # a beam has several rows for each of the batch, side by side
-        return allowed.repeat_interleave(count // len(self.rows), 0).to(written.device)
+        return allowed.repeat_interleave(count // len(self.rows), 0).to(generated.device)
 
 
-class Only:
+class AllowedTokens:
     """No token but these, and the end.
 
     >>> Only([3, 5], end=1)(torch.empty(1, 0, dtype=torch.long), vocab=6)
@@ -65,13 +65,13 @@ class Only:
     def __init__(self, tokens: Iterable[int], *, end: int):
         self.tokens = sorted({*tokens, end})
 
-    def __call__(self, written: Tensor, vocab: int) -> Tensor:
-        allowed = torch.zeros(vocab, dtype=torch.bool, device=written.device)
+    def __call__(self, generated: Tensor, vocab: int) -> Tensor:
+        allowed = torch.zeros(vocab, dtype=torch.bool, device=generated.device)
         allowed[[_inside(token, vocab) for token in self.tokens]] = True
         return allowed
 
 
-class Without:
+class SuppressTokens:
     """Any token but these.
 
     >>> Without([3])(torch.empty(1, 0, dtype=torch.long), vocab=5)
@@ -81,13 +81,13 @@ class Without:
     def __init__(self, tokens: Iterable[int]):
         self.tokens = sorted(set(tokens))
 
-    def __call__(self, written: Tensor, vocab: int) -> Tensor:
-        allowed = torch.ones(vocab, dtype=torch.bool, device=written.device)
+    def __call__(self, generated: Tensor, vocab: int) -> Tensor:
+        allowed = torch.ones(vocab, dtype=torch.bool, device=generated.device)
         allowed[[_inside(token, vocab) for token in self.tokens]] = False
         return allowed
 
 
-class AtLeast:
+class MinNewTokens:
     """No end before so many tokens.
 
     >>> rule = AtLeast(2, end=0)
@@ -95,14 +95,14 @@ class AtLeast:
     (tensor([False,  True,  True]), None)
     """
 
-    def __init__(self, tokens: int, *, end: int):
-        self.tokens, self.end = tokens, end
+    def __init__(self, min_tokens: int, *, end: int):
+        self.min_tokens, self.end = min_tokens, end
 
-    def __call__(self, written: Tensor, vocab: int) -> Tensor | None:
-        return None if written.shape[1] >= self.tokens else Without([self.end])(written, vocab)
+    def __call__(self, generated: Tensor, vocab: int) -> Tensor | None:
+        return None if generated.shape[1] >= self.min_tokens else SuppressTokens([self.end])(generated, vocab)
 
 
-class OnlyWords:
+class AllowedWords:
     """No words but these, each whole, and the end after a whole one; a word is a list of tokens.
 
     >>> rule = OnlyWords([[4], [4, 5], [6]], end=1)
@@ -120,24 +120,24 @@ class OnlyWords:
         if self.tree.is_word or not self.tree.after:
             raise ConfigError("words: need one or more, none of them empty, got others")
         # where each beginning may stand: a word and the start of a longer one look the same
-        self.places: dict[tuple[int, ...], list[_Node]] = {(): [self.tree]}
+        self.nodes_by_prefix: dict[tuple[int, ...], list[_Node]] = {(): [self.tree]}
 
-    def __call__(self, written: Tensor, vocab: int) -> Tensor:
-        allowed = torch.zeros(len(written), vocab, dtype=torch.bool)
-        for free, row in zip(allowed, written.tolist(), strict=True):
+    def __call__(self, generated: Tensor, vocab: int) -> Tensor:
+        allowed = torch.zeros(len(generated), vocab, dtype=torch.bool)
+        for free, row in zip(allowed, generated.tolist(), strict=True):
             places = self._after(tuple(row))
             tokens = {token for node in places for token in node.after}
             tokens |= {self.end} if self.tree in places or not places else set()
             free[[_inside(token, vocab) for token in tokens]] = True
-        return allowed.to(written.device)
+        return allowed.to(generated.device)
 
     def _after(self, written: tuple[int, ...]) -> list["_Node"]:
-        if written not in self.places:
+        if written not in self.nodes_by_prefix:
             before, token = self._after(written[:-1]), written[-1]
             found = [node.after[token] for node in before if token in node.after]
             again = any(node.is_word for node in found)
-            self.places[written] = [*found, *([self.tree] if again else [])]
-        return self.places[written]
+            self.nodes_by_prefix[written] = [*found, *([self.tree] if again else [])]
+        return self.nodes_by_prefix[written]
 
 
 class _Node:
@@ -148,9 +148,9 @@ class _Node:
         self.is_word = False
 
 
-def allowed(
-    rules: Sequence[Rule],
-    written: Int[Tensor, "rows time"],
+def allowed_mask(
+    constraints: Sequence[TokenConstraint],
+    generated: Int[Tensor, "rows time"],
     vocab: int,
     live: Bool[Tensor, " rows"] | None = None,
 ) -> Bool[Tensor, "... vocab"] | None:
@@ -162,8 +162,8 @@ def allowed(
     tensor([False,  True, False,  True, False])
     """
     together = None
-    for rule in rules:
-        one = rule(written, vocab)
+    for rule in constraints:
+        one = rule(generated, vocab)
         if one is not None:
             together = one if together is None else together & one
     if together is None:
@@ -171,25 +171,25 @@ def allowed(
     stuck = ~together.any(-1) if live is None else live & ~together.any(-1)
     if stuck.any():
         raise ConfigError(
-            f"rules: need to leave a token after {written.shape[1]} tokens, got none left; "
+            f"rules: need to leave a token after {generated.shape[1]} tokens, got none left; "
             "try fewer rules, or allow the end"
         )
     return together
 
 
-def narrowed(
-    logits: Float[Tensor, "rows vocab"], may: Bool[Tensor, "... vocab"] | None
+def mask_logits(
+    logits: Float[Tensor, "rows vocab"], allowed: Bool[Tensor, "... vocab"] | None
 ) -> Float[Tensor, "rows vocab"]:
     """The logits with -inf where a token may not come.
 
     >>> narrowed(torch.zeros(1, 3), torch.tensor([True, False, True]))
     tensor([[0., -inf, 0.]])
     """
-    if may is None:
+    if allowed is None:
         return logits
-    if may.ndim == 1 and may.device.type == "cpu":  # the same few for all rows: far quicker
-        return logits.index_fill(1, (~may).nonzero()[:, 0], -torch.inf)
-    return logits.masked_fill(~may, -torch.inf)
+    if allowed.ndim == 1 and allowed.device.type == "cpu":  # the same few for all rows: far quicker
+        return logits.index_fill(1, (~allowed).nonzero()[:, 0], -torch.inf)
+    return logits.masked_fill(~allowed, -torch.inf)
 
 
 def _inside(token: int, vocab: int) -> int:

@@ -40,8 +40,8 @@ class Sampling:
                 raise ConfigError(f"{name}: needs 0 < share ≤ 1, got {share}; try None for all")
 
 
-def likely(
-    logits: Float[Tensor, "*batch vocab"], how: Sampling
+def sampling_distribution(
+    logits: Float[Tensor, "*batch vocab"], sampling: Sampling
 ) -> tuple[Float[Tensor, "*batch kept"], Int[Tensor, "*batch kept"]]:
     """The part of the vocabulary that is drawn from: its shares, likeliest first, and its tokens.
 
@@ -52,26 +52,26 @@ def likely(
     >>> shares, tokens  # 0.5 is less than 0.7; 0.5 + 0.3 is enough
     (tensor([0.6250, 0.3750, 0.0000, 0.0000]), tensor([1, 2, 0, 3]))
     """
-    if how.top_k is not None and how.top_k < logits.shape[-1]:
-        kept, tokens = logits.topk(how.top_k, sorted=True)
+    if sampling.top_k is not None and sampling.top_k < logits.shape[-1]:
+        kept, tokens = logits.topk(sampling.top_k, sorted=True)
     else:
         kept, tokens = logits.sort(dim=-1, descending=True, stable=True)
-    if how.temperature == 0:
+    if sampling.temperature == 0:
         shares = torch.zeros_like(kept)
         shares[..., 0] = 1
         return shares, tokens
     # the largest first brought to 0: a small temperature then takes nothing to infinity
-    shares = ((kept - kept[..., :1]) / how.temperature).softmax(-1)
-    if how.top_p is not None:
+    shares = ((kept - kept[..., :1]) / sampling.temperature).softmax(-1)
+    if sampling.top_p is not None:
         before = shares.cumsum(-1) - shares
-        shares = shares.masked_fill(before >= how.top_p * shares.sum(-1, keepdim=True), 0)
-    if how.min_p is not None:
-        shares = shares.masked_fill(shares < how.min_p * shares[..., :1], 0)
+        shares = shares.masked_fill(before >= sampling.top_p * shares.sum(-1, keepdim=True), 0)
+    if sampling.min_p is not None:
+        shares = shares.masked_fill(shares < sampling.min_p * shares[..., :1], 0)
     return shares / shares.sum(-1, keepdim=True), tokens
 
 
-def draw(
-    logits: Float[Tensor, "batch vocab"], how: Sampling, luck: Float[Tensor, " batch"]
+def sample_tokens(
+    logits: Float[Tensor, "batch vocab"], sampling: Sampling, uniform: Float[Tensor, " batch"]
 ) -> Int[Tensor, " batch"]:
     """The token that each row's luck, evenly from 0 to 1, falls on.
 
@@ -81,15 +81,15 @@ def draw(
     >>> draw(logits, Sampling(), torch.tensor([0.4, 0.6, 0.95]))
     tensor([1, 2, 0])
     """
-    shares, tokens = likely(logits, how)
+    shares, tokens = sampling_distribution(logits, sampling)
     # in double precision: the sum of a large vocabulary's shares is then 1 to the last token
     ends = shares.double().cumsum(-1)
-    place = torch.searchsorted(ends, luck.to(ends)[:, None] * ends[:, -1:], right=True)
+    place = torch.searchsorted(ends, uniform.to(ends)[:, None] * ends[:, -1:], right=True)
     last = (shares > 0).sum(-1, keepdim=True).clamp(min=1) - 1
     return tokens.gather(1, place.minimum(last))[:, 0]
 
 
-def fortunes(seed: int, rows: int, count: int) -> Float[Tensor, "rows count"]:
+def row_uniforms(seed: int, rows: int, count: int) -> Float[Tensor, "rows count"]:
     """A row's luck for `count` draws, each row its own.
 
     >>> torch.equal(fortunes(5, 2, 3)[1], fortunes(6, 1, 3)[0])

@@ -7,19 +7,19 @@ from torch import Tensor, nn
 
 from regard.nn import KeysValues
 
-ROOM = 32  # places that a cache starts with
+INITIAL_CAPACITY = 32  # places that a cache starts with
 
 
 @dataclass
-class Shelf:
+class KVStorage:
     """Where the keys and values of every attention stand; `filled` places are taken."""
 
     layers: dict[nn.Module, KeysValues] = field(default_factory=dict)
-    filled: int = 0
+    length: int = 0
 
 
 @dataclass(frozen=True)
-class Kept:
+class KVCache:
     """The keys and values that each attention made so far, and how many tokens those are.
 
     >>> kept, layer = Kept(), torch.nn.Identity()
@@ -31,61 +31,61 @@ class Kept:
     ([1.0, 1.0, 0.0], 3)
     """
 
-    shelf: Shelf = field(default_factory=Shelf)
-    time: int = 0
+    storage: KVStorage = field(default_factory=KVStorage)
+    length: int = 0
 
     @classmethod
-    def of(cls, layers: dict[nn.Module, KeysValues], time: int) -> "Kept":
+    def from_layers(cls, layers: dict[nn.Module, KeysValues], length: int) -> "KVCache":
         """What was kept elsewhere, `time` of it taken."""
-        return cls(Shelf(layers, time), time)
+        return cls(KVStorage(layers, length), length)
 
     @property
     def layers(self) -> dict[nn.Module, KeysValues]:
         """Just the part that is taken."""
-        time = self.time
+        time = self.length
         return {
-            site: (k[..., :time, :], v[..., :time, :]) for site, (k, v) in self.shelf.layers.items()
+            site: (k[..., :time, :], v[..., :time, :]) for site, (k, v) in self.storage.layers.items()
         }
 
-    def select(self, rows: Tensor) -> "Kept":
+    def select(self, rows: Tensor) -> "KVCache":
         """The past of these rows, in this order."""
         # with the room behind it, so that the next step finds a place
-        pairs = self.shelf.layers.items()
-        return Kept.of({site: (k[rows], v[rows]) for site, (k, v) in pairs}, self.time)
+        pairs = self.storage.layers.items()
+        return KVCache.from_layers({site: (k[rows], v[rows]) for site, (k, v) in pairs}, self.length)
 
 
-class Growing:
+class KVCacheWriter:
     """The `cache` of one call: puts the new keys behind the kept ones, which stay as they were.
 
     A place that another step has taken is not taken again: that step's past is copied instead.
     """
 
-    def __init__(self, old: Kept, more: int):
-        self.old, self.time = old, old.time + more
-        self.free = old.shelf.filled == old.time
-        self.shelf = old.shelf if self.free else Shelf()
+    def __init__(self, old: KVCache, new_tokens: int):
+        self.old, self.length = old, old.length + new_tokens
+        self.in_place = old.storage.length == old.length
+        self.storage = old.storage if self.in_place else KVStorage()
 
     def __call__(self, site: nn.Module, k: Tensor, v: Tensor) -> KeysValues:
-        pair = self.old.shelf.layers.get(site)
+        pair = self.old.storage.layers.get(site)
         kept = tuple(self._put(n, pair, x) for n, x in enumerate((k, v)))
-        self.shelf.layers[site] = kept[0], kept[1]
-        return kept[0][..., : self.time, :], kept[1][..., : self.time, :]
+        self.storage.layers[site] = kept[0], kept[1]
+        return kept[0][..., : self.length, :], kept[1][..., : self.length, :]
 
-    def kept(self) -> Kept:
+    def new_cache(self) -> KVCache:
         """All there is now."""
-        self.shelf.filled = self.time
-        return Kept(self.shelf, self.time)
+        self.storage.length = self.length
+        return KVCache(self.storage, self.length)
 
     def _put(self, n: int, pair: KeysValues | None, new: Tensor) -> Tensor:
-        begin = self.old.time
+        begin = self.old.length
         past = None if pair is None else pair[n]
         if new.requires_grad:  # what a gradient goes back through cannot be written over
             return new if past is None else torch.cat([past[..., :begin, :], new], -2)
-        if past is None or not self.free or past.shape[-2] < self.time:
-            room = max(ROOM, 2 * self.time)
+        if past is None or not self.in_place or past.shape[-2] < self.length:
+            room = max(INITIAL_CAPACITY, 2 * self.length)
             wide = new.new_empty(*new.shape[:-2], room, new.shape[-1])
             if past is not None:
                 wide[..., :begin, :] = past[..., :begin, :]
             past = wide
-        past[..., begin : self.time, :] = new
+        past[..., begin : self.length, :] = new
         return past

@@ -5,7 +5,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from regard.decode.step_kernels import begin
+from regard.decode.step_kernels import wait_for_previous_kernel
 
 
 @triton.jit
@@ -53,7 +53,7 @@ def _past(
 
 @triton.jit
 @no_type_check
-def attention(
+def attend_head(
     qkv_ptr, k_ptr, v_ptr, time_ptr, skip_ptr, home_ptr, cos_ptr, sin_ptr,
     row, head, keeps, heads, key_heads, room, scale, window,
     FEAT: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, NEAR: tl.constexpr,
@@ -80,7 +80,7 @@ def attention(
         k_ptr, v_ptr, home_ptr, j, (j >= low) & (j < time), row, key_head, key_heads, room, f,
         live, FEAT, WIDTH, HOMES,
     )  # fmt: skip
-    begin(PDL, False)
+    wait_for_previous_kernel(PDL, False)
     all_heads = heads + 2 * key_heads
     # a copy for each key of a tile, from memory: quicker than one that warps hand on
     which = tl.arange(0, GROUPS)[:, None, None] + tl.arange(0, NEAR)[None, :, None]
@@ -165,7 +165,7 @@ def attend_step(
     """A head of a row, for the output's product to read."""
     row = tl.program_id(0) // heads
     head = tl.program_id(0) % heads
-    y = attention(
+    y = attend_head(
         qkv_ptr, k_ptr, v_ptr, time_ptr, skip_ptr, home_ptr, cos_ptr, sin_ptr,
         row, head, True, heads, key_heads, room, scale, window,
         FEAT, WIDTH, GROUPS, NEAR, REPEATS, ROTARY, HALVES, HOMES, PDL,

@@ -7,20 +7,20 @@ import triton.language as tl
 from triton.language.extra import cuda
 
 # what a product does with its sums
-THREE: tl.constexpr = tl.constexpr(0)  # rows of three matrices on top of each other: q, k, v
-HIDDEN: tl.constexpr = tl.constexpr(1)  # through the activation, times the gate's if there is one
-ADDED: tl.constexpr = tl.constexpr(2)  # onto what is in `out`: the residual
-SCORES: tl.constexpr = tl.constexpr(3)  # logits, and of each block the largest and Σ exp
-PARTS: tl.constexpr = tl.constexpr(4)  # sums over a slice of the inputs, for `enter` to add up
+QKV: tl.constexpr = tl.constexpr(0)  # rows of three matrices on top of each other: q, k, v
+FFN_UP: tl.constexpr = tl.constexpr(1)  # through the activation, times the gate's if there is one
+RESIDUAL: tl.constexpr = tl.constexpr(2)  # onto what is in `out`: the residual
+LOGITS: tl.constexpr = tl.constexpr(3)  # logits, and of each block the largest and Σ exp
+SPLIT_K: tl.constexpr = tl.constexpr(4)  # sums over a slice of the inputs, for `enter` to add up
 # a single row's residual is whole numbers, so many to 1: the sum of many parts in any order is one
-STEPS: tl.constexpr = tl.constexpr(2.0**28)
+FIXED_POINT: tl.constexpr = tl.constexpr(2.0**28)
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}
 NORMS = {"none": 0, "layer": 1, "rms": 2}
 
 
 @triton.jit
 @no_type_check
-def begin(PDL: tl.constexpr, LATE: tl.constexpr):
+def wait_for_previous_kernel(PDL: tl.constexpr, LATE: tl.constexpr):
     """Wait for the kernel before. The next may start now, but for a LATE one only after the wait.
 
     A wait is for the end of the kernel before, which waited too: what is done after it comes after
@@ -37,7 +37,7 @@ def begin(PDL: tl.constexpr, LATE: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def gain_of(gain_ptr, shift_ptr, at, live, NORM: tl.constexpr, SHIFTED: tl.constexpr):
+def load_norm_weights(gain_ptr, shift_ptr, at, live, NORM: tl.constexpr, SHIFTED: tl.constexpr):
     """A norm's weights: no other kernel makes them, so they are read before the wait."""
     gain = at * 0.0
     shift = at * 0.0
@@ -50,7 +50,7 @@ def gain_of(gain_ptr, shift_ptr, at, live, NORM: tl.constexpr, SHIFTED: tl.const
 
 @triton.jit
 @no_type_check
-def normed(x, gain, shift, live, dim, eps, NORM: tl.constexpr):
+def normalize(x, gain, shift, live, dim, eps, NORM: tl.constexpr):
     if NORM == 1:
         x = tl.where(live, x - tl.sum(x) / dim, 0.0)
     if NORM != 0:
@@ -60,7 +60,7 @@ def normed(x, gain, shift, live, dim, eps, NORM: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def activated(x, KIND: tl.constexpr):
+def activate(x, KIND: tl.constexpr):
     if KIND == 0:
         x = tl.maximum(x, 0.0)
     elif KIND == 1:
@@ -75,10 +75,10 @@ def activated(x, KIND: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def number(ptr, at, live):
+def load_float32(ptr, at, live):
     """A vector as float32, whatever it is kept as."""
     if ptr.dtype.element_ty == tl.int64:
-        x = tl.load(ptr + at, mask=live, other=0).to(tl.float32) / STEPS
+        x = tl.load(ptr + at, mask=live, other=0).to(tl.float32) / FIXED_POINT
     else:
         x = tl.load(ptr + at, mask=live, other=0.0).to(tl.float32)
     return x
@@ -86,17 +86,17 @@ def number(ptr, at, live):
 
 @triton.jit
 @no_type_check
-def add_part(x_ptr, wrong_ptr, at, part, live, limit):
+def add_to_residual(x_ptr, wrong_ptr, at, part, live, limit):
     """Onto the residual, from many programs at once; what is no number or too large is noted."""
     wrong = live & ((tl.abs(part) < limit) == 0)
     tl.store(wrong_ptr + at * 0, 1, mask=wrong)
-    steps = (tl.where(wrong, 0.0, part) * STEPS).to(tl.int64)
+    steps = (tl.where(wrong, 0.0, part) * FIXED_POINT).to(tl.int64)
     tl.atomic_add(x_ptr + at, steps, mask=live, sem="relaxed")
 
 
 @triton.jit
 @no_type_check
-def pick(first, a_ptr, b_ptr, c_ptr, end_a, end_b):
+def pick_matrix(first, a_ptr, b_ptr, c_ptr, end_a, end_b):
     """Which of three stacked matrices a block of rows is in, and the row it starts at there."""
     ptr = a_ptr
     start = first
@@ -111,22 +111,22 @@ def pick(first, a_ptr, b_ptr, c_ptr, end_a, end_b):
 
 @triton.jit
 @no_type_check
-def weights_of(
+def locate_weights(
     first, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, end_a, end_b, JOB: tl.constexpr
 ):  # fmt: skip
     """The matrix and the bias that a block of outputs is in, and the row it starts at there."""
     matrix = w_ptr
     bias = b_ptr
     start = first
-    if JOB == THREE:
-        matrix, start = pick(first, w_ptr, w2_ptr, w3_ptr, end_a, end_b)
-        bias, _ = pick(first, b_ptr, b2_ptr, b3_ptr, end_a, end_b)
+    if JOB == QKV:
+        matrix, start = pick_matrix(first, w_ptr, w2_ptr, w3_ptr, end_a, end_b)
+        bias, _ = pick_matrix(first, b_ptr, b2_ptr, b3_ptr, end_a, end_b)
     return matrix, bias, start
 
 
 @triton.jit
 @no_type_check
-def leave_scores(
+def store_logit_stats(
     y, inside, token, barred_ptr, best_ptr, where_ptr, sum_ptr, row, blocks, rows
 ):  # fmt: skip
     """Of a block's logits: the largest that is allowed, which token, and Σ exp(logit - largest)."""
@@ -147,7 +147,7 @@ def leave_scores(
 
 @triton.jit
 @no_type_check
-def enter(
+def embed_or_add(
     token_ptr, time_ptr, skip_ptr, table_ptr, places_ptr,
     parts_ptr, bias_ptr, x_ptr, wrong_ptr, out_ptr, gain_ptr, shift_ptr,
     dim, rows, eps, scale, limit,
@@ -158,10 +158,10 @@ def enter(
     row = tl.program_id(0)
     at = tl.arange(0, WIDTH)
     live = at < dim
-    gain, shift = gain_of(gain_ptr, shift_ptr, at, live, NORM, SHIFTED)
+    gain, shift = load_norm_weights(gain_ptr, shift_ptr, at, live, NORM, SHIFTED)
     if BIASED:
         bias = tl.load(bias_ptr + at, mask=live, other=0.0).to(tl.float32)
-    begin(PDL, FIRST)
+    wait_for_previous_kernel(PDL, FIRST)
     if FIRST:
         token = tl.load(token_ptr + row)
         x = tl.load(table_ptr + token * dim + at, mask=live, other=0.0).to(tl.float32) * scale
@@ -177,23 +177,23 @@ def enter(
     if x_ptr.dtype.element_ty == tl.int64:
         wrong = live & ((tl.abs(x) < limit) == 0)
         tl.store(wrong_ptr, tl.max(wrong.to(tl.int32), 0))
-        steps = (tl.where(wrong, 0.0, x) * STEPS).to(tl.int64)
+        steps = (tl.where(wrong, 0.0, x) * FIXED_POINT).to(tl.int64)
         tl.store(x_ptr + at, steps, mask=live)
     else:
         tl.store(x_ptr + row * dim + at, x, mask=live)
-        y = normed(x, gain, shift, live, dim, eps, NORM)
+        y = normalize(x, gain, shift, live, dim, eps, NORM)
         tl.store(out_ptr + row * dim + at, y.to(out_ptr.dtype.element_ty), mask=live)
 
 
 @triton.jit
 @no_type_check
-def choose(
+def argmax_token(
     best_ptr, where_ptr, sum_ptr, token_ptr, time_ptr, base_ptr, ended_ptr, end_ptr,
     tokens_ptr, chances_ptr, ends_ptr, blocks, room,
     BLOCKS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The likeliest token of a row, written down; the next step starts from it."""
-    begin(PDL, False)
+    wait_for_previous_kernel(PDL, False)
     row = tl.program_id(0)
     at = tl.arange(0, BLOCKS)
     live = at < blocks

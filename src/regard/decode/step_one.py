@@ -5,21 +5,21 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-from regard.decode.step_attention import attention
+from regard.decode.step_attention import attend_head
 from regard.decode.step_kernels import (
-    ADDED,
-    HIDDEN,
-    SCORES,
-    activated,
-    add_part,
-    begin,
-    gain_of,
-    leave_scores,
-    normed,
-    number,
-    weights_of,
+    RESIDUAL,
+    FFN_UP,
+    LOGITS,
+    activate,
+    add_to_residual,
+    wait_for_previous_kernel,
+    load_norm_weights,
+    store_logit_stats,
+    normalize,
+    load_float32,
+    locate_weights,
 )
-from regard.decode.step_tiles import added_up, column, fits, pieces
+from regard.decode.step_tiles import reduce_over_warps, vector_to_mma_operand, to_mma_operand, load_mma_fragments
 
 
 @triton.jit
@@ -41,7 +41,7 @@ def _weights(
     SPLIT: tl.constexpr,
 ):  # fmt: skip
     if SPLIT:
-        w = pieces(ptr, first, stride, low, end, True, ROWS, SPLIT, WIDTH // SPLIT)
+        w = load_mma_fragments(ptr, first, stride, low, end, True, ROWS, SPLIT, WIDTH // SPLIT)
     else:
         w = _matrix(ptr, first, stride, at, inside, live)
     return w
@@ -52,10 +52,10 @@ def _weights(
 def _times(w, x, ROWS: tl.constexpr, WIDTH: tl.constexpr, SPLIT: tl.constexpr):
     """W x, by tensor cores (each of SPLIT warps has its inputs) or as sums of products."""
     if SPLIT:
-        right = column(x.to(w.dtype), SPLIT, WIDTH // SPLIT)
-        y = tl.dot(fits(w, True, ROWS, SPLIT, WIDTH // SPLIT), right)
+        right = vector_to_mma_operand(x.to(w.dtype), SPLIT, WIDTH // SPLIT)
+        y = tl.dot(to_mma_operand(w, True, ROWS, SPLIT, WIDTH // SPLIT), right)
         y = tl.reshape(tl.sum(y, 2), [SPLIT, ROWS, 1])
-        y = tl.reshape(added_up(y, SPLIT, ROWS, 1), [ROWS]) / 8
+        y = tl.reshape(reduce_over_warps(y, SPLIT, ROWS, 1), [ROWS]) / 8
     else:
         y = tl.sum(tl.sum(w.to(tl.float32) * x[:, None, :], 0), 1)
     return y
@@ -74,7 +74,7 @@ def _along(WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def one_row(
+def single_row_matmul(
     x_ptr, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, gain_ptr, shift_ptr, out_ptr,
     wrong_ptr, barred_ptr, best_ptr, where_ptr, sum_ptr, end_a, end_b, outs, ins, eps, scale, limit,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr,
@@ -91,7 +91,7 @@ def one_row(
     at = low + _along(WIDTH, LANES, SPLIT)
     live = at < ins
     n = tl.arange(0, ROWS)
-    matrix, bias, start = weights_of(
+    matrix, bias, start = locate_weights(
         first, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, end_a, end_b, JOB
     )
     inside = first + n < outs
@@ -99,39 +99,39 @@ def one_row(
     w = _weights(matrix, start, end, ins, low, at, inside, live, ROWS, WIDTH, SPLIT)
     if GATED:
         g = _weights(w2_ptr, start, end, ins, low, at, inside, live, ROWS, WIDTH, SPLIT)
-    gain, shift = gain_of(gain_ptr, shift_ptr, at, live, NORM, SHIFTED)
+    gain, shift = load_norm_weights(gain_ptr, shift_ptr, at, live, NORM, SHIFTED)
     more = tl.zeros([ROWS], tl.float32)
     if BIASED:
         own = first + n < tl.where(low == 0, outs, 0)  # one slice alone has it
         more = tl.load(bias + start + n, mask=own, other=0.0).to(tl.float32)
         if GATED:
             open_ = tl.load(b2_ptr + start + n, mask=inside, other=0.0).to(tl.float32)
-    begin(PDL, False)
-    x = normed(number(x_ptr, at, live), gain, shift, live, ins, eps, NORM)
+    wait_for_previous_kernel(PDL, False)
+    x = normalize(load_float32(x_ptr, at, live), gain, shift, live, ins, eps, NORM)
     y = _times(w, x, ROWS, WIDTH, SPLIT) + more
-    if JOB == HIDDEN:
+    if JOB == FFN_UP:
         if GATED:
             gate = _times(g, x, ROWS, WIDTH, SPLIT)
             if BIASED:
                 gate += open_
-            y = y * activated(gate, ACTIVATION)
+            y = y * activate(gate, ACTIVATION)
         else:
-            y = activated(y, ACTIVATION)
-    if JOB == SCORES:
+            y = activate(y, ACTIVATION)
+    if JOB == LOGITS:
         y = tl.where(tl.load(wrong_ptr) == 0, y * scale, float("nan"))
-        leave_scores(
+        store_logit_stats(
             y[None, :], inside, first + n, barred_ptr, best_ptr + block, where_ptr + block,
             sum_ptr + block, n[None, :] * 0, 0, 1,
         )  # fmt: skip
-    if JOB == ADDED:
-        add_part(out_ptr, wrong_ptr, first + n, y, inside, limit)
+    if JOB == RESIDUAL:
+        add_to_residual(out_ptr, wrong_ptr, first + n, y, inside, limit)
     else:
         tl.store(out_ptr + first + n, y.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 @no_type_check
-def attend_out(
+def attend_and_project(
     qkv_ptr, k_ptr, v_ptr, w_ptr, b_ptr, x_ptr, wrong_ptr, time_ptr, skip_ptr, home_ptr,
     cos_ptr, sin_ptr, heads, key_heads, room, scale, window, dim, limit,
     OUTS: tl.constexpr, BIASED: tl.constexpr, FEAT: tl.constexpr, WIDTH: tl.constexpr,
@@ -157,10 +157,10 @@ def attend_out(
     if BIASED:
         end = tl.where(head == 0, dim, 0)  # one head alone adds it
         more = tl.load(b_ptr + n, mask=n < end, other=0.0).to(tl.float32)
-    y = attention(
+    y = attend_head(
         qkv_ptr, k_ptr, v_ptr, time_ptr, skip_ptr, home_ptr, cos_ptr, sin_ptr,
         0, head, tl.program_id(1) == 0, heads, key_heads, room, scale, window,
         FEAT, WIDTH, GROUPS, NEAR, REPEATS, ROTARY, HALVES, HOMES, PDL,
     )  # fmt: skip
     part = tl.sum(w.to(tl.float32) * y[None, None, None, :], 3) + more
-    add_part(x_ptr, wrong_ptr, n, part, inside, limit)
+    add_to_residual(x_ptr, wrong_ptr, n, part, inside, limit)

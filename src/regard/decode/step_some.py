@@ -6,20 +6,20 @@ import triton
 import triton.language as tl
 
 from regard.decode.step_kernels import (
-    HIDDEN,
-    PARTS,
-    SCORES,
-    activated,
-    begin,
-    leave_scores,
-    weights_of,
+    FFN_UP,
+    SPLIT_K,
+    LOGITS,
+    activate,
+    wait_for_previous_kernel,
+    store_logit_stats,
+    locate_weights,
 )
-from regard.decode.step_tiles import added_up, fits, pieces
+from regard.decode.step_tiles import reduce_over_warps, to_mma_operand, load_mma_fragments
 
 
 @triton.jit
 @no_type_check
-def some_rows(
+def batch_matmul(
     x_ptr, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, out_ptr,
     barred_ptr, best_ptr, where_ptr, sum_ptr, end_a, end_b, outs, ins, rows, scale,
     BATCH: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr, SLICE: tl.constexpr,
@@ -32,14 +32,14 @@ def some_rows(
     n = tl.arange(0, ROWS)
     m = tl.program_id(2) * BATCH + tl.arange(0, BATCH)
     d = tl.arange(0, DEPTH)
-    matrix, bias, start = weights_of(
+    matrix, bias, start = locate_weights(
         first, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, end_a, end_b, JOB
     )
     inside = first + n < outs
     some = m < rows
     low = tl.program_id(1) * SLICE
     more, open_ = _biases(bias, b2_ptr, start + n, inside, BIASED, GATED)
-    begin(PDL, False)
+    wait_for_previous_kernel(PDL, False)
     y = tl.zeros([BATCH, ROWS], tl.float32)
     gate = y
     for k in tl.range(low, low + SLICE, DEPTH, num_stages=STAGES):
@@ -63,7 +63,7 @@ def some_rows(
 
 @triton.jit
 @no_type_check
-def held_rows(
+def batch_matmul_registers(
     x_ptr, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, out_ptr,
     barred_ptr, best_ptr, where_ptr, sum_ptr, end_a, end_b, outs, ins, rows, scale,
     BATCH: tl.constexpr, ROWS: tl.constexpr, DEEP: tl.constexpr, SPLIT: tl.constexpr,
@@ -74,24 +74,24 @@ def held_rows(
     first = tl.program_id(0) * ROWS
     n = tl.arange(0, ROWS)
     m = tl.program_id(2) * BATCH + tl.arange(0, BATCH)
-    matrix, bias, start = weights_of(
+    matrix, bias, start = locate_weights(
         first, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, end_a, end_b, JOB
     )
     low = tl.program_id(1) * (SPLIT * DEEP)
     end = start + outs - first
-    w = pieces(matrix, start, ins, low, end, True, ROWS, SPLIT, DEEP)
+    w = load_mma_fragments(matrix, start, ins, low, end, True, ROWS, SPLIT, DEEP)
     if GATED:
-        g = pieces(w2_ptr, start, ins, low, end, True, ROWS, SPLIT, DEEP)
+        g = load_mma_fragments(w2_ptr, start, ins, low, end, True, ROWS, SPLIT, DEEP)
     more, open_ = _biases(bias, b2_ptr, start + n, first + n < outs, BIASED, GATED)
-    begin(PDL, False)
-    x = pieces(x_ptr, tl.program_id(2) * BATCH, ins, low, rows, False, BATCH, SPLIT, DEEP)
-    x = fits(x, True, BATCH, SPLIT, DEEP)
-    y = tl.dot(x, fits(w, False, ROWS, SPLIT, DEEP))
-    y = added_up(y, SPLIT, BATCH, ROWS)
+    wait_for_previous_kernel(PDL, False)
+    x = load_mma_fragments(x_ptr, tl.program_id(2) * BATCH, ins, low, rows, False, BATCH, SPLIT, DEEP)
+    x = to_mma_operand(x, True, BATCH, SPLIT, DEEP)
+    y = tl.dot(x, to_mma_operand(w, False, ROWS, SPLIT, DEEP))
+    y = reduce_over_warps(y, SPLIT, BATCH, ROWS)
     gate = y
     if GATED:
-        gate = tl.dot(x, fits(g, False, ROWS, SPLIT, DEEP))
-        gate = added_up(gate, SPLIT, BATCH, ROWS)
+        gate = tl.dot(x, to_mma_operand(g, False, ROWS, SPLIT, DEEP))
+        gate = reduce_over_warps(gate, SPLIT, BATCH, ROWS)
     _finish(
         y, gate, more, open_, out_ptr, barred_ptr, best_ptr, where_ptr, sum_ptr, first, n,
         m, outs, rows, scale, JOB, GATED, ACTIVATION,
@@ -122,18 +122,18 @@ def _finish(
     some = m < rows
     block = tl.program_id(0)
     y += more[None, :]
-    if JOB == HIDDEN:
+    if JOB == FFN_UP:
         if GATED:  # noqa: SIM108 (only one of them is compiled)
-            y = y * activated(gate + open_[None, :], ACTIVATION)
+            y = y * activate(gate + open_[None, :], ACTIVATION)
         else:
-            y = activated(y, ACTIVATION)
-    if JOB == SCORES:
+            y = activate(y, ACTIVATION)
+    if JOB == LOGITS:
         y = y * scale
-        leave_scores(
+        store_logit_stats(
             y, inside, first + n, barred_ptr, best_ptr + block, where_ptr + block,
             sum_ptr + block, m[:, None] + n[None, :] * 0, tl.num_programs(0), rows,
         )  # fmt: skip
-    if JOB == PARTS:
+    if JOB == SPLIT_K:
         out_ptr += tl.program_id(1) * rows * outs
     at = m[:, None] * outs + (first + n)[None, :]
     tl.store(out_ptr + at, y.to(out_ptr.dtype.element_ty), mask=some[:, None] & inside[None, :])

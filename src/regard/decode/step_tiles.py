@@ -8,7 +8,7 @@ import triton.language as tl
 
 @triton.jit
 @no_type_check
-def pieces(
+def load_mma_fragments(
     ptr, first, ins, low, limit, ONCE: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr,
     DEEP: tl.constexpr,
 ):  # fmt: skip
@@ -34,7 +34,7 @@ def pieces(
 
 @triton.jit
 @no_type_check
-def fits(pieces, LEFT: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, DEEP: tl.constexpr):
+def to_mma_operand(pieces, LEFT: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, DEEP: tl.constexpr):
     """The same as (warp, row, input), or (warp, input, row), inputs in the order that they lie in.
 
     A product may take its inputs in any order, the same for both sides: in this one every number
@@ -50,7 +50,7 @@ def fits(pieces, LEFT: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, DE
 
 @triton.jit
 @no_type_check
-def column(x, SPLIT: tl.constexpr, DEEP: tl.constexpr):
+def vector_to_mma_operand(x, SPLIT: tl.constexpr, DEEP: tl.constexpr):
     """A vector as the right side of a product, its inputs in that order: eight equal columns."""
     t = tl.reshape(x, [SPLIT, DEEP // 32, 4, 2, 2, 2])
     t = tl.reshape(tl.permute(t, [0, 1, 3, 4, 2, 5]), [SPLIT, DEEP])
@@ -59,7 +59,7 @@ def column(x, SPLIT: tl.constexpr, DEEP: tl.constexpr):
 
 @triton.jit
 @no_type_check
-def added_up(y, SPLIT: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+def reduce_over_warps(y, SPLIT: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr):
     """The sum of what all warps found, each number of it in one thread.
 
     A sum over warps would leave all of it in every warp; `split` wants both halves in one thread.
@@ -69,5 +69,5 @@ def added_up(y, SPLIT: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr):
     else:
         halves = tl.permute(tl.reshape(y, [2, SPLIT // 2, LEFT, RIGHT]), [1, 2, 3, 0])
         one, other = tl.split(halves)
-        total = added_up(one + other, SPLIT // 2, LEFT, RIGHT)
+        total = reduce_over_warps(one + other, SPLIT // 2, LEFT, RIGHT)
     return total

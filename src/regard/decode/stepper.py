@@ -9,12 +9,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.decode.language import LanguageStepper
-from regard.decode.quick import Quick, QuickState, apart, is_plain
-from regard.decode.static import Growing, Kept
+from regard.decode.quick import CpuDecoder, CpuState, split_rows, supports_cpu_decoder
+from regard.decode.static import KVCacheWriter, KVCache
 from regard.errors import ConfigError
 from regard.models import LanguageModel, RecurrentTranslator, Translator
 from regard.nn import DecoderBlock, KeysValues, RecurrentMemory
-from regard.ops.door import is_watched
+from regard.ops.door import is_intercepted
 from regard.ops.recurrence import State
 
 
@@ -76,7 +76,7 @@ class TranslatorState:
 
     memory: list[KeysValues]
     lengths: Tensor | None
-    kept: Kept
+    cache: KVCache
 
 
 class TranslatorStepper:
@@ -86,52 +86,52 @@ class TranslatorStepper:
     """
 
     def __init__(self, model: Translator):
-        self.model, self.quick = model, Quick(model)
+        self.model, self.cpu_decoder = model, CpuDecoder(model)
 
     def start(
         self, tokens: Tensor, lengths: Tensor | None = None
-    ) -> "TranslatorState | QuickState":
+    ) -> "TranslatorState | CpuState":
         whole = lengths is None or bool((lengths > 0).all())
-        if whole and not torch.is_grad_enabled() and is_plain(self.model):
-            return self.quick.start(tokens, lengths)
+        if whole and not torch.is_grad_enabled() and supports_cpu_decoder(self.model):
+            return self.cpu_decoder.start(tokens, lengths)
         memory = self.model.encode(tokens, lengths)
-        return TranslatorState(self.model.decoder.project_memory(memory), lengths, Kept())
+        return TranslatorState(self.model.decoder.project_memory(memory), lengths, KVCache())
 
     def step(
-        self, tokens: Tensor, state: "TranslatorState | QuickState"
-    ) -> "tuple[Tensor, TranslatorState | QuickState]":
-        if isinstance(state, QuickState):
-            if not is_watched(self.model):
-                return self.quick.step(tokens, state)
+        self, tokens: Tensor, state: "TranslatorState | CpuState"
+    ) -> "tuple[Tensor, TranslatorState | CpuState]":
+        if isinstance(state, CpuState):
+            if not is_intercepted(self.model):
+                return self.cpu_decoder.step(tokens, state)
             state = self._slowly(state, len(tokens))
-        cache, time = Growing(state.kept, 1), state.kept.time
+        cache, time = KVCacheWriter(state.cache, 1), state.cache.length
         logits = self.model.decode(
             tokens[:, None], state.memory, state.lengths, offset=time, cache=cache
         )
-        return logits[:, 0], replace(state, kept=cache.kept())
+        return logits[:, 0], replace(state, kept=cache.new_cache())
 
     def select(
-        self, state: "TranslatorState | QuickState", rows: Tensor
-    ) -> "TranslatorState | QuickState":
-        if isinstance(state, QuickState):
-            return self.quick.select(state, rows)
+        self, state: "TranslatorState | CpuState", rows: Tensor
+    ) -> "TranslatorState | CpuState":
+        if isinstance(state, CpuState):
+            return self.cpu_decoder.select(state, rows)
         memory = [(k[rows], v[rows]) for k, v in state.memory]
         lengths = None if state.lengths is None else state.lengths[rows]
-        return TranslatorState(memory, lengths, state.kept.select(rows))
+        return TranslatorState(memory, lengths, state.cache.select(rows))
 
-    def _slowly(self, state: QuickState, rows: int) -> TranslatorState:
+    def _slowly(self, state: CpuState, rows: int) -> TranslatorState:
         """The same state for the model itself, which somebody came to look at."""
-        state = apart(state, torch.arange(rows))
+        state = split_rows(state, torch.arange(rows))
         blocks = cast(Iterable[DecoderBlock], self.model.decoder.blocks)
         kept: dict[nn.Module, KeysValues] = {}
-        if state.buffers is not None:
-            pairs = zip(state.buffers.keys, state.buffers.values, strict=True)
+        if state.cache is not None:
+            pairs = zip(state.cache.keys, state.cache.values, strict=True)
             kept = {b.self_attention: kv for b, kv in zip(blocks, pairs, strict=True)}
-        return TranslatorState(state.memory, state.lengths, Kept.of(kept, state.time))
+        return TranslatorState(state.memory, state.lengths, KVCache.from_layers(kept, state.length))
 
 
 @dataclass(frozen=True)
-class RecurrentDecoding:
+class RecurrentState:
     """What was read, and the decoder's state after what was written."""
 
     memory: RecurrentMemory
@@ -144,16 +144,16 @@ class RecurrentStepper:
     def __init__(self, model: RecurrentTranslator):
         self.model = model
 
-    def start(self, tokens: Tensor, lengths: Tensor | None = None) -> RecurrentDecoding:
+    def start(self, tokens: Tensor, lengths: Tensor | None = None) -> RecurrentState:
         memory = self.model.encode(tokens, lengths)
-        return RecurrentDecoding(memory, self.model.start(memory))
+        return RecurrentState(memory, self.model.start(memory))
 
-    def step(self, tokens: Tensor, state: RecurrentDecoding) -> tuple[Tensor, RecurrentDecoding]:
+    def step(self, tokens: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
         logits, after = self.model.step(tokens, state.state, state.memory)
         return logits, replace(state, state=after)
 
-    def select(self, state: RecurrentDecoding, rows: Tensor) -> RecurrentDecoding:
-        return RecurrentDecoding(state.memory.select(rows), tuple(s[rows] for s in state.state))
+    def select(self, state: RecurrentState, rows: Tensor) -> RecurrentState:
+        return RecurrentState(state.memory.select(rows), tuple(s[rows] for s in state.state))
 
 
 def last_tokens(

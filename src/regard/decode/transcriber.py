@@ -6,16 +6,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.data import Level, Tokenizer
-from regard.data.level import DITHER, padding
+from regard.data import PeakNormalizer, Tokenizer
+from regard.data.level import DITHER, end_padding
 from regard.decode.ctc import BestPath, PathScore, PrefixBeam
-from regard.decode.sound_stream import SoundStream
+from regard.decode.sound_stream import AudioStream
 from regard.errors import ConfigError
 from regard.models import RecogniserConfig
 from regard.ops import log_mel
 
-LONGEST = 4  # tokens that one character may be spread over: the bytes of UTF-8
-WARM = 30.0  # seconds of a recording that the running normalisation is warmed up on
+MAX_TOKENS_PER_CHARACTER = 4  # tokens that one character may be spread over: the bytes of UTF-8
+WARMUP_SECONDS = 30.0  # seconds of a recording that the running normalisation is warmed up on
 
 
 class Transcriber:
@@ -46,44 +46,44 @@ class Transcriber:
         tokenizer: Tokenizer,
         *,
         search: PrefixBeam | None = None,
-        left: int | None = None,
-        level: bool = True,
+        left_chunks: int | None = None,
+        normalize_peak: bool = True,
     ):
-        self.stream = SoundStream(model, left=left)
+        self.stream = AudioStream(model, left_chunks=left_chunks)
         if self.stream.config.vocab != tokenizer.vocab:
             raise ConfigError(
                 f"tokenizer: needs the model's vocab={self.stream.config.vocab}, "
                 f"got {tokenizer.vocab}"
             )
-        self.tokenizer, self.search, self.uses_level = tokenizer, search, level
+        self.tokenizer, self.search, self.normalizes_peak = tokenizer, search, normalize_peak
         self.score = 0.0
         self._restart()
 
     def _restart(self) -> None:
-        dither = dither_of(self.stream.config)
-        self.level = Level(self.rate, dither=dither) if self.uses_level else None
-        self.state, self.path, self.unsaid = self.stream.start(), BestPath(), list[int]()
+        dither = select_dither(self.stream.config)
+        self.peak_normalizer = PeakNormalizer(self.sample_rate, dither=dither) if self.normalizes_peak else None
+        self.state, self.path, self.pending_labels = self.stream.start(), BestPath(), list[int]()
         self.path_score, self.labels, self.has_begun = PathScore(), 0, False
 
     @property
-    def rate(self) -> int:
+    def sample_rate(self) -> int:
         """Samples a second."""
-        return self.stream.config.rate
+        return self.stream.config.sample_rate
 
     @property
     def delay(self) -> float:
         """Seconds of live sound that have to follow before an output can come."""
-        return self.stream.config.delay + (self.level.delay if self.level else 0.0)
+        return self.stream.config.delay + (self.peak_normalizer.delay if self.peak_normalizer else 0.0)
 
     @property
-    def maybe(self) -> str:
+    def partial_text(self) -> str:
         """What may follow but is not decided yet."""
-        more = [] if self.search is None else self.search.rest()
-        return self._trimmed(self.tokenizer.decode([*self.unsaid, *more]))
+        more = [] if self.search is None else self.search.unstable_labels()
+        return self._trimmed(self.tokenizer.decode([*self.pending_labels, *more]))
 
     def prepare(self, pieces: Iterable[Float[Tensor, " sample"]]) -> None:
         """The first pass over a recording: its peak, and means to start the normalisation from."""
-        first, room = list[Tensor](), round(WARM * self.rate)
+        first, room = list[Tensor](), round(WARMUP_SECONDS * self.sample_rate)
 
         def kept() -> Iterable[Tensor]:
             nonlocal room
@@ -93,34 +93,34 @@ class Transcriber:
                     room -= len(piece)
                 yield piece
 
-        dither = dither_of(self.stream.config)
-        level = Level.measured(self.rate, kept(), dither=dither)
-        if not self.uses_level:
+        dither = select_dither(self.stream.config)
+        level = PeakNormalizer.from_recording(self.sample_rate, kept(), dither=dither)
+        if not self.normalizes_peak:
             return
-        self.level = level
-        if self.stream.config.level is not None and first:
-            warm = Level(self.rate, peak=level.peak, mean=level.mean, dither=dither)
-            before = warm_start(self.stream.model, warm(torch.cat(first)))
+        self.peak_normalizer = level
+        if self.stream.config.cmvn_depth is not None and first:
+            warm = PeakNormalizer(self.sample_rate, peak=level.peak, mean=level.mean, dither=dither)
+            before = warm_start_cmvn(self.stream.model, warm(torch.cat(first)))
             self.state = self.stream.start(before)
 
-    def hear(self, samples: Float[Tensor, " sample"]) -> str:
+    def push(self, samples: Float[Tensor, " sample"]) -> str:
         """The text that these samples add."""
-        return self._heard(samples if self.level is None else self.level(samples))
+        return self._heard(samples if self.peak_normalizer is None else self.peak_normalizer(samples))
 
     def _heard(self, samples: Tensor) -> str:
-        log_probs, self.state = self.stream.hear(samples, self.state)
+        log_probs, self.state = self.stream.step(samples, self.state)
         return self._spell(self._labels(log_probs))
 
     def finish(self) -> str:
         """The text that the end adds; then it is ready for another stream."""
-        text = self._heard(padding(self.level, self.rate))
+        text = self._heard(end_padding(self.peak_normalizer, self.sample_rate))
         labels = self._labels(self.stream.finish(self.state))
         if self.search is not None:
-            rest = self.search.rest()
+            rest = self.search.unstable_labels()
             labels, self.labels = [*labels, *rest], self.labels + len(rest)
-            self.search.forget()
+            self.search.reset()
         text += self._spell(labels)
-        text = (text + self._trimmed(self.tokenizer.decode(self.unsaid))).rstrip()
+        text = (text + self._trimmed(self.tokenizer.decode(self.pending_labels))).rstrip()
         self.score = self.path_score.per_label(self.labels)
         self._restart()
         return text
@@ -131,20 +131,20 @@ class Transcriber:
             labels = self.path(log_probs)
         else:
             self.search(log_probs)
-            labels = self.search.settled()
+            labels = self.search.pop_stable_labels()
         self.labels += len(labels)
         return labels
 
     def _spell(self, labels: list[int]) -> str:
         """The text of all labels but those of a character that is not whole yet."""
-        waiting = [*self.unsaid, *labels]
-        for back in range(min(LONGEST, len(waiting)) + 1):
+        waiting = [*self.pending_labels, *labels]
+        for back in range(min(MAX_TOKENS_PER_CHARACTER, len(waiting)) + 1):
             text = self.tokenizer.decode(waiting[: len(waiting) - back])
             if not text.endswith("�"):
                 break
         else:  # it never will be
             text, back = self.tokenizer.decode(waiting), 0
-        self.unsaid = waiting[len(waiting) - back :]
+        self.pending_labels = waiting[len(waiting) - back :]
         text = self._trimmed(text)
         self.has_begun = self.has_begun or bool(text)
         return text
@@ -154,12 +154,12 @@ class Transcriber:
         return text if self.has_begun else text.lstrip()
 
 
-def dither_of(config: RecogniserConfig) -> float:
+def select_dither(config: RecogniserConfig) -> float:
     """How much noise `Level` adds for a model: none where its own features have a floor."""
-    return DITHER if config.level is None else 0.0
+    return DITHER if config.cmvn_depth is None else 0.0
 
 
-def warm_start(
+def warm_start_cmvn(
     model: nn.Module, samples: Float[Tensor, " sample"]
 ) -> Float[Tensor, "one state"] | None:
     """The state of a model's running normalisation that the beginning of a recording leaves.
@@ -170,6 +170,6 @@ def warm_start(
     >>> warm_start(model, torch.randn(8000)).shape  # a level, a weight, and 40 sums
     torch.Size([1, 42])
     """
-    frames = log_mel(samples, model.config.rate, mels=model.config.mels)  # type: ignore[attr-defined]
+    frames = log_mel(samples, model.config.rate, n_mels=model.config.mels)  # type: ignore[attr-defined]
     frames = frames.to(model.standardise.mean)  # type: ignore[attr-defined]
     return model.scaled(frames.flip(0)[None])[1]  # type: ignore[operator]

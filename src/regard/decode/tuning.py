@@ -3,42 +3,42 @@
 from dataclasses import dataclass
 from typing import Any
 
-from regard.decode.buffers import MOST_PARTS
+from regard.decode.buffers import MAX_SPLIT_K
 
 
 @dataclass(frozen=True)
 class Tuning:
     """How the work is cut: numbers an H200 likes, found by benchmarks/decode_gpu.py."""
 
-    chained: bool = True  # a kernel starts while the one before still works, and fetches weights
-    chained_rows: bool = True  # the same for more than one row
-    cores: int = 8  # warps of one row's product of 16-bit weights by tensor cores; 0: without
-    cores_tile: int = 16384  # numbers of a matrix that such a program takes
-    cores_scores: int = 32768  # and one for the vocabulary
+    pdl: bool = True  # a kernel starts while the one before still works, and fetches weights
+    batch_pdl: bool = True  # the same for more than one row
+    mma_warps: int = 8  # warps of one row's product of 16-bit weights by tensor cores; 0: without
+    mma_tile: int = 16384  # numbers of a matrix that such a program takes
+    mma_logits_tile: int = 32768  # and one for the vocabulary
     tile: int = 8192  # and one without
     warps: int = 4
-    lanes: int = 512  # bytes of a row that a warp reads at once
-    scores_tile: int = 16384
-    joined_keys: int = 1024  # places of a cache up to which attention has the output's product in
-    slices: int = 4  # that the outputs of that product are cut into
-    outs: int = 32  # outputs of a program of `some_rows`
-    depth: int = 128  # inputs it takes at a time
-    stages: int = 4
-    programs: int = 64  # that many at least: else the inputs are cut too
-    scores_outs: int = 64
-    held: bool = True  # a batch's weights of 16 bits are in registers before the wait
-    held_outs: int = 32  # outputs of such a program
-    held_warps: int = 8
-    held_deep: int = 128  # inputs of one of its warps, at most
-    held_regs: int | None = 128
+    lane_bytes: int = 512  # bytes of a row that a warp reads at once
+    logits_tile: int = 16384
+    max_fused_keys: int = 1024  # places of a cache up to which attention has the output's product in
+    out_splits: int = 4  # that the outputs of that product are cut into
+    batch_outs: int = 32  # outputs of a program of `some_rows`
+    batch_depth: int = 128  # inputs it takes at a time
+    batch_stages: int = 4
+    min_programs: int = 64  # that many at least: else the inputs are cut too
+    batch_logits_outs: int = 64
+    weights_in_registers: bool = True  # a batch's weights of 16 bits are in registers before the wait
+    register_outs: int = 32  # outputs of such a program
+    register_warps: int = 8
+    register_depth: int = 128  # inputs of one of its warps, at most
+    register_maxnreg: int | None = 128
     keys: int = 128  # keys that an attention of one row takes at a time
     keys_warps: int = 8
-    keys_rows: int = 64  # and one of more rows
-    keys_rows_warps: int = 4
-    keys_rows_regs: int | None = 128  # registers of a thread, at most
-    together: int = 8  # steps of one graph
+    batch_keys: int = 64  # and one of more rows
+    batch_keys_warps: int = 4
+    batch_keys_maxnreg: int | None = 128  # registers of a thread, at most
+    steps_per_graph: int = 8  # steps of one graph
 
-    def cut(
+    def plan_matmul(
         self, outs: int, ins: int, job: str, maps: int, exact: bool
     ) -> tuple[str, int, int, dict[str, Any]]:
         """A kernel for a batch's product, outputs and inputs of its programs, what it is told.
@@ -49,37 +49,37 @@ class Tuning:
         found = None if exact or job == "SCORES" else self._held(outs, ins, job, maps)
         if found is not None:
             return found
-        rows = self.scores_outs if job == "SCORES" else self.outs
-        depth = min(self.depth, power(ins))
+        rows = self.batch_logits_outs if job == "SCORES" else self.batch_outs
+        depth = min(self.batch_depth, next_power_of_2(ins))
         deep = -(-ins // depth) * depth
         if job == "PARTS":
-            deep = self._slice(outs, rows, ins, power(deep), depth)
-        settings = {"DEPTH": depth, "SLICE": deep, "STAGES": 2 if exact else self.stages}
+            deep = self._slice(outs, rows, ins, next_power_of_2(deep), depth)
+        settings = {"DEPTH": depth, "SLICE": deep, "STAGES": 2 if exact else self.batch_stages}
         settings |= {"PRECISION": "ieee" if exact else "tf32", "num_warps": 4}
         return "some_rows", rows, deep, settings
 
     def _held(
         self, outs: int, ins: int, job: str, maps: int
     ) -> tuple[str, int, int, dict[str, Any]] | None:
-        parts, rows, warps = job == "PARTS", self.held_outs, self.held_warps
-        deep = warps * max(32, min(self.held_deep, power(-(-ins // warps))))
+        parts, rows, warps = job == "PARTS", self.register_outs, self.register_warps
+        deep = warps * max(32, min(self.register_depth, next_power_of_2(-(-ins // warps))))
         if parts:
             deep = self._slice(outs, rows, ins, deep, 32 * warps)
-        if not self.held or not (parts or deep >= ins):
+        if not self.weights_in_registers or not (parts or deep >= ins):
             return None
-        settings = {"DEEP": deep // warps, "SPLIT": warps, "maxnreg": self.held_regs}
+        settings = {"DEEP": deep // warps, "SPLIT": warps, "maxnreg": self.register_maxnreg}
         rows = max(8, rows // maps)  # as many weights in all
         return "held_rows", rows, deep, settings | {"num_warps": warps}
 
     def _slice(self, outs: int, rows: int, ins: int, deep: int, least: int) -> int:
         """Inputs of a program that leaves a part: fewer while there are few programs."""
-        least = max(least, power(-(-ins // MOST_PARTS)))
-        while deep > least and -(-outs // rows) * -(-ins // deep) < self.programs:
+        least = max(least, next_power_of_2(-(-ins // MAX_SPLIT_K)))
+        while deep > least and -(-outs // rows) * -(-ins // deep) < self.min_programs:
             deep //= 2
         return max(deep, least)
 
 
-def power(n: int) -> int:
+def next_power_of_2(n: int) -> int:
     """The least power of two that is not less.
 
     >>> power(5), power(8)

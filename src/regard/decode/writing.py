@@ -7,15 +7,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from regard.decode.beam import largest, log_total
-from regard.decode.decoded import Decoded, check_limit
+from regard.decode.beam import grouped_topk, chunked_logsumexp
+from regard.decode.decoded import DecodeResult, check_max_new_tokens
 from regard.decode.language import LanguageStepper
-from regard.decode.rules import Rule, allowed, narrowed
-from regard.decode.sampling import Sampling, draw, fortunes
+from regard.decode.rules import TokenConstraint, allowed_mask, mask_logits
+from regard.decode.sampling import Sampling, sample_tokens, row_uniforms
 from regard.decode.stepper import Stepper
 
 
-class Step(NamedTuple):
+class GenerationStep(NamedTuple):
     """The next token of each row, how likely the model found it, and which rows are done.
 
     A row that ended before writes `end` again, at no cost.
@@ -35,10 +35,10 @@ def stream(
     first: Int[Tensor, " batch"],
     *,
     end: int,
-    limit: int,
-    how: Sampling | None = None,
-    rules: Sequence[Rule] = (),
-) -> Iterator[Step]:
+    max_new_tokens: int,
+    sampling: Sampling | None = None,
+    constraints: Sequence[TokenConstraint] = (),
+) -> Iterator[GenerationStep]:
     """Tokens as they come, until all rows have ended or `limit` is reached: likeliest, or drawn.
 
     y_t = argmax_y p(y | y_1 … y_{t-1}, what was read),   or y_t drawn from it, as `how` says
@@ -51,37 +51,37 @@ def stream(
     >>> next(steps).tokens.shape
     torch.Size([1])
     """
-    check_limit(limit)
+    check_max_new_tokens(max_new_tokens)
     if isinstance(stepper, LanguageStepper):
-        steps = stepper.write(first, state, end=end, limit=limit, how=how, rules=rules)
+        steps = stepper.generate(first, state, end=end, max_new_tokens=max_new_tokens, sampling=sampling, constraints=constraints)
         if steps is not None:  # a GPU takes many steps without a question
-            yield from (Step(*step) for step in steps)
+            yield from (GenerationStep(*step) for step in steps)
             return
     ended = torch.zeros_like(first, dtype=torch.bool)
-    luck = None if how is None else fortunes(how.seed, len(first), limit).to(first.device)
+    luck = None if sampling is None else row_uniforms(sampling.seed, len(first), max_new_tokens).to(first.device)
     written = first.new_empty(len(first), 0)
-    for at in range(limit):
+    for at in range(max_new_tokens):
         with torch.no_grad():  # not around the whole: the caller has the word between two tokens
             logits, state = stepper.step(first, state)
-            total = log_total(logits)
-            if rules:
-                logits = narrowed(logits, allowed(rules, written, logits.shape[-1], ~ended))
-            if how is None or luck is None:
-                chosen, first = (x[:, 0] for x in largest(logits, 1))
+            total = chunked_logsumexp(logits)
+            if constraints:
+                logits = mask_logits(logits, allowed_mask(constraints, written, logits.shape[-1], ~ended))
+            if sampling is None or luck is None:
+                chosen, first = (x[:, 0] for x in grouped_topk(logits, 1))
             else:
-                first = draw(logits, how, luck[:, at])
+                first = sample_tokens(logits, sampling, luck[:, at])
                 chosen = logits.gather(1, first[:, None])[:, 0]
         log_prob = (chosen - total).masked_fill(ended, 0)
         first = first.masked_fill(ended, end)
         ended = ended | (first == end)
-        if rules:
+        if constraints:
             written = torch.cat([written, first[:, None]], 1)
-        yield Step(first, log_prob, ended)
+        yield GenerationStep(first, log_prob, ended)
         if ended.all():
             return
 
 
-def collect(steps: Iterator[Step]) -> Decoded:
+def collect_steps(steps: Iterator[GenerationStep]) -> DecodeResult:
     """All that a stream gives, as one.
 
     >>> one = Step(*map(torch.tensor, ([4], [-0.5], [False])))
@@ -91,7 +91,7 @@ def collect(steps: Iterator[Step]) -> Decoded:
     """
     tokens, log_probs, ends = zip(*steps, strict=True)
     lengths = (~torch.stack(ends)).sum(0)
-    return Decoded(torch.stack(tokens, 1), lengths, torch.stack(log_probs).sum(0), ends[-1])
+    return DecodeResult(torch.stack(tokens, 1), lengths, torch.stack(log_probs).sum(0), ends[-1])
 
 
 def sample(
@@ -100,10 +100,10 @@ def sample(
     first: Int[Tensor, " batch"],
     *,
     end: int,
-    limit: int,
-    how: Sampling | None = None,
-    rules: Sequence[Rule] = (),
-) -> Decoded:
+    max_new_tokens: int,
+    sampling: Sampling | None = None,
+    constraints: Sequence[TokenConstraint] = (),
+) -> DecodeResult:
     """From `first` on, tokens drawn by their probability, until `end` or `limit` tokens.
 
     y_t ~ p(y | y_1 … y_{t-1}, what was read), sharpened and cut as `how` says
@@ -114,5 +114,5 @@ def sample(
     >>> sample(stepper, state, prompt[:, -1], end=2, limit=4, how=how).tokens.shape[0]
     1
     """
-    how = Sampling() if how is None else how
-    return collect(stream(stepper, state, first, end=end, limit=limit, how=how, rules=rules))
+    sampling = Sampling() if sampling is None else sampling
+    return collect_steps(stream(stepper, state, first, end=end, max_new_tokens=max_new_tokens, sampling=sampling, constraints=constraints))

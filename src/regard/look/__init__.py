@@ -6,24 +6,24 @@ import types
 import regard.look.notebook  # noqa: F401  how notebooks show what is defined here
 from regard.look.alignment import Alignment, Link, align
 from regard.look.answers import (
-    Move,
-    Shake,
-    if_key_dropped,
-    if_key_jittered,
-    if_key_scaled,
-    if_query_jittered,
-    if_sharpened,
+    OutputChange,
+    NoiseEffect,
+    drop_key_effect,
+    jitter_key_effect,
+    scale_key_effect,
+    jitter_query_effect,
+    scale_scores_effect,
 )
-from regard.look.by_hand import site_of
-from regard.look.cell import Cell
-from regard.look.change import Change
+from regard.look.by_hand import make_site
+from regard.look.cell import WeightBreakdown
+from regard.look.change import Comparison
 from regard.look.cost import Cost, cost
 from regard.look.cost_parts import CostPart
 from regard.look.diagrams import diagram
 from regard.look.edits import Edit, drop_head, drop_key, keep_heads, scale_head
 from regard.look.edits_keys import jitter_key, jitter_query, scale_key
 from regard.look.edits_patch import patch
-from regard.look.edits_weights import flatten, harden, replace_window, temperature
+from regard.look.edits_weights import uniform, hardmax, replace_window, scale_scores
 from regard.look.figures import (
     draw_alignment,
     draw_gates,
@@ -31,68 +31,68 @@ from regard.look.figures import (
     draw_lines,
     draw_map,
     draw_overlay,
-    draw_strips,
+    draw_statistics,
     draw_token,
-    draw_types,
+    draw_head_types,
 )
-from regard.look.formulas import Formula, crossing, layer_cost, writing_cost
-from regard.look.gates import Gates, gates, kept
-from regard.look.gradients import Flag, Gradients, ThroughTime, gradients
+from regard.look.formulas import Formula, break_even_length, layer_cost, generation_cost
+from regard.look.gates import Gates, record_gates, memory_retention
+from regard.look.gradients import GradientFlag, GradientNorms, TimeGradients, gradient_norms
 from regard.look.head_types import HeadRow, Thresholds
-from regard.look.heads import Heads, probe
-from regard.look.importance import Importance, importance
+from regard.look.heads import HeadTable, probe_induction
+from regard.look.importance import HeadImportance, head_importance
 from regard.look.looking import look
-from regard.look.monitor import Monitor
-from regard.look.output_weights import output_weights
-from regard.look.pairs import read_pair, written
-from regard.look.presets import preset_or_saved
-from regard.look.reading import Reader, open_reader
-from regard.look.relevance import norm_weighted, relevance, value_norms
+from regard.look.monitor import AttentionMonitor
+from regard.look.output_weights import output_projection
+from regard.look.pairs import record_translation, with_output_tokens
+from regard.look.presets import build_or_load_model
+from regard.look.reading import TextModel, load_text_model
+from regard.look.relevance import weighted_value_norms, relevance, value_norms
 from regard.look.report import write_report
-from regard.look.rollout import flow, rollout
-from regard.look.sharing import Sharing, sharing
+from regard.look.rollout import attention_flow, attention_rollout
+from regard.look.sharing import SharedEncoding, shared_encoding_cost
 from regard.look.sight import Sight
 from regard.look.site import Site
-from regard.look.store import open_sight
+from regard.look.store import load_sight
 from regard.look.svg import Diagram
-from regard.look.vectors import Contexts, contexts, every_depth, neighbours, vectors
+from regard.look.vectors import ContextSimilarity, compare_contexts, all_hidden_states, nearest_neighbours, hidden_states
 from regard.look.walk import Attribution
-from regard.look.what_if import Edited, compare, what_if
-from regard.look.words import in_words
+from regard.look.what_if import EditLog, compare_edits, what_if
+from regard.look.words import describe_head
 
 __all__ = [
     "Alignment",
     "Attribution",
-    "Cell",
-    "Change",
-    "Contexts",
+    "WeightBreakdown",
+    "Comparison",
+    "ContextSimilarity",
     "Cost",
     "CostPart",
     "Diagram",
     "Edit",
-    "Edited",
-    "Flag",
+    "EditLog",
+    "GradientFlag",
     "Formula",
     "Gates",
-    "Gradients",
+    "GradientNorms",
     "HeadRow",
-    "Heads",
-    "Importance",
+    "HeadTable",
+    "HeadImportance",
     "Link",
-    "Monitor",
-    "Move",
-    "Reader",
-    "Shake",
-    "Sharing",
+    "AttentionMonitor",
+    "OutputChange",
+    "TextModel",
+    "NoiseEffect",
+    "SharedEncoding",
     "Sight",
     "Site",
     "Thresholds",
-    "ThroughTime",
+    "TimeGradients",
     "align",
-    "compare",
-    "contexts",
+    "compare_edits",
+    "compare_contexts",
     "cost",
-    "crossing",
+    "break_even_length",
     "diagram",
     "draw_alignment",
     "draw_gates",
@@ -100,53 +100,53 @@ __all__ = [
     "draw_lines",
     "draw_map",
     "draw_overlay",
-    "draw_strips",
+    "draw_statistics",
     "draw_token",
-    "draw_types",
+    "draw_head_types",
     "drop_head",
     "drop_key",
-    "every_depth",
-    "flatten",
-    "flow",
-    "gates",
-    "gradients",
-    "harden",
-    "if_key_dropped",
-    "if_key_jittered",
-    "if_key_scaled",
-    "if_query_jittered",
-    "if_sharpened",
-    "importance",
-    "in_words",
+    "all_hidden_states",
+    "uniform",
+    "attention_flow",
+    "record_gates",
+    "gradient_norms",
+    "hardmax",
+    "drop_key_effect",
+    "jitter_key_effect",
+    "scale_key_effect",
+    "jitter_query_effect",
+    "scale_scores_effect",
+    "head_importance",
+    "describe_head",
     "jitter_key",
     "jitter_query",
     "keep_heads",
-    "kept",
+    "memory_retention",
     "layer_cost",
     "look",
-    "neighbours",
-    "norm_weighted",
-    "open_reader",
-    "open_sight",
-    "output_weights",
+    "nearest_neighbours",
+    "weighted_value_norms",
+    "load_text_model",
+    "load_sight",
+    "output_projection",
     "patch",
-    "preset_or_saved",
-    "probe",
-    "read_pair",
+    "build_or_load_model",
+    "probe_induction",
+    "record_translation",
     "relevance",
     "replace_window",
-    "rollout",
+    "attention_rollout",
     "scale_head",
     "scale_key",
-    "sharing",
-    "site_of",
-    "temperature",
+    "shared_encoding_cost",
+    "make_site",
+    "scale_scores",
     "value_norms",
-    "vectors",
+    "hidden_states",
     "what_if",
     "write_report",
-    "writing_cost",
-    "written",
+    "generation_cost",
+    "with_output_tokens",
 ]
 
 

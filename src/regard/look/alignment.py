@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 from torch import nn
 
-from regard.data import Pair, Tokenizer, pair_encoder
+from regard.data import Pair, Tokenizer, pair_preprocessor
 from regard.errors import LookError
-from regard.look.pairs import read_pair, written
+from regard.look.pairs import record_translation, with_output_tokens
 from regard.look.site import Site
 
 
@@ -46,13 +46,13 @@ def align(model: nn.Module, tokenizer: Tokenizer, pair: Pair) -> Alignment:
     >>> [link.target for link in align(model, words, pair).links]
     ['zwei', 'Tage']
     """
-    sight = read_pair(model, tokenizer, pair)
+    sight = record_translation(model, tokenizer, pair)
     across = [row for row in sight.heads() if row.kind == "cross"]
     if not across:
         kind = type(model).__name__
         raise LookError(f"model: needs attention to its source, got a {kind} that has none")
-    best = max(across, key=lambda row: row.peak * row.distinct - row.sink)
-    site, ids = written(sight[best.site], tokenizer, pair), pair_encoder(tokenizer)(pair)
+    best = max(across, key=lambda row: row.peak * row.distinct - row.sink_share)
+    site, ids = with_output_tokens(sight[best.site], tokenizer, pair), pair_preprocessor(tokenizer)(pair)
     weights = site.window(best.head)[0].float()
     others = _words(tokenizer, ids["source"])
     links = []
@@ -67,7 +67,7 @@ def align(model: nn.Module, tokenizer: Tokenizer, pair: Pair) -> Alignment:
 
 def _words(tokenizer: Tokenizer, ids: list[int]) -> list[tuple[str, list[int]]]:
     """The words of tokens, each with the places of its tokens; without spaces each is a word."""
-    pieces = [(at, tokenizer.piece(i)) for at, i in enumerate(ids) if i >= tokenizer.first]
+    pieces = [(at, tokenizer.id_to_token(i)) for at, i in enumerate(ids) if i >= tokenizer.first_text_id]
     spaced = any(piece[:1].isspace() or piece[-1:].isspace() for _, piece in pieces)
     words: list[tuple[str, list[int]]] = []
     apart = True

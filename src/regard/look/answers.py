@@ -10,24 +10,24 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import ShapeError
-from regard.look.edit_terms import sharpened, without_keys
-from regard.look.edits import Some, check_finite, places_of
+from regard.look.edit_terms import with_scaled_scores, attend_without_keys
+from regard.look.edits import Indices, check_finite, as_indices
 from regard.look.labels import check_site
 from regard.look.site import Site
-from regard.ops.attend.reference import normalise
-from regard.ops.attend.tiled import bands
-from regard.ops.door import Call
-from regard.ops.grid import cut
-from regard.ops.indices import index_of, part_of, whole_number
-from regard.ops.influence.effect import DOMINANT
-from regard.ops.influence.rest import swing, weigh
-from regard.ops.terms import spread, widen
+from regard.ops.attend.reference import softmax_with_lse
+from regard.ops.attend.tiled import row_bands
+from regard.ops.door import AttentionCall
+from regard.ops.grid import slice_axis
+from regard.ops.indices import resolve_index, resolve_slice, as_int
+from regard.ops.influence.effect import DOMINANT_WEIGHT
+from regard.ops.influence.rest import weight_change, log_weight_and_complement
+from regard.ops.terms import repeat_kv, upcast
 
-NODES = 64  # of the quadrature over a key's noise
+QUADRATURE_NODES = 64  # of the quadrature over a key's noise
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Move:
+class OutputChange:
     """How far the outputs of one attention move: exactly, and to first order of the change.
 
     >>> site = rg.site_of(torch.zeros(1, 1), torch.zeros(2, 1), torch.tensor([[1.0], [3.0]]))
@@ -36,13 +36,13 @@ class Move:
     """
 
     change: Float[Tensor, "batch head query value"]
-    first: Float[Tensor, "batch head query value"] | None = (
+    first_order: Float[Tensor, "batch head query value"] | None = (
         None  # None where there is no such order
     )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Shake:
+class NoiseEffect:
     """What noise does to outputs: the mean change, and its root mean square length.
 
     The first pair is the leading order in sigma, the second exact (None where no closed form is).
@@ -53,12 +53,12 @@ class Shake:
     """
 
     mean: Float[Tensor, "batch head row value"]  # of order sigma², although the noise has mean 0
-    spread: Float[Tensor, "batch head row"]  # of order sigma
+    rms: Float[Tensor, "batch head row"]  # of order sigma
     exact_mean: Float[Tensor, "batch head row value"] | None = None
-    exact_spread: Float[Tensor, "batch head row"] | None = None
+    exact_rms: Float[Tensor, "batch head row"] | None = None
 
 
-def if_key_dropped(site: Site, keys: Some) -> Move:
+def drop_key_effect(site: Site, keys: Indices) -> OutputChange:
     """What every output would be without some keys.
 
     Δh = W / (1 - W) · (h - v̄) = W · (h' - v̄), W the weight of the dropped keys, v̄ their mean value
@@ -73,12 +73,12 @@ def if_key_dropped(site: Site, keys: Some) -> Move:
     tensor([-1.5000])
     """
     _need(site)
-    held = _held(site, places_of("keys", keys))
+    held = _held(site, as_indices("keys", keys))
     w = -held.log_w.exp()[..., None]
-    return Move(change=w * held.apart, first=w * held.towards)
+    return OutputChange(change=w * held.apart, first_order=w * held.towards)
 
 
-def if_key_scaled(site: Site, key: int, alpha: float) -> Move:
+def scale_key_effect(site: Site, key: int, alpha: float) -> OutputChange:
     """What every output would be with one key alpha times as long.
 
     Δh = (w' - w) / (1 - w) · (v - h),   w' = w r / (1 - w + w r),   r = exp(s' - s)
@@ -94,18 +94,18 @@ def if_key_scaled(site: Site, key: int, alpha: float) -> Move:
     held = _held(site, [key])
     one = range(key, key + 1)
     rows = range(site.queries)
-    longer = replace(site, k=alpha * widen(site.k), q=widen(site.q))
-    shift = longer.terms.tile(longer.q, longer.k, rows, one)
-    shift = (shift - site.terms.tile(site.q, site.k, rows, one))[..., 0].nan_to_num(nan=0.0)
+    longer = replace(site, k=alpha * upcast(site.k), q=upcast(site.q))
+    shift = longer.terms.score_tile(longer.q, longer.k, rows, one)
+    shift = (shift - site.terms.score_tile(site.q, site.k, rows, one))[..., 0].nan_to_num(nan=0.0)
     first = None
     if site.terms.score is None:
         dot, bend, _ = _dot_and_bends(site, key)
         first = ((alpha - 1) * dot * bend * held.log_w.exp())[..., None] * held.towards
-    moved = swing(held.log_w, held.log_rest, shift)
-    return Move(change=moved[..., None] * held.apart, first=first)
+    moved = weight_change(held.log_w, held.log_rest, shift)
+    return OutputChange(change=moved[..., None] * held.apart, first_order=first)
 
 
-def if_sharpened(site: Site, beta: float, rows: slice | int = slice(None)) -> Move:
+def scale_scores_effect(site: Site, factor: float, rows: slice | int = slice(None)) -> OutputChange:
     """What the outputs of some rows would be with every score times beta.
 
     w' ∝ exp(beta · s);   Δh ≈ (beta - 1) · (Σ w s v - h Σ w s) to first order
@@ -118,18 +118,18 @@ def if_sharpened(site: Site, beta: float, rows: slice | int = slice(None)) -> Mo
     tensor([2.0000])
     """
     _need(site)
-    check_finite("beta", beta, 0)
-    old = Call(site.q, site.k, site.v, site.terms)
-    new, down = sharpened(old, None, beta), part_of(rows, site.queries, "rows")
+    check_finite("beta", factor, 0)
+    old = AttentionCall(site.q, site.k, site.v, site.terms)
+    new, down = with_scaled_scores(old, None, factor), resolve_slice(rows, site.queries, "rows")
     changes, firsts = [], []
-    for band in bands(len(down), site.q.shape[:2].numel() * site.keys):
+    for band in row_bands(len(down), site.q.shape[:2].numel() * site.keys):
         change, slope = _sharper(site, new, down[band.start : band.stop])
         changes.append(change)
-        firsts.append((beta - 1) * slope)
-    return Move(change=torch.cat(changes, -2), first=torch.cat(firsts, -2))
+        firsts.append((factor - 1) * slope)
+    return OutputChange(change=torch.cat(changes, -2), first_order=torch.cat(firsts, -2))
 
 
-def if_key_jittered(site: Site, key: int, sigma: float) -> Shake:
+def jitter_key_effect(site: Site, key: int, sigma: float) -> NoiseEffect:
     """What noise of size sigma on one key does to every output.
 
     mean Δh ≈ ½ τ² w (1 - 2w) (v - h),   rms |Δh| ≈ τ w |v - h|,   τ = sigma · scale · |q|
@@ -146,22 +146,22 @@ def if_key_jittered(site: Site, key: int, sigma: float) -> Shake:
     _need_dot(site)
     held = _held(site, [key])
     dot, bend, turn = _dot_and_bends(site, key)
-    tau = sigma * abs(site.terms.scale) * widen(site.q).norm(dim=-1)
+    tau = sigma * abs(site.terms.scale) * upcast(site.q).norm(dim=-1)
     w = held.log_w.exp()
     mean = 0.5 * tau**2 * (bend**2 * w * (1 - 2 * w) + turn * w)
     nodes, mass = (torch.as_tensor(a, dtype=w.dtype, device=w.device) for a in _hermite())
     noisy = _capped(site, dot[..., None] + tau[..., None] * nodes)
     shift = noisy - _capped(site, dot)[..., None]
-    moved = swing(held.log_w[..., None], held.log_rest[..., None], shift)
-    return Shake(
+    moved = weight_change(held.log_w[..., None], held.log_rest[..., None], shift)
+    return NoiseEffect(
         mean=mean[..., None] * held.towards,
-        spread=tau * bend * w * held.towards.norm(dim=-1),
+        rms=tau * bend * w * held.towards.norm(dim=-1),
         exact_mean=(moved @ mass)[..., None] * held.apart,
-        exact_spread=(moved.square() @ mass).sqrt() * held.apart.norm(dim=-1),
+        exact_rms=(moved.square() @ mass).sqrt() * held.apart.norm(dim=-1),
     )
 
 
-def if_query_jittered(site: Site, query: int, sigma: float) -> Shake:
+def jitter_query_effect(site: Site, query: int, sigma: float) -> NoiseEffect:
     """What noise of size sigma on one query does to its own output; no other output moves.
 
     mean Δh ≈ ½ sigma² scale² Σ_j w_j |k_j - k̄|² (v_j - h),   k̄ = Σ_j w_j k_j
@@ -175,11 +175,11 @@ def if_query_jittered(site: Site, query: int, sigma: float) -> Shake:
     _need(site)
     check_finite("sigma", sigma, 0)
     _need_dot(site)
-    query = index_of("query", query, site.queries)
+    query = resolve_index("query", query, site.queries)
     row = range(query, query + 1)
-    w, lse = normalise(site.terms.tile(site.q, site.k, row), site.terms)  # (batch, head, 1, key)
-    v, k = widen(spread(site.v, site.q)), site.terms.scale * widen(spread(site.k, site.q))
-    bend, turn = _bends(site, (widen(cut(site.q, -2, row)) @ k.mT)[..., 0, :, None])
+    w, lse = softmax_with_lse(site.terms.score_tile(site.q, site.k, row), site.terms)  # (batch, head, 1, key)
+    v, k = upcast(repeat_kv(site.v, site.q)), site.terms.scale * upcast(repeat_kv(site.k, site.q))
+    bend, turn = _bends(site, (upcast(slice_axis(site.q, -2, row)) @ k.mT)[..., 0, :, None])
     slopes, lost = bend * k, torch.zeros_like(lse)  # of every score, to the query
     if site.terms.sinks is not None:  # one more key, of slope 0 and value 0
         lost = torch.exp(site.terms.sinks.to(lse.dtype)[:, None] - lse)
@@ -191,12 +191,12 @@ def if_query_jittered(site: Site, query: int, sigma: float) -> Shake:
         middle, h = w @ slopes, w @ v
         mean = mean - lost[..., None] * middle.square().sum(-1, keepdim=True) * h
         cross = cross + lost[..., None] * h.mT @ middle
-    return Shake(mean=0.5 * sigma**2 * mean, spread=sigma * cross.norm(dim=(-1, -2))[..., None])
+    return NoiseEffect(mean=0.5 * sigma**2 * mean, rms=sigma * cross.norm(dim=(-1, -2))[..., None])
 
 
 def _need(site: Site) -> None:
     check_site(site)
-    site.need()
+    site.require_tensors()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -211,22 +211,22 @@ class _Held:
 
 def _held(site: Site, keys: Sequence[int]) -> _Held:
     for key in keys:
-        if not 0 <= whole_number("key", key) < site.keys:
+        if not 0 <= as_int("key", key) < site.keys:
             raise ShapeError(f"key: needs 0 to {site.keys - 1}, got {key}")
     rows, ones = range(site.queries), [range(key, key + 1) for key in dict.fromkeys(keys)]
-    scores = torch.cat([site.terms.tile(site.q, site.k, rows, one) for one in ones], -1)
-    v = torch.cat([widen(spread(cut(site.v, -2, one), site.q)) for one in ones], -2)
+    scores = torch.cat([site.terms.score_tile(site.q, site.k, rows, one) for one in ones], -1)
+    v = torch.cat([upcast(repeat_kv(slice_axis(site.v, -2, one), site.q)) for one in ones], -2)
     score = scores[..., 0]
     if len(ones) > 1:
         score = scores.logsumexp(-1)
         v = torch.exp(scores - score.masked_fill(score == -torch.inf, 0)[..., None]) @ v
     log_w = score - site.lse.masked_fill(site.lse == -torch.inf, 0)
-    anew = log_w > math.log(DOMINANT)
-    if site.seen.rounded:
+    anew = log_w > math.log(DOMINANT_WEIGHT)
+    if site.attention_record.is_half_precision:
         anew = log_w > -torch.inf
     light = log_w.masked_fill(anew, -torch.inf)
     log_rest = torch.log1p(-light.exp())
-    towards = v - widen(site.out)
+    towards = v - upcast(site.out)
     apart = towards / log_rest.exp()[..., None]
     held = _Held(log_w=light, log_rest=log_rest, towards=towards, apart=apart)
     some = anew.flatten(0, -2).any(0).nonzero()[:, 0]
@@ -234,9 +234,9 @@ def _held(site: Site, keys: Sequence[int]) -> _Held:
         return held
     # from the first such row to the last
     part = range(int(some[0]), int(some[-1]) + 1)
-    out, lse = without_keys(Call(site.q, site.k, site.v, site.terms), part, keys)
-    log_w, log_rest = weigh(cut(score, -1, part), lse)
-    apart = (v if v.shape[-2] == 1 else cut(v, -2, part)) - out
+    out, lse = attend_without_keys(AttentionCall(site.q, site.k, site.v, site.terms), part, keys)
+    log_w, log_rest = log_weight_and_complement(slice_axis(score, -1, part), lse)
+    apart = (v if v.shape[-2] == 1 else slice_axis(v, -2, part)) - out
     new = _Held(
         log_w=log_w, log_rest=log_rest, towards=apart * log_rest.exp()[..., None], apart=apart
     )
@@ -246,8 +246,8 @@ def _held(site: Site, keys: Sequence[int]) -> _Held:
     def joined(name: str, axis: int) -> Tensor:
         old, better = getattr(held, name), getattr(new, name)
         here = anew if axis == -1 else anew[..., None]
-        middle = torch.where(here, better, cut(old, axis, part))
-        before, after = cut(old, axis, range(at)), cut(old, axis, range(end, site.queries))
+        middle = torch.where(here, better, slice_axis(old, axis, part))
+        before, after = slice_axis(old, axis, range(at)), slice_axis(old, axis, range(end, site.queries))
         return torch.cat([before, middle, after], axis)
 
     return _Held(
@@ -258,13 +258,13 @@ def _held(site: Site, keys: Sequence[int]) -> _Held:
     )
 
 
-def _sharper(site: Site, new: Call, rows: range) -> tuple[Tensor, Tensor]:
+def _sharper(site: Site, new: AttentionCall, rows: range) -> tuple[Tensor, Tensor]:
     """The change of some rows, and dh / dbeta at 1: the covariance of score and value."""
-    keys = site.terms.span(rows, site.keys)
-    scores = site.terms.tile(site.q, site.k, rows, keys)
-    w, lse = normalise(scores, site.terms)
-    other, other_lse = normalise(new.terms.tile(new.q, new.k, rows, keys), new.terms)
-    v = widen(spread(cut(site.v, -2, keys), site.q)).to(w.dtype)
+    keys = site.terms.key_span(rows, site.keys)
+    scores = site.terms.score_tile(site.q, site.k, rows, keys)
+    w, lse = softmax_with_lse(scores, site.terms)
+    other, other_lse = softmax_with_lse(new.terms.score_tile(new.q, new.k, rows, keys), new.terms)
+    v = upcast(repeat_kv(slice_axis(site.v, -2, keys), site.q)).to(w.dtype)
     finite = scores.masked_fill(scores == -torch.inf, 0)
     mean, sinks, lost, grown = (w * finite).sum(-1, keepdim=True), site.terms.sinks, None, None
     if sinks is not None and new.terms.sinks is not None:
@@ -304,8 +304,8 @@ def _around_mean(x: Tensor, w: Tensor, lost: Tensor) -> Tensor:
 
 def _dot_and_bends(site: Site, key: int) -> tuple[Tensor, Tensor, Tensor]:
     """scale · q · k of one key for every query, and the softcap's first and second derivative."""
-    k = widen(spread(site.k[:, :, key : key + 1], site.q))
-    dot = site.terms.scale * (widen(site.q) * k).sum(-1)
+    k = upcast(repeat_kv(site.k[:, :, key : key + 1], site.q))
+    dot = site.terms.scale * (upcast(site.q) * k).sum(-1)
     return dot, *_bends(site, dot)
 
 
@@ -323,13 +323,13 @@ def _capped(site: Site, dot: Tensor) -> Tensor:
 
 
 def _hermite() -> tuple[np.ndarray, np.ndarray]:
-    nodes, mass = np.polynomial.hermite_e.hermegauss(NODES)
+    nodes, mass = np.polynomial.hermite_e.hermegauss(QUADRATURE_NODES)
     return nodes, mass / mass.sum()
 
 
 def _need_dot(site: Site) -> None:
     terms = site.terms
-    if terms.score is not None or (terms.bias is not None and terms.bias.asks_query):
+    if terms.score is not None or (terms.bias is not None and terms.bias.depends_on_query):
         raise ShapeError(
             f"site: needs scores that are dot products alone, got {site.name} with a score or bias "
             "that asks the query; try what_if with jitter_key or jitter_query"

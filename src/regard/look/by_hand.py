@@ -8,11 +8,11 @@ from torch import Tensor
 from regard.errors import ShapeError
 from regard.look.site import Site
 from regard.ops.attend import attend
-from regard.ops.grid import four_axes
+from regard.ops.grid import to_4d
 from regard.ops.terms import make_terms
 
 
-def site_of(
+def make_site(
     q: Float[Tensor, "*batch query feat"],
     k: Float[Tensor, "*keys_batch key other"],
     v: Float[Tensor, "*keys_batch key value"] | None = None,
@@ -31,8 +31,8 @@ def site_of(
     tensor([[[[0.5000, 0.5000],
               [0.5000, 0.5000]]]])
     """
-    q, k = four_axes(q), four_axes(k)
-    v = k if v is None else four_axes(v)
+    q, k = to_4d(q), to_4d(k)
+    v = k if v is None else to_4d(v)
     _check_tokens("tokens", tokens, q.shape[-2])
     _check_tokens("key_tokens", key_tokens, k.shape[-2])
     crossed = key_tokens is not None or q.shape[-2] + terms.get("offset", 0) != k.shape[-2]

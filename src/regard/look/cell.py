@@ -6,12 +6,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.ops.influence.effect import Seen
-from regard.ops.terms import spread
+from regard.ops.influence.effect import AttentionRecord
+from regard.ops.terms import repeat_kv
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Cell:
+class WeightBreakdown:
     """Every term of one weight: what was multiplied, added, forbidden and divided by.
 
     dot = Σ products,   score = softcap · tanh(scale · dot / softcap) + bias,   -inf unless allowed
@@ -39,13 +39,13 @@ class Cell:
     lse: float  # log Σ_j exp(score_j) of this query
     weight: float
     value: Float[Tensor, " value"]
-    share: Float[Tensor, " value"]  # what of the output comes from this key
+    contribution: Float[Tensor, " value"]  # what of the output comes from this key
     out: Float[Tensor, " value"]  # the whole output of this query
 
 
-def cell_of(seen: Seen, batch: int, head: int, query: int, key: int) -> Cell:
+def compute_breakdown(record: AttentionRecord, batch: int, head: int, query: int, key: int) -> WeightBreakdown:
     """The cell of one query and one key, all of its terms recomputed."""
-    q, k, v, terms = seen.q, seen.k, seen.v, seen.terms
+    q, k, v, terms = record.q, record.k, record.v, record.terms
     own = head // (q.shape[1] // k.shape[1])  # a group of heads shares a key head
     at, there = slice(query, query + 1), slice(key, key + 1)
     grid = terms.grid(q, k, range(query, query + 1), range(key, key + 1))
@@ -55,7 +55,7 @@ def cell_of(seen: Seen, batch: int, head: int, query: int, key: int) -> Cell:
         dot = products.sum().item()
         scaled = terms.scale * dot
     else:
-        scaled = _pick(terms.score(q[:, :, at], spread(k, q)[:, :, there]), batch, head)
+        scaled = _pick(terms.score(q[:, :, at], repeat_kv(k, q)[:, :, there]), batch, head)
     capped = scaled
     if terms.softcap is not None:
         capped = terms.softcap * torch.tanh(_number(scaled / terms.softcap)).item()
@@ -65,10 +65,10 @@ def cell_of(seen: Seen, batch: int, head: int, query: int, key: int) -> Cell:
     if terms.mask is not None:
         allowed = bool(_pick(terms.mask.tile(grid), batch, head))
     score = capped + bias if allowed else -torch.inf
-    lse = seen.lse[batch, head, query].item()
+    lse = record.lse[batch, head, query].item()
     weight = 0.0 if score == -torch.inf else torch.exp(_number(score - lse)).item()
     value = _exact(v[batch, own, key])
-    return Cell(
+    return WeightBreakdown(
         products=products,
         dot=dot,
         scale=terms.scale,
@@ -81,8 +81,8 @@ def cell_of(seen: Seen, batch: int, head: int, query: int, key: int) -> Cell:
         lse=lse,
         weight=weight,
         value=value,
-        share=weight * value,
-        out=_exact(seen.out[batch, head, query]),
+        contribution=weight * value,
+        out=_exact(record.out[batch, head, query]),
     )
 
 

@@ -1,14 +1,14 @@
 """Recurrent cells drawn from the object, every gate with the shapes of its W and U."""
 
-from regard.look.svg import Diagram, Sheet
-from regard.nn import Cell
+from regard.look.svg import Diagram, SvgCanvas
+from regard.nn import RecurrentCell
 
 TOP, GATES, BUS = 60.0, 230.0, 310.0  # heights: the memory, the gates, what they read
 
 
-def draw_cell(cell: Cell, note: str = "") -> Diagram:
+def draw_cell(cell: RecurrentCell, note: str = "") -> Diagram:
     """The cell with its wires: RNN, GRU or LSTM."""
-    sheet = Sheet()
+    sheet = SvgCanvas()
     title = {"rnn": _rnn, "gru": _gru, "lstm": _lstm}[cell.kind](sheet, cell)
     sheet.text(30, 0, title + note, at="start")
     w, u = f"W {cell.hidden}×{cell.dim}", f"U {cell.hidden}×{cell.hidden}"
@@ -20,14 +20,14 @@ def draw_cell(cell: Cell, note: str = "") -> Diagram:
         small=True,
         at="start",
     )
-    return sheet.finish(title + note)
+    return sheet.to_diagram(title + note)
 
 
-def _gate(sheet: Sheet, x: float, kind: str, squash: str, name: str) -> None:
+def _gate(sheet: SvgCanvas, x: float, kind: str, squash: str, name: str) -> None:
     sheet.box(x, GATES, 56, 40, kind, squash, name)
 
 
-def _rnn(sheet: Sheet, cell: Cell) -> str:
+def _rnn(sheet: SvgCanvas, cell: RecurrentCell) -> str:
     sheet.wire((30, 110), (172, 110))
     sheet.wire((230, 190), (230, 132))
     sheet.wire((288, 110), (430, 110))
@@ -38,7 +38,7 @@ def _rnn(sheet: Sheet, cell: Cell) -> str:
     return f"RNN cell: x of {cell.dim}, h of {cell.hidden}"
 
 
-def _gru(sheet: Sheet, cell: Cell) -> str:
+def _gru(sheet: SvgCanvas, cell: RecurrentCell) -> str:
     # h runs along the top; below, two wires bring h and x to the gates
     sheet.wire((30, TOP), (290, TOP))
     sheet.wire((310, TOP), (410, TOP))
@@ -61,7 +61,7 @@ def _gru(sheet: Sheet, cell: Cell) -> str:
     _gate(sheet, 300, "gate", "σ", "z")
     _gate(sheet, 420, "squash", "tanh", "ĥ")
     for x, y, sign in ((150, 150, "×"), (300, TOP, "×"), (420, 105, "×"), (420, TOP, "+")):
-        sheet.joint(x, y, sign)
+        sheet.node(x, y, sign)
     sheet.text(306, 86, "1 - z", small=True, at="start")
     sheet.text(350, 118, "z", small=True)
     sheet.text(78, 144, "U h", small=True, at="start")
@@ -71,7 +71,7 @@ def _gru(sheet: Sheet, cell: Cell) -> str:
     return f"GRU cell: x of {cell.dim}, h of {cell.hidden}"
 
 
-def _lstm(sheet: Sheet, cell: Cell) -> str:
+def _lstm(sheet: SvgCanvas, cell: RecurrentCell) -> str:
     # C runs along the top, untouched but for × f and + i c̃; h and x come in below
     sheet.wire((30, TOP), (140, TOP))
     sheet.wire((160, TOP), (290, TOP))
@@ -96,7 +96,7 @@ def _lstm(sheet: Sheet, cell: Cell) -> str:
     _gate(sheet, 350, "squash", "tanh", "c̃")
     sheet.box(530, 115, 56, 34, "squash", "tanh")
     for x, y, sign in ((150, TOP, "×"), (300, TOP, "+"), (300, 140, "×"), (530, 190, "×")):
-        sheet.joint(x, y, sign)
+        sheet.node(x, y, sign)
     sheet.text(30, TOP - 8, f"C_{{t-1}} ({cell.hidden})", at="start")
     sheet.text(620, TOP - 8, f"C_t ({cell.hidden})", at="end")
     sheet.text(30, BUS - 8, f"h_{{t-1}} ({cell.hidden})", at="start")

@@ -11,17 +11,17 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.look.edits import Edit
-from regard.look.shown import shown
-from regard.ops.terms import widen
+from regard.look.shown import format_table
+from regard.ops.terms import upcast
 
 if TYPE_CHECKING:
     from rich.console import Group
 
-SHOWN = 12  # positions in the table: the most changed, in order
+MAX_SHOWN_POSITIONS = 12  # positions in the table: the most changed, in order
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Change:
+class Comparison:
     """The logits before and after, and what follows from them at every position.
 
     kl = Σ_x p(x) log(p(x) / p'(x)), p before and p' after;   loss = -log p(label)
@@ -38,7 +38,7 @@ class Change:
     after: Float[Tensor, "*batch vocab"]
     edits: Sequence[Edit] = ()
     labels: Int[Tensor, "*batch"] | None = None
-    words: Callable[[int], str] | None = None
+    id_to_token: Callable[[int], str] | None = None
 
     def __post_init__(self) -> None:
         if self.labels is not None and self.labels.shape != self.before.shape[:-1]:
@@ -50,17 +50,17 @@ class Change:
     @property
     def delta(self) -> Float[Tensor, "*batch vocab"]:
         """How far each logit moved."""
-        return widen(self.after) - widen(self.before)
+        return upcast(self.after) - upcast(self.before)
 
     @property
     def kl(self) -> Float[Tensor, "*batch"]:
         """How far the prediction moved, in nats."""
-        old, new = (widen(x).log_softmax(-1) for x in (self.before, self.after))
+        old, new = (upcast(x).log_softmax(-1) for x in (self.before, self.after))
         gap = torch.where(old == -torch.inf, 0, old - new)  # 0 log 0 = 0
         return (old.exp() * gap).sum(-1).clamp(min=0)
 
     @property
-    def flipped(self) -> Tensor:
+    def argmax_changed(self) -> Tensor:
         """Where another token comes first now."""
         return self.before.argmax(-1) != self.after.argmax(-1)
 
@@ -80,7 +80,7 @@ class Change:
         before, after = self.loss_before, self.loss_after
         return None if before is None or after is None else after - before
 
-    def top(self, most: int = 5) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def top(self, k: int = 5) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The likeliest tokens: ids and probabilities before, ids and probabilities after.
 
         >>> p, new = torch.tensor([[0.5, 0.3, 0.2]]).log(), torch.tensor([[0.2, 0.2, 0.6]]).log()
@@ -88,16 +88,16 @@ class Change:
         >>> before, after, share
         (tensor([[0]]), tensor([[2]]), tensor([[0.6000]]))
         """
-        most = min(most, self.before.shape[-1])
-        old = widen(self.before).softmax(-1).topk(most, -1)
-        new = widen(self.after).softmax(-1).topk(most, -1)
+        k = min(k, self.before.shape[-1])
+        old = upcast(self.before).softmax(-1).topk(k, -1)
+        new = upcast(self.after).softmax(-1).topk(k, -1)
         return old.indices, old.values, new.indices, new.values
 
     def _loss(self, logits: Tensor) -> Tensor | None:
         if self.labels is None:
             return None
         counted = self.labels >= 0
-        return F.cross_entropy(widen(logits)[counted], self.labels[counted], reduction="none")
+        return F.cross_entropy(upcast(logits)[counted], self.labels[counted], reduction="none")
 
     def __rich__(self) -> "Group":
         from rich.console import Group
@@ -106,7 +106,7 @@ class Change:
 
         kl, top = self.kl.flatten(), self.top(3)
         ids_before, p_before, ids_after, p_after = (x.flatten(0, -2) for x in top)
-        most = kl.topk(min(SHOWN, kl.numel())).indices.sort().values.tolist()
+        most = kl.topk(min(MAX_SHOWN_POSITIONS, kl.numel())).indices.sort().values.tolist()
         table = Table(box=None, pad_edge=False)
         for name in ("position", "KL", "before", "after", "max |Δlogit|"):
             table.add_column(name, justify="right" if name in ("KL", "max |Δlogit|") else "left")
@@ -130,7 +130,7 @@ class Change:
     def _summary(self) -> str:
         kl = self.kl
         told = f"KL {kl.mean():.4f} on average, {kl.max():.4f} at most; "
-        told += f"another first token at {int(self.flipped.sum())} of {kl.numel()}"
+        told += f"another first token at {int(self.argmax_changed.sum())} of {kl.numel()}"
         if self.loss is not None and len(self.loss):
             told += f"; loss {self.loss.mean():+.4f}"
         return told
@@ -147,9 +147,9 @@ class Change:
         return " ".join(str(int(i)) for i in place)
 
     def _say(self, ids: Tensor, p: Tensor) -> str:
-        name = self.words or str
+        name = self.id_to_token or str
         pairs = zip(ids.tolist(), p.tolist(), strict=True)
         return "  ".join(f"{name(token)} {share:.2f}" for token, share in pairs)
 
     def __repr__(self) -> str:
-        return shown(self.__rich__())
+        return format_table(self.__rich__())

@@ -1,15 +1,15 @@
 """A column of boxes from bottom to top, with sums around them and frames about them."""
 
-from regard.look.svg import Point, Sheet
+from regard.look.svg import Point, SvgCanvas
 
 WIDE, TALL, SLIM, GAP = 210, 52, 28, 24
 SIDE = 20  # how far a residual's way goes outside of the boxes
 
 
-class Column:
+class BlockColumn:
     """Boxes on a wire that goes up; `y` is where the wire is now."""
 
-    def __init__(self, sheet: Sheet, x: float, start: str):
+    def __init__(self, sheet: SvgCanvas, x: float, start: str):
         self.sheet, self.x, self.y = sheet, x, 0.0
         self._from = 0.0  # where the wire left the last box
         sheet.text(x, 20, start)
@@ -45,7 +45,7 @@ class Column:
         around = ((self.x, branch), (out, branch), (out, middle), (self.x - 10, middle))
         self.sheet.dot(self.x, branch)
         self.sheet.wire(*around, name="residual")
-        self.sheet.joint(self.x, middle, "+", "sum")
+        self.sheet.node(self.x, middle, "+", "sum")
         self._from = self.y = middle - 10
 
     def open_frame(self) -> float:
@@ -65,7 +65,7 @@ class Column:
         self._rise(self.y - GAP)
         self.sheet.text(self.x, self.y - GAP - 8, label)
 
-    def from_right(self, y: float, label: str) -> None:
+    def input_from_right(self, y: float, label: str) -> None:
         """Something that comes in from the right as keys and values."""
         edge = self.x + WIDE / 2
         for aside, letter in ((-8, "k"), (8, "v")):
@@ -73,7 +73,7 @@ class Column:
             self.sheet.text(edge + 14, y + aside - 3, letter, small=True)
         self.sheet.text(edge + 66, y + 5, label, at="start")
 
-    def feed(self, other: "Column", heights: list[float], label: str) -> None:
+    def connect(self, other: "BlockColumn", heights: list[float], label: str) -> None:
         """Lead the top of this column to where another one asks: its keys and values."""
         edge, middle = other.x - WIDE / 2, (self.x + other.x) / 2 + 6
         top = self.y - GAP

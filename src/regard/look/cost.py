@@ -7,12 +7,12 @@ from torch import nn
 
 from regard import models
 from regard.errors import ConfigError
-from regard.look.cost_models import SIDE, Sizes, parts_in
-from regard.look.cost_parts import CostPart, Counter
+from regard.look.cost_models import DEFAULT_IMAGE_SIDE, InputSizes, iter_cost_parts
+from regard.look.cost_parts import CostPart, CostCounter
 from regard.nn import Decoder
 
-TARGET = 64  # tokens that are written when no number is given
-TWO_SIDES = (models.Translator, models.RecurrentTranslator, Decoder)
+DEFAULT_TARGET = 64  # tokens that are written when no number is given
+ENCODER_DECODERS = (models.Translator, models.RecurrentTranslator, Decoder)
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Cost:
     """
 
     model: str
-    given: str
+    input_sizes: str
     parts: tuple[CostPart, ...]
 
     def __getitem__(self, name: str) -> CostPart:
@@ -50,7 +50,7 @@ class Cost:
         return 2 * self.multiply_adds
 
     @property
-    def one_more_target(self) -> int:
+    def extra_target_multiply_adds(self) -> int:
         """Multiply-adds of writing another target from the same memory: all but the source's.
 
         decoder, cross-attention with its keys and values of the source, readout
@@ -68,7 +68,7 @@ class Cost:
     def __rich__(self) -> Any:
         from rich.table import Table
 
-        table = Table(title=f"{self.model}, {self.given}", title_justify="left", box=None)
+        table = Table(title=f"{self.model}, {self.input_sizes}", title_justify="left", box=None)
         table.add_column("part")
         table.add_column("formula")
         table.add_column("with", style="dim")
@@ -82,9 +82,9 @@ class Cost:
             formula="",
             parameters=self.parameters,
             multiply_adds=self.multiply_adds,
-            moved=self._sum("moved"),
-            activations=self._sum("activations"),
-            cache=self._sum("cache"),
+            bytes_moved=self._sum("moved"),
+            activation_bytes=self._sum("activations"),
+            cache_bytes=self._sum("cache"),
         )
         table.add_section()
         table.add_row("all", "", "", *_shown(total))
@@ -99,7 +99,7 @@ class Cost:
         return caught.get()
 
 
-def cost(model: nn.Module, source: int | None = None, target: int = TARGET, batch: int = 1) -> Cost:
+def cost(model: nn.Module, source: int | None = None, target: int = DEFAULT_TARGET, batch: int = 1) -> Cost:
     """What one forward pass costs, by part, from the sizes of the model alone: nothing is run.
 
     attention 4nd² + 2n²d,   from N queries to M keys 2Nd² + 2Md² + 2NMd,   feed-forward 8nd²,   …
@@ -116,26 +116,26 @@ def cost(model: nn.Module, source: int | None = None, target: int = TARGET, batc
             raise ConfigError(f"{name}: needs 1 or more, got {size}")
     weight = next(model.parameters(), None)
     width = 4 if weight is None else weight.element_size()
-    counter = Counter(batch, width, "M" if isinstance(model, TWO_SIDES) else "n")
-    sizes = Sizes(source, target, counter)
-    parts = tuple(parts_in(model, sizes))
+    counter = CostCounter(batch, width, "M" if isinstance(model, ENCODER_DECODERS) else "n")
+    sizes = InputSizes(source, target, counter)
+    parts = tuple(iter_cost_parts(model, sizes))
     return Cost(type(model).__name__, _given(model, sizes), parts)
 
 
-def _given(model: nn.Module, sizes: Sizes) -> str:
-    batch = f"batch B = {sizes.count.batch}"
-    if isinstance(model, TWO_SIDES):
+def _given(model: nn.Module, sizes: InputSizes) -> str:
+    batch = f"batch B = {sizes.counter.batch}"
+    if isinstance(model, ENCODER_DECODERS):
         return f"{batch}, source M = {sizes.tokens}, target N = {sizes.target}"
     if isinstance(model, models.VisionTransformer):
-        return f"{batch}, side {sizes.source or model.config.image}"
+        return f"{batch}, side {sizes.source or model.config.image_size}"
     if isinstance(model, models.ResNet):
-        return f"{batch}, side {sizes.source or SIDE}"
+        return f"{batch}, side {sizes.source or DEFAULT_IMAGE_SIDE}"
     return batch if isinstance(model, models.MLP) else f"{batch}, n = {sizes.tokens}"
 
 
 def _shown(part: CostPart) -> list[str]:
     counts = [f"{part.multiply_adds:,}" if part.multiply_adds else "", f"{part.parameters:,}"]
-    return counts + [_bytes(part.moved), _bytes(part.activations), _bytes(part.cache)]
+    return counts + [_bytes(part.bytes_moved), _bytes(part.activation_bytes), _bytes(part.cache_bytes)]
 
 
 def _letters(part: CostPart) -> str:

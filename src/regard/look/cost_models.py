@@ -10,7 +10,7 @@ from torch import nn
 from regard import models
 from regard.errors import ConfigError
 from regard.look import cost_parts as parts_of
-from regard.look.cost_parts import CostPart, Counter
+from regard.look.cost_parts import CostPart, CostCounter
 from regard.nn import (
     AttentiveRecurrent,
     BahdanauDecoder,
@@ -23,117 +23,117 @@ from regard.nn import (
     Recurrent,
 )
 
-TOKENS, SIDE = 512, 28  # sizes that are taken when none is given
+DEFAULT_TOKENS, DEFAULT_IMAGE_SIDE = 512, 28  # sizes that are taken when none is given
 
 
 @dataclass(frozen=True)
-class Sizes:
+class InputSizes:
     """How much goes in: tokens or frames (or the side of a picture), and the target's tokens."""
 
     source: int | None
     target: int
-    count: Counter
+    counter: CostCounter
 
     @property
     def tokens(self) -> int:
-        return TOKENS if self.source is None else self.source
+        return DEFAULT_TOKENS if self.source is None else self.source
 
 
 @singledispatch
-def parts_in(model: nn.Module, sizes: Sizes) -> Iterator[CostPart]:
+def iter_cost_parts(model: nn.Module, sizes: InputSizes) -> Iterator[CostPart]:
     """The parts of a model or layer of ours, in the order they run."""
     raise ConfigError(
         f"model: needs one of ours, got {type(model).__name__}; try models.from_transformers"
     )
 
 
-@parts_in.register
-def _(model: models.Translator, sizes: Sizes) -> Iterator[CostPart]:
-    count, m, n, config = sizes.count, sizes.tokens, sizes.target, model.config
-    yield parts_of.embedding(count, "source embedding", "source", model.source_embedding, m)
+@iter_cost_parts.register
+def _(model: models.Translator, sizes: InputSizes) -> Iterator[CostPart]:
+    count, m, n, config = sizes.counter, sizes.tokens, sizes.target, model.config
+    yield parts_of.embedding_cost(count, "source embedding", "source", model.source_embedding, m)
     yield from _encoder(count, model.encoder, m, "encoder ")
-    yield parts_of.embedding(count, "target embedding", "target", model.target_embedding, n)
+    yield parts_of.embedding_cost(count, "target embedding", "target", model.target_embedding, n)
     yield from _decoder(count, model.decoder, n, m)
-    yield parts_of.readout(count, model.readout, config.dim, config.target_vocab, n)
+    yield parts_of.readout_cost(count, model.readout, config.dim, config.target_vocab, n)
 
 
-@parts_in.register
-def _(model: models.RecurrentTranslator, sizes: Sizes) -> Iterator[CostPart]:
-    count, m, n, config = sizes.count, sizes.tokens, sizes.target, model.config
+@iter_cost_parts.register
+def _(model: models.RecurrentTranslator, sizes: InputSizes) -> Iterator[CostPart]:
+    count, m, n, config = sizes.counter, sizes.tokens, sizes.target, model.config
     decoder = model.decoder
-    yield parts_of.embedding(count, "source embedding", "source", model.source_embedding, m)
-    yield parts_of.recurrent(count, "encoder recurrence", "source", model.encoder, m)
-    yield parts_of.embedding(count, "target embedding", "target", model.target_embedding, n)
-    yield parts_of.recurrent(count, "decoder recurrence", "target", decoder.core, n)
+    yield parts_of.embedding_cost(count, "source embedding", "source", model.source_embedding, m)
+    yield parts_of.recurrent_cost(count, "encoder recurrence", "source", model.encoder, m)
+    yield parts_of.embedding_cost(count, "target embedding", "target", model.target_embedding, n)
+    yield parts_of.recurrent_cost(count, "decoder recurrence", "target", decoder.core, n)
     if isinstance(decoder, BahdanauDecoder | LuongDecoder):
         asked, wide = decoder.cross_attention, config.hidden
-        yield parts_of.state_attention(count, "cross-attention", asked, n, m, wide, wide)
+        yield parts_of.state_attention_cost(count, "cross-attention", asked, n, m, wide, wide)
     if isinstance(decoder, LuongDecoder):
-        yield parts_of.linear(count, "mix", "target", [decoder.mix], n)
-    yield parts_of.linear(count, "to readout", "target", [model.to_readout], n)
-    yield parts_of.readout(count, model.readout, config.dim, config.target_vocab, n)
+        yield parts_of.linear_cost(count, "mix", "target", [decoder.mix], n)
+    yield parts_of.linear_cost(count, "to readout", "target", [model.to_readout], n)
+    yield parts_of.readout_cost(count, model.readout, config.dim, config.target_vocab, n)
 
 
-@parts_in.register
-def _(model: models.LanguageModel, sizes: Sizes) -> Iterator[CostPart]:
-    count, n, config = sizes.count, sizes.tokens, model.config
-    yield parts_of.embedding(count, "embedding", "source", model.embedding, n)
+@iter_cost_parts.register
+def _(model: models.LanguageModel, sizes: InputSizes) -> Iterator[CostPart]:
+    count, n, config = sizes.counter, sizes.tokens, model.config
+    yield parts_of.embedding_cost(count, "embedding", "source", model.embedding, n)
     yield from _encoder(count, model.decoder, n)
-    yield parts_of.readout(count, model.readout, config.dim, config.vocab, n, "source")
+    yield parts_of.readout_cost(count, model.readout, config.dim, config.vocab, n, "source")
 
 
-@parts_in.register
-def _(model: models.Classifier, sizes: Sizes) -> Iterator[CostPart]:
-    yield parts_of.embedding(sizes.count, "embedding", "source", model.embedding, sizes.tokens)
-    yield from _encoder(sizes.count, model.encoder, sizes.tokens, cached=False)
-    yield from _heads(sizes.count, model.pooler, model.head)
+@iter_cost_parts.register
+def _(model: models.Classifier, sizes: InputSizes) -> Iterator[CostPart]:
+    yield parts_of.embedding_cost(sizes.counter, "embedding", "source", model.embedding, sizes.tokens)
+    yield from _encoder(sizes.counter, model.encoder, sizes.tokens, cached=False)
+    yield from _heads(sizes.counter, model.pooler, model.head)
 
 
-@parts_in.register
-def _(model: models.VisionTransformer, sizes: Sizes) -> Iterator[CostPart]:
-    side, config = sizes.source or model.config.image, model.config
-    places = (side // config.patch) ** 2
-    pixels = config.channels * config.patch**2
-    yield sizes.count.part(
+@iter_cost_parts.register
+def _(model: models.VisionTransformer, sizes: InputSizes) -> Iterator[CostPart]:
+    side, config = sizes.source or model.config.image_size, model.config
+    places = (side // config.patch_size) ** 2
+    pixels = config.channels * config.patch_size**2
+    yield sizes.counter.part(
         "patches",
         "source",
         [model.patches, model.cls.token, model.positions],
         "B(npd)",
         {"n": places, "p": pixels, "d": config.dim},
         moved=places * (pixels + config.dim),
-        kept=places * pixels,
+        activations=places * pixels,
     )
-    yield from _encoder(sizes.count, model.encoder, places + 1, cached=False)
-    yield from _heads(sizes.count, model.hidden, model.head)
+    yield from _encoder(sizes.counter, model.encoder, places + 1, cached=False)
+    yield from _heads(sizes.counter, model.pre_logits, model.head)
 
 
-@parts_in.register
-def _(model: models.Recogniser, sizes: Sizes) -> Iterator[CostPart]:
-    part, n = parts_of.subsample(sizes.count, model.subsample, sizes.tokens)
+@iter_cost_parts.register
+def _(model: models.Recogniser, sizes: InputSizes) -> Iterator[CostPart]:
+    part, n = parts_of.subsample_cost(sizes.counter, model.subsample, sizes.tokens)
     yield part
-    yield from _encoder(sizes.count, model.encoder, n)
+    yield from _encoder(sizes.counter, model.encoder, n)
     config = model.config
-    yield parts_of.readout(sizes.count, model.head, config.dim, config.vocab, n, "source")
-    if model.phones is not None:
-        yield sizes.count.part("phones, in training alone", "source", [model.phones])
+    yield parts_of.readout_cost(sizes.counter, model.head, config.dim, config.vocab, n, "source")
+    if model.phone_head is not None:
+        yield sizes.counter.part("phones, in training alone", "source", [model.phone_head])
 
 
-@parts_in.register
-def _(model: models.SpeechEncoder, sizes: Sizes) -> Iterator[CostPart]:
-    part, n = parts_of.subsample(sizes.count, model.subsample, sizes.tokens)
+@iter_cost_parts.register
+def _(model: models.SpeechEncoder, sizes: InputSizes) -> Iterator[CostPart]:
+    part, n = parts_of.subsample_cost(sizes.counter, model.subsample, sizes.tokens)
     yield part
-    yield from _encoder(sizes.count, model.encoder, n, cached=False)
+    yield from _encoder(sizes.counter, model.encoder, n, cached=False)
 
 
-@parts_in.register
-def _(model: models.MLP, sizes: Sizes) -> Iterator[CostPart]:
+@iter_cost_parts.register
+def _(model: models.MLP, sizes: InputSizes) -> Iterator[CostPart]:
     layers = cast("list[nn.Linear]", [*model.layers, model.head])
-    yield parts_of.linear(sizes.count, "layers", "source", layers, 1)
+    yield parts_of.linear_cost(sizes.counter, "layers", "source", layers, 1)
 
 
-@parts_in.register
-def _(model: models.ResNet, sizes: Sizes) -> Iterator[CostPart]:
-    side, places = sizes.source or SIDE, []
+@iter_cost_parts.register
+def _(model: models.ResNet, sizes: InputSizes) -> Iterator[CostPart]:
+    side, places = sizes.source or DEFAULT_IMAGE_SIDE, []
     for name, part in model.named_modules():
         if isinstance(part, nn.Conv2d):
             # the way around a block starts where the block did, twice as large as its end
@@ -142,71 +142,71 @@ def _(model: models.ResNet, sizes: Sizes) -> Iterator[CostPart]:
             places.append((part, side))
     terms = (_weights_of(part) * place**2 for part, place in places)
     kept = sum(part.out_channels * place**2 for part, place in places)
-    yield sizes.count.part(
+    yield sizes.counter.part(
         "convolutions",
         "source",
         [model.stem, model.blocks],
         f"B({' + '.join(map(str, terms))})",
         moved=2 * kept,
-        kept=2 * kept,
+        activations=2 * kept,
     )
-    yield from _heads(sizes.count, model.head)
+    yield from _heads(sizes.counter, model.head)
 
 
-@parts_in.register
-def _(model: Encoder, sizes: Sizes) -> Iterator[CostPart]:
-    return _encoder(sizes.count, model, sizes.tokens)
+@iter_cost_parts.register
+def _(model: Encoder, sizes: InputSizes) -> Iterator[CostPart]:
+    return _encoder(sizes.counter, model, sizes.tokens)
 
 
-@parts_in.register
-def _(model: Decoder, sizes: Sizes) -> Iterator[CostPart]:
-    return _decoder(sizes.count, model, sizes.target, sizes.tokens)
+@iter_cost_parts.register
+def _(model: Decoder, sizes: InputSizes) -> Iterator[CostPart]:
+    return _decoder(sizes.counter, model, sizes.target, sizes.tokens)
 
 
-@parts_in.register
-def _(model: MultiHeadAttention, sizes: Sizes) -> Iterator[CostPart]:
-    yield parts_of.attention(sizes.count, "attention", "source", [model], sizes.tokens)
+@iter_cost_parts.register
+def _(model: MultiHeadAttention, sizes: InputSizes) -> Iterator[CostPart]:
+    yield parts_of.attention_cost(sizes.counter, "attention", "source", [model], sizes.tokens)
 
 
-@parts_in.register
-def _(model: FeedForward, sizes: Sizes) -> Iterator[CostPart]:
-    yield parts_of.feed_forward(sizes.count, "feed-forward", "source", [model], sizes.tokens)
+@iter_cost_parts.register
+def _(model: FeedForward, sizes: InputSizes) -> Iterator[CostPart]:
+    yield parts_of.feed_forward_cost(sizes.counter, "feed-forward", "source", [model], sizes.tokens)
 
 
-@parts_in.register(Recurrent)
-@parts_in.register(AttentiveRecurrent)
-def _(model: Recurrent | AttentiveRecurrent, sizes: Sizes) -> Iterator[CostPart]:
-    yield parts_of.recurrent(sizes.count, "recurrence", "source", model, sizes.tokens)
+@iter_cost_parts.register(Recurrent)
+@iter_cost_parts.register(AttentiveRecurrent)
+def _(model: Recurrent | AttentiveRecurrent, sizes: InputSizes) -> Iterator[CostPart]:
+    yield parts_of.recurrent_cost(sizes.counter, "recurrence", "source", model, sizes.tokens)
 
 
 def _encoder(
-    count: Counter, stack: Encoder, n: int, prefix: str = "", cached: bool = True
+    count: CostCounter, stack: Encoder, n: int, prefix: str = "", cached: bool = True
 ) -> Iterator[CostPart]:
     blocks = cast(Any, list(stack.blocks))
     asks = [block.self_attention for block in blocks]
     name = f"{prefix}self-attention"
-    found = parts_of.attention(count, name, "source", asks, n, extra=stack.relative)
+    found = parts_of.attention_cost(count, name, "source", asks, n, extra=stack.relative)
     yield found if cached and not prefix else parts_of.without_cache(found)
     alone = [block.feed_forward for block in blocks]
-    yield parts_of.feed_forward(count, f"{prefix}feed-forward", "source", alone, n)
-    yield parts_of.norms(count, f"{prefix}norms", "source", _norms(stack), n)
+    yield parts_of.feed_forward_cost(count, f"{prefix}feed-forward", "source", alone, n)
+    yield parts_of.norm_cost(count, f"{prefix}norms", "source", _norms(stack), n)
 
 
-def _decoder(count: Counter, stack: Decoder, n: int, m: int) -> Iterator[CostPart]:
+def _decoder(count: CostCounter, stack: Decoder, n: int, m: int) -> Iterator[CostPart]:
     blocks = cast(Any, list(stack.blocks))
     asks, across = ([getattr(b, f"{k}_attention") for b in blocks] for k in ("self", "cross"))
     name = "decoder self-attention"
-    yield parts_of.attention(count, name, "target", asks, n, extra=stack.relative)
-    yield parts_of.attention(count, "cross-attention", "target", across, n, m)
+    yield parts_of.attention_cost(count, name, "target", asks, n, extra=stack.relative)
+    yield parts_of.attention_cost(count, "cross-attention", "target", across, n, m)
     alone = [block.feed_forward for block in blocks]
-    yield parts_of.feed_forward(count, "decoder feed-forward", "target", alone, n)
-    yield parts_of.norms(count, "decoder norms", "target", _norms(stack), n)
+    yield parts_of.feed_forward_cost(count, "decoder feed-forward", "target", alone, n)
+    yield parts_of.norm_cost(count, "decoder norms", "target", _norms(stack), n)
 
 
-def _heads(count: Counter, *layers: nn.Linear | None) -> Iterator[CostPart]:
+def _heads(count: CostCounter, *layers: nn.Linear | None) -> Iterator[CostPart]:
     some = [layer for layer in layers if layer is not None]
     if some:
-        yield parts_of.linear(count, "head", "source", some, 1)
+        yield parts_of.linear_cost(count, "head", "source", some, 1)
 
 
 def _norms(stack: nn.Module) -> list[Norm]:

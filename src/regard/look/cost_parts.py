@@ -9,15 +9,15 @@ from torch import nn
 from regard.look.formulas import Formula
 from regard.nn import (
     AttentiveRecurrent,
-    BandConvolution,
-    DistanceKeys,
+    TimeFrequencyConv,
+    RelativeKeyBias,
     FeedForward,
     MultiHeadAttention,
     Norm,
     Readout,
     Recurrent,
     StateAttention,
-    Subsample,
+    ConvSubsampling,
     TokenEmbedding,
 )
 
@@ -42,17 +42,17 @@ class CostPart:
     formula: str
     parameters: int = 0
     multiply_adds: int = 0
-    moved: int = 0
-    activations: int = 0
-    cache: int = 0
+    bytes_moved: int = 0
+    activation_bytes: int = 0
+    cache_bytes: int = 0
     sizes: tuple[tuple[str, int], ...] = ()  # what the letters of the formula stand for
 
 
-class Counter:
+class CostCounter:
     """Counts layers at one batch size; a weight that serves twice is counted once."""
 
-    def __init__(self, batch: int, width: int, source: str = "n"):
-        self.batch, self.width = batch, width
+    def __init__(self, batch: int, element_size: int, source: str = "n"):
+        self.batch, self.element_size = batch, element_size
         self.letters = {"source": source, "target": "N"}
         self._counted: set[int] = set()
 
@@ -65,9 +65,9 @@ class Counter:
         sizes: dict[str, int] | None = None,
         *,
         moved: int = 0,
-        kept: int = 0,
+        activations: int = 0,
         cache: int = 0,
-        reads: int = 0,
+        repeated_reads: int = 0,
     ) -> CostPart:
         """A part; moved, kept and cache are in numbers a sequence, reads weights read again."""
         parameters, used = self._parameters(modules)
@@ -78,9 +78,9 @@ class Counter:
             formula=formula,
             parameters=parameters,
             multiply_adds=Formula(formula).value(**sizes) if formula else 0,
-            moved=self.width * (used + reads + self.batch * moved),
-            activations=self.width * self.batch * kept,
-            cache=self.width * self.batch * cache,
+            bytes_moved=self.element_size * (used + repeated_reads + self.batch * moved),
+            activation_bytes=self.element_size * self.batch * activations,
+            cache_bytes=self.element_size * self.batch * cache,
             sizes=tuple((name, size) for name, size in sizes.items() if name in formula),
         )
 
@@ -96,8 +96,8 @@ class Counter:
         return new, used
 
 
-def attention(
-    count: Counter,
+def attention_cost(
+    count: CostCounter,
     name: str,
     side: Side,
     layers: list[MultiHeadAttention],
@@ -118,7 +118,7 @@ def attention(
     else:
         terms = f"2{letter}de + 2{other}sg + 2{square}e"
     distances = 0
-    if isinstance(extra, DistanceKeys):  # every query also asks the key of every distance
+    if isinstance(extra, RelativeKeyBias):  # every query also asks the key of every distance
         distances, terms = len(extra.table), f"{terms} + {letter}er"
     # x, q, k, v, lse, and the answer twice: as the heads gave it, and with heads side by side
     kept = n * d + 3 * n * e + 2 * keys * g + n * first.heads
@@ -129,13 +129,13 @@ def attention(
         f"BL({terms})",
         {"L": len(layers), letter: n, other: keys, "d": d, "s": s, "e": e, "g": g, "r": distances},
         moved=len(layers) * (2 * n * d + 4 * n * e + 2 * keys * s + 4 * keys * g),
-        kept=len(layers) * kept,
+        activations=len(layers) * kept,
         cache=len(layers) * 2 * keys * g,
     )
 
 
-def feed_forward(
-    count: Counter, name: str, side: Side, layers: list[FeedForward], n: int
+def feed_forward_cost(
+    count: CostCounter, name: str, side: Side, layers: list[FeedForward], n: int
 ) -> CostPart:
     """Feed-forward layers in a row; three products if gated."""
     first = layers[0]
@@ -152,29 +152,29 @@ def feed_forward(
         f"BL({terms})",
         {"L": len(layers), letter: n, "d": d, "h": h},
         moved=len(layers) * n * ((2 + gated) * (d + h) + h),
-        kept=len(layers) * n * (d + inner * h),
+        activations=len(layers) * n * (d + inner * h),
     )
 
 
-def norms(count: Counter, name: str, side: Side, layers: list[Norm], n: int) -> CostPart:
+def norm_cost(count: CostCounter, name: str, side: Side, layers: list[Norm], n: int) -> CostPart:
     """Norms: no products, but weights, and what came in is kept."""
     widths = [(norm.kind, norm.gain.numel()) for norm in layers if norm.gain is not None]
     # a layer norm also keeps mean and spread; the RMS norm, in steps, what it scaled
     kept = sum(d + 2 if kind == "layer" else 2 * d + 1 for kind, d in widths)
     moved = sum(2 * n * d for _, d in widths)
-    return count.part(name, side, layers, moved=moved, kept=n * kept)
+    return count.part(name, side, layers, moved=moved, activations=n * kept)
 
 
-def embedding(count: Counter, name: str, side: Side, layer: TokenEmbedding, n: int) -> CostPart:
+def embedding_cost(count: CostCounter, name: str, side: Side, layer: TokenEmbedding, n: int) -> CostPart:
     """Rows of a table that are looked up."""
-    d, norm = layer.table.shape[1], layer.norm
-    rows = count.part(name, side, [layer], moved=2 * n * d, kept=n * (d + 2) if norm else 0)
-    table = layer.table.numel() - n * d * count.batch  # only the rows that were asked are read
-    return _but(rows, moved=rows.moved - count.width * max(0, table))
+    d, norm = layer.token_embeddings.shape[1], layer.norm
+    rows = count.part(name, side, [layer], moved=2 * n * d, activations=n * (d + 2) if norm else 0)
+    table = layer.token_embeddings.numel() - n * d * count.batch  # only the rows that were asked are read
+    return _but(rows, moved=rows.bytes_moved - count.element_size * max(0, table))
 
 
-def readout(
-    count: Counter, layer: Readout | nn.Linear, d: int, vocab: int, n: int, side: Side = "target"
+def readout_cost(
+    count: CostCounter, layer: Readout | nn.Linear, d: int, vocab: int, n: int, side: Side = "target"
 ) -> CostPart:
     """From vectors to the vocabulary; a tied table is read, and counted where it lives."""
     letter = count.letters[side]
@@ -185,12 +185,12 @@ def readout(
         f"B({letter}dV)",
         {letter: n, "d": d, "V": vocab},
         moved=n * (d + vocab),
-        kept=n * d,
-        reads=d * vocab if getattr(layer, "weight", None) is None else 0,
+        activations=n * d,
+        repeated_reads=d * vocab if getattr(layer, "weight", None) is None else 0,
     )
 
 
-def linear(count: Counter, name: str, side: Side, layers: list[nn.Linear], n: int) -> CostPart:
+def linear_cost(count: CostCounter, name: str, side: Side, layers: list[nn.Linear], n: int) -> CostPart:
     """Linear maps, one after the other."""
     shapes = [(layer.in_features, layer.out_features) for layer in layers]
     letter = count.letters[side] if n > 1 else ""
@@ -204,12 +204,12 @@ def linear(count: Counter, name: str, side: Side, layers: list[nn.Linear], n: in
         f"B({terms})",
         sizes,
         moved=sum(n * (a + b) for a, b in shapes),
-        kept=sum(n * a for a, _ in shapes),
+        activations=sum(n * a for a, _ in shapes),
     )
 
 
-def recurrent(
-    count: Counter, name: str, side: Side, layer: Recurrent | AttentiveRecurrent, n: int
+def recurrent_cost(
+    count: CostCounter, name: str, side: Side, layer: Recurrent | AttentiveRecurrent, n: int
 ) -> CostPart:
     """Cells walked along n steps: g gates of W x and U h each."""
     ways = 2 if getattr(layer, "bidirectional", False) else 1
@@ -235,8 +235,8 @@ def recurrent(
         f"B({terms})",
         {letter: n, "d": d, "s": s},
         moved=n * (inputs + cells * (gates + 2) * s),
-        kept=n * (inputs + cells * (gates + states) * s),
-        reads=(n - 1) * cells * gates * s * s,  # U again at every step
+        activations=n * (inputs + cells * (gates + states) * s),
+        repeated_reads=(n - 1) * cells * gates * s * s,  # U again at every step
         cache=cache,
     )
 
@@ -250,8 +250,8 @@ def _looking_back(layer: AttentiveRecurrent, letter: str, wide: str) -> str:
     return f" + {times}{letter}²{wide} - {times}{letter}{wide}{more}"
 
 
-def state_attention(
-    count: Counter, name: str, layer: StateAttention, n: int, m: int, dim: int, source: int
+def state_attention_cost(
+    count: CostCounter, name: str, layer: StateAttention, n: int, m: int, dim: int, source: int
 ) -> CostPart:
     """A decoder's states ask the source: n states, m keys of width `source`."""
     terms = "NMs + NMd"
@@ -264,16 +264,16 @@ def state_attention(
         f"B({terms})",
         {"N": n, "M": m, "d": dim, "s": source},
         moved=2 * n * dim + m * (dim + source) + n * source,
-        kept=2 * n * dim + m * (dim + source),
+        activations=2 * n * dim + m * (dim + source),
         cache=m * (dim + source),
     )
 
 
-def subsample(count: Counter, layer: Subsample, frames: int) -> tuple[CostPart, int]:
+def subsample_cost(count: CostCounter, layer: ConvSubsampling, frames: int) -> tuple[CostPart, int]:
     """Convolutions along time, and over bands; with them how many frames are left."""
     terms, moved, kept = [], 0, 0
     for module, stride in zip(layer.convolutions, layer.strides, strict=True):
-        assert isinstance(module, nn.Conv1d | BandConvolution)
+        assert isinstance(module, nn.Conv1d | TimeFrequencyConv)
         after = (frames + stride - 1) // stride
         inner = module if isinstance(module, nn.Conv1d) else module.filters
         inputs, width = module.in_channels, module.out_channels
@@ -288,7 +288,7 @@ def subsample(count: Counter, layer: Subsample, frames: int) -> tuple[CostPart, 
             moved += frames * module.out_features
             kept += frames * module.out_features
     part = count.part(
-        "convolutions", "source", [layer], f"B({' + '.join(terms)})", moved=moved, kept=kept
+        "convolutions", "source", [layer], f"B({' + '.join(terms)})", moved=moved, activations=kept
     )
     return part, frames
 

@@ -8,11 +8,11 @@ from torch import nn
 from regard import models
 from regard.errors import ConfigError
 from regard.look.cell_diagrams import draw_cell
-from regard.look.column import Column
-from regard.look.svg import Diagram, Sheet
+from regard.look.column import BlockColumn
+from regard.look.svg import Diagram, SvgCanvas
 from regard.nn import (
     AttentiveRecurrent,
-    Cell,
+    RecurrentCell,
     Decoder,
     DecoderBlock,
     Encoder,
@@ -48,7 +48,7 @@ def _draw(model: nn.Module) -> Diagram:
 
 
 @_draw.register
-def _(model: Cell) -> Diagram:
+def _(model: RecurrentCell) -> Diagram:
     return draw_cell(model)
 
 
@@ -56,62 +56,62 @@ def _(model: Cell) -> Diagram:
 @_draw.register(AttentiveRecurrent)
 def _(model: Recurrent | AttentiveRecurrent) -> Diagram:
     both = ", both directions" if getattr(model, "bidirectional", False) else ""
-    return draw_cell(cast(Cell, model.cells[0]), f"; {model.layers} layers{both}")
+    return draw_cell(cast(RecurrentCell, model.cells[0]), f"; {model.layers} layers{both}")
 
 
 @_draw.register(EncoderBlock)
 @_draw.register(DecoderBlock)
 def _(model: EncoderBlock | DecoderBlock) -> Diagram:
-    sheet, wide = Sheet(), model.self_attention.to_q.in_features
-    column = Column(sheet, 0, f"x (time, {wide})")
+    sheet, wide = SvgCanvas(), model.self_attention.to_q.in_features
+    column = BlockColumn(sheet, 0, f"x (time, {wide})")
     sources = _block(column, model)
     column.end(f"y (time, {wide})")
     for y in sources:
         cross = cast(DecoderBlock, model).cross_attention
-        column.from_right(y, f"memory (key, {cross.to_k.in_features})")
-    return sheet.finish(f"{type(model).__name__}, dim {wide}")
+        column.input_from_right(y, f"memory (key, {cross.to_k.in_features})")
+    return sheet.to_diagram(f"{type(model).__name__}, dim {wide}")
 
 
 @_draw.register(Encoder)
 @_draw.register(Decoder)
 def _(model: Encoder | Decoder) -> Diagram:
-    sheet, wide = Sheet(), _width(model)
-    column = Column(sheet, 0, f"x (time, {wide})")
+    sheet, wide = SvgCanvas(), _width(model)
+    column = BlockColumn(sheet, 0, f"x (time, {wide})")
     for y in _stack(column, model):
-        column.from_right(y, "memory")
+        column.input_from_right(y, "memory")
     column.end(f"y (time, {wide})")
-    return sheet.finish(f"{type(model).__name__}, {len(model.blocks)} blocks of {wide}")
+    return sheet.to_diagram(f"{type(model).__name__}, {len(model.blocks)} blocks of {wide}")
 
 
 @_draw.register
 def _(model: models.Translator) -> Diagram:
-    sheet, wide = Sheet(), model.config.dim
-    left, right = Column(sheet, 0, "source (M)"), Column(sheet, 330, "target (N)")
+    sheet, wide = SvgCanvas(), model.config.dim
+    left, right = BlockColumn(sheet, 0, "source (M)"), BlockColumn(sheet, 330, "target (N)")
     _embed(left, model.source_embedding)
     _stack(left, model.encoder)
     _embed(right, model.target_embedding)
     asked = _stack(right, model.decoder)
     _read(right, model.readout, wide, model.config.target_vocab)
     right.end(f"logits (N, {model.config.target_vocab})")
-    left.feed(right, asked, f"memory (M, {wide})")
-    return sheet.finish(f"Translator, {_count(model)} parameters")
+    left.connect(right, asked, f"memory (M, {wide})")
+    return sheet.to_diagram(f"Translator, {_count(model)} parameters")
 
 
 @_draw.register
 def _(model: models.LanguageModel) -> Diagram:
-    sheet = Sheet()
-    column = Column(sheet, 0, "tokens (time)")
+    sheet = SvgCanvas()
+    column = BlockColumn(sheet, 0, "tokens (time)")
     _embed(column, model.embedding)
     _stack(column, model.decoder, seen="what came before")
     _read(column, model.readout, model.config.dim, model.config.vocab)
     column.end(f"logits (time, {model.config.vocab})")
-    return sheet.finish(f"LanguageModel, {_count(model)} parameters")
+    return sheet.to_diagram(f"LanguageModel, {_count(model)} parameters")
 
 
 @_draw.register
 def _(model: models.Classifier) -> Diagram:
-    sheet, config = Sheet(), model.config
-    column = Column(sheet, 0, "tokens (time)")
+    sheet, config = SvgCanvas(), model.config
+    column = BlockColumn(sheet, 0, "tokens (time)")
     _embed(column, model.embedding)
     _stack(column, model.encoder)
     pooled = "first token" if config.pooling == "first" else "mean over time"
@@ -119,22 +119,22 @@ def _(model: models.Classifier) -> Diagram:
     if model.head is not None:
         column.box("readout", "linear", f"{config.dim} → {config.classes}")
     column.end(f"({config.classes or config.dim})")
-    return sheet.finish(f"Classifier, {_count(model)} parameters")
+    return sheet.to_diagram(f"Classifier, {_count(model)} parameters")
 
 
 @_draw.register
 def _(model: models.VisionTransformer) -> Diagram:
-    sheet, config = Sheet(), model.config
-    column = Column(sheet, 0, f"picture ({config.channels}, {config.image}, {config.image})")
-    column.box("token", "patches", f"{config.patch}×{config.patch} each → {config.dim}")
+    sheet, config = SvgCanvas(), model.config
+    column = BlockColumn(sheet, 0, f"picture ({config.channels}, {config.image_size}, {config.image_size})")
+    column.box("token", "patches", f"{config.patch_size}×{config.patch_size} each → {config.dim}")
     column.box("token", "class token, positions", f"({config.tokens}, {config.dim})")
     _stack(column, model.encoder)
     column.box("readout", "linear, class token", f"{config.dim} → {config.classes}")
     column.end(f"({config.classes})")
-    return sheet.finish(f"VisionTransformer, {_count(model)} parameters")
+    return sheet.to_diagram(f"VisionTransformer, {_count(model)} parameters")
 
 
-def _stack(column: Column, stack: Encoder | Decoder, seen: str = "") -> list[float]:
+def _stack(column: BlockColumn, stack: Encoder | Decoder, seen: str = "") -> list[float]:
     """One block stands for all, in a frame; the heights at which it asks a memory."""
     start = column.open_frame()
     sources = _block(column, cast(Any, stack.blocks[0]), seen)
@@ -144,7 +144,7 @@ def _stack(column: Column, stack: Encoder | Decoder, seen: str = "") -> list[flo
     return sources
 
 
-def _block(column: Column, block: EncoderBlock | DecoderBlock, seen: str = "") -> list[float]:
+def _block(column: BlockColumn, block: EncoderBlock | DecoderBlock, seen: str = "") -> list[float]:
     decodes = isinstance(block, DecoderBlock)
     name = "masked self-attention" if decodes or seen else "self-attention"
     _sublayer(column, block.self_residual, block.self_attention, name)
@@ -157,7 +157,7 @@ def _block(column: Column, block: EncoderBlock | DecoderBlock, seen: str = "") -
     return sources
 
 
-def _sublayer(column: Column, around: Residual, inside: nn.Module, name: str) -> float:
+def _sublayer(column: BlockColumn, around: Residual, inside: nn.Module, name: str) -> float:
     """A sublayer with its norm and sum in the order it has; the height of its box."""
     branch = column.branch()
     if around.norm_first:
@@ -178,8 +178,8 @@ def _sublayer(column: Column, around: Residual, inside: nn.Module, name: str) ->
 def _attention_lines(layer: MultiHeadAttention) -> tuple[str, ...]:
     feat = layer.to_q.out_features // layer.heads
     heads = f"{layer.heads} heads of {feat}"
-    if layer.key_heads != layer.heads:
-        heads += f", {layer.key_heads} of keys"
+    if layer.kv_heads != layer.heads:
+        heads += f", {layer.kv_heads} of keys"
     return heads, f"W_q, W_k, W_v, W_o: {_count(layer)} parameters"
 
 
@@ -189,17 +189,17 @@ def _feed_lines(layer: FeedForward) -> tuple[str, ...]:
     return f"{d} → {h} → {d}, {layer.activation}{gated}", f"{_count(layer)} parameters"
 
 
-def _norm(column: Column, norm: Norm) -> None:
+def _norm(column: BlockColumn, norm: Norm) -> None:
     if norm.kind != "none":
         column.box("norm", {"layer": "layer norm", "rms": "RMS norm"}[norm.kind], slim=True)
 
 
-def _embed(column: Column, layer: TokenEmbedding) -> None:
-    words, wide = layer.table.shape
+def _embed(column: BlockColumn, layer: TokenEmbedding) -> None:
+    words, wide = layer.token_embeddings.shape
     column.box("token", "embedding", f"table {words} × {wide}, positions {layer.positions}")
 
 
-def _read(column: Column, layer: Readout, wide: int, vocab: int) -> None:
+def _read(column: BlockColumn, layer: Readout, wide: int, vocab: int) -> None:
     tied = ", the embedding's table" if layer.weight is None else ""
     column.box("readout", "readout", f"{wide} → {vocab}{tied}")
 

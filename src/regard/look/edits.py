@@ -6,16 +6,16 @@ from dataclasses import dataclass
 import torch
 
 from regard.errors import ShapeError
-from regard.look.edit_terms import Shown, head_column, head_table, narrowed, table
+from regard.look.edit_terms import KeyDropMask, head_mask_column, head_mask, with_mask, index_mask
 from regard.look.running import check_glob
-from regard.ops.door import Answer, Call, Proceed
-from regard.ops.indices import whole_numbers
+from regard.ops.door import AttentionResult, AttentionCall, Proceed
+from regard.ops.indices import as_ints
 
-Some = int | Sequence[int]  # one index or several
+Indices = int | Sequence[int]  # one index or several
 
 
 @dataclass(frozen=True)
-class Place:
+class CallSite:
     """Which attention of the model is asking: its module's path, its short name, which call."""
 
     path: str = ""
@@ -23,7 +23,7 @@ class Place:
     call: int = 0
 
 
-Act = Callable[[Call, Proceed, Place], Answer]
+EditFunction = Callable[[AttentionCall, Proceed, CallSite], AttentionResult]
 
 
 @dataclass(frozen=True)
@@ -40,21 +40,21 @@ class Edit:
     """
 
     site: str
-    said: str  # how it was written
-    act: Act
+    description: str  # how it was written
+    apply: EditFunction
     last_key: int = -1  # the furthest key it names: a call must have come that has it
 
     def __post_init__(self) -> None:
         check_glob("site", self.site)
 
-    def __call__(self, call: Call, proceed: Proceed) -> Answer:
-        return self.act(call, proceed, Place())
+    def __call__(self, call: AttentionCall, proceed: Proceed) -> AttentionResult:
+        return self.apply(call, proceed, CallSite())
 
     def __repr__(self) -> str:
-        return self.said
+        return self.description
 
 
-def drop_head(site: str, heads: Some) -> Edit:
+def drop_head(site: str, heads: Indices) -> Edit:
     """Some heads give nothing: their output is zero before the heads are mixed.
 
     out_h = 0
@@ -65,17 +65,17 @@ def drop_head(site: str, heads: Some) -> Edit:
     ...     rg.attend(torch.zeros(2, 1, 1), torch.zeros(2, 1, 1), v)[0].flatten()
     tensor([1., 0.])
     """
-    chosen = places_of("heads", heads)
+    chosen = as_indices("heads", heads)
 
-    def act(call: Call, proceed: Proceed, place: Place) -> Answer:
-        dropped = head_column(chosen, call)
+    def act(call: AttentionCall, proceed: Proceed, place: CallSite) -> AttentionResult:
+        dropped = head_mask_column(chosen, call)
         out, lse = proceed(call)
         return out.masked_fill(dropped, 0), lse
 
-    return Edit(site, written("drop_head", site, heads), act)
+    return Edit(site, format_call("drop_head", site, heads), act)
 
 
-def keep_heads(site: str, heads: Some) -> Edit:
+def keep_heads(site: str, heads: Indices) -> Edit:
     """Only some heads give anything; the others are dropped.
 
     out_h = 0 for every other h
@@ -86,17 +86,17 @@ def keep_heads(site: str, heads: Some) -> Edit:
     ...     rg.attend(torch.zeros(2, 1, 1), torch.zeros(2, 1, 1), v)[0].flatten()
     tensor([0., 2.])
     """
-    chosen = places_of("heads", heads)
+    chosen = as_indices("heads", heads)
 
-    def act(call: Call, proceed: Proceed, place: Place) -> Answer:
-        kept = head_column(chosen, call)
+    def act(call: AttentionCall, proceed: Proceed, place: CallSite) -> AttentionResult:
+        kept = head_mask_column(chosen, call)
         out, lse = proceed(call)
         return out.masked_fill(~kept, 0), lse
 
-    return Edit(site, written("keep_heads", site, heads), act)
+    return Edit(site, format_call("keep_heads", site, heads), act)
 
 
-def scale_head(site: str, heads: Some, factor: float) -> Edit:
+def scale_head(site: str, heads: Indices, factor: float) -> Edit:
     """Some heads give more or less: a gate on their output.
 
     out_h = factor · out_h
@@ -107,19 +107,19 @@ def scale_head(site: str, heads: Some, factor: float) -> Edit:
     ...     rg.attend(torch.zeros(2, 1, 1), torch.zeros(2, 1, 1), v)[0].flatten()
     tensor([1., 1.])
     """
-    chosen = places_of("heads", heads)
+    chosen = as_indices("heads", heads)
     check_finite("factor", factor)
 
-    def act(call: Call, proceed: Proceed, place: Place) -> Answer:
-        scaled = head_column(chosen, call)
+    def act(call: AttentionCall, proceed: Proceed, place: CallSite) -> AttentionResult:
+        scaled = head_mask_column(chosen, call)
         out, lse = proceed(call)
         return torch.where(scaled, factor * out, out), lse
 
-    return Edit(site, written("scale_head", site, heads, factor), act)
+    return Edit(site, format_call("scale_head", site, heads, factor), act)
 
 
 def drop_key(
-    site: str, keys: Some, *, heads: Some | None = None, queries: Some | None = None
+    site: str, keys: Indices, *, heads: Indices | None = None, queries: Indices | None = None
 ) -> Edit:
     """Some keys cannot be seen, by the named heads and query positions (all when not given).
 
@@ -134,28 +134,28 @@ def drop_key(
     ...     rg.attend(q, k, v)[0].flatten()
     tensor([2., 3.])
     """
-    dropped = places_of("keys", keys)
-    chosen = None if heads is None else places_of("heads", heads)
-    asking = None if queries is None else places_of("queries", queries)
+    dropped = as_indices("keys", keys)
+    chosen = None if heads is None else as_indices("heads", heads)
+    asking = None if queries is None else as_indices("queries", queries)
 
-    def act(call: Call, proceed: Proceed, place: Place) -> Answer:
+    def act(call: AttentionCall, proceed: Proceed, place: CallSite) -> AttentionResult:
         end = call.terms.offset + call.q.shape[-2]
-        shown = Shown(
-            table(dropped, call.k.shape[-2], call.k),
-            head_table(chosen, call),
-            table(range(end) if asking is None else asking, end, call.k),
+        shown = KeyDropMask(
+            index_mask(dropped, call.k.shape[-2], call.k),
+            head_mask(chosen, call),
+            index_mask(range(end) if asking is None else asking, end, call.k),
         )
-        return proceed(narrowed(call, shown))
+        return proceed(with_mask(call, shown))
 
-    said = written("drop_key", site, keys, heads=heads, queries=queries)
+    said = format_call("drop_key", site, keys, heads=heads, queries=queries)
     return Edit(site, said, act, max(dropped))
 
 
-def places_of(name: str, at: Some) -> tuple[int, ...]:
+def as_indices(name: str, indices: Indices) -> tuple[int, ...]:
     """One index or several as several, counted from 0."""
-    found = tuple(whole_numbers(name, at))
+    found = tuple(as_ints(name, indices))
     if not found or min(found) < 0:
-        raise ShapeError(f"{name}: needs one or more, counted from 0, got {at}")
+        raise ShapeError(f"{name}: needs one or more, counted from 0, got {indices}")
     return found
 
 
@@ -167,7 +167,7 @@ def check_finite(name: str, value: float, least: float = -torch.inf) -> None:
         raise ShapeError(f"{name}: needs {rule}, got {value!r}")
 
 
-def written(name: str, *args: object, **named: object) -> str:
+def format_call(name: str, *args: object, **named: object) -> str:
     """How a call is written, without what was not given.
 
     >>> written("drop_key", "*", 3, heads=None, queries=1)

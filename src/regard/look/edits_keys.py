@@ -6,15 +6,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from regard.look.edit_terms import head_column, table
-from regard.look.edits import Edit, Place, Some, check_finite, places_of, written
-from regard.ops.door import Answer, Call, Proceed
-from regard.ops.terms import spread
+from regard.look.edit_terms import head_mask_column, index_mask
+from regard.look.edits import Edit, CallSite, Indices, check_finite, as_indices, format_call
+from regard.ops.door import AttentionResult, AttentionCall, Proceed
+from regard.ops.terms import repeat_kv
 
-BLOCK = 64  # positions whose noise is drawn together
+NOISE_BLOCK = 64  # positions whose noise is drawn together
 
 
-def scale_key(site: str, keys: Some, alpha: float, *, heads: Some | None = None) -> Edit:
+def scale_key(site: str, keys: Indices, alpha: float, *, heads: Indices | None = None) -> Edit:
     """Some keys become alpha times as long, for some heads or for all.
 
     k_j → alpha · k_j, so scale · q_i · k_j → alpha · scale · q_i · k_j, before softcap and bias
@@ -25,20 +25,20 @@ def scale_key(site: str, keys: Some, alpha: float, *, heads: Some | None = None)
     ...     rg.attend(q, k, v)[0]
     tensor([[0.5000]])
     """
-    scaled = places_of("keys", keys)
-    chosen = None if heads is None else places_of("heads", heads)
+    scaled = as_indices("keys", keys)
+    chosen = None if heads is None else as_indices("heads", heads)
     check_finite("alpha", alpha)
 
-    def act(call: Call, proceed: Proceed, place: Place) -> Answer:
+    def act(call: AttentionCall, proceed: Proceed, place: CallSite) -> AttentionResult:
         call = _of_heads(call, chosen)
-        here = table(scaled, call.k.shape[-2], call.k)[:, None]
+        here = index_mask(scaled, call.k.shape[-2], call.k)[:, None]
         return proceed(replace(call, k=_where(here, chosen, call, alpha * call.k, call.k)))
 
-    return Edit(site, written("scale_key", site, keys, alpha, heads=heads), act, max(scaled))
+    return Edit(site, format_call("scale_key", site, keys, alpha, heads=heads), act, max(scaled))
 
 
 def jitter_key(
-    site: str, sigma: float, *, keys: Some | None = None, heads: Some | None = None, seed: int = 0
+    site: str, sigma: float, *, keys: Indices | None = None, heads: Indices | None = None, seed: int = 0
 ) -> Edit:
     """Noise on some keys, or on all: how much rests on their exact place?
 
@@ -52,18 +52,18 @@ def jitter_key(
     ...     rg.attend(q, k, v)[0]
     tensor([[0.5000]])
     """
-    shaken = None if keys is None else places_of("keys", keys)
-    chosen = None if heads is None else places_of("heads", heads)
+    shaken = None if keys is None else as_indices("keys", keys)
+    chosen = None if heads is None else as_indices("heads", heads)
     check_finite("sigma", sigma, 0)
 
-    def act(call: Call, proceed: Proceed, place: Place) -> Answer:
+    def act(call: AttentionCall, proceed: Proceed, place: CallSite) -> AttentionResult:
         call = _of_heads(call, chosen)
         count = call.k.shape[-2]
-        here = table(range(count) if shaken is None else shaken, count, call.k)[:, None]
-        moved = call.k + sigma * noise(call.k, f"{seed} key {place.path}")
+        here = index_mask(range(count) if shaken is None else shaken, count, call.k)[:, None]
+        moved = call.k + sigma * position_noise(call.k, f"{seed} key {place.path}")
         return proceed(replace(call, k=_where(here, chosen, call, moved, call.k)))
 
-    said = written("jitter_key", site, sigma, keys=keys, heads=heads, seed=seed)
+    said = format_call("jitter_key", site, sigma, keys=keys, heads=heads, seed=seed)
     return Edit(site, said, act, -1 if shaken is None else max(shaken))
 
 
@@ -71,8 +71,8 @@ def jitter_query(
     site: str,
     sigma: float,
     *,
-    queries: Some | None = None,
-    heads: Some | None = None,
+    queries: Indices | None = None,
+    heads: Indices | None = None,
     seed: int = 0,
 ) -> Edit:
     """Noise on some queries (positions), or on all; a bias that asks the query feels it too.
@@ -85,22 +85,22 @@ def jitter_query(
     ...     rg.attend(q, k, v)[0]
     tensor([[0.5000]])
     """
-    shaken = None if queries is None else places_of("queries", queries)
-    chosen = None if heads is None else places_of("heads", heads)
+    shaken = None if queries is None else as_indices("queries", queries)
+    chosen = None if heads is None else as_indices("heads", heads)
     check_finite("sigma", sigma, 0)
 
-    def act(call: Call, proceed: Proceed, place: Place) -> Answer:
+    def act(call: AttentionCall, proceed: Proceed, place: CallSite) -> AttentionResult:
         first, count = call.terms.offset, call.q.shape[-2]
         end = first + count
-        here = table(range(end) if shaken is None else shaken, end, call.q)[first:, None]
-        moved = call.q + sigma * noise(call.q, f"{seed} query {place.path}", first)
+        here = index_mask(range(end) if shaken is None else shaken, end, call.q)[first:, None]
+        moved = call.q + sigma * position_noise(call.q, f"{seed} query {place.path}", first)
         return proceed(replace(call, q=_where(here, chosen, call, moved, call.q)))
 
-    said = written("jitter_query", site, sigma, queries=queries, heads=heads, seed=seed)
+    said = format_call("jitter_query", site, sigma, queries=queries, heads=heads, seed=seed)
     return Edit(site, said, act)
 
 
-def noise(like: Tensor, name: str, first: int = 0) -> Tensor:
+def position_noise(like: Tensor, name: str, first: int = 0) -> Tensor:
     """Standard normal numbers for positions `first` and after, decided by name and position alone.
 
     They are drawn a block of positions at a time, so that a key has the same noise at every step of
@@ -108,25 +108,25 @@ def noise(like: Tensor, name: str, first: int = 0) -> Tensor:
     """
     *batch, count, feat = like.shape
     drawn = []
-    for block in range(first // BLOCK, -(-(first + count) // BLOCK)):
+    for block in range(first // NOISE_BLOCK, -(-(first + count) // NOISE_BLOCK)):
         dice = torch.Generator().manual_seed(zlib.crc32(f"{name} {block}".encode()))
-        drawn.append(torch.randn(BLOCK, *batch, feat, generator=dice))
-    start = first % BLOCK
+        drawn.append(torch.randn(NOISE_BLOCK, *batch, feat, generator=dice))
+    start = first % NOISE_BLOCK
     whole = torch.cat(drawn)[start : start + count] if drawn else torch.zeros(0, *batch, feat)
     return whole.movedim(0, -2).to(like)
 
 
-def _of_heads(call: Call, heads: tuple[int, ...] | None) -> Call:
+def _of_heads(call: AttentionCall, heads: tuple[int, ...] | None) -> AttentionCall:
     """Keys of their own for every head, where only some are meant."""
     if heads is None:
         return call
-    return replace(call, k=spread(call.k, call.q), v=spread(call.v, call.q))
+    return replace(call, k=repeat_kv(call.k, call.q), v=repeat_kv(call.v, call.q))
 
 
 def _where(
-    here: Tensor, heads: tuple[int, ...] | None, call: Call, new: Tensor, old: Tensor
+    here: Tensor, heads: tuple[int, ...] | None, call: AttentionCall, new: Tensor, old: Tensor
 ) -> Tensor:
     """New at the positions `here` of the chosen heads, old elsewhere."""
     if heads is not None:
-        here = here & head_column(heads, call)
+        here = here & head_mask_column(heads, call)
     return torch.where(here, new.to(old.dtype), old)

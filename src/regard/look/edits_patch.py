@@ -8,23 +8,23 @@ import torch
 from torch import Tensor
 
 from regard.errors import LookError, ShapeError
-from regard.look.edit_terms import head_column, table
-from regard.look.edits import Edit, Place, Some, places_of, written
+from regard.look.edit_terms import head_mask_column, index_mask
+from regard.look.edits import Edit, CallSite, Indices, as_indices, format_call
 from regard.look.sight import Sight
 from regard.look.site import Site
-from regard.ops.door import Answer, Call, Proceed
-from regard.ops.terms import spread
+from regard.ops.door import AttentionResult, AttentionCall, Proceed
+from regard.ops.terms import repeat_kv
 
-What = Literal["values", "keys", "queries", "out"]
+PatchComponent = Literal["values", "keys", "queries", "out"]
 
 
 def patch(
     site: str,
     source: Sight | Site,
-    what: What = "values",
+    component: PatchComponent = "values",
     *,
-    heads: Some | None = None,
-    places: Some | None = None,
+    heads: Indices | None = None,
+    positions: Indices | None = None,
 ) -> Edit:
     """Values (or keys, queries, outputs) from another run, at the same attention or a given one.
 
@@ -40,37 +40,37 @@ def patch(
     ...     rg.attend(q, k, v)[0]
     tensor([[5.]])
     """
-    chosen = None if heads is None else places_of("heads", heads)
-    rows = None if places is None else places_of("places", places)
+    chosen = None if heads is None else as_indices("heads", heads)
+    rows = None if positions is None else as_indices("places", positions)
     if not isinstance(source, Sight | Site):
         raise LookError(
             f"source: needs a sight or a site of another run, got a {type(source).__name__}; "
             "try with rg.look(model) as sight: model(…)"
         )
-    if what not in ("values", "keys", "queries", "out"):
-        raise ShapeError(f"what: needs values, keys, queries or out, got {what!r}")
+    if component not in ("values", "keys", "queries", "out"):
+        raise ShapeError(f"what: needs values, keys, queries or out, got {component!r}")
 
-    def act(call: Call, proceed: Proceed, place: Place) -> Answer:
+    def act(call: AttentionCall, proceed: Proceed, place: CallSite) -> AttentionResult:
         other = _site_for(source, place)
-        other.need()
-        new = {"values": other.v, "keys": other.k, "queries": other.q, "out": other.out}[what]
-        if what == "out":
+        other.require_tensors()
+        new = {"values": other.v, "keys": other.k, "queries": other.q, "out": other.out}[component]
+        if component == "out":
             out, lse = proceed(call)
             return _mixed(out, new, call, chosen, rows), lse
-        if what == "queries":
+        if component == "queries":
             return proceed(replace(call, q=_mixed(call.q, new, call, chosen, rows)))
         if chosen is not None:  # heads that share a key part here
-            new = spread(new, other.q)
-            call = replace(call, k=spread(call.k, call.q), v=spread(call.v, call.q))
-        if what == "keys":
+            new = repeat_kv(new, other.q)
+            call = replace(call, k=repeat_kv(call.k, call.q), v=repeat_kv(call.v, call.q))
+        if component == "keys":
             return proceed(replace(call, k=_mixed(call.k, new, call, chosen, rows)))
         return proceed(replace(call, v=_mixed(call.v, new, call, chosen, rows)))
 
     origin = source.name if isinstance(source, Site) else "sight"
-    return Edit(site, written("patch", site, origin, what, heads=heads, places=places), act)
+    return Edit(site, format_call("patch", site, origin, component, heads=heads, places=positions), act)
 
 
-def _site_for(source: Sight | Site, place: Place) -> Site:
+def _site_for(source: Sight | Site, place: CallSite) -> Site:
     if isinstance(source, Site):
         return source
     for site in source:
@@ -83,7 +83,7 @@ def _site_for(source: Sight | Site, place: Place) -> Site:
 
 
 def _mixed(
-    old: Tensor, new: Tensor, call: Call, heads: Sequence[int] | None, rows: Sequence[int] | None
+    old: Tensor, new: Tensor, call: AttentionCall, heads: Sequence[int] | None, rows: Sequence[int] | None
 ) -> Tensor:
     """New at the chosen rows and heads, old elsewhere."""
     if new.shape[1:] != old.shape[-3:] and old.ndim > 2 or new.shape.numel() != old.shape.numel():
@@ -92,7 +92,7 @@ def _mixed(
             "try an input of as many tokens, or another what="
         )
     count = old.shape[-2]
-    here = table(range(count) if rows is None else rows, count, old)[:, None]
+    here = index_mask(range(count) if rows is None else rows, count, old)[:, None]
     if heads is not None:
-        here = here & head_column(heads, call)
+        here = here & head_mask_column(heads, call)
     return torch.where(here, new.reshape(old.shape).to(old), old)

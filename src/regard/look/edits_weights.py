@@ -8,21 +8,21 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.look.edit_terms import (
-    at_peak,
-    head_column,
-    head_table,
-    narrowed,
-    sharpened,
-    without_keys,
+    peak_mask,
+    head_mask_column,
+    head_mask,
+    with_mask,
+    with_scaled_scores,
+    attend_without_keys,
 )
-from regard.look.edits import Edit, Place, Some, check_finite, places_of, written
-from regard.ops.door import Answer, Call, Proceed
-from regard.ops.grid import cut
-from regard.ops.indices import part_of
-from regard.ops.terms import spread, widen
+from regard.look.edits import Edit, CallSite, Indices, check_finite, as_indices, format_call
+from regard.ops.door import AttentionResult, AttentionCall, Proceed
+from regard.ops.grid import slice_axis
+from regard.ops.indices import resolve_slice
+from regard.ops.terms import repeat_kv, upcast
 
 
-def temperature(site: str, beta: float, *, heads: Some | None = None) -> Edit:
+def scale_scores(site: str, factor: float, *, heads: Indices | None = None) -> Edit:
     """Sharper for beta above 1, flatter below; beta is one over the temperature.
 
     w_ij ∝ exp(beta · s_ij), with bias and softcap in s, and the sinks times beta too
@@ -33,16 +33,16 @@ def temperature(site: str, beta: float, *, heads: Some | None = None) -> Edit:
     ...     rg.attend(q, k, v)[0]
     tensor([[0.8000]])
     """
-    chosen = None if heads is None else places_of("heads", heads)
-    check_finite("beta", beta, 0)
+    chosen = None if heads is None else as_indices("heads", heads)
+    check_finite("beta", factor, 0)
 
-    def act(call: Call, proceed: Proceed, place: Place) -> Answer:
-        return proceed(sharpened(call, chosen, beta))
+    def act(call: AttentionCall, proceed: Proceed, place: CallSite) -> AttentionResult:
+        return proceed(with_scaled_scores(call, chosen, factor))
 
-    return Edit(site, written("temperature", site, beta, heads=heads), act)
+    return Edit(site, format_call("temperature", site, factor, heads=heads), act)
 
 
-def flatten(site: str, *, heads: Some | None = None) -> Edit:
+def uniform(site: str, *, heads: Indices | None = None) -> Edit:
     """Every key that may be seen counts the same: the limit of no sharpness at all.
 
     w_ij = 1 / number of keys that i may see (a sink counts as one more)
@@ -53,15 +53,15 @@ def flatten(site: str, *, heads: Some | None = None) -> Edit:
     ...     rg.attend(q, k, v)[0]
     tensor([[0.5000]])
     """
-    chosen = None if heads is None else places_of("heads", heads)
+    chosen = None if heads is None else as_indices("heads", heads)
 
-    def act(call: Call, proceed: Proceed, place: Place) -> Answer:
-        return proceed(sharpened(call, chosen, 0.0))
+    def act(call: AttentionCall, proceed: Proceed, place: CallSite) -> AttentionResult:
+        return proceed(with_scaled_scores(call, chosen, 0.0))
 
-    return Edit(site, written("flatten", site, heads=heads), act)
+    return Edit(site, format_call("flatten", site, heads=heads), act)
 
 
-def harden(site: str, *, heads: Some | None = None) -> Edit:
+def hardmax(site: str, *, heads: Indices | None = None) -> Edit:
     """Every query takes its best key alone, the limit of endless sharpness; ties share.
 
     w_ij = 1 / number of ties where s_ij is the largest of row i, else 0
@@ -74,19 +74,19 @@ def harden(site: str, *, heads: Some | None = None) -> Edit:
     ...     rg.attend(q, k, v)[0]
     tensor([[2.5000]])
     """
-    chosen = None if heads is None else places_of("heads", heads)
+    chosen = None if heads is None else as_indices("heads", heads)
 
-    def act(call: Call, proceed: Proceed, place: Place) -> Answer:
-        hard = head_table(chosen, call)
-        best = at_peak(call, hard)
-        call = sharpened(narrowed(call, best), chosen, 0.0)
+    def act(call: AttentionCall, proceed: Proceed, place: CallSite) -> AttentionResult:
+        hard = head_mask(chosen, call)
+        best = peak_mask(call, hard)
+        call = with_scaled_scores(with_mask(call, best), chosen, 0.0)
         sinks = call.terms.sinks
         if sinks is not None:  # a sink has lost, or the mask has taken all keys away
             sinks = sinks.masked_fill(hard, torch.finfo(sinks.dtype).min)
             call = replace(call, terms=replace(call.terms, sinks=sinks))
         return proceed(call)
 
-    return Edit(site, written("harden", site, heads=heads), act)
+    return Edit(site, format_call("harden", site, heads=heads), act)
 
 
 def replace_window(
@@ -95,7 +95,7 @@ def replace_window(
     keys: slice | int,
     weights: Float[Tensor, "*batch row column"],
     *,
-    heads: Some | None = None,
+    heads: Indices | None = None,
     renormalise: bool = True,
 ) -> Edit:
     """A part of the map as told; the rest of each row shares what is left, as it did before.
@@ -111,7 +111,7 @@ def replace_window(
     ...     rg.attend(q, k, v)[0]
     tensor([[2.5000]])
     """
-    chosen = None if heads is None else places_of("heads", heads)
+    chosen = None if heads is None else as_indices("heads", heads)
     if not isinstance(weights, Tensor) or not weights.is_floating_point() or weights.ndim < 2:
         got = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
         raise ShapeError(
@@ -127,25 +127,25 @@ def replace_window(
             "try renormalise=False"
         )
 
-    def act(call: Call, proceed: Proceed, place: Place) -> Answer:
-        down = part_of(rows, call.q.shape[-2], "rows")
-        across = part_of(keys, call.k.shape[-2], "keys")
+    def act(call: AttentionCall, proceed: Proceed, place: CallSite) -> AttentionResult:
+        down = resolve_slice(rows, call.q.shape[-2], "rows")
+        across = resolve_slice(keys, call.k.shape[-2], "keys")
         out, lse = proceed(call)
         told = _fitted(weights, (*call.q.shape[:-2], len(down), len(across)), lse)
         # recomputed, since a difference would cancel
-        rest, rest_lse = without_keys(call, down, across)
+        rest, rest_lse = attend_without_keys(call, down, across)
         if renormalise:
             share = 1 - told.sum(-1)
         else:
-            share = torch.exp(rest_lse - cut(lse, -1, down)).nan_to_num(nan=0.0)
-        v = widen(spread(cut(call.v, -2, across), call.q)).to(told.dtype)
+            share = torch.exp(rest_lse - slice_axis(lse, -1, down)).nan_to_num(nan=0.0)
+        v = upcast(repeat_kv(slice_axis(call.v, -2, across), call.q)).to(told.dtype)
         new = share[..., None] * rest + told @ v
-        part = cut(out, -2, down)
+        part = slice_axis(out, -2, down)
         out = out.clone()
-        cut(out, -2, down).copy_(torch.where(head_column(chosen, call), new, part))
+        slice_axis(out, -2, down).copy_(torch.where(head_mask_column(chosen, call), new, part))
         return out, lse
 
-    said = written("replace_window", site, rows, keys, tuple(weights.shape), heads=heads)
+    said = format_call("replace_window", site, rows, keys, tuple(weights.shape), heads=heads)
     return Edit(site, said, act)
 
 

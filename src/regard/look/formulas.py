@@ -54,7 +54,7 @@ class Formula:
         return self.text
 
 
-LAYERS = {
+LAYER_FORMULAS = {
     "attention": "4nd² + 2n²d",
     "rnn": "2nd²",
     "gru": "6nd²",
@@ -71,12 +71,12 @@ def layer_cost(kind: str, n: int, d: int) -> int:
     >>> layer_cost("attention", n=512, d=512) == layer_cost("gru", n=512, d=512)
     True
     """
-    if kind not in LAYERS:
-        raise ConfigError(f"kind: needs one of {', '.join(LAYERS)}, got {kind!r}")
-    return Formula(LAYERS[kind]).value(n=n, d=d)
+    if kind not in LAYER_FORMULAS:
+        raise ConfigError(f"kind: needs one of {', '.join(LAYER_FORMULAS)}, got {kind!r}")
+    return Formula(LAYER_FORMULAS[kind]).value(n=n, d=d)
 
 
-def crossing(kind: str, d: int) -> int | None:
+def break_even_length(kind: str, d: int) -> int | None:
     """How long a sequence must be for attention to cost as much as this recurrence; None: never.
 
     4nd² + 2n²d = g · 2nd²   at   n = (g - 2) · d,   g gates: 1, 3, 4
@@ -92,7 +92,7 @@ def crossing(kind: str, d: int) -> int | None:
     return (gates[kind] - 2) * d if gates[kind] > 2 else None
 
 
-def writing_cost(n: int, d: int, *, cached: bool = True) -> int:
+def generation_cost(n: int, d: int, *, cached: bool = True) -> int:
     """Multiply-adds of one layer's self-attention while n tokens are written one by one.
 
     cached: Σ_t (4d² + 2td),   all done again for each token: Σ_t (4td² + 2t²d),   t = 1 … n

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
 from regard.look import torch_recurrent
-from regard.look.running import Running, check_glob
-from regard.nn import AttentiveRecurrent, Cell, Recurrent
-from regard.ops.recurrence import GRUStep, LSTMStep, Step, Walk
-from regard.ops.recurrence.door import StepCall, WalkCall, attending
-from regard.ops.recurrence.op import walk as compute
+from regard.look.running import ModuleTracker, check_glob
+from regard.nn import AttentiveRecurrent, RecurrentCell, Recurrent
+from regard.ops.recurrence import GRUStep, LSTMStep, CellStep, RecurrenceResult
+from regard.ops.recurrence.door import StepCall, SequenceCall, intercepting_recurrence
+from regard.ops.recurrence.op import compute_recurrence as compute
 
 
-class Gates(Mapping[str, Step]):
+class Gates(Mapping[str, CellStep]):
     """What every recurrent cell did: a step by name, whose tensors are (batch, time, hidden).
 
     A cell that was called again and again (a decoder writing a text) comes joined along time; its
@@ -35,10 +35,10 @@ class Gates(Mapping[str, Step]):
     """
 
     def __init__(self) -> None:
-        self.calls: dict[str, list[Step]] = defaultdict(list)
+        self.calls: dict[str, list[CellStep]] = defaultdict(list)
         self.skipped: dict[str, str] = {}
 
-    def __getitem__(self, name: str) -> Step:
+    def __getitem__(self, name: str) -> CellStep:
         if name not in self.calls:
             known = ", ".join(self.calls) or "none: nothing recurrent has run"
             raise ConfigError(f"name: needs one of {known}, got {name!r}")
@@ -65,7 +65,7 @@ class Gates(Mapping[str, Step]):
 
 
 @contextmanager
-def gates(model: nn.Module, at: str = "*") -> Iterator[Gates]:
+def record_gates(model: nn.Module, at: str = "*") -> Iterator[Gates]:
     """Keep all gates and states of a model's recurrent cells while it runs.
 
     Names are those of the modules, the layer behind: "encoder.0", and "encoder.0.back" for the
@@ -83,17 +83,17 @@ def gates(model: nn.Module, at: str = "*") -> Iterator[Gates]:
             [[0.5000]]])
     """
     check_glob("at", at)
-    running, seen = Running(model), Gates()
-    collector = _Collector(seen, OwnCells(running), at)
+    running, seen = ModuleTracker(model), Gates()
+    collector = _Collector(seen, CellScope(running), at)
     with (
-        running.hooked(),
-        torch_recurrent.answering(model, collector.theirs),
-        attending(collector, collector.cells),
+        running.hooks(),
+        torch_recurrent.hook_outputs(model, collector.theirs),
+        intercepting_recurrence(collector, collector.cells),
     ):
         yield seen
 
 
-def kept(step: Step) -> Float[Tensor, "batch time hidden"]:
+def memory_retention(step: CellStep) -> Float[Tensor, "batch time hidden"]:
     """How much of the memory at each time is still there at the end, by the direct path alone.
 
     ∂C_T/∂C_t = Π_{s>t} f_s for an LSTM, Π_{s>t} (1 - z_s) for a GRU, with h held fixed
@@ -118,16 +118,16 @@ def kept(step: Step) -> Float[Tensor, "batch time hidden"]:
     return later.flip(1).cumprod(1).flip(1)
 
 
-def names(model: nn.Module) -> dict[int, str]:
+def cell_names(model: nn.Module) -> dict[int, str]:
     """The name of each cell of ours, found by the identity of its U."""
     found: dict[int, str] = {}
     for path, module in model.named_modules():
         if isinstance(module, Recurrent | AttentiveRecurrent):
             ways = 2 if getattr(module, "bidirectional", False) else 1
             for i, cell in enumerate(module.cells):
-                assert isinstance(cell, Cell)
+                assert isinstance(cell, RecurrentCell)
                 found[id(cell.u)] = _join(path, str(i // ways), "back" if i % ways else "")
-        elif isinstance(module, Cell):
+        elif isinstance(module, RecurrentCell):
             found.setdefault(id(module.u), path or "cell")
     return found
 
@@ -136,30 +136,30 @@ def _join(*words: str) -> str:
     return ".".join(word for word in words if word)
 
 
-class OwnCells:
+class CellScope:
     """The recurrent cells of a model: the calls of its own, in every thread, and their names."""
 
-    def __init__(self, running: Running):
-        self.running, self.known = running, names(running.model)
+    def __init__(self, tracker: ModuleTracker):
+        self.tracker, self.cell_names = tracker, cell_names(tracker.model)
 
-    def takes(self, call: WalkCall | StepCall) -> bool:
+    def includes_call(self, call: SequenceCall | StepCall) -> bool:
         """Whether a cell is the model's; one may also be walked without a call of its module."""
         if _rerun.cells is not None:  # by a collector for itself, whoever else is there
             return _rerun.cells is self
-        return id(call.weights.u) in self.known or self.running.takes(call)
+        return id(call.weights.u) in self.cell_names or self.tracker.includes_call(call)
 
-    def covers(self, model: nn.Module) -> bool:
+    def includes_model(self, model: nn.Module) -> bool:
         """Whether a model has some module in common with this one."""
-        return self.running.covers(model)
+        return self.tracker.includes_model(model)
 
     def name(self, u: Tensor) -> str:
         """What the cell that is walked now is called."""
-        return next(_rerun.names) if _rerun.cells else self.known.get(id(u), "elsewhere")
+        return next(_rerun.names) if _rerun.cells else self.cell_names.get(id(u), "elsewhere")
 
     @contextmanager
-    def rerunning(self, path: str, module: nn.Module) -> Iterator[None]:
+    def rerun_as(self, path: str, module: nn.Module) -> Iterator[None]:
         """While this lasts, walks are those of a recurrent module of torch's."""
-        _rerun.cells, _rerun.names = self, iter(torch_names(path, module))
+        _rerun.cells, _rerun.names = self, iter(torch_cell_names(path, module))
         try:
             yield
         finally:
@@ -169,7 +169,7 @@ class OwnCells:
 class _Rerun(threading.local):
     """The recurrent module of torch's that is walked by our ops in this thread, if one is."""
 
-    cells: OwnCells | None = None
+    cells: CellScope | None = None
     names: Iterator[str] = iter(())
 
 
@@ -179,12 +179,12 @@ _rerun = _Rerun()
 class _Collector:
     """Stands at the door and keeps what passes."""
 
-    def __init__(self, seen: Gates, cells: OwnCells, at: str):
+    def __init__(self, seen: Gates, cells: CellScope, at: str):
         self.seen, self.cells, self.at = seen, cells, at
         self._here = threading.local()  # .walking: a walk is being made, its steps are its own
         self._lock = threading.RLock()
 
-    def walk(self, call: WalkCall, proceed: Callable[[WalkCall], Walk]) -> Walk:
+    def on_sequence(self, call: SequenceCall, proceed: Callable[[SequenceCall], RecurrenceResult]) -> RecurrenceResult:
         if hasattr(self._here, "walking"):
             return proceed(call)
         self._here.walking = True
@@ -198,7 +198,7 @@ class _Collector:
         self._keep(self.cells.name(call.weights.u), opened.gates)
         return answer
 
-    def step(self, call: StepCall, proceed: Callable[[StepCall], Step]) -> Step:
+    def on_step(self, call: StepCall, proceed: Callable[[StepCall], CellStep]) -> CellStep:
         answer = proceed(call)
         if not hasattr(self._here, "walking"):
             with_time = (values[..., None, :] for values in answer)
@@ -213,17 +213,17 @@ class _Collector:
         if reason:
             self.seen.skipped[path] = reason
             return
-        with self.cells.rerunning(path, module), torch.no_grad():
+        with self.cells.rerun_as(path, module), torch.no_grad():
             torch_recurrent.rerun(module, *args, **kwargs)
 
-    def _keep(self, name: str, step: Step) -> None:
+    def _keep(self, name: str, step: CellStep) -> None:
         if fnmatchcase(name, self.at):
             whole = (v.detach().reshape(-1, *v.shape[-2:]) for v in step)
             with self._lock:
                 self.seen.calls[name].append(type(step)(*whole))
 
 
-def torch_names(path: str, module: nn.Module) -> list[str]:
+def torch_cell_names(path: str, module: nn.Module) -> list[str]:
     """The names of the cells in a recurrent module of torch's, in the order they are walked."""
     if not isinstance(module, nn.RNNBase):
         return [path or "cell"]

@@ -10,22 +10,22 @@ from regard.ops import biases, masks
 from regard.ops.grid import Grid
 from regard.ops.masks import Causal, Local, Mask, Padding
 
-READ_AT_MOST = 1 << 28  # numbers compared to find a structure; beyond it a mask stays a tensor
+MAX_PARSED_NUMBERS = 1 << 28  # numbers compared to find a structure; beyond it a mask stays a tensor
 
 
 @dataclass(frozen=True)
-class GivenMask:
+class ParsedMask:
     """What a tensor of a mask says: who may see whom, what is added, where the queries stand."""
 
     mask: Mask | None = None
     bias: biases.Bias | None = None
     offset: int = 0
-    used: int | None = None  # keys from here on are seen by nobody: room of a cache
+    used_keys: int | None = None  # keys from here on are seen by nobody: room of a cache
 
 
-def read_mask(
-    given: Tensor, q: Tensor, k: Tensor, *, same: bool = True, window: int | None = None
-) -> GivenMask:
+def parse_attention_mask(
+    mask: Tensor, q: Tensor, k: Tensor, *, same_sequence: bool = True, window: int | None = None
+) -> ParsedMask:
     """Causal, local and padded patterns as such, so that no n by n mask is kept; others as given.
 
     A bool mask is True where a query may see a key. A float mask is added to the scores; its -inf
@@ -35,27 +35,27 @@ def read_mask(
     >>> read_mask(mask, q, q).mask
     Causal()
     """
-    given = given[:, None, None, :] if given.ndim == 2 and _is_padding(given, q) else given
-    given = given[..., : k.shape[-2]]
-    if given.dtype == torch.bool:
-        return _structure(given, q, k, same, window)
-    if not given.is_floating_point():
-        return _structure(given.bool(), q, k, same, window)
-    hidden = given == -torch.inf
-    plain = GivenMask(offset=max(0, k.shape[-2] - q.shape[-2]) if same else 0)
-    found = _structure(~hidden, q, k, same, window) if hidden.any() else plain
-    added = given.masked_fill(hidden, 0)
-    bias = biases.Dense(added) if given.requires_grad or added.any() else None
+    mask = mask[:, None, None, :] if mask.ndim == 2 and _is_padding(mask, q) else mask
+    mask = mask[..., : k.shape[-2]]
+    if mask.dtype == torch.bool:
+        return _structure(mask, q, k, same_sequence, window)
+    if not mask.is_floating_point():
+        return _structure(mask.bool(), q, k, same_sequence, window)
+    hidden = mask == -torch.inf
+    plain = ParsedMask(offset=max(0, k.shape[-2] - q.shape[-2]) if same_sequence else 0)
+    found = _structure(~hidden, q, k, same_sequence, window) if hidden.any() else plain
+    added = mask.masked_fill(hidden, 0)
+    bias = biases.DenseBias(added) if mask.requires_grad or added.any() else None
     return replace(found, bias=bias)
 
 
-def in_use(x: Tensor, used: int | None) -> Tensor:
+def trim_unused_keys(x: Tensor, used_keys: int | None) -> Tensor:
     """The keys that are in use, copied: a static cache is written in place at the next step.
 
     >>> in_use(torch.arange(4.0).view(1, 1, 4, 1), 2).flatten()
     tensor([0., 1.])
     """
-    return x if used is None or x.shape[-2] == used else x[..., :used, :].clone()
+    return x if used_keys is None or x.shape[-2] == used_keys else x[..., :used_keys, :].clone()
 
 
 def _is_padding(given: Tensor, q: Tensor) -> bool:
@@ -63,15 +63,15 @@ def _is_padding(given: Tensor, q: Tensor) -> bool:
     return given.shape[0] == q.shape[0] and given.shape[0] not in (1, q.shape[-2])
 
 
-def _structure(allowed: Tensor, q: Tensor, k: Tensor, same: bool, window: int | None) -> GivenMask:
+def _structure(allowed: Tensor, q: Tensor, k: Tensor, same: bool, window: int | None) -> ParsedMask:
     queries, keys = q.shape[-2], k.shape[-2]
     offset = max(0, keys - queries) if same else 0
     allowed = allowed.expand(*allowed.shape[:-2], queries, keys)
-    if q.ndim > 4 or allowed.ndim > 4 or allowed.numel() > READ_AT_MOST:
-        return GivenMask(masks.Dense(allowed), None, offset)
+    if q.ndim > 4 or allowed.ndim > 4 or allowed.numel() > MAX_PARSED_NUMBERS:
+        return ParsedMask(masks.DenseMask(allowed), None, offset)
     wide = allowed.reshape((1,) * (4 - allowed.ndim) + tuple(allowed.shape))
     if not wide.numel() or wide.all():
-        return GivenMask(offset=offset)
+        return ParsedMask(offset=offset)
     offset, used = _placed(wide, queries) if same else (0, None)
     if wide.shape[1] == 1 or (wide == wide[:, :1]).all():
         wide = wide[:, :1]
@@ -79,8 +79,8 @@ def _structure(allowed: Tensor, q: Tensor, k: Tensor, same: bool, window: int | 
             grid = Grid((q.shape[0], 1), range(queries), range(keys), offset, q.device)
             tile = mask.tile(grid)
             if torch.equal(*torch.broadcast_tensors(tile, wide)):
-                return GivenMask(mask, None, offset, used)
-    return GivenMask(masks.Dense(allowed), None, offset, used)
+                return ParsedMask(mask, None, offset, used)
+    return ParsedMask(masks.DenseMask(allowed), None, offset, used)
 
 
 def _candidates(window: int | None, padding: Padding) -> Iterator[Mask]:

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from regard.look import torch_recurrent
-from regard.look.gates import OwnCells
-from regard.look.running import Running
-from regard.ops.recurrence import State, Step, Walk
-from regard.ops.recurrence.door import StepCall, WalkCall, attending
-from regard.ops.recurrence.op import turn
+from regard.look.gates import CellScope
+from regard.look.running import ModuleTracker
+from regard.ops.recurrence import State, CellStep, RecurrenceResult
+from regard.ops.recurrence.door import StepCall, SequenceCall, intercepting_recurrence
+from regard.ops.recurrence.op import reverse_sequences
 
 
 @dataclass
-class Run:
+class CellRun:
     """One walk of one cell: the states in the order they were made."""
 
     name: str
@@ -27,50 +27,50 @@ class Run:
     lengths: Tensor | None = None
 
 
-class Steps:
+class StepRecorder:
     """Stands at the door of recurrence, lets every cell go step by step, and keeps its states."""
 
-    def __init__(self, cells: OwnCells):
-        self.runs: list[Run] = []
+    def __init__(self, cells: CellScope):
+        self.runs: list[CellRun] = []
         self.skipped: dict[str, str] = {}
         self.cells = cells
         self._thread = threading.get_ident()
-        self._walking: Run | None = None
+        self._walking: CellRun | None = None
 
-    def walk(self, call: WalkCall, proceed: Callable[[WalkCall], Walk]) -> Walk:
+    def on_sequence(self, call: SequenceCall, proceed: Callable[[SequenceCall], RecurrenceResult]) -> RecurrenceResult:
         lengths = None if call.lengths is None else call.lengths.reshape(-1)
-        self._walking = Run(self.cells.name(call.weights.u), [], call.reverse, lengths)
+        self._walking = CellRun(self.cells.name(call.weights.u), [], call.reverse, lengths)
         self.runs.append(self._walking)
         try:
             return proceed(replace(call, form="reference"))
         finally:
             self._walking = None
 
-    def step(self, call: StepCall, proceed: Callable[[StepCall], Step]) -> Step:
+    def on_step(self, call: StepCall, proceed: Callable[[StepCall], CellStep]) -> CellStep:
         answer = proceed(call)
         run = self._walking
         if run is None:
-            run = Run(self.cells.name(call.weights.u))
+            run = CellRun(self.cells.name(call.weights.u))
             self.runs.append(run)
         run.states.append(answer.state)
         return answer
 
-    def theirs(self, path: str, module: nn.Module, args: Any, kwargs: Any, out: Any) -> Any:
+    def on_torch_module(self, path: str, module: nn.Module, args: Any, kwargs: Any, out: Any) -> Any:
         if threading.get_ident() != self._thread:  # somebody else's run of the same model
             return out
         if reason := torch_recurrent.refusal(module):
             self.skipped[path] = reason
             return out
-        with self.cells.rerunning(path, module):
+        with self.cells.rerun_as(path, module):
             return torch_recurrent.rerun(module, *args, **kwargs)
 
     @property
-    def points(self) -> list[Tensor]:
+    def all_states(self) -> list[Tensor]:
         """Every state, run by run and time by time."""
         return [s for run in self.runs for state in run.states for s in state]
 
     @property
-    def backwards(self) -> set[str]:
+    def reversed_cells(self) -> set[str]:
         """The cells that read from the right."""
         return {run.name for run in self.runs if run.reverse}
 
@@ -81,21 +81,21 @@ class Steps:
             times = [tuple(_norm(s, next(left)) for s in state) for state in run.states]
             rows = (torch.stack(values, 1) for values in zip(*times, strict=True))
             if run.reverse:
-                rows = (turn(row[..., None], run.lengths)[..., 0] for row in rows)
+                rows = (reverse_sequences(row[..., None], run.lengths)[..., 0] for row in rows)
             found.setdefault(run.name, []).append(tuple(rows))
         # calls of other batch sizes are another text: the last ones are told
         return {name: _joined(runs) for name, runs in found.items()}
 
 
 @contextmanager
-def in_steps(model: nn.Module) -> Iterator[Steps]:
+def record_steps(model: nn.Module) -> Iterator[StepRecorder]:
     """While this lasts, every recurrent cell of a model walks in steps that are kept."""
-    running = Running(model)
-    steps = Steps(OwnCells(running))
+    running = ModuleTracker(model)
+    steps = StepRecorder(CellScope(running))
     with (
-        running.hooked(),
-        torch_recurrent.answering(model, steps.theirs),
-        attending(steps, steps.cells, other_threads=False),
+        running.hooks(),
+        torch_recurrent.hook_outputs(model, steps.on_torch_module),
+        intercepting_recurrence(steps, steps.cells, other_threads=False),
     ):
         yield steps
 

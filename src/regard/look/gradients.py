@@ -10,16 +10,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import LookError
-from regard.look.gradient_steps import in_steps
+from regard.look.gradient_steps import record_steps
 from regard.look.running import check_model
-from regard.look.stacks import Stack, watching
+from regard.look.stacks import BlockStack, record_stacks
 
 VANISHING = 1e-3  # less than this share of the gradient arrives at the far end
 EXPLODING = 1e3  # it arrives more than this many times larger
 
 
 @dataclass(frozen=True)
-class Flag:
+class GradientFlag:
     """A place where the gradient fades, grows or breaks, with the number that says so.
 
     >>> str(Flag("encoder.blocks", "vanishing", 1e-5))
@@ -38,7 +38,7 @@ class Flag:
 
 
 @dataclass(frozen=True)
-class ThroughTime:
+class TimeGradients:
     """The gradient at each state of one cell, (batch, time); c only for an LSTM.
 
     h_t: ‖∂J/∂h_t‖,   c_t: ‖∂J/∂C_t‖, all paths counted,   over the hidden units
@@ -77,7 +77,7 @@ class ThroughTime:
 
 
 @dataclass(frozen=True)
-class Gradients:
+class GradientNorms:
     """Norms of ∂J/∂· by depth, by time and by weight, and what is wrong with them.
 
     `depth[stack]` has a number before the first block and after each; `time[cell]` the states of a
@@ -92,12 +92,12 @@ class Gradients:
 
     loss: float
     depth: dict[str, list[float | None]] = field(default_factory=dict)
-    time: dict[str, ThroughTime] = field(default_factory=dict)
+    time: dict[str, TimeGradients] = field(default_factory=dict)
     weights: dict[str, float | None] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
 
     @property
-    def flags(self) -> list[Flag]:
+    def flags(self) -> list[GradientFlag]:
         """What fades below 1e-3 or grows above 1e3 from end to start, or is no number at all.
 
         A cell that the loss does not depend on has nothing to fade.
@@ -106,9 +106,9 @@ class Gradients:
         ratios = {name: _ratio(norms[0], norms[-1]) for name, norms in told.items()}
         felt = {name: found for name, found in self.time.items() if found.h.any()}
         ratios |= {f"{name} through time": found.ratio for name, found in felt.items()}
-        found = [Flag(name, kind, r) for name, r in ratios.items() if (kind := _verdict(r))]
+        found = [GradientFlag(name, kind, r) for name, r in ratios.items() if (kind := _verdict(r))]
         bad = (name for name, norm in self.weights.items() if norm and not math.isfinite(norm))
-        return found + [Flag(name, "not finite", math.nan) for name in bad]
+        return found + [GradientFlag(name, "not finite", math.nan) for name in bad]
 
     def __str__(self) -> str:
         lines = [f"loss {self.loss:.6g}"]
@@ -119,7 +119,7 @@ class Gradients:
         return "\n".join([*lines, *(f"! {flag}" for flag in self.flags)])
 
 
-def gradients(model: nn.Module, loss: Callable[[], Tensor] | Tensor) -> Gradients:
+def gradient_norms(model: nn.Module, loss: Callable[[], Tensor] | Tensor) -> GradientNorms:
     """How the gradient of a loss flows back through a model's blocks and, if recurrent, its steps.
 
     ∂J/∂x_l for the stream x_l after block l,   ∂J/∂h_t and ∂J/∂C_t for every state
@@ -138,22 +138,22 @@ def gradients(model: nn.Module, loss: Callable[[], Tensor] | Tensor) -> Gradient
     check_model(model)
     if isinstance(loss, Tensor):
         return _of_weights(model, loss)
-    with torch.enable_grad(), watching(model, points=True) as stacks, in_steps(model) as steps:
+    with torch.enable_grad(), record_stacks(model, points=True) as stacks, record_steps(model) as steps:
         j = loss()
     _check(j)
-    stacks = [stack for stack in stacks if stack.ran]
+    stacks = [stack for stack in stacks if stack.is_complete]
     levels = [level for stack in stacks for level in _levels(stack)]
     weights = dict(model.named_parameters())
-    asked = [*(x for level in levels for x in level), *steps.points, *weights.values()]
+    asked = [*(x for level in levels for x in level), *steps.all_states, *weights.values()]
     reached = iter(_grads(j, asked))
     norms = iter([_norm([next(reached) for _ in level]) for level in levels])
     depth = {stack.path: [next(norms) for _ in _levels(stack)] for stack in stacks}
-    times = steps.norms([next(reached) for _ in steps.points])
-    return Gradients(
+    times = steps.norms([next(reached) for _ in steps.all_states])
+    return GradientNorms(
         loss=float(j.detach()),
         depth={name: found for name, found in depth.items() if any(found)},
         time={
-            name: ThroughTime(h, c[0] if c else None, name in steps.backwards)
+            name: TimeGradients(h, c[0] if c else None, name in steps.reversed_cells)
             for name, (h, *c) in times.items()
         },
         weights={name: _norm([grad]) for name, grad in zip(weights, reached, strict=True)},
@@ -161,16 +161,16 @@ def gradients(model: nn.Module, loss: Callable[[], Tensor] | Tensor) -> Gradient
     )
 
 
-def _of_weights(model: nn.Module, j: Tensor) -> Gradients:
+def _of_weights(model: nn.Module, j: Tensor) -> GradientNorms:
     _check(j)
     weights = dict(model.named_parameters())
     found = zip(weights, _grads(j, list(weights.values()), again=True), strict=True)
     reason = {"depth and time": "the loss was computed before; try a function that computes it"}
     norms = {name: _norm([grad]) for name, grad in found}
-    return Gradients(loss=float(j.detach()), weights=norms, skipped=reason)
+    return GradientNorms(loss=float(j.detach()), weights=norms, skipped=reason)
 
 
-def _levels(stack: Stack) -> list[list[Tensor]]:
+def _levels(stack: BlockStack) -> list[list[Tensor]]:
     """At each depth the tensors of all runs."""
     return [stack.inputs, *stack.outputs]
 

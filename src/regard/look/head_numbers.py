@@ -7,30 +7,30 @@ from torch import Tensor
 
 from regard.errors import LookError
 from regard.look.head_types import HeadRow, Thresholds
-from regard.look.offsets import choosing, existing, first_key, offset_weights, seen
+from regard.look.offsets import informative_queries, offset_exists, first_key, offset_weights, visible_key_counts
 from regard.look.site import Site
-from regard.ops.survey.op import measure
-from regard.ops.survey.statistics import make_question
+from regard.ops.survey.op import compute_survey
+from regard.ops.survey.statistics import make_survey_options
 
 
 @torch.no_grad()
-def head_numbers(site: Site, separators: frozenset[str], limits: Thresholds) -> list[HeadRow]:
+def measure_heads(site: Site, separators: frozenset[str], thresholds: Thresholds) -> list[HeadRow]:
     """The numbers of each head of a site, from one survey and one band of diagonals.
 
     >>> (row,) = head_numbers(rg.site_of(*torch.zeros(2, 4, 2)), frozenset(), Thresholds())
     >>> row.own, row.peak, row.spread
     (0.25, 0.25, 1.0)
     """
-    if not site.kept:
+    if not site.has_tensors:
         raise LookError(
             f"{site.name}: needs its queries and keys for its heads, got only its survey; "
             "try look(model) without survey="
         )
-    visible = seen(site)
-    rows = choosing(site, visible)
+    visible = visible_key_counts(site)
+    rows = informative_queries(site, visible)
     ask = ("entropy", "peak", "peak_key", "reach", "ahead")
-    question = make_question(ask, first=1, radius=limits.furthest, most=1, cells=1)
-    found = measure(site.q, site.k, site.lse, site.terms, question)
+    question = make_survey_options(ask, first_keys=1, radius=thresholds.max_offset, top_k=1, pooled_size=1)
+    found = compute_survey(site.q, site.k, site.lse, site.terms, question)
     assert found.entropy is not None
     assert found.ahead is not None
     place = torch.arange(site.queries, device=site.q.device) + site.terms.offset
@@ -44,7 +44,7 @@ def head_numbers(site: Site, separators: frozenset[str], limits: Thresholds) -> 
         "monotone": _correlation(found.ahead + place * given, place, rows),
         "separator": _separator_share(site, separators, rows),
     }
-    fixed, kernels = _by_offset(site, rows, limits)
+    fixed, kernels = _by_offset(site, rows, thresholds)
     columns = {name: x.tolist() for name, x in {**numbers, **fixed}.items()}
     counts = rows.sum((0, 2)).tolist()
     return [
@@ -52,7 +52,7 @@ def head_numbers(site: Site, separators: frozenset[str], limits: Thresholds) -> 
             site=site.name,
             call=site.call,
             head=head,
-            rows=counts[head],
+            query_count=counts[head],
             kind=site.kind,
             **kernels[head],
             **{name: x[head] for name, x in columns.items()},
@@ -65,8 +65,8 @@ def _by_offset(
     site: Site, rows: Tensor, limits: Thresholds
 ) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
     """Mean weight at each offset, and how well one kernel serves all places."""
-    far = limits.furthest
-    band, there = offset_weights(site, -far, far), existing(site, -far, far)
+    far = limits.max_offset
+    band, there = offset_weights(site, -far, far), offset_exists(site, -far, far)
     counted = rows[..., None] & there
     profile = (band * counted).sum((0, 2)) / counted.sum((0, 2)).clamp(min=1)
     # an offset that most queries do not have says little about a head
@@ -143,7 +143,7 @@ def _separator_share(site: Site, separators: frozenset[str], rows: Tensor) -> Te
     chosen[torch.arange(site.batch), first_key(site)] = False
     # a row that does not count gets weights exp(score - inf) = 0
     lse = site.lse.masked_fill(~rows, torch.inf)
-    question = make_question(["received"], first=1, radius=1, most=1, cells=1)
-    received = measure(site.q, site.k, lse, site.terms, question).received
+    question = make_survey_options(["received"], first_keys=1, radius=1, top_k=1, pooled_size=1)
+    received = compute_survey(site.q, site.k, lse, site.terms, question).received
     assert received is not None
     return (received * chosen[:, None]).sum((0, 2)) / rows.sum((0, 2)).clamp(min=1)

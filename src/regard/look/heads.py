@@ -9,17 +9,17 @@ import torch
 from torch import nn
 
 from regard.errors import LookError, ShapeError
-from regard.look.head_numbers import head_numbers
-from regard.look.head_types import HeadRow, Thresholds, name_head
+from regard.look.head_numbers import measure_heads
+from regard.look.head_types import HeadRow, Thresholds, classify_head
 from regard.look.offsets import offset_weights
 from regard.look.sight import Sight
 from regard.look.site import Site
 
-SHOWN = ("own", "previous", "next", "near", "sink", "peak", "spread", "reach")
+TABLE_COLUMNS = ("own", "previous", "next", "near", "sink", "peak", "spread", "reach")
 
 
 @dataclass(frozen=True)
-class Heads:
+class HeadTable:
     """A table of heads, one `HeadRow` each.
 
     >>> rows = [HeadRow(site="encoder.0.self", call=0, head=h, rows=9, type="sink") for h in (0, 1)]
@@ -35,11 +35,11 @@ class Heads:
         """How many heads are of each type, the most frequent first."""
         return dict(Counter(row.type for row in self.rows).most_common())
 
-    def of(self, type: str) -> "Heads":  # noqa: A002
+    def of_type(self, head_type: str) -> "HeadTable":  # noqa: A002
         """The heads of one type."""
-        return Heads([row for row in self.rows if row.type == type])
+        return HeadTable([row for row in self.rows if row.type == head_type])
 
-    def dicts(self) -> list[dict[str, Any]]:
+    def to_dicts(self) -> list[dict[str, Any]]:
         """The rows as plain data, for a data frame or JSON."""
         return [asdict(row) for row in self.rows]
 
@@ -59,9 +59,9 @@ class Heads:
 
     def __str__(self) -> str:
         wide = max([4, *(len(row.site) for row in self.rows)])
-        lines = [f"{'site':<{wide}}  head  {'type':<12}" + "".join(f"{n:>9}" for n in SHOWN)]
+        lines = [f"{'site':<{wide}}  head  {'type':<12}" + "".join(f"{n:>9}" for n in TABLE_COLUMNS)]
         for row in self.rows:
-            numbers = "".join(f"{getattr(row, name):9.2f}" for name in SHOWN)
+            numbers = "".join(f"{getattr(row, name):9.2f}" for name in TABLE_COLUMNS)
             lines.append(f"{row.site:<{wide}}  {row.head:>4}  {row.type:<12}{numbers}")
         return "\n".join(lines)
 
@@ -71,13 +71,13 @@ class Heads:
         return notebook.heads_html(self)
 
 
-def heads(
+def classify_heads(
     sites: Iterable[Site],
     *,
     separators: Collection[str] = (),
-    probed: Heads | None = None,
+    probe: HeadTable | None = None,
     thresholds: Thresholds | None = None,
-) -> Heads:
+) -> HeadTable:
     """What each head of a sight does, in a word, with the numbers that decided it.
 
     `separators` are tokens such as "[SEP]" or "."; `probed` is what `probe` found for the model.
@@ -91,17 +91,17 @@ def heads(
     limits = thresholds or Thresholds()
     rows = [
         row
-        for site in each_whole(sites)
-        for row in head_numbers(site, frozenset(separators), limits)
+        for site in join_all_calls(sites)
+        for row in measure_heads(site, frozenset(separators), limits)
     ]
-    if probed is not None:
-        found = {(row.site, row.head): row for row in probed}
+    if probe is not None:
+        found = {(row.site, row.head): row for row in probe}
         rows = [_with_probe(row, found.get((row.site, row.head))) for row in rows]
-    return Heads([_named(row, limits) for row in rows])
+    return HeadTable([_named(row, limits) for row in rows])
 
 
 @torch.no_grad()
-def probe(
+def probe_induction(
     model: nn.Module,
     vocab: int,
     *,
@@ -109,7 +109,7 @@ def probe(
     batch: int = 4,
     seed: int = 0,
     thresholds: Thresholds | None = None,
-) -> Heads:
+) -> HeadTable:
     """Which heads of a language model copy: it reads random tokens twice, [x_1 … x_n x_1 … x_n].
 
     induction = mean weight of the second x_t on the first x_{t+1};   duplicate: on the first x_t
@@ -132,13 +132,13 @@ def probe(
     for site in sight:
         copied = offset_weights(site, -length, 1 - length)[:, :, length:].mean((0, 2))
         for row, (duplicate, induction) in zip(
-            head_numbers(site, frozenset(), limits), copied.tolist(), strict=True
+            measure_heads(site, frozenset(), limits), copied.tolist(), strict=True
         ):
             rows.append(_named(replace(row, duplicate=duplicate, induction=induction), limits))
-    return Heads(rows)
+    return HeadTable(rows)
 
 
-def each_whole(sites: Iterable[Site]) -> list[Site]:
+def join_all_calls(sites: Iterable[Site]) -> list[Site]:
     """Each attention once, the calls of a generated text joined."""
     if not isinstance(sites, Sight):
         return list(sites)
@@ -146,14 +146,14 @@ def each_whole(sites: Iterable[Site]) -> list[Site]:
     for name in sites.names:
         calls = sites.calls(name)
         try:
-            whole += calls if len(calls) == 1 else [sites.joined(name)]
+            whole += calls if len(calls) == 1 else [sites.join(name)]
         except LookError:  # calls that have nothing to do with each other: a row for each
             whole += calls
     return whole
 
 
 def _named(row: HeadRow, limits: Thresholds) -> HeadRow:
-    word, reason = name_head(row, limits)
+    word, reason = classify_head(row, limits)
     return replace(row, type=word, reason=reason)
 
 

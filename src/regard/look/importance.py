@@ -10,22 +10,22 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import LookError, ShapeError
-from regard.look.edits import Place, drop_head
-from regard.look.looking import routed
-from regard.look.running import Running
-from regard.look.shown import shown
-from regard.look.what_if import fits, what_if
-from regard.ops.door import Answer, Call, Proceed, attending
+from regard.look.edits import CallSite, drop_head
+from regard.look.looking import patched
+from regard.look.running import ModuleTracker
+from regard.look.shown import format_table
+from regard.look.what_if import matches_glob, what_if
+from regard.ops.door import AttentionResult, AttentionCall, Proceed, intercepting
 
 if TYPE_CHECKING:
     from rich.console import Group
 
 Loss = Callable[[nn.Module], Tensor]
-SHOWN = 16  # heads in the table
+MAX_SHOWN_HEADS = 16  # heads in the table
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Importance:
+class HeadImportance:
     """What each head is worth, by the name of its attention.
 
     gradient = ∂loss / ∂gate at gate 1, so dropping a head costs about -gradient
@@ -38,26 +38,26 @@ class Importance:
 
     loss: float
     gradient: dict[str, Float[Tensor, "batch head"]]  # of each sequence's own gate
-    dropped: dict[str, Float[Tensor, " head"]] | None = None
+    ablation: dict[str, Float[Tensor, " head"]] | None = None
 
     @property
-    def importance(self) -> dict[str, Float[Tensor, " head"]]:
+    def sensitivity(self) -> dict[str, Float[Tensor, " head"]]:
         """The sensitivity of Michel et al. (2019): Σ over sequences of |∂loss / ∂gate|."""
         return {name: g.abs().sum(0) for name, g in self.gradient.items()}
 
     @property
-    def predicted(self) -> dict[str, Float[Tensor, " head"]]:
+    def first_order(self) -> dict[str, Float[Tensor, " head"]]:
         """What dropping each head would cost if the loss were straight in its gate."""
         return {name: -g.sum(0) for name, g in self.gradient.items()}
 
-    def ranked(self) -> list[tuple[str, int]]:
+    def ranking(self) -> list[tuple[str, int]]:
         """Every head, the most important first: by exact cost if known, else by sensitivity.
 
         >>> found = Importance(loss=2.0, gradient={"a": torch.tensor([[-1.0, 0.5]])})
         >>> found.ranked()
         [('a', 0), ('a', 1)]
         """
-        by = self.importance if self.dropped is None else self.dropped
+        by = self.sensitivity if self.ablation is None else self.ablation
         heads = [(name, head) for name, worth in by.items() for head in range(len(worth))]
         return sorted(heads, key=lambda at: -float(by[at[0]][at[1]]))
 
@@ -69,26 +69,26 @@ class Importance:
         table = Table("site", box=None, pad_edge=False)
         for name in ("head", "Σ|∂loss/∂gate|", "predicted Δloss", "exact Δloss"):
             table.add_column(name, justify="right")
-        ranked = self.ranked()
-        for name, head in ranked[:SHOWN]:
-            exact = "" if self.dropped is None else f"{self.dropped[name][head]:+.5f}"
-            sizes = f"{self.importance[name][head]:.5f}", f"{self.predicted[name][head]:+.5f}"
+        ranked = self.ranking()
+        for name, head in ranked[:MAX_SHOWN_HEADS]:
+            exact = "" if self.ablation is None else f"{self.ablation[name][head]:+.5f}"
+            sizes = f"{self.sensitivity[name][head]:.5f}", f"{self.first_order[name][head]:+.5f}"
             table.add_row(Text(name), str(head), *sizes, exact)
-        more = f", the first {SHOWN}" if len(ranked) > SHOWN else ""
+        more = f", the first {MAX_SHOWN_HEADS}" if len(ranked) > MAX_SHOWN_HEADS else ""
         return Group(Text(f"{len(ranked)} heads, loss {self.loss:.5f}{more}"), table)
 
     def __repr__(self) -> str:
-        return shown(self.__rich__())
+        return format_table(self.__rich__())
 
 
-def importance(
+def head_importance(
     model: nn.Module,
     loss: Loss,
     at: str = "*",
     *,
     exact: bool = False,
     progress: bool = False,
-) -> Importance:
+) -> HeadImportance:
     """What each head is worth to a loss, in one backward pass for all of them.
 
     out_h → gate_h · out_h,   importance_h = |∂loss / ∂gate_h| at gate_h = 1
@@ -105,9 +105,9 @@ def importance(
     ... )
     True
     """
-    with routed(model) as running:
+    with patched(model) as running:
         gates = _Gates(running, at)
-        with attending(gates, running, other_threads=False), torch.enable_grad():
+        with intercepting(gates, running, other_threads=False), torch.enable_grad():
             value = loss(model)
             _check_loss(value)
     if not gates.made:
@@ -115,21 +115,21 @@ def importance(
     slopes = torch.autograd.grad(value, list(gates.made.values()), allow_unused=True)
     pairs = zip(gates.made.items(), slopes, strict=True)
     gradient = {name: torch.zeros_like(one) if g is None else g for (name, one), g in pairs}
-    found = Importance(loss=float(value.detach()), gradient=gradient)
+    found = HeadImportance(loss=float(value.detach()), gradient=gradient)
     return replace(found, dropped=_drop_each(model, loss, found, progress)) if exact else found
 
 
 class _Gates:
     """Stands at the door with a gate of 1 on the output of each head of each sequence."""
 
-    def __init__(self, running: Running, at: str):
+    def __init__(self, running: ModuleTracker, at: str):
         self.running, self.at = running, at
         self.made: dict[str, Tensor] = {}
 
-    def __call__(self, call: Call, proceed: Proceed) -> Answer:
+    def __call__(self, call: AttentionCall, proceed: Proceed) -> AttentionResult:
         out, lse = proceed(call)
         caller = self.running.caller
-        if not fits(self.at, Place(caller.path, caller.name)):
+        if not matches_glob(self.at, CallSite(caller.path, caller.name)):
             return out, lse
         size = out.shape[:-3].numel(), out.shape[-3]
         if caller.name not in self.made:
@@ -145,7 +145,7 @@ class _Gates:
 
 
 def _drop_each(
-    model: nn.Module, loss: Loss, found: Importance, progress: bool
+    model: nn.Module, loss: Loss, found: HeadImportance, progress: bool
 ) -> dict[str, Tensor]:
     heads = [(name, head) for name, g in found.gradient.items() for head in range(g.shape[-1])]
     cost = {name: g.new_zeros(g.shape[-1]) for name, g in found.gradient.items()}

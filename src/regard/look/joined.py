@@ -15,7 +15,7 @@ from regard.ops.masks import Causal, Mask
 from regard.ops.terms import Terms
 
 
-def join(calls: Sequence[Site]) -> Site:
+def join_calls(calls: Sequence[Site]) -> Site:
     """One site whose queries are those of all calls, in order, over all keys there ever were.
 
     Each call must go on where the one before stopped: its keys are those before and its own, or,
@@ -24,7 +24,7 @@ def join(calls: Sequence[Site]) -> Site:
     if len(calls) == 1:
         return calls[0]
     for site in calls:
-        site.need()
+        site.require_tensors()
     k, v, starts = calls[0].k, calls[0].v, [0]
     for site in calls[1:]:
         old = _shared(k, v, site)
@@ -70,7 +70,7 @@ def _terms(calls: Sequence[Site], starts: list[int]) -> Terms:
     elif all(s.terms.mask is None and (s.start, s.keys) == (0, spans[-1].keys) for s in spans):
         mask = None
     else:
-        mask = Spliced(parts)
+        mask = SplicedMask(parts)
     return replace(first, mask=mask, bias=None if first.bias is None else SplicedBias(parts))
 
 
@@ -130,7 +130,7 @@ def _whole(tile: Tensor, grid: Grid, pad: tuple[int, int]) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Spliced(Mask):
+class SplicedMask(Mask):
     """Each call's own mask for its rows; keys that it did not have are hidden."""
 
     spans: tuple[_Span, ...]
@@ -161,5 +161,5 @@ class SplicedBias(Bias):
         return _stack(pieces)
 
     @property
-    def asks_query(self) -> bool:
-        return any(s.terms.bias is not None and s.terms.bias.asks_query for s in self.spans)
+    def depends_on_query(self) -> bool:
+        return any(s.terms.bias is not None and s.terms.bias.depends_on_query for s in self.spans)

@@ -12,36 +12,36 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import LookError
-from regard.look.pieces import moved, tensors_of
-from regard.look.running import Caller, Running, check_glob
-from regard.look.sight import Sight, grouped
+from regard.look.pieces import map_tensors, list_tensors
+from regard.look.running import Caller, ModuleTracker, check_glob
+from regard.look.sight import Sight, format_skipped
 from regard.look.site import Site
-from regard.look.tokens import TextReader, Texts
+from regard.look.tokens import TokenLabeler, TokenHistory
 from regard.nn import StateAttention
-from regard.ops.door import Answer, Call, Proceed
-from regard.ops.grid import four_axes
-from regard.ops.indices import whole_number
-from regard.ops.survey.statistics import QUICK_AND_RECEIVED, make_question
+from regard.ops.door import AttentionResult, AttentionCall, Proceed
+from regard.ops.grid import to_4d
+from regard.ops.indices import as_int
+from regard.ops.survey.statistics import DEFAULT_STATISTICS, make_survey_options
 from regard.ops.terms import Terms
 
-KEEP = 2 << 30  # bytes
+DEFAULT_MAX_BYTES = 2 << 30  # bytes
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class RecordOptions:
     """What a caller of `look` wants kept."""
 
     at: str = "*"
-    keep: int = KEEP
+    max_bytes: int = DEFAULT_MAX_BYTES
     device: str | torch.device | None = None
     grad: bool = False
     survey: Collection[str] | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         check_glob("at", self.at)
-        if whole_number("keep", self.keep) < 0:
-            raise LookError(f"keep: needs 0 bytes or more, got {self.keep}; try survey=")
-        _check_survey(self.ask)
+        if as_int("keep", self.max_bytes) < 0:
+            raise LookError(f"keep: needs 0 bytes or more, got {self.max_bytes}; try survey=")
+        _check_survey(self.survey_kwargs)
         try:
             torch.device("cpu" if self.device is None else self.device)
         except (RuntimeError, TypeError):
@@ -50,7 +50,7 @@ class Wish:
             ) from None
 
     @property
-    def ask(self) -> Mapping[str, Any] | None:
+    def survey_kwargs(self) -> Mapping[str, Any] | None:
         """The arguments of a survey to make at once."""
         if self.survey is None or isinstance(self.survey, Mapping):
             return self.survey
@@ -61,54 +61,54 @@ def _check_survey(asked: Mapping[str, Any] | None) -> None:
     """Raise now, not in the middle of a run, if statistics are asked for that are none."""
     if asked is None:
         return
-    given = {"ask": QUICK_AND_RECEIVED, "first": 4, "radius": 8, "most": 8, "cells": 256}
+    given = {"ask": DEFAULT_STATISTICS, "first": 4, "radius": 8, "most": 8, "cells": 256}
     if odd := sorted(set(asked) - {*given, "form"}):
         raise LookError(f"survey: needs arguments of site.survey, got {odd[0]!r}")
     given |= {name: value for name, value in asked.items() if name != "form"}
-    make_question(**given)
+    make_survey_options(**given)
 
 
-class Keeper:
+class Recorder:
     """Stands at the door and keeps what passes, from however many threads at once."""
 
-    def __init__(self, sight: Sight, running: Running, wish: Wish, reader: TextReader):
-        self.sight, self.running, self.wish, self.reader = sight, running, wish, reader
-        self.room = wish.keep
+    def __init__(self, sight: Sight, tracker: ModuleTracker, options: RecordOptions, labeler: TokenLabeler):
+        self.sight, self.tracker, self.options, self.labeler = sight, tracker, options, labeler
+        self.bytes_left = options.max_bytes
         self.calls: Counter[str] = Counter()
-        self.passed: dict[str, str] = {}  # every path that asked at the door, and its name
+        self.site_names: dict[str, str] = {}  # every path that asked at the door, and its name
         self._lock = threading.RLock()
         self._is_closed = False
-        self._origins: WeakKeyDictionary[Site, tuple[int, Texts]] = WeakKeyDictionary()
+        self._origins: WeakKeyDictionary[Site, tuple[int, TokenHistory]] = WeakKeyDictionary()
         self._texts: dict[tuple[str, int], _Growing] = {}
         self._shared: set[int] = set()
 
-    def __call__(self, call: Call, proceed: Proceed) -> Answer:
+    def __call__(self, call: AttentionCall, proceed: Proceed) -> AttentionResult:
         out, lse = proceed(call)
         if _going_back():
             return out, lse
-        caller = self.running.caller
+        caller = self.tracker.caller
         with self._lock:
             if not self._is_closed:
-                self.passed[caller.path] = caller.name
-                if fnmatchcase(caller.name, self.wish.at) or fnmatchcase(caller.path, self.wish.at):
+                self.site_names[caller.path] = caller.name
+                if fnmatchcase(caller.name, self.options.at) or fnmatchcase(caller.path, self.options.at):
                     self._see(caller, call, out, lse)
         return out, lse
 
-    def _see(self, caller: Caller, call: Call, out: Tensor, lse: Tensor) -> None:
+    def _see(self, caller: Caller, call: AttentionCall, out: Tensor, lse: Tensor) -> None:
         count, me = self.calls[caller.path], threading.get_ident()
         self.calls[caller.path] += 1
-        q, k, v, out = (self._take(four_axes(x)) for x in (call.q, call.k, call.v, out))
-        lse = self._take(four_axes(lse[..., None])[..., 0])
-        terms = moved(_flat(_placed(call, caller), call.q), self._take)
-        if self.wish.ask is None:
+        q, k, v, out = (self._take(to_4d(x)) for x in (call.q, call.k, call.v, out))
+        lse = self._take(to_4d(lse[..., None])[..., 0])
+        terms = map_tensors(_flat(_placed(call, caller), call.q), self._take)
+        if self.options.survey_kwargs is None:
             if k.shape[2] == q.shape[2]:
                 k, v = _own(k, q), _own(v, q)
             k, v, more = self._growing(caller.path, me).add(k, v, q.shape[2])
             size = more + sum(x.nbytes for x in (q, out, lse)) + self._new(terms)
-            if size > self.room:
+            if size > self.bytes_left:
                 self._no_room(caller, count)
                 return
-            self.room -= size
+            self.bytes_left -= size
         site = Site(
             name=caller.name,
             path=caller.path,
@@ -121,29 +121,29 @@ class Keeper:
             lse=lse,
             terms=terms,
         )
-        site = site if self.wish.ask is None else _surveyed(site, self.wish.ask)
-        self._origins[site] = me, self.reader.texts()
+        site = site if self.options.survey_kwargs is None else _surveyed(site, self.options.survey_kwargs)
+        self._origins[site] = me, self.labeler.token_history()
         self.sight.sites.append(site)
 
     def _growing(self, path: str, thread: int) -> "_Growing":
         return self._texts.setdefault((path, thread), _Growing())
 
     def _take(self, x: Tensor) -> Tensor:
-        x = x if self.wish.grad else x.detach()
-        return x if self.wish.device is None else x.to(self.wish.device)
+        x = x if self.options.grad else x.detach()
+        return x if self.options.device is None else x.to(self.options.device)
 
     def _new(self, terms: Terms) -> int:
         """The bytes of masks and biases that no site before has kept; layers often share them."""
-        places = {x.untyped_storage().data_ptr(): x.nbytes for x in tensors_of(terms)}
+        places = {x.untyped_storage().data_ptr(): x.nbytes for x in list_tensors(terms)}
         size = sum(size for place, size in places.items() if place not in self._shared)
         self._shared.update(places)
         return size
 
     def _no_room(self, caller: Caller, count: int) -> None:
-        self.room = -1  # a smaller one that came later would leave a hole in the middle
+        self.bytes_left = -1  # a smaller one that came later would leave a hole in the middle
         self._texts.pop((caller.path, threading.get_ident()), None)
         since = f"from call {count} on, " if count else ""
-        reason = f"{since}as the {self.wish.keep} bytes to keep were full"
+        reason = f"{since}as the {self.options.max_bytes} bytes to keep were full"
         self.sight.skipped.setdefault(caller.name, f"{reason}; try at=, keep= or survey=")
 
     def close(self) -> None:
@@ -155,25 +155,25 @@ class Keeper:
             for site, call in _grouped(self.sight.sites, threads):
                 origin = self._origins.get(site)
                 site = site if site.call == call else replace(site, call=call)
-                named.append(site if origin is None else self.reader.named(site, origin[1]))
+                named.append(site if origin is None else self.labeler.label(site, origin[1]))
             self.sight.sites[:] = named
 
     def finish(self) -> None:
         """Say what was not seen; to have seen nothing is an error, never an empty sight."""
-        self.sight.skipped.update(_unseen(self.running, self.passed))
+        self.sight.skipped.update(_unseen(self.tracker, self.site_names))
         seen = {site.path for site in self.sight.sites}
-        out = [name for path, name in self.passed.items() if path not in seen]
-        self.sight.left_out += [name for name in out if name not in self.sight.skipped]
+        out = [name for path, name in self.site_names.items() if path not in seen]
+        self.sight.unmatched += [name for name in out if name not in self.sight.skipped]
         if self.sight.sites:
-            self.reader.name_all()
+            self.labeler.label_all()
             return
-        if self.passed and not self.calls:
-            names = ", ".join(list(dict.fromkeys(self.passed.values()))[:8])
-            raise LookError(f"at: needs a glob that fits one of {names} …, got {self.wish.at!r}")
-        if not self.running.ran:
+        if self.site_names and not self.calls:
+            names = ", ".join(list(dict.fromkeys(self.site_names.values()))[:8])
+            raise LookError(f"at: needs a glob that fits one of {names} …, got {self.options.at!r}")
+        if not self.tracker.called_modules:
             raise LookError("model: needs to run inside `with look(model)`, got no call of it")
         skipped = self.sight.skipped or {"it": "no module in it is called one"}
-        why = "; ".join(grouped(skipped))
+        why = "; ".join(format_skipped(skipped))
         raise LookError(f"model: needs an attention that can be seen, got none; {why}")
 
 
@@ -260,12 +260,12 @@ def _flat(terms: Terms, q: Tensor) -> Terms:
     if q.ndim <= 4:
         return terms
     front = q.shape[:-3]
-    return moved(
+    return map_tensors(
         terms, lambda x: x.expand(*front, *x.shape[-3:]).flatten(0, -4) if x.ndim == q.ndim else x
     )
 
 
-def _placed(call: Call, caller: Caller) -> Terms:
+def _placed(call: AttentionCall, caller: Caller) -> Terms:
     """The terms, with the place of a state that looks back at all before it and not at itself."""
     back = isinstance(caller.module, StateAttention) and caller.kind == "self"
     return replace(call.terms, offset=call.k.shape[-2]) if back else call.terms
@@ -278,11 +278,11 @@ def _surveyed(site: Site, ask: Mapping[str, Any]) -> Site:
     return replace(site, found=found, **shapes)
 
 
-def _unseen(running: Running, passed: Collection[str]) -> dict[str, str]:
+def _unseen(running: ModuleTracker, passed: Collection[str]) -> dict[str, str]:
     """Modules that are attention by their name and ran, but nothing in them asked at the door."""
     silent = {
         path: module
-        for path, module in running.ran.items()
+        for path, module in running.called_modules.items()
         if _is_attention(module) and not any(_within(p, path) or _within(path, p) for p in passed)
     }
     inner = {

@@ -6,9 +6,9 @@ from difflib import get_close_matches
 
 from regard.errors import LookError, ShapeError
 from regard.look.site import Site, Tokens
-from regard.ops.indices import index_of, whole_number
+from regard.ops.indices import resolve_index, as_int
 
-SPACES = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "↵", "\n": "↵", "\t": "⇥"})
+WHITESPACE_MARKS = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "↵", "\n": "↵", "\t": "⇥"})
 
 
 def query_labels(site: Site, batch: int = 0) -> list[str]:
@@ -31,14 +31,14 @@ def key_labels(site: Site, batch: int = 0) -> list[str]:
     return _labels(site.key_tokens, batch, site.keys, 0)
 
 
-def query_at(site: Site, query: int | str, batch: int = 0) -> int:
+def query_index(site: Site, query: int | str, batch: int = 0) -> int:
     """The row of a query, told by its number or by its token, if that stands there once.
 
     >>> query_at(rg.site_of(*torch.zeros(2, 2, 4), tokens=["Ġthe", "cat"]), "cat")
     1
     """
     if not isinstance(query, str):
-        return index_of("query", query, site.queries)
+        return resolve_index("query", query, site.queries)
     labels = query_labels(site, batch)
     if site.query_tokens is None:
         raise LookError(
@@ -56,7 +56,7 @@ def query_at(site: Site, query: int | str, batch: int = 0) -> int:
     raise LookError(f"query: needs one of the tokens, got {query!r}; try {near[0]!r}")
 
 
-def told_apart(labels: list[str]) -> list[str]:
+def disambiguate(labels: list[str]) -> list[str]:
     """The labels with their position where the same one occurs twice.
 
     >>> told_apart(["the", "cat", "the"])
@@ -65,11 +65,11 @@ def told_apart(labels: list[str]) -> list[str]:
     count = Counter(labels)
     return [
         f"{label} ({at})" if count[label] > 1 else label
-        for at, label in enumerate(quoted(label) for label in labels)
+        for at, label in enumerate(quote_label(label) for label in labels)
     ]
 
 
-def quoted(label: str) -> str:
+def quote_label(label: str) -> str:
     """A label that is safe inside a sentence: marks that would read as ours are put in quotes.
 
     >>> quoted("."), quoted("cat")
@@ -78,16 +78,16 @@ def quoted(label: str) -> str:
     return label if any(letter.isalnum() for letter in label) else f"“{label}”"
 
 
-def shortened(label: str, most: int = 12) -> str:
+def shorten_label(label: str, max_length: int = 12) -> str:
     """A label cut to fit beside a picture.
 
     >>> shortened("antidisestablishment", 8)
     'antidis…'
     """
-    return label if len(label) <= most else label[: most - 1] + "…"
+    return label if len(label) <= max_length else label[: max_length - 1] + "…"
 
 
-def all_sites(sites: Site | Iterable[Site]) -> list[Site]:
+def as_site_list(sites: Site | Iterable[Site]) -> list[Site]:
     """One site or several, as several."""
     found = [sites] if isinstance(sites, Site) or not isinstance(sites, Iterable) else [*sites]
     for site in found:
@@ -106,7 +106,7 @@ def check_site(site: object) -> None:
 
 def _check(site: Site, batch: int) -> None:
     check_site(site)
-    if not 0 <= whole_number("batch", batch) < site.batch:
+    if not 0 <= as_int("batch", batch) < site.batch:
         raise ShapeError(
             f"batch: needs less than {site.batch}, got {batch}; try 0 to {site.batch - 1}"
         )
@@ -120,5 +120,5 @@ def _labels(tokens: Tokens | None, batch: int, count: int, first: int) -> list[s
 
 def _clean(token: str) -> str:
     """Tokenizers mark a space before a word; a reader sees that anyway."""
-    plain = token.translate(SPACES)
+    plain = token.translate(WHITESPACE_MARKS)
     return plain.strip() or plain.replace(" ", "␣")

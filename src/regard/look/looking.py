@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from regard.look import torch_modules, transformers
-from regard.look.keeping import KEEP, Keeper, Wish
-from regard.look.running import Running
+from regard.look.keeping import DEFAULT_MAX_BYTES, Recorder, RecordOptions
+from regard.look.running import ModuleTracker
 from regard.look.sight import Sight
-from regard.look.tokens import TextReader
-from regard.ops.door import attending
+from regard.look.tokens import TokenLabeler
+from regard.ops.door import intercepting
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def look(
     model: nn.Module,
     at: str = "*",
     *,
-    keep: int = KEEP,
+    max_bytes: int = DEFAULT_MAX_BYTES,
     tokens: Any = None,
     device: str | torch.device | None = None,
     grad: bool = False,
@@ -46,11 +46,11 @@ def look(
     torch.Size([1, 4, 3])
     """
     sight = Sight()
-    wish = Wish(at=at, keep=keep, device=device, grad=grad, survey=survey)
-    with routed(model) as running, TextReader(model, sight, tokens) as reader:
-        keeper = Keeper(sight, running, wish, reader)
+    wish = RecordOptions(at=at, max_bytes=max_bytes, device=device, grad=grad, survey=survey)
+    with patched(model) as running, TokenLabeler(model, sight, tokens) as reader:
+        keeper = Recorder(sight, running, wish, reader)
         try:
-            with attending(keeper, running):
+            with intercepting(keeper, running):
                 yield sight
         finally:
             keeper.close()
@@ -58,14 +58,14 @@ def look(
 
 
 @contextmanager
-def routed(model: nn.Module) -> Iterator[Running]:
+def patched(model: nn.Module) -> Iterator[ModuleTracker]:
     """Lead every attention of a model, ours or not, through the one door, and say whose it is.
 
     Whoever edits or counts uses this too: `with routed(model) as running, attending(…, running)`.
     In the attendant `running.caller` has the name, path and kind of the attention that is asked.
     """
-    running = Running(model)
-    torch_modules.lead(running)
-    with running.hooked():
-        transformers.lead(running)
+    running = ModuleTracker(model)
+    torch_modules.intercept_torch(running)
+    with running.hooks():
+        transformers.intercept_transformers(running)
         yield running

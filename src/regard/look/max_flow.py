@@ -2,10 +2,10 @@
 
 import numpy as np
 
-LEAST = 1e-8  # a pipe with less room than this is full
+MIN_CAPACITY = 1e-8  # a pipe with less room than this is full
 
 
-def max_flow(pipes: np.ndarray, start: int, end: int) -> float:
+def max_flow(capacities: np.ndarray, start: int, end: int) -> float:
     """The most that can go from node `start` of the first layer to node `end` of the last.
 
     max Σ flow out of start,   0 ≤ flow ≤ pipe,   what comes into a node goes out
@@ -17,10 +17,10 @@ def max_flow(pipes: np.ndarray, start: int, end: int) -> float:
     >>> max_flow(two_ways, 0, 0)  # 0.125 by the first node, 0.25 by the second
     0.375
     """
-    down = np.array(pipes, dtype=np.float64)
+    down = np.array(capacities, dtype=np.float64)
     back = np.zeros_like(down)  # what flows already, and could be taken back
     total, wide = 0.0, float(down.max(initial=0.0))
-    while wide > LEAST:
+    while wide > MIN_CAPACITY:
         path = _path(down, back, start, end, wide)
         if path is None:
             wide /= 2

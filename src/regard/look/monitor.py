@@ -14,20 +14,20 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, FileError
-from regard.look.looking import routed
-from regard.ops.door import Answer, Call, Proceed, attending
-from regard.ops.grid import four_axes
-from regard.ops.survey.op import measure
-from regard.ops.survey.statistics import make_question
+from regard.look.looking import patched
+from regard.ops.door import AttentionResult, AttentionCall, Proceed, intercepting
+from regard.ops.grid import to_4d
+from regard.ops.survey.op import compute_survey
+from regard.ops.survey.statistics import make_survey_options
 
-COLLAPSED = 0.1  # of the highest entropy that the head had so far
-TOO_LARGE = 100.0  # a score beyond this saturates softmax: where MuonClip starts to clip
-NUMBERS = ("entropy", "max_score", "sink", "gradient")
+COLLAPSE_RATIO = 0.1  # of the highest entropy that the head had so far
+SCORE_LIMIT = 100.0  # a score beyond this saturates softmax: where MuonClip starts to clip
+MONITORED = ("entropy", "max_score", "sink", "gradient")
 
 Record = dict[str, Any]
 
 
-class Monitor:
+class AttentionMonitor:
     """Writes entropy, largest score, sink share and gradient norm of every head during training.
 
     entropy: mean of -Σ w log w over the queries,   max_score: max_ij s_ij,   sink: mean share of
@@ -52,23 +52,23 @@ class Monitor:
         self,
         model: nn.Module,
         every: int = 100,
-        sink: Callable[[Record], Any] | str | Path | None = None,
+        output: Callable[[Record], Any] | str | Path | None = None,
         *,
         at: str = "*",
-        start: int = 0,
+        start_step: int = 0,
     ):
         if every < 1:
             raise ConfigError(f"every: needs 1 or more, got {every}")
         self.model, self.every, self.at = model, every, at
-        self.steps = start  # how many steps were made
+        self.step_count = start_step  # how many steps were made
         self.records: list[Record] = []
         self.alerts: list[str] = []
-        self._sink = self.records.append if sink is None else _writer(sink)
+        self._sink = self.records.append if output is None else _writer(output)
         self._highest: dict[tuple[str, int], float] = {}
         self._watch: _Watch | None = None
         self._open: ExitStack | None = None
 
-    def __enter__(self) -> "Monitor":
+    def __enter__(self) -> "AttentionMonitor":
         self._look_if_due()
         return self
 
@@ -77,24 +77,24 @@ class Monitor:
 
     def step(self) -> list[Record]:
         """End a training step: what was seen in it is written, and comes back."""
-        records = [] if self._watch is None else self._watch.records(self.steps)
+        records = [] if self._watch is None else self._watch.records(self.step_count)
         self._close()
         for record in records:
             record["alerts"] = self._judge(record)
             self.alerts += record["alerts"]
             self._sink(record)
-        self.steps += 1
+        self.step_count += 1
         self._look_if_due()
         return records
 
     def _look_if_due(self) -> None:
-        if self.steps % self.every:
+        if self.step_count % self.every:
             return
         # Hooks and doors are there for this one step: the others pay nothing.
         self._open = ExitStack()
-        running = self._open.enter_context(routed(self.model))
+        running = self._open.enter_context(patched(self.model))
         self._watch = _Watch(running, self.at)
-        self._open.enter_context(attending(self._watch, running))
+        self._open.enter_context(intercepting(self._watch, running))
 
     def _close(self) -> None:
         if self._open is not None:
@@ -103,7 +103,7 @@ class Monitor:
 
     def _judge(self, record: Record) -> list[str]:
         found, site = [], record["site"]
-        for head, numbers in enumerate(zip(*(record[name] for name in NUMBERS), strict=True)):
+        for head, numbers in enumerate(zip(*(record[name] for name in MONITORED), strict=True)):
             entropy, score, *_ = numbers
             where = f"step {record['step']}, {site}, head {head}"
             # a row that sees no key at all has the score -inf, which is nothing to worry about
@@ -112,10 +112,10 @@ class Monitor:
                 continue
             highest = max(entropy, self._highest.get((site, head), entropy))
             self._highest[site, head] = highest
-            if entropy < COLLAPSED * highest:
+            if entropy < COLLAPSE_RATIO * highest:
                 found.append(f"{where}: entropy collapsed to {entropy:.3g} from {highest:.3g}")
-            if score > TOO_LARGE:
-                found.append(f"{where}: score {score:.3g} above {TOO_LARGE:g}")
+            if score > SCORE_LIMIT:
+                found.append(f"{where}: score {score:.3g} above {SCORE_LIMIT:g}")
         return found
 
 
@@ -135,11 +135,11 @@ class _Watch:
 
     def __init__(self, running: Any, at: str):
         self.running, self.at = running, at
-        self.question = make_question(("entropy", "sink", "max_score"), 4, 8, 8, 256)
+        self.question = make_survey_options(("entropy", "sink", "max_score"), 4, 8, 8, 256)
         self.sums: dict[str, _Sums] = {}
         self.lock = threading.RLock()
 
-    def __call__(self, call: Call, proceed: Proceed) -> Answer:
+    def __call__(self, call: AttentionCall, proceed: Proceed) -> AttentionResult:
         out, lse = proceed(call)
         if torch.is_grad_enabled():
             name = self.running.caller.name
@@ -150,9 +150,9 @@ class _Watch:
         return out, lse
 
     @torch.no_grad()
-    def _see(self, name: str, call: Call, lse: Tensor) -> None:
+    def _see(self, name: str, call: AttentionCall, lse: Tensor) -> None:
         q, k, lse = (x.detach() for x in (call.q, call.k, lse))
-        found = measure(q, k, lse, call.terms, self.question)
+        found = compute_survey(q, k, lse, call.terms, self.question)
         assert found.entropy is not None
         assert found.sink is not None
         assert found.max_score is not None
@@ -161,7 +161,7 @@ class _Watch:
             real.sum((0, 2)),
             (_rows(found.entropy) * real).sum((0, 2)),
             (_rows(found.sink) * real).sum((0, 2)),
-            four_axes(found.max_score[..., None, None]).amax((0, 2, 3)),
+            to_4d(found.max_score[..., None, None]).amax((0, 2, 3)),
         )
         with self.lock:
             old = self.sums.get(name)
@@ -169,7 +169,7 @@ class _Watch:
 
     @torch.no_grad()
     def _feel(self, name: str, grad: Tensor) -> None:
-        squares = four_axes(grad).float().square().sum((0, 2, 3))
+        squares = to_4d(grad).float().square().sum((0, 2, 3))
         with self.lock:
             sums = self.sums[name]
             sums.squares = squares if sums.squares is None else sums.squares + squares
@@ -192,7 +192,7 @@ def _record(step: int, name: str, sums: _Sums) -> Record:
 
 def _rows(x: Tensor) -> Tensor:
     """(batch, head, query), whatever the axes in front."""
-    return four_axes(x[..., None])[..., 0]
+    return to_4d(x[..., None])[..., 0]
 
 
 def _added(old: _Sums, new: _Sums) -> _Sums:

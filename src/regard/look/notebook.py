@@ -6,27 +6,27 @@ from html import escape
 
 from torch import Tensor
 
-from regard.look.heads import SHOWN, Heads
+from regard.look.heads import TABLE_COLUMNS, HeadTable
 from regard.look.sight import Sight
 from regard.look.site import Site
 from regard.ops import Survey
 
-QUICK = 1 << 24  # weights that are surveyed for a display without being asked; well under a second
-MOST = 200  # rows of a table
+MAX_AUTO_WEIGHTS = 1 << 24  # weights that are surveyed for a display without being asked; well under a second
+MAX_HTML_ROWS = 200  # rows of a table
 
 
-def heads_html(heads: Heads) -> str:
+def heads_html(heads: HeadTable) -> str:
     """The table of heads, its types counted above it.
 
     >>> heads_html(Heads([])).startswith("<p>0 heads")
     True
     """
     counts = ", ".join(f"{count} {name}" for name, count in heads.types.items())
-    names = ("site", "head", "type", *SHOWN, "why")
+    names = ("site", "head", "type", *TABLE_COLUMNS, "why")
     rows = (
-        (r.site, r.head, r.type, *(getattr(r, name) for name in SHOWN), r.reason) for r in heads
+        (r.site, r.head, r.type, *(getattr(r, name) for name in TABLE_COLUMNS), r.reason) for r in heads
     )
-    return f"<p>{len(heads)} heads: {escape(counts)}</p>" + table(names, rows)
+    return f"<p>{len(heads)} heads: {escape(counts)}</p>" + html_table(names, rows)
 
 
 def sight_html(sight: Sight) -> str:
@@ -41,7 +41,7 @@ def sight_html(sight: Sight) -> str:
         f"<p>not seen: {escape(name)}, {escape(reason)}</p>"
         for name, reason in sight.skipped.items()
     )
-    return f"<p>{len(sight)} attentions</p>" + table(names, rows) + missing
+    return f"<p>{len(sight)} attentions</p>" + html_table(names, rows) + missing
 
 
 def site_html(site: Site) -> str:
@@ -51,11 +51,11 @@ def site_html(site: Site) -> str:
     True
     """
     said = f"<p>{escape(repr(site))}</p>"
-    if not site.kept or site.q.shape[:-1].numel() * site.keys > QUICK:
+    if not site.has_tensors or site.q.shape[:-1].numel() * site.keys > MAX_AUTO_WEIGHTS:
         return said
-    from regard.look.heads import heads
+    from regard.look.heads import classify_heads
 
-    return said + heads_html(heads([site]))
+    return said + heads_html(classify_heads([site]))
 
 
 def survey_html(survey: Survey) -> str:
@@ -66,10 +66,10 @@ def survey_html(survey: Survey) -> str:
     """
     asked = ((f.name, getattr(survey, f.name)) for f in fields(survey))
     rows = ((name, *_range(x)) for name, x in asked if x is not None)
-    return table(("statistic", "shape", "least", "mean", "most"), rows)
+    return html_table(("statistic", "shape", "least", "mean", "most"), rows)
 
 
-def table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def html_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """An HTML table; numbers to three places, text escaped, long ones cut with a note.
 
     >>> table(["a"], [["<"]])
@@ -77,8 +77,8 @@ def table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     lines = ["".join(f"<td>{_cell(x)}</td>" for x in row) for row in rows]
-    body = "".join(f"<tr>{line}</tr>" for line in lines[:MOST])
-    more = f"<p>… and {len(lines) - MOST} more</p>" if len(lines) > MOST else ""
+    body = "".join(f"<tr>{line}</tr>" for line in lines[:MAX_HTML_ROWS])
+    more = f"<p>… and {len(lines) - MAX_HTML_ROWS} more</p>" if len(lines) > MAX_HTML_ROWS else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 

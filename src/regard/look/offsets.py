@@ -5,10 +5,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.look.site import Site
-from regard.ops.survey.reference import weights
-from regard.ops.survey.walk import cuts
+from regard.ops.survey.reference import weights_from_scores
+from regard.ops.survey.walk import split_keys
 
-BAND = 64  # rows at a time: a band of the map is this wide, plus the offsets asked for
+BAND_ROWS = 64  # rows at a time: a band of the map is this wide, plus the offsets asked for
 
 
 def offset_weights(
@@ -23,19 +23,19 @@ def offset_weights(
             [0.3333, 0.3333]])
     """
     pieces = []
-    for rows in _bands(site.queries, BAND):
+    for rows in _bands(site.queries, BAND_ROWS):
         places, columns = _columns(site, rows, low, high)
         keys = range(max(0, places.start + low), min(site.keys, places.stop + high))
         at = slice(rows.start, rows.stop)
         if not keys:
             pieces.append(site.lse.new_zeros(*site.lse[..., at].shape, high - low + 1))
             continue
-        w = weights(site.terms.tile(site.q, site.k, rows, keys), site.lse[..., at])
+        w = weights_from_scores(site.terms.score_tile(site.q, site.k, rows, keys), site.lse[..., at])
         pieces.append(_along(w, columns - keys.start))
     return torch.cat(pieces, -2)
 
 
-def existing(site: Site, low: int, high: int) -> Bool[Tensor, "query {high-low+1}"]:
+def offset_exists(site: Site, low: int, high: int) -> Bool[Tensor, "query {high-low+1}"]:
     """Whether there is a key low … high places ahead of each query.
 
     >>> existing(rg.site_of(*torch.zeros(2, 2, 4)), -1, 0)
@@ -46,7 +46,7 @@ def existing(site: Site, low: int, high: int) -> Bool[Tensor, "query {high-low+1
     return (columns >= 0) & (columns < site.keys)
 
 
-def seen(site: Site) -> Int[Tensor, "batch head query"]:
+def visible_key_counts(site: Site) -> Int[Tensor, "batch head query"]:
     """How many keys each query may see.
 
     >>> seen(rg.site_of(*torch.zeros(2, 3, 4), mask=rg.Causal()))
@@ -58,9 +58,9 @@ def seen(site: Site) -> Int[Tensor, "batch head query"]:
     pieces = []
     for rows in _bands(site.queries, 256):
         count = torch.zeros(*shape[:-1], len(rows), dtype=torch.long, device=site.q.device)
-        for keys in cuts(site.terms.span(rows, site.keys), 1024):
+        for keys in split_keys(site.terms.key_span(rows, site.keys), 1024):
             grid = site.terms.grid(site.q, site.k, rows, keys)
-            if mask.covers(grid.places, keys):
+            if mask.is_full(grid.query_positions, keys):
                 count += len(keys)
             else:
                 tile = mask.tile(grid)
@@ -69,7 +69,7 @@ def seen(site: Site) -> Int[Tensor, "batch head query"]:
     return torch.cat(pieces, -1)
 
 
-def choosing(site: Site, visible: Int[Tensor, "batch head query"]) -> Bool[Tensor, "b h query"]:
+def informative_queries(site: Site, visible: Int[Tensor, "batch head query"]) -> Bool[Tensor, "b h query"]:
     """The queries that say something about a head: real tokens that had a choice of keys.
 
     A token of the same sequence that is hidden even from itself is padding, unless the mask hides
@@ -101,7 +101,7 @@ def first_key(site: Site) -> Int[Tensor, " batch"]:
 def _sees_itself(site: Site) -> Tensor:
     pieces, mask = [], site.terms.mask
     assert mask is not None
-    for rows in _bands(site.queries, BAND):
+    for rows in _bands(site.queries, BAND_ROWS):
         places, columns = _columns(site, rows, 0, 0)
         keys = range(places.start, min(site.keys, places.stop))
         part = torch.zeros(*site.lse.shape[:-1], len(rows), dtype=torch.bool, device=site.q.device)

@@ -12,7 +12,7 @@ _NAMES = ("to_out", "o_proj", "out_proj", "c_proj", "out_lin", "dense", "wo", "o
 _BESIDE = ("output.dense", "output", "o_proj", "out_proj", "dense")  # BERT keeps it next door
 
 
-def output_weights(model: nn.Module, site: Site) -> Float[Tensor, "head value dim"]:
+def output_projection(model: nn.Module, site: Site) -> Float[Tensor, "head value dim"]:
     """W_O of one attention, cut by head: y = Σ_h out_h W_h.
 
     It is looked for by the names that our layers, torch and transformers use.
@@ -47,10 +47,10 @@ def _candidates(model: nn.Module, path: str) -> list[nn.Module]:
     return [modules[name] for name in inside + beside if name in modules]
 
 
-def check_weights(site: Site, w_out: Tensor) -> None:
+def check_output_projection(site: Site, w_out: Tensor) -> None:
     """Raise unless there is a matrix for each head, as wide as its values."""
     check_site(site)
-    site.need()
+    site.require_tensors()
     want = site.heads, site.v.shape[-1]
     if not isinstance(w_out, Tensor) or not w_out.is_floating_point():
         raise ShapeError(

@@ -5,14 +5,14 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from regard.data import Pair, Tokenizer, collate, pair_encoder
+from regard.data import Pair, Tokenizer, collate, pair_preprocessor
 from regard.look.looking import look
 from regard.look.sight import Sight
 from regard.look.site import Site
 
 
 @torch.no_grad()
-def read_pair(model: nn.Module, tokenizer: Tokenizer, pair: Pair, at: str = "*") -> Sight:
+def record_translation(model: nn.Module, tokenizer: Tokenizer, pair: Pair, at: str = "*") -> Sight:
     """What a translator looks at while it reads a source and writes a target, word by word.
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=261)).eval()
@@ -20,10 +20,10 @@ def read_pair(model: nn.Module, tokenizer: Tokenizer, pair: Pair, at: str = "*")
     >>> sight["decoder.0.cross"]
     decoder.0.cross: cross, 4 heads, 5 queries, 4 keys
     """
-    batch = collate([pair_encoder(tokenizer)(pair)])
+    batch = collate([pair_preprocessor(tokenizer)(pair)])
     source, target = batch["source"], batch["target"][:, :-1]
     words = {
-        name: [tokenizer.piece(i) for i in ids[0].tolist()]
+        name: [tokenizer.id_to_token(i) for i in ids[0].tolist()]
         for name, ids in (("source", source), ("target", target))
     }
     device = next(model.parameters()).device
@@ -32,7 +32,7 @@ def read_pair(model: nn.Module, tokenizer: Tokenizer, pair: Pair, at: str = "*")
     return sight
 
 
-def written(site: Site, tokenizer: Tokenizer, pair: Pair) -> Site:
+def with_output_tokens(site: Site, tokenizer: Tokenizer, pair: Pair) -> Site:
     """A decoder's site, each query named by what it writes: the token after the one it reads.
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=261)).eval()
@@ -41,5 +41,5 @@ def written(site: Site, tokenizer: Tokenizer, pair: Pair) -> Site:
     >>> site.query_tokens, written(site, words, pair).query_tokens
     ([['<de>', 'z', 'w', 'e', 'i']], [['z', 'w', 'e', 'i', '<end>']])
     """
-    ids = pair_encoder(tokenizer)(pair)["target"][1:]
-    return replace(site, query_tokens=[[tokenizer.piece(i) for i in ids]])
+    ids = pair_preprocessor(tokenizer)(pair)["target"][1:]
+    return replace(site, query_tokens=[[tokenizer.id_to_token(i) for i in ids]])

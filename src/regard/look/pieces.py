@@ -9,26 +9,26 @@ from torch import Tensor
 from regard.ops import biases, masks
 from regard.ops.terms import Terms
 
-Held = TypeVar("Held")
+Tree = TypeVar("Held")
 
 
-def moved(x: Held, to: Callable[[Tensor], Tensor]) -> Held:
+def map_tensors(x: Tree, fn: Callable[[Tensor], Tensor]) -> Tree:
     """The same mask, bias or terms with every tensor in it replaced by `to` of it.
 
     >>> moved(rg.Padding(torch.tensor(2)) & rg.Causal(), lambda x: x + 1)
     Both(a=Padding(lengths=tensor(3), skip=None), b=Causal())
     """
     if isinstance(x, Tensor):
-        return to(x)  # type: ignore[return-value]
+        return fn(x)  # type: ignore[return-value]
     if not is_dataclass(x) or isinstance(x, type):
         return x
     held = {f.name: getattr(x, f.name) for f in fields(x)}
-    new = {name: moved(value, to) for name, value in held.items()}
+    new = {name: map_tensors(value, fn) for name, value in held.items()}
     changed = {name: value for name, value in new.items() if value is not held[name]}
     return replace(x, **changed) if changed else x
 
 
-def tensors_of(terms: Terms) -> list[Tensor]:
+def list_tensors(terms: Terms) -> list[Tensor]:
     """Every tensor that a mask, a bias or sinks hold.
 
     >>> tensors_of(Terms(scale=1.0, mask=rg.Padding(torch.tensor(2)) & rg.Causal()))
@@ -40,11 +40,11 @@ def tensors_of(terms: Terms) -> list[Tensor]:
         found.append(x)
         return x
 
-    moved(terms, note)
+    map_tensors(terms, note)
     return found
 
 
-def one_head(terms: Terms, head: int) -> Terms | None:
+def select_head(terms: Terms, head: int) -> Terms | None:
     """The terms of one head alone; None when a mask or bias of the caller's own cannot be cut.
 
     >>> one_head(Terms(scale=1.0, sinks=torch.tensor([1.0, 2.0])), 1).sinks
@@ -66,21 +66,21 @@ _HEADLESS = (masks.Causal, masks.Local, masks.Chunked, masks.Padding, masks.Docu
 def _cut(x: Any, head: int) -> Any:
     part = slice(head, head + 1)
     match x:
-        case None | biases.Relative():
+        case None | biases.RelativeKeys():
             return x
         case _ if isinstance(x, _HEADLESS):
             return x
-        case masks.Dense():
-            return masks.Dense(_cut_dense(x.allowed, part))
-        case biases.Dense():
-            return biases.Dense(_cut_dense(x.values, part))
+        case masks.DenseMask():
+            return masks.DenseMask(_cut_dense(x.allowed, part))
+        case biases.DenseBias():
+            return biases.DenseBias(_cut_dense(x.values, part))
         case biases.ALiBi():
             return biases.ALiBi(x.slopes[part])
         case biases.Toeplitz():
             return biases.Toeplitz(x.table[part])
         case biases.Buckets():
             return replace(x, table=x.table[:, part])
-        case masks.Both() | masks.Either() | biases.Sum():
+        case masks.Both() | masks.Either() | biases.SumBias():
             a, b = _cut(x.a, head), _cut(x.b, head)
             return _UNKNOWN if a is _UNKNOWN or b is _UNKNOWN else type(x)(a, b)
         case _:

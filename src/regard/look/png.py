@@ -9,19 +9,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-def png(shares: Float[Tensor, "row column"]) -> bytes:
+def encode_png(values: Float[Tensor, "row column"]) -> bytes:
     """Numbers from 0 to 1 as a picture of 256 colours, one pixel each.
 
     >>> png(torch.zeros(2, 3))[:8]
     b'\\x89PNG\\r\\n\\x1a\\n'
     """
-    pixels = (shares.clamp(0, 1) * 255).round().to(torch.uint8).cpu().numpy()
+    pixels = (values.clamp(0, 1) * 255).round().to(torch.uint8).cpu().numpy()
     rows, columns = pixels.shape
     lines = b"".join(b"\0" + line.tobytes() for line in pixels)  # 0: a line as it is
     head = struct.pack(">IIBBBBB", columns, rows, 8, 3, 0, 0, 0)  # 8 bits, by palette
     parts = (
         (b"IHDR", head),
-        (b"PLTE", palette()),
+        (b"PLTE", cividis_palette()),
         (b"IDAT", zlib.compress(lines, 9)),
         (b"IEND", b""),
     )
@@ -29,7 +29,7 @@ def png(shares: Float[Tensor, "row column"]) -> bytes:
 
 
 @cache
-def palette() -> bytes:
+def cividis_palette() -> bytes:
     """The 256 colours of cividis, red, green and blue a byte each.
 
     >>> len(palette())

@@ -19,7 +19,7 @@ _KINDS = {
 }
 
 
-def preset_or_saved(name: str, *, vocab: int = 32000, classes: int = 10) -> nn.Module:
+def build_or_load_model(name: str, *, vocab: int = 32000, classes: int = 10) -> nn.Module:
     """The model that a preset's name, a specimen's or a path stands for.
 
     A preset is built on the meta device: it has all sizes, and its weights take no memory.
@@ -28,7 +28,7 @@ def preset_or_saved(name: str, *, vocab: int = 32000, classes: int = 10) -> nn.M
     >>> model.readout.weight, next(model.parameters()).device
     (None, device(type='meta'))
     """
-    from regard.train import find_run, specimen_names  # only who asks for a model waits for it
+    from regard.train import find_run, pretrained_names  # only who asks for a model waits for it
 
     if name in preset_names():
         kind = name.partition("_")[0]
@@ -36,9 +36,9 @@ def preset_or_saved(name: str, *, vocab: int = 32000, classes: int = 10) -> nn.M
         config = getattr(models, name)(**sizes.get(kind, {"vocab": vocab}))
         with torch.device("meta"):
             return _KINDS[kind](config)
-    if Path(name).exists() or name in specimen_names():
+    if Path(name).exists() or name in pretrained_names():
         return models.load(find_run(name)).float()
-    known = [*preset_names(), *specimen_names()]
+    known = [*preset_names(), *pretrained_names()]
     near = get_close_matches(name, known, 1, 0.5) or ["translator_base"]
     raise ConfigError(
         f"name: needs a saved model or one of {', '.join(known)}, got {name!r}; try {near[0]}"

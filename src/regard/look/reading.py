@@ -9,18 +9,18 @@ from torch import Tensor, nn
 
 from regard import models
 from regard.data import Pair, Tokenizer
-from regard.data.tokenizers import SPECIALS
+from regard.data.tokenizers import SPECIAL_TOKENS
 from regard.errors import FileError, LookError, ShapeError
 from regard.look.looking import look
-from regard.look.pairs import read_pair
+from regard.look.pairs import record_translation
 from regard.look.sight import Sight
 
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json", "spiece.model")
-MARKS = frozenset(".,;:!?")  # count as separators beside a tokenizer's own special tokens
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json", "spiece.model")
+PUNCTUATION = frozenset(".,;:!?")  # count as separators beside a tokenizer's own special tokens
 
 
 @dataclass(frozen=True)
-class Reader:
+class TextModel:
     """A model and the way from text to its tokens: a tokenizer, or numbers where there is none.
 
     A run has `words`, a tokenizer of ours; what its translator writes need not be given then.
@@ -32,31 +32,31 @@ class Reader:
     """
 
     model: nn.Module
-    tokenizer: Any = None
-    pair: bool = False  # reads one sequence and writes another
+    hf_tokenizer: Any = None
+    is_encoder_decoder: bool = False  # reads one sequence and writes another
     vocab: int | None = None
-    longest: int | None = None
-    start: int | None = None  # the token that a Hugging Face decoder begins with
-    words: Tokenizer | None = None
+    max_length: int | None = None
+    decoder_start_token_id: int | None = None  # the token that a Hugging Face decoder begins with
+    tokenizer: Tokenizer | None = None
 
     @property
     def separators(self) -> frozenset[str]:
         """What ends a part of a text, as tokens."""
-        special = SPECIALS if self.words is not None else ()
-        special = special if self.tokenizer is None else self.tokenizer.all_special_tokens
-        return MARKS | set(special)
+        special = SPECIAL_TOKENS if self.tokenizer is not None else ()
+        special = special if self.hf_tokenizer is None else self.hf_tokenizer.all_special_tokens
+        return PUNCTUATION | set(special)
 
     @torch.no_grad()
-    def read(
+    def look(
         self, text: str, target: str | None = None, at: str = "*", *, to: str | None = None
     ) -> Sight:
         """The sight of one run over the text, and the target where the model writes one.
 
         `to` is the language that a run's translator writes, where it knows several.
         """
-        if self.pair and self.words is not None:
-            return self._read_pair(self.words, text, target, at, to)
-        if self.pair and target is None:
+        if self.is_encoder_decoder and self.tokenizer is not None:
+            return self._read_pair(self.tokenizer, text, target, at, to)
+        if self.is_encoder_decoder and target is None:
             kind = type(self.model).__name__
             raise LookError(
                 f"target: needs what {kind} writes beside what it reads, got none; try --target"
@@ -64,12 +64,12 @@ class Reader:
         ids = self._ids("text", text)
         inputs = [ids]
         words = {"source": self._words(ids)}
-        if self.pair:
+        if self.is_encoder_decoder:
             assert target is not None
             written = self._ids("target", target, begin=True)
             inputs, words = [ids, written], words | {"target": self._words(written)}
         with look(self.model, at, tokens=words) as sight:
-            if self.start is not None:
+            if self.decoder_start_token_id is not None:
                 self.model(input_ids=inputs[0], decoder_input_ids=inputs[1])
             else:
                 self.model(*inputs)
@@ -83,28 +83,28 @@ class Reader:
                 f"to: needs the language to write, one of {' '.join(words.languages)}, got none; "
                 f"try --to {words.languages[0]}"
             )
-        if not words.read(text):
+        if not words.encode_input(text):
             raise ShapeError(f"text: needs at least one token, got {text!r}")
         if target is None:
-            from regard.train import translate
+            from regard.train import translate_texts
 
-            (target,) = translate(self.model, words, [text], [to])
-        return read_pair(self.model, words, Pair(text, target, to), at)
+            (target,) = translate_texts(self.model, words, [text], [to])
+        return record_translation(self.model, words, Pair(text, target, to), at)
 
     def _ids(self, name: str, text: str, begin: bool = False) -> Tensor:
-        if self.words is not None:
-            ids = self.words.read(text)
-        elif self.tokenizer is None:
+        if self.tokenizer is not None:
+            ids = self.tokenizer.encode_input(text)
+        elif self.hf_tokenizer is None:
             ids = self._numbers(name, text)
         else:
-            ids = self.tokenizer(text).input_ids
-        if begin and self.start is not None:
-            ids = [self.start, *ids]
+            ids = self.hf_tokenizer(text).input_ids
+        if begin and self.decoder_start_token_id is not None:
+            ids = [self.decoder_start_token_id, *ids]
         if not ids:
             raise ShapeError(f"{name}: needs at least one token, got {text!r}")
-        if self.longest is not None and len(ids) > self.longest:
+        if self.max_length is not None and len(ids) > self.max_length:
             raise ShapeError(
-                f"{name}: needs at most {self.longest} tokens for this model, got {len(ids)}"
+                f"{name}: needs at most {self.max_length} tokens for this model, got {len(ids)}"
             )
         if self.vocab is not None and not 0 <= min(ids) <= max(ids) < self.vocab:
             odd = next(x for x in ids if not 0 <= x < self.vocab)
@@ -121,14 +121,14 @@ class Reader:
             ) from None
 
     def _words(self, ids: Tensor) -> list[str]:
-        if self.words is not None:
-            return [self.words.piece(x) for x in ids[0].tolist()]
-        if self.tokenizer is None:
+        if self.tokenizer is not None:
+            return [self.tokenizer.id_to_token(x) for x in ids[0].tolist()]
+        if self.hf_tokenizer is None:
             return [str(x) for x in ids[0].tolist()]
-        return list(self.tokenizer.convert_ids_to_tokens(ids[0].tolist()))
+        return list(self.hf_tokenizer.convert_ids_to_tokens(ids[0].tolist()))
 
 
-def open_reader(path: str | Path) -> Reader:
+def load_text_model(path: str | Path) -> TextModel:
     """The model at a path: a run, a specimen's name, a file of ours, a Hugging Face folder.
 
     >>> import tempfile
@@ -138,10 +138,10 @@ def open_reader(path: str | Path) -> Reader:
     ['decoder.0.self', 'decoder.1.self']
     """
     from regard.train import find_run, load_run  # only who opens one waits for it
-    from regard.train.run import RECIPE
+    from regard.train.run import RECIPE_FILE
 
     path = find_run(path)
-    if (path / RECIPE).is_file():
+    if (path / RECIPE_FILE).is_file():
         run = load_run(path)
         return replace(_reader(run.model), words=run.tokenizer)
     if path.is_dir() and (path / "config.json").is_file():
@@ -153,24 +153,24 @@ def open_reader(path: str | Path) -> Reader:
     return _ours(path)
 
 
-def _ours(path: Path) -> Reader:
+def _ours(path: Path) -> TextModel:
     return _reader(models.load(path))
 
 
-def _reader(model: nn.Module) -> Reader:
+def _reader(model: nn.Module) -> TextModel:
     config: Any = model.config
     match model:
         case models.Translator() | models.RecurrentTranslator():
-            return Reader(model, pair=True, vocab=config.source_vocab)
+            return TextModel(model, is_encoder_decoder=True, vocab=config.source_vocab)
         case models.LanguageModel() | models.Classifier():
-            return Reader(model, vocab=config.vocab)
+            return TextModel(model, vocab=config.vocab)
     raise LookError(
         f"model: needs one that reads tokens, got {type(model).__name__}; "
         "try rg.look(model) in Python with its own input"
     )
 
 
-def _theirs(path: Path) -> Reader:
+def _theirs(path: Path) -> TextModel:
     try:
         from transformers import AutoConfig, AutoModel
     except ImportError:
@@ -191,18 +191,18 @@ def _theirs(path: Path) -> Reader:
         )
     pair = bool(getattr(config, "is_encoder_decoder", False))
     start = getattr(config, "decoder_start_token_id", None)
-    return Reader(
+    return TextModel(
         model.eval(),
-        tokenizer=_tokenizer(path),
-        pair=pair,
+        hf_tokenizer=_tokenizer(path),
+        is_encoder_decoder=pair,
         vocab=getattr(config, "vocab_size", None),
-        longest=getattr(config, "max_position_embeddings", None),
-        start=(0 if start is None else start) if pair else None,
+        max_length=getattr(config, "max_position_embeddings", None),
+        decoder_start_token_id=(0 if start is None else start) if pair else None,
     )
 
 
 def _tokenizer(path: Path) -> Any:
-    if not any((path / name).is_file() for name in TOKENIZERS):
+    if not any((path / name).is_file() for name in TOKENIZER_FILES):
         return None
     from transformers import AutoTokenizer
 

@@ -8,24 +8,24 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import LookError, ShapeError
-from regard.look.edits import Place
-from regard.look.looking import routed
-from regard.look.output_weights import check_weights
-from regard.look.running import Running
+from regard.look.edits import CallSite
+from regard.look.looking import patched
+from regard.look.output_weights import check_output_projection
+from regard.look.running import ModuleTracker
 from regard.look.site import Site
-from regard.look.walk import Attribution, Some, walk
-from regard.look.what_if import fits
-from regard.ops.door import Answer, Call, Proceed, attending
-from regard.ops.grid import cut, four_axes
-from regard.ops.indices import part_of
-from regard.ops.survey.reference import weights
-from regard.ops.terms import spread, widen
+from regard.look.walk import Attribution, Indices, propagate
+from regard.look.what_if import matches_glob
+from regard.ops.door import AttentionResult, AttentionCall, Proceed, intercepting
+from regard.ops.grid import slice_axis, to_4d
+from regard.ops.indices import resolve_slice
+from regard.ops.survey.reference import weights_from_scores
+from regard.ops.terms import repeat_kv, upcast
 
 
 def relevance(
     model: nn.Module,
     score: Callable[[nn.Module], Tensor],
-    token: Some | None = None,
+    token: Indices | None = None,
     at: str = "*",
 ) -> Attribution:
     """What each position brings to one answer: gradient times attention (Chefer et al. 2021).
@@ -40,9 +40,9 @@ def relevance(
     >>> rg.relevance(layer, lambda layer: layer(x)[0, 0, 0], token=0).own.shape
     torch.Size([1, 1, 3])
     """
-    with routed(model) as running:
+    with patched(model) as running:
         tape = _Tape(running, at)
-        with attending(tape, running, other_threads=False), torch.enable_grad():
+        with intercepting(tape, running, other_threads=False), torch.enable_grad():
             value = score(model)
     if not tape.pairs:
         raise LookError(f"at: needs an attention that ran, got {at!r}; try '*'")
@@ -54,33 +54,33 @@ def relevance(
     sites, outs = zip(*tape.pairs, strict=True)
     slopes = torch.autograd.grad(value, outs, allow_unused=True)
     pairs = zip(sites, outs, slopes, strict=True)
-    felt = {id(s): four_axes(torch.zeros_like(out) if g is None else g) for s, out, g in pairs}
+    felt = {id(s): to_4d(torch.zeros_like(out) if g is None else g) for s, out, g in pairs}
 
     def rows(site: Site, rows: range, keys: range) -> Tensor:
-        g, v = cut(felt[id(site)], -2, rows), spread(cut(site.v, -2, keys), site.q)
+        g, v = slice_axis(felt[id(site)], -2, rows), repeat_kv(slice_axis(site.v, -2, keys), site.q)
         lse = site.lse[..., rows.start : rows.stop]
-        w = weights(site.terms.tile(site.q, site.k, rows, keys), lse)
-        return (w * (widen(g) @ widen(v).mT)).clamp(min=0).mean(1)
+        w = weights_from_scores(site.terms.score_tile(site.q, site.k, rows, keys), lse)
+        return (w * (upcast(g) @ upcast(v).mT)).clamp(min=0).mean(1)
 
     with torch.no_grad():
-        return walk(sites, token, rows, stay=1.0, move=1.0)
+        return propagate(sites, token, rows, residual_weight=1.0, attention_weight=1.0)
 
 
 class _Tape:
     """Stands at the door and keeps each attention, with its output as it is in the graph."""
 
-    def __init__(self, running: Running, at: str):
+    def __init__(self, running: ModuleTracker, at: str):
         self.running, self.at = running, at
         self.pairs: list[tuple[Site, Tensor]] = []
 
-    def __call__(self, call: Call, proceed: Proceed) -> Answer:
+    def __call__(self, call: AttentionCall, proceed: Proceed) -> AttentionResult:
         out, lse = proceed(call)
         caller = self.running.caller
-        if not fits(self.at, Place(caller.path, caller.name)):
+        if not matches_glob(self.at, CallSite(caller.path, caller.name)):
             return out, lse
         if not out.requires_grad:  # nothing below learns: the graph begins here
             out = out.detach().requires_grad_()
-        q, k, v = (four_axes(x.detach()) for x in (call.q, call.k, call.v))
+        q, k, v = (to_4d(x.detach()) for x in (call.q, call.k, call.v))
         site = Site(
             name=caller.name,
             path=caller.path,
@@ -88,15 +88,15 @@ class _Tape:
             q=q,
             k=k,
             v=v,
-            out=four_axes(out.detach()),
-            lse=four_axes(lse.detach()[..., None])[..., 0],
+            out=to_4d(out.detach()),
+            lse=to_4d(lse.detach()[..., None])[..., 0],
             terms=call.terms,
         )
         self.pairs.append((site, out))
         return out, lse
 
 
-def norm_weighted(
+def weighted_value_norms(
     site: Site,
     w_out: Float[Tensor, "head value dim"],
     *,
@@ -116,14 +116,14 @@ def norm_weighted(
     >>> rg.norm_weighted(site, torch.eye(2)[None])  # weights ½ and ½
     tensor([[[[2.5000, 0.0000]]]])
     """
-    check_weights(site, w_out)
+    check_output_projection(site, w_out)
     if heads not in ("each", "together"):
         raise ShapeError(f"heads: needs each or together, got {heads!r}")
-    across = part_of(keys, site.keys, "keys")
+    across = resolve_slice(keys, site.keys, "keys")
     w = site.window(rows=rows, keys=keys)
     if heads == "each":
         return w * value_norms(site, w_out)[:, :, None, across.start : across.stop]
-    v = widen(spread(cut(site.v, -2, across), site.q))
+    v = upcast(repeat_kv(slice_axis(site.v, -2, across), site.q))
     grams = torch.einsum("hdx,gex->hgde", w_out.to(v), w_out.to(v))
     meet = torch.einsum("bhjd,hgde,bgje->bhgj", v, grams, v)  # f_h · f_g for each key
     return torch.einsum("bhij,bhgj,bgij->bij", w, meet, w).clamp(min=0).sqrt()
@@ -142,7 +142,7 @@ def value_norms(
     >>> rg.value_norms(site, 2 * torch.eye(2)[None])
     tensor([[[10.]]])
     """
-    check_weights(site, w_out)
-    v = widen(spread(site.v, site.q))
+    check_output_projection(site, w_out)
+    v = upcast(repeat_kv(site.v, site.q))
     gram = w_out.to(v) @ w_out.to(v).mT
     return torch.linalg.vecdot(v @ gram, v).clamp(min=0).sqrt()

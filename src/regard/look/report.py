@@ -11,12 +11,12 @@ from typing import Any
 from regard.errors import FileError, LookError, ShapeError
 from regard.files import write_text
 from regard.look.head_types import Thresholds
-from regard.look.heads import Heads, each_whole, heads
-from regard.look.report_data import Shares, site_data
-from regard.look.sight import Sight, grouped
+from regard.look.heads import HeadTable, join_all_calls, classify_heads
+from regard.look.report_data import PageBudget, site_data
+from regard.look.sight import Sight, format_skipped
 
 TEMPLATE = Path(__file__).with_name("report.html")
-NUMBERS = ("own", "previous", "next", "near", "sink", "peak", "spread", "reach", "monotone")
+REPORT_COLUMNS = ("own", "previous", "next", "near", "sink", "peak", "spread", "reach", "monotone")
 
 
 def write_report(
@@ -25,11 +25,11 @@ def write_report(
     *,
     title: str = "What the heads look at",
     batch: int = 0,
-    around: Sequence[int] = (),
+    queries: Sequence[int] = (),
     separators: Collection[str] = (),
-    probed: Heads | None = None,
+    probe: HeadTable | None = None,
     thresholds: Thresholds | None = None,
-    above: str = "",
+    header_html: str = "",
 ) -> Path:
     """Write one HTML file about all attentions of a sight; it needs no network and no server.
 
@@ -43,37 +43,37 @@ def write_report(
     'report.html'
     """
     path = Path(path)
-    sites = each_whole(sight)
+    sites = join_all_calls(sight)
     if not sites:
         raise LookError("sight: needs at least one attention, got none; try look(model)")
     if not 0 <= batch < (least := min(site.batch for site in sites)):
         raise ShapeError(f"batch: needs less than {least}, got {batch}; try 0")
     if not path.resolve().parent.is_dir():
         raise FileError(f"{path}: needs a folder that exists, got none of that name")
-    found = heads(sites, separators=separators, probed=probed, thresholds=thresholds)
+    found = classify_heads(sites, separators=separators, probe=probe, thresholds=thresholds)
     longest = max(site.queries for site in sites)
-    shares, at, data = Shares.among(len(found), longest), 0, []
+    shares, at, data = PageBudget.for_heads(len(found), longest), 0, []
     for site in sites:
         rows = found.rows[at : at + site.heads]
-        data.append(site_data(site, rows, shares, batch, around))
+        data.append(site_data(site, rows, shares, batch, queries))
         at += site.heads
-    write_text(path, _page(title, data, found, sight.skipped, above))
+    write_text(path, _page(title, data, found, sight.skipped, header_html))
     return path
 
 
 def _page(
-    title: str, data: list[dict[str, Any]], found: Heads, skipped: dict[str, str], above: str
+    title: str, data: list[dict[str, Any]], found: HeadTable, skipped: dict[str, str], above: str
 ) -> str:
     counts = ", ".join(f"{count} {name}" for name, count in found.types.items())
     facts = f"{len(data)} attentions, {len(found)} heads: {counts}"
-    missing = "".join(f"<li>{escape(line)}</li>" for line in grouped(skipped, names=len(skipped)))
+    missing = "".join(f"<li>{escape(line)}</li>" for line in format_skipped(skipped, names=len(skipped)))
     parts = {
         "TITLE": escape(title),
         "FACTS": escape(facts),
         "VERSION": escape(version("regard")),
         "SKIPPED": f"<p>Not seen:</p><ul>{missing}</ul>" if missing else "",
         "ABOVE": above,
-        "HEADINGS": "".join(f'<th scope="col">{name}</th>' for name in NUMBERS),
+        "HEADINGS": "".join(f'<th scope="col">{name}</th>' for name in REPORT_COLUMNS),
         "ROWS": _rows(data),
         # inside a script a "<" could end it
         "DATA": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
@@ -92,7 +92,7 @@ def _rows(data: list[dict[str, Any]]) -> str:
             name = escape(site["name"]) + (f" (call {site['call']})" if site["call"] else "")
             here = f'data-site="{at}" data-head="{row["head"]}"'
             look = f'<button class="go" {here}>{row["head"]}</button>'
-            numbers = "".join(f"<td>{row[n]:.3f}</td>" for n in NUMBERS)
+            numbers = "".join(f"<td>{row[n]:.3f}</td>" for n in REPORT_COLUMNS)
             kind = row["type"].split()[0]
             lines.append(
                 f'<tr data-type="{kind}"><th scope="row">{name}</th><td>{look}</td>'

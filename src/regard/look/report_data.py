@@ -12,9 +12,9 @@ from torch.nn.functional import adaptive_avg_pool1d
 
 from regard.look.head_types import HeadRow
 from regard.look.labels import key_labels, query_labels
-from regard.look.png import png
+from regard.look.png import encode_png
 from regard.look.site import Site
-from regard.look.words import all_in_words
+from regard.look.words import describe_heads
 from regard.ops import Survey
 
 # What a page may hold in all, shared out among its heads; together they keep it under 3 MB.
@@ -31,7 +31,7 @@ STRIPS = ("entropy", "sink", "received")
 
 
 @dataclass(frozen=True)
-class Shares:
+class PageBudget:
     """How much of the page each head gets."""
 
     image: int  # cells on a side of a pooled map
@@ -42,7 +42,7 @@ class Shares:
     windows: int
 
     @classmethod
-    def among(cls, heads: int, queries: int) -> "Shares":
+    def for_heads(cls, heads: int, queries: int) -> "PageBudget":
         """Divide the page among so many heads, of which the longest has so many queries.
 
         >>> Shares.among(heads=144, queries=512)
@@ -64,14 +64,14 @@ class Shares:
 
 @torch.no_grad()
 def site_data(
-    site: Site, rows: Sequence[HeadRow], shares: Shares, batch: int, around: Sequence[int]
+    site: Site, rows: Sequence[HeadRow], budget: PageBudget, batch: int, chosen_queries: Sequence[int]
 ) -> dict[str, Any]:
     """One attention, ready for JSON: numbers of many heads are packed as base64."""
     ask = ["entropy", "sink", "received", "top", "top_key", "pooled"]
-    cells = (min(shares.image, site.queries), min(shares.image, site.keys))
-    found = site.survey(ask=ask, first=1, most=max(shares.top, 3), cells=cells)
-    shown = _shown(site.queries, shares.rows)
-    windows = _windows(site, found, shares, batch, around)
+    cells = (min(budget.image, site.queries), min(budget.image, site.keys))
+    found = site.survey(statistics=ask, first_keys=1, top_k=max(budget.top, 3), pooled_size=cells)
+    shown = _shown(site.queries, budget.rows)
+    windows = _windows(site, found, budget, batch, chosen_queries)
     named = sorted(set(shown) | {i for w in windows for i in range(*w["rows"])})
     return {
         "name": site.name,
@@ -80,24 +80,24 @@ def site_data(
         "queries": site.queries,
         "keys": site.keys,
         "offset": site.terms.offset,
-        "image": {"cells": cells, "png": _sprite(found.pooled, batch)},
-        "strips": _strips(found, shares.strip, batch),
-        "top": _top(found, shown, shares.top, batch),
+        "image": {"cells": cells, "png": _sprite(found.pooled_map, batch)},
+        "strips": _strips(found, budget.strip, batch),
+        "top": _top(found, shown, budget.top, batch),
         "windows": windows,
         "query_labels": _named(query_labels(site, batch), named),
         "key_labels": _named(key_labels(site, batch), _keys_named(found, shown, windows, batch)),
-        "words": all_in_words(site, batch, list(rows), found),
+        "words": describe_heads(site, batch, list(rows), found),
         "heads": [asdict(row) for row in rows],
     }
 
 
-def pack(x: Tensor, kind: str) -> str:
+def encode_base64(x: Tensor, dtype: str) -> str:
     """Numbers as base64, little-endian: f4, u2 or u4.
 
     >>> pack(torch.tensor([1.0]), "f4")
     'AACAPw=='
     """
-    return b64encode(np.ascontiguousarray(x.cpu().numpy()).astype(f"<{kind}").tobytes()).decode()
+    return b64encode(np.ascontiguousarray(x.cpu().numpy()).astype(f"<{dtype}").tobytes()).decode()
 
 
 def _sprite(pooled: Tensor | None, batch: int) -> str:
@@ -105,7 +105,7 @@ def _sprite(pooled: Tensor | None, batch: int) -> str:
     assert pooled is not None
     maps = pooled[batch].float()
     maps = (maps / maps.amax((-2, -1), keepdim=True).clamp(min=1e-30)).sqrt()
-    return b64encode(png(torch.cat(list(maps), -1))).decode()
+    return b64encode(encode_png(torch.cat(list(maps), -1))).decode()
 
 
 def _strips(found: Survey, most: int, batch: int) -> dict[str, dict[str, Any]]:
@@ -114,14 +114,14 @@ def _strips(found: Survey, most: int, batch: int) -> dict[str, dict[str, Any]]:
         x = getattr(found, name)[batch].float()
         count = x.shape[-1]
         x = adaptive_avg_pool1d(x[None], most)[0] if count > most else x
-        strips[name] = {"count": count, "cells": x.shape[-1], "data": pack(x, "f4")}
+        strips[name] = {"count": count, "cells": x.shape[-1], "data": encode_base64(x, "f4")}
     return strips
 
 
 def _top(found: Survey, shown: list[int], most: int, batch: int) -> dict[str, Any]:
-    assert found.top is not None
-    assert found.top_key is not None
-    weights, keys = found.top[batch][:, shown, :most], found.top_key[batch][:, shown, :most]
+    assert found.top_weights is not None
+    assert found.top_keys is not None
+    weights, keys = found.top_weights[batch][:, shown, :most], found.top_keys[batch][:, shown, :most]
     wide = "u2" if int(keys.max()) < PACKED else "u4"
     keys = torch.where(keys < 0, PACKED if wide == "u2" else 2**32 - 1, keys)
     packed = (weights * PACKED).round().clamp(0, PACKED)
@@ -129,8 +129,8 @@ def _top(found: Survey, shown: list[int], most: int, batch: int) -> dict[str, An
         "rows": shown,
         "most": most,
         "wide": wide,
-        "keys": pack(keys, wide),
-        "weights": pack(packed, "u2"),
+        "keys": encode_base64(keys, wide),
+        "weights": encode_base64(packed, "u2"),
     }
 
 
@@ -143,7 +143,7 @@ def _shown(queries: int, most: int) -> list[int]:
 
 
 def _windows(
-    site: Site, found: Survey, shares: Shares, batch: int, around: Sequence[int]
+    site: Site, found: Survey, shares: PageBudget, batch: int, around: Sequence[int]
 ) -> list[dict[str, Any]]:
     """Exact weights: the whole map where it is small, else around chosen tokens."""
     if max(site.queries, site.keys) <= min(shares.side, WHOLE):
@@ -159,7 +159,7 @@ def _windows(
             {
                 "rows": (down.start, down.stop),
                 "keys": (across.start, across.stop),
-                "data": pack(packed, "u2"),
+                "data": encode_base64(packed, "u2"),
             }
         )
     return windows
@@ -177,8 +177,8 @@ def _chosen(site: Site, found: Survey, batch: int) -> list[int]:
 
 def _beside(site: Site, found: Survey, at: int, side: int, batch: int) -> tuple[range, range]:
     """The rows around a query and as many keys around where it stands, or looks."""
-    assert found.top_key is not None
-    look = int(found.top_key[batch, :, at, 0].float().median())
+    assert found.top_keys is not None
+    look = int(found.top_keys[batch, :, at, 0].float().median())
     centre = at + site.terms.offset if site.kind == "self" else look
     return _around(at, side, site.queries), _around(centre, side, site.keys)
 
@@ -192,8 +192,8 @@ def _around(at: int, side: int, count: int) -> range:
 def _keys_named(
     found: Survey, shown: list[int], windows: list[dict[str, Any]], batch: int
 ) -> list[int]:
-    assert found.top_key is not None
-    looked = found.top_key[batch][:, shown].unique().tolist()
+    assert found.top_keys is not None
+    looked = found.top_keys[batch][:, shown].unique().tolist()
     beside = {j for w in windows for j in range(*w["keys"])}
     return sorted({key for key in looked if key >= 0} | beside)
 

@@ -10,16 +10,16 @@ from regard.errors import ShapeError
 from regard.look.max_flow import max_flow
 from regard.look.sight import Sight
 from regard.look.site import Site
-from regard.look.walk import Attribution, Some, chosen, walk
-from regard.ops.indices import index_of
-from regard.ops.survey.reference import weights
+from regard.look.walk import Attribution, Indices, select_sites, propagate
+from regard.ops.indices import resolve_index
+from regard.ops.survey.reference import weights_from_scores
 
-TOKENS_IN_FLOW = 128
+MAX_FLOW_TOKENS = 128
 
 
-def rollout(
+def attention_rollout(
     sight: Sight | Sequence[Site],
-    token: Some | None = None,
+    token: Indices | None = None,
     at: str = "*",
     *,
     residual: float = 0.5,
@@ -37,12 +37,12 @@ def rollout(
     tensor([[[0.4375, 0.5625]]])
     """
     _check_residual(residual)
-    sites = chosen(sight, at)
+    sites = select_sites(sight, at)
     with torch.no_grad():
-        return walk(sites, token, _mean_rows, residual, 1 - residual)
+        return propagate(sites, token, _mean_rows, residual, 1 - residual)
 
 
-def flow(
+def attention_flow(
     sight: Sight | Sequence[Site], token: int, at: str = "*", *, residual: float = 0.5
 ) -> Float[Tensor, "batch key"]:
     """The most that could pass from each position to a token, if weights were pipes.
@@ -57,14 +57,14 @@ def flow(
     tensor([[0.5000, 0.7500]])
     """
     _check_residual(residual)
-    sites = chosen(sight, at)
+    sites = select_sites(sight, at)
     count = sites[-1].queries
     if any((site.queries, site.keys) != (count, count) for site in sites):
         told = "; ".join(map(repr, sites))
         raise ShapeError(f"sites: need one sequence from top to bottom, got {told}; try at=")
-    if count > TOKENS_IN_FLOW:
-        raise ShapeError(f"sites: need at most {TOKENS_IN_FLOW} tokens, got {count}; try rollout")
-    token = index_of("token", token, count)
+    if count > MAX_FLOW_TOKENS:
+        raise ShapeError(f"sites: need at most {MAX_FLOW_TOKENS} tokens, got {count}; try rollout")
+    token = resolve_index("token", token, count)
     with torch.no_grad():
         maps = torch.stack([site.weights().double().mean(1) for site in reversed(sites)], 1)
         maps = (1 - residual) * maps + residual * torch.eye(count, dtype=maps.dtype).to(maps)
@@ -79,5 +79,5 @@ def _check_residual(residual: float) -> None:
 
 
 def _mean_rows(site: Site, rows: range, keys: range) -> Tensor:
-    scores = site.terms.tile(site.q, site.k, rows, keys)
-    return weights(scores, site.lse[..., rows.start : rows.stop]).mean(1)
+    scores = site.terms.score_tile(site.q, site.k, rows, keys)
+    return weights_from_scores(scores, site.lse[..., rows.start : rows.stop]).mean(1)

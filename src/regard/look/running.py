@@ -44,7 +44,7 @@ class _Run:
     entered: ExitStack = field(default_factory=ExitStack)
 
 
-class Running:
+class ModuleTracker:
     """The modules of a model that are running now, in each thread by itself.
 
     A forward pass may go on in another thread after the `with` has ended (a generation whose reader
@@ -59,9 +59,9 @@ class Running:
         _refuse_compiled(self.modules)
         self.ids = {id(module) for module in self.modules.values()}
         self.names = _names(self.modules)
-        self.ran: dict[str, nn.Module] = {}  # every module that ran at all
-        self.around_runs: list[Callable[[], AbstractContextManager[Any]]] = []  # thread by thread
-        self.while_open = ExitStack()  # left when the last run has ended
+        self.called_modules: dict[str, nn.Module] = {}  # every module that ran at all
+        self.run_contexts: list[Callable[[], AbstractContextManager[Any]]] = []  # thread by thread
+        self.exit_stack = ExitStack()  # left when the last run has ended
         self._here = threading.local()  # .run, of the thread that asks
         self._runs: WeakSet[_Run] = WeakSet()  # of all threads; one that died takes its own along
         self._lock = threading.RLock()
@@ -76,7 +76,7 @@ class Running:
         name, kind = self.names[frame.path], "cross" if across else "self"
         return Caller(name, frame.path, kind, frame.module)
 
-    def takes(self, call: Any) -> bool:
+    def includes_call(self, call: Any) -> bool:
         """Whether the model runs in this thread: other calls at the door are not its own."""
         return self._run is not None
 
@@ -84,18 +84,18 @@ class Running:
     def _run(self) -> _Run | None:
         return getattr(self._here, "run", None)
 
-    def covers(self, model: nn.Module) -> bool:
+    def includes_model(self, model: nn.Module) -> bool:
         """Whether a model has some module in common with this one."""
         return any(id(module) in self.ids for module in model.modules())
 
     @contextmanager
-    def hooked(self) -> Iterator[None]:
+    def hooks(self) -> Iterator[None]:
         """While this lasts, every module that could attend says when it starts and ends."""
         self._is_open = True
         with _registering:
             for path, module in self.modules.items():
                 if module is self.model or not _is_plain(module):
-                    self.while_open.callback(self._hook(path, module))
+                    self.exit_stack.callback(self._hook(path, module))
         try:
             yield
         finally:
@@ -109,7 +109,7 @@ class Running:
         # torch adds a hook and notes that it wants kwargs in two steps: between them, and while it
         # is removed, a forward in another thread calls it without
         def enter(module: nn.Module, args: tuple, kwargs: dict | None = None) -> None:
-            self.ran[path] = module
+            self.called_modules[path] = module
             self._begin().frames.append(
                 _Frame(path, module, _two_sequences(module, args, kwargs or {}))
             )
@@ -139,7 +139,7 @@ class Running:
             run = self._here.run = _Run()
             with self._lock:
                 self._runs.add(run)
-            for make in self.around_runs:
+            for make in self.run_contexts:
                 run.entered.enter_context(make())
         return run
 
@@ -156,7 +156,7 @@ class Running:
 
     def _close(self) -> None:
         with _registering:
-            self.while_open.close()
+            self.exit_stack.close()
 
 
 def check_model(model: object) -> None:
@@ -184,7 +184,7 @@ def _is_plain(module: nn.Module) -> bool:
     return torch_made and not module._modules and not isinstance(module, nn.RNNBase)
 
 
-def refuse_compiled(model: nn.Module) -> None:
+def check_not_compiled(model: nn.Module) -> None:
     """Raise if some part is compiled: hooks and the door are then skipped in silence."""
     check_model(model)
     _refuse_compiled(dict(model.named_modules()))

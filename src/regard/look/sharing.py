@@ -13,7 +13,7 @@ from regard.nn import DecoderBlock
 
 
 @dataclass(frozen=True)
-class Sharing:
+class SharedEncoding:
     """Multiply-adds of reading (once) and of writing (once a language), with their formulas.
 
     together = E + K · D,   apart = K · (E + D),   K languages
@@ -22,21 +22,21 @@ class Sharing:
     5
     """
 
-    read_formula: str
-    write_formula: str
-    reading: int
-    writing: int
+    encoder_formula: str
+    decoder_formula: str
+    encoder_multiply_adds: int
+    decoder_multiply_adds: int
     languages: int
 
     @property
-    def together(self) -> int:
+    def shared_total(self) -> int:
         """With one encoding for all languages."""
-        return self.reading + self.languages * self.writing
+        return self.encoder_multiply_adds + self.languages * self.decoder_multiply_adds
 
     @property
-    def apart(self) -> int:
+    def separate_total(self) -> int:
         """With an encoding for each language."""
-        return self.languages * (self.reading + self.writing)
+        return self.languages * (self.encoder_multiply_adds + self.decoder_multiply_adds)
 
     @property
     def saving(self) -> float:
@@ -44,20 +44,20 @@ class Sharing:
 
         1 - (E + K · D) / (K · (E + D))
         """
-        return 1 - self.together / self.apart
+        return 1 - self.shared_total / self.separate_total
 
     def __str__(self) -> str:
         k = self.languages
-        second = 100 * self.writing / (self.reading + self.writing)
+        second = 100 * self.decoder_multiply_adds / (self.encoder_multiply_adds + self.decoder_multiply_adds)
         return (
-            f"E, reading, once:           {self.reading:>14,} multiply-adds, {self.read_formula}\n"
-            f"D, writing, each language:  {self.writing:>14,} multiply-adds, {self.write_formula}\n"
-            f"E + {k}D = {self.together:,}, not {k}(E + D) = {self.apart:,}: "
+            f"E, reading, once:           {self.encoder_multiply_adds:>14,} multiply-adds, {self.encoder_formula}\n"
+            f"D, writing, each language:  {self.decoder_multiply_adds:>14,} multiply-adds, {self.decoder_formula}\n"
+            f"E + {k}D = {self.shared_total:,}, not {k}(E + D) = {self.separate_total:,}: "
             f"{100 * self.saving:.0f}% less; one more language costs {second:.0f}% of the first"
         )
 
 
-def sharing(model: nn.Module, source: int, target: int, languages: int) -> Sharing:
+def shared_encoding_cost(model: nn.Module, source: int, target: int, languages: int) -> SharedEncoding:
     """What it costs to write `target` tokens in each of some languages, after `source` were read.
 
     E = encoder + L(2Md²), the keys and values that all languages share;   D = the rest, a language
@@ -81,7 +81,7 @@ def sharing(model: nn.Module, source: int, target: int, languages: int) -> Shari
         reading, writing = reading + shared, writing - shared
         read_formula += " + L(2Md²)"
         write_formula = write_formula.replace("2Nd² + 2Md² + 2NMd", "2Nd² + 2NMd")
-    return Sharing(read_formula, write_formula, reading, writing, languages)
+    return SharedEncoding(read_formula, write_formula, reading, writing, languages)
 
 
 def _keys_and_values(model: Translator) -> int:

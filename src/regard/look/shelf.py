@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Place = dict[str, Any]  # as JSON
+TensorRef = dict[str, Any]  # as JSON
 
 
 @dataclass
@@ -20,7 +20,7 @@ class _Text:
     at: int
     start: int
     stop: int
-    places: list[tuple[Place, int]] = field(default_factory=list)
+    places: list[tuple[TensorRef, int]] = field(default_factory=list)
 
     def whole(self) -> Tensor:
         """All of it, as one tensor."""
@@ -33,7 +33,7 @@ class _Text:
         )
 
 
-class Shelf:
+class TensorPacker:
     """Puts tensors away and says where each is; keys of one growing text are kept once.
 
     A generated text has a site a step, and each step's keys are a part of one buffer. They are
@@ -50,13 +50,13 @@ class Shelf:
         self._texts: dict[Any, list[_Text]] = defaultdict(list)
         self._count = 0
 
-    def put(self, x: Tensor) -> Place:
+    def add(self, x: Tensor) -> TensorRef:
         """Where x will be found; a tensor without numbers is only a shape."""
         if x.is_meta:
             return {"shape": list(x.shape), "dtype": str(x.dtype).removeprefix("torch.")}
         x = x.detach()
         text, at = self._find(x)
-        place: Place = {"name": text.name}
+        place: TensorRef = {"name": text.name}
         text.places.append((place, at))
         if x.ndim == 4:
             place["count"] = x.shape[2]
@@ -71,15 +71,15 @@ class Shelf:
         return {text.name: text.whole().cpu().contiguous() for text in texts}
 
     @staticmethod
-    def take(place: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Tensor:
+    def get(ref: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Tensor:
         """What was put at this place."""
-        if "shape" in place:
-            dtype = getattr(torch, place["dtype"])
-            return torch.empty(place["shape"], dtype=dtype, device="meta")
-        x = tensors[place["name"]]
-        if "count" not in place:
+        if "shape" in ref:
+            dtype = getattr(torch, ref["dtype"])
+            return torch.empty(ref["shape"], dtype=dtype, device="meta")
+        x = tensors[ref["name"]]
+        if "count" not in ref:
             return x
-        return x[:, :, place["first"] : place["first"] + place["count"]]
+        return x[:, :, ref["first"] : ref["first"] + ref["count"]]
 
     def _find(self, x: Tensor) -> tuple[_Text, int]:
         """The text that x is a part of, or a new one; parts must overlap to be of one text."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 
-def shown(table: Any, width: int = 120) -> str:
+def format_table(table: Any, width: int = 120) -> str:
     """The text of a table, without colours.
 
     >>> from rich.table import Table

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from regard.errors import LookError
 from regard.look.site import Site
-from regard.ops.indices import whole_number
+from regard.ops.indices import as_int
 
 if TYPE_CHECKING:
     from regard.look.head_types import Thresholds
-    from regard.look.heads import Heads
+    from regard.look.heads import HeadTable
 
 
 class Sight:
@@ -28,11 +28,11 @@ class Sight:
         self,
         sites: list[Site] | None = None,
         skipped: dict[str, str] | None = None,
-        left_out: list[str] | None = None,
+        unmatched: list[str] | None = None,
     ):
         self.sites: list[Site] = [] if sites is None else sites
         self.skipped: dict[str, str] = {} if skipped is None else skipped
-        self.left_out: list[str] = [] if left_out is None else left_out  # ran, but at= named others
+        self.unmatched: list[str] = [] if unmatched is None else unmatched  # ran, but at= named others
 
     @property
     def names(self) -> list[str]:
@@ -54,7 +54,7 @@ class Sight:
             raise LookError(f"name: needs one of the sites, got {name!r}{self._instead(name)}")
         return found
 
-    def joined(self, name: str) -> Site:
+    def join(self, name: str) -> Site:
         """The calls of one attention as one: the whole map of a text that was generated.
 
         >>> layer, x = rg.nn.MultiHeadAttention(2, 1), torch.randn(1, 4, 2)
@@ -63,9 +63,9 @@ class Sight:
         >>> sight.joined("MultiHeadAttention").queries
         4
         """
-        from regard.look.joined import join
+        from regard.look.joined import join_calls
 
-        return join(self.calls(name))
+        return join_calls(self.calls(name))
 
     def with_tokens(self, tokens: list | dict) -> "Sight":
         """The same with words at the positions: a list, a list a sequence, or source and target.
@@ -76,25 +76,25 @@ class Sight:
         >>> sight.with_tokens(["a", "b", "c"]).sites[0].key_tokens
         [['a', 'b', 'c']]
         """
-        from regard.look.tokens import all_with_tokens, sides
+        from regard.look.tokens import label_sites, parse_tokens
 
-        partial = bool(self.left_out or self.skipped)
-        named = all_with_tokens(self.sites, *sides(tokens), partial=partial)
-        return Sight(named, dict(self.skipped), list(self.left_out))
+        partial = bool(self.unmatched or self.skipped)
+        named = label_sites(self.sites, *parse_tokens(tokens), partial=partial)
+        return Sight(named, dict(self.skipped), list(self.unmatched))
 
     def save(self, path: str | Path) -> Path:
         """Write it to one safetensors file, to be opened later or elsewhere by `open_sight`."""
-        from regard.look.store import save
+        from regard.look.store import save_sight
 
-        return save(self, path)
+        return save_sight(self, path)
 
     def heads(
         self,
         *,
         separators: Collection[str] = (),
-        probed: "Heads | None" = None,
+        probe: "HeadTable | None" = None,
         thresholds: "Thresholds | None" = None,
-    ) -> "Heads":
+    ) -> "HeadTable":
         """Each head typed, with the numbers behind the word.
 
         `separators` are tokens such as "[SEP]" or "."; `probed` is what `rg.probe` found.
@@ -105,9 +105,9 @@ class Sight:
         >>> sight.heads().types
         {'diffuse': 1}
         """
-        from regard.look.heads import heads
+        from regard.look.heads import classify_heads
 
-        return heads(self, separators=separators, probed=probed, thresholds=thresholds)
+        return classify_heads(self, separators=separators, probe=probe, thresholds=thresholds)
 
     def __getitem__(self, name: str | tuple[str, int]) -> Site:
         if isinstance(name, int):
@@ -116,7 +116,7 @@ class Sight:
                 f"{', '.join(self.names[:8])}"
             )
         name, call = name if isinstance(name, tuple) and len(name) == 2 else (name, None)
-        call = None if call is None else whole_number("call", call)
+        call = None if call is None else as_int("call", call)
         found = self.calls(name)
         if call is None and len(found) > 1:
             raise LookError(
@@ -140,7 +140,7 @@ class Sight:
         lines = [f"Sight of {len(self)} attentions", *(f"  {site!r}" for site in self.sites[:40])]
         if len(self) > 40:
             lines.append(f"  … and {len(self) - 40} more")
-        lines += [f"  not seen: {line}" for line in grouped(self.skipped)]
+        lines += [f"  not seen: {line}" for line in format_skipped(self.skipped)]
         return "\n".join(lines)
 
     def _instead(self, name: str) -> str:
@@ -150,7 +150,7 @@ class Sight:
         return f"; try {close[0]!r}" if close else ", and none was seen"
 
 
-def grouped(skipped: Mapping[str, str], names: int = 3) -> list[str]:
+def format_skipped(skipped: Mapping[str, str], names: int = 3) -> list[str]:
     """One line per reason: the first names, how many there are, and why.
 
     >>> grouped({"a.0": "as it was full", "a.1": "as it was full"})

@@ -8,19 +8,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import LookError, ShapeError
-from regard.look.cell import Cell, cell_of
-from regard.look.pieces import one_head
-from regard.ops.indices import index_of
-from regard.ops.influence.effect import Deed, Seen
+from regard.look.cell import WeightBreakdown, compute_breakdown
+from regard.look.pieces import select_head
+from regard.ops.indices import resolve_index
+from regard.ops.influence.effect import Effect, AttentionRecord
 from regard.ops.influence.op import influence
 from regard.ops.influence.statistics import Influence
-from regard.ops.survey.op import measure as measure_survey
-from regard.ops.survey.statistics import QUICK_AND_RECEIVED, Survey, make_question, named
+from regard.ops.survey.op import compute_survey as measure_survey
+from regard.ops.survey.statistics import DEFAULT_STATISTICS, Survey, make_survey_options, check_statistics
 from regard.ops.terms import Terms
-from regard.ops.window import Reduce, cut_window
+from regard.ops.window import PoolReduce, compute_window
 
 Tokens = list[list[str]]  # one list a sequence of the batch
-WHOLE_MAP = 1 << 26  # numbers in a map given whole, 256 MB of float32
+MAX_MAP_WEIGHTS = 1 << 26  # numbers in a map given whole, 256 MB of float32
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -51,7 +51,7 @@ class Site:
     terms: Terms
     query_tokens: Tokens | None = None
     key_tokens: Tokens | None = None
-    found: Survey | None = None
+    recorded_survey: Survey | None = None
 
     @property
     def batch(self) -> int:
@@ -74,19 +74,19 @@ class Site:
         return self.k.shape[2]
 
     @property
-    def kept(self) -> bool:
+    def has_tensors(self) -> bool:
         """Whether the tensors are here, not only what a survey found."""
         return not self.q.is_meta
 
     def survey(
         self,
         *,
-        ask: Collection[str] | None = None,
-        first: int = 4,
+        statistics: Collection[str] | None = None,
+        first_keys: int = 4,
         radius: int = 8,
-        most: int = 8,
-        cells: int | tuple[int, int] = 256,
-        form: Literal["auto", "reference", "tiled", "kernel"] = "auto",
+        top_k: int = 8,
+        pooled_size: int | tuple[int, int] = 256,
+        backend: Literal["auto", "reference", "tiled", "kernel"] = "auto",
     ) -> Survey:
         """What the weights are like, as `rg.survey` finds it: entropy, reach, received mass …
 
@@ -99,12 +99,12 @@ class Site:
         >>> sight.sites[0].survey(ask=["received"]).received
         tensor([[[1., 1., 1., 1.]]])
         """
-        if not self.kept and self.found is not None:
-            return replace(self.found) if ask is None else self._recall(named(ask))
-        self.need()
-        asked = QUICK_AND_RECEIVED if ask is None else ask
-        question = make_question(asked, first, radius, most, cells)
-        return measure_survey(self.q, self.k, self.lse, self.terms, question, form)
+        if not self.has_tensors and self.recorded_survey is not None:
+            return replace(self.recorded_survey) if statistics is None else self._recall(check_statistics(statistics))
+        self.require_tensors()
+        asked = DEFAULT_STATISTICS if statistics is None else statistics
+        question = make_survey_options(asked, first_keys, radius, top_k, pooled_size)
+        return measure_survey(self.q, self.k, self.lse, self.terms, question, backend)
 
     def window(
         self,
@@ -112,7 +112,7 @@ class Site:
         rows: slice | int = slice(None),
         keys: slice | int = slice(None),
         pool: tuple[int, int] = (1, 1),
-        reduce: Reduce = "mean",
+        reduce: PoolReduce = "mean",
     ) -> Float[Tensor, "batch *head row column"]:
         """The exact weights of some rows and keys, or pooled; of one head, or of all.
 
@@ -124,24 +124,24 @@ class Site:
         >>> sight.sites[0].window(head=0, rows=slice(0, 1)).shape
         torch.Size([1, 1, 4])
         """
-        self.need()
+        self.require_tensors()
         if head is None:
-            return cut_window(self.q, self.k, self.lse, self.terms, rows, keys, pool, reduce)
-        head = index_of("head", head, self.heads)
-        terms = one_head(self.terms, head)
+            return compute_window(self.q, self.k, self.lse, self.terms, rows, keys, pool, reduce)
+        head = resolve_index("head", head, self.heads)
+        terms = select_head(self.terms, head)
         if terms is None:  # a mask of the caller's own, which only knows all heads
             return self.window(None, rows, keys, pool, reduce)[:, head]
         own = head // (self.heads // self.k.shape[1])
         q, k = self.q[:, head : head + 1], self.k[:, own : own + 1]
         lse = self.lse[:, head : head + 1]
-        return cut_window(q, k, lse, terms, rows, keys, pool, reduce)[:, 0]
+        return compute_window(q, k, lse, terms, rows, keys, pool, reduce)[:, 0]
 
     def influence(
         self,
         *,
-        deed: Deed = "remove",
+        effect: Effect = "remove",
         alpha: float = 2.0,
-        form: Literal["auto", "reference", "tiled", "kernel"] = "auto",
+        backend: Literal["auto", "reference", "tiled", "kernel"] = "auto",
     ) -> Influence:
         """What removing or scaling each key does to each output, as `rg.influence` finds it.
 
@@ -151,9 +151,9 @@ class Site:
         >>> sight.sites[0].influence().caused.shape
         torch.Size([1, 1, 4])
         """
-        self.need()
+        self.require_tensors()
         seen = (self.q, self.k, self.v, self.out, self.lse)
-        return influence(*seen, deed=deed, alpha=alpha, form=form, **self.asked)
+        return influence(*seen, effect=effect, alpha=alpha, backend=backend, **self.term_kwargs)
 
     def weights(self) -> Float[Tensor, "batch head query key"]:
         """The whole map, for short inputs.
@@ -166,14 +166,14 @@ class Site:
                   [0.5000, 0.5000]]]])
         """
         count = self.q.shape[:-1].numel() * self.keys
-        if count > WHOLE_MAP:
+        if count > MAX_MAP_WEIGHTS:
             raise ShapeError(
-                f"weights: needs at most {WHOLE_MAP} numbers, got {count}; "
+                f"weights: needs at most {MAX_MAP_WEIGHTS} numbers, got {count}; "
                 "try window(rows=…, keys=…, pool=…) or survey()"
             )
         return self.window()
 
-    def cell(self, head: int, query: int, key: int, batch: int = 0) -> Cell:
+    def breakdown(self, head: int, query: int, key: int, batch: int = 0) -> WeightBreakdown:
         """Every term of one weight: products, scale, softcap, bias, mask, score, lse, value.
 
         >>> layer = rg.nn.MultiHeadAttention(2, 1)
@@ -182,29 +182,29 @@ class Site:
         >>> sight.sites[0].cell(head=0, query=1, key=2).allowed
         True
         """
-        self.need()
-        return cell_of(
-            self.seen,
-            index_of("batch", batch, self.batch),
-            index_of("head", head, self.heads),
-            index_of("query", query, self.queries),
-            index_of("key", key, self.keys),
+        self.require_tensors()
+        return compute_breakdown(
+            self.attention_record,
+            resolve_index("batch", batch, self.batch),
+            resolve_index("head", head, self.heads),
+            resolve_index("query", query, self.queries),
+            resolve_index("key", key, self.keys),
         )
 
     @property
-    def seen(self) -> Seen:
+    def attention_record(self) -> AttentionRecord:
         """The same as the closed forms of influence take it."""
-        return Seen(self.q, self.k, self.v, self.out, self.lse, self.terms)
+        return AttentionRecord(self.q, self.k, self.v, self.out, self.lse, self.terms)
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def term_kwargs(self) -> dict[str, Any]:
         """The terms as keywords of `rg.survey`, `rg.window`, `rg.influence` …"""
         named = {f.name: getattr(self.terms, f.name) for f in fields(self.terms)}
         return named | ({} if self.terms.score is None else {"scale": None})
 
-    def need(self) -> None:
+    def require_tensors(self) -> None:
         """Raise unless the tensors were kept."""
-        if not self.kept:
+        if not self.has_tensors:
             raise LookError(
                 f"{self.name}: needs its queries and keys for this, got only its survey; "
                 "try look(model) without survey="
@@ -212,14 +212,14 @@ class Site:
 
     def _recall(self, ask: Collection[str]) -> Survey:
         for name in ask:
-            if getattr(self.found, name) is None:
-                known = [f.name for f in fields(Survey) if getattr(self.found, f.name) is not None]
+            if getattr(self.recorded_survey, name) is None:
+                known = [f.name for f in fields(Survey) if getattr(self.recorded_survey, f.name) is not None]
                 raise LookError(
                     f"ask: needs what was asked while looking, {', '.join(known)}, got {name!r}; "
                     "try look(model, survey=…) with it"
                 )
-        assert self.found is not None
-        return replace(self.found)
+        assert self.recorded_survey is not None
+        return replace(self.recorded_survey)
 
     def __repr__(self) -> str:
         again = f" (call {self.call})" if self.call else ""

@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from regard.nn import Cell, Norm
+from regard.nn import RecurrentCell, Norm
 
 
 @dataclass
-class Stack:
+class BlockStack:
     """Blocks on top of each other, and what went into the first and came out of each, run by run.
 
     `inputs` and `outputs[i]` hold one tensor for each time the stack ran.
@@ -24,18 +24,18 @@ class Stack:
     outputs: list[list[Tensor]] = field(default_factory=list)
 
     @property
-    def ran(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every block ran, equally often."""
         counts = {len(self.inputs), *(len(out) for out in self.outputs)}
         return len(counts) == 1 and counts != {0}
 
-    def depths(self, run: int = -1) -> list[Tensor]:
+    def hidden_states(self, run: int = -1) -> list[Tensor]:
         """The stream of one run: before the first block, and after each."""
         return [self.inputs[run], *(out[run] for out in self.outputs)]
 
 
 @contextmanager
-def watching(model: nn.Module, *, points: bool = False) -> Iterator[list[Stack]]:
+def record_stacks(model: nn.Module, *, inputs_require_grad: bool = False) -> Iterator[list[BlockStack]]:
     """While this lasts, every stack of the model keeps what passes through it.
 
     With `points` what enters a stack is made a point that a gradient can be asked for, also when it
@@ -45,31 +45,31 @@ def watching(model: nn.Module, *, points: bool = False) -> Iterator[list[Stack]]
     with ExitStack() as hooks:
         for stack in stacks:
             for i, block in enumerate(stack.blocks):
-                hooks.callback(_watch(stack, i, block, points))
+                hooks.callback(_watch(stack, i, block, inputs_require_grad))
         yield stacks
 
 
-def find_stacks(model: nn.Module) -> list[Stack]:
+def find_stacks(model: nn.Module) -> list[BlockStack]:
     """Every list of modules of one class, the outermost only: a block's own lists are its inside.
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=9))
     >>> [(stack.path, len(stack.blocks)) for stack in find_stacks(model)]
     [('encoder.blocks', 2), ('decoder.blocks', 2)]
     """
-    found: list[Stack] = []
+    found: list[BlockStack] = []
     for path, module in model.named_modules():
         inside = any(path.startswith(stack.path and f"{stack.path}.") for stack in found)
         if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) and not inside:
             blocks = list(module)
             if len({type(block) for block in blocks}) == 1 and _is_block(blocks[0]):
                 outputs: list[list[Tensor]] = [[] for _ in blocks]
-                found.append(Stack(path, blocks, outputs=outputs))
+                found.append(BlockStack(path, blocks, outputs=outputs))
     return found
 
 
 def _is_block(module: nn.Module) -> bool:
     learned = next(module.parameters(), None) is not None
-    return learned and not isinstance(module, Norm | Cell)  # these are parts of a step in time
+    return learned and not isinstance(module, Norm | RecurrentCell)  # these are parts of a step in time
 
 
 def first_tensor(value: Any) -> Tensor | None:
@@ -83,7 +83,7 @@ def first_tensor(value: Any) -> Tensor | None:
     return None
 
 
-def _watch(stack: Stack, i: int, block: nn.Module, points: bool) -> Any:
+def _watch(stack: BlockStack, i: int, block: nn.Module, points: bool) -> Any:
     me = threading.get_ident()  # another thread's run of the model is not the one asked for
 
     def enter(block: nn.Module, args: tuple, kwargs: dict | None = None) -> Any:

@@ -14,48 +14,48 @@ from torch import Tensor
 
 from regard.errors import FileError, LookError
 from regard.files import parse_json
-from regard.look.shelf import Shelf
+from regard.look.shelf import TensorPacker
 from regard.look.sight import Sight
 from regard.look.site import Site
-from regard.models.store import checksum, read_whole, write_whole
+from regard.models.store import checksum, read_safetensors, write_safetensors
 from regard.ops import biases, masks
 from regard.ops.survey.statistics import Survey
 from regard.ops.terms import Terms
 
-NAME = "sight.safetensors"
+FILE_NAME = "sight.safetensors"
 VERSION = 2  # of the file's layout; raise it when an older reader would go wrong
-TENSORS = ("q", "k", "v", "out", "lse")
-WORDS = ("name", "path", "call", "kind", "query_tokens", "key_tokens")
+TENSOR_FIELDS = ("q", "k", "v", "out", "lse")
+TEXT_FIELDS = ("name", "path", "call", "kind", "query_tokens", "key_tokens")
 MASKS = {
     kind.__name__: kind
     for kind in (masks.Causal, masks.Local, masks.Chunked, masks.Padding)
-    + (masks.Documents, masks.Dense, masks.Both, masks.Either)
+    + (masks.Documents, masks.DenseMask, masks.Both, masks.Either)
 }
 BIASES = {
     kind.__name__: kind
-    for kind in (biases.ALiBi, biases.Toeplitz, biases.Buckets, biases.Relative)
-    + (biases.Dense, biases.Sum)
+    for kind in (biases.ALiBi, biases.Toeplitz, biases.Buckets, biases.RelativeKeys)
+    + (biases.DenseBias, biases.SumBias)
 }
 
 
-def save(sight: Sight, path: str | Path) -> Path:
+def save_sight(sight: Sight, path: str | Path) -> Path:
     """Write a sight to a file ending in .safetensors, or into a folder; its path comes back."""
-    shelf = Shelf()
+    shelf = TensorPacker()
     sites = [_described(site, shelf) for site in sight.sites]
     tensors = shelf.tensors()
     header: dict[str, Any] = {"sight": sites, "skipped": sight.skipped, "version": VERSION}
-    header |= {"left_out": sight.left_out}
+    header |= {"left_out": sight.unmatched}
     header["checksum"] = _checksum(header, tensors)
     file = _file(path)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(tensors, {"regard": json.dumps(header)}, file)
+        write_safetensors(tensors, {"regard": json.dumps(header)}, file)
     except OSError as error:
         raise FileError(f"{file}: cannot be written, {error.strerror or error}") from error
     return file
 
 
-def open_sight(path: str | Path) -> Sight:
+def load_sight(path: str | Path) -> Sight:
     """Read what `sight.save` wrote: the same numbers, later and elsewhere, without the model.
 
     >>> import tempfile
@@ -77,33 +77,33 @@ def open_sight(path: str | Path) -> Sight:
 
 def _file(path: str | Path) -> Path:
     path = Path(path)
-    return path if path.suffix == ".safetensors" else path / NAME
+    return path if path.suffix == ".safetensors" else path / FILE_NAME
 
 
-def _described(site: Site, shelf: Shelf) -> dict[str, Any]:
+def _described(site: Site, shelf: TensorPacker) -> dict[str, Any]:
     if site.terms.score is not None:
         raise LookError(
             f"{site.name}: needs the dot product to be saved, got a score of its own, which is "
             "code; try Sight([site for site in sight if site.terms.score is None])"
         )
-    told: dict[str, Any] = {name: getattr(site, name) for name in WORDS}
-    told |= {name: shelf.put(getattr(site, name)) for name in TENSORS}
+    told: dict[str, Any] = {name: getattr(site, name) for name in TEXT_FIELDS}
+    told |= {name: shelf.add(getattr(site, name)) for name in TENSOR_FIELDS}
     told["terms"] = {
         f.name: _told(getattr(site.terms, f.name), shelf, site) for f in fields(site.terms)
     }
-    if site.found is not None:
+    if site.recorded_survey is not None:
         told["found"] = {
-            f.name: shelf.put(value)
-            for f in fields(site.found)
-            if (value := getattr(site.found, f.name)) is not None
+            f.name: shelf.add(value)
+            for f in fields(site.recorded_survey)
+            if (value := getattr(site.recorded_survey, f.name)) is not None
         }
     return told
 
 
-def _told(x: Any, shelf: Shelf, site: Site) -> Any:
+def _told(x: Any, shelf: TensorPacker, site: Site) -> Any:
     """A mask, a bias or a number as JSON; tensors go to the shelf."""
     if isinstance(x, Tensor):
-        return {"tensor": shelf.put(x)}
+        return {"tensor": shelf.add(x)}
     if x is None or isinstance(x, bool | int | float):
         return x
     kind = type(x).__name__
@@ -117,7 +117,7 @@ def _told(x: Any, shelf: Shelf, site: Site) -> Any:
 
 
 def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    text, tensors = read_whole(file, "sight.save")
+    text, tensors = read_safetensors(file, "sight.save")
     return _checked(text, tensors, file), tensors
 
 
@@ -150,12 +150,12 @@ def _checksum(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int:
 
 
 def _site(told: dict[str, Any], tensors: Mapping[str, Tensor]) -> Site:
-    said: dict[str, Any] = {name: told[name] for name in WORDS}
-    said |= {name: Shelf.take(told[name], tensors) for name in TENSORS}
+    said: dict[str, Any] = {name: told[name] for name in TEXT_FIELDS}
+    said |= {name: TensorPacker.get(told[name], tensors) for name in TENSOR_FIELDS}
     said["terms"] = Terms(**{name: _made(x, tensors) for name, x in told["terms"].items()})
     if "found" in told:
         found = told["found"].items()
-        said["found"] = Survey(**{name: Shelf.take(place, tensors) for name, place in found})
+        said["found"] = Survey(**{name: TensorPacker.get(place, tensors) for name, place in found})
     return _consistent(Site(**said))
 
 
@@ -179,7 +179,7 @@ def _made(told: Any, tensors: Mapping[str, Tensor]) -> Any:
     if not isinstance(told, dict):
         return told
     if "tensor" in told:
-        return Shelf.take(told["tensor"], tensors)
+        return TensorPacker.get(told["tensor"], tensors)
     kinds: dict[str, Any] = MASKS if "mask" in told else BIASES
     kind = kinds[told["mask"] if "mask" in told else told["bias"]]
     return kind(**{name: _made(x, tensors) for name, x in told["of"].items()})

@@ -10,7 +10,7 @@ from regard.files import write_text
 
 Point = tuple[float, float]
 
-FILLS = {
+FILL_COLOURS = {
     "attention": "#fde2c4",
     "cross": "#fbd0c9",
     "feed": "#cfe3f7",
@@ -54,7 +54,7 @@ class Diagram:
 
 
 @dataclass
-class Sheet:
+class SvgCanvas:
     """What is drawn so far; y grows downwards, as in SVG. Wires lie under boxes."""
 
     wires: list[str] = field(default_factory=list)
@@ -67,13 +67,13 @@ class Sheet:
         self._reach((x - w / 2, y - h / 2), (x + w / 2, y + h / 2))
         self.shapes.append(
             f'<rect class="{kind}" x="{x - w / 2:g}" y="{y - h / 2:g}" width="{w:g}" '
-            f'height="{h:g}" rx="7" fill="{FILLS[kind]}" stroke="{INK}"/>'
+            f'height="{h:g}" rx="7" fill="{FILL_COLOURS[kind]}" stroke="{INK}"/>'
         )
         top = y + 5 - 7 * (len(lines) - 1)
         for i, line in enumerate(lines):
             self.text(x, top + 14 * i + (1 if i else 0), line, small=i > 0)
 
-    def joint(self, x: float, y: float, sign: str, name: str = "joint") -> None:
+    def node(self, x: float, y: float, sign: str, name: str = "joint") -> None:
         """A small circle in which wires meet: + or ×."""
         self._reach((x - 10, y - 10), (x + 10, y + 10))
         self.shapes.append(
@@ -109,18 +109,18 @@ class Sheet:
         )
 
     def text(
-        self, x: float, y: float, words: str, *, small: bool = False, at: str = "middle"
+        self, x: float, y: float, label: str, *, small: bool = False, at: str = "middle"
     ) -> None:
         """Words that stand on y; `at` says which part of them is at x. h_{t-1} has an index."""
-        wide = len(re.sub(r"[_{}]", "", words)) * (5.6 if small else 7.2)
+        wide = len(re.sub(r"[_{}]", "", label)) * (5.6 if small else 7.2)
         left = {"start": 0.0, "middle": wide / 2, "end": wide}[at]
         self._reach((x - left, y - 12), (x - left + wide, y + 4))
         look = f'font-size="10" fill="{PALE}"' if small else f'font-size="13" fill="{INK}"'
         self.shapes.append(
-            f'<text x="{x:g}" y="{y:g}" text-anchor="{at}" {look}>{_indexed(words)}</text>'
+            f'<text x="{x:g}" y="{y:g}" text-anchor="{at}" {look}>{_indexed(label)}</text>'
         )
 
-    def finish(self, title: str) -> Diagram:
+    def to_diagram(self, title: str) -> Diagram:
         """The drawing, cut to what is on it."""
         left, top = (value - 16 for value in self.low)
         wide, high = (b - a + 32 for a, b in zip(self.low, self.high, strict=True))

@@ -13,11 +13,11 @@ from regard.errors import ShapeError
 from regard.look.sight import Sight
 from regard.look.site import Site, Tokens
 
-NOWHERE = "a site that reads them"
+NO_MATCHING_SITE = "a site that reads them"
 
 
-def with_tokens(
-    site: Site, source: Tokens | None, target: Tokens | None, *, grows: bool = False
+def label_site(
+    site: Site, source: Tokens | None, target: Tokens | None, *, growing: bool = False
 ) -> Site:
     """The site with its words, where their count fits; a decoder asks with the target's.
 
@@ -28,12 +28,12 @@ def with_tokens(
     first, last = _span(site)
     return replace(
         site,
-        query_tokens=_part(asks, site.batch, first, last, grows),
-        key_tokens=_part(answers, site.batch, 0, site.keys, grows),
+        query_tokens=_part(asks, site.batch, first, last, growing),
+        key_tokens=_part(answers, site.batch, 0, site.keys, growing),
     )
 
 
-def all_with_tokens(
+def label_sites(
     sites: Sequence[Site],
     source: Tokens | None,
     target: Tokens | None,
@@ -45,11 +45,11 @@ def all_with_tokens(
     In a `partial` sight no site may have read one of the two sides.
     """
     calls = Counter(site.path for site in sites)
-    found = [with_tokens(site, source, target, grows=calls[site.path] > 1) for site in sites]
+    found = [label_site(site, source, target, growing=calls[site.path] > 1) for site in sites]
     for name, words in (("source", source), ("target", target)):
         if words is not None and not any(_uses(site, source, target, words) for site in found):
             side, (need, got) = name if target else "tokens", _misfit(words, source, target, found)
-            if partial and need == NOWHERE:
+            if partial and need == NO_MATCHING_SITE:
                 continue
             raise ShapeError(
                 f"{side}: needs {need}, got {got}; try the tokens that the model was given"
@@ -78,7 +78,7 @@ def _misfit(
         batches = dict.fromkeys(site.batch for site in needs.values())
         counts += f" for each of {' or '.join(map(str, batches))} sequences"
         got += f" for each of {len(words)}"
-    return f"{counts} words" if needs else NOWHERE, got
+    return f"{counts} words" if needs else NO_MATCHING_SITE, got
 
 
 def _sides_of(
@@ -95,7 +95,7 @@ def _span(site: Site) -> tuple[int, int]:
     return last - site.queries, last
 
 
-def sides(tokens: Any) -> tuple[Tokens | None, Tokens | None]:
+def parse_tokens(tokens: Any) -> tuple[Tokens | None, Tokens | None]:
     """Source and target, as a caller may write them.
 
     >>> sides({"source": ["a", "b"], "target": ["c"]})
@@ -134,10 +134,10 @@ def _part(tokens: Tokens | None, batch: int, first: int, last: int, grows: bool)
 
 
 Ids = tuple[Tensor | None, Tensor | None]  # of source and target
-Texts = tuple[list[Ids], int]  # those of every run in a thread, and how many there were so far
+TokenHistory = tuple[list[Ids], int]  # those of every run in a thread, and how many there were so far
 
 
-class TextReader:
+class TokenLabeler:
     """Names the positions of every site once the run is over.
 
     With a tokenizer it reads the ids as the model is given them: a step of generation goes on with
@@ -147,11 +147,11 @@ class TextReader:
     def __init__(self, model: nn.Module, sight: Sight, tokens: Any):
         self.model, self.sight = model, sight
         self.tokenizer = tokens if hasattr(tokens, "convert_ids_to_tokens") else None
-        self.given = (None, None) if self.tokenizer is not None else sides(tokens)
+        self.tokens = (None, None) if self.tokenizer is not None else parse_tokens(tokens)
         self._all: list[Ids] = []
         self._here = threading.local()  # .runs, of the thread that asks
 
-    def __enter__(self) -> "TextReader":
+    def __enter__(self) -> "TokenLabeler":
         self._hook = None
         if self.tokenizer is not None:
             self._hook = self.model.register_forward_pre_hook(self._read, with_kwargs=True)
@@ -161,23 +161,23 @@ class TextReader:
         if self._hook is not None:
             self._hook.remove()
 
-    def texts(self) -> Texts:
+    def token_history(self) -> TokenHistory:
         """What was read so far in this thread; a thread that only helps has all of them."""
         runs = getattr(self._here, "runs", self._all)
         return runs, len(runs)
 
-    def named(self, site: Site, texts: Texts) -> Site:
+    def label(self, site: Site, history: TokenHistory) -> Site:
         """The site with the words that the tokenizer has for what was read."""
         if self.tokenizer is None:
             return site
-        source, target = self._texts_of(site, texts)
-        return with_tokens(site, source, target, grows=True) if source or target else site
+        source, target = self._texts_of(site, history)
+        return label_site(site, source, target, growing=True) if source or target else site
 
-    def name_all(self) -> None:
+    def label_all(self) -> None:
         """Put the words that were given at every site; words that fit nowhere are an error."""
-        if any(self.given):
-            partial = bool(self.sight.left_out or self.sight.skipped)
-            named = all_with_tokens(self.sight.sites, *self.given, partial=partial)
+        if any(self.tokens):
+            partial = bool(self.sight.unmatched or self.sight.skipped)
+            named = label_sites(self.sight.sites, *self.tokens, partial=partial)
             self.sight.sites[:] = named
 
     def _read(self, model: nn.Module, args: tuple, kwargs: dict[str, Any] | None = None) -> None:
@@ -190,7 +190,7 @@ class TextReader:
         self._here.runs.append((source, target))
         self._all.append((source, target))
 
-    def _texts_of(self, site: Site, texts: Texts) -> tuple[Tokens | None, Tokens | None]:
+    def _texts_of(self, site: Site, texts: TokenHistory) -> tuple[Tokens | None, Tokens | None]:
         runs, count = texts
         source = [s for s, _ in runs[:count] if s is not None]
         target = [t for _, t in runs[:count] if t is not None]

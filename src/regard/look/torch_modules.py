@@ -10,23 +10,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 
-from regard.look.given_mask import in_use, read_mask
-from regard.look.running import Running
+from regard.look.given_mask import trim_unused_keys, parse_attention_mask
+from regard.look.running import ModuleTracker
 from regard.ops import attend
-from regard.ops.door import Answer, Call, Proceed, attending
+from regard.ops.door import AttentionResult, AttentionCall, Proceed, intercepting
 from regard.ops.masks import Causal
-from regard.ops.survey.reference import weights
+from regard.ops.survey.reference import weights_from_scores
 
 
-def lead(running: Running) -> None:
+def intercept_torch(tracker: ModuleTracker) -> None:
     """Answer torch's attention functions by `attend` while the model runs, in any thread.
 
     The C++ fast path of nn.TransformerEncoder knows no attention function; torch does not take it
     where functions are overridden, so the same layers run one by one. A model of our layers alone
     goes by the door anyway.
     """
-    if not all(_is_ours(module) for module in running.modules.values()):
-        running.around_runs.append(lambda: _overriding(_Leading(running)))
+    if not all(_is_ours(module) for module in tracker.modules.values()):
+        tracker.run_contexts.append(lambda: _overriding(_Leading(tracker)))
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def _is_ours(module: nn.Module) -> bool:
 
 
 class _Leading(TorchFunctionMode):
-    def __init__(self, running: Running):
+    def __init__(self, running: ModuleTracker):
         super().__init__()
         self.running = running
 
@@ -77,12 +77,12 @@ class _Leading(TorchFunctionMode):
             return forward(**given)
         maps: list[Tensor] = []
 
-        def note(call: Call, proceed: Proceed) -> Answer:
+        def note(call: AttentionCall, proceed: Proceed) -> AttentionResult:
             out, lse = proceed(call)
-            maps.append(weights(call.terms.tile(call.q, call.k), lse))
+            maps.append(weights_from_scores(call.terms.score_tile(call.q, call.k), lse))
             return out, lse
 
-        with attending(note):
+        with intercepting(note):
             out, _ = forward(**{**given, "need_weights": False})
         [w] = maps
         w = w.to(out.dtype)
@@ -122,8 +122,8 @@ def _dot_product_attention(
         terms["mask"] = Causal()
     elif attn_mask is not None:
         attn_mask = _folded(attn_mask, front) if attn_mask.ndim > 3 else attn_mask
-        found = read_mask(attn_mask, q, k, same=same)
-        k, v = in_use(k, found.used), in_use(v, found.used)
+        found = parse_attention_mask(attn_mask, q, k, same_sequence=same)
+        k, v = trim_unused_keys(k, found.used_keys), trim_unused_keys(v, found.used_keys)
         terms |= {"mask": found.mask, "bias": found.bias, "offset": found.offset}
     out, _ = attend(q, k, v, **terms)
     return out.reshape(*front, *out.shape[-3:])

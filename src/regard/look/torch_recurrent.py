@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from regard.ops.recurrence import GRUWeights, LSTMWeights, RNNWeights, State, Weights, recur
-from regard.ops.recurrence.steps import any_step
+from regard.ops.recurrence import GRUWeights, LSTMWeights, RNNWeights, State, CellWeights, recur
+from regard.ops.recurrence.steps import cell_step
 
-KINDS: dict[type[nn.Module], type[Weights]] = {
+WEIGHT_TYPES: dict[type[nn.Module], type[CellWeights]] = {
     nn.RNN: RNNWeights,
     nn.GRU: GRUWeights,
     nn.LSTM: LSTMWeights,
@@ -20,7 +20,7 @@ KINDS: dict[type[nn.Module], type[Weights]] = {
     nn.GRUCell: GRUWeights,
     nn.LSTMCell: LSTMWeights,
 }
-Answer = Callable[[str, nn.Module, tuple[Any, ...], dict[str, Any], Any], Any]
+OutputHook = Callable[[str, nn.Module, tuple[Any, ...], dict[str, Any], Any], Any]
 
 
 def refusal(module: nn.Module) -> str | None:
@@ -32,23 +32,23 @@ def refusal(module: nn.Module) -> str | None:
     return None
 
 
-def theirs(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def torch_recurrent_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The recurrent modules of torch in a model, by path."""
     for path, module in model.named_modules():
-        if type(module) in KINDS:
+        if type(module) in WEIGHT_TYPES:
             yield path, module
 
 
 @contextmanager
-def answering(model: nn.Module, answer: Answer) -> Iterator[None]:
+def hook_outputs(model: nn.Module, on_output: OutputHook) -> Iterator[None]:
     """While this lasts, `answer` hears each run of torch's recurrent modules and may replace it."""
     with ExitStack() as hooks:
-        for path, module in theirs(model):
+        for path, module in torch_recurrent_modules(model):
 
             def hook(module: nn.Module, args: Any, *rest: Any, path: str = path) -> Any:
                 # without kwargs where another thread's run came in while the hook is registered
                 *kwargs, out = rest
-                return answer(path, module, args, kwargs[0] if kwargs else {}, out)
+                return on_output(path, module, args, kwargs[0] if kwargs else {}, out)
 
             hooks.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
         yield
@@ -56,7 +56,7 @@ def answering(model: nn.Module, answer: Answer) -> Iterator[None]:
 
 def rerun(module: nn.Module, x: Tensor | PackedSequence, state: Any = None) -> Any:
     """What torch's module answers, computed through our door."""
-    kind = KINDS[type(module)]
+    kind = WEIGHT_TYPES[type(module)]
     if isinstance(module, nn.RNNBase):
         return _walk(module, kind, x, state)
     assert isinstance(x, Tensor)
@@ -65,11 +65,11 @@ def rerun(module: nn.Module, x: Tensor | PackedSequence, state: Any = None) -> A
     if state is None:
         zero = x.new_zeros(*x.shape[:-1], cell.hidden_size)
         state = (zero,) * len(kind.states)
-    return _bare(any_step(x, state if isinstance(state, tuple) else (state,), weights).state)
+    return _bare(cell_step(x, state if isinstance(state, tuple) else (state,), weights).state)
 
 
 def _walk(
-    module: nn.RNNBase, kind: type[Weights], x: Tensor | PackedSequence, state: Any
+    module: nn.RNNBase, kind: type[CellWeights], x: Tensor | PackedSequence, state: Any
 ) -> tuple[Tensor | PackedSequence, Any]:
     values, lengths = _batch_first(x, module.batch_first)
     starts = None if state is None else _starts(state, values, x)

@@ -12,23 +12,23 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from regard.errors import LookError
-from regard.look.given_mask import GivenMask, in_use, read_mask
-from regard.look.running import Running
+from regard.look.given_mask import ParsedMask, trim_unused_keys, parse_attention_mask
+from regard.look.running import ModuleTracker
 from regard.ops import attend, attention_weights, biases
-from regard.ops.autocast import is_autocast, lowered
+from regard.ops.autocast import is_autocast, cast_to_autocast
 from regard.ops.masks import Causal
 
-NAME = "regard"
+INTERFACE_NAME = "regard"
 
 
-def lead(running: Running) -> None:
+def intercept_transformers(tracker: ModuleTracker) -> None:
     """Answer the attention of the transformers models in a model by `attend`, then as before."""
     if "transformers" not in sys.modules:  # then none of its models can be here
         return
     _register()
-    for config in _configs(running.modules.values()):
+    for config in _configs(tracker.modules.values()):
         _redirect(config)
-        running.while_open.callback(_restore, config)
+        tracker.exit_stack.callback(_restore, config)
 
 
 @dataclass
@@ -49,9 +49,9 @@ def _redirect(config: Any) -> None:
         current = config._attn_implementation_internal
         known = _redirected.setdefault(id(config), _Redirected(config, current))
         known.count += 1
-        if current != NAME:
+        if current != INTERFACE_NAME:
             known.before = current  # the caller may have changed it since the first look
-            config._attn_implementation_internal = NAME
+            config._attn_implementation_internal = INTERFACE_NAME
         _redirected[id(config)] = known  # garbage collection may have ended the last look here
 
 
@@ -62,7 +62,7 @@ def _restore(config: Any) -> None:
         if known.count:
             return
         del _redirected[id(config)]
-        if config._attn_implementation_internal == NAME:
+        if config._attn_implementation_internal == INTERFACE_NAME:
             config._attn_implementation_internal = known.before
 
 
@@ -70,9 +70,9 @@ def _register() -> None:
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-    AttentionInterface.register(NAME, attention)
+    AttentionInterface.register(INTERFACE_NAME, regard_attention_forward)
     # without this every mask is silently None, and padding is attended to
-    AttentionMaskInterface.register(NAME, sdpa_mask)
+    AttentionMaskInterface.register(INTERFACE_NAME, sdpa_mask)
 
 
 def _configs(modules: Iterable[nn.Module]) -> list[Any]:
@@ -115,7 +115,7 @@ def _undisturbed(work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_undisturbed
-def attention(
+def regard_attention_forward(
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -134,24 +134,24 @@ def attention(
     _refuse(module, others)
     is_causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     queries, keys = query.shape[2], key.shape[2]
-    found = GivenMask()
+    found = ParsedMask()
     if attention_mask is not None:
         found = _read_once(attention_mask, query, key, is_causal, sliding_window)
-        key, value = in_use(key, found.used), in_use(value, found.used)
+        key, value = trim_unused_keys(key, found.used_keys), trim_unused_keys(value, found.used_keys)
     elif is_causal and queries > 1:
         # a static cache is longer than what is in it; what is behind the queries is empty
-        key, value = in_use(key, queries), in_use(value, queries)
-        found = GivenMask(Causal())
+        key, value = trim_unused_keys(key, queries), trim_unused_keys(value, queries)
+        found = ParsedMask(Causal())
     elif is_causal:
-        found = GivenMask(offset=keys - queries)
+        found = ParsedMask(offset=keys - queries)
     bias = found.bias
     if position_bias is not None:
-        place = biases.Dense(position_bias[..., : key.shape[2]])
+        place = biases.DenseBias(position_bias[..., : key.shape[2]])
         bias = place if bias is None else bias + place
     terms: dict[str, Any] = {"mask": found.mask, "bias": bias, "scale": scaling, "softcap": softcap}
     terms |= {"sinks": s_aux, "offset": found.offset}
     if is_autocast(query):
-        query, key, value = lowered(query, key, value)
+        query, key, value = cast_to_autocast(query, key, value)
     out, _ = attend(query, key, value, dropout=dropout, **terms)
     # who asks for maps gets them, also where transformers itself would return none in silence
     maps = attention_weights(query, key, **terms) if others.get("output_attentions") else None
@@ -161,13 +161,13 @@ def attention(
 _read = WeakIdKeyDictionary()
 
 
-def _read_once(given: Tensor, q: Tensor, k: Tensor, same: bool, window: int | None) -> GivenMask:
+def _read_once(given: Tensor, q: Tensor, k: Tensor, same: bool, window: int | None) -> ParsedMask:
     """All layers share a mask, so its structure is found once."""
     version = 0 if given.is_inference() else given._version
     asked = (version, tuple(q.shape), tuple(k.shape), same, window)
     known = _read.get(given)
     if known is None or known[0] != asked:
-        known = (asked, read_mask(given, q, k, same=same, window=window))
+        known = (asked, parse_attention_mask(given, q, k, same_sequence=same, window=window))
         _read[given] = known
     return known[1]
 

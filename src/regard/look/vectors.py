@@ -10,15 +10,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import LookError, ShapeError
-from regard.look.running import refuse_compiled
-from regard.look.stacks import Stack, watching
-from regard.models import nearest
-from regard.ops.indices import whole_number
+from regard.look.running import check_not_compiled
+from regard.look.stacks import BlockStack, record_stacks
+from regard.models import nearest_by_cosine
+from regard.ops.indices import as_int
 
-Place = tuple[int, int]  # which sequence, which token
+TokenIndex = tuple[int, int]  # which sequence, which token
 
 
-def vectors(
+def hidden_states(
     model: nn.Module, inputs: Any, depth: int = -1, *, stack: str | None = None
 ) -> Float[Tensor, "batch time dim"]:
     """What a model has made of each token at some depth, of our models and transformers ones.
@@ -35,13 +35,13 @@ def vectors(
     >>> rg.vectors(model, tokens, depth=2).shape
     torch.Size([1, 3, 64])
     """
-    found = every_depth(model, inputs, stack=stack)
-    if not -len(found) <= whole_number("depth", depth) < len(found):
+    found = all_hidden_states(model, inputs, stack=stack)
+    if not -len(found) <= as_int("depth", depth) < len(found):
         raise ShapeError(f"depth: needs 0 to {len(found) - 1}, or -1 for the last, got {depth}")
     return found[depth]
 
 
-def every_depth(
+def all_hidden_states(
     model: nn.Module, inputs: Any, *, stack: str | None = None
 ) -> list[Float[Tensor, "batch time dim"]]:
     """The vectors of all depths in one run: before the first block, and after each.
@@ -50,13 +50,13 @@ def every_depth(
     >>> len(rg.every_depth(model, torch.tensor([[1, 2, 3]])))
     3
     """
-    refuse_compiled(model)
-    with torch.no_grad(), watching(model) as stacks:
+    check_not_compiled(model)
+    with torch.no_grad(), record_stacks(model) as stacks:
         if isinstance(inputs, Mapping):
             model(**inputs)
         else:
             model(*(inputs if isinstance(inputs, tuple) else (inputs,)))
-    found = _chosen(stacks, stack, model).depths()
+    found = _chosen(stacks, stack, model).hidden_states()
     if found[0].ndim != 3:
         raise LookError(
             f"model: needs blocks over (batch, time, dim), got {tuple(found[0].shape)}; "
@@ -65,10 +65,10 @@ def every_depth(
     return found
 
 
-def neighbours(
+def nearest_neighbours(
     query: Float[Tensor, " dim"],
-    among: Float[Tensor, "*many dim"],
-    words: Sequence[Any] | None = None,
+    candidates: Float[Tensor, "*many dim"],
+    labels: Sequence[Any] | None = None,
     count: int = 5,
 ) -> list[tuple[Any, float]]:
     """The vectors most alike a query, with the cosine of their angle, the most alike first.
@@ -81,16 +81,16 @@ def neighbours(
     >>> rg.neighbours(torch.tensor([2.0, 0.0]), among, ["up", "right", "both"], count=2)
     [('right', 1.0), ('both', 0.7071)]
     """
-    rows = among.reshape(-1, among.shape[-1])
-    if words is not None and len(words) != len(rows):
-        raise ShapeError(f"words: needs one for each of {len(rows)} vectors, got {len(words)}")
-    alike, which = nearest(query, rows, count)
-    named = which.tolist() if words is None else [words[i] for i in which.tolist()]
+    rows = candidates.reshape(-1, candidates.shape[-1])
+    if labels is not None and len(labels) != len(rows):
+        raise ShapeError(f"words: needs one for each of {len(rows)} vectors, got {len(labels)}")
+    alike, which = nearest_by_cosine(query, rows, count)
+    named = which.tolist() if labels is None else [labels[i] for i in which.tolist()]
     return [(word, round(cosine, 4)) for word, cosine in zip(named, alike.tolist(), strict=True)]
 
 
 @dataclass(frozen=True)
-class Contexts:
+class ContextSimilarity:
     """One word in two places, depth by depth, as cosines of angles.
 
     `apart[l]`: between the two,   `first[l]`, `second[l]`: of each to the static vector at depth 0
@@ -103,26 +103,26 @@ class Contexts:
         1       0.500            0.800             0.700
     """
 
-    apart: list[float]
+    between: list[float]
     first: list[float]
     second: list[float]
 
     def __str__(self) -> str:
-        rows = zip(self.apart, self.first, self.second, strict=True)
+        rows = zip(self.between, self.first, self.second, strict=True)
         lines = ["depth  each other  first to static  second to static"]
         lines += [f"{i:5}  {a:10.3f}  {b:15.3f}  {c:16.3f}" for i, (a, b, c) in enumerate(rows)]
         return "\n".join(lines)
 
 
-def contexts(
+def compare_contexts(
     model: nn.Module,
     inputs: Any,
-    first: Place,
-    second: Place,
+    first: TokenIndex,
+    second: TokenIndex,
     *,
     other: Any = None,
     stack: str | None = None,
-) -> Contexts:
+) -> ContextSimilarity:
     """How far context moves a word: the same word in two places, against its static vector.
 
     cos(x_l at one place, x_l at the other),   cos(x_l, x_0) at each,   for every depth l
@@ -135,19 +135,19 @@ def contexts(
     >>> round(found.apart[0], 4), found.apart[1] < 1
     (1.0, True)
     """
-    here = every_depth(model, inputs, stack=stack)
-    there = here if other is None else every_depth(model, other, stack=stack)
+    here = all_hidden_states(model, inputs, stack=stack)
+    there = here if other is None else all_hidden_states(model, other, stack=stack)
     one = [_at(x, first, "first") for x in here]
     two = [_at(x, second, "second") for x in there]
-    return Contexts(
-        apart=[_cosine(a, b) for a, b in zip(one, two, strict=True)],
+    return ContextSimilarity(
+        between=[_cosine(a, b) for a, b in zip(one, two, strict=True)],
         first=[_cosine(a, one[0]) for a in one],
         second=[_cosine(b, two[0]) for b in two],
     )
 
 
-def _chosen(stacks: list[Stack], name: str | None, model: nn.Module) -> Stack:
-    ran = [stack for stack in stacks if stack.ran]
+def _chosen(stacks: list[BlockStack], name: str | None, model: nn.Module) -> BlockStack:
+    ran = [stack for stack in stacks if stack.is_complete]
     wanted = [stack for stack in ran if name is None or name in stack.path]
     tokens = [stack for stack in wanted if stack.inputs[-1].ndim == 3]
     if not wanted:
@@ -158,7 +158,7 @@ def _chosen(stacks: list[Stack], name: str | None, model: nn.Module) -> Stack:
     return (deep or wanted)[0]
 
 
-def _at(x: Tensor, place: Place, name: str) -> Tensor:
+def _at(x: Tensor, place: TokenIndex, name: str) -> Tensor:
     batch, time = x.shape[:2]
     if not (0 <= place[0] < batch and 0 <= place[1] < time):
         raise ShapeError(

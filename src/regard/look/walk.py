@@ -12,15 +12,15 @@ from regard.errors import LookError, ShapeError
 from regard.look.running import check_glob
 from regard.look.sight import Sight
 from regard.look.site import Site
-from regard.ops.attend.tiled import bands
-from regard.ops.grid import cut
-from regard.ops.indices import index_of, whole_numbers
+from regard.ops.attend.tiled import row_bands
+from regard.ops.grid import slice_axis
+from regard.ops.indices import resolve_index, as_ints
 
-AT_ONCE = 1 << 22  # numbers of a map held at a time, 16 MB of float32
-WHOLE = 1 << 26  # numbers in an answer for every token
+TILE_NUMBERS = 1 << 22  # numbers of a map held at a time, 16 MB of float32
+MAX_RESULT_NUMBERS = 1 << 26  # numbers in an answer for every token
 
-Rows = Callable[[Site, range, range], Tensor]  # some rows of what stands for the map, heads merged
-Some = int | Sequence[int]
+RowWeights = Callable[[Site, range, range], Tensor]  # some rows of what stands for the map, heads merged
+Indices = int | Sequence[int]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,47 +39,47 @@ class Attribution:
     source: Float[Tensor, "batch token source_key"] | None = None
 
 
-def walk(
-    sites: Sequence[Site], tokens: Some | None, rows: Rows, stay: float, move: float
+def propagate(
+    sites: Sequence[Site], tokens: Indices | None, rows: RowWeights, residual_weight: float, attention_weight: float
 ) -> Attribution:
     """Follow tokens from the last attention to the first: r → stay · r + move · r A at each."""
     across = [site for site in sites if site.kind == "cross"]
-    reading = {stack_of(site.path) for site in across}
+    reading = {stack_path(site.path) for site in across}
     first = next(
-        (s for s in reversed(sites) if not across or stack_of(s.path) in reading), sites[-1]
+        (s for s in reversed(sites) if not across or stack_path(s.path) in reading), sites[-1]
     )
     r = _start(first, tokens)
     source = None
     for site in reversed(sites):
         if site.kind == "cross":
             _check(site, r, site.queries)
-            read = move * through(site, r, rows)
+            read = attention_weight * propagate_through(site, r, rows)
             _check(site, read if source is None else source, site.keys)
-            source, r = read if source is None else source + read, stay * r
-        elif not across or stack_of(site.path) in reading:
+            source, r = read if source is None else source + read, residual_weight * r
+        elif not across or stack_path(site.path) in reading:
             _check(site, r, site.queries, site.keys)
-            r = stay * r + move * through(site, r, rows)
+            r = residual_weight * r + attention_weight * propagate_through(site, r, rows)
         elif source is not None:
             _check(site, source, site.queries, site.keys)
-            source = stay * source + move * through(site, source, rows)
+            source = residual_weight * source + attention_weight * propagate_through(site, source, rows)
     return Attribution(own=r, source=source)
 
 
-def through(site: Site, r: Tensor, rows: Rows) -> Tensor:
+def propagate_through(site: Site, r: Tensor, rows: RowWeights) -> Tensor:
     """r A, with A the map of a site or what stands for it; rows that r does not touch are free."""
     total = r.new_zeros(*r.shape[:-1], site.keys)
     touched = (r != 0).flatten(0, -2).any(0).nonzero().flatten()
     if not len(touched):
         return total
     low, high = int(touched[0]), int(touched[-1]) + 1
-    for band in bands(high - low, site.q.shape[:2].numel() * site.keys, AT_ONCE):
+    for band in row_bands(high - low, site.q.shape[:2].numel() * site.keys, TILE_NUMBERS):
         part = range(low + band.start, low + band.stop)
-        keys = site.terms.span(part, site.keys)
-        total[..., keys.start : keys.stop] += cut(r, -1, part) @ rows(site, part, keys).to(r.dtype)
+        keys = site.terms.key_span(part, site.keys)
+        total[..., keys.start : keys.stop] += slice_axis(r, -1, part) @ rows(site, part, keys).to(r.dtype)
     return total
 
 
-def chosen(sight: Sight | Sequence[Site], at: str) -> list[Site]:
+def select_sites(sight: Sight | Sequence[Site], at: str) -> list[Site]:
     """The sites that a glob means, in the order they ran; of a sight none may be missing."""
     sites = [sight] if isinstance(sight, Site) else sight
     is_list = isinstance(sites, Sight | Sequence) and not isinstance(sites, str)
@@ -90,7 +90,7 @@ def chosen(sight: Sight | Sequence[Site], at: str) -> list[Site]:
     if not found:
         names = ", ".join(dict.fromkeys(site.name for site in sites)) or "nothing"
         raise LookError(f"at: needs a site of {names}, got {at!r}; try '*'")
-    lost = [*sight.left_out, *sight.skipped] if isinstance(sight, Sight) else []
+    lost = [*sight.unmatched, *sight.skipped] if isinstance(sight, Sight) else []
     if missing := [name for name in lost if fnmatchcase(name, at)]:
         more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
         raise LookError(
@@ -99,11 +99,11 @@ def chosen(sight: Sight | Sequence[Site], at: str) -> list[Site]:
             "sight.sites to leave them out"
         )
     for site in found:
-        site.need()
+        site.require_tensors()
     return found
 
 
-def stack_of(path: str) -> str:
+def stack_path(path: str) -> str:
     """The stack that a layer belongs to: its path up to the number.
 
     >>> stack_of("model.decoder.layers.3.encoder_attn"), stack_of("encoder.blocks.0.self_attention")
@@ -114,15 +114,15 @@ def stack_of(path: str) -> str:
     return ".".join(parts[:at])
 
 
-def _start(site: Site, tokens: Some | None) -> Tensor:
+def _start(site: Site, tokens: Indices | None) -> Tensor:
     """One row a token, with a 1 at its place."""
     count = site.queries
-    if tokens is None and site.batch * count**2 > WHOLE:
+    if tokens is None and site.batch * count**2 > MAX_RESULT_NUMBERS:
         raise ShapeError(
-            f"token: needs to be given above {WHOLE} numbers, got None for {count} tokens; try -1"
+            f"token: needs to be given above {MAX_RESULT_NUMBERS} numbers, got None for {count} tokens; try -1"
         )
-    some = range(count) if tokens is None else whole_numbers("token", tokens)
-    places = [index_of("token", place, count) for place in some]
+    some = range(count) if tokens is None else as_ints("token", tokens)
+    places = [resolve_index("token", place, count) for place in some]
     r = torch.zeros(len(places), count, dtype=site.lse.dtype, device=site.lse.device)
     r[range(len(places)), places] = 1
     return r.expand(site.batch, -1, -1)

@@ -13,14 +13,14 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, LookError, ShapeError
-from regard.look.change import Change
-from regard.look.edits import Edit, Place
-from regard.look.looking import routed
-from regard.look.running import Running, check_glob, check_model
-from regard.ops.door import Answer, Call, Proceed, attending
+from regard.look.change import Comparison
+from regard.look.edits import Edit, CallSite
+from regard.look.looking import patched
+from regard.look.running import ModuleTracker, check_glob, check_model
+from regard.ops.door import AttentionResult, AttentionCall, Proceed, intercepting
 
 
-class Edited:
+class EditLog:
     """What the edits of a `what_if` have done so far.
 
     `acted` counts, for each edit in order, the calls it changed, by the name of the attention.
@@ -34,17 +34,17 @@ class Edited:
 
     def __init__(self, edits: Sequence[Edit]):
         self.edits = tuple(edits)
-        self.acted: list[Counter[str]] = [Counter() for _ in edits]
+        self.applied_calls: list[Counter[str]] = [Counter() for _ in edits]
         self.names: list[str] = []  # every attention that ran
-        self.keys = 0  # the most keys an attention had, of those that were edited
+        self.max_keys = 0  # the most keys an attention had, of those that were edited
 
     def __repr__(self) -> str:
-        pairs = zip(self.edits, self.acted, strict=True)
+        pairs = zip(self.edits, self.applied_calls, strict=True)
         return "\n".join(f"{edit}: {', '.join(names) or 'nothing yet'}" for edit, names in pairs)
 
 
 @contextmanager
-def what_if(model: nn.Module, *edits: Edit) -> Iterator[Edited]:
+def what_if(model: nn.Module, *edits: Edit) -> Iterator[EditLog]:
     """Run a model with its attentions edited; everything after them follows.
 
     Edits act in the order given, each on what the one before made of the call. An edit that fits no
@@ -62,19 +62,19 @@ def what_if(model: nn.Module, *edits: Edit) -> Iterator[Edited]:
                 f"edits: need to be made by rg.drop_head and the like, got a {type(edit).__name__}"
                 "; try rg.drop_head('*', 0)"
             )
-    edited = Edited(edits)
-    with routed(model) as running, attending(_Editor(running, edited), running):
+    edited = EditLog(edits)
+    with patched(model) as running, intercepting(_Editor(running, edited), running):
         yield edited
     _check_all_acted(edited)
 
 
-def compare(
+def compare_edits(
     model: nn.Module,
     inputs: Tensor | Sequence[Any] | Mapping[str, Any],
     *edits: Edit,
     labels: Int[Tensor, "*batch"] | None = None,
-    words: Callable[[int], str] | None = None,
-) -> Change:
+    id_to_token: Callable[[int], str] | None = None,
+) -> Comparison:
     """What edits change in the answer of a model: it runs twice, without and with them.
 
     `inputs` is a tensor, a tuple of arguments or a dict of keywords. `labels` are what each
@@ -94,29 +94,29 @@ def compare(
         )
     with torch.no_grad():
         with what_if(model):  # without edits, also those of another thread
-            before = logits_of(run(model, inputs))
+            before = get_logits(call_model(model, inputs))
         with what_if(model, *edits):
-            after = logits_of(run(model, inputs))
-    return Change(before, after, edits, labels, words)
+            after = get_logits(call_model(model, inputs))
+    return Comparison(before, after, edits, labels, id_to_token)
 
 
-def run(model: nn.Module, inputs: Tensor | Sequence[Any] | Mapping[str, Any]) -> Any:
+def call_model(model: nn.Module, inputs: Tensor | Sequence[Any] | Mapping[str, Any]) -> Any:
     """Call the model with a tensor, a tuple of arguments, or keywords."""
     if isinstance(inputs, Tensor):
         return model(inputs)
     return model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
 
 
-def logits_of(answer: Any) -> Tensor:
+def get_logits(output: Any) -> Tensor:
     """The logits in whatever a model returns."""
-    if isinstance(answer, Tensor):
-        return answer
-    found = getattr(answer, "logits", None)
-    if found is None and isinstance(answer, Sequence) and answer:
-        found = answer[0]
+    if isinstance(output, Tensor):
+        return output
+    found = getattr(output, "logits", None)
+    if found is None and isinstance(output, Sequence) and output:
+        found = output[0]
     if not isinstance(found, Tensor):
         raise ShapeError(
-            f"model: needs to return logits, got {type(answer).__name__}; "
+            f"model: needs to return logits, got {type(output).__name__}; "
             "try a model with a head, or what_if around your own call"
         )
     return found
@@ -125,46 +125,46 @@ def logits_of(answer: Any) -> Tensor:
 class _Editor:
     """Stands at the door and hands each call to the edits that are meant for it."""
 
-    def __init__(self, running: Running, edited: Edited):
+    def __init__(self, running: ModuleTracker, edited: EditLog):
         self.running, self.edited = running, edited
         self.calls: Counter[tuple[int, str]] = Counter()  # thread by thread, as a run is of one
         self.lock = threading.RLock()
 
-    def __call__(self, call: Call, proceed: Proceed) -> Answer:
+    def __call__(self, call: AttentionCall, proceed: Proceed) -> AttentionResult:
         caller = self.running.caller
         me = threading.get_ident(), caller.path
         with self.lock:
-            place = Place(caller.path, caller.name, self.calls[me])
+            place = CallSite(caller.path, caller.name, self.calls[me])
             self.calls[me] += 1
             proceed = self._edited(call, proceed, place)
         return proceed(call)
 
-    def _edited(self, call: Call, proceed: Proceed, place: Place) -> Proceed:
+    def _edited(self, call: AttentionCall, proceed: Proceed, place: CallSite) -> Proceed:
         self.edited.names.append(place.name)
-        for edit, acted in reversed([*zip(self.edited.edits, self.edited.acted, strict=True)]):
-            if fits(edit.site, place):
+        for edit, acted in reversed([*zip(self.edited.edits, self.edited.applied_calls, strict=True)]):
+            if matches_glob(edit.site, place):
                 acted[place.name] += 1
-                self.edited.keys = max(self.edited.keys, call.k.shape[-2])
+                self.edited.max_keys = max(self.edited.max_keys, call.k.shape[-2])
                 proceed = _behind(edit, proceed, place)
         return proceed
 
 
-def fits(glob: str, place: Place) -> bool:
+def matches_glob(glob: str, call_site: CallSite) -> bool:
     """Whether an attention is meant by a glob over names or paths.
 
     >>> fits("decoder.*.cross", Place("decoder.blocks.2.cross_attention", "decoder.2.cross"))
     True
     """
     check_glob("at", glob)
-    return fnmatchcase(place.name, glob) or fnmatchcase(place.path, glob)
+    return fnmatchcase(call_site.name, glob) or fnmatchcase(call_site.path, glob)
 
 
-def _behind(edit: Edit, proceed: Proceed, place: Place) -> Proceed:
-    return lambda call: edit.act(call, proceed, place)
+def _behind(edit: Edit, proceed: Proceed, place: CallSite) -> Proceed:
+    return lambda call: edit.apply(call, proceed, place)
 
 
-def _check_all_acted(edited: Edited) -> None:
-    for edit, acted in zip(edited.edits, edited.acted, strict=True):
+def _check_all_acted(edited: EditLog) -> None:
+    for edit, acted in zip(edited.edits, edited.applied_calls, strict=True):
         names = list(dict.fromkeys(edited.names))
         if not names:
             raise LookError("model: needs to run inside what_if, got no attention that ran")
@@ -173,7 +173,7 @@ def _check_all_acted(edited: Edited) -> None:
             raise LookError(
                 f"site: needs an attention that ran, got {edit.site!r}; try {close[0]!r} or '*'"
             )
-        if edit.last_key >= edited.keys:
+        if edit.last_key >= edited.max_keys:
             raise ShapeError(
-                f"keys: needs less than the {edited.keys} keys there were, got {edit.last_key}"
+                f"keys: needs less than the {edited.max_keys} keys there were, got {edit.last_key}"
             )

@@ -4,18 +4,18 @@ import torch
 from torch import Tensor
 
 from regard.look.head_types import HeadRow
-from regard.look.heads import heads
-from regard.look.labels import key_labels, query_labels, told_apart
+from regard.look.heads import classify_heads
+from regard.look.labels import key_labels, query_labels, disambiguate
 from regard.look.site import Site
 from regard.ops import Survey
-from regard.ops.indices import index_of
+from regard.ops.indices import resolve_index
 
-SHORT = 12  # queries that are told one by one
-LEAST = 0.1  # a key is named from this share of a query's weight on …
-MOST = 3  # … and at most so many
-ALIKE = 0.95  # two weights closer than this are joined by "and", others by "then"
+MAX_LISTED_QUERIES = 12  # queries that are told one by one
+MIN_NAMED_WEIGHT = 0.1  # a key is named from this share of a query's weight on …
+MAX_NAMED_KEYS = 3  # … and at most so many
+TIE_RATIO = 0.95  # two weights closer than this are joined by "and", others by "then"
 
-PHRASES = {
+TYPE_SENTENCES = {
     "identity": "A query looks at its own place: {own:.2f} of its weight stays there.",
     "previous": "A query looks at the token before it: {previous:.2f} of its weight goes there.",
     "next": "A query looks at the token after it: {next:.2f} of its weight goes there.",
@@ -40,7 +40,7 @@ PHRASES = {
 }
 
 
-def in_words(site: Site, head: int = 0, batch: int = 0) -> str:
+def describe_head(site: Site, head: int = 0, batch: int = 0) -> str:
     """Read the map of one head in words.
 
     A query "looks at" the keys that have at least a tenth of its weight, heaviest first, at most
@@ -51,26 +51,26 @@ def in_words(site: Site, head: int = 0, batch: int = 0) -> str:
     'one looks at two, two at one. No token looks at itself.'
     """
     query_labels(site, batch)  # says so if this is no site, or has no such sequence
-    return all_in_words(site, batch)[index_of("head", head, site.heads)]
+    return describe_heads(site, batch)[resolve_index("head", head, site.heads)]
 
 
-def all_in_words(
-    site: Site, batch: int = 0, rows: list[HeadRow] | None = None, found: Survey | None = None
+def describe_heads(
+    site: Site, batch: int = 0, rows: list[HeadRow] | None = None, survey: Survey | None = None
 ) -> list[str]:
     """The same for every head, from one survey; `rows` and `found` where they are known already.
 
     >>> len(all_in_words(rg.site_of(*torch.zeros(2, 3, 5, 4))))
     3
     """
-    names, keys = told_apart(query_labels(site, batch)), told_apart(key_labels(site, batch))
-    if found is None or found.top is None or found.received is None:
+    names, keys = disambiguate(query_labels(site, batch)), disambiguate(key_labels(site, batch))
+    if survey is None or survey.top_weights is None or survey.received is None:
         with torch.no_grad():
-            found = site.survey(ask=["top", "top_key", "received"], most=8)
-    ends = _receivers(site, keys, _part(found.received, batch))
-    if site.queries > SHORT:
-        rows = heads([site]).rows if rows is None else rows
+            survey = site.survey(statistics=["top", "top_key", "received"], top_k=8)
+    ends = _receivers(site, keys, _part(survey.received, batch))
+    if site.queries > MAX_LISTED_QUERIES:
+        rows = classify_heads([site]).rows if rows is None else rows
         return [_by_type(row) + end for row, end in zip(rows, ends, strict=True)]
-    tops = zip(_part(found.top, batch), _part(found.top_key, batch), ends, strict=True)
+    tops = zip(_part(survey.top_weights, batch), _part(survey.top_keys, batch), ends, strict=True)
     return [_by_query(site, names, keys, top, at) + end for top, at, end in tops]
 
 
@@ -80,7 +80,7 @@ def _part(x: Tensor | None, batch: int) -> list:
 
 
 def _by_type(row: HeadRow) -> str:
-    phrase = PHRASES[row.type.split()[0]]  # "offset -4" is an offset
+    phrase = TYPE_SENTENCES[row.type.split()[0]]  # "offset -4" is an offset
     return phrase.format(**vars(row))
 
 
@@ -103,7 +103,7 @@ def _looks_at(weights: list[float], keys: list[int]) -> list[tuple[float, int]]:
     """The keys that a query looks at, as the docstring of `in_words` defines it."""
     # of equal weights the first key comes first
     ranked = sorted(zip(weights, keys, strict=True), key=lambda x: (-round(x[0], 5), x[1]))
-    return [(weight, key) for weight, key in ranked[:MOST] if weight >= LEAST]
+    return [(weight, key) for weight, key in ranked[:MAX_NAMED_KEYS] if weight >= MIN_NAMED_WEIGHT]
 
 
 def _told(chosen: list[tuple[float, int]], keys: list[str]) -> str:
@@ -111,7 +111,7 @@ def _told(chosen: list[tuple[float, int]], keys: list[str]) -> str:
         return "at nothing in particular"
     said = f"at {keys[chosen[0][1]]}"
     for (before, _), (weight, key) in zip(chosen, chosen[1:], strict=False):
-        said += f" {'and' if weight >= ALIKE * before else 'then'} {keys[key]}"
+        said += f" {'and' if weight >= TIE_RATIO * before else 'then'} {keys[key]}"
     return said
 
 

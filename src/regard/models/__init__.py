@@ -5,7 +5,7 @@ from regard.models.classifier import (
     ClassifierConfig,
     classifier_base,
     classifier_tiny,
-    nearest,
+    nearest_by_cosine,
 )
 from regard.models.config import (
     StackConfig,
@@ -24,7 +24,7 @@ from regard.models.language import (
     language_tiny,
 )
 from regard.models.mlp import MLP, MLPConfig
-from regard.models.onnx import Exported, export_onnx
+from regard.models.onnx import OnnxFile, export_onnx
 from regard.models.recogniser import (
     Recogniser,
     RecogniserConfig,
@@ -40,7 +40,7 @@ from regard.models.recurrent import (
 )
 from regard.models.resnet import ResNet, ResNetConfig, resnet_of_size
 from regard.models.speech_encoder import SpeechEncoder, SpeechEncoderConfig
-from regard.models.store import build, config_kinds, load, save
+from regard.models.store import build, config_types, load, save
 from regard.models.translator import (
     Translator,
     TranslatorConfig,
@@ -59,7 +59,7 @@ from regard.models.vision import (
 __all__ = [
     "Classifier",
     "ClassifierConfig",
-    "Exported",
+    "OnnxFile",
     "LanguageConfig",
     "LanguageModel",
     "MLP",
@@ -81,7 +81,7 @@ __all__ = [
     "build",
     "classifier_base",
     "classifier_tiny",
-    "config_kinds",
+    "config_types",
     "ctc_loss",
     "export_onnx",
     "from_transformers",
@@ -93,7 +93,7 @@ __all__ = [
     "make_decoder",
     "make_embedding",
     "make_encoder",
-    "nearest",
+    "nearest_by_cosine",
     "quantize",
     "recogniser_small",
     "recogniser_tiny",

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
 from regard.models.config import TokenConfig, check_positive, make_embedding, make_encoder
-from regard.nn import projection
+from regard.nn import xavier_linear
 from regard.ops import Padding
 
 
@@ -49,9 +49,9 @@ class Classifier(nn.Module):
         self.config = config
         self.embedding = make_embedding(config, config.vocab)
         self.encoder = make_encoder(config)
-        self.pooler = projection(config.dim, config.dim) if config.pooler else None
+        self.pooler = xavier_linear(config.dim, config.dim) if config.pooler else None
         self.dropout = nn.Dropout(config.dropout)
-        self.head = projection(config.dim, config.classes) if config.classes else None
+        self.head = xavier_linear(config.dim, config.classes) if config.classes else None
 
     def forward(
         self,
@@ -103,7 +103,7 @@ class Classifier(nn.Module):
         return (x * real[..., None]).sum(1) / lengths.clamp(min=1)[:, None]
 
 
-def nearest(
+def nearest_by_cosine(
     query: Float[Tensor, "*batch dim"], vectors: Float[Tensor, "many dim"], count: int = 1
 ) -> tuple[Float[Tensor, "*batch count"], Int[Tensor, "*batch count"]]:
     """The vectors most alike a query, by the cosine of their angle: how alike, and which.
@@ -148,7 +148,7 @@ def classifier_base(vocab: int, classes: int, **changes) -> ClassifierConfig:
         final_norm=False,
         eps=1e-12,
         positions="learned",
-        scaled=False,
+        scale_embedding=False,
         embedding_norm=True,
         segments=2,
         pooler=True,

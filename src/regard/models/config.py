@@ -11,7 +11,7 @@ from regard.nn import (
     BlockOptions,
     BucketBias,
     Decoder,
-    DistanceKeys,
+    RelativeKeyBias,
     Encoder,
     RelativeBias,
     ToeplitzBias,
@@ -35,9 +35,9 @@ class StackConfig:
     layers: int
     dim: int
     heads: int
-    key_heads: int | None = None
-    feat: int | None = None
-    hidden: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    ffn_dim: int | None = None
     activation: Activation = "gelu"
     gated: bool = False
     norm: NormKind = "layer"
@@ -49,46 +49,46 @@ class StackConfig:
     softcap: float | None = None
     sinks: bool = False
     rotary: float | None = None
-    halves: bool = False
-    relative: Literal["none", "buckets", "toeplitz", "keys", "alibi"] = "none"
+    rotate_half: bool = False
+    relative_bias: Literal["none", "buckets", "toeplitz", "keys", "alibi"] = "none"
     buckets: int = 32
-    furthest: int = 128  # distances beyond are one: the last bucket, or the table's radius
+    max_distance: int = 128  # distances beyond are one: the last bucket, or the table's radius
     dropout: float = 0.0
     attention_dropout: float = 0.0
-    hidden_dropout: float = 0.0
+    activation_dropout: float = 0.0
     skip: bool = True
 
     def __post_init__(self) -> None:
         check_choices(self)
         check_positive(self, "layers", "dim", "heads", "key_heads", "feat", "hidden", "buckets")
-        if self.feat is None and self.dim % self.heads:
+        if self.head_dim is None and self.dim % self.heads:
             raise ConfigError(f"dim: needs a multiple of heads={self.heads}, got {self.dim}")
-        if self.key_heads is not None and self.heads % self.key_heads:
-            raise ConfigError(f"key_heads: needs a divisor of {self.heads}, got {self.key_heads}")
+        if self.kv_heads is not None and self.heads % self.kv_heads:
+            raise ConfigError(f"key_heads: needs a divisor of {self.heads}, got {self.kv_heads}")
         for name in ("dropout", "attention_dropout", "hidden_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name}: needs 0 ≤ rate < 1, got {getattr(self, name)}")
 
     @property
-    def options(self) -> BlockOptions:
+    def block_options(self) -> BlockOptions:
         """What each block is told."""
         chosen = asdict(self)
         return BlockOptions(**{name: chosen[name] for name in _OPTIONS})
 
     @property
-    def head_feat(self) -> int:
+    def resolved_head_dim(self) -> int:
         """The width of one head."""
-        return self.dim // self.heads if self.feat is None else self.feat
+        return self.dim // self.heads if self.head_dim is None else self.head_dim
 
     @property
-    def keyed_heads(self) -> int:
+    def resolved_kv_heads(self) -> int:
         """How many heads have keys and values of their own."""
-        return self.key_heads or self.heads
+        return self.kv_heads or self.heads
 
     @property
-    def hidden_feat(self) -> int:
+    def resolved_ffn_dim(self) -> int:
         """The width inside a feed-forward."""
-        return 4 * self.dim if self.hidden is None else self.hidden
+        return 4 * self.dim if self.ffn_dim is None else self.ffn_dim
 
 
 Stack = TypeVar("Stack", Encoder, Decoder)
@@ -104,8 +104,8 @@ class TokenConfig(StackConfig):
     """
 
     positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
-    max_time: int = 512  # where learned positions end
-    scaled: bool = True  # embeddings times √dim, so that positions do not drown them
+    max_positions: int = 512  # where learned positions end
+    scale_embedding: bool = True  # embeddings times √dim, so that positions do not drown them
     embedding_norm: bool = False
     segments: int = 0
 
@@ -126,8 +126,8 @@ def make_embedding(config: TokenConfig, vocab: int) -> TokenEmbedding:
         vocab,
         config.dim,
         positions=config.positions,
-        max_time=config.max_time,
-        scaled=config.scaled,
+        max_positions=config.max_positions,
+        scale_embeddings=config.scale_embedding,
         segments=config.segments,
         norm=config.embedding_norm,
         eps=config.eps,
@@ -135,7 +135,7 @@ def make_embedding(config: TokenConfig, vocab: int) -> TokenEmbedding:
     )
 
 
-def make_encoder(config: StackConfig, *, both_sides: bool = True) -> Encoder:
+def make_encoder(config: StackConfig, *, bidirectional: bool = True) -> Encoder:
     """The stack of encoder blocks; `both_sides=False` if it will only ever look back.
 
     >>> len(make_encoder(StackConfig(layers=3, dim=8, heads=2)).blocks)
@@ -146,8 +146,8 @@ def make_encoder(config: StackConfig, *, both_sides: bool = True) -> Encoder:
         config.dim,
         config.heads,
         final_norm=config.final_norm,
-        relative=_relative(config, both_sides=both_sides),
-        **config.options,
+        relative=_relative(config, both_sides=bidirectional),
+        **config.block_options,
     )
     return _calmed(encoder, config, residuals=2 * config.layers)
 
@@ -164,7 +164,7 @@ def make_decoder(config: StackConfig, layers: int) -> Decoder:
         config.heads,
         final_norm=config.final_norm,
         relative=_relative(config, both_sides=False),
-        **config.options,
+        **config.block_options,
     )
     return _calmed(decoder, config, residuals=3 * layers)
 
@@ -188,18 +188,18 @@ def check_choices(config: Any) -> None:
 
 
 def _relative(config: StackConfig, *, both_sides: bool) -> RelativeBias | None:
-    match config.relative:
+    match config.relative_bias:
         case "buckets":
             return BucketBias(
                 config.heads,
                 buckets=config.buckets,
-                furthest=config.furthest,
-                both_sides=both_sides,
+                max_distance=config.max_distance,
+                bidirectional=both_sides,
             )
         case "toeplitz":
-            return ToeplitzBias(config.heads, radius=config.furthest)
+            return ToeplitzBias(config.heads, radius=config.max_distance)
         case "keys":
-            return DistanceKeys(config.head_feat, radius=config.furthest)
+            return RelativeKeyBias(config.resolved_head_dim, radius=config.max_distance)
         case "alibi":
             return ALiBiBias(config.heads)
     return None

@@ -11,26 +11,26 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
-from regard.models.convert_pair import marian, t5
-from regard.models.convert_single import bert, gpt2, llama
-from regard.models.convert_state import Config, Named, State
-from regard.models.convert_vision import vit, whisper
+from regard.models.convert_pair import convert_marian, convert_t5
+from regard.models.convert_single import convert_bert, convert_gpt2, convert_llama
+from regard.models.convert_state import HubConfig, NamedTensors, StateDictReader
+from regard.models.convert_vision import convert_vit, convert_whisper
 
 # a family's function takes what it knows from the state and gives a model and its weights, by name
-Family = Callable[[State, Config], tuple[nn.Module, Named]]
-FAMILIES: dict[str, Family] = {
-    "bert": bert,
-    "gpt2": gpt2,
-    "llama": llama,
-    "marian": marian,
-    "mistral": llama,
-    "t5": t5,
-    "vit": vit,
-    "whisper": whisper,
+Converter = Callable[[StateDictReader, HubConfig], tuple[nn.Module, NamedTensors]]
+CONVERTERS: dict[str, Converter] = {
+    "bert": convert_bert,
+    "gpt2": convert_gpt2,
+    "llama": convert_llama,
+    "marian": convert_marian,
+    "mistral": convert_llama,
+    "t5": convert_t5,
+    "vit": convert_vit,
+    "whisper": convert_whisper,
 }
 
 
-def from_transformers(state: Mapping[str, Tensor], config: Config) -> nn.Module:
+def from_transformers(state: Mapping[str, Tensor], config: HubConfig) -> nn.Module:
     """Our model with the weights of one of theirs, from its state_dict and its config as a dict.
 
     from_transformers(theirs.state_dict(), theirs.config.to_dict())(tokens) = theirs(tokens).logits
@@ -44,21 +44,21 @@ def from_transformers(state: Mapping[str, Tensor], config: Config) -> nn.Module:
     True
     """
     kind = config.get("model_type")
-    if kind not in FAMILIES:
-        close = get_close_matches(str(kind), FAMILIES, 1)
+    if kind not in CONVERTERS:
+        close = get_close_matches(str(kind), CONVERTERS, 1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise ConfigError(
-            f"model_type: needs one of {', '.join(sorted(FAMILIES))}, got {kind!r}{hint}"
+            f"model_type: needs one of {', '.join(sorted(CONVERTERS))}, got {kind!r}{hint}"
         )
-    theirs = State(state)
+    theirs = StateDictReader(state)
     with torch.random.fork_rng(devices=[]):  # the start is overwritten; luck is not spent
-        model, named = FAMILIES[kind](theirs, config)
+        model, named = CONVERTERS[kind](theirs, config)
     theirs.check_empty()
     _load(model, named)
     return model.eval()
 
 
-def _load(model: nn.Module, named: Named) -> None:
+def _load(model: nn.Module, named: NamedTensors) -> None:
     try:
         model.load_state_dict(named)
     except RuntimeError as error:

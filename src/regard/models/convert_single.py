@@ -5,41 +5,41 @@ from torch import nn
 from regard.errors import ConfigError
 from regard.models.classifier import Classifier, ClassifierConfig
 from regard.models.convert_state import (
-    Config,
-    Named,
-    State,
-    activation_of,
-    refuse,
+    HubConfig,
+    NamedTensors,
+    StateDictReader,
+    convert_activation,
+    check_unsupported,
     take_readout,
 )
 from regard.models.language import LanguageConfig, LanguageModel
 
 
-def bert(state: State, config: Config) -> tuple[nn.Module, Named]:
+def convert_bert(state: StateDictReader, config: HubConfig) -> tuple[nn.Module, NamedTensors]:
     """BertModel (no head: the pooled vector) or BertForSequenceClassification."""
-    refuse(config, "is_decoder", "add_cross_attention")
-    state.left = state.stripped("bert.").left
+    check_unsupported(config, "is_decoder", "add_cross_attention")
+    state.remaining = state.without_prefix("bert.").remaining
     state.drop("position_ids")
     named = {
         "embedding.table": state.take("embeddings.word_embeddings.weight"),
         "embedding.places": state.take("embeddings.position_embeddings.weight"),
         "embedding.kinds": state.take("embeddings.token_type_embeddings.weight"),
-        **state.norm("embeddings.LayerNorm", "embedding.norm"),
+        **state.take_norm("embeddings.LayerNorm", "embedding.norm"),
     }
     for i in range(config["num_hidden_layers"]):
         theirs, ours = f"encoder.layer.{i}", f"encoder.blocks.{i}"
         attention = {"self.query": "to_q", "self.key": "to_k", "self.value": "to_v"}
         for one, other in {**attention, "output.dense": "to_out"}.items():
-            named |= state.layer(f"{theirs}.attention.{one}", f"{ours}.self_attention.{other}")
-        named |= state.norm(f"{theirs}.attention.output.LayerNorm", f"{ours}.self_residual.norm")
-        named |= state.layer(f"{theirs}.intermediate.dense", f"{ours}.feed_forward.to_hidden")
-        named |= state.layer(f"{theirs}.output.dense", f"{ours}.feed_forward.to_out")
-        named |= state.norm(f"{theirs}.output.LayerNorm", f"{ours}.feed_forward_residual.norm")
+            named |= state.take_linear(f"{theirs}.attention.{one}", f"{ours}.self_attention.{other}")
+        named |= state.take_norm(f"{theirs}.attention.output.LayerNorm", f"{ours}.self_residual.norm")
+        named |= state.take_linear(f"{theirs}.intermediate.dense", f"{ours}.feed_forward.to_hidden")
+        named |= state.take_linear(f"{theirs}.output.dense", f"{ours}.feed_forward.to_out")
+        named |= state.take_norm(f"{theirs}.output.LayerNorm", f"{ours}.feed_forward_residual.norm")
     pooler, head = "pooler.dense.weight" in state, "classifier.weight" in state
     if pooler:
-        named |= state.layer("pooler.dense", "pooler")
+        named |= state.take_linear("pooler.dense", "pooler")
     if head:
-        named |= state.layer("classifier", "head")
+        named |= state.take_linear("classifier", "head")
     model = Classifier(
         ClassifierConfig(
             vocab=config["vocab_size"],
@@ -48,14 +48,14 @@ def bert(state: State, config: Config) -> tuple[nn.Module, Named]:
             layers=config["num_hidden_layers"],
             dim=config["hidden_size"],
             heads=config["num_attention_heads"],
-            hidden=config["intermediate_size"],
-            activation=activation_of(config["hidden_act"]),
+            ffn_dim=config["intermediate_size"],
+            activation=convert_activation(config["hidden_act"]),
             norm_first=False,
             final_norm=False,
             eps=config["layer_norm_eps"],
             positions="learned",
-            max_time=config["max_position_embeddings"],
-            scaled=False,
+            max_positions=config["max_position_embeddings"],
+            scale_embedding=False,
             embedding_norm=True,
             segments=config["type_vocab_size"],
             dropout=config["hidden_dropout_prob"],
@@ -65,19 +65,19 @@ def bert(state: State, config: Config) -> tuple[nn.Module, Named]:
     return model, named
 
 
-def gpt2(state: State, config: Config) -> tuple[nn.Module, Named]:
+def convert_gpt2(state: StateDictReader, config: HubConfig) -> tuple[nn.Module, NamedTensors]:
     """GPT2LMHeadModel or GPT2Model."""
-    refuse(config, "add_cross_attention", "scale_attn_by_inverse_layer_idx")
-    state.left = state.stripped("transformer.").left
+    check_unsupported(config, "add_cross_attention", "scale_attn_by_inverse_layer_idx")
+    state.remaining = state.without_prefix("transformer.").remaining
     state.drop(".attn.bias", ".attn.masked_bias")
     named = {
         "embedding.table": state.take("wte.weight"),
         "embedding.places": state.take("wpe.weight"),
-        **state.norm("ln_f", "decoder.norm"),
+        **state.take_norm("ln_f", "decoder.norm"),
     }
     for i in range(config["n_layer"]):
         theirs, ours = f"h.{i}", f"decoder.blocks.{i}"
-        stacked = state.layer(f"{theirs}.attn.c_attn", "qkv", turned=True)
+        stacked = state.take_linear(f"{theirs}.attn.c_attn", "qkv", transposed=True)
         for kind in ("weight", "bias"):  # theirs are one map, ours three
             for x, part in zip("qkv", stacked[f"qkv.{kind}"].chunk(3), strict=True):
                 named[f"{ours}.self_attention.to_{x}.{kind}"] = part
@@ -86,9 +86,9 @@ def gpt2(state: State, config: Config) -> tuple[nn.Module, Named]:
             "mlp.c_fc": "feed_forward.to_hidden",
             "mlp.c_proj": "feed_forward.to_out",
         }.items():
-            named |= state.layer(f"{theirs}.{one}", f"{ours}.{other}", turned=True)
-        named |= state.norm(f"{theirs}.ln_1", f"{ours}.self_residual.norm")
-        named |= state.norm(f"{theirs}.ln_2", f"{ours}.feed_forward_residual.norm")
+            named |= state.take_linear(f"{theirs}.{one}", f"{ours}.{other}", transposed=True)
+        named |= state.take_norm(f"{theirs}.ln_1", f"{ours}.self_residual.norm")
+        named |= state.take_norm(f"{theirs}.ln_2", f"{ours}.feed_forward_residual.norm")
     tied = take_readout(state, named)
     model = LanguageModel(
         LanguageConfig(
@@ -97,13 +97,13 @@ def gpt2(state: State, config: Config) -> tuple[nn.Module, Named]:
             layers=config["n_layer"],
             dim=config["n_embd"],
             heads=config["n_head"],
-            hidden=config.get("n_inner"),
-            activation=activation_of(config["activation_function"]),
+            ffn_dim=config.get("n_inner"),
+            activation=convert_activation(config["activation_function"]),
             eps=config["layer_norm_epsilon"],
             scale=None if config.get("scale_attn_weights", True) else 1.0,
             positions="learned",
-            max_time=config["n_positions"],
-            scaled=False,
+            max_positions=config["n_positions"],
+            scale_embedding=False,
             dropout=config["resid_pdrop"],
             attention_dropout=config["attn_pdrop"],
         )
@@ -111,14 +111,14 @@ def gpt2(state: State, config: Config) -> tuple[nn.Module, Named]:
     return model, named
 
 
-def llama(state: State, config: Config) -> tuple[nn.Module, Named]:
+def convert_llama(state: StateDictReader, config: HubConfig) -> tuple[nn.Module, NamedTensors]:
     """LlamaForCausalLM or LlamaModel, without biases; Mistral's too, which adds a window."""
-    refuse(config, "attention_bias", "mlp_bias")
-    state.left = state.stripped("model.").left
+    check_unsupported(config, "attention_bias", "mlp_bias")
+    state.remaining = state.without_prefix("model.").remaining
     state.drop("rotary_emb.inv_freq")
     named = {
         "embedding.table": state.take("embed_tokens.weight"),
-        **state.norm("norm", "decoder.norm"),
+        **state.take_norm("norm", "decoder.norm"),
     }
     for i in range(config["num_hidden_layers"]):
         theirs, ours = f"layers.{i}", f"decoder.blocks.{i}"
@@ -131,10 +131,10 @@ def llama(state: State, config: Config) -> tuple[nn.Module, Named]:
             "mlp.up_proj": "feed_forward.to_hidden",
             "mlp.down_proj": "feed_forward.to_out",
         }.items():
-            named |= state.layer(f"{theirs}.{one}", f"{ours}.{other}")
-        named |= state.norm(f"{theirs}.input_layernorm", f"{ours}.self_residual.norm")
+            named |= state.take_linear(f"{theirs}.{one}", f"{ours}.{other}")
+        named |= state.take_norm(f"{theirs}.input_layernorm", f"{ours}.self_residual.norm")
         after = f"{theirs}.post_attention_layernorm"
-        named |= state.norm(after, f"{ours}.feed_forward_residual.norm")
+        named |= state.take_norm(after, f"{ours}.feed_forward_residual.norm")
     tied = take_readout(state, named)
     model = LanguageModel(
         LanguageConfig(
@@ -144,25 +144,25 @@ def llama(state: State, config: Config) -> tuple[nn.Module, Named]:
             layers=config["num_hidden_layers"],
             dim=config["hidden_size"],
             heads=config["num_attention_heads"],
-            key_heads=config.get("num_key_value_heads"),
-            feat=config.get("head_dim"),
-            hidden=config["intermediate_size"],
-            activation=activation_of(config["hidden_act"]),
+            kv_heads=config.get("num_key_value_heads"),
+            head_dim=config.get("head_dim"),
+            ffn_dim=config["intermediate_size"],
+            activation=convert_activation(config["hidden_act"]),
             gated=True,
             norm="rms",
             eps=config["rms_norm_eps"],
             bias=False,
             rotary=_rotary_base(config),
-            halves=True,
+            rotate_half=True,
             positions="none",
-            scaled=False,
+            scale_embedding=False,
             attention_dropout=config.get("attention_dropout", 0.0),
         )
     )
     return model, named
 
 
-def _rotary_base(config: Config) -> float:
+def _rotary_base(config: HubConfig) -> float:
     """The base of the angles, as newer configs (rope_parameters) and older ones say it."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = rope.get("rope_type", rope.get("type", "default"))

@@ -10,10 +10,10 @@ from torch import Tensor
 from regard.errors import ConfigError
 from regard.nn.feedforward import Activation
 
-Config = Mapping[str, Any]
-Named = dict[str, Tensor]
+HubConfig = Mapping[str, Any]
+NamedTensors = dict[str, Tensor]
 
-ACTIVATIONS: dict[str, Activation] = {
+HUB_ACTIVATIONS: dict[str, Activation] = {
     "relu": "relu",
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -23,7 +23,7 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
-class State:
+class StateDictReader:
     """A state_dict that gives out each tensor once and knows what is left.
 
     >>> state = State({"bert.a": torch.ones(1), "b": torch.zeros(1)}, strip="bert.")
@@ -33,74 +33,74 @@ class State:
     ['b']
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], strip: str = ""):
-        self.left = {name.removeprefix(strip): x for name, x in tensors.items()}
+    def __init__(self, tensors: Mapping[str, Tensor], prefix: str = ""):
+        self.remaining = {name.removeprefix(prefix): x for name, x in tensors.items()}
 
-    def stripped(self, prefix: str) -> "State":
+    def without_prefix(self, prefix: str) -> "StateDictReader":
         """The same tensors without the name of the model they sit in."""
-        return State(self.left, prefix)
+        return StateDictReader(self.remaining, prefix)
 
     def __contains__(self, name: str) -> bool:
-        return name in self.left
+        return name in self.remaining
 
     def take(self, name: str) -> Tensor:
         """The tensor of that name, which must be there."""
-        if name not in self.left:
-            close = get_close_matches(name, self.left, 1)
+        if name not in self.remaining:
+            close = get_close_matches(name, self.remaining, 1)
             hint = f"; nearest is {close[0]!r}" if close else ""
             raise ConfigError(f"state: needs {name!r}, got no such tensor{hint}")
-        return self.left.pop(name)
+        return self.remaining.pop(name)
 
-    def layer(self, theirs: str, ours: str, *, turned: bool = False) -> Named:
+    def take_linear(self, hub_name: str, name: str, *, transposed: bool = False) -> NamedTensors:
         """Weight, and bias if there is one, of a linear map; `turned` if theirs is (in, out)."""
-        weight = self.take(f"{theirs}.weight")
-        named = {f"{ours}.weight": weight.mT if turned else weight}
-        if f"{theirs}.bias" in self:
-            named[f"{ours}.bias"] = self.take(f"{theirs}.bias")
+        weight = self.take(f"{hub_name}.weight")
+        named = {f"{name}.weight": weight.mT if transposed else weight}
+        if f"{hub_name}.bias" in self:
+            named[f"{name}.bias"] = self.take(f"{hub_name}.bias")
         return named
 
-    def norm(self, theirs: str, ours: str) -> Named:
+    def take_norm(self, hub_name: str, name: str) -> NamedTensors:
         """Gain, and bias if there is one, of a norm."""
-        named = {f"{ours}.gain": self.take(f"{theirs}.weight")}
-        if f"{theirs}.bias" in self:
-            named[f"{ours}.bias"] = self.take(f"{theirs}.bias")
+        named = {f"{name}.gain": self.take(f"{hub_name}.weight")}
+        if f"{hub_name}.bias" in self:
+            named[f"{name}.bias"] = self.take(f"{hub_name}.bias")
         return named
 
-    def untied(self, name: str, table: Tensor) -> Tensor | None:
+    def take_untied(self, name: str, table: Tensor) -> Tensor | None:
         """Output weights of their own; None where there are none or they equal the table."""
-        weight = self.left.pop(name, None)
+        weight = self.remaining.pop(name, None)
         return None if weight is None or torch.equal(weight, table) else weight
 
-    def drop(self, *endings: str) -> None:
+    def drop(self, *suffixes: str) -> None:
         """Leave out what holds nothing learned, or a copy."""
-        self.left = {name: x for name, x in self.left.items() if not name.endswith(endings)}
+        self.remaining = {name: x for name, x in self.remaining.items() if not name.endswith(suffixes)}
 
     def check_empty(self) -> None:
         """Raise a ConfigError if something was not taken."""
-        if self.left:
-            names = sorted(self.left)
+        if self.remaining:
+            names = sorted(self.remaining)
             raise ConfigError(
                 f"state: needs only tensors that we have a place for, got {len(names)} more: "
                 f"{', '.join(names[:3])}{' …' if len(names) > 3 else ''}"
             )
 
 
-def take_readout(state: State, named: Named, table: str = "embedding.table") -> bool:
+def take_readout(state: StateDictReader, named: NamedTensors, table: str = "embedding.table") -> bool:
     """Whether the output uses the table of the embedding; if not, its own weights are taken."""
-    own = state.untied("lm_head.weight", named[table])
+    own = state.take_untied("lm_head.weight", named[table])
     if own is not None:
         named["readout.weight"] = own
     return own is None
 
 
-def activation_of(name: str) -> Activation:
+def convert_activation(name: str) -> Activation:
     """Our name of an activation."""
-    if name not in ACTIVATIONS:
-        raise ConfigError(f"activation: needs one of {', '.join(ACTIVATIONS)}, got {name!r}")
-    return ACTIVATIONS[name]
+    if name not in HUB_ACTIVATIONS:
+        raise ConfigError(f"activation: needs one of {', '.join(HUB_ACTIVATIONS)}, got {name!r}")
+    return HUB_ACTIVATIONS[name]
 
 
-def refuse(config: Config, *names: str) -> None:
+def check_unsupported(config: HubConfig, *names: str) -> None:
     """Raise a ConfigError for an option that is on there and that we have no layer for."""
     for name in names:
         if config.get(name):

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from regard.errors import ConfigError
-from regard.models.convert_state import Config, Named, State, activation_of
+from regard.models.convert_state import HubConfig, NamedTensors, StateDictReader, convert_activation
 from regard.models.speech_encoder import SpeechEncoder, SpeechEncoderConfig
 from regard.models.vision import VisionConfig, VisionTransformer
 
@@ -36,11 +36,11 @@ OLDER_VIT = {
 }
 
 
-def vit(state: State, config: Config) -> tuple[nn.Module, Named]:
+def convert_vit(state: StateDictReader, config: HubConfig) -> tuple[nn.Module, NamedTensors]:
     """ViTForImageClassification, square pictures and patches."""
-    state.left = state.stripped("vit.").left
+    state.remaining = state.without_prefix("vit.").remaining
     for old, new in OLDER_VIT.items():
-        state.left = {name.replace(old, new): x for name, x in state.left.items()}
+        state.remaining = {name.replace(old, new): x for name, x in state.remaining.items()}
     if "classifier.weight" not in state:
         raise ConfigError(
             "state: needs a linear layer over the classes, got no 'classifier.weight'; "
@@ -49,27 +49,27 @@ def vit(state: State, config: Config) -> tuple[nn.Module, Named]:
     named = {
         "cls.token": state.take("embeddings.cls_token").flatten(),
         "positions": state.take("embeddings.position_embeddings").squeeze(0),
-        **state.layer("embeddings.patch_embeddings.projection", "patches.project"),
-        **state.norm("layernorm", "encoder.norm"),
-        **state.layer("classifier", "head"),
+        **state.take_linear("embeddings.patch_embeddings.projection", "patches.project"),
+        **state.take_norm("layernorm", "encoder.norm"),
+        **state.take_linear("classifier", "head"),
     }
     for i in range(config["num_hidden_layers"]):
         theirs, ours = f"layers.{i}", f"encoder.blocks.{i}"
         for one, other in VIT_BLOCK.items():
             named |= _layer(state, f"{theirs}.{one}", f"{ours}.{other}")
-        named |= state.norm(f"{theirs}.layernorm_before", f"{ours}.self_residual.norm")
-        named |= state.norm(f"{theirs}.layernorm_after", f"{ours}.feed_forward_residual.norm")
+        named |= state.take_norm(f"{theirs}.layernorm_before", f"{ours}.self_residual.norm")
+        named |= state.take_norm(f"{theirs}.layernorm_after", f"{ours}.feed_forward_residual.norm")
     model = VisionTransformer(
         VisionConfig(
             classes=len(named["head.weight"]),
-            image=_side(config, "image_size"),
-            patch=_side(config, "patch_size"),
+            image_size=_side(config, "image_size"),
+            patch_size=_side(config, "patch_size"),
             channels=config["num_channels"],
             layers=config["num_hidden_layers"],
             dim=config["hidden_size"],
             heads=config["num_attention_heads"],
-            hidden=config["intermediate_size"],
-            activation=activation_of(config["hidden_act"]),
+            ffn_dim=config["intermediate_size"],
+            activation=convert_activation(config["hidden_act"]),
             eps=config["layer_norm_eps"],
             dropout=config["hidden_dropout_prob"],
             attention_dropout=config["attention_probs_dropout_prob"],
@@ -78,53 +78,53 @@ def vit(state: State, config: Config) -> tuple[nn.Module, Named]:
     return model, named
 
 
-def whisper(state: State, config: Config) -> tuple[nn.Module, Named]:
+def convert_whisper(state: StateDictReader, config: HubConfig) -> tuple[nn.Module, NamedTensors]:
     """WhisperEncoder, or the encoder of a WhisperModel, whose decoder is not taken."""
     _keep_encoder(state)
     named = {
         "positions": state.take("embed_positions.weight"),
-        **state.layer("conv1", "subsample.convolutions.0"),
-        **state.layer("conv2", "subsample.convolutions.1"),
-        **state.norm("layer_norm", "encoder.norm"),
+        **state.take_linear("conv1", "subsample.convolutions.0"),
+        **state.take_linear("conv2", "subsample.convolutions.1"),
+        **state.take_norm("layer_norm", "encoder.norm"),
     }
     for i in range(config["encoder_layers"]):
         theirs, ours = f"layers.{i}", f"encoder.blocks.{i}"
         for one, other in WHISPER_BLOCK.items():
             named |= _layer(state, f"{theirs}.{one}", f"{ours}.{other}")
-        named |= state.norm(f"{theirs}.self_attn_layer_norm", f"{ours}.self_residual.norm")
-        named |= state.norm(f"{theirs}.final_layer_norm", f"{ours}.feed_forward_residual.norm")
+        named |= state.take_norm(f"{theirs}.self_attn_layer_norm", f"{ours}.self_residual.norm")
+        named |= state.take_norm(f"{theirs}.final_layer_norm", f"{ours}.feed_forward_residual.norm")
     model = SpeechEncoder(
         SpeechEncoderConfig(
             mels=config["num_mel_bins"],
-            max_time=config["max_source_positions"],
+            max_positions=config["max_source_positions"],
             layers=config["encoder_layers"],
             dim=config["d_model"],
             heads=config["encoder_attention_heads"],
-            hidden=config["encoder_ffn_dim"],
-            activation=activation_of(config["activation_function"]),
+            ffn_dim=config["encoder_ffn_dim"],
+            activation=convert_activation(config["activation_function"]),
             dropout=config["dropout"],
             attention_dropout=config["attention_dropout"],
-            hidden_dropout=config["activation_dropout"],
+            activation_dropout=config["activation_dropout"],
         )
     )
     return model, named
 
 
-def _keep_encoder(state: State) -> None:
-    inside = next((name for name in state.left if name.endswith("encoder.conv1.weight")), "")
+def _keep_encoder(state: StateDictReader) -> None:
+    inside = next((name for name in state.remaining if name.endswith("encoder.conv1.weight")), "")
     prefix = inside.removesuffix("conv1.weight")
-    kept = {name: x for name, x in state.left.items() if name.startswith(prefix)}
-    state.left = State(kept, prefix).left
+    kept = {name: x for name, x in state.remaining.items() if name.startswith(prefix)}
+    state.remaining = StateDictReader(kept, prefix).remaining
 
 
-def _layer(state: State, theirs: str, ours: str) -> Named:
+def _layer(state: StateDictReader, theirs: str, ours: str) -> NamedTensors:
     """A linear map; where theirs has no bias, ours is zero, which is the same."""
-    named = state.layer(theirs, ours)
+    named = state.take_linear(theirs, ours)
     weight = named[f"{ours}.weight"]
     return {f"{ours}.bias": torch.zeros_like(weight[:, 0]), **named}
 
 
-def _side(config: Config, name: str) -> int:
+def _side(config: HubConfig, name: str) -> int:
     sides = config[name]
     sides = {sides} if isinstance(sides, int) else set(sides)
     if len(sides) != 1:

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from regard.errors import FormError
 from regard.nn import Readout
-from regard.nn.int8 import Int8Linear, Int8Product, Int8Readout, from_int8, to_int8
+from regard.nn.int8 import Int8Linear, PackedInt8Linear, Int8Readout, dequantize_int8, quantize_int8
 
-MARK = ".scale"  # what stands behind a weight's name in a file
+SCALE_SUFFIX = ".scale"  # what stands behind a weight's name in a file
 
 
 def quantize(model: nn.Module) -> nn.Module:
@@ -31,8 +31,8 @@ def quantize(model: nn.Module) -> nn.Module:
     made = deepcopy(model).float().eval()
     for weight in made.state_dict().values():
         if _is_weight(weight):
-            weight.copy_(from_int8(*to_int8(weight)))
-    return by_whole_numbers(made)
+            weight.copy_(dequantize_int8(*quantize_int8(weight)))
+    return swap_int8_modules(made)
 
 
 def is_quantized(model: nn.Module) -> bool:
@@ -44,34 +44,34 @@ def is_quantized(model: nn.Module) -> bool:
     return any(isinstance(module, Int8Linear | Int8Readout) for module in model.modules())
 
 
-def by_whole_numbers(model: nn.Module) -> nn.Module:
+def swap_int8_modules(model: nn.Module) -> nn.Module:
     """The model itself, its linear maps and readouts changed to those of whole numbers."""
     for module in list(model.modules()):
         for name, part in list(module.named_children()):
             if type(part) is nn.Linear:
-                setattr(module, name, Int8Linear.of(part))
+                setattr(module, name, Int8Linear.from_linear(part))
             elif type(part) is Readout:
-                setattr(module, name, Int8Readout.of(part))
+                setattr(module, name, Int8Readout.from_readout(part))
     return model
 
 
-def packed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def pack_int8(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Weights as they go into a file: whole numbers, and beside each its scales."""
     found = {}
     for name, x in tensors.items():
         if _is_weight(x):
-            found[name], found[name + MARK] = to_int8(x)
+            found[name], found[name + SCALE_SUFFIX] = quantize_int8(x)
         else:
             found[name] = x
     return found
 
 
-def unpacked(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def unpack_int8(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Weights as they come out of a file."""
     return {
-        name: from_int8(x, tensors[name + MARK]) if name + MARK in tensors else x
+        name: dequantize_int8(x, tensors[name + SCALE_SUFFIX]) if name + SCALE_SUFFIX in tensors else x
         for name, x in tensors.items()
-        if not name.endswith(MARK)
+        if not name.endswith(SCALE_SUFFIX)
     }
 
 
@@ -81,7 +81,7 @@ def _is_weight(x: Tensor) -> bool:
 
 def _refusal() -> str | None:
     try:
-        Int8Product(torch.eye(2), None)(torch.eye(2))
+        PackedInt8Linear(torch.eye(2), None)(torch.eye(2))
     except (AttributeError, RuntimeError, NotImplementedError) as error:
         return f"this torch has no product of whole numbers ({str(error).splitlines()[0]})"
     return None

@@ -6,7 +6,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.models.config import TokenConfig, check_positive, make_embedding, make_encoder
-from regard.nn import Cache, Readout
+from regard.nn import CacheUpdate, Readout
 from regard.ops import Causal, Local, Mask, Padding, masks
 
 
@@ -41,7 +41,7 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.config = config
         self.embedding = make_embedding(config, config.vocab)
-        self.decoder = make_encoder(config, both_sides=False)
+        self.decoder = make_encoder(config, bidirectional=False)
         self.readout = Readout(config.dim, config.vocab, tied=config.tied)
 
     def forward(
@@ -52,15 +52,15 @@ class LanguageModel(nn.Module):
         mask: Mask | Bool[Tensor, "... _ _"] | None = None,
         positions: Int[Tensor, "*_ time"] | None = None,
         offset: int = 0,
-        cache: Cache | None = None,
+        cache: CacheUpdate | None = None,
     ) -> Float[Tensor, "batch time vocab"]:
         """The logits. A `mask` narrows what the causal one allows; `offset` tokens came before."""
-        x = self.vectors(
+        x = self.hidden_states(
             tokens, lengths, mask=mask, positions=positions, offset=offset, cache=cache
         )
-        return self.readout(x, self.embedding.table)
+        return self.readout(x, self.embedding.token_embeddings)
 
-    def vectors(
+    def hidden_states(
         self,
         tokens: Int[Tensor, "batch time"],
         lengths: Int[Tensor, " batch"] | None = None,
@@ -68,7 +68,7 @@ class LanguageModel(nn.Module):
         mask: Mask | Bool[Tensor, "... _ _"] | None = None,
         positions: Int[Tensor, "*_ time"] | None = None,
         offset: int = 0,
-        cache: Cache | None = None,
+        cache: CacheUpdate | None = None,
     ) -> Float[Tensor, "batch time dim"]:
         """What the blocks make of each token, before any is scored; a prompt needs no more.
 
@@ -89,7 +89,7 @@ class LanguageModel(nn.Module):
     def mask(
         self,
         lengths: Int[Tensor, " batch"] | None = None,
-        also: Mask | Bool[Tensor, "... _ _"] | None = None,
+        extra_mask: Mask | Bool[Tensor, "... _ _"] | None = None,
     ) -> Mask:
         """What each token may see: what came before, inside the window, and not the padding.
 
@@ -101,8 +101,8 @@ class LanguageModel(nn.Module):
             seen = seen & Local(self.config.window - 1)
         if lengths is not None:
             seen = seen & Padding(lengths)
-        if also is not None:
-            seen = seen & (masks.Dense(also) if isinstance(also, Tensor) else also)
+        if extra_mask is not None:
+            seen = seen & (masks.DenseMask(extra_mask) if isinstance(extra_mask, Tensor) else extra_mask)
         return seen
 
 
@@ -127,14 +127,14 @@ def language_small(vocab: int, **changes) -> LanguageConfig:
         layers=6,
         dim=256,
         heads=4,
-        key_heads=2,
-        hidden=704,
+        kv_heads=2,
+        ffn_dim=704,
         activation="silu",
         gated=True,
         norm="rms",
         bias=False,
         positions="none",
-        scaled=False,
+        scale_embedding=False,
         rotary=10000.0,
         dropout=0.1,
     )
@@ -154,8 +154,8 @@ def language_base(vocab: int, **changes) -> LanguageConfig:
         heads=12,
         activation="gelu_tanh",
         positions="learned",
-        max_time=1024,
-        scaled=False,
+        max_positions=1024,
+        scale_embedding=False,
         dropout=0.1,
         attention_dropout=0.1,
     )

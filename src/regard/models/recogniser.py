@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
 from regard.models.config import StackConfig, check_positive, make_encoder
-from regard.nn import Standardise, Subsample, projection
-from regard.ops import Causal, Chunked, Local, Mask, Padding, levelled, log_mel, mel_frames
-from regard.ops.log_mel import HOP, WINDOW
-from regard.ops.terms import widen
+from regard.nn import GlobalCMVN, ConvSubsampling, xavier_linear
+from regard.ops import Causal, Chunked, Local, Mask, Padding, online_cmvn, log_mel, mel_frame_count
+from regard.ops.log_mel import HOP_SECONDS, WINDOW_SECONDS
+from regard.ops.terms import upcast
 
 BLANK = 0  # the label that says: nothing new here
 
@@ -32,11 +32,11 @@ class RecogniserConfig(StackConfig):
     """
 
     vocab: int
-    rate: int = 16000
+    sample_rate: int = 16000
     mels: int = 80
     chunk: int | None = 1
-    left: int | None = 64
-    level: float | None = None
+    left_chunks: int | None = 64
+    cmvn_depth: float | None = None
     filters: int | None = None
     phones: int = 0
     # Only distances count: a stream has no end, and a key once turned stays as it is.
@@ -51,15 +51,15 @@ class RecogniserConfig(StackConfig):
             raise ConfigError(
                 f"phones: needs the blank and 1 sound or more, got {self.phones}; try 0"
             )
-        if self.rotary is not None and self.head_feat % 2:
+        if self.rotary is not None and self.resolved_head_dim % 2:
             raise ConfigError(
-                f"dim: needs an even width a head, rotary turns pairs, got {self.head_feat} "
+                f"dim: needs an even width a head, rotary turns pairs, got {self.resolved_head_dim} "
                 f"for dim={self.dim}, heads={self.heads}"
             )
-        if self.left is not None and self.left < 0:
-            raise ConfigError(f"left: needs 0 or more, got {self.left}; try None for everything")
-        if self.level is not None and self.level <= 0:
-            raise ConfigError(f"level: needs more than 0, got {self.level}; try 8, or None")
+        if self.left_chunks is not None and self.left_chunks < 0:
+            raise ConfigError(f"left: needs 0 or more, got {self.left_chunks}; try None for everything")
+        if self.cmvn_depth is not None and self.cmvn_depth <= 0:
+            raise ConfigError(f"level: needs more than 0, got {self.cmvn_depth}; try 8, or None")
 
     @property
     def mask(self) -> Mask | None:
@@ -67,15 +67,15 @@ class RecogniserConfig(StackConfig):
         if self.chunk is None:
             return None
         if self.chunk == 1:
-            return Causal() if self.left is None else Causal() & Local(self.left)
-        return Chunked(self.chunk, self.left)
+            return Causal() if self.left_chunks is None else Causal() & Local(self.left_chunks)
+        return Chunked(self.chunk, self.left_chunks)
 
     @property
     def delay(self) -> float:
         """Seconds of sound after its own frame's start that an output has to wait for."""
         if self.chunk is None:
             return torch.inf
-        return round(WINDOW + HOP * 4 * (self.chunk - 1), 6)
+        return round(WINDOW_SECONDS + HOP_SECONDS * 4 * (self.chunk - 1), 6)
 
 
 class Recogniser(nn.Module):
@@ -101,20 +101,20 @@ class Recogniser(nn.Module):
     def __init__(self, config: RecogniserConfig):
         super().__init__()
         self.config = config
-        self.standardise = Standardise(config.mels)
-        self.subsample = Subsample(config.mels, config.dim, filters=config.filters)
+        self.standardise = GlobalCMVN(config.mels)
+        self.subsample = ConvSubsampling(config.mels, config.dim, filters=config.filters)
         self.dropout = nn.Dropout(config.dropout)
-        self.encoder = make_encoder(config, both_sides=config.chunk != 1)
-        self.head = projection(config.dim, config.vocab)
-        self.phones = projection(config.dim, config.phones) if config.phones else None
+        self.encoder = make_encoder(config, bidirectional=config.chunk != 1)
+        self.head = xavier_linear(config.dim, config.vocab)
+        self.phone_head = xavier_linear(config.dim, config.phones) if config.phones else None
 
     def forward(
         self,
         features: Float[Tensor, "batch time mel"],
         lengths: Int[Tensor, " batch"] | None = None,
         *,
-        phones: bool = False,
-        before: Float[Tensor, "batch state"] | None = None,
+        return_phones: bool = False,
+        cmvn_state: Float[Tensor, "batch state"] | None = None,
     ) -> (
         tuple[Float[Tensor, "batch shorter vocab"], Int[Tensor, " batch"]]
         | tuple[
@@ -132,25 +132,25 @@ class Recogniser(nn.Module):
             lengths = torch.full((batch,), time)
         _check_lengths(lengths, batch, time)
         lengths = lengths.to(features.device)
-        x = self.standardise(self.scaled(features, before)[0])
+        x = self.standardise(self.normalize_features(features, cmvn_state)[0])
         x = self.dropout(self.subsample(x, lengths))
         lengths = self.subsample.out_lengths(lengths)
         real = Padding(lengths)
         mask = real if self.config.mask is None else self.config.mask & real
         x = self.encoder(x, mask=mask)
-        log_probs = widen(self.head(x)).log_softmax(-1)
-        if not phones:
+        log_probs = upcast(self.head(x)).log_softmax(-1)
+        if not return_phones:
             return log_probs, lengths
-        if self.phones is None:
+        if self.phone_head is None:
             raise ConfigError(
                 "phones: needs a model that has some, got none; try phones=20 in its config"
             )
-        return log_probs, lengths, widen(self.phones(x)).log_softmax(-1)
+        return log_probs, lengths, upcast(self.phone_head(x)).log_softmax(-1)
 
-    def scaled(
+    def normalize_features(
         self,
         features: Float[Tensor, "batch time mel"],
-        before: Float[Tensor, "batch state"] | None = None,
+        cmvn_state: Float[Tensor, "batch state"] | None = None,
     ) -> tuple[Float[Tensor, "batch time mel"], Float[Tensor, "batch state"] | None]:
         """The features as the model reads them, and the state after them of one with a level.
 
@@ -158,11 +158,11 @@ class Recogniser(nn.Module):
         >>> model.scaled(torch.tensor([[[3.0], [-9.0]]]))[0].flatten()
         tensor([ 3.8095, -4.1910])
         """
-        if self.config.level is None:
+        if self.config.cmvn_depth is None:
             return features, None
-        return levelled(features, before, depth=self.config.level)
+        return online_cmvn(features, cmvn_state, dynamic_range=self.config.cmvn_depth)
 
-    def listen(
+    def forward_waveform(
         self, wave: Float[Tensor, "batch sample"], lengths: Int[Tensor, " batch"] | None = None
     ) -> tuple[Float[Tensor, "batch shorter vocab"], Int[Tensor, " batch"]]:
         """The same from a waveform at the config's rate; `lengths` are in samples.
@@ -173,12 +173,12 @@ class Recogniser(nn.Module):
         >>> model.listen(torch.randn(1, 8000))[0].shape
         torch.Size([1, 25, 30])
         """
-        rate = self.config.rate
-        features = log_mel(wave, rate, mels=self.config.mels)
+        rate = self.config.sample_rate
+        features = log_mel(wave, rate, n_mels=self.config.mels)
         if lengths is None:
             return self(features)
         _check_lengths(lengths, *wave.shape)
-        frames = [mel_frames(samples, rate) for samples in lengths.tolist()]
+        frames = [mel_frame_count(samples, rate) for samples in lengths.tolist()]
         return self(features, torch.tensor(frames, device=lengths.device))
 
     def loss(
@@ -239,7 +239,7 @@ def recogniser_tiny(vocab: int, **changes) -> RecogniserConfig:
     64
     """
     preset = RecogniserConfig(
-        vocab=vocab, rate=8000, mels=40, layers=3, dim=64, heads=4, dropout=0.1
+        vocab=vocab, sample_rate=8000, mels=40, layers=3, dim=64, heads=4, dropout=0.1
     )
     return replace(preset, **changes)
 
@@ -251,7 +251,7 @@ def recogniser_small(vocab: int, **changes) -> RecogniserConfig:
     0.625
     """
     preset = RecogniserConfig(
-        vocab=vocab, layers=12, dim=256, heads=4, chunk=16, left=8, dropout=0.1
+        vocab=vocab, layers=12, dim=256, heads=4, chunk=16, left_chunks=8, dropout=0.1
     )
     return replace(preset, **changes)
 

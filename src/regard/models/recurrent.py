@@ -12,7 +12,7 @@ from regard.nn import (
     AttentiveRecurrent,
     BahdanauDecoder,
     LuongDecoder,
-    PlainDecoder,
+    RecurrentDecoder,
     Readout,
     Recurrent,
     RecurrentMemory,
@@ -40,14 +40,14 @@ class RecurrentTranslatorConfig:
     dim: int
     hidden: int
     layers: int = 1
-    shared: bool = True
+    shared_embedding: bool = True
     tied: bool = True
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
         check_choices(self)
         check_positive(self, "source_vocab", "target_vocab", "dim", "hidden", "layers")
-        if self.shared and self.source_vocab != self.target_vocab:
+        if self.shared_embedding and self.source_vocab != self.target_vocab:
             raise ConfigError(
                 f"target_vocab: needs source_vocab={self.source_vocab} for a shared embedding, "
                 f"got {self.target_vocab}; try shared=False"
@@ -78,7 +78,7 @@ class RecurrentTranslator(nn.Module):
         self.config = config
         self.source_embedding = _embedding(config, config.source_vocab)
         self.target_embedding = (
-            self.source_embedding if config.shared else _embedding(config, config.target_vocab)
+            self.source_embedding if config.shared_embedding else _embedding(config, config.target_vocab)
         )
         self.encoder = _encoder(config)
         self.decoder = _decoder(config)
@@ -109,7 +109,7 @@ class RecurrentTranslator(nn.Module):
         values, last = self.encoder(self.source_embedding(source), lengths=lengths)
         last = last[: 2 if self.config.cell == "lstm" else 1]  # a history is the encoder's own
         state = tuple(s.reshape(len(source), self.config.layers, -1) for s in last)
-        return self.decoder.remember(self.dropout(values), lengths, state=state)
+        return self.decoder.make_memory(self.dropout(values), lengths, state=state)
 
     def decode(
         self, target: Int[Tensor, "batch target"], memory: RecurrentMemory
@@ -156,7 +156,7 @@ class RecurrentTranslator(nn.Module):
         x = self.target_embedding(target)
         h, state = self.decoder(x, state, memory)
         x = self.to_readout(self.dropout(h))
-        return self.readout(x, self.target_embedding.table), state
+        return self.readout(x, self.target_embedding.token_embeddings), state
 
 
 def recurrent_tiny(vocab: int, **changes) -> RecurrentTranslatorConfig:
@@ -212,12 +212,12 @@ def _encoder(config: RecurrentTranslatorConfig) -> Recurrent | AttentiveRecurren
 
 def _decoder(
     config: RecurrentTranslatorConfig,
-) -> PlainDecoder | BahdanauDecoder | LuongDecoder:
+) -> RecurrentDecoder | BahdanauDecoder | LuongDecoder:
     kind, layers, dropout = config.cell, config.layers, config.dropout
     dim, hidden = config.dim, config.hidden
     match config.attention:
         case "none":
-            return PlainDecoder(Recurrent(dim, hidden, kind=kind, layers=layers, dropout=dropout))
+            return RecurrentDecoder(Recurrent(dim, hidden, kind=kind, layers=layers, dropout=dropout))
         case "bahdanau":
             core = Recurrent(dim + hidden, hidden, kind=kind, layers=layers, dropout=dropout)
             return BahdanauDecoder(core, hidden)

@@ -92,10 +92,10 @@ class ResidualBlock(nn.Module):
         self.first = _convolution(inputs, width, stride=stride)
         self.second = _convolution(width, width)
         same = inputs == width and stride == 1
-        self.around = nn.Identity() if same else _convolution(inputs, width, 1, stride)
+        self.shortcut = nn.Identity() if same else _convolution(inputs, width, 1, stride)
 
     def forward(self, x: Float[Tensor, "batch inputs h w"]) -> Float[Tensor, "batch width hh ww"]:
-        return (self.around(x) + self.second(self.first(x).relu())).relu()
+        return (self.shortcut(x) + self.second(self.first(x).relu())).relu()
 
 
 def resnet_of_size(parameters: int, base: ResNetConfig) -> ResNetConfig:

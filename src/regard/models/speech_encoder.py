@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
 from regard.models.config import StackConfig, check_positive, make_encoder
-from regard.nn import Subsample
-from regard.ops import Padding, lookup
+from regard.nn import ConvSubsampling
+from regard.ops import Padding, lookup_positions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,7 @@ class SpeechEncoderConfig(StackConfig):
     """
 
     mels: int = 80
-    max_time: int = 1500
+    max_positions: int = 1500
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,8 +45,8 @@ class SpeechEncoder(nn.Module):
     def __init__(self, config: SpeechEncoderConfig):
         super().__init__()
         self.config = config
-        self.subsample = Subsample(config.mels, config.dim, strides=(1, 2), causal=False)
-        self.register_buffer("positions", _codes(config.max_time, config.dim))
+        self.subsample = ConvSubsampling(config.mels, config.dim, strides=(1, 2), causal=False)
+        self.register_buffer("positions", _codes(config.max_positions, config.dim))
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = make_encoder(config)
 
@@ -60,7 +60,7 @@ class SpeechEncoder(nn.Module):
                 f"features: needs mels={self.config.mels} numbers a frame, got {features.shape[2]}"
             )
         x = self.subsample(features, lengths)
-        x = x + lookup(self.positions, torch.arange(x.shape[1], device=x.device))
+        x = x + lookup_positions(self.positions, torch.arange(x.shape[1], device=x.device))
         mask = None if lengths is None else Padding(self.subsample.out_lengths(lengths))
         return self.encoder(self.dropout(x), mask=mask)
 

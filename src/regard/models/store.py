@@ -18,15 +18,15 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, FileError, RegardError
-from regard.files import beside, parse_json
-from regard.models.int8 import by_whole_numbers, is_quantized, packed, unpacked
+from regard.files import atomic_path, parse_json
+from regard.models.int8 import swap_int8_modules, is_quantized, pack_int8, unpack_int8
 
-NAME = "model.safetensors"
+WEIGHTS_FILE = "model.safetensors"
 VERSION = 1  # of the file's layout; raise it when an older reader would go wrong
-COUNTS = ("layers", "decoder_layers", "stages", "blocks")  # each of them has weights of its own
-MOST_FREE = 64  # of those that any file may claim: so many are built at once
-LARGEST = 1 << 31  # any other number in a config
-MOST_EXTRA = 256 << 20  # bytes of tables that are computed and not saved, such as sinusoids
+COUNT_FIELDS = ("layers", "decoder_layers", "stages", "blocks")  # each of them has weights of its own
+MAX_UNCHECKED_COUNT = 64  # of those that any file may claim: so many are built at once
+MAX_INT_VALUE = 1 << 31  # any other number in a config
+MAX_BUFFER_BYTES = 256 << 20  # bytes of tables that are computed and not saved, such as sinusoids
 
 
 def save(model: nn.Module, path: str | Path) -> Path:
@@ -45,12 +45,12 @@ def save(model: nn.Module, path: str | Path) -> Path:
     tensors = {name: x.detach().cpu().contiguous() for name, x in _own(model).items()}
     header: dict[str, Any] = {"model": kind, "version": VERSION, "config": asdict(config)}
     if is_quantized(model):
-        tensors, header["int8"] = packed(tensors), True
+        tensors, header["int8"] = pack_int8(tensors), True
     header["checksum"] = checksum(tensors)
     file = _file(path)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(tensors, {"regard": json.dumps(header)}, file)
+        write_safetensors(tensors, {"regard": json.dumps(header)}, file)
     except OSError as error:
         raise FileError(f"{file}: cannot be written, {error.strerror or error}") from error
     return file
@@ -71,7 +71,7 @@ def load(path: str | Path) -> nn.Module:
     whole = bool(header.get("int8"))
     tensors = _unpacked(tensors, file) if whole else tensors
     model = _build(header, tensors, file)
-    return (by_whole_numbers(model) if whole else model).eval()
+    return (swap_int8_modules(model) if whole else model).eval()
 
 
 def build(config: Any) -> nn.Module:
@@ -84,11 +84,11 @@ def build(config: Any) -> nn.Module:
     for kind in _kinds().values():
         if _config_of(kind) is type(config):
             return kind(config)
-    known = ", ".join(config_kinds())
+    known = ", ".join(config_types())
     raise ConfigError(f"config: needs one of {known}, got {type(config).__name__}")
 
 
-def config_kinds() -> dict[str, type]:
+def config_types() -> dict[str, type]:
     """Every config that a model can be built from, by its name.
 
     >>> "LanguageConfig" in config_kinds()
@@ -99,19 +99,19 @@ def config_kinds() -> dict[str, type]:
 
 def _file(path: str | Path) -> Path:
     path = Path(path)
-    return path if path.suffix == ".safetensors" else path / NAME
+    return path if path.suffix == ".safetensors" else path / WEIGHTS_FILE
 
 
-def write_whole(tensors: dict[str, Tensor], header: dict[str, str], file: Path) -> None:
+def write_safetensors(tensors: dict[str, Tensor], header: dict[str, str], file: Path) -> None:
     """Beside its place first, and moved there once it is on the disk: never half a file."""
     try:
-        with beside(file) as place:
+        with atomic_path(file) as place:
             save_file(tensors, place, header)
     except SafetensorError as error:  # its way to say that the disk is full
         raise OSError(str(error)) from error
 
 
-def read_whole(file: Path, writer: str) -> tuple[str | None, dict[str, Tensor]]:
+def read_safetensors(file: Path, writer: str) -> tuple[str | None, dict[str, Tensor]]:
     """Our header and all tensors of a safetensors file, or one clear error about it."""
     if not file.is_file():
         raise FileError(f"{file}: needs to be a file that `{writer}` wrote, got nothing there")
@@ -127,7 +127,7 @@ def read_whole(file: Path, writer: str) -> tuple[str | None, dict[str, Tensor]]:
 
 
 def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    header, tensors = read_whole(file, "save")
+    header, tensors = read_safetensors(file, "save")
     if header is None:
         raise FileError(f"{file}: needs our header, got foreign weights; try from_transformers")
     header = _parse(header, file)
@@ -155,7 +155,7 @@ def _parse(text: str, file: Path) -> dict[str, Any]:
 
 def _unpacked(tensors: dict[str, Tensor], file: Path) -> dict[str, Tensor]:
     try:
-        return unpacked(tensors)
+        return unpack_int8(tensors)
     except (RuntimeError, TypeError) as error:  # a scale of another shape than its weight
         raise FileError(f"{file}: needs a scale for each row of a weight, got {error}") from error
 
@@ -182,7 +182,7 @@ def _build(header: dict[str, Any], tensors: Mapping[str, Tensor], file: Path) ->
         config = made(**values)
     except (RegardError, TypeError, ArithmeticError) as error:
         raise FileError(f"{file}: needs a valid config, got {error}") from error
-    check_fits(config, tensors, file)
+    check_config_against_tensors(config, tensors, file)
     with torch.random.fork_rng(devices=[]):  # the initial weights are replaced; no seed is spent
         model = build(config)
     for name, x in _own(model).items():
@@ -190,7 +190,7 @@ def _build(header: dict[str, Any], tensors: Mapping[str, Tensor], file: Path) ->
     return model
 
 
-def check_fits(config: Any, tensors: Mapping[str, Tensor], file: str | Path) -> None:
+def check_config_against_tensors(config: Any, tensors: Mapping[str, Tensor], file: str | Path) -> None:
     """Compare a config with the weights of its file before any memory is taken for its model.
 
     Sizes in a file are claims: the model is built on the meta device, where it takes no memory,
@@ -204,13 +204,13 @@ def check_fits(config: Any, tensors: Mapping[str, Tensor], file: str | Path) -> 
     """
     for field in fields(config):
         value = getattr(config, field.name)
-        if field.name in COUNTS and value > max(len(tensors), MOST_FREE):
+        if field.name in COUNT_FIELDS and value > max(len(tensors), MAX_UNCHECKED_COUNT):
             raise FileError(
                 f"{file}: needs at most one of its {field.name} per tensor, {len(tensors)}, "
                 f"got {value}"
             )
-        if isinstance(value, int) and value > LARGEST:
-            raise FileError(f"{file}: needs {field.name} of at most {LARGEST}, got {value}")
+        if isinstance(value, int) and value > MAX_INT_VALUE:
+            raise FileError(f"{file}: needs {field.name} of at most {MAX_INT_VALUE}, got {value}")
     try:
         with torch.device("meta"):
             model = build(config)
@@ -218,9 +218,9 @@ def check_fits(config: Any, tensors: Mapping[str, Tensor], file: str | Path) -> 
         raise FileError(f"{file}: needs a valid config, got {error}") from error
     _compare(_own(model), tensors, type(model).__name__, file)
     extra = sum(x.nbytes for x in model.buffers()) - sum(x.nbytes for x in tensors.values())
-    if extra > MOST_EXTRA:
+    if extra > MAX_BUFFER_BYTES:
         raise FileError(
-            f"{file}: needs tables of at most {MOST_EXTRA >> 20} MiB beside its weights, "
+            f"{file}: needs tables of at most {MAX_BUFFER_BYTES >> 20} MiB beside its weights, "
             f"got {extra >> 20} MiB"
         )
 

@@ -14,7 +14,7 @@ from regard.models.config import (
     make_embedding,
     make_encoder,
 )
-from regard.nn import Cache, KeysValues, Readout
+from regard.nn import CacheUpdate, KeysValues, Readout
 from regard.ops import Causal, Padding
 
 
@@ -31,7 +31,7 @@ class TranslatorConfig(TokenConfig):
     source_vocab: int
     target_vocab: int
     decoder_layers: int
-    shared: bool = True
+    shared_embedding: bool = True
     tied: bool = True
     output_bias: bool = False
     output_scale: float = 1.0
@@ -39,7 +39,7 @@ class TranslatorConfig(TokenConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "source_vocab", "target_vocab", "decoder_layers")
-        if self.shared and self.source_vocab != self.target_vocab:
+        if self.shared_embedding and self.source_vocab != self.target_vocab:
             raise ConfigError(
                 f"target_vocab: needs source_vocab={self.source_vocab} for a shared embedding, "
                 f"got {self.target_vocab}; try shared=False"
@@ -61,7 +61,7 @@ class Translator(nn.Module):
         self.config = config
         self.source_embedding = make_embedding(config, config.source_vocab)
         self.target_embedding = (
-            self.source_embedding if config.shared else make_embedding(config, config.target_vocab)
+            self.source_embedding if config.shared_embedding else make_embedding(config, config.target_vocab)
         )
         self.encoder = make_encoder(config)
         self.decoder = make_decoder(config, config.decoder_layers)
@@ -102,7 +102,7 @@ class Translator(nn.Module):
         source_lengths: Int[Tensor, " batch"] | None = None,
         *,
         offset: int = 0,
-        cache: Cache | None = None,
+        cache: CacheUpdate | None = None,
     ) -> Float[Tensor, "batch target vocab"]:
         """The logits after each target token, given what was read.
 
@@ -123,7 +123,7 @@ class Translator(nn.Module):
             offset=offset,
             cache=cache,
         )
-        return self.readout(x, self.target_embedding.table)
+        return self.readout(x, self.target_embedding.token_embeddings)
 
 
 def translator_tiny(vocab: int, **changes) -> TranslatorConfig:

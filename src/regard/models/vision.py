@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError
 from regard.models.config import StackConfig, check_positive, make_encoder
-from regard.nn import ClassToken, PatchEmbedding, projection
-from regard.ops import patch_grid, resize_grid
+from regard.nn import ClassToken, PatchEmbedding, xavier_linear
+from regard.ops import patch_grid, interpolate_positions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +22,8 @@ class VisionConfig(StackConfig):
     """
 
     classes: int
-    image: int
-    patch: int
+    image_size: int
+    patch_size: int
     channels: int = 3
     head: Literal["linear", "mlp"] = "linear"
     eps: float = 1e-6
@@ -31,16 +31,16 @@ class VisionConfig(StackConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "classes", "image", "patch", "channels")
-        if self.image % self.patch:
+        if self.image_size % self.patch_size:
             raise ConfigError(
-                f"image: needs a multiple of patch={self.patch}, got {self.image}; "
-                f"try {max(1, round(self.image / self.patch)) * self.patch}"
+                f"image: needs a multiple of patch={self.patch_size}, got {self.image_size}; "
+                f"try {max(1, round(self.image_size / self.patch_size)) * self.patch_size}"
             )
 
     @property
     def grid(self) -> tuple[int, int]:
         """Patches down and across."""
-        return patch_grid(self.image, self.image, self.patch)
+        return patch_grid(self.image_size, self.image_size, self.patch_size)
 
     @property
     def tokens(self) -> int:
@@ -64,20 +64,20 @@ class VisionTransformer(nn.Module):
     def __init__(self, config: VisionConfig):
         super().__init__()
         self.config, dim = config, config.dim
-        self.patches = PatchEmbedding(config.channels, dim, config.patch)
+        self.patches = PatchEmbedding(config.channels, dim, config.patch_size)
         self.cls = ClassToken(dim)
         self.positions = nn.Parameter(torch.empty(config.tokens, dim))
         nn.init.trunc_normal_(self.positions, std=0.02)
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = make_encoder(config)
-        self.hidden = projection(dim, dim) if config.head == "mlp" else None
-        self.head = projection(dim, config.classes)
+        self.pre_logits = xavier_linear(dim, dim) if config.head == "mlp" else None
+        self.head = xavier_linear(dim, config.classes)
 
     def forward(
         self, images: Float[Tensor, "batch channel height width"]
     ) -> Float[Tensor, "batch classes"]:
         x = self.features(images)
-        return self.head(x if self.hidden is None else self.hidden(x).tanh())
+        return self.head(x if self.pre_logits is None else self.pre_logits(x).tanh())
 
     def features(
         self, images: Float[Tensor, "batch channel height width"]
@@ -98,8 +98,8 @@ class VisionTransformer(nn.Module):
         torch.Size([2, 50, 64])
         """
         x = self.cls(self.patches(images))
-        grid = patch_grid(images.shape[-2], images.shape[-1], self.config.patch)
-        x = x + resize_grid(self.positions, self.config.grid, grid)
+        grid = patch_grid(images.shape[-2], images.shape[-1], self.config.patch_size)
+        x = x + interpolate_positions(self.positions, self.config.grid, grid)
         return self.encoder(self.dropout(x))
 
 
@@ -110,7 +110,7 @@ def vision_tiny(classes: int, **changes) -> VisionConfig:
     50
     """
     preset = VisionConfig(
-        classes=classes, image=28, channels=1, patch=4, layers=4, dim=64, heads=4, dropout=0.1
+        classes=classes, image_size=28, channels=1, patch_size=4, layers=4, dim=64, heads=4, dropout=0.1
     )
     return replace(preset, **changes)
 
@@ -130,5 +130,5 @@ def vision_base(classes: int, **changes) -> VisionConfig:
     >>> vision_base(classes=1000).tokens
     197
     """
-    preset = VisionConfig(classes=classes, image=224, patch=16, layers=12, dim=768, heads=12)
+    preset = VisionConfig(classes=classes, image_size=224, patch_size=16, layers=12, dim=768, heads=12)
     return replace(preset, **changes)

@@ -1,36 +1,36 @@
 """Layers: parameters and one call of an op."""
 
-from regard.nn.attention import AttentionOptions, Cache, KeysValues, MultiHeadAttention
+from regard.nn.attention import AttentionOptions, CacheUpdate, KeysValues, MultiHeadAttention
 from regard.nn.attentive import AttentiveRecurrent
 from regard.nn.block import BlockOptions, DecoderBlock, EncoderBlock
 from regard.nn.embedding import TokenEmbedding
 from regard.nn.feedforward import FeedForward
-from regard.nn.from_torch import attention_state, from_torch
+from regard.nn.from_torch import attention_state_dict, from_torch
 from regard.nn.norm import Norm, Residual
 from regard.nn.patches import ClassToken, PatchEmbedding
-from regard.nn.projection import projection
+from regard.nn.projection import xavier_linear
 from regard.nn.readout import Readout
-from regard.nn.recurrent import Cell, Recurrent
-from regard.nn.recurrent_decoder import BahdanauDecoder, LuongDecoder, PlainDecoder, RecurrentMemory
-from regard.nn.relative import ALiBiBias, BucketBias, DistanceKeys, RelativeBias, ToeplitzBias
+from regard.nn.recurrent import RecurrentCell, Recurrent
+from regard.nn.recurrent_decoder import BahdanauDecoder, LuongDecoder, RecurrentDecoder, RecurrentMemory
+from regard.nn.relative import ALiBiBias, BucketBias, RelativeKeyBias, RelativeBias, ToeplitzBias
 from regard.nn.stack import Decoder, Encoder
 from regard.nn.state_attention import StateAttention
-from regard.nn.subsample import BandConvolution, Standardise, Subsample
+from regard.nn.subsample import TimeFrequencyConv, GlobalCMVN, ConvSubsampling
 
 __all__ = [
     "ALiBiBias",
     "AttentionOptions",
     "AttentiveRecurrent",
     "BahdanauDecoder",
-    "BandConvolution",
+    "TimeFrequencyConv",
     "BlockOptions",
     "BucketBias",
-    "Cache",
-    "Cell",
+    "CacheUpdate",
+    "RecurrentCell",
     "ClassToken",
     "Decoder",
     "DecoderBlock",
-    "DistanceKeys",
+    "RelativeKeyBias",
     "Encoder",
     "EncoderBlock",
     "FeedForward",
@@ -39,18 +39,18 @@ __all__ = [
     "MultiHeadAttention",
     "Norm",
     "PatchEmbedding",
-    "PlainDecoder",
+    "RecurrentDecoder",
     "Readout",
     "Recurrent",
     "RecurrentMemory",
     "RelativeBias",
     "Residual",
-    "Standardise",
+    "GlobalCMVN",
     "StateAttention",
-    "Subsample",
+    "ConvSubsampling",
     "ToeplitzBias",
     "TokenEmbedding",
-    "attention_state",
+    "attention_state_dict",
     "from_torch",
-    "projection",
+    "xavier_linear",
 ]

@@ -9,13 +9,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.errors import ShapeError
-from regard.nn.projection import projection
+from regard.nn.projection import xavier_linear
 from regard.ops import Bias, Mask
-from regard.ops import rotary as turn
+from regard.ops import apply_rope as turn
 from regard.ops.attend import attend_plainly
 
 KeysValues = tuple[Tensor, Tensor]
-Cache = Callable[[nn.Module, Tensor, Tensor], KeysValues]
+CacheUpdate = Callable[[nn.Module, Tensor, Tensor], KeysValues]
 
 
 class AttentionOptions(TypedDict, total=False):
@@ -26,13 +26,13 @@ class AttentionOptions(TypedDict, total=False):
     torch.Size([2, 8])
     """
 
-    key_heads: int | None
-    feat: int | None
+    kv_heads: int | None
+    head_dim: int | None
     scale: float | None
     softcap: float | None
     sinks: bool
-    rotary: float | None
-    halves: bool
+    rope_theta: float | None
+    rotate_half: bool
 
 
 class MultiHeadAttention(nn.Module):
@@ -57,29 +57,29 @@ class MultiHeadAttention(nn.Module):
         heads: int,
         *,
         source_dim: int | None = None,
-        bias: bool = True,
+        qkv_bias: bool = True,
         out_bias: bool | None = None,
         dropout: float = 0.0,
-        key_heads: int | None = None,
-        feat: int | None = None,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
         scale: float | None = None,
         softcap: float | None = None,
         sinks: bool = False,
-        rotary: float | None = None,
-        halves: bool = False,
+        rope_theta: float | None = None,
+        rotate_half: bool = False,
     ):
         super().__init__()
-        _check_heads(dim, heads, key_heads, feat)
-        feat = dim // heads if feat is None else feat
-        key_heads = heads if key_heads is None else key_heads
+        _check_heads(dim, heads, kv_heads, head_dim)
+        head_dim = dim // heads if head_dim is None else head_dim
+        kv_heads = heads if kv_heads is None else kv_heads
         source_dim = dim if source_dim is None else source_dim
-        self.heads, self.key_heads = heads, key_heads
+        self.heads, self.kv_heads = heads, kv_heads
         self.scale, self.softcap, self.dropout = scale, softcap, dropout
-        self.rotary, self.halves = rotary, halves
-        self.to_q = projection(dim, heads * feat, bias=bias)
-        self.to_k = projection(source_dim, key_heads * feat, bias=bias)
-        self.to_v = projection(source_dim, key_heads * feat, bias=bias)
-        self.to_out = projection(heads * feat, dim, bias=bias if out_bias is None else out_bias)
+        self.rope_theta, self.rotate_half = rope_theta, rotate_half
+        self.to_q = xavier_linear(dim, heads * head_dim, bias=qkv_bias)
+        self.to_k = xavier_linear(source_dim, kv_heads * head_dim, bias=qkv_bias)
+        self.to_v = xavier_linear(source_dim, kv_heads * head_dim, bias=qkv_bias)
+        self.to_out = xavier_linear(heads * head_dim, dim, bias=qkv_bias if out_bias is None else out_bias)
         self.sinks = nn.Parameter(torch.zeros(heads)) if sinks else None
 
     def forward(
@@ -91,7 +91,7 @@ class MultiHeadAttention(nn.Module):
         bias: Bias | Float[Tensor, "... _ _"] | None = None,
         positions: Int[Tensor, "*_ time"] | None = None,
         offset: int = 0,
-        cache: Cache | None = None,
+        cache: CacheUpdate | None = None,
     ) -> Float[Tensor, "*batch time dim"]:
         """What each position of x takes from the source: x itself, another sequence, or (k, v).
 
@@ -132,7 +132,7 @@ class MultiHeadAttention(nn.Module):
         _check_width("x", x, self.to_q.in_features)
         return self._turned(_split(self.to_q(x), self.heads), positions, offset)
 
-    def project_keys(
+    def project_kv(
         self,
         source: Float[Tensor, "*batch key source_dim"],
         positions: Int[Tensor, "*_ key"] | None = None,
@@ -148,7 +148,7 @@ class MultiHeadAttention(nn.Module):
         True
         """
         _check_width("source", source, self.to_k.in_features)
-        k, v = (_split(x, self.key_heads) for x in _mapped(source, self.to_k, self.to_v))
+        k, v = (_split(x, self.kv_heads) for x in _mapped(source, self.to_k, self.to_v))
         return self._turned(k, positions, offset), v
 
     def _project(
@@ -159,19 +159,19 @@ class MultiHeadAttention(nn.Module):
             _check_width("x", x, self.to_q.in_features)
             q, k, v = _mapped(x, self.to_q, self.to_k, self.to_v)
             q = self._turned(_split(q, self.heads), positions, offset)
-            k = self._turned(_split(k, self.key_heads), positions, offset)
-            return q, k, _split(v, self.key_heads)
+            k = self._turned(_split(k, self.kv_heads), positions, offset)
+            return q, k, _split(v, self.kv_heads)
         q = self.project_query(x, positions, offset=offset)
-        return q, *(source if isinstance(source, tuple) else self.project_keys(source))
+        return q, *(source if isinstance(source, tuple) else self.project_kv(source))
 
     def _turned(self, x: Tensor, positions: Tensor | None, offset: int) -> Tensor:
-        if self.rotary is None:
+        if self.rope_theta is None:
             return x
         if positions is None:
             positions = torch.arange(offset, offset + x.shape[-2], device=x.device)
         elif positions.ndim > 1:
             positions = positions.unsqueeze(-2)  # the same for every head
-        return turn(x, positions, self.rotary, halves=self.halves)
+        return turn(x, positions, self.rope_theta, rotate_half=self.rotate_half)
 
 
 def _split(x: Tensor, heads: int) -> Tensor:

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
 from regard.nn.norm import Norm
-from regard.nn.recurrent import KINDS, Cell, CellKind
+from regard.nn.recurrent import CELL_WEIGHTS, RecurrentCell, CellKind
 from regard.nn.state_attention import ScoreKind, StateAttention
 from regard.ops.recurrence import State
-from regard.ops.recurrence.steps import advance
+from regard.ops.recurrence.steps import cell_step_projected
 
 Combine = Literal["norm", "sum"]
 
@@ -57,13 +57,13 @@ class AttentiveRecurrent(nn.Module):
         self.dim, self.hidden, self.layers = dim, hidden, layers
         widths = [dim] + [hidden] * (layers - 1)
         norm = "layer" if combine == "norm" else "none"
-        self.cells = nn.ModuleList(Cell(width, hidden, kind, bias=bias) for width in widths)
+        self.cells = nn.ModuleList(RecurrentCell(width, hidden, kind, bias=bias) for width in widths)
         self.attentions = nn.ModuleList(StateAttention(hidden, hidden, score) for _ in widths)
         self.norms = nn.ModuleList(Norm(hidden, norm) for _ in widths)
         self.dropout = nn.Dropout(dropout)
 
     @property
-    def width(self) -> int:
+    def output_dim(self) -> int:
         """How wide the output is."""
         return self.hidden
 
@@ -79,7 +79,7 @@ class AttentiveRecurrent(nn.Module):
         """
         if state is None:
             zero = x.new_zeros(x.shape[0], self.layers, self.hidden)
-            state = self.start((zero,) * len(KINDS[self.kind].states))
+            state = self.initial_state((zero,) * len(CELL_WEIGHTS[self.kind].states))
         self._check(x, state, lengths)
         live = None
         if lengths is not None:
@@ -95,7 +95,7 @@ class AttentiveRecurrent(nn.Module):
         last = tuple(torch.stack(s, 1) for s in zip(*lasts, strict=True))
         return x, last if live is not None else (*last, torch.stack(pasts, 1))
 
-    def start(self, cells: State) -> State:
+    def initial_state(self, cells: State) -> State:
         """What `forward` takes to begin from these cells: they, and a history without entries.
 
         >>> [history.shape for history in AttentiveRecurrent(3, 4).start((torch.ones(2, 1, 4),))]
@@ -107,12 +107,12 @@ class AttentiveRecurrent(nn.Module):
         self, i: int, x: Tensor, state: State, past: Tensor, live: Tensor | None
     ) -> tuple[Tensor, State, Tensor]:
         cell, attention, norm = self.cells[i], self.attentions[i], self.norms[i]
-        assert isinstance(cell, Cell)
+        assert isinstance(cell, RecurrentCell)
         assert isinstance(attention, StateAttention)
         weights, outs = cell.weights, []
-        known, keys = list(past.unbind(1)), list(attention.keys(past).unbind(1))
+        known, keys = list(past.unbind(1)), list(attention.project_keys(past).unbind(1))
         for t, wx in enumerate(F.linear(x, weights.w, weights.w_bias).unbind(1)):
-            h, *rest = advance(wx, state, weights).state
+            h, *rest = cell_step_projected(wx, state, weights).state
             if known:
                 [a] = attention(h[:, None], torch.stack(keys, 1), torch.stack(known, 1)).unbind(1)
                 h = h + a
@@ -123,13 +123,13 @@ class AttentiveRecurrent(nn.Module):
             state = new
             outs.append(state[0])
             known.append(state[0])
-            keys.append(attention.keys(state[0]))
+            keys.append(attention.project_keys(state[0]))
         out = torch.stack(outs, 1)
         return out if live is None else out.masked_fill(~live, 0), state, torch.stack(known, 1)
 
     def _check(self, x: Tensor, state: State, lengths: Tensor | None) -> None:
         batch, time, dim = x.shape
-        names = (*KINDS[self.kind].states, "history")
+        names = (*CELL_WEIGHTS[self.kind].states, "history")
         if dim != self.dim:
             raise ShapeError(f"x: needs dim={self.dim}, got {dim}")
         if time == 0:

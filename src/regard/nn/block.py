@@ -5,7 +5,7 @@ from typing import TypedDict, Unpack
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from regard.nn.attention import AttentionOptions, Cache, KeysValues, MultiHeadAttention
+from regard.nn.attention import AttentionOptions, CacheUpdate, KeysValues, MultiHeadAttention
 from regard.nn.feedforward import Activation, FeedForward
 from regard.nn.norm import NormKind, Residual
 from regard.ops import Bias, Mask
@@ -24,7 +24,7 @@ class BlockOptions(AttentionOptions, total=False):
     656
     """
 
-    hidden: int | None
+    ffn_dim: int | None
     activation: Activation
     gated: bool
     norm: NormKind
@@ -33,7 +33,7 @@ class BlockOptions(AttentionOptions, total=False):
     bias: bool
     dropout: float
     attention_dropout: float
-    hidden_dropout: float
+    ffn_dropout: float
     skip: bool
 
 
@@ -63,7 +63,7 @@ class EncoderBlock(nn.Module):
         bias: Bias | Float[Tensor, "... _ _"] | None = None,
         positions: Int[Tensor, "*_ time"] | None = None,
         offset: int = 0,
-        cache: Cache | None = None,
+        cache: CacheUpdate | None = None,
     ) -> Float[Tensor, "*batch time dim"]:
         def look(x: Tensor) -> Tensor:
             return self.self_attention(
@@ -117,7 +117,7 @@ class DecoderBlock(nn.Module):
         bias: Bias | Float[Tensor, "... _ _"] | None = None,
         positions: Int[Tensor, "*_ time"] | None = None,
         offset: int = 0,
-        cache: Cache | None = None,
+        cache: CacheUpdate | None = None,
     ) -> Float[Tensor, "*batch time dim"]:
         def look_back(x: Tensor) -> Tensor:
             return self.self_attention(

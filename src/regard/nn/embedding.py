@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
 from regard.nn.norm import Norm
-from regard.ops import lookup, sinusoidal
+from regard.ops import lookup_positions, sinusoidal
 
 Positions = Literal["sinusoidal", "learned", "none"]
 
@@ -34,8 +34,8 @@ class TokenEmbedding(nn.Module):
         dim: int,
         *,
         positions: Positions = "sinusoidal",
-        max_time: int = 512,
-        scaled: bool = True,
+        max_positions: int = 512,
+        scale_embeddings: bool = True,
         segments: int = 0,
         norm: bool = False,
         eps: float = 1e-5,
@@ -45,13 +45,13 @@ class TokenEmbedding(nn.Module):
         if positions not in ("sinusoidal", "learned", "none"):
             raise ConfigError(f"positions: needs sinusoidal, learned or none, got {positions!r}")
         start = dim**-0.5  # a table used for the output too then gives scores of size one
-        self.positions, self.scale = positions, dim**0.5 if scaled else 1.0
-        self.table = nn.Parameter(torch.randn(vocab, dim) * start)
-        self.places = self.kinds = None
+        self.positions, self.scale = positions, dim**0.5 if scale_embeddings else 1.0
+        self.token_embeddings = nn.Parameter(torch.randn(vocab, dim) * start)
+        self.position_embeddings = self.segment_embeddings = None
         if positions == "learned":
-            self.places = nn.Parameter(torch.randn(max_time, dim) * start)
+            self.position_embeddings = nn.Parameter(torch.randn(max_positions, dim) * start)
         if segments:
-            self.kinds = nn.Parameter(torch.randn(segments, dim) * start)
+            self.segment_embeddings = nn.Parameter(torch.randn(segments, dim) * start)
         self.norm = Norm(dim, eps=eps) if norm else None
         self.dropout = nn.Dropout(dropout)
 
@@ -82,31 +82,31 @@ class TokenEmbedding(nn.Module):
         >>> list(TokenEmbedding(10, 4).parts(torch.tensor([[7, 7]])))
         ['token', 'position']
         """
-        _check_tokens(tokens, len(self.table))
-        parts = {"token": F.embedding(tokens, self.table) * self.scale}
-        if self.places is not None:
+        _check_tokens(tokens, len(self.token_embeddings))
+        parts = {"token": F.embedding(tokens, self.token_embeddings) * self.scale}
+        if self.position_embeddings is not None:
             parts["position"] = self._learned(tokens, positions, offset)
         elif self.positions == "sinusoidal":
             if positions is None:
                 positions = torch.arange(offset, offset + tokens.shape[-1], device=tokens.device)
-            code = sinusoidal(positions, self.table.shape[-1])
-            parts["position"] = code.to(self.table.dtype)
-        if self.kinds is not None:
+            code = sinusoidal(positions, self.token_embeddings.shape[-1])
+            parts["position"] = code.to(self.token_embeddings.dtype)
+        if self.segment_embeddings is not None:
             kinds = torch.zeros_like(tokens) if segments is None else segments
-            parts["segment"] = F.embedding(kinds, self.kinds)
+            parts["segment"] = F.embedding(kinds, self.segment_embeddings)
         return parts
 
     def _learned(self, tokens: Tensor, positions: Tensor | None, offset: int) -> Tensor:
-        assert self.places is not None
+        assert self.position_embeddings is not None
         if positions is not None:
-            return lookup(self.places, positions)
+            return lookup_positions(self.position_embeddings, positions)
         last = offset + tokens.shape[-1] - 1
-        if last >= len(self.places):  # asked here, where it is known without asking a GPU
+        if last >= len(self.position_embeddings):  # asked here, where it is known without asking a GPU
             raise ShapeError(
-                f"positions: needs at most {len(self.places) - 1}, the end of the learned table, "
+                f"positions: needs at most {len(self.position_embeddings) - 1}, the end of the learned table, "
                 f"got {last}; try a shorter input, or sinusoidal or rotary positions"
             )
-        return self.places[offset : last + 1]
+        return self.position_embeddings[offset : last + 1]
 
 
 def _check_tokens(tokens: Tensor, vocab: int) -> None:

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
-from regard.nn.projection import projection
+from regard.nn.projection import xavier_linear
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 
@@ -34,7 +34,7 @@ class FeedForward(nn.Module):
     def __init__(
         self,
         dim: int,
-        hidden: int | None = None,
+        ffn_dim: int | None = None,
         *,
         activation: Activation = "relu",
         gated: bool = False,
@@ -46,11 +46,11 @@ class FeedForward(nn.Module):
             raise ConfigError(
                 f"activation: needs one of {', '.join(ACTIVATIONS)}, got {activation!r}"
             )
-        hidden = 4 * dim if hidden is None else hidden
+        ffn_dim = 4 * dim if ffn_dim is None else ffn_dim
         self.activation = activation
-        self.to_hidden = projection(dim, hidden, bias=bias)
-        self.to_gate = projection(dim, hidden, bias=bias) if gated else None
-        self.to_out = projection(hidden, dim, bias=bias)
+        self.to_hidden = xavier_linear(dim, ffn_dim, bias=bias)
+        self.to_gate = xavier_linear(dim, ffn_dim, bias=bias) if gated else None
+        self.to_out = xavier_linear(ffn_dim, dim, bias=bias)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch dim"]:

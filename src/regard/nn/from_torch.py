@@ -10,10 +10,10 @@ from regard.nn.attention import MultiHeadAttention
 from regard.nn.block import DecoderBlock, EncoderBlock
 from regard.nn.feedforward import Activation
 
-Theirs = nn.MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerDecoderLayer
+TorchLayer = nn.MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerDecoderLayer
 
 
-def from_torch(layer: Theirs) -> MultiHeadAttention | EncoderBlock | DecoderBlock:
+def from_torch(layer: TorchLayer) -> MultiHeadAttention | EncoderBlock | DecoderBlock:
     """Our layer with the weights of one of torch.nn's: the same function, now open to looking.
 
     from_torch(layer)(x) = layer(x), batch first
@@ -27,7 +27,7 @@ def from_torch(layer: Theirs) -> MultiHeadAttention | EncoderBlock | DecoderBloc
     return ours.to(next(layer.parameters())).train(layer.training)
 
 
-def attention_state(state: Mapping[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
+def attention_state_dict(state: Mapping[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
     """The state of an nn.MultiheadAttention under the names of our MultiHeadAttention.
 
     in_proj = [W_q; W_k; W_v] stacked, taken apart
@@ -59,10 +59,10 @@ def _attention(layer: nn.MultiheadAttention) -> MultiHeadAttention:
         layer.embed_dim,
         layer.num_heads,
         source_dim=layer.kdim,
-        bias=layer.in_proj_bias is not None,
+        qkv_bias=layer.in_proj_bias is not None,
         dropout=layer.dropout,
     )
-    ours.load_state_dict(attention_state(layer.state_dict()))
+    ours.load_state_dict(attention_state_dict(layer.state_dict()))
     return ours
 
 
@@ -93,7 +93,7 @@ def _block(
     named = {
         f"{name}.{key}": value
         for name, theirs in parts.items()
-        for key, value in attention_state(state, f"{theirs}.").items()
+        for key, value in attention_state_dict(state, f"{theirs}.").items()
     }
     for kind in ("weight", "bias"):
         if f"linear1.{kind}" in state:

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from regard.nn.readout import Readout
 
-LARGEST = 127  # of a weight, in steps of its row
-TINY = 1e-30  # a row of zeros has no largest number to divide by
-FEW = 16  # rows for which fewer passes count more than quick ones
+INT8_MAX = 127  # of a weight, in steps of its row
+MIN_SCALE = 1e-30  # a row of zeros has no largest number to divide by
+FEW_ROWS = 16  # rows for which fewer passes count more than quick ones
 
 
-def to_int8(
+def quantize_int8(
     weight: Float[Tensor, "rows ..."],
 ) -> tuple[Int8[Tensor, "rows ..."], Float[Tensor, " rows"]]:
     """A weight in whole numbers from -127 to 127, and how much one of them is worth in each row.
@@ -28,25 +28,25 @@ def to_int8(
             [127,  25]], dtype=torch.int8), tensor([1.0000, 0.0039]))
     """
     flat = weight.detach().float().flatten(1)
-    scale = flat.abs().amax(1).clamp(min=TINY) / LARGEST
+    scale = flat.abs().amax(1).clamp(min=MIN_SCALE) / INT8_MAX
     # 16 bits are enough, and leave room for 127 times that: so rounding twice is rounding once
     scale = scale.view(torch.int32).add(0xFF).bitwise_and(~0xFF).view(torch.float32)
     whole = (flat / scale[:, None]).round().to(torch.int8)
     return whole.view(weight.shape), scale
 
 
-def from_int8(
-    whole: Int8[Tensor, "rows ..."], scale: Float[Tensor, " rows"]
+def dequantize_int8(
+    quantized: Int8[Tensor, "rows ..."], scale: Float[Tensor, " rows"]
 ) -> Float[Tensor, "rows ..."]:
     """The weight that whole numbers stand for: scale · whole, row by row.
 
     >>> from_int8(torch.tensor([[2, -4]], dtype=torch.int8), torch.tensor([0.5]))
     tensor([[ 1., -2.]])
     """
-    return whole.float() * scale.view(-1, *[1] * (whole.ndim - 1))
+    return quantized.float() * scale.view(-1, *[1] * (quantized.ndim - 1))
 
 
-class Int8Product:
+class PackedInt8Linear:
     """x Wᵀ + b with W in whole numbers and each row of x rounded to them too; on a CPU.
 
     y_i = s_i scale ⊙ (round(x_i / s_i) wholeᵀ) + b,   s_i = max |x_i| / steps
@@ -61,7 +61,7 @@ class Int8Product:
     """
 
     def __init__(self, weight: Float[Tensor, "rows dim"], bias: Float[Tensor, " rows"] | None):
-        whole, scale = to_int8(weight)
+        whole, scale = quantize_int8(weight)
         self.steps = _input_steps()
         # the kernel takes unsigned inputs, 1 … 2 · steps + 1, with this zero point
         self.input_zero = self.steps + 1
@@ -82,11 +82,11 @@ class Int8Product:
 
     def _rounded(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Rows as unsigned integers, and the largest magnitude of each."""
-        if len(x) <= FEW:
-            largest = torch.linalg.vector_norm(x, torch.inf, -1, True).clamp_(min=TINY)
+        if len(x) <= FEW_ROWS:
+            largest = torch.linalg.vector_norm(x, torch.inf, -1, True).clamp_(min=MIN_SCALE)
             whole = torch.addcdiv(self.half, x, largest, value=self.steps)
         else:
-            largest = x.abs().amax(-1, keepdim=True).clamp_(min=TINY)
+            largest = x.abs().amax(-1, keepdim=True).clamp_(min=MIN_SCALE)
             whole = (x * (self.steps / largest)).add_(self.half)
         return whole.to(torch.uint8), largest
 
@@ -108,12 +108,12 @@ class _Kept:
 
     def __init__(self) -> None:
         self.marks: Any = None
-        self.product: Int8Product | None = None
+        self.product: PackedInt8Linear | None = None
 
-    def of(self, weight: Tensor, bias: Tensor | None) -> Int8Product:
+    def of(self, weight: Tensor, bias: Tensor | None) -> PackedInt8Linear:
         marks = [(x.data_ptr(), x._version) for x in (weight, bias) if x is not None]
         if self.product is None or marks != self.marks:
-            self.product, self.marks = Int8Product(weight, bias), marks
+            self.product, self.marks = PackedInt8Linear(weight, bias), marks
         return self.product
 
     def __deepcopy__(self, memo: dict) -> "_Kept":
@@ -130,20 +130,20 @@ class Int8Linear(nn.Linear):
     torch.Size([1, 4, 2])
     """
 
-    kept: _Kept
+    packed: _Kept
 
     @classmethod
-    def of(cls, layer: nn.Linear) -> "Int8Linear":
+    def from_linear(cls, layer: nn.Linear) -> "Int8Linear":
         """The same map, its weights rounded."""
         made = cls(layer.in_features, layer.out_features, bias=False, device="meta")
-        made.weight = nn.Parameter(from_int8(*to_int8(layer.weight)))
-        made.bias, made.kept = layer.bias, _Kept()
+        made.weight = nn.Parameter(dequantize_int8(*quantize_int8(layer.weight)))
+        made.bias, made.packed = layer.bias, _Kept()
         return made.train(layer.training)
 
     def forward(self, input: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch out"]:  # noqa: A002
-        if not fits(input):
+        if not supports_int8(input):
             return super().forward(input)
-        y = self.kept.of(self.weight, self.bias)(input.reshape(-1, input.shape[-1]))
+        y = self.packed.of(self.weight, self.bias)(input.reshape(-1, input.shape[-1]))
         return y.view(*input.shape[:-1], -1)
 
 
@@ -158,30 +158,30 @@ class Int8Readout(Readout):
 
     def __init__(self, dim: int, vocab: int, **choices: Any):
         super().__init__(dim, vocab, **choices)
-        self.kept = _Kept()
+        self.packed = _Kept()
 
     @classmethod
-    def of(cls, readout: Readout) -> "Int8Readout":
+    def from_readout(cls, readout: Readout) -> "Int8Readout":
         """The same readout, its weights rounded if they are its own."""
         made = cls(1, 1, tied=True, scale=readout.scale)
         if readout.weight is not None:
-            made.weight = nn.Parameter(from_int8(*to_int8(readout.weight)))
+            made.weight = nn.Parameter(dequantize_int8(*quantize_int8(readout.weight)))
         made.bias = readout.bias
         return made.train(readout.training)
 
     def forward(
-        self, x: Float[Tensor, "*batch dim"], table: Float[Tensor, "vocab dim"] | None = None
+        self, x: Float[Tensor, "*batch dim"], tied_weight: Float[Tensor, "vocab dim"] | None = None
     ) -> Float[Tensor, "*batch vocab"]:
-        weight = table if self.weight is None else self.weight
-        if weight is None or not fits(x):
-            return super().forward(x, table)
-        logits = self.kept.of(weight, None)(x.reshape(-1, x.shape[-1]))
+        weight = tied_weight if self.weight is None else self.weight
+        if weight is None or not supports_int8(x):
+            return super().forward(x, tied_weight)
+        logits = self.packed.of(weight, None)(x.reshape(-1, x.shape[-1]))
         logits = logits.view(*x.shape[:-1], -1)
         logits = logits if self.scale == 1.0 else logits.mul_(self.scale)
         return logits if self.bias is None else logits.add_(self.bias)
 
 
-def fits(x: Tensor) -> bool:
+def supports_int8(x: Tensor) -> bool:
     """Whether whole numbers can take this input: float32 on a CPU, and no gradient asked for.
 
     >>> fits(torch.zeros(1, 2)), fits(torch.zeros(1, 2, dtype=torch.float64))
@@ -202,14 +202,14 @@ def _input_steps() -> int:
     >>> _input_steps() in (63, 127)
     True
     """
-    return LARGEST if all(_is_exact(*shape) for shape in ((1, 2, 1), (17, 64, 64))) else 63
+    return INT8_MAX if all(_is_exact(*shape) for shape in ((1, 2, 1), (17, 64, 64))) else 63
 
 
 def _is_exact(rows: int, dim: int, out: int) -> bool:
     """Whether the largest inputs and weights of this shape give their exact product."""
     x = torch.full((rows, dim), 255, dtype=torch.uint8)
-    whole = torch.full((out, dim), LARGEST, dtype=torch.int8)
+    whole = torch.full((out, dim), INT8_MAX, dtype=torch.int8)
     packed = torch.ops.onednn.qlinear_prepack(whole, None)
     ones, zeros = torch.ones(out, dtype=torch.float32), torch.zeros(out, dtype=torch.int32)
     y = _qlinear(x, 1.0, 0, packed, ones, zeros, None)
-    return bool((y == 255 * LARGEST * dim).all())
+    return bool((y == 255 * INT8_MAX * dim).all())

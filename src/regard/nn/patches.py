@@ -21,10 +21,10 @@ class PatchEmbedding(nn.Module):
     torch.Size([1, 196, 768])
     """
 
-    def __init__(self, channels: int, dim: int, patch: int):
+    def __init__(self, channels: int, dim: int, patch_size: int):
         super().__init__()
-        self.patch = patch
-        self.project = nn.Conv2d(channels, dim, kernel_size=patch, stride=patch)
+        self.patch_size = patch_size
+        self.project = nn.Conv2d(channels, dim, kernel_size=patch_size, stride=patch_size)
 
     def forward(
         self, images: Float[Tensor, "batch channel height width"]
@@ -34,7 +34,7 @@ class PatchEmbedding(nn.Module):
             raise ShapeError(
                 f"images: needs (batch, {channels}, height, width), got {tuple(images.shape)}"
             )
-        patch_grid(images.shape[-2], images.shape[-1], self.patch)  # convolution would drop edges
+        patch_grid(images.shape[-2], images.shape[-1], self.patch_size)  # convolution would drop edges
         return rearrange(self.project(images), "batch dim h w -> batch (h w) dim")
 
     def to_linear(self) -> nn.Linear:

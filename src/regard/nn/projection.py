@@ -3,7 +3,7 @@
 from torch import nn
 
 
-def projection(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
+def xavier_linear(in_features: int, out_features: int, *, bias: bool = True) -> nn.Linear:
     """A linear map whose start keeps the size of what passes, forwards and backwards.
 
     y = x Wᵀ + b,   W uniform with variance 2 / (inputs + outputs), b = 0 (Glorot & Bengio 2010)
@@ -12,7 +12,7 @@ def projection(inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
     Parameter containing:
     tensor([0., 0., 0.], requires_grad=True)
     """
-    made = nn.Linear(inputs, outputs, bias=bias)
+    made = nn.Linear(in_features, out_features, bias=bias)
     nn.init.xavier_uniform_(made.weight)
     if bias:
         nn.init.zeros_(made.bias)

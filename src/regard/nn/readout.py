@@ -25,9 +25,9 @@ class Readout(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocab)) if bias else None
 
     def forward(
-        self, x: Float[Tensor, "*batch dim"], table: Float[Tensor, "vocab dim"] | None = None
+        self, x: Float[Tensor, "*batch dim"], tied_weight: Float[Tensor, "vocab dim"] | None = None
     ) -> Float[Tensor, "*batch vocab"]:
-        weight = table if self.weight is None else self.weight
+        weight = tied_weight if self.weight is None else self.weight
         if weight is None:
             raise ShapeError("table: needs the embedding's table for a tied readout, got None")
         logits = x @ weight.mT

@@ -14,20 +14,20 @@ from regard.ops.recurrence import (
     LSTMWeights,
     RNNWeights,
     State,
-    Step,
-    Walk,
-    Weights,
+    CellStep,
+    RecurrenceResult,
+    CellWeights,
     recur,
 )
-from regard.ops.recurrence.op import RecurForm
-from regard.ops.recurrence.steps import any_step
+from regard.ops.recurrence.op import RecurrenceBackend
+from regard.ops.recurrence.steps import cell_step
 
 CellKind = Literal["rnn", "gru", "lstm"]
-KINDS: dict[str, type[Weights]] = {"rnn": RNNWeights, "gru": GRUWeights, "lstm": LSTMWeights}
-THEIRS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+CELL_WEIGHTS: dict[str, type[CellWeights]] = {"rnn": RNNWeights, "gru": GRUWeights, "lstm": LSTMWeights}
+TORCH_LAYERS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 
-class Cell(nn.Module):
+class RecurrentCell(nn.Module):
     """The weights of one cell, "rnn", "gru" or "lstm"; called, it makes one step from zeros or on.
 
     W starts as Glorot's, U orthogonal so that a state neither fades nor grows at first, biases 0;
@@ -39,22 +39,22 @@ class Cell(nn.Module):
 
     def __init__(self, dim: int, hidden: int, kind: CellKind = "gru", *, bias: bool = True):
         super().__init__()
-        if kind not in KINDS:
-            near = get_close_matches(str(kind), KINDS, 1, 0) or ["gru"]
+        if kind not in CELL_WEIGHTS:
+            near = get_close_matches(str(kind), CELL_WEIGHTS, 1, 0) or ["gru"]
             raise ConfigError(f"kind: needs rnn, gru or lstm, got {kind!r}; try {near[0]!r}")
         for name, size in (("dim", dim), ("hidden", hidden)):
             if size < 1:
                 raise ConfigError(f"{name}: needs 1 or more, got {size}")
         self.kind: CellKind = kind
         self.dim, self.hidden = dim, hidden
-        rows = len(KINDS[kind].gates) * hidden
+        rows = len(CELL_WEIGHTS[kind].gates) * hidden
         self.w = nn.Parameter(torch.empty(rows, dim))
         self.u = nn.Parameter(torch.empty(rows, hidden))
         self.w_bias = nn.Parameter(torch.zeros(rows)) if bias else None
         self.u_bias = nn.Parameter(torch.zeros(rows)) if bias else None
-        self.reset()
+        self.reset_parameters()
 
-    def reset(self) -> None:
+    def reset_parameters(self) -> None:
         """Draw the weights anew."""
         for w, u in zip(self.w.split(self.hidden), self.u.split(self.hidden), strict=True):
             nn.init.xavier_uniform_(w)
@@ -66,19 +66,19 @@ class Cell(nn.Module):
             nn.init.ones_(self.w_bias.split(self.hidden)[1])
 
     @property
-    def weights(self) -> Weights:
-        return KINDS[self.kind](self.w, self.u, self.w_bias, self.u_bias)
+    def weights(self) -> CellWeights:
+        return CELL_WEIGHTS[self.kind](self.w, self.u, self.w_bias, self.u_bias)
 
-    def forward(self, x: Float[Tensor, "*batch dim"], state: State | None = None) -> Step:
-        return any_step(x, self.start(x.shape[:-1]) if state is None else state, self.weights)
+    def forward(self, x: Float[Tensor, "*batch dim"], state: State | None = None) -> CellStep:
+        return cell_step(x, self.zero_state(x.shape[:-1]) if state is None else state, self.weights)
 
-    def start(self, batch: tuple[int, ...]) -> State:
+    def zero_state(self, batch: tuple[int, ...]) -> State:
         """A state of zeros.
 
         >>> Cell(3, 2, "lstm").start(())
         (tensor([0., 0.]), tensor([0., 0.]))
         """
-        return (self.u.new_zeros(*batch, self.hidden),) * len(KINDS[self.kind].states)
+        return (self.u.new_zeros(*batch, self.hidden),) * len(CELL_WEIGHTS[self.kind].states)
 
 
 class Recurrent(nn.Module):
@@ -111,7 +111,7 @@ class Recurrent(nn.Module):
         ways = 2 if bidirectional else 1
         widths = [dim] + [ways * hidden] * (layers - 1)
         self.cells = nn.ModuleList(
-            Cell(width, hidden, kind, bias=bias) for width in widths for _ in range(ways)
+            RecurrentCell(width, hidden, kind, bias=bias) for width in widths for _ in range(ways)
         )
         self.dropout = nn.Dropout(dropout)
         self.kind: CellKind = kind
@@ -119,7 +119,7 @@ class Recurrent(nn.Module):
         self.layers, self.bidirectional = layers, bidirectional
 
     @property
-    def width(self) -> int:
+    def output_dim(self) -> int:
         """How wide the output is."""
         return self.hidden * (2 if self.bidirectional else 1)
 
@@ -129,20 +129,20 @@ class Recurrent(nn.Module):
         state: State | None = None,
         *,
         lengths: Int[Tensor, " batch"] | None = None,
-        form: RecurForm = "auto",
+        backend: RecurrenceBackend = "auto",
     ) -> tuple[Float[Tensor, "batch time width"], State]:
-        walks = list(self._walks(x, state, lengths=lengths, form=form))
+        walks = list(self._walks(x, state, lengths=lengths, form=backend))
         last = zip(*(walk.state for walk in walks), strict=True)
         top = walks[-2:] if self.bidirectional else walks[-1:]
         return torch.cat([walk.out for walk in top], -1), tuple(torch.stack(s, 1) for s in last)
 
-    def trace(
+    def gates(
         self,
         x: Float[Tensor, "batch time dim"],
         state: State | None = None,
         *,
         lengths: Int[Tensor, " batch"] | None = None,
-    ) -> tuple[Step, ...]:
+    ) -> tuple[CellStep, ...]:
         """Every gate and state at every time, one entry a layer and direction.
 
         >>> [gates] = Recurrent(3, 4, kind="lstm").trace(torch.randn(1, 7, 3))
@@ -152,7 +152,7 @@ class Recurrent(nn.Module):
         walks = self._walks(x, state, lengths=lengths, gates=True)
         return tuple(walk.gates for walk in walks if walk.gates is not None)
 
-    def start(self, state: State) -> State:
+    def initial_state(self, state: State) -> State:
         """What `forward` takes to begin from these cells."""
         return state
 
@@ -168,13 +168,13 @@ class Recurrent(nn.Module):
         """
         self._check_theirs(module)
         for cell, theirs in zip(self.cells, module.all_weights, strict=True):
-            assert isinstance(cell, Cell)
-            found = KINDS[self.kind].from_torch(*theirs)
+            assert isinstance(cell, RecurrentCell)
+            found = CELL_WEIGHTS[self.kind].from_torch(*theirs)
             for name in ("w", "u", "w_bias", "u_bias"):
                 if (ours := getattr(cell, name)) is not None:
                     ours.copy_(getattr(found, name))
 
-    def _walks(self, x: Tensor, state: State | None, **how) -> Iterator[Walk]:
+    def _walks(self, x: Tensor, state: State | None, **how) -> Iterator[RecurrenceResult]:
         if state is not None:
             self._check_state(state, x.shape[0])
         ways = 2 if self.bidirectional else 1
@@ -185,23 +185,23 @@ class Recurrent(nn.Module):
                     self.cells[i],
                     None if state is None else tuple(s[:, i] for s in state),
                 )
-                assert isinstance(cell, Cell)
+                assert isinstance(cell, RecurrentCell)
                 walk = recur(x, cell.weights, start, reverse=i % ways == 1, **how)
                 outs.append(walk.out)
                 yield walk
             x = self.dropout(torch.cat(outs, -1))
 
     def _check_state(self, state: State, batch: int) -> None:
-        names = KINDS[self.kind].states
+        names = CELL_WEIGHTS[self.kind].states
         want = (batch, len(self.cells), self.hidden)
         if len(state) != len(names) or any(s.shape != want for s in state):
             shapes = ", ".join(str(tuple(s.shape)) for s in state)
             raise ShapeError(f"state: needs ({', '.join(names)}), each {want}, got ({shapes})")
 
     def _check_theirs(self, module: nn.RNNBase) -> None:
-        if not isinstance(module, THEIRS[self.kind]):
+        if not isinstance(module, TORCH_LAYERS[self.kind]):
             raise ConfigError(
-                f"module: needs an nn.{THEIRS[self.kind].__name__} as kind={self.kind!r}, "
+                f"module: needs an nn.{TORCH_LAYERS[self.kind].__name__} as kind={self.kind!r}, "
                 f"got {type(module).__name__}"
             )
         if getattr(module, "nonlinearity", "tanh") != "tanh" or module.proj_size:

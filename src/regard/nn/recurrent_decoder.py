@@ -37,7 +37,7 @@ class RecurrentMemory(NamedTuple):
         )
 
 
-class PlainDecoder(nn.Module):
+class RecurrentDecoder(nn.Module):
     """Nothing is asked: all there is to know of the source is in the state it starts from.
 
     h_t = core(x_t, h_{t-1}),   h_0 = the last state of the source
@@ -52,7 +52,7 @@ class PlainDecoder(nn.Module):
         super().__init__()
         self.core = core
 
-    def remember(
+    def make_memory(
         self,
         values: Float[Tensor, "batch key value"],
         lengths: Int[Tensor, " batch"] | None = None,
@@ -60,7 +60,7 @@ class PlainDecoder(nn.Module):
         state: State,
     ) -> RecurrentMemory:
         """The source, kept to be looked at, and the state to start from."""
-        return RecurrentMemory(values, values, lengths, self.core.start(state))
+        return RecurrentMemory(values, values, lengths, self.core.initial_state(state))
 
     def forward(
         self, x: Float[Tensor, "batch time dim"], state: State, memory: RecurrentMemory
@@ -76,7 +76,7 @@ class _Asker(nn.Module):
         self.core = core
         self.cross_attention = StateAttention(core.hidden, source_dim, score)
 
-    def remember(
+    def make_memory(
         self,
         values: Float[Tensor, "batch key value"],
         lengths: Int[Tensor, " batch"] | None = None,
@@ -84,8 +84,8 @@ class _Asker(nn.Module):
         state: State,
     ) -> RecurrentMemory:
         """The source as this decoder asks it, with the state to start from."""
-        keys = self.cross_attention.keys(values)
-        return RecurrentMemory(values, keys, lengths, self.core.start(state))
+        keys = self.cross_attention.project_keys(values)
+        return RecurrentMemory(values, keys, lengths, self.core.initial_state(state))
 
 
 class BahdanauDecoder(_Asker):

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from regard.ops import ALiBi, Bias, Buckets, Relative, Toeplitz, alibi_slopes
+from regard.ops import ALiBi, Bias, Buckets, RelativeKeys, Toeplitz, alibi_slopes
 
 
 class RelativeBias(nn.Module):
@@ -29,14 +29,14 @@ class BucketBias(RelativeBias):
     """
 
     def __init__(
-        self, heads: int, *, buckets: int = 32, furthest: int = 128, both_sides: bool = True
+        self, heads: int, *, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
     ):
         super().__init__()
         self.table = nn.Parameter(torch.zeros(buckets, heads))
-        self.both_sides, self.furthest = both_sides, furthest
+        self.bidirectional, self.max_distance = bidirectional, max_distance
 
     def forward(self) -> Buckets:
-        return Buckets(self.table, self.both_sides, self.furthest)
+        return Buckets(self.table, self.bidirectional, self.max_distance)
 
 
 class ToeplitzBias(RelativeBias):
@@ -56,7 +56,7 @@ class ToeplitzBias(RelativeBias):
         return Toeplitz(self.table)
 
 
-class DistanceKeys(RelativeBias):
+class RelativeKeyBias(RelativeBias):
     """A learned key for every distance, clipped at `radius`, asked like any other (Shaw et al.).
 
     s_ij += scale · q_i · table[clip(j - i)]
@@ -65,12 +65,12 @@ class DistanceKeys(RelativeBias):
     torch.Size([7, 4])
     """
 
-    def __init__(self, feat: int, *, radius: int = 16):
+    def __init__(self, head_dim: int, *, radius: int = 16):
         super().__init__()
-        self.table = nn.Parameter(torch.randn(2 * radius + 1, feat) * feat**-0.5)
+        self.table = nn.Parameter(torch.randn(2 * radius + 1, head_dim) * head_dim**-0.5)
 
-    def forward(self) -> Relative:
-        return Relative(self.table)
+    def forward(self) -> RelativeKeys:
+        return RelativeKeys(self.table)
 
 
 class ALiBiBias(RelativeBias):

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.errors import ShapeError
-from regard.nn.attention import Cache, KeysValues
+from regard.nn.attention import CacheUpdate, KeysValues
 from regard.nn.block import BlockOptions, DecoderBlock, EncoderBlock
 from regard.nn.norm import Norm
 from regard.nn.relative import RelativeBias
@@ -48,7 +48,7 @@ class Encoder(nn.Module):
         bias: Bias | Float[Tensor, "... _ _"] | None = None,
         positions: Int[Tensor, "*_ time"] | None = None,
         offset: int = 0,
-        cache: Cache | None = None,
+        cache: CacheUpdate | None = None,
     ) -> Float[Tensor, "*batch time dim"]:
         bias = _one_bias(bias, self.relative)
         for block in self.blocks:
@@ -96,7 +96,7 @@ class Decoder(nn.Module):
         bias: Bias | Float[Tensor, "... _ _"] | None = None,
         positions: Int[Tensor, "*_ time"] | None = None,
         offset: int = 0,
-        cache: Cache | None = None,
+        cache: CacheUpdate | None = None,
     ) -> Float[Tensor, "*batch time dim"]:
         bias = _one_bias(bias, self.relative)
         memories = [memory] * len(self.blocks) if isinstance(memory, Tensor) else memory
@@ -127,7 +127,7 @@ class Decoder(nn.Module):
         [torch.Size([1, 2, 5, 4])]
         """
         blocks = cast(Iterable[DecoderBlock], self.blocks)
-        return [block.cross_attention.project_keys(memory) for block in blocks]
+        return [block.cross_attention.project_kv(memory) for block in blocks]
 
 
 def _final_norm(dim: int, options: BlockOptions) -> Norm:

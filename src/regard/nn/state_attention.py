@@ -42,7 +42,7 @@ class StateAttention(nn.Module):
         self.to_query = nn.Linear(dim, dim, bias=False) if score == "additive" else None
         self.v = nn.Parameter(torch.randn(dim) * dim**-0.5) if score == "additive" else None
 
-    def keys(
+    def project_keys(
         self, source: Float[Tensor, "*batch key source_dim"]
     ) -> Float[Tensor, "*batch key dim"]:
         """What the others answer to: the source, through W where the score has one.

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from regard.errors import ShapeError
 from regard.nn.norm import Norm
-from regard.nn.projection import projection
+from regard.nn.projection import xavier_linear
 
-KERNEL = 3
-BANDS = 5  # that a filter over the bands sees; it moves by two of them
+TIME_KERNEL = 3
+BAND_KERNEL = 5  # that a filter over the bands sees; it moves by two of them
 
 
-class BandConvolution(nn.Module):
+class TimeFrequencyConv(nn.Module):
     """A convolution along time and over bands, for frames whose channels of all bands are one row.
 
     y_{t,j} = b + Σ_{s=0,1,2} Σ_{i=0…4} W_{s,i} x_{stride · t + s, 2j + i - 2},   half as many bands
@@ -27,21 +27,21 @@ class BandConvolution(nn.Module):
     torch.Size([1, 160, 4])
     """
 
-    def __init__(self, channels: int, wide: int, bands: int, stride: int = 2):
+    def __init__(self, channels: int, out_filters: int, bands: int, stride: int = 2):
         super().__init__()
-        self.channels, self.bands, self.after = channels, bands, (bands + 1) // 2
+        self.channels, self.bands, self.out_bands = channels, bands, (bands + 1) // 2
         self.filters = nn.Conv2d(
-            channels, wide, (BANDS, KERNEL), (2, stride), padding=(BANDS // 2, 0)
+            channels, out_filters, (BAND_KERNEL, TIME_KERNEL), (2, stride), padding=(BAND_KERNEL // 2, 0)
         )
         # what a convolution along time alone would be called by
-        self.in_channels, self.out_channels = channels * bands, wide * self.after
-        self.kernel_size, self.stride = (KERNEL,), (stride,)
+        self.in_channels, self.out_channels = channels * bands, out_filters * self.out_bands
+        self.kernel_size, self.stride = (TIME_KERNEL,), (stride,)
 
     def forward(self, x: Float[Tensor, "batch inputs time"]) -> Float[Tensor, "batch outputs less"]:
         return self.filters(x.unflatten(1, (self.channels, self.bands))).flatten(1, 2)
 
 
-class Subsample(nn.Module):
+class ConvSubsampling(nn.Module):
     """Convolutions of kernel 3 along time, each followed by GELU; their strides shorten the row.
 
     y_t = gelu(b + Σ_{s=0,1,2} W_s x_{stride · t + s - left}),   left = 2 if causal, else 1
@@ -57,7 +57,7 @@ class Subsample(nn.Module):
 
     def __init__(
         self,
-        inputs: int,
+        input_dim: int,
         dim: int,
         *,
         strides: Sequence[int] = (2, 2),
@@ -67,17 +67,17 @@ class Subsample(nn.Module):
         super().__init__()
         if not strides or min(strides) < 1:
             raise ShapeError(f"strides: needs one or more, each 1 or more, got {tuple(strides)}")
-        self.strides, self.left = tuple(strides), KERNEL - 1 if causal else KERNEL // 2
+        self.strides, self.left = tuple(strides), TIME_KERNEL - 1 if causal else TIME_KERNEL // 2
         self.convolutions, self.out = nn.ModuleList(), nn.Sequential()
         for n, stride in enumerate(strides):
             if filters is None:
-                layer = nn.Conv1d(dim if n else inputs, dim, KERNEL, stride)
+                layer = nn.Conv1d(dim if n else input_dim, dim, TIME_KERNEL, stride)
             else:
-                layer = BandConvolution(filters if n else 1, filters, inputs, stride)
-                inputs = layer.after
+                layer = TimeFrequencyConv(filters if n else 1, filters, input_dim, stride)
+                input_dim = layer.out_bands
             self.convolutions.append(layer)
         if filters is not None:
-            self.out = nn.Sequential(projection(filters * inputs, dim), Norm(dim), nn.GELU())
+            self.out = nn.Sequential(xavier_linear(filters * input_dim, dim), Norm(dim), nn.GELU())
 
     @property
     def factor(self) -> int:
@@ -92,9 +92,9 @@ class Subsample(nn.Module):
         x = rearrange(x, "batch time inputs -> batch inputs time")
         for convolution, stride in zip(self.convolutions, self.strides, strict=True):
             if lengths is not None:
-                x = x.masked_fill(~real_frames(lengths, x.shape[-1])[:, None], 0)
+                x = x.masked_fill(~valid_frames(lengths, x.shape[-1])[:, None], 0)
                 lengths = _shorter(lengths, stride)
-            x = F.gelu(convolution(F.pad(x, (self.left, KERNEL - 1 - self.left))))
+            x = F.gelu(convolution(F.pad(x, (self.left, TIME_KERNEL - 1 - self.left))))
         return self.out(rearrange(x, "batch dim shorter -> batch shorter dim"))
 
     def out_lengths(self, lengths: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
@@ -108,7 +108,7 @@ class Subsample(nn.Module):
         return lengths
 
 
-class Standardise(nn.Module):
+class GlobalCMVN(nn.Module):
     """Features at one scale: mean and spread are measured once, on training data, and kept.
 
     y = (x - mean) / spread, feature by feature
@@ -122,27 +122,27 @@ class Standardise(nn.Module):
     """
 
     mean: Tensor
-    spread: Tensor
+    std: Tensor
 
-    def __init__(self, inputs: int):
+    def __init__(self, input_dim: int):
         super().__init__()
-        self.register_buffer("mean", torch.zeros(inputs))
-        self.register_buffer("spread", torch.ones(inputs))
+        self.register_buffer("mean", torch.zeros(input_dim))
+        self.register_buffer("spread", torch.ones(input_dim))
 
     def fit(self, x: Float[Tensor, "batch time inputs"], lengths: Int[Tensor, " batch"]) -> None:
         """Measure mean and spread over all real frames."""
-        real = x[real_frames(lengths, x.shape[1])]
+        real = x[valid_frames(lengths, x.shape[1])]
         if not len(real):
             raise ShapeError(f"lengths: needs 1 frame or more in all, got {lengths.tolist()}")
         spread = real.std(0, correction=0)
         self.mean.copy_(real.mean(0))
-        self.spread.copy_(torch.where(spread > 0, spread, 1))  # a constant feature stays finite
+        self.std.copy_(torch.where(spread > 0, spread, 1))  # a constant feature stays finite
 
     def forward(self, x: Float[Tensor, "batch time inputs"]) -> Float[Tensor, "batch time inputs"]:
-        return (x - self.mean) / self.spread
+        return (x - self.mean) / self.std
 
 
-def real_frames(lengths: Int[Tensor, " batch"], time: int) -> Bool[Tensor, "batch time"]:
+def valid_frames(lengths: Int[Tensor, " batch"], time: int) -> Bool[Tensor, "batch time"]:
     """Which frames are real and not padding: t < length.
 
     >>> real_frames(torch.tensor([1, 2]), 3).int()

@@ -2,18 +2,18 @@
 
 from regard.ops import biases, masks
 from regard.ops.attend import attend, attention_weights
-from regard.ops.biases import ALiBi, Bias, Buckets, Relative, Toeplitz, alibi_slopes
+from regard.ops.biases import ALiBi, Bias, Buckets, RelativeKeys, Toeplitz, alibi_slopes
 from regard.ops.influence import Influence, influence, influence_window
-from regard.ops.levelled import levelled
-from regard.ops.log_mel import frame_sizes, log_mel, mel_filters, mel_frames
+from regard.ops.levelled import online_cmvn
+from regard.ops.log_mel import frame_sizes, log_mel, mel_filters, mel_frame_count
 from regard.ops.masks import Causal, Chunked, Documents, Local, Mask, Padding
 from regard.ops.norms import layer_norm, rms_norm
-from regard.ops.patches import cut_patches, join_patches, patch_grid
+from regard.ops.patches import patchify, unpatchify, patch_grid
 from regard.ops.positions import (
     frequencies,
-    lookup,
-    resize_grid,
-    rotary,
+    lookup_positions,
+    interpolate_positions,
+    apply_rope,
     sinusoidal,
     sinusoidal_shift,
 )
@@ -24,14 +24,14 @@ from regard.ops.recurrence import (
     LSTMWeights,
     RNNStep,
     RNNWeights,
-    Walk,
+    RecurrenceResult,
     gru_step,
     lstm_step,
     recur,
     rnn_step,
 )
 from regard.ops.scores import additive, bilinear, dot, scaled_dot, score_moments
-from regard.ops.softargmax import gumbel, softargmax, straight_through
+from regard.ops.softargmax import gumbel_softmax, softargmax, straight_through
 from regard.ops.survey import Survey, survey
 from regard.ops.terms import Terms
 from regard.ops.window import window
@@ -53,40 +53,40 @@ __all__ = [
     "Padding",
     "RNNStep",
     "RNNWeights",
-    "Relative",
+    "RelativeKeys",
     "Survey",
     "Terms",
     "Toeplitz",
-    "Walk",
+    "RecurrenceResult",
     "additive",
     "alibi_slopes",
     "attend",
     "attention_weights",
     "biases",
     "bilinear",
-    "cut_patches",
+    "patchify",
     "dot",
     "frame_sizes",
     "frequencies",
     "gru_step",
-    "gumbel",
+    "gumbel_softmax",
     "influence",
     "influence_window",
-    "join_patches",
+    "unpatchify",
     "layer_norm",
-    "levelled",
+    "online_cmvn",
     "log_mel",
-    "lookup",
+    "lookup_positions",
     "lstm_step",
     "masks",
     "mel_filters",
-    "mel_frames",
+    "mel_frame_count",
     "patch_grid",
     "recur",
-    "resize_grid",
+    "interpolate_positions",
     "rms_norm",
     "rnn_step",
-    "rotary",
+    "apply_rope",
     "scaled_dot",
     "score_moments",
     "sinusoidal",

@@ -14,7 +14,7 @@ def is_autocast(x: Tensor) -> bool:
     return x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
 
 
-def lowered(*tensors: Tensor) -> list[Tensor]:
+def cast_to_autocast(*tensors: Tensor) -> list[Tensor]:
     """Tensors as `F.scaled_dot_product_attention` takes them under autocast; float64 stays.
 
     >>> with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -25,12 +25,12 @@ def lowered(*tensors: Tensor) -> list[Tensor]:
     return [x if x.dtype == torch.float64 else x.to(dtype) for x in tensors]
 
 
-def off(x: Tensor) -> AbstractContextManager[Any]:
+def disable_autocast(x: Tensor) -> AbstractContextManager[Any]:
     """No autocast on the device of a tensor."""
     return torch.autocast(x.device.type, enabled=False)
 
 
-def exact(op: Callable[..., Any]) -> Callable[..., Any]:
+def without_autocast(op: Callable[..., Any]) -> Callable[..., Any]:
     """Run an op without autocast, which would round its products; its first argument is a tensor,
     or has one as `.q`.
     """
@@ -40,7 +40,7 @@ def exact(op: Callable[..., Any]) -> Callable[..., Any]:
         x = first if isinstance(first, Tensor) else first.q
         if not is_autocast(x):
             return op(first, *args, **kwargs)
-        with off(x):
+        with disable_autocast(x):
             return op(first, *args, **kwargs)
 
     return alone

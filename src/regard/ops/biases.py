@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import ShapeError
-from regard.ops.grid import Grid, cut_dense
+from regard.ops.grid import Grid, slice_dense
 
 
 class Bias:
@@ -32,7 +32,7 @@ class Bias:
         """`at` over a rectangle; q holds its rows, for the bias that asks the query itself."""
         return self.at(grid.b, grid.h, grid.i, grid.j)
 
-    def check(self, heads: int, feat: int) -> None:
+    def check(self, heads: int, head_dim: int) -> None:
         """Raise a ShapeError if this bias was made for other sizes."""
 
     @property
@@ -41,12 +41,12 @@ class Bias:
         return ()
 
     @property
-    def asks_query(self) -> bool:
+    def depends_on_query(self) -> bool:
         """Whether it depends on the query, so that q gets a gradient through it."""
         return False
 
     def __add__(self, other: "Bias") -> "Bias":
-        return Sum(self, other)
+        return SumBias(self, other)
 
 
 def alibi_slopes(heads: int) -> Float[Tensor, " head"]:
@@ -71,7 +71,7 @@ class ALiBi(Bias):
     def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return -self.slopes[h] * (i - j).abs()
 
-    def check(self, heads: int, feat: int) -> None:
+    def check(self, heads: int, head_dim: int) -> None:
         _check_heads("slopes", self.slopes.shape[0], heads)
 
     @property
@@ -96,7 +96,7 @@ class Toeplitz(Bias):
         radius = self.table.shape[-1] // 2
         return self.table[h, (j - i).clamp(-radius, radius) + radius]
 
-    def check(self, heads: int, feat: int) -> None:
+    def check(self, heads: int, head_dim: int) -> None:
         _check_heads("table", self.table.shape[0], heads)
 
     @property
@@ -117,31 +117,31 @@ class Buckets(Bias):
     """
 
     table: Float[Tensor, "bucket head"]
-    both_sides: bool = True
-    furthest: int = 128
+    bidirectional: bool = True
+    max_distance: int = 128
 
     def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return self.table[self.bucket(j - i), h]
 
-    def bucket(self, ahead: Tensor) -> Tensor:
+    def bucket(self, relative_position: Tensor) -> Tensor:
         """The bucket of a key that stands `ahead` of the query (behind it when negative)."""
         count = self.table.shape[0]
-        first = torch.zeros_like(ahead)
-        if self.both_sides:
+        first = torch.zeros_like(relative_position)
+        if self.bidirectional:
             count //= 2
-            first = (ahead > 0) * count
-            far = ahead.abs()
+            first = (relative_position > 0) * count
+            far = relative_position.abs()
         else:
-            far = (-ahead).clamp(min=0)
+            far = (-relative_position).clamp(min=0)
         single = count // 2
         # float32 as in the published checkpoints: bucket edges are decided by its rounding
         grown = torch.log(far.float().clamp(min=1) / single) / torch.log(
-            torch.tensor(self.furthest / single)
+            torch.tensor(self.max_distance / single)
         )
         wide = single + (grown * (count - single)).long()
         return first + torch.where(far < single, far, wide.clamp(max=count - 1))
 
-    def check(self, heads: int, feat: int) -> None:
+    def check(self, heads: int, head_dim: int) -> None:
         _check_heads("table", self.table.shape[1], heads)
 
     @property
@@ -150,7 +150,7 @@ class Buckets(Bias):
 
 
 @dataclass(frozen=True, eq=False)
-class Relative(Bias):
+class RelativeKeys(Bias):
     """A learned key for every distance, asked like any other key (Shaw et al. 2018, eq. 4).
 
     scale · q_i · r[j - i], distances clipped at the table's radius
@@ -171,12 +171,12 @@ class Relative(Bias):
         ahead = (grid.j - grid.i).clamp(-radius, radius) + radius
         return asked.gather(-1, ahead.expand(*asked.shape[:-1], -1))
 
-    def check(self, heads: int, feat: int) -> None:
-        if self.table.shape[1] != feat:
-            raise ShapeError(f"table: needs feat={feat} as q has, got {self.table.shape[1]}")
+    def check(self, heads: int, head_dim: int) -> None:
+        if self.table.shape[1] != head_dim:
+            raise ShapeError(f"table: needs feat={head_dim} as q has, got {self.table.shape[1]}")
 
     @property
-    def asks_query(self) -> bool:
+    def depends_on_query(self) -> bool:
         return True
 
     @property
@@ -185,7 +185,7 @@ class Relative(Bias):
 
 
 @dataclass(frozen=True, eq=False)
-class Dense(Bias):
+class DenseBias(Bias):
     """Any numbers, given for the whole map.
 
     >>> q = torch.zeros(1, 1)
@@ -196,7 +196,7 @@ class Dense(Bias):
     values: Float[Tensor, "... query key"]
 
     def tile(self, grid: Grid, q: Tensor, scale: float) -> Tensor:
-        return cut_dense(self.values, grid, "bias")
+        return slice_dense(self.values, grid, "bias")
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -204,7 +204,7 @@ class Dense(Bias):
 
 
 @dataclass(frozen=True)
-class Sum(Bias):
+class SumBias(Bias):
     """Two biases together; written `a + b`.
 
     >>> both = ALiBi(torch.tensor([1.0])) + Toeplitz(torch.tensor([[0.5]]))
@@ -221,17 +221,17 @@ class Sum(Bias):
     def tile(self, grid: Grid, q: Tensor, scale: float) -> Tensor:
         return self.a.tile(grid, q, scale) + self.b.tile(grid, q, scale)
 
-    def check(self, heads: int, feat: int) -> None:
-        self.a.check(heads, feat)
-        self.b.check(heads, feat)
+    def check(self, heads: int, head_dim: int) -> None:
+        self.a.check(heads, head_dim)
+        self.b.check(heads, head_dim)
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         return self.a.tensors + self.b.tensors
 
     @property
-    def asks_query(self) -> bool:
-        return self.a.asks_query or self.b.asks_query
+    def depends_on_query(self) -> bool:
+        return self.a.depends_on_query or self.b.depends_on_query
 
 
 def _check_heads(name: str, got: int, heads: int) -> None:

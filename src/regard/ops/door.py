@@ -15,7 +15,7 @@ from regard.ops.terms import Terms
 
 
 @dataclass(frozen=True)
-class Call:
+class AttentionCall:
     """What one attention is asked to do."""
 
     q: Tensor
@@ -23,23 +23,23 @@ class Call:
     v: Tensor
     terms: Terms
     dropout: float = 0.0
-    form: str = "auto"
+    backend: str = "auto"
 
 
-Answer = tuple[Tensor, Tensor]  # output and log-sum-exp
-Proceed = Callable[[Call], Answer]
-Attendant = Callable[[Call, Proceed], Answer]
+AttentionResult = tuple[Tensor, Tensor]  # output and log-sum-exp
+Proceed = Callable[[AttentionCall], AttentionResult]
+Interceptor = Callable[[AttentionCall, Proceed], AttentionResult]
 
 
 @runtime_checkable
 class Scope(Protocol):
     """The model whose calls an attendant gets, in whichever thread it runs."""
 
-    def takes(self, call: Any) -> bool:
+    def includes_call(self, call: Any) -> bool:
         """Whether a call that is made in this thread now is the model's."""
         ...
 
-    def covers(self, model: nn.Module) -> bool:
+    def includes_model(self, model: nn.Module) -> bool:
         """Whether some module of `model` belongs to it."""
         ...
 
@@ -54,14 +54,14 @@ class _Registered(Generic[A]):
     scope: Scope | None
     is_open: bool = True
 
-    def takes(self, call: Any) -> bool:
-        return self.scope is None or self.scope.takes(call)
+    def includes_call(self, call: Any) -> bool:
+        return self.scope is None or self.scope.includes_call(call)
 
-    def covers(self, model: nn.Module) -> bool:
-        return self.scope is None or self.scope.covers(model)
+    def includes_model(self, model: nn.Module) -> bool:
+        return self.scope is None or self.scope.includes_model(model)
 
 
-class Registry(Generic[A]):
+class InterceptorRegistry(Generic[A]):
     """Attendants of one interception point; each is added and removed by itself, in any order.
 
     Without a scope an attendant gets every call of the context (thread or task) that registered it.
@@ -76,11 +76,11 @@ class Registry(Generic[A]):
         self._here: ContextVar[tuple[_Registered[A], ...]] = ContextVar(name, default=())
 
     @contextmanager
-    def registered(
-        self, attendant: A, scope: Scope | None = None, *, other_threads: bool = True
+    def register(
+        self, interceptor: A, scope: Scope | None = None, *, other_threads: bool = True
     ) -> Iterator[None]:
         """Register an attendant for as long as this lasts."""
-        entry = _Registered(next(self._serials), attendant, scope)
+        entry = _Registered(next(self._serials), interceptor, scope)
         self._here.set((*self._here.get(), entry))
         if scope is not None and other_threads:
             with self._lock:
@@ -98,23 +98,23 @@ class Registry(Generic[A]):
         here, everywhere = self._here.get(), self._everywhere
         if not here and not everywhere:
             return []
-        found = [entry for entry in here if entry.is_open and entry.takes(call)]
+        found = [entry for entry in here if entry.is_open and entry.includes_call(call)]
         if all(entry.scope is None for entry in found):
-            found += [entry for entry in everywhere if entry.is_open and entry.takes(call)]
+            found += [entry for entry in everywhere if entry.is_open and entry.includes_call(call)]
             found.sort(key=lambda entry: entry.serial)
         return [entry.attendant for entry in found]
 
-    def watches(self, model: nn.Module) -> bool:
+    def intercepts(self, model: nn.Module) -> bool:
         """Whether an attendant waits for calls of this model, which need not be running."""
         entries = {*self._here.get(), *self._everywhere}
-        return any(entry.is_open and entry.covers(model) for entry in entries)
+        return any(entry.is_open and entry.includes_model(model) for entry in entries)
 
 
-_attendants: Registry[Attendant] = Registry("attendants")
+_attendants: InterceptorRegistry[Interceptor] = InterceptorRegistry("attendants")
 
 
-def attending(
-    attendant: Attendant, scope: Scope | None = None, *, other_threads: bool = True
+def intercepting(
+    interceptor: Interceptor, scope: Scope | None = None, *, other_threads: bool = True
 ) -> AbstractContextManager[None]:
     """Let `attendant` stand at the door: it gets each call and the way to proceed with it.
 
@@ -122,20 +122,20 @@ def attending(
     call, or changes the answer. The one that came last is asked first. With a `scope` it gets the
     calls of one model, also from other threads if wanted; without, all calls of this thread.
     """
-    return _attendants.registered(attendant, scope, other_threads=other_threads)
+    return _attendants.register(interceptor, scope, other_threads=other_threads)
 
 
-def is_watched(model: nn.Module | None = None) -> bool:
+def is_intercepted(model: nn.Module | None = None) -> bool:
     """Whether anybody gets the calls made here, or those of a model that is about to run.
 
     In a compiled graph nobody can.
     """
     if torch.compiler.is_compiling():
         return False
-    return bool(_attendants.active()) if model is None else _attendants.watches(model)
+    return bool(_attendants.active()) if model is None else _attendants.intercepts(model)
 
 
-def pass_through(call: Call, compute: Proceed) -> Answer:
+def dispatch(call: AttentionCall, compute: Proceed) -> AttentionResult:
     """Hand the call from attendant to attendant, then compute it."""
     if torch.compiler.is_compiling():  # nobody can stand in a compiled graph; `look` says so
         return compute(call)
@@ -145,5 +145,5 @@ def pass_through(call: Call, compute: Proceed) -> Answer:
     return proceed(call)
 
 
-def _behind(attendant: Attendant, proceed: Proceed) -> Proceed:
+def _behind(attendant: Interceptor, proceed: Proceed) -> Proceed:
     return lambda call: attendant(call, proceed)

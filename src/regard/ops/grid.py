@@ -47,7 +47,7 @@ class Grid:
         return torch.arange(self.keys.start, self.keys.stop, self.keys.step, device=self.device)
 
     @property
-    def places(self) -> range:
+    def query_positions(self) -> range:
         """The positions of the queries."""
         rows = self.rows
         return range(rows.start + self.offset, rows.stop + self.offset, rows.step)
@@ -57,18 +57,18 @@ class Grid:
         return torch.arange(count, device=self.device).view(*sizes, 1, 1)
 
 
-def cut(x: Tensor, axis: int, part: range) -> Tensor:
+def slice_axis(x: Tensor, axis: int, span: range) -> Tensor:
     """The part of x along one axis, as a view.
 
     >>> cut(torch.arange(5), 0, range(1, 5, 2))
     tensor([1, 3])
     """
     index = [slice(None)] * x.ndim
-    index[axis] = slice(part.start, part.stop, part.step)
+    index[axis] = slice(span.start, span.stop, span.step)
     return x[tuple(index)]
 
 
-def cut_dense(x: Tensor, grid: Grid, name: str) -> Tensor:
+def slice_dense(x: Tensor, grid: Grid, name: str) -> Tensor:
     """The tile of a tensor that is given for the whole map (a size of 1 stands for every index)."""
     queries, keys = x.shape[-2:]
     if (queries > 1 and queries < grid.rows.stop) or (keys > 1 and keys < grid.keys.stop):
@@ -76,11 +76,11 @@ def cut_dense(x: Tensor, grid: Grid, name: str) -> Tensor:
             f"{name}: needs at least {grid.rows.stop} queries by {grid.keys.stop} keys, "
             f"got {queries} by {keys}"
         )
-    x = cut(x, -2, grid.rows) if queries > 1 else x
-    return cut(x, -1, grid.keys) if keys > 1 else x
+    x = slice_axis(x, -2, grid.rows) if queries > 1 else x
+    return slice_axis(x, -1, grid.keys) if keys > 1 else x
 
 
-def four_axes(x: Tensor) -> Tensor:
+def to_4d(x: Tensor) -> Tensor:
     """(batch, head, n, d) as kernels want it, a lone leading axis read as heads.
 
     >>> four_axes(torch.zeros(2, 3, 4, 5, 6)).shape

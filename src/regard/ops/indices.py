@@ -7,7 +7,7 @@ from typing import Any
 from regard.errors import ShapeError
 
 
-def whole_number(name: str, value: Any) -> int:
+def as_int(name: str, value: Any) -> int:
     """A whole number of any kind (also numpy's, or a tensor of one), but no bool, float or text.
 
     >>> whole_number("head", torch.tensor(3))
@@ -22,30 +22,30 @@ def whole_number(name: str, value: Any) -> int:
         raise ShapeError(f"{name}: needs a whole number, got {value!r}{way}") from None
 
 
-def whole_numbers(name: str, value: Any) -> list[int]:
+def as_ints(name: str, value: Any) -> list[int]:
     """One whole number or several, as several.
 
     >>> whole_numbers("heads", 3), whole_numbers("heads", [0, 2])
     ([3], [0, 2])
     """
     if isinstance(value, Iterable) and not isinstance(value, str) and getattr(value, "ndim", 1):
-        return [whole_number(name, one) for one in value]
-    return [whole_number(name, value)]
+        return [as_int(name, one) for one in value]
+    return [as_int(name, value)]
 
 
-def index_of(name: str, value: Any, count: int) -> int:
+def resolve_index(name: str, value: Any, count: int) -> int:
     """One of `count` places; a negative one counts from the end.
 
     >>> index_of("head", -1, 4)
     3
     """
-    at = whole_number(name, value)
+    at = as_int(name, value)
     if not -count <= at < count:
         raise ShapeError(f"{name}: needs less than {count}, got {at}; try 0 to {count - 1}")
     return at % count
 
 
-def two_numbers(name: str, value: Any) -> tuple[int, int]:
+def as_int_pair(name: str, value: Any) -> tuple[int, int]:
     """Two whole numbers, as of rows and keys.
 
     >>> two_numbers("pool", (2, 4))
@@ -53,35 +53,35 @@ def two_numbers(name: str, value: Any) -> tuple[int, int]:
     """
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise ShapeError(f"{name}: needs two whole numbers, got {value!r}; try ({value!r}, 1)")
-    return whole_number(name, value[0]), whole_number(name, value[1])
+    return as_int(name, value[0]), as_int(name, value[1])
 
 
-def part_of(part: Any, count: int, name: str) -> range:
+def resolve_slice(value: Any, count: int, name: str) -> range:
     """The rows or keys that a slice names, at least one; a number is that one alone.
 
     >>> part_of(slice(1, None), 4, "rows"), part_of(-1, 4, "rows")
     (range(1, 4), range(3, 4))
     """
-    if isinstance(part, range):
-        part = slice(part.start, part.stop, part.step)
-    if not isinstance(part, slice):
+    if isinstance(value, range):
+        value = slice(value.start, value.stop, value.step)
+    if not isinstance(value, slice):
         try:
-            at = index_of(name, part, count)
+            at = resolve_index(name, value, count)
         except ShapeError:
-            if isinstance(part, int):
+            if isinstance(value, int):
                 raise
             raise ShapeError(
-                f"{name}: needs a slice or a whole number, got {part!r}; try slice(0, {count})"
+                f"{name}: needs a slice or a whole number, got {value!r}; try slice(0, {count})"
             ) from None
         return range(at, at + 1)
-    for end in (part.start, part.stop):
+    for end in (value.start, value.stop):
         if end is not None:
-            whole_number(name, end)
-    if part.step not in (None, 1):
-        raise ShapeError(f"{name}: needs step 1, got {part.step}; try pool")
-    found = range(count)[part]
+            as_int(name, end)
+    if value.step not in (None, 1):
+        raise ShapeError(f"{name}: needs step 1, got {value.step}; try pool")
+    found = range(count)[value]
     if not found:
-        raise ShapeError(f"{name}: needs at least one of {count}, got {part}")
+        raise ShapeError(f"{name}: needs at least one of {count}, got {value}")
     return found
 
 

@@ -10,18 +10,18 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 
-WINDOW, HOP = 0.025, 0.010  # seconds, the customary frame of speech
+WINDOW_SECONDS, HOP_SECONDS = 0.025, 0.010  # seconds, the customary frame of speech
 
-Scale = Literal["htk", "slaney"]
+MelScale = Literal["htk", "slaney"]
 
 
 def log_mel(
-    wave: Float[Tensor, "*batch sample"],
-    rate: int = 16000,
+    waveform: Float[Tensor, "*batch sample"],
+    sample_rate: int = 16000,
     *,
-    mels: int = 80,
-    scale: Scale = "htk",
-    fft: int | None = None,
+    n_mels: int = 80,
+    mel_scale: MelScale = "htk",
+    n_fft: int | None = None,
     floor: float = 1e-10,
 ) -> Float[Tensor, "*batch time mel"]:
     """How loud each pitch is at each moment, on the scales of the ear.
@@ -37,19 +37,19 @@ def log_mel(
     tensor([[-23.0259, -23.0259],
             [-23.0259, -23.0259]])
     """
-    window, hop = frame_sizes(rate)
-    fft = 1 << (window - 1).bit_length() if fft is None else fft
-    if fft < window:
-        raise ShapeError(f"fft: needs at least the {window} samples of a frame, got {fft}")
-    filters = _filters(mels, rate, fft, scale).to(wave)
-    if wave.shape[-1] < window:
-        return wave.new_zeros(*wave.shape[:-1], 0, mels)
-    hann = torch.hann_window(window, dtype=wave.dtype, device=wave.device)
-    power = torch.fft.rfft(wave.unfold(-1, window, hop) * hann, fft).abs() ** 2
+    window, hop = frame_sizes(sample_rate)
+    n_fft = 1 << (window - 1).bit_length() if n_fft is None else n_fft
+    if n_fft < window:
+        raise ShapeError(f"fft: needs at least the {window} samples of a frame, got {n_fft}")
+    filters = _filters(n_mels, sample_rate, n_fft, mel_scale).to(waveform)
+    if waveform.shape[-1] < window:
+        return waveform.new_zeros(*waveform.shape[:-1], 0, n_mels)
+    hann = torch.hann_window(window, dtype=waveform.dtype, device=waveform.device)
+    power = torch.fft.rfft(waveform.unfold(-1, window, hop) * hann, n_fft).abs() ** 2
     return (power @ filters.mT).clamp(min=floor).log()
 
 
-def mel_frames(samples: int, rate: int = 16000) -> int:
+def mel_frame_count(samples: int, sample_rate: int = 16000) -> int:
     """How many whole frames there are; a stream goes on from sample `mel_frames(n) · hop`.
 
     frames = 1 + ⌊(samples - window) / hop⌋, or 0
@@ -57,23 +57,23 @@ def mel_frames(samples: int, rate: int = 16000) -> int:
     >>> mel_frames(399), mel_frames(400), mel_frames(560)
     (0, 1, 2)
     """
-    window, hop = frame_sizes(rate)
+    window, hop = frame_sizes(sample_rate)
     return max(0, 1 + (samples - window) // hop)
 
 
-def frame_sizes(rate: int) -> tuple[int, int]:
+def frame_sizes(sample_rate: int) -> tuple[int, int]:
     """Samples in a frame and from frame to frame: 25 ms and 10 ms.
 
     >>> frame_sizes(8000)
     (200, 80)
     """
-    if rate < 1000:
-        raise ShapeError(f"rate: needs 1000 or more samples a second, got {rate}; try 16000")
-    return round(WINDOW * rate), round(HOP * rate)
+    if sample_rate < 1000:
+        raise ShapeError(f"rate: needs 1000 or more samples a second, got {sample_rate}; try 16000")
+    return round(WINDOW_SECONDS * sample_rate), round(HOP_SECONDS * sample_rate)
 
 
 def mel_filters(
-    mels: int, rate: int, fft: int, scale: Scale = "htk"
+    n_mels: int, sample_rate: int, n_fft: int, mel_scale: MelScale = "htk"
 ) -> Float[Tensor, "mel frequency"]:
     """Triangles that overlap by half, evenly spaced on the mel scale from 0 to rate / 2.
 
@@ -85,39 +85,39 @@ def mel_filters(
     >>> mel_filters(1, rate=800, fft=8, scale="slaney") * 200
     tensor([[0.0000, 0.5000, 1.0000, 0.5000, 0.0000]], dtype=torch.float64)
     """
-    if mels < 1:
-        raise ShapeError(f"mels: needs 1 or more, got {mels}")
-    top = torch.tensor(rate / 2, dtype=torch.float64)
-    steps = torch.arange(mels + 2, dtype=torch.float64) / (mels + 1)
-    edges = _to_hertz(steps * _to_mel(top, scale), scale)[:, None]
+    if n_mels < 1:
+        raise ShapeError(f"mels: needs 1 or more, got {n_mels}")
+    top = torch.tensor(sample_rate / 2, dtype=torch.float64)
+    steps = torch.arange(n_mels + 2, dtype=torch.float64) / (n_mels + 1)
+    edges = _to_hertz(steps * _to_mel(top, mel_scale), mel_scale)[:, None]
     low, centre, high = edges[:-2], edges[1:-1], edges[2:]
-    f = torch.arange(fft // 2 + 1, dtype=torch.float64) * rate / fft
+    f = torch.arange(n_fft // 2 + 1, dtype=torch.float64) * sample_rate / n_fft
     filters = torch.minimum((f - low) / (centre - low), (high - f) / (high - centre)).clamp(min=0)
     empty = int((filters.amax(-1) == 0).sum())
     if empty:  # such a feature would be the constant log(floor)
         raise ShapeError(
-            f"mels: needs filters wide enough to hold one of the {fft // 2 + 1} frequencies, got "
-            f"{mels} of which {empty} hold none; try fewer mels or a longer fft"
+            f"mels: needs filters wide enough to hold one of the {n_fft // 2 + 1} frequencies, got "
+            f"{n_mels} of which {empty} hold none; try fewer mels or a longer fft"
         )
-    return filters * 2 / (high - low) if scale == "slaney" else filters
+    return filters * 2 / (high - low) if mel_scale == "slaney" else filters
 
 
 @cache
-def _filters(mels: int, rate: int, fft: int, scale: Scale) -> Tensor:
+def _filters(mels: int, rate: int, fft: int, scale: MelScale) -> Tensor:
     return mel_filters(mels, rate, fft, scale)
 
 
 _KNEE, _KNEE_MEL, _STEP = 1000.0, 15.0, math.log(6.4) / 27  # of the slaney scale
 
 
-def _to_mel(f: Tensor, scale: Scale) -> Tensor:
+def _to_mel(f: Tensor, scale: MelScale) -> Tensor:
     if scale == "htk":
         return 2595 * torch.log10(1 + f / 700)
     log = _KNEE_MEL + torch.log(f.clamp(min=_KNEE) / _KNEE) / _STEP
     return torch.where(f < _KNEE, f * _KNEE_MEL / _KNEE, log)
 
 
-def _to_hertz(mel: Tensor, scale: Scale) -> Tensor:
+def _to_hertz(mel: Tensor, scale: MelScale) -> Tensor:
     if scale == "htk":
         return 700 * (10 ** (mel / 2595) - 1)
     log = _KNEE * torch.exp((mel - _KNEE_MEL).clamp(min=0) * _STEP)

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from regard.errors import ShapeError
-from regard.ops.grid import Grid, cut_dense
+from regard.ops.grid import Grid, slice_dense
 
 
 class Mask:
@@ -35,20 +35,20 @@ class Mask:
         """`at` over a rectangle, broadcastable to (*batch, rows, keys)."""
         return self.at(grid.b, grid.h, grid.i, grid.j)
 
-    def span(self, places: range, keys: int) -> range:
+    def key_span(self, positions: range, keys: int) -> range:
         """Keys outside this range are surely hidden from all query positions in `places`."""
         return range(keys)
 
-    def covers(self, places: range, keys: range) -> bool:
+    def is_full(self, positions: range, keys: range) -> bool:
         """Whether surely every query position in `places` may see every key in `keys`."""
         return False
 
     @property
-    def looks_ahead(self) -> bool:
+    def allows_future(self) -> bool:
         """Whether a query may see a key after it; False only where surely none does."""
         return True
 
-    def starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
+    def sequence_starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
         """The first real key of each sequence; None where all begin at 0."""
         return None
 
@@ -85,14 +85,14 @@ class Causal(Mask):
     def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return j <= i
 
-    def span(self, places: range, keys: int) -> range:
-        return range(min(keys, places.stop)) if places else range(0)
+    def key_span(self, positions: range, keys: int) -> range:
+        return range(min(keys, positions.stop)) if positions else range(0)
 
-    def covers(self, places: range, keys: range) -> bool:
-        return keys.stop - 1 <= places.start
+    def is_full(self, positions: range, keys: range) -> bool:
+        return keys.stop - 1 <= positions.start
 
     @property
-    def looks_ahead(self) -> bool:
+    def allows_future(self) -> bool:
         return False
 
 
@@ -115,14 +115,14 @@ class Local(Mask):
     def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return (i - j).abs() <= self.radius
 
-    def span(self, places: range, keys: int) -> range:
-        if not places:
+    def key_span(self, positions: range, keys: int) -> range:
+        if not positions:
             return range(0)
-        return range(max(0, places.start - self.radius), min(keys, places.stop + self.radius))
+        return range(max(0, positions.start - self.radius), min(keys, positions.stop + self.radius))
 
-    def covers(self, places: range, keys: range) -> bool:
-        last = max(places.start, places.stop - 1)
-        return last - self.radius <= keys.start and keys.stop - 1 <= places.start + self.radius
+    def is_full(self, positions: range, keys: range) -> bool:
+        last = max(positions.start, positions.stop - 1)
+        return last - self.radius <= keys.start and keys.stop - 1 <= positions.start + self.radius
 
 
 @dataclass(frozen=True)
@@ -137,30 +137,30 @@ class Chunked(Mask):
     """
 
     size: int
-    left: int | None = None
+    left_chunks: int | None = None
 
     def __post_init__(self) -> None:
         if self.size < 1:
             raise ShapeError(f"size: needs 1 or more, got {self.size}")
-        if self.left is not None and self.left < 0:
-            raise ShapeError(f"left: needs 0 or more, got {self.left}; try None for all chunks")
+        if self.left_chunks is not None and self.left_chunks < 0:
+            raise ShapeError(f"left: needs 0 or more, got {self.left_chunks}; try None for all chunks")
 
     def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         back = i // self.size - j // self.size
-        return back >= 0 if self.left is None else (back >= 0) & (back <= self.left)
+        return back >= 0 if self.left_chunks is None else (back >= 0) & (back <= self.left_chunks)
 
-    def span(self, places: range, keys: int) -> range:
-        if not places:
+    def key_span(self, positions: range, keys: int) -> range:
+        if not positions:
             return range(0)
-        first, last = places.start // self.size, (places.stop - 1) // self.size
-        start = 0 if self.left is None else max(0, first - self.left) * self.size
+        first, last = positions.start // self.size, (positions.stop - 1) // self.size
+        start = 0 if self.left_chunks is None else max(0, first - self.left_chunks) * self.size
         return range(start, min(keys, (last + 1) * self.size))
 
-    def covers(self, places: range, keys: range) -> bool:
-        if not places or not keys:
+    def is_full(self, positions: range, keys: range) -> bool:
+        if not positions or not keys:
             return True
-        first, last = places.start // self.size, (places.stop - 1) // self.size
-        start = 0 if self.left is None else (last - self.left) * self.size
+        first, last = positions.start // self.size, (positions.stop - 1) // self.size
+        start = 0 if self.left_chunks is None else (last - self.left_chunks) * self.size
         return start <= keys.start and keys.stop <= (first + 1) * self.size
 
 
@@ -175,25 +175,25 @@ class Padding(Mask):
     """
 
     lengths: Int[Tensor, "*batch"]
-    skip: Int[Tensor, "*batch"] | None = None
+    left_padding: Int[Tensor, "*batch"] | None = None
 
     def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         real = j < self.lengths.reshape(-1)[b]
-        if self.skip is not None:
-            real = real & (j >= self.skip.reshape(-1)[b])
+        if self.left_padding is not None:
+            real = real & (j >= self.left_padding.reshape(-1)[b])
         return real
 
-    def starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
-        return None if self.skip is None else self.skip.reshape(-1)
+    def sequence_starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
+        return None if self.left_padding is None else self.left_padding.reshape(-1)
 
     def check(self, sequences: int, queries: int, keys: int) -> None:
         if self.lengths.numel() != sequences:
             raise ShapeError(
                 f"lengths: needs one for each of {sequences} sequences, got {self.lengths.numel()}"
             )
-        if self.skip is not None and self.skip.numel() != sequences:
+        if self.left_padding is not None and self.left_padding.numel() != sequences:
             raise ShapeError(
-                f"skip: needs one for each of {sequences} sequences, got {self.skip.numel()}"
+                f"skip: needs one for each of {sequences} sequences, got {self.left_padding.numel()}"
             )
 
 
@@ -221,7 +221,7 @@ class Documents(Mask):
 
 
 @dataclass(frozen=True, eq=False)
-class Dense(Mask):
+class DenseMask(Mask):
     """Any pattern, given as a matrix: True where a query may see a key.
 
     >>> (Dense(torch.tensor([[True, False], [True, True]])) & Local(0)).dense(2, 2)
@@ -232,9 +232,9 @@ class Dense(Mask):
     allowed: Bool[Tensor, "... query key"]
 
     def tile(self, grid: Grid) -> Tensor:
-        return cut_dense(self.allowed, grid, "mask")
+        return slice_dense(self.allowed, grid, "mask")
 
-    def starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
+    def sequence_starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
         queries, keys = self.allowed.shape[-2:]
         if queries != keys or keys < 2:  # a step of a generation need not see the first key
             return None
@@ -263,20 +263,20 @@ class Both(Mask):
     def tile(self, grid: Grid) -> Tensor:
         return self.a.tile(grid) & self.b.tile(grid)
 
-    def span(self, places: range, keys: int) -> range:
-        one, two = self.a.span(places, keys), self.b.span(places, keys)
+    def key_span(self, positions: range, keys: int) -> range:
+        one, two = self.a.key_span(positions, keys), self.b.key_span(positions, keys)
         start = max(one.start, two.start)
         return range(start, max(start, min(one.stop, two.stop)))
 
-    def covers(self, places: range, keys: range) -> bool:
-        return self.a.covers(places, keys) and self.b.covers(places, keys)
+    def is_full(self, positions: range, keys: range) -> bool:
+        return self.a.is_full(positions, keys) and self.b.is_full(positions, keys)
 
     @property
-    def looks_ahead(self) -> bool:
-        return self.a.looks_ahead and self.b.looks_ahead
+    def allows_future(self) -> bool:
+        return self.a.allows_future and self.b.allows_future
 
-    def starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
-        one, two = self.a.starts(sequences), self.b.starts(sequences)
+    def sequence_starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
+        one, two = self.a.sequence_starts(sequences), self.b.sequence_starts(sequences)
         return two if one is None else one if two is None else torch.maximum(one, two)
 
     def check(self, sequences: int, queries: int, keys: int) -> None:
@@ -303,21 +303,21 @@ class Either(Mask):
     def tile(self, grid: Grid) -> Tensor:
         return self.a.tile(grid) | self.b.tile(grid)
 
-    def span(self, places: range, keys: int) -> range:
-        one, two = self.a.span(places, keys), self.b.span(places, keys)
+    def key_span(self, positions: range, keys: int) -> range:
+        one, two = self.a.key_span(positions, keys), self.b.key_span(positions, keys)
         if not one or not two:
             return one or two
         return range(min(one.start, two.start), max(one.stop, two.stop))
 
-    def covers(self, places: range, keys: range) -> bool:
-        return self.a.covers(places, keys) or self.b.covers(places, keys)
+    def is_full(self, positions: range, keys: range) -> bool:
+        return self.a.is_full(positions, keys) or self.b.is_full(positions, keys)
 
     @property
-    def looks_ahead(self) -> bool:
-        return self.a.looks_ahead or self.b.looks_ahead
+    def allows_future(self) -> bool:
+        return self.a.allows_future or self.b.allows_future
 
-    def starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
-        one, two = self.a.starts(sequences), self.b.starts(sequences)
+    def sequence_starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
+        one, two = self.a.sequence_starts(sequences), self.b.sequence_starts(sequences)
         return None if one is None or two is None else torch.minimum(one, two)
 
     def check(self, sequences: int, queries: int, keys: int) -> None:

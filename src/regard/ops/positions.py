@@ -8,7 +8,7 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 
-TWICE = {torch.float32: torch.complex64, torch.float64: torch.complex128}  # two numbers in one
+COMPLEX_DTYPES = {torch.float32: torch.complex64, torch.float64: torch.complex128}  # two numbers in one
 
 
 def frequencies(
@@ -53,12 +53,12 @@ def sinusoidal_shift(step: float, dim: int, base: float = 10000.0) -> Float[Tens
     return torch.block_diag(*pairs)
 
 
-def rotary(
+def apply_rope(
     x: Float[Tensor, "*batch time feat"],
     positions: Int[Tensor, "*positions time"],
     base: float = 10000.0,
     *,
-    halves: bool = False,
+    rotate_half: bool = False,
 ) -> Float[Tensor, "*batch time feat"]:
     """Turn each pair of features by an angle that grows with position (Su et al. 2021).
 
@@ -69,19 +69,19 @@ def rotary(
     tensor([[0.5403, 0.8415]])
     """
     angles = positions[..., None] * frequencies(x.shape[-1], base, x.device)
-    if x.device.type == "cpu" and not halves and x.dtype in TWICE and x.stride(-1) == 1:
+    if x.device.type == "cpu" and not rotate_half and x.dtype in COMPLEX_DTYPES and x.stride(-1) == 1:
         # a turn is a product of complex numbers: one pass over x instead of six, to the same bits
-        turns = torch.polar(torch.ones_like(angles), angles).to(TWICE[x.dtype])
+        turns = torch.polar(torch.ones_like(angles), angles).to(COMPLEX_DTYPES[x.dtype])
         pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
         return torch.view_as_real(pairs * turns).flatten(-2)
     sin, cos = angles.sin().to(x.dtype), angles.cos().to(x.dtype)
-    pattern = "... (half pair) -> ... pair half" if halves else "... (pair half) -> ... pair half"
+    pattern = "... (half pair) -> ... pair half" if rotate_half else "... (pair half) -> ... pair half"
     a, b = rearrange(x, pattern, half=2).unbind(-1)
     turned = torch.stack([a * cos - b * sin, a * sin + b * cos], -1)
     return rearrange(turned, "... pair half -> " + pattern.partition(" ->")[0])
 
 
-def lookup(
+def lookup_positions(
     table: Float[Tensor, "length dim"], positions: Int[Tensor, "*batch"]
 ) -> Float[Tensor, "*batch dim"]:
     """Learned codes: the table's row for each position; beyond the table nothing was learned.
@@ -100,12 +100,12 @@ def lookup(
     return F.embedding(positions, table)
 
 
-def resize_grid(
+def interpolate_positions(
     table: Float[Tensor, "length dim"],
     old: tuple[int, int],
     new: tuple[int, int],
     *,
-    extra: int = 1,
+    prefix_tokens: int = 1,
 ) -> Float[Tensor, "resized dim"]:
     """A learned table for another image size: patch rows are resized as a picture (bicubic).
 
@@ -114,12 +114,12 @@ def resize_grid(
     >>> resize_grid(torch.arange(5.0)[:, None], (2, 2), (1, 1)).shape
     torch.Size([2, 1])
     """
-    if table.shape[0] != extra + old[0] * old[1]:
+    if table.shape[0] != prefix_tokens + old[0] * old[1]:
         raise ShapeError(
-            f"table: needs {extra} + {old[0]} · {old[1]} rows for this grid, got {table.shape[0]}"
+            f"table: needs {prefix_tokens} + {old[0]} · {old[1]} rows for this grid, got {table.shape[0]}"
         )
     if old == new:
         return table
-    grid = rearrange(table[extra:], "(h w) dim -> 1 dim h w", h=old[0])
+    grid = rearrange(table[prefix_tokens:], "(h w) dim -> 1 dim h w", h=old[0])
     grid = F.interpolate(grid, size=new, mode="bicubic", align_corners=False)
-    return torch.cat([table[:extra], rearrange(grid, "1 dim h w -> (h w) dim")])
+    return torch.cat([table[:prefix_tokens], rearrange(grid, "1 dim h w -> (h w) dim")])

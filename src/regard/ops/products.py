@@ -5,12 +5,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-ODD = (3, 5, 6, 7)  # rows for which oneDNN is quicker than MKL
+ONEDNN_ROWS = (3, 5, 6, 7)  # rows for which oneDNN is quicker than MKL
 
-Change = Callable[[Tensor], Tensor]
+LinearFunction = Callable[[Tensor], Tensor]
 
 
-def quick_product(weight: Tensor, bias: Tensor | None, rows: int) -> Change | None:
+def packed_linear(weight: Tensor, bias: Tensor | None, rows: int) -> LinearFunction | None:
     """x Wᵀ + b for so many rows of x; None where this torch knows no order but its own.
 
     As measured on a Xeon with AVX-512, float32 and weights of 256 by 1,024 up to 512 by 32,000.
@@ -21,11 +21,11 @@ def quick_product(weight: Tensor, bias: Tensor | None, rows: int) -> Change | No
     tensor([[6.]])
     """
     if rows == 1:
-        return turned_product(weight, bias)
+        return transposed_linear(weight, bias)
     if weight.is_cuda or weight.dtype != torch.float32:
         return None
     try:
-        if rows in ODD:
+        if rows in ONEDNN_ROWS:
             packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), rows)
             return lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
         packed = torch.ops.mkl._mkl_reorder_linear_weight(weight.contiguous(), rows)
@@ -34,7 +34,7 @@ def quick_product(weight: Tensor, bias: Tensor | None, rows: int) -> Change | No
         return None
 
 
-def turned_product(weight: Tensor, bias: Tensor | None) -> Change:
+def transposed_linear(weight: Tensor, bias: Tensor | None) -> LinearFunction:
     """x Wᵀ + b with W turned: read once, side by side is how memory is quickest.
 
     >>> turned_product(torch.tensor([[2.0]]), torch.tensor([1.0]))(torch.tensor([[3.0]]))

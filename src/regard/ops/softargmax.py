@@ -45,7 +45,7 @@ def straight_through(
     return softargmax(x, torch.inf).detach() + soft - soft.detach()
 
 
-def gumbel(
+def gumbel_softmax(
     x: Float[Tensor, "*batch key"],
     beta: float = 1.0,
     *,

@@ -10,10 +10,10 @@ from torch import Tensor
 from regard.errors import ShapeError
 from regard.ops import biases, masks
 from regard.ops.biases import Bias
-from regard.ops.grid import Grid, cut
+from regard.ops.grid import Grid, slice_axis
 from regard.ops.masks import Mask
 
-Score = Callable[[Tensor, Tensor], Tensor]
+ScoreFunction = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,37 +36,37 @@ class Terms:
     bias: Bias | None = None
     softcap: float | None = None
     sinks: Float[Tensor, " head"] | None = None
-    score: Score | None = None
+    score: ScoreFunction | None = None
     offset: int = 0
 
-    def tile(
+    def score_tile(
         self,
         q: Tensor,
         k: Tensor,
         rows: range | None = None,
         keys: range | None = None,
         *,
-        room: Tensor | None = None,
+        buffer: Tensor | None = None,
     ) -> Tensor:
         """The scores of some rows and keys, (*batch, rows, keys), in float32 or better.
 
         `room` is memory to compute them in, for many tiles in turn (and for no gradient).
         """
         grid = self.grid(q, k, rows, keys)
-        q, k = widen(cut(q, -2, grid.rows)), widen(cut(k, -2, grid.keys))
+        q, k = upcast(slice_axis(q, -2, grid.rows)), upcast(slice_axis(k, -2, grid.keys))
         if self.score is None:
-            scores = _grouped_dot(q * self.scale, k, room)
+            scores = _grouped_dot(q * self.scale, k, buffer)
         else:
-            scores = self.score(q, spread(k, q))
+            scores = self.score(q, repeat_kv(k, q))
         if self.softcap is not None:
             scores = self.softcap * torch.tanh(scores / self.softcap)
         if self.bias is not None:
             scores = scores + self.bias.tile(grid, q, self.scale).to(scores.dtype)
-        return self.masked(scores, grid, in_place=room is not None)
+        return self.apply_mask(scores, grid, in_place=buffer is not None)
 
-    def masked(self, scores: Tensor, grid: Grid, *, in_place: bool = False) -> Tensor:
+    def apply_mask(self, scores: Tensor, grid: Grid, *, in_place: bool = False) -> Tensor:
         """The scores with -inf where the mask says no."""
-        if self.mask is None or self.mask.covers(grid.places, grid.keys):
+        if self.mask is None or self.mask.is_full(grid.query_positions, grid.keys):
             return scores
         hidden = ~self.mask.tile(grid)
         if in_place:
@@ -81,11 +81,11 @@ class Terms:
         keys = range(k.shape[-2]) if keys is None else keys
         return Grid(tuple(q.shape[:-2]), rows, keys, self.offset, q.device)
 
-    def span(self, rows: range, keys: int) -> range:
+    def key_span(self, rows: range, keys: int) -> range:
         """The keys that these rows can see at all."""
         if self.mask is None:
             return range(keys)
-        return self.mask.span(range(rows.start + self.offset, rows.stop + self.offset), keys)
+        return self.mask.key_span(range(rows.start + self.offset, rows.stop + self.offset), keys)
 
     def with_sinks(self, lse: Tensor) -> Tensor:
         """The log-sum-exp once the sinks have taken their share too."""
@@ -98,7 +98,7 @@ class Terms:
         return replace(self, **dict.fromkeys(names))
 
     @property
-    def learned(self) -> tuple[Tensor, ...]:
+    def trainable_tensors(self) -> tuple[Tensor, ...]:
         """Tensors of the bias that a gradient is asked for."""
         tensors = self.bias.tensors if self.bias is not None else ()
         return tuple(t for t in tensors if t.requires_grad and torch.is_grad_enabled())
@@ -113,14 +113,14 @@ def make_terms(
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Float[Tensor, " head"] | None = None,
-    score: Score | None = None,
+    score: ScoreFunction | None = None,
     offset: int = 0,
 ) -> Terms:
     """The terms as a caller may write them, checked against q and k."""
     if isinstance(mask, Tensor):
-        mask = masks.Dense(mask)
+        mask = masks.DenseMask(mask)
     if isinstance(bias, Tensor):
-        bias = biases.Dense(bias)
+        bias = biases.DenseBias(bias)
     _check(q, k, mask, bias, scale, softcap, sinks, score, offset)
     return Terms(
         scale=float(q.shape[-1] ** -0.5 if scale is None else scale),
@@ -133,12 +133,12 @@ def make_terms(
     )
 
 
-def spread(k: Tensor, q: Tensor) -> Tensor:
+def repeat_kv(k: Tensor, q: Tensor) -> Tensor:
     """Repeat the heads of k (or v) so that each head of q has its own."""
     return k if k.shape[:-2] == q.shape[:-2] else k.repeat_interleave(_group(q, k), -3)
 
 
-def widen(x: Tensor) -> Tensor:
+def upcast(x: Tensor) -> Tensor:
     """Half-precision numbers as float32: a statistic is never computed in 8 bits of mantissa."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
@@ -169,7 +169,7 @@ def _check(
     scale: float | None,
     softcap: float | None,
     sinks: Tensor | None,
-    score: Score | None,
+    score: ScoreFunction | None,
     offset: int,
 ) -> None:
     if q.ndim < 2 or k.ndim != q.ndim:

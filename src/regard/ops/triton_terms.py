@@ -15,20 +15,20 @@ from regard.ops.masks import Mask
 from regard.ops.terms import Terms
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # read by Triton when it is imported
-FAR = 1 << 30  # stands for no limit
-LOW: tl.constexpr = tl.constexpr(-1e30)  # stands for -inf where 0 · log 0 must be 0
+UNBOUNDED = 1 << 30  # stands for no limit
+LOWEST_SCORE: tl.constexpr = tl.constexpr(-1e30)  # stands for -inf where 0 · log 0 must be 0
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
 
 @dataclass
-class Plan:
+class KernelTerms:
     """Mask and bias, taken apart into what a kernel can ask: a band, key ranges, tables, matrices.
 
     Whatever is not a plain band makes every tile go through the general path.
     """
 
-    left: int = FAR  # how far back a query may look
-    right: int = FAR  # how far ahead
+    left: int = UNBOUNDED  # how far back a query may look
+    right: int = UNBOUNDED  # how far ahead
     flags: dict[str, bool] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
 
@@ -54,11 +54,11 @@ class Plan:
         )
 
 
-def make_plan(q: Tensor, k: Tensor, terms: Terms) -> Plan | str:
+def make_kernel_terms(q: Tensor, k: Tensor, terms: Terms) -> KernelTerms | str:
     """The plan for these terms, or the reason why the kernels cannot follow them."""
     if terms.score is not None:
         return "the kernel knows only the dot product"
-    plan, shape = Plan(), (*q.shape[-4:-1], k.shape[-2])
+    plan, shape = KernelTerms(), (*q.shape[-4:-1], k.shape[-2])
     if terms.mask is not None and (reason := _plan_mask(plan, terms.mask, q, shape)):
         return reason
     if terms.bias is not None and (reason := _plan_bias(plan, terms.bias, q, shape)):
@@ -66,7 +66,7 @@ def make_plan(q: Tensor, k: Tensor, terms: Terms) -> Plan | str:
     return plan
 
 
-def _plan_mask(plan: Plan, mask: Mask, q: Tensor, shape: tuple[int, ...]) -> str | None:
+def _plan_mask(plan: KernelTerms, mask: Mask, q: Tensor, shape: tuple[int, ...]) -> str | None:
     match mask:
         case masks.Both(a, b):
             return _plan_mask(plan, a, q, shape) or _plan_mask(plan, b, q, shape)
@@ -80,13 +80,13 @@ def _plan_mask(plan: Plan, mask: Mask, q: Tensor, shape: tuple[int, ...]) -> str
             plan.values |= {"SKIP": start.contiguous(), "STOP": stop.contiguous()}
             plan.flags["PADDED"] = True
         case masks.Chunked(size, left) if "CHUNKED" not in plan.flags:
-            plan.values |= {"chunk": size, "chunks_back": FAR if left is None else left}
+            plan.values |= {"chunk": size, "chunks_back": UNBOUNDED if left is None else left}
             plan.flags["CHUNKED"] = True
         case masks.Documents(ids) if "DOCUMENTS" not in plan.flags:
             ids = ids.to(q.device, torch.int32).contiguous()
             plan.values |= {"IDS": ids, "ids_b": ids.stride(0)}
             plan.flags["DOCUMENTS"] = True
-        case masks.Dense(allowed) if "MASKED" not in plan.flags:
+        case masks.DenseMask(allowed) if "MASKED" not in plan.flags:
             plan.values |= _matrix("mask", allowed.to(q.device).view(torch.int8), shape)
             plan.flags["MASKED"] = True
         case _:
@@ -94,9 +94,9 @@ def _plan_mask(plan: Plan, mask: Mask, q: Tensor, shape: tuple[int, ...]) -> str
     return None
 
 
-def _plan_bias(plan: Plan, bias: Bias, q: Tensor, shape: tuple[int, ...]) -> str | None:
+def _plan_bias(plan: KernelTerms, bias: Bias, q: Tensor, shape: tuple[int, ...]) -> str | None:
     match bias:
-        case biases.Sum(a, b):
+        case biases.SumBias(a, b):
             return _plan_bias(plan, a, q, shape) or _plan_bias(plan, b, q, shape)
         case biases.ALiBi(slopes) if "ALIBI" not in plan.flags:
             plan.values["SLOPES"] = slopes.to(q.device, torch.float32).contiguous()
@@ -107,7 +107,7 @@ def _plan_bias(plan: Plan, bias: Bias, q: Tensor, shape: tuple[int, ...]) -> str
             # beyond `furthest` all distances share a bucket, so a clipped table holds them all
             ahead = torch.arange(-furthest, furthest + 1, device=table.device)
             _plan_table(plan, table[bias.bucket(ahead)].T, q)
-        case biases.Dense(values) if "BIASED" not in plan.flags:
+        case biases.DenseBias(values) if "BIASED" not in plan.flags:
             plan.values |= _matrix("bias", values.to(q.device, torch.float32), shape)
             plan.flags["BIASED"] = True
         case _:
@@ -115,7 +115,7 @@ def _plan_bias(plan: Plan, bias: Bias, q: Tensor, shape: tuple[int, ...]) -> str
     return None
 
 
-def _plan_table(plan: Plan, table: Tensor, q: Tensor) -> None:
+def _plan_table(plan: KernelTerms, table: Tensor, q: Tensor) -> None:
     plan.values["TABLE"] = table.to(q.device, torch.float32).contiguous()
     plan.values["table_radius"] = table.shape[-1] // 2
     plan.flags["TOEPLITZ"] = True
@@ -131,7 +131,7 @@ def _matrix(name: str, x: Tensor, shape: tuple[int, ...]) -> dict[str, Any]:
 
 @triton.jit
 @no_type_check  # Triton has its own types
-def term_score(
+def masked_score(
     dot, i, j, row, live, b, h, left, right, scale, softcap,
     SKIP, STOP, chunk, chunks_back, IDS, ids_b, MASK, mask_b, mask_h, mask_i, mask_j,
     SLOPES, TABLE, table_radius, BIAS, bias_b, bias_h, bias_i, bias_j,
@@ -162,4 +162,4 @@ def term_score(
     if MASKED:
         at = b * mask_b + h * mask_h + row.to(tl.int64) * mask_i + j * mask_j
         ok = ok & (tl.load(MASK + at, mask=live, other=0) != 0)
-    return tl.where(ok, s * LOG2E, LOW)
+    return tl.where(ok, s * LOG2E, LOWEST_SCORE)

@@ -8,16 +8,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from regard.errors import ShapeError
-from regard.ops.attend.tiled import bands
-from regard.ops.autocast import exact
+from regard.ops.attend.tiled import row_bands
+from regard.ops.autocast import without_autocast
 from regard.ops.biases import Bias
-from regard.ops.indices import part_of, two_numbers
+from regard.ops.indices import resolve_slice, as_int_pair
 from regard.ops.masks import Mask
 from regard.ops.survey.op import check_lse
-from regard.ops.survey.reference import weights
-from regard.ops.terms import Score, Terms, make_terms
+from regard.ops.survey.reference import weights_from_scores
+from regard.ops.terms import ScoreFunction, Terms, make_terms
 
-Reduce = Literal["sum", "mean", "max"]
+PoolReduce = Literal["sum", "mean", "max"]
 
 
 def window(
@@ -28,13 +28,13 @@ def window(
     rows: slice | int = slice(None),
     keys: slice | int = slice(None),
     pool: tuple[int, int] = (1, 1),
-    reduce: Reduce = "mean",
+    reduce: PoolReduce = "mean",
     mask: Mask | Bool[Tensor, "... _ _"] | None = None,
     bias: Bias | Float[Tensor, "... _ _"] | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Float[Tensor, " head"] | None = None,
-    score: Score | None = None,
+    score: ScoreFunction | None = None,
     offset: int = 0,
 ) -> Float[Tensor, "*batch row column"]:
     """The weights of some rows and keys, exact; with `pool` a cell stands for rows × keys of them.
@@ -61,11 +61,11 @@ def window(
         score=score,
         offset=offset,
     )
-    return cut_window(q, k, lse, terms, rows, keys, pool, reduce)
+    return compute_window(q, k, lse, terms, rows, keys, pool, reduce)
 
 
-@exact
-def cut_window(
+@without_autocast
+def compute_window(
     q: Tensor,
     k: Tensor,
     lse: Tensor,
@@ -73,26 +73,26 @@ def cut_window(
     rows: slice | int,
     keys: slice | int,
     pool: tuple[int, int] = (1, 1),
-    reduce: Reduce = "mean",
+    reduce: PoolReduce = "mean",
 ) -> Tensor:
     """The window on terms already made."""
-    if min(two_numbers("pool", pool)) < 1:
+    if min(as_int_pair("pool", pool)) < 1:
         raise ShapeError(f"pool: needs 1 or more, got {pool}")
     if reduce not in ("sum", "mean", "max"):
         raise ShapeError(f"reduce: needs sum, mean or max, got {reduce!r}")
-    down = part_of(rows, q.shape[-2], "rows")
-    across = part_of(keys, k.shape[-2], "keys")
-    high, wide = pool = two_numbers("pool", pool)
-    at_a_time = bands(-(-len(down) // high), q.shape[:-2].numel() * len(across) * high)
+    down = resolve_slice(rows, q.shape[-2], "rows")
+    across = resolve_slice(keys, k.shape[-2], "keys")
+    high, wide = pool = as_int_pair("pool", pool)
+    at_a_time = row_bands(-(-len(down) // high), q.shape[:-2].numel() * len(across) * high)
     pieces = []
     for cells in at_a_time:
         part = down[cells.start * high : cells.stop * high]
-        w = weights(terms.tile(q, k, part, across), lse[..., part.start : part.stop])
+        w = weights_from_scores(terms.score_tile(q, k, part, across), lse[..., part.start : part.stop])
         pieces.append(w if pool == (1, 1) else _pool(_pool(w, -1, wide, reduce), -2, high, reduce))
     return torch.cat(pieces, -2)
 
 
-def _pool(w: Tensor, axis: int, size: int, reduce: Reduce) -> Tensor:
+def _pool(w: Tensor, axis: int, size: int, reduce: PoolReduce) -> Tensor:
     """Fold cells of `size` along one axis; the last may hold fewer."""
     count = w.shape[axis]
     short = -count % size

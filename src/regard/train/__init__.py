@@ -2,46 +2,46 @@
 
 from regard.train.checkpoint import (
     Checkpoint,
-    average,
-    checkpoints,
-    fill,
-    last_good,
+    average_checkpoints,
+    list_checkpoints,
+    load_weights,
+    load_last_valid,
     load_checkpoint,
     save_checkpoint,
-    weights_of,
+    copy_weights,
 )
-from regard.train.classifying import Classes, classify_run
+from regard.train.classifying import ClassPrediction, classify_run
 from regard.train.confidence import (
     Calibration,
     Gradable,
-    Graded,
+    GradedAnswer,
     calibrate,
     load_calibration,
-    reliability,
+    calibration_metrics,
     save_calibration,
 )
 from regard.train.config import TrainConfig
-from regard.train.evaluate import Answering, Evaluation, Mistake, evaluate_run
-from regard.train.evaluation import TranslationScores, mean_loss, score_texts
-from regard.train.evaluation_images import ClassScores, GradedClassScores
+from regard.train.evaluate import AnswerEvaluator, Evaluation, Mistake, evaluate_run
+from regard.train.evaluation import TranslationEvaluator, mean_loss, score_texts
+from regard.train.evaluation_images import ClassificationEvaluator, CalibratedClassificationEvaluator
 from regard.train.evaluation_speech import (
-    SpeechScores,
+    RecognitionEvaluator,
     Transcript,
     best_path,
-    edits,
+    edit_distance,
     error_rate,
-    transcribe,
+    transcribe_batch,
 )
 from regard.train.exporting import export_run
 from regard.train.generating import generate_run
-from regard.train.interpreter import Interpreter, translate_run
-from regard.train.interrupts import interrupts
+from regard.train.interpreter import TranslationPipeline, translate_run
+from regard.train.interrupts import defer_signals
 from regard.train.loop import Outcome, Trainer
-from regard.train.loss import Objective, disagreement, objective, smoothed_cross_entropy
+from regard.train.loss import Objective, symmetric_kl, objective, label_smoothed_cross_entropy
 from regard.train.metrics import read_metrics
 from regard.train.progress import Progress
-from regard.train.quantizing import Quantized, quantize_run
-from regard.train.ranks import Ranks, join, leave
+from regard.train.quantizing import QuantizationResult, quantize_run
+from regard.train.ranks import Ranks, init_distributed, shutdown_distributed
 from regard.train.recipes import (
     RECIPES,
     DigitsData,
@@ -50,97 +50,97 @@ from regard.train.recipes import (
     MorseData,
     PhrasesData,
     Recipe,
-    Task,
+    DataModule,
     recipe,
 )
-from regard.train.run import Run, load_run, next_folder, read_recipe, resume_run, start_run
+from regard.train.run import Run, load_run, new_run_folder, read_recipe, resume_run, start_run
 from regard.train.runs import list_runs
-from regard.train.schedules import rate_at
-from regard.train.settings import change, from_json, names, read_value, to_json
-from regard.train.specimens import find_run, specimen, specimen_names
-from regard.train.transcribing import transcribe_run, transcripts_run
-from regard.train.translating import Translation, TranslationSearch, translate
+from regard.train.schedules import lr_factor
+from regard.train.settings import override_settings, config_from_json, iter_settings, parse_value, config_to_json
+from regard.train.specimens import find_run, load_pretrained, pretrained_names
+from regard.train.transcribing import transcribe_run, transcribe_run_detailed
+from regard.train.translating import Translation, TranslationSearch, translate_texts
 
 __all__ = [
-    "Answering",
+    "AnswerEvaluator",
     "Calibration",
     "Checkpoint",
-    "ClassScores",
-    "Classes",
+    "ClassificationEvaluator",
+    "ClassPrediction",
     "DigitsData",
     "Evaluation",
     "FashionData",
     "GlyphsData",
     "Gradable",
-    "Graded",
-    "GradedClassScores",
-    "Interpreter",
+    "GradedAnswer",
+    "CalibratedClassificationEvaluator",
+    "TranslationPipeline",
     "Mistake",
     "MorseData",
     "Objective",
     "Outcome",
     "PhrasesData",
     "Progress",
-    "Quantized",
+    "QuantizationResult",
     "RECIPES",
     "Ranks",
     "Recipe",
     "Run",
-    "SpeechScores",
-    "Task",
+    "RecognitionEvaluator",
+    "DataModule",
     "TrainConfig",
     "Trainer",
     "Transcript",
     "Translation",
-    "TranslationScores",
+    "TranslationEvaluator",
     "TranslationSearch",
-    "average",
+    "average_checkpoints",
     "best_path",
     "calibrate",
-    "change",
-    "checkpoints",
+    "override_settings",
+    "list_checkpoints",
     "classify_run",
-    "disagreement",
-    "edits",
+    "symmetric_kl",
+    "edit_distance",
     "error_rate",
     "evaluate_run",
     "export_run",
-    "fill",
+    "load_weights",
     "find_run",
-    "from_json",
+    "config_from_json",
     "generate_run",
-    "interrupts",
-    "join",
-    "last_good",
-    "leave",
+    "defer_signals",
+    "init_distributed",
+    "load_last_valid",
+    "shutdown_distributed",
     "list_runs",
     "load_calibration",
     "load_checkpoint",
     "load_run",
     "mean_loss",
-    "names",
-    "next_folder",
+    "iter_settings",
+    "new_run_folder",
     "objective",
     "quantize_run",
-    "rate_at",
+    "lr_factor",
     "read_metrics",
     "read_recipe",
-    "read_value",
+    "parse_value",
     "recipe",
-    "reliability",
+    "calibration_metrics",
     "resume_run",
     "save_calibration",
     "save_checkpoint",
     "score_texts",
-    "smoothed_cross_entropy",
-    "specimen",
-    "specimen_names",
+    "label_smoothed_cross_entropy",
+    "load_pretrained",
+    "pretrained_names",
     "start_run",
-    "to_json",
-    "transcribe",
+    "config_to_json",
+    "transcribe_batch",
     "transcribe_run",
-    "transcripts_run",
-    "translate",
+    "transcribe_run_detailed",
+    "translate_texts",
     "translate_run",
-    "weights_of",
+    "copy_weights",
 ]

@@ -6,12 +6,12 @@ from typing import Any
 
 from regard.errors import ConfigError, FileError
 
-BOARD = "tensorboard"
+TENSORBOARD_FOLDER = "tensorboard"
 
-Listener = Callable[[dict[str, Any]], None]
+Logger = Callable[[dict[str, Any]], None]
 
 
-def board(folder: str | Path) -> Listener:
+def tensorboard_logger(folder: str | Path) -> Logger:
     """What takes each line of metrics and writes its numbers where TensorBoard reads them.
 
     >>> import tempfile
@@ -28,9 +28,9 @@ def board(folder: str | Path) -> Listener:
             "try pip install 'regard[tensorboard]'"
         ) from error
     try:
-        writer = SummaryWriter(str(Path(folder) / BOARD))
+        writer = SummaryWriter(str(Path(folder) / TENSORBOARD_FOLDER))
     except OSError as error:
-        place = Path(folder) / BOARD
+        place = Path(folder) / TENSORBOARD_FOLDER
         raise FileError(f"{place}: cannot be written, {error.strerror or error}") from error
 
     def write(line: dict[str, Any]) -> None:

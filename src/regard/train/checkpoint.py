@@ -16,13 +16,13 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from regard.errors import FileError
-from regard.files import beside, parse_json, to_disk
-from regard.models.store import write_whole
-from regard.train.parts import read_whole
+from regard.files import atomic_path, parse_json, fsync_path
+from regard.models.store import write_safetensors
+from regard.train.parts import read_unsharded
 
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 VERSION = 1  # of the folder's layout
-UNFINISHED = ".writing-"  # how a folder is called while a checkpoint is written into it
+PARTIAL_PREFIX = ".writing-"  # how a folder is called while a checkpoint is written into it
 
 
 class Checkpoint(NamedTuple):
@@ -50,12 +50,12 @@ def save_checkpoint(
     >>> save_checkpoint(Checkpoint(12, {"w": torch.ones(1)}, {}, {}), folder).name
     'step-00000012'
     """
-    with writing_checkpoint(checkpoint.step, folder, keep, every) as beside:
+    with atomic_checkpoint_folder(checkpoint.step, folder, keep, every) as beside:
         _write(checkpoint, beside)
-    return place_of(checkpoint.step, folder)
+    return checkpoint_path(checkpoint.step, folder)
 
 
-def place_of(step: int, folder: str | Path) -> Path:
+def checkpoint_path(step: int, folder: str | Path) -> Path:
     """Where the checkpoint of an update is.
 
     >>> place_of(12, "runs").name
@@ -64,31 +64,31 @@ def place_of(step: int, folder: str | Path) -> Path:
     return Path(folder) / f"step-{step:08}"
 
 
-def step_of(place: Path) -> int:
+def checkpoint_step(path: Path) -> int:
     """The update that a checkpoint was made after.
 
     >>> step_of(place_of(12, "runs"))
     12
     """
-    return int(place.name.rpartition("-")[2])
+    return int(path.name.rpartition("-")[2])
 
 
 @contextmanager
-def writing_checkpoint(step: int, folder: str | Path, keep: int, every: int = 1) -> Iterator[Path]:
+def atomic_checkpoint_folder(step: int, folder: str | Path, keep: int, every: int = 1) -> Iterator[Path]:
     """A folder to write a checkpoint into; it takes its place once all is written."""
     folder = Path(folder)
-    place = place_of(step, folder)
+    place = checkpoint_path(step, folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=folder))
+        beside = Path(tempfile.mkdtemp(prefix=PARTIAL_PREFIX, dir=folder))
         try:
             yield beside
-            open_to_all(beside)
-            to_disk(beside)
+            apply_umask(beside)
+            fsync_path(beside)
             if place.exists():  # left by a training that was resumed from further back
                 shutil.rmtree(place)
             os.replace(beside, place)
-            to_disk(folder)
+            fsync_path(folder)
         except BaseException:
             shutil.rmtree(beside, ignore_errors=True)
             raise
@@ -99,13 +99,13 @@ def writing_checkpoint(step: int, folder: str | Path, keep: int, every: int = 1)
         ) from error
     # A run that was never stopped has none off its schedule; the mean of the last ones, taken at
     # the end, has to be the same.
-    there = checkpoints(folder)
-    by_a_stop = [old for old in there if step_of(old) % every and step_of(old) < step]
+    there = list_checkpoints(folder)
+    by_a_stop = [old for old in there if checkpoint_step(old) % every and checkpoint_step(old) < step]
     for old in [*by_a_stop, *[old for old in there if old not in by_a_stop][:-keep]]:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def remove_unfinished(folder: str | Path) -> None:
+def remove_partial_checkpoints(folder: str | Path) -> None:
     """Remove what processes left that were killed while they wrote a checkpoint.
 
     >>> folder = Path(tempfile.mkdtemp())
@@ -113,63 +113,63 @@ def remove_unfinished(folder: str | Path) -> None:
     >>> remove_unfinished(folder), list(folder.iterdir())
     (None, [])
     """
-    for left in Path(folder).glob(f"{UNFINISHED}*"):
+    for left in Path(folder).glob(f"{PARTIAL_PREFIX}*"):
         shutil.rmtree(left, ignore_errors=True)
 
 
-def load_checkpoint(place: str | Path) -> Checkpoint:
+def load_checkpoint(path: str | Path) -> Checkpoint:
     """Read one checkpoint and check every byte of it.
 
     >>> place = save_checkpoint(Checkpoint(1, {"w": torch.ones(1)}, {}, {}), tempfile.mkdtemp())
     >>> load_checkpoint(place).model["w"]
     tensor([1.])
     """
-    place, told = Path(place), check(place)
+    path, told = Path(path), verify_checkpoint(path)
     try:
         if MODEL in told["files"]:
-            model, optimizer = (load_file(place / name) for name in (MODEL, OPTIMIZER))
+            model, optimizer = (load_file(path / name) for name in (MODEL, OPTIMIZER))
         else:
-            model, optimizer = split(read_whole(place))
+            model, optimizer = split_tensors(read_unsharded(path))
     except (OSError, SafetensorError) as error:
-        raise FileError(f"{place}: needs a whole checkpoint, got a damaged one, {error}") from error
+        raise FileError(f"{path}: needs a whole checkpoint, got a damaged one, {error}") from error
     return Checkpoint(told["step"], model, optimizer, told["state"])
 
 
-def check(place: str | Path) -> dict[str, Any]:
+def verify_checkpoint(path: str | Path) -> dict[str, Any]:
     """Check every byte of a checkpoint; what its state says comes back.
 
     >>> made = Checkpoint(1, {"w": torch.ones(1)}, {}, {"a": 2})
     >>> check(save_checkpoint(made, tempfile.mkdtemp()))["state"]
     {'a': 2}
     """
-    place = Path(place)
+    path = Path(path)
     try:
-        told = parse_json((place / STATE).read_text())
+        told = parse_json((path / STATE).read_text())
         checksum = told.pop("checksum")
         if told["version"] != VERSION:
             raise FileError(
-                f"{place}: needs version {VERSION}, got {told['version']}; try a newer regard"
+                f"{path}: needs version {VERSION}, got {told['version']}; try a newer regard"
             )
         if _checksum_of(told) != checksum:
-            raise FileError(f"{place}: needs its checksum, got another: {STATE} was damaged")
+            raise FileError(f"{path}: needs its checksum, got another: {STATE} was damaged")
         for name, want in told["files"].items():
-            if digest(place / name) != want:
-                raise FileError(f"{place}: needs its checksum, got another: {name} was damaged")
+            if sha256_of(path / name) != want:
+                raise FileError(f"{path}: needs its checksum, got another: {name} was damaged")
     except (OSError, ValueError, KeyError, UnicodeDecodeError) as error:
-        raise FileError(f"{place}: needs a whole checkpoint, got a damaged one, {error}") from error
+        raise FileError(f"{path}: needs a whole checkpoint, got a damaged one, {error}") from error
     return told
 
 
-def is_in_parts(place: str | Path) -> bool:
+def is_sharded(path: str | Path) -> bool:
     """Whether a checkpoint was written by many ranks, each its part.
 
     >>> is_in_parts(save_checkpoint(Checkpoint(1, {}, {}, {}), tempfile.mkdtemp()))
     False
     """
-    return not (Path(place) / MODEL).exists()
+    return not (Path(path) / MODEL).exists()
 
 
-def joined(model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def merge_tensors(model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Weights and the optimizer's tensors under one roof, for files that hold both.
 
     >>> list(joined({"w": torch.ones(1)}, {"w.step": torch.ones(1)}))
@@ -179,7 +179,7 @@ def joined(model: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> dict
     return one | {f"optimizer.{name}": x for name, x in optimizer.items()}
 
 
-def split(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def split_tensors(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Weights and the optimizer's tensors, apart again.
 
     >>> split(joined({"w": torch.ones(1)}, {}))
@@ -192,7 +192,7 @@ def split(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, T
     return parts["model"], parts["optimizer"]
 
 
-def checkpoints(folder: str | Path) -> list[Path]:
+def list_checkpoints(folder: str | Path) -> list[Path]:
     """The checkpoints in a folder, from the first to the last; unfinished ones are not seen.
 
     >>> checkpoints(tempfile.mkdtemp())
@@ -201,33 +201,33 @@ def checkpoints(folder: str | Path) -> list[Path]:
     return sorted(Path(folder).glob("step-????????"))
 
 
-def last_good(folder: str | Path) -> tuple[Checkpoint | None, list[str]]:
+def load_last_valid(folder: str | Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint that is whole (None: there is none), and what is wrong with newer ones.
 
     >>> last_good(tempfile.mkdtemp())
     (None, [])
     """
-    place, wrong = last_good_place(folder)
+    place, wrong = find_last_valid(folder)
     return None if place is None else load_checkpoint(place), wrong
 
 
-def last_good_place(folder: str | Path) -> tuple[Path | None, list[str]]:
+def find_last_valid(folder: str | Path) -> tuple[Path | None, list[str]]:
     """Where the newest checkpoint that is whole is, and what is wrong with newer ones.
 
     >>> last_good_place(tempfile.mkdtemp())
     (None, [])
     """
     wrong = []
-    for place in reversed(checkpoints(folder)):
+    for place in reversed(list_checkpoints(folder)):
         try:
-            check(place)
+            verify_checkpoint(place)
             return place, wrong
         except FileError as error:
             wrong.append(str(error))
     return None, wrong
 
 
-def average(places: Sequence[str | Path]) -> dict[str, Tensor]:
+def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Tensor]:
     """The mean of the weights of several checkpoints, which is often better than each of them.
 
     w = Σ_i w_i / n, summed in double precision; what is no fraction (a counter) is the last one's
@@ -239,21 +239,21 @@ def average(places: Sequence[str | Path]) -> dict[str, Tensor]:
     >>> average(checkpoints(folder))
     {'w': tensor([3.])}
     """
-    if not places:
+    if not paths:
         raise FileError("places: need one checkpoint at least, got none")
     sums: dict[str, Tensor] = {}
     last: dict[str, Tensor] = {}
-    for place in places:
+    for place in paths:
         last = load_checkpoint(place).model
         for name, x in last.items():
             sums[name] = sums[name] + x.double() if name in sums else x.double()
     return {
-        name: (sums[name] / len(places)).to(x.dtype) if x.is_floating_point() else x
+        name: (sums[name] / len(paths)).to(x.dtype) if x.is_floating_point() else x
         for name, x in last.items()
     }
 
 
-def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+def state_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Every saved tensor of a model itself, a shared one once, under its first name.
 
     >>> list(tensors_of(nn.Linear(1, 1)))
@@ -265,17 +265,17 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: x.detach() for name, x in first.values()}
 
 
-def weights_of(model: nn.Module) -> dict[str, Tensor]:
+def copy_weights(model: nn.Module) -> dict[str, Tensor]:
     """Copies of every saved tensor of a model, a shared one once, under its first name.
 
     >>> list(weights_of(nn.Linear(1, 1)))
     ['weight', 'bias']
     """
-    return {name: x.cpu().clone().contiguous() for name, x in tensors_of(model).items()}
+    return {name: x.cpu().clone().contiguous() for name, x in state_tensors(model).items()}
 
 
 @torch.no_grad()
-def fill(model: nn.Module, weights: Mapping[str, Tensor], what: str = "weights") -> None:
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor], label: str = "weights") -> None:
     """Put saved weights into a model of the same shape, also one whose ranks hold parts of it.
 
     >>> layer = nn.Linear(1, 1)
@@ -283,34 +283,34 @@ def fill(model: nn.Module, weights: Mapping[str, Tensor], what: str = "weights")
     >>> layer(torch.tensor([2.0])).item()
     2.0
     """
-    own = tensors_of(model)
+    own = state_tensors(model)
     if {n: x.shape for n, x in weights.items()} != {n: x.shape for n, x in own.items()}:
-        raise FileError(f"{what}: needs the weights of this model, got those of another")
+        raise FileError(f"{label}: needs the weights of this model, got those of another")
     for name, x in weights.items():
-        own[name].copy_(like(own[name], x))
+        own[name].copy_(shard_like(own[name], x))
 
 
-def like(own: Tensor, x: Tensor) -> Tensor:
+def shard_like(target: Tensor, x: Tensor) -> Tensor:
     """A whole tensor as `own` is held: itself, or the part of it that is this rank's.
 
     >>> like(torch.zeros(2), torch.ones(2))
     tensor([1., 1.])
     """
-    if not hasattr(own, "full_tensor"):
+    if not hasattr(target, "full_tensor"):
         return x
     from torch.distributed.tensor import DTensor, distribute_tensor
 
-    assert isinstance(own, DTensor)
+    assert isinstance(target, DTensor)
     # every rank has read the whole: each takes its part, nothing is sent
-    whole = x.to(own.device)
-    return distribute_tensor(whole, own.device_mesh, own.placements, src_data_rank=None)
+    whole = x.to(target.device)
+    return distribute_tensor(whole, target.device_mesh, target.placements, src_data_rank=None)
 
 
 def _write(checkpoint: Checkpoint, folder: Path) -> None:
     note = {"regard": "checkpoint"}  # a file without tensors and notes could not be read back
-    write_whole(checkpoint.model, note, folder / MODEL)
-    write_whole(checkpoint.optimizer, note, folder / OPTIMIZER)
-    files = {name: digest(folder / name) for name in (MODEL, OPTIMIZER)}
+    write_safetensors(checkpoint.model, note, folder / MODEL)
+    write_safetensors(checkpoint.optimizer, note, folder / OPTIMIZER)
+    files = {name: sha256_of(folder / name) for name in (MODEL, OPTIMIZER)}
     write_state(folder, checkpoint.step, checkpoint.state, files)
 
 
@@ -320,7 +320,7 @@ def write_state(folder: Path, step: int, state: dict[str, Any], files: dict[str,
     _write_text(folder / STATE, json.dumps(told | {"checksum": _checksum_of(told)}))
 
 
-def open_to_all(folder: Path) -> None:
+def apply_umask(folder: Path) -> None:
     """Let those read it who read other folders of this user; mkdtemp is for secrets, 0700."""
     probe = folder / ".mode"  # shows the umask without setting it: other threads write files too
     probe.mkdir()
@@ -330,11 +330,11 @@ def open_to_all(folder: Path) -> None:
 
 def _write_text(file: Path, text: str) -> None:
     """A small file, beside its place first: never half of it."""
-    with beside(file) as place:
+    with atomic_path(file) as place:
         place.write_text(text, encoding="utf-8")
 
 
-def digest(file: Path) -> str:
+def sha256_of(file: Path) -> str:
     """The SHA-256 of a file."""
     with open(file, "rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()

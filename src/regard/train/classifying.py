@@ -7,18 +7,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.data import frame_ink, open_picture, read_picture
-from regard.data.picture_file import whole_patches
+from regard.data import crop_to_ink, open_image, read_image
+from regard.data.picture_file import crop_to_multiple
 from regard.errors import ConfigError
 from regard.models import ResNet, VisionTransformer
 from regard.train.evaluation_images import top_log_odds
 from regard.train.run import Run
 
-CLOTHES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker")
-CLOTHES += ("bag", "ankle boot")
+FASHION_CLASSES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker")
+FASHION_CLASSES += ("bag", "ankle boot")
 
 
-class Classes(list[tuple[str, float]]):
+class ClassPrediction(list[tuple[str, float]]):
     """The likeliest classes of a picture, by name, with their probabilities, the best first.
 
     `confidence` is the calibrated probability that the first one is right, lower where the picture
@@ -46,8 +46,8 @@ class Classes(list[tuple[str, float]]):
 
 
 def classify_run(
-    run: Run, pictures: str | Path | Sequence[str | Path], *, top: int = 1, invert: bool = False
-) -> list[Classes]:
+    run: Run, images: str | Path | Sequence[str | Path], *, top: int = 1, invert: bool = False
+) -> list[ClassPrediction]:
     """Of each picture file the likeliest classes, by name, with their probabilities.
 
     A picture is read as those of the run's evaluation: see `read_for`. Each answer has a calibrated
@@ -61,19 +61,19 @@ def classify_run(
     >>> len(found), found.unsure  # nothing is written there
     (1, True)
     """
-    model, size = seeing(run)
+    model, size = image_model(run)
     if top < 1:
         raise ConfigError(f"top: needs 1 or more, got {top}")
-    pictures = [pictures] if isinstance(pictures, str | Path) else pictures
+    images = [images] if isinstance(images, str | Path) else images
     found = []
-    for path in pictures:
-        image = read_for(run, path, size=size, invert=invert)
+    for path in images:
+        image = read_run_image(run, path, size=size, invert=invert)
         with torch.no_grad():
-            found.append(answer(run, model(image[None])[0], top))
+            found.append(build_prediction(run, model(image[None])[0], top))
     return found
 
 
-def read_for(
+def read_run_image(
     run: Run, path: str | Path, *, size: int | None, invert: bool = False
 ) -> Float[Tensor, "channel height width"]:
     """A picture file as a run's model reads it: a square of `size`, or of its own size.
@@ -91,22 +91,22 @@ def read_for(
     config = run.model.config
     multiple = getattr(config, "patch", 1)
     if not getattr(run.recipe.data, "framed", False):
-        image = read_picture(path, size=size, multiple=multiple, channels=config.channels)
+        image = read_image(path, size=size, multiple=multiple, channels=config.channels)
         return 1 - image if invert else image
-    image = frame_ink(open_picture(path, contrast=True), size, invert=invert)
-    return whole_patches(image, multiple, path)
+    image = crop_to_ink(open_image(path, auto_background=True), size, invert=invert)
+    return crop_to_multiple(image, multiple, path)
 
 
-def answer(run: Run, logits: Float[Tensor, " classes"], top: int) -> Classes:
+def build_prediction(run: Run, logits: Float[Tensor, " classes"], top: int) -> ClassPrediction:
     """What a run's model says of a picture, with the run's confidence in it."""
-    classes = likeliest(logits, names_of(run), top)
+    classes = top_classes(logits, class_names(run), top)
     if run.calibration is None:
-        return Classes(classes)
+        return ClassPrediction(classes)
     confidence = run.calibration.confidence(float(top_log_odds(logits)))
-    return Classes(classes, confidence=confidence, threshold=run.calibration.threshold)
+    return ClassPrediction(classes, confidence=confidence, threshold=run.calibration.threshold)
 
 
-def likeliest(
+def top_classes(
     logits: Float[Tensor, " classes"], names: list[str], top: int
 ) -> list[tuple[str, float]]:
     """The names of the likeliest classes with their probabilities, the best first.
@@ -118,7 +118,7 @@ def likeliest(
     return [(names[n], x) for n, x in zip(classes.tolist(), chances.tolist(), strict=True)]
 
 
-def seeing(run: Run) -> tuple[VisionTransformer | ResNet, int]:
+def image_model(run: Run) -> tuple[VisionTransformer | ResNet, int]:
     """A run's model, if it is one of pictures, and how large those of its training were.
 
     >>> seeing(rg.specimen("glyphs"))[1]
@@ -131,7 +131,7 @@ def seeing(run: Run) -> tuple[VisionTransformer | ResNet, int]:
     return model, getattr(model.config, "image", None) or getattr(run.recipe.data, "size", 28)
 
 
-def names_of(run: Run) -> list[str]:
+def class_names(run: Run) -> list[str]:
     """What a run's classes are called: as its data say, or their numbers.
 
     >>> "".join(names_of(rg.specimen("glyphs")))
@@ -140,6 +140,6 @@ def names_of(run: Run) -> list[str]:
     count, told = run.model.config.classes, getattr(run.recipe.data, "classes", None)
     if told is not None and len(told) == count:
         return list(told)
-    if "fashion" in str(getattr(run.recipe.data, "folder", "")) and count == len(CLOTHES):
-        return list(CLOTHES)
+    if "fashion" in str(getattr(run.recipe.data, "folder", "")) and count == len(FASHION_CLASSES):
+        return list(FASHION_CLASSES)
     return [str(label) for label in range(count)]

@@ -7,19 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regard.nn import Cell, Recurrent
+from regard.nn import RecurrentCell, Recurrent
 from regard.train.config import TrainConfig
-from regard.train.interrupts import shielded
-from regard.train.parallel import Way
+from regard.train.interrupts import block_signals
+from regard.train.parallel import Strategy
 
 STEPS = 1000  # to compile takes as long as some hundred updates
-SEEN = 6  # batches that show whether their shapes are few or many
+PROBE_BATCHES = 6  # batches that show whether their shapes are few or many
 FEW = 3  # shapes that are compiled each as it is
 
 Total = Callable[..., Tensor]
 
 
-class Compiling:
+class CompilePolicy:
     """Compiles a loss with its model once some batches have shown their shapes.
 
     Few shapes are compiled each as it is; many once, with sizes left open, or each length would be
@@ -33,31 +33,31 @@ class Compiling:
     True
     """
 
-    def __init__(self, ask: str, *, graphs: bool = False):
-        self.ask, self.left, self.graphs = ask, SEEN, graphs
+    def __init__(self, mode: str, *, graphs: bool = False):
+        self.mode, self.probes_left, self.graphs = mode, PROBE_BATCHES, graphs
         self.shapes: set[Any] = set()
         self.compiled: tuple[Total, Total] | None = None
-        self.ready: set[Any] = set()  # shapes that an update was made with, compiled
+        self.compiled_shapes: set[Any] = set()  # shapes that an update was made with, compiled
 
-    def shield(self, batch: dict[str, Tensor]) -> AbstractContextManager[None]:
+    def block_signals(self, batch: dict[str, Tensor]) -> AbstractContextManager[None]:
         """Around an update: while it may compile, its compile workers outlive a signal."""
         shape = _shape(batch)
-        if self.compiled is None or shape in self.ready:
+        if self.compiled is None or shape in self.compiled_shapes:
             return nullcontext()
-        self.ready.add(shape)
-        return shielded()
+        self.compiled_shapes.add(shape)
+        return block_signals()
 
-    def total(self, total: Total, batch: dict[str, Tensor]) -> Total:
+    def loss_function(self, total: Total, batch: dict[str, Tensor]) -> Total:
         """The loss to call for this batch: as it is, or compiled."""
-        if self.ask == "off":
+        if self.mode == "off":
             return total
         shape = _shape(batch)
-        if self.left:
-            self.left -= 1
+        if self.probes_left:
+            self.probes_left -= 1
             self.shapes.add(shape)
             return total
         many = len(self.shapes) > FEW
-        if (many and self.ask == "fixed") or not (many or shape in self.shapes):
+        if (many and self.mode == "fixed") or not (many or shape in self.shapes):
             return total  # such as the last batch of a part, shorter than the rest
         if self.compiled is None or self.compiled[0] is not total:
             how = "reduce-overhead" if self.graphs and not many else None
@@ -71,9 +71,9 @@ def _shape(batch: dict[str, Tensor]) -> tuple[Any, ...]:
     return tuple((name, x.shape) for name, x in batch.items())
 
 
-def make_compiling(
-    config: TrainConfig, model: nn.Module, device: torch.device, way: Way = "none"
-) -> Compiling:
+def build_compile_policy(
+    config: TrainConfig, model: nn.Module, device: torch.device, strategy: Strategy = "none"
+) -> CompilePolicy:
     """Whether to compile: as asked, or where it pays.
 
     On a GPU, in long trainings with batches of few shapes, and not around recurrent layers, which
@@ -83,9 +83,9 @@ def make_compiling(
     >>> make_compiling(TrainConfig(steps=9), nn.Linear(1, 1), torch.device("cpu")).ask
     'off'
     """
-    graphs = device.type == "cuda" and config.accumulate == 1 and way == "none"
+    graphs = device.type == "cuda" and config.accumulate == 1 and strategy == "none"
     if config.compile != "auto":
-        return Compiling(config.compile, graphs=graphs)
-    loops = any(isinstance(m, nn.RNNBase | Cell | Recurrent) for m in model.modules())
+        return CompilePolicy(config.compile, graphs=graphs)
+    loops = any(isinstance(m, nn.RNNBase | RecurrentCell | Recurrent) for m in model.modules())
     pays = device.type == "cuda" and config.steps > STEPS and not loops
-    return Compiling("fixed" if pays else "off", graphs=graphs)
+    return CompilePolicy("fixed" if pays else "off", graphs=graphs)

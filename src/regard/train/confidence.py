@@ -13,13 +13,13 @@ from torch import nn
 from regard.errors import FileError, ShapeError
 from regard.files import parse_json, write_text
 
-CALIBRATION = "calibration.json"
+CALIBRATION_FILE = "calibration.json"
 KEEP = 0.95  # the threshold may warn about one right answer in twenty, not more
 LOWEST = -1e4  # stands for -inf, the score of an answer that the model holds impossible
 STEPS = 50  # of Newton's method; it converges in about ten
 
 
-class Graded(NamedTuple):
+class GradedAnswer(NamedTuple):
     """An answer on held-out data: its raw score, and whether it was right.
 
     The answer to an input that has none, such as noise, is graded as not right.
@@ -29,7 +29,7 @@ class Graded(NamedTuple):
     """
 
     score: float
-    right: bool
+    correct: bool
 
 
 @runtime_checkable
@@ -42,7 +42,7 @@ class Gradable(Protocol):
     True
     """
 
-    def graded(self, model: nn.Module) -> list[Graded]:
+    def grade(self, model: nn.Module) -> list[GradedAnswer]:
         """Every answer of the split, and of inputs that have no right answer."""
         ...
 
@@ -73,7 +73,7 @@ class Calibration:
         return self.confidence(score) < self.threshold
 
 
-def calibrate(graded: Sequence[Graded]) -> Calibration:
+def calibrate(answers: Sequence[GradedAnswer]) -> Calibration:
     """Fit Platt scaling on held-out answers, and choose the threshold on the same ones.
 
     The targets are Platt's smoothed ones, (N₊ + 1) / (N₊ + 2) and 1 / (N₋ + 2), so that a split
@@ -84,18 +84,18 @@ def calibrate(graded: Sequence[Graded]) -> Calibration:
     >>> fitted.is_unsure(-4.0), fitted.is_unsure(-0.1)
     (True, False)
     """
-    graded = [one for one in graded if not math.isnan(one.score)]
-    if not graded:
+    answers = [one for one in answers if not math.isnan(one.score)]
+    if not answers:
         raise ShapeError("graded: needs 1 or more answers, got none")
-    scores = torch.tensor([one.score for one in graded], dtype=torch.float64)
+    scores = torch.tensor([one.score for one in answers], dtype=torch.float64)
     scores = scores.clamp(min=LOWEST)
-    right = torch.tensor([one.right for one in graded])
+    right = torch.tensor([one.correct for one in answers])
     slope, offset = _platt(scores, right)
     cut = _cut(scores, right)
     threshold = float(torch.sigmoid(torch.tensor(slope * cut + offset, dtype=torch.float64)))
     if not right.any():
         threshold = 1.0  # a model that is never right deserves every warning
-    return Calibration(slope=slope, offset=offset, threshold=threshold, examples=len(graded))
+    return Calibration(slope=slope, offset=offset, threshold=threshold, examples=len(answers))
 
 
 def _platt(scores: torch.Tensor, right: torch.Tensor) -> tuple[float, float]:
@@ -129,7 +129,7 @@ def _cut(scores: torch.Tensor, right: torch.Tensor) -> float:
     return float((worst + scores[scores > worst].min()) / 2)
 
 
-def reliability(graded: Sequence[Graded], calibration: Calibration) -> dict[str, float]:
+def calibration_metrics(answers: Sequence[GradedAnswer], calibration: Calibration) -> dict[str, float]:
     """How well confidence does on graded answers, of which it has seen none.
 
     `ece` is the expected calibration error over ten equal bins (Guo et al. 2017),
@@ -141,14 +141,14 @@ def reliability(graded: Sequence[Graded], calibration: Calibration) -> dict[str,
     >>> reliability([Graded(-4.0, False), Graded(4.0, True)], fitted)
     {'ece': 0.018, 'auroc': 1.0, 'wrong_flagged': 1.0, 'right_flagged': 0.0}
     """
-    sure = torch.tensor([calibration.confidence(one.score) for one in graded]).double()
-    right = torch.tensor([one.right for one in graded])
+    sure = torch.tensor([calibration.confidence(one.score) for one in answers]).double()
+    right = torch.tensor([one.correct for one in answers])
     unsure = sure < calibration.threshold
     bins = (10 * sure).long().clamp(max=9)
     ece = sum(float((right.double() - sure)[bins == b].sum().abs()) for b in range(10))
     good, bad = sure[right], sure[~right]
     above = (good[:, None] > bad).double() + 0.5 * (good[:, None] == bad).double()
-    values = {"ece": ece / max(1, len(graded)), "auroc": float(above.mean())}
+    values = {"ece": ece / max(1, len(answers)), "auroc": float(above.mean())}
     values |= {"wrong_flagged": float(unsure[~right].double().mean())}
     values |= {"right_flagged": float(unsure[right].double().mean())}
     return {name: round(value, 4) for name, value in values.items() if not math.isnan(value)}
@@ -163,7 +163,7 @@ def save_calibration(folder: str | Path, calibration: Calibration) -> None:
     >>> load_calibration(folder).threshold
     0.5
     """
-    write_text(Path(folder) / CALIBRATION, json.dumps(asdict(calibration), indent=1) + "\n")
+    write_text(Path(folder) / CALIBRATION_FILE, json.dumps(asdict(calibration), indent=1) + "\n")
 
 
 def load_calibration(folder: str | Path) -> Calibration | None:
@@ -172,7 +172,7 @@ def load_calibration(folder: str | Path) -> Calibration | None:
     >>> load_calibration("nowhere") is None
     True
     """
-    file = Path(folder) / CALIBRATION
+    file = Path(folder) / CALIBRATION_FILE
     if not file.is_file():
         return None
     try:

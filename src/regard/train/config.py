@@ -26,26 +26,26 @@ class TrainConfig:
     """
 
     steps: int
-    tokens: int = 4096
+    batch_tokens: int = 4096
     accumulate: int = 1
     lr: float = 1e-3
     schedule: Schedule = "cosine"
     warmup: int = 100
-    floor: float = 0.0
+    min_lr_fraction: float = 0.0
     betas: tuple[float, float] = (0.9, 0.98)
     eps: float = 1e-9
-    decay: float = 0.01
-    clip: float = 1.0
-    smoothing: float = 0.0
-    agree: float = 0.0
+    weight_decay: float = 0.01
+    max_grad_norm: float = 1.0
+    label_smoothing: float = 0.0
+    rdrop: float = 0.0
     seed: int = 0
-    watch: str = "loss"
+    monitor: str = "loss"
     patience: int | None = None
     log_every: int = 10
     evaluate_every: int = 500
     save_every: int = 500
-    keep: int = 3
-    average: int = 1
+    keep_last: int = 3
+    average_last: int = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["auto", "float32", "bf16"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"
@@ -65,16 +65,16 @@ class TrainConfig:
         for name in ("warmup", "agree"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name}: needs 0 or more, got {getattr(self, name)}")
-        if self.average > self.keep:
+        if self.average_last > self.keep_last:
             raise ConfigError(
-                f"average: needs at most keep={self.keep} checkpoints, got {self.average}; "
-                f"try keep={self.average}"
+                f"average: needs at most keep={self.keep_last} checkpoints, got {self.average_last}; "
+                f"try keep={self.average_last}"
             )
 
-    def better(self, new: float, old: float | None) -> bool:
+    def is_better(self, new: float, old: float | None) -> bool:
         """Whether a score of the watched kind is better than the best so far.
 
         >>> TrainConfig(steps=1).better(0.2, 0.3), TrainConfig(steps=1, watch="bleu").better(1, 2)
         (True, False)
         """
-        return old is None or (new < old if self.watch == "loss" else new > old)
+        return old is None or (new < old if self.monitor == "loss" else new > old)

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from regard.errors import ConfigError
-from regard.train.confidence import Gradable, reliability
-from regard.train.loop import scored
-from regard.train.recipes.recipe import Part
+from regard.train.confidence import Gradable, calibration_metrics
+from regard.train.loop import run_evaluation
+from regard.train.recipes.recipe import EvalSplit
 from regard.train.run import Run
 
 
@@ -20,9 +20,9 @@ class Mistake(NamedTuple):
     'zwei Tag'
     """
 
-    asked: str
-    right: str
-    got: str
+    source: str
+    reference: str
+    prediction: str
 
 
 class Evaluation(NamedTuple):
@@ -34,14 +34,14 @@ class Evaluation(NamedTuple):
     1.0
     """
 
-    part: Part
+    split: EvalSplit
     scores: dict[str, Any]
     mistakes: list[Mistake]
     confidence: dict[str, float] = {}
 
 
 @runtime_checkable
-class Answering(Protocol):
+class AnswerEvaluator(Protocol):
     """Scores of answers in words, which can be shown one by one.
 
     >>> pairs = rg.data.Listed(valid=[rg.data.Pair("two", "zwei", "de")])
@@ -51,17 +51,17 @@ class Answering(Protocol):
     """
 
     @property
-    def asked(self) -> list[str]: ...
+    def sources(self) -> list[str]: ...
 
     @property
-    def right(self) -> list[str]: ...
+    def references(self) -> list[str]: ...
 
-    def answers(self, model: nn.Module) -> list[str]: ...
+    def predict(self, model: nn.Module) -> list[str]: ...
 
-    def judge(self, model: nn.Module, answers: Sequence[str]) -> dict[str, Any]: ...
+    def score(self, model: nn.Module, answers: Sequence[str]) -> dict[str, Any]: ...
 
 
-def evaluate_run(run: Run, part: Part = "test", *, width: int | None = None) -> Evaluation:
+def evaluate_run(run: Run, split: EvalSplit = "test", *, beam_width: int | None = None) -> Evaluation:
     """The scores of a run on a part of its data, as when it ended, or with a beam of `width`.
 
     >>> import tempfile
@@ -72,30 +72,30 @@ def evaluate_run(run: Run, part: Part = "test", *, width: int | None = None) -> 
     >>> evaluate_run(load_run(folder)).scores == scores
     True
     """
-    scorer = run.recipe.data.scores(run.tokenizer, part)
-    if width is not None:
+    scorer = run.recipe.data.scores(run.tokenizer, split)
+    if beam_width is not None:
         if not hasattr(scorer, "width"):
             kind = type(run.model).__name__
             raise ConfigError(f"width: needs a run that searches for words, got one of a {kind}")
-        if width < 1:
-            raise ConfigError(f"width: needs 1 or more, got {width}")
-        scorer.width = width
+        if beam_width < 1:
+            raise ConfigError(f"width: needs 1 or more, got {beam_width}")
+        scorer.width = beam_width
     model = run.model.to("cuda" if torch.cuda.is_available() else "cpu")
     sure = _confidence(run, model, scorer)
-    if not isinstance(scorer, Answering):
-        return Evaluation(part, scored(model, scorer), [], sure)
+    if not isinstance(scorer, AnswerEvaluator):
+        return Evaluation(split, run_evaluation(model, scorer), [], sure)
     answers: list[str] = []
 
     def judged(model: nn.Module) -> dict[str, Any]:
-        answers.extend(scorer.answers(model))
-        return scorer.judge(model, answers)
+        answers.extend(scorer.predict(model))
+        return scorer.score(model, answers)
 
-    scores = scored(model, judged)
-    both = zip(scorer.asked, scorer.right, answers, strict=True)
-    return Evaluation(part, scores, [Mistake(*one) for one in both if one[1] != one[2]], sure)
+    scores = run_evaluation(model, judged)
+    both = zip(scorer.sources, scorer.references, answers, strict=True)
+    return Evaluation(split, scores, [Mistake(*one) for one in both if one[1] != one[2]], sure)
 
 
 def _confidence(run: Run, model: nn.Module, scorer: object) -> dict[str, float]:
     if run.calibration is None or not isinstance(scorer, Gradable):
         return {}
-    return reliability(scored(model, scorer.graded), run.calibration)
+    return calibration_metrics(run_evaluation(model, scorer.grade), run.calibration)

@@ -7,16 +7,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.data import Pair, Source, Tokenizer, collate, pair_encoder
+from regard.data import Pair, Source, Tokenizer, collate, pair_preprocessor
 from regard.errors import ShapeError
-from regard.train.confidence import Graded
+from regard.train.confidence import GradedAnswer
 from regard.train.loss import Batch, Objective, objective
 from regard.train.translating import Translation, TranslationSearch
 
-GRADED = 400  # answers of a part, at most, that confidence is calibrated on
+MAX_GRADED = 400  # answers of a part, at most, that confidence is calibrated on
 
 
-def scrambled(text: str) -> str:
+def shuffle_letters(text: str) -> str:
     """A text of no meaning: the letters of every word in another order, by a hash of the text.
 
     >>> scrambled("a small house") == scrambled("a small house") != "a small house"
@@ -46,7 +46,7 @@ def score_texts(answers: Sequence[str], references: Sequence[str]) -> dict[str, 
 
 
 @torch.no_grad()
-def mean_loss(model: nn.Module, of: Objective, batches: Iterable[Batch]) -> float:
+def mean_loss(model: nn.Module, objective: Objective, batches: Iterable[Batch]) -> float:
     """The loss over all batches, each token counting the same; without smoothing.
 
     Σ_batches total / Σ_batches size
@@ -60,12 +60,12 @@ def mean_loss(model: nn.Module, of: Objective, batches: Iterable[Batch]) -> floa
     total, size = 0.0, 0
     for batch in batches:
         batch = {name: x.to(device) for name, x in batch.items()}
-        total += float(of.total(model, batch, 0.0))
-        size += int(of.size(batch))
+        total += float(objective.loss_sum(model, batch, 0.0))
+        size += int(objective.size(batch))
     return total / max(1, size)
 
 
-class TranslationScores:
+class TranslationEvaluator:
     """What a translator gets on a fixed part of a source: loss, exact answers, BLEU.
 
     `graded` is for the calibration of confidence: the answers of the part and those to `foreign`
@@ -84,61 +84,61 @@ class TranslationScores:
         tokenizer: Tokenizer,
         *,
         split: str,
-        width: int = 1,
-        penalty: float = 0.6,
-        limit: int = 100,
+        beam_width: int = 1,
+        length_penalty: float = 0.6,
+        max_new_tokens: int = 100,
     ):
         self.pairs: list[Pair] = list(source.examples(split, 0))  # type: ignore[arg-type]
-        self.tokenizer, self.width, self.penalty, self.limit = tokenizer, width, penalty, limit
+        self.tokenizer, self.beam_width, self.length_penalty, self.max_new_tokens = tokenizer, beam_width, length_penalty, max_new_tokens
 
     def __call__(self, model: nn.Module) -> dict[str, Any]:
-        return self.judge(model, self.answers(model))
+        return self.score(model, self.predict(model))
 
-    def judge(self, model: nn.Module, answers: Sequence[str]) -> dict[str, Any]:
+    def score(self, model: nn.Module, answers: Sequence[str]) -> dict[str, Any]:
         """The scores of answers that the model gave."""
-        return {"loss": self.loss(model), **score_texts(answers, self.right)}
+        return {"loss": self.loss(model), **score_texts(answers, self.references)}
 
     @property
-    def asked(self) -> list[str]:
+    def sources(self) -> list[str]:
         """What the model is asked, in words."""
         return [p.source if p.language is None else f"{p.language}: {p.source}" for p in self.pairs]
 
     @property
-    def right(self) -> list[str]:
+    def references(self) -> list[str]:
         """The right answers."""
         return [pair.target for pair in self.pairs]
 
-    def answers(self, model: nn.Module) -> list[str]:
+    def predict(self, model: nn.Module) -> list[str]:
         """What the model makes of each source."""
-        return [answer.text for answer in self.translations(model, self.pairs)]
+        return [answer.text for answer in self.translate(model, self.pairs)]
 
-    def translations(self, model: nn.Module, pairs: Sequence[Pair]) -> list[Translation]:
+    def translate(self, model: nn.Module, pairs: Sequence[Pair]) -> list[Translation]:
         """The answers to some pairs' sources, by the search that `regard translate` runs."""
         search = TranslationSearch(
-            model, self.tokenizer, width=self.width, penalty=self.penalty, limit=self.limit
+            model, self.tokenizer, beam_width=self.beam_width, length_penalty=self.length_penalty, max_new_tokens=self.max_new_tokens
         )
         found = search([pair.source for pair in pairs], [[pair.language] for pair in pairs])
         return [row[0][0] for row in found]
 
-    def graded(self, model: nn.Module) -> list[Graded]:
+    def grade(self, model: nn.Module) -> list[GradedAnswer]:
         """Answers with their raw scores: of the part, and to foreign texts, which are not right."""
-        pairs, foreign = self.pairs[:GRADED], self.foreign
-        found = zip(self.translations(model, pairs), pairs, strict=True)
-        graded = [Graded(a.raw, self.is_right(a.text, pair.target)) for a, pair in found]
-        return graded + [Graded(a.raw, False) for a in self.translations(model, foreign)]
+        pairs, foreign = self.pairs[:MAX_GRADED], self.ood_pairs
+        found = zip(self.translate(model, pairs), pairs, strict=True)
+        graded = [GradedAnswer(a.raw_score, self.is_correct(a.text, pair.target)) for a, pair in found]
+        return graded + [GradedAnswer(a.raw_score, False) for a in self.translate(model, foreign)]
 
     @property
-    def foreign(self) -> list[Pair]:
+    def ood_pairs(self) -> list[Pair]:
         """Texts that no answer is right for: the part's own with the letters of words shuffled."""
-        return [pair._replace(source=scrambled(pair.source)) for pair in self.pairs[: GRADED // 2]]
+        return [pair._replace(source=shuffle_letters(pair.source)) for pair in self.pairs[: MAX_GRADED // 2]]
 
-    def is_right(self, answer: str, reference: str) -> bool:
+    def is_correct(self, answer: str, reference: str) -> bool:
         """Whether an answer counts as right."""
         return answer == reference
 
     def loss(self, model: nn.Module) -> float:
         """How surprising the right answers are, in nats a token."""
-        encode = pair_encoder(self.tokenizer)
+        encode = pair_preprocessor(self.tokenizer)
         ready = [encode(pair) for pair in self.pairs]
         batches = (collate(ready[at : at + 128]) for at in range(0, len(ready), 128))
         return mean_loss(model, objective("translation"), batches)

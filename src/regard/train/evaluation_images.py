@@ -7,13 +7,13 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor, nn
 
 from regard.errors import ShapeError
-from regard.train.confidence import Graded
-from regard.train.loss import smoothed_cross_entropy
+from regard.train.confidence import GradedAnswer
+from regard.train.loss import label_smoothed_cross_entropy
 
 ROWS = 1000  # pictures that are looked at together
 
 
-class ClassScores:
+class ClassificationEvaluator:
     """What a classifier gets on fixed pictures: loss and accuracy.
 
     >>> class Bright(torch.nn.Module):
@@ -26,31 +26,31 @@ class ClassScores:
 
     def __init__(
         self,
-        pictures: UInt8[Tensor, "count channel height width"],
+        images: UInt8[Tensor, "count channel height width"],
         labels: Int[Tensor, " count"],
     ):
-        if not len(labels) or len(pictures) != len(labels):
-            raise ShapeError(f"labels: needs one for each of {len(pictures)}, got {len(labels)}")
-        self.pictures, self.labels = pictures, labels
+        if not len(labels) or len(images) != len(labels):
+            raise ShapeError(f"labels: needs one for each of {len(images)}, got {len(labels)}")
+        self.images, self.labels = images, labels
 
     @torch.no_grad()
     def __call__(self, model: nn.Module) -> dict[str, Any]:
-        logits = self.logits(model, self.pictures)
-        loss = float(smoothed_cross_entropy(logits, self.labels)) / len(self.labels)
+        logits = self.logits(model, self.images)
+        loss = float(label_smoothed_cross_entropy(logits, self.labels)) / len(self.labels)
         right = int((logits.argmax(-1) == self.labels).sum())
         return {"loss": loss, "accuracy": right / len(self.labels)}
 
     @torch.no_grad()
     def logits(
-        self, model: nn.Module, pictures: UInt8[Tensor, "count channel height width"]
+        self, model: nn.Module, images: UInt8[Tensor, "count channel height width"]
     ) -> Float[Tensor, "count classes"]:
         """What the model says of pictures, on the CPU."""
-        device = next(model.parameters(), pictures).device
-        rows = (part.to(device).float() / 255 for part in pictures.split(ROWS))
+        device = next(model.parameters(), images).device
+        rows = (part.to(device).float() / 255 for part in images.split(ROWS))
         return torch.cat([model(part).float().cpu() for part in rows])
 
 
-class GradedClassScores(ClassScores):
+class CalibratedClassificationEvaluator(ClassificationEvaluator):
     """The same, with every answer graded for calibration; an answer to a foreign picture is wrong.
 
     >>> class Bright(torch.nn.Module):
@@ -64,22 +64,22 @@ class GradedClassScores(ClassScores):
 
     def __init__(
         self,
-        pictures: UInt8[Tensor, "count channel height width"],
+        images: UInt8[Tensor, "count channel height width"],
         labels: Int[Tensor, " count"],
         *,
-        foreign: UInt8[Tensor, "other channel height width"],
+        ood_images: UInt8[Tensor, "other channel height width"],
     ):
-        super().__init__(pictures, labels)
-        self.foreign = foreign
+        super().__init__(images, labels)
+        self.ood_images = ood_images
 
-    def graded(self, model: nn.Module) -> list[Graded]:
+    def grade(self, model: nn.Module) -> list[GradedAnswer]:
         """Each picture's score, and whether its likeliest class is right."""
-        logits = self.logits(model, self.pictures)
+        logits = self.logits(model, self.images)
         right = (logits.argmax(-1) == self.labels).tolist()
         scores = top_log_odds(logits).tolist()
-        foreign = top_log_odds(self.logits(model, self.foreign)).tolist()
-        graded = [Graded(*one) for one in zip(scores, right, strict=True)]
-        return graded + [Graded(score, False) for score in foreign]
+        foreign = top_log_odds(self.logits(model, self.ood_images)).tolist()
+        graded = [GradedAnswer(*one) for one in zip(scores, right, strict=True)]
+        return graded + [GradedAnswer(score, False) for score in foreign]
 
 
 def top_log_odds(logits: Float[Tensor, "*batch classes"]) -> Float[Tensor, "*batch"]:

@@ -8,23 +8,23 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.data import Resample, Sound, Tokenizer, collate
-from regard.data.batches import like_lengths
-from regard.data.foreign_sounds import degraded, foreign_sounds
-from regard.data.level import level_recording
-from regard.data.sound_batches import labelled
+from regard.data import Resampler, AudioExample, Tokenizer, collate
+from regard.data.batches import batch_by_length
+from regard.data.foreign_sounds import add_white_noise, make_ood_audio
+from regard.data.level import normalize_recording
+from regard.data.sound_batches import label_batch
 from regard.decode import BestPath, PathScore
-from regard.decode.transcriber import WARM, dither_of, warm_start
+from regard.decode.transcriber import WARMUP_SECONDS, select_dither, warm_start_cmvn
 from regard.errors import ShapeError
 from regard.ops import log_mel
-from regard.train.confidence import Graded
+from regard.train.confidence import GradedAnswer
 from regard.train.evaluation import mean_loss
 from regard.train.loss import objective
 
 ROWS = 50  # sounds that are heard together
 
 
-def edits(answer: Sequence[Any], reference: Sequence[Any]) -> int:
+def edit_distance(answer: Sequence[Any], reference: Sequence[Any]) -> int:
     """The fewest insertions, deletions and replacements that make one into the other (Levenshtein).
 
     d(i, j) = min(d(i - 1, j) + 1, d(i, j - 1) + 1, d(i - 1, j - 1) + [a_i ≠ b_j])
@@ -51,7 +51,7 @@ def error_rate(answers: Sequence[Sequence[Any]], references: Sequence[Sequence[A
             f"answers: needs one for each of {len(references)} references with something in them, "
             f"got {len(answers)}"
         )
-    wrong = sum(edits(a, b) for a, b in zip(answers, references, strict=True))
+    wrong = sum(edit_distance(a, b) for a, b in zip(answers, references, strict=True))
     return wrong / sum(map(len, references))
 
 
@@ -81,7 +81,7 @@ class Transcript(NamedTuple):
     confidence: float | None = None
 
 
-def transcribe(model: nn.Module, tokenizer: Tokenizer, sounds: Sequence[Sound]) -> list[str]:
+def transcribe_batch(model: nn.Module, tokenizer: Tokenizer, audio: Sequence[AudioExample]) -> list[str]:
     """What a recogniser hears in recordings: what `regard transcribe` writes, many at a time.
 
     >>> tokenizer = rg.data.Characters.train(["ET"])
@@ -89,12 +89,12 @@ def transcribe(model: nn.Module, tokenizer: Tokenizer, sounds: Sequence[Sound]) 
     >>> len(transcribe(model, tokenizer, [Sound(torch.zeros(8000), "", 8000)]))
     1
     """
-    return [found.text for found in transcripts(model, tokenizer, sounds)]
+    return [found.text for found in transcribe_batch_detailed(model, tokenizer, audio)]
 
 
 @torch.no_grad()
-def transcripts(
-    model: nn.Module, tokenizer: Tokenizer, sounds: Sequence[Sound]
+def transcribe_batch_detailed(
+    model: nn.Module, tokenizer: Tokenizer, audio: Sequence[AudioExample]
 ) -> list[Transcript]:
     """The same, with the score of each.
 
@@ -104,7 +104,7 @@ def transcripts(
     True
     """
     found: dict[int, Transcript] = {}
-    for rows, batch in _batches(model, tokenizer, sounds):
+    for rows, batch in _batches(model, tokenizer, audio):
         log_probs, lengths = model(
             batch["frames"], batch["frames_lengths"], before=batch.get("before")
         )
@@ -113,37 +113,37 @@ def transcripts(
             score(row[:length])
             text = tokenizer.decode(labels).strip()
             found[n] = Transcript(text, score.per_label(len(labels)))
-    return [found[n] for n in range(len(sounds))]
+    return [found[n] for n in range(len(audio))]
 
 
-def _batches(model: nn.Module, tokenizer: Tokenizer, sounds: Sequence[Sound]) -> Any:
+def _batches(model: nn.Module, tokenizer: Tokenizer, sounds: Sequence[AudioExample]) -> Any:
     """Sounds of like lengths together, ready for the model, with their places in the list."""
     device = next(model.parameters()).device
-    for rows in like_lengths([len(s.wave) * 8000 // s.rate for s in sounds], ROWS):
+    for rows in batch_by_length([len(s.wave) * 8000 // s.rate for s in sounds], ROWS):
         ready = [_prepared(model, sounds[n]) for n in rows]
         batch = collate([{"frames": frames} for frames, _ in ready])
-        batch |= labelled([sounds[n].text for n in rows], tokenizer)
+        batch |= label_batch([sounds[n].text for n in rows], tokenizer)
         starts = [before for _, before in ready if before is not None]
         if starts:
             batch["before"] = torch.cat(starts)
         yield rows, {name: x.to(device) for name, x in batch.items()}
 
 
-def _prepared(model: nn.Module, sound: Sound) -> tuple[Tensor, Tensor | None]:
+def _prepared(model: nn.Module, sound: AudioExample) -> tuple[Tensor, Tensor | None]:
     """The frames of a recording as a `Transcriber` makes them, and where its means start from."""
     config: Any = model.config
     wave = sound.wave.float().cpu()
     if sound.rate != config.rate:
-        resample = Resample(sound.rate, config.rate)
+        resample = Resampler(sound.rate, config.rate)
         wave = torch.cat([resample(wave), resample.finish()])
-    ready = level_recording(wave, config.rate, dither=dither_of(config))
+    ready = normalize_recording(wave, config.rate, dither=select_dither(config))
     before = None
     if config.level is not None:
-        before = warm_start(model, ready[: min(len(wave), round(WARM * config.rate))])
-    return log_mel(ready, config.rate, mels=config.mels), before
+        before = warm_start_cmvn(model, ready[: min(len(wave), round(WARMUP_SECONDS * config.rate))])
+    return log_mel(ready, config.rate, n_mels=config.mels), before
 
 
-class SpeechScores:
+class RecognitionEvaluator:
     """What a recogniser gets on fixed sounds: loss, character error, share of exact answers.
 
     >>> tokenizer = rg.data.Characters.train(["ET"])
@@ -153,19 +153,19 @@ class SpeechScores:
     ['error', 'exact', 'loss']
     """
 
-    def __init__(self, sounds: Sequence[Sound], tokenizer: Tokenizer):
-        if not sounds:
+    def __init__(self, audio: Sequence[AudioExample], tokenizer: Tokenizer):
+        if not audio:
             raise ShapeError("sounds: needs 1 or more, got none")
-        self.sounds, self.tokenizer = sounds, tokenizer
+        self.audio, self.tokenizer = audio, tokenizer
 
     def __call__(self, model: nn.Module) -> dict[str, Any]:
-        return self.judge(model, self.answers(model))
+        return self.score(model, self.predict(model))
 
-    def answers(self, model: nn.Module) -> list[str]:
+    def predict(self, model: nn.Module) -> list[str]:
         """What the model hears in each."""
-        return transcribe(model, self.tokenizer, self.sounds)
+        return transcribe_batch(model, self.tokenizer, self.audio)
 
-    def graded(self, model: nn.Module) -> list[Graded]:
+    def grade(self, model: nn.Module) -> list[GradedAnswer]:
         """Transcripts of the sounds, of the same in worse noise, and of sounds without words.
 
         Right is a transcript of which at most a tenth of the characters is wrong; no text at all
@@ -173,36 +173,36 @@ class SpeechScores:
         """
         rng = Random(0)
         worse = [
-            degraded(sound, rng.uniform(-15, 10), seed=n) for n, sound in enumerate(self.sounds)
+            add_white_noise(sound, rng.uniform(-15, 10), seed=n) for n, sound in enumerate(self.audio)
         ]
-        foreign = foreign_sounds(len(self.sounds), self.sounds[0].rate)
-        sounds = [*self.sounds, *worse, *foreign]
-        found = transcripts(model, self.tokenizer, sounds)
+        foreign = make_ood_audio(len(self.audio), self.audio[0].rate)
+        sounds = [*self.audio, *worse, *foreign]
+        found = transcribe_batch_detailed(model, self.tokenizer, sounds)
         return [
-            Graded(
-                one.score, bool(sound.text) and edits(one.text, sound.text) <= 0.1 * len(sound.text)
+            GradedAnswer(
+                one.score, bool(sound.text) and edit_distance(one.text, sound.text) <= 0.1 * len(sound.text)
             )
             for one, sound in zip(found, sounds, strict=True)
             if one.text
         ]
 
     @property
-    def asked(self) -> list[str]:
+    def sources(self) -> list[str]:
         """Which sound it is, in words."""
         return [
             f"sound {n}, {len(sound.wave) / sound.rate:.1f} s"
-            for n, sound in enumerate(self.sounds)
+            for n, sound in enumerate(self.audio)
         ]
 
     @property
-    def right(self) -> list[str]:
+    def references(self) -> list[str]:
         """What is said in each."""
-        return [sound.text for sound in self.sounds]
+        return [sound.text for sound in self.audio]
 
-    def judge(self, model: nn.Module, answers: Sequence[str]) -> dict[str, Any]:
+    def score(self, model: nn.Module, answers: Sequence[str]) -> dict[str, Any]:
         """The scores of answers that the model gave."""
-        texts = self.right
+        texts = self.references
         exact = sum(a == b for a, b in zip(answers, texts, strict=True)) / len(texts)
-        batches = (batch for _, batch in _batches(model, self.tokenizer, self.sounds))
+        batches = (batch for _, batch in _batches(model, self.tokenizer, self.audio))
         loss = mean_loss(model, objective("ctc"), batches)
         return {"loss": loss, "error": error_rate(answers, texts), "exact": exact}

@@ -5,19 +5,19 @@ from pathlib import Path
 from typing import Any
 
 from regard.data import Tokenizer
-from regard.data.level import PAD
-from regard.decode.transcriber import dither_of
+from regard.data.level import PAD_SECONDS
+from regard.decode.transcriber import select_dither
 from regard.errors import ConfigError
 from regard.files import write_text
-from regard.models import Exported, Recogniser, VisionTransformer, export_onnx
+from regard.models import OnnxFile, Recogniser, VisionTransformer, export_onnx
 from regard.models.recogniser import BLANK
 from regard.ops.log_mel import frame_sizes
 from regard.train.run import Run
 
-ABOUT = "export.json"
+EXPORT_FILE = "export.json"
 
 
-def export_run(run: Run, folder: str | Path) -> list[Exported]:
+def export_run(run: Run, folder: str | Path) -> list[OnnxFile]:
     """Write a run into a folder: ONNX files checked against torch, the tokenizer, export.json.
 
     export.json says what a program has to know: the end's token and each language's first one, how
@@ -44,25 +44,25 @@ def export_run(run: Run, folder: str | Path) -> list[Exported]:
     about |= _to_know(run)
     if run.tokenizer is not None:
         run.tokenizer.save(folder)
-    write_text(folder / ABOUT, json.dumps(about, indent=1, ensure_ascii=False) + "\n")
+    write_text(folder / EXPORT_FILE, json.dumps(about, indent=1, ensure_ascii=False) + "\n")
     return files
 
 
 def _to_know(run: Run) -> dict[str, Any]:
     if isinstance(run.model, Recogniser):
         config = run.model.config
-        window, hop = frame_sizes(config.rate)
+        window, hop = frame_sizes(config.sample_rate)
         pieces = run.model.subsample.factor * (config.chunk or 1)
-        sizes = {"rate": config.rate, "window": window, "hop": hop, "frames": pieces}
+        sizes = {"rate": config.sample_rate, "window": window, "hop": hop, "frames": pieces}
         # what `data.level_recording` does to a sound before its frames are made
-        level = {"peak": 1.0, "dither": dither_of(config), "padding": PAD}
+        level = {"peak": 1.0, "dither": select_dither(config), "padding": PAD_SECONDS}
         return {"blank": BLANK, **sizes, **level}
     if isinstance(run.model, VisionTransformer):
         names = getattr(run.recipe.data, "classes", None) or range(run.model.config.classes)
-        return {"image": run.model.config.image, "classes": [str(name) for name in names]}
+        return {"image": run.model.config.image_size, "classes": [str(name) for name in names]}
     tokenizer: Tokenizer | None = run.tokenizer
     if tokenizer is None:
         return {}
-    languages = {name: tokenizer.language(name) for name in tokenizer.languages}
-    ids = {"start": tokenizer.start, "end": tokenizer.end, "first": languages}
-    return ids | {"normalize": list(tokenizer.normalize)}  # steps before a text is cut into tokens
+    languages = {name: tokenizer.language_id(name) for name in tokenizer.languages}
+    ids = {"start": tokenizer.bos_id, "end": tokenizer.eos_id, "first": languages}
+    return ids | {"normalize": list(tokenizer.normalizers)}  # steps before a text is cut into tokens

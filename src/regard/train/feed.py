@@ -15,7 +15,7 @@ Batch = dict[str, Tensor]
 
 
 @runtime_checkable
-class Source(Protocol):
+class BatchSource(Protocol):
     """What the loop needs of data: batches without end, and where it stands among them."""
 
     def __iter__(self) -> Iterator[Batch]: ...
@@ -23,7 +23,7 @@ class Source(Protocol):
     def restore(self, state: dict[str, Any]) -> None: ...
 
 
-class Fed(NamedTuple):
+class UpdateBatches(NamedTuple):
     """The batches of one update, their sizes, and where the data stood before and after them.
 
     >>> Fed([{"tokens": torch.zeros(1, 3)}], [2], {"position": 0}, {"position": 1}).sizes
@@ -34,10 +34,10 @@ class Fed(NamedTuple):
     sizes: list[int]
     before: dict[str, Any]
     after: dict[str, Any]
-    come: Any = None  # the event of their being on the GPU
+    ready_event: Any = None  # the event of their being on the GPU
 
 
-class Feed:
+class Prefetcher:
     """The batches of one update after another, moved to the device, and the place in the data.
 
     Sizes are taken on the host, before the move: to ask a GPU would be to wait for it. For a GPU a
@@ -57,59 +57,59 @@ class Feed:
     """
 
     def __init__(
-        self, source: Source, size: Callable[[Batch], Tensor], count: int, device: torch.device
+        self, source: BatchSource, size: Callable[[Batch], Tensor], batches_per_update: int, device: torch.device
     ):
-        self.source, self.size, self.count, self.device = source, size, count, device
-        self.ahead = device.type == "cuda"
-        self.place = source.state()
-        self._made: Generator[Fed, None, None] | None = None
+        self.source, self.size, self.batches_per_update, self.device = source, size, batches_per_update, device
+        self.is_async = device.type == "cuda"
+        self.data_state = source.state()
+        self._made: Generator[UpdateBatches, None, None] | None = None
         self._way: Any = None  # a stream of its own for what is sent ahead
 
-    def next(self) -> Fed:
+    def next(self) -> UpdateBatches:
         """One update's batches."""
         if self._made is None:
-            self._made = _in_background(self._make) if self.ahead else self._make()
+            self._made = _in_background(self._make) if self.is_async else self._make()
         try:
             fed = next(self._made)
         except StopIteration:
             self._made = None
             raise TrainError(
-                f"batches: needs to be without end, got no more after {self.place}; try train data"
+                f"batches: needs to be without end, got no more after {self.data_state}; try train data"
             ) from None
-        self.place = fed.after
+        self.data_state = fed.after
         return self._taken(fed)
 
-    def restore(self, place: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         """Go on from another place in the data."""
         self.close()
-        self.source.restore(place)
-        self.place, self._made = place, None
+        self.source.restore(state)
+        self.data_state, self._made = state, None
 
     def close(self) -> None:
         """End what is being made ahead; the next one asked for comes from where this one stood."""
-        if self._made is not None and self.ahead:
+        if self._made is not None and self.is_async:
             self._made.close()
-            self.source.restore(self.place)
+            self.source.restore(self.data_state)
             self._made = None
 
-    def _make(self) -> Generator[Fed, None, None]:
+    def _make(self) -> Generator[UpdateBatches, None, None]:
         stream = iter(self.source)
         while True:
             before, batches = self.source.state(), []
             for batch in stream:
                 batches.append(batch)
-                if len(batches) == self.count:
+                if len(batches) == self.batches_per_update:
                     break
             else:
                 return
             sizes = [int(self.size(batch)) for batch in batches]
             after = self.source.state()
             sent, come = self._sent(batches)
-            yield Fed(sent, sizes, before, after, come)
+            yield UpdateBatches(sent, sizes, before, after, come)
 
     def _sent(self, batches: list[Batch]) -> tuple[list[Batch], Any]:
         """The batches on their way to the GPU, beside its work, and the event of their coming."""
-        if not self.ahead:
+        if not self.is_async:
             return batches, None
         self._way = self._way or torch.cuda.Stream(self.device)
         with torch.cuda.stream(self._way):
@@ -120,23 +120,23 @@ class Feed:
         # a batch may be made on the GPU to begin with; only what is on the host has a way to go
         return x if x.is_cuda else x.pin_memory().to(self.device, non_blocking=True)
 
-    def _taken(self, fed: Fed) -> Fed:
+    def _taken(self, fed: UpdateBatches) -> UpdateBatches:
         """Let the work on the GPU begin when the batches are there; the host does not wait."""
-        if fed.come is not None:
+        if fed.ready_event is not None:
             here = torch.cuda.current_stream(self.device)
-            here.wait_event(fed.come)
+            here.wait_event(fed.ready_event)
             for batch in fed.batches:
                 for x in batch.values():
                     x.record_stream(here)  # or its memory could be given away before it is read
         return fed
 
 
-def _in_background(make: Callable[[], Generator[Fed, None, None]]) -> Generator[Fed, None, None]:
+def _in_background(make: Callable[[], Generator[UpdateBatches, None, None]]) -> Generator[UpdateBatches, None, None]:
     """The same, one ahead, made by a thread."""
-    queue: Queue[Fed | BaseException | None] = Queue(1)
+    queue: Queue[UpdateBatches | BaseException | None] = Queue(1)
     stop = Event()
 
-    def put(item: Fed | BaseException | None) -> None:
+    def put(item: UpdateBatches | BaseException | None) -> None:
         while not stop.is_set():
             try:
                 return queue.put(item, timeout=0.1)

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 import torch
 
 from regard.data import Tokenizer
-from regard.decode import Sampling, Without, last_tokens, make_stepper, stream
+from regard.decode import Sampling, SuppressTokens, last_tokens, make_stepper, stream
 from regard.errors import ConfigError
 from regard.models import LanguageModel
 from regard.train.run import Run
 
 
 def generate_run(
-    run: Run, prompt: str = "", *, limit: int = 200, how: Sampling | None = None
+    run: Run, prompt: str = "", *, max_new_tokens: int = 200, sampling: Sampling | None = None
 ) -> Iterator[str]:
     """What a language model goes on with after a prompt, as it comes; greedy if `how` is None.
 
@@ -29,12 +29,12 @@ def generate_run(
         raise ConfigError(f"run: needs a language model, got a {kind}; try translate")
     ids = _begin(run, prompt)
     model, tokenizer = run.model.eval(), run.tokenizer
-    if model.config.positions == "learned" and len(ids) + limit > model.config.max_time:
+    if model.config.positions == "learned" and len(ids) + max_new_tokens > model.config.max_positions:
         raise ConfigError(
-            f"limit: needs at most {model.config.max_time - len(ids)} after this prompt, the end "
-            f"of the learned positions, got {limit}; try fewer, or a shorter prompt"
+            f"limit: needs at most {model.config.max_positions - len(ids)} after this prompt, the end "
+            f"of the learned positions, got {max_new_tokens}; try fewer, or a shorter prompt"
         )
-    return _pieces(model, tokenizer, ids, limit, how)
+    return _pieces(model, tokenizer, ids, max_new_tokens, sampling)
 
 
 def _pieces(
@@ -45,10 +45,10 @@ def _pieces(
     with torch.no_grad():
         state = stepper.start(read)
     # a text holds no special token; its end is the only one that means something
-    text_only = Without(i for i in range(tokenizer.first) if i != tokenizer.end)
+    text_only = SuppressTokens(i for i in range(tokenizer.first_text_id) if i != tokenizer.eos_id)
     steps = stream(
-        stepper, state, last_tokens(read), end=tokenizer.end, limit=limit, how=how,
-        rules=[text_only],
+        stepper, state, last_tokens(read), end=tokenizer.eos_id, max_new_tokens=limit, sampling=how,
+        constraints=[text_only],
     )  # fmt: skip
     waiting: list[int] = []
     for step in steps:

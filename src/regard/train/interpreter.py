@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from regard.data import Tokenizer, normalized
-from regard.errors import ConfigError, nearest
+from regard.data import Tokenizer, normalize_text
+from regard.errors import ConfigError, suggestion
 from regard.models import RecurrentTranslator, Translator
 from regard.train.run import Run
 from regard.train.translating import Translation, TranslationSearch
@@ -16,15 +16,15 @@ LONGEST = 2048  # tokens of a text: the memory of attention grows with their squ
 LIMIT = 100  # tokens of an answer, where a recipe does not say
 
 
-class Work(NamedTuple):
+class TranslationCounts(NamedTuple):
     """What was done: texts, tokens read (once each) and tokens written (in all languages)."""
 
     texts: int = 0
-    read: int = 0
-    written: int = 0
+    source_tokens: int = 0
+    target_tokens: int = 0
 
 
-class Interpreter:
+class TranslationPipeline:
     """A run that translates into some languages; a beam of `width`, of which the `best` are given.
 
     >>> words = rg.data.Bytes(languages=("de", "fr"))
@@ -39,48 +39,48 @@ class Interpreter:
     def __init__(
         self,
         run: Run,
-        to: Sequence[str] = (),
+        languages: Sequence[str] = (),
         *,
-        width: int | None = None,
-        penalty: float | None = None,
-        best: int = 1,
-        limit: int | None = None,
+        beam_width: int | None = None,
+        length_penalty: float | None = None,
+        n_best: int = 1,
+        max_new_tokens: int | None = None,
     ):
         self.model, self.tokenizer = _parts(run)
         self.threshold = 0.0 if run.calibration is None else run.calibration.threshold
-        self.to = _known(to, targets(run))
+        self.languages = _known(languages, target_languages(run))
         data = run.recipe.data
-        self.width = max(best, getattr(data, "width", 1)) if width is None else width
-        self.penalty = getattr(data, "penalty", 0.6) if penalty is None else penalty
-        self.best, self.work = best, Work()
-        if self.width < 1 or not 1 <= best <= self.width:
+        self.beam_width = max(n_best, getattr(data, "width", 1)) if beam_width is None else beam_width
+        self.length_penalty = getattr(data, "penalty", 0.6) if length_penalty is None else length_penalty
+        self.n_best, self.counts = n_best, TranslationCounts()
+        if self.beam_width < 1 or not 1 <= n_best <= self.beam_width:
             raise ConfigError(
-                f"best: needs 1 to width={self.width}, got {best}; try a wider beam, 1 or more"
+                f"best: needs 1 to width={self.beam_width}, got {n_best}; try a wider beam, 1 or more"
             )
         table = _table(self.model)
-        self.longest = LONGEST if table is None else table
-        wanted = getattr(data, "longest", LIMIT) if limit is None else limit
-        self.limit = wanted if table is None else min(wanted, table)
+        self.max_source_tokens = LONGEST if table is None else table
+        wanted = getattr(data, "longest", LIMIT) if max_new_tokens is None else max_new_tokens
+        self.max_new_tokens = wanted if table is None else min(wanted, table)
         self.search = TranslationSearch(
-            self.model, self.tokenizer, width=self.width, penalty=self.penalty, best=best,
-            limit=self.limit, calibration=run.calibration,
+            self.model, self.tokenizer, beam_width=self.beam_width, length_penalty=self.length_penalty, n_best=n_best,
+            max_new_tokens=self.max_new_tokens, calibration=run.calibration,
         )  # fmt: skip
 
-    def wrong(self, text: str) -> str:
+    def refusal(self, text: str) -> str:
         """Why a text cannot be translated, in words; nothing where it can."""
-        if not normalized(text, self.tokenizer.normalize).strip():
+        if not normalize_text(text, self.tokenizer.normalizers).strip():
             return "it needs words, got none"
-        tokens = len(self.tokenizer.read(text)) + 1
-        if tokens > self.longest:
-            return f"it needs at most {self.longest} tokens, got {tokens}; try it in parts"
+        tokens = len(self.tokenizer.encode_input(text)) + 1
+        if tokens > self.max_source_tokens:
+            return f"it needs at most {self.max_source_tokens} tokens, got {tokens}; try it in parts"
         return ""
 
-    def answers(self, texts: Sequence[str]) -> list[list[list[Translation]]]:
+    def translate(self, texts: Sequence[str]) -> list[list[list[Translation]]]:
         """What each text becomes: by text, by language, the best first."""
         for text in texts:
-            if wrong := self.wrong(text):
+            if wrong := self.refusal(text):
                 raise ConfigError(f"text: needs to fit the model, got {_short(text)!r}; {wrong}")
-        found = self.search(texts, [self.to] * len(texts))
+        found = self.search(texts, [self.languages] * len(texts))
         self._count(texts, found)
         return found
 
@@ -92,10 +92,10 @@ class Interpreter:
 
     def _count(self, texts: Sequence[str], found: list[list[list[Translation]]]) -> None:
         words = self.tokenizer
-        read = sum(len(words.read(text)) + 1 for text in texts)
+        read = sum(len(words.encode_input(text)) + 1 for text in texts)
         written = sum(len(words.encode(row[0].text)) + 1 for some in found for row in some)
-        self.work = Work(
-            self.work.texts + len(texts), self.work.read + read, self.work.written + written
+        self.counts = TranslationCounts(
+            self.counts.texts + len(texts), self.counts.source_tokens + read, self.counts.target_tokens + written
         )
 
 
@@ -104,9 +104,9 @@ def translate_run(
     texts: Sequence[str],
     to: Sequence[str] = (),
     *,
-    width: int | None = None,
-    penalty: float | None = None,
-    limit: int | None = None,
+    beam_width: int | None = None,
+    length_penalty: float | None = None,
+    max_new_tokens: int | None = None,
 ) -> dict[str, list[str]]:
     """Texts in other languages, by language; each text is read once, whatever their number.
 
@@ -119,12 +119,12 @@ def translate_run(
     ['de', 'fr']
     """
     texts = [texts] if isinstance(texts, str) else texts
-    interpreter = Interpreter(run, to, width=width, penalty=penalty, limit=limit)
-    found = interpreter.answers(texts)
-    return {to: [row[n][0].text for row in found] for n, to in enumerate(interpreter.to)}
+    interpreter = TranslationPipeline(run, to, beam_width=beam_width, length_penalty=length_penalty, max_new_tokens=max_new_tokens)
+    found = interpreter.translate(texts)
+    return {to: [row[n][0].text for row in found] for n, to in enumerate(interpreter.languages)}
 
 
-def targets(run: Run) -> list[str]:
+def target_languages(run: Run) -> list[str]:
     """The languages that a run was trained to write.
 
     >>> run = Run(None, rg.train.recipe("phrases"), None, rg.data.Bytes(("de", "en")), [], {})
@@ -155,7 +155,7 @@ def _known(to: Sequence[str], known: list[str]) -> list[str]:
         raise ConfigError(f"to: needs one or more of {' '.join(known)}, got none")
     for name in asked:
         if name not in known:
-            hint = nearest(name.lower(), known, 0.4)
+            hint = suggestion(name.lower(), known, 0.4)
             raise ConfigError(f"to: needs one or more of {' '.join(known)}, got {name!r}{hint}")
     if len(set(asked)) < len(asked):
         raise ConfigError(f"to: needs each language once, got {' '.join(asked)}")

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-KINDS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Asked:
+class StopRequest:
     """Which signal came, if any.
 
     >>> Asked().signal is None
@@ -18,22 +18,22 @@ class Asked:
 
     signal: int | None = None
 
-    def says(self) -> tuple[int, ...]:
+    def counts(self) -> tuple[int, ...]:
         """A 1 for the kind that came, in the order of KINDS: what ranks add up."""
-        return tuple(int(self.signal == kind) for kind in KINDS)
+        return tuple(int(self.signal == kind) for kind in SIGNALS)
 
 
-def heard(counts: Sequence[int]) -> int | None:
+def received_signal(counts: Sequence[int]) -> int | None:
     """The signal that ranks were asked to stop by, from the sums of what each says.
 
     >>> heard([0, 2]) == signal.SIGTERM, heard([0, 0])
     (True, None)
     """
-    return next((kind for kind, count in zip(KINDS, counts, strict=True) if count), None)
+    return next((kind for kind, count in zip(SIGNALS, counts, strict=True) if count), None)
 
 
 @contextmanager
-def interrupts(*, patient: bool = False) -> Iterator[Asked]:
+def defer_signals(*, repeatedly: bool = False) -> Iterator[StopRequest]:
     """While it lasts, Ctrl-C and SIGTERM are noted instead of obeyed, once; if `patient`, always.
 
     >>> with interrupts() as asked:
@@ -41,18 +41,18 @@ def interrupts(*, patient: bool = False) -> Iterator[Asked]:
     >>> asked.signal == signal.SIGTERM
     True
     """
-    asked = Asked()
+    asked = StopRequest()
     if threading.current_thread() is not threading.main_thread():  # Python allows it only there
         yield asked
         return
-    before = {kind: signal.getsignal(kind) for kind in KINDS}
+    before = {kind: signal.getsignal(kind) for kind in SIGNALS}
 
     def note(kind: int, frame: FrameType | None) -> None:
         asked.signal = kind
-        if not patient:
+        if not repeatedly:
             signal.signal(kind, before[signal.Signals(kind)])  # the second time is obeyed
 
-    for kind in KINDS:
+    for kind in SIGNALS:
         signal.signal(kind, note)
     try:
         yield asked
@@ -62,7 +62,7 @@ def interrupts(*, patient: bool = False) -> Iterator[Asked]:
 
 
 @contextmanager
-def shielded() -> Iterator[None]:
+def block_signals() -> Iterator[None]:
     """While it lasts, processes that are started do not receive SIGINT and SIGTERM.
 
     A signal to the whole process group would end torch's compile workers, and the training would
@@ -78,7 +78,7 @@ def shielded() -> Iterator[None]:
         return
     over = threading.Event()
     threading.Thread(target=over.wait, daemon=True).start()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, KINDS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
     finally:

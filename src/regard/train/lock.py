@@ -13,7 +13,7 @@ LOCK = ".lock"
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Hold the run's lock; one that another process holds is an error that names it.
 
     The operating system lets go of it when the process ends, however it ends.

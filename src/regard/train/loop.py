@@ -11,44 +11,44 @@ import torch
 from torch import nn
 
 from regard.errors import ConfigError, FileError, TrainError
-from regard.train.board import Listener
+from regard.train.board import Logger
 from regard.train.checkpoint import (
     Checkpoint,
-    average,
-    check,
-    checkpoints,
-    fill,
-    is_in_parts,
-    joined,
-    last_good_place,
+    average_checkpoints,
+    verify_checkpoint,
+    list_checkpoints,
+    load_weights,
+    is_sharded,
+    merge_tensors,
+    find_last_valid,
     load_checkpoint,
     save_checkpoint,
-    step_of,
-    tensors_of,
-    weights_of,
+    checkpoint_step,
+    state_tensors,
+    copy_weights,
 )
-from regard.train.compiled import make_compiling
+from regard.train.compiled import build_compile_policy
 from regard.train.config import TrainConfig
-from regard.train.feed import Feed, Source
-from regard.train.interrupts import heard, interrupts
+from regard.train.feed import Prefetcher, BatchSource
+from regard.train.interrupts import received_signal, defer_signals
 from regard.train.loss import Objective
-from regard.train.luck import Luck, luck_of, read_luck, set_luck
-from regard.train.metrics import METRICS, add_line, forget_after, read_metrics
+from regard.train.luck import RngState, get_rng_state, parse_rng_state, set_rng_state
+from regard.train.metrics import METRICS_FILE, append_metrics, truncate_metrics, read_metrics
 from regard.train.optimizer import (
-    empty_tensors,
-    fill_optimizer,
+    empty_optimizer_tensors,
+    load_optimizer_tensors,
     make_optimizer,
     optimizer_tensors,
 )
-from regard.train.parallel import Parallel, choose
-from regard.train.parts import read_parts
+from regard.train.parallel import ParallelModel, choose_strategy
+from regard.train.parts import read_shards
 from regard.train.progress import Progress
 from regard.train.ranks import Ranks
-from regard.train.schedules import rate_at
-from regard.train.together import save_together
-from regard.train.updates import Known, NotFinite, Updates
+from regard.train.schedules import lr_factor
+from regard.train.together import save_sharded_checkpoint
+from regard.train.updates import UpdateStats, NonFiniteUpdate, Updater
 
-__all__ = ["METRICS", "Outcome", "Source", "Trainer", "device_of", "read_metrics", "scored", "told"]
+__all__ = ["METRICS_FILE", "Outcome", "BatchSource", "Trainer", "select_device", "read_metrics", "run_evaluation", "format_scores"]
 
 CHECKPOINTS = "checkpoints"
 Evaluate = Callable[[nn.Module], dict[str, Any]]
@@ -96,41 +96,41 @@ class Trainer:
         self,
         model: nn.Module,
         objective: Objective,
-        batches: Source,
+        batches: BatchSource,
         config: TrainConfig,
         *,
         folder: str | Path | None = None,
         evaluate: Evaluate | None = None,
         show: bool = False,
         ranks: Ranks | None = None,
-        listeners: Sequence[Listener] = (),
+        loggers: Sequence[Logger] = (),
     ):
         self.ranks = ranks = ranks or Ranks()
         if ranks.rank:
             _seed(config, ranks, 0)  # each drops out its own
-        self.device = device = device_of(config, ranks)
+        self.device = device = select_device(config, ranks)
         self.objective, self.batches, self.config = objective, batches, config
         self.evaluate, self.show = evaluate, show and ranks.is_first
-        self.listeners = tuple(listeners) if ranks.is_first else ()
+        self.loggers = tuple(loggers) if ranks.is_first else ()
         self.folder = None if folder is None else Path(folder)
-        self.shared = Parallel(model, choose(config, ranks), ranks, device)
-        self.model = self.shared.model
+        self.parallel = ParallelModel(model, choose_strategy(config, ranks), ranks, device)
+        self.model = self.parallel.model
         self.optimizer = make_optimizer(self.model, config)
-        self.feed = Feed(batches, objective.size, config.accumulate, device)
-        compiling = make_compiling(config, self.model, device, self.shared.way)
-        self.updates = Updates(self.shared, self.optimizer, self.feed, config, compiling)
-        self.step, self.loss, self.best, self.waited = 0, math.nan, None, 0
+        self.prefetcher = Prefetcher(batches, objective.size, config.accumulate, device)
+        compiling = build_compile_policy(config, self.model, device, self.parallel.strategy)
+        self.updater = Updater(self.parallel, self.optimizer, self.prefetcher, config, compiling)
+        self.step, self.loss, self.best, self.stale_evaluations = 0, math.nan, None, 0
         self.scores: dict[str, Any] = {}
-        self.known: Known | None = None
-        self.began = time.monotonic()
+        self.last_update: UpdateStats | None = None
+        self.started_at = time.monotonic()
 
     def run(self) -> Outcome:
         """Train until the last step, until it gets no better, or until asked to stop."""
-        self.began = time.monotonic()
+        self.started_at = time.monotonic()
         progress = Progress(self.config.steps) if self.show else None
-        many = self.ranks.world > 1  # who started them may ask each of them, and more than once
-        with interrupts(patient=many) as asked, progress or nullcontext():
-            reason, self.updates.says = "finished", asked.says
+        many = self.ranks.world_size > 1  # who started them may ask each of them, and more than once
+        with defer_signals(patient=many) as asked, progress or nullcontext():
+            reason, self.updater.stop_counts = "finished", asked.counts
             try:
                 while self.step < self.config.steps:
                     if self._has_waited():
@@ -138,84 +138,84 @@ class Trainer:
                         self.save()
                         break
                     self._advance(progress)
-                    signal = heard(self.updates.heard) if many else asked.signal
+                    signal = received_signal(self.updater.stop_totals) if many else asked.signal
                     if signal is not None:  # all stop after the same update, or none
                         self.save()
                         return Outcome(self.step, "interrupted", self.scores, signal)
-            except NotFinite as found:
+            except NonFiniteUpdate as found:
                 self._stop_at(found)
             finally:
-                self.feed.close()
+                self.prefetcher.close()
             self._average(progress)
-        self.model = self.shared.whole()
+        self.model = self.parallel.full_model()
         return Outcome(self.step, reason, self.scores)
 
     def resume(self) -> list[str]:
         """Go back to the last good checkpoint; what is wrong with newer ones comes back."""
         if self.folder is None:
             raise ConfigError("folder: needs one to resume from, got none")
-        place, wrong = self.ranks.by_first(self._last_good)
+        place, wrong = self.ranks.run_on_first(self._last_good)
         if place is None:
             return wrong
         told = self._read(Path(place))
         state = told.state
-        self.step, self.best, self.waited = told.step, state["best"], state["waited"]
+        self.step, self.best, self.stale_evaluations = told.step, state["best"], state["waited"]
         self.scores = state["scores"]
-        self.feed.restore(state["data"])
+        self.prefetcher.restore(state["data"])
         self._take_luck(state["luck"])
         return wrong
 
     def _last_good(self) -> tuple[str | None, list[str]]:
         assert self.folder is not None
-        place, wrong = last_good_place(self.folder / CHECKPOINTS)
+        place, wrong = find_last_valid(self.folder / CHECKPOINTS)
         if place is None and wrong:
             raise FileError(f"{self.folder}: needs one whole checkpoint, got {'; '.join(wrong)}")
-        forget_after(self.folder, 0 if place is None else step_of(place))
+        truncate_metrics(self.folder, 0 if place is None else checkpoint_step(place))
         return None if place is None else str(place), wrong
 
     def _read(self, place: Path) -> Checkpoint:
         """Fill model and optimizer from a checkpoint, whichever way it was written."""
-        if self.shared.way == "fsdp" and is_in_parts(place):
-            told, room = check(place), empty_tensors(self.model)
-            read_parts(joined(tensors_of(self.model), room), place)
+        if self.parallel.strategy == "fsdp" and is_sharded(place):
+            told, room = verify_checkpoint(place), empty_optimizer_tensors(self.model)
+            read_shards(merge_tensors(state_tensors(self.model), room), place)
             found = Checkpoint(told["step"], {}, room, told["state"])
         else:
             found = load_checkpoint(place)
-            fill(self.model, found.model, str(self.folder))
-        fill_optimizer(self.model, self.optimizer, found.optimizer)
+            load_weights(self.model, found.model, str(self.folder))
+        load_optimizer_tensors(self.model, self.optimizer, found.optimizer)
         return found
 
     def _take_luck(self, kept: Any) -> None:
         """Go on with the luck of the same rank; one that was not there before gets its own."""
         kept = kept if isinstance(kept, list) else [kept]
         if self.ranks.rank < len(kept):
-            set_luck(read_luck(kept[self.ranks.rank]), self.device)
+            set_rng_state(parse_rng_state(kept[self.ranks.rank]), self.device)
         else:
             _seed(self.config, self.ranks, self.step)
 
-    def save(self, before: tuple[dict[str, Any], Luck] | None = None) -> None:
+    def save(self, rewind_to: tuple[dict[str, Any], RngState] | None = None) -> None:
         """Write a checkpoint; `before` is the data's place and the luck to go on from instead."""
-        self._learn(self.updates.read())
+        self._learn(self.updater.read_stats())
         if self.folder is None:
             return
-        data, luck = before or (self.feed.place, luck_of(self.device))
-        lucks = self.ranks.gather(luck.told())
+        data, luck = rewind_to or (self.prefetcher.data_state, get_rng_state(self.device))
+        lucks = self.ranks.all_gather(luck.to_hex())
         state = {"data": data, "luck": lucks if len(lucks) > 1 else lucks[0], "best": self.best}
-        state |= {"waited": self.waited, "scores": self.scores}
+        state |= {"waited": self.stale_evaluations, "scores": self.scores}
         place = self.folder / CHECKPOINTS
-        which = {"keep": self.config.keep, "every": self.config.save_every}
+        which = {"keep": self.config.keep_last, "every": self.config.save_every}
         optimizer = optimizer_tensors(self.model, self.optimizer)
-        if self.shared.way == "fsdp":
-            tensors = joined(tensors_of(self.model), optimizer)
-            save_together(self.step, tensors, state, place, **which, ranks=self.ranks)
+        if self.parallel.strategy == "fsdp":
+            tensors = merge_tensors(state_tensors(self.model), optimizer)
+            save_sharded_checkpoint(self.step, tensors, state, place, **which, ranks=self.ranks)
             return
 
         def write() -> None:
             copies = {name: x.cpu().clone().contiguous() for name, x in optimizer.items()}
-            checkpoint = Checkpoint(self.step, weights_of(self.model), copies, state)
+            checkpoint = Checkpoint(self.step, copy_weights(self.model), copies, state)
             save_checkpoint(checkpoint, place, **which)
 
-        self.ranks.by_first(write)
+        self.ranks.run_on_first(write)
 
     def _advance(self, progress: Progress | None) -> None:
         """One update, and what is due after it."""
@@ -227,40 +227,40 @@ class Trainer:
             for every in (config.log_every, config.evaluate_every, config.save_every)
         )
         if logs or evaluates or saves:
-            self._learn(self.updates.read(), progress)
-        if logs and (k := self.known) is not None:
-            self._log({"loss": k.loss, "lr": k.rate, "norm": k.norm, "tokens": k.size})
+            self._learn(self.updater.read_stats(), progress)
+        if logs and (k := self.last_update) is not None:
+            self._log({"loss": k.loss, "lr": k.lr, "norm": k.norm, "tokens": k.size})
         if self.evaluate is not None and evaluates:
             self._score(progress)
         if saves:
             self.save()
 
-    def _update(self) -> list[Known]:
+    def _update(self) -> list[UpdateStats]:
         """One more update; what is known by now, of this one or of those before it."""
         c, step = self.config, self.step + 1
-        share = rate_at(step, schedule=c.schedule, warmup=c.warmup, steps=c.steps, floor=c.floor)
-        known = self.updates.make(self.objective, step, c.lr * share)
+        share = lr_factor(step, schedule=c.schedule, warmup=c.warmup, steps=c.steps, min_lr_fraction=c.min_lr_fraction)
+        known = self.updater.step(self.objective, step, c.lr * share)
         self.step = step
         return known
 
-    def _learn(self, known: list[Known], progress: Progress | None = None) -> None:
+    def _learn(self, known: list[UpdateStats], progress: Progress | None = None) -> None:
         for one in known:
-            self.known, self.loss = one, one.loss
+            self.last_update, self.loss = one, one.loss
             if progress is not None:
-                progress.update(one.step, one.loss, one.size, one.rate)
+                progress.update(one.step, one.loss, one.size, one.lr)
 
-    def _stop_at(self, found: NotFinite) -> None:
+    def _stop_at(self, found: NonFiniteUpdate) -> None:
         """Nothing was learnt from the bad batch or after it, so the weights are still good."""
-        made, known = found.made, found.known
+        made, known = found.pending, found.stats
         self.step = made.step - 1
-        self.save((made.place, made.luck))
+        self.save((made.data_state, made.rng_state))
         bad = next((n for n, x in enumerate(known.losses) if not math.isfinite(x)), 0)
-        hurt = self.ranks.gather(bool(made.own.isfinite().all()))
+        hurt = self.ranks.all_gather(bool(made.local_losses.isfinite().all()))
         where = f" of rank {hurt.index(False)}" if len(hurt) > 1 and not all(hurt) else ""
         kept = f"the state before it is in {self.folder}" if self.folder else "nothing was changed"
         raise TrainError(
             f"loss: needs a finite number, got {known.loss} (gradient norm {known.norm}) in update "
-            f"{made.step}, its batch {bad + 1}{where} from data position {made.place}; {kept}; "
+            f"{made.step}, its batch {bad + 1}{where} from data position {made.data_state}; {kept}; "
             f"try a lower lr, a longer warmup, or a look at that batch"
         ) from None
 
@@ -268,43 +268,43 @@ class Trainer:
         assert self.evaluate is not None
         self.scores = scores = self._scored()
         self._log({f"valid_{name}": value for name, value in scores.items()})
-        if self.config.watch not in scores:
+        if self.config.monitor not in scores:
             raise ConfigError(
-                f"watch: needs one of {', '.join(scores)}, got {self.config.watch!r}; try loss"
+                f"watch: needs one of {', '.join(scores)}, got {self.config.monitor!r}; try loss"
             )
-        if self.config.better(scores[self.config.watch], self.best):
-            self.best, self.waited = scores[self.config.watch], 0
+        if self.config.is_better(scores[self.config.monitor], self.best):
+            self.best, self.stale_evaluations = scores[self.config.monitor], 0
         else:
-            self.waited += 1
+            self.stale_evaluations += 1
         if progress is not None:
-            progress.say(f"step {self.step}  valid: {told(scores)}")
+            progress.print_line(f"step {self.step}  valid: {format_scores(scores)}")
 
     def _scored(self) -> dict[str, Any]:
         """What the first rank's evaluation gives; the others lend their parts, and wait."""
-        evaluate, whole = self.evaluate, self.shared.whole()
+        evaluate, whole = self.evaluate, self.parallel.full_model()
         assert evaluate is not None
-        return self.ranks.by_first(lambda: scored(whole, evaluate))
+        return self.ranks.run_on_first(lambda: run_evaluation(whole, evaluate))
 
     def _has_waited(self) -> bool:
-        return self.config.patience is not None and self.waited >= self.config.patience
+        return self.config.patience is not None and self.stale_evaluations >= self.config.patience
 
     def _average(self, progress: Progress | None) -> None:
         """The mean of the last checkpoints becomes the model, and is scored."""
-        if self.config.average < 2 or self.folder is None:
+        if self.config.average_last < 2 or self.folder is None:
             return
-        places = checkpoints(self.folder / CHECKPOINTS)[-self.config.average :]
-        fill(self.model, average(places))
+        places = list_checkpoints(self.folder / CHECKPOINTS)[-self.config.average_last :]
+        load_weights(self.model, average_checkpoints(places))
         if self.evaluate is not None:
             self.scores = self._scored()
             if progress is not None:
-                progress.say(f"mean of the last {len(places)} checkpoints: {told(self.scores)}")
+                progress.print_line(f"mean of the last {len(places)} checkpoints: {format_scores(self.scores)}")
 
     def _log(self, values: dict[str, Any]) -> None:
-        seconds = round(time.monotonic() - self.began, 2)
+        seconds = round(time.monotonic() - self.started_at, 2)
         line = {"step": self.step, **values, "seconds": seconds}
         if self.folder is not None and self.ranks.is_first:
-            add_line(self.folder, line)
-        for listener in self.listeners:
+            append_metrics(self.folder, line)
+        for listener in self.loggers:
             listener(line)
 
 
@@ -312,7 +312,7 @@ def _seed(config: TrainConfig, ranks: Ranks, step: int) -> None:
     torch.manual_seed(hash((config.seed, step, ranks.rank)) % (1 << 63))
 
 
-def scored(model: nn.Module, evaluate: Callable[[nn.Module], Scores]) -> Scores:
+def run_evaluation(model: nn.Module, evaluate: Callable[[nn.Module], Scores]) -> Scores:
     """An evaluation that leaves no trace: in evaluation mode, without gradients or spent luck."""
     was = model.training
     model.eval()
@@ -323,7 +323,7 @@ def scored(model: nn.Module, evaluate: Callable[[nn.Module], Scores]) -> Scores:
         model.train(was)
 
 
-def told(scores: dict[str, Any]) -> str:
+def format_scores(scores: dict[str, Any]) -> str:
     """Scores in a line.
 
     >>> told({"loss": 0.25, "exact": 0.5, "signature": "x"})
@@ -332,7 +332,7 @@ def told(scores: dict[str, Any]) -> str:
     return ", ".join(f"{k} {v:.4f}" for k, v in scores.items() if isinstance(v, int | float))
 
 
-def device_of(config: TrainConfig, ranks: Ranks | None = None) -> torch.device:
+def select_device(config: TrainConfig, ranks: Ranks | None = None) -> torch.device:
     """Where to train; bf16 is refused on a CPU, where it is a hundred times slower.
 
     >>> device_of(TrainConfig(steps=1, device="cpu"))
@@ -344,7 +344,7 @@ def device_of(config: TrainConfig, ranks: Ranks | None = None) -> torch.device:
     on_gpu = there and config.device != "cpu"
     device = torch.device("cpu")
     if on_gpu:  # without ranks at hand, the one that `join` has set
-        device = torch.device("cuda", ranks.local if ranks else torch.cuda.current_device())
+        device = torch.device("cuda", ranks.local_rank if ranks else torch.cuda.current_device())
     if config.precision == "bf16" and not on_gpu:
         raise ConfigError("precision: needs a CUDA device for bf16, got cpu; try float32")
     return device

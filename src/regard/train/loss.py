@@ -12,8 +12,8 @@ from regard.errors import ConfigError
 from regard.models import ctc_loss
 
 Batch = Mapping[str, Tensor]
-AGAIN = "_again"  # after the name of what the second of two passes reads
-PHONES = 0.5  # how much the sounds of words count beside the words
+SECOND_VIEW = "_again"  # after the name of what the second of two passes reads
+PHONE_LOSS_WEIGHT = 0.5  # how much the sounds of words count beside the words
 
 
 class Objective(NamedTuple):
@@ -27,10 +27,10 @@ class Objective(NamedTuple):
     """
 
     size: Callable[[Batch], Tensor]
-    total: Callable[..., Tensor]  # of a model, a batch, smoothing and agree
+    loss_sum: Callable[..., Tensor]  # of a model, a batch, smoothing and agree
 
 
-class Answers(NamedTuple):
+class ModelOutputs(NamedTuple):
     """What a model says of a batch, and how much each place of it counts (None: all the same).
 
     >>> Answers(torch.zeros(2, 3)).counts is None
@@ -38,7 +38,7 @@ class Answers(NamedTuple):
     """
 
     logits: Tensor
-    counts: Tensor | None = None
+    weights: Tensor | None = None
     phones: Tensor | None = None  # of a recogniser: what its second head says
 
 
@@ -55,11 +55,11 @@ def objective(name: str) -> Objective:
     return OBJECTIVES[name]
 
 
-def smoothed_cross_entropy(
+def label_smoothed_cross_entropy(
     logits: Float[Tensor, "*batch vocab"],
     targets: Int[Tensor, "*batch"],
-    smoothing: float = 0.0,
-    live: Bool[Tensor, "*batch"] | None = None,
+    label_smoothing: float = 0.0,
+    mask: Bool[Tensor, "*batch"] | None = None,
 ) -> Float[Tensor, ""]:
     """How surprising the targets are, summed over those that are live; some mass goes to all words.
 
@@ -71,21 +71,21 @@ def smoothed_cross_entropy(
     >>> smoothed_cross_entropy(logits, torch.tensor([0, 1]), live=torch.tensor([False, True])).exp()
     tensor(2.)
     """
-    if live is not None:
-        targets = targets.masked_fill(~live, -100)
+    if mask is not None:
+        targets = targets.masked_fill(~mask, -100)
     return F.cross_entropy(
         logits.flatten(0, -2).float(),
         targets.flatten(),
         reduction="sum",
-        label_smoothing=smoothing,
+        label_smoothing=label_smoothing,
         ignore_index=-100,
     )
 
 
-def disagreement(
+def symmetric_kl(
     first: Float[Tensor, "*batch vocab"],
     second: Float[Tensor, "*batch vocab"],
-    counts: Bool[Tensor, "*batch"] | Float[Tensor, "*batch"] | None = None,
+    weights: Bool[Tensor, "*batch"] | Float[Tensor, "*batch"] | None = None,
 ) -> Float[Tensor, ""]:
     """How far two predictions of the same are apart, summed over those that count.
 
@@ -97,7 +97,7 @@ def disagreement(
     """
     p, q = (x.float().log_softmax(-1) for x in (first, second))
     apart = ((p.exp() - q.exp()) * (p - q)).sum(-1) / 2
-    return apart.sum() if counts is None else (apart * counts).sum()
+    return apart.sum() if weights is None else (apart * weights).sum()
 
 
 def _live(tokens: Tensor, lengths: Tensor | None) -> Tensor | None:
@@ -113,64 +113,64 @@ def _told(tokens: Tensor, lengths: Tensor | None) -> Tensor:
     return (lengths - 1).clamp(min=0).sum()
 
 
-def _translation(model: nn.Module, batch: Batch) -> Answers:
+def _translation(model: nn.Module, batch: Batch) -> ModelOutputs:
     target = batch["target"]
     logits = model(batch["source"], target[:, :-1], batch.get("source_lengths"))
-    return Answers(logits, _live(target, batch.get("target_lengths")))
+    return ModelOutputs(logits, _live(target, batch.get("target_lengths")))
 
 
-def _next_token(model: nn.Module, batch: Batch) -> Answers:
+def _next_token(model: nn.Module, batch: Batch) -> ModelOutputs:
     tokens, lengths = batch["tokens"], batch.get("tokens_lengths")
     shorter = None if lengths is None else lengths.clamp(max=tokens.shape[1] - 1)
-    return Answers(model(tokens[:, :-1], shorter), _live(tokens, lengths))
+    return ModelOutputs(model(tokens[:, :-1], shorter), _live(tokens, lengths))
 
 
-def _told_wrong(name: str) -> Callable[[Answers, Batch, float], Tensor]:
-    def loss(answers: Answers, batch: Batch, smoothing: float) -> Tensor:
-        return smoothed_cross_entropy(answers.logits, batch[name][:, 1:], smoothing, answers.counts)
+def _told_wrong(name: str) -> Callable[[ModelOutputs, Batch, float], Tensor]:
+    def loss(answers: ModelOutputs, batch: Batch, smoothing: float) -> Tensor:
+        return label_smoothed_cross_entropy(answers.logits, batch[name][:, 1:], smoothing, answers.weights)
 
     return loss
 
 
-def _heard(model: nn.Module, batch: Batch) -> Answers:
+def _heard(model: nn.Module, batch: Batch) -> ModelOutputs:
     more: dict[str, Any] = {"phones": True} if "phones" in batch else {}
     if "before" in batch:  # where a running normalisation starts from
         more["before"] = batch["before"]
     log_probs, lengths, *phones = model(batch["frames"], batch["frames_lengths"], **more)
     frames = torch.arange(log_probs.shape[1], device=log_probs.device) < lengths[:, None]
     # the loss of a sequence is a mean over its labels, and so is what its frames disagree by
-    return Answers(log_probs, frames / batch["target_lengths"].clamp(min=1)[:, None], *phones)
+    return ModelOutputs(log_probs, frames / batch["target_lengths"].clamp(min=1)[:, None], *phones)
 
 
-def _ctc(answers: Answers, batch: Batch, smoothing: float) -> Tensor:
-    assert answers.counts is not None
-    lengths = answers.counts.count_nonzero(1)
+def _ctc(answers: ModelOutputs, batch: Batch, smoothing: float) -> Tensor:
+    assert answers.weights is not None
+    lengths = answers.weights.count_nonzero(1)
     log_probs = answers.logits.float()
     loss = ctc_loss(log_probs, lengths, batch["target"], batch["target_lengths"])
     if answers.phones is not None:
         # words may be said too fast for all their phones to be told: those teach nothing here
         said = answers.phones.float().transpose(0, 1), batch["phones"]
         sizes = lengths, batch["phones_lengths"]
-        loss = loss + PHONES * F.ctc_loss(*said, *sizes, zero_infinity=True)
+        loss = loss + PHONE_LOSS_WEIGHT * F.ctc_loss(*said, *sizes, zero_infinity=True)
     return loss * len(lengths)
 
 
-def _class(model: nn.Module, batch: Batch) -> Answers:
+def _class(model: nn.Module, batch: Batch) -> ModelOutputs:
     if "pixels" in batch:
-        return Answers(model(batch["pixels"]))
-    return Answers(model(batch["tokens"], batch.get("tokens_lengths")))
+        return ModelOutputs(model(batch["pixels"]))
+    return ModelOutputs(model(batch["tokens"], batch.get("tokens_lengths")))
 
 
-def _misjudged(answers: Answers, batch: Batch, smoothing: float) -> Tensor:
-    own = class_losses(answers.logits, batch["label"], smoothing)
+def _misjudged(answers: ModelOutputs, batch: Batch, smoothing: float) -> Tensor:
+    own = classification_losses(answers.logits, batch["label"], smoothing)
     if "other" not in batch:
         return own.sum()
-    other = class_losses(answers.logits, batch["other"], smoothing)
+    other = classification_losses(answers.logits, batch["other"], smoothing)
     return (batch["share"] * own + (1 - batch["share"]) * other).sum()
 
 
-def class_losses(
-    logits: Float[Tensor, "batch classes"], labels: Int[Tensor, " batch"], smoothing: float = 0.0
+def classification_losses(
+    logits: Float[Tensor, "batch classes"], labels: Int[Tensor, " batch"], label_smoothing: float = 0.0
 ) -> Float[Tensor, " batch"]:
     """Cross-entropy of each example; where the label is -1, to the uniform distribution.
 
@@ -185,7 +185,7 @@ def class_losses(
     foreign = labels < 0
     own = -log_probs.gather(-1, labels.clamp(min=0)[:, None])[:, 0]
     even = -log_probs.mean(-1)
-    return torch.where(foreign, even, (1 - smoothing) * own + smoothing * even)
+    return torch.where(foreign, even, (1 - label_smoothing) * own + label_smoothing * even)
 
 
 def _rows(name: str) -> Callable[[Batch], Tensor]:
@@ -198,8 +198,8 @@ def _tokens(name: str) -> Callable[[Batch], Tensor]:
 
 def _make(
     size: Callable[[Batch], Tensor],
-    answers: Callable[[nn.Module, Batch], Answers],
-    loss: Callable[[Answers, Batch, float], Tensor],
+    answers: Callable[[nn.Module, Batch], ModelOutputs],
+    loss: Callable[[ModelOutputs, Batch, float], Tensor],
 ) -> Objective:
     """The loss of a batch; with `agree` that of two passes, which also have to say the same.
 
@@ -210,14 +210,14 @@ def _make(
         if not agree:
             return loss(answers(model, batch), batch, smoothing)
         twice = {
-            name: torch.cat([x, batch.get(name + AGAIN, x)])
+            name: torch.cat([x, batch.get(name + SECOND_VIEW, x)])
             for name, x in batch.items()
-            if not name.endswith(AGAIN)
+            if not name.endswith(SECOND_VIEW)
         }
         told = answers(model, twice)
-        counts = None if told.counts is None else told.counts.chunk(2)[0]
+        counts = None if told.weights is None else told.weights.chunk(2)[0]
         first, second = told.logits.chunk(2)
-        return loss(told, twice, smoothing) / 2 + agree * disagreement(first, second, counts)
+        return loss(told, twice, smoothing) / 2 + agree * symmetric_kl(first, second, counts)
 
     return Objective(size, total)
 

@@ -8,10 +8,10 @@ from typing import Any
 from regard.errors import FileError
 from regard.files import parse_json, write_text
 
-METRICS = "metrics.jsonl"
+METRICS_FILE = "metrics.jsonl"
 
 
-def add_line(folder: Path, line: dict[str, Any]) -> None:
+def append_metrics(folder: Path, line: dict[str, Any]) -> None:
     """Put a line below the others.
 
     >>> import tempfile
@@ -22,22 +22,22 @@ def add_line(folder: Path, line: dict[str, Any]) -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with open(folder / METRICS, "a", encoding="utf-8") as out:
+        with open(folder / METRICS_FILE, "a", encoding="utf-8") as out:
             out.write(json.dumps(line) + "\n")
     except OSError as error:
         raise FileError(
-            f"{folder / METRICS}: cannot be written, {error.strerror or error}"
+            f"{folder / METRICS_FILE}: cannot be written, {error.strerror or error}"
         ) from error
 
 
-def forget_after(folder: Path, step: int) -> None:
+def truncate_metrics(folder: Path, step: int) -> None:
     """Take out the lines of updates that will be made again, and half a line.
 
     >>> forget_after(Path("nowhere"), 3)
     """
     lines = [line for line in read_metrics(folder) if line["step"] <= step]
-    if (folder / METRICS).exists():
-        write_text(folder / METRICS, "".join(json.dumps(line) + "\n" for line in lines))
+    if (folder / METRICS_FILE).exists():
+        write_text(folder / METRICS_FILE, "".join(json.dumps(line) + "\n" for line in lines))
 
 
 def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
@@ -46,7 +46,7 @@ def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
     >>> read_metrics("nowhere")
     []
     """
-    file = Path(folder) / METRICS
+    file = Path(folder) / METRICS_FILE
     lines = []
     for text in _lines(file) if file.exists() else []:
         try:

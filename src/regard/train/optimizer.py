@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import FileError
-from regard.train.checkpoint import like
+from regard.train.checkpoint import shard_like
 from regard.train.config import TrainConfig
 
 KINDS = ("step", "exp_avg", "exp_avg_sq")  # what AdamW remembers of a parameter
@@ -21,7 +21,7 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
     """
     trained = [p for p in model.parameters() if p.requires_grad]
     groups = [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": config.decay},
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
@@ -43,7 +43,7 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
     }
 
 
-def empty_tensors(model: nn.Module) -> dict[str, Tensor]:
+def empty_optimizer_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Room for all that AdamW will remember of a model, each as its parameter is held.
 
     >>> list(empty_tensors(nn.Linear(2, 2, bias=False)))
@@ -60,7 +60,7 @@ def empty_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def fill_optimizer(
+def load_optimizer_tensors(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
 ) -> None:
     """Give an optimizer back what it remembered.
@@ -78,5 +78,5 @@ def fill_optimizer(
     for key, x in tensors.items():
         name, _, kind = key.rpartition(".")
         p = named[name]
-        held = x if kind == "step" else like(p, x)
+        held = x if kind == "step" else shard_like(p, x)
         optimizer.state[p][kind] = held.to(p.device).clone()

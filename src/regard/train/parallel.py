@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from regard.errors import ConfigError
-from regard.train.checkpoint import fill, tensors_of
+from regard.train.checkpoint import load_weights, state_tensors
 from regard.train.config import TrainConfig
 from regard.train.ranks import Ranks
 
-Way = Literal["none", "ddp", "fsdp"]
+Strategy = Literal["none", "ddp", "fsdp"]
 
 
-class Parallel:
+class ParallelModel:
     """A model as its ranks hold it: `model` has the parameters, `called` is what the loss calls.
 
     none: this process alone.  ddp: every rank has all; gradients are averaged.
@@ -29,60 +29,60 @@ class Parallel:
     True
     """
 
-    def __init__(self, model: nn.Module, way: Way, ranks: Ranks, device: torch.device):
-        self.way: Way = way
+    def __init__(self, model: nn.Module, strategy: Strategy, ranks: Ranks, device: torch.device):
+        self.strategy: Strategy = strategy
         self.ranks, self.device = ranks, device
         # a sharded model cannot be asked as a whole: a copy waits on the host to be filled
-        self._copy = deepcopy(model).cpu() if way == "fsdp" else None
-        self.model = self.called = model.to(device)
-        if way == "ddp":
+        self._copy = deepcopy(model).cpu() if strategy == "fsdp" else None
+        self.model = self.forward_module = model.to(device)
+        if strategy == "ddp":
             ids = [device.index] if device.type == "cuda" else None
-            self.called = DistributedDataParallel(
+            self.forward_module = DistributedDataParallel(
                 model, device_ids=ids, gradient_as_bucket_view=True
             )
-        elif way == "fsdp":
+        elif strategy == "fsdp":
             _shard(model, ranks, device)
         # told once: to walk over all modules takes a millisecond of every update
         self.parameters, self.buffers = tuple(model.parameters()), tuple(model.buffers())
 
-    def quiet(self, last: bool) -> AbstractContextManager[Any]:
+    def no_sync(self, last: bool) -> AbstractContextManager[Any]:
         """Around all batches of an update but the last: gradients add up here, unsent."""
-        if self.way == "ddp" and not last:
-            return cast(DistributedDataParallel, self.called).no_sync()
+        if self.strategy == "ddp" and not last:
+            return cast(DistributedDataParallel, self.forward_module).no_sync()
         return nullcontext()
 
     @torch.no_grad()
-    def clip(self, most: float) -> Tensor:
+    def clip_gradients(self, max_norm: float) -> Tensor:
         """Clip the gradient of the whole model; its norm over all ranks comes back."""
-        norm = nn.utils.clip_grad_norm_(self.parameters, most)
-        return full(norm)
+        norm = nn.utils.clip_grad_norm_(self.parameters, max_norm)
+        return gather_tensor(norm)
 
-    def whole(self) -> nn.Module:
+    def full_model(self) -> nn.Module:
         """The model with all its weights in one place; every rank must ask."""
         if self._copy is None:
             return self.model
-        fill(self._copy, {name: full(x) for name, x in tensors_of(self.model).items()}, "weights")
+        load_weights(self._copy, {name: gather_tensor(x) for name, x in state_tensors(self.model).items()}, "weights")
         return self._copy.to(self.device).train(self.model.training)
 
 
-def choose(config: TrainConfig, ranks: Ranks) -> Way:
+def choose_strategy(config: TrainConfig, ranks: Ranks) -> Strategy:
     """The way as asked, or ddp where there are several ranks.
 
     >>> choose(TrainConfig(steps=1), Ranks()), choose(TrainConfig(steps=1), Ranks(0, 2))
     ('none', 'ddp')
     """
     if config.parallel == "auto":
-        return "ddp" if ranks.world > 1 else "none"
-    if config.parallel == "none" and ranks.world > 1:
+        return "ddp" if ranks.world_size > 1 else "none"
+    if config.parallel == "none" and ranks.world_size > 1:
         raise ConfigError(
-            f"parallel: needs ddp or fsdp for {ranks.world} ranks, got none; try auto"
+            f"parallel: needs ddp or fsdp for {ranks.world_size} ranks, got none; try auto"
         )
-    if ranks.world == 1 and not dist.is_initialized():
+    if ranks.world_size == 1 and not dist.is_initialized():
         return "none"  # a run of many ranks goes on alone: there is nobody to share with
     return config.parallel
 
 
-def full(x: Tensor) -> Tensor:
+def gather_tensor(x: Tensor) -> Tensor:
     """A tensor that ranks hold in parts, whole on each of them; any other as it is.
 
     >>> full(torch.ones(1))
@@ -98,7 +98,7 @@ def _shard(model: nn.Module, ranks: Ranks, device: torch.device) -> None:
 
     for x in (*model.parameters(), *model.buffers()):
         dist.broadcast(x.data, 0)  # all start as the first one
-    mesh = init_device_mesh(device.type, (ranks.world,))
+    mesh = init_device_mesh(device.type, (ranks.world_size,))
     for block in _blocks(model):
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)  # the rest: embeddings, which may be shared, and the readout

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 
-def write_parts(tensors: dict[str, Tensor], folder: Path) -> list[Path]:
+def write_shards(tensors: dict[str, Tensor], folder: Path) -> list[Path]:
     """Write this rank's part of some tensors; every rank must call it. Its own files come back.
 
     >>> import tempfile
@@ -31,7 +31,7 @@ def write_parts(tensors: dict[str, Tensor], folder: Path) -> list[Path]:
     return sorted(folder.glob(f"shard-{rank + 1:05}-*.safetensors"))
 
 
-def read_parts(tensors: dict[str, Tensor], folder: Path) -> None:
+def read_shards(tensors: dict[str, Tensor], folder: Path) -> None:
     """Fill tensors, whole or this rank's part of them, from what any number of ranks wrote."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
@@ -41,7 +41,7 @@ def read_parts(tensors: dict[str, Tensor], folder: Path) -> None:
         load(tensors, storage_reader=reader, no_dist=not dist.is_initialized())
 
 
-def read_whole(folder: Path) -> dict[str, Tensor]:
+def read_unsharded(folder: Path) -> dict[str, Tensor]:
     """All tensors that were written in parts, each in one piece on the host."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load

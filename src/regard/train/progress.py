@@ -47,27 +47,27 @@ class Progress:
         now = time.monotonic()
         last = step == self.steps
         if self.live is not None:
-            self.live.update(Text(self.line(step, lr, now - self.began)))
+            self.live.update(Text(self.format_line(step, lr, now - self.began)))
         elif last or now - self.shown >= self.every:
             self.shown = now
-            self.say(self.line(step, lr, now - self.began))
+            self.print_line(self.format_line(step, lr, now - self.began))
 
-    def line(self, step: int, lr: float, seconds: float) -> str:
+    def format_line(self, step: int, lr: float, seconds: float) -> str:
         """Where the training stands, in one line."""
         made = step - (self.first or 0)
         left = seconds / max(1, made) * (self.steps - step)
         speed = self.tokens / max(seconds, 1e-9)
         return (
             f"step {step}/{self.steps}  loss {self.loss or 0.0:.4f}  lr {lr:.1e}  "
-            f"{speed:,.0f} tokens/s  {clock(left)} left"
+            f"{speed:,.0f} tokens/s  {format_duration(left)} left"
         )
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """A line that stays."""
         self.console.print(Text(text))
 
 
-def clock(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A time to be read by people.
 
     >>> clock(75), clock(3725)

@@ -7,26 +7,26 @@ from typing import Any, NamedTuple
 
 from regard import models
 from regard.errors import FileError
-from regard.files import make_folder, write_text, writing
-from regard.models.store import NAME as WEIGHTS
-from regard.train.confidence import CALIBRATION
+from regard.files import make_folder, write_text, atomic_write
+from regard.models.store import WEIGHTS_FILE as WEIGHTS
+from regard.train.confidence import CALIBRATION_FILE
 from regard.train.evaluate import evaluate_run
-from regard.train.run import RECIPE, RESULT, WORDS, Run, load_run
+from regard.train.run import RECIPE_FILE, RESULT_FILE, WORDS, Run, load_run
 
 
-class Quantized(NamedTuple):
+class QuantizationResult(NamedTuple):
     """What rounding did: bytes of the weights and scores on the test part, before and after.
 
     >>> Quantized((200, 100), {}, {}).bytes
     (200, 100)
     """
 
-    bytes: tuple[int, int]
-    before: dict[str, Any]
-    after: dict[str, Any]
+    file_sizes: tuple[int, int]
+    scores_before: dict[str, Any]
+    scores_after: dict[str, Any]
 
 
-def quantize_run(run: Run, folder: str | Path, *, score: bool = True) -> Quantized:
+def quantize_run(run: Run, folder: str | Path, *, score: bool = True) -> QuantizationResult:
     """Write a run with its weights rounded to a byte each into a new folder, and score both.
 
     What is written is a run: every command takes it. On a CPU its products are of whole numbers.
@@ -40,19 +40,19 @@ def quantize_run(run: Run, folder: str | Path, *, score: bool = True) -> Quantiz
     True
     """
     folder = Path(folder)
-    if (folder / RECIPE).exists():
+    if (folder / RECIPE_FILE).exists():
         raise FileError(f"{folder}: needs to be without a run, got one; try another folder")
     made = models.quantize(run.model.cpu())
     models.save(made, make_folder(folder))
-    for name in (WORDS, CALIBRATION, RECIPE):  # the recipe last: it says that all is there
+    for name in (WORDS, CALIBRATION_FILE, RECIPE_FILE):  # the recipe last: it says that all is there
         if (run.folder / name).exists():
-            with writing(folder / name) as place:
+            with atomic_write(folder / name) as place:
                 shutil.copyfile(run.folder / name, place)
     before = evaluate_run(run).scores if score else {}
     after = evaluate_run(load_run(folder)).scores if score else {}
     if run.result:
         told = {**run.result, "test": after} if score else run.result | {"test": {}}
-        write_text(folder / RESULT, json.dumps(told, indent=1) + "\n")
+        write_text(folder / RESULT_FILE, json.dumps(told, indent=1) + "\n")
     old = run.folder / WEIGHTS
     sizes = (old.stat().st_size if old.exists() else 0, (folder / WEIGHTS).stat().st_size)
-    return Quantized(sizes, before, after)
+    return QuantizationResult(sizes, before, after)

@@ -15,7 +15,7 @@ from torch import Tensor
 from regard import errors
 from regard.errors import ConfigError, RegardError, TrainError
 
-PATIENCE = timedelta(minutes=60)  # the others wait while the first one evaluates and writes
+TIMEOUT = timedelta(minutes=60)  # the others wait while the first one evaluates and writes
 
 
 @dataclass(frozen=True)
@@ -29,79 +29,79 @@ class Ranks:
     """
 
     rank: int = 0
-    world: int = 1
-    local: int = 0  # among those on this machine: the number of its GPU
+    world_size: int = 1
+    local_rank: int = 0  # among those on this machine: the number of its GPU
 
     @property
     def is_first(self) -> bool:
         """Whether this one writes, shows and evaluates."""
         return self.rank == 0
 
-    def sums(self, *counts: int) -> list[int]:
+    def sum_counts(self, *counts: int) -> list[int]:
         """The sums of some numbers over all ranks."""
-        if self.world == 1:
+        if self.world_size == 1:
             return list(counts)
         told = torch.tensor(counts)
-        with self.together():
+        with self.collective():
             dist.all_reduce(told)
         return told.tolist()
 
-    def add(self, x: Tensor) -> Tensor:
+    def all_reduce(self, x: Tensor) -> Tensor:
         """The sum of a tensor over all ranks, on its own device, in place."""
-        if self.world > 1:
-            with self.together():
+        if self.world_size > 1:
+            with self.collective():
                 dist.all_reduce(x)
         return x
 
-    def gather(self, something: Any) -> list[Any]:
+    def all_gather(self, value: Any) -> list[Any]:
         """What each rank has, plain data, on every rank and in their order."""
-        if self.world == 1:
-            return [something]
-        text = json.dumps(something).encode()
-        sizes = torch.zeros(self.world, dtype=torch.long)
+        if self.world_size == 1:
+            return [value]
+        text = json.dumps(value).encode()
+        sizes = torch.zeros(self.world_size, dtype=torch.long)
         sizes[self.rank] = len(text)
-        with self.together():
+        with self.collective():
             dist.all_reduce(sizes)
-            room = torch.zeros(self.world, int(sizes.max()), dtype=torch.uint8)
+            room = torch.zeros(self.world_size, int(sizes.max()), dtype=torch.uint8)
             room[self.rank, : len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
             dist.all_reduce(room)
         rows = zip(room.numpy(), sizes.tolist(), strict=True)
         return [json.loads(row[:size].tobytes()) for row, size in rows]
 
-    def by_first(self, work: Callable[[], Any]) -> Any:
+    def run_on_first(self, function: Callable[[], Any]) -> Any:
         """What the first rank's work gives, plain data, on every rank; its error is everyone's."""
-        if self.world == 1:
-            return work()
+        if self.world_size == 1:
+            return function()
         told: dict[str, Any] = {}
         if self.is_first:
             try:
-                told = {"given": work()}
+                told = {"given": function()}
             except RegardError as error:
                 told = {"kind": type(error).__name__, "text": str(error)}
             except BaseException:
-                self.gather({"kind": "TrainError", "text": "rank 0: stopped, its message says why"})
+                self.all_gather({"kind": "TrainError", "text": "rank 0: stopped, its message says why"})
                 raise
-        told = self.gather(told)[0]
+        told = self.all_gather(told)[0]
         if "kind" in told:
             raise getattr(errors, told["kind"])(told["text"])
         return told["given"]
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def collective(self) -> Iterator[None]:
         """While it lasts, a rank that is gone is said so."""
         try:
             yield
         except RuntimeError as error:
             words = ("gloo", "nccl", "connection", "peer", "process group")
-            if self.world == 1 or not any(word in str(error).lower() for word in words):
+            if self.world_size == 1 or not any(word in str(error).lower() for word in words):
                 raise
             raise TrainError(
-                f"ranks: need all {self.world} to go on, got one that is gone "
+                f"ranks: need all {self.world_size} to go on, got one that is gone "
                 f"({str(error).splitlines()[0][:100]}); the last checkpoint is whole; try resume"
             ) from error
 
 
-def join(device: str = "auto") -> Ranks:
+def init_distributed(device: str = "auto") -> Ranks:
     """Meet the other processes that torchrun started; without torchrun, be alone.
 
     >>> join().world
@@ -125,11 +125,11 @@ def join(device: str = "auto") -> Ranks:
     if not dist.is_initialized():
         # what hosts tell each other goes by gloo, or every word would wait for a GPU
         backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
-        dist.init_process_group(backend, timeout=PATIENCE)
+        dist.init_process_group(backend, timeout=TIMEOUT)
     return Ranks(rank, world, local)
 
 
-def leave() -> None:
+def shutdown_distributed() -> None:
     """Part from the other processes.
 
     >>> leave()

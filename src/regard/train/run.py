@@ -12,13 +12,13 @@ from torch import nn
 
 from regard import models
 from regard.data import Tokenizer
-from regard.data.tokenizer_file import NAME as WORDS
+from regard.data.tokenizer_file import TOKENIZER_FILE as WORDS
 from regard.errors import ConfigError, FileError, RegardError
 from regard.files import make_folder, parse_json, write_text
-from regard.models.store import NAME as WEIGHTS
-from regard.models.store import check_fits
-from regard.train.board import Listener, board
-from regard.train.checkpoint import fill, last_good, remove_unfinished
+from regard.models.store import WEIGHTS_FILE as WEIGHTS
+from regard.models.store import check_config_against_tensors
+from regard.train.board import Logger, tensorboard_logger
+from regard.train.checkpoint import load_weights, load_last_valid, remove_partial_checkpoints
 from regard.train.confidence import (
     Calibration,
     Gradable,
@@ -26,14 +26,14 @@ from regard.train.confidence import (
     load_calibration,
     save_calibration,
 )
-from regard.train.lock import locked
-from regard.train.loop import CHECKPOINTS, Outcome, Trainer, read_metrics, scored
+from regard.train.lock import lock_folder
+from regard.train.loop import CHECKPOINTS, Outcome, Trainer, read_metrics, run_evaluation
 from regard.train.loss import objective
 from regard.train.ranks import Ranks
-from regard.train.recipes import Recipe, part_kinds
-from regard.train.settings import from_json, to_json
+from regard.train.recipes import Recipe, recipe_config_types
+from regard.train.settings import config_from_json, config_to_json
 
-RECIPE, RESULT = "recipe.json", "result.json"
+RECIPE_FILE, RESULT_FILE = "recipe.json", "result.json"
 VERSION = 1  # of the folder's layout
 
 
@@ -77,7 +77,7 @@ def start_run(
     folder, ranks = Path(folder), ranks or Ranks()
     with _held(folder, ranks):
         listeners = _listeners(folder, tensorboard and ranks.is_first)
-        ranks.by_first(lambda: _prepare(recipe, folder))
+        ranks.run_on_first(lambda: _prepare(recipe, folder))
         tokenizer = _words(folder)
         how: dict[str, Any] = {"show": show, "ranks": ranks, "listeners": listeners}
         try:
@@ -100,19 +100,19 @@ def _held(folder: Path, ranks: Ranks) -> Iterator[None]:
             if new:  # what stays empty goes again
                 stack.callback(_remove_if_empty, folder)
             try:
-                stack.enter_context(locked(folder))
+                stack.enter_context(lock_folder(folder))
             except OSError as error:
                 raise FileError(
                     f"{folder}: cannot be written, {error.strerror or error}"
                 ) from error
 
-        ranks.by_first(hold)
+        ranks.run_on_first(hold)
         yield
 
 
 def _forget(folder: Path) -> None:
     """Take away what `_prepare` left."""
-    for name in (RECIPE, WORDS):
+    for name in (RECIPE_FILE, WORDS):
         (folder / name).unlink(missing_ok=True)
 
 
@@ -122,15 +122,15 @@ def _remove_if_empty(folder: Path) -> None:
 
 
 def _prepare(recipe: Recipe, folder: Path) -> None:
-    if (folder / RECIPE).exists():
+    if (folder / RECIPE_FILE).exists():
         raise FileError(f"{folder}: needs to be without a run, got one; try regard resume {folder}")
     tokenizer = recipe.data.tokenizer(recipe.train.seed)
     make_folder(folder)
     if tokenizer is not None:
         tokenizer.save(folder)
     # the recipe last: a folder that has one has all that a resumed run needs
-    told = {"version": VERSION, "recipe": to_json(recipe)}
-    write_text(folder / RECIPE, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    told = {"version": VERSION, "recipe": config_to_json(recipe)}
+    write_text(folder / RECIPE_FILE, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
 
 
 def resume_run(
@@ -152,7 +152,7 @@ def resume_run(
     ranks = ranks or Ranks()
     with _held(folder, ranks):
         listeners = _listeners(folder, tensorboard and ranks.is_first)
-        ranks.by_first(lambda: remove_unfinished(folder / CHECKPOINTS))
+        ranks.run_on_first(lambda: remove_partial_checkpoints(folder / CHECKPOINTS))
         trainer = _trainer(recipe, tokenizer, folder, show=show, ranks=ranks, listeners=listeners)
         wrong = trainer.resume()
         return _finish(trainer, recipe, tokenizer, folder), wrong
@@ -168,19 +168,19 @@ def load_run(folder: str | Path) -> Run:
     """
     folder = Path(folder)
     recipe, tokenizer = read_recipe(folder), _words(folder)
-    if tokenizer and not tokenizer.normalize and getattr(recipe.data, "lowercase", False):
-        tokenizer.normalize = ("lower",)  # a run from before tokenizers kept their normalisation
+    if tokenizer and not tokenizer.normalizers and getattr(recipe.data, "lowercase", False):
+        tokenizer.normalizers = ("lower",)  # a run from before tokenizers kept their normalisation
     result = read_result(folder)
     if (folder / WEIGHTS).exists():
         model = models.load(folder).float()  # specimens are kept in half precision
     else:
-        found, wrong = last_good(folder / CHECKPOINTS)
+        found, wrong = load_last_valid(folder / CHECKPOINTS)
         if found is None:
             got = "; ".join(["none yet", *wrong])
             raise FileError(f"{folder}: needs weights, got {got}; try regard resume {folder}")
-        check_fits(recipe.data.sized(recipe.model, tokenizer), found.model, folder)
-        model = make_model(recipe, tokenizer)
-        fill(model, found.model, str(folder))
+        check_config_against_tensors(recipe.data.sized(recipe.model, tokenizer), found.model, folder)
+        model = build_model(recipe, tokenizer)
+        load_weights(model, found.model, str(folder))
     calibration = load_calibration(folder)
     return Run(folder, recipe, model.eval(), tokenizer, read_metrics(folder), result, calibration)
 
@@ -193,21 +193,21 @@ def read_recipe(folder: str | Path) -> Recipe:
         ...
     regard.errors.FileError: nowhere: needs to be the folder of a run, got no recipe.json in it
     """
-    file = Path(folder) / RECIPE
+    file = Path(folder) / RECIPE_FILE
     if not file.is_file():
-        raise FileError(f"{folder}: needs to be the folder of a run, got no {RECIPE} in it")
+        raise FileError(f"{folder}: needs to be the folder of a run, got no {RECIPE_FILE} in it")
     try:
         told = parse_json(file.read_text(encoding="utf-8"))
         if told["version"] != VERSION:
             raise FileError(f"{file}: needs version {VERSION}, got {told['version']}")
-        return from_json(Recipe, told["recipe"], "recipe", part_kinds())
+        return config_from_json(Recipe, told["recipe"], "recipe", recipe_config_types())
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FileError(f"{file}: needs a recipe, got a damaged one, {error}") from error
 
 
 def read_result(folder: str | Path) -> dict[str, Any]:
     """What a run ended with; nothing if it has not ended."""
-    file = Path(folder) / RESULT
+    file = Path(folder) / RESULT_FILE
     if not file.is_file():
         return {}
     try:
@@ -223,7 +223,7 @@ def read_result(folder: str | Path) -> dict[str, Any]:
     return result
 
 
-def make_model(recipe: Recipe, tokenizer: Tokenizer | None) -> nn.Module:
+def build_model(recipe: Recipe, tokenizer: Tokenizer | None) -> nn.Module:
     """The model of a recipe, with the sizes of its data, drawn from the recipe's seed."""
     with torch.random.fork_rng():
         torch.manual_seed(recipe.train.seed)
@@ -246,24 +246,24 @@ def _trainer(
     *,
     show: bool,
     ranks: Ranks,
-    listeners: Sequence[Listener] = (),
+    listeners: Sequence[Logger] = (),
 ) -> Trainer:
     torch.manual_seed(recipe.train.seed)  # dropout; a resumed run takes the checkpoint's instead
     return Trainer(
-        make_model(recipe, tokenizer),
+        build_model(recipe, tokenizer),
         objective(recipe.data.objective),
-        recipe.data.batches(tokenizer, recipe.train, rank=ranks.rank, world=ranks.world),
+        recipe.data.batches(tokenizer, recipe.train, rank=ranks.rank, world=ranks.world_size),
         recipe.train,
         folder=folder,
         evaluate=recipe.data.scores(tokenizer, "valid"),
         show=show,
         ranks=ranks,
-        listeners=listeners,
+        loggers=listeners,
     )
 
 
-def _listeners(folder: Path, tensorboard: bool) -> list[Listener]:
-    return [board(folder)] if tensorboard else []
+def _listeners(folder: Path, tensorboard: bool) -> list[Logger]:
+    return [tensorboard_logger(folder)] if tensorboard else []
 
 
 def _finish(trainer: Trainer, recipe: Recipe, tokenizer: Tokenizer | None, folder: Path) -> Outcome:
@@ -276,18 +276,18 @@ def _finish(trainer: Trainer, recipe: Recipe, tokenizer: Tokenizer | None, folde
 
     def end() -> dict[str, Any]:
         models.save(trainer.model, folder)
-        scores = scored(trainer.model, recipe.data.scores(tokenizer, "test"))
+        scores = run_evaluation(trainer.model, recipe.data.scores(tokenizer, "test"))
         result = {"step": outcome.step, "reason": outcome.reason, "seconds": trained}
         result |= {"valid": outcome.scores, "test": scores}
         if isinstance(trainer.evaluate, Gradable):  # the valid split, made once for the training
-            save_calibration(folder, calibrate(scored(trainer.model, trainer.evaluate.graded)))
-        write_text(folder / RESULT, json.dumps(result, indent=1) + "\n")
+            save_calibration(folder, calibrate(run_evaluation(trainer.model, trainer.evaluate.grade)))
+        write_text(folder / RESULT_FILE, json.dumps(result, indent=1) + "\n")
         return scores
 
-    return outcome._replace(scores=trainer.ranks.by_first(end))
+    return outcome._replace(scores=trainer.ranks.run_on_first(end))
 
 
-def next_folder(parent: str | Path, name: str) -> Path:
+def new_run_folder(parent: str | Path, name: str) -> Path:
     """A folder for one more run: the name itself, or with the first free number.
 
     >>> next_folder("nowhere", "phrases")

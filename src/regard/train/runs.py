@@ -5,8 +5,8 @@ from typing import Any
 
 from regard.errors import FileError
 from regard.train.loop import read_metrics
-from regard.train.run import RECIPE, read_recipe, read_result
-from regard.train.settings import names
+from regard.train.run import RECIPE_FILE, read_recipe, read_result
+from regard.train.settings import iter_settings
 
 
 def list_runs(folder: str | Path) -> list[dict[str, Any]]:
@@ -22,10 +22,10 @@ def list_runs(folder: str | Path) -> list[dict[str, Any]]:
     if not folder.is_dir():
         raise FileError(f"{folder}: needs to be a folder with runs, got nothing there")
     rows, settings = [], {}
-    for place in sorted(file.parent for file in folder.glob(f"*/{RECIPE}")):
+    for place in sorted(file.parent for file in folder.glob(f"*/{RECIPE_FILE}")):
         try:
             rows.append(_row(place))
-            settings[place.name] = dict(names(read_recipe(place)))
+            settings[place.name] = dict(iter_settings(read_recipe(place)))
         except FileError as error:  # one that cannot be read does not hide the others
             rows.append({"run": place.name, "state": str(error)})
     known = {name for one in settings.values() for name in one}

@@ -8,8 +8,8 @@ from regard.errors import ConfigError
 Schedule = Literal["inverse_sqrt", "cosine", "constant"]
 
 
-def rate_at(
-    step: int, *, schedule: Schedule = "cosine", warmup: int, steps: int, floor: float = 0.0
+def lr_factor(
+    step: int, *, schedule: Schedule = "cosine", warmup: int, steps: int, min_lr_fraction: float = 0.0
 ) -> float:
     """The share of the peak rate that update `step` (the first is 1) of `steps` gets.
 
@@ -32,6 +32,6 @@ def rate_at(
             return math.sqrt(max(1, warmup) / step)
         case "cosine":
             done = min(1.0, (step - warmup) / max(1, steps - warmup))
-            return floor + (1 - floor) * (1 + math.cos(math.pi * done)) / 2
+            return min_lr_fraction + (1 - min_lr_fraction) * (1 + math.cos(math.pi * done)) / 2
         case other:
             raise ConfigError(f"schedule: needs inverse_sqrt, cosine or constant, got {other!r}")

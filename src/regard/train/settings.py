@@ -5,12 +5,12 @@ from dataclasses import fields, is_dataclass, replace
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from regard.errors import ConfigError, nearest
+from regard.errors import ConfigError, suggestion
 
 C = TypeVar("C")
 
 
-def change(config: C, settings: Sequence[str]) -> C:
+def override_settings(config: C, settings: Sequence[str]) -> C:
     """A config with some settings changed, each `name=value`; a name may leave out what is clear.
 
     The settings are checked together, once all have their values: their order does not matter.
@@ -32,7 +32,7 @@ def change(config: C, settings: Sequence[str]) -> C:
     return _put(config, values)
 
 
-def names(config: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+def iter_settings(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every setting of a config with its value, by its dotted name.
 
     >>> from regard.train import TrainConfig
@@ -42,12 +42,12 @@ def names(config: Any, before: str = "") -> Iterator[tuple[str, Any]]:
     for field in fields(config):
         value = getattr(config, field.name)
         if is_dataclass(value):
-            yield from names(value, f"{before}{field.name}.")
+            yield from iter_settings(value, f"{prefix}{field.name}.")
         else:
-            yield before + field.name, value
+            yield prefix + field.name, value
 
 
-def to_json(config: Any) -> dict[str, Any]:
+def config_to_json(config: Any) -> dict[str, Any]:
     """A config as JSON can hold it; each part says of which kind it is.
 
     >>> from regard.train import TrainConfig
@@ -57,11 +57,11 @@ def to_json(config: Any) -> dict[str, Any]:
     told: dict[str, Any] = {"kind": type(config).__name__}
     for field in fields(config):
         value = getattr(config, field.name)
-        told[field.name] = to_json(value) if is_dataclass(value) else value
+        told[field.name] = config_to_json(value) if is_dataclass(value) else value
     return told
 
 
-def from_json(kind: type[C], told: Any, what: str, kinds: Mapping[str, type] | None = None) -> C:
+def config_from_json(kind: type[C], data: Any, label: str, kinds: Mapping[str, type] | None = None) -> C:
     """The config that `to_json` told; what is unknown or missing is an error that names it.
 
     Parts are of the kind that their setting says, or else one of `kinds`, by name.
@@ -70,20 +70,20 @@ def from_json(kind: type[C], told: Any, what: str, kinds: Mapping[str, type] | N
     >>> from_json(TrainConfig, to_json(TrainConfig(steps=9, lr=0.5)), "recipe").lr
     0.5
     """
-    if not isinstance(told, Mapping) or told.get("kind") != kind.__name__:
-        raise ConfigError(f"{what}: needs the settings of {kind.__name__}, got {told!r:.60}")
+    if not isinstance(data, Mapping) or data.get("kind") != kind.__name__:
+        raise ConfigError(f"{label}: needs the settings of {kind.__name__}, got {data!r:.60}")
     hints = get_type_hints(kind)
-    values = {name: value for name, value in told.items() if name != "kind"}
+    values = {name: value for name, value in data.items() if name != "kind"}
     for name, value in values.items():
         if name not in hints:
             raise ConfigError(
-                f"{what}: needs known settings, got {name!r}{nearest(name, hints, 0.5)}"
+                f"{label}: needs known settings, got {name!r}{suggestion(name, hints, 0.5)}"
             )
-        values[name] = _value(value, hints[name], f"{what}.{name}", kinds or {})
+        values[name] = _value(value, hints[name], f"{label}.{name}", kinds or {})
     try:
         return kind(**values)
     except TypeError as error:
-        raise ConfigError(f"{what}: needs every setting, got {error}") from error
+        raise ConfigError(f"{label}: needs every setting, got {error}") from error
 
 
 def _value(value: Any, hint: Any, what: str, kinds: Mapping[str, type]) -> Any:
@@ -95,12 +95,12 @@ def _value(value: Any, hint: Any, what: str, kinds: Mapping[str, type]) -> Any:
         kind = known.get(str(value.get("kind")))
         if kind is None:
             raise ConfigError(f"{what}: needs one of {', '.join(known)}, got {value.get('kind')!r}")
-        return from_json(kind, value, what, kinds)
+        return config_from_json(kind, value, what, kinds)
     return tuple(value) if isinstance(value, list) else value
 
 
 def _find(config: Any, name: str) -> str:
-    known = [path for path, _ in names(config)]
+    known = [path for path, _ in iter_settings(config)]
     if name in known:
         return name
     ends = [path for path in known if path.endswith(f".{name}")]
@@ -109,7 +109,7 @@ def _find(config: Any, name: str) -> str:
     if ends:
         raise ConfigError(f"set: needs one setting, got {name!r}; try {' or '.join(ends)}")
     short = {path.rpartition(".")[2]: path for path in known} | {path: path for path in known}
-    raise ConfigError(f"set: needs the name of a setting, got {name!r}{nearest(name, short, 0.5)}")
+    raise ConfigError(f"set: needs the name of a setting, got {name!r}{suggestion(name, short, 0.5)}")
 
 
 def _put(config: Any, values: Mapping[str, str], before: str = "") -> Any:
@@ -118,13 +118,13 @@ def _put(config: Any, values: Mapping[str, str], before: str = "") -> Any:
     for field in fields(config):
         value, path = getattr(config, field.name), before + field.name
         if path in values:
-            changed[field.name] = read_value(values[path], hints[field.name], path)
+            changed[field.name] = parse_value(values[path], hints[field.name], path)
         elif any(name.startswith(f"{path}.") for name in values):
             changed[field.name] = _put(value, values, f"{path}.")
     return replace(config, **changed) if changed else config
 
 
-def read_value(text: str, hint: Any, name: str = "value") -> Any:
+def parse_value(text: str, hint: Any, name: str = "value") -> Any:
     """A value from a command line, of the type that its setting has.
 
     >>> read_value("3", int), read_value("3", float), read_value("en,de", tuple[str, ...])

@@ -2,34 +2,34 @@
 
 from pathlib import Path
 
-from regard.errors import FileError, nearest
-from regard.models.store import NAME as WEIGHTS
-from regard.train.run import CHECKPOINTS, RECIPE, Run, load_run
+from regard.errors import FileError, suggestion
+from regard.models.store import WEIGHTS_FILE as WEIGHTS
+from regard.train.run import CHECKPOINTS, RECIPE_FILE, Run, load_run
 
-FOLDER = Path(__file__).parents[1] / "specimens"
+PRETRAINED_FOLDER = Path(__file__).parents[1] / "specimens"
 
 
-def specimen_names() -> list[str]:
+def pretrained_names() -> list[str]:
     """Every specimen by its name.
 
     >>> "phrases" in specimen_names()
     True
     """
-    return sorted(file.parent.name for file in FOLDER.glob(f"*/{RECIPE}"))
+    return sorted(file.parent.name for file in PRETRAINED_FOLDER.glob(f"*/{RECIPE_FILE}"))
 
 
-def specimen(name: str) -> Run:
+def load_pretrained(name: str) -> Run:
     """A trained model that comes with the package, opened as any other run.
 
     >>> run = rg.specimen("phrases")
     >>> rg.train.translate(run.model, run.tokenizer, ["2 days"], ["de"])
     ['2 Tage']
     """
-    if name not in specimen_names():
+    if name not in pretrained_names():
         raise FileError(
-            f"name: needs one of {_known()}, got {name!r}{nearest(name, specimen_names())}"
+            f"name: needs one of {_known()}, got {name!r}{suggestion(name, pretrained_names())}"
         )
-    return load_run(FOLDER / name)
+    return load_run(PRETRAINED_FOLDER / name)
 
 
 def find_run(name: str | Path) -> Path:
@@ -42,20 +42,20 @@ def find_run(name: str | Path) -> Path:
     'specimens'
     """
     path = Path(name)
-    is_specimen = str(name) in specimen_names()
+    is_specimen = str(name) in pretrained_names()
     if path.exists() and not (is_specimen and not _is_run(path)):
         return path
     if is_specimen:
-        return FOLDER / name
+        return PRETRAINED_FOLDER / name
     raise FileError(
         f"{name}: needs to be a run, a saved model or one of {_known()}, got nothing there"
-        f"{nearest(str(name), specimen_names())}"
+        f"{suggestion(str(name), pretrained_names())}"
     )
 
 
 def _is_run(path: Path) -> bool:
-    return any((path / name).exists() for name in (RECIPE, WEIGHTS, CHECKPOINTS))
+    return any((path / name).exists() for name in (RECIPE_FILE, WEIGHTS, CHECKPOINTS))
 
 
 def _known() -> str:
-    return f"the specimens {', '.join(specimen_names())}" if specimen_names() else "no specimen"
+    return f"the specimens {', '.join(pretrained_names())}" if pretrained_names() else "no specimen"

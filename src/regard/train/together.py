@@ -7,13 +7,13 @@ from typing import Any
 from torch import Tensor
 
 from regard.errors import FileError
-from regard.files import to_disk
-from regard.train.checkpoint import digest, write_state, writing_checkpoint
-from regard.train.parts import write_parts
+from regard.files import fsync_path
+from regard.train.checkpoint import sha256_of, write_state, atomic_checkpoint_folder
+from regard.train.parts import write_shards
 from regard.train.ranks import Ranks
 
 
-def save_together(
+def save_sharded_checkpoint(
     step: int,
     tensors: dict[str, Tensor],
     state: dict[str, Any],
@@ -34,9 +34,9 @@ def save_together(
     {'w': tensor([1.])}
     """
     with ExitStack() as stack:  # the first rank's folder takes its place, or goes again
-        place = writing_checkpoint(step, folder, keep, every)
-        beside = ranks.by_first(lambda: str(stack.enter_context(place)))
-        told = ranks.gather(_write(tensors, Path(beside)))
+        place = atomic_checkpoint_folder(step, folder, keep, every)
+        beside = ranks.run_on_first(lambda: str(stack.enter_context(place)))
+        told = ranks.all_gather(_write(tensors, Path(beside)))
         wrong = [one["wrong"] for one in told if "wrong" in one]
         if wrong:
             raise FileError(
@@ -49,16 +49,16 @@ def save_together(
             write_state(Path(beside), step, state, files)
             stack.close()
 
-        ranks.by_first(end)
+        ranks.run_on_first(end)
 
 
 def _write(tensors: dict[str, Tensor], folder: Path) -> dict[str, Any]:
     from torch.distributed.checkpoint.api import CheckpointException
 
     try:
-        files = write_parts(tensors, folder)
+        files = write_shards(tensors, folder)
         for file in files:
-            to_disk(file)
-        return {"files": {file.name: digest(file) for file in files}}
+            fsync_path(file)
+        return {"files": {file.name: sha256_of(file) for file in files}}
     except (OSError, CheckpointException) as error:
         return {"wrong": " ".join(str(error).split())[:200]}

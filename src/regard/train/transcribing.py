@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from regard.data import SoundFile
+from regard.data import AudioFile
 from regard.decode import PrefixBeam, Transcriber
 from regard.errors import ConfigError
 from regard.train.evaluation_speech import Transcript
@@ -15,7 +15,7 @@ from regard.train.run import Run
 
 
 def transcribe_run(
-    run: Run, sounds: str | Path | Sequence[str | Path], *, beam: int = 1
+    run: Run, paths: str | Path | Sequence[str | Path], *, beam_width: int = 1
 ) -> list[str]:
     """The text of each sound file, heard piece by piece as a live sound would be.
 
@@ -29,11 +29,11 @@ def transcribe_run(
     >>> transcribe_run(rg.specimen("morse"), [place])
     ['']
     """
-    return [found.text for found in transcripts_run(run, sounds, beam=beam)]
+    return [found.text for found in transcribe_run_detailed(run, paths, beam_width=beam_width)]
 
 
-def transcripts_run(
-    run: Run, sounds: str | Path | Sequence[str | Path], *, beam: int = 1
+def transcribe_run_detailed(
+    run: Run, paths: str | Path | Sequence[str | Path], *, beam_width: int = 1
 ) -> list[Transcript]:
     """The same, each with the confidence that the run's calibration gives it.
 
@@ -45,20 +45,20 @@ def transcripts_run(
     >>> transcripts_run(rg.specimen("morse"), [place])[0].text
     ''
     """
-    transcriber = hearing(run, beam)
-    sounds = [sounds] if isinstance(sounds, str | Path) else sounds
+    transcriber = build_transcriber(run, beam_width)
+    paths = [paths] if isinstance(paths, str | Path) else paths
     found = list[Transcript]()
-    for path in sounds:
-        sound = open_sound(transcriber, path)
-        pieces = together(sound.pieces(), transcriber.rate)
-        text = "".join([transcriber.hear(piece) for piece in pieces])
+    for path in paths:
+        sound = open_audio(transcriber, path)
+        pieces = rechunk(sound.chunks(), transcriber.sample_rate)
+        text = "".join([transcriber.push(piece) for piece in pieces])
         text = (text + transcriber.finish()).strip()
-        confidence = confidence_of(run, transcriber.score if text else -math.inf)
+        confidence = transcript_confidence(run, transcriber.score if text else -math.inf)
         found.append(Transcript(text, transcriber.score, confidence))
     return found
 
 
-def open_sound(transcriber: Transcriber, path: str | Path) -> SoundFile:
+def open_audio(transcriber: Transcriber, path: str | Path) -> AudioFile:
     """A sound file at its beginning, after a first pass that has prepared the transcriber for it.
 
     >>> open_sound(hearing(rg.specimen("morse")), "nothing.wav")
@@ -66,11 +66,11 @@ def open_sound(transcriber: Transcriber, path: str | Path) -> SoundFile:
         ...
     regard.errors.FileError: nothing.wav: needs to be a sound file, got nothing there
     """
-    transcriber.prepare(SoundFile(path, transcriber.rate).pieces())
-    return SoundFile(path, transcriber.rate)
+    transcriber.prepare(AudioFile(path, transcriber.sample_rate).chunks())
+    return AudioFile(path, transcriber.sample_rate)
 
 
-def together(pieces: Iterable[Tensor], size: int) -> Iterator[Tensor]:
+def rechunk(pieces: Iterable[Tensor], size: int) -> Iterator[Tensor]:
     """The same sound in pieces of at least this size: each costs the same, small or large.
 
     >>> [len(piece) for piece in together(torch.zeros(7).split(2), 4)]
@@ -86,7 +86,7 @@ def together(pieces: Iterable[Tensor], size: int) -> Iterator[Tensor]:
     yield torch.cat([torch.zeros(0), *held])
 
 
-def confidence_of(run: Run, score: float) -> float | None:
+def transcript_confidence(run: Run, score: float) -> float | None:
     """The probability that a transcript of this score is right; None of a run that cannot tell.
 
     >>> confidence_of(rg.specimen("morse")._replace(calibration=None), -0.1) is None
@@ -95,7 +95,7 @@ def confidence_of(run: Run, score: float) -> float | None:
     return None if run.calibration is None else run.calibration.confidence(score)
 
 
-def hearing(run: Run, beam: int = 1, *, level: bool = True) -> Transcriber:
+def build_transcriber(run: Run, beam_width: int = 1, *, normalize_peak: bool = True) -> Transcriber:
     """What turns sound into text by a run's model, if it is one that hears.
 
     >>> hearing(rg.specimen("morse")).rate
@@ -103,5 +103,5 @@ def hearing(run: Run, beam: int = 1, *, level: bool = True) -> Transcriber:
     """
     if run.tokenizer is None:
         raise ConfigError("run: needs one that hears, got one without a tokenizer; try morse")
-    search = PrefixBeam(width=beam) if beam != 1 else None  # its own check of the width
-    return Transcriber(run.model, run.tokenizer, search=search, level=level)
+    search = PrefixBeam(width=beam_width) if beam_width != 1 else None  # its own check of the width
+    return Transcriber(run.model, run.tokenizer, search=search, normalize_peak=normalize_peak)

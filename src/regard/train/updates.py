@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
-from regard.train.compiled import Compiling
+from regard.train.compiled import CompilePolicy
 from regard.train.config import TrainConfig
-from regard.train.feed import Fed, Feed
+from regard.train.feed import UpdateBatches, Prefetcher
 from regard.train.loss import Objective
-from regard.train.luck import Luck, luck_of
-from regard.train.parallel import Parallel
+from regard.train.luck import RngState, get_rng_state
+from regard.train.parallel import ParallelModel
 
 
-class Made(NamedTuple):
+class PendingUpdate(NamedTuple):
     """An update, its numbers still on their device, with what is needed to go back before it.
 
     >>> luck = luck_of(torch.device("cpu"))
@@ -26,17 +26,17 @@ class Made(NamedTuple):
     """
 
     step: int
-    rate: float
+    lr: float
     size: int
     losses: Tensor  # what each of its batches, over all ranks, adds to its loss
-    own: Tensor  # and this rank's alone
+    local_losses: Tensor  # and this rank's alone
     norm: Tensor
-    place: dict[str, Any]
-    luck: Luck
+    data_state: dict[str, Any]
+    rng_state: RngState
     buffers: list[Tensor]
 
 
-class Known(NamedTuple):
+class UpdateStats(NamedTuple):
     """What an update was, read: its loss, the norm of its gradient, its size and its rate.
 
     >>> Known(1, [0.25, 0.5], 1.0, 6, 1e-3).loss
@@ -47,27 +47,27 @@ class Known(NamedTuple):
     losses: list[float]
     norm: float
     size: int
-    rate: float
+    lr: float
 
     @property
     def loss(self) -> float:
         return sum(self.losses)
 
     @property
-    def is_sound(self) -> bool:
+    def is_finite(self) -> bool:
         """Whether it was made of numbers."""
         return math.isfinite(self.loss) and math.isfinite(self.norm)
 
 
-class NotFinite(Exception):
+class NonFiniteUpdate(Exception):
     """An update whose loss or gradient was no number; nothing was learnt from it or after it."""
 
-    def __init__(self, made: Made, known: Known):
-        super().__init__(f"update {made.step}")
-        self.made, self.known = made, known
+    def __init__(self, pending: PendingUpdate, stats: UpdateStats):
+        super().__init__(f"update {pending.step}")
+        self.pending, self.stats = pending, stats
 
 
-class Updates:
+class Updater:
     """Makes updates; on a GPU without ever waiting for one to end.
 
     θ ← AdamW(θ, clip(∇ Σ_batches total / Σ_batches size))
@@ -78,73 +78,73 @@ class Updates:
 
     def __init__(
         self,
-        shared: Parallel,
+        parallel: ParallelModel,
         optimizer: torch.optim.Optimizer,
-        feed: Feed,
+        prefetcher: Prefetcher,
         config: TrainConfig,
-        compiling: Compiling,
+        compile_policy: CompilePolicy,
     ):
-        if config.agree and not draws(shared.model):
+        if config.rdrop and not has_dropout(parallel.model):
             raise ConfigError(
                 f"agree: needs a model with dropout, as two passes without it are one, got "
-                f"{config.agree} for none; try dropout=0.1, or agree=0"
+                f"{config.rdrop} for none; try dropout=0.1, or agree=0"
             )
-        self.shared, self.optimizer, self.feed = shared, optimizer, feed
-        self.config, self.compiling, self.device = config, compiling, shared.device
+        self.parallel, self.optimizer, self.prefetcher = parallel, optimizer, prefetcher
+        self.config, self.compile_policy, self.device = config, compile_policy, parallel.device
         self.runs_ahead = self.device.type == "cuda"
-        self.unread: list[Made] = []
-        self.halted = torch.zeros((), device=self.device)
+        self.pending: list[PendingUpdate] = []
+        self.found_inf = torch.zeros((), device=self.device)
         # what ranks ask of each other with every update: how many want to stop, by which signal
-        self.says: Callable[[], Sequence[int]] = tuple
-        self.heard: list[int] = []
+        self.stop_counts: Callable[[], Sequence[int]] = tuple
+        self.stop_totals: list[int] = []
 
-    def make(self, objective: Objective, step: int, rate: float) -> list[Known]:
+    def step(self, objective: Objective, step: int, lr: float) -> list[UpdateStats]:
         """Make update number `step`; what is known of it, where that costs no wait."""
-        luck, buffers = luck_of(self.device), self._buffers()
-        fed = self.feed.next()
-        count, *self.heard = self.shared.ranks.sums(sum(fed.sizes), *self.says())
-        with self.shared.ranks.together():
+        luck, buffers = get_rng_state(self.device), self._buffers()
+        fed = self.prefetcher.next()
+        count, *self.stop_totals = self.parallel.ranks.sum_counts(sum(fed.sizes), *self.stop_counts())
+        with self.parallel.ranks.collective():
             own = torch.stack(self._backward(objective, fed, max(1, count)))
-            losses = self.shared.ranks.add(own.clone())
-            norm = self.shared.clip(self.config.clip)
-        made = Made(step, rate, count, losses, own, norm, fed.before, luck, buffers)
-        self.unread.append(made)
-        known = [] if self.runs_ahead else self.read()
+            losses = self.parallel.ranks.all_reduce(own.clone())
+            norm = self.parallel.clip_gradients(self.config.max_grad_norm)
+        made = PendingUpdate(step, lr, count, losses, own, norm, fed.before, luck, buffers)
+        self.pending.append(made)
+        known = [] if self.runs_ahead else self.read_stats()
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = lr
         if self.runs_ahead:
             sound = losses.sum().isfinite() & norm.isfinite()
-            self.halted = torch.maximum(self.halted, 1.0 - sound.float())
-            self.optimizer.found_inf = self.halted  # type: ignore[attr-defined]  # the fused kernel asks
+            self.found_inf = torch.maximum(self.found_inf, 1.0 - sound.float())
+            self.optimizer.found_inf = self.found_inf  # type: ignore[attr-defined]  # the fused kernel asks
         self.optimizer.step()
         return known
 
-    def read(self) -> list[Known]:
+    def read_stats(self) -> list[UpdateStats]:
         """What the updates since the last time were; the first that was no number is raised."""
-        if not self.unread:
+        if not self.pending:
             return []
-        made, self.unread = self.unread, []
+        made, self.pending = self.pending, []
         numbers = torch.stack([torch.cat([one.losses, one.norm[None]]) for one in made]).tolist()
         known = []
         for one, (*losses, norm) in zip(made, numbers, strict=True):
-            known.append(Known(one.step, losses, norm, one.size, one.rate))
+            known.append(UpdateStats(one.step, losses, norm, one.size, one.lr))
             if not known[-1].is_sound:
                 self._put_back(one)
-                raise NotFinite(one, known[-1])
+                raise NonFiniteUpdate(one, known[-1])
         return known
 
-    def _backward(self, objective: Objective, fed: Fed, count: int) -> list[Tensor]:
-        if not self.shared.model.training:
-            self.shared.model.train()
+    def _backward(self, objective: Objective, fed: UpdateBatches, count: int) -> list[Tensor]:
+        if not self.parallel.model.training:
+            self.parallel.model.train()
         self.optimizer.zero_grad(set_to_none=True)
-        losses, world = [], self.shared.ranks.world
+        losses, world = [], self.parallel.ranks.world_size
         for n, batch in enumerate(fed.batches):
-            total_of = self.compiling.total(objective.total, batch)
-            quiet = self.shared.quiet(last=n + 1 == len(fed.batches))
-            with self.compiling.shield(batch), quiet:
+            total_of = self.compile_policy.loss_function(objective.loss_sum, batch)
+            quiet = self.parallel.no_sync(last=n + 1 == len(fed.batches))
+            with self.compile_policy.block_signals(batch), quiet:
                 with self.autocast():
                     total = total_of(
-                        self.shared.called, batch, self.config.smoothing, self.config.agree
+                        self.parallel.forward_module, batch, self.config.label_smoothing, self.config.rdrop
                     )
                 loss = total / count
                 # gradients are averaged over ranks, but the count is already that of all of them
@@ -159,16 +159,16 @@ class Updates:
 
     def _buffers(self) -> list[Tensor]:
         """Running means and the like, which a forward pass changes even where nothing is learnt."""
-        return [x.clone() for x in self.shared.buffers]
+        return [x.clone() for x in self.parallel.buffers]
 
     @torch.no_grad()
-    def _put_back(self, made: Made) -> None:
-        self.halted.zero_()
-        for x, before in zip(self.shared.buffers, made.buffers, strict=True):
+    def _put_back(self, made: PendingUpdate) -> None:
+        self.found_inf.zero_()
+        for x, before in zip(self.parallel.buffers, made.buffers, strict=True):
             x.copy_(before)
 
 
-def draws(model: nn.Module) -> bool:
+def has_dropout(model: nn.Module) -> bool:
     """Whether two passes of a model in training differ: whether it drops anything out.
 
     >>> draws(nn.Sequential(nn.Dropout(0.0))), draws(nn.Sequential(nn.Dropout(0.1)))

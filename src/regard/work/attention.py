@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import sympy
 
-from regard.errors import WorkError, nearest
+from regard.errors import WorkError, suggestion
 from regard.work.given import need_known
 from regard.work.numbers import decimal, matrix, number
 from regard.work.rules import M, Matrix
@@ -220,7 +220,7 @@ def scored(work: Working, q: str, k: str, at: str, ways: Ways) -> str:
     Matrix([[6]])
     """
     if not isinstance(ways.score, str) or ways.score not in SCORES:
-        hint = nearest(str(ways.score), SCORES)
+        hint = suggestion(str(ways.score), SCORES)
         raise WorkError(f"score: needs one of {', '.join(SCORES)}, got {ways.score!r}{hint}")
     missing = [name for name in SCORES[ways.score] if name not in work.values]
     if missing:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from regard.errors import WorkError, nearest
+from regard.errors import WorkError, suggestion
 from regard.work.attention import Ways, linear
 from regard.work.given import need_known
 from regard.work.multi_head import attend_heads, index
@@ -249,7 +249,7 @@ def think(work: Working, x: str, activation: str = "relu", at: str = "", own: st
     Matrix([[5]])
     """
     if activation not in ACTIVATIONS:
-        hint = nearest(str(activation), ACTIVATIONS)
+        hint = suggestion(str(activation), ACTIVATIONS)
         some = ", ".join(ACTIVATIONS)
         raise WorkError(f"activation: needs one of {some}, got {activation!r}{hint}")
     f = linear(work, f"F{at}", x, f"W_1{own}", says="the feed-forward: each token by itself")

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
-from regard.errors import WorkError, nearest
+from regard.errors import WorkError, suggestion
 from regard.work.causes import Cause, cause, follows
 from regard.work.compare import (
     Told,
@@ -79,7 +79,7 @@ def _need_steps(solution: Solution, answers: Mapping[str, Any]) -> None:
     for name, value in answers.items():
         if name in names:
             continue
-        hint = nearest(name, names)
+        hint = suggestion(name, names)
         if name in solution.given:
             hint = "; it is given, leave it out"
         elif isinstance(value, Mapping):

@@ -13,7 +13,7 @@ from regard.work.solution import Solution, Working
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from regard.look.cell import Cell
+    from regard.look.cell import WeightBreakdown
     from regard.look.site import Site
 
 DIGITS = 17  # of a float64
@@ -74,7 +74,7 @@ def explain(
     """
     if not 1 <= most <= MOST:
         raise WorkError(f"most: needs 1 to {MOST} terms, got {most}")
-    cell = site.cell(head, query, key, batch)
+    cell = site.breakdown(head, query, key, batch)
     head, query, key, batch = head % site.heads, query % site.queries, key % site.keys, batch
     working = Working("explain", {})
     score = _score(working, site, cell, (batch, head, query, key), most)
@@ -94,7 +94,7 @@ def explain(
 Place = tuple[int, int, int, int]  # of a sequence, a head, a query, a key
 
 
-def _score(working: Working, site: "Site", cell: "Cell", at: Place, most: int) -> str:
+def _score(working: Working, site: "Site", cell: "WeightBreakdown", at: Place, most: int) -> str:
     """From the products to the score; the name of the last step comes back."""
     if cell.products is None:
         name = working.give("s", _row([cell.scaled]))  # a score of the model's own making
@@ -131,8 +131,8 @@ def _dot(working: Working, site: "Site", products: "Tensor", at: Place, most: in
     return working.step("d", "sum with the rest", name, "rest", says=says)
 
 
-def _output(working: Working, cell: "Cell", most: int) -> None:
-    first = cell.share.abs().argsort(descending=True)[:most]
+def _output(working: Working, cell: "WeightBreakdown", most: int) -> None:
+    first = cell.contribution.abs().argsort(descending=True)[:most]
     working.give("g", M([first.tolist()]))
     working.give("v", _row(cell.value[first].tolist()))
     working.give("h", _row(cell.out[first].tolist()))
@@ -141,11 +141,11 @@ def _output(working: Working, cell: "Cell", most: int) -> None:
 
 
 def _way_out(
-    working: Working, site: "Site", cell: "Cell", w_out: "Tensor", head: int, most: int
+    working: Working, site: "Site", cell: "WeightBreakdown", w_out: "Tensor", head: int, most: int
 ) -> None:
-    from regard.look.output_weights import check_weights
+    from regard.look.output_weights import check_output_projection
 
-    check_weights(site, w_out)
+    check_output_projection(site, w_out)
     sent = cell.value @ w_out[head].detach().double().cpu()
     first = sent.abs().argsort(descending=True)[:most]
     working.give("n", M([first.tolist()]))
@@ -154,7 +154,7 @@ def _way_out(
     working.step("y", "scale", "u", "w", says=says)
 
 
-def _sentences(site: "Site", cell: "Cell", at: Place) -> list[str]:
+def _sentences(site: "Site", cell: "WeightBreakdown", at: Place) -> list[str]:
     """What the numbers say: the rivals of this key, its part of the output, and of a sink."""
     batch, head, query, key = at
     row = site.window(head=head, rows=slice(query, query + 1))[batch, 0].double()
@@ -169,7 +169,7 @@ def _sentences(site: "Site", cell: "Cell", at: Place) -> list[str]:
         said.append(f"A sink takes {sink:.4g} of this query's weight and gives nothing.")
     size = (cell.out @ cell.out).item()
     if size > 0:
-        part = (cell.share @ cell.out).item() / size
+        part = (cell.contribution @ cell.out).item() / size
         said.append(f"Along the output's own direction this key gives {part:.1%} of it.")
     return said
 

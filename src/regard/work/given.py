@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from difflib import SequenceMatcher
 from typing import Any
 
-from regard.errors import WorkError, nearest
+from regard.errors import WorkError, suggestion
 
 _MAPS = "W_Q W_K W_V b_Q b_K b_V"
 _HEADS = f"{_MAPS} W_Q_# W_K_# W_V_# b_Q_# b_K_# b_V_# W_O b_O"
@@ -90,4 +90,4 @@ def _hint(name: str, known: list[str]) -> str:
     close = max(alike, key=lambda one: SequenceMatcher(None, name, one).ratio(), default="")
     if SequenceMatcher(None, name, close).ratio() > 0.4:
         return f"; try {close}"
-    return nearest(name, names) or f"; try one of {', '.join(known)}"
+    return suggestion(name, names) or f"; try one of {', '.join(known)}"

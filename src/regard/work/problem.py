@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from regard.errors import FileError, WorkError, nearest
+from regard.errors import FileError, WorkError, suggestion
 from regard.files import read_text
 from regard.work.attention import attention, cross
 from regard.work.block import decoder, encoder, feed_forward, layer_norm
@@ -75,13 +75,13 @@ def work(problem: Mapping[str, Any]) -> Solution:
     """
     name = problem.get("family", "attention")
     if not isinstance(name, str) or name not in FAMILIES:
-        hint = nearest(name, FAMILIES) if isinstance(name, str) else ""
+        hint = suggestion(name, FAMILIES) if isinstance(name, str) else ""
         some = ", ".join(FAMILIES)
         raise WorkError(f"family: needs one of {some}, got {shortened(name)}{hint}")
     family, choices = FAMILIES[name]
     for key in problem:
         if key not in (*ALWAYS, *choices):
-            hint = nearest(key, (*choices, *ALWAYS), 0.5)
+            hint = suggestion(key, (*choices, *ALWAYS), 0.5)
             rule = f"one of {', '.join(choices)}" if choices else "left out, there is no choice,"
             raise WorkError(f"{key}: needs to be {rule} for {name}, got it{hint}")
     given = problem.get("given")
@@ -131,7 +131,7 @@ def read_problem(told: str | Path) -> dict[str, Any]:
         if own.is_file():
             return read_toml(own)
         if not Path(told).suffix:
-            hint = nearest(str(told), problem_names())
+            hint = suggestion(str(told), problem_names())
             some = ", ".join(problem_names())
             raise WorkError(f"problem: needs a TOML file or one of {some}, got {told}{hint}")
     return read_toml(told)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from regard.errors import WorkError, nearest
+from regard.errors import WorkError, suggestion
 from regard.work.evaluate import evaluated
 from regard.work.numbers import decimal
 from regard.work.rules.proofs import PROOFS
@@ -25,7 +25,7 @@ def proof(given: Mapping[str, Any], *, of: str = "sigmoid-minus") -> Solution:
     """
     if of not in tuple(PROOFS):
         raise WorkError(
-            f"of: needs one of {', '.join(PROOFS)}, got {of!r}{nearest(str(of), PROOFS)}"
+            f"of: needs one of {', '.join(PROOFS)}, got {of!r}{suggestion(str(of), PROOFS)}"
         )
     told = PROOFS[of]
     if set(given) != set(told.symbols):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from regard.errors import WorkError, nearest
+from regard.errors import WorkError, suggestion
 from regard.work.numbers import decimal, is_simple, is_whole_in, plain
 from regard.work.rules import Matrix, rule
 from regard.work.solution import Solution, Step
@@ -75,7 +75,7 @@ def need_names(only: Sequence[str], *solutions: Solution) -> None:
             names = list(dict.fromkeys(name for one in solutions for name in _names(one)))
             raise WorkError(
                 f"only: needs names of steps, {', '.join(names)}, got {told!r}"
-                f"{nearest(told, names)}"
+                f"{suggestion(told, names)}"
             )
 
 

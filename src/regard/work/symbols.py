@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from regard.errors import WorkError, nearest
+from regard.errors import WorkError, suggestion
 from regard.work.numbers import matrix, number, shortened
 from regard.work.parse import CONSTANTS, FUNCTIONS, SYMBOL
 from regard.work.rules.symbols import START
@@ -67,7 +67,7 @@ def put_in(solution: Solution, values: Mapping[str, Any]) -> Solution:
     used = sorted({str(one) for value in solution.given.values() for one in value.free_symbols})
     for name in values:
         if name not in used:
-            some, hint = ", ".join(used) or "none", nearest(name, used)
+            some, hint = ", ".join(used) or "none", suggestion(name, used)
             raise WorkError(f"values: needs symbols of [given], {some}, got {name!r}{hint}")
     last = solution.steps[-1]
     own = {name: matrix(value, name) for name, value in values.items()}

@@ -29,13 +29,13 @@ MASKS = {
     "causal": lambda b, q, k: ops.Causal(),
     "local": lambda b, q, k: ops.Local(1),
     "window": lambda b, q, k: ops.Causal() & ops.Local(2),
-    "chunked": lambda b, q, k: ops.Chunked(2, left=1),
+    "chunked": lambda b, q, k: ops.Chunked(2, left_chunks=1),
     "padding": lambda b, q, k: ops.Padding(torch.arange(b) % (k + 1)),
-    "left padding": lambda b, q, k: ops.Padding(torch.full((b,), k), skip=torch.arange(b) % k),
+    "left padding": lambda b, q, k: ops.Padding(torch.full((b,), k), left_padding=torch.arange(b) % k),
     "documents": lambda b, q, k: ops.Documents((torch.arange(max(q, k) + 8) // 2).expand(b, -1)),
-    "dense": lambda b, q, k: masks.Dense(torch.rand(q, k) > 0.5),
+    "dense": lambda b, q, k: masks.DenseMask(torch.rand(q, k) > 0.5),
     "either": lambda b, q, k: ops.Local(0) | ops.Padding(torch.ones(b, dtype=torch.long)),
-    "nothing": lambda b, q, k: masks.Dense(torch.zeros(q, k, dtype=torch.bool)),
+    "nothing": lambda b, q, k: masks.DenseMask(torch.zeros(q, k, dtype=torch.bool)),
 }
 
 BIASES = {
@@ -43,17 +43,17 @@ BIASES = {
     "alibi": lambda h, q, k, feat: ops.ALiBi(ops.alibi_slopes(h).double()),
     "toeplitz": lambda h, q, k, feat: ops.Toeplitz(torch.randn(h, 5, dtype=torch.float64)),
     "buckets": lambda h, q, k, feat: ops.Buckets(torch.randn(8, h, dtype=torch.float64), True, 16),
-    "relative": lambda h, q, k, feat: ops.Relative(torch.randn(7, feat, dtype=torch.float64)),
-    "dense": lambda h, q, k, feat: biases.Dense(torch.randn(h, q, k, dtype=torch.float64)),
+    "relative": lambda h, q, k, feat: ops.RelativeKeys(torch.randn(7, feat, dtype=torch.float64)),
+    "dense": lambda h, q, k, feat: biases.DenseBias(torch.randn(h, q, k, dtype=torch.float64)),
     "sum": lambda h, q, k, feat: (
-        ops.ALiBi(ops.alibi_slopes(h).double()) + biases.Dense(torch.ones(q, k).double())
+        ops.ALiBi(ops.alibi_slopes(h).double()) + biases.DenseBias(torch.ones(q, k).double())
     ),
 }
 
 
 def answer(form, q, k, v, dout, dlse, **terms):
     """Output, lse and every gradient of one form, by name."""
-    out, lse = attend(q, k, v, form=form, **terms)
+    out, lse = attend(q, k, v, backend=form, **terms)
     seen = torch.where(lse == -torch.inf, 0, lse)
     loss = (out * dout).sum() + (seen * dlse).sum()
     learned = [x for x in (terms.get("sinks"),) if x is not None]
@@ -78,9 +78,9 @@ def assert_forms_agree(q, k, v, form="fused", **terms):
 
 def test_a_query_that_may_see_nothing_gets_zeros_and_poisons_nobody():
     q, k, v = qkv(1, queries=3, keys=3)
-    mask = masks.Dense(torch.tensor([[True, True, False], [False, False, False], [True] * 3]))
+    mask = masks.DenseMask(torch.tensor([[True, True, False], [False, False, False], [True] * 3]))
     for form in ("reference", "tiled", "fused"):
-        out, lse = attend(q, k, v, mask=mask, form=form)
+        out, lse = attend(q, k, v, mask=mask, backend=form)
         assert (out[..., 1, :] == 0).all()
         assert (lse[..., 1] == -torch.inf).all()
         grads = torch.autograd.grad(out.sum() + lse[..., 0].sum(), (q, k, v))
@@ -136,17 +136,17 @@ def test_the_future_cannot_reach_the_past(time, feat, value, data):
     q, k, v = qkv(queries=time, keys=time, feat=feat, value=value, grad=False)
     now = data.draw(st.integers(0, time - 1))
     for form in ("reference", "tiled", "fused"):
-        before, _ = attend(q, k, v, mask=ops.Causal(), form=form)
+        before, _ = attend(q, k, v, mask=ops.Causal(), backend=form)
         k2, v2 = k.clone(), v.clone()
         k2[:, now + 1 :], v2[:, now + 1 :] = 7.0, -7.0
-        after, _ = attend(q, k2, v2, mask=ops.Causal(), form=form)
+        after, _ = attend(q, k2, v2, mask=ops.Causal(), backend=form)
         assert_close(after[:, : now + 1], before[:, : now + 1], rtol=0, atol=0)
 
 
 @given(queries=small, keys=small)
 def test_any_weight_can_be_had_later_from_lse(queries, keys):
     q, k, v = qkv(queries=queries, keys=keys)
-    _, lse = attend(q, k, v, form="fused")
+    _, lse = attend(q, k, v, backend="fused")
     later = torch.exp(q @ k.mT / 2 - lse[..., None])
     assert_close(later, attention_weights(q, k))
 
@@ -178,8 +178,8 @@ def test_every_form_is_the_reference(form, mask, bias):
     if form == "fused" and bias is not None and bias.asks_query:  # no gradient: values alone
         with torch.no_grad():
             terms = {"mask": mask, "bias": bias, "offset": 1}
-            want = attend(q, k, v, form="reference", **terms)
-            assert_close(attend(q, k, v, form="fused", **terms), want)
+            want = attend(q, k, v, backend="reference", **terms)
+            assert_close(attend(q, k, v, backend="fused", **terms), want)
         return
     assert_forms_agree(q, k, v, form, mask=mask, bias=bias, offset=1, scale=0.7)
 
@@ -228,20 +228,20 @@ def test_tiled_has_softcap_and_any_score():
 @pytest.mark.parametrize("scale", [0.0, -1.0])
 def test_a_scale_of_zero_or_less_leaves_the_mask_alone(scale):
     q, k, v = torch.randn(3, 1, 2, 5, 4)
-    want = attend(q, k, v, mask=ops.Causal(), scale=scale, form="reference")
-    assert_close(attend(q, k, v, mask=ops.Causal(), scale=scale, form="fused"), want)
+    want = attend(q, k, v, mask=ops.Causal(), scale=scale, backend="reference")
+    assert_close(attend(q, k, v, mask=ops.Causal(), scale=scale, backend="fused"), want)
 
 
 def test_a_mask_for_the_last_axes_serves_any_number_before_them():
     q, k, v = qkv(2, 3, heads=4, queries=5, keys=5)
     for shape in ((5, 5), (1, 5, 5), (4, 5, 5), (3, 1, 5, 5), (2, 1, 1, 5, 5)):
-        assert_forms_agree(q, k, v, "fused", mask=masks.Dense(torch.rand(shape) > 0.4))
+        assert_forms_agree(q, k, v, "fused", mask=masks.DenseMask(torch.rand(shape) > 0.4))
 
 
 def test_many_bands_are_one_map(monkeypatch):
     from regard.ops.attend import fused, tiled
 
-    monkeypatch.setattr(tiled.bands, "__defaults__", (40,))
+    monkeypatch.setattr(tiled.row_bands, "__defaults__", (40,))
     monkeypatch.setattr(fused, "MASK_AT_ONCE", 40)
     q, k, v = qkv(1, heads=2, queries=9, keys=9)
     for form in ("fused", "tiled"):
@@ -254,7 +254,7 @@ def test_same_as_torch(queries, keys, feat):
     q, k, v = qkv(2, queries=queries, keys=keys, feat=feat, value=feat)
     theirs = F.scaled_dot_product_attention(q, k, v)
     for form in ("reference", "tiled", "fused"):
-        assert_close(attend(q, k, v, form=form)[0], theirs)
+        assert_close(attend(q, k, v, backend=form)[0], theirs)
 
 
 def test_bilinear_and_additive_scores_are_what_they_say():
@@ -271,8 +271,8 @@ def test_bilinear_and_additive_scores_are_what_they_say():
 @pytest.mark.parametrize("form", ["reference", "tiled", "fused"])
 def test_gradients_by_finite_differences(form):
     q, k, v = qkv(heads=2, key_heads=1, queries=2, keys=3, feat=2, value=2)
-    mask = masks.Dense(torch.tensor([[True, True, False], [True, True, True]]))
-    torch.autograd.gradcheck(lambda *x: attend(*x, mask=mask, form=form), (q, k, v))
+    mask = masks.DenseMask(torch.tensor([[True, True, False], [True, True, True]]))
+    torch.autograd.gradcheck(lambda *x: attend(*x, mask=mask, backend=form), (q, k, v))
 
 
 def test_learned_biases_get_their_gradient():
@@ -280,15 +280,15 @@ def test_learned_biases_get_their_gradient():
     table = torch.randn(2, 5, dtype=torch.float64, requires_grad=True)
     for form in ("reference", "tiled", "auto"):
         torch.autograd.gradcheck(
-            lambda t, form=form: attend(q, k, v, bias=ops.Toeplitz(t), form=form)[0], table
+            lambda t, form=form: attend(q, k, v, bias=ops.Toeplitz(t), backend=form)[0], table
         )
 
 
 @pytest.mark.parametrize("form", ["reference", "tiled", "fused"])
 def test_bfloat16_stays_within_a_hundredth_of_float64(form):
     q, k, v = (x.detach().bfloat16() for x in qkv(2, queries=33, keys=33, feat=16, value=16))
-    want, want_lse = attend(q.double(), k.double(), v.double(), mask=ops.Causal(), form="reference")
-    out, lse = attend(q, k, v, mask=ops.Causal(), form=form)
+    want, want_lse = attend(q.double(), k.double(), v.double(), mask=ops.Causal(), backend="reference")
+    out, lse = attend(q, k, v, mask=ops.Causal(), backend=form)
     assert out.dtype == torch.bfloat16
     assert (out - want).norm() / want.norm() < 1e-2
     assert (lse - want_lse).abs().max() < 1e-2
@@ -316,7 +316,7 @@ def test_nan_stays_visible():
         for form in ("reference", "tiled", "fused"):
             kept = x[0, 2, 0].item()
             x[0, 2, 0] = torch.nan
-            out, _ = attend(q, k, v, form=form)
+            out, _ = attend(q, k, v, backend=form)
             assert all(out[0, i].isnan().any() for i in rows), form
             x[0, 2, 0] = kept
 
@@ -364,4 +364,4 @@ def test_a_form_asked_for_by_name_runs_or_says_why(terms, says):
 @pytest.mark.usefixtures("users_view")
 def test_an_unknown_form_is_named():
     with pytest.raises(FormError, match="got 'flash'"):
-        attend(*qkv(), form="flash")
+        attend(*qkv(), backend="flash")

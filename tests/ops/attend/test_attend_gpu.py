@@ -12,9 +12,9 @@ TERMS = {
     "window": lambda b, h, q, k: {"mask": ops.Causal() & ops.Local(20)},
     "offset": lambda b, h, q, k: {"mask": ops.Causal(), "offset": 7},
     "padding": lambda b, h, q, k: {"mask": ops.Padding(torch.arange(b).cuda() * 30)},
-    "dense": lambda b, h, q, k: {"mask": masks.Dense(torch.rand(q, k).cuda() > 0.4)},
+    "dense": lambda b, h, q, k: {"mask": masks.DenseMask(torch.rand(q, k).cuda() > 0.4)},
     "alibi": lambda b, h, q, k: {"bias": ops.ALiBi(ops.alibi_slopes(h).cuda())},
-    "dense bias": lambda b, h, q, k: {"bias": biases.Dense(torch.randn(h, q, k).cuda())},
+    "dense bias": lambda b, h, q, k: {"bias": biases.DenseBias(torch.randn(h, q, k).cuda())},
     "sinks": lambda b, h, q, k: {"sinks": torch.randn(h).cuda()},
 }
 FLEX = {
@@ -33,8 +33,8 @@ def draw(dtype, queries=100, keys=100, feat=24, value=24):
 def assert_near(form, dtype, terms, value=24):
     q, k, v = draw(dtype, value=value)
     wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
-    want, want_lse = attend(*wide, form="reference", **terms)
-    out, lse = attend(q, k, v, form=form, **terms)
+    want, want_lse = attend(*wide, backend="reference", **terms)
+    out, lse = attend(q, k, v, backend=form, **terms)
     step = torch.randn_like(want)
     grads = torch.autograd.grad((out.double() * step).sum(), (q, k, v))
     want_grads = torch.autograd.grad((want * step).sum(), wide)
@@ -72,9 +72,9 @@ def test_kernels_are_the_reference_on_cuda(kind, dtype):
     q, k, v = (x.detach() for x in draw(dtype, 300, 300, feat=64, value=64))
     terms = (TERMS | FLEX)[kind](2, 4, 300, 300)
     wide = [x.double() for x in (q, k, v)]
-    out, lse = attend(*wide, form="reference", **terms)
-    want = survey(*wide[:2], lse, form="reference", **terms)
-    got = survey(q, k, lse.float(), form="kernel", **terms)
+    out, lse = attend(*wide, backend="reference", **terms)
+    want = survey(*wide[:2], lse, backend="reference", **terms)
+    got = survey(q, k, lse.float(), backend="kernel", **terms)
     for name in (
         "entropy",
         "peak",
@@ -95,8 +95,8 @@ def test_kernels_are_the_reference_on_cuda(kind, dtype):
         rtol=1e-3,
         atol=1e-5,
     )
-    want = influence(*wide, out, lse, form="reference", **terms)
-    got = influence(q, k, v, out.to(dtype), lse.float(), form="kernel", **terms)
+    want = influence(*wide, out, lse, backend="reference", **terms)
+    got = influence(q, k, v, out.to(dtype), lse.float(), backend="kernel", **terms)
     for name in ("felt", "caused", "strongest"):
         a, b = getattr(got, name), getattr(want, name)
         assert (a - b).norm() <= 1e-3 * b.norm(), name

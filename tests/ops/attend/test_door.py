@@ -4,7 +4,7 @@ import torch
 from torch.testing import assert_close
 
 from regard.ops import attend
-from regard.ops.door import attending
+from regard.ops.door import intercepting
 
 
 def test_whoever_looks_sees_every_call_and_changes_nothing():
@@ -17,7 +17,7 @@ def test_whoever_looks_sees_every_call_and_changes_nothing():
         return out, lse
 
     want = attend(q, k, v)
-    with attending(look):
+    with intercepting(look):
         got = attend(q, k, v)
     attend(q, k, v)
     assert len(seen) == 1
@@ -38,7 +38,7 @@ def test_whoever_edits_changes_the_call_and_the_last_to_come_is_asked_first():
         return proceed(call)
 
     want, _ = attend(q, k, 2 * v)
-    with attending(look), attending(edit):
+    with intercepting(look), intercepting(edit):
         got, _ = attend(q, k, v)
     assert_close(got, want)
     assert order == ["edit", "look"]

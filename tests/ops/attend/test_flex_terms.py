@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from regard import ops
 from regard.ops.attend import flex, reference
-from regard.ops.door import Call
+from regard.ops.door import AttentionCall
 from regard.ops.terms import make_terms
 
 TERMS = {
@@ -14,8 +14,8 @@ TERMS = {
     "causal": {"mask": ops.Causal()},
     "window": {"mask": ops.Causal() & ops.Local(2)},
     "either": {"mask": ops.Local(1) | ops.Chunked(3)},
-    "chunked": {"mask": ops.Chunked(2, left=1)},
-    "padding": {"mask": ops.Padding(torch.tensor([3, 7]), skip=torch.tensor([1, 0]))},
+    "chunked": {"mask": ops.Chunked(2, left_chunks=1)},
+    "padding": {"mask": ops.Padding(torch.tensor([3, 7]), left_padding=torch.tensor([1, 0]))},
     "documents": {"mask": ops.Documents((torch.arange(9) // 2).expand(2, -1))},
     "alibi": {"bias": ops.ALiBi(ops.alibi_slopes(4))},
     "toeplitz": {"bias": ops.Toeplitz(torch.linspace(-1, 1, 20).view(4, 5))},
@@ -34,7 +34,7 @@ def test_flex_scores_as_the_terms_say(kind, monkeypatch):
 
     monkeypatch.setattr(flex, "_flex", lambda: flex_attention)
     q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 7, 8), torch.randn(2, 2, 7, 8)
-    call = Call(q, k, v, make_terms(q, k, **TERMS[kind]))
+    call = AttentionCall(q, k, v, make_terms(q, k, **TERMS[kind]))
     want, want_lse = reference.attend(call)
     out, lse = flex.attend(call)
     seen = want_lse != -torch.inf

@@ -40,6 +40,6 @@ def test_layout_in_memory_changes_nothing(form, mask):
 
 def answers(q, k, v, weight, mask, form) -> tuple[torch.Tensor, ...]:
     q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
-    out, lse = attend(q, k, v, mask=mask, form=form)
+    out, lse = attend(q, k, v, mask=mask, backend=form)
     grads = torch.autograd.grad((out * weight).sum() + lse.sum(), (q, k, v))
     return out, lse, *grads

@@ -13,7 +13,7 @@ TERMS = {
     "plain": lambda b, h, q, k: {},
     "causal": lambda b, h, q, k: {"mask": ops.Causal()},
     "padding": lambda b, h, q, k: {"mask": ops.Padding(torch.arange(1, b + 1))},
-    "dense": lambda b, h, q, k: {"mask": masks.Dense(torch.rand(q, k) > 0.4)},
+    "dense": lambda b, h, q, k: {"mask": masks.DenseMask(torch.rand(q, k) > 0.4)},
     "alibi": lambda b, h, q, k: {"bias": ops.ALiBi(ops.alibi_slopes(h).double())},
     "softcap": lambda b, h, q, k: {"softcap": 1.0},
     "sinks": lambda b, h, q, k: {"sinks": torch.randn(h, dtype=torch.float64)},
@@ -34,7 +34,7 @@ def draw(queries=5, keys=6):
 def test_the_only_key_leaves_zeros_when_it_goes():
     q, k, v = torch.zeros(1, 2), torch.zeros(1, 2), torch.tensor([[3.0, 4.0]])
     out, lse = attend(q, k, v)
-    assert_close(influence(q, k, v, out, lse).caused, torch.tensor([5.0]))
+    assert_close(influence(q, k, v, out, lse).effect_of_key, torch.tensor([5.0]))
 
 
 # Against doing it for real
@@ -47,7 +47,7 @@ def test_removing_is_what_really_removing_does(kind):
     out, lse = attend(q, k, v, **terms)
     e = influence_window(q, k, v, out, lse, **terms)
     for j in range(6):
-        gone = masks.Dense((torch.arange(6) != j)[None])
+        gone = masks.DenseMask((torch.arange(6) != j)[None])
         mask = gone if terms.get("mask") is None else terms["mask"] & gone
         really, _ = attend(q, k, v, **(terms | {"mask": mask}))
         assert_close(e[..., j], (really - out).norm(dim=-1))
@@ -59,7 +59,7 @@ def test_scaling_is_what_really_scaling_does(kind, alpha):
     q, k, v = draw()
     terms = TERMS[kind](2, 4, 5, 6)
     out, lse = attend(q, k, v, **terms)
-    e = influence_window(q, k, v, out, lse, deed="scale", alpha=alpha, **terms)
+    e = influence_window(q, k, v, out, lse, effect="scale", alpha=alpha, **terms)
     for j in range(6):
         longer = k.clone()
         longer[..., j, :] *= alpha
@@ -70,10 +70,10 @@ def test_scaling_is_what_really_scaling_does(kind, alpha):
 def test_the_slope_is_the_derivative_to_the_score():
     q, k, v = draw(queries=2, keys=3)
     out, lse = attend(q, k, v)
-    e = influence_window(q, k, v, out, lse, deed="slope")
+    e = influence_window(q, k, v, out, lse, effect="slope")
     bias = torch.zeros(2, 4, 2, 3, dtype=torch.float64)
     jacobian = torch.autograd.functional.jacobian(
-        lambda b: attend(q, k, v, bias=ops.biases.Dense(b), form="reference")[0], bias
+        lambda b: attend(q, k, v, bias=ops.biases.DenseBias(b), backend="reference")[0], bias
     )
     for at in [(0, 0, 0, 0), (1, 3, 1, 2)]:
         own = jacobian[at[:3]][(slice(None), *at)]
@@ -86,12 +86,12 @@ def test_the_slope_is_the_derivative_to_the_score():
 @pytest.mark.parametrize("kind", TERMS)
 @pytest.mark.parametrize("deed", ["remove", "slope", "scale"])
 def test_tiled_is_the_reference(kind, deed, monkeypatch):
-    monkeypatch.setattr(walk, "ON_CPU", walk.Tile(64, 2, 4))
+    monkeypatch.setattr(walk, "ON_CPU", walk.TileSize(64, 2, 4))
     q, k, v = draw()
     terms = TERMS[kind](2, 4, 5, 6)
     out, lse = attend(q, k, v, **terms)
-    want = influence(q, k, v, out, lse, deed=deed, form="reference", **terms)
-    got = influence(q, k, v, out, lse, deed=deed, form="tiled", **terms)
+    want = influence(q, k, v, out, lse, effect=deed, backend="reference", **terms)
+    got = influence(q, k, v, out, lse, effect=deed, backend="tiled", **terms)
     for name in ("strongest", "strongest_key", "felt", "caused"):
         assert_close(getattr(got, name), getattr(want, name), msg=lambda m, n=name: f"{n}: {m}")
 
@@ -101,9 +101,9 @@ def test_what_is_felt_is_what_is_caused(queries, keys):
     q, k, v = draw(queries, keys)
     out, lse = attend(q, k, v)
     found = influence(q, k, v, out, lse)
-    assert_close(found.felt.sum(-1), found.caused.sum(-1))
+    assert_close(found.effect_on_query.sum(-1), found.effect_of_key.sum(-1))
     e = influence_window(q, k, v, out, lse)
-    assert_close(found.caused, e.sum(-2))
+    assert_close(found.effect_of_key, e.sum(-2))
     assert_close(found.strongest, e.amax(-1))
 
 

@@ -82,7 +82,7 @@ def check(found, want):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("left", LEFT)
 def test_every_effect_is_that_of_really_removing_the_key(left, dtype, form, monkeypatch):
-    monkeypatch.setattr(walk, "ON_CPU", walk.Tile(64, 5, 4))
+    monkeypatch.setattr(walk, "ON_CPU", walk.TileSize(64, 5, 4))
     q, k, v = draw(dtype)
     bias = bias_for(scores_of(q, k), left)
     want, w = really_removed(scores_of(q, k, bias=bias), v)
@@ -92,7 +92,7 @@ def test_every_effect_is_that_of_really_removing_the_key(left, dtype, form, monk
     at = w.argmax(-1, keepdim=True)
     assert worst(e.gather(-1, at), want.gather(-1, at)) < 1e-3
     assert_close(e.double(), want, rtol=1e-3, atol=1e-6)
-    check(influence(q, k, v, out, lse, bias=bias, form=form), want)
+    check(influence(q, k, v, out, lse, bias=bias, backend=form), want)
 
 
 INTERPRETED = [  # the interpreter multiplies bfloat16 wrongly
@@ -129,17 +129,17 @@ def test_the_kernel_holds_to_it_too(device, dtype, feat, value, left):
     bias = bias_for(scores.cpu(), left).to(device)
     want, _ = really_removed(scores_of(q, k, bias=bias), v)
     out, lse = attend(q, k, v, bias=bias)
-    found = influence(q, k, v, out, lse, bias=bias, form="kernel")
-    assert worst(found.felt, want.sum(-1)) < 1e-3
+    found = influence(q, k, v, out, lse, bias=bias, backend="kernel")
+    assert worst(found.effect_on_query, want.sum(-1)) < 1e-3
     assert worst(found.strongest, want.amax(-1)) < 1e-3
     big = want.sum(-2) > 1e-6  # below, the truth is itself a difference of rounded numbers
-    assert worst(found.caused[big], want.sum(-2)[big]) < 1e-3
+    assert worst(found.effect_of_key[big], want.sum(-2)[big]) < 1e-3
     if value > 64:  # compiling takes longer than running
         return
-    slope = influence(q, k, v, out, lse, bias=bias, form="kernel", deed="slope")
+    slope = influence(q, k, v, out, lse, bias=bias, backend="kernel", effect="slope")
     wide, terms = [x.double() for x in (q, k, v)], {"bias": bias.double()}
-    exact = influence(*wide, *attend(*wide, **terms), **terms, deed="slope", form="tiled")
-    assert_close(slope.felt.double(), exact.felt, rtol=1e-3, atol=1e-30)
+    exact = influence(*wide, *attend(*wide, **terms), **terms, effect="slope", backend="tiled")
+    assert_close(slope.effect_on_query.double(), exact.felt, rtol=1e-3, atol=1e-30)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -155,8 +155,8 @@ def test_near_values_in_the_kernel_are_within_a_thousandth_of_the_output(device)
     q, k, v, bias = (x.to(device) for x in (q, k, v, bias))
     want, _ = really_removed(scores_of(q, k, bias=bias), v)
     out, lse = attend(q, k, v, bias=bias)
-    found = influence(q, k, v, out, lse, bias=bias, form="kernel")
-    off = (found.caused - want.sum(-2))[..., :3].abs()
+    found = influence(q, k, v, out, lse, bias=bias, backend="kernel")
+    off = (found.effect_of_key - want.sum(-2))[..., :3].abs()
     assert off.max() < 1e-3 * float(out.norm(dim=-1).sum())
 
 
@@ -167,7 +167,7 @@ TERMS = {
     "causal": {"scale": 20.0, "mask": ops.Causal()},
     "causal, sinks": {"mask": ops.Causal(), "sinks": torch.tensor([0.5, 20.0, -90.0, 0.0])},
     "padded": {"scale": 20.0, "mask": ops.Padding(torch.tensor([1, 7]), torch.tensor([0, 3]))},
-    "dense": {"scale": 20.0, "mask": masks.Dense(torch.rand(12, 11) > 0.7)},
+    "dense": {"scale": 20.0, "mask": masks.DenseMask(torch.rand(12, 11) > 0.7)},
     "cached": {"scale": 20.0, "mask": ops.Causal(), "offset": 3},
 }
 
@@ -184,7 +184,7 @@ def test_every_term_of_a_score_is_in_what_is_left(kind, dtype):
             allowed = allowed & (j <= i + terms.get("offset", 0))
         case ops.Padding(lengths, skip):
             allowed = allowed & (j < lengths.view(2, 1, 1, 1)) & (j >= skip.view(2, 1, 1, 1))
-        case masks.Dense(given):
+        case masks.DenseMask(given):
             allowed = allowed & given
     given = {name: terms.get(name) for name in ("scale", "softcap")}
     want, w = really_removed(scores_of(q, k, allowed, **given), v, terms.get("sinks"))
@@ -261,7 +261,7 @@ def test_slopes_and_scaled_keys_are_right_there_too(left, dtype):
     # |dh / ds| = w |v - h| = w (1 - w) |v - h without|, the last being what was really measured
     rest = torch.stack([softmax_without(scores, None)[..., [*range(j), *range(j + 1, 11)]].sum(-1)
                         for j in range(11)], -1)  # fmt: skip
-    e = influence_window(q, k, v, out, lse, bias=bias, deed="slope")
+    e = influence_window(q, k, v, out, lse, bias=bias, effect="slope")
     at = w.argmax(-1, keepdim=True)
     assert worst(e.gather(-1, at), (rest * want).gather(-1, at)) < 1e-3 or left < 1e-30
     assert_close(e.double(), rest * want, rtol=1e-3, atol=1e-14)  # the truth's own rounding
@@ -275,7 +275,7 @@ def test_slopes_and_scaled_keys_are_right_there_too(left, dtype):
         other = torch.arange(11) != j
         moved = (new[..., other].sum(-1) - w[..., other].sum(-1)).abs()
         others.append(moved * want[..., j] / w[..., j])
-    e = influence_window(q, k, v, out, lse, bias=bias, deed="scale", alpha=-20.0)
+    e = influence_window(q, k, v, out, lse, bias=bias, effect="scale", alpha=-20.0)
     assert_close(e.double(), torch.stack(really, -1), rtol=1e-3, atol=1e-6)
     assert worst(e.gather(-1, at), torch.stack(others, -1).gather(-1, at)) < 1e-3 or left < 1e-30
 
@@ -286,4 +286,4 @@ def test_half_precision_lse_is_computed_anew():
     want, _ = really_removed(scores_of(q, k, bias=bias), v)
     out, lse = attend(q, k, v, bias=bias)
     found = influence(q, k, v, out, lse.bfloat16(), bias=bias)
-    assert worst(found.felt, want.sum(-1)) < 1e-3
+    assert worst(found.effect_on_query, want.sum(-1)) < 1e-3

@@ -12,7 +12,7 @@ TERMS = {
     "causal": lambda b, h, q, k: {"mask": ops.Causal()},
     "window": lambda b, h, q, k: {"mask": ops.Causal() & ops.Local(20)},
     "padding": lambda b, h, q, k: {"mask": ops.Padding(torch.arange(1, b + 1) * k // b)},
-    "dense": lambda b, h, q, k: {"mask": masks.Dense(torch.rand(h, q, k) > 0.4)},
+    "dense": lambda b, h, q, k: {"mask": masks.DenseMask(torch.rand(h, q, k) > 0.4)},
     "softcap": lambda b, h, q, k: {"softcap": 1.0, "mask": ops.Causal()},
     "sinks": lambda b, h, q, k: {"sinks": torch.randn(h)},
     "offset": lambda b, h, q, k: {"mask": ops.Causal(), "offset": 7},
@@ -32,8 +32,8 @@ def test_kernel_is_the_reference(kind, deed):
     terms = TERMS[kind](1, 2, 33, 40)
     out, lse = attend(q, k, v, **terms)
     ask = {"deed": deed, **terms}
-    want = influence(q, k, v, out, lse, form="reference", **ask)
-    got = influence(q, k, v, out, lse, form="kernel", **ask)
+    want = influence(q, k, v, out, lse, backend="reference", **ask)
+    got = influence(q, k, v, out, lse, backend="kernel", **ask)
     for name in ("strongest", "felt", "caused"):
         a, b = getattr(got, name), getattr(want, name)
         assert (a - b).norm() < 1e-3 * b.norm(), name
@@ -46,4 +46,4 @@ def test_what_the_kernel_cannot_do_is_said():
     q, k, v = draw()
     out, lse = attend(q, k, v)
     with pytest.raises(FormError, match="knows remove and slope"):
-        influence(q, k, v, out, lse, deed="scale", form="kernel")
+        influence(q, k, v, out, lse, effect="scale", backend="kernel")

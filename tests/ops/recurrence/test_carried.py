@@ -43,7 +43,7 @@ def test_an_open_lstm_on_a_gpu_is_the_walk_in_steps(dtype, near):
     lengths = torch.tensor([9, 0, 4], device="cuda")
     found = []
     for form in ("open", "reference"):
-        walk = recur(x, weights, lengths=lengths, gates=True, form=form)
+        walk = recur(x, weights, lengths=lengths, gates=True, backend=form)
         assert isinstance(walk.gates, LSTMStep)
         slope = torch.autograd.grad(walk.out.square().sum() + walk.gates.c.sum(), weights.w)
         found.append([*walk.gates, walk.out, *slope])

@@ -12,7 +12,7 @@ from regard.ops.recurrence import (
     GRUWeights,
     LSTMWeights,
     RNNWeights,
-    Weights,
+    CellWeights,
     afterwards,
     gru_step,
     lstm_step,
@@ -32,13 +32,13 @@ def double(*sizes: int) -> Tensor:
     return torch.randn(*sizes, dtype=torch.float64)
 
 
-def weights_of(kind: str, dim: int, hidden: int, bias: bool = True) -> Weights:
+def weights_of(kind: str, dim: int, hidden: int, bias: bool = True) -> CellWeights:
     rows = len(KINDS[kind].gates) * hidden
     biases = (double(rows), double(rows)) if bias else ()
     return KINDS[kind](double(rows, dim), double(rows, hidden), *biases)
 
 
-def state_of(weights: Weights, *batch: int) -> tuple[Tensor, ...]:
+def state_of(weights: CellWeights, *batch: int) -> tuple[Tensor, ...]:
     return tuple(double(*batch, weights.hidden) for _ in weights.states)
 
 
@@ -206,7 +206,7 @@ def test_gates_are_shares_but_no_distribution():
 def test_a_sequence_is_its_steps(kind, dim, hidden, time, reverse):
     weights = weights_of(kind, dim, hidden)
     x, state = double(2, time, dim), state_of(weights, 2)
-    run = recur(x, weights, state, reverse=reverse, gates=True, form="reference")
+    run = recur(x, weights, state, reverse=reverse, gates=True, backend="reference")
     for t in reversed(range(time)) if reverse else range(time):
         step = STEPS[kind](x[:, t], *state, weights)
         state = step.state
@@ -230,7 +230,7 @@ def test_all_forms_agree_with_gradients(kind, dim, hidden, time, bias, reverse, 
         x, *state, w = *(i.clone().requires_grad_() for i in inputs), w
         w = [p.clone().requires_grad_() for p in w]
         how = {"lengths": lengths, "reverse": reverse, "gates": gates}
-        run = recur(x, KINDS[kind](*w), tuple(state), form=form, **how)
+        run = recur(x, KINDS[kind](*w), tuple(state), backend=form, **how)
         loss = (run.out * into[0]).sum() + sum(s.sin().sum() for s in run.state)
         seen = {"out": run.out} | {f"state {i}": s for i, s in enumerate(run.state)}
         if run.gates is not None:
@@ -285,7 +285,7 @@ def test_a_nan_in_the_padding_does_not_reach_the_gradient(form):
     w = [p.requires_grad_() for p in (double(12, 3), double(12, 4))]
     x = double(2, 5, 3)
     x[0, 2:] = torch.nan
-    run = recur(x, GRUWeights(*w), lengths=torch.tensor([2, 5]), form=form, gates=form == "open")
+    run = recur(x, GRUWeights(*w), lengths=torch.tensor([2, 5]), backend=form, gates=form == "open")
     loss = run.out.sum() + (run.gates.r.sum() if run.gates else 0)
     assert all(g.isfinite().all() for g in torch.autograd.grad(loss, w))
 
@@ -305,9 +305,9 @@ def test_a_run_can_be_cut_and_resumed(kind, time, data):
 def test_leading_axes_are_free(form):
     weights = weights_of("lstm", 2, 3)
     x, lengths = double(2, 3, 4, 2), torch.tensor([[4, 1, 2], [3, 4, 0]])
-    run = recur(x, weights, lengths=lengths, form=form, gates=form == "open")
+    run = recur(x, weights, lengths=lengths, backend=form, gates=form == "open")
     assert run.out.shape == (2, 3, 4, 3)
-    one = recur(x[1, 0], weights, lengths=lengths[1, 0], form=form)
+    one = recur(x[1, 0], weights, lengths=lengths[1, 0], backend=form)
     assert_close(run.out[1, 0], one.out)
     assert_close(run.state[1][1, 0], one.state[1])
 
@@ -331,7 +331,7 @@ def test_gradients_are_right(kind, form):
     def run(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         cell = KINDS[kind](*rest[states:])
         lengths = torch.tensor([3, 2])
-        made = recur(x, cell, rest[:states], lengths=lengths, form=form, gates=form == "open")
+        made = recur(x, cell, rest[:states], lengths=lengths, backend=form, gates=form == "open")
         return made.out, *made.state, *(made.gates or ())
 
     assert torch.autograd.gradcheck(run, [i.requires_grad_() for i in inputs])
@@ -341,7 +341,7 @@ def test_the_slopes_of_slopes_come_from_the_reference_alone():
     """The open form knows its own way back, once, and says so when asked for more."""
     w = [double(9, 2).requires_grad_(), double(9, 3).requires_grad_()]
     for form, twice in (("reference", True), ("open", False)):
-        walk = recur(double(1, 3, 2), GRUWeights(*w), form=form, gates=True)
+        walk = recur(double(1, 3, 2), GRUWeights(*w), backend=form, gates=True)
         (du,) = torch.autograd.grad(walk.out.pow(2).sum(), w[1], create_graph=True)
         if twice:
             assert torch.autograd.grad(du.sum(), w[1])[0].abs().sum() > 0
@@ -358,7 +358,7 @@ def test_bfloat16_stays_near(kind):
     x = double(2, 20, 8)
     low = [p.bfloat16() for p in w]
     for form in ("reference", "fused", "open"):
-        got = recur(x.bfloat16(), KINDS[kind](*low), form=form).out
+        got = recur(x.bfloat16(), KINDS[kind](*low), backend=form).out
         want = recur(x.bfloat16().double(), KINDS[kind](*(p.double() for p in low))).out
         assert (got.double() - want).abs().max() < 0.05
 
@@ -375,7 +375,7 @@ def test_same_as_torchs_modules(kind, dim, hidden, time, bias):
     out, last = module(x)
     want = torch.autograd.grad((out * into).sum(), list(module.parameters()))
     for form in ("reference", "fused"):
-        run = recur(x, cell, form=form)
+        run = recur(x, cell, backend=form)
         assert_close(run.out, out)
         assert_close(run.state, tuple(s[0] for s in (last if kind == "lstm" else (last,))))
         assert_close(torch.autograd.grad((run.out * into).sum(), theirs), want)
@@ -410,7 +410,7 @@ def test_same_as_torch_on_packed_sequences(kind, data):
     out = pad(packed, batch_first=True, total_length=5)[0]
     for way in (0, 1):
         cell = KINDS[kind].from_torch(*(p.detach() for p in module.all_weights[way]))
-        run = recur(x, cell, lengths=lengths, reverse=bool(way), form="reference")
+        run = recur(x, cell, lengths=lengths, reverse=bool(way), backend="reference")
         assert_close(run.out, out.chunk(2, -1)[way])
         assert_close(run.state, tuple(s[way] for s in (last if kind == "lstm" else (last,))))
 
@@ -439,11 +439,11 @@ def test_what_a_user_is_told():
     with pytest.raises(ShapeError, match="lengths: needs x's device, cpu, got meta"):
         recur(x, weights, lengths=torch.tensor([1, 2], device="meta"))
     with pytest.raises(FormError, match="fused cannot run here, torch's kernels do not hand out"):
-        recur(x, weights, gates=True, form="fused")
+        recur(x, weights, gates=True, backend="fused")
     with pytest.raises(FormError, match="x and weights need one dtype"):
-        recur(x.float(), weights, form="open")
+        recur(x.float(), weights, backend="open")
     with pytest.raises(FormError, match="form: needs auto, reference, fused or open, got 'fast'"):
-        recur(x, weights, form="fast")
+        recur(x, weights, backend="fast")
     with pytest.raises(ShapeError, match=r"u: needs 3 blocks \(z, r, candidate\) of hidden=4"):
         GRUWeights(weights.w, weights.u)
     with pytest.raises(ShapeError, match="w_bias: needs 16 rows as u has, got 3"):

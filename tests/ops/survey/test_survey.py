@@ -8,7 +8,7 @@ from regard import ops
 from regard.errors import FormError, ShapeError
 from regard.ops import attend, attention_weights, masks, survey
 from regard.ops.survey import walk
-from regard.ops.survey.statistics import EVERY, QUICK_AND_RECEIVED, SMOOTH
+from regard.ops.survey.statistics import ALL_STATISTICS, DEFAULT_STATISTICS, DIFFERENTIABLE_STATISTICS
 
 small = st.integers(1, 9)
 
@@ -17,7 +17,7 @@ TERMS = {
     "causal": lambda b, h, q, k: {"mask": ops.Causal()},
     "window": lambda b, h, q, k: {"mask": ops.Causal() & ops.Local(3)},
     "padding": lambda b, h, q, k: {"mask": ops.Padding(torch.arange(b) % (k + 1))},
-    "dense": lambda b, h, q, k: {"mask": masks.Dense(torch.rand(q, k) > 0.4)},
+    "dense": lambda b, h, q, k: {"mask": masks.DenseMask(torch.rand(q, k) > 0.4)},
     "alibi": lambda b, h, q, k: {"bias": ops.ALiBi(ops.alibi_slopes(h).double())},
     "softcap": lambda b, h, q, k: {"softcap": 1.0, "mask": ops.Causal()},
     "sinks": lambda b, h, q, k: {"sinks": torch.randn(h, dtype=torch.float64)},
@@ -38,34 +38,34 @@ def draw(batch=2, heads=4, key_heads=2, queries=7, keys=7, feat=3):
 def test_a_uniform_map_has_the_numbers_one_can_count():
     q = k = torch.zeros(4, 2, dtype=torch.float64)
     _, lse = attend(q, k, k, mask=ops.Causal())
-    s = survey(q, k, lse, ask=EVERY, first=1, radius=1, most=2, cells=2, mask=ops.Causal())
+    s = survey(q, k, lse, statistics=ALL_STATISTICS, first_keys=1, radius=1, top_k=2, pooled_size=2, mask=ops.Causal())
     n = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
     assert_close(s.entropy, n.log())
     assert_close(s.peak, 1 / n)
     assert s.peak_key.tolist() == [0, 0, 0, 0]
-    assert_close(s.reach, torch.tensor([0, 0.5, 1.0, 1.5]).double())
-    assert_close(s.ahead, -s.reach)
-    assert_close(s.own, 1 / n)
-    assert_close(s.previous, torch.tensor([0, 1 / 2, 1 / 3, 1 / 4]).double())
-    assert_close(s.sink, 1 / n)
-    assert_close(s.near, torch.tensor([1, 1, 2 / 3, 2 / 4]).double())
+    assert_close(s.mean_distance, torch.tensor([0, 0.5, 1.0, 1.5]).double())
+    assert_close(s.mean_offset, -s.mean_distance)
+    assert_close(s.self_share, 1 / n)
+    assert_close(s.previous_share, torch.tensor([0, 1 / 2, 1 / 3, 1 / 4]).double())
+    assert_close(s.first_share, 1 / n)
+    assert_close(s.local_share, torch.tensor([1, 1, 2 / 3, 2 / 4]).double())
     assert_close(s.received, torch.tensor([25 / 12, 13 / 12, 7 / 12, 1 / 4]).double())
-    assert_close(s.top[2], torch.tensor([1 / 3, 1 / 3]).double())
+    assert_close(s.top_weights[2], torch.tensor([1 / 3, 1 / 3]).double())
     assert s.max_score == 0
-    assert_close(s.distances, torch.tensor([25 / 12, 13 / 12, 5 / 6]).double())
-    assert_close(s.pooled, torch.tensor([[2.0, 0.0], [7 / 6, 5 / 6]]).double())
+    assert_close(s.distance_histogram, torch.tensor([25 / 12, 13 / 12, 5 / 6]).double())
+    assert_close(s.pooled_map, torch.tensor([[2.0, 0.0], [7 / 6, 5 / 6]]).double())
 
 
 def test_a_row_that_sees_nothing_counts_as_nothing():
     q, k, v = draw(queries=2, keys=2)
-    mask = masks.Dense(torch.tensor([[False, False], [True, True]]))
+    mask = masks.DenseMask(torch.tensor([[False, False], [True, True]]))
     _, lse = attend(q, k, v, mask=mask)
     for form in ("reference", "tiled"):
-        s = survey(q, k, lse, ask=EVERY, mask=mask, form=form)
+        s = survey(q, k, lse, statistics=ALL_STATISTICS, mask=mask, backend=form)
         for name in ("entropy", "peak", "reach", "ahead", "own", "sink", "near"):
             assert (getattr(s, name)[..., 0] == 0).all(), name
         assert (s.peak_key[..., 0] == -1).all()
-        assert all(not getattr(s, name).isnan().any() for name in EVERY)
+        assert all(not getattr(s, name).isnan().any() for name in ALL_STATISTICS)
 
 
 # Properties
@@ -74,27 +74,27 @@ def test_a_row_that_sees_nothing_counts_as_nothing():
 @given(queries=small, keys=small)
 def test_all_that_is_given_is_received(queries, keys):
     q, k, v = draw(queries=queries, keys=keys)
-    s = survey(q, k, attend(q, k, v)[1], ask=["received", "distances", "received_from", "pooled"])
-    for total in (s.received.sum(-1), s.distances.sum(-1), s.pooled.sum((-1, -2))):
+    s = survey(q, k, attend(q, k, v)[1], statistics=["received", "distances", "received_from", "pooled"])
+    for total in (s.received.sum(-1), s.distance_histogram.sum(-1), s.pooled_map.sum((-1, -2))):
         assert_close(total, torch.full((2, 4), float(queries), dtype=torch.float64))
-    assert_close(s.received_from.sum(-1), s.received)
+    assert_close(s.received_by_distance.sum(-1), s.received)
 
 
 # Parity
 
 
-@pytest.mark.parametrize("asked", [EVERY, (*QUICK_AND_RECEIVED, "max_score"), ("peak",), ("sink",)])
+@pytest.mark.parametrize("asked", [ALL_STATISTICS, (*DEFAULT_STATISTICS, "max_score"), ("peak",), ("sink",)])
 @pytest.mark.parametrize("kind", TERMS)
 @pytest.mark.parametrize("sizes", [(7, 7), (3, 11), (1, 1), (9, 2)])
 def test_tiled_is_the_reference(kind, sizes, asked, monkeypatch):
-    monkeypatch.setattr(walk, "ON_CPU", walk.Tile(64, 2, 4))
-    monkeypatch.setattr(walk, "IN_CACHE", walk.Tile(16, 2, 3))
+    monkeypatch.setattr(walk, "ON_CPU", walk.TileSize(64, 2, 4))
+    monkeypatch.setattr(walk, "IN_CACHE", walk.TileSize(16, 2, 3))
     q, k, v = draw(queries=sizes[0], keys=sizes[1])
     terms = TERMS[kind](2, 4, *sizes)
     _, lse = attend(q, k, v, **terms)
     ask = {"ask": asked, "first": 2, "radius": 2, "most": 3, "cells": (3, 2)}
-    want = survey(q, k, lse, form="reference", **ask, **terms)
-    got = survey(q, k, lse, form="tiled", **ask, **terms)
+    want = survey(q, k, lse, backend="reference", **ask, **terms)
+    got = survey(q, k, lse, backend="tiled", **ask, **terms)
     for name in asked:
         assert_close(getattr(got, name), getattr(want, name), msg=lambda m, n=name: f"{n}: {m}")
 
@@ -105,9 +105,9 @@ def test_flat_and_peaked_maps_are_counted_alike_well(mask, sharp):
     q, k, v = (x.detach().float() for x in draw(1, 4, 2, queries=900, keys=900, feat=16))
     q = sharp * q
     exact = attend(q.double(), k.double(), v.double(), mask=mask)[1]
-    want = survey(q.double(), k.double(), exact, mask=mask, form="reference")
-    got = survey(q, k, exact.float(), mask=mask, form="tiled")
-    for name in SMOOTH:
+    want = survey(q.double(), k.double(), exact, mask=mask, backend="reference")
+    got = survey(q, k, exact.float(), mask=mask, backend="tiled")
+    for name in DIFFERENTIABLE_STATISTICS:
         a, b = getattr(got, name), getattr(want, name)
         assert (a - b).norm() / b.norm() < 2e-5, name
     off = want.peak - attention_weights(q.double(), k.double(), mask=mask).gather(
@@ -116,14 +116,14 @@ def test_flat_and_peaked_maps_are_counted_alike_well(mask, sharp):
     assert off.max() < 1e-5
 
 
-@pytest.mark.parametrize("asked", [QUICK_AND_RECEIVED, ("peak_key",)])
+@pytest.mark.parametrize("asked", [DEFAULT_STATISTICS, ("peak_key",)])
 def test_of_equal_weights_the_first_key_is_the_peak(asked, monkeypatch):
-    monkeypatch.setattr(walk, "IN_CACHE", walk.Tile(64, 4, 8))
+    monkeypatch.setattr(walk, "IN_CACHE", walk.TileSize(64, 4, 8))
     q = k = torch.zeros(1, 2, 40, 3)
-    padded = ops.Padding(torch.tensor([9]), skip=torch.tensor([3]))
+    padded = ops.Padding(torch.tensor([9]), left_padding=torch.tensor([3]))
     for mask, first in ((None, 0), (ops.Causal(), 0), (padded, 3)):
         _, lse = attend(q, k, k, mask=mask)
-        assert (survey(q, k, lse, ask=asked, mask=mask).peak_key == first).all()
+        assert (survey(q, k, lse, statistics=asked, mask=mask).peak_key == first).all()
 
 
 def test_a_key_that_a_bias_hides_has_no_entropy():
@@ -131,8 +131,8 @@ def test_a_key_that_a_bias_hides_has_no_entropy():
     bias = torch.zeros(7, 7, dtype=torch.float64)
     bias[:, 2] = -torch.inf
     _, lse = attend(q, k, v, bias=bias)
-    want = survey(q, k, lse, ask=["entropy"], bias=bias, form="reference")
-    got = survey(q, k, lse, ask=["entropy"], bias=bias, form="tiled")
+    want = survey(q, k, lse, statistics=["entropy"], bias=bias, backend="reference")
+    got = survey(q, k, lse, statistics=["entropy"], bias=bias, backend="tiled")
     assert_close(got.entropy, want.entropy)
 
 
@@ -153,18 +153,18 @@ def test_gradients_are_those_of_the_map(kind):
     terms = TERMS[kind](2, 4, 5, 5)
 
     def loss(by_map):
-        _, lse = attend(q, k, v, form="reference", **terms)
+        _, lse = attend(q, k, v, backend="reference", **terms)
         if by_map:
-            from regard.ops.survey.reference import smooth
-            from regard.ops.survey.statistics import make_question
+            from regard.ops.survey.reference import differentiable_statistics
+            from regard.ops.survey.statistics import make_survey_options
             from regard.ops.terms import make_terms
 
             made = make_terms(q, k, **terms)
-            found = smooth(made.tile(q, k), lse, made.grid(q, k), make_question(SMOOTH, 4, 8, 8, 2))
+            found = differentiable_statistics(made.score_tile(q, k), lse, made.grid(q, k), make_survey_options(DIFFERENTIABLE_STATISTICS, 4, 8, 8, 2))
         else:
-            found = vars(survey(q, k, lse, ask=SMOOTH, **terms))
+            found = vars(survey(q, k, lse, statistics=DIFFERENTIABLE_STATISTICS, **terms))
         torch.manual_seed(1)
-        return sum((found[n] * torch.randn_like(found[n])).sum() for n in SMOOTH)
+        return sum((found[n] * torch.randn_like(found[n])).sum() for n in DIFFERENTIABLE_STATISTICS)
 
     want = torch.autograd.grad(loss(True), (q, k))
     got = torch.autograd.grad(loss(False), (q, k))
@@ -177,7 +177,7 @@ def test_an_entropy_penalty_by_finite_differences():
 
     def entropy(q, k):
         _, lse = attend(q, k, k, mask=ops.Causal())
-        s = survey(q, k, lse, ask=("entropy", "received", "peak"), mask=ops.Causal())
+        s = survey(q, k, lse, statistics=("entropy", "received", "peak"), mask=ops.Causal())
         return s.entropy, s.received, s.peak
 
     torch.autograd.gradcheck(entropy, (q, k))
@@ -186,9 +186,9 @@ def test_an_entropy_penalty_by_finite_differences():
 def test_bfloat16_is_counted_in_float32():
     q, k, v = (x.detach().bfloat16() for x in draw(queries=65, keys=65, feat=16))
     exact = attend(q.double(), k.double(), v.double(), mask=ops.Causal())[1]
-    want = survey(q.double(), k.double(), exact, mask=ops.Causal(), form="reference")
+    want = survey(q.double(), k.double(), exact, mask=ops.Causal(), backend="reference")
     got = survey(q, k, exact.float(), mask=ops.Causal())
-    for name in SMOOTH:
+    for name in DIFFERENTIABLE_STATISTICS:
         a, b = getattr(got, name), getattr(want, name)
         assert (a - b).norm() / b.norm() < 1e-4, name
 
@@ -228,4 +228,4 @@ def test_bad_input_is_answered_with_its_numbers(change, says):
 def test_an_unknown_form_is_named():
     q, k, v = draw()
     with pytest.raises(FormError, match="got 'fast'"):
-        survey(q, k, attend(q, k, v)[1], form="fast")
+        survey(q, k, attend(q, k, v)[1], backend="fast")

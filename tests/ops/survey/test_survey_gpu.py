@@ -46,10 +46,10 @@ def test_kernels_are_the_reference(shape, feat, mask):
     q, k, v = draw(queries, keys, feat)
     terms = {"mask": mask, "offset": offset}
     q64, k64, v64 = q.double(), k.double(), v.double()
-    out, lse = attend(q64, k64, v64, form="tiled", **terms)
+    out, lse = attend(q64, k64, v64, backend="tiled", **terms)
     ask = {"ask": kernel.KNOWN, "first": 3, "radius": 4}
-    want: Any = survey(q64, k64, lse, form="tiled", **ask, **terms)
-    got: Any = survey(q, k, lse.float(), form="kernel", **ask, **terms)
+    want: Any = survey(q64, k64, lse, backend="tiled", **ask, **terms)
+    got: Any = survey(q, k, lse.float(), backend="kernel", **ask, **terms)
     for name in kernel.KNOWN - {"peak_key"}:
         assert_near(getattr(got, name), getattr(want, name), name)
     weights = ops.window(q64, k64, lse, **terms)
@@ -57,8 +57,8 @@ def test_kernels_are_the_reference(shape, feat, mask):
     assert (got.peak_key[~seen] == -1).all()
     at = weights.gather(-1, got.peak_key.clamp(min=0)[..., None])[..., 0]
     assert_near(at[seen], want.peak[seen], "peak_key")
-    want = influence(q64, k64, v64, out, lse, form="tiled", **terms)
-    got = influence(q, k, v, out.to(v.dtype), lse.float(), form="kernel", **terms)
+    want = influence(q64, k64, v64, out, lse, backend="tiled", **terms)
+    got = influence(q, k, v, out.to(v.dtype), lse.float(), backend="kernel", **terms)
     for name in ("felt", "caused", "strongest"):
         a, b = getattr(got, name), getattr(want, name)
         assert (a - b).norm() <= 1e-3 * b.norm() + 1e-5, name
@@ -69,7 +69,7 @@ def test_a_look_takes_the_kernel_that_torch_takes():
 
     q, k, v = draw(512, 512, 64)
     plain = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-    out, lse = attend(q, k, v, mask=ops.Causal(), form="fused")
+    out, lse = attend(q, k, v, mask=ops.Causal(), backend="fused")
     torch.testing.assert_close(out, plain, rtol=0, atol=0)
-    want = attend(q.double(), k.double(), v.double(), mask=ops.Causal(), form="reference")[1]
+    want = attend(q.double(), k.double(), v.double(), mask=ops.Causal(), backend="reference")[1]
     torch.testing.assert_close(lse.double(), want, rtol=1e-5, atol=1e-4)

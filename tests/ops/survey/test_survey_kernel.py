@@ -13,17 +13,17 @@ TERMS = {
     "local": lambda b, h, q, k: {"mask": ops.Local(9)},
     "padding": lambda b, h, q, k: {"mask": ops.Padding(torch.arange(b) * k // b)},
     "left padding": lambda b, h, q, k: {
-        "mask": ops.Causal() & ops.Padding(torch.full((b,), k), skip=torch.arange(b) * 3)
+        "mask": ops.Causal() & ops.Padding(torch.full((b,), k), left_padding=torch.arange(b) * 3)
     },
-    "chunked": lambda b, h, q, k: {"mask": ops.Chunked(5, left=2)},
+    "chunked": lambda b, h, q, k: {"mask": ops.Chunked(5, left_chunks=2)},
     "documents": lambda b, h, q, k: {
         "mask": ops.Causal() & ops.Documents((torch.arange(q + k) // 7).expand(b, -1))
     },
-    "dense": lambda b, h, q, k: {"mask": masks.Dense(torch.rand(h, q, k) > 0.4)},
+    "dense": lambda b, h, q, k: {"mask": masks.DenseMask(torch.rand(h, q, k) > 0.4)},
     "alibi": lambda b, h, q, k: {"bias": ops.ALiBi(ops.alibi_slopes(h)), "mask": ops.Causal()},
     "toeplitz": lambda b, h, q, k: {"bias": ops.Toeplitz(torch.randn(h, 9))},
     "buckets": lambda b, h, q, k: {"bias": ops.Buckets(torch.randn(8, h), True, 16)},
-    "dense bias": lambda b, h, q, k: {"bias": biases.Dense(torch.randn(q, k))},
+    "dense bias": lambda b, h, q, k: {"bias": biases.DenseBias(torch.randn(q, k))},
     "softcap": lambda b, h, q, k: {"softcap": 1.0, "mask": ops.Causal()},
     "sinks": lambda b, h, q, k: {"sinks": torch.randn(h)},
     "offset": lambda b, h, q, k: {"mask": ops.Causal(), "offset": 13},
@@ -40,8 +40,8 @@ def assert_same(q, k, terms, ask=None, tolerance=1e-4):
     q64, k64 = q.double(), k.double()
     _, lse = attend(q64, k64, k64, **terms)
     ask = {"ask": kernel.KNOWN if ask is None else ask, "first": 3, "radius": 4}
-    want = survey(q64, k64, lse, form="reference", **ask, **terms)
-    got = survey(q, k, lse.float(), form="kernel", **ask, **terms)
+    want = survey(q64, k64, lse, backend="reference", **ask, **terms)
+    got = survey(q, k, lse.float(), backend="kernel", **ask, **terms)
     weights = ops.window(q64, k64, lse, **terms)
     for name in ask["ask"]:
         a, b = getattr(got, name), getattr(want, name)
@@ -84,7 +84,7 @@ def test_kernel_at_odd_sizes(sizes, feat):
 @pytest.mark.parametrize("ask", [["entropy"], ["received"], ["peak_key"], ["near", "reach"]])
 def test_kernel_counts_just_what_is_asked(ask):
     q, k = draw(20, 20, 8)
-    found = survey(q, k, attend(q, k, k)[1], ask=ask, form="kernel")
+    found = survey(q, k, attend(q, k, k)[1], statistics=ask, backend="kernel")
     assert {n for n, x in vars(found).items() if x is not None} == set(ask)
 
 
@@ -92,8 +92,8 @@ def test_kernel_takes_any_leading_axes_and_strides():
     q = torch.randn(20, 4, 8).transpose(0, 1)
     k = torch.randn(20, 4, 8).transpose(0, 1)
     _, lse = attend(q, k, k)
-    want = survey(q, k, lse, form="tiled").received
-    torch.testing.assert_close(survey(q, k, lse, form="kernel").received, want)
+    want = survey(q, k, lse, backend="tiled").received
+    torch.testing.assert_close(survey(q, k, lse, backend="kernel").received, want)
 
 
 def test_kernel_keeps_half_precision_within_a_ten_thousandth():
@@ -110,7 +110,7 @@ def test_what_the_kernel_cannot_do_is_said():
         ({"ask": ["top"]}, "does not count top"),
         ({"score": ops.dot}, "only the dot product"),
         ({"mask": ops.Causal() | ops.Local(1)}, "Either"),
-        ({"bias": ops.Relative(torch.zeros(3, 8))}, "Relative"),
+        ({"bias": ops.RelativeKeys(torch.zeros(3, 8))}, "Relative"),
     ):
         with pytest.raises(FormError, match=says):
-            survey(q, k, lse, form="kernel", **change)
+            survey(q, k, lse, backend="kernel", **change)

@@ -2,7 +2,7 @@
 
 from regard.look.figures.lines import draw_lines
 from regard.look.figures.maps import draw_alignment, draw_map, draw_overlay, draw_token
-from regard.look.figures.tables import draw_gates, draw_heads, draw_strips, draw_types
+from regard.look.figures.tables import draw_gates, draw_heads, draw_statistics, draw_head_types
 
 __all__ = [
     "draw_alignment",
@@ -11,7 +11,7 @@ __all__ = [
     "draw_lines",
     "draw_map",
     "draw_overlay",
-    "draw_strips",
+    "draw_statistics",
     "draw_token",
-    "draw_types",
+    "draw_head_types",
 ]

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from regard.errors import ShapeError
-from regard.look.figures.canvas import keep, paper, plain
-from regard.look.labels import key_labels, query_at, query_labels, shortened
+from regard.look.figures.canvas import save_figure, new_figure, escape_mathtext
+from regard.look.labels import key_labels, query_index, query_labels, shorten_label
 from regard.look.site import Site
-from regard.ops.indices import index_of, part_of, whole_numbers
+from regard.ops.indices import resolve_index, resolve_slice, as_ints
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST = 80  # tokens on a side; more cannot be read as lines
-FAINT = 0.02  # a lighter line is not drawn
-HEADS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MAX_LINE_TOKENS = 80  # tokens on a side; more cannot be read as lines
+MIN_LINE_WEIGHT = 0.02  # a lighter line is not drawn
+HEAD_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("solid", "dashed", "dotted", "dashdot")
 LEGEND: dict[str, Any] = {
     "loc": "lower center",
@@ -52,21 +52,21 @@ def draw_lines(
     from matplotlib.lines import Line2D
 
     query_labels(site, batch)  # says so if this is no site, or has no such sequence
-    chosen = [index_of("heads", head, site.heads) for head in whole_numbers("heads", heads)]
-    query = None if query is None else query_at(site, query, batch)
-    down, across = part_of(rows, site.queries, "rows"), part_of(keys, site.keys, "keys")
+    chosen = [resolve_index("heads", head, site.heads) for head in as_ints("heads", heads)]
+    query = None if query is None else query_index(site, query, batch)
+    down, across = resolve_slice(rows, site.queries, "rows"), resolve_slice(keys, site.keys, "keys")
     rows, keys = slice(down.start, down.stop), slice(across.start, across.stop)
     left, right = query_labels(site, batch)[rows], key_labels(site, batch)[keys]
     _check(site, left, right, query, rows)
-    looks = [(HEADS[at % len(HEADS)], STYLES[at % len(STYLES)]) for at in range(len(chosen))]
-    figure = paper(4.2, 0.24 * max(len(left), len(right), 4) + 0.9)
+    looks = [(HEAD_COLOURS[at % len(HEAD_COLOURS)], STYLES[at % len(STYLES)]) for at in range(len(chosen))]
+    figure = new_figure(4.2, 0.24 * max(len(left), len(right), 4) + 0.9)
     axes = figure.subplots()
     for head, (colour, style) in zip(chosen, looks, strict=True):
         w = site.window(head, rows, keys)[batch].float().cpu()
         if query is not None:
             asked = torch.arange(len(w)) == query % site.queries - rows.indices(site.queries)[0]
             w = w * asked[:, None]
-        pairs = (w >= FAINT).nonzero().tolist()
+        pairs = (w >= MIN_LINE_WEIGHT).nonzero().tolist()
         if not pairs:
             continue
         heavy = [min(1.0, w[i, j].item()) for i, j in pairs]  # half precision may round past 1
@@ -81,14 +81,14 @@ def draw_lines(
         axes.legend(marks, [f"head {head}" for head in chosen], **LEGEND)
     one = f", head {chosen[0]}" if len(chosen) == 1 else ""
     figure.suptitle(f"{site.name}{one}", fontsize=10)
-    return keep(figure, path)
+    return save_figure(figure, path)
 
 
 def _write(axes: "Axes", left: list[str], right: list[str]) -> None:
     for at, label in enumerate(left):
-        axes.text(-0.03, at, plain(shortened(label, 16)), ha="right", va="center", fontsize=9)
+        axes.text(-0.03, at, escape_mathtext(shorten_label(label, 16)), ha="right", va="center", fontsize=9)
     for at, label in enumerate(right):
-        axes.text(1.03, at, plain(shortened(label, 16)), ha="left", va="center", fontsize=9)
+        axes.text(1.03, at, escape_mathtext(shorten_label(label, 16)), ha="left", va="center", fontsize=9)
     for x, name, where in ((-0.03, "query", "right"), (1.03, "key", "left")):
         axes.text(x, -1.0, name, ha=where, va="center", fontsize=8, style="italic")
     axes.set(xlim=(-0.6, 1.6), ylim=(max(len(left), len(right)) - 0.5, -1.5))
@@ -96,10 +96,10 @@ def _write(axes: "Axes", left: list[str], right: list[str]) -> None:
 
 
 def _check(site: Site, left: list[str], right: list[str], query: int | None, rows: slice) -> None:
-    if max(len(left), len(right)) > MOST:
+    if max(len(left), len(right)) > MAX_LINE_TOKENS:
         raise ShapeError(
-            f"site: needs at most {MOST} queries and keys to be drawn as lines, got {len(left)} "
-            f"and {len(right)}; try rows=slice(0, {MOST}), keys=slice(0, {MOST})"
+            f"site: needs at most {MAX_LINE_TOKENS} queries and keys to be drawn as lines, got {len(left)} "
+            f"and {len(right)}; try rows=slice(0, {MAX_LINE_TOKENS}), keys=slice(0, {MAX_LINE_TOKENS})"
         )
     if query is not None and query % max(1, site.queries) not in range(site.queries)[rows]:
         raise ShapeError(f"query: needs to be among the rows drawn, got {query}")

@@ -10,19 +10,19 @@ from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool1d
 
 from regard.errors import ShapeError
-from regard.look.figures.canvas import keep, name_axis, paper, plain, show, side
-from regard.look.heads import Heads
-from regard.look.labels import all_sites, key_labels, query_labels, shortened
+from regard.look.figures.canvas import save_figure, label_axis, new_figure, escape_mathtext, show_matrix, axis_inches
+from regard.look.heads import HeadTable
+from regard.look.labels import as_site_list, key_labels, query_labels, shorten_label
 from regard.look.site import Site
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-THUMB = 48  # cells on each side of a thumbnail
-WIDE = 512  # cells of a strip
+THUMBNAIL_CELLS = 48  # cells on each side of a thumbnail
+MAX_STRIP_CELLS = 512  # cells of a strip
 
 # Okabe and Ito's colours, told apart with any colour vision; a pattern says the same again
-LOOKS = {
+TYPE_STYLES = {
     "identity": ("#0072B2", ""),
     "previous": ("#56B4E9", "//"),
     "next": ("#56B4E9", "\\\\"),
@@ -51,20 +51,20 @@ def draw_heads(
     >>> [label.get_text() for label in figure.axes[0].get_xticklabels()]
     ['0', '1', '2']
     """
-    chosen = all_sites(sites)
+    chosen = as_site_list(sites)
     if not chosen:
         raise ShapeError("sites: needs at least one, got none")
-    across, step = max(site.heads for site in chosen), THUMB + 4
+    across, step = max(site.heads for site in chosen), THUMBNAIL_CELLS + 4
     sheet = torch.full((len(chosen) * step - 4, across * step - 4), torch.nan)
     for down, site in enumerate(chosen):
         for head, thumb in enumerate(thumbnails(site, batch)):
             top, left = down * step, head * step
-            sheet[top : top + THUMB, left : left + THUMB] = thumb
-    figure = paper(min(14, 1.6 + 0.85 * across), min(40, 0.8 + 0.85 * len(chosen)))
+            sheet[top : top + THUMBNAIL_CELLS, left : left + THUMBNAIL_CELLS] = thumb
+    figure = new_figure(min(14, 1.6 + 0.85 * across), min(40, 0.8 + 0.85 * len(chosen)))
     axes = figure.subplots()
-    show(axes, sheet.sqrt(), (sheet.shape[0], sheet.shape[1]), aspect="equal")
-    axes.set_xticks([h * step + THUMB / 2 for h in range(across)], [str(h) for h in range(across)])
-    rows = [at * step + THUMB / 2 for at in range(len(chosen))]
+    show_matrix(axes, sheet.sqrt(), (sheet.shape[0], sheet.shape[1]), aspect="equal")
+    axes.set_xticks([h * step + THUMBNAIL_CELLS / 2 for h in range(across)], [str(h) for h in range(across)])
+    rows = [at * step + THUMBNAIL_CELLS / 2 for at in range(len(chosen))]
     axes.set_yticks(rows, [_name(site) for site in chosen], fontsize=8)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
@@ -73,14 +73,14 @@ def draw_heads(
         "\nthe weight, each map by its own largest",
         fontsize=8,
     )
-    return keep(figure, path)
+    return save_figure(figure, path)
 
 
-def thumbnails(site: Site, batch: int, most: int = THUMB) -> Float[Tensor, "head {most} {most}"]:
+def thumbnails(site: Site, batch: int, most: int = THUMBNAIL_CELLS) -> Float[Tensor, "head {most} {most}"]:
     """The maps of all heads pooled to one small size, the largest cell of each at 1."""
     query_labels(site, batch)  # says so if there is no such sequence
     cells = (min(most, site.queries), min(most, site.keys))
-    pooled = site.survey(ask=["pooled"], cells=cells).pooled
+    pooled = site.survey(statistics=["pooled"], pooled_size=cells).pooled_map
     assert pooled is not None
     maps = pooled[batch].float().cpu()
     maps = maps / maps.amax((-2, -1), keepdim=True).clamp(min=1e-30)
@@ -89,7 +89,7 @@ def thumbnails(site: Site, batch: int, most: int = THUMB) -> Float[Tensor, "head
 
 
 @torch.no_grad()
-def draw_strips(site: Site, *, batch: int = 0, path: str | Path | None = None) -> "Figure":
+def draw_statistics(site: Site, *, batch: int = 0, path: str | Path | None = None) -> "Figure":
     """Entropy and sink share of each query and what each key receives, a row a head.
 
     >>> figure = rg.draw_strips(rg.site_of(*torch.randn(2, 3, 5, 4)))
@@ -97,29 +97,29 @@ def draw_strips(site: Site, *, batch: int = 0, path: str | Path | None = None) -
     ['entropy of each query, nats', 'share on the first key', 'received by each key']
     """
     queries = query_labels(site, batch)
-    found = site.survey(ask=["entropy", "sink", "received"], first=1)
+    found = site.survey(statistics=["entropy", "sink", "received"], first_keys=1)
     strips = {
         "entropy of each query, nats": (found.entropy, queries),
-        "share on the first key": (found.sink, queries),
+        "share on the first key": (found.first_share, queries),
         "received by each key": (found.received, key_labels(site, batch)),
     }
-    high = side(site.heads, least=0.9, most=4, each=0.16)
-    figure = paper(side(max(site.queries, site.keys), least=4) + 1.6, 3 * high + 2.6)
+    high = axis_inches(site.heads, min_inches=0.9, max_inches=4, inches_per_cell=0.16)
+    figure = new_figure(axis_inches(max(site.queries, site.keys), min_inches=4) + 1.6, 3 * high + 2.6)
     for axes, (title, (x, labels)) in zip(figure.subplots(3, 1), strips.items(), strict=True):
         assert x is not None
         strip = x[batch].float()
-        if strip.shape[-1] > WIDE:
-            strip = adaptive_avg_pool1d(strip[None], WIDE)[0]
-        picture = show(axes, strip, (site.heads, len(labels)))
-        name_axis(axes, "x", labels)
+        if strip.shape[-1] > MAX_STRIP_CELLS:
+            strip = adaptive_avg_pool1d(strip[None], MAX_STRIP_CELLS)[0]
+        picture = show_matrix(axes, strip, (site.heads, len(labels)))
+        label_axis(axes, "x", labels)
         axes.set_title(title, fontsize=9)
         axes.set_ylabel("head")
         figure.colorbar(picture, ax=axes)
     figure.suptitle(site.name, fontsize=10)
-    return keep(figure, path)
+    return save_figure(figure, path)
 
 
-def draw_types(heads: Heads, *, path: str | Path | None = None) -> "Figure":
+def draw_head_types(heads: HeadTable, *, path: str | Path | None = None) -> "Figure":
     """The table of heads as a picture: a row an attention, a column a head, a colour a type.
 
     >>> figure = rg.draw_types(rg.Heads([rg.HeadRow(site="a", call=0, head=0, rows=3)]))
@@ -130,11 +130,11 @@ def draw_types(heads: Heads, *, path: str | Path | None = None) -> "Figure":
 
     sites = list(dict.fromkeys((row.site, row.call) for row in heads))
     across = 1 + max((row.head for row in heads), default=0)
-    figure = paper(1.8 + 0.8 * across, 1.0 + 0.42 * len(sites))
+    figure = new_figure(1.8 + 0.8 * across, 1.0 + 0.42 * len(sites))
     axes = figure.subplots()
     for row in heads:
         at = sites.index((row.site, row.call))
-        colour, pattern = LOOKS[row.type.split()[0]]
+        colour, pattern = TYPE_STYLES[row.type.split()[0]]
         box = Rectangle((row.head, at), 1, 1, fc=colour, ec="white", hatch=pattern, lw=2)
         axes.add_patch(box)
         paint = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.8}
@@ -146,7 +146,7 @@ def draw_types(heads: Heads, *, path: str | Path | None = None) -> "Figure":
     axes.set_yticks([i + 0.5 for i in range(len(sites))], [name for name, _ in sites], fontsize=8)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    return keep(figure, path)
+    return save_figure(figure, path)
 
 
 def draw_gates(
@@ -167,17 +167,17 @@ def draw_gates(
     if len(sizes) > 1 or any(len(size) != 2 for size in sizes):
         raise ShapeError(f"gates: needs time by hidden alike for all, got {sorted(sizes)}")
     ((time, hidden),) = sizes
-    high = side(hidden, least=1.1, most=3, each=0.1)
-    figure = paper(side(time, least=4) + 1.6, (high + 0.7) * len(gates))
+    high = axis_inches(hidden, min_inches=1.1, max_inches=3, inches_per_cell=0.1)
+    figure = new_figure(axis_inches(time, min_inches=4) + 1.6, (high + 0.7) * len(gates))
     panels = figure.subplots(len(gates), 1, squeeze=False)[:, 0]
     for axes, (name, x) in zip(panels, gates.items(), strict=True):
-        picture = show(axes, x.mT, (hidden, time), **_range(x))
-        name_axis(axes, "x", [str(t) for t in range(time)] if tokens is None else tokens)
-        axes.set(title=plain(name), ylabel="unit")
+        picture = show_matrix(axes, x.mT, (hidden, time), **_range(x))
+        label_axis(axes, "x", [str(t) for t in range(time)] if tokens is None else tokens)
+        axes.set(title=escape_mathtext(name), ylabel="unit")
         axes.title.set_fontsize(9)
         figure.colorbar(picture, ax=axes)
     panels[-1].set_xlabel("step" if tokens is None else "token")
-    return keep(figure, path)
+    return save_figure(figure, path)
 
 
 def _range(x: Tensor) -> dict[str, Any]:
@@ -189,4 +189,4 @@ def _range(x: Tensor) -> dict[str, Any]:
 
 
 def _name(site: Site) -> str:
-    return shortened(site.name, 28) + (f" ({site.call})" if site.call else "")
+    return shorten_label(site.name, 28) + (f" ({site.call})" if site.call else "")

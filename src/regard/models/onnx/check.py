@@ -20,7 +20,7 @@ from regard.ops.log_mel import frame_sizes
 LENGTHS = torch.tensor([7, 4])  # of two sequences, one of them padded
 
 
-class Session:
+class OnnxSession:
     """An exported file, ready to answer; what it gives comes by name.
 
     >>> import tempfile
@@ -46,17 +46,17 @@ class Session:
         self.inputs = [x.name for x in self.session.get_inputs()]
         self.outputs = [x.name for x in self.session.get_outputs()]
 
-    def __call__(self, given: Mapping[str, Tensor] | None = None, **more: Tensor):
+    def __call__(self, inputs: Mapping[str, Tensor] | None = None, **more: Tensor):
         """The outputs for these inputs; others that are given are left out."""
-        known = {**(given or {}), **more}
+        known = {**(inputs or {}), **more}
         feeds = {name: known[name].detach().numpy() for name in self.inputs}
         answers = self.session.run(self.outputs, feeds)
         return {name: torch.from_numpy(x) for name, x in zip(self.outputs, answers, strict=True)}
 
 
-def compare(model: nn.Module, files: Mapping[str, Path]) -> dict[str, float]:
+def compare_with_torch(model: nn.Module, files: Mapping[str, Path]) -> dict[str, float]:
     """The largest difference to torch's answer, by the name of the file."""
-    runs = {name: Session(file) for name, file in files.items()}
+    runs = {name: OnnxSession(file) for name, file in files.items()}
     match model:
         case Translator():
             return _translator(model, runs)
@@ -73,7 +73,7 @@ def compare(model: nn.Module, files: Mapping[str, Path]) -> dict[str, float]:
     raise AssertionError(type(model))
 
 
-def _translator(model: Translator, runs: dict[str, Session]) -> dict[str, float]:
+def _translator(model: Translator, runs: dict[str, OnnxSession]) -> dict[str, float]:
     source, target = _tokens(model.config.source_vocab, 7), _tokens(model.config.target_vocab, 5)
     memory = model.encode(source, LENGTHS)
     pairs = model.decoder.project_memory(memory)
@@ -88,14 +88,14 @@ def _translator(model: Translator, runs: dict[str, Session]) -> dict[str, float]
     }
 
 
-def _language(model: LanguageModel, runs: dict[str, Session]) -> dict[str, float]:
+def _language(model: LanguageModel, runs: dict[str, OnnxSession]) -> dict[str, float]:
     tokens, config = _tokens(model.config.vocab, 5), model.config
-    heads = config.heads if config.key_heads is None else config.key_heads
-    past = torch.zeros(config.layers, 2, 2, heads, 0, config.head_feat)
+    heads = config.heads if config.kv_heads is None else config.kv_heads
+    past = torch.zeros(config.layers, 2, 2, heads, 0, config.resolved_head_dim)
     return {"step": _apart(_in_two(runs["step"], tokens, {"past": past}), model(tokens))}
 
 
-def _recurrent(model: RecurrentTranslator, runs: dict[str, Session]) -> dict[str, float]:
+def _recurrent(model: RecurrentTranslator, runs: dict[str, OnnxSession]) -> dict[str, float]:
     source, target = _tokens(model.config.source_vocab, 7), _tokens(model.config.target_vocab, 3)
     memory = model.encode(source, LENGTHS)
     told = runs["encoder"](tokens=source, lengths=LENGTHS)
@@ -111,17 +111,17 @@ def _recurrent(model: RecurrentTranslator, runs: dict[str, Session]) -> dict[str
     return {"encoder": max(apart), "step": _apart(logits, model.decode(target, memory))}
 
 
-def _vision(model: VisionTransformer, runs: dict[str, Session]) -> dict[str, float]:
+def _vision(model: VisionTransformer, runs: dict[str, OnnxSession]) -> dict[str, float]:
     config = model.config
-    shape = (2, config.channels, config.image, config.image + config.patch)  # another size, too
+    shape = (2, config.channels, config.image_size, config.image_size + config.patch_size)  # another size, too
     apart = []
-    for wide in (config.image, shape[-1]):
+    for wide in (config.image_size, shape[-1]):
         images = _noise(*shape[:-1], wide)
         apart.append(_apart(runs["classifier"](images=images)["logits"], model(images)))
     return {"classifier": max(apart)}
 
 
-def _classifier(model: Classifier, runs: dict[str, Session]) -> dict[str, float]:
+def _classifier(model: Classifier, runs: dict[str, OnnxSession]) -> dict[str, float]:
     tokens = _tokens(model.config.vocab, 7)
     segments = tokens % max(1, model.config.segments)
     given = {"tokens": tokens, "lengths": LENGTHS, "segments": segments}
@@ -129,15 +129,15 @@ def _classifier(model: Classifier, runs: dict[str, Session]) -> dict[str, float]
     return {"classifier": _apart(runs["classifier"](given)["logits"], want)}
 
 
-def _recogniser(model: Recogniser, runs: dict[str, Session]) -> dict[str, float]:
+def _recogniser(model: Recogniser, runs: dict[str, OnnxSession]) -> dict[str, float]:
     """Three pieces: the first longer than what is kept of it, the last one not full."""
-    config, (window, hop) = model.config, frame_sizes(model.config.rate)
+    config, (window, hop) = model.config, frame_sizes(model.config.sample_rate)
     assert config.chunk is not None
-    assert config.left is not None
+    assert config.left_chunks is not None
     full = model.subsample.factor * config.chunk
-    pieces = [full * (config.left + 2), full, 3]
+    pieces = [full * (config.left_chunks + 2), full, 3]
     wave = _noise(2, window + hop * (sum(pieces) - 1))
-    want = log_mel(wave, config.rate, mels=config.mels)
+    want = log_mel(wave, config.sample_rate, n_mels=config.mels)
     frames = runs["features"](wave=wave)["frames"]
     state, found = _silence(model), []
     for part in want.split(pieces, 1):
@@ -153,18 +153,18 @@ def _recogniser(model: Recogniser, runs: dict[str, Session]) -> dict[str, float]
 def _silence(model: Recogniser) -> dict[str, Tensor]:
     """The state of two streams before their first frame."""
     config, keep = model.config, model.subsample.left
-    heads = config.heads if config.key_heads is None else config.key_heads
-    past = torch.zeros(config.layers, 2, 2, heads, 0, config.head_feat)
+    heads = config.heads if config.kv_heads is None else config.kv_heads
+    past = torch.zeros(config.layers, 2, 2, heads, 0, config.resolved_head_dim)
     inputs = {
         f"inputs.{n}": torch.zeros(2, cast(nn.Conv1d, layer).in_channels, keep)
         for n, layer in enumerate(model.subsample.convolutions)
     }
-    if config.level is not None:
+    if config.cmvn_depth is not None:
         inputs["level"] = torch.zeros(2, config.mels + 2)
     return {"past": past, "heard": torch.zeros(1, dtype=torch.long), **inputs}
 
 
-def _in_two(step: Session, tokens: Tensor, state: dict[str, Tensor]) -> Tensor:
+def _in_two(step: OnnxSession, tokens: Tensor, state: dict[str, Tensor]) -> Tensor:
     """The logits of some tokens at once, and of the rest one by one."""
     found = []
     for part in tokens.split([3, *[1] * (tokens.shape[1] - 3)], 1):

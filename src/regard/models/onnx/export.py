@@ -11,17 +11,17 @@ from regard.errors import ConfigError
 from regard.models.classifier import Classifier
 from regard.models.language import LanguageModel
 from regard.models.onnx import readers, recurrent, writers
-from regard.models.onnx.check import compare
+from regard.models.onnx.check import compare_with_torch
 from regard.models.onnx.graph import Graph
 from regard.models.recogniser import Recogniser
 from regard.models.recurrent import RecurrentTranslator
 from regard.models.translator import Translator
 from regard.models.vision import VisionTransformer
 
-CLOSE = 1e-4  # how far an answer of onnxruntime may be from torch's
+TOLERANCE = 1e-4  # how far an answer of onnxruntime may be from torch's
 
 
-class Exported(NamedTuple):
+class OnnxFile(NamedTuple):
     """One file: where it is, and how far its answers were from torch's at most.
 
     >>> Exported(Path("encoder.onnx"), 2e-6).file.name
@@ -32,7 +32,7 @@ class Exported(NamedTuple):
     difference: float
 
 
-def export_onnx(model: nn.Module, folder: str | Path) -> list[Exported]:
+def export_onnx(model: nn.Module, folder: str | Path) -> list[OnnxFile]:
     """Write a model as ONNX files into a folder, and compare their answers with torch's.
 
     |onnxruntime - torch| ≤ 0.0001 for every number of a small input, or it is an error
@@ -50,14 +50,14 @@ def export_onnx(model: nn.Module, folder: str | Path) -> list[Exported]:
     graphs = _graphs(model)
     files = [graph.save(Path(folder)) for graph in graphs]
     with torch.no_grad():
-        found = compare(model, {file.stem: file for file in files})
+        found = compare_with_torch(model, {file.stem: file for file in files})
     for name, difference in found.items():
-        if not difference <= CLOSE:
+        if not difference <= TOLERANCE:
             raise ConfigError(
-                f"model: needs answers of onnxruntime within {CLOSE} of torch's, got "
+                f"model: needs answers of onnxruntime within {TOLERANCE} of torch's, got "
                 f"{difference:.2g} for {name}.onnx; try float32 weights, or report it"
             )
-    return [Exported(file, found[file.stem]) for file in files]
+    return [OnnxFile(file, found[file.stem]) for file in files]
 
 
 def _graphs(model: nn.Module) -> list[Graph]:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from regard.errors import ConfigError
-from regard.files import make_folder, writing
+from regard.files import make_folder, atomic_write
 
-OPSET, IR = 20, 10  # of 2023: what runs on most machines, and has Gelu
+OPSET, IR_VERSION = 20, 10  # of 2023: what runs on most machines, and has Gelu
 Axes = Sequence[str | int]
 
 
@@ -28,58 +28,58 @@ class Graph:
 
     def __init__(self, name: str):
         self.name, self.onnx = name, load_onnx()
-        self.nodes, self.held = list[Any](), list[Any]()
-        self.ins, self.outs = list[Any](), list[Any]()
+        self.nodes, self.initializers = list[Any](), list[Any]()
+        self.input_infos, self.output_infos = list[Any](), list[Any]()
         self._known: dict[Any, tuple[str, Tensor]] = {}
 
     @property
     def inputs(self) -> list[str]:
         """What it asks for, by name."""
-        return [x.name for x in self.ins]
+        return [x.name for x in self.input_infos]
 
     @property
     def outputs(self) -> list[str]:
         """What it gives, by name."""
-        return [x.name for x in self.outs]
+        return [x.name for x in self.output_infos]
 
-    def input(self, name: str, axes: Axes, *, whole: bool = False) -> str:
+    def input(self, name: str, axes: Axes, *, integer: bool = False) -> str:
         """One more input; an axis is a number, or a name where its size is free."""
-        self.ins.append(self._told(name, axes, whole))
+        self.input_infos.append(self._told(name, axes, integer))
         return name
 
-    def output(self, name: str, value: str, axes: Axes, *, whole: bool = False) -> None:
+    def output(self, name: str, value: str, axes: Axes, *, integer: bool = False) -> None:
         """One more output: a value so far, under this name."""
         self.nodes.append(self.onnx.helper.make_node("Identity", [value], [name]))
-        self.outs.append(self._told(name, axes, whole))
+        self.output_infos.append(self._told(name, axes, integer))
 
     def __getattr__(self, kind: str) -> Callable[..., Any]:
         if not kind[0].isupper():
             raise AttributeError(kind)
         return lambda *inputs, **attributes: self._add(kind, inputs, **attributes)
 
-    def weight(self, x: Tensor) -> str:
+    def initializer(self, x: Tensor) -> str:
         """A constant, written once however often it is asked for."""
         x = x.detach().cpu().contiguous()
         mark = (x.data_ptr(), x.shape, x.dtype)
         if mark not in self._known:
-            name = f"w{len(self.held)}"
-            self.held.append(self.onnx.numpy_helper.from_array(x.numpy(), name))
+            name = f"w{len(self.initializers)}"
+            self.initializers.append(self.onnx.numpy_helper.from_array(x.numpy(), name))
             self._known[mark] = name, x  # held on to: a freed address would be used again
         return self._known[mark][0]
 
     def save(self, folder: Path) -> Path:
         """Write it to `name`.onnx, checked for form."""
         helper, file = self.onnx.helper, folder / f"{self.name}.onnx"
-        graph = helper.make_graph(self.nodes, self.name, self.ins, self.outs, self.held)
+        graph = helper.make_graph(self.nodes, self.name, self.input_infos, self.output_infos, self.initializers)
         model = helper.make_model(
             graph,
             opset_imports=[helper.make_opsetid("", OPSET)],
-            ir_version=IR,
+            ir_version=IR_VERSION,
             producer_name="regard",
         )
         self.onnx.checker.check_model(model, full_check=True)
         make_folder(folder)
-        with writing(file) as place:
+        with atomic_write(file) as place:
             place.write_bytes(model.SerializeToString())
         return file
 
@@ -95,9 +95,9 @@ class Graph:
         if isinstance(x, str):
             return x
         if isinstance(x, Tensor):
-            return self.weight(x)
+            return self.initializer(x)
         whole = isinstance(x, int) or (isinstance(x, list) and all(isinstance(n, int) for n in x))
-        return self.weight(torch.tensor(x, dtype=torch.int64 if whole else torch.float32))
+        return self.initializer(torch.tensor(x, dtype=torch.int64 if whole else torch.float32))
 
     def _told(self, name: str, axes: Axes, whole: bool) -> Any:
         kind = self.onnx.TensorProto.INT64 if whole else self.onnx.TensorProto.FLOAT

@@ -21,30 +21,30 @@ from regard.nn import (
 )
 from regard.ops.positions import frequencies
 
-LOWEST = torch.tensor(torch.finfo(torch.float32).min)  # -inf would make a hidden row no number
+MASKED_SCORE = torch.tensor(torch.finfo(torch.float32).min)  # -inf would make a hidden row no number
 Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Here:
+class AttentionContext:
     """Where the new tokens stand among all: what masks and position codes are made of.
 
     `places` are theirs, (time); `turns` cos and sin, (time, pair), where positions are rotary;
     `allowed` what they may see, to be broadcast to (batch, head, time, key), None: all.
     """
 
-    places: str
-    turns: Pair | None = None
-    allowed: str | None = None
+    positions: str
+    rotary: Pair | None = None
+    mask: str | None = None
 
 
-def linear(g: Graph, x: str, layer: nn.Linear) -> str:
+def emit_linear(g: Graph, x: str, layer: nn.Linear) -> str:
     """x Wᵀ + b."""
     y = g.MatMul(x, layer.weight.detach().mT)
     return y if layer.bias is None else g.Add(y, layer.bias)
 
 
-def norm(g: Graph, x: str, layer: Norm | None) -> str:
+def emit_norm(g: Graph, x: str, layer: Norm | None) -> str:
     """gain ⊙ (x - mean) / √(var + eps) + bias, or gain ⊙ x / √(mean(x²) + eps), or x."""
     if layer is None or layer.gain is None:
         return x
@@ -54,7 +54,7 @@ def norm(g: Graph, x: str, layer: Norm | None) -> str:
     return g.Mul(g.Div(x, g.Sqrt(g.Add(square, layer.eps))), layer.gain)
 
 
-def activated(g: Graph, x: str, name: str) -> str:
+def emit_activation(g: Graph, x: str, name: str) -> str:
     """relu, gelu, gelu_tanh or silu of x."""
     if name == "silu":
         return g.Mul(x, g.Sigmoid(x))
@@ -63,39 +63,39 @@ def activated(g: Graph, x: str, name: str) -> str:
     return g.Gelu(x, approximate="tanh" if name == "gelu_tanh" else "none")
 
 
-def feed_forward(g: Graph, x: str, layer: FeedForward) -> str:
+def emit_feed_forward(g: Graph, x: str, layer: FeedForward) -> str:
     """f(x W₁ + b₁) W₂ + b₂, or gated."""
-    h = linear(g, x, layer.to_hidden)
+    h = emit_linear(g, x, layer.to_hidden)
     if layer.to_gate is None:
-        h = activated(g, h, layer.activation)
+        h = emit_activation(g, h, layer.activation)
     else:
-        h = g.Mul(activated(g, linear(g, x, layer.to_gate), layer.activation), h)
-    return linear(g, h, layer.to_out)
+        h = g.Mul(emit_activation(g, emit_linear(g, x, layer.to_gate), layer.activation), h)
+    return emit_linear(g, h, layer.to_out)
 
 
-def residual(g: Graph, x: str, layer: Residual, sublayer) -> str:
+def emit_residual(g: Graph, x: str, layer: Residual, sublayer) -> str:
     """norm(x + f(x)), or x + f(norm(x))."""
-    found = sublayer(norm(g, x, layer.norm) if layer.norm_first else x)
+    found = sublayer(emit_norm(g, x, layer.norm) if layer.norm_first else x)
     y = g.Add(x, found) if layer.skip else found
-    return y if layer.norm_first else norm(g, y, layer.norm)
+    return y if layer.norm_first else emit_norm(g, y, layer.norm)
 
 
-def embed(g: Graph, tokens: str, layer: TokenEmbedding, here: Here, kinds: str | None = None):
+def emit_embedding(g: Graph, tokens: str, layer: TokenEmbedding, context: AttentionContext, segments: str | None = None):
     """√dim · table[token] + code(place), as `TokenEmbedding` has it."""
-    x = g.Gather(layer.table, tokens)
+    x = g.Gather(layer.token_embeddings, tokens)
     x = x if layer.scale == 1.0 else g.Mul(x, float(layer.scale))
-    if layer.places is not None:
-        x = g.Add(x, g.Gather(layer.places, here.places))
+    if layer.position_embeddings is not None:
+        x = g.Add(x, g.Gather(layer.position_embeddings, context.positions))
     elif layer.positions == "sinusoidal":
-        cos, sin = angles(g, here.places, layer.table.shape[1], 10000.0)
+        cos, sin = emit_rope_angles(g, context.positions, layer.token_embeddings.shape[1], 10000.0)
         both = g.Concat(g.Unsqueeze(sin, [-1]), g.Unsqueeze(cos, [-1]), axis=-1)
-        x = g.Add(x, g.Reshape(both, [0, layer.table.shape[1]]))
-    if layer.kinds is not None:
-        x = g.Add(x, layer.kinds[0] if kinds is None else g.Gather(layer.kinds, kinds))
-    return norm(g, x, layer.norm)
+        x = g.Add(x, g.Reshape(both, [0, layer.token_embeddings.shape[1]]))
+    if layer.segment_embeddings is not None:
+        x = g.Add(x, layer.segment_embeddings[0] if segments is None else g.Gather(layer.segment_embeddings, segments))
+    return emit_norm(g, x, layer.norm)
 
 
-def readout(g: Graph, x: str, layer: Readout, table: Tensor) -> str:
+def emit_readout(g: Graph, x: str, layer: Readout, table: Tensor) -> str:
     """scale · x Wᵀ + b, W the embedding's table if there is none of its own."""
     weight = table if layer.weight is None else layer.weight
     logits = g.MatMul(x, g.Transpose(weight, perm=[1, 0]))
@@ -103,146 +103,146 @@ def readout(g: Graph, x: str, layer: Readout, table: Tensor) -> str:
     return logits if layer.bias is None else g.Add(logits, layer.bias)
 
 
-def angles(g: Graph, places: str, dim: int, base: float) -> Pair:
+def emit_rope_angles(g: Graph, positions: str, dim: int, base: float) -> Pair:
     """cos and sin of place · base^(-2i/dim), (time, pair), made in double: a stream has no end."""
-    at = g.Unsqueeze(g.Cast(places, to=g.onnx.TensorProto.DOUBLE), [1])
+    at = g.Unsqueeze(g.Cast(positions, to=g.onnx.TensorProto.DOUBLE), [1])
     turned = g.Mul(at, frequencies(dim, base)[None])
     cos, sin = (g.Cast(x, to=g.onnx.TensorProto.FLOAT) for x in (g.Cos(turned), g.Sin(turned)))
     return cos, sin
 
 
-def turn(g: Graph, x: str, turns: Pair, feat: int, halves: bool) -> str:
+def emit_rope(g: Graph, x: str, rotary: Pair, head_dim: int, rotate_half: bool) -> str:
     """Each pair of features turned: neighbours, or with `halves` one of each half."""
-    shape, axis = ([2, feat // 2], -2) if halves else ([feat // 2, 2], -1)
+    shape, axis = ([2, head_dim // 2], -2) if rotate_half else ([head_dim // 2, 2], -1)
     a, b = g.Split(g.Reshape(x, [0, 0, 0, *shape]), count=2, axis=axis, num_outputs=2)
-    cos, sin = (g.Unsqueeze(part, [axis]) for part in turns)
+    cos, sin = (g.Unsqueeze(part, [axis]) for part in rotary)
     c = g.Sub(g.Mul(a, cos), g.Mul(b, sin))
     d = g.Add(g.Mul(a, sin), g.Mul(b, cos))
-    return g.Reshape(g.Concat(c, d, axis=axis), [0, 0, 0, feat])
+    return g.Reshape(g.Concat(c, d, axis=axis), [0, 0, 0, head_dim])
 
 
-def split(g: Graph, x: str, heads: int, feat: int) -> str:
+def emit_split_heads(g: Graph, x: str, heads: int, head_dim: int) -> str:
     """(batch, time, dim) to (batch, head, time, feat)."""
-    return g.Transpose(g.Reshape(x, [0, 0, heads, feat]), perm=[0, 2, 1, 3])
+    return g.Transpose(g.Reshape(x, [0, 0, heads, head_dim]), perm=[0, 2, 1, 3])
 
 
-def keys_values(g: Graph, x: str, site: MultiHeadAttention, turns: Pair | None = None) -> Pair:
+def emit_keys_values(g: Graph, x: str, site: MultiHeadAttention, rotary: Pair | None = None) -> Pair:
     """What each token answers to, and what it gives."""
-    feat = width(site)
-    k, v = (split(g, linear(g, x, to), site.key_heads, feat) for to in (site.to_k, site.to_v))
-    return (k if turns is None else turn(g, k, turns, feat, site.halves)), v
+    feat = get_head_dim(site)
+    k, v = (emit_split_heads(g, emit_linear(g, x, to), site.kv_heads, feat) for to in (site.to_k, site.to_v))
+    return (k if rotary is None else emit_rope(g, k, rotary, feat, site.rotate_half)), v
 
 
-def attend(
-    g: Graph, x: str, site: MultiHeadAttention, found: Pair, allowed: str | None, turns: Pair | None
+def emit_attention(
+    g: Graph, x: str, site: MultiHeadAttention, keys_values: Pair, mask: str | None, rotary: Pair | None
 ) -> str:
     """softmax(scale · q kᵀ) v, the heads joined and mixed; q is made of x."""
-    feat, heads = width(site), site.heads
-    q = split(g, linear(g, x, site.to_q), heads, feat)
-    q = q if turns is None else turn(g, q, turns, feat, site.halves)
-    k, v = (_spread(g, part, site) for part in found)
+    feat, heads = get_head_dim(site), site.heads
+    q = emit_split_heads(g, emit_linear(g, x, site.to_q), heads, feat)
+    q = q if rotary is None else emit_rope(g, q, rotary, feat, site.rotate_half)
+    k, v = (_spread(g, part, site) for part in keys_values)
     scale = feat**-0.5 if site.scale is None else site.scale
     scores = g.MatMul(g.Mul(q, scale), g.Transpose(k, perm=[0, 1, 3, 2]))
     if site.softcap is not None:
         scores = g.Mul(g.Tanh(g.Div(scores, float(site.softcap))), float(site.softcap))
-    if allowed is not None:
-        scores = g.Where(allowed, scores, LOWEST)
+    if mask is not None:
+        scores = g.Where(mask, scores, MASKED_SCORE)
     y = g.MatMul(_softmax(g, scores, site.sinks), v)
     joined = g.Reshape(g.Transpose(y, perm=[0, 2, 1, 3]), [0, 0, heads * feat])
-    return linear(g, joined, site.to_out)
+    return emit_linear(g, joined, site.to_out)
 
 
-def encode(g: Graph, x: str, stack: Encoder, here: Here, past: list[Pair] | None = None):
+def emit_encoder(g: Graph, x: str, stack: Encoder, context: AttentionContext, past: list[Pair] | None = None):
     """A stack of encoder blocks and, where there is a past, the keys and values of all so far."""
     kept: list[Pair] = []
     for n, block in enumerate(stack.blocks):
         assert isinstance(block, EncoderBlock)
-        x = residual(
+        x = emit_residual(
             g, x, block.self_residual,
-            lambda x, n=n, site=block.self_attention: _look_back(g, x, site, here, past, n, kept),
+            lambda x, n=n, site=block.self_attention: _look_back(g, x, site, context, past, n, kept),
         )  # fmt: skip
         x = _think(g, x, block)
-    return norm(g, x, stack.norm), kept
+    return emit_norm(g, x, stack.norm), kept
 
 
-def decode(g: Graph, x: str, stack: Decoder, here: Here, past, memory: list[Pair], seen: str):
+def emit_decoder(g: Graph, x: str, stack: Decoder, context: AttentionContext, past, memory: list[Pair], memory_mask: str):
     """A stack of decoder blocks over what was written and, where `seen`, what was read."""
     kept: list[Pair] = []
     for n, block in enumerate(stack.blocks):
         block = cast(DecoderBlock, block)
-        x = residual(
+        x = emit_residual(
             g, x, block.self_residual,
-            lambda x, n=n, site=block.self_attention: _look_back(g, x, site, here, past, n, kept),
+            lambda x, n=n, site=block.self_attention: _look_back(g, x, site, context, past, n, kept),
         )  # fmt: skip
-        x = residual(
+        x = emit_residual(
             g, x, block.cross_residual,
-            lambda x, n=n, site=block.cross_attention: attend(g, x, site, memory[n], seen, None),
+            lambda x, n=n, site=block.cross_attention: emit_attention(g, x, site, memory[n], memory_mask, None),
         )  # fmt: skip
         x = _think(g, x, block)
-    return norm(g, x, stack.norm), kept
+    return emit_norm(g, x, stack.norm), kept
 
 
-def standing(g: Graph, stack: Encoder | Decoder, first, after, allowed: str | None = None) -> Here:
+def emit_context(g: Graph, stack: Encoder | Decoder, first, end, mask: str | None = None) -> AttentionContext:
     """New tokens from place `first` to before `after`, as this stack wants to know of them."""
-    places = g.Range(first, after, 1)
-    site = first_site(stack)
-    turns = None if site.rotary is None else angles(g, places, width(site), site.rotary)
-    return Here(places, turns, allowed)
+    places = g.Range(first, end, 1)
+    site = first_attention(stack)
+    turns = None if site.rope_theta is None else emit_rope_angles(g, places, get_head_dim(site), site.rope_theta)
+    return AttentionContext(places, turns, mask)
 
 
-def unstacked(g: Graph, x: str, layers: int) -> list[Pair]:
+def emit_unstack_layers(g: Graph, x: str, layers: int) -> list[Pair]:
     """(layer, 2, batch, head, time, feat) as keys and values of each layer."""
     some = ([g.Gather(g.Gather(x, n), part) for part in (0, 1)] for n in range(layers))
     return [(k, v) for k, v in some]
 
 
-def stacked(g: Graph, pairs: list[Pair]) -> str:
+def emit_stack_layers(g: Graph, pairs: list[Pair]) -> str:
     """Keys and values of each layer as one: (layer, 2, batch, head, time, feat)."""
     layers = [g.Concat(*(g.Unsqueeze(part, [0]) for part in pair), axis=0) for pair in pairs]
     return g.Concat(*(g.Unsqueeze(layer, [0]) for layer in layers), axis=0)
 
 
-def size(g: Graph, x: str, axis: int) -> str:
+def emit_size(g: Graph, x: str, axis: int) -> str:
     """The size of an axis, as a scalar."""
     return g.Gather(g.Shape(x), axis)
 
 
-def real(g: Graph, lengths: str, time: str) -> str:
+def emit_padding_mask(g: Graph, lengths: str, time: str) -> str:
     """Which keys are no padding, (batch, 1, 1, key)."""
     inside = g.Less(g.Unsqueeze(g.Range(0, time, 1), [0]), g.Unsqueeze(lengths, [1]))
     return g.Unsqueeze(inside, [1, 2])
 
 
-def first_site(stack: Encoder | Decoder) -> MultiHeadAttention:
+def first_attention(stack: Encoder | Decoder) -> MultiHeadAttention:
     """The attention of the first block to itself; all others have its sizes."""
     return cast(EncoderBlock, stack.blocks[0]).self_attention
 
 
-def width(site: MultiHeadAttention) -> int:
+def get_head_dim(site: MultiHeadAttention) -> int:
     """The features of a head."""
     return site.to_q.out_features // site.heads
 
 
-def _look_back(g: Graph, x: str, site, here: Here, past, n: int, kept: list[Pair]) -> str:
-    k, v = keys_values(g, x, site, here.turns)
+def _look_back(g: Graph, x: str, site, here: AttentionContext, past, n: int, kept: list[Pair]) -> str:
+    k, v = emit_keys_values(g, x, site, here.rotary)
     if past is not None:
         k, v = (g.Concat(old, new, axis=2) for old, new in zip(past[n], (k, v), strict=True))
     kept.append((k, v))
-    return attend(g, x, site, (k, v), here.allowed, here.turns)
+    return emit_attention(g, x, site, (k, v), here.mask, here.rotary)
 
 
 def _think(g: Graph, x: str, block: EncoderBlock | DecoderBlock) -> str:
     layer = block.feed_forward
-    return residual(g, x, block.feed_forward_residual, lambda x: feed_forward(g, x, layer))
+    return emit_residual(g, x, block.feed_forward_residual, lambda x: emit_feed_forward(g, x, layer))
 
 
 def _spread(g: Graph, x: str, site: MultiHeadAttention) -> str:
     """A key head for each query head."""
-    each = site.heads // site.key_heads
+    each = site.heads // site.kv_heads
     if each == 1:
         return x
     many = g.Expand(g.Unsqueeze(x, [2]), [1, 1, each, 1, 1])
-    return g.Reshape(many, [0, site.heads, -1, width(site)])
+    return g.Reshape(many, [0, site.heads, -1, get_head_dim(site)])
 
 
 def _softmax(g: Graph, scores: str, sinks: Tensor | None) -> str:

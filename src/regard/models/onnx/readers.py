@@ -9,11 +9,11 @@ from regard.errors import ConfigError
 from regard.models.classifier import Classifier
 from regard.models.onnx import layers
 from regard.models.onnx.graph import Graph
-from regard.models.onnx.writers import past_axes
+from regard.models.onnx.writers import cache_axes
 from regard.models.recogniser import Recogniser
 from regard.models.vision import VisionTransformer
-from regard.nn import BandConvolution, Norm
-from regard.ops.levelled import FALL, GUESS, GUESSED, KEEP, LOUD, SILENCE
+from regard.nn import TimeFrequencyConv, Norm
+from regard.ops.levelled import LEVEL_DECAY, PRIOR_MEAN, PRIOR_FRAMES, MEAN_DECAY, ACTIVE_MARGIN, MIN_LEVEL
 from regard.ops.log_mel import frame_sizes, mel_filters
 
 FLOOR = 1e-10  # of log_mel
@@ -28,16 +28,16 @@ def vision_graphs(model: VisionTransformer) -> list[Graph]:
     """
     g, config, dim = Graph("classifier"), model.config, model.config.dim
     images = g.input("images", ["batch", config.channels, "height", "width"])
-    project, side = model.patches.project, [config.patch, config.patch]
+    project, side = model.patches.project, [config.patch_size, config.patch_size]
     grid = g.Conv(images, project.weight, project.bias, kernel_shape=side, strides=side)
     patches = g.Transpose(g.Reshape(grid, [0, dim, -1]), perm=[0, 2, 1])
     batch = g.Slice(g.Shape(images), [0], [1])
     cls = g.Expand(model.cls.token.detach()[None, None], g.Concat(batch, [1, dim], axis=0))
     x = g.Add(g.Concat(cls, patches, axis=1), _places(g, model, grid))
-    here = layers.standing(g, model.encoder, 0, layers.size(g, x, 1))
-    x = g.Gather(layers.encode(g, x, model.encoder, here)[0], 0, axis=1)
-    x = x if model.hidden is None else g.Tanh(layers.linear(g, x, model.hidden))
-    g.output("logits", layers.linear(g, x, model.head), ["batch", config.classes])
+    here = layers.emit_context(g, model.encoder, 0, layers.emit_size(g, x, 1))
+    x = g.Gather(layers.emit_encoder(g, x, model.encoder, here)[0], 0, axis=1)
+    x = x if model.pre_logits is None else g.Tanh(layers.emit_linear(g, x, model.pre_logits))
+    g.output("logits", layers.emit_linear(g, x, model.head), ["batch", config.classes])
     return [g]
 
 
@@ -49,21 +49,21 @@ def classifier_graphs(model: Classifier) -> list[Graph]:
     [['tokens', 'lengths']]
     """
     g, config = Graph("classifier"), model.config
-    tokens = g.input("tokens", ["batch", "time"], whole=True)
-    lengths = g.input("lengths", ["batch"], whole=True)
-    kinds = g.input("segments", ["batch", "time"], whole=True) if config.segments else None
-    time = layers.size(g, tokens, 1)
-    seen = layers.real(g, lengths, time)
-    here = layers.standing(g, model.encoder, 0, time, seen)
-    x = layers.embed(g, tokens, model.embedding, here, kinds)
-    x, _ = layers.encode(g, x, model.encoder, here)
+    tokens = g.input("tokens", ["batch", "time"], integer=True)
+    lengths = g.input("lengths", ["batch"], integer=True)
+    kinds = g.input("segments", ["batch", "time"], integer=True) if config.segments else None
+    time = layers.emit_size(g, tokens, 1)
+    seen = layers.emit_padding_mask(g, lengths, time)
+    here = layers.emit_context(g, model.encoder, 0, time, seen)
+    x = layers.emit_embedding(g, tokens, model.embedding, here, kinds)
+    x, _ = layers.emit_encoder(g, x, model.encoder, here)
     if config.pooling == "first":
         x = g.Gather(x, 0, axis=1)
     else:
         each = g.Cast(g.Squeeze(g.Transpose(seen, perm=[0, 3, 1, 2]), [3]), to=1)
         x = g.Div(g.ReduceSum(g.Mul(x, each), [1], keepdims=0), g.ReduceSum(each, [1], keepdims=0))
-    x = x if model.pooler is None else g.Tanh(layers.linear(g, x, model.pooler))
-    x = x if model.head is None else layers.linear(g, x, model.head)
+    x = x if model.pooler is None else g.Tanh(layers.emit_linear(g, x, model.pooler))
+    x = x if model.head is None else layers.emit_linear(g, x, model.head)
     g.output("logits", x, ["batch", config.classes or config.dim])
     return [g]
 
@@ -79,12 +79,12 @@ def recogniser_graphs(model: Recogniser) -> list[Graph]:
     >>> [graph.inputs for graph in recogniser_graphs(model)]
     [['wave'], ['frames', 'inputs.0', 'inputs.1', 'past', 'heard']]
     """
-    if model.config.chunk is None or model.config.left is None:
+    if model.config.chunk is None or model.config.left_chunks is None:
         raise ConfigError(
             "left: needs a model whose hearing is bounded to export its step, got chunk="
-            f"{model.config.chunk}, left={model.config.left}; try training with left=64"
+            f"{model.config.chunk}, left={model.config.left_chunks}; try training with left=64"
         )
-    return [_features(model), _listen(model, model.config.chunk, model.config.left)]
+    return [_features(model), _listen(model, model.config.chunk, model.config.left_chunks)]
 
 
 def _places(g: Graph, model: VisionTransformer, grid: str) -> str:
@@ -100,7 +100,7 @@ def _places(g: Graph, model: VisionTransformer, grid: str) -> str:
 def _features(model: Recogniser) -> Graph:
     """log max(floor, filters · |DFT(hann ⊙ frame)|²), the transform as a convolution."""
     g, config = Graph("features"), model.config
-    window, hop = frame_sizes(config.rate)
+    window, hop = frame_sizes(config.sample_rate)
     fft = 1 << (window - 1).bit_length()
     angle = 2 * torch.pi / fft * torch.arange(fft // 2 + 1).double()[:, None] * torch.arange(window)
     waves = torch.cat([angle.cos(), angle.sin()]) * torch.hann_window(window, dtype=torch.float64)
@@ -108,7 +108,7 @@ def _features(model: Recogniser) -> Graph:
     both = g.Conv(wave, waves.float()[:, None], kernel_shape=[window], strides=[hop])
     a, b = g.Split(both, count=2, axis=1, num_outputs=2)
     power = g.Transpose(g.Add(g.Mul(a, a), g.Mul(b, b)), perm=[0, 2, 1])
-    filters = mel_filters(config.mels, config.rate, fft).float()
+    filters = mel_filters(config.mels, config.sample_rate, fft).float()
     frames = g.Log(g.Max(g.MatMul(power, filters.mT), FLOOR))
     g.output("frames", frames, ["batch", "time", config.mels])
     return g
@@ -117,16 +117,16 @@ def _features(model: Recogniser) -> Graph:
 def _listen(model: Recogniser, chunk: int, left: int) -> Graph:
     g, config, stack = Graph("step"), model.config, model.encoder
     x = g.input("frames", ["batch", "time", config.mels])
-    convolutions = [cast(nn.Conv1d | BandConvolution, c) for c in model.subsample.convolutions]
+    convolutions = [cast(nn.Conv1d | TimeFrequencyConv, c) for c in model.subsample.convolutions]
     keep = model.subsample.left
     befores = [
         g.input(f"inputs.{n}", ["batch", c.in_channels, keep]) for n, c in enumerate(convolutions)
     ]
-    past = g.input("past", past_axes(stack, "kept"))
-    heard = g.input("heard", [1], whole=True)
-    if config.level is not None:
-        x = _levelled(g, x, config.mels, config.level)
-    x = g.Div(g.Sub(x, model.standardise.mean), model.standardise.spread)
+    past = g.input("past", cache_axes(stack, "kept"))
+    heard = g.input("heard", [1], integer=True)
+    if config.cmvn_depth is not None:
+        x = _levelled(g, x, config.mels, config.cmvn_depth)
+    x = g.Div(g.Sub(x, model.standardise.mean), model.standardise.std)
     x = g.Transpose(x, perm=[0, 2, 1])
     for n, (convolution, before) in enumerate(zip(convolutions, befores, strict=True)):
         x, rest = _convolved(g, g.Concat(before, x, axis=2), convolution, keep)
@@ -134,49 +134,49 @@ def _listen(model: Recogniser, chunk: int, left: int) -> Graph:
     x = g.Transpose(x, perm=[0, 2, 1])
     if len(model.subsample.out):
         flat, norm, _ = model.subsample.out
-        x = g.Gelu(layers.norm(g, layers.linear(g, x, cast(nn.Linear, flat)), cast(Norm, norm)))
-    first, new = g.Squeeze(heard, [0]), layers.size(g, x, 1)
-    kept = layers.size(g, past, 4)
+        x = g.Gelu(layers.emit_norm(g, layers.emit_linear(g, x, cast(nn.Linear, flat)), cast(Norm, norm)))
+    first, new = g.Squeeze(heard, [0]), layers.emit_size(g, x, 1)
+    kept = layers.emit_size(g, past, 4)
     allowed = _chunks(g, kept, g.Add(kept, new), chunk, left)
-    here = layers.standing(g, stack, first, g.Add(first, new), allowed)
-    held = layers.unstacked(g, past, len(stack.blocks))
-    x, found = layers.encode(g, x, stack, here, held)
-    log_probs = g.LogSoftmax(layers.linear(g, x, model.head), axis=-1)
+    here = layers.emit_context(g, stack, first, g.Add(first, new), allowed)
+    held = layers.emit_unstack_layers(g, past, len(stack.blocks))
+    x, found = layers.emit_encoder(g, x, stack, here, held)
+    log_probs = g.LogSoftmax(layers.emit_linear(g, x, model.head), axis=-1)
     g.output("log_probs", log_probs, ["batch", "shorter", config.vocab])
-    ends = g.Slice(layers.stacked(g, found), [-chunk * left or 2**62], [2**62], [4])
-    g.output("past.next", ends, past_axes(stack, "later"))
-    g.output("heard.next", g.Add(heard, new), [1], whole=True)
+    ends = g.Slice(layers.emit_stack_layers(g, found), [-chunk * left or 2**62], [2**62], [4])
+    g.output("past.next", ends, cache_axes(stack, "later"))
+    g.output("heard.next", g.Add(heard, new), [1], integer=True)
     return g
 
 
 def _levelled(g: Graph, x: str, mels: int, depth: float) -> str:
     """`levelled`, what runs along as one matrix over all frames so far: ONNX has no other."""
-    state, time = g.input("level", ["batch", mels + 2]), layers.size(g, x, 1)
+    state, time = g.input("level", ["batch", mels + 2]), layers.emit_size(g, x, 1)
     place = g.Range(0, time, 1)
     since = g.Sub(g.Unsqueeze(place, [1]), g.Unsqueeze(place, [0]))  # negative: still to come
     ahead, loud = g.Less(since, 0), g.ReduceLogSumExp(x, [2], keepdims=0)
-    fallen = g.Where(ahead, -torch.inf, g.Mul(g.Cast(since, to=1), -FALL))
+    fallen = g.Where(ahead, -torch.inf, g.Mul(g.Cast(since, to=1), -LEVEL_DECAY))
     highest = g.ReduceMax(g.Add(g.Unsqueeze(loud, [1]), fallen), [2])
-    first = g.Add(g.Unsqueeze(g.Slice(state, [0], [1], [1]), [1]), SILENCE)
-    kept = g.Sub(first, g.Mul(g.Unsqueeze(g.Cast(g.Add(place, 1), to=1), [1]), FALL))
-    level = g.Max(highest, kept, SILENCE)
-    sound = g.Cast(g.Greater(g.Unsqueeze(loud, [2]), g.Sub(level, LOUD)), to=1)
+    first = g.Add(g.Unsqueeze(g.Slice(state, [0], [1], [1]), [1]), MIN_LEVEL)
+    kept = g.Sub(first, g.Mul(g.Unsqueeze(g.Cast(g.Add(place, 1), to=1), [1]), LEVEL_DECAY))
+    level = g.Max(highest, kept, MIN_LEVEL)
+    sound = g.Cast(g.Greater(g.Unsqueeze(loud, [2]), g.Sub(level, ACTIVE_MARGIN)), to=1)
     count = g.CumSum(sound, 1)
     row = g.Transpose(count, perm=[0, 2, 1])
-    weights = g.Where(ahead, 0.0, g.Pow(KEEP, g.Sub(count, g.Where(ahead, 0.0, row))))
+    weights = g.Where(ahead, 0.0, g.Pow(MEAN_DECAY, g.Sub(count, g.Where(ahead, 0.0, row))))
     weights = g.Mul(weights, g.Transpose(sound, perm=[0, 2, 1]))
     weight = g.ReduceSum(weights, [2])
     new = g.Concat(weight, g.MatMul(weights, x), axis=2)
     old = g.Unsqueeze(g.Slice(state, [1], [2**62], [1]), [1])
-    sums = g.Add(new, g.Mul(g.Pow(KEEP, count), old))
-    after = g.Slice(g.Concat(g.Sub(level, SILENCE), sums, axis=2), [-1], [2**62], [1])
+    sums = g.Add(new, g.Mul(g.Pow(MEAN_DECAY, count), old))
+    after = g.Slice(g.Concat(g.Sub(level, MIN_LEVEL), sums, axis=2), [-1], [2**62], [1])
     g.output("level.next", g.Squeeze(after, [1]), ["batch", mels + 2])
-    total = g.Add(g.Slice(sums, [1], [2**62], [2]), g.Mul(g.Add(level, GUESS), float(GUESSED)))
-    mean = g.Div(total, g.Add(g.Slice(sums, [0], [1], [2]), float(GUESSED)))
+    total = g.Add(g.Slice(sums, [1], [2**62], [2]), g.Mul(g.Add(level, PRIOR_MEAN), float(PRIOR_FRAMES)))
+    mean = g.Div(total, g.Add(g.Slice(sums, [0], [1], [2]), float(PRIOR_FRAMES)))
     return g.Sub(g.Max(x, g.Sub(level, depth)), mean)
 
 
-def _convolved(g: Graph, x: str, layer: nn.Conv1d | BandConvolution, keep: int) -> tuple[str, str]:
+def _convolved(g: Graph, x: str, layer: nn.Conv1d | TimeFrequencyConv, keep: int) -> tuple[str, str]:
     rest = g.Slice(x, [-keep], [2**62], [2])
     is_flat = isinstance(layer, nn.Conv1d)
     inner = layer if is_flat else layer.filters

@@ -7,14 +7,14 @@ from torch import Tensor
 
 from regard.errors import ConfigError
 from regard.models.onnx.graph import Graph
-from regard.models.onnx.layers import LOWEST, linear, readout, real, size
+from regard.models.onnx.layers import MASKED_SCORE, emit_linear, emit_readout, emit_padding_mask, emit_size
 from regard.models.recurrent import RecurrentTranslator
 from regard.nn import BahdanauDecoder, LuongDecoder, Recurrent, StateAttention
-from regard.nn.recurrent import Cell
+from regard.nn.recurrent import RecurrentCell
 
 # our blocks in ONNX's order: GRU z r h, LSTM i o f c; its z keeps where ours renews
-ORDER = {"rnn": (0,), "gru": (0, 1, 2), "lstm": (0, 2, 1, 3)}
-SIGN = {"rnn": (1,), "gru": (-1, 1, 1), "lstm": (1, 1, 1, 1)}
+GATE_ORDER = {"rnn": (0,), "gru": (0, 1, 2), "lstm": (0, 2, 1, 3)}
+GATE_SIGN = {"rnn": (1,), "gru": (-1, 1, 1), "lstm": (1, 1, 1, 1)}
 
 
 def recurrent_graphs(model: RecurrentTranslator) -> list[Graph]:
@@ -34,14 +34,14 @@ def recurrent_graphs(model: RecurrentTranslator) -> list[Graph]:
 
 def _encoder(model: RecurrentTranslator) -> Graph:
     g, config = Graph("encoder"), model.config
-    tokens = g.input("tokens", ["batch", "source"], whole=True)
-    lengths = g.input("lengths", ["batch"], whole=True)
+    tokens = g.input("tokens", ["batch", "source"], integer=True)
+    lengths = g.input("lengths", ["batch"], integer=True)
     x = _embedded(g, tokens, model.source_embedding)
     values, state = _walk(g, x, cast(Recurrent, model.encoder), lengths=lengths)
     attention: StateAttention | None = getattr(model.decoder, "cross_attention", None)
     keys = values
     if attention is not None and attention.to_key is not None:
-        keys = linear(g, values, attention.to_key)
+        keys = emit_linear(g, values, attention.to_key)
     g.output("values", values, ["batch", "source", config.hidden])
     g.output("keys", keys, ["batch", "source", config.hidden])
     g.output("state", g.Reshape(state, [0, 0, config.layers, -1]), _state_axes(model))
@@ -50,12 +50,12 @@ def _encoder(model: RecurrentTranslator) -> Graph:
 
 def _step(model: RecurrentTranslator) -> Graph:
     g, config, decoder = Graph("step"), model.config, model.decoder
-    tokens = g.input("tokens", ["batch"], whole=True)
+    tokens = g.input("tokens", ["batch"], integer=True)
     values = g.input("values", ["batch", "source", config.hidden])
     keys = g.input("keys", ["batch", "source", config.hidden])
-    lengths = g.input("lengths", ["batch"], whole=True)
+    lengths = g.input("lengths", ["batch"], integer=True)
     state = g.input("state", _state_axes(model))
-    seen = g.Squeeze(real(g, lengths, size(g, values, 1)), [1])
+    seen = g.Squeeze(emit_padding_mask(g, lengths, emit_size(g, values, 1)), [1])
     x = _embedded(g, g.Unsqueeze(tokens, [1]), model.target_embedding)
     core = cast(Recurrent, decoder.core)
     if isinstance(decoder, BahdanauDecoder):
@@ -65,9 +65,9 @@ def _step(model: RecurrentTranslator) -> Graph:
     h, after = _walk(g, x, core, state=state)
     if isinstance(decoder, LuongDecoder):
         c = _asked(g, h, keys, values, seen, decoder.cross_attention)
-        h = g.Tanh(linear(g, g.Concat(c, h, axis=-1), decoder.mix))
-    x = linear(g, h, model.to_readout)
-    logits = readout(g, x, model.readout, model.target_embedding.table)
+        h = g.Tanh(emit_linear(g, g.Concat(c, h, axis=-1), decoder.mix))
+    x = emit_linear(g, h, model.to_readout)
+    logits = emit_readout(g, x, model.readout, model.target_embedding.token_embeddings)
     g.output("logits", g.Squeeze(logits, [1]), ["batch", config.target_vocab])
     g.output("state.next", after, _state_axes(model))
     return g
@@ -92,7 +92,7 @@ def _walk(
     held = 2 if kind == "lstm" else 1
     lasts: list[list[str]] = [[] for _ in range(held)]
     for n in range(layer.layers):
-        cells = [cast(Cell, layer.cells[n * ways + way]) for way in range(ways)]
+        cells = [cast(RecurrentCell, layer.cells[n * ways + way]) for way in range(ways)]
         firsts: list[str | None] = [None] * held
         if state is not None:  # one way only: the state of this layer in front
             firsts = [
@@ -112,14 +112,14 @@ def _walk(
     return g.Transpose(x, perm=[1, 0, 2]), g.Concat(*together, axis=0)
 
 
-def _weights(kind: str, cells: list[Cell]) -> tuple[Tensor, Tensor, Tensor]:
+def _weights(kind: str, cells: list[RecurrentCell]) -> tuple[Tensor, Tensor, Tensor]:
     """W, U and both biases as ONNX wants them, the ways in front."""
 
     def moved(x: Tensor) -> Tensor:
-        blocks = x.detach().chunk(len(ORDER[kind]))
-        return torch.cat([SIGN[kind][n] * blocks[n] for n in ORDER[kind]])
+        blocks = x.detach().chunk(len(GATE_ORDER[kind]))
+        return torch.cat([GATE_SIGN[kind][n] * blocks[n] for n in GATE_ORDER[kind]])
 
-    def bias(cell: Cell) -> Tensor:
+    def bias(cell: RecurrentCell) -> Tensor:
         none = torch.zeros_like(cell.u[:, 0])
         return torch.cat([moved(none if b is None else b) for b in (cell.w_bias, cell.u_bias)])
 
@@ -129,10 +129,10 @@ def _weights(kind: str, cells: list[Cell]) -> tuple[Tensor, Tensor, Tensor]:
 
 def _asked(g: Graph, query: str, keys: str, values: str, seen: str, layer: StateAttention) -> str:
     """What the states answer to a query, (batch, 1, hidden)."""
-    q = query if layer.to_query is None else linear(g, query, layer.to_query)
+    q = query if layer.to_query is None else emit_linear(g, query, layer.to_query)
     if layer.v is not None:  # v · tanh(q + k)
         both = g.Tanh(g.Add(g.Unsqueeze(q, [2]), g.Unsqueeze(keys, [1])))
         scores = g.Squeeze(g.MatMul(both, layer.v.detach()[:, None]), [-1])
     else:
         scores = g.MatMul(q, g.Transpose(keys, perm=[0, 2, 1]))
-    return g.MatMul(g.Softmax(g.Where(seen, scores, LOWEST), axis=-1), values)
+    return g.MatMul(g.Softmax(g.Where(seen, scores, MASKED_SCORE), axis=-1), values)

@@ -25,66 +25,66 @@ def language_graphs(model: LanguageModel) -> list[Graph]:
     [['logits', 'past.next']]
     """
     g, stack = Graph("step"), model.decoder
-    tokens = g.input("tokens", ["batch", "time"], whole=True)
-    past = g.input("past", past_axes(stack))
-    before = layers.size(g, past, 4)
-    after = g.Add(before, layers.size(g, tokens, 1))
-    allowed = looking_back(g, before, after, model.config.window)
-    here = layers.standing(g, stack, before, after, allowed)
-    x = layers.embed(g, tokens, model.embedding, here)
-    held = layers.unstacked(g, past, len(stack.blocks))
-    x, kept = layers.encode(g, x, stack, here, held)
-    logits = layers.readout(g, x, model.readout, model.embedding.table)
+    tokens = g.input("tokens", ["batch", "time"], integer=True)
+    past = g.input("past", cache_axes(stack))
+    before = layers.emit_size(g, past, 4)
+    after = g.Add(before, layers.emit_size(g, tokens, 1))
+    allowed = emit_causal_mask(g, before, after, model.config.window)
+    here = layers.emit_context(g, stack, before, after, allowed)
+    x = layers.emit_embedding(g, tokens, model.embedding, here)
+    held = layers.emit_unstack_layers(g, past, len(stack.blocks))
+    x, kept = layers.emit_encoder(g, x, stack, here, held)
+    logits = layers.emit_readout(g, x, model.readout, model.embedding.token_embeddings)
     g.output("logits", logits, ["batch", "time", model.config.vocab])
-    g.output("past.next", layers.stacked(g, kept), past_axes(stack, "after"))
+    g.output("past.next", layers.emit_stack_layers(g, kept), cache_axes(stack, "after"))
     return [g]
 
 
 def _encoder(model: Translator) -> Graph:
     g, stack = Graph("encoder"), model.encoder
-    tokens = g.input("tokens", ["batch", "source"], whole=True)
-    lengths = g.input("lengths", ["batch"], whole=True)
-    time = layers.size(g, tokens, 1)
-    here = layers.standing(g, stack, 0, time, layers.real(g, lengths, time))
-    x, _ = layers.encode(g, layers.embed(g, tokens, model.source_embedding, here), stack, here)
-    memory = layers.stacked(g, [layers.keys_values(g, x, site) for site in _across(model)])
-    g.output("memory", memory, past_axes(model.decoder, "source"))
+    tokens = g.input("tokens", ["batch", "source"], integer=True)
+    lengths = g.input("lengths", ["batch"], integer=True)
+    time = layers.emit_size(g, tokens, 1)
+    here = layers.emit_context(g, stack, 0, time, layers.emit_padding_mask(g, lengths, time))
+    x, _ = layers.emit_encoder(g, layers.emit_embedding(g, tokens, model.source_embedding, here), stack, here)
+    memory = layers.emit_stack_layers(g, [layers.emit_keys_values(g, x, site) for site in _across(model)])
+    g.output("memory", memory, cache_axes(model.decoder, "source"))
     return g
 
 
 def _step(model: Translator) -> Graph:
     g, stack = Graph("step"), model.decoder
-    tokens = g.input("tokens", ["batch", "time"], whole=True)
-    memory = g.input("memory", past_axes(model.decoder, "source"))
-    lengths = g.input("lengths", ["batch"], whole=True)
-    past = g.input("past", past_axes(stack))
-    before = layers.size(g, past, 4)
-    after = g.Add(before, layers.size(g, tokens, 1))
-    here = layers.standing(g, stack, before, after, looking_back(g, before, after))
-    x = layers.embed(g, tokens, model.target_embedding, here)
-    seen = layers.real(g, lengths, layers.size(g, memory, 4))
-    held, read = (layers.unstacked(g, one, len(stack.blocks)) for one in (past, memory))
-    x, kept = layers.decode(g, x, stack, here, held, read, seen)
-    logits = layers.readout(g, x, model.readout, model.target_embedding.table)
+    tokens = g.input("tokens", ["batch", "time"], integer=True)
+    memory = g.input("memory", cache_axes(model.decoder, "source"))
+    lengths = g.input("lengths", ["batch"], integer=True)
+    past = g.input("past", cache_axes(stack))
+    before = layers.emit_size(g, past, 4)
+    after = g.Add(before, layers.emit_size(g, tokens, 1))
+    here = layers.emit_context(g, stack, before, after, emit_causal_mask(g, before, after))
+    x = layers.emit_embedding(g, tokens, model.target_embedding, here)
+    seen = layers.emit_padding_mask(g, lengths, layers.emit_size(g, memory, 4))
+    held, read = (layers.emit_unstack_layers(g, one, len(stack.blocks)) for one in (past, memory))
+    x, kept = layers.emit_decoder(g, x, stack, here, held, read, seen)
+    logits = layers.emit_readout(g, x, model.readout, model.target_embedding.token_embeddings)
     g.output("logits", logits, ["batch", "time", model.config.target_vocab])
-    g.output("past.next", layers.stacked(g, kept), past_axes(stack, "after"))
+    g.output("past.next", layers.emit_stack_layers(g, kept), cache_axes(stack, "after"))
     return g
 
 
-def looking_back(g: Graph, before: str, after: str, window: int | None = None) -> str:
+def emit_causal_mask(g: Graph, before: str, end: str, window: int | None = None) -> str:
     """Which keys come no later than each new token, and inside the window, (time, key)."""
-    query = g.Unsqueeze(g.Range(before, after, 1), [1])
-    key = g.Unsqueeze(g.Range(0, after, 1), [0])
+    query = g.Unsqueeze(g.Range(before, end, 1), [1])
+    key = g.Unsqueeze(g.Range(0, end, 1), [0])
     allowed = g.LessOrEqual(key, query)
     if window is None:
         return allowed
     return g.And(allowed, g.Greater(key, g.Sub(query, window)))
 
 
-def past_axes(stack: Encoder | Decoder, time: str = "past") -> list[str | int]:
+def cache_axes(stack: Encoder | Decoder, time: str = "past") -> list[str | int]:
     """The axes of keys and values of all layers, as one."""
-    site = layers.first_site(stack)
-    return [len(stack.blocks), 2, "batch", site.key_heads, time, layers.width(site)]
+    site = layers.first_attention(stack)
+    return [len(stack.blocks), 2, "batch", site.kv_heads, time, layers.get_head_dim(site)]
 
 
 def _across(model: Translator) -> list[MultiHeadAttention]:

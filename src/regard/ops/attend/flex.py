@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from regard.ops.biases import Bias
-from regard.ops.door import Answer, Call
-from regard.ops.grid import four_axes
+from regard.ops.door import AttentionResult, AttentionCall
+from regard.ops.grid import to_4d
 from regard.ops.masks import Mask
 
 
-def refusal(call: Call) -> str | None:
+def refusal(call: AttentionCall) -> str | None:
     """Why this call cannot go through flex_attention; None when it can."""
     q, terms = call.q, call.terms
     if not q.is_cuda:
@@ -26,15 +26,15 @@ def refusal(call: Call) -> str | None:
         return "flex_attention has no float64"
     if 0 in (*q.shape, *call.k.shape, *call.v.shape):
         return "flex_attention needs at least one of everything"
-    if only_in_tiles(terms.bias) or only_in_tiles(terms.mask):
+    if needs_tiles(terms.bias) or needs_tiles(terms.mask):
         return "a dense mask or bias is not structured"
     return None
 
 
-def attend(call: Call) -> Answer:
+def attend(call: AttentionCall) -> AttentionResult:
     """softmax(scores) v and its log-sum-exp, the terms compiled into the kernel."""
     batch, terms, lone = call.q.shape[:-2], call.terms, call.q.ndim == 3
-    q, k, v = (four_axes(x) for x in (call.q, call.k, call.v))
+    q, k, v = (to_4d(x) for x in (call.q, call.k, call.v))
 
     def change(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         at = (h if lone else b, h, i + terms.offset, j)  # a lone leading axis is read either way
@@ -69,7 +69,7 @@ def _aux_request() -> Any:
     return AuxRequest(lse=True)
 
 
-def only_in_tiles(term: Bias | Mask | None) -> bool:
+def needs_tiles(term: Bias | Mask | None) -> bool:
     """Whether a mask or bias, or a part of it, cannot be asked at one place, as a kernel does.
 
     >>> only_in_tiles(rg.Causal()), only_in_tiles(rg.Causal() & rg.masks.Dense(torch.eye(2) > 0))
@@ -79,4 +79,4 @@ def only_in_tiles(term: Bias | Mask | None) -> bool:
         return False
     parts = [getattr(term, f.name) for f in fields(term)] if is_dataclass(term) else []
     unasked = type(term).at in (Mask.at, Bias.at)
-    return unasked or any(only_in_tiles(x) for x in parts if isinstance(x, (Mask, Bias)))
+    return unasked or any(needs_tiles(x) for x in parts if isinstance(x, (Mask, Bias)))

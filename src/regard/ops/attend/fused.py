@@ -5,17 +5,17 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from regard.ops.attend.gradient import with_gradient
-from regard.ops.attend.tiled import bands
-from regard.ops.door import Answer, Call
-from regard.ops.grid import four_axes
+from regard.ops.attend.gradient import differentiable_lse
+from regard.ops.attend.tiled import row_bands
+from regard.ops.door import AttentionResult, AttentionCall
+from regard.ops.grid import to_4d
 from regard.ops.masks import Causal
-from regard.ops.terms import spread
+from regard.ops.terms import repeat_kv
 
-MASK_AT_ONCE = 1 << 25  # numbers of an explicit mask held at a time, 128 MB of float32
+MAX_MASK_ELEMENTS = 1 << 25  # numbers of an explicit mask held at a time, 128 MB of float32
 
 
-def refusal(call: Call) -> str | None:
+def refusal(call: AttentionCall) -> str | None:
     """Why this call cannot be fused; None when it can."""
     q, k, v, terms = call.q, call.k, call.v, call.terms
     if terms.score is not None:
@@ -32,25 +32,25 @@ def refusal(call: Call) -> str | None:
         return f"no fused kernel returns a log-sum-exp on {q.device.type}"
     if call.dropout:
         return "the CPU kernel has no dropout"
-    if terms.learned or _asks_query(call):
+    if terms.trainable_tensors or _asks_query(call):
         return "the CPU kernel gives no gradient to a bias"
     return None
 
 
-def attend(call: Call) -> Answer:
+def attend(call: AttentionCall) -> AttentionResult:
     """softmax(scores) v and its log-sum-exp, without the map."""
     batch, value = call.q.shape[:-2], call.v.shape[-1]
-    q, k, v = _same_width(*(_adjacent(four_axes(x)) for x in (call.q, call.k, call.v)))
+    q, k, v = _same_width(*(_adjacent(to_4d(x)) for x in (call.q, call.k, call.v)))
     out, lse = _attend(call, q, k, v)
     out, lse = out[..., :value].reshape(*batch, -1, value), lse.reshape(*batch, -1)
-    lse = with_gradient(call, lse)
+    lse = differentiable_lse(call, lse)
     if call.terms.sinks is None:
         return out, lse
     total = call.terms.with_sinks(lse)  # sinks only dilute what the others gave
     return (out * torch.exp(lse - total)[..., None]).to(out.dtype), total
 
 
-def _attend(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Answer:
+def _attend(call: AttentionCall, q: Tensor, k: Tensor, v: Tensor) -> AttentionResult:
     terms, kernel = call.terms, _on_cuda if q.is_cuda else _on_cpu
     if terms.bias is None and (terms.mask is None or _covers_all(call)):
         return kernel(call, q, k, v, causal=False)
@@ -58,8 +58,8 @@ def _attend(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Answer:
         return kernel(call, q, k, v, causal=True)
     # Anything else goes in as an explicit mask, a band of rows and the keys it can see at a time.
     answers = []
-    for rows in bands(q.shape[-2], call.q.shape[:-2].numel() * k.shape[-2], MASK_AT_ONCE):
-        keys = terms.span(rows, k.shape[-2]) or range(1)
+    for rows in row_bands(q.shape[-2], call.q.shape[:-2].numel() * k.shape[-2], MAX_MASK_ELEMENTS):
+        keys = terms.key_span(rows, k.shape[-2]) or range(1)
         added, empty = _added(call, rows, keys)
         part = slice(keys.start, keys.stop)
         out, lse = kernel(
@@ -77,7 +77,7 @@ def _attend(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Answer:
     return torch.cat(outs, -2), torch.cat(lses, -1)
 
 
-def _added(call: Call, rows: range, keys: range) -> tuple[Tensor, Tensor]:
+def _added(call: AttentionCall, rows: range, keys: range) -> tuple[Tensor, Tensor]:
     """What is added to each score, and which rows see nothing (those are opened, then emptied)."""
     grid, terms = call.terms.grid(call.q, call.k, rows, keys), call.terms
     like = torch.float32 if call.q.dtype != torch.float64 else torch.float64
@@ -92,14 +92,14 @@ def _added(call: Call, rows: range, keys: range) -> tuple[Tensor, Tensor]:
     return added.to(call.q.dtype), empty.expand(*empty.shape[:-1], len(rows))
 
 
-def _like_q(x: Tensor, call: Call) -> Tensor:
+def _like_q(x: Tensor, call: AttentionCall) -> Tensor:
     """Four axes, as q has them: leading axes that are to be joined must all be there first."""
-    return four_axes(x.expand(*call.q.shape[:-2], *x.shape[-2:]) if call.q.ndim > 4 else x)
+    return to_4d(x.expand(*call.q.shape[:-2], *x.shape[-2:]) if call.q.ndim > 4 else x)
 
 
 def _on_cpu(
-    call: Call, q: Tensor, k: Tensor, v: Tensor, causal: bool, added: Tensor | None = None
-) -> Answer:
+    call: AttentionCall, q: Tensor, k: Tensor, v: Tensor, causal: bool, added: Tensor | None = None
+) -> AttentionResult:
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         q, k, v, 0.0, causal, attn_mask=added, scale=call.terms.scale
     )
@@ -108,7 +108,7 @@ def _on_cpu(
     return out.masked_fill(hurt[..., None], torch.nan), lse.masked_fill(hurt, torch.nan)
 
 
-def _refusal_on_cuda(call: Call) -> str | None:
+def _refusal_on_cuda(call: AttentionCall) -> str | None:
     if call.q.dtype == torch.float64:
         return "CUDA's fused kernels have no float64"
     if max(call.q.shape[-1], call.v.shape[-1]) > 256:
@@ -117,8 +117,8 @@ def _refusal_on_cuda(call: Call) -> str | None:
 
 
 def _on_cuda(
-    call: Call, q: Tensor, k: Tensor, v: Tensor, causal: bool, added: Tensor | None = None
-) -> Answer:
+    call: AttentionCall, q: Tensor, k: Tensor, v: Tensor, causal: bool, added: Tensor | None = None
+) -> AttentionResult:
     scale, half = call.terms.scale, q.dtype in (torch.float16, torch.bfloat16)
     if added is None and half:
         q, k, v, value = *_to_eights(q, k, v), v.shape[-1]
@@ -131,7 +131,7 @@ def _on_cuda(
             q, k, v, call.dropout, causal, scale=scale
         )
         return out[..., :value], lse
-    k, v = spread(k, q), spread(v, q)
+    k, v = repeat_kv(k, q), repeat_kv(v, q)
     queries, keys = q.shape[-2], k.shape[-2]
     if added is not None:  # this kernel wants whole rows of 16 bytes
         added = F.pad(added, (0, -keys % 16))[..., :keys].expand(*q.shape[:2], queries, keys)
@@ -152,12 +152,12 @@ def _takes_cudnn(
     return chosen == SDPBackend.CUDNN_ATTENTION.value
 
 
-def _asks_query(call: Call) -> bool:
+def _asks_query(call: AttentionCall) -> bool:
     bias, q = call.terms.bias, call.q
-    return bias is not None and bias.asks_query and q.requires_grad and torch.is_grad_enabled()
+    return bias is not None and bias.depends_on_query and q.requires_grad and torch.is_grad_enabled()
 
 
-def _square_causal(call: Call) -> bool:
+def _square_causal(call: AttentionCall) -> bool:
     return (
         call.terms.scale > 0  # these kernels scale after masking, and 0 · -inf is no number
         and call.terms.mask == Causal()
@@ -166,10 +166,10 @@ def _square_causal(call: Call) -> bool:
     )
 
 
-def _covers_all(call: Call) -> bool:
+def _covers_all(call: AttentionCall) -> bool:
     mask, queries = call.terms.mask, call.q.shape[-2]
     places = range(call.terms.offset, call.terms.offset + queries)
-    return mask is not None and mask.covers(places, range(call.k.shape[-2]))
+    return mask is not None and mask.is_full(places, range(call.k.shape[-2]))
 
 
 def _same_width(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -5,13 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.ops.attend.tiled import bands
-from regard.ops.door import Call
+from regard.ops.attend.tiled import row_bands
+from regard.ops.door import AttentionCall
 
 
-def with_gradient(call: Call, lse: Tensor) -> Tensor:
+def differentiable_lse(call: AttentionCall, lse: Tensor) -> Tensor:
     """The same lse, now differentiable: ∂lse_i/∂s_ij is the weight w_ij, streamed over bands."""
-    wanted = (call.q, call.k, *call.terms.learned)
+    wanted = (call.q, call.k, *call.terms.trainable_tensors)
     if not (torch.is_grad_enabled() and any(x.requires_grad for x in wanted)):
         return lse
     return _Lse.apply(call, lse, *wanted)
@@ -19,7 +19,7 @@ def with_gradient(call: Call, lse: Tensor) -> Tensor:
 
 class _Lse(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, call: Call, lse: Tensor, *wanted: Tensor) -> Tensor:
+    def forward(ctx: Any, call: AttentionCall, lse: Tensor, *wanted: Tensor) -> Tensor:
         ctx.call = call
         ctx.save_for_backward(lse, *wanted)
         return lse.clone()
@@ -30,7 +30,7 @@ class _Lse(torch.autograd.Function):
         lse, *wanted = ctx.saved_tensors
         terms, keys = ctx.call.terms, ctx.call.k.shape[-2]
         total = [torch.zeros_like(x) if x.requires_grad else None for x in wanted]
-        for rows in bands(lse.shape[-1], lse.shape[:-1].numel() * keys):
+        for rows in row_bands(lse.shape[-1], lse.shape[:-1].numel() * keys):
             with torch.enable_grad():
                 q, k = wanted[:2]
                 scores = terms.tile(q, k, rows, terms.span(rows, keys))

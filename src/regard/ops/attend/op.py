@@ -7,15 +7,15 @@ from torch import Tensor
 
 from regard.errors import FormError, ShapeError
 from regard.ops.attend import flex, fused, reference, tiled
-from regard.ops.autocast import is_autocast, lowered, off
+from regard.ops.autocast import is_autocast, cast_to_autocast, disable_autocast
 from regard.ops.biases import Bias
-from regard.ops.door import Answer, Call, pass_through
+from regard.ops.door import AttentionResult, AttentionCall, dispatch
 from regard.ops.masks import Mask
-from regard.ops.terms import Score, make_terms
+from regard.ops.terms import ScoreFunction, make_terms
 
-Form = Literal["auto", "reference", "tiled", "fused", "flex"]
+AttendBackend = Literal["auto", "reference", "tiled", "fused", "flex"]
 
-WHOLE_MAP = 1 << 22  # up to this many scores the whole map is cheaper than streaming it
+MAX_REFERENCE_SCORES = 1 << 22  # up to this many scores the whole map is cheaper than streaming it
 
 
 def attend(
@@ -28,10 +28,10 @@ def attend(
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Float[Tensor, " head"] | None = None,
-    score: Score | None = None,
+    score: ScoreFunction | None = None,
     offset: int = 0,
     dropout: float = 0.0,
-    form: Form = "auto",
+    backend: AttendBackend = "auto",
 ) -> tuple[Float[Tensor, "*batch query value"], Float[Tensor, "*batch query"]]:
     """What each query takes from the values, and the log of what it divided by.
 
@@ -59,14 +59,14 @@ def attend(
     )
     if score is None and is_autocast(q):
         # as torch's own attention: cast once, so that a look changes no bit of a model
-        q, k, v = lowered(q, k, v)
-        with off(q):
-            return pass_through(Call(q, k, v, terms, dropout, form), _compute)
-    return pass_through(Call(q, k, v, terms, dropout, form), _compute)
+        q, k, v = cast_to_autocast(q, k, v)
+        with disable_autocast(q):
+            return dispatch(AttentionCall(q, k, v, terms, dropout, backend), _compute)
+    return dispatch(AttentionCall(q, k, v, terms, dropout, backend), _compute)
 
 
-def _compute(call: Call) -> Answer:
-    match call.form:
+def _compute(call: AttentionCall) -> AttentionResult:
+    match call.backend:
         case "auto":
             return _pick(call)
         case "reference":
@@ -74,9 +74,9 @@ def _compute(call: Call) -> Answer:
         case "tiled":
             return tiled.attend(call)
         case "fused" | "flex":
-            form = fused if call.form == "fused" else flex
+            form = fused if call.backend == "fused" else flex
             if reason := form.refusal(call):
-                raise FormError(f"form: {call.form} cannot run here, {reason}; try form='auto'")
+                raise FormError(f"form: {call.backend} cannot run here, {reason}; try form='auto'")
             return form.attend(call)
         case other:
             raise FormError(
@@ -84,11 +84,11 @@ def _compute(call: Call) -> Answer:
             )
 
 
-def _pick(call: Call) -> Answer:
+def _pick(call: AttentionCall) -> AttentionResult:
     if fused.refusal(call) is None:
         return fused.attend(call)
     scores = call.q.shape[:-1].numel() * call.k.shape[-2]
-    if scores <= WHOLE_MAP:
+    if scores <= MAX_REFERENCE_SCORES:
         return reference.attend(call)
     if call.q.is_cuda and flex.refusal(call) is None:
         return flex.attend(call)

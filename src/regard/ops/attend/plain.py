@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.ops.attend.op import attend
 from regard.ops.biases import Bias
-from regard.ops.door import is_watched
+from regard.ops.door import is_intercepted
 from regard.ops.masks import Both, Causal, Mask, Padding
 
 
@@ -40,9 +40,9 @@ def attend_plainly(
     unusual = bias is not None or softcap is not None or sinks is not None
     unusual = unusual or (scale is not None and scale <= 0)  # a scaled -inf may be no number
     square = offset == 0 and q.shape[-2] == k.shape[-2]
-    simple = not isinstance(mask, Tensor) and is_simple(mask, square=square)
-    if simple and not unusual and q.is_cuda and q.ndim == 4 and not is_watched():
-        return by_torch(q, k, v, cast(Mask | None, mask), scale, dropout)
+    simple = not isinstance(mask, Tensor) and is_sdpa_mask(mask, square=square)
+    if simple and not unusual and q.is_cuda and q.ndim == 4 and not is_intercepted():
+        return attend_by_sdpa(q, k, v, cast(Mask | None, mask), scale, dropout)
     out, _ = attend(
         q,
         k,
@@ -58,20 +58,20 @@ def attend_plainly(
     return out
 
 
-def is_simple(mask: Mask | None, *, square: bool) -> bool:
+def is_sdpa_mask(mask: Mask | None, *, square: bool) -> bool:
     """Whether a mask can be told to torch as a flag or one row of keys a sequence.
 
     >>> is_simple(rg.Causal(), square=True), is_simple(rg.masks.Local(1), square=True)
     (True, False)
     """
     if isinstance(mask, Both):
-        return is_simple(mask.a, square=square) and is_simple(mask.b, square=square)
+        return is_sdpa_mask(mask.a, square=square) and is_sdpa_mask(mask.b, square=square)
     if isinstance(mask, Padding):
-        return mask.skip is None and mask.lengths.ndim == 1
+        return mask.left_padding is None and mask.lengths.ndim == 1
     return mask is None or (isinstance(mask, Causal) and square)
 
 
-def by_torch(
+def attend_by_sdpa(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask | None, scale: float | None, dropout: float
 ) -> Tensor:
     """The same through torch's door; a sequence without a key gets zeros here too."""

@@ -5,26 +5,26 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.ops.autocast import exact
-from regard.ops.door import Answer, Call
-from regard.ops.grid import cut
-from regard.ops.terms import Terms, make_terms, spread
+from regard.ops.autocast import without_autocast
+from regard.ops.door import AttentionResult, AttentionCall
+from regard.ops.grid import slice_axis
+from regard.ops.terms import Terms, make_terms, repeat_kv
 
 
-def attend(call: Call) -> Answer:
+def attend(call: AttentionCall) -> AttentionResult:
     """out = softmax(scores) v and lse = log Σ exp(scores), over all rows at once."""
     return attend_rows(call, range(call.q.shape[-2]), range(call.k.shape[-2]))
 
 
-def attend_rows(call: Call, rows: range, keys: range) -> Answer:
+def attend_rows(call: AttentionCall, rows: range, keys: range) -> AttentionResult:
     """The same for some rows, over the keys that they can see."""
-    w, lse = normalise(call.terms.tile(call.q, call.k, rows, keys), call.terms)
+    w, lse = softmax_with_lse(call.terms.score_tile(call.q, call.k, rows, keys), call.terms)
     w = F.dropout(w, call.dropout)
-    v = spread(cut(call.v, -2, keys), call.q)
+    v = repeat_kv(slice_axis(call.v, -2, keys), call.q)
     return (w @ v.to(w.dtype)).to(call.v.dtype), lse
 
 
-def normalise(scores: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
+def softmax_with_lse(scores: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
     """Weights w = exp(scores - lse), and lse; a row that sees nothing gets 0 and -inf."""
     if not scores.shape[-1]:
         lse = scores.new_full(scores.shape[:-1], -torch.inf)
@@ -36,7 +36,7 @@ def normalise(scores: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
     return torch.exp(scores - lse.masked_fill(lse == -torch.inf, 0)[..., None]), lse
 
 
-@exact
+@without_autocast
 def attention_weights(
     q: Float[Tensor, "*batch query feat"], k: Float[Tensor, "*keys_batch key other"], **terms
 ) -> Float[Tensor, "*batch query key"]:
@@ -48,4 +48,4 @@ def attention_weights(
     tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
     """
     made = make_terms(q, k, **terms)
-    return normalise(made.tile(q, k), made)[0]
+    return softmax_with_lse(made.score_tile(q, k), made)[0]

@@ -10,67 +10,67 @@ import torch
 import triton
 import triton.language as tl
 
-from regard.ops.grid import four_axes
-from regard.ops.influence.effect import Deed, Seen
-from regard.ops.influence.rest_kernel import power_above, rows_without_dominant
+from regard.ops.grid import to_4d
+from regard.ops.influence.effect import Effect, AttentionRecord
+from regard.ops.influence.rest_kernel import ceil_power_of_two, rows_without_dominant
 from regard.ops.influence.statistics import Influence
 from regard.ops.survey.kernel import (
-    add_first,
-    ends_of,
+    atomic_add_rows,
+    segment_bounds,
     launch_arguments,
-    max_first,
-    stretches,
-    tile_for,
+    atomic_max_rows,
+    row_segments,
+    choose_tile,
 )
 from regard.ops.survey.kernel import refusal as survey_refusal
-from regard.ops.triton_terms import LOG2E, Plan, make_plan, term_score
+from regard.ops.triton_terms import LOG2E, KernelTerms, make_kernel_terms, masked_score
 
 
-def refusal(seen: Seen, deed: Deed) -> str | None:
+def refusal(record: AttentionRecord, effect: Effect) -> str | None:
     """Why the kernel cannot run on this; None when it can."""
-    if deed == "scale":
+    if effect == "scale":
         return "the kernel knows remove and slope"
-    if seen.q.dtype != seen.v.dtype:
-        return f"q and v need one dtype, got {seen.q.dtype} and {seen.v.dtype}"
-    if seen.lse.dtype in (torch.bfloat16, torch.float16):
-        return f"the kernel needs lse in float32, got {seen.lse.dtype}"
-    if 0 in (*seen.q.shape, *seen.k.shape, *seen.v.shape):
+    if record.q.dtype != record.v.dtype:
+        return f"q and v need one dtype, got {record.q.dtype} and {record.v.dtype}"
+    if record.lse.dtype in (torch.bfloat16, torch.float16):
+        return f"the kernel needs lse in float32, got {record.lse.dtype}"
+    if 0 in (*record.q.shape, *record.k.shape, *record.v.shape):
         return "the kernel needs at least one of everything"
-    if seen.v.shape[-1] > 256:
-        return f"the kernel needs values of at most 256, got {seen.v.shape[-1]}"
-    return survey_refusal(seen.q, seen.k, seen.terms)
+    if record.v.shape[-1] > 256:
+        return f"the kernel needs values of at most 256, got {record.v.shape[-1]}"
+    return survey_refusal(record.q, record.k, record.terms)
 
 
-def influence(seen: Seen, deed: Deed) -> Influence:
+def influence(record: AttentionRecord, effect: Effect) -> Influence:
     """Two launches: the rows without their dominant keys, then all pairs."""
-    q, k, v = (four_axes(x) for x in (seen.q, seen.k, seen.v))
-    plan = make_plan(q, k, seen.terms)
-    assert isinstance(plan, Plan)
-    call = launch_arguments(q, k, seen.lse, seen.terms, plan)
+    q, k, v = (to_4d(x) for x in (record.q, record.k, record.v))
+    plan = make_kernel_terms(q, k, record.terms)
+    assert isinstance(plan, KernelTerms)
+    call = launch_arguments(q, k, record.lse, record.terms, plan)
     v = v if v.stride(-1) == 1 else v.contiguous()
-    rows = rows_without_dominant(call, v, seen.terms.sinks, deed == "remove")
+    rows = rows_without_dominant(call, v, record.terms.sinks, effect == "remove")
     sequences, queries, keys = q.shape[0] * q.shape[1], q.shape[2], k.shape[2]
     felt = torch.zeros(sequences, queries, device=q.device)
     packed = torch.zeros(sequences, queries, device=q.device, dtype=torch.int64)
     caused = torch.empty(sequences, keys, device=q.device)
     wide = max(16, triton.next_power_of_2(v.shape[3]))
-    tile = tile_for((call["WIDE"] + wide) * q.element_size(), operands=2)
+    tile = choose_tile((call["WIDE"] + wide) * q.element_size(), operands=2)
     _influence_kernel[(triton.cdiv(keys, tile["BN"]), sequences)](
         **(call | {"LSE": rows.lse}), V=v, OUT=rows.out, UNIT=rows.unit, SQUARE=rows.square,
         KEY=rows.key, EFFECT=rows.effect,
         FELT=felt, PEAK=packed, CAUSED=caused,
         v_b=v.stride(0), v_h=v.stride(1), v_j=v.stride(2),
         VALUE=v.shape[3], WIDE_V=wide, HALF=v.dtype != torch.float32,
-        REMOVE=deed == "remove", AHEAD=plan.right > 0, **tile,
+        REMOVE=effect == "remove", AHEAD=plan.right > 0, **tile,
     )  # fmt: skip
     strongest = (packed >> 32).to(torch.int32).view(torch.float32)
     key = (0x7FFFFFFF - (packed & 0x7FFFFFFF)).masked_fill(packed == 0, -1)
-    batch = seen.q.shape[:-1]
+    batch = record.q.shape[:-1]
     return Influence(
         strongest=strongest.view(batch),
         strongest_key=key.view(batch),
-        felt=felt.view(batch),
-        caused=caused.view(*seen.q.shape[:-2], keys),
+        effect_on_query=felt.view(batch),
+        effect_of_key=caused.view(*record.q.shape[:-2], keys),
     )
 
 
@@ -106,12 +106,12 @@ def _influence_kernel(
     if (
         HALF
     ):  # float16 over a power of two: eleven digits of the output, and all of bfloat16's eight
-        unit = power_above(tl.max(tl.abs(v.to(tl.float32)), 1))
+        unit = ceil_power_of_two(tl.max(tl.abs(v.to(tl.float32)), 1))
         v, twice = (v.to(tl.float32) / unit[:, None]).to(tl.float16), 2.0 * unit
-    lo, a, x, y, c, hi = stretches(j0, left, right, offset, queries, keys, GENERAL, BM, BN)
+    lo, a, x, y, c, hi = row_segments(j0, left, right, offset, queries, keys, GENERAL, BM, BN)
     total = tl.zeros([BM // 16, 8, BN], tl.float32)
     for stretch in tl.static_range(0 if AHEAD else 2, 5):
-        start, stop = ends_of(stretch, lo, a, x, y, c, hi)
+        start, stop = segment_bounds(stretch, lo, a, x, y, c, hi)
         row = start + tl.arange(0, BM)
         at = bh * queries + row
         next_lse = tl.load(LSE + at, mask=row < queries, other=1e30)
@@ -144,7 +144,7 @@ def _influence_kernel(
             if stretch == 1 or stretch == 3:
                 s = dot * (scale * LOG2E)
             else:
-                s = term_score(
+                s = masked_score(
                     dot, (row + offset)[:, None], j[None, :], row[:, None],
                     live[:, None] & (j < keys)[None, :], b, h, left, right, scale, softcap,
                     SKIP, STOP, chunk, chunks_back, IDS, ids_b,
@@ -166,7 +166,7 @@ def _influence_kernel(
             e = tl.where(dominant, own[:, None], e)
             total += tl.sum(tl.reshape(e, [BM // 16, 2, 8, BN]), 1)
             felt = tl.sum(tl.sum(tl.sum(tl.reshape(e, [BM, BN // 32, 4, 8]), 2), 1), 1)
-            add_first(FELT + at, felt, live)
+            atomic_add_rows(FELT + at, felt, live)
             # the last bits of an effect give way to its column: one max finds both
             bits = (e.to(tl.int32, bitcast=True) & (0x7FFFFFFF - (BN - 1))) | (BN - 1 - column)[
                 None, :
@@ -176,5 +176,5 @@ def _influence_kernel(
             key = j0 + (BN - 1) - (best & (BN - 1))
             most = (best & (0x7FFFFFFF - (BN - 1))).to(tl.int64)
             packed = (most << 32) | (0x7FFFFFFF - key).to(tl.int64)
-            max_first(PEAK + at, tl.where(most > 0, packed, 0), live)
+            atomic_max_rows(PEAK + at, tl.where(most > 0, packed, 0), live)
     tl.store(CAUSED + bh * keys + j, tl.sum(tl.sum(total, 0), 0), mask=j < keys)

@@ -7,17 +7,17 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from regard.errors import FormError, ShapeError
-from regard.ops.autocast import exact
+from regard.ops.autocast import without_autocast
 from regard.ops.biases import Bias
-from regard.ops.indices import part_of
+from regard.ops.indices import resolve_slice
 from regard.ops.influence import tiled
-from regard.ops.influence.effect import Band, Deed, Seen
+from regard.ops.influence.effect import RowBand, Effect, AttentionRecord
 from regard.ops.influence.statistics import Influence
 from regard.ops.masks import Mask
 from regard.ops.survey.op import check_lse
-from regard.ops.terms import Score, make_terms
+from regard.ops.terms import ScoreFunction, make_terms
 
-Form = Literal["auto", "reference", "tiled", "kernel"]
+InfluenceBackend = Literal["auto", "reference", "tiled", "kernel"]
 
 
 def influence(
@@ -27,16 +27,16 @@ def influence(
     out: Float[Tensor, "*batch query value"],
     lse: Float[Tensor, "*batch query"],
     *,
-    deed: Deed = "remove",
+    effect: Effect = "remove",
     alpha: float = 2.0,
     mask: Mask | Bool[Tensor, "... _ _"] | None = None,
     bias: Bias | Float[Tensor, "... _ _"] | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Float[Tensor, " head"] | None = None,
-    score: Score | None = None,
+    score: ScoreFunction | None = None,
     offset: int = 0,
-    form: Form = "auto",
+    backend: InfluenceBackend = "auto",
 ) -> Influence:
     """What removing (or scaling) each key does to each output, in streaming passes over the map.
 
@@ -62,8 +62,8 @@ def influence(
     """
     terms = {"mask": mask, "bias": bias, "scale": scale, "softcap": softcap}
     terms |= {"sinks": sinks, "score": score, "offset": offset}
-    seen = _seen(q, k, v, out, lse, deed, alpha, terms)
-    return measure(seen, deed, alpha, form)
+    seen = _seen(q, k, v, out, lse, effect, alpha, terms)
+    return compute_influence(seen, effect, alpha, backend)
 
 
 def influence_window(
@@ -75,7 +75,7 @@ def influence_window(
     *,
     rows: slice | int = slice(None),
     keys: slice | int = slice(None),
-    deed: Deed = "remove",
+    effect: Effect = "remove",
     alpha: float = 2.0,
     **terms,
 ) -> Float[Tensor, "*batch row column"]:
@@ -86,55 +86,55 @@ def influence_window(
     >>> rg.influence_window(q, k, v, out, lse, deed="slope")
     tensor([[0.5000, 0.5000]])
     """
-    seen = _seen(q, k, v, out, lse, deed, alpha, terms)
-    return cut_window(seen, rows, keys, deed, alpha)
+    seen = _seen(q, k, v, out, lse, effect, alpha, terms)
+    return compute_influence_window(seen, rows, keys, effect, alpha)
 
 
-@exact
-def measure(seen: Seen, deed: Deed, alpha: float = 2.0, form: Form = "auto") -> Influence:
+@without_autocast
+def compute_influence(record: AttentionRecord, effect: Effect, alpha: float = 2.0, backend: InfluenceBackend = "auto") -> Influence:
     """The influence on terms already made."""
     with torch.no_grad():
-        match form:
+        match backend:
             case "reference":
-                return _by_map(seen, deed, alpha)
+                return _by_map(record, effect, alpha)
             case "tiled":
-                return tiled.influence(seen, deed, alpha)
-            case "auto" if not seen.q.is_cuda:
-                return tiled.influence(seen, deed, alpha)
+                return tiled.influence(record, effect, alpha)
+            case "auto" if not record.q.is_cuda:
+                return tiled.influence(record, effect, alpha)
             case "auto" | "kernel":
-                return _by_kernel(seen, deed, alpha, named=form == "kernel")
+                return _by_kernel(record, effect, alpha, named=backend == "kernel")
             case other:
                 raise FormError(f"form: needs auto, reference, tiled or kernel, got {other!r}")
 
 
-@exact
-def cut_window(
-    seen: Seen, rows: slice | int, keys: slice | int, deed: Deed, alpha: float = 2.0
+@without_autocast
+def compute_influence_window(
+    record: AttentionRecord, rows: slice | int, keys: slice | int, effect: Effect, alpha: float = 2.0
 ) -> Tensor:
     """The window on terms already made."""
-    down = part_of(rows, seen.q.shape[-2], "rows")
-    across = part_of(keys, seen.k.shape[-2], "keys")
+    down = resolve_slice(rows, record.q.shape[-2], "rows")
+    across = resolve_slice(keys, record.k.shape[-2], "keys")
     with torch.no_grad():
-        band = Band(seen, down)
-        e = band.effects(across, deed, alpha)
-        dominant = band.of_dominant(deed)
+        band = RowBand(record, down)
+        e = band.effects(across, effect, alpha)
+        dominant = band.dominant_effects(effect)
         if dominant is not None:  # those in this window: only its keys were searched
-            here = band.key >= 0
-            e[here, band.key[here] - across.start] = dominant[here].to(e.dtype)
+            here = band.dominant_key >= 0
+            e[here, band.dominant_key[here] - across.start] = dominant[here].to(e.dtype)
         return e
 
 
-def _by_map(seen: Seen, deed: Deed, alpha: float) -> Influence:
+def _by_map(seen: AttentionRecord, deed: Effect, alpha: float) -> Influence:
     rows, keys = range(seen.q.shape[-2]), range(seen.k.shape[-2])
-    found = tiled.start(seen)
+    found = tiled.zero_influence(seen)
     if rows and keys:
-        band = Band(seen, rows)
-        tiled.add(found, band.effects(keys, deed, alpha), rows, keys)
+        band = RowBand(seen, rows)
+        tiled.add_tile(found, band.effects(keys, deed, alpha), rows, keys)
         tiled.add_dominant(found, band, deed)
     return found
 
 
-def _by_kernel(seen: Seen, deed: Deed, alpha: float, named: bool) -> Influence:
+def _by_kernel(seen: AttentionRecord, deed: Effect, alpha: float, named: bool) -> Influence:
     from regard.ops.influence import kernel  # imports Triton, so only when it will run
 
     reason = kernel.refusal(seen, deed)
@@ -145,7 +145,7 @@ def _by_kernel(seen: Seen, deed: Deed, alpha: float, named: bool) -> Influence:
 
 def _seen(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, deed: str, alpha: float, terms: dict
-) -> Seen:
+) -> AttentionRecord:
     check_lse(q, lse)
     if deed not in ("remove", "slope", "scale"):
         raise ShapeError(f"deed: needs remove, slope or scale, got {deed!r}")
@@ -158,4 +158,4 @@ def _seen(
             f"out: needs one output for each query, {(*q.shape[:-1], v.shape[-1])}, "
             f"got {tuple(out.shape)}; try the first result of attend"
         )
-    return Seen(q, k, v, out, lse, make_terms(q, k, **terms))
+    return AttentionRecord(q, k, v, out, lse, make_terms(q, k, **terms))

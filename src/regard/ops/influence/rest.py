@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.ops.grid import cut
-from regard.ops.survey.walk import cuts, tile_of
-from regard.ops.terms import Terms, spread, widen
+from regard.ops.grid import slice_axis
+from regard.ops.survey.walk import split_keys, tile_size
+from regard.ops.terms import Terms, repeat_kv, upcast
 
 LOG2E = 1.4426950408889634
 
@@ -24,8 +24,8 @@ def attend_without(
     v: Tensor,
     terms: Terms,
     rows: range,
-    left_out: Tensor | None = None,
-    hidden: Sequence[int] = (),
+    excluded_per_row: Tensor | None = None,
+    excluded_keys: Sequence[int] = (),
 ) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp of `rows` without some keys: an online softmax, in float32 or better.
 
@@ -35,15 +35,15 @@ def attend_without(
         left_out: (*batch, rows), the key to leave out of each row, -1 for none. No gradient.
         hidden: keys to leave out of every row.
     """
-    like = widen(q[..., rows.start : rows.stop, :1])[..., 0]
+    like = upcast(q[..., rows.start : rows.stop, :1])[..., 0]
     best, total = torch.full_like(like, -torch.inf), torch.zeros_like(like)
     out = like.new_zeros((*like.shape, v.shape[-1]))
-    for keys in cuts(terms.span(rows, k.shape[-2]), tile_of(q).wide):
-        scores = terms.tile(q, k, rows, keys)
-        if left_out is not None:
-            inside = (left_out >= keys.start) & (left_out < keys.stop)
-            scores[inside, left_out[inside] - keys.start] = -torch.inf
-        if here := [key - keys.start for key in hidden if key in keys]:
+    for keys in split_keys(terms.key_span(rows, k.shape[-2]), tile_size(q).keys):
+        scores = terms.score_tile(q, k, rows, keys)
+        if excluded_per_row is not None:
+            inside = (excluded_per_row >= keys.start) & (excluded_per_row < keys.stop)
+            scores[inside, excluded_per_row[inside] - keys.start] = -torch.inf
+        if here := [key - keys.start for key in excluded_keys if key in keys]:
             scores = scores.index_fill(-1, torch.tensor(here, device=q.device), -torch.inf)
         top = torch.maximum(best, scores.detach().amax(-1))
         base = top.masked_fill(top == -torch.inf, 0)
@@ -52,7 +52,7 @@ def attend_without(
         p = p.mul_(LOG2E).exp2_()
         kept = torch.exp(best - base)
         total = total * kept + p.sum(-1)
-        out = out * kept[..., None] + p @ widen(spread(cut(v, -2, keys), q)).to(p.dtype)
+        out = out * kept[..., None] + p @ upcast(repeat_kv(slice_axis(v, -2, keys), q)).to(p.dtype)
         best = top
     none = best == -torch.inf
     lse = torch.log(total.masked_fill(none, 1)) + best
@@ -61,17 +61,17 @@ def attend_without(
     return out * share[..., None], whole
 
 
-def weigh(score: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
+def log_weight_and_complement(score: Tensor, rest_lse: Tensor) -> tuple[Tensor, Tensor]:
     """log w and log (1 - w) of a key, from its score and the log-sum-exp of all others.
 
     >>> [round(float(x), 4) for x in weigh(torch.tensor(20.0), torch.tensor(0.0))]
     [-0.0, -20.0]
     """
-    apart = (score - rest).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    apart = (score - rest_lse).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
     return F.logsigmoid(apart), F.logsigmoid(-apart)
 
 
-def swing(log_w: Tensor, log_rest: Tensor, shift: Tensor) -> Tensor:
+def weight_change(log_w: Tensor, log_rest: Tensor, shift: Tensor) -> Tensor:
     """w' - w when the score of a key moves by `shift`, without a difference of two near numbers.
 
     w' - w = w (1 - w) (r - 1) / (1 - w + w r),   r = exp(shift)

@@ -14,14 +14,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.ops.influence.effect import DOMINANT
-from regard.ops.triton_terms import INTERPRETED, LOG2E, LOW, term_score
+from regard.ops.influence.effect import DOMINANT_WEIGHT
+from regard.ops.triton_terms import INTERPRETED, LOG2E, LOWEST_SCORE, masked_score
 
-LOG2_DOMINANT: tl.constexpr = tl.constexpr(math.log2(DOMINANT))
+LOG2_DOMINANT_WEIGHT: tl.constexpr = tl.constexpr(math.log2(DOMINANT_WEIGHT))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
+class InfluenceRows:
     """What the influence kernel needs of each row."""
 
     out: Tensor  # over `unit`, in float16; in float32 where the values are
@@ -34,7 +34,7 @@ class Rows:
 
 def rows_without_dominant(
     call: dict[str, Any], v: Tensor, sinks: Tensor | None, remove: bool
-) -> Rows:
+) -> InfluenceRows:
     """One launch; `call` is what every kernel of looking is given."""
     q, queries = call["Q"], call["queries"]
     sequences, value = q.shape[0] * q.shape[1], v.shape[3]
@@ -51,7 +51,7 @@ def rows_without_dominant(
         OUT=out, UNIT=unit, SQUARE=square, WHOLE=lse, KEY=key, EFFECT=effect,
         VALUE=value, WIDE_V=wide, HALF=half, REMOVE=remove, **tile,
     )  # fmt: skip
-    return Rows(out=out, unit=unit, square=square, lse=lse, key=key, effect=effect)
+    return InfluenceRows(out=out, unit=unit, square=square, lse=lse, key=key, effect=effect)
 
 
 def _tile_for(bytes_a_row: int) -> dict[str, int]:
@@ -87,12 +87,12 @@ def _rest_kernel(
         mask=live[:, None] & (feat < FEAT)[None, :], other=0.0,
     )  # fmt: skip
     own_k, own_v = K + b * k_b + (h // group) * k_h, V + b * v_b + (h // group) * v_h
-    limit = tl.load(LSE + at, mask=live, other=1e30) * LOG2E + LOG2_DOMINANT
-    best = tl.full([BM], LOW, tl.float32)
+    limit = tl.load(LSE + at, mask=live, other=1e30) * LOG2E + LOG2_DOMINANT_WEIGHT
+    best = tl.full([BM], LOWEST_SCORE, tl.float32)
     total = tl.zeros([BM], tl.float32)
     mixed = tl.zeros([BM, WIDE_V], tl.float32)
     key = tl.full([BM], -1, tl.int32)
-    score = tl.full([BM], LOW, tl.float32)
+    score = tl.full([BM], LOWEST_SCORE, tl.float32)
     # keys in three stretches: [lo, a) edge of the mask, [a, c) plain, [c, hi) edge
     lo = tl.maximum(i0 + offset - left, 0) // BN * BN
     hi = tl.maximum(tl.minimum(keys, i0 + BM + offset + right), lo)
@@ -122,7 +122,7 @@ def _rest_kernel(
             if stretch == 1:
                 s = dot * (scale * LOG2E)
             else:
-                s = term_score(
+                s = masked_score(
                     dot, i[:, None], j[None, :], row[:, None],
                     live[:, None] & (j < keys)[None, :], b, h, left, right, scale, softcap,
                     SKIP, STOP, chunk, chunks_back, IDS, ids_b,
@@ -134,11 +134,11 @@ def _rest_kernel(
             if tl.max((top > limit).to(tl.int32), 0) > 0:  # in few tiles: one key of a row at most
                 heavy = s > limit[:, None]
                 key = tl.maximum(key, tl.max(tl.where(heavy, j[None, :], -1), 1))
-                score = tl.maximum(score, tl.max(tl.where(heavy, s, LOW), 1))
-                s = tl.where(heavy, LOW, s)
+                score = tl.maximum(score, tl.max(tl.where(heavy, s, LOWEST_SCORE), 1))
+                s = tl.where(heavy, LOWEST_SCORE, s)
                 top = tl.max(s, 1)
             top = tl.maximum(top, best)
-            base = tl.where(top > 0.5 * LOW, top, 0.0)  # so that LOW gives 0 where nothing else is
+            base = tl.where(top > 0.5 * LOWEST_SCORE, top, 0.0)  # so that LOW gives 0 where nothing else is
             p = tl.exp2(s - base[:, None])
             kept = tl.exp2(best - base)
             total = total * kept + tl.sum(p, 1)
@@ -152,11 +152,11 @@ def _rest_kernel(
             best = top
     # the rest by itself, then with the sink, then with the dominant key: log-sum-exps by 2
     some = total > 0
-    own = tl.where(some, best + tl.log2(tl.where(some, total, 1.0)), LOW)
+    own = tl.where(some, best + tl.log2(tl.where(some, total, 1.0)), LOWEST_SCORE)
     rest = own
     if SUNK:
         sink = tl.load(SINKS + h) * LOG2E
-        most = tl.maximum(own, tl.maximum(sink, LOW))
+        most = tl.maximum(own, tl.maximum(sink, LOWEST_SCORE))
         rest = most + tl.log2(tl.exp2(own - most) + tl.exp2(sink - most))
     out = mixed * (tl.exp2(own - rest) / tl.where(some, total, 1.0))[:, None]
     has = key >= 0
@@ -174,12 +174,12 @@ def _rest_kernel(
         effect = effect / (1.0 + odds)
     out = out + w[:, None] * tl.where(has[:, None], away, 0.0)
     tl.store(SQUARE + at, tl.sum(out * out, 1), mask=live)
-    tl.store(WHOLE + at, tl.where(whole > 0.5 * LOW, whole / LOG2E, 1e30), mask=live)
+    tl.store(WHOLE + at, tl.where(whole > 0.5 * LOWEST_SCORE, whole / LOG2E, 1e30), mask=live)
     tl.store(KEY + at, key, mask=live)
     tl.store(EFFECT + at, effect, mask=live)
     unit = tl.full([BM], 1.0, tl.float32)
     if HALF:
-        unit = power_above(tl.max(tl.abs(out), 1))
+        unit = ceil_power_of_two(tl.max(tl.abs(out), 1))
     tl.store(UNIT + at, unit, mask=live)
     tl.store(
         OUT + at[:, None] * VALUE + value[None, :],
@@ -190,6 +190,6 @@ def _rest_kernel(
 
 @triton.jit
 @no_type_check
-def power_above(x):
+def ceil_power_of_two(x):
     """A power of two from x to 2x, for positive x: dividing by it loses no digit."""
     return tl.exp2(tl.ceil(tl.log2(tl.minimum(tl.maximum(x, 1e-30), 1e30))))

@@ -20,5 +20,5 @@ class Influence:
 
     strongest: Float[Tensor, "*batch query"]  # max_j e_ij
     strongest_key: Int[Tensor, "*batch query"]  # its key, -1 if no key moves the output
-    felt: Float[Tensor, "*batch query"]  # Σ_j e_ij, what a query feels of all keys
-    caused: Float[Tensor, "*batch key"]  # Σ_i e_ij, what a key does to all queries
+    effect_on_query: Float[Tensor, "*batch query"]  # Σ_j e_ij, what a query feels of all keys
+    effect_of_key: Float[Tensor, "*batch key"]  # Σ_i e_ij, what a key does to all queries

@@ -5,51 +5,51 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from regard.ops.influence.effect import Band, Deed, Seen
+from regard.ops.influence.effect import RowBand, Effect, AttentionRecord
 from regard.ops.influence.statistics import Influence
-from regard.ops.survey.walk import walk
-from regard.ops.terms import widen
+from regard.ops.survey.walk import iter_tiles
+from regard.ops.terms import upcast
 
 
-def influence(seen: Seen, deed: Deed, alpha: float) -> Influence:
+def influence(record: AttentionRecord, effect: Effect, alpha: float) -> Influence:
     """Walk over the tiles that can be seen; each adds to the totals, and so do dominant keys."""
-    found = start(seen)
-    for rows, tiles in groupby(walk(seen.q, seen.k, seen.terms), key=lambda tile: tile[0]):
-        band = Band(seen, rows)
+    found = zero_influence(record)
+    for rows, tiles in groupby(iter_tiles(record.q, record.k, record.terms), key=lambda tile: tile[0]):
+        band = RowBand(record, rows)
         for _, keys in tiles:
-            add(found, band.effects(keys, deed, alpha), rows, keys)
-        add_dominant(found, band, deed)
+            add_tile(found, band.effects(keys, effect, alpha), rows, keys)
+        add_dominant(found, band, effect)
     return found
 
 
-def start(seen: Seen) -> Influence:
+def zero_influence(record: AttentionRecord) -> Influence:
     """Nothing found yet."""
-    like = widen(seen.lse)
-    rows = like.new_zeros(seen.q.shape[:-1])
-    keys = like.new_zeros((*seen.q.shape[:-2], seen.k.shape[-2]))
+    like = upcast(record.lse)
+    rows = like.new_zeros(record.q.shape[:-1])
+    keys = like.new_zeros((*record.q.shape[:-2], record.k.shape[-2]))
     none = torch.full_like(rows, -1, dtype=torch.long)
-    return Influence(strongest=rows, strongest_key=none, felt=rows.clone(), caused=keys)
+    return Influence(strongest=rows, strongest_key=none, effect_on_query=rows.clone(), effect_of_key=keys)
 
 
-def add(found: Influence, e: Tensor, rows: range, keys: range) -> None:
+def add_tile(totals: Influence, e: Tensor, rows: range, keys: range) -> None:
     """Count one tile."""
     at = slice(rows.start, rows.stop)
-    found.felt[..., at] += e.sum(-1)
-    found.caused[..., keys.start : keys.stop] += e.sum(-2)
-    value, place = e.to(found.felt.dtype).max(-1)
-    _keep_larger(found, value, place + keys.start, at)
+    totals.effect_on_query[..., at] += e.sum(-1)
+    totals.effect_of_key[..., keys.start : keys.stop] += e.sum(-2)
+    value, place = e.to(totals.effect_on_query.dtype).max(-1)
+    _keep_larger(totals, value, place + keys.start, at)
 
 
-def add_dominant(found: Influence, band: Band, deed: Deed) -> None:
+def add_dominant(totals: Influence, band: RowBand, effect: Effect) -> None:
     """Count the dominant keys of a band, one per row at most."""
-    e = band.of_dominant(deed)
+    e = band.dominant_effects(effect)
     if e is None:
         return
-    e = e.to(found.felt.dtype)
+    e = e.to(totals.effect_on_query.dtype)
     at = slice(band.rows.start, band.rows.stop)
-    found.felt[..., at] += e
-    found.caused.scatter_add_(-1, band.key.clamp(min=0), e)
-    _keep_larger(found, e, band.key, at)
+    totals.effect_on_query[..., at] += e
+    totals.effect_of_key.scatter_add_(-1, band.dominant_key.clamp(min=0), e)
+    _keep_larger(totals, e, band.dominant_key, at)
 
 
 def _keep_larger(found: Influence, value: Tensor, key: Tensor, at: slice) -> None:

@@ -1,16 +1,16 @@
 """Recurrence: a state that is carried from step to step, in three forms of one definition."""
 
-from regard.ops.recurrence.op import Walk, recur
+from regard.ops.recurrence.op import RecurrenceResult, recur
 from regard.ops.recurrence.steps import (
     GRUStep,
     LSTMStep,
     RNNStep,
-    Step,
+    CellStep,
     gru_step,
     lstm_step,
     rnn_step,
 )
-from regard.ops.recurrence.weights import GRUWeights, LSTMWeights, RNNWeights, State, Weights
+from regard.ops.recurrence.weights import GRUWeights, LSTMWeights, RNNWeights, State, CellWeights
 
 __all__ = [
     "GRUStep",
@@ -19,10 +19,10 @@ __all__ = [
     "LSTMWeights",
     "RNNStep",
     "RNNWeights",
-    "Walk",
+    "RecurrenceResult",
     "State",
-    "Step",
-    "Weights",
+    "CellStep",
+    "CellWeights",
     "gru_step",
     "lstm_step",
     "recur",

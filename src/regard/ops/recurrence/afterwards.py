@@ -11,14 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.ops.recurrence import fused
-from regard.ops.recurrence.reference import blank
-from regard.ops.recurrence.steps import GRUStep, LSTMStep, RNNStep, Step
-from regard.ops.recurrence.weights import GRUWeights, RNNWeights, State, Weights
+from regard.ops.recurrence.reference import zero_padding_steps
+from regard.ops.recurrence.steps import GRUStep, LSTMStep, RNNStep, CellStep
+from regard.ops.recurrence.weights import GRUWeights, RNNWeights, State, CellWeights
 
 
 def recur(
-    x: Tensor, weights: Weights, state: State, lengths: Tensor | None
-) -> tuple[Tensor, State, Step]:
+    x: Tensor, weights: CellWeights, state: State, lengths: Tensor | None
+) -> tuple[Tensor, State, CellStep]:
     """All states, the last real one, and every gate; x is (sequence, time, dim)."""
     out, last = fused.recur(x, weights, state, lengths)
     if isinstance(weights, RNNWeights):
@@ -26,7 +26,7 @@ def recur(
     before = torch.cat([state[0][:, None], out[:, :-1]], 1)
     wx, uh = F.linear(x, weights.w, weights.w_bias), F.linear(before, weights.u, weights.u_bias)
     opened = _gru(wx, uh, out) if isinstance(weights, GRUWeights) else _lstm(wx + uh, out, state[1])
-    return out, last, blank(opened, lengths)
+    return out, last, zero_padding_steps(opened, lengths)
 
 
 def _gru(wx: Tensor, uh: Tensor, h: Tensor) -> GRUStep:
@@ -48,9 +48,9 @@ def _lstm(both: Tensor, h: Tensor, c: Tensor) -> LSTMStep:
 
 def _cells(kept: Tensor, new: Tensor, c: Tensor) -> Tensor:
     if kept.is_cuda and find_spec("triton"):
-        from regard.ops.recurrence.carried import carried  # imports Triton, so only where it runs
+        from regard.ops.recurrence.carried import linear_scan  # imports Triton, so only where it runs
 
-        return carried(kept, new, c)
+        return linear_scan(kept, new, c)
     cells = []
     for keep, more in zip(kept.unbind(1), new.unbind(1), strict=True):
         c = torch.addcmul(more, keep, c)

@@ -11,12 +11,12 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-BLOCK = 128  # numbers that a program carries
+BLOCK_SIZE = 128  # numbers that a program carries
 
 
-def carried(kept: Tensor, new: Tensor, first: Tensor) -> Tensor:
+def linear_scan(decay: Tensor, inputs: Tensor, initial: Tensor) -> Tensor:
     """c_t = kept_t · c_{t-1} + new_t, from c_0 = first; (sequence, time, hidden)."""
-    return _Carried.apply(kept, new, first)
+    return _Carried.apply(decay, inputs, initial)
 
 
 class _Carried(torch.autograd.Function):
@@ -41,9 +41,9 @@ class _Carried(torch.autograd.Function):
 def _launch(kept: Tensor, new: Tensor, first: Tensor, *, back: bool) -> tuple[Tensor, Tensor]:
     out, last = torch.empty_like(new), torch.empty_like(first)
     numbers, (_, time, hidden) = first.numel(), kept.shape
-    _kernel[(triton.cdiv(numbers, BLOCK),)](
+    _kernel[(triton.cdiv(numbers, BLOCK_SIZE),)](
         kept, new, first, out, last, time, hidden, numbers,
-        BACK=back, WIDE=kept.dtype == torch.float64, BLOCK=BLOCK,
+        BACK=back, WIDE=kept.dtype == torch.float64, BLOCK=BLOCK_SIZE,
     )  # fmt: skip
     return out, last
 

@@ -8,21 +8,21 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from regard.ops.door import Registry, Scope
-from regard.ops.recurrence.weights import State, Weights
+from regard.ops.door import InterceptorRegistry, Scope
+from regard.ops.recurrence.weights import State, CellWeights
 
 
 @dataclass(frozen=True)
-class WalkCall:
+class SequenceCall:
     """What one walk along a sequence is asked to do; x is (*batch, time, dim)."""
 
     x: Tensor
-    weights: Weights
+    weights: CellWeights
     state: State
     lengths: Tensor | None = None
     reverse: bool = False
     gates: bool = False
-    form: Any = "auto"
+    backend: Any = "auto"
 
 
 @dataclass(frozen=True)
@@ -31,41 +31,41 @@ class StepCall:
 
     wx: Tensor
     state: State
-    weights: Weights
+    weights: CellWeights
 
 
 @runtime_checkable
-class Attendant(Protocol):
+class RecurrentInterceptor(Protocol):
     """Gets every walk, and every step that is made one by one, with the way to proceed.
 
     A walk by the reference makes its steps through the door too; the quick forms make none.
     """
 
-    def walk(self, call: WalkCall, proceed: Callable[[WalkCall], Any]) -> Any: ...
+    def on_sequence(self, call: SequenceCall, proceed: Callable[[SequenceCall], Any]) -> Any: ...
 
-    def step(self, call: StepCall, proceed: Callable[[StepCall], Any]) -> Any: ...
-
-
-_attendants: Registry[Attendant] = Registry("recurrent attendants")
+    def on_step(self, call: StepCall, proceed: Callable[[StepCall], Any]) -> Any: ...
 
 
-def attending(
-    attendant: Attendant, scope: Scope | None = None, *, other_threads: bool = True
+_attendants: InterceptorRegistry[RecurrentInterceptor] = InterceptorRegistry("recurrent attendants")
+
+
+def intercepting_recurrence(
+    interceptor: RecurrentInterceptor, scope: Scope | None = None, *, other_threads: bool = True
 ) -> AbstractContextManager[None]:
     """Let `attendant` stand at the door; the one that came last is asked first.
 
     With a `scope` it gets the calls of one model, also from other threads if wanted; without, all
     calls of this thread.
     """
-    return _attendants.registered(attendant, scope, other_threads=other_threads)
+    return _attendants.register(interceptor, scope, other_threads=other_threads)
 
 
-def pass_walk(call: WalkCall, compute: Callable[[WalkCall], Any]) -> Any:
+def dispatch_sequence(call: SequenceCall, compute: Callable[[SequenceCall], Any]) -> Any:
     """Hand a walk from attendant to attendant, then compute it."""
     return _pass(call, compute, "walk")
 
 
-def pass_step(call: StepCall, compute: Callable[[StepCall], Any]) -> Any:
+def dispatch_step(call: StepCall, compute: Callable[[StepCall], Any]) -> Any:
     """Hand a step from attendant to attendant, then compute it."""
     return _pass(call, compute, "step")
 

@@ -6,16 +6,16 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from regard.ops.recurrence.weights import GRUWeights, LSTMWeights, RNNWeights, State, Weights
+from regard.ops.recurrence.weights import GRUWeights, LSTMWeights, RNNWeights, State, CellWeights
 
-_KERNELS: dict[type[Weights], Any] = {
+_KERNELS: dict[type[CellWeights], Any] = {
     RNNWeights: torch._VF.rnn_tanh,  # pyright: ignore[reportAttributeAccessIssue]
     GRUWeights: torch._VF.gru,  # pyright: ignore[reportAttributeAccessIssue]
     LSTMWeights: torch._VF.lstm,  # pyright: ignore[reportAttributeAccessIssue]
 }
 
 
-def refusal(x: Tensor, weights: Weights) -> str | None:
+def refusal(x: Tensor, weights: CellWeights) -> str | None:
     """Why torch's kernels cannot run this; None when they can."""
     if x.dtype != weights.w.dtype:
         return f"x and weights need one dtype, got {x.dtype} and {weights.w.dtype}"
@@ -25,7 +25,7 @@ def refusal(x: Tensor, weights: Weights) -> str | None:
 
 
 def recur(
-    x: Tensor, weights: Weights, state: State, lengths: Tensor | None
+    x: Tensor, weights: CellWeights, state: State, lengths: Tensor | None
 ) -> tuple[Tensor, State]:
     """All states h and the last real state; x is (sequence, time, dim)."""
     if lengths is None:
@@ -45,7 +45,7 @@ def recur(
 
 
 def _run(
-    x: Tensor, batch_sizes: Tensor | None, weights: Weights, state: State
+    x: Tensor, batch_sizes: Tensor | None, weights: CellWeights, state: State
 ) -> tuple[Tensor, State]:
     flat = weights.to_torch()
     if x.is_cuda:

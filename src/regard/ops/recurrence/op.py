@@ -8,14 +8,14 @@ from torch import Tensor
 
 from regard.errors import FormError, ShapeError
 from regard.ops.recurrence import afterwards, fused, opened, reference
-from regard.ops.recurrence.door import WalkCall, pass_walk
-from regard.ops.recurrence.steps import Step
-from regard.ops.recurrence.weights import State, Weights
+from regard.ops.recurrence.door import SequenceCall, dispatch_sequence
+from regard.ops.recurrence.steps import CellStep
+from regard.ops.recurrence.weights import State, CellWeights
 
-RecurForm = Literal["auto", "reference", "fused", "open"]
+RecurrenceBackend = Literal["auto", "reference", "fused", "open"]
 
 
-class Walk(NamedTuple):
+class RecurrenceResult(NamedTuple):
     """What a recurrence gave: h at every time, the state to go on from, and the gates if asked.
 
     >>> Walk(torch.zeros(1, 2), (torch.zeros(2),), None).gates is None
@@ -24,19 +24,19 @@ class Walk(NamedTuple):
 
     out: Float[Tensor, "*batch time hidden"]
     state: State
-    gates: Step | None
+    gates: CellStep | None
 
 
 def recur(
     x: Float[Tensor, "*batch time dim"],
-    weights: Weights,
+    weights: CellWeights,
     state: State | None = None,
     *,
     lengths: Int[Tensor, "*batch"] | None = None,
     reverse: bool = False,
     gates: bool = False,
-    form: RecurForm = "auto",
-) -> Walk:
+    backend: RecurrenceBackend = "auto",
+) -> RecurrenceResult:
     """A cell walked along a sequence, from left to right or in reverse.
 
     s_t = step(x_t, s_{t-1}),   s_0 = state, or zeros
@@ -56,20 +56,20 @@ def recur(
         zero = x.new_zeros(*x.shape[:-2], weights.hidden, dtype=weights.u.dtype)
         state = (zero,) * len(weights.states)
     _check(x, weights, state, lengths)
-    return pass_walk(WalkCall(x, weights, state, lengths, reverse, gates, form), walk)
+    return dispatch_sequence(SequenceCall(x, weights, state, lengths, reverse, gates, backend), compute_recurrence)
 
 
-def walk(call: WalkCall) -> Walk:
+def compute_recurrence(call: SequenceCall) -> RecurrenceResult:
     """The walk that was asked for, checked already."""
     x, weights, state, lengths = call.x, call.weights, call.state, call.lengths
     batch, (time, _) = x.shape[:-2], x.shape[-2:]
     x, state = x.reshape(-1, *x.shape[-2:]), tuple(s.reshape(-1, weights.hidden) for s in state)
     if lengths is not None:
         lengths = lengths.reshape(-1)
-        x = x.masked_fill(~reference.real(lengths, time), 0)  # a NaN in the padding stays there
+        x = x.masked_fill(~reference.valid_steps(lengths, time), 0)  # a NaN in the padding stays there
     if call.reverse:
-        x = turn(x, lengths)
-    match _choose(call.form, x, weights, call.gates):
+        x = reverse_sequences(x, lengths)
+    match _choose(call.backend, x, weights, call.gates):
         case "fused":
             (out, state), trace = fused.recur(x, weights, state, lengths), None
         case "open":
@@ -78,15 +78,15 @@ def walk(call: WalkCall) -> Walk:
         case _:
             out, state, trace = reference.recur(x, weights, state, lengths)
     if call.reverse:
-        out = turn(out, lengths)
-        trace = trace and type(trace)(*(turn(values, lengths) for values in trace))
+        out = reverse_sequences(out, lengths)
+        trace = trace and type(trace)(*(reverse_sequences(values, lengths) for values in trace))
     state = tuple(s.reshape(*batch, -1) for s in state)
     if call.gates and trace is not None:
         trace = type(trace)(*(values.reshape(*batch, time, -1) for values in trace))
-    return Walk(out.reshape(*batch, time, -1), state, trace if call.gates else None)
+    return RecurrenceResult(out.reshape(*batch, time, -1), state, trace if call.gates else None)
 
 
-def _choose(form: RecurForm, x: Tensor, weights: Weights, gates: bool) -> str:
+def _choose(form: RecurrenceBackend, x: Tensor, weights: CellWeights, gates: bool) -> str:
     reason = fused.refusal(x, weights)
     match form:
         case "auto":
@@ -106,7 +106,7 @@ def _choose(form: RecurForm, x: Tensor, weights: Weights, gates: bool) -> str:
             raise FormError(f"form: needs auto, reference, fused or open, got {other!r}; try auto")
 
 
-def turn(x: Tensor, lengths: Tensor | None) -> Tensor:
+def reverse_sequences(x: Tensor, lengths: Tensor | None) -> Tensor:
     """Each sequence back to front, its padding left where it is."""
     if lengths is None:
         return x.flip(1)
@@ -115,7 +115,7 @@ def turn(x: Tensor, lengths: Tensor | None) -> Tensor:
     return x.gather(1, mirrored[..., None].expand_as(x))
 
 
-def _check(x: Tensor, weights: Weights, state: State, lengths: Tensor | None) -> None:
+def _check(x: Tensor, weights: CellWeights, state: State, lengths: Tensor | None) -> None:
     batch, (time, dim) = tuple(x.shape[:-2]), x.shape[-2:]
     if dim != weights.dim:
         raise ShapeError(f"x: needs dim={weights.dim} as W has columns, got {dim}")

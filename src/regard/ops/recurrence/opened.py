@@ -11,18 +11,18 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from regard.ops.products import Change, quick_product, turned_product
+from regard.ops.products import LinearFunction, packed_linear, transposed_linear
 from regard.ops.recurrence import fused
-from regard.ops.recurrence.reference import blank
-from regard.ops.recurrence.steps import GRUStep, LSTMStep, RNNStep, Step
-from regard.ops.recurrence.weights import GRUWeights, RNNWeights, State, Weights
+from regard.ops.recurrence.reference import zero_padding_steps
+from regard.ops.recurrence.steps import GRUStep, LSTMStep, RNNStep, CellStep
+from regard.ops.recurrence.weights import GRUWeights, RNNWeights, State, CellWeights
 
-MANY = 16  # steps and sequences from which on it pays to bring weights into order
+MIN_PACKED_SIZE = 16  # steps and sequences from which on it pays to bring weights into order
 
 
 def recur(
-    x: Tensor, weights: Weights, state: State, lengths: Tensor | None
-) -> tuple[Tensor, State, Step]:
+    x: Tensor, weights: CellWeights, state: State, lengths: Tensor | None
+) -> tuple[Tensor, State, CellStep]:
     """All states, the last real one, and every gate; x is (sequence, time, dim)."""
     if isinstance(weights, RNNWeights):  # has nothing to open
         out, last = fused.recur(x, weights, state, lengths)
@@ -44,7 +44,7 @@ def recur(
         i, f, o, candidate = gates.view(len(x), -1, len(u)).chunk(4, -1)
         trace = LSTMStep(i, f, o, candidate, cells, states)
     last = tuple(_last(s, first, lengths) for s, first in zip(trace.state, state, strict=True))
-    trace = blank(type(trace)(*(values.transpose(0, 1) for values in trace)), lengths)
+    trace = zero_padding_steps(type(trace)(*(values.transpose(0, 1) for values in trace)), lengths)
     return trace.h, last, trace
 
 
@@ -59,7 +59,7 @@ class _GRU(torch.autograd.Function):
         uh = wx.new_empty(len(gates), *h.shape)
         states = wx.new_empty(len(gates) + 1, *h.shape)
         states[0] = old = h
-        times_u = _packed(u, u_bias, gates) or turned_product(u, u_bias)
+        times_u = _packed(u, u_bias, gates) or transposed_linear(u, u_bias)
         # Gates take the place of wx: memory fresh from the system is slow. A view costs as much as
         # a small sum, so all are made before the walk, not in it.
         z, r, candidate = gates.chunk(3, -1)
@@ -159,10 +159,10 @@ class _LSTM(torch.autograd.Function):
         return d_wx, carry, dc, d_wx.mT @ before.flatten(0, 1)
 
 
-def _packed(u: Tensor, bias: Tensor | None, gates: Tensor) -> Change | None:
+def _packed(u: Tensor, bias: Tensor | None, gates: Tensor) -> LinearFunction | None:
     """What U makes of a state, by weights in order, where the walk is long enough to pay for it."""
     time, rows, _ = gates.shape
-    return quick_product(u, bias, rows) if min(time, rows) >= MANY else None
+    return packed_linear(u, bias, rows) if min(time, rows) >= MIN_PACKED_SIZE else None
 
 
 def _times(*rows: Tensor, back: bool = False) -> Any:

@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import ShapeError
-from regard.ops.recurrence.door import StepCall, pass_step
-from regard.ops.recurrence.weights import GRUWeights, LSTMWeights, RNNWeights, State, Weights
+from regard.ops.recurrence.door import StepCall, dispatch_step
+from regard.ops.recurrence.weights import GRUWeights, LSTMWeights, RNNWeights, State, CellWeights
 
 
 class RNNStep(NamedTuple):
@@ -62,7 +62,7 @@ class LSTMStep(NamedTuple):
         return (self.h, self.c)
 
 
-Step = RNNStep | GRUStep | LSTMStep
+CellStep = RNNStep | GRUStep | LSTMStep
 
 
 def rnn_step(
@@ -115,25 +115,25 @@ def lstm_step(
     return _lstm(_seen(x, (h, c), weights), (h, c), weights)
 
 
-def any_step(x: Tensor, state: State, weights: Weights) -> Step:
+def cell_step(x: Tensor, state: State, weights: CellWeights) -> CellStep:
     """One step of whatever cell these weights are for."""
-    return advance(_seen(x, state, weights), state, weights)
+    return cell_step_projected(_seen(x, state, weights), state, weights)
 
 
-def advance(wx: Tensor, state: State, weights: Weights) -> Step:
+def cell_step_projected(wx: Tensor, state: State, weights: CellWeights) -> CellStep:
     """One step of any cell, W x + b_W being known already."""
-    return pass_step(StepCall(wx, state, weights), _compute)
+    return dispatch_step(StepCall(wx, state, weights), _compute)
 
 
-def _compute(call: StepCall) -> Step:
+def _compute(call: StepCall) -> CellStep:
     return _STEPS[type(call.weights)](call.wx, call.state, call.weights)
 
 
-def _rnn(wx: Tensor, state: State, weights: Weights) -> RNNStep:
+def _rnn(wx: Tensor, state: State, weights: CellWeights) -> RNNStep:
     return RNNStep(torch.tanh(wx + _remembered(state[0], weights)))
 
 
-def _gru(wx: Tensor, state: State, weights: Weights) -> GRUStep:
+def _gru(wx: Tensor, state: State, weights: CellWeights) -> GRUStep:
     (h,) = state
     uh, gates = _remembered(h, weights), 2 * weights.hidden
     z, r = torch.sigmoid(wx[..., :gates] + uh[..., :gates]).chunk(2, -1)
@@ -142,7 +142,7 @@ def _gru(wx: Tensor, state: State, weights: Weights) -> GRUStep:
     return GRUStep(z, r, candidate, torch.lerp(h, candidate.to(h.dtype), z.to(h.dtype)))
 
 
-def _lstm(wx: Tensor, state: State, weights: Weights) -> LSTMStep:
+def _lstm(wx: Tensor, state: State, weights: CellWeights) -> LSTMStep:
     h, c = state
     both, gates = wx + _remembered(h, weights), 3 * weights.hidden
     i, f, o = torch.sigmoid(both[..., :gates]).chunk(3, -1)
@@ -154,11 +154,11 @@ def _lstm(wx: Tensor, state: State, weights: Weights) -> LSTMStep:
 _STEPS = {RNNWeights: _rnn, GRUWeights: _gru, LSTMWeights: _lstm}
 
 
-def _remembered(h: Tensor, weights: Weights) -> Tensor:
+def _remembered(h: Tensor, weights: CellWeights) -> Tensor:
     return F.linear(h, weights.u, weights.u_bias)
 
 
-def _seen(x: Tensor, state: State, weights: Weights) -> Tensor:
+def _seen(x: Tensor, state: State, weights: CellWeights) -> Tensor:
     """W x + b_W, once the widths are known to fit."""
     if len(state) != len(weights.states):
         raise ShapeError(f"state: needs ({', '.join(weights.states)}), got {len(state)} tensors")

@@ -14,7 +14,7 @@ State = tuple[Tensor, ...]  # (h,), or (h, c) for an LSTM
 
 
 @dataclass(frozen=True, eq=False)
-class Weights:
+class CellWeights:
     """The matrices of one cell in column notation, one block of `hidden` rows a gate.
 
     W x + b_W,   U h + b_U
@@ -32,8 +32,8 @@ class Weights:
 
     gates: ClassVar[tuple[str, ...]] = ()
     states: ClassVar[tuple[str, ...]] = ("h",)
-    order_in_torch: ClassVar[tuple[int, ...]] = ()  # torch's k-th block is our block order[k]
-    sign_in_torch: ClassVar[tuple[int, ...]] = ()  # of our blocks
+    torch_order: ClassVar[tuple[int, ...]] = ()  # torch's k-th block is our block order[k]
+    torch_sign: ClassVar[tuple[int, ...]] = ()  # of our blocks
 
     def __post_init__(self) -> None:
         rows, blocks = self.u.shape[0], len(self.gates)
@@ -107,9 +107,9 @@ class Weights:
         >>> GRUWeights.from_torch(w, w).w.T
         tensor([[-2.,  1.,  3.]])
         """
-        back = tuple(cls.order_in_torch.index(i) for i in range(len(cls.gates)))
+        back = tuple(cls.torch_order.index(i) for i in range(len(cls.gates)))
         w, u, *biases = (
-            None if x is None else _signed(_move(x, back), cls.sign_in_torch)
+            None if x is None else _signed(_move(x, back), cls.torch_sign)
             for x in (w_ih, w_hh, b_ih, b_hh)
         )
         assert w is not None
@@ -129,11 +129,11 @@ class Weights:
         else:
             none = torch.zeros_like(self.u[:, 0])
             ours = (self.w, self.u, *(none if b is None else b for b in biases))
-        return tuple(_move(_signed(x, self.sign_in_torch), self.order_in_torch) for x in ours)
+        return tuple(_move(_signed(x, self.torch_sign), self.torch_order) for x in ours)
 
 
 @dataclass(frozen=True, eq=False)
-class RNNWeights(Weights):
+class RNNWeights(CellWeights):
     """One block: the new state.
 
     >>> RNNWeights(torch.ones(2, 3), torch.eye(2)).hidden
@@ -141,12 +141,12 @@ class RNNWeights(Weights):
     """
 
     gates: ClassVar[tuple[str, ...]] = ("h",)
-    order_in_torch: ClassVar[tuple[int, ...]] = (0,)
-    sign_in_torch: ClassVar[tuple[int, ...]] = (1,)
+    torch_order: ClassVar[tuple[int, ...]] = (0,)
+    torch_sign: ClassVar[tuple[int, ...]] = (1,)
 
 
 @dataclass(frozen=True, eq=False)
-class GRUWeights(Weights):
+class GRUWeights(CellWeights):
     """Three blocks: update z, reset r, candidate ĥ.
 
     >>> GRUWeights(torch.ones(6, 3), torch.ones(6, 2)).hidden
@@ -154,12 +154,12 @@ class GRUWeights(Weights):
     """
 
     gates: ClassVar[tuple[str, ...]] = ("z", "r", "candidate")
-    order_in_torch: ClassVar[tuple[int, ...]] = (1, 0, 2)
-    sign_in_torch: ClassVar[tuple[int, ...]] = (-1, 1, 1)
+    torch_order: ClassVar[tuple[int, ...]] = (1, 0, 2)
+    torch_sign: ClassVar[tuple[int, ...]] = (-1, 1, 1)
 
 
 @dataclass(frozen=True, eq=False)
-class LSTMWeights(Weights):
+class LSTMWeights(CellWeights):
     """Four blocks: input i, forget f, output o, candidate c̃; it carries h and c.
 
     >>> LSTMWeights(torch.ones(8, 3), torch.ones(8, 2)).states
@@ -168,8 +168,8 @@ class LSTMWeights(Weights):
 
     gates: ClassVar[tuple[str, ...]] = ("i", "f", "o", "candidate")
     states: ClassVar[tuple[str, ...]] = ("h", "c")
-    order_in_torch: ClassVar[tuple[int, ...]] = (0, 1, 3, 2)
-    sign_in_torch: ClassVar[tuple[int, ...]] = (1, 1, 1, 1)
+    torch_order: ClassVar[tuple[int, ...]] = (0, 1, 3, 2)
+    torch_sign: ClassVar[tuple[int, ...]] = (1, 1, 1, 1)
 
 
 def _move(x: Tensor, order: tuple[int, ...]) -> Tensor:

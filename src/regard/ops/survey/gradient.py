@@ -6,29 +6,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.ops.attend.tiled import bands
-from regard.ops.survey.reference import smooth, starts_of
-from regard.ops.survey.statistics import SMOOTH, Question, Survey
+from regard.ops.attend.tiled import row_bands
+from regard.ops.survey.reference import differentiable_statistics, nonzero_starts
+from regard.ops.survey.statistics import DIFFERENTIABLE_STATISTICS, SurveyOptions, Survey
 from regard.ops.terms import Terms
 
 
-def with_gradient(
-    found: Survey, q: Tensor, k: Tensor, lse: Tensor, terms: Terms, question: Question
+def differentiable_survey(
+    result: Survey, q: Tensor, k: Tensor, lse: Tensor, terms: Terms, options: SurveyOptions
 ) -> Survey:
     """The same survey, its smooth statistics now differentiable in q, k, lse and a learned bias."""
-    wanted = (q, k, lse, *terms.learned)
-    names = [name for name in SMOOTH if name in question.ask]
+    wanted = (q, k, lse, *terms.trainable_tensors)
+    names = [name for name in DIFFERENTIABLE_STATISTICS if name in options.statistics]
     if not names or not (torch.is_grad_enabled() and any(x.requires_grad for x in wanted)):
-        return found
-    values = [getattr(found, name) for name in names]
-    attached = _Smooth.apply(terms, question, names, len(wanted), *wanted, *values)
-    return replace(found, **dict(zip(names, attached, strict=True)))
+        return result
+    values = [getattr(result, name) for name in names]
+    attached = _Smooth.apply(terms, options, names, len(wanted), *wanted, *values)
+    return replace(result, **dict(zip(names, attached, strict=True)))
 
 
 class _Smooth(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, terms: Terms, question: Question, names: list[str], count: int, *tensors: Tensor
+        ctx: Any, terms: Terms, question: SurveyOptions, names: list[str], count: int, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.terms, ctx.question, ctx.names = terms, question, names
         ctx.save_for_backward(*tensors[:count])
@@ -43,14 +43,14 @@ class _Smooth(torch.autograd.Function):
         wanted = (q, k, lse, *learned)
         asked = [x for x in wanted if x.requires_grad]
         total = {id(x): torch.zeros_like(x) for x in asked}
-        starts = starts_of(q, ctx.terms)
-        for rows in bands(q.shape[-2], q.shape[:-2].numel() * k.shape[-2]):
+        starts = nonzero_starts(q, ctx.terms)
+        for rows in row_bands(q.shape[-2], q.shape[:-2].numel() * k.shape[-2]):
             keys = ctx.terms.span(rows, k.shape[-2])
             with torch.enable_grad():
                 scores = ctx.terms.tile(q, k, rows, keys)
                 grid = ctx.terms.grid(q, k, rows, keys)
                 part = lse[..., rows.start : rows.stop]
-                found = smooth(scores, part, grid, ctx.question, starts)
+                found = differentiable_statistics(scores, part, grid, ctx.question, starts)
             part = {name: rows if name != "received" else keys for name in ctx.names}
             steps = [
                 g[..., part[n].start : part[n].stop] for n, g in zip(ctx.names, grads, strict=True)

@@ -12,13 +12,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.ops.grid import four_axes
-from regard.ops.survey.places import PLACES, look_at_places
-from regard.ops.survey.statistics import QUICK, Question, Survey
+from regard.ops.grid import to_4d
+from regard.ops.survey.places import SHARE_STATISTICS, compute_shares
+from regard.ops.survey.statistics import ROW_STATISTICS, SurveyOptions, Survey
 from regard.ops.terms import Terms
-from regard.ops.triton_terms import INTERPRETED, LOG2E, Plan, make_plan, term_score
+from regard.ops.triton_terms import INTERPRETED, LOG2E, KernelTerms, make_kernel_terms, masked_score
 
-KNOWN = frozenset({*QUICK, "received", "max_score"})
+KERNEL_STATISTICS = frozenset({*ROW_STATISTICS, "received", "max_score"})
 
 
 def refusal(q: Tensor, k: Tensor, terms: Terms) -> str | None:
@@ -29,28 +29,28 @@ def refusal(q: Tensor, k: Tensor, terms: Terms) -> str | None:
         return f"the kernel needs float32, bfloat16 or float16, got {q.dtype} and {k.dtype}"
     if q.shape[-1] > 256:
         return f"the kernel needs feat of at most 256, got {q.shape[-1]}"
-    plan = make_plan(four_axes(q), four_axes(k), terms)
+    plan = make_kernel_terms(to_4d(q), to_4d(k), terms)
     return plan if isinstance(plan, str) else None
 
 
-def survey(q: Tensor, k: Tensor, lse: Tensor, terms: Terms, question: Question) -> Survey:
+def survey(q: Tensor, k: Tensor, lse: Tensor, terms: Terms, options: SurveyOptions) -> Survey:
     """Two launches: the streaming pass, and a light one for shares and peaks at given places."""
-    batch, ask = q.shape[:-2], question.ask
-    q4, k4 = four_axes(q), four_axes(k)
-    plan = make_plan(q4, k4, terms)
-    assert isinstance(plan, Plan)
+    batch, ask = q.shape[:-2], options.statistics
+    q4, k4 = to_4d(q), to_4d(k)
+    plan = make_kernel_terms(q4, k4, terms)
+    assert isinstance(plan, KernelTerms)
     call = launch_arguments(q4, k4, lse, terms, plan)
     found: dict[str, Tensor] = {"packed": lse}  # not read unless a peak was asked for
-    if ask - PLACES:
+    if ask - SHARE_STATISTICS:
         found |= _stream(call, plan, ask)
-    if ask & (PLACES | {"peak", "peak_key", "max_score"}):
-        found |= look_at_places(call, question, found["packed"])
+    if ask & (SHARE_STATISTICS | {"peak", "peak_key", "max_score"}):
+        found |= compute_shares(call, options, found["packed"])
     if "max_score" in ask:
         found["max_score"] = (found["peak"].log() + lse.view_as(found["peak"])).amax(-1)
     return Survey(**{name: found[name].view(*batch, *found[name].shape[1:]) for name in ask})
 
 
-def launch_arguments(q: Tensor, k: Tensor, lse: Tensor, terms: Terms, plan: Plan) -> dict[str, Any]:
+def launch_arguments(q: Tensor, k: Tensor, lse: Tensor, terms: Terms, kernel_terms: KernelTerms) -> dict[str, Any]:
     """What every kernel here is given: q, k, lse with strides, sizes, and the plan."""
     q, k = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k))
     # a row that sees nothing gets weight 0 everywhere, without a branch
@@ -63,16 +63,16 @@ def launch_arguments(q: Tensor, k: Tensor, lse: Tensor, terms: Terms, plan: Plan
         "queries": q.shape[2], "keys": k.shape[2], "offset": terms.offset,
         "FEAT": q.shape[3], "WIDE": max(16, triton.next_power_of_2(q.shape[3])),
         "PRECISION": "tf32x3" if q.dtype == torch.float32 else "ieee",
-    } | plan.arguments(q, terms)  # fmt: skip
+    } | kernel_terms.arguments(q, terms)  # fmt: skip
 
 
-def _stream(call: dict[str, Any], plan: Plan, ask: frozenset[str]) -> dict[str, Tensor]:
+def _stream(call: dict[str, Any], plan: KernelTerms, ask: frozenset[str]) -> dict[str, Tensor]:
     q, keys, queries = call["Q"], call["keys"], call["queries"]
     sequences = q.shape[0] * q.shape[1]
     sums = torch.zeros(sequences, queries, 4, device=q.device, dtype=torch.float32)
     packed = torch.zeros(sequences, queries, device=q.device, dtype=torch.int64)
     received = torch.empty(sequences, keys, device=q.device, dtype=torch.float32)
-    tile = tile_for(call["WIDE"] * q.element_size())
+    tile = choose_tile(call["WIDE"] * q.element_size())
     # Programs start in the order of their numbers. Those of one sequence read the same queries, and
     # side by side they find them in the cache; but under a causal mask the first keys, which most
     # queries see, are the longest programs, and begun first none of them is left alone at the end.
@@ -92,7 +92,7 @@ def _stream(call: dict[str, Any], plan: Plan, ask: frozenset[str]) -> dict[str, 
     return found
 
 
-def tile_for(bytes_a_row: int, operands: int = 1) -> dict[str, int]:
+def choose_tile(bytes_per_row: int, operands: int = 1) -> dict[str, int]:
     """Rows, keys, warps and stages: of those tried on an H200 the best for this width.
 
     A row of q (of q and out together, when there are two operands) takes `bytes_a_row`; 64 rows and
@@ -100,16 +100,16 @@ def tile_for(bytes_a_row: int, operands: int = 1) -> dict[str, int]:
     """
     if INTERPRETED:  # small enough to cross every edge
         return {"BM": 16, "BN": 32, "num_warps": 4, "num_stages": 1}
-    wide = bytes_a_row <= (256 if operands == 1 else 128 * operands)
+    wide = bytes_per_row <= (256 if operands == 1 else 128 * operands)
     tile = {"BM": 64, "BN": 128 if wide else 64, "num_warps": 4, "num_stages": 3 if wide else 2}
-    if bytes_a_row > 512 * operands:
+    if bytes_per_row > 512 * operands:
         tile |= {"BN": 32, "num_stages": 1}
     return tile
 
 
 @triton.jit
 @no_type_check  # Triton has its own types
-def stretches(
+def row_segments(
     j0,
     left,
     right,
@@ -141,15 +141,15 @@ def stretches(
 
 @triton.jit
 @no_type_check
-def ends_of(stretch: tl.constexpr, lo, a, x, y, c, hi):
+def segment_bounds(segment: tl.constexpr, lo, a, x, y, c, hi):
     """Where one of the five begins and ends."""
-    if stretch == 0:
+    if segment == 0:
         start, stop = lo, a
-    elif stretch == 1:
+    elif segment == 1:
         start, stop = a, x
-    elif stretch == 2:
+    elif segment == 2:
         start, stop = x, y
-    elif stretch == 3:
+    elif segment == 3:
         start, stop = y, c
     else:
         start, stop = tl.maximum(c, y), hi
@@ -163,7 +163,7 @@ def ends_of(stretch: tl.constexpr, lo, a, x, y, c, hi):
 
 @triton.jit
 @no_type_check
-def add_first(where, x, live):
+def atomic_add_rows(where, x, live):
     """Add x, one number a row."""
     first = tl.arange(0, 2)[None, :] == 0
     tl.atomic_add(
@@ -176,7 +176,7 @@ def add_first(where, x, live):
 
 @triton.jit
 @no_type_check
-def max_first(where, x, live):
+def atomic_max_rows(where, x, live):
     """Keep the larger, one number a row, of x in pairs."""
     first = tl.arange(0, 2)[None, :] == 0
     tl.atomic_max(
@@ -219,10 +219,10 @@ def _survey_kernel(
         K + b * k_b + (h // group) * k_h + j[:, None] * k_j + feat[None, :],
         mask=(j < keys)[:, None] & (feat < FEAT)[None, :], other=0.0,
     )  # fmt: skip
-    lo, a, x, y, c, hi = stretches(j0, left, right, offset, queries, keys, GENERAL, BM, BN)
+    lo, a, x, y, c, hi = row_segments(j0, left, right, offset, queries, keys, GENERAL, BM, BN)
     total = tl.zeros([BM // 16, 8, BN], tl.float32)
     for stretch in tl.static_range(0 if AHEAD else 2, 5):
-        start, stop = ends_of(stretch, lo, a, x, y, c, hi)
+        start, stop = segment_bounds(stretch, lo, a, x, y, c, hi)
         row = start + tl.arange(0, BM)
         next_lse = tl.load(LSE + bh * queries + row, mask=row < queries, other=1e30)
         for i0 in tl.range(start, stop, BM):
@@ -240,7 +240,7 @@ def _survey_kernel(
             if stretch == 1 or stretch == 3:
                 s = dot * (scale * LOG2E)
             else:
-                s = term_score(
+                s = masked_score(
                     dot, i[:, None], j[None, :], row[:, None],
                     live[:, None] & (j < keys)[None, :], b, h, left, right, scale, softcap,
                     SKIP, STOP, chunk, chunks_back, IDS, ids_b,
@@ -259,7 +259,7 @@ def _survey_kernel(
                     back = tl.sum(w * tl.maximum(-ahead, 0.0), 1)
                     if AHEAD:
                         fore = tl.sum(w * tl.maximum(ahead, 0.0), 1)
-                        add_first(SUMS + at * 4 + 2, fore, live)
+                        atomic_add_rows(SUMS + at * 4 + 2, fore, live)
                     sums = tl.join(tl.sum(e8, 1), back)
                 else:
                     # Σ w (j - i) from the mass and the moment of each eighth, four at a time: short
@@ -287,5 +287,5 @@ def _survey_kernel(
                 key = j0 + (tag_found // 8) * 32 + tag_found % 8
                 value = (best & 0x7FFFFFC0).to(tl.int64)
                 packed = (value << 32) | (0x7FFFFFFF - key).to(tl.int64)
-                max_first(PEAK + at, tl.where(value > 0, packed, 0), live)
+                atomic_max_rows(PEAK + at, tl.where(value > 0, packed, 0), live)
     tl.store(RECEIVED + bh * keys + j, tl.sum(tl.sum(total, 0), 0), mask=j < keys)

@@ -9,20 +9,20 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from regard.errors import FormError, ShapeError
-from regard.ops.attend.tiled import bands
-from regard.ops.autocast import exact
+from regard.ops.attend.tiled import row_bands
+from regard.ops.autocast import without_autocast
 from regard.ops.biases import Bias
 from regard.ops.masks import Mask
 from regard.ops.survey import gradient, reference, tiled
 from regard.ops.survey.statistics import (
-    QUICK_AND_RECEIVED,
-    Question,
+    DEFAULT_STATISTICS,
+    SurveyOptions,
     Survey,
-    make_question,
+    make_survey_options,
 )
-from regard.ops.terms import Score, Terms, make_terms
+from regard.ops.terms import ScoreFunction, Terms, make_terms
 
-Form = Literal["auto", "reference", "tiled", "kernel"]
+SurveyBackend = Literal["auto", "reference", "tiled", "kernel"]
 
 
 def survey(
@@ -30,19 +30,19 @@ def survey(
     k: Float[Tensor, "*keys_batch key other"],
     lse: Float[Tensor, "*batch query"],
     *,
-    ask: Collection[str] = QUICK_AND_RECEIVED,
-    first: int = 4,
+    statistics: Collection[str] = DEFAULT_STATISTICS,
+    first_keys: int = 4,
     radius: int = 8,
-    most: int = 8,
-    cells: int | tuple[int, int] = 256,
+    top_k: int = 8,
+    pooled_size: int | tuple[int, int] = 256,
     mask: Mask | Bool[Tensor, "... _ _"] | None = None,
     bias: Bias | Float[Tensor, "... _ _"] | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     sinks: Float[Tensor, " head"] | None = None,
-    score: Score | None = None,
+    score: ScoreFunction | None = None,
     offset: int = 0,
-    form: Form = "auto",
+    backend: SurveyBackend = "auto",
 ) -> Survey:
     """What the weights are like, in one streaming pass; memory is linear in n.
 
@@ -57,7 +57,7 @@ def survey(
     >>> rg.survey(q, k, lse, ask=["entropy", "received"]).received
     tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
-    question = make_question(ask, first, radius, most, cells)
+    question = make_survey_options(statistics, first_keys, radius, top_k, pooled_size)
     terms = make_terms(
         q,
         k,
@@ -70,25 +70,25 @@ def survey(
         offset=offset,
     )
     check_lse(q, lse)
-    return measure(q, k, lse, terms, question, form)
+    return compute_survey(q, k, lse, terms, question, backend)
 
 
-@exact
-def measure(
-    q: Tensor, k: Tensor, lse: Tensor, terms: Terms, question: Question, form: Form = "auto"
+@without_autocast
+def compute_survey(
+    q: Tensor, k: Tensor, lse: Tensor, terms: Terms, options: SurveyOptions, backend: SurveyBackend = "auto"
 ) -> Survey:
     """The survey on terms already made."""
     with torch.no_grad():
         found = _compute(
-            q, k, lse.to(torch.promote_types(lse.dtype, torch.float32)), terms, question, form
+            q, k, lse.to(torch.promote_types(lse.dtype, torch.float32)), terms, options, backend
         )
-        if "sink" in question.ask and form != "reference":
-            found = _after_padding(found, q, k, lse, terms, question)
-    return gradient.with_gradient(found, q, k, lse, terms, question)
+        if "sink" in options.statistics and backend != "reference":
+            found = _after_padding(found, q, k, lse, terms, options)
+    return gradient.differentiable_survey(found, q, k, lse, terms, options)
 
 
 def _compute(
-    q: Tensor, k: Tensor, lse: Tensor, terms: Terms, question: Question, form: Form
+    q: Tensor, k: Tensor, lse: Tensor, terms: Terms, question: SurveyOptions, form: SurveyBackend
 ) -> Survey:
     if not q.shape[:-1].numel() or not k.shape[-2]:
         return tiled.survey(q, k, lse, terms, question)  # nothing to see: its totals at the start
@@ -106,18 +106,18 @@ def _compute(
 
 
 def _by_kernel(
-    q: Tensor, k: Tensor, lse: Tensor, terms: Terms, question: Question, named: bool
+    q: Tensor, k: Tensor, lse: Tensor, terms: Terms, question: SurveyOptions, named: bool
 ) -> Survey:
     from regard.ops.survey import kernel  # imports Triton, so only when it will run
 
     reason = kernel.refusal(q, k, terms)
-    rest = question.ask - kernel.KNOWN
+    rest = question.statistics - kernel.KERNEL_STATISTICS
     if named and (reason or rest):
         reason = reason or f"the kernel does not count {', '.join(sorted(rest))}"
         raise FormError(f"form: kernel cannot run here, {reason}; try form='auto'")
     if reason:
         return tiled.survey(q, k, lse, terms, question)
-    found = kernel.survey(q, k, lse, terms, replace(question, ask=question.ask & kernel.KNOWN))
+    found = kernel.survey(q, k, lse, terms, replace(question, ask=question.statistics & kernel.KERNEL_STATISTICS))
     if not rest:
         return found
     more = tiled.survey(q, k, lse, terms, replace(question, ask=rest))
@@ -125,19 +125,19 @@ def _by_kernel(
 
 
 def _after_padding(
-    found: Survey, q: Tensor, k: Tensor, lse: Tensor, terms: Terms, question: Question
+    found: Survey, q: Tensor, k: Tensor, lse: Tensor, terms: Terms, question: SurveyOptions
 ) -> Survey:
     """The sink of sequences that begin behind padding: the streaming forms count from key 0."""
-    starts = reference.starts_of(q, terms)
-    if starts is None or found.sink is None or not found.sink.numel():
+    starts = reference.nonzero_starts(q, terms)
+    if starts is None or found.first_share is None or not found.first_share.numel():
         return found
-    keys = range(int(starts.min()), min(k.shape[-2], int(starts.max()) + question.first))
+    keys = range(int(starts.min()), min(k.shape[-2], int(starts.max()) + question.first_keys))
     parts = []
-    for rows in bands(q.shape[-2], q.shape[:-2].numel() * len(keys)):
-        w = reference.weights(terms.tile(q, k, rows, keys), lse[..., rows.start : rows.stop])
-        first = reference.is_first(terms.grid(q, k, rows, keys), question, starts)
+    for rows in row_bands(q.shape[-2], q.shape[:-2].numel() * len(keys)):
+        w = reference.weights_from_scores(terms.score_tile(q, k, rows, keys), lse[..., rows.start : rows.stop])
+        first = reference.is_first_key(terms.grid(q, k, rows, keys), question, starts)
         parts.append((w * first).sum(-1))
-    return replace(found, sink=torch.cat(parts, -1).to(found.sink.dtype))
+    return replace(found, sink=torch.cat(parts, -1).to(found.first_share.dtype))
 
 
 def check_lse(q: Tensor, lse: Tensor) -> None:

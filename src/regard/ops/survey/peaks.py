@@ -6,13 +6,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from regard.ops.terms import widen
+from regard.ops.terms import upcast
 
-GROUP = 64  # at most so many keys are looked through one by one
-AT_ONCE = 1 << 20  # scores held at a time
+MAX_GROUP = 64  # at most so many keys are looked through one by one
+BUFFER_SCORES = 1 << 20  # scores held at a time
 
 
-class Sought:
+class PeakSearch:
     """For each row of each head the stretch of keys that its peak is in; none where stop is 0."""
 
     def __init__(self, heads: int, queries: int, block: int):
@@ -22,19 +22,19 @@ class Sought:
     def find(self, q: Tensor, k: Tensor, scale: float, peak_key: Tensor) -> None:
         """Write the keys down: one product for all rows of a head that look into the same block."""
         q = q.reshape(-1, *q.shape[-2:])
-        room = k.new_empty(max(AT_ONCE, self.block))
+        room = k.new_empty(max(BUFFER_SCORES, self.block))
         for head, key_of_row in enumerate(peak_key):
             kept = k[head // (len(peak_key) // len(k)), :, : q.shape[-1]]
             for rows, block, whole in self._together(head, len(kept)):
                 keys = kept[block : block + self.block]
                 for some in rows.split(len(room) // self.block):
-                    asking = widen(q[head].index_select(0, some)).to(k.dtype) * scale
+                    asking = upcast(q[head].index_select(0, some)).to(k.dtype) * scale
                     shape = len(some), len(keys)
                     scores = room[: math.prod(shape)].view(shape)
                     torch.mm(asking, keys.mT, out=scores)
                     if not whole:
                         self._hide(scores, head, some, block)
-                    key_of_row.index_copy_(0, some, first_largest(scores) + block)
+                    key_of_row.index_copy_(0, some, first_argmax(scores) + block)
 
     def _together(self, head: int, keys: int) -> Iterator[tuple[Tensor, int, bool]]:
         """Rows that look into the same block, where it starts, and whether they see all of it."""
@@ -53,14 +53,14 @@ class Sought:
         scores.masked_fill_((j < start) | (j >= stop), -torch.inf)
 
 
-def first_largest(rows: Tensor) -> Tensor:
+def first_argmax(rows: Tensor) -> Tensor:
     """Where each row is largest, looked for in groups: argmax of a long row is far slower.
 
     >>> first_largest(torch.tensor([[0.0, 2.0, 1.0, 2.0]]))
     tensor([1])
     """
     wide = rows.shape[-1]
-    group = next(size for size in range(min(GROUP, wide), 0, -1) if wide % size == 0)
+    group = next(size for size in range(min(MAX_GROUP, wide), 0, -1) if wide % size == 0)
     if group < 16 or group == wide:
         return rows.max(-1).indices
     groups = rows.unflatten(-1, (-1, group))

@@ -7,24 +7,24 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.ops.survey.statistics import Question
-from regard.ops.triton_terms import INTERPRETED, LOG2E, term_score
+from regard.ops.survey.statistics import SurveyOptions
+from regard.ops.triton_terms import INTERPRETED, LOG2E, masked_score
 
-PLACES = frozenset({"own", "previous", "sink", "near"})
+SHARE_STATISTICS = frozenset({"own", "previous", "sink", "near"})
 
 
-def look_at_places(call: dict[str, Any], question: Question, packed: Tensor) -> dict[str, Tensor]:
+def compute_shares(call: dict[str, Any], options: SurveyOptions, packed: Tensor) -> dict[str, Tensor]:
     """Shares at given places; and which of the four keys that share a peak's tag it was."""
     q, queries = call["Q"], call["queries"]
     sequences = q.shape[0] * q.shape[1]
     shares = torch.empty(5, sequences, queries, device=q.device, dtype=torch.float32)
     peak_key = torch.empty(sequences, queries, device=q.device, dtype=torch.int64)
-    wants_peak = bool(question.ask & {"peak", "peak_key", "max_score"})
+    wants_peak = bool(options.statistics & {"peak", "peak_key", "max_score"})
     rows = 16 if INTERPRETED else 64
     _places_kernel[(triton.cdiv(queries, rows), sequences)](
         **call, SHARES=shares, PEAK=packed, PEAK_KEY=peak_key, step=shares.stride(0),
-        first=question.first, radius=question.radius, WANTS_PEAK=wants_peak,
-        WANTS_PLACES=bool(question.ask & PLACES), BM=rows, BN=16,
+        first=options.first_keys, radius=options.radius, WANTS_PEAK=wants_peak,
+        WANTS_PLACES=bool(options.statistics & SHARE_STATISTICS), BM=rows, BN=16,
     )  # fmt: skip
     names = ("own", "previous", "near", "sink", "peak")
     return dict(zip(names, shares, strict=True)) | {"peak_key": peak_key}
@@ -65,7 +65,7 @@ def _places_kernel(
                 first_key + key[:, None] * k_j + feat[None, :],
                 mask=seen[:, None] & (feat < FEAT)[None, :], other=0.0,
             )  # fmt: skip
-            score = term_score(
+            score = masked_score(
                 tl.sum(q.to(tl.float32) * its.to(tl.float32), 1),
                 i, key, row, seen, b, h, left, right, scale, softcap,
                 SKIP, STOP, chunk, chunks_back, IDS, ids_b,
@@ -96,7 +96,7 @@ def _places_kernel(
                     mask=(j < keys)[:, None] & (feat < FEAT)[None, :], other=0.0,
                 )  # fmt: skip
                 dot = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-                s = term_score(
+                s = masked_score(
                     dot, i[:, None], j[None, :], row[:, None],
                     live[:, None] & (j < keys)[None, :], b, h, left, right, scale, softcap,
                     SKIP, STOP, chunk, chunks_back, IDS, ids_b,

@@ -6,28 +6,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from regard.ops.grid import cut
+from regard.ops.grid import slice_axis
 from regard.ops.survey import walk
-from regard.ops.survey.peaks import Sought
-from regard.ops.survey.statistics import Question
-from regard.ops.terms import Terms, widen
+from regard.ops.survey.peaks import PeakSearch
+from regard.ops.survey.statistics import SurveyOptions
+from regard.ops.terms import Terms, upcast
 
-EVERYWHERE = frozenset(
+FAST_STATISTICS = frozenset(
     {"entropy", "peak", "peak_key", "max_score", "reach", "ahead", "received", "sink"}
 )
-BY_PLACE = frozenset({"own", "previous", "near"})  # nothing to add to, away from the diagonal
+DIAGONAL_STATISTICS = frozenset({"own", "previous", "near"})  # nothing to add to, away from the diagonal
 
 
-def suits(q: Tensor, k: Tensor, terms: Terms, question: Question) -> bool:
+def can_use_fast_path(q: Tensor, k: Tensor, terms: Terms, options: SurveyOptions) -> bool:
     """Whether the map has several tiles, and those that no edge of the mask crosses are plain."""
     product = terms.score is None and terms.bias is None and terms.softcap is None
-    several = q.shape[-2] * k.shape[-2] > walk.IN_CACHE.high * walk.IN_CACHE.wide
+    several = q.shape[-2] * k.shape[-2] > walk.CACHE_TILE.rows * walk.CACHE_TILE.keys
     # a mask that cannot tell where it hides nothing, like padding, leaves no plain tile
-    plain = product and (terms.mask is None or terms.mask.covers(range(1), range(1)))
-    return plain and several and not q.is_cuda and question.ask <= EVERYWHERE | BY_PLACE
+    plain = product and (terms.mask is None or terms.mask.is_full(range(1), range(1)))
+    return plain and several and not q.is_cuda and options.statistics <= FAST_STATISTICS | DIAGONAL_STATISTICS
 
 
-class Plain:
+class FastPath:
     """Counts plain tiles into the totals of a survey.
 
     The product gives log w itself: its last feature is -lse_i · 1. What a row gathers is written
@@ -41,20 +41,20 @@ class Plain:
         k: Tensor,
         lse: Tensor,
         terms: Terms,
-        question: Question,
-        found: dict[str, Tensor],
+        options: SurveyOptions,
+        totals: dict[str, Tensor],
     ):
-        self.q, self.terms, self.question = q, terms, question
+        self.q, self.terms, self.options = q, terms, options
         self.lse = lse.masked_fill(lse == -torch.inf, 0)
-        self.tile = walk.IN_CACHE
-        k = widen(k).reshape(-1, *k.shape[-2:])
+        self.tile = walk.CACHE_TILE
+        k = upcast(k).reshape(-1, *k.shape[-2:])
         self.k = F.pad(k, (0, 1), value=1.0).to(self._dtype)
         self.group = q.shape[:-2].numel() // len(k)
-        known = found.keys() & EVERYWHERE
-        self.found = {name: found[name].view(self._heads, -1) for name in known}
+        known = totals.keys() & FAST_STATISTICS
+        self.totals = {name: totals[name].view(self._heads, -1) for name in known}
         self.peaks, self.distances = known & {"peak", "max_score"}, known & {"reach", "ahead"}
-        self.sought = Sought(self._heads, q.shape[-2], self.tile.wide)
-        self.step = torch.arange(self.tile.wide, dtype=self._dtype)
+        self.peak_search = PeakSearch(self._heads, q.shape[-2], self.tile.keys)
+        self.step = torch.arange(self.tile.keys, dtype=self._dtype)
         self.longest = k.norm(dim=-1).amax()
         # below this exp underflows, which takes it forty times as long
         self.least, self.deep = math.log(torch.finfo(self._dtype).tiny) + 0.5, True
@@ -69,12 +69,12 @@ class Plain:
     def _dtype(self) -> torch.dtype:
         return torch.promote_types(self.q.dtype, self.lse.dtype)
 
-    def parts(self, rows: range) -> tuple[list[range], list[range]]:
+    def split_band(self, rows: range) -> tuple[list[range], list[range]]:
         """The keys of a band: plain stretches, and the rest."""
-        near, wide = self._near(rows), self.tile.wide
-        seen = self.terms.span(rows, self.k.shape[-2])
+        near, wide = self._near(rows), self.tile.keys
+        seen = self.terms.key_span(rows, self.k.shape[-2])
         plain, rest = [], []
-        for part in walk.cuts(seen, wide, (near.start, near.stop)):
+        for part in walk.split_keys(seen, wide, (near.start, near.stop)):
             if self._is_plain(rows, part, near):
                 plain += [part] if self._counts(part) else []
             elif rest and rest[-1].stop == part.start and part.stop <= rest[-1].start + wide:
@@ -85,11 +85,11 @@ class Plain:
 
     def add(self, rows: range, parts: list[range]) -> None:
         """Count some tiles of a band."""
-        q = widen(cut(self.q, -2, rows)).to(self._dtype) * self.terms.scale
-        lse = cut(self.lse, -1, rows)
+        q = upcast(slice_axis(self.q, -2, rows)).to(self._dtype) * self.terms.scale
+        lse = slice_axis(self.lse, -1, rows)
         self.deep = bool((q.norm(dim=-1) * self.longest + lse).amax() > -self.least)
         q = torch.cat([q, -lse[..., None]], -1).reshape(self._heads, len(rows), -1)
-        count = max(1, self.tile.weights // (len(rows) * self.tile.wide))
+        count = max(1, self.tile.weights // (len(rows) * self.tile.keys))
         for top in range(0, self._heads, count):
             heads = range(top, min(top + count, self._heads))
             self._add_heads(q[top : heads.stop], heads, rows, parts)
@@ -97,19 +97,19 @@ class Plain:
     def _is_plain(self, rows: range, keys: range, near: range) -> bool:
         places = range(rows.start + self.terms.offset, rows.stop + self.terms.offset)
         away = keys.stop <= near.start or keys.start >= near.stop
-        return away and (self.terms.mask is None or self.terms.mask.covers(places, keys))
+        return away and (self.terms.mask is None or self.terms.mask.is_full(places, keys))
 
     def _counts(self, keys: range) -> bool:
         """Whether a plain tile can add to anything that was asked."""
-        return bool(self.found.keys() - {"sink"}) or (
-            "sink" in self.found and keys.start < self.question.first
+        return bool(self.totals.keys() - {"sink"}) or (
+            "sink" in self.totals and keys.start < self.options.first_keys
         )
 
     def _near(self, rows: range) -> range:
         """The keys that a place of these rows falls on, or the sign of a distance changes at."""
-        asked = self.question.ask
-        back = max("previous" in asked, self.question.radius * ("near" in asked))
-        fore = self.question.radius * ("near" in asked)
+        asked = self.options.statistics
+        back = max("previous" in asked, self.options.radius * ("near" in asked))
+        fore = self.options.radius * ("near" in asked)
         start, stop = rows.start + self.terms.offset, rows.stop + self.terms.offset
         return range(max(0, start - back), stop + fore)
 
@@ -123,21 +123,21 @@ class Plain:
             if self.peaks:
                 torch.amax(x, -1, out=best)
             torch.exp(x.clamp_(min=self.least) if self.deep else x, out=w)
-            if "received" in self.found:
+            if "received" in self.totals:
                 received.append(w.sum(-2))
             if self.distances:
                 torch.sum(w, -1, out=mass)
                 step = self.step.narrow(0, 0, len(keys))
                 torch.mv(w.view(-1, len(keys)), step, out=moment.view(-1))
-            if "entropy" in self.found:
+            if "entropy" in self.totals:
                 torch.sum(x.mul_(w), -1, out=logs)
-            if "sink" in self.found and keys.start < self.question.first:
-                self.found["sink"][at] += w[..., : self.question.first - keys.start].sum(-1)
+            if "sink" in self.totals and keys.start < self.options.first_keys:
+                self.totals["sink"][at] += w[..., : self.options.first_keys - keys.start].sum(-1)
         for keys, more in zip(parts, received, strict=False):
-            self.found["received"][at[0], keys.start : keys.stop] += more
+            self.totals["received"][at[0], keys.start : keys.stop] += more
         best, logs, mass, moment = rows_of
-        if "entropy" in self.found:
-            self.found["entropy"][at] -= logs.sum(0)
+        if "entropy" in self.totals:
+            self.totals["entropy"][at] -= logs.sum(0)
         if self.distances:
             self._add_distances(mass, moment, at, rows, parts)
         if self.peaks:
@@ -169,28 +169,28 @@ class Plain:
         place = torch.arange(rows.start, rows.stop) + self.terms.offset
         begin = torch.tensor([keys.start for keys in parts])[:, None, None]
         ahead = moment + (begin - place) * mass
-        if "ahead" in self.found:
-            self.found["ahead"][at] += ahead.sum(0)
-        if "reach" in self.found:
-            self.found["reach"][at] += ahead.abs().sum(0)
+        if "ahead" in self.totals:
+            self.totals["ahead"][at] += ahead.sum(0)
+        if "reach" in self.totals:
+            self.totals["reach"][at] += ahead.abs().sum(0)
 
     def _add_peaks(self, best: Tensor, at: tuple[slice, slice], parts: list[range]) -> None:
         best, tile = best.max(0)
-        if "max_score" in self.found:
-            most = (best + self.lse.reshape(self.sought.start.shape)[at]).amax(-1, keepdim=True)
-            old = self.found["max_score"][at[0]]
+        if "max_score" in self.totals:
+            most = (best + self.lse.reshape(self.peak_search.start.shape)[at]).amax(-1, keepdim=True)
+            old = self.totals["max_score"][at[0]]
             torch.maximum(most.to(old.dtype), old, out=old)
-        if "peak" not in self.found:
+        if "peak" not in self.totals:
             return
         start, stop = torch.tensor([[p.start, p.stop] for p in parts])[tile].unbind(-1)
-        value, old = best.exp().to(self.lse.dtype), self.found["peak"][at]
+        value, old = best.exp().to(self.lse.dtype), self.totals["peak"][at]
         # of equal weights the first key stays; the two kinds of tile round differently
         equal = torch.isclose(value, old, rtol=8 * torch.finfo(old.dtype).eps, atol=0)
-        new = torch.where(equal, start < self.found["peak_key"][at], value > old)
-        self.sought.start[at], self.sought.stop[at] = start.where(new, 0), stop.where(new, 0)
+        new = torch.where(equal, start < self.totals["peak_key"][at], value > old)
+        self.peak_search.start[at], self.peak_search.stop[at] = start.where(new, 0), stop.where(new, 0)
         torch.maximum(value, old, out=old)
 
-    def find_keys(self) -> None:
+    def find_peak_keys(self) -> None:
         """Look for the peaks that plain tiles held."""
-        if "peak_key" in self.question.ask:
-            self.sought.find(self.q, self.k, self.terms.scale, self.found["peak_key"])
+        if "peak_key" in self.options.statistics:
+            self.peak_search.find(self.q, self.k, self.terms.scale, self.totals["peak_key"])

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import ShapeError
-from regard.ops.indices import two_numbers, whole_number
+from regard.ops.indices import as_int_pair, as_int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,65 +25,65 @@ class Survey:
     entropy: Float[Tensor, "*batch query"] | None = None  # -Σ_j w log w, in nats
     peak: Float[Tensor, "*batch query"] | None = None  # max_j w
     peak_key: Int[Tensor, "*batch query"] | None = None  # the key of the peak, -1 if none is seen
-    reach: Float[Tensor, "*batch query"] | None = None  # Σ_j w |j - p_i|, how far it looks
-    ahead: Float[Tensor, "*batch query"] | None = None  # Σ_j w (j - p_i), negative when back
-    own: Float[Tensor, "*batch query"] | None = None  # share on its own position
-    previous: Float[Tensor, "*batch query"] | None = None  # share on the position before
-    sink: Float[Tensor, "*batch query"] | None = None  # share on the first tokens after padding
-    near: Float[Tensor, "*batch query"] | None = None  # share within the radius
+    mean_distance: Float[Tensor, "*batch query"] | None = None  # Σ_j w |j - p_i|, how far it looks
+    mean_offset: Float[Tensor, "*batch query"] | None = None  # Σ_j w (j - p_i), negative when back
+    self_share: Float[Tensor, "*batch query"] | None = None  # share on its own position
+    previous_share: Float[Tensor, "*batch query"] | None = None  # share on the position before
+    first_share: Float[Tensor, "*batch query"] | None = None  # share on the first tokens after padding
+    local_share: Float[Tensor, "*batch query"] | None = None  # share within the radius
     received: Float[Tensor, "*batch key"] | None = None  # Σ_i w, what a key gets from all
-    top: Float[Tensor, "*batch query most"] | None = None  # the largest weights, falling
-    top_key: Int[Tensor, "*batch query most"] | None = None  # and their keys
+    top_weights: Float[Tensor, "*batch query most"] | None = None  # the largest weights, falling
+    top_keys: Int[Tensor, "*batch query most"] | None = None  # and their keys
     max_score: Float[Tensor, "*batch"] | None = None  # the largest score before softmax
-    distances: Float[Tensor, "*batch bin"] | None = None  # Σ w by distance: 0, 1, 2–3, 4–7, …
-    received_from: Float[Tensor, "*batch key bin"] | None = None  # received, by distance
-    pooled: Float[Tensor, "*batch row column"] | None = None  # the map in cells, summed
+    distance_histogram: Float[Tensor, "*batch bin"] | None = None  # Σ w by distance: 0, 1, 2–3, 4–7, …
+    received_by_distance: Float[Tensor, "*batch key bin"] | None = None  # received, by distance
+    pooled_map: Float[Tensor, "*batch row column"] | None = None  # the map in cells, summed
 
 
-QUICK = ("entropy", "peak", "peak_key", "reach", "ahead", "own", "previous", "sink", "near")
-QUICK_AND_RECEIVED = (*QUICK, "received")
-EVERY = tuple(field.name for field in fields(Survey))
-SMOOTH = ("entropy", "peak", "reach", "ahead", "own", "previous", "sink", "near", "received")
+ROW_STATISTICS = ("entropy", "peak", "peak_key", "reach", "ahead", "own", "previous", "sink", "near")
+DEFAULT_STATISTICS = (*ROW_STATISTICS, "received")
+ALL_STATISTICS = tuple(field.name for field in fields(Survey))
+DIFFERENTIABLE_STATISTICS = ("entropy", "peak", "reach", "ahead", "own", "previous", "sink", "near", "received")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class SurveyOptions:
     """What is asked of a survey, checked."""
 
-    ask: frozenset[str]
-    first: int  # how many first tokens count as the sink
+    statistics: frozenset[str]
+    first_keys: int  # how many first tokens count as the sink
     radius: int  # how far near is
-    most: int  # how many of the largest weights
-    cells: tuple[int, int]  # rows and columns of the pooled map
+    top_k: int  # how many of the largest weights
+    pooled_size: tuple[int, int]  # rows and columns of the pooled map
 
 
-def make_question(
-    ask: Collection[str], first: int, radius: int, most: int, cells: int | tuple[int, int]
-) -> Question:
+def make_survey_options(
+    statistics: Collection[str], first_keys: int, radius: int, top_k: int, pooled_size: int | tuple[int, int]
+) -> SurveyOptions:
     """The question as a caller may write it, checked."""
-    for name, value, least in (("first", first, 1), ("radius", radius, 0), ("most", most, 1)):
-        if whole_number(name, value) < least:
+    for name, value, least in (("first", first_keys, 1), ("radius", radius, 0), ("most", top_k, 1)):
+        if as_int(name, value) < least:
             raise ShapeError(f"{name}: needs {least} or more, got {value}")
-    high, wide = two_numbers("cells", (cells, cells) if isinstance(cells, int) else cells)
+    high, wide = as_int_pair("cells", (pooled_size, pooled_size) if isinstance(pooled_size, int) else pooled_size)
     if min(high, wide) < 1:
-        raise ShapeError(f"cells: needs 1 or more, got {cells}")
-    return Question(ask=named(ask), first=first, radius=radius, most=most, cells=(high, wide))
+        raise ShapeError(f"cells: needs 1 or more, got {pooled_size}")
+    return SurveyOptions(statistics=check_statistics(statistics), first_keys=first_keys, radius=radius, top_k=top_k, pooled_size=(high, wide))
 
 
-def named(ask: Collection[str]) -> frozenset[str]:
+def check_statistics(statistics: Collection[str]) -> frozenset[str]:
     """The names of statistics, one or several, checked.
 
     >>> named("entropy")
     frozenset({'entropy'})
     """
-    ask = (ask,) if isinstance(ask, str) else ask
-    odd = [ask] if not isinstance(ask, Collection) else [x for x in ask if x not in EVERY]
+    statistics = (statistics,) if isinstance(statistics, str) else statistics
+    odd = [statistics] if not isinstance(statistics, Collection) else [x for x in statistics if x not in ALL_STATISTICS]
     if odd:
-        raise ShapeError(f"ask: needs names of {', '.join(EVERY)}, got {odd[0]!r}")
-    return frozenset(ask)
+        raise ShapeError(f"ask: needs names of {', '.join(ALL_STATISTICS)}, got {odd[0]!r}")
+    return frozenset(statistics)
 
 
-def bins(keys: int, queries: int, offset: int) -> int:
+def distance_bin_count(keys: int, queries: int, offset: int) -> int:
     """How many distance bins the map has: 0, 1, 2–3, 4–7, … up to its furthest pair.
 
     >>> bins(keys=5, queries=5, offset=0)

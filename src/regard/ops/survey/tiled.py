@@ -5,74 +5,74 @@ from torch import Tensor
 
 from regard.ops.grid import Grid
 from regard.ops.survey import walk
-from regard.ops.survey.peaks import first_largest
-from regard.ops.survey.plain import Plain, suits
-from regard.ops.survey.reference import cell_of, distance_bin
-from regard.ops.survey.statistics import Question, Survey, bins
+from regard.ops.survey.peaks import first_argmax
+from regard.ops.survey.plain import FastPath, can_use_fast_path
+from regard.ops.survey.reference import pooled_index, distance_bin
+from regard.ops.survey.statistics import SurveyOptions, Survey, distance_bin_count
 from regard.ops.terms import Terms
 
-DIAGONAL = 1 << 15  # to add one up by itself takes as long as a pass over so many weights
+DIAGONAL_COST = 1 << 15  # to add one up by itself takes as long as a pass over so many weights
 LOG2E = 1.4426950408889634
-LOW = -1e30  # stands for -inf where 0 · log 0 must be 0
+MIN_LOG2_WEIGHT = -1e30  # stands for -inf where 0 · log 0 must be 0
 
 
-def survey(q: Tensor, k: Tensor, lse: Tensor, terms: Terms, question: Question) -> Survey:
+def survey(q: Tensor, k: Tensor, lse: Tensor, terms: Terms, options: SurveyOptions) -> Survey:
     """Walk over the tiles that can be seen; each adds to the totals."""
-    totals = Totals(q, k, lse, terms, question)
-    if suits(q, k, terms, question):
+    totals = SurveyTotals(q, k, lse, terms, options)
+    if can_use_fast_path(q, k, terms, options):
         _survey_mostly_plain(totals)
     else:
-        for rows, keys in walk.walk(q, k, terms):
+        for rows, keys in walk.iter_tiles(q, k, terms):
             totals.add(rows, keys)
     return totals.survey()
 
 
-def _survey_mostly_plain(totals: "Totals") -> None:
-    plain = Plain(totals.q, totals.k, totals.lse, totals.terms, totals.question, totals.found)
-    for rows in walk.bands(totals.q, plain.tile.high):
-        easy, rest = plain.parts(rows)
+def _survey_mostly_plain(totals: "SurveyTotals") -> None:
+    plain = FastPath(totals.q, totals.k, totals.lse, totals.terms, totals.options, totals.values)
+    for rows in walk.split_rows(totals.q, plain.tile.rows):
+        easy, rest = plain.split_band(rows)
         for keys in rest:
             totals.add(rows, keys)
         if easy:
             plain.add(rows, easy)
-    plain.find_keys()
+    plain.find_peak_keys()
 
 
-class Totals:
+class SurveyTotals:
     """What has been found in the tiles walked over so far."""
 
-    def __init__(self, q: Tensor, k: Tensor, lse: Tensor, terms: Terms, question: Question):
-        self.q, self.k, self.lse, self.terms, self.question = q, k, lse, terms, question
+    def __init__(self, q: Tensor, k: Tensor, lse: Tensor, terms: Terms, options: SurveyOptions):
+        self.q, self.k, self.lse, self.terms, self.options = q, k, lse, terms, options
         queries, keys = q.shape[-2], k.shape[-2]
-        self.found = self._start(question.ask, queries, keys)
-        self.behind = terms.mask is not None and not terms.mask.looks_ahead
+        self.values = self._start(options.statistics, queries, keys)
+        self.is_causal = terms.mask is not None and not terms.mask.allows_future
         self.safe_lse = lse.masked_fill(lse == -torch.inf, 0)[..., None]
-        self.step = torch.arange(walk.tile_of(q).wide, device=q.device, dtype=self.safe_lse.dtype)
+        self.step = torch.arange(walk.tile_size(q).keys, device=q.device, dtype=self.safe_lse.dtype)
         # Every tile is computed in the same two places: memory fresh from the system is slow.
-        self.room, self.other_room = lse.new_empty(0), lse.new_empty(0)
+        self.buffer, self.other_buffer = lse.new_empty(0), lse.new_empty(0)
 
     def survey(self) -> Survey:
         """The finished statistics."""
-        return Survey(**{name: self.found[name] for name in self.question.ask})
+        return Survey(**{name: self.values[name] for name in self.options.statistics})
 
     def add(self, rows: range, keys: range) -> None:
         """Count one tile."""
         grid = self.terms.grid(self.q, self.k, rows, keys)
         at = slice(rows.start, rows.stop)
         self._make_room(self.q.shape[:-2].numel() * len(rows) * len(keys))
-        scores = self.terms.tile(self.q, self.k, rows, keys, room=self.room)
-        if "max_score" in self.found:
+        scores = self.terms.score_tile(self.q, self.k, rows, keys, buffer=self.buffer)
+        if "max_score" in self.values:
             best = scores.flatten(-2).amax(-1)
-            torch.maximum(self.found["max_score"], best, out=self.found["max_score"])
+            torch.maximum(self.values["max_score"], best, out=self.values["max_score"])
         # by powers of two: on a CPU exp of what underflows, or of -inf, is forty times slower
         x = scores.sub_(self.safe_lse[..., at, :]).mul_(LOG2E)
-        w = torch.exp2(x, out=self.other_room[: x.numel()].view_as(x))
-        if "entropy" in self.found:
+        w = torch.exp2(x, out=self.other_buffer[: x.numel()].view_as(x))
+        if "entropy" in self.values:
             if self._may_hide(grid):
-                x.clamp_(min=LOW)
-            self.found["entropy"][..., at] -= x.mul_(w).sum(-1) / LOG2E
-        if "received" in self.found:
-            self.found["received"][..., keys.start : keys.stop] += w.sum(-2)
+                x.clamp_(min=MIN_LOG2_WEIGHT)
+            self.values["entropy"][..., at] -= x.mul_(w).sum(-1) / LOG2E
+        if "received" in self.values:
+            self.values["received"][..., keys.start : keys.stop] += w.sum(-2)
         self._add_peaks(w, keys, at)
         self._add_places(w, grid, at)
         self._add_bins(w, grid)
@@ -80,36 +80,36 @@ class Totals:
 
     def _may_hide(self, grid: Grid) -> bool:
         mask, bias = self.terms.mask, self.terms.bias
-        return bias is not None or (mask is not None and not mask.covers(grid.places, grid.keys))
+        return bias is not None or (mask is not None and not mask.is_full(grid.query_positions, grid.keys))
 
     def _make_room(self, numbers: int) -> None:
-        if self.room.numel() < numbers:
-            self.room, self.other_room = self.lse.new_empty(2, numbers).unbind(0)
+        if self.buffer.numel() < numbers:
+            self.buffer, self.other_buffer = self.lse.new_empty(2, numbers).unbind(0)
 
     def _add_peaks(self, w: Tensor, keys: range, at: slice) -> None:
-        if "top" in self.found:
-            most = min(self.question.most, len(keys))
+        if "top" in self.values:
+            most = min(self.options.top_k, len(keys))
             values, places = w.topk(most, -1)
-            old, old_key = self.found["top"][..., at, :], self.found["top_key"][..., at, :]
+            old, old_key = self.values["top"][..., at, :], self.values["top_key"][..., at, :]
             both = torch.cat([old, values], -1), torch.cat([old_key, places + keys.start], -1)
-            values, best = both[0].topk(self.question.most, -1)
-            self.found["top"][..., at, :] = values
-            self.found["top_key"][..., at, :] = (
+            values, best = both[0].topk(self.options.top_k, -1)
+            self.values["top"][..., at, :] = values
+            self.values["top_key"][..., at, :] = (
                 both[1].gather(-1, best).masked_fill(values == 0, -1)
             )
-        if "peak" in self.found:
+        if "peak" in self.values:
             value = w.amax(-1)
-            old, old_key = self.found["peak"][..., at], self.found["peak_key"][..., at]
+            old, old_key = self.values["peak"][..., at], self.values["peak_key"][..., at]
             new = value > old  # of equal weights the first key stays
             if new.all():  # as in the first tile of a band
-                old_key.copy_((first_largest(w.flatten(0, -2)) + keys.start).view_as(old_key))
+                old_key.copy_((first_argmax(w.flatten(0, -2)) + keys.start).view_as(old_key))
             else:  # few rows change late in a walk
-                old_key[new] = first_largest(w[new]) + keys.start
+                old_key[new] = first_argmax(w[new]) + keys.start
             torch.maximum(value, old, out=old)
 
     def _add_places(self, w: Tensor, grid: Grid, at: slice) -> None:
         """Shares by place; off the diagonal two sums a tile are enough for the distances."""
-        found, keys, places, radius = self.found, grid.keys, grid.places, self.question.radius
+        found, keys, places, radius = self.values, grid.keys, grid.query_positions, self.options.radius
         crosses = keys.start < places.stop and places.start < keys.stop
         if found.keys() & {"reach", "ahead"}:
             step = self.step[: len(keys)].to(w.dtype)
@@ -117,18 +117,18 @@ class Totals:
             if "ahead" in found:
                 found["ahead"][..., at] += ahead
             if "reach" in found:
-                if crosses and not self.behind:
+                if crosses and not self.is_causal:
                     ahead = (w * (grid.j - grid.i).abs()).sum(-1)
                 found["reach"][..., at] += ahead.abs()
-        if "sink" in found and keys.start < self.question.first:
-            found["sink"][..., at] += w[..., : self.question.first - keys.start].sum(-1)
+        if "sink" in found and keys.start < self.options.first_keys:
+            found["sink"][..., at] += w[..., : self.options.first_keys - keys.start].sum(-1)
         for name, low, high in (("own", 0, 0), ("previous", -1, -1), ("near", -radius, radius)):
             first = max(keys.start, places.start + low)
             last = min(keys.stop, places.stop + high)
             if name not in found or first >= last:
                 continue
             part = w[..., first - keys.start : last - keys.start]
-            if (high - low) * DIAGONAL < part.numel():
+            if (high - low) * DIAGONAL_COST < part.numel():
                 for distance in range(low, high + 1):
                     _add_diagonal(found[name][..., at], w, grid, distance)
                 continue
@@ -137,31 +137,31 @@ class Totals:
             found[name][..., at] += (part * inside).sum(-1)
 
     def _add_bins(self, w: Tensor, grid: Grid) -> None:
-        if not self.found.keys() & {"distances", "received_from"}:
+        if not self.values.keys() & {"distances", "received_from"}:
             return
         which = distance_bin(grid.j - grid.i)
         for n in range(int(which.min()), int(which.max()) + 1):
             part = (w * (which == n)).sum(-2)
-            if "distances" in self.found:
-                self.found["distances"][..., n] += part.sum(-1)
-            if "received_from" in self.found:
-                self.found["received_from"][..., grid.keys.start : grid.keys.stop, n] += part
+            if "distances" in self.values:
+                self.values["distances"][..., n] += part.sum(-1)
+            if "received_from" in self.values:
+                self.values["received_from"][..., grid.keys.start : grid.keys.stop, n] += part
 
     def _add_cells(self, w: Tensor, grid: Grid) -> None:
-        if "pooled" not in self.found:
+        if "pooled" not in self.values:
             return
-        down, across = self.question.cells
-        rows = cell_of(self.q.shape[-2], down, w.device)[grid.rows.start : grid.rows.stop]
-        columns = cell_of(self.k.shape[-2], across, w.device)[grid.keys.start : grid.keys.stop]
+        down, across = self.options.pooled_size
+        rows = pooled_index(self.q.shape[-2], down, w.device)[grid.rows.start : grid.rows.stop]
+        columns = pooled_index(self.k.shape[-2], across, w.device)[grid.keys.start : grid.keys.stop]
         left = int(columns[0])
         part = w.new_zeros((*w.shape[:-1], int(columns[-1]) - left + 1))
         part.index_add_(-1, columns - left, w)
-        cell = self.found["pooled"]
+        cell = self.values["pooled"]
         cell[..., left : left + part.shape[-1]].index_add_(-2, rows, part)
 
     def _start(self, ask: frozenset[str], queries: int, keys: int) -> dict[str, Tensor]:
-        batch, most, cells = self.q.shape[:-2], self.question.most, self.question.cells
-        count = bins(keys, queries, self.terms.offset)
+        batch, most, cells = self.q.shape[:-2], self.options.top_k, self.options.pooled_size
+        count = distance_bin_count(keys, queries, self.terms.offset)
         shapes = {
             "received": (keys,),
             "top": (queries, most),
@@ -183,7 +183,7 @@ class Totals:
 
 def _add_diagonal(total: Tensor, w: Tensor, grid: Grid, distance: int) -> None:
     """Add to each row the weight of the key so far ahead of it, where the tile has it."""
-    shift = grid.places.start + distance - grid.keys.start  # column of the first row's key
+    shift = grid.query_positions.start + distance - grid.keys.start  # column of the first row's key
     if -w.shape[-2] < shift < w.shape[-1]:
         found = w.diagonal(shift, -2, -1)
         top = max(0, -shift)

@@ -9,25 +9,25 @@ from torch import Tensor
 from regard.ops.terms import Terms
 
 
-class Tile(NamedTuple):
+class TileSize(NamedTuple):
     """How large a tile is, all heads together."""
 
     weights: int  # at about this many the working set fits where it should
-    high: int  # rows, at least
-    wide: int  # keys, at most
+    rows: int  # rows, at least
+    keys: int  # keys, at most
 
 
-ON_CPU = Tile(1 << 20, 256, 512)  # 4 MB of float32: smaller tiles are all overhead
-IN_CACHE = Tile(1 << 19, 256, 512)  # 2 MB, for passes that come one right after the other
-ON_GPU = Tile(1 << 24, 128, 4096)  # few, large launches
+CPU_TILE = TileSize(1 << 20, 256, 512)  # 4 MB of float32: smaller tiles are all overhead
+CACHE_TILE = TileSize(1 << 19, 256, 512)  # 2 MB, for passes that come one right after the other
+GPU_TILE = TileSize(1 << 24, 128, 4096)  # few, large launches
 
 
-def tile_of(q: Tensor) -> Tile:
+def tile_size(q: Tensor) -> TileSize:
     """The tile for the device of q."""
-    return ON_GPU if q.is_cuda else ON_CPU
+    return GPU_TILE if q.is_cuda else CPU_TILE
 
 
-def walk(q: Tensor, k: Tensor, terms: Terms) -> Iterator[tuple[range, range]]:
+def iter_tiles(q: Tensor, k: Tensor, terms: Terms) -> Iterator[tuple[range, range]]:
     """Rows and keys of every tile that holds something to see.
 
     >>> from regard.ops.terms import make_terms
@@ -35,24 +35,24 @@ def walk(q: Tensor, k: Tensor, terms: Terms) -> Iterator[tuple[range, range]]:
     >>> [*walk(q, q, make_terms(q, q, mask=rg.Causal()))]
     [(range(0, 600), range(0, 512)), (range(0, 600), range(512, 600))]
     """
-    keys, tile = k.shape[-2], tile_of(q)
-    across = q.shape[:-2].numel() * min(keys, tile.wide)
-    for rows in bands(q, max(tile.high, tile.weights // max(1, across))):
-        for part in cuts(terms.span(rows, keys), tile.wide):
+    keys, tile = k.shape[-2], tile_size(q)
+    across = q.shape[:-2].numel() * min(keys, tile.keys)
+    for rows in split_rows(q, max(tile.rows, tile.weights // max(1, across))):
+        for part in split_keys(terms.key_span(rows, keys), tile.keys):
             yield rows, part
 
 
-def bands(q: Tensor, high: int) -> list[range]:
+def split_rows(q: Tensor, height: int) -> list[range]:
     """Cut the rows, `high` at a time.
 
     >>> bands(torch.zeros(5, 1), high=3)
     [range(0, 3), range(3, 5)]
     """
     queries = q.shape[-2]
-    return [range(top, min(top + high, queries)) for top in range(0, queries, high)]
+    return [range(top, min(top + height, queries)) for top in range(0, queries, height)]
 
 
-def cuts(keys: range, wide: int, also: Iterable[int] = ()) -> list[range]:
+def split_keys(keys: range, width: int, boundaries: Iterable[int] = ()) -> list[range]:
     """Cut a range of keys at multiples of `wide`, and where else it should be.
 
     >>> cuts(range(3, 10), wide=4)
@@ -60,6 +60,6 @@ def cuts(keys: range, wide: int, also: Iterable[int] = ()) -> list[range]:
     >>> cuts(range(3, 10), wide=4, also=[5])
     [range(3, 4), range(4, 5), range(5, 8), range(8, 10)]
     """
-    inside = {*range((keys.start // wide + 1) * wide, keys.stop, wide), *also}
+    inside = {*range((keys.start // width + 1) * width, keys.stop, width), *boundaries}
     at = [keys.start, *sorted(a for a in inside if keys.start < a < keys.stop), keys.stop]
     return [range(a, b) for a, b in pairwise(at) if a < b]

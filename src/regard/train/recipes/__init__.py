@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from regard.errors import ConfigError, nearest
-from regard.models import config_kinds
+from regard.errors import ConfigError, suggestion
+from regard.models import config_types
 from regard.train.recipes.images import (
     FashionData,
     GlyphsData,
@@ -12,7 +12,7 @@ from regard.train.recipes.images import (
     glyphs,
     glyphs_resnet,
 )
-from regard.train.recipes.pairs import PairsData, multi30k_de_en, multi30k_en_de
+from regard.train.recipes.pairs import ParallelTextData, multi30k_de_en, multi30k_en_de
 from regard.train.recipes.phrases import (
     PhrasesData,
     phrases,
@@ -20,23 +20,23 @@ from regard.train.recipes.phrases import (
     phrases_long,
     phrases_natural,
 )
-from regard.train.recipes.recipe import Recipe, Task
+from regard.train.recipes.recipe import Recipe, DataModule
 from regard.train.recipes.speech import DigitsData, MorseData, digits, morse
 from regard.train.recipes.text import TextData, shakespeare, stdlib, stdlib_long
 
 __all__ = [
-    "DATA",
+    "DATA_MODULES",
     "RECIPES",
     "DigitsData",
     "FashionData",
     "GlyphsData",
     "MorseData",
-    "PairsData",
+    "ParallelTextData",
     "PhrasesData",
     "Recipe",
-    "Task",
+    "DataModule",
     "TextData",
-    "part_kinds",
+    "recipe_config_types",
     "recipe",
 ]
 
@@ -62,7 +62,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 }
 
 # what the data of a recipe can be, for reading one back
-DATA = (DigitsData, FashionData, GlyphsData, MorseData, PairsData, PhrasesData, TextData)
+DATA_MODULES = (DigitsData, FashionData, GlyphsData, MorseData, ParallelTextData, PhrasesData, TextData)
 
 
 def recipe(name: str) -> Recipe:
@@ -76,10 +76,10 @@ def recipe(name: str) -> Recipe:
     if name in RECIPES:
         return RECIPES[name]()
     raise ConfigError(
-        f"recipe: needs one of {', '.join(RECIPES)}, got {name!r}{nearest(name, RECIPES)}"
+        f"recipe: needs one of {', '.join(RECIPES)}, got {name!r}{suggestion(name, RECIPES)}"
     )
 
 
-def part_kinds() -> dict[str, type]:
+def recipe_config_types() -> dict[str, type]:
     """What the parts of a recipe can be, by name: data and configs of models."""
-    return {kind.__name__: kind for kind in DATA} | config_kinds()
+    return {kind.__name__: kind for kind in DATA_MODULES} | config_types()

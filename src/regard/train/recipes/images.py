@@ -11,20 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.data import Glyphs, Written
+from regard.data import Glyphs, RenderedGlyphs
 from regard.data.facts import Split
 from regard.data.image_files import find_idx, read_idx
-from regard.data.made import luck
-from regard.data.picture_batches import PictureBatches
+from regard.data.made import seeded_generator
+from regard.data.picture_batches import ImageBatches
 from regard.errors import ConfigError
 from regard.models import ResNetConfig, VisionConfig
 from regard.models.config import check_positive
 from regard.train.config import TrainConfig
-from regard.train.evaluation_images import ClassScores, GradedClassScores
-from regard.train.loop import device_of
-from regard.train.recipes.recipe import Part, Recipe
+from regard.train.evaluation_images import ClassificationEvaluator, CalibratedClassificationEvaluator
+from regard.train.loop import select_device
+from regard.train.recipes.recipe import EvalSplit, Recipe
 
-Pictures = tuple[Tensor, Tensor]
+LabeledImages = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,9 +33,9 @@ class _Altered:
 
     shift: int = 2  # pixels
     flip: bool = True
-    erase: float = 0.0  # the largest side of what is made black, of the height
-    mix: float = 0.0  # the chance of a rectangle of another picture, whose class then counts too
-    pictures: int | None = None  # so many of the training ones, drawn by the seed; None: all
+    random_erasing: float = 0.0  # the largest side of what is made black, of the height
+    cutmix: float = 0.0  # the chance of a rectangle of another picture, whose class then counts too
+    train_images: int | None = None  # so many of the training ones, drawn by the seed; None: all
 
     def __post_init__(self) -> None:
         check_positive(self, "pictures")
@@ -54,19 +54,19 @@ class _Altered:
         """Pictures have no words."""
         return
 
-    def train_part(self, seed: int) -> Pictures:
+    def train_split(self, seed: int) -> LabeledImages:
         """The pictures to learn from, as bytes, and their classes."""
         raise NotImplementedError
 
     def batches(
-        self, tokenizer: Any, train: TrainConfig, *, rank: int = 0, world: int = 1
-    ) -> PictureBatches:
+        self, tokenizer: Any, train: TrainConfig, *, rank: int = 0, world_size: int = 1
+    ) -> ImageBatches:
         """So many pictures together as the training's `tokens` say."""
-        pictures, labels = self.train_part(train.seed)
-        device = device_of(train)
-        return PictureBatches(
-            pictures.to(device), labels.to(device), size=train.tokens, shift=self.shift,
-            flip=self.flip, erase=self.erase, mix=self.mix, seed=train.seed, rank=rank, world=world,
+        pictures, labels = self.train_split(train.seed)
+        device = select_device(train)
+        return ImageBatches(
+            pictures.to(device), labels.to(device), batch_size=train.batch_tokens, shift=self.shift,
+            flip=self.flip, random_erasing=self.random_erasing, cutmix=self.cutmix, seed=train.seed, rank=rank, world_size=world_size,
         )  # fmt: skip
 
 
@@ -82,43 +82,43 @@ class FashionData(_Altered):
     """
 
     folder: str = "fashion-mnist"
-    held: int = 5000
+    valid_images: int = 5000
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.held < 60000:
-            raise ConfigError(f"held: needs to be from 0 to 59999, got {self.held}")
+        if not 0 <= self.valid_images < 60000:
+            raise ConfigError(f"held: needs to be from 0 to 59999, got {self.valid_images}")
 
-    def sized(self, model: Any, tokenizer: None) -> Any:
+    def resolve(self, model: Any, tokenizer: None) -> Any:
         """The model's config with the number of classes."""
-        return replace(model, classes=int(read(self.folder, "train")[1].max()) + 1)
+        return replace(model, classes=int(read_mnist(self.folder, "train")[1].max()) + 1)
 
-    def train_part(self, seed: int) -> Pictures:
+    def train_split(self, seed: int) -> LabeledImages:
         """Without those that are held; some of them, drawn by the seed, if asked for."""
-        pictures, labels = read(self.folder, "train")
-        kept = len(labels) - self.held
-        wanted = kept if self.pictures is None else self.pictures
+        pictures, labels = read_mnist(self.folder, "train")
+        kept = len(labels) - self.valid_images
+        wanted = kept if self.train_images is None else self.train_images
         if not 0 < wanted <= kept:
             raise ConfigError(f"pictures: needs to be from 1 to {kept}, got {wanted}")
         if wanted == kept:
             return pictures[:kept], labels[:kept]
-        chosen = torch.randperm(kept, generator=luck(seed, "pictures"))[:wanted]
+        chosen = torch.randperm(kept, generator=seeded_generator(seed, "pictures"))[:wanted]
         return pictures[chosen], labels[chosen]
 
-    def scores(self, tokenizer: None, part: Part) -> ClassScores:
+    def evaluator(self, tokenizer: None, split: EvalSplit) -> ClassificationEvaluator:
         """Loss and accuracy."""
-        pictures, labels = read(self.folder, "train" if part == "valid" else "t10k")
-        if part == "valid":
-            first = -self.held if self.held else -1000
-            return ClassScores(pictures[first:], labels[first:])
-        return ClassScores(pictures, labels)
+        pictures, labels = read_mnist(self.folder, "train" if split == "valid" else "t10k")
+        if split == "valid":
+            first = -self.valid_images if self.valid_images else -1000
+            return ClassificationEvaluator(pictures[first:], labels[first:])
+        return ClassificationEvaluator(pictures, labels)
 
 
 @lru_cache(4)
-def read(folder: str, part: str) -> Pictures:
+def read_mnist(folder: str, split: str) -> LabeledImages:
     """The pictures and classes of one part of an MNIST-like folder, as bytes."""
-    images = read_idx(find_idx(Path(folder).expanduser(), f"{part}-images-idx3"))
-    labels = read_idx(find_idx(Path(folder).expanduser(), f"{part}-labels-idx1"))
+    images = read_idx(find_idx(Path(folder).expanduser(), f"{split}-images-idx3"))
+    labels = read_idx(find_idx(Path(folder).expanduser(), f"{split}-labels-idx1"))
     if len(images) != len(labels):
         raise ConfigError(f"folder: needs a label for each of {len(images)}, got {len(labels)}")
     return torch.from_numpy(images)[:, None], torch.from_numpy(labels.astype("int64"))
@@ -136,68 +136,68 @@ class GlyphsData(_Altered):
     """
 
     classes: str = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-    size: int = 24
+    image_size: int = 24
     noise: float = 0.1
-    faces: Literal["one", "many"] = "many"
-    fonts: str | None = None  # a folder of further faces to train on
-    foreign: float = 0.2  # the share of pictures that show no class, in training
+    typefaces: Literal["one", "many"] = "many"
+    font_folder: str | None = None  # a folder of further faces to train on
+    ood_fraction: float = 0.2  # the share of pictures that show no class, in training
     workers: int = 1  # processes that draw
-    pictures: int | None = 20000
+    train_images: int | None = 20000
     shift: int = 0
     flip: bool = False
-    valid: int = 1000
-    test: int = 2000
+    valid_size: int = 1000
+    test_size: int = 2000
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "valid", "test", "workers")
-        if self.pictures is None:
+        if self.train_images is None:
             raise ConfigError("pictures: needs to be a number, as they are drawn, got none")
-        if not 0 <= self.foreign < 1:
-            raise ConfigError(f"foreign: needs to be from 0 to below 1, got {self.foreign}")
+        if not 0 <= self.ood_fraction < 1:
+            raise ConfigError(f"foreign: needs to be from 0 to below 1, got {self.ood_fraction}")
         self.source()  # its errors, now
 
     @property
-    def framed(self) -> bool:
+    def crops_to_ink(self) -> bool:
         """Whether pictures are cut out by their ink before the model sees them."""
-        return self.faces == "many"
+        return self.typefaces == "many"
 
-    def source(self, foreign: float = 0.0) -> "Glyphs | Written":
+    def source(self, ood_fraction: float = 0.0) -> "Glyphs | RenderedGlyphs":
         """What draws them."""
-        told = {"size": self.size, "noise": self.noise, "count": 10**9}
-        if not self.framed:
+        told = {"size": self.image_size, "noise": self.noise, "count": 10**9}
+        if not self.crops_to_ink:
             return Glyphs(self.classes, **told)
-        return Written(self.classes, foreign=foreign, fonts=self.fonts, **told)
+        return RenderedGlyphs(self.classes, ood_fraction=ood_fraction, font_folder=self.font_folder, **told)
 
-    def sized(self, model: Any, tokenizer: None) -> Any:
+    def resolve(self, model: Any, tokenizer: None) -> Any:
         """The model's config with the number of classes, and of pixels where it has to know."""
         model = replace(model, classes=len(self.classes))
-        return replace(model, image=self.size) if isinstance(model, VisionConfig) else model
+        return replace(model, image=self.image_size) if isinstance(model, VisionConfig) else model
 
-    def train_part(self, seed: int) -> Pictures:
+    def train_split(self, seed: int) -> LabeledImages:
         """The first ones of this seed: of two sizes, the larger has the smaller in it."""
-        assert self.pictures is not None
-        return drawn(self.source(self.foreign), "train", seed, self.pictures, self.workers)
+        assert self.train_images is not None
+        return render_glyphs(self.source(self.ood_fraction), "train", seed, self.train_images, self.workers)
 
-    def scores(self, tokenizer: None, part: Part) -> ClassScores:
+    def evaluator(self, tokenizer: None, split: EvalSplit) -> ClassificationEvaluator:
         """Loss and accuracy on glyphs, and of "many" in faces, that nobody trains on."""
-        return _held_out(self, part)
+        return _held_out(self, split)
 
 
 @lru_cache(4)
-def _held_out(data: GlyphsData, part: Part) -> ClassScores:
+def _held_out(data: GlyphsData, part: EvalSplit) -> ClassificationEvaluator:
     """The scores of a part; those of valid also grade answers to half as many foreign pictures."""
-    count = data.valid if part == "valid" else data.test
-    found = drawn(data.source(), part, 0, count)
-    if part == "test" or not data.framed:
-        return ClassScores(*found)
-    foreign, _ = drawn(data.source(1.0), part, 0, (count + 1) // 2)
-    return GradedClassScores(*found, foreign=foreign)
+    count = data.valid_size if part == "valid" else data.test_size
+    found = render_glyphs(data.source(), part, 0, count)
+    if part == "test" or not data.crops_to_ink:
+        return ClassificationEvaluator(*found)
+    foreign, _ = render_glyphs(data.source(1.0), part, 0, (count + 1) // 2)
+    return CalibratedClassificationEvaluator(*found, ood_images=foreign)
 
 
-def drawn(
-    source: Glyphs | Written, split: Split, seed: int, count: int, workers: int = 1
-) -> Pictures:
+def render_glyphs(
+    source: Glyphs | RenderedGlyphs, split: Split, seed: int, count: int, workers: int = 1
+) -> LabeledImages:
     """So many glyphs, as bytes, and their classes; drawn by several processes if asked."""
     draw = partial(_draw, source, split, seed)
     spans = [(at, min(at + 1000, count)) for at in range(0, count, 1000)]
@@ -213,7 +213,7 @@ def drawn(
 
 
 def _draw(
-    source: Glyphs | Written, split: Split, seed: int, start: int, stop: int
+    source: Glyphs | RenderedGlyphs, split: Split, seed: int, start: int, stop: int
 ) -> tuple[np.ndarray, list[int]]:
     """Those of some numbers: as arrays, which go from process to process without a file each."""
     found = list(islice(source.examples(split, seed, start), stop - start))
@@ -229,13 +229,13 @@ def fashion_vit() -> Recipe:
     """
     return Recipe(
         name="fashion-vit",
-        data=FashionData(erase=0.25, mix=0.5),
+        data=FashionData(random_erasing=0.25, cutmix=0.5),
         model=VisionConfig(
-            classes=10, image=28, channels=1, patch=2, layers=6, dim=192, heads=6, dropout=0.1
+            classes=10, image_size=28, channels=1, patch_size=2, layers=6, dim=192, heads=6, dropout=0.1
         ),
         train=TrainConfig(
-            steps=16000, tokens=512, lr=2e-3, warmup=800, decay=0.05, betas=(0.9, 0.95),
-            smoothing=0.1, watch="accuracy", evaluate_every=4000, save_every=4000, log_every=100,
+            steps=16000, batch_tokens=512, lr=2e-3, warmup=800, weight_decay=0.05, betas=(0.9, 0.95),
+            label_smoothing=0.1, monitor="accuracy", evaluate_every=4000, save_every=4000, log_every=100,
         ),
     )  # fmt: skip
 
@@ -248,11 +248,11 @@ def fashion_resnet() -> Recipe:
     """
     return Recipe(
         name="fashion-resnet",
-        data=FashionData(erase=0.5),
+        data=FashionData(random_erasing=0.5),
         model=ResNetConfig(classes=10, width=256),
         train=TrainConfig(
-            steps=4858, tokens=512, lr=2e-3, warmup=404, decay=0.05, betas=(0.9, 0.95),
-            smoothing=0.1, watch="accuracy", evaluate_every=809, save_every=2427, log_every=100,
+            steps=4858, batch_tokens=512, lr=2e-3, warmup=404, weight_decay=0.05, betas=(0.9, 0.95),
+            label_smoothing=0.1, monitor="accuracy", evaluate_every=809, save_every=2427, log_every=100,
         ),
     )  # fmt: skip
 
@@ -267,10 +267,10 @@ def glyphs() -> Recipe:
         name="glyphs",
         data=GlyphsData(shift=1),
         model=VisionConfig(
-            classes=36, image=24, channels=1, patch=4, layers=4, dim=64, heads=4, dropout=0.0
+            classes=36, image_size=24, channels=1, patch_size=4, layers=4, dim=64, heads=4, dropout=0.0
         ),
         train=TrainConfig(
-            steps=3000, tokens=128, lr=2e-3, warmup=200, decay=0.05, watch="accuracy",
+            steps=3000, batch_tokens=128, lr=2e-3, warmup=200, weight_decay=0.05, monitor="accuracy",
             evaluate_every=500, save_every=1000, log_every=50,
         ),
     )  # fmt: skip

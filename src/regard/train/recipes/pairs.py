@@ -9,29 +9,29 @@ import torch
 from torch import nn
 
 from regard.data import (
-    BPE,
+    BPETokenizer,
     Batches,
-    Listed,
+    InMemorySource,
     Pair,
-    Parallel,
+    ParallelCorpus,
     Tokenizer,
-    Words,
-    pair_encoder,
-    texts_of,
+    WordTokenizer,
+    pair_preprocessor,
+    iter_texts,
 )
 from regard.errors import FileError
 from regard.models import recurrent_small, translator_small
 from regard.models.config import check_choices, check_positive
 from regard.train.config import TrainConfig
-from regard.train.evaluation import TranslationScores, score_texts
-from regard.train.recipes.recipe import Part, Recipe
+from regard.train.evaluation import TranslationEvaluator, score_texts
+from regard.train.recipes.recipe import EvalSplit, Recipe
 
-RIGHT = 50.0  # chrF of an answer that counts as right when confidence is calibrated
+CORRECT_CHRF = 50.0  # chrF of an answer that counts as right when confidence is calibrated
 WINDOW = 8192  # pairs that are sorted by length together: little padding, and all is held anyway
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairsData:
+class ParallelTextData:
     """Pairs from two aligned files a part: `folder`/train.de and `folder`/train.en, and so on.
 
     All are held in memory, encoded once. `lowercase` forgets the case on both sides; `both` trains
@@ -43,18 +43,18 @@ class PairsData:
     """
 
     folder: str = ""
-    source: str = "de"
-    target: str = "en"
-    train: str = "train"
-    valid: str = "val"
-    test: str = "test_2016_flickr"
-    units: Literal["bpe", "words"] = "bpe"
-    size: int = 8000  # of the vocabulary, which both sides share
+    source_language: str = "de"
+    target_language: str = "en"
+    train_stem: str = "train"
+    valid_stem: str = "val"
+    test_stem: str = "test_2016_flickr"
+    tokenizer_type: Literal["bpe", "words"] = "bpe"
+    vocab_size: int = 8000  # of the vocabulary, which both sides share
     lowercase: bool = False
-    both: bool = False
-    width: int = 1
-    penalty: float = 1.0
-    longest: int = 80
+    bidirectional: bool = False
+    beam_width: int = 1
+    length_penalty: float = 1.0
+    max_new_tokens: int = 80
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -65,50 +65,50 @@ class PairsData:
         """The loss, by its name."""
         return "translation"
 
-    def files(self, part: Literal["train", "valid", "test"]) -> tuple[Path, Path]:
+    def files(self, split: Literal["train", "valid", "test"]) -> tuple[Path, Path]:
         """The two files of a part."""
-        stem = {"train": self.train, "valid": self.valid, "test": self.test}[part]
+        stem = {"train": self.train_stem, "valid": self.valid_stem, "test": self.test_stem}[split]
         folder = Path(self.folder)
-        return folder / f"{stem}.{self.source}", folder / f"{stem}.{self.target}"
+        return folder / f"{stem}.{self.source_language}", folder / f"{stem}.{self.target_language}"
 
-    def pairs(self, part: Literal["train", "valid", "test"]) -> list[Pair]:
+    def pairs(self, split: Literal["train", "valid", "test"]) -> list[Pair]:
         """All pairs of a part, as they are trained on and scored."""
         self._check()
         places = [self.files(part) for part in ("train", "valid", "test")]
-        read = Parallel(*places, languages=(self.source, self.target)).pairs(part)
+        read = ParallelCorpus(*places, languages=(self.source_language, self.target_language)).pairs(split)
         pairs = [_lower(pair) for pair in read] if self.lowercase else list(read)
-        back = self.both and part == "train"
-        return pairs + [Pair(p.target, p.source, self.source) for p in pairs if back]
+        back = self.bidirectional and split == "train"
+        return pairs + [Pair(p.target, p.source, self.source_language) for p in pairs if back]
 
     def tokenizer(self, seed: int) -> Tokenizer:
         """One vocabulary for both sides, learnt from the train part."""
-        texts, languages = texts_of(self.pairs("train")), (self.source, self.target)
-        if self.units == "words":
-            tokenizer = Words.train(texts, languages=languages, size=self.size)
+        texts, languages = iter_texts(self.pairs("train")), (self.source_language, self.target_language)
+        if self.tokenizer_type == "words":
+            tokenizer = WordTokenizer.train(texts, languages=languages, vocab_size=self.vocab_size)
         else:
-            tokenizer = BPE.train(texts, self.size, languages=languages)
-        tokenizer.normalize = ("lower",) if self.lowercase else ()
+            tokenizer = BPETokenizer.train(texts, self.vocab_size, languages=languages)
+        tokenizer.normalizers = ("lower",) if self.lowercase else ()
         return tokenizer
 
-    def sized(self, model: Any, tokenizer: Tokenizer) -> Any:
+    def resolve(self, model: Any, tokenizer: Tokenizer) -> Any:
         """The model's config with the tokenizer's vocabulary on both sides."""
         return replace(model, source_vocab=tokenizer.vocab, target_vocab=tokenizer.vocab)
 
     def batches(
-        self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world: int = 1
+        self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world_size: int = 1
     ) -> Batches:
         """Pairs of like lengths together, in a new order each turn."""
-        held = Listed(train=list(_encoded(self.pairs("train"), tokenizer)))
+        held = InMemorySource(train=list(_encoded(self.pairs("train"), tokenizer)))
         return Batches(
-            held, _as_it_is, split="train", tokens=train.tokens, seed=train.seed,
-            rank=rank, world=world, window=WINDOW, pad=tokenizer.pad,
+            held, _as_it_is, split="train", batch_tokens=train.batch_tokens, seed=train.seed,
+            rank=rank, world_size=world_size, sort_window=WINDOW, pad_id=tokenizer.pad_id,
         )  # fmt: skip
 
-    def scores(self, tokenizer: Tokenizer, part: Part) -> Callable[[nn.Module], dict[str, Any]]:
+    def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> Callable[[nn.Module], dict[str, Any]]:
         """Loss, exact answers and BLEU, as written and with the case forgotten."""
-        return PairScores(
-            Listed(**{part: self.pairs(part)}), tokenizer, split=part, limit=self.longest,
-            width=self.width if part == "test" else 1, penalty=self.penalty,
+        return ParallelTextEvaluator(
+            InMemorySource(**{split: self.pairs(split)}), tokenizer, split=split, max_new_tokens=self.max_new_tokens,
+            beam_width=self.beam_width if split == "test" else 1, length_penalty=self.length_penalty,
         )  # fmt: skip
 
     def _check(self) -> None:
@@ -125,7 +125,7 @@ class PairsData:
                 )
 
 
-class PairScores(TranslationScores):
+class ParallelTextEvaluator(TranslationEvaluator):
     """What a translator gets on pairs: as `TranslationScores`, and BLEU with the case forgotten.
 
     >>> pairs = Listed(valid=[Pair("zwei", "Two", None)])
@@ -134,16 +134,16 @@ class PairScores(TranslationScores):
     ['bleu', 'bleu_lower', 'exact']
     """
 
-    def judge(self, model: nn.Module, answers: Sequence[str]) -> dict[str, Any]:
+    def score(self, model: nn.Module, answers: Sequence[str]) -> dict[str, Any]:
         """The scores of answers that the model gave."""
-        lower = score_texts([a.lower() for a in answers], [r.lower() for r in self.right])
-        return super().judge(model, answers) | {"bleu_lower": lower["bleu"]}
+        lower = score_texts([a.lower() for a in answers], [r.lower() for r in self.references])
+        return super().score(model, answers) | {"bleu_lower": lower["bleu"]}
 
-    def is_right(self, answer: str, reference: str) -> bool:
+    def is_correct(self, answer: str, reference: str) -> bool:
         """Whether chrF, the overlap in character n-grams, is `RIGHT` or more: few are identical."""
         from sacrebleu.metrics.chrf import CHRF
 
-        return CHRF().sentence_score(answer, [reference]).score >= RIGHT
+        return CHRF().sentence_score(answer, [reference]).score >= CORRECT_CHRF
 
 
 def multi30k_de_en(kind: Literal["lstm", "gru", "gru-attention", "transformer"]) -> Recipe:
@@ -153,8 +153,8 @@ def multi30k_de_en(kind: Literal["lstm", "gru", "gru-attention", "transformer"])
     'none'
     """
     train = TrainConfig(
-        steps=1285 if kind == "transformer" else 1500, tokens=8192, lr=2e-3, warmup=200,
-        smoothing=0.1, decay=0.05, watch="bleu", evaluate_every=250, save_every=500,
+        steps=1285 if kind == "transformer" else 1500, batch_tokens=8192, lr=2e-3, warmup=200,
+        label_smoothing=0.1, weight_decay=0.05, monitor="bleu", evaluate_every=250, save_every=500,
     )  # fmt: skip
     cell, _, attention = kind.partition("-")
     if cell == "transformer":
@@ -164,7 +164,7 @@ def multi30k_de_en(kind: Literal["lstm", "gru", "gru-attention", "transformer"])
             1, cell=cell, dim=256, hidden=512, layers=1, dropout=0.4,
             attention="luong" if attention else "none",
         )  # fmt: skip
-    data = PairsData(source="de", target="en", lowercase=True)
+    data = ParallelTextData(source_language="de", target_language="en", lowercase=True)
     return Recipe(name=f"multi30k-de-en-{kind}", data=data, model=model, train=train)
 
 
@@ -178,20 +178,20 @@ def multi30k_en_de() -> Recipe:
     """
     return Recipe(
         name="multi30k-en-de",
-        data=PairsData(source="en", target="de", size=10000, lowercase=True, width=5),
+        data=ParallelTextData(source_language="en", target_language="de", vocab_size=10000, lowercase=True, beam_width=5),
         model=translator_small(
             1, layers=4, decoder_layers=4, dim=256, heads=4, hidden=512, dropout=0.3
         ),
         train=TrainConfig(
-            steps=8400, tokens=4096, lr=3e-3, schedule="inverse_sqrt", warmup=2000, smoothing=0.1,
-            agree=2.5, decay=0.05, watch="bleu", evaluate_every=2100, save_every=210, keep=10,
-            average=10,
+            steps=8400, batch_tokens=4096, lr=3e-3, schedule="inverse_sqrt", warmup=2000, label_smoothing=0.1,
+            rdrop=2.5, weight_decay=0.05, monitor="bleu", evaluate_every=2100, save_every=210, keep_last=10,
+            average_last=10,
         ),
     )  # fmt: skip
 
 
 def _encoded(pairs: list[Pair], tokenizer: Tokenizer) -> Iterator[dict[str, torch.Tensor]]:
-    encode = pair_encoder(tokenizer)
+    encode = pair_preprocessor(tokenizer)
     for pair in pairs:
         yield {name: torch.tensor(ids) for name, ids in encode(pair).items()}
 

@@ -8,14 +8,14 @@ from typing import Any
 
 from torch import nn
 
-from regard.data import Batches, Pair, Phrases, Tokenizer, Words, normalized, pair_encoder, texts_of
-from regard.data.natural import typo
+from regard.data import Batches, Pair, Phrases, Tokenizer, WordTokenizer, normalize_text, pair_preprocessor, iter_texts
+from regard.data.natural import add_typo
 from regard.models import RecurrentTranslatorConfig, translator_tiny
 from regard.models.config import check_positive
-from regard.train.confidence import Graded
+from regard.train.confidence import GradedAnswer
 from regard.train.config import TrainConfig
-from regard.train.evaluation import GRADED, TranslationScores
-from regard.train.recipes.recipe import Part, Recipe
+from regard.train.evaluation import MAX_GRADED, TranslationEvaluator
+from regard.train.recipes.recipe import EvalSplit, Recipe
 
 NORMALIZE = ("typography", "lower")  # of what is read
 TWELVE = ("cs", "de", "en", "es", "fi", "fr", "it", "ja", "nl", "pl", "pt", "tr")
@@ -37,15 +37,15 @@ class PhrasesData:
     """
 
     languages: tuple[str, ...] = TWELVE
-    sources: tuple[str, ...] = ("en",)
+    source_languages: tuple[str, ...] = ("en",)
     kinds: tuple[str, ...] = ("date", "time", "moment", "duration", "unit", "money", "list")
-    texts: int = 20000
-    digits: int = 2
-    valid: int = 300
-    test: int = 1000
-    longest: int = 100  # tokens of an answer; what is cut there is wrong
-    natural: float = 0.0
-    foreign: float = 0.0
+    vocab_texts: int = 20000
+    digits_per_token: int = 2
+    valid_size: int = 300
+    test_size: int = 1000
+    max_new_tokens: int = 100  # tokens of an answer; what is cut there is wrong
+    natural_fraction: float = 0.0
+    ood_fraction: float = 0.0
 
     def __post_init__(self) -> None:
         check_positive(self, "texts", "digits", "valid", "test", "longest")
@@ -59,8 +59,8 @@ class PhrasesData:
     def source(self, count: int) -> Phrases:
         """The phrases themselves, with so many in the parts that are scored."""
         return Phrases(
-            self.languages, sources=self.sources, kinds=self.kinds, count=count,
-            natural=self.natural, foreign=self.foreign,
+            self.languages, source_languages=self.source_languages, kinds=self.kinds, eval_size=count,
+            natural_fraction=self.natural_fraction, ood_fraction=self.ood_fraction,
         )  # fmt: skip
 
     def tokenizer(self, seed: int) -> Tokenizer:
@@ -68,32 +68,32 @@ class PhrasesData:
 
         What is none of the facts adds no words: it is spelled out, as all that is unknown will be.
         """
-        pairs = islice(self.source(1).examples("train", seed), self.texts)
-        known = (p._replace(source=normalized(p.source, NORMALIZE)) for p in pairs if p.target)
-        tokenizer = Words.train(texts_of(known), languages=self.languages, digits=self.digits)
-        tokenizer.normalize = NORMALIZE
+        pairs = islice(self.source(1).examples("train", seed), self.vocab_texts)
+        known = (p._replace(source=normalize_text(p.source, NORMALIZE)) for p in pairs if p.target)
+        tokenizer = WordTokenizer.train(iter_texts(known), languages=self.languages, max_digits=self.digits_per_token)
+        tokenizer.normalizers = NORMALIZE
         return tokenizer
 
-    def sized(self, model: Any, tokenizer: Tokenizer) -> Any:
+    def resolve(self, model: Any, tokenizer: Tokenizer) -> Any:
         """The model's config with the tokenizer's vocabulary on both sides."""
         return replace(model, source_vocab=tokenizer.vocab, target_vocab=tokenizer.vocab)
 
     def batches(
-        self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world: int = 1
+        self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world_size: int = 1
     ) -> Batches:
         """Pairs of like lengths together."""
         return Batches(
-            self.source(1), pair_encoder(tokenizer), split="train", tokens=train.tokens,
-            seed=train.seed, rank=rank, world=world, pad=tokenizer.pad,
+            self.source(1), pair_preprocessor(tokenizer), split="train", batch_tokens=train.batch_tokens,
+            seed=train.seed, rank=rank, world_size=world_size, pad_id=tokenizer.pad_id,
         )  # fmt: skip
 
-    def scores(self, tokenizer: Tokenizer, part: Part) -> TranslationScores:
+    def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> TranslationEvaluator:
         """Loss, exact answers and BLEU on unseen facts."""
-        source = self.source(self.valid if part == "valid" else self.test)
-        return PhrasesScores(source, tokenizer, split=part, limit=self.longest)
+        source = self.source(self.valid_size if split == "valid" else self.test_size)
+        return PhrasesEvaluator(source, tokenizer, split=split, limit=self.max_new_tokens)
 
 
-class PhrasesScores(TranslationScores):
+class PhrasesEvaluator(TranslationEvaluator):
     """What a translator gets on phrases: on CLDR's own forms, and where it was trained on them, on
     what people type (`natural`: exact answers) and on what is no fact (`foreign`: empty answers).
 
@@ -103,43 +103,43 @@ class PhrasesScores(TranslationScores):
     [2, 2, 2]
     """
 
-    def __init__(self, source: Phrases, tokenizer: Tokenizer, *, split: Part, **given: Any):
+    def __init__(self, source: Phrases, tokenizer: Tokenizer, *, split: EvalSplit, **given: Any):
         super().__init__(source, tokenizer, split=split, **given)
         self.source = source
-        self.split: Part = split
+        self.split: EvalSplit = split
 
     @cached_property
     def natural(self) -> list[Pair]:
         """The same facts as people type them."""
-        return list(islice(self.source.natural_examples(self.split), GRADED))
+        return list(islice(self.source.natural_examples(self.split), MAX_GRADED))
 
     @property
-    def foreign(self) -> list[Pair]:
+    def ood_pairs(self) -> list[Pair]:
         """Texts that are none of the facts."""
-        return list(islice(self.source.foreign_examples(self.split), GRADED))
+        return list(islice(self.source.ood_examples(self.split), MAX_GRADED))
 
-    def judge(self, model: nn.Module, answers: Sequence[str]) -> dict[str, Any]:
+    def score(self, model: nn.Module, answers: Sequence[str]) -> dict[str, Any]:
         """The scores of answers that the model gave."""
-        scores = super().judge(model, answers)
-        both = {"natural": self.natural if self.source.natural else []}
-        both |= {"foreign": self.foreign if self.source.foreign else []}
+        scores = super().score(model, answers)
+        both = {"natural": self.natural if self.source.natural_fraction else []}
+        both |= {"foreign": self.ood_pairs if self.source.ood_fraction else []}
         for name, pairs in both.items():
-            found = zip(self.translations(model, pairs), pairs, strict=True)
+            found = zip(self.translate(model, pairs), pairs, strict=True)
             right = [answer.text == pair.target for answer, pair in found]
             scores |= {name: sum(right) / len(right)} if right else {}
         return scores
 
-    def graded(self, model: nn.Module) -> list[Graded]:
+    def grade(self, model: nn.Module) -> list[GradedAnswer]:
         """Answers with their raw scores: to CLDR's forms, natural ones, and foreign texts.
 
         Natural texts come with and without a slip of the keys: a good model makes its mistakes
         there, and confidence is calibrated on mistakes.
         """
-        slips = [p._replace(source=typo(p.source, f"{n}")) for n, p in enumerate(self.natural)]
+        slips = [p._replace(source=add_typo(p.source, f"{n}")) for n, p in enumerate(self.natural)]
         pairs = self.natural + slips
-        found = zip(self.translations(model, pairs), pairs, strict=True)
-        graded = [Graded(answer.raw, answer.text == pair.target) for answer, pair in found]
-        return super().graded(model) + graded
+        found = zip(self.translate(model, pairs), pairs, strict=True)
+        graded = [GradedAnswer(answer.raw_score, answer.text == pair.target) for answer, pair in found]
+        return super().grade(model) + graded
 
 
 def phrases() -> Recipe:
@@ -159,7 +159,7 @@ def phrases() -> Recipe:
             tied=False,  # a tied readout begins by repeating what it reads: half the speed
         ),
         train=TrainConfig(
-            steps=2000, tokens=512, lr=3e-3, warmup=100, watch="exact", evaluate_every=1000,
+            steps=2000, batch_tokens=512, lr=3e-3, warmup=100, monitor="exact", evaluate_every=1000,
             save_every=1000,
         ),
     )  # fmt: skip

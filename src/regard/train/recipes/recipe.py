@@ -9,11 +9,11 @@ from torch import nn
 from regard.data import Batches, Tokenizer
 from regard.train.config import TrainConfig
 
-Part = Literal["valid", "test"]
+EvalSplit = Literal["valid", "test"]
 
 
 @runtime_checkable
-class Task(Protocol):
+class DataModule(Protocol):
     """What the data of a recipe says of itself: its words, its batches, its loss and its scores.
 
     The tokenizer that it is given is the one that it made (or None, where it made none).
@@ -31,17 +31,17 @@ class Task(Protocol):
         """The vocabulary, learnt from the train part; None where there are no words."""
         ...
 
-    def sized(self, model: Any, tokenizer: Any) -> Any:
+    def resolve(self, model: Any, tokenizer: Any) -> Any:
         """The model's config, with the sizes that only the data knows."""
         ...
 
     def batches(
-        self, tokenizer: Any, train: TrainConfig, *, rank: int = 0, world: int = 1
+        self, tokenizer: Any, train: TrainConfig, *, rank: int = 0, world_size: int = 1
     ) -> Batches:
         """The train part, endless, in an order that the seed fixes."""
         ...
 
-    def scores(self, tokenizer: Any, part: Part) -> Callable[[nn.Module], dict[str, Any]]:
+    def evaluator(self, tokenizer: Any, split: EvalSplit) -> Callable[[nn.Module], dict[str, Any]]:
         """What tells how good a model is on a part that was not trained on."""
         ...
 

@@ -6,18 +6,18 @@ from typing import Any
 
 import torch
 
-from regard.data import Characters, Morse, Tokenizer
-from regard.data.changes import Change
-from regard.data.digits import PHONES, Digits
-from regard.data.keying import CODES
-from regard.data.sound_batches import SoundBatches, morse_batches
+from regard.data import CharTokenizer, Morse, Tokenizer
+from regard.data.changes import SpeechAugmentation
+from regard.data.digits import PHONES, SpokenDigits
+from regard.data.keying import MORSE_CODE
+from regard.data.sound_batches import AudioBatches, morse_batches
 from regard.data.voices import digit_batches
 from regard.models import Recogniser, recogniser_tiny
 from regard.models.config import check_positive
 from regard.train.config import TrainConfig
-from regard.train.evaluation_speech import SpeechScores
-from regard.train.loop import device_of
-from regard.train.recipes.recipe import Part, Recipe
+from regard.train.evaluation_speech import RecognitionEvaluator
+from regard.train.loop import select_device
+from regard.train.recipes.recipe import EvalSplit, Recipe
 
 FIT = 8  # batches over which the scale of the features is measured
 
@@ -33,7 +33,7 @@ class _Heard:
 
     def prepare(self, model: Recogniser, tokenizer: Tokenizer, train: TrainConfig) -> None:
         """Measure the scale of the features on some of the training sounds."""
-        cpu = replace(train, device="cpu", precision="auto", tokens=min(train.tokens, 16))
+        cpu = replace(train, device="cpu", precision="auto", tokens=min(train.batch_tokens, 16))
         stream = iter(self.batches(tokenizer, cpu))
         batches = [next(stream) for _ in range(FIT)]
         longest = max(batch["frames"].shape[1] for batch in batches)
@@ -42,11 +42,11 @@ class _Heard:
             for batch in batches
         ]
         lengths = torch.cat([batch["frames_lengths"] for batch in batches])
-        model.standardise.fit(model.scaled(torch.cat(frames))[0], lengths)
+        model.standardise.fit(model.normalize_features(torch.cat(frames))[0], lengths)
 
     def batches(
-        self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world: int = 1
-    ) -> SoundBatches:
+        self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world_size: int = 1
+    ) -> AudioBatches:
         """So many sounds together as the training's `tokens` say."""
         raise NotImplementedError
 
@@ -64,73 +64,73 @@ class MorseData(_Heard):
     ((17.0, 19.0), (26.0, 29.0))
     """
 
-    shortest: int = 3
-    longest: int = 12  # letters
-    slowest: float = 8.0
-    fastest: float = 45.0
-    spared: tuple[float, ...] = (17.0, 19.0, 26.0, 29.0)
-    snr: float = -3.0  # decibels, the most noise that is trained on
+    min_letters: int = 3
+    max_letters: int = 12  # letters
+    min_wpm: float = 8.0
+    max_wpm: float = 45.0
+    held_out_wpm: tuple[float, ...] = (17.0, 19.0, 26.0, 29.0)
+    min_snr: float = -3.0  # decibels, the most noise that is trained on
     test_snr: float = 0.0
-    lowest: float = 250.0  # hertz
-    highest: float = 1300.0
-    radio: bool = True
-    empty: float = 0.04
+    min_pitch: float = 250.0  # hertz
+    max_pitch: float = 1300.0
+    radio_effects: bool = True
+    empty_fraction: float = 0.04
     mels: int = 40
-    valid: int = 200
-    test: int = 1000
+    valid_size: int = 200
+    test_size: int = 1000
 
     def __post_init__(self) -> None:
         check_positive(self, "shortest", "longest", "mels", "valid", "test")
         self.source()  # its errors, now
 
     @property
-    def bands(self) -> tuple[tuple[float, float], ...]:
+    def held_out_bands(self) -> tuple[tuple[float, float], ...]:
         """The speeds that are never trained on."""
-        return tuple(zip(self.spared[::2], self.spared[1::2], strict=True))
+        return tuple(zip(self.held_out_wpm[::2], self.held_out_wpm[1::2], strict=True))
 
     def source(self, **changes: Any) -> Morse:
         """What sends."""
         told: dict[str, Any] = {
-            "letters": (self.shortest, self.longest),
-            "wpm": (self.slowest, self.fastest),
-            "snr": (self.snr, 20.0),
-            "pitch": (self.lowest, self.highest),
-            "radio": self.radio,
-            "empty": self.empty,
-            "spared": self.bands,
+            "letters": (self.min_letters, self.max_letters),
+            "wpm": (self.min_wpm, self.max_wpm),
+            "snr": (self.min_snr, 20.0),
+            "pitch": (self.min_pitch, self.max_pitch),
+            "radio": self.radio_effects,
+            "empty": self.empty_fraction,
+            "spared": self.held_out_bands,
         }
         return Morse(**(told | changes))
 
     def tokenizer(self, seed: int) -> Tokenizer:
         """Every sign there is a code for, and the space."""
-        return Characters.train(["".join(CODES) + " "])
+        return CharTokenizer.train(["".join(MORSE_CODE) + " "])
 
-    def sized(self, model: Any, tokenizer: Tokenizer) -> Any:
+    def resolve(self, model: Any, tokenizer: Tokenizer) -> Any:
         """The model's config with the signs, and the features of the data."""
         return replace(model, vocab=tokenizer.vocab, mels=self.mels, rate=8000)
 
     def batches(
-        self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world: int = 1
-    ) -> SoundBatches:
+        self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world_size: int = 1
+    ) -> AudioBatches:
         """So many sounds together as the training's `tokens` say."""
         return morse_batches(
-            self.source(), tokenizer, mels=self.mels, size=train.tokens, device=device_of(train),
-            seed=train.seed, rank=rank, world=world,
+            self.source(), tokenizer, mels=self.mels, batch_size=train.batch_tokens, device=select_device(train),
+            seed=train.seed, rank=rank, world_size=world_size,
         )  # fmt: skip
 
-    def scores(self, tokenizer: Tokenizer, part: Part) -> SpeechScores:
+    def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> RecognitionEvaluator:
         """Character error in noise, at speeds that were never trained on."""
-        bands = self.bands or ((self.slowest, self.fastest),)
-        count = -(-(self.valid if part == "valid" else self.test) // len(bands))
+        bands = self.held_out_bands or ((self.min_wpm, self.max_wpm),)
+        count = -(-(self.valid_size if split == "valid" else self.test_size) // len(bands))
         noise = self.test_snr, self.test_snr
         sounds = [
             sound
             for band in bands
             for sound in self.source(wpm=band, snr=noise, spared=(), empty=0, count=count).examples(
-                part, 0
+                split, 0
             )
         ]
-        return SpeechScores(sounds, tokenizer)
+        return RecognitionEvaluator(sounds, tokenizer)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,71 +145,71 @@ class DigitsData(_Heard):
     """
 
     folder: str = "fsdd"
-    held: tuple[str, ...] = ("george",)
+    held_out_speakers: tuple[str, ...] = ("george",)
     mels: int = 40
-    warp: float = 0.12
-    colour: float = 3.0  # five voices came by five microphones, up to 15 dB apart in a band
-    masks: int = 0  # a six whose s is hidden is an eight
-    pace: float = 0.45
-    bend: float = 0.6  # of the pace inside a digit
-    swell: float = 0.2  # of what is softer than a vowel
-    trim: float = 0.3  # takes are cut out of silence, soft consonants with it
-    slowest: float = 0.9  # pitch and formants go with the speed; the pace does not
-    fastest: float = 1.1
-    between: float = 0.5  # of all strings, those of a voice between two
-    mixed: float = 0.3  # those whose digits are each of any speaker
-    echo: float = 0.5
-    hiss: float = 1.0
-    snr: float = 15.0  # decibels, the most noise that is trained on
+    vtlp: float = 0.12
+    eq: float = 3.0  # five voices came by five microphones, up to 15 dB apart in a band
+    spec_augment: int = 0  # a six whose s is hidden is an eight
+    tempo_range: float = 0.45
+    time_warp: float = 0.6  # of the pace inside a digit
+    gain_jitter: float = 0.2  # of what is softer than a vowel
+    trim_fraction: float = 0.3  # takes are cut out of silence, soft consonants with it
+    min_speed: float = 0.9  # pitch and formants go with the speed; the pace does not
+    max_speed: float = 1.1
+    speaker_interpolation: float = 0.5  # of all strings, those of a voice between two
+    speaker_mixing: float = 0.3  # those whose digits are each of any speaker
+    reverb: float = 0.5
+    noise_tilt: float = 1.0
+    min_snr: float = 15.0  # decibels, the most noise that is trained on
     phones: bool = True  # whether the sounds of the digits are learnt beside the digits
-    valid: int = 200
-    test: int = 600
+    valid_size: int = 200
+    test_size: int = 600
 
     def __post_init__(self) -> None:
         check_positive(self, "mels", "valid", "test")
-        _ = self.change  # its errors, now
+        _ = self.augmentation  # its errors, now
 
-    def source(self, count: int = 1) -> Digits:
+    def source(self, count: int = 1) -> SpokenDigits:
         """What speaks."""
-        return _digits(self.folder, self.held, (self.slowest, self.fastest), self.snr, count)
+        return _digits(self.folder, self.held_out_speakers, (self.min_speed, self.max_speed), self.min_snr, count)
 
     def tokenizer(self, seed: int) -> Tokenizer:
         """The ten digits."""
-        return Characters.train(["0123456789"])
+        return CharTokenizer.train(["0123456789"])
 
-    def sized(self, model: Any, tokenizer: Tokenizer) -> Any:
+    def resolve(self, model: Any, tokenizer: Tokenizer) -> Any:
         """The model's config with the digits, and the features of the data."""
         rate = self.source().rate
         phones = 1 + len(PHONES) if self.phones else 0
         return replace(model, vocab=tokenizer.vocab, mels=self.mels, rate=rate, phones=phones)
 
     def batches(
-        self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world: int = 1
-    ) -> SoundBatches:
+        self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world_size: int = 1
+    ) -> AudioBatches:
         """So many strings together as the training's `tokens` say."""
         return digit_batches(
-            self.source(), tokenizer, mels=self.mels, size=train.tokens, change=self.change,
-            again=train.agree > 0, phones=self.phones, device=device_of(train), seed=train.seed,
-            rank=rank, world=world,
+            self.source(), tokenizer, mels=self.mels, batch_size=train.batch_tokens, augmentation=self.augmentation,
+            second_view=train.rdrop > 0, phones=self.phones, device=select_device(train), seed=train.seed,
+            rank=rank, world_size=world_size,
         )  # fmt: skip
 
     @property
-    def change(self) -> Change:
+    def augmentation(self) -> SpeechAugmentation:
         """What is done to the training sounds."""
-        return Change(**{field.name: getattr(self, field.name) for field in fields(Change)})
+        return SpeechAugmentation(**{field.name: getattr(self, field.name) for field in fields(SpeechAugmentation)})
 
-    def scores(self, tokenizer: Tokenizer, part: Part) -> SpeechScores:
+    def evaluator(self, tokenizer: Tokenizer, part: EvalSplit) -> RecognitionEvaluator:
         """Word error (a digit is a word) of voices that were never heard."""
-        source = self.source(self.valid if part == "valid" else self.test)
-        split: Part = part if self.held else "valid"
-        return SpeechScores(list(source.examples(split, 0)), tokenizer)
+        source = self.source(self.valid_size if part == "valid" else self.test_size)
+        split: EvalSplit = part if self.held_out_speakers else "valid"
+        return RecognitionEvaluator(list(source.examples(split, 0)), tokenizer)
 
 
 @lru_cache(4)
 def _digits(
     folder: str, held: tuple[str, ...], speed: tuple[float, float], snr: float, count: int
-) -> Digits:
-    return Digits(folder, held=held, speed=speed, snr=(snr, 45.0), count=count)
+) -> SpokenDigits:
+    return SpokenDigits(folder, held_out_speakers=held, speed=speed, snr=(snr, 45.0), eval_size=count)
 
 
 def morse() -> Recipe:
@@ -223,7 +223,7 @@ def morse() -> Recipe:
         data=MorseData(),
         model=recogniser_tiny(44, dim=128, layers=4, left=64, dropout=0.0),
         train=TrainConfig(
-            steps=2111, tokens=64, lr=1e-3, warmup=175, betas=(0.9, 0.98),
+            steps=2111, batch_tokens=64, lr=1e-3, warmup=175, betas=(0.9, 0.98),
             evaluate_every=351, save_every=1053, log_every=50,
         ),
     )  # fmt: skip
@@ -242,7 +242,7 @@ def digits() -> Recipe:
             14, dim=256, layers=6, left=32, dropout=0.3, level=12.0, filters=32
         ),
         train=TrainConfig(
-            steps=6000, tokens=48, lr=1e-3, warmup=300, decay=0.05, betas=(0.9, 0.98), agree=0.5,
+            steps=6000, batch_tokens=48, lr=1e-3, warmup=300, weight_decay=0.05, betas=(0.9, 0.98), rdrop=0.5,
             evaluate_every=3000, save_every=3000, log_every=50,
         ),
     )  # fmt: skip

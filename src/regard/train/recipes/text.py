@@ -11,13 +11,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from regard.data import BPE, Bytes, Characters, Text, Tokenizer
+from regard.data import BPETokenizer, ByteTokenizer, CharTokenizer, TextFiles, Tokenizer
 from regard.errors import ConfigError, FileError
 from regard.models import LanguageConfig, language_small
 from regard.models.config import check_choices, check_positive
 from regard.train.config import TrainConfig
-from regard.train.recipes.recipe import Part, Recipe
-from regard.train.recipes.windows import TextScores, Windows
+from regard.train.recipes.recipe import EvalSplit, Recipe
+from regard.train.recipes.windows import LanguageEvaluator, WindowBatches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,11 +34,11 @@ class TextData:
     """
 
     folder: str = ""
-    parts: Literal["files", "tail"] = "files"
-    units: Literal["characters", "bytes", "bpe"] = "bpe"
-    size: int = 4096  # of the vocabulary, where it is byte pairs
+    split_by: Literal["files", "tail"] = "files"
+    tokenizer_type: Literal["characters", "bytes", "bpe"] = "bpe"
+    vocab_size: int = 4096  # of the vocabulary, where it is byte pairs
     length: int = 256
-    valid: int | None = None
+    valid_windows: int | None = None
     overlap: int = 0
 
     def __post_init__(self) -> None:
@@ -54,63 +54,63 @@ class TextData:
         """The loss, by its name."""
         return "next_token"
 
-    def texts(self, part: Literal["train", "valid", "test"]) -> list[str]:
+    def texts(self, split: Literal["train", "valid", "test"]) -> list[str]:
         """The texts of a part: its files, or its share of all text in one."""
         if self.folder and not Path(self.folder).exists():
             raise FileError(
                 f"folder: needs a text file or a folder of them, got nothing at {self.folder!r}"
             )
-        source = Text([self.folder]) if self.folder else Text()
-        if self.parts == "files":
-            texts = [document.text for document in source.documents(part)]
+        source = TextFiles([self.folder]) if self.folder else TextFiles()
+        if self.split_by == "files":
+            texts = [document.text for document in source.documents(split)]
         else:
             files = source.files["train"]
-            pieces = Text(files, files, files).documents("train")  # all of them, whatever the hash
+            pieces = TextFiles(files, files, files).documents("train")  # all of them, whatever the hash
             whole = "".join(document.text for document in pieces)
             cut = int(0.9 * len(whole))
-            texts = [whole[:cut] if part == "train" else whole[cut:]]
+            texts = [whole[:cut] if split == "train" else whole[cut:]]
         if not any(texts):
-            raise FileError(f"folder: needs text for the {part} part, got none; try parts=tail")
+            raise FileError(f"folder: needs text for the {split} part, got none; try parts=tail")
         return texts
 
     def tokenizer(self, seed: int) -> Tokenizer:
         """Characters or byte pairs of the train part; bytes need no training."""
-        if self.units == "bytes":
-            return Bytes()
+        if self.tokenizer_type == "bytes":
+            return ByteTokenizer()
         texts = self.texts("train")
-        if self.units == "characters":
-            return Characters.train(texts)
-        return BPE.train(texts, self.size)
+        if self.tokenizer_type == "characters":
+            return CharTokenizer.train(texts)
+        return BPETokenizer.train(texts, self.vocab_size)
 
-    def sized(self, model: Any, tokenizer: Tokenizer) -> Any:
+    def resolve(self, model: Any, tokenizer: Tokenizer) -> Any:
         """The model's config with the tokenizer's vocabulary."""
         return replace(model, vocab=tokenizer.vocab)
 
     def batches(
-        self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world: int = 1
-    ) -> Windows:
+        self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world_size: int = 1
+    ) -> WindowBatches:
         """Windows of the train part, cut at another place each turn."""
         row = torch.cat(self._rows(tokenizer, self.texts("train")))
-        rows = max(1, train.tokens // self.length)
-        return Windows(row, length=self.length, rows=rows, seed=train.seed, rank=rank, world=world)
+        rows = max(1, train.batch_tokens // self.length)
+        return WindowBatches(row, length=self.length, rows=rows, seed=train.seed, rank=rank, world_size=world_size)
 
-    def scores(self, tokenizer: Tokenizer, part: Part) -> Callable[[nn.Module], dict[str, Any]]:
+    def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> Callable[[nn.Module], dict[str, Any]]:
         """Loss and bits per byte; on the test part beside what compressors make of it."""
-        texts = self.texts(part)
+        texts = self.texts(split)
         rows, size = self._rows(tokenizer, texts), sum(len(text.encode()) for text in texts)
-        if part == "valid":
-            return TextScores(rows, size, length=self.length, most=self.valid)
-        beside = compressed(texts) if self.parts == "files" else None
-        return TextScores(rows, size, length=self.length, overlap=self.overlap, beside=beside)
+        if split == "valid":
+            return LanguageEvaluator(rows, size, length=self.length, max_windows=self.valid_windows)
+        beside = compression_baselines(texts) if self.split_by == "files" else None
+        return LanguageEvaluator(rows, size, length=self.length, overlap=self.overlap, baselines=beside)
 
     def _rows(self, tokenizer: Tokenizer, texts: Sequence[str]) -> list[Tensor]:
         """The tokens of each text; a file is between two ends, a share of a whole has none."""
-        edge = [tokenizer.end] if self.parts == "files" else []
-        found = (tokenizer.read(text) for text in texts)
+        edge = [tokenizer.eos_id] if self.split_by == "files" else []
+        found = (tokenizer.encode_input(text) for text in texts)
         return [torch.tensor([*edge, *ids, *edge], dtype=torch.int32) for ids in found]
 
 
-def compressed(texts: Sequence[str]) -> dict[str, float]:
+def compression_baselines(texts: Sequence[str]) -> dict[str, float]:
     """Bits per byte of gzip -9, bzip2 -9 and xz -9e: all texts joined, and each text apart.
 
     >>> compressed(["a" * 1000])["gzip"]  # 29 bytes
@@ -138,14 +138,14 @@ def shakespeare() -> Recipe:
     6
     """
     model = LanguageConfig(
-        vocab=1, layers=6, dim=384, heads=6, bias=False, positions="none", scaled=False,
+        vocab=1, layers=6, dim=384, heads=6, bias=False, positions="none", scale_embedding=False,
         rotary=10000.0, dropout=0.3, attention_dropout=0.2,
     )  # fmt: skip
     train = TrainConfig(
-        steps=1800, tokens=64 * 256, lr=2e-3, warmup=100, betas=(0.9, 0.99), decay=0.2,
+        steps=1800, batch_tokens=64 * 256, lr=2e-3, warmup=100, betas=(0.9, 0.99), weight_decay=0.2,
         evaluate_every=225, save_every=900,
     )  # fmt: skip
-    data = TextData(parts="tail", units="characters", length=256)
+    data = TextData(split_by="tail", tokenizer_type="characters", length=256)
     return Recipe(name="shakespeare", data=data, model=model, train=train)
 
 
@@ -156,12 +156,12 @@ def stdlib() -> Recipe:
     'bpe'
     """
     train = TrainConfig(
-        steps=1500, tokens=1024, lr=4e-3, warmup=100, decay=0.1,
+        steps=1500, batch_tokens=1024, lr=4e-3, warmup=100, weight_decay=0.1,
         evaluate_every=250, save_every=250,
     )  # fmt: skip
     return Recipe(
         name="stdlib",
-        data=TextData(size=4096, length=256, valid=64, overlap=64),
+        data=TextData(vocab_size=4096, length=256, valid_windows=64, overlap=64),
         model=language_small(1, layers=3, dim=128, heads=4, key_heads=4, hidden=352, dropout=0.0),
         train=train,
     )
@@ -174,12 +174,12 @@ def stdlib_long() -> Recipe:
     512
     """
     train = TrainConfig(
-        steps=2500, tokens=32768, lr=1.5e-3, warmup=200, decay=0.1,
+        steps=2500, batch_tokens=32768, lr=1.5e-3, warmup=200, weight_decay=0.1,
         evaluate_every=1250, save_every=1250,
     )  # fmt: skip
     return Recipe(
         name="stdlib-long",
-        data=TextData(size=8192, length=512, valid=256, overlap=256),
+        data=TextData(vocab_size=8192, length=512, valid_windows=256, overlap=256),
         model=language_small(
             1, layers=8, dim=512, heads=8, key_heads=8, hidden=1408, dropout=0.1
         ),

@@ -8,14 +8,14 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from regard.data.source import shuffled
+from regard.data.source import permute_index
 from regard.errors import ConfigError, FileError
-from regard.train.loss import smoothed_cross_entropy
+from regard.train.loss import label_smoothed_cross_entropy
 
 TOGETHER = 1 << 14  # tokens that are scored in one call
 
 
-class Windows:
+class WindowBatches:
     """Batches of windows of a row, each with the token after it; every turn cuts at another place.
 
     All ranks walk one list of batches and take turns, so that the order is one, whatever the world.
@@ -35,18 +35,18 @@ class Windows:
         rows: int,
         seed: int = 0,
         rank: int = 0,
-        world: int = 1,
+        world_size: int = 1,
     ):
-        if not 0 <= rank < world:
-            raise ConfigError(f"rank: needs to be from 0 to {world - 1}, got {rank}")
+        if not 0 <= rank < world_size:
+            raise ConfigError(f"rank: needs to be from 0 to {world_size - 1}, got {rank}")
         if len(row) < 2 * length + 1:
             raise ConfigError(
                 f"length: needs two windows and a token, {2 * length + 1}, got {len(row)} tokens "
                 f"in all; try a shorter length or more text"
             )
         self.row, self.length, self.rows = row, length, rows
-        self.seed, self.rank, self.world, self.position = seed, rank, world, 0
-        self.each = (len(row) - 1) // length - 1  # windows a turn; one less: the first cut moves
+        self.seed, self.rank, self.world_size, self.position = seed, rank, world_size, 0
+        self.windows_per_epoch = (len(row) - 1) // length - 1  # windows a turn; one less: the first cut moves
 
     def state(self) -> dict[str, int]:
         """Where it stands, for all ranks together: how many batches were given out."""
@@ -68,16 +68,16 @@ class Windows:
         while True:
             first = (self.position + self.rank) * self.rows
             starts = torch.tensor([self._start(n) for n in range(first, first + self.rows)])
-            self.position += self.world
+            self.position += self.world_size
             yield {"tokens": _windows(self.row, starts, self.length)}
 
     def _start(self, number: int) -> int:
-        turn, index = divmod(number, self.each)
-        shift = shuffled(turn % self.length, self.length, f"{self.seed}/shift")
-        return shift + self.length * shuffled(index, self.each, f"{self.seed}/{turn}")
+        turn, index = divmod(number, self.windows_per_epoch)
+        shift = permute_index(turn % self.length, self.length, f"{self.seed}/shift")
+        return shift + self.length * permute_index(index, self.windows_per_epoch, f"{self.seed}/{turn}")
 
 
-class TextScores:
+class LanguageEvaluator:
     """How well a model knows what comes next in some rows: nats a token, and bits a byte.
 
     loss = Σ -log p(token) / tokens,   bits per byte = loss / ln 2 · tokens / bytes
@@ -95,35 +95,35 @@ class TextScores:
     def __init__(
         self,
         rows: Sequence[Int[Tensor, " time"]],
-        size: int,
+        num_bytes: int,
         *,
         length: int,
         overlap: int = 0,
-        most: int | None = None,
-        beside: Mapping[str, float] | None = None,
+        max_windows: int | None = None,
+        baselines: Mapping[str, float] | None = None,
     ):
-        self.row, self.length, self.beside = torch.cat(list(rows)), length, dict(beside or {})
+        self.row, self.length, self.baselines = torch.cat(list(rows)), length, dict(baselines or {})
         told = sum(len(row) - 1 for row in rows)
-        self.tokens_per_byte = told / max(1, size)
-        self.cuts = _cuts([len(row) for row in rows], length, overlap)
-        if most is not None and most < len(self.cuts):
-            self.cuts = [self.cuts[n * len(self.cuts) // most] for n in range(most)]
+        self.tokens_per_byte = told / max(1, num_bytes)
+        self.windows = _cuts([len(row) for row in rows], length, overlap)
+        if max_windows is not None and max_windows < len(self.windows):
+            self.windows = [self.windows[n * len(self.windows) // max_windows] for n in range(max_windows)]
 
     @torch.no_grad()
     def __call__(self, model: nn.Module) -> dict[str, Any]:
         device = next(model.parameters()).device
         together, total, count = max(1, TOGETHER // self.length), 0.0, 0
-        for at in range(0, len(self.cuts), together):
-            first, known, end = torch.tensor(self.cuts[at : at + together]).T
+        for at in range(0, len(self.windows), together):
+            first, known, end = torch.tensor(self.windows[at : at + together]).T
             tokens = _windows(self.row, first, self.length).to(device)
             places = first[:, None] + torch.arange(1, self.length + 1)
             live = ((places >= known[:, None]) & (places < end[:, None])).to(device)
             logits = model(tokens[:, :-1])
-            total += float(smoothed_cross_entropy(logits, tokens[:, 1:], 0.0, live))
+            total += float(label_smoothed_cross_entropy(logits, tokens[:, 1:], 0.0, live))
             count += int(live.sum())
         loss = total / count
         bits = loss / math.log(2) * self.tokens_per_byte
-        return {"loss": loss, "bits_per_byte": bits, **self.beside}
+        return {"loss": loss, "bits_per_byte": bits, **self.baselines}
 
 
 def _cuts(lengths: Sequence[int], length: int, overlap: int) -> list[tuple[int, int, int]]:

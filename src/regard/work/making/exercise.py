@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from regard.errors import RegardError, WorkError, nearest
+from regard.errors import RegardError, WorkError, suggestion
 from regard.work.evaluate import evaluated
 from regard.work.making.plans import PLANS, Plan
 from regard.work.problem import work
@@ -39,7 +39,7 @@ def make(family: str, seed: int = 0, level: int = 1, number: int = 1) -> Exercis
     True
     """
     if family not in PLANS:
-        hint = nearest(family, PLANS)
+        hint = suggestion(family, PLANS)
         raise WorkError(f"family: needs one of {', '.join(PLANS)}, got {family!r}{hint}")
     if not 1 <= level <= 3:
         raise WorkError(f"level: needs 1, 2 or 3, got {level}")
