@@ -54,7 +54,9 @@ def ours(model):
         first = torch.full((len(source),), START)
         if width == 1:
             return decode.greedy(stepper, state, first, **given).to_lists()
-        return decode.beam(stepper, state, first, width=width, length_penalty=0.0, **given).to_lists()
+        return decode.beam(
+            stepper, state, first, width=width, length_penalty=0.0, **given
+        ).to_lists()
 
     return run
 

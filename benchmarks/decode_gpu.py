@@ -25,9 +25,9 @@ import time
 import torch
 
 from regard import decode, models
-from regard.decode import captured
-from regard.decode.language import GpuState
-from regard.decode.launch import StepLauncher, Tuning
+from regard.decode.gpu import engine
+from regard.decode.gpu.launcher import StepLauncher, Tuning
+from regard.decode.steppers.language import GpuState
 
 BEGAN = time.time()
 VOCAB, PROMPT, NEW, NO_END = 50257, 64, 128, -1
@@ -390,7 +390,7 @@ def pretend():
         def elapsed_time(self, other):
             return 1000 * (other.at - self.at) + 1e-3
 
-    captured._TRY_ON_CPU = True
+    engine._TRY_ON_CPU = True
     torch.cuda.synchronize, torch.cuda.Event = (lambda: None), Event
     globals().update(VOCAB=64, PROMPT=5, NEW=3)
 

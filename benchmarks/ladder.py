@@ -25,9 +25,9 @@ import typer
 from torch import nn
 
 import regard as rg
-from regard import data, models, train
+from regard import data, models, runs, tasks, train
 from regard.models import RecurrentTranslatorConfig
-from regard.train.run import build_model
+from regard.runs.run import build_model
 
 CELLS = ("rnn", "gru", "lstm")
 ATTENTIONS = {"": "none", "-attention": "luong", "-hybrid": "hybrid"}
@@ -76,9 +76,9 @@ def main(
 # ---- the models, of one size
 
 
-def recipe_of(rung: str, asked: dict[str, Any]) -> train.Recipe:
+def recipe_of(rung: str, asked: dict[str, Any]) -> tasks.Recipe:
     """The phrases recipe with another model and the common budget."""
-    base = train.recipe("phrases")
+    base = tasks.recipe("phrases")
     cell, _, _ = rung.partition("-")
     steps, tokens = asked["steps"], asked["tokens"]
     loop = replace(
@@ -93,7 +93,7 @@ def recipe_of(rung: str, asked: dict[str, Any]) -> train.Recipe:
     return recipe if rung == "transformer" else replace(recipe, model=matched(rung, recipe))
 
 
-def matched(rung: str, recipe: train.Recipe) -> RecurrentTranslatorConfig:
+def matched(rung: str, recipe: tasks.Recipe) -> RecurrentTranslatorConfig:
     """The recurrent model whose parameters come nearest to the Transformer's."""
     vocab = words(recipe.data).vocab
     cell, dash, more = rung.partition("-")
@@ -114,7 +114,7 @@ def matched(rung: str, recipe: train.Recipe) -> RecurrentTranslatorConfig:
 
 
 @cache
-def words(of: train.PhrasesData) -> data.Tokenizer:
+def words(of: tasks.PhrasesData) -> data.Tokenizer:
     return of.tokenizer(0)
 
 
@@ -159,9 +159,9 @@ def climb(rung: str, asked: dict[str, Any], place: Path, seconds: float) -> None
     bell.daemon = True
     bell.start()
     began = time.monotonic()
-    outcome = train.start_run(recipe, folder, show=False)
+    outcome = runs.start_run(recipe, folder, show=False)
     bell.cancel()
-    run = train.load_run(folder)
+    run = runs.load_run(folder)
     scores = run.result.get("test")
     if scores is None:
         scores = recipe.data.scores(tokenizer, "test")(run.model)
@@ -206,7 +206,7 @@ def time_alone(rung: str, asked: dict[str, Any], count: int = 12) -> float:
 # ---- how far back the gradient reaches
 
 
-def reach(model: nn.Module, recipe: train.Recipe, tokenizer: data.Tokenizer) -> dict[str, float]:
+def reach(model: nn.Module, recipe: tasks.Recipe, tokenizer: data.Tokenizer) -> dict[str, float]:
     """How many steps back from the end of a source the gradient is still there.
 
     ‖∂J/∂h_t‖ ≥ STILL · ‖∂J/∂h_last‖ for all steps from t to the last; the memory C_t for an LSTM.
@@ -244,7 +244,7 @@ def by_place(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     return grad[0].norm(dim=-1)
 
 
-def long_pairs(recipe: train.Recipe, tokenizer: data.Tokenizer) -> list[data.Pair]:
+def long_pairs(recipe: tasks.Recipe, tokenizer: data.Tokenizer) -> list[data.Pair]:
     pairs = recipe.data.source(4000).examples("test", 0)
     found = (pair for pair in pairs if len(tokenizer.encode(pair.source)) >= LONG)
     return [pair for pair, _ in zip(found, range(COUNT), strict=False)]
@@ -280,7 +280,7 @@ def told(rung: str) -> str:
 
 def picture(rungs: list[dict[str, Any]], path: Path) -> None:
     """Four columns of bars, a row a rung."""
-    from regard.look.figures.canvas import save_figure, new_figure
+    from regard.inspection.figures.canvas import new_figure, save_figure
 
     columns = {
         "exact answers, %": [100 * r["exact"] for r in rungs],

@@ -12,12 +12,12 @@ import time
 
 import torch
 
-from regard import data, decode, models, train
+from regard import data, decode, models, runs
 
 
 def measure(model: torch.nn.Module, wave: torch.Tensor, piece: int, search: bool) -> tuple:
     """Seconds of CPU and of the clock for a second of sound, and the longest of a piece."""
-    words = train.load_pretrained("morse").tokenizer
+    words = runs.load_pretrained("morse").tokenizer
     beam = decode.PrefixBeam(width=8) if search else None
     transcriber = decode.Transcriber(model, words, search=beam)
     sound = len(wave) / transcriber.sample_rate
@@ -34,7 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=20.0, help="of sound")
     seconds = parser.parse_args().seconds
-    specimen = train.load_pretrained("morse")
+    specimen = runs.load_pretrained("morse")
     small = models.Recogniser(models.recogniser_small(vocab=specimen.tokenizer.vocab)).eval()
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads by default")
     print("model    threads  piece ms  search      cpu    clock  longest piece ms")

@@ -13,10 +13,10 @@ from typing import Annotated
 
 import typer
 
-from regard import models, train
-from regard.train.confidence import CALIBRATION_FILE
-from regard.train.run import RECIPE_FILE, RESULT_FILE
-from regard.train.specimens import PRETRAINED_FOLDER
+from regard import models, runs, train
+from regard.runs.pretrained import PRETRAINED_FOLDER
+from regard.runs.run import RECIPE_FILE, RESULT_FILE
+from regard.train.metrics.calibration import CALIBRATION_FILE
 
 
 def main(
@@ -34,15 +34,15 @@ def main(
     for file in ("tokenizer.json", CALIBRATION_FILE):
         if (run / file).exists():
             shutil.copy(run / file, place)
-    models.save(train.load_run(run).model.half(), place)
-    opened = train.load_run(place)
+    models.save(runs.load_run(run).model.half(), place)
+    opened = runs.load_run(place)
     held_out = opened.recipe.data.scores(opened.tokenizer, "valid")
     if isinstance(held_out, train.Gradable):
         graded = train.loop.scored(opened.model, held_out.grade)
         train.save_calibration(place, train.calibrate(graded))
     result = json.loads((run / RESULT_FILE).read_text(encoding="utf-8"))
     before = result["test"]
-    found = train.evaluate_run(train.load_run(place))
+    found = runs.evaluate_run(runs.load_run(place))
     kept = {"test": found.scores, "machine": machine}
     write(
         place / RESULT_FILE,

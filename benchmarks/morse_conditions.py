@@ -203,9 +203,9 @@ def main(
     texts: Annotated[int, typer.Option(help="Texts per condition, up to 20.")] = 12,
     only: Annotated[str, typer.Option(help="Conditions whose name has this in it.")] = "",
 ) -> None:
-    from regard import train
+    from regard import runs, tasks
 
-    opened = train.load_run(train.find_run(run))
+    opened = runs.load_run(runs.find_run(run))
     threshold = opened.calibration.threshold if opened.calibration else 0.0
     print("| condition | character error | texts exact | flagged as unsure |\n|---|---|---|---|")
     for name, how in CONDITIONS.items():
@@ -213,10 +213,10 @@ def main(
             continue
         with tempfile.TemporaryDirectory() as folder:
             sent = write_all(Path(folder), how, texts)
-            found = train.transcribe_run_detailed(opened, [path for path, _ in sent])
+            found = runs.transcribe_run_detailed(opened, [path for path, _ in sent])
         want = [text for _, text in sent]
         got = [one.text for one in found]
-        error = train.error_rate(got, want)
+        error = tasks.error_rate(got, want)
         exact = sum(a == b for a, b in zip(got, want, strict=True))
         unsure = sum(not one.text or (one.confidence or 0.0) < threshold for one in found)
         print(f"| {name} | {error:.1%} | {exact} of {texts} | {unsure} |", flush=True)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.look.figures.canvas import save_figure, new_figure
+from regard.inspection.figures.canvas import new_figure, save_figure
 
 # Okabe and Ito's colours: apart for every kind of colour blindness; markers and dashes say it again
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#000000", "#e69f00")

@@ -19,10 +19,10 @@ import typer
 from torch import Tensor, nn
 
 from regard.data import SpeechAugmentation, SpokenDigits, seeded_generator
-from regard.data.digits import WavePlan, Recording, render_waves
-from regard.data.voices import FrameBank
-from regard.nn import GlobalCMVN, ConvSubsampling
-from regard.ops import online_cmvn, log_mel
+from regard.data.audio.digit_frames import FrameBank
+from regard.data.audio.digits import Recording, WavePlan, render_waves
+from regard.nn import ConvSubsampling, GlobalCMVN
+from regard.ops import log_mel, online_cmvn
 
 ROWS, WIDE = 40, 96
 CHANGES: dict[str, dict] = {

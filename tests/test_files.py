@@ -16,7 +16,14 @@ from typing import Any
 import pytest
 
 from regard.errors import FileError
-from regard.files import SCRATCH_SUFFIX, read_text, detect_encoding, iter_utf8_lines, write_text, atomic_write
+from regard.files import (
+    SCRATCH_SUFFIX,
+    atomic_write,
+    detect_encoding,
+    iter_utf8_lines,
+    read_text,
+    write_text,
+)
 
 SOURCE = Path(__file__).resolve().parents[1] / "src/regard"
 

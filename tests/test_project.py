@@ -114,7 +114,7 @@ def test_every_error_names_the_argument_the_rule_and_what_came():
     told = [(path, *said) for path in PACKAGE.rglob("*.py") for said in messages(path)]
     assert len(told) > 100
     rule = r"[\w{}., ]+: needs? .*\bgot\b"
-    other = {"FormError": r"form: .* cannot run here, .*; try ", "FileError": r"{}: "}
+    other = {"BackendError": r"form: .* cannot run here, .*; try ", "FileError": r"{}: "}
     odd = [
         (path.name, text)
         for path, kind, text in told

@@ -7,15 +7,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from regard.look import *  # noqa: F403
+    from regard.inspection import *  # noqa: F403
     from regard.models import quantize  # noqa: F401
     from regard.ops import *  # noqa: F403
-    from regard.train import classify_run as classify  # noqa: F401
-    from regard.train import export_run as export  # noqa: F401
-    from regard.train import generate_run as generate  # noqa: F401
-    from regard.train import load_pretrained  # noqa: F401
-    from regard.train import transcribe_run as transcribe  # noqa: F401
-    from regard.train import translate_run as translate  # noqa: F401
+    from regard.runs import classify_run as classify  # noqa: F401
+    from regard.runs import export_run as export  # noqa: F401
+    from regard.runs import generate_run as generate  # noqa: F401
+    from regard.runs import load_pretrained  # noqa: F401
+    from regard.runs import transcribe_run as transcribe  # noqa: F401
+    from regard.runs import translate_run as translate  # noqa: F401
     from regard.work import explain  # noqa: F401
 
 _FOLDERS = ("ops", "nn", "data", "models", "decode", "train", "look", "work")

@@ -3,7 +3,7 @@
 RegardError
 ├── ShapeError    sizes that do not meet
 ├── ConfigError   a model or recipe that cannot be built
-├── FormError     a form asked for by name that cannot run here
+├── BackendError     a form asked for by name that cannot run here
 ├── LookError     a model, or a part of it, that cannot be seen
 ├── TrainError    a training that cannot go on
 ├── WorkError     a problem that cannot be worked by hand

@@ -18,7 +18,9 @@ from typing import Any
 
 from regard.errors import FileError
 
-SCRATCH_SUFFIX = ".writing"  # how the folder is called in which a file is written before it is moved
+SCRATCH_SUFFIX = (
+    ".writing"  # how the folder is called in which a file is written before it is moved
+)
 PARTIAL_SUFFIX = ".partial"  # what is added to the name of a file whose writing was interrupted
 MAX_LINE_BYTES = 1 << 24  # bytes
 DETECTION_BYTES = 4096  # bytes in which an encoding without a byte order mark is looked for

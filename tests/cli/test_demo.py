@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.data import Pair
-from regard.train import load_run, translate_texts
-from regard.train import run as module
+from regard.runs import load_run
+from regard.runs import run as module
+from regard.tasks import translate_texts
 
 SMALL = [
     *("languages=en,de,fr", "kinds=duration", "texts=300", "valid=4", "test=6", "longest=8"),
@@ -50,7 +51,9 @@ def test_what_is_shown_is_what_the_run_gives(twice):
     assert f"{100 * scores['exact']:.1f}% are translated exactly" in shown
     assert scores["signature"] in shown.replace("\n", "")
     pair = next(run.recipe.data.source(1).examples("test", 0))
-    (answer,) = translate_texts(run.model, run.tokenizer, [pair.source], [pair.language], max_new_tokens=8)
+    (answer,) = translate_texts(
+        run.model, run.tokenizer, [pair.source], [pair.language], max_new_tokens=8
+    )
     line = next(x for x in shown.splitlines() if x.startswith(f"{pair.language}  "))
     assert pair.source in line
     assert answer.strip() in line
@@ -103,7 +106,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on_and_that_is_true(here, monkeypatch):
 
 
 def test_words_of_a_text_cannot_break_the_page():
-    from regard.cli.demo_parts import Answer, _answers_html
+    from regard.cli.demo_report import Answer, _answers_html
 
     html = _answers_html([Answer(Pair("<b>1</b>", "a", "de"), "<script>")])
     assert "<b>" not in html

@@ -63,7 +63,7 @@ def test_a_saved_model_reads_numbers_and_a_page_is_written(language, tmp_path):
 
 
 def test_the_numbers_in_the_page_are_those_of_the_model(language, tmp_path):
-    from regard.look import look
+    from regard.inspection import look
 
     out = tmp_path / "page.html"
     run(language.parent, "3,1,4", "--out", out)  # the folder serves as well as the file

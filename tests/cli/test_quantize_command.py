@@ -5,7 +5,7 @@ import shutil
 from typer.testing import CliRunner
 
 from regard.cli import app
-from regard.train import find_run, load_run
+from regard.runs import find_run, load_run
 
 
 def test_sizes_and_scores_are_told_and_the_folder_is_a_run(tmp_path):

@@ -7,7 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from regard.cli import app
-from regard.train import override_settings, recipe, start_run
+from regard.runs import override_settings, start_run
+from regard.tasks import recipe
 
 SMALL = ["texts=99", "steps=1", "valid=2", "test=2", "longest=5", "dim=16", "device=cpu"]
 

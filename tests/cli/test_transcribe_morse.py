@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import regard as rg
-from regard.train import error_rate, transcribe_run_detailed
+from regard.runs import transcribe_run_detailed
+from regard.tasks import error_rate
 
 FILE = Path(__file__).parents[2] / "benchmarks/morse_conditions.py"
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from regard import train
-from regard.cli.translate_work import TranslationRequest, TranslateJob
-from regard.train import TranslationPipeline, Translation, override_settings, recipe, start_run
+from regard import runs
+from regard.runs import TranslationPipeline, override_settings, start_run
+from regard.runs.jobs.translate import TranslateJob, TranslationRequest
+from regard.tasks import Translation, recipe
 
 SMALL = ["texts=99", "steps=1", "valid=2", "test=2", "longest=5", "dim=16", "device=cpu"]
 
@@ -239,7 +240,7 @@ def stopping(monkeypatch):
         return [[[Translation(text.upper(), 0.0, True)] for _ in self.to] for text in texts]
 
     monkeypatch.setattr(TranslationPipeline, "answers", answers)
-    monkeypatch.setattr("regard.cli.translate_work.TOGETHER", 1)
+    monkeypatch.setattr("regard.runs.jobs.translate.TOGETHER", 1)
 
 
 def test_an_interrupt_keeps_what_is_done_beside_the_old_file(folder, tmp_path, stopping):
@@ -318,7 +319,7 @@ def test_a_bar_is_drawn_on_a_terminal_that_shows_nothing_else(
 ):
     file, out = tmp_path / "in.txt", tmp_path / "out.txt"
     file.write_text("3 days\n" * 20)
-    interpreter = TranslationPipeline(train.load_run(folder), ["de"])
+    interpreter = TranslationPipeline(runs.load_run(folder), ["de"])
 
     def shown(to: Path | None, stdout: bool) -> str:
         ours, theirs = pty.openpty()
@@ -353,6 +354,6 @@ def test_lines_are_answered_as_they_come_and_a_closed_pipe_is_no_crash(folder):
 
 
 def test_the_library_and_the_command_say_the_same(folder):
-    found = train.translate_run(train.load_run(folder), ["3 days"], to=["de", "fr"])
+    found = runs.translate_run(runs.load_run(folder), ["3 days"], to=["de", "fr"])
     done = regard("translate", folder, "--to", "de,fr", "3 days")
     assert done.stdout == f"de\t{found['de'][0]}\nfr\t{found['fr'][0]}\n"

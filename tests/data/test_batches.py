@@ -7,7 +7,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import Batches, ByteTokenizer, InMemorySource, Phrases, WordTokenizer, collate, pair_preprocessor, iter_texts
+from regard.data import (
+    Batches,
+    ByteTokenizer,
+    InMemorySource,
+    Phrases,
+    WordTokenizer,
+    collate,
+    iter_texts,
+    pair_preprocessor,
+)
 from regard.data.batches import bucket_by_length
 from regard.errors import ConfigError, FileError, ShapeError
 

@@ -61,7 +61,9 @@ def test_a_picture_is_known_by_its_number_and_splits_differ():
 
 
 def test_glyphs_can_be_told_apart_by_the_nearest_mean():
-    glyphs = Glyphs("0123456789", degrees=8, shear=0.1, translate=0.04, scale=0.1, noise=0.05, eval_size=100)
+    glyphs = Glyphs(
+        "0123456789", degrees=8, shear=0.1, translate=0.04, scale=0.1, noise=0.05, eval_size=100
+    )
     means = torch.zeros(10, 28 * 28)
     for picture in islice(glyphs.examples("train", 0), 300):
         means[picture.label] += picture.image.flatten()

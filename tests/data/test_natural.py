@@ -8,15 +8,29 @@ from babel.dates import format_time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import ByteTokenizer, Pair, Phrases, Tokenizer, draw_fact, normalize_text, format_fact, fact_split
-from regard.data.facts import CURRENCIES, FACT_KINDS, DURATION_UNITS, UNITS
-from regard.data.foreign_texts import ood_text
-from regard.data.natural import CURRENCY_NAMES, typical_fact, paraphrase, spell_number
-from regard.data.natural import DURATION_NAMES as SPAN_NAMES
-from regard.data.natural import UNIT_NAMES as UNIT_NAMES
-from regard.data.tokenizer_file import TOKENIZER_FILE
+from regard.data import (
+    ByteTokenizer,
+    Pair,
+    Phrases,
+    Tokenizer,
+    draw_fact,
+    fact_split,
+    format_fact,
+    normalize_text,
+)
+from regard.data.text.phrases.facts import CURRENCIES, DURATION_UNITS, FACT_KINDS, UNITS
+from regard.data.text.phrases.ood_text import ood_text
+from regard.data.text.phrases.paraphrases import (
+    CURRENCY_NAMES,
+    paraphrase,
+    spell_number,
+    typical_fact,
+)
+from regard.data.text.phrases.paraphrases import DURATION_NAMES as SPAN_NAMES
+from regard.data.text.phrases.paraphrases import UNIT_NAMES as UNIT_NAMES
+from regard.data.text.tokenizer_file import TOKENIZER_FILE
 from regard.errors import ConfigError, FileError
-from regard.train.recipes.phrases import NORMALIZE
+from regard.tasks.translation.phrases import NORMALIZE
 
 SPACES = [chr(n) for n in range(0x10000) if unicodedata.category(chr(n)) == "Zs"]
 
@@ -105,7 +119,9 @@ def test_a_usual_fact_stays_in_its_split(key, split):
 
 def test_shares_are_of_training_alone_and_held_out_forms_are_cldrs():
     plain = Phrases(("en", "de"), source_languages=("en",), eval_size=40)
-    mixed = Phrases(("en", "de"), source_languages=("en",), eval_size=40, natural_fraction=0.5, ood_fraction=0.2)
+    mixed = Phrases(
+        ("en", "de"), source_languages=("en",), eval_size=40, natural_fraction=0.5, ood_fraction=0.2
+    )
     assert list(mixed.examples("test", 0)) == list(plain.examples("test", 0))
     some = list(islice(mixed.examples("train", 0), 1000))
     same = sum(a == b for a, b in zip(some, plain.examples("train", 0), strict=False))

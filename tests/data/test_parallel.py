@@ -265,7 +265,11 @@ def test_training_goes_round_and_starts_anywhere(tmp_path):
 
 def test_pairs_make_batches(tmp_path):
     made = source(write(tmp_path, "tsv"))
-    batch = next(iter(Batches(made, pair_preprocessor(ByteTokenizer(("de",))), split="test", batch_tokens=500)))
+    batch = next(
+        iter(
+            Batches(made, pair_preprocessor(ByteTokenizer(("de",))), split="test", batch_tokens=500)
+        )
+    )
     assert batch["source"].shape[0] == 3
 
 

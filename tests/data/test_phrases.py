@@ -15,9 +15,9 @@ from babel.units import format_unit
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import Fact, Pair, Phrases, draw_fact, format_fact, fact_split, count_facts
-from regard.data.facts import LIST_ITEM_KINDS
-from regard.data.phrases import LANGUAGES
+from regard.data import Fact, Pair, Phrases, count_facts, draw_fact, fact_split, format_fact
+from regard.data.text.phrases.facts import LIST_ITEM_KINDS
+from regard.data.text.phrases.source import LANGUAGES
 from regard.errors import ConfigError
 
 numbers = st.integers(0, 9999)
@@ -67,7 +67,9 @@ def test_the_quick_way_says_what_babel_says(keys, language, style):
     parts = [draw_fact(f"{key}", "train", (kind,)) for key in keys for kind in LIST_ITEM_KINDS]
     slow = [babel(part, language) for part in parts]
     assert [format_fact(part, language) for part in parts] == slow
-    assert format_fact(Fact("list", tuple(parts), style), language) == format_list(slow, style, language)
+    assert format_fact(Fact("list", tuple(parts), style), language) == format_list(
+        slow, style, language
+    )
 
 
 @given(numbers)
@@ -111,7 +113,9 @@ def test_the_split_goes_by_the_meaning_not_by_how_it_is_said(key, style):
 
 @pytest.mark.parametrize("language", ["en", "cs", "pl", "ja"])
 def test_every_word_of_a_unit_in_the_test_can_be_learnt(language):
-    phrases = Phrases(("en", language, "de"), source_languages=(language,), kinds=("unit",), eval_size=400)
+    phrases = Phrases(
+        ("en", language, "de"), source_languages=(language,), kinds=("unit",), eval_size=400
+    )
     learnt = {
         word
         for pair in islice(phrases.examples("train", 0), 6000)
@@ -172,7 +176,9 @@ def test_another_process_with_another_hash_seed_draws_the_same():
 
 
 def test_sources_and_targets_are_those_asked_for():
-    pairs = list(islice(Phrases(("en", "de", "fr"), source_languages=("en",)).facts("train", 0), 50))
+    pairs = list(
+        islice(Phrases(("en", "de", "fr"), source_languages=("en",)).facts("train", 0), 50)
+    )
     assert {source for _, source, _ in pairs} == {"en"}
     assert {target for _, _, target in pairs} == {"de", "fr"}
     assert isinstance(next(Phrases().examples("train", 0)), Pair)

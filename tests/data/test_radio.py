@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from regard.data import Morse, seeded_generator
-from regard.data.keying import Channel, SenderTiming, Keying, key_edges
-from regard.data.radio import render_keyings
+from regard.data.audio.morse.channel import render_keyings
+from regard.data.audio.morse.keying import Channel, Keying, SenderTiming, key_edges
 
 RATE = 8000
 
@@ -114,7 +114,10 @@ def test_a_pause_between_words_may_last_for_seconds():
 
 
 def test_radio_sounds_begin_and_end_with_or_without_silence_at_any_level():
-    plans = [Morse(radio_effects=True, empty_fraction=0.1).draw_keying(f"train/0/{n}") for n in range(300)]
+    plans = [
+        Morse(radio_effects=True, empty_fraction=0.1).draw_keying(f"train/0/{n}")
+        for n in range(300)
+    ]
     for silence in ([plan.lead_silence for plan in plans], [plan.tail_silence for plan in plans]):
         assert 0.2 < sum(s == 0 for s in silence) / 300 < 0.4
         assert max(silence) > 2

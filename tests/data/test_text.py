@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from regard.data import Batches, ByteTokenizer, PackedText, TextFiles, pack_text
 from regard.data.source import permute_index
-from regard.data.text import stdlib_files
+from regard.data.text.documents import stdlib_files
 from regard.errors import ConfigError, FileError
 
 SPLITS = ("train", "valid", "test")
@@ -68,7 +68,9 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path):
     file = tmp_path / "long.txt"
     file.write_text("a line of text\n" * 400_000)
     tracemalloc.start()
-    pack_text(TextFiles([file], [file], [file], max_chars=10_000), ByteTokenizer(), tmp_path / "packed")
+    pack_text(
+        TextFiles([file], [file], [file], max_chars=10_000), ByteTokenizer(), tmp_path / "packed"
+    )
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 3_000_000  # of 6 million characters, three times
@@ -124,7 +126,10 @@ def test_training_sees_every_token(packed):
 
 def test_windows_make_batches(packed):
     batches = Batches(
-        PackedText(packed, length=16), lambda window: window._asdict(), split="train", batch_tokens=170
+        PackedText(packed, length=16),
+        lambda window: window._asdict(),
+        split="train",
+        batch_tokens=170,
     )
     batch = next(iter(batches))
     assert batch["tokens"].shape == batch["documents"].shape == (10, 17)

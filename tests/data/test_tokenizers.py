@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import BPETokenizer, ByteTokenizer, CharTokenizer, Phrases, Tokenizer, WordTokenizer, iter_texts
+from regard.data import (
+    BPETokenizer,
+    ByteTokenizer,
+    CharTokenizer,
+    Phrases,
+    Tokenizer,
+    WordTokenizer,
+    iter_texts,
+)
 from regard.errors import ConfigError, FileError
 
 TEXTS = list(iter_texts(islice(Phrases().examples("train", 0), 150)))

@@ -10,10 +10,22 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from regard.data import SpeechAugmentation, CharTokenizer, SpokenDigits, digit_batches, seeded_generator
-from regard.data.changes import REVERB_FRAMES, LOG_MEL_FLOOR, random_eq_curves, reverb, gain_jitter
-from regard.data.digits import WavePlan, render_waves
-from regard.data.voices import PITCHES, FramePlan, FrameBank, _cuts
+from regard.data import (
+    CharTokenizer,
+    SpeechAugmentation,
+    SpokenDigits,
+    digit_batches,
+    seeded_generator,
+)
+from regard.data.audio.augmentation import (
+    LOG_MEL_FLOOR,
+    REVERB_FRAMES,
+    gain_jitter,
+    random_eq_curves,
+    reverb,
+)
+from regard.data.audio.digit_frames import PITCHES, FrameBank, FramePlan, _cuts
+from regard.data.audio.digits import WavePlan, render_waves
 from regard.errors import ConfigError
 from regard.ops import log_mel
 
@@ -66,7 +78,9 @@ def test_joined_frames_are_those_of_the_joined_wave(source, voices):
     gaps = 5 * 80 + 200 - 40, 5 * 80 + 2 * 200 - 40 - 80, 1600
     said = WavePlan("01", takes, gaps, (1.0, 1.0), 1.0, math.inf)
     want = log_mel(
-        render_waves([said], torch.from_numpy(source.samples), seeded_generator(0))[0], n_mels=20, sample_rate=8000
+        render_waves([said], torch.from_numpy(source.samples), seeded_generator(0))[0],
+        n_mels=20,
+        sample_rate=8000,
     )
     first = slice(5, 5 + voices.sizes[rows[0]])
     assert_close(x[0, first].exp(), want[0, first].exp(), rtol=1e-3, atol=1e-3)
@@ -129,7 +143,10 @@ def test_trimmed_strings_are_shorter_and_whole_ones_are_as_they_were(source):
     for row in range(len(voices.trims)):  # the tones of this source are loud all the time
         voices.trims[row] = [0.25] * 6, [0.5] * 6
     names = [f"train/{n}" for n in range(200)]
-    whole, cut = ([voices.draw_plan(name, SpeechAugmentation(trim_fraction=x)) for name in names] for x in (0.0, 0.4))
+    whole, cut = (
+        [voices.draw_plan(name, SpeechAugmentation(trim_fraction=x)) for name in names]
+        for x in (0.0, 0.4)
+    )
     lost = [share for plan in cut for share in plan.trims]
     assert {before for before, _ in lost} == {0.0, 0.25}
     assert sum(before > 0 for before, _ in lost) / len(lost) == pytest.approx(0.4, abs=0.06)
@@ -140,7 +157,9 @@ def test_trimmed_strings_are_shorter_and_whole_ones_are_as_they_were(source):
 
 
 def test_what_is_soft_gets_softer_or_louder_and_the_loudest_stays():
-    x = torch.tensor([-1.0, -1.0, -1.0, -1.0, -1.0, -5.0, -5.0, -5.0, -5.0, -5.0, LOG_MEL_FLOOR, LOG_MEL_FLOOR])
+    x = torch.tensor(
+        [-1.0, -1.0, -1.0, -1.0, -1.0, -5.0, -5.0, -5.0, -5.0, -5.0, LOG_MEL_FLOOR, LOG_MEL_FLOOR]
+    )
     x = x[None, :, None].expand(300, -1, 4)
     y = gain_jitter(x, 0.5, seeded_generator(0))
     assert torch.equal(y[:, 0], x[:, 0])
@@ -159,9 +178,15 @@ def test_a_share_is_none_to_all(name):
 
 def test_a_second_voice_says_the_same_at_the_same_time(source):
     words = CharTokenizer.train(["0123456789"])
-    told = {"mels": 20, "size": 4, "seed": 3, "change": SpeechAugmentation(time_warp=0.5, eq=1.0, min_snr=45.0)}
+    told = {
+        "mels": 20,
+        "size": 4,
+        "seed": 3,
+        "change": SpeechAugmentation(time_warp=0.5, eq=1.0, min_snr=45.0),
+    }
     one, two = (
-        next(iter(digit_batches(source, words, **told, second_view=again))) for again in (False, True)
+        next(iter(digit_batches(source, words, **told, second_view=again)))
+        for again in (False, True)
     )
     assert set(two) - set(one) == {"frames_again"}
     assert all(torch.equal(one[name], two[name]) for name in one)

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from regard.data import RenderedGlyphs
-from regard.data.faces import FONTS, PILLOW_FONT, find_fonts
+from regard.data.image.glyphs.fonts import FONTS, PILLOW_FONT, find_fonts
 from regard.errors import ConfigError, FileError
-from regard.train.recipes import GlyphsData
-from regard.train.recipes.images import render_glyphs
+from regard.tasks.classification.images import render_glyphs
+from regard.tasks.registry import GlyphsData
 
 CLASSES = GlyphsData().classes
 
@@ -55,7 +55,10 @@ def test_a_picture_is_known_by_its_number():
 
 
 def test_as_many_are_foreign_as_asked():
-    labels = [one.label for one in islice(RenderedGlyphs("AB", ood_fraction=0.3).examples("train", 0), 300)]
+    labels = [
+        one.label
+        for one in islice(RenderedGlyphs("AB", ood_fraction=0.3).examples("train", 0), 300)
+    ]
     assert 60 < labels.count(-1) < 120
     assert set(labels) == {-1, 0, 1}
 

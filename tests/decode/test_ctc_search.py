@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regard import decode, models
-from regard.decode import StepperLanguageModel, PrefixBeam, prefix_beam
+from regard.decode import PrefixBeam, StepperLanguageModel, prefix_beam
 from regard.errors import ConfigError, ShapeError
-from regard.train import best_path
+from regard.tasks import best_path
 
 
 def chances(time: int, vocab: int, sharp: float = 1.0) -> torch.Tensor:

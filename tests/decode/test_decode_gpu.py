@@ -10,8 +10,8 @@ from torch.testing import assert_close
 import regard as rg
 from regard import models
 from regard.decode import Sampling, beam, greedy, last_tokens, make_stepper, sample
-from regard.decode.language import GpuState, LanguageStepper
-from regard.decode.launch import Tuning
+from regard.decode.gpu.launcher import Tuning
+from regard.decode.steppers.language import GpuState, LanguageStepper
 
 pytestmark = pytest.mark.gpu
 VOCAB, END = 1000, 2
@@ -158,7 +158,9 @@ def test_a_draw_on_a_gpu_is_the_models_own_and_the_same_again(batch):
 def test_bfloat16_parts_from_the_model_only_where_two_tokens_are_as_likely(batch):
     model, prompt = made({}, torch.bfloat16), prompts(batch)[0]
     stepper, state, slow = both(model, prompt, None)
-    got, want = (greedy(stepper, s, prompt[:, -1], end=-1, max_new_tokens=21).tokens for s in (state, slow))
+    got, want = (
+        greedy(stepper, s, prompt[:, -1], end=-1, max_new_tokens=21).tokens for s in (state, slow)
+    )
     for n in range(batch):
         apart = (got[n] != want[n]).nonzero()
         if not len(apart):

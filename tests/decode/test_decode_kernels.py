@@ -13,18 +13,17 @@ from regard.decode import (
     Sampling,
     SuppressTokens,
     beam,
-    buffers,
     greedy,
     last_tokens,
-    launch,
     make_stepper,
     sample,
     stream,
 )
-from regard.decode import captured as captured_steps
-from regard.decode.language import GpuState, LanguageStepper
-from regard.decode.launch import Tuning
-from regard.decode.writing import collect_steps
+from regard.decode.gpu import buffers
+from regard.decode.gpu import engine as captured_steps
+from regard.decode.gpu.launcher import Tuning
+from regard.decode.search.generation import collect_steps
+from regard.decode.steppers.language import GpuState, LanguageStepper
 
 pytest.importorskip("triton")
 VOCAB, END = 41, 2
@@ -162,7 +161,8 @@ def test_what_is_no_number_or_too_large_for_the_residual_is_not_hidden(layer, va
 
 
 @pytest.mark.parametrize(
-    ("batch", "rules"), [(1, ()), (2, (SuppressTokens([5, 7]),)), (1, (AllowedTokens(range(9, 30), end=END),))]
+    ("batch", "rules"),
+    [(1, ()), (2, (SuppressTokens([5, 7]),)), (1, (AllowedTokens(range(9, 30), end=END),))],
 )
 def test_greedy_writes_what_the_model_writes(batch, rules):
     model, (prompt, lengths) = made("learned"), prompts(batch)
@@ -230,7 +230,9 @@ def test_a_state_may_be_gone_on_from_twice_and_outgrow_its_room():
     model, (prompt, lengths) = made("sinusoidal"), prompts(1)
     stepper, state, slow = both(model, prompt, lengths)
     first = last_tokens(prompt, lengths)
-    want = greedy(stepper, slow, first, end=END, max_new_tokens=5).to_lists()  # 4 + 5 are more than 8
+    want = greedy(
+        stepper, slow, first, end=END, max_new_tokens=5
+    ).to_lists()  # 4 + 5 are more than 8
     for _ in range(2):
         assert greedy(stepper, state, first, end=END, max_new_tokens=5).to_lists() == want
     _, after = stepper.step(first, state)
@@ -278,6 +280,4 @@ def test_rows_beyond_those_of_one_program_are_the_models_own(monkeypatch):
     [{"softcap": 9.0}, {"sinks": True}, {"relative": "alibi"}, {"norm_first": False}],
 )
 def test_what_the_kernels_do_not_know_goes_to_the_model(changes):
-    assert not isinstance(
-        make_stepper(made("sinusoidal", **changes)).start(*prompts(3)), GpuState
-    )
+    assert not isinstance(make_stepper(made("sinusoidal", **changes)).start(*prompts(3)), GpuState)

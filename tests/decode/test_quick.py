@@ -8,9 +8,9 @@ from torch.testing import assert_close
 
 import regard as rg
 from regard import models
-from regard.decode import beam, greedy, make_stepper, quick
-from regard.decode.beam import grouped_topk
-from regard.decode.quick import CpuState
+from regard.decode import beam, greedy, make_stepper
+from regard.decode.cpu.decoder import CpuState
+from regard.decode.search.beam import grouped_topk
 
 VOCAB, END = 300, 2  # more than two groups of the search for the largest
 CONFIGS = {

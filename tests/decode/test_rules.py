@@ -11,10 +11,10 @@ from test_searches import END, VOCAB, Table, firsts, sources, translator
 from torch.testing import assert_close
 
 from regard.decode import (
-    MinNewTokens,
     AllowedTokens,
     AllowedWords,
     ForcedPrefix,
+    MinNewTokens,
     Sampling,
     SuppressTokens,
     beam,
@@ -52,7 +52,9 @@ def test_a_rule_changes_the_answer_but_not_its_probability():
     assert_close(
         found.log_prob.exp(), torch.tensor([0.4]).double()
     )  # not 1, though nothing else may
-    wide = beam(table, state, first, end=2, max_new_tokens=3, width=3, constraints=[ForcedPrefix([3])])
+    wide = beam(
+        table, state, first, end=2, max_new_tokens=3, width=3, constraints=[ForcedPrefix([3])]
+    )
     assert wide.to_lists() == [[3]]
     assert_close(wide.log_prob.exp(), torch.tensor([[0.4]]).double())
 
@@ -124,7 +126,12 @@ def test_an_answer_has_the_least_length(search):
 
 
 def test_rules_are_asked_together():
-    rules = ForcedPrefix([4]), SuppressTokens([5]), MinNewTokens(4, end=END), AllowedTokens([3, 4, 5], end=END)
+    rules = (
+        ForcedPrefix([4]),
+        SuppressTokens([5]),
+        MinNewTokens(4, end=END),
+        AllowedTokens([3, 4, 5], end=END),
+    )
     for row in answers("rotary", SEARCHES["beam"], *rules).lists():
         assert row[0] == 4
         assert set(row) <= {3, 4}
@@ -143,7 +150,9 @@ def test_a_beam_under_rules_finds_the_best_of_what_they_allow():
     best = max(every, key=lambda w: score[w])
     stepper = make_stepper(model)
     given = {"end": END, "limit": limit, "width": len(every), "penalty": 0.0}
-    found = beam(stepper, stepper.start(source), firsts(1), constraints=[SuppressTokens([3])], **given)
+    found = beam(
+        stepper, stepper.start(source), firsts(1), constraints=[SuppressTokens([3])], **given
+    )
     assert found.to_lists() == [[t for t in best if t != END]]
     assert_close(found.log_prob.item(), score[best])
 

@@ -12,12 +12,12 @@ from regard.decode import (
     beam,
     greedy,
     last_tokens,
-    sampling_distribution,
     make_stepper,
     sample,
+    sampling_distribution,
     stream,
 )
-from regard.decode.sampling import sample_tokens, row_uniforms
+from regard.decode.sampling import row_uniforms, sample_tokens
 from regard.errors import ConfigError
 
 SOME = ["sinusoidal", "rotary", "lstm-luong", "gru-hybrid"]
@@ -130,7 +130,9 @@ def test_the_probability_of_what_was_drawn_is_the_models_own():
     model, (source, lengths) = translator("sinusoidal"), sources()
     stepper = make_stepper(model)
     how = Sampling(temperature=2.0, top_k=3, seed=1)
-    found = sample(stepper, stepper.start(source, lengths), firsts(4), end=END, max_new_tokens=5, sampling=how)
+    found = sample(
+        stepper, stepper.start(source, lengths), firsts(4), end=END, max_new_tokens=5, sampling=how
+    )
     target = torch.cat([firsts(4)[:, None], found.tokens[:, :-1]], 1)
     rows = model(source, target, lengths).log_softmax(-1)
     each = rows.gather(2, found.tokens[..., None])[..., 0]

@@ -8,10 +8,10 @@ from torch.testing import assert_close
 
 from regard import data, decode, models
 from regard.data import CharTokenizer
-from regard.decode import BestPath, PrefixBeam, AudioStreamState, AudioStream, Transcriber
+from regard.decode import AudioStream, AudioStreamState, BestPath, PrefixBeam, Transcriber
 from regard.errors import ConfigError, ShapeError
 from regard.models import Recogniser, RecogniserConfig
-from regard.train import best_path, transcribe_batch
+from regard.tasks import best_path, transcribe_batch
 
 WORDS = CharTokenizer.train(["AB "])
 

@@ -6,8 +6,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from regard import models
-from regard.decode import make_stepper, static
-from regard.decode.static import KVCacheWriter, KVCache
+from regard.decode import cache, make_stepper
+from regard.decode.cache import KVCache, KVCacheWriter
 
 LAYER = nn.Identity()
 
@@ -57,7 +57,7 @@ def test_rows_are_selected_with_the_room_behind_them():
     picked = growing.new_cache().select(torch.tensor([2, 2, 0]))
     keys, _ = picked.layers[LAYER]
     assert keys.flatten().tolist() == [2.0, 2.0, 0.0]
-    assert picked.storage.layers[LAYER][0].shape[2] == static.INITIAL_CAPACITY
+    assert picked.storage.layers[LAYER][0].shape[2] == cache.INITIAL_CAPACITY
 
 
 @pytest.mark.parametrize("batch", [1, 3])

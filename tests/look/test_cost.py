@@ -10,8 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import regard as rg
 from regard import models
 from regard.errors import ConfigError
-from regard.ops import door
-from regard.ops.recurrence import door as steps
+from regard.ops import intercept
+from regard.ops.recurrence import intercept as steps
 
 VOCAB, M, N, BATCH = 11, 9, 5, 2
 
@@ -34,7 +34,12 @@ def counted(model, *inputs):
 
     product = lambda a, b, out_shape=None, **_: 2 * a[0] * a[1]  # noqa: E731
     counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.mv: product})
-    with torch.no_grad(), door.intercepting(whole), steps.intercepting_recurrence(ByTheReference()), counter:
+    with (
+        torch.no_grad(),
+        intercept.intercepting(whole),
+        steps.intercepting_recurrence(ByTheReference()),
+        counter,
+    ):
         model.eval()(*inputs)
     assert counter.get_total_flops() % 2 == 0
     return counter.get_total_flops() // 2
@@ -142,7 +147,9 @@ def test_one_more_language_costs_more_than_its_attention_maps(n, share):
     maps = 6 * (2 * n * n + 2 * n * n) * 512
     assert maps / found.extra_target_multiply_adds == pytest.approx(share, rel=0.03)
     if n == 30:
-        assert found.extra_target_multiply_adds / found.multiply_adds == pytest.approx(0.57, abs=0.01)
+        assert found.extra_target_multiply_adds / found.multiply_adds == pytest.approx(
+            0.57, abs=0.01
+        )
 
 
 def test_formulas_are_read_as_they_are_written():

@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 import regard as rg
 from regard.errors import ShapeError
-from regard.ops.door import intercepting
+from regard.ops.intercept import intercepting
 
 BATCH, HEADS, TIME, FEAT = 2, 4, 7, 8
 

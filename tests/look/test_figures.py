@@ -10,22 +10,22 @@ import torch
 from torch.testing import assert_close
 
 from regard.errors import FileError, ShapeError
-from regard.look import (
+from regard.inspection import (
     HeadRow,
     HeadTable,
     draw_alignment,
     draw_gates,
+    draw_head_types,
     draw_heads,
     draw_lines,
     draw_map,
     draw_overlay,
     draw_statistics,
     draw_token,
-    draw_head_types,
     make_site,
 )
-from regard.look.figures.tables import TYPE_STYLES
-from regard.look.words import TYPE_SENTENCES
+from regard.inspection.figures.panels import TYPE_STYLES
+from regard.inspection.heads.descriptions import TYPE_SENTENCES
 from regard.ops import Causal
 
 WORDS = ["the", "animal", "did", "not", "cross", "because", "it", "was", "tired"]
@@ -139,7 +139,9 @@ def test_every_type_has_a_look_of_its_own():
 
 
 def test_the_table_of_types_writes_each_word():
-    rows = [HeadRow(site="a", call=0, head=h, query_count=9, type=t) for h, t in enumerate(TYPE_STYLES)]
+    rows = [
+        HeadRow(site="a", call=0, head=h, query_count=9, type=t) for h, t in enumerate(TYPE_STYLES)
+    ]
     axes = draw_head_types(HeadTable(rows)).axes[0]
     assert [text.get_text() for text in axes.texts] == list(TYPE_STYLES)
 
@@ -216,7 +218,9 @@ def test_wrong_requests_are_said(tmp_path):
 
 
 @pytest.mark.usefixtures("users_view")
-@pytest.mark.parametrize("draw", [draw_map, draw_heads, draw_statistics, draw_lines, draw_alignment])
+@pytest.mark.parametrize(
+    "draw", [draw_map, draw_heads, draw_statistics, draw_lines, draw_alignment]
+)
 def test_a_sequence_that_is_not_in_the_batch_is_said(draw):
     with pytest.raises(ShapeError, match="batch: needs less than 1, got 1"):
         draw(sentence(), batch=1)
@@ -225,7 +229,7 @@ def test_a_sequence_that_is_not_in_the_batch_is_said(draw):
 @pytest.mark.usefixtures("users_view")
 def test_a_whole_sight_where_one_attention_is_meant_is_said():
     from regard.errors import LookError
-    from regard.look import Sight, draw_statistics
+    from regard.inspection import Sight, draw_statistics
 
     with pytest.raises(LookError, match="site: needs one attention, got a Sight; try sight"):
         draw_statistics(Sight())

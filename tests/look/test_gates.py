@@ -14,11 +14,17 @@ from regard.ops.recurrence import GRUStep, LSTMStep, RNNStep
 
 def test_the_kept_share_is_the_product_of_the_later_forget_gates():
     f = torch.tensor([0.9, 0.5, 0.25]).view(1, 3, 1)
-    assert_close(rg.memory_retention(LSTMStep(f, f, f, f, f, f)).flatten(), torch.tensor([0.125, 0.25, 1.0]))
+    assert_close(
+        rg.memory_retention(LSTMStep(f, f, f, f, f, f)).flatten(), torch.tensor([0.125, 0.25, 1.0])
+    )
     z = 1 - f
-    assert_close(rg.memory_retention(GRUStep(z, z, z, z)).flatten(), torch.tensor([0.125, 0.25, 1.0]))
+    assert_close(
+        rg.memory_retention(GRUStep(z, z, z, z)).flatten(), torch.tensor([0.125, 0.25, 1.0])
+    )
     steady = torch.full((1, 101, 1), 0.99, dtype=torch.float64)
-    assert rg.memory_retention(LSTMStep(*[steady] * 6))[0, 0, 0].item() == pytest.approx(0.366, abs=1e-3)
+    assert rg.memory_retention(LSTMStep(*[steady] * 6))[0, 0, 0].item() == pytest.approx(
+        0.366, abs=1e-3
+    )
 
 
 @pytest.mark.parametrize("kind", ["rnn", "gru", "lstm"])

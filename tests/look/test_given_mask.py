@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from regard.look.given_mask import parse_attention_mask
+from regard.inspection.adapters.mask_parser import parse_attention_mask
 from regard.ops import masks
 from regard.ops.masks import Causal, Local, Padding
 

@@ -8,9 +8,14 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from regard.errors import LookError, ShapeError
-from regard.look import HeadRow, HeadTable, Thresholds, look, probe_induction, make_site
-from regard.look.heads import classify_heads
-from regard.look.offsets import informative_queries, offset_exists, offset_weights, visible_key_counts
+from regard.inspection import HeadRow, HeadTable, Thresholds, look, make_site, probe_induction
+from regard.inspection.heads.head_table import classify_heads
+from regard.inspection.heads.offsets import (
+    informative_queries,
+    offset_exists,
+    offset_weights,
+    visible_key_counts,
+)
 from regard.models import LanguageModel, language_tiny
 from regard.nn import MultiHeadAttention
 from regard.ops import ALiBi, Causal, Local, Padding, Toeplitz, attend, biases
@@ -212,8 +217,12 @@ def test_padding_on_the_left_changes_no_number_either():
     padded_q, padded_k = (torch.cat([torch.randn(1, 2, 9, 8), x], 2) for x in (q, k))
     mask = Causal() & Padding(torch.tensor([39]), left_padding=torch.tensor([9]))
     tokens = ["."] * 9 + [".", "a", "b"] * 10
-    alone = classify_heads([make_site(q, k, mask=Causal(), tokens=tokens[9:])], separators=["."]).to_dicts()
-    among = classify_heads([make_site(padded_q, padded_k, mask=mask, tokens=tokens)], separators=["."])
+    alone = classify_heads(
+        [make_site(q, k, mask=Causal(), tokens=tokens[9:])], separators=["."]
+    ).to_dicts()
+    among = classify_heads(
+        [make_site(padded_q, padded_k, mask=mask, tokens=tokens)], separators=["."]
+    )
     for one, two in zip(alone, among.to_dicts(), strict=True):
         for name in ("own", "previous", "sink", "peak", "spread", "separator", "monotone"):
             assert one[name] == pytest.approx(two[name], rel=1e-4), name
@@ -260,7 +269,11 @@ def test_what_the_probe_found_goes_into_the_table_of_any_text():
     with look(model) as sight:
         model(torch.arange(12)[None])
     probed = HeadTable(
-        [HeadRow(site="decoder.1.self", call=0, head=2, query_count=9, induction=0.9, duplicate=0.0)]
+        [
+            HeadRow(
+                site="decoder.1.self", call=0, head=2, query_count=9, induction=0.9, duplicate=0.0
+            )
+        ]
     )
     table = classify_heads(sight, probe=probed)
     assert table["decoder.1.self", 2].type == "induction"
@@ -284,7 +297,9 @@ def test_calls_of_one_attention_are_joined_into_one_row():
 
 
 def test_the_table_is_text_and_plain_data():
-    row = HeadRow(site="encoder.0.self", call=0, head=1, query_count=3, type="sink", sink_share=0.75)
+    row = HeadRow(
+        site="encoder.0.self", call=0, head=1, query_count=3, type="sink", sink_share=0.75
+    )
     table = HeadTable([row])
     assert "encoder.0.self" in str(table)
     assert "0.75" in str(table)

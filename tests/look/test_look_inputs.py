@@ -67,7 +67,10 @@ def test_rollout_of_a_part_names_what_is_missing(model, tmp_path):
         for ask in (rg.attention_rollout, rg.attention_flow):
             with pytest.raises(LookError, match=said):
                 ask(sight, 0)
-    assert rg.attention_rollout(part, 0, "*.1.*").own.shape == rg.attention_rollout(part.sites, 0).own.shape
+    assert (
+        rg.attention_rollout(part, 0, "*.1.*").own.shape
+        == rg.attention_rollout(part.sites, 0).own.shape
+    )
     with rg.look(model, keep=20000) as full:
         model(IDS)
     assert full.skipped
@@ -92,7 +95,9 @@ def test_sink_is_the_first_tokens_behind_left_padding(form, dense):
     allowed = (j <= j[:, None]) & (j >= skip[:, None, None])
     terms = {"mask": allowed[:, None] if dense else mask}
     _, lse = rg.attend(q, k, k, **terms)
-    found = rg.survey(q, k, lse, statistics=["sink", "entropy"], first_keys=2, backend=form, **terms)
+    found = rg.survey(
+        q, k, lse, statistics=["sink", "entropy"], first_keys=2, backend=form, **terms
+    )
     w = (q.double() @ k.double().mT / 2).masked_fill(~allowed[:, None], -torch.inf).softmax(-1)
     w = w.nan_to_num(nan=0.0)
     want = torch.stack([w[0, :, :, 4:6].sum(-1), w[1, :, :, 0:2].sum(-1)])
@@ -100,7 +105,9 @@ def test_sink_is_the_first_tokens_behind_left_padding(form, dense):
     # and its gradient is of the same numbers
     q.requires_grad_()
     _, lse = rg.attend(q, k, k, **terms)
-    rg.survey(q, k, lse.detach(), statistics=["sink"], first_keys=2, backend=form, **terms).first_share.sum().backward()
+    rg.survey(
+        q, k, lse.detach(), statistics=["sink"], first_keys=2, backend=form, **terms
+    ).first_share.sum().backward()
     assert q.grad[0, :, 5:].abs().sum() > 0
 
 

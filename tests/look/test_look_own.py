@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 import regard as rg
 from regard import models
 from regard.errors import LookError, ShapeError
-from regard.ops.door import intercepting
+from regard.ops.intercept import intercepting
 
 IDS = torch.arange(12).view(2, 6) % 10
 LENGTHS = torch.tensor([6, 4])

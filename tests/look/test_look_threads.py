@@ -9,8 +9,8 @@ from torch import nn
 from torch.testing import assert_close
 
 import regard as rg
-from regard.ops import door
-from regard.ops.recurrence import door as recurrence_door
+from regard.ops import intercept
+from regard.ops.recurrence import intercept as recurrence_door
 
 IDS = torch.arange(12).view(2, 6)
 
@@ -55,7 +55,7 @@ def state_of(model):
         torch.backends.mha.get_fastpath_enabled(),
     )
     modes = torch._C._len_torch_function_stack()
-    return hooks, attention, functions, modes, door._attendants._everywhere
+    return hooks, attention, functions, modes, intercept._attendants._everywhere
 
 
 @MODELS
@@ -245,7 +245,11 @@ def test_copies_that_run_side_by_side_are_seen_under_the_name_of_the_model():
 def test_gates_are_kept_from_other_threads_and_of_no_other_model(make):
     model, other = make(), make()
     x = torch.randn(5, 2, 3)
-    with rg.record_gates(model) as first, rg.record_gates(model) as second, ThreadPoolExecutor(5) as pool:
+    with (
+        rg.record_gates(model) as first,
+        rg.record_gates(model) as second,
+        ThreadPoolExecutor(5) as pool,
+    ):
         list(pool.map(lambda m: m(x), [model, other] * 30))
         other(x)
     for seen in (first, second):

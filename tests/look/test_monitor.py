@@ -10,7 +10,7 @@ from torch.testing import assert_close
 import regard as rg
 from regard import models
 from regard.errors import ConfigError, FileError
-from regard.ops.door import intercepting
+from regard.ops.intercept import intercepting
 
 
 def language(**changes):
@@ -72,13 +72,13 @@ def test_training_goes_on_bit_for_bit_as_without_it():
 
 
 def test_steps_that_are_not_due_have_no_hook_and_no_attendant():
-    from regard.ops import door
+    from regard.ops import intercept
 
     model = language()
     with rg.AttentionMonitor(model, every=3) as monitor:
-        assert door.is_intercepted(model)
+        assert intercept.is_intercepted(model)
         train(model, 1, monitor)
-        assert not door.is_intercepted(model)
+        assert not intercept.is_intercepted(model)
         assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
     assert monitor.step_count == 1
 

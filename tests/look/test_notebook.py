@@ -4,7 +4,7 @@ from html.parser import HTMLParser
 
 import torch
 
-from regard.look import Sight, look, make_site
+from regard.inspection import Sight, look, make_site
 from regard.nn import MultiHeadAttention
 from regard.ops import survey
 

@@ -7,9 +7,8 @@ from torch.testing import assert_close
 import regard as rg
 from regard import models
 from regard.errors import LookError, ShapeError
-from regard.look import walk
 from regard.ops.attend.reference import softmax_with_lse
-from regard.ops.door import intercepting
+from regard.ops.intercept import intercepting
 from regard.ops.terms import repeat_kv
 
 TOKENS = torch.tensor([[1, 2, 3, 4, 5, 6], [6, 7, 8, 9, 1, 2]])
@@ -92,7 +91,9 @@ def test_norm_weighted_is_the_length_of_what_each_key_brings(language):
     given = torch.einsum("bhjv,hvd->bhjd", site.v.repeat_interleave(2, 1), w_out)
     brought = site.weights()[..., None] * given[:, :, None]
     assert_close(rg.weighted_value_norms(site, w_out), brought.norm(dim=-1))
-    assert_close(rg.weighted_value_norms(site, w_out, heads="together"), brought.sum(1).norm(dim=-1))
+    assert_close(
+        rg.weighted_value_norms(site, w_out, heads="together"), brought.sum(1).norm(dim=-1)
+    )
     part = rg.weighted_value_norms(site, w_out, rows=slice(2, 4), keys=slice(1, 5))
     assert_close(part, brought.norm(dim=-1)[:, :, 2:4, 1:5])
     received = site.survey(statistics=["received"]).received * rg.value_norms(site, w_out)

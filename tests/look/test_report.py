@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from regard.errors import FileError, LookError, ShapeError
-from regard.look import Sight, look, make_site, write_report
-from regard.look.png import encode_png
-from regard.look.words import describe_head
+from regard.inspection import Sight, look, make_site, write_report
+from regard.inspection.heads.descriptions import describe_head
+from regard.inspection.report.png import encode_png
 from regard.models import Translator, translator_tiny
 from regard.ops import Causal
 

@@ -12,8 +12,7 @@ from torch.testing import assert_close
 import regard as rg
 from regard import models
 from regard.errors import LookError, ShapeError
-from regard.look import walk
-from regard.look.max_flow import max_flow
+from regard.inspection.attribution.max_flow import max_flow
 
 TOKENS = torch.tensor([[1, 2, 3, 4, 5, 6], [6, 7, 8, 9, 1, 2]])
 

@@ -11,9 +11,9 @@ from torch.testing import assert_close
 import regard as rg
 from regard import models
 from regard.errors import FileError, LookError
-from regard.look.shelf import TensorPacker
-from regard.look.sight import Sight
-from regard.models.store import checksum
+from regard.inspection.record.sight import Sight
+from regard.inspection.record.tensor_packer import TensorPacker
+from regard.models.serialization import checksum
 
 SAVED = {name: terms for name, terms in TERMS.items() if name not in ("own", "score")}
 

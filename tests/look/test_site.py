@@ -4,8 +4,8 @@ from torch.testing import assert_close
 
 import regard as rg
 from regard.errors import LookError, ShapeError
-from regard.look.pieces import select_head
-from regard.look.site import Site
+from regard.inspection.sites.site import Site
+from regard.inspection.sites.term_tensors import select_head
 from regard.ops import biases
 from regard.ops.masks import Mask
 from regard.ops.terms import make_terms
@@ -103,10 +103,14 @@ def test_a_window_of_one_head_is_that_part_of_the_map(terms):
 def test_survey_and_influence_are_those_of_the_ops(terms):
     here = site(**terms)
     found = here.survey(statistics=["entropy", "received"])
-    want = rg.survey(here.q, here.k, here.lse, statistics=["entropy", "received"], **here.term_kwargs)
+    want = rg.survey(
+        here.q, here.k, here.lse, statistics=["entropy", "received"], **here.term_kwargs
+    )
     assert_close(found.received, want.received)
     assert_close(found.entropy, want.entropy)
-    want = rg.influence(here.q, here.k, here.v, here.out, here.lse, effect="slope", **here.term_kwargs)
+    want = rg.influence(
+        here.q, here.k, here.v, here.out, here.lse, effect="slope", **here.term_kwargs
+    )
     assert_close(here.influence(effect="slope").effect_of_key, want.effect_of_key)
 
 
@@ -133,7 +137,7 @@ def test_what_is_not_there_is_said_with_its_count(monkeypatch):
         here.window(head=4)
     with pytest.raises(ShapeError, match="key: needs less than 7, got 9"):
         here.breakdown(0, 0, 9)
-    monkeypatch.setattr("regard.look.site.WHOLE_MAP", 100)
+    monkeypatch.setattr("regard.inspection.sites.site.WHOLE_MAP", 100)
     with pytest.raises(ShapeError, match="needs at most 100 numbers, got 280; try window"):
         here.weights()
 

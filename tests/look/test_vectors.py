@@ -62,7 +62,9 @@ def test_context_moves_a_word_and_its_static_vector_stays():
     assert same.between == pytest.approx([1.0] * 3)
     assert same.first[0] == pytest.approx(1.0)
     elsewhere = rg.compare_contexts(model, TOKENS[:1], (0, 0), (0, 1), other=TOKENS[1:])
-    assert elsewhere.between == pytest.approx(rg.compare_contexts(model, TOKENS, (0, 0), (1, 1)).between)
+    assert elsewhere.between == pytest.approx(
+        rg.compare_contexts(model, TOKENS, (0, 0), (1, 1)).between
+    )
     other = rg.compare_contexts(model, torch.tensor([[7, 1], [7, 2]]), (0, 0), (1, 0))
     assert other.between[0] == pytest.approx(1.0)
     assert other.between[1] < 0.99999
@@ -85,7 +87,9 @@ def test_errors_say_the_way_out():
     with pytest.raises(LookError, match="no blocks in a row"):
         rg.hidden_states(torch.nn.Linear(2, 2), torch.zeros(1, 2))
     with pytest.raises(LookError, match=r"over \(batch, time, dim\), got \(1, 16, 8, 8\)"):
-        rg.hidden_states(models.ResNet(models.ResNetConfig(classes=2)).eval(), torch.zeros(1, 1, 8, 8))
+        rg.hidden_states(
+            models.ResNet(models.ResNetConfig(classes=2)).eval(), torch.zeros(1, 1, 8, 8)
+        )
     with pytest.raises(ShapeError, match=r"second: needs .* below \(2, 3\), got \(2, 0\)"):
         rg.compare_contexts(model, TOKENS, (0, 0), (2, 0))
     with pytest.raises(ShapeError, match="words: needs one for each of 2 vectors, got 1"):

@@ -143,7 +143,9 @@ def test_the_report_prints_its_most_changed_positions(language):
 
 def test_a_classifier_has_one_prediction_a_sequence():
     model = models.Classifier(models.classifier_tiny(vocab=12, classes=3)).eval()
-    change = rg.compare_edits(model, {"tokens": TOKENS}, rg.uniform("*"), labels=torch.tensor([0, 2]))
+    change = rg.compare_edits(
+        model, {"tokens": TOKENS}, rg.uniform("*"), labels=torch.tensor([0, 2])
+    )
     assert change.kl.shape == (2,)
     assert "loss" in str(change)
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from regard.errors import ShapeError
-from regard.look import describe_head, make_site
-from regard.look.words import describe_heads
+from regard.inspection import describe_head, make_site
+from regard.inspection.heads.descriptions import describe_heads
 from regard.ops import Causal, Padding, Toeplitz
 
 X = torch.tensor([[1.0, -1, 0, 2], [0, -1, 2, 1], [-2, 2, -1, 0]])
@@ -90,7 +90,9 @@ def test_a_token_that_stands_twice_is_told_by_its_place():
 
 def test_marks_are_put_in_quotes():
     eye = torch.eye(2) * 9
-    assert describe_head(make_site(eye, eye, tokens=["a", "."])).startswith("a looks at a, “.” at “.”.")
+    assert describe_head(make_site(eye, eye, tokens=["a", "."])).startswith(
+        "a looks at a, “.” at “.”."
+    )
 
 
 def test_a_long_map_is_told_by_what_the_head_does():
@@ -118,11 +120,13 @@ def test_every_head_and_every_sequence_has_its_own_words():
 
 
 def test_every_type_has_a_phrase_that_its_row_fills():
-    from regard.look import HeadRow
-    from regard.look.words import TYPE_SENTENCES, _by_type
+    from regard.inspection import HeadRow
+    from regard.inspection.heads.descriptions import TYPE_SENTENCES, _by_type
 
     for name in TYPE_SENTENCES:
-        row = HeadRow(site="a", call=0, head=0, query_count=9, type=name, induction=0.5, duplicate=0.5)
+        row = HeadRow(
+            site="a", call=0, head=0, query_count=9, type=name, induction=0.5, duplicate=0.5
+        )
         assert "{" not in _by_type(row)
 
 

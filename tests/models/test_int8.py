@@ -15,9 +15,9 @@ from int8_products import relative_error, wrong_products
 
 import regard as rg
 from regard import decode, models
-from regard.errors import FileError, FormError
-from regard.models import int8 as models_int8
-from regard.nn.int8 import Int8Linear, PackedInt8Linear, Int8Readout, dequantize_int8, quantize_int8
+from regard.errors import FileError, BackendError
+from regard.models import quantization as models_int8
+from regard.nn.int8 import Int8Linear, Int8Readout, PackedInt8Linear, dequantize_int8, quantize_int8
 
 KINDS = {
     "translator": models.translator_tiny(vocab=11, output_bias=True),
@@ -186,15 +186,15 @@ def test_a_look_inside_sees_the_rounded_model():
 
 @pytest.mark.usefixtures("users_view")
 def test_what_cannot_be_rounded_is_said(monkeypatch, tmp_path):
-    rg.train.quantize_run(rg.load_pretrained("glyphs"), tmp_path, score=False)
+    rg.runs.quantize_run(rg.load_pretrained("glyphs"), tmp_path, score=False)
     with pytest.raises(FileError, match="needs to be without a run, got one"):
-        rg.train.quantize_run(rg.load_pretrained("glyphs"), tmp_path, score=False)
+        rg.runs.quantize_run(rg.load_pretrained("glyphs"), tmp_path, score=False)
 
     def none(*_):
         raise RuntimeError("no kernel\nat all")
 
     monkeypatch.setattr(models_int8, "Int8Product", none)
-    with pytest.raises(FormError, match=r"int8 cannot run here, .* \(no kernel\); try float32"):
+    with pytest.raises(BackendError, match=r"int8 cannot run here, .* \(no kernel\); try float32"):
         rg.quantize(models.build(models.language_tiny(vocab=9)))
 
 

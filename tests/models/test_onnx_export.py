@@ -9,7 +9,7 @@ import torch
 import regard as rg
 from regard import models
 from regard.errors import ConfigError
-from regard.models.onnx import check
+from regard.models.onnx import parity
 
 KINDS = {
     "post-LN, sinusoidal": models.translator_tiny(
@@ -66,7 +66,7 @@ def test_greedy_by_onnxruntime_writes_what_regard_writes(name, tmp_path):
     rg.export(run, tmp_path)
     texts = ["3 days", "March 5, 2024", "$12.50", "apples, pears and plums"]
     want = rg.translate(run, texts, to=to)
-    encoder, step = (check.OnnxSession(tmp_path / f"{name}.onnx") for name in ("encoder", "step"))
+    encoder, step = (parity.OnnxSession(tmp_path / f"{name}.onnx") for name in ("encoder", "step"))
     ids = [[*run.tokenizer.read(text), run.tokenizer.end] for text in texts]
     lengths = torch.tensor([len(row) for row in ids])
     source = torch.zeros(len(ids), int(lengths.max()), dtype=torch.long)
@@ -95,8 +95,8 @@ def greedily(step, state, first, end=2, limit=60):
 def test_a_stream_of_any_pieces_is_the_recording_and_its_state_stops_growing(tmp_path):
     model = models.build(KINDS["strictly causal sound"]).eval()
     models.export_onnx(model, tmp_path)
-    step, frames = check.OnnxSession(tmp_path / "step.onnx"), torch.randn(2, 61, 40)
-    state, found = check._silence(model), []
+    step, frames = parity.OnnxSession(tmp_path / "step.onnx"), torch.randn(2, 61, 40)
+    state, found = parity._silence(model), []
     for part in frames.split([4, 8, 4, 20, 24, 1], 1):
         told = step(state, frames=part)
         state = {name.removesuffix(".next"): x for name, x in told.items()}
@@ -110,7 +110,7 @@ def test_a_stream_of_any_pieces_is_the_recording_and_its_state_stops_growing(tmp
 def test_far_into_a_stream_positions_are_still_exact(tmp_path):
     model = models.build(KINDS["strictly causal sound"]).eval()
     models.export_onnx(model, tmp_path)
-    step, state = check.OnnxSession(tmp_path / "step.onnx"), check._silence(model)
+    step, state = parity.OnnxSession(tmp_path / "step.onnx"), parity._silence(model)
     frames = torch.randn(2, 16, 40)
     late = {**state, "heard": torch.tensor([3_000_000])}  # 33 hours
     a, b = (step(start, frames=frames)["log_probs"] for start in (state, late))
@@ -120,7 +120,7 @@ def test_far_into_a_stream_positions_are_still_exact(tmp_path):
 def test_a_beam_takes_rows_of_the_past_by_one_index(tmp_path):
     model = models.build(KINDS["a language model in a window"]).eval()
     models.export_onnx(model, tmp_path)
-    step, tokens = check.OnnxSession(tmp_path / "step.onnx"), torch.tensor([[1, 2], [3, 4]])
+    step, tokens = parity.OnnxSession(tmp_path / "step.onnx"), torch.tensor([[1, 2], [3, 4]])
     past = step(tokens=tokens, past=torch.zeros(2, 2, 2, 1, 0, 16))["past.next"]
     rows, more = torch.tensor([1, 1, 0]), torch.tensor([[5], [6], [7]])
     logits = step(tokens=more, past=past[:, :, rows])["logits"]
@@ -155,13 +155,13 @@ def test_what_cannot_be_exported_is_said(tmp_path, monkeypatch):
 
 def test_an_answer_that_is_off_is_an_error_with_its_number(tmp_path, monkeypatch):
     model = models.build(models.language_tiny(vocab=9))
-    right = check.OnnxSession.__call__
+    right = parity.OnnxSession.__call__
 
     def wrong(self, given=None, **more):
         found = right(self, given, **more)
         return {**found, "logits": found["logits"] + 0.5}
 
-    monkeypatch.setattr(check.OnnxSession, "__call__", wrong)
+    monkeypatch.setattr(parity.OnnxSession, "__call__", wrong)
     with pytest.raises(ConfigError, match=r"within 0.0001 of torch's, got 0.5 for step.onnx"):
         models.export_onnx(model, tmp_path)
 

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from regard.errors import ConfigError, ShapeError
 from regard.models import RecurrentTranslator, load, recurrent_small, recurrent_tiny, save
-from regard.ops.door import intercepting
+from regard.ops.intercept import intercepting
 
 CELLS, ATTENTIONS = ["rnn", "gru", "lstm"], ["none", "bahdanau", "luong", "hybrid"]
 cells, attentions = st.sampled_from(CELLS), st.sampled_from(ATTENTIONS)

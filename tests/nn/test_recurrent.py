@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from regard.errors import ConfigError, ShapeError
-from regard.nn import RecurrentCell, Recurrent
+from regard.nn import Recurrent, RecurrentCell
 
 THEIRS = {"rnn": torch.nn.RNN, "gru": torch.nn.GRU, "lstm": torch.nn.LSTM}
 kinds, small, switch = st.sampled_from(sorted(THEIRS)), st.integers(1, 4), st.booleans()

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from regard.errors import ConfigError, ShapeError
 from regard.nn import AttentiveRecurrent, BahdanauDecoder, LuongDecoder, Recurrent, StateAttention
 from regard.ops import additive, attend, bilinear, dot, scaled_dot
-from regard.ops.door import intercepting
+from regard.ops.intercept import intercepting
 
 kinds = st.sampled_from(["rnn", "gru", "lstm"])
 scores = st.sampled_from(["dot", "scaled_dot", "additive"])
@@ -22,7 +22,9 @@ def double(*sizes: int) -> Tensor:
 
 def empty_history(layer: AttentiveRecurrent, batch: int) -> tuple[Tensor, ...]:
     count = 2 if layer.kind == "lstm" else 1
-    return layer.initial_state(tuple(double(batch, layer.layers, layer.hidden) for _ in range(count)))
+    return layer.initial_state(
+        tuple(double(batch, layer.layers, layer.hidden) for _ in range(count))
+    )
 
 
 # ---- worked numbers

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from regard.errors import ShapeError
-from regard.nn import TimeFrequencyConv, GlobalCMVN, ConvSubsampling
+from regard.nn import ConvSubsampling, GlobalCMVN, TimeFrequencyConv
 
 few, filters = st.integers(1, 3), st.sampled_from([None, 2])
 strides = st.lists(few, min_size=1, max_size=3)

@@ -127,7 +127,10 @@ def test_buckets_are_those_of_t5_at_its_own_sizes_for_every_distance():
             lambda: Buckets(torch.zeros(8, 3)).check(2, 4),
             "table: needs one for each of 2 heads, got 3",
         ),
-        (lambda: RelativeKeys(torch.zeros(3, 5)).check(2, 4), "table: needs feat=4 as q has, got 5"),
+        (
+            lambda: RelativeKeys(torch.zeros(3, 5)).check(2, 4),
+            "table: needs feat=4 as q has, got 5",
+        ),
         (
             lambda: tile(DenseBias(torch.zeros(2, 2)), range(2), range(3)),
             "bias: needs at least 2 queries by 3 keys, got 2 by 2",

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import ShapeError
-from regard.ops import patchify, unpatchify, patch_grid
+from regard.ops import patch_grid, patchify, unpatchify
 
 few = st.integers(1, 3)
 

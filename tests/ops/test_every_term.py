@@ -22,10 +22,10 @@ from regard.ops import (
     influence_window,
     masks,
     survey,
+    tiling,
     window,
 )
 from regard.ops.attend import tiled
-from regard.ops.survey import walk
 from regard.ops.terms import Terms
 
 B, H, KV, Q, K, FEAT = 2, 4, 2, 7, 9, 3
@@ -230,15 +230,15 @@ def assert_found(found: Any, want: dict[str, Tensor], **tolerance: float) -> Non
 @each_case
 @pytest.mark.parametrize("form", ["reference", "tiled"])
 def test_surveys_count_the_map(name, form, monkeypatch):
-    monkeypatch.setattr(walk, "ON_CPU", walk.TileSize(64, 2, 4))
-    monkeypatch.setattr(walk, "IN_CACHE", walk.TileSize(16, 2, 3))
+    monkeypatch.setattr(walk, "ON_CPU", tiling.TileSize(64, 2, 4))
+    monkeypatch.setattr(walk, "IN_CACHE", tiling.TileSize(16, 2, 3))
     (q, k, _), terms, w, _, lse = case(name)
     assert_found(survey(q, k, lse, backend=form, **COUNTED, **terms), counted(w, name))
 
 
 @each_case
 def test_influence_is_what_removal_does_to_the_map(name, monkeypatch):
-    monkeypatch.setattr(walk, "ON_CPU", walk.TileSize(64, 2, 4))
+    monkeypatch.setattr(walk, "ON_CPU", tiling.TileSize(64, 2, 4))
     (q, k, v), terms, _, out, lse = case(name)
     want = removed(name, q, k, v, out)
     given = (q, k, v, out, lse)
@@ -260,7 +260,7 @@ KERNELS = [
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_count_the_map(name):
-    if not pytest.importorskip("regard.ops.triton_terms").INTERPRETED:
+    if not pytest.importorskip("regard.ops.kernels.terms").INTERPRETED:
         pytest.skip("tests on a GPU are in test_survey_gpu.py")
     (q, k, v), terms, w, out, lse = case(name)
     removal = removed(name, q, k, v, out)

@@ -8,7 +8,15 @@ from torch.testing import assert_close
 
 from regard.errors import ShapeError
 from regard.ops import online_cmvn
-from regard.ops.levelled import BLOCK_FRAMES, LEVEL_DECAY, PRIOR_MEAN, PRIOR_FRAMES, MEAN_DECAY, ACTIVE_MARGIN, MIN_LEVEL
+from regard.ops.audio.online_cmvn import (
+    ACTIVE_MARGIN,
+    BLOCK_FRAMES,
+    LEVEL_DECAY,
+    MEAN_DECAY,
+    MIN_LEVEL,
+    PRIOR_FRAMES,
+    PRIOR_MEAN,
+)
 
 
 def frame_by_frame(x, depth):

@@ -112,7 +112,14 @@ def test_where_a_mask_covers_every_key_is_seen(mask, rows, keys, data):
         assert seen(mask, rows, keys, offset).all()
 
 
-STRUCTURED = [Causal(), Local(0), Local(2), Chunked(3), Chunked(2, left_chunks=1), Chunked(2, left_chunks=0)]
+STRUCTURED = [
+    Causal(),
+    Local(0),
+    Local(2),
+    Chunked(3),
+    Chunked(2, left_chunks=1),
+    Chunked(2, left_chunks=0),
+]
 
 
 @pytest.mark.parametrize("a", STRUCTURED, ids=repr)
@@ -131,7 +138,9 @@ def test_shortcuts_of_combined_masks_never_lie_wherever_queries_and_keys_stand(a
                     assert whole[start:stop, first:last].all(), (mask, places, first, last)
 
 
-@pytest.mark.parametrize("mask", [Causal(), Local(2), Chunked(3), Chunked(2, left_chunks=1)], ids=repr)
+@pytest.mark.parametrize(
+    "mask", [Causal(), Local(2), Chunked(3), Chunked(2, left_chunks=1)], ids=repr
+)
 def test_span_and_covers_are_tight_for_masks_that_know_their_structure(mask):
     for start in range(SIZE):
         for stop in range(start + 1, SIZE + 1):
@@ -157,7 +166,10 @@ def test_lengths_are_read_by_sequence_whatever_the_heads():
     [
         (lambda: Local(-1), "radius: needs 0 or more, got -1"),
         (lambda: Chunked(0), "size: needs 1 or more, got 0"),
-        (lambda: Chunked(2, left_chunks=-1), "left: needs 0 or more, got -1; try None for all chunks"),
+        (
+            lambda: Chunked(2, left_chunks=-1),
+            "left: needs 0 or more, got -1; try None for all chunks",
+        ),
         (
             lambda: Padding(torch.tensor([1, 2])).check(3, 4, 4),
             "lengths: needs one for each of 3 sequences, got 2",

@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from regard.errors import ShapeError
-from regard.ops import frequencies, lookup_positions, interpolate_positions, apply_rope, sinusoidal, sinusoidal_shift
+from regard.ops import (
+    apply_rope,
+    frequencies,
+    interpolate_positions,
+    lookup_positions,
+    sinusoidal,
+    sinusoidal_shift,
+)
 
 even = st.integers(1, 8).map(lambda x: 2 * x)
 place = st.integers(0, 500)
@@ -48,7 +55,9 @@ def test_rotary_scores_depend_on_the_distance_only(p, r, step, feat, halves):
     q, k = torch.randn(2, 1, feat, dtype=torch.float64)
 
     def score(a: int, b: int) -> torch.Tensor:
-        turned = (apply_rope(x, torch.tensor([at]), rotate_half=halves) for x, at in ((q, a), (k, b)))
+        turned = (
+            apply_rope(x, torch.tensor([at]), rotate_half=halves) for x, at in ((q, a), (k, b))
+        )
         return next(turned) @ next(turned).mT
 
     assert_close(score(p, r), score(p + step, r + step), atol=1e-11, rtol=0)
@@ -90,7 +99,9 @@ def test_a_table_gives_the_row_of_each_position_and_a_gradient_to_it():
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 2))
 def test_a_grid_of_the_same_size_is_the_same_table(high, wide, extra):
     table = torch.randn(extra + high * wide, 3)
-    assert torch.equal(interpolate_positions(table, (high, wide), (high, wide), prefix_tokens=extra), table)
+    assert torch.equal(
+        interpolate_positions(table, (high, wide), (high, wide), prefix_tokens=extra), table
+    )
 
 
 @given(st.integers(1, 6), st.integers(1, 6))

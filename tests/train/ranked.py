@@ -13,8 +13,8 @@ import torch
 
 from regard import data, models
 from regard.errors import RegardError
-from regard.train import TrainConfig, Trainer, objective, copy_weights
-from regard.train.ranks import Ranks, init_distributed, shutdown_distributed
+from regard.train import TrainConfig, Trainer, copy_weights, objective
+from regard.train.distributed.ranks import Ranks, init_distributed, shutdown_distributed
 
 TOGETHER = 6  # batches an update, whatever the world: 1 rank takes 6, 2 take 3 each, 3 take 2 each
 VOCAB = 12

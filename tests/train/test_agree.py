@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from toy import make_trainer, run_until
 
 from regard.errors import ConfigError
-from regard.train import TrainConfig, Trainer, symmetric_kl, objective, copy_weights
+from regard.train import TrainConfig, Trainer, copy_weights, objective, symmetric_kl
 from regard.train.updates import has_dropout
 
 # ---- worked numbers

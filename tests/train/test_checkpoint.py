@@ -12,14 +12,14 @@ from regard.errors import FileError
 from regard.train import (
     Checkpoint,
     average_checkpoints,
-    list_checkpoints,
-    load_weights,
-    load_last_valid,
-    load_checkpoint,
-    save_checkpoint,
     copy_weights,
+    list_checkpoints,
+    load_checkpoint,
+    load_last_valid,
+    load_weights,
+    save_checkpoint,
 )
-from regard.train import checkpoint as module
+from regard.train.checkpoint import store as module
 
 
 def some(step: int) -> Checkpoint:

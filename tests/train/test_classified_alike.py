@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 import regard as rg
 from regard.cli import app
-from regard.data.faces import find_fonts, load_font
-from regard.train.classifying import read_run_image
-from regard.train.evaluation_images import top_log_odds
-from regard.train.loss import classification_losses
-from regard.train.specimens import PRETRAINED_FOLDER
+from regard.data.image.glyphs.fonts import find_fonts, load_font
+from regard.runs.apply.classify import read_run_image
+from regard.runs.pretrained import PRETRAINED_FOLDER
+from regard.tasks.classification.evaluator import top_log_odds
+from regard.train.losses import classification_losses
 
 LETTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"  # 0 and O, 1 and I are one shape in some faces
 
@@ -52,8 +52,8 @@ def test_clothes_are_read_as_they_are(tmp_path):
     Image.fromarray(pixels).save(tmp_path / "a.png")
     config = rg.models.vision_tiny(classes=10)
     model = rg.models.VisionTransformer(config).eval()
-    recipe = rg.train.recipe("fashion-vit")
-    run = rg.train.Run(tmp_path, recipe, model, None, [], {})
+    recipe = rg.tasks.recipe("fashion-vit")
+    run = rg.runs.Run(tmp_path, recipe, model, None, [], {})
     image = read_run_image(run, tmp_path / "a.png", size=28)
     assert torch.equal(image[0], torch.from_numpy(pixels) / 255)
     assert torch.equal(read_run_image(run, tmp_path / "a.png", size=28, invert=True), 1 - image)
@@ -131,7 +131,9 @@ def test_log_odds_and_the_loss_of_no_class_are_what_their_formulas_say():
     assert torch.allclose(top_log_odds(logits).double(), (best / (1 - best)).log(), atol=1e-5)
     labels = torch.tensor([0, -1, 3, -1, 2])
     want = [-(p[n].log().mean() if y < 0 else p[n, y].log()) for n, y in enumerate(labels)]
-    assert torch.allclose(classification_losses(logits, labels).double(), torch.stack(want), atol=1e-5)
+    assert torch.allclose(
+        classification_losses(logits, labels).double(), torch.stack(want), atol=1e-5
+    )
     known = torch.tensor([0, 1, 3, 3, 2])
     theirs = torch.nn.functional.cross_entropy(
         logits.float(), known, reduction="none", label_smoothing=0.2

@@ -44,7 +44,9 @@ def test_one_kind_of_answers_alone_promises_no_certainty(right: bool):
 
 
 def test_extremes_are_survived():
-    fitted = calibrate([GradedAnswer(-math.inf, False), GradedAnswer(0.0, True), GradedAnswer(math.nan, True)] * 5)
+    fitted = calibrate(
+        [GradedAnswer(-math.inf, False), GradedAnswer(0.0, True), GradedAnswer(math.nan, True)] * 5
+    )
     assert fitted.is_unsure(-math.inf)
     assert not fitted.is_unsure(0.0)
     with pytest.raises(RegardError, match="needs 1 or more answers"):

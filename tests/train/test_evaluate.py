@@ -7,7 +7,8 @@ from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.errors import ConfigError
-from regard.train import override_settings, evaluate_run, load_run, recipe, start_run, translate_texts
+from regard.runs import evaluate_run, load_run, override_settings, start_run
+from regard.tasks import recipe, translate_texts
 
 SMALL = [
     *("languages=en,de", "kinds=duration", "texts=300", "valid=4", "test=6", "longest=6"),
@@ -33,7 +34,9 @@ def test_mistakes_are_what_the_model_says_and_is_not_right(folder):
     pairs = list(run.recipe.data.source(6).examples("test", 0))
     texts, languages = [p.source for p in pairs], [p.language for p in pairs]
     for width in (1, 3):
-        said = translate_texts(run.model, run.tokenizer, texts, languages, beam_width=width, max_new_tokens=6)
+        said = translate_texts(
+            run.model, run.tokenizer, texts, languages, beam_width=width, max_new_tokens=6
+        )
         wrong = [(p.target, s) for p, s in zip(pairs, said, strict=True) if p.target != s]
         found = evaluate_run(run, "test", beam_width=width)
         assert [(m.reference, m.prediction) for m in found.mistakes] == wrong

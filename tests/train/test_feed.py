@@ -6,7 +6,7 @@ from toy import Backwards, make_trainer, run_until
 
 from regard.errors import TrainError
 from regard.train import objective
-from regard.train.feed import Prefetcher
+from regard.train.prefetch import Prefetcher
 
 SIZE = objective("translation").size
 CPU = torch.device("cpu")

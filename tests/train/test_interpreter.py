@@ -7,7 +7,8 @@ import regard as rg
 from regard.data import ByteTokenizer, CharTokenizer
 from regard.decode import Sampling
 from regard.errors import ConfigError
-from regard.train import TranslationPipeline, Run, generate_run, recipe, translate_texts, translate_run
+from regard.runs import Run, TranslationPipeline, generate_run, translate_run
+from regard.tasks import recipe, translate_texts
 
 TEXTS = ["two days", "a", "three long nights", "one"]
 
@@ -43,7 +44,9 @@ def test_together_is_each_language_and_text_alone(run, width):
     assert list(found) == ["fr", "de", "cs"]
     for language, answers in found.items():
         for text, answer in zip(TEXTS, answers, strict=True):
-            alone = translate_texts(run.model, run.tokenizer, [text], [language], beam_width=width, max_new_tokens=9)
+            alone = translate_texts(
+                run.model, run.tokenizer, [text], [language], beam_width=width, max_new_tokens=9
+            )
             assert alone == [answer]
 
 
@@ -57,7 +60,9 @@ def test_the_source_is_read_once_for_all_languages(run):
 
 
 def test_the_best_come_with_scores_in_order(run):
-    for row in TranslationPipeline(run, ["fr", "de"], beam_width=4, n_best=3, max_new_tokens=6).translate(TEXTS):
+    for row in TranslationPipeline(
+        run, ["fr", "de"], beam_width=4, n_best=3, max_new_tokens=6
+    ).translate(TEXTS):
         assert [len(answers) for answers in row] == [3, 3]
         assert all(a.score >= b.score for x in row for a, b in zip(x, x[1:], strict=False))
 

@@ -18,11 +18,11 @@ from toy import Backwards, make_trainer
 from regard.errors import ConfigError, FileError, TrainError
 from regard.train import (
     TrainConfig,
-    list_checkpoints,
-    load_last_valid,
-    load_checkpoint,
-    read_metrics,
     copy_weights,
+    list_checkpoints,
+    load_checkpoint,
+    load_last_valid,
+    read_metrics,
 )
 from regard.train import loop as module
 

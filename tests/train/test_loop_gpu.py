@@ -5,7 +5,7 @@ import torch
 from toy import Backwards, make_trainer, run_until
 
 from regard.errors import TrainError
-from regard.train import load_last_valid, copy_weights
+from regard.train import copy_weights, load_last_valid
 
 pytestmark = pytest.mark.gpu
 

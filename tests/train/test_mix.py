@@ -13,9 +13,9 @@ from torch.testing import assert_close
 from toy import run_until
 
 from regard import models, train
-from regard.data import ImageBatches, seeded_generator, cutmix
+from regard.data import ImageBatches, cutmix, seeded_generator
 from regard.errors import ConfigError
-from regard.train.recipes import FashionData, GlyphsData
+from regard.tasks.registry import FashionData, GlyphsData
 
 # ---- worked numbers
 
@@ -43,7 +43,9 @@ def test_a_piece_is_one_rectangle_of_the_other_picture_and_the_share_is_what_is_
     batch, height, width, seed
 ):
     numbers = torch.arange(batch)[:, None, None, None]
-    found = cutmix(numbers.float().expand(-1, 2, height, width), seeded_generator(seed), probability=1.0)
+    found = cutmix(
+        numbers.float().expand(-1, 2, height, width), seeded_generator(seed), probability=1.0
+    )
     assert sorted(found.partners.tolist()) == list(range(batch))
     for n, (picture, whose) in enumerate(zip(found.images, found.partners.tolist(), strict=True)):
         foreign = picture != n
@@ -62,8 +64,12 @@ def test_pieces_come_with_their_chance_and_in_every_size():
     all_ = cutmix(x, seeded_generator(1), probability=1.0).own_fraction
     assert float(all_.min()) < 0.1
     assert float(all_.max()) > 0.98
-    assert float(cutmix(x[..., :4], seeded_generator(1), probability=1.0).own_fraction.min()) < 0.1  # tall as the picture
-    assert torch.equal(cutmix(x, seeded_generator(2), probability=0.0).own_fraction, torch.ones(4000))
+    assert (
+        float(cutmix(x[..., :4], seeded_generator(1), probability=1.0).own_fraction.min()) < 0.1
+    )  # tall as the picture
+    assert torch.equal(
+        cutmix(x, seeded_generator(2), probability=0.0).own_fraction, torch.ones(4000)
+    )
 
 
 def test_smoothing_and_mixing_together_are_the_cross_entropy_of_a_soft_label():
@@ -128,7 +134,9 @@ def test_a_training_with_both_learns_and_resumed_is_the_same_to_the_bit(tmp_path
     again.run()
     one, two = train.copy_weights(whole.model), train.copy_weights(again.model)
     assert all(torch.equal(one[name], two[name]) for name in one)
-    mean = train.average_checkpoints(train.list_checkpoints(tmp_path / "whole" / "checkpoints")[-3:])
+    mean = train.average_checkpoints(
+        train.list_checkpoints(tmp_path / "whole" / "checkpoints")[-3:]
+    )
     assert all(torch.equal(one[name], mean[name]) for name in one)
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from regard.errors import ConfigError
-from regard.train import override_settings, recipe
+from regard.runs import override_settings
+from regard.tasks import recipe
 
 # ---- worked numbers
 

@@ -16,14 +16,14 @@ from torch.testing import assert_close
 from regard.errors import ConfigError, TrainError
 from regard.train import (
     TrainConfig,
-    list_checkpoints,
-    load_last_valid,
-    load_checkpoint,
-    read_metrics,
     copy_weights,
+    list_checkpoints,
+    load_checkpoint,
+    load_last_valid,
+    read_metrics,
 )
-from regard.train.parallel import choose_strategy
-from regard.train.ranks import Ranks, init_distributed
+from regard.train.distributed.parallel import choose_strategy
+from regard.train.distributed.ranks import Ranks, init_distributed
 
 HERE = Path(__file__).resolve().parent
 ALONE = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
@@ -216,7 +216,9 @@ def test_torchrun_trains_and_resumes_by_the_command_line(tmp_path):
 
 @pytest.mark.usefixtures("users_view")
 def test_ranks_that_cannot_be_are_said(monkeypatch):
-    assert choose_strategy(TrainConfig(steps=1, parallel="fsdp"), Ranks()) == "none"  # nobody to share with
+    assert (
+        choose_strategy(TrainConfig(steps=1, parallel="fsdp"), Ranks()) == "none"
+    )  # nobody to share with
     with pytest.raises(ConfigError, match="parallel: needs ddp or fsdp for 2 ranks, got none"):
         choose_strategy(TrainConfig(steps=1, parallel="none"), Ranks(0, 2))
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from regard import models, train
+from regard import models, runs, tasks
 from regard.data import ImageBatches, augment, seeded_generator
 from regard.errors import ConfigError, FileError
-from regard.train.recipes import FashionData, GlyphsData
-from regard.train.recipes.images import read_mnist
+from regard.tasks.classification.images import read_mnist
+from regard.tasks.registry import FashionData, GlyphsData
 
 
 def write_idx(file, array):
@@ -114,9 +114,9 @@ def test_clothes_are_learnt_scored_and_opened_again(clothes, tmp_path, name):
     small = ["layers=1", "heads=2", "dim=16", "patch=4"] if name == "fashion-vit" else ["width=8"]
     settings = [f"folder={clothes}", "held=10", "steps=60", "tokens=40", "warmup=5", "lr=1e-2"]
     settings += [*small, "shift=0", "flip=no", "erase=0", "smoothing=0", "device=cpu"]
-    outcome = train.start_run(train.override_settings(train.recipe(name), settings), tmp_path / "run")
+    outcome = runs.start_run(runs.override_settings(tasks.recipe(name), settings), tmp_path / "run")
     assert outcome.scores["accuracy"] > 0.9
-    run = train.load_run(tmp_path / "run")
+    run = runs.load_run(tmp_path / "run")
     scores = run.recipe.data.scores(None, "test")(run.model)
     assert_close(scores["loss"], outcome.scores["loss"], rtol=1e-4, atol=1e-4)
 
@@ -124,7 +124,9 @@ def test_clothes_are_learnt_scored_and_opened_again(clothes, tmp_path, name):
 def test_glyphs_are_learnt_in_seconds(tmp_path):
     settings = ["data.classes=01", "pictures=300", "steps=50", "tokens=32", "layers=1", "dim=32"]
     settings += ["noise=0", "warmup=5", "valid=50", "test=200", "device=cpu"]
-    outcome = train.start_run(train.override_settings(train.recipe("glyphs"), settings), tmp_path / "run")
+    outcome = runs.start_run(
+        runs.override_settings(tasks.recipe("glyphs"), settings), tmp_path / "run"
+    )
     assert outcome.scores["accuracy"] > 0.8
 
 
@@ -138,7 +140,7 @@ def test_a_larger_set_of_glyphs_has_the_smaller_in_it_and_none_of_the_test():
 def test_the_two_models_of_a_study_are_of_one_size():
     for pair in (("fashion-vit", "fashion-resnet"), ("glyphs", "glyphs-resnet")):
         sizes = [
-            sum(p.numel() for p in models.build(train.recipe(name).model).parameters())
+            sum(p.numel() for p in models.build(tasks.recipe(name).model).parameters())
             for name in pair
         ]
         assert max(sizes) / min(sizes) < 1.05

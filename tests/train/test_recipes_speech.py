@@ -12,15 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from regard import train
-from regard.data import SpokenDigits, Morse, AudioBatches, seeded_generator, augment_log_mel
-from regard.data.digits import WavePlan, Recording, render_waves
-from regard.data.facts import Split
-from regard.data.sound_batches import SORT_WINDOW, render_keyings
+from regard import runs, tasks, train
+from regard.data import AudioBatches, Morse, SpokenDigits, augment_log_mel, seeded_generator
+from regard.data.audio.audio_batches import SORT_WINDOW, render_keyings
+from regard.data.audio.digits import Recording, WavePlan, render_waves
+from regard.data.text.phrases.facts import Split
 from regard.errors import ConfigError, FileError, ShapeError
-from regard.train import best_path, edit_distance, error_rate, load_run, recipe, transcribe_batch
-from regard.train.recipes import DigitsData, MorseData
-from regard.train.recipes.speech import _digits
+from regard.runs import load_run
+from regard.tasks import best_path, edit_distance, error_rate, recipe, transcribe_batch
+from regard.tasks.recognition.speech import _digits
+from regard.tasks.registry import DigitsData, MorseData
 
 PITCHES = [300 + 250 * digit for digit in range(10)]
 
@@ -43,13 +44,15 @@ def takes(tmp_path):
 
 
 def test_a_run_whose_data_is_not_there_leaves_nothing_behind(tmp_path):
-    told = train.override_settings(train.recipe("digits"), [f"folder={tmp_path / 'none'}", "device=cpu"])
+    told = runs.override_settings(
+        tasks.recipe("digits"), [f"folder={tmp_path / 'none'}", "device=cpu"]
+    )
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "notes.txt").write_text("mine")
     for folder in (tmp_path / "run", kept):
         with pytest.raises(FileError, match=r"none: needs files such as 7_lucas_3\.wav, got none"):
-            train.start_run(told, folder)
+            runs.start_run(told, folder)
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
     assert [path.name for path in kept.iterdir()] == ["notes.txt"]
 
@@ -57,7 +60,9 @@ def test_a_run_whose_data_is_not_there_leaves_nothing_behind(tmp_path):
 def test_a_batch_of_morse_is_what_is_sent_one_by_one():
     source = Morse(snr=(300, 300), letters=(1, 6))
     names = [f"train/0/{n}" for n in range(4)]
-    waves, lengths = render_keyings([source.draw_keying(name) for name in names], 8000, seeded_generator(0))
+    waves, lengths = render_keyings(
+        [source.draw_keying(name) for name in names], 8000, seeded_generator(0)
+    )
     for n, sound in enumerate(islice(source.examples("train", 0), 4)):
         assert int(lengths[n]) == len(sound.wave)
         assert_close(waves[n, : lengths[n]], sound.wave, atol=4e-3, rtol=0)
@@ -77,7 +82,9 @@ def test_a_batch_of_morse_has_the_noise_that_was_asked_for():
 
 def test_silence_after_the_last_letter_lets_a_live_listener_know_that_it_is_over():
     source = Morse(wpm=(8, 40))
-    assert all(k.tail_silence >= 5 * 1.2 / k.wpm for k in (source.draw_keying(str(n)) for n in range(50)))
+    assert all(
+        k.tail_silence >= 5 * 1.2 / k.wpm for k in (source.draw_keying(str(n)) for n in range(50))
+    )
 
 
 def test_spared_speeds_are_tested_and_never_trained_on():
@@ -127,7 +134,9 @@ def test_noise_stands_below_the_voice_by_the_asked_decibels():
     samples = torch.sin(torch.arange(8000.0))
     takes = (Recording(1, "a", 0, 0, 8000),)
     said = [
-        render_waves([WavePlan("1", takes, (0, 4000), (1.0,), 1.0, snr)], samples, seeded_generator(0))[0][0]
+        render_waves(
+            [WavePlan("1", takes, (0, 4000), (1.0,), 1.0, snr)], samples, seeded_generator(0)
+        )[0][0]
         for snr in (math.inf, 10.0)
     ]
     noise = said[1] - said[0]
@@ -202,7 +211,7 @@ def test_what_lies_behind_a_sound_is_not_read():
 def test_a_run_is_scored_and_opened_again(takes, tmp_path, name):
     settings = ["steps=2", "tokens=2", "valid=2", "test=4", "layers=1", "dim=16", "device=cpu"]
     settings += [f"folder={takes}", "held=bob"] if name == "digits" else ["longest=4"]
-    outcome = train.start_run(train.override_settings(recipe(name), settings), tmp_path / "run")
+    outcome = runs.start_run(runs.override_settings(recipe(name), settings), tmp_path / "run")
     run = load_run(tmp_path / "run")
     scores = run.recipe.data.scores(run.tokenizer, "test")
     assert scores(run.model)["error"] == outcome.scores["error"]
@@ -215,7 +224,7 @@ def test_whistled_digits_of_a_new_speaker_are_heard(takes, tmp_path):
     settings = [f"folder={takes}", "held=bob", "steps=300", "tokens=16", "lr=3e-3", "warmup=30"]
     settings += ["layers=2", "dim=64", "dropout=0", "agree=0", "valid=8", "test=60", "device=cpu"]
     settings += ["warp=0", "colour=0", "masks=0"]
-    outcome = train.start_run(train.override_settings(recipe("digits"), settings), tmp_path / "run")
+    outcome = runs.start_run(runs.override_settings(recipe("digits"), settings), tmp_path / "run")
     assert outcome.scores["error"] < 0.5
 
 

@@ -9,20 +9,13 @@ import torch
 from regard import models
 from regard.data import ByteTokenizer, InMemorySource, Pair
 from regard.errors import ConfigError, FileError
-from regard.train import (
-    override_settings,
-    load_run,
-    mean_loss,
-    objective,
-    recipe,
-    resume_run,
-    start_run,
-    copy_weights,
-)
-from regard.train import run as module
-from regard.train.recipes.pairs import ParallelTextEvaluator, ParallelTextData
-from regard.train.recipes.text import TextData, compression_baselines
-from regard.train.recipes.windows import LanguageEvaluator, WindowBatches
+from regard.runs import load_run, override_settings, resume_run, start_run
+from regard.runs import run as module
+from regard.tasks import mean_loss, recipe
+from regard.tasks.language.text import TextData, compression_baselines
+from regard.tasks.language.windows import LanguageEvaluator, WindowBatches
+from regard.tasks.translation.parallel_text import ParallelTextData, ParallelTextEvaluator
+from regard.train import copy_weights, objective
 
 NUMBERS = ["ein", "zwei", "drei", "vier", "fünf"], ["one", "two", "three", "four", "five"]
 LADDER = ("lstm", "gru", "gru-attention", "transformer")
@@ -99,7 +92,11 @@ def test_every_file_is_in_one_part(files):
 def test_a_turn_shows_every_window_once():
     batches = WindowBatches(torch.arange(1000), length=8, rows=4)
     stream = iter(batches)
-    starts = [row[0].item() for _ in range(batches.windows_per_epoch // 4) for row in next(stream)["tokens"]]
+    starts = [
+        row[0].item()
+        for _ in range(batches.windows_per_epoch // 4)
+        for row in next(stream)["tokens"]
+    ]
     assert len(set(starts)) == len(starts)
     assert len({start % 8 for start in starts}) == 1  # cut at one place
     assert starts != sorted(starts)
@@ -109,7 +106,9 @@ def test_a_turn_shows_every_window_once():
 def test_ranks_together_take_the_batches_of_one(world):
     alone = iter(WindowBatches(torch.arange(500), length=8, rows=2, seed=3))
     ranks = [
-        iter(WindowBatches(torch.arange(500), length=8, rows=2, seed=3, rank=rank, world_size=world))
+        iter(
+            WindowBatches(torch.arange(500), length=8, rows=2, seed=3, rank=rank, world_size=world)
+        )
         for rank in range(world)
     ]
     for _ in range(5):

@@ -13,18 +13,11 @@ from typer.testing import CliRunner
 
 from regard.cli import app
 from regard.errors import ConfigError, FileError
-from regard.train import (
-    override_settings,
-    list_checkpoints,
-    find_run,
-    load_last_valid,
-    list_runs,
-    recipe,
-    resume_run,
-    start_run,
-)
-from regard.train.checkpoint import PARTIAL_PREFIX
-from regard.train.lock import lock_folder
+from regard.runs import find_run, list_runs, override_settings, resume_run, start_run
+from regard.runs.lock import lock_folder
+from regard.tasks import recipe
+from regard.train import list_checkpoints, load_last_valid
+from regard.train.checkpoint.store import PARTIAL_PREFIX
 
 SMALL = [
     *("languages=en,de", "kinds=duration", "texts=99", "valid=2", "test=2", "longest=4"),

@@ -14,20 +14,17 @@ from typer.testing import CliRunner
 from regard import models
 from regard.cli import app
 from regard.errors import ConfigError, FileError
-from regard.train import (
-    override_settings,
+from regard.runs import (
     list_runs,
     load_run,
     new_run_folder,
-    read_metrics,
-    recipe,
+    override_settings,
     resume_run,
-    score_texts,
     start_run,
-    translate_texts,
-    copy_weights,
 )
-from regard.train import run as module
+from regard.runs import run as module
+from regard.tasks import recipe, score_texts, translate_texts
+from regard.train import copy_weights, read_metrics
 
 SMALL = [
     *("languages=en,de,fr", "kinds=duration", "texts=300", "valid=4", "test=6", "longest=6"),
@@ -76,7 +73,9 @@ def test_a_run_has_all_it_needs_to_be_used_again(tmp_path):
     assert run.recipe == small("average=2")
     assert run.result["test"]["exact"] == outcome.scores["exact"]
     assert {"loss", "exact", "bleu", "signature"} == set(run.result["valid"])
-    answers = translate_texts(run.model, run.tokenizer, ["3 days"] * 2, ["de", "fr"], beam_width=3, max_new_tokens=9)
+    answers = translate_texts(
+        run.model, run.tokenizer, ["3 days"] * 2, ["de", "fr"], beam_width=3, max_new_tokens=9
+    )
     assert len(answers) == 2
     assert [line["step"] for line in run.metrics if "loss" in line] == list(range(1, 9))
 

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 from regard import models
 from regard.errors import ConfigError
-from regard.train import TrainConfig, objective, lr_factor, label_smoothed_cross_entropy
+from regard.train import TrainConfig, label_smoothed_cross_entropy, lr_factor, objective
 
 # ---- worked numbers
 

@@ -8,8 +8,15 @@ import pytest
 
 from regard import models
 from regard.errors import ConfigError
-from regard.train import Recipe, override_settings, config_from_json, iter_settings, parse_value, recipe, config_to_json
-from regard.train.recipes import recipe_config_types
+from regard.runs import (
+    config_from_json,
+    config_to_json,
+    iter_settings,
+    override_settings,
+    parse_value,
+)
+from regard.tasks import Recipe, recipe
+from regard.tasks.registry import recipe_config_types
 
 # ---- worked numbers
 
@@ -53,7 +60,12 @@ def test_a_setting_is_found_by_its_whole_name_or_by_its_clear_end():
 )
 def test_a_recipe_comes_back_from_json(model):
     told = replace(recipe("phrases"), model=model)
-    assert config_from_json(Recipe, json.loads(json.dumps(config_to_json(told))), "recipe", recipe_config_types()) == told
+    assert (
+        config_from_json(
+            Recipe, json.loads(json.dumps(config_to_json(told))), "recipe", recipe_config_types()
+        )
+        == told
+    )
 
 
 def test_every_setting_can_be_given_as_it_is_shown():
@@ -92,8 +104,14 @@ def test_what_cannot_be_set_is_said(setting, message):
 def test_a_recipe_that_was_meddled_with_is_refused():
     told = config_to_json(recipe("phrases"))
     with pytest.raises(ConfigError, match="needs known settings, got 'lrr'; try lr"):
-        config_from_json(Recipe, told | {"train": told["train"] | {"lrr": 1}}, "recipe", recipe_config_types())
+        config_from_json(
+            Recipe, told | {"train": told["train"] | {"lrr": 1}}, "recipe", recipe_config_types()
+        )
     with pytest.raises(ConfigError, match=r"recipe\.model: needs one of .*, got 'Table'"):
-        config_from_json(Recipe, told | {"model": {"kind": "Table"}}, "recipe", recipe_config_types())
+        config_from_json(
+            Recipe, told | {"model": {"kind": "Table"}}, "recipe", recipe_config_types()
+        )
     with pytest.raises(ConfigError, match="recipe: needs every setting, got .*'name'"):
-        config_from_json(Recipe, {k: v for k, v in told.items() if k != "name"}, "recipe", recipe_config_types())
+        config_from_json(
+            Recipe, {k: v for k, v in told.items() if k != "name"}, "recipe", recipe_config_types()
+        )

@@ -11,12 +11,15 @@ from typer.testing import CliRunner
 import regard as rg
 from regard.cli import app
 from regard.errors import FileError
-from regard.train import find_run, load_run, load_pretrained, pretrained_names, translate_texts
-from regard.train.specimens import PRETRAINED_FOLDER
+from regard.runs import find_run, load_pretrained, load_run, pretrained_names
+from regard.runs.pretrained import PRETRAINED_FOLDER
+from regard.tasks import translate_texts
 
 
 def test_all_together_are_small():
-    assert sum(file.stat().st_size for file in PRETRAINED_FOLDER.rglob("*") if file.is_file()) < 14e6
+    assert (
+        sum(file.stat().st_size for file in PRETRAINED_FOLDER.rglob("*") if file.is_file()) < 14e6
+    )
 
 
 @pytest.mark.parametrize("name", pretrained_names())

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from regard.train import error_rate, load_run, load_pretrained, transcribe_batch
-from regard.train.specimens import PRETRAINED_FOLDER
+from regard.runs import load_pretrained, load_run
+from regard.runs.pretrained import PRETRAINED_FOLDER
+from regard.tasks import error_rate, transcribe_batch
 
 
 @pytest.mark.parametrize("name", ["glyphs", "morse"])

@@ -8,15 +8,15 @@ from torch.testing import assert_close
 from typer.testing import CliRunner
 
 import regard as rg
-from regard import models, train
+from regard import models, runs, tasks, train
 from regard.cli import app
-from regard.data import CharTokenizer, PeakNormalizer, Resampler, AudioExample
+from regard.data import AudioExample, CharTokenizer, PeakNormalizer, Resampler
 from regard.decode import Transcriber
 from regard.models import Recogniser, recogniser_tiny
-from regard.train.evaluation_speech import RecognitionEvaluator, transcribe_batch_detailed
+from regard.tasks.recognition.evaluator import RecognitionEvaluator, transcribe_batch_detailed
 
 
-def talkative(folder, **options) -> train.Run:
+def talkative(folder, **options) -> runs.Run:
     """A run whose untrained model answers every sound with a text that depends on each sample."""
     words = CharTokenizer.train(["0123456789 "])
     torch.manual_seed(0)
@@ -26,13 +26,13 @@ def talkative(folder, **options) -> train.Run:
     model.standardise.std.fill_(2.0)
     with torch.no_grad():
         model.head.weight.mul_(8)
-    told = train.override_settings(train.recipe("morse"), ["layers=1", "dim=16", "heads=2"])
+    told = runs.override_settings(tasks.recipe("morse"), ["layers=1", "dim=16", "heads=2"])
     folder.mkdir()
     words.save(folder)
     models.save(model, folder)
     text = train.run.json.dumps({"version": 1, "recipe": train.run.to_json(told)})
     (folder / "recipe.json").write_text(text)
-    return train.load_run(folder)
+    return runs.load_run(folder)
 
 
 def spoken(rate: int, number: int) -> np.ndarray:
@@ -53,9 +53,9 @@ def test_evaluation_hears_what_the_command_hears_in_raw_files(tmp_path, rate, ki
     for n, file in enumerate(files):
         soundfile.write(file, spoken(rate, n), rate, subtype="PCM_16")
     waves = [torch.from_numpy(soundfile.read(file, dtype="float32")[0]) for file in files]
-    answers = RecognitionEvaluator([AudioExample(wave, "1", rate) for wave in waves], run.tokenizer).predict(
-        run.model
-    )
+    answers = RecognitionEvaluator(
+        [AudioExample(wave, "1", rate) for wave in waves], run.tokenizer
+    ).predict(run.model)
     assert all(answers)
     assert len(set(answers)) == 4
     done = CliRunner().invoke(app, ["transcribe", str(run.folder), *map(str, files)])
@@ -70,7 +70,7 @@ def test_evaluation_hears_what_the_command_hears_in_morse(tmp_path):
     for sound, file in zip(sounds, files, strict=True):
         soundfile.write(file, sound.wave.numpy(), 8000, subtype="FLOAT")
     found = transcribe_batch_detailed(run.model, run.tokenizer, sounds)
-    heard = train.transcribe_run_detailed(run, files)
+    heard = runs.transcribe_run_detailed(run, files)
     assert [one.text for one in heard] == [one.text for one in found]
     assert_close([one.score for one in heard], [one.score for one in found], atol=1e-4, rtol=0)
 
@@ -111,6 +111,7 @@ def test_a_sound_at_another_rate_is_resampled_and_not_misread():
     resample = Resampler(16000, 8000)
     slow = torch.cat([resample(wave), resample.finish()])
     got, want = (
-        transcribe_batch_detailed(model, words, [AudioExample(*x)])[0] for x in ((wave, "", 16000), (slow, "", 8000))
+        transcribe_batch_detailed(model, words, [AudioExample(*x)])[0]
+        for x in ((wave, "", 16000), (slow, "", 8000))
     )
     assert got == want

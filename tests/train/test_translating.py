@@ -9,21 +9,11 @@ from typer.testing import CliRunner
 import regard as rg
 from regard.cli import app
 from regard.decode import DecodeResult
-from regard.train import (
-    Calibration,
-    GradedAnswer,
-    TranslationPipeline,
-    TranslationEvaluator,
-    override_settings,
-    evaluate_run,
-    load_run,
-    recipe,
-    calibration_metrics,
-    save_calibration,
-    start_run,
-)
-from regard.train.recipes.pairs import ParallelTextEvaluator
-from regard.train.translating import raw_scores
+from regard.runs import TranslationPipeline, evaluate_run, load_run, override_settings, start_run
+from regard.tasks import TranslationEvaluator, recipe
+from regard.tasks.translation.parallel_text import ParallelTextEvaluator
+from regard.tasks.translation.search import raw_scores
+from regard.train import Calibration, GradedAnswer, calibration_metrics, save_calibration
 
 TEXTS = ["ein Haus", "zwei rote Äpfel", "der Hund schläft", "Drei Katzen", "ein roter Hund"]
 SMALL = [
@@ -48,7 +38,9 @@ def lower(tmp_path_factory) -> str:
     for part in ("train", "val", "test_2016_flickr"):
         (place / f"{part}.de").write_text("\n".join(TEXTS * 4) + "\n")
         (place / f"{part}.en").write_text("\n".join(["A", "B", "C", "D", "E"] * 4) + "\n")
-    told = override_settings(recipe("multi30k-de-en-gru-attention"), [f"folder={place}", "size=300"])
+    told = override_settings(
+        recipe("multi30k-de-en-gru-attention"), [f"folder={place}", "size=300"]
+    )
     small = [one for one in SMALL if not one.startswith(("heads", "decoder_layers"))]
     start_run(override_settings(told, small), place / "run")
     return str(place / "run")
@@ -129,7 +121,9 @@ def doubtful(lower, tmp_path) -> str:
 def test_an_answer_of_low_confidence_is_given_and_warned_about(doubtful):
     done = regard("translate", doubtful, "--to", "en", "ein Haus")
     assert (done.exit_code, len(done.stdout.splitlines())) == (1, 1)
-    confidence = TranslationPipeline(load_run(doubtful), ["en"]).translate(["ein Haus"])[0][0][0].confidence
+    confidence = (
+        TranslationPipeline(load_run(doubtful), ["en"]).translate(["ein Haus"])[0][0][0].confidence
+    )
     assert done.stderr == (
         f"regard: warning: 'ein Haus' (en): confidence {confidence:.2f} is below 1.00; "
         "the answer may be wrong\n"
@@ -157,7 +151,10 @@ def test_a_file_gets_a_few_warnings_and_their_number(doubtful, tmp_path):
 
 def test_a_run_without_calibration_warns_of_nothing(doubtful):
     (load_run(doubtful).folder / "calibration.json").unlink()
-    assert TranslationPipeline(load_run(doubtful), ["en"]).translate(["ein Haus"])[0][0][0].confidence is None
+    assert (
+        TranslationPipeline(load_run(doubtful), ["en"]).translate(["ein Haus"])[0][0][0].confidence
+        is None
+    )
     done = regard("translate", doubtful, "--to", "en", "ein Haus")
     assert (done.exit_code, done.stderr) == (0, "")
 
@@ -174,7 +171,12 @@ def test_answers_near_the_reference_count_as_right_for_own_pairs():
 
 def test_reliability_by_hand():
     fitted = Calibration(slope=1.0, offset=0.0, threshold=0.5, examples=9)
-    graded = [GradedAnswer(0.0, True), GradedAnswer(0.0, False), GradedAnswer(-9.0, False), GradedAnswer(9.0, True)]
+    graded = [
+        GradedAnswer(0.0, True),
+        GradedAnswer(0.0, False),
+        GradedAnswer(-9.0, False),
+        GradedAnswer(9.0, True),
+    ]
     found = calibration_metrics(graded, fitted)
     assert found["auroc"] == (0.5 + 1 + 1 + 1) / 4
     assert found["ece"] < 1e-3  # half of those at one half are right
@@ -195,7 +197,9 @@ def test_phrases_are_graded_on_cldr_natural_and_foreign_texts():
 
 
 def test_an_empty_answer_is_as_sure_as_any_other_is_likely():
-    empty = [DecodeResult(*map(torch.tensor, ([[2]], [0], [p], [True]))) for p in (-1e-3, -2.0, 0.0)]
+    empty = [
+        DecodeResult(*map(torch.tensor, ([[2]], [0], [p], [True]))) for p in (-1e-3, -2.0, 0.0)
+    ]
     sure, doubtful, certain = (float(raw_scores(one)) for one in empty)
     assert certain == pytest.approx(-20, abs=1e-3)
     assert certain < sure < doubtful

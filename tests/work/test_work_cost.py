@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import regard as rg
 from regard import work
+from regard.costs.formulas import Formula, generation_cost
 from regard.errors import WorkError
-from regard.look.formulas import Formula, generation_cost
 from regard.work.rules.cost import TEXTS, letters_of
 
 size = st.integers(1, 600)

@@ -93,7 +93,9 @@ def test_slips_of_positions_are_recognised(name, slip):
 
 def test_pairs_taken_from_two_halves_are_recognised():
     worked = work.rotary({"Q": [[1, 2, 3, 4]], "K": [[1, 0, 0, 0]], "p": [[2]]})
-    halves = rg.apply_rope(torch.tensor([[1.0, 2, 3, 4]]).double(), torch.tensor([2]), rotate_half=True)
+    halves = rg.apply_rope(
+        torch.tensor([[1.0, 2, 3, 4]]).double(), torch.tensor([2]), rotate_half=True
+    )
     told = [[f"{x:.6f}" for x in row] for row in halves.tolist()]
     wrong = work.first_wrong(work.check(worked, {"Q_p": told}))
     assert wrong is not None

@@ -32,10 +32,10 @@ def classify(
     A picture that cannot be read is named, and the others are still answered; the exit code is
     then 1, and 2 if none could be. It is 1 too after a warning that the confidence is low.
     """
-    from regard import train
-    from regard.cli.classify_work import ClassifyJob
+    from regard import runs
+    from regard.runs.jobs.classify import ClassifyJob
 
-    job = ClassifyJob(train.load_run(train.find_run(run)), top=top, size=size, own_size=own_size)
+    job = ClassifyJob(runs.load_run(runs.find_run(run)), top=top, size=size, own_size=own_size)
     job.run(images, invert=invert, overlay=overlay)
     if job.exit_code:
         raise typer.Exit(job.exit_code)

@@ -23,8 +23,8 @@ def cost(
     """Show parameters, multiply-adds, bytes moved and memory of a model, with the formulas."""
     from rich.console import Console
 
-    from regard.look.cost import cost as cost_of
-    from regard.look.presets import build_or_load_model
+    from regard.costs.model_cost import cost as cost_of
+    from regard.runs.named_models import build_or_load_model
 
     model = build_or_load_model(name, vocab=vocab, classes=classes)
     Console(width=None if Console().is_terminal else 140, highlight=False).print(

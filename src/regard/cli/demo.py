@@ -21,12 +21,12 @@ def demo(
 
     from rich.console import Console
 
-    from regard import train
-    from regard.cli import demo_parts as parts
+    from regard import runs
+    from regard.cli import demo_report as parts
     from regard.train.progress import format_duration
 
     began, console = time.monotonic(), Console(highlight=False, soft_wrap=True)
-    folder = out or train.new_run_folder("runs", "demo")
+    folder = out or runs.new_run_folder("runs", "demo")
     try:
         recipe = _recipe(folder, settings or [])
         parts.print_introduction(console, recipe, folder)
@@ -34,7 +34,7 @@ def demo(
         if outcome.signal is not None:
             _say_how_to_go_on(folder, f"saved at step {outcome.step}")
             raise typer.Exit(128 + outcome.signal)
-        run = train.load_run(folder)
+        run = runs.load_run(folder)
         parts.print_scores(console, run)
         answers = parts.print_translations(console, run)
         seen = parts.print_heads(console, run, answers)
@@ -49,12 +49,12 @@ def demo(
 
 def _recipe(folder: Path, settings: list[str]) -> Any:
     """That of the run that goes on, or the phrases recipe, changed as asked."""
-    from regard import train
+    from regard import runs, tasks
     from regard.errors import ConfigError
-    from regard.train.run import read_recipe
+    from regard.runs.run import read_recipe
 
     if not (folder / "recipe.json").exists():
-        return train.override_settings(train.recipe("phrases"), settings)
+        return runs.override_settings(tasks.recipe("phrases"), settings)
     if settings:
         raise ConfigError(
             f"set: needs a new run, got {folder}, whose settings are fixed; try another --out"
@@ -63,11 +63,11 @@ def _recipe(folder: Path, settings: list[str]) -> Any:
 
 
 def _train(recipe: Any, folder: Path) -> Any:
-    from regard import train
+    from regard import runs
 
     if (folder / "recipe.json").exists():
-        return train.resume_run(folder, show=True)[0]
-    return train.start_run(recipe, folder, show=True)
+        return runs.resume_run(folder, show=True)[0]
+    return runs.start_run(recipe, folder, show=True)
 
 
 def _say_how_to_go_on(folder: Path, what: str) -> None:

@@ -19,14 +19,14 @@ def evaluate(
     from rich.console import Console
     from rich.text import Text
 
-    from regard import train
-    from regard.cli.progress import progress_bar
+    from regard import runs
     from regard.errors import ConfigError
+    from regard.runs.jobs.progress import progress_bar
 
     if split not in ("valid", "test"):
         raise ConfigError(f"part: needs one of valid, test, got {split!r}")
     with progress_bar("scoring"):
-        found = train.evaluate_run(train.load_run(train.find_run(run)), split, beam_width=beam)
+        found = runs.evaluate_run(runs.load_run(runs.find_run(run)), split, beam_width=beam)
     console = Console(highlight=False, soft_wrap=True)
     for name, value in found.scores.items():
         console.print(
@@ -36,6 +36,8 @@ def evaluate(
         told = ", ".join(f"{name} {value:.4f}" for name, value in found.confidence.items())
         console.print(Text(f"confidence: {told}"))
     for mistake in found.mistakes[:mistakes]:
-        console.print(Text(f"\n{mistake.source}\n  right  {mistake.reference}\n  got    {mistake.prediction}"))
+        console.print(
+            Text(f"\n{mistake.source}\n  right  {mistake.reference}\n  got    {mistake.prediction}")
+        )
     if len(found.mistakes) > mistakes:
         console.print(f"\nand {len(found.mistakes) - mistakes} more")

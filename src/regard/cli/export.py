@@ -16,13 +16,13 @@ def export(
     ] = None,
 ) -> None:
     """Write a run as ONNX files, each compared with torch, with its tokenizer and export.json."""
-    from regard import train
-    from regard.cli.progress import progress_bar
+    from regard import runs
+    from regard.runs.jobs.progress import progress_bar
 
     folder = out or Path(f"{Path(run).name}-onnx")
-    opened = train.load_run(train.find_run(run))
+    opened = runs.load_run(runs.find_run(run))
     with progress_bar("exporting"):
-        files = train.export_run(opened, folder)
+        files = runs.export_run(opened, folder)
     for file, difference in files:
         size = file.stat().st_size / 1e6
         print(f"{file}\t{size:.1f} MB\tat most {difference:.1e} from torch", flush=True)

@@ -28,14 +28,16 @@ def generate(
     """Go on with a text, shown as it comes."""
     import sys
 
-    from regard import train
+    from regard import runs
     from regard.decode import Sampling
     from regard.files import read_text
 
     how = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
     if prompt == "-":
         prompt = read_text("standard input", sys.stdin.buffer.read())
-    pieces = train.generate_run(train.load_run(train.find_run(run)), prompt, max_new_tokens=max_new_tokens, sampling=how)
+    pieces = runs.generate_run(
+        runs.load_run(runs.find_run(run)), prompt, max_new_tokens=max_new_tokens, sampling=how
+    )
     print(prompt, end="", flush=True)
     try:
         for piece in pieces:

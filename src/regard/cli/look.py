@@ -49,12 +49,13 @@ def look(
     ] = False,
 ) -> None:
     """Write a page, to be opened in any browser, about what each head looks at."""
-    from regard.cli.progress import progress_bar, report_written
-    from regard.cli.quiet import silence_transformers
+    from regard.cli.transformers_logging import silence_transformers
     from regard.errors import FileError
     from regard.files import is_stream
-    from regard.look import load_text_model, write_report
-    from regard.look import probe_induction as find_copying
+    from regard.inspection import probe_induction as find_copying
+    from regard.inspection import write_report
+    from regard.runs import load_text_model
+    from regard.runs.jobs.progress import progress_bar, report_written
 
     if not out.resolve().parent.is_dir():  # said now, not after the model has run
         raise FileError(f"out: needs a folder that exists, got {out.parent}; try another place")
@@ -62,7 +63,7 @@ def look(
         with progress_bar("looking"):
             reader = load_text_model(model)
         if query is not None:
-            from regard.cli.look_told import format_attention_table
+            from regard.runs.look_text import format_attention_table
 
             print(format_attention_table(reader, text, query, target, at, to))
             return
@@ -70,7 +71,7 @@ def look(
             sight = reader.look(text, target, at, to=to)
             probed = find_copying(reader.model, reader.vocab or 2) if probe else None
     if cell is not None or describe:
-        from regard.cli.look_told import describe_maps, explain_weight
+        from regard.runs.look_text import describe_maps, explain_weight
 
         print(describe_maps(sight) if cell is None else explain_weight(reader.model, sight, cell))
         return

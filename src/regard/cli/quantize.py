@@ -19,12 +19,12 @@ def quantize(
     ] = True,
 ) -> None:
     """Round a run's weights to a byte each: a smaller file, quicker on a CPU, used as any run."""
-    from regard import train
-    from regard.cli.progress import progress_bar
+    from regard import runs
+    from regard.runs.jobs.progress import progress_bar
 
     folder = out or Path(f"{Path(run).name}-int8")
     with progress_bar("quantizing"):
-        found = train.quantize_run(train.load_run(train.find_run(run)), folder, score=score)
+        found = runs.quantize_run(runs.load_run(runs.find_run(run)), folder, score=score)
     old, new = (size / 1e6 for size in found.file_sizes)
     print(f"{folder}\t{old:.2f} MB before\t{new:.2f} MB after")
     for name, value in found.scores_after.items():

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.ranked import distributed_command
+from regard.cli.torchrun import distributed_command
 from regard.cli.train import print_outcome
 
 
@@ -19,10 +19,10 @@ def resume(
 
     Started by torchrun, any number of ranks goes on, however many there were before.
     """
-    from regard import train
+    from regard import runs
 
-    with distributed_command(train.read_recipe(run).train.device) as ranks:
-        outcome, wrong = train.resume_run(run, show=True, ranks=ranks, tensorboard=tensorboard)
+    with distributed_command(runs.read_recipe(run).train.device) as ranks:
+        outcome, wrong = runs.resume_run(run, show=True, ranks=ranks, tensorboard=tensorboard)
         for line in wrong if ranks.is_first else ():
             print(f"left out: {line}")
     print_outcome(outcome, run, ranks.is_first)

@@ -13,9 +13,9 @@ def runs(
     from rich.console import Console
     from rich.table import Table
 
-    from regard import train
+    from regard import runs
 
-    rows = train.list_runs(folder)
+    rows = runs.list_runs(folder)
     if not rows:
         print(f"{folder}: no runs yet; regard train phrases makes one")
         return

@@ -14,17 +14,17 @@ def tour(
     """Take a short tour: attention by hand, sharpness, masks, models, and forms that agree."""
     from rich.console import Console
 
-    from regard.cli import stations
+    from regard.cli import tour_sections
     from regard.errors import FileError
     from regard.files import write_text
 
     if svg is not None and not svg.resolve().parent.is_dir():  # said now, not after the tour
         raise FileError(f"svg: needs a folder that exists, got {svg.parent}; try another place")
-    console = Console(record=svg is not None, width=stations.WIDTH, highlight=False)
-    stations.print_head_by_hand(console)
-    stations.print_sharpness(console)
-    stations.print_masks(console)
-    stations.print_backends(console)
-    stations.print_models(console)
+    console = Console(record=svg is not None, width=tour_sections.WIDTH, highlight=False)
+    tour_sections.print_head_by_hand(console)
+    tour_sections.print_sharpness(console)
+    tour_sections.print_masks(console)
+    tour_sections.print_backends(console)
+    tour_sections.print_models(console)
     if svg is not None:
         write_text(svg, console.export_svg(title="regard tour"))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from regard.cli.ranked import distributed_command
+from regard.cli.torchrun import distributed_command
 
 
 def train(
@@ -25,14 +25,16 @@ def train(
 
     Started by torchrun, all ranks train one model together.
     """
-    from regard import train
+    from regard import runs, tasks
 
-    recipe = train.override_settings(train.recipe(name), settings or [])
+    recipe = runs.override_settings(tasks.recipe(name), settings or [])
     with distributed_command(recipe.train.device) as ranks:
-        folder = Path(out or ranks.run_on_first(lambda: str(train.new_run_folder("runs", recipe.name))))
+        folder = Path(
+            out or ranks.run_on_first(lambda: str(runs.new_run_folder("runs", recipe.name)))
+        )
         if ranks.is_first:
             print(f"{folder}: {recipe.name}, {recipe.train.steps} steps")
-        outcome = train.start_run(recipe, folder, show=True, ranks=ranks, tensorboard=tensorboard)
+        outcome = runs.start_run(recipe, folder, show=True, ranks=ranks, tensorboard=tensorboard)
     print_outcome(outcome, folder, ranks.is_first)
 
 

@@ -38,10 +38,12 @@ def transcribe(
     grows. All else goes to standard error. What could not be heard, or not all of it, is said, and
     the exit code is then 1; 2 if nothing could.
     """
-    from regard import train
-    from regard.cli.transcribe_work import TranscribeJob
+    from regard import runs
+    from regard.runs.jobs.transcribe import TranscribeJob
 
-    job = TranscribeJob(train.load_run(train.find_run(run)), beam_width=beam, normalize_peak=normalize)
+    job = TranscribeJob(
+        runs.load_run(runs.find_run(run)), beam_width=beam, normalize_peak=normalize
+    )
     if "-" in paths:
         job.live(rate, chunk, is_only_input=len(paths) == 1)
     else:

@@ -48,13 +48,13 @@ def translate(
     calibrated confidence of an answer is below the run's threshold; the answer is printed, with a
     warning on standard error.
     """
-    from regard import train
-    from regard.cli.translate_work import TranslationRequest, TranslateJob
+    from regard import runs
+    from regard.runs.jobs.translate import TranslateJob, TranslationRequest
 
     asked = TranslationRequest.parse(text or [], kind, out)
-    opened = train.load_run(train.find_run(run))
+    opened = runs.load_run(runs.find_run(run))
     languages = [name.strip() for name in to.split(",") if name.strip()]
-    interpreter = train.TranslationPipeline(opened, languages, beam_width=beam, n_best=best)
+    interpreter = runs.TranslationPipeline(opened, languages, beam_width=beam, n_best=best)
     job = TranslateJob(asked, interpreter, align=align, plot=plot)
     job.run()
     if cost:

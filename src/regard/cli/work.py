@@ -85,7 +85,9 @@ def work(
         _make(work.sheet(make, seed, level, count), to, out, solutions)
         return
     if not problems:
-        _need_none("problem", options | {"format": output_format, "out": out, "solutions": solutions})
+        _need_none(
+            "problem", options | {"format": output_format, "out": out, "solutions": solutions}
+        )
         _list()
         return
     if check:
@@ -131,7 +133,7 @@ def _need_one(check: list[Path] | None) -> None:
 def _write(text: str, out: Path | None, says: str = "") -> None:
     """To the terminal, or to a file whose path is then said."""
     from regard import work
-    from regard.cli.progress import report_written
+    from regard.runs.jobs.progress import report_written
 
     if out is None:
         print(text)
@@ -270,7 +272,7 @@ def _check(solution: "Solution", places: list[Path], form: str, out: Path | None
 
 def _make(exercises: list, form: str, out: Path | None, solutions: bool) -> None:
     from regard import work
-    from regard.cli.progress import report_written
+    from regard.runs.jobs.progress import report_written
 
     if out is None:
         print(work.sheet_as(exercises, form, solutions))

@@ -1,33 +1,40 @@
 """Sources, tokenizers and batches: real data without downloads."""
 
+from regard.data.audio.audio_batches import AudioBatches, morse_batches
+from regard.data.audio.audio_file import AudioFile
+from regard.data.audio.augmentation import SpeechAugmentation, augment_log_mel
+from regard.data.audio.digit_frames import digit_batches
+from regard.data.audio.digits import SpokenDigits
+from regard.data.audio.morse.keying import Keying, key_text, keyed_tone
+from regard.data.audio.morse.source import AudioExample, Morse
+from regard.data.audio.peak_normalization import PeakNormalizer, normalize_recording
+from regard.data.audio.resampler import Resampler
+from regard.data.audio.speech_manifest import SpeechManifest, speech_preprocessor
 from regard.data.batches import Batches, collate, pair_preprocessor
-from regard.data.catalog import PoCatalog, FillResult, PoMessage, placeholders
-from regard.data.changes import SpeechAugmentation, augment_log_mel
-from regard.data.digits import SpokenDigits
-from regard.data.facts import Fact, draw_fact, fact_split, count_facts
-from regard.data.image_files import IdxImages, ImageFolder, read_idx
-from regard.data.images import Glyphs, ImageExample
-from regard.data.ink import crop_to_ink
-from regard.data.keying import Keying, key_text, keyed_tone
-from regard.data.level import PeakNormalizer, normalize_recording
-from regard.data.made import GeneratedBatches, seeded_generator
-from regard.data.morse import Morse, AudioExample
-from regard.data.normalize import normalize_text
-from regard.data.packed import PackedText, TokenWindow, pack_text
-from regard.data.parallel import ParallelCorpus
-from regard.data.phrases import Pair, Phrases, format_fact
-from regard.data.picture_batches import CutMixResult, ImageBatches, augment, cutmix
-from regard.data.picture_file import open_image, read_image
-from regard.data.report import LoadReport
-from regard.data.resample import Resampler
-from regard.data.sound_batches import AudioBatches, morse_batches
-from regard.data.sound_files import AudioFile
+from regard.data.generated_batches import GeneratedBatches, seeded_generator
+from regard.data.image.glyphs.rendered import RenderedGlyphs
+from regard.data.image.glyphs.single_font import Glyphs, ImageExample
+from regard.data.image.idx import IdxImages, ImageFolder, read_idx
+from regard.data.image.image_batches import CutMixResult, ImageBatches, augment, cutmix
+from regard.data.image.image_file import open_image, read_image
+from regard.data.image.ink_crop import crop_to_ink
+from regard.data.load_report import LoadReport
 from regard.data.source import InMemorySource, Source
-from regard.data.speech import SpeechManifest, speech_preprocessor
-from regard.data.text import Document, TextFiles, stdlib_files
-from regard.data.tokenizers import BPETokenizer, ByteTokenizer, CharTokenizer, Tokenizer, WordTokenizer, iter_texts
-from regard.data.voices import digit_batches
-from regard.data.written import RenderedGlyphs
+from regard.data.text.documents import Document, TextFiles, stdlib_files
+from regard.data.text.normalizers import normalize_text
+from regard.data.text.packed import PackedText, TokenWindow, pack_text
+from regard.data.text.parallel_corpus import ParallelCorpus
+from regard.data.text.phrases.facts import Fact, count_facts, draw_fact, fact_split
+from regard.data.text.phrases.source import Pair, Phrases, format_fact
+from regard.data.text.po_catalog import FillResult, PoCatalog, PoMessage, placeholders
+from regard.data.text.tokenizers import (
+    BPETokenizer,
+    ByteTokenizer,
+    CharTokenizer,
+    Tokenizer,
+    WordTokenizer,
+    iter_texts,
+)
 
 __all__ = [
     "BPETokenizer",

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.data.facts import Split
-from regard.data.phrases import Pair
 from regard.data.source import Source
-from regard.data.tokenizers import Tokenizer
+from regard.data.text.phrases.facts import Split
+from regard.data.text.phrases.source import Pair
+from regard.data.text.tokenizers import Tokenizer
 from regard.errors import ConfigError, FileError, ShapeError
 
 Encoded = Mapping[
@@ -60,7 +60,12 @@ class Batches:
                 raise ConfigError(f"{name}: needs {least} or more, got {value}")
         self.source, self.encode = source, encode
         self.split: Split = split
-        self.batch_tokens, self.seed, self.rank, self.world_size = batch_tokens, seed, rank, world_size
+        self.batch_tokens, self.seed, self.rank, self.world_size = (
+            batch_tokens,
+            seed,
+            rank,
+            world_size,
+        )
         self.sort_window, self.pad_id, self.prefetch = sort_window, pad_id, prefetch
         self._position, self._taken = 0, 0  # examples before this window; its batches given out
 
@@ -113,7 +118,9 @@ class Batches:
         """All batches from a state on, each with the state after it."""
         examples = self.source.examples(self.split, self.seed, position)
         while window := [self.encode(example) for example in islice(examples, self.sort_window)]:
-            batches = bucket_by_length([example_length(one) for one in window], self.batch_tokens, position)
+            batches = bucket_by_length(
+                [example_length(one) for one in window], self.batch_tokens, position
+            )
             Random(f"{self.seed}/{position}").shuffle(batches)
             for number in range(taken, len(batches)):
                 chosen = [window[i] for i in batches[number]]
@@ -129,7 +136,9 @@ def example_length(encoded: Encoded) -> int:
     return max(lengths, default=1)
 
 
-def bucket_by_length(lengths: Sequence[int], batch_tokens: int, first_index: int = 0) -> list[list[int]]:
+def bucket_by_length(
+    lengths: Sequence[int], batch_tokens: int, first_index: int = 0
+) -> list[list[int]]:
     """Indices in batches of like lengths, no batch larger than `tokens` with its padding.
 
     >>> cut([3, 1, 2, 4], tokens=6)

@@ -1,16 +1,30 @@
 """From logits to answers: caches, greedy and beam search, sampling, rules and streams."""
 
 from regard.data import PeakNormalizer
-from regard.decode.beam import beam
-from regard.decode.ctc import BestPath, CtcHypothesis, StepperLanguageModel, PathScore, PrefixBeam, prefix_beam
-from regard.decode.decoded import DecodeResult, length_penalty
-from regard.decode.greedy import greedy
-from regard.decode.rules import MinNewTokens, AllowedTokens, AllowedWords, ForcedPrefix, TokenConstraint, SuppressTokens
+from regard.decode.constraints import (
+    AllowedTokens,
+    AllowedWords,
+    ForcedPrefix,
+    MinNewTokens,
+    SuppressTokens,
+    TokenConstraint,
+)
 from regard.decode.sampling import Sampling, sampling_distribution
-from regard.decode.sound_stream import AudioStreamState, AudioStream
+from regard.decode.search.beam import beam
+from regard.decode.search.ctc import (
+    BestPath,
+    CtcHypothesis,
+    PathScore,
+    PrefixBeam,
+    StepperLanguageModel,
+    prefix_beam,
+)
+from regard.decode.search.generation import GenerationStep, sample, stream
+from regard.decode.search.greedy import greedy
+from regard.decode.search.result import DecodeResult, length_penalty
 from regard.decode.stepper import Stepper, last_tokens, make_stepper
-from regard.decode.transcriber import Transcriber
-from regard.decode.writing import GenerationStep, sample, stream
+from regard.decode.streaming.audio_stream import AudioStream, AudioStreamState
+from regard.decode.streaming.transcriber import Transcriber
 
 __all__ = [
     "MinNewTokens",

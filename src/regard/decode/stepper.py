@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.decode.language import LanguageStepper
-from regard.decode.quick import CpuDecoder, CpuState, split_rows, supports_cpu_decoder
-from regard.decode.static import KVCacheWriter, KVCache
+from regard.decode.cache import KVCache, KVCacheWriter
+from regard.decode.cpu.decoder import CpuDecoder, CpuState, split_rows, supports_cpu_decoder
+from regard.decode.steppers.language import LanguageStepper
 from regard.errors import ConfigError
 from regard.models import LanguageModel, RecurrentTranslator, Translator
 from regard.nn import DecoderBlock, KeysValues, RecurrentMemory
-from regard.ops.door import is_intercepted
+from regard.ops.intercept import is_intercepted
 from regard.ops.recurrence import State
 
 
@@ -88,9 +88,7 @@ class TranslatorStepper:
     def __init__(self, model: Translator):
         self.model, self.cpu_decoder = model, CpuDecoder(model)
 
-    def start(
-        self, tokens: Tensor, lengths: Tensor | None = None
-    ) -> "TranslatorState | CpuState":
+    def start(self, tokens: Tensor, lengths: Tensor | None = None) -> "TranslatorState | CpuState":
         whole = lengths is None or bool((lengths > 0).all())
         if whole and not torch.is_grad_enabled() and supports_cpu_decoder(self.model):
             return self.cpu_decoder.start(tokens, lengths)

@@ -14,8 +14,7 @@ from regard.models.config import (
     make_embedding,
     make_encoder,
 )
-from regard.models.convert import from_transformers
-from regard.models.int8 import is_quantized, quantize
+from regard.models.hub.convert import from_transformers
 from regard.models.language import (
     LanguageConfig,
     LanguageModel,
@@ -25,6 +24,7 @@ from regard.models.language import (
 )
 from regard.models.mlp import MLP, MLPConfig
 from regard.models.onnx import OnnxFile, export_onnx
+from regard.models.quantization import is_quantized, quantize
 from regard.models.recogniser import (
     Recogniser,
     RecogniserConfig,
@@ -39,8 +39,8 @@ from regard.models.recurrent import (
     recurrent_tiny,
 )
 from regard.models.resnet import ResNet, ResNetConfig, resnet_of_size
+from regard.models.serialization import build, config_types, load, save
 from regard.models.speech_encoder import SpeechEncoder, SpeechEncoderConfig
-from regard.models.store import build, config_types, load, save
 from regard.models.translator import (
     Translator,
     TranslatorConfig,

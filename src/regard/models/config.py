@@ -11,13 +11,13 @@ from regard.nn import (
     BlockOptions,
     BucketBias,
     Decoder,
-    RelativeKeyBias,
     Encoder,
     RelativeBias,
+    RelativeKeyBias,
     ToeplitzBias,
     TokenEmbedding,
 )
-from regard.nn.feedforward import Activation
+from regard.nn.feed_forward import Activation
 from regard.nn.norm import NormKind
 
 

@@ -102,7 +102,9 @@ class LanguageModel(nn.Module):
         if lengths is not None:
             seen = seen & Padding(lengths)
         if extra_mask is not None:
-            seen = seen & (masks.DenseMask(extra_mask) if isinstance(extra_mask, Tensor) else extra_mask)
+            seen = seen & (
+                masks.DenseMask(extra_mask) if isinstance(extra_mask, Tensor) else extra_mask
+            )
         return seen
 
 

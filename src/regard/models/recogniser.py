@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
 from regard.models.config import StackConfig, check_positive, make_encoder
-from regard.nn import GlobalCMVN, ConvSubsampling, xavier_linear
-from regard.ops import Causal, Chunked, Local, Mask, Padding, online_cmvn, log_mel, mel_frame_count
-from regard.ops.log_mel import HOP_SECONDS, WINDOW_SECONDS
+from regard.nn import ConvSubsampling, GlobalCMVN, xavier_linear
+from regard.ops import Causal, Chunked, Local, Mask, Padding, log_mel, mel_frame_count, online_cmvn
+from regard.ops.audio.log_mel import HOP_SECONDS, WINDOW_SECONDS
 from regard.ops.terms import upcast
 
 BLANK = 0  # the label that says: nothing new here
@@ -57,7 +57,9 @@ class RecogniserConfig(StackConfig):
                 f"for dim={self.dim}, heads={self.heads}"
             )
         if self.left_chunks is not None and self.left_chunks < 0:
-            raise ConfigError(f"left: needs 0 or more, got {self.left_chunks}; try None for everything")
+            raise ConfigError(
+                f"left: needs 0 or more, got {self.left_chunks}; try None for everything"
+            )
         if self.cmvn_depth is not None and self.cmvn_depth <= 0:
             raise ConfigError(f"level: needs more than 0, got {self.cmvn_depth}; try 8, or None")
 

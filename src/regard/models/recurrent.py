@@ -12,9 +12,9 @@ from regard.nn import (
     AttentiveRecurrent,
     BahdanauDecoder,
     LuongDecoder,
-    RecurrentDecoder,
     Readout,
     Recurrent,
+    RecurrentDecoder,
     RecurrentMemory,
     TokenEmbedding,
 )
@@ -78,7 +78,9 @@ class RecurrentTranslator(nn.Module):
         self.config = config
         self.source_embedding = _embedding(config, config.source_vocab)
         self.target_embedding = (
-            self.source_embedding if config.shared_embedding else _embedding(config, config.target_vocab)
+            self.source_embedding
+            if config.shared_embedding
+            else _embedding(config, config.target_vocab)
         )
         self.encoder = _encoder(config)
         self.decoder = _decoder(config)
@@ -217,7 +219,9 @@ def _decoder(
     dim, hidden = config.dim, config.hidden
     match config.attention:
         case "none":
-            return RecurrentDecoder(Recurrent(dim, hidden, kind=kind, layers=layers, dropout=dropout))
+            return RecurrentDecoder(
+                Recurrent(dim, hidden, kind=kind, layers=layers, dropout=dropout)
+            )
         case "bahdanau":
             core = Recurrent(dim + hidden, hidden, kind=kind, layers=layers, dropout=dropout)
             return BahdanauDecoder(core, hidden)

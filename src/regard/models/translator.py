@@ -61,7 +61,9 @@ class Translator(nn.Module):
         self.config = config
         self.source_embedding = make_embedding(config, config.source_vocab)
         self.target_embedding = (
-            self.source_embedding if config.shared_embedding else make_embedding(config, config.target_vocab)
+            self.source_embedding
+            if config.shared_embedding
+            else make_embedding(config, config.target_vocab)
         )
         self.encoder = make_encoder(config)
         self.decoder = make_decoder(config, config.decoder_layers)

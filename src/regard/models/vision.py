@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from regard.errors import ConfigError
 from regard.models.config import StackConfig, check_positive, make_encoder
 from regard.nn import ClassToken, PatchEmbedding, xavier_linear
-from regard.ops import patch_grid, interpolate_positions
+from regard.ops import interpolate_positions, patch_grid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,14 @@ def vision_tiny(classes: int, **changes) -> VisionConfig:
     50
     """
     preset = VisionConfig(
-        classes=classes, image_size=28, channels=1, patch_size=4, layers=4, dim=64, heads=4, dropout=0.1
+        classes=classes,
+        image_size=28,
+        channels=1,
+        patch_size=4,
+        layers=4,
+        dim=64,
+        heads=4,
+        dropout=0.1,
     )
     return replace(preset, **changes)
 
@@ -130,5 +137,7 @@ def vision_base(classes: int, **changes) -> VisionConfig:
     >>> vision_base(classes=1000).tokens
     197
     """
-    preset = VisionConfig(classes=classes, image_size=224, patch_size=16, layers=12, dim=768, heads=12)
+    preset = VisionConfig(
+        classes=classes, image_size=224, patch_size=16, layers=12, dim=768, heads=12
+    )
     return replace(preset, **changes)

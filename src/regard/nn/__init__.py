@@ -1,21 +1,32 @@
 """Layers: parameters and one call of an op."""
 
 from regard.nn.attention import AttentionOptions, CacheUpdate, KeysValues, MultiHeadAttention
-from regard.nn.attentive import AttentiveRecurrent
 from regard.nn.block import BlockOptions, DecoderBlock, EncoderBlock
+from regard.nn.conv_subsampling import ConvSubsampling, GlobalCMVN, TimeFrequencyConv
 from regard.nn.embedding import TokenEmbedding
-from regard.nn.feedforward import FeedForward
+from regard.nn.feed_forward import FeedForward
 from regard.nn.from_torch import attention_state_dict, from_torch
+from regard.nn.linear import xavier_linear
 from regard.nn.norm import Norm, Residual
 from regard.nn.patches import ClassToken, PatchEmbedding
-from regard.nn.projection import xavier_linear
 from regard.nn.readout import Readout
-from regard.nn.recurrent import RecurrentCell, Recurrent
-from regard.nn.recurrent_decoder import BahdanauDecoder, LuongDecoder, RecurrentDecoder, RecurrentMemory
-from regard.nn.relative import ALiBiBias, BucketBias, RelativeKeyBias, RelativeBias, ToeplitzBias
+from regard.nn.recurrent.attentive import AttentiveRecurrent
+from regard.nn.recurrent.decoders import (
+    BahdanauDecoder,
+    LuongDecoder,
+    RecurrentDecoder,
+    RecurrentMemory,
+)
+from regard.nn.recurrent.layers import Recurrent, RecurrentCell
+from regard.nn.recurrent.state_attention import StateAttention
+from regard.nn.relative_bias import (
+    ALiBiBias,
+    BucketBias,
+    RelativeBias,
+    RelativeKeyBias,
+    ToeplitzBias,
+)
 from regard.nn.stack import Decoder, Encoder
-from regard.nn.state_attention import StateAttention
-from regard.nn.subsample import TimeFrequencyConv, GlobalCMVN, ConvSubsampling
 
 __all__ = [
     "ALiBiBias",

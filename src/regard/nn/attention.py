@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.errors import ShapeError
-from regard.nn.projection import xavier_linear
+from regard.nn.linear import xavier_linear
 from regard.ops import Bias, Mask
 from regard.ops import apply_rope as turn
 from regard.ops.attend import attend_plainly
@@ -79,7 +79,9 @@ class MultiHeadAttention(nn.Module):
         self.to_q = xavier_linear(dim, heads * head_dim, bias=qkv_bias)
         self.to_k = xavier_linear(source_dim, kv_heads * head_dim, bias=qkv_bias)
         self.to_v = xavier_linear(source_dim, kv_heads * head_dim, bias=qkv_bias)
-        self.to_out = xavier_linear(heads * head_dim, dim, bias=qkv_bias if out_bias is None else out_bias)
+        self.to_out = xavier_linear(
+            heads * head_dim, dim, bias=qkv_bias if out_bias is None else out_bias
+        )
         self.sinks = nn.Parameter(torch.zeros(heads)) if sinks else None
 
     def forward(

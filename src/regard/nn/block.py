@@ -6,7 +6,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from regard.nn.attention import AttentionOptions, CacheUpdate, KeysValues, MultiHeadAttention
-from regard.nn.feedforward import Activation, FeedForward
+from regard.nn.feed_forward import Activation, FeedForward
 from regard.nn.norm import NormKind, Residual
 from regard.ops import Bias, Mask
 

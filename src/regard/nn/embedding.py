@@ -101,7 +101,9 @@ class TokenEmbedding(nn.Module):
         if positions is not None:
             return lookup_positions(self.position_embeddings, positions)
         last = offset + tokens.shape[-1] - 1
-        if last >= len(self.position_embeddings):  # asked here, where it is known without asking a GPU
+        if last >= len(
+            self.position_embeddings
+        ):  # asked here, where it is known without asking a GPU
             raise ShapeError(
                 f"positions: needs at most {len(self.position_embeddings) - 1}, the end of the learned table, "
                 f"got {last}; try a shorter input, or sinusoidal or rotary positions"

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from regard.errors import ConfigError
 from regard.nn.attention import MultiHeadAttention
 from regard.nn.block import DecoderBlock, EncoderBlock
-from regard.nn.feedforward import Activation
+from regard.nn.feed_forward import Activation
 
 TorchLayer = nn.MultiheadAttention | nn.TransformerEncoderLayer | nn.TransformerDecoderLayer
 

@@ -34,7 +34,9 @@ class PatchEmbedding(nn.Module):
             raise ShapeError(
                 f"images: needs (batch, {channels}, height, width), got {tuple(images.shape)}"
             )
-        patch_grid(images.shape[-2], images.shape[-1], self.patch_size)  # convolution would drop edges
+        patch_grid(
+            images.shape[-2], images.shape[-1], self.patch_size
+        )  # convolution would drop edges
         return rearrange(self.project(images), "batch dim h w -> batch (h w) dim")
 
     def to_linear(self) -> nn.Linear:

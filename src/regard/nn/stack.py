@@ -10,7 +10,7 @@ from regard.errors import ShapeError
 from regard.nn.attention import CacheUpdate, KeysValues
 from regard.nn.block import BlockOptions, DecoderBlock, EncoderBlock
 from regard.nn.norm import Norm
-from regard.nn.relative import RelativeBias
+from regard.nn.relative_bias import RelativeBias
 from regard.ops import Bias, Mask
 
 

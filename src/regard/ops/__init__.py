@@ -2,18 +2,18 @@
 
 from regard.ops import biases, masks
 from regard.ops.attend import attend, attention_weights
+from regard.ops.audio.log_mel import frame_sizes, log_mel, mel_filters, mel_frame_count
+from regard.ops.audio.online_cmvn import online_cmvn
 from regard.ops.biases import ALiBi, Bias, Buckets, RelativeKeys, Toeplitz, alibi_slopes
 from regard.ops.influence import Influence, influence, influence_window
-from regard.ops.levelled import online_cmvn
-from regard.ops.log_mel import frame_sizes, log_mel, mel_filters, mel_frame_count
 from regard.ops.masks import Causal, Chunked, Documents, Local, Mask, Padding
 from regard.ops.norms import layer_norm, rms_norm
-from regard.ops.patches import patchify, unpatchify, patch_grid
+from regard.ops.patches import patch_grid, patchify, unpatchify
 from regard.ops.positions import (
-    frequencies,
-    lookup_positions,
-    interpolate_positions,
     apply_rope,
+    frequencies,
+    interpolate_positions,
+    lookup_positions,
     sinusoidal,
     sinusoidal_shift,
 )
@@ -22,9 +22,9 @@ from regard.ops.recurrence import (
     GRUWeights,
     LSTMStep,
     LSTMWeights,
+    RecurrenceResult,
     RNNStep,
     RNNWeights,
-    RecurrenceResult,
     gru_step,
     lstm_step,
     recur,

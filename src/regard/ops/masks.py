@@ -143,7 +143,9 @@ class Chunked(Mask):
         if self.size < 1:
             raise ShapeError(f"size: needs 1 or more, got {self.size}")
         if self.left_chunks is not None and self.left_chunks < 0:
-            raise ShapeError(f"left: needs 0 or more, got {self.left_chunks}; try None for all chunks")
+            raise ShapeError(
+                f"left: needs 0 or more, got {self.left_chunks}; try None for all chunks"
+            )
 
     def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         back = i // self.size - j // self.size

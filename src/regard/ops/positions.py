@@ -8,7 +8,10 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 
-COMPLEX_DTYPES = {torch.float32: torch.complex64, torch.float64: torch.complex128}  # two numbers in one
+COMPLEX_DTYPES = {
+    torch.float32: torch.complex64,
+    torch.float64: torch.complex128,
+}  # two numbers in one
 
 
 def frequencies(
@@ -69,13 +72,20 @@ def apply_rope(
     tensor([[0.5403, 0.8415]])
     """
     angles = positions[..., None] * frequencies(x.shape[-1], base, x.device)
-    if x.device.type == "cpu" and not rotate_half and x.dtype in COMPLEX_DTYPES and x.stride(-1) == 1:
+    if (
+        x.device.type == "cpu"
+        and not rotate_half
+        and x.dtype in COMPLEX_DTYPES
+        and x.stride(-1) == 1
+    ):
         # a turn is a product of complex numbers: one pass over x instead of six, to the same bits
         turns = torch.polar(torch.ones_like(angles), angles).to(COMPLEX_DTYPES[x.dtype])
         pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
         return torch.view_as_real(pairs * turns).flatten(-2)
     sin, cos = angles.sin().to(x.dtype), angles.cos().to(x.dtype)
-    pattern = "... (half pair) -> ... pair half" if rotate_half else "... (pair half) -> ... pair half"
+    pattern = (
+        "... (half pair) -> ... pair half" if rotate_half else "... (pair half) -> ... pair half"
+    )
     a, b = rearrange(x, pattern, half=2).unbind(-1)
     turned = torch.stack([a * cos - b * sin, a * sin + b * cos], -1)
     return rearrange(turned, "... pair half -> " + pattern.partition(" ->")[0])

@@ -11,7 +11,7 @@ from regard.errors import ShapeError
 from regard.ops.attend.tiled import row_bands
 from regard.ops.autocast import without_autocast
 from regard.ops.biases import Bias
-from regard.ops.indices import resolve_slice, as_int_pair
+from regard.ops.indices import as_int_pair, resolve_slice
 from regard.ops.masks import Mask
 from regard.ops.survey.op import check_lse
 from regard.ops.survey.reference import weights_from_scores
@@ -87,7 +87,9 @@ def compute_window(
     pieces = []
     for cells in at_a_time:
         part = down[cells.start * high : cells.stop * high]
-        w = weights_from_scores(terms.score_tile(q, k, part, across), lse[..., part.start : part.stop])
+        w = weights_from_scores(
+            terms.score_tile(q, k, part, across), lse[..., part.start : part.stop]
+        )
         pieces.append(w if pool == (1, 1) else _pool(_pool(w, -1, wide, reduce), -2, high, reduce))
     return torch.cat(pieces, -2)
 

@@ -11,44 +11,53 @@ import torch
 from torch import nn
 
 from regard.errors import ConfigError, FileError, TrainError
-from regard.train.board import Logger
-from regard.train.checkpoint import (
+from regard.train.checkpoint.sharded import save_sharded_checkpoint
+from regard.train.checkpoint.shards import read_shards
+from regard.train.checkpoint.store import (
     Checkpoint,
     average_checkpoints,
-    verify_checkpoint,
-    list_checkpoints,
-    load_weights,
-    is_sharded,
-    merge_tensors,
-    find_last_valid,
-    load_checkpoint,
-    save_checkpoint,
     checkpoint_step,
-    state_tensors,
     copy_weights,
+    find_last_valid,
+    is_sharded,
+    list_checkpoints,
+    load_checkpoint,
+    load_weights,
+    merge_tensors,
+    save_checkpoint,
+    state_tensors,
+    verify_checkpoint,
 )
-from regard.train.compiled import build_compile_policy
+from regard.train.compilation import build_compile_policy
 from regard.train.config import TrainConfig
-from regard.train.feed import Prefetcher, BatchSource
-from regard.train.interrupts import received_signal, defer_signals
-from regard.train.loss import Objective
-from regard.train.luck import RngState, get_rng_state, parse_rng_state, set_rng_state
-from regard.train.metrics import METRICS_FILE, append_metrics, truncate_metrics, read_metrics
+from regard.train.distributed.parallel import ParallelModel, choose_strategy
+from regard.train.distributed.ranks import Ranks
+from regard.train.logger import Logger
+from regard.train.losses import Objective
+from regard.train.metrics.log import METRICS_FILE, append_metrics, read_metrics, truncate_metrics
 from regard.train.optimizer import (
     empty_optimizer_tensors,
     load_optimizer_tensors,
     make_optimizer,
     optimizer_tensors,
 )
-from regard.train.parallel import ParallelModel, choose_strategy
-from regard.train.parts import read_shards
+from regard.train.prefetch import BatchSource, Prefetcher
 from regard.train.progress import Progress
-from regard.train.ranks import Ranks
+from regard.train.rng import RngState, get_rng_state, parse_rng_state, set_rng_state
 from regard.train.schedules import lr_factor
-from regard.train.together import save_sharded_checkpoint
-from regard.train.updates import UpdateStats, NonFiniteUpdate, Updater
+from regard.train.signals import defer_signals, received_signal
+from regard.train.updates import NonFiniteUpdate, Updater, UpdateStats
 
-__all__ = ["METRICS_FILE", "Outcome", "BatchSource", "Trainer", "select_device", "read_metrics", "run_evaluation", "format_scores"]
+__all__ = [
+    "METRICS_FILE",
+    "Outcome",
+    "BatchSource",
+    "Trainer",
+    "select_device",
+    "read_metrics",
+    "run_evaluation",
+    "format_scores",
+]
 
 CHECKPOINTS = "checkpoints"
 Evaluate = Callable[[nn.Module], dict[str, Any]]
@@ -128,7 +137,9 @@ class Trainer:
         """Train until the last step, until it gets no better, or until asked to stop."""
         self.started_at = time.monotonic()
         progress = Progress(self.config.steps) if self.show else None
-        many = self.ranks.world_size > 1  # who started them may ask each of them, and more than once
+        many = (
+            self.ranks.world_size > 1
+        )  # who started them may ask each of them, and more than once
         with defer_signals(patient=many) as asked, progress or nullcontext():
             reason, self.updater.stop_counts = "finished", asked.counts
             try:
@@ -238,7 +249,13 @@ class Trainer:
     def _update(self) -> list[UpdateStats]:
         """One more update; what is known by now, of this one or of those before it."""
         c, step = self.config, self.step + 1
-        share = lr_factor(step, schedule=c.schedule, warmup=c.warmup, steps=c.steps, min_lr_fraction=c.min_lr_fraction)
+        share = lr_factor(
+            step,
+            schedule=c.schedule,
+            warmup=c.warmup,
+            steps=c.steps,
+            min_lr_fraction=c.min_lr_fraction,
+        )
         known = self.updater.step(self.objective, step, c.lr * share)
         self.step = step
         return known
@@ -297,7 +314,9 @@ class Trainer:
         if self.evaluate is not None:
             self.scores = self._scored()
             if progress is not None:
-                progress.print_line(f"mean of the last {len(places)} checkpoints: {format_scores(self.scores)}")
+                progress.print_line(
+                    f"mean of the last {len(places)} checkpoints: {format_scores(self.scores)}"
+                )
 
     def _log(self, values: dict[str, Any]) -> None:
         seconds = round(time.monotonic() - self.started_at, 2)

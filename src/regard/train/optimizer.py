@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import FileError
-from regard.train.checkpoint import shard_like
+from regard.train.checkpoint.store import shard_like
 from regard.train.config import TrainConfig
 
 KINDS = ("step", "exp_avg", "exp_avg_sq")  # what AdamW remembers of a parameter

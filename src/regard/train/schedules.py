@@ -9,7 +9,12 @@ Schedule = Literal["inverse_sqrt", "cosine", "constant"]
 
 
 def lr_factor(
-    step: int, *, schedule: Schedule = "cosine", warmup: int, steps: int, min_lr_fraction: float = 0.0
+    step: int,
+    *,
+    schedule: Schedule = "cosine",
+    warmup: int,
+    steps: int,
+    min_lr_fraction: float = 0.0,
 ) -> float:
     """The share of the peak rate that update `step` (the first is 1) of `steps` gets.
 

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
-from regard.train.compiled import CompilePolicy
+from regard.train.compilation import CompilePolicy
 from regard.train.config import TrainConfig
-from regard.train.feed import UpdateBatches, Prefetcher
-from regard.train.loss import Objective
-from regard.train.luck import RngState, get_rng_state
-from regard.train.parallel import ParallelModel
+from regard.train.distributed.parallel import ParallelModel
+from regard.train.losses import Objective
+from regard.train.prefetch import Prefetcher, UpdateBatches
+from regard.train.rng import RngState, get_rng_state
 
 
 class PendingUpdate(NamedTuple):
@@ -102,7 +102,9 @@ class Updater:
         """Make update number `step`; what is known of it, where that costs no wait."""
         luck, buffers = get_rng_state(self.device), self._buffers()
         fed = self.prefetcher.next()
-        count, *self.stop_totals = self.parallel.ranks.sum_counts(sum(fed.sizes), *self.stop_counts())
+        count, *self.stop_totals = self.parallel.ranks.sum_counts(
+            sum(fed.sizes), *self.stop_counts()
+        )
         with self.parallel.ranks.collective():
             own = torch.stack(self._backward(objective, fed, max(1, count)))
             losses = self.parallel.ranks.all_reduce(own.clone())
@@ -144,7 +146,10 @@ class Updater:
             with self.compile_policy.block_signals(batch), quiet:
                 with self.autocast():
                     total = total_of(
-                        self.parallel.forward_module, batch, self.config.label_smoothing, self.config.rdrop
+                        self.parallel.forward_module,
+                        batch,
+                        self.config.label_smoothing,
+                        self.config.rdrop,
                     )
                 loss = total / count
                 # gradients are averaged over ranks, but the count is already that of all of them

@@ -13,8 +13,8 @@ from regard.work.solution import Solution, Working
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from regard.look.cell import WeightBreakdown
-    from regard.look.site import Site
+    from regard.inspection.sites.breakdown import WeightBreakdown
+    from regard.inspection.sites.site import Site
 
 DIGITS = 17  # of a float64
 MOST = 16  # terms that stand by themselves
@@ -143,7 +143,7 @@ def _output(working: Working, cell: "WeightBreakdown", most: int) -> None:
 def _way_out(
     working: Working, site: "Site", cell: "WeightBreakdown", w_out: "Tensor", head: int, most: int
 ) -> None:
-    from regard.look.output_weights import check_output_projection
+    from regard.inspection.attribution.output_projection import check_output_projection
 
     check_output_projection(site, w_out)
     sent = cell.value @ w_out[head].detach().double().cpu()

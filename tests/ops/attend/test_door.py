@@ -4,7 +4,7 @@ import torch
 from torch.testing import assert_close
 
 from regard.ops import attend
-from regard.ops.door import intercepting
+from regard.ops.intercept import intercepting
 
 
 def test_whoever_looks_sees_every_call_and_changes_nothing():

@@ -6,7 +6,7 @@ from torch.testing import assert_close
 
 from regard import ops
 from regard.ops.attend import flex, reference
-from regard.ops.door import AttentionCall
+from regard.ops.intercept import AttentionCall
 from regard.ops.terms import make_terms
 
 TERMS = {

@@ -6,8 +6,8 @@ from torch.testing import assert_close
 
 from regard import nn
 from regard.ops import Causal, Local, Padding, attend
-from regard.ops.attend import plain
-from regard.ops.door import intercepting
+from regard.ops.attend import sdpa
+from regard.ops.intercept import intercepting
 
 MASKS = {
     "none": None,
@@ -24,10 +24,12 @@ def test_torchs_door_gives_what_ours_does_with_gradients(mask, heads):
     q = torch.randn(3, 4, 7, 8, requires_grad=True)
     k, v = (torch.randn(3, heads, 7, 8, requires_grad=True) for _ in range(2))
     weight = torch.randn(3, 4, 7, 8)
-    ours, theirs = attend(q, k, v, mask=mask)[0], plain.attend_by_sdpa(q, k, v, mask, 0.3, 0.0)
+    ours, theirs = attend(q, k, v, mask=mask)[0], sdpa.attend_by_sdpa(q, k, v, mask, 0.3, 0.0)
     assert_close(theirs, attend(q, k, v, mask=mask, scale=0.3)[0])
     one = torch.autograd.grad((ours * weight).sum(), (q, k, v))
-    two = torch.autograd.grad((plain.attend_by_sdpa(q, k, v, mask, None, 0.0) * weight).sum(), (q, k, v))
+    two = torch.autograd.grad(
+        (sdpa.attend_by_sdpa(q, k, v, mask, None, 0.0) * weight).sum(), (q, k, v)
+    )
     for got, want, name in zip(two, one, "qkv", strict=True):
         assert_close(got, want, atol=1e-5, rtol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
 
@@ -46,7 +48,9 @@ def test_whoever_stands_at_the_door_is_asked():
 
 
 def test_only_a_mask_that_torch_can_be_told_is_simple():
-    assert plain.is_sdpa_mask(MASKS["both"], square=True)
-    assert not plain.is_sdpa_mask(Causal(), square=False)  # torch would start the diagonal elsewhere
-    assert not plain.is_sdpa_mask(Causal() & Local(2), square=True)
-    assert not plain.is_sdpa_mask(Padding(torch.tensor([3]), left_padding=torch.tensor([1])), square=True)
+    assert sdpa.is_sdpa_mask(MASKS["both"], square=True)
+    assert not sdpa.is_sdpa_mask(Causal(), square=False)  # torch would start the diagonal elsewhere
+    assert not sdpa.is_sdpa_mask(Causal() & Local(2), square=True)
+    assert not sdpa.is_sdpa_mask(
+        Padding(torch.tensor([3]), left_padding=torch.tensor([1])), square=True
+    )

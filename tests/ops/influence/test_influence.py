@@ -6,8 +6,7 @@ from torch.testing import assert_close
 
 from regard import ops
 from regard.errors import ShapeError
-from regard.ops import attend, influence, influence_window, masks
-from regard.ops.survey import walk
+from regard.ops import attend, influence, influence_window, masks, tiling
 
 TERMS = {
     "plain": lambda b, h, q, k: {},
@@ -86,7 +85,7 @@ def test_the_slope_is_the_derivative_to_the_score():
 @pytest.mark.parametrize("kind", TERMS)
 @pytest.mark.parametrize("deed", ["remove", "slope", "scale"])
 def test_tiled_is_the_reference(kind, deed, monkeypatch):
-    monkeypatch.setattr(walk, "ON_CPU", walk.TileSize(64, 2, 4))
+    monkeypatch.setattr(walk, "ON_CPU", tiling.TileSize(64, 2, 4))
     q, k, v = draw()
     terms = TERMS[kind](2, 4, 5, 6)
     out, lse = attend(q, k, v, **terms)

@@ -11,8 +11,7 @@ import torch
 from torch.testing import assert_close
 
 from regard import ops
-from regard.ops import attend, influence, influence_window, masks
-from regard.ops.survey import walk
+from regard.ops import attend, influence, influence_window, masks, tiling
 
 LEFT = [0.3, 1e-2, 1e-4, 1e-6, 1e-12, 1e-60]  # 1 - w of one key per row
 
@@ -82,7 +81,7 @@ def check(found, want):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("left", LEFT)
 def test_every_effect_is_that_of_really_removing_the_key(left, dtype, form, monkeypatch):
-    monkeypatch.setattr(walk, "ON_CPU", walk.TileSize(64, 5, 4))
+    monkeypatch.setattr(walk, "ON_CPU", tiling.TileSize(64, 5, 4))
     q, k, v = draw(dtype)
     bias = bias_for(scores_of(q, k), left)
     want, w = really_removed(scores_of(q, k, bias=bias), v)

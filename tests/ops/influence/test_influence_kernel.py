@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from regard import ops
-from regard.errors import FormError
+from regard.errors import BackendError
 from regard.ops import attend, influence, influence_window, masks
 
 pytest.importorskip("regard.ops.influence.kernel")
@@ -45,5 +45,5 @@ def test_kernel_is_the_reference(kind, deed):
 def test_what_the_kernel_cannot_do_is_said():
     q, k, v = draw()
     out, lse = attend(q, k, v)
-    with pytest.raises(FormError, match="knows remove and slope"):
+    with pytest.raises(BackendError, match="knows remove and slope"):
         influence(q, k, v, out, lse, effect="scale", backend="kernel")

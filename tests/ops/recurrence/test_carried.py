@@ -5,9 +5,9 @@ import torch
 from torch.testing import assert_close
 
 from regard.ops import LSTMStep, LSTMWeights, recur
-from regard.ops.recurrence.afterwards import _cells
+from regard.ops.recurrence.cuda_with_gates import _cells
 
-module = pytest.importorskip("regard.ops.recurrence.carried")
+module = pytest.importorskip("regard.ops.recurrence.scan_kernel")
 
 
 def draw(sequences, time, hidden, dtype=torch.float64):

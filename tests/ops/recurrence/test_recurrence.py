@@ -7,13 +7,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from regard.errors import FormError, ShapeError
+from regard.errors import BackendError, ShapeError
 from regard.ops.recurrence import (
+    CellWeights,
     GRUWeights,
     LSTMWeights,
     RNNWeights,
-    CellWeights,
-    afterwards,
     gru_step,
     lstm_step,
     recur,
@@ -438,11 +437,11 @@ def test_what_a_user_is_told():
         recur(x, weights, lengths=torch.tensor([1.0, 2.0]))
     with pytest.raises(ShapeError, match="lengths: needs x's device, cpu, got meta"):
         recur(x, weights, lengths=torch.tensor([1, 2], device="meta"))
-    with pytest.raises(FormError, match="fused cannot run here, torch's kernels do not hand out"):
+    with pytest.raises(BackendError, match="fused cannot run here, torch's kernels do not hand out"):
         recur(x, weights, gates=True, backend="fused")
-    with pytest.raises(FormError, match="x and weights need one dtype"):
+    with pytest.raises(BackendError, match="x and weights need one dtype"):
         recur(x.float(), weights, backend="open")
-    with pytest.raises(FormError, match="form: needs auto, reference, fused or open, got 'fast'"):
+    with pytest.raises(BackendError, match="form: needs auto, reference, fused or open, got 'fast'"):
         recur(x, weights, backend="fast")
     with pytest.raises(ShapeError, match=r"u: needs 3 blocks \(z, r, candidate\) of hidden=4"):
         GRUWeights(weights.w, weights.u)

@@ -102,7 +102,7 @@ def test_kernel_keeps_half_precision_within_a_ten_thousandth():
 
 
 def test_what_the_kernel_cannot_do_is_said():
-    from regard.errors import FormError
+    from regard.errors import BackendError
 
     q, k = draw(4, 4, 8)
     _, lse = attend(q, k, k)
@@ -112,5 +112,5 @@ def test_what_the_kernel_cannot_do_is_said():
         ({"mask": ops.Causal() | ops.Local(1)}, "Either"),
         ({"bias": ops.RelativeKeys(torch.zeros(3, 8))}, "Relative"),
     ):
-        with pytest.raises(FormError, match=says):
+        with pytest.raises(BackendError, match=says):
             survey(q, k, lse, backend="kernel", **change)

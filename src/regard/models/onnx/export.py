@@ -10,9 +10,9 @@ from torch import nn
 from regard.errors import ConfigError
 from regard.models.classifier import Classifier
 from regard.models.language import LanguageModel
-from regard.models.onnx import readers, recurrent, writers
-from regard.models.onnx.check import compare_with_torch
+from regard.models.onnx import decoders, encoders, recurrent
 from regard.models.onnx.graph import Graph
+from regard.models.onnx.parity import compare_with_torch
 from regard.models.recogniser import Recogniser
 from regard.models.recurrent import RecurrentTranslator
 from regard.models.translator import Translator
@@ -62,12 +62,12 @@ def export_onnx(model: nn.Module, folder: str | Path) -> list[OnnxFile]:
 
 def _graphs(model: nn.Module) -> list[Graph]:
     makers: dict[type[nn.Module], Any] = {
-        Translator: writers.translator_graphs,
-        LanguageModel: writers.language_graphs,
+        Translator: decoders.translator_graphs,
+        LanguageModel: decoders.language_graphs,
         RecurrentTranslator: recurrent.recurrent_graphs,
-        VisionTransformer: readers.vision_graphs,
-        Classifier: readers.classifier_graphs,
-        Recogniser: readers.recogniser_graphs,
+        VisionTransformer: encoders.vision_graphs,
+        Classifier: encoders.classifier_graphs,
+        Recogniser: encoders.recogniser_graphs,
     }
     if type(model) not in makers:
         known = ", ".join(kind.__name__ for kind in makers)

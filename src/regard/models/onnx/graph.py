@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import ConfigError
-from regard.files import make_folder, atomic_write
+from regard.files import atomic_write, make_folder
 
 OPSET, IR_VERSION = 20, 10  # of 2023: what runs on most machines, and has Gelu
 Axes = Sequence[str | int]
@@ -70,7 +70,9 @@ class Graph:
     def save(self, folder: Path) -> Path:
         """Write it to `name`.onnx, checked for form."""
         helper, file = self.onnx.helper, folder / f"{self.name}.onnx"
-        graph = helper.make_graph(self.nodes, self.name, self.input_infos, self.output_infos, self.initializers)
+        graph = helper.make_graph(
+            self.nodes, self.name, self.input_infos, self.output_infos, self.initializers
+        )
         model = helper.make_model(
             graph,
             opset_imports=[helper.make_opsetid("", OPSET)],

@@ -21,7 +21,9 @@ from regard.nn import (
 )
 from regard.ops.positions import frequencies
 
-MASKED_SCORE = torch.tensor(torch.finfo(torch.float32).min)  # -inf would make a hidden row no number
+MASKED_SCORE = torch.tensor(
+    torch.finfo(torch.float32).min
+)  # -inf would make a hidden row no number
 Pair = tuple[str, str]
 
 
@@ -80,7 +82,13 @@ def emit_residual(g: Graph, x: str, layer: Residual, sublayer) -> str:
     return y if layer.norm_first else emit_norm(g, y, layer.norm)
 
 
-def emit_embedding(g: Graph, tokens: str, layer: TokenEmbedding, context: AttentionContext, segments: str | None = None):
+def emit_embedding(
+    g: Graph,
+    tokens: str,
+    layer: TokenEmbedding,
+    context: AttentionContext,
+    segments: str | None = None,
+):
     """√dim · table[token] + code(place), as `TokenEmbedding` has it."""
     x = g.Gather(layer.token_embeddings, tokens)
     x = x if layer.scale == 1.0 else g.Mul(x, float(layer.scale))
@@ -91,7 +99,12 @@ def emit_embedding(g: Graph, tokens: str, layer: TokenEmbedding, context: Attent
         both = g.Concat(g.Unsqueeze(sin, [-1]), g.Unsqueeze(cos, [-1]), axis=-1)
         x = g.Add(x, g.Reshape(both, [0, layer.token_embeddings.shape[1]]))
     if layer.segment_embeddings is not None:
-        x = g.Add(x, layer.segment_embeddings[0] if segments is None else g.Gather(layer.segment_embeddings, segments))
+        x = g.Add(
+            x,
+            layer.segment_embeddings[0]
+            if segments is None
+            else g.Gather(layer.segment_embeddings, segments),
+        )
     return emit_norm(g, x, layer.norm)
 
 
@@ -126,15 +139,25 @@ def emit_split_heads(g: Graph, x: str, heads: int, head_dim: int) -> str:
     return g.Transpose(g.Reshape(x, [0, 0, heads, head_dim]), perm=[0, 2, 1, 3])
 
 
-def emit_keys_values(g: Graph, x: str, site: MultiHeadAttention, rotary: Pair | None = None) -> Pair:
+def emit_keys_values(
+    g: Graph, x: str, site: MultiHeadAttention, rotary: Pair | None = None
+) -> Pair:
     """What each token answers to, and what it gives."""
     feat = get_head_dim(site)
-    k, v = (emit_split_heads(g, emit_linear(g, x, to), site.kv_heads, feat) for to in (site.to_k, site.to_v))
+    k, v = (
+        emit_split_heads(g, emit_linear(g, x, to), site.kv_heads, feat)
+        for to in (site.to_k, site.to_v)
+    )
     return (k if rotary is None else emit_rope(g, k, rotary, feat, site.rotate_half)), v
 
 
 def emit_attention(
-    g: Graph, x: str, site: MultiHeadAttention, keys_values: Pair, mask: str | None, rotary: Pair | None
+    g: Graph,
+    x: str,
+    site: MultiHeadAttention,
+    keys_values: Pair,
+    mask: str | None,
+    rotary: Pair | None,
 ) -> str:
     """softmax(scale · q kᵀ) v, the heads joined and mixed; q is made of x."""
     feat, heads = get_head_dim(site), site.heads
@@ -152,7 +175,9 @@ def emit_attention(
     return emit_linear(g, joined, site.to_out)
 
 
-def emit_encoder(g: Graph, x: str, stack: Encoder, context: AttentionContext, past: list[Pair] | None = None):
+def emit_encoder(
+    g: Graph, x: str, stack: Encoder, context: AttentionContext, past: list[Pair] | None = None
+):
     """A stack of encoder blocks and, where there is a past, the keys and values of all so far."""
     kept: list[Pair] = []
     for n, block in enumerate(stack.blocks):
@@ -165,7 +190,15 @@ def emit_encoder(g: Graph, x: str, stack: Encoder, context: AttentionContext, pa
     return emit_norm(g, x, stack.norm), kept
 
 
-def emit_decoder(g: Graph, x: str, stack: Decoder, context: AttentionContext, past, memory: list[Pair], memory_mask: str):
+def emit_decoder(
+    g: Graph,
+    x: str,
+    stack: Decoder,
+    context: AttentionContext,
+    past,
+    memory: list[Pair],
+    memory_mask: str,
+):
     """A stack of decoder blocks over what was written and, where `seen`, what was read."""
     kept: list[Pair] = []
     for n, block in enumerate(stack.blocks):
@@ -182,11 +215,17 @@ def emit_decoder(g: Graph, x: str, stack: Decoder, context: AttentionContext, pa
     return emit_norm(g, x, stack.norm), kept
 
 
-def emit_context(g: Graph, stack: Encoder | Decoder, first, end, mask: str | None = None) -> AttentionContext:
+def emit_context(
+    g: Graph, stack: Encoder | Decoder, first, end, mask: str | None = None
+) -> AttentionContext:
     """New tokens from place `first` to before `after`, as this stack wants to know of them."""
     places = g.Range(first, end, 1)
     site = first_attention(stack)
-    turns = None if site.rope_theta is None else emit_rope_angles(g, places, get_head_dim(site), site.rope_theta)
+    turns = (
+        None
+        if site.rope_theta is None
+        else emit_rope_angles(g, places, get_head_dim(site), site.rope_theta)
+    )
     return AttentionContext(places, turns, mask)
 
 
@@ -223,7 +262,9 @@ def get_head_dim(site: MultiHeadAttention) -> int:
     return site.to_q.out_features // site.heads
 
 
-def _look_back(g: Graph, x: str, site, here: AttentionContext, past, n: int, kept: list[Pair]) -> str:
+def _look_back(
+    g: Graph, x: str, site, here: AttentionContext, past, n: int, kept: list[Pair]
+) -> str:
     k, v = emit_keys_values(g, x, site, here.rotary)
     if past is not None:
         k, v = (g.Concat(old, new, axis=2) for old, new in zip(past[n], (k, v), strict=True))
@@ -233,7 +274,9 @@ def _look_back(g: Graph, x: str, site, here: AttentionContext, past, n: int, kep
 
 def _think(g: Graph, x: str, block: EncoderBlock | DecoderBlock) -> str:
     layer = block.feed_forward
-    return emit_residual(g, x, block.feed_forward_residual, lambda x: emit_feed_forward(g, x, layer))
+    return emit_residual(
+        g, x, block.feed_forward_residual, lambda x: emit_feed_forward(g, x, layer)
+    )
 
 
 def _spread(g: Graph, x: str, site: MultiHeadAttention) -> str:

@@ -7,10 +7,16 @@ from torch import Tensor
 
 from regard.errors import ConfigError
 from regard.models.onnx.graph import Graph
-from regard.models.onnx.layers import MASKED_SCORE, emit_linear, emit_readout, emit_padding_mask, emit_size
+from regard.models.onnx.layers import (
+    MASKED_SCORE,
+    emit_linear,
+    emit_padding_mask,
+    emit_readout,
+    emit_size,
+)
 from regard.models.recurrent import RecurrentTranslator
 from regard.nn import BahdanauDecoder, LuongDecoder, Recurrent, StateAttention
-from regard.nn.recurrent import RecurrentCell
+from regard.nn.recurrent.layers import RecurrentCell
 
 # our blocks in ONNX's order: GRU z r h, LSTM i o f c; its z keeps where ours renews
 GATE_ORDER = {"rnn": (0,), "gru": (0, 1, 2), "lstm": (0, 2, 1, 3)}

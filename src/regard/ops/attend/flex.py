@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from regard.ops.biases import Bias
-from regard.ops.door import AttentionResult, AttentionCall
 from regard.ops.grid import to_4d
+from regard.ops.intercept import AttentionCall, AttentionResult
 from regard.ops.masks import Mask
 
 

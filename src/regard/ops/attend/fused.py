@@ -7,8 +7,8 @@ from torch.nn.attention import SDPBackend
 
 from regard.ops.attend.gradient import differentiable_lse
 from regard.ops.attend.tiled import row_bands
-from regard.ops.door import AttentionResult, AttentionCall
 from regard.ops.grid import to_4d
+from regard.ops.intercept import AttentionCall, AttentionResult
 from regard.ops.masks import Causal
 from regard.ops.terms import repeat_kv
 
@@ -154,7 +154,9 @@ def _takes_cudnn(
 
 def _asks_query(call: AttentionCall) -> bool:
     bias, q = call.terms.bias, call.q
-    return bias is not None and bias.depends_on_query and q.requires_grad and torch.is_grad_enabled()
+    return (
+        bias is not None and bias.depends_on_query and q.requires_grad and torch.is_grad_enabled()
+    )
 
 
 def _square_causal(call: AttentionCall) -> bool:

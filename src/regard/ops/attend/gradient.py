@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from regard.ops.attend.tiled import row_bands
-from regard.ops.door import AttentionCall
+from regard.ops.intercept import AttentionCall
 
 
 def differentiable_lse(call: AttentionCall, lse: Tensor) -> Tensor:

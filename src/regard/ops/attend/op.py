@@ -5,11 +5,11 @@ from typing import Literal
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from regard.errors import FormError, ShapeError
+from regard.errors import BackendError, ShapeError
 from regard.ops.attend import flex, fused, reference, tiled
-from regard.ops.autocast import is_autocast, cast_to_autocast, disable_autocast
+from regard.ops.autocast import cast_to_autocast, disable_autocast, is_autocast
 from regard.ops.biases import Bias
-from regard.ops.door import AttentionResult, AttentionCall, dispatch
+from regard.ops.intercept import AttentionCall, AttentionResult, dispatch
 from regard.ops.masks import Mask
 from regard.ops.terms import ScoreFunction, make_terms
 
@@ -76,10 +76,10 @@ def _compute(call: AttentionCall) -> AttentionResult:
         case "fused" | "flex":
             form = fused if call.backend == "fused" else flex
             if reason := form.refusal(call):
-                raise FormError(f"form: {call.backend} cannot run here, {reason}; try form='auto'")
+                raise BackendError(f"form: {call.backend} cannot run here, {reason}; try form='auto'")
             return form.attend(call)
         case other:
-            raise FormError(
+            raise BackendError(
                 f"form: needs auto, reference, tiled, fused or flex, got {other!r}; try auto"
             )
 

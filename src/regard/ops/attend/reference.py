@@ -6,8 +6,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.ops.autocast import without_autocast
-from regard.ops.door import AttentionResult, AttentionCall
 from regard.ops.grid import slice_axis
+from regard.ops.intercept import AttentionCall, AttentionResult
 from regard.ops.terms import Terms, make_terms, repeat_kv
 
 

@@ -6,7 +6,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from regard.ops.attend import reference
-from regard.ops.door import AttentionResult, AttentionCall
+from regard.ops.intercept import AttentionCall, AttentionResult
 
 MAX_SCORES = 1 << 24  # scores held at a time, 64 MB of float32
 

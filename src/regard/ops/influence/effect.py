@@ -8,7 +8,12 @@ import torch
 from torch import Tensor
 
 from regard.ops.grid import slice_axis
-from regard.ops.influence.rest import LOG2E, attend_without, weight_change, log_weight_and_complement
+from regard.ops.influence.leave_one_out import (
+    LOG2E,
+    attend_without,
+    log_weight_and_complement,
+    weight_change,
+)
 from regard.ops.terms import Terms, repeat_kv, upcast
 
 Effect = Literal["remove", "slope", "scale"]
@@ -94,7 +99,11 @@ class RowBand:
 
         Only rows from the first to the last with such a key are recomputed.
         """
-        has = (self.dominant_key >= 0).flatten(0, -2).any(0) if self.dominant_key.ndim > 1 else self.dominant_key >= 0
+        has = (
+            (self.dominant_key >= 0).flatten(0, -2).any(0)
+            if self.dominant_key.ndim > 1
+            else self.dominant_key >= 0
+        )
         if not has.any():
             return None
         first, last = has.nonzero()[[0, -1], 0].tolist()
@@ -115,7 +124,10 @@ class RowBand:
 
     def _distance(self, keys: range, w: Tensor) -> Tensor:
         """|h_i - v_j| for all pairs, through one product; of near pairs by their differences."""
-        h, v = upcast(self.out), upcast(repeat_kv(slice_axis(self.record.v, -2, keys), self.record.q))
+        h, v = (
+            upcast(self.out),
+            upcast(repeat_kv(slice_axis(self.record.v, -2, keys), self.record.q)),
+        )
         length = h.square().sum(-1)[..., None]
         square = (h @ v.mT).mul_(-2).add_(length).add_(v.square().sum(-1)[..., None, :])
         near = square < 2 * CANCELLATION_RATIO * length
@@ -128,7 +140,13 @@ class RowBand:
 
 
 def effect_of_dominant(
-    record: AttentionRecord, key: Tensor, score: Tensor, shift: Tensor, out: Tensor, lse: Tensor, effect: Effect
+    record: AttentionRecord,
+    key: Tensor,
+    score: Tensor,
+    shift: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    effect: Effect,
 ) -> Tensor:
     """The effect of the key named per row (-1: 0), from `out` and `lse` of the row without it.
 

@@ -11,19 +11,19 @@ import triton
 import triton.language as tl
 
 from regard.ops.grid import to_4d
-from regard.ops.influence.effect import Effect, AttentionRecord
-from regard.ops.influence.rest_kernel import ceil_power_of_two, rows_without_dominant
+from regard.ops.influence.effect import AttentionRecord, Effect
+from regard.ops.influence.leave_one_out_kernel import ceil_power_of_two, rows_without_dominant
 from regard.ops.influence.statistics import Influence
+from regard.ops.kernels.terms import LOG2E, KernelTerms, make_kernel_terms, masked_score
 from regard.ops.survey.kernel import (
     atomic_add_rows,
-    segment_bounds,
-    launch_arguments,
     atomic_max_rows,
-    row_segments,
     choose_tile,
+    launch_arguments,
+    row_segments,
+    segment_bounds,
 )
 from regard.ops.survey.kernel import refusal as survey_refusal
-from regard.ops.triton_terms import LOG2E, KernelTerms, make_kernel_terms, masked_score
 
 
 def refusal(record: AttentionRecord, effect: Effect) -> str | None:

@@ -6,12 +6,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from regard.errors import FormError, ShapeError
+from regard.errors import BackendError, ShapeError
 from regard.ops.autocast import without_autocast
 from regard.ops.biases import Bias
 from regard.ops.indices import resolve_slice
 from regard.ops.influence import tiled
-from regard.ops.influence.effect import RowBand, Effect, AttentionRecord
+from regard.ops.influence.effect import AttentionRecord, Effect, RowBand
 from regard.ops.influence.statistics import Influence
 from regard.ops.masks import Mask
 from regard.ops.survey.op import check_lse
@@ -91,7 +91,9 @@ def influence_window(
 
 
 @without_autocast
-def compute_influence(record: AttentionRecord, effect: Effect, alpha: float = 2.0, backend: InfluenceBackend = "auto") -> Influence:
+def compute_influence(
+    record: AttentionRecord, effect: Effect, alpha: float = 2.0, backend: InfluenceBackend = "auto"
+) -> Influence:
     """The influence on terms already made."""
     with torch.no_grad():
         match backend:
@@ -104,12 +106,16 @@ def compute_influence(record: AttentionRecord, effect: Effect, alpha: float = 2.
             case "auto" | "kernel":
                 return _by_kernel(record, effect, alpha, named=backend == "kernel")
             case other:
-                raise FormError(f"form: needs auto, reference, tiled or kernel, got {other!r}")
+                raise BackendError(f"form: needs auto, reference, tiled or kernel, got {other!r}")
 
 
 @without_autocast
 def compute_influence_window(
-    record: AttentionRecord, rows: slice | int, keys: slice | int, effect: Effect, alpha: float = 2.0
+    record: AttentionRecord,
+    rows: slice | int,
+    keys: slice | int,
+    effect: Effect,
+    alpha: float = 2.0,
 ) -> Tensor:
     """The window on terms already made."""
     down = resolve_slice(rows, record.q.shape[-2], "rows")
@@ -139,7 +145,7 @@ def _by_kernel(seen: AttentionRecord, deed: Effect, alpha: float, named: bool) -
 
     reason = kernel.refusal(seen, deed)
     if reason and named:
-        raise FormError(f"form: kernel cannot run here, {reason}; try form='auto'")
+        raise BackendError(f"form: kernel cannot run here, {reason}; try form='auto'")
     return tiled.influence(seen, deed, alpha) if reason else kernel.influence(seen, deed)
 
 

@@ -5,16 +5,18 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from regard.ops.influence.effect import RowBand, Effect, AttentionRecord
+from regard.ops.influence.effect import AttentionRecord, Effect, RowBand
 from regard.ops.influence.statistics import Influence
-from regard.ops.survey.walk import iter_tiles
 from regard.ops.terms import upcast
+from regard.ops.tiling import iter_tiles
 
 
 def influence(record: AttentionRecord, effect: Effect, alpha: float) -> Influence:
     """Walk over the tiles that can be seen; each adds to the totals, and so do dominant keys."""
     found = zero_influence(record)
-    for rows, tiles in groupby(iter_tiles(record.q, record.k, record.terms), key=lambda tile: tile[0]):
+    for rows, tiles in groupby(
+        iter_tiles(record.q, record.k, record.terms), key=lambda tile: tile[0]
+    ):
         band = RowBand(record, rows)
         for _, keys in tiles:
             add_tile(found, band.effects(keys, effect, alpha), rows, keys)
@@ -28,7 +30,9 @@ def zero_influence(record: AttentionRecord) -> Influence:
     rows = like.new_zeros(record.q.shape[:-1])
     keys = like.new_zeros((*record.q.shape[:-2], record.k.shape[-2]))
     none = torch.full_like(rows, -1, dtype=torch.long)
-    return Influence(strongest=rows, strongest_key=none, effect_on_query=rows.clone(), effect_of_key=keys)
+    return Influence(
+        strongest=rows, strongest_key=none, effect_on_query=rows.clone(), effect_of_key=keys
+    )
 
 
 def add_tile(totals: Influence, e: Tensor, rows: range, keys: range) -> None:

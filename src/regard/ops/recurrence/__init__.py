@@ -2,15 +2,15 @@
 
 from regard.ops.recurrence.op import RecurrenceResult, recur
 from regard.ops.recurrence.steps import (
+    CellStep,
     GRUStep,
     LSTMStep,
     RNNStep,
-    CellStep,
     gru_step,
     lstm_step,
     rnn_step,
 )
-from regard.ops.recurrence.weights import GRUWeights, LSTMWeights, RNNWeights, State, CellWeights
+from regard.ops.recurrence.weights import CellWeights, GRUWeights, LSTMWeights, RNNWeights, State
 
 __all__ = [
     "GRUStep",

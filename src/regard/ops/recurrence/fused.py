@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from regard.ops.recurrence.weights import GRUWeights, LSTMWeights, RNNWeights, State, CellWeights
+from regard.ops.recurrence.weights import CellWeights, GRUWeights, LSTMWeights, RNNWeights, State
 
 _KERNELS: dict[type[CellWeights], Any] = {
     RNNWeights: torch._VF.rnn_tanh,  # pyright: ignore[reportAttributeAccessIssue]

@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.errors import FormError, ShapeError
-from regard.ops.recurrence import afterwards, fused, opened, reference
-from regard.ops.recurrence.door import SequenceCall, dispatch_sequence
+from regard.errors import BackendError, ShapeError
+from regard.ops.recurrence import fused, reference
+from regard.ops.recurrence.intercept import SequenceCall, dispatch_sequence
 from regard.ops.recurrence.steps import CellStep
-from regard.ops.recurrence.weights import State, CellWeights
+from regard.ops.recurrence.weights import CellWeights, State
 
 RecurrenceBackend = Literal["auto", "reference", "fused", "open"]
 
@@ -56,7 +56,9 @@ def recur(
         zero = x.new_zeros(*x.shape[:-2], weights.hidden, dtype=weights.u.dtype)
         state = (zero,) * len(weights.states)
     _check(x, weights, state, lengths)
-    return dispatch_sequence(SequenceCall(x, weights, state, lengths, reverse, gates, backend), compute_recurrence)
+    return dispatch_sequence(
+        SequenceCall(x, weights, state, lengths, reverse, gates, backend), compute_recurrence
+    )
 
 
 def compute_recurrence(call: SequenceCall) -> RecurrenceResult:
@@ -66,7 +68,9 @@ def compute_recurrence(call: SequenceCall) -> RecurrenceResult:
     x, state = x.reshape(-1, *x.shape[-2:]), tuple(s.reshape(-1, weights.hidden) for s in state)
     if lengths is not None:
         lengths = lengths.reshape(-1)
-        x = x.masked_fill(~reference.valid_steps(lengths, time), 0)  # a NaN in the padding stays there
+        x = x.masked_fill(
+            ~reference.valid_steps(lengths, time), 0
+        )  # a NaN in the padding stays there
     if call.reverse:
         x = reverse_sequences(x, lengths)
     match _choose(call.backend, x, weights, call.gates):
@@ -100,10 +104,10 @@ def _choose(form: RecurrenceBackend, x: Tensor, weights: CellWeights, gates: boo
             if form == "fused" and gates:
                 reason = "torch's kernels do not hand out their gates"
             if reason:
-                raise FormError(f"form: {form} cannot run here, {reason}; try form='auto'")
+                raise BackendError(f"form: {form} cannot run here, {reason}; try form='auto'")
             return form
         case other:
-            raise FormError(f"form: needs auto, reference, fused or open, got {other!r}; try auto")
+            raise BackendError(f"form: needs auto, reference, fused or open, got {other!r}; try auto")
 
 
 def reverse_sequences(x: Tensor, lengths: Tensor | None) -> Tensor:

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.ops.recurrence.steps import CellStep, cell_step_projected
-from regard.ops.recurrence.weights import State, CellWeights
+from regard.ops.recurrence.weights import CellWeights, State
 
 
 def recur(
@@ -24,7 +24,9 @@ def recur(
         else:
             pairs = zip(step.state, state, strict=True)
             state = tuple(torch.where(live[:, t], new, old) for new, old in pairs)
-    trace = zero_padding_steps(type(steps[0])(*(torch.stack(v, 1) for v in zip(*steps, strict=True))), lengths)
+    trace = zero_padding_steps(
+        type(steps[0])(*(torch.stack(v, 1) for v in zip(*steps, strict=True))), lengths
+    )
     return trace.h, state, trace
 
 

@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import ShapeError
-from regard.ops.recurrence.door import StepCall, dispatch_step
-from regard.ops.recurrence.weights import GRUWeights, LSTMWeights, RNNWeights, State, CellWeights
+from regard.ops.recurrence.intercept import StepCall, dispatch_step
+from regard.ops.recurrence.weights import CellWeights, GRUWeights, LSTMWeights, RNNWeights, State
 
 
 class RNNStep(NamedTuple):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from regard.ops.attend.tiled import row_bands
 from regard.ops.survey.reference import differentiable_statistics, nonzero_starts
-from regard.ops.survey.statistics import DIFFERENTIABLE_STATISTICS, SurveyOptions, Survey
+from regard.ops.survey.statistics import DIFFERENTIABLE_STATISTICS, Survey, SurveyOptions
 from regard.ops.terms import Terms
 
 
@@ -28,7 +28,12 @@ def differentiable_survey(
 class _Smooth(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, terms: Terms, question: SurveyOptions, names: list[str], count: int, *tensors: Tensor
+        ctx: Any,
+        terms: Terms,
+        question: SurveyOptions,
+        names: list[str],
+        count: int,
+        *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
         ctx.terms, ctx.question, ctx.names = terms, question, names
         ctx.save_for_backward(*tensors[:count])

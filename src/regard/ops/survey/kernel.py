@@ -13,10 +13,16 @@ import triton.language as tl
 from torch import Tensor
 
 from regard.ops.grid import to_4d
-from regard.ops.survey.places import SHARE_STATISTICS, compute_shares
-from regard.ops.survey.statistics import ROW_STATISTICS, SurveyOptions, Survey
+from regard.ops.kernels.terms import (
+    INTERPRETED,
+    LOG2E,
+    KernelTerms,
+    make_kernel_terms,
+    masked_score,
+)
+from regard.ops.survey.shares_kernel import SHARE_STATISTICS, compute_shares
+from regard.ops.survey.statistics import ROW_STATISTICS, Survey, SurveyOptions
 from regard.ops.terms import Terms
-from regard.ops.triton_terms import INTERPRETED, LOG2E, KernelTerms, make_kernel_terms, masked_score
 
 KERNEL_STATISTICS = frozenset({*ROW_STATISTICS, "received", "max_score"})
 
@@ -50,7 +56,9 @@ def survey(q: Tensor, k: Tensor, lse: Tensor, terms: Terms, options: SurveyOptio
     return Survey(**{name: found[name].view(*batch, *found[name].shape[1:]) for name in ask})
 
 
-def launch_arguments(q: Tensor, k: Tensor, lse: Tensor, terms: Terms, kernel_terms: KernelTerms) -> dict[str, Any]:
+def launch_arguments(
+    q: Tensor, k: Tensor, lse: Tensor, terms: Terms, kernel_terms: KernelTerms
+) -> dict[str, Any]:
     """What every kernel here is given: q, k, lse with strides, sizes, and the plan."""
     q, k = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k))
     # a row that sees nothing gets weight 0 everywhere, without a branch

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from regard.errors import FormError, ShapeError
+from regard.errors import BackendError, ShapeError
 from regard.ops.attend.tiled import row_bands
 from regard.ops.autocast import without_autocast
 from regard.ops.biases import Bias
@@ -16,8 +16,8 @@ from regard.ops.masks import Mask
 from regard.ops.survey import gradient, reference, tiled
 from regard.ops.survey.statistics import (
     DEFAULT_STATISTICS,
-    SurveyOptions,
     Survey,
+    SurveyOptions,
     make_survey_options,
 )
 from regard.ops.terms import ScoreFunction, Terms, make_terms
@@ -75,7 +75,12 @@ def survey(
 
 @without_autocast
 def compute_survey(
-    q: Tensor, k: Tensor, lse: Tensor, terms: Terms, options: SurveyOptions, backend: SurveyBackend = "auto"
+    q: Tensor,
+    k: Tensor,
+    lse: Tensor,
+    terms: Terms,
+    options: SurveyOptions,
+    backend: SurveyBackend = "auto",
 ) -> Survey:
     """The survey on terms already made."""
     with torch.no_grad():
@@ -102,7 +107,7 @@ def _compute(
         case "auto" | "kernel":
             return _by_kernel(q, k, lse, terms, question, named=form == "kernel")
         case other:
-            raise FormError(f"form: needs auto, reference, tiled or kernel, got {other!r}")
+            raise BackendError(f"form: needs auto, reference, tiled or kernel, got {other!r}")
 
 
 def _by_kernel(
@@ -114,10 +119,12 @@ def _by_kernel(
     rest = question.statistics - kernel.KERNEL_STATISTICS
     if named and (reason or rest):
         reason = reason or f"the kernel does not count {', '.join(sorted(rest))}"
-        raise FormError(f"form: kernel cannot run here, {reason}; try form='auto'")
+        raise BackendError(f"form: kernel cannot run here, {reason}; try form='auto'")
     if reason:
         return tiled.survey(q, k, lse, terms, question)
-    found = kernel.survey(q, k, lse, terms, replace(question, ask=question.statistics & kernel.KERNEL_STATISTICS))
+    found = kernel.survey(
+        q, k, lse, terms, replace(question, ask=question.statistics & kernel.KERNEL_STATISTICS)
+    )
     if not rest:
         return found
     more = tiled.survey(q, k, lse, terms, replace(question, ask=rest))
@@ -134,7 +141,9 @@ def _after_padding(
     keys = range(int(starts.min()), min(k.shape[-2], int(starts.max()) + question.first_keys))
     parts = []
     for rows in row_bands(q.shape[-2], q.shape[:-2].numel() * len(keys)):
-        w = reference.weights_from_scores(terms.score_tile(q, k, rows, keys), lse[..., rows.start : rows.stop])
+        w = reference.weights_from_scores(
+            terms.score_tile(q, k, rows, keys), lse[..., rows.start : rows.stop]
+        )
         first = reference.is_first_key(terms.grid(q, k, rows, keys), question, starts)
         parts.append((w * first).sum(-1))
     return replace(found, sink=torch.cat(parts, -1).to(found.first_share.dtype))

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.ops.grid import Grid
-from regard.ops.survey.statistics import SurveyOptions, Survey, distance_bin_count
+from regard.ops.survey.statistics import Survey, SurveyOptions, distance_bin_count
 from regard.ops.terms import Terms
 
 

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import ShapeError
-from regard.ops.indices import as_int_pair, as_int
+from regard.ops.indices import as_int, as_int_pair
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,21 +29,45 @@ class Survey:
     mean_offset: Float[Tensor, "*batch query"] | None = None  # Σ_j w (j - p_i), negative when back
     self_share: Float[Tensor, "*batch query"] | None = None  # share on its own position
     previous_share: Float[Tensor, "*batch query"] | None = None  # share on the position before
-    first_share: Float[Tensor, "*batch query"] | None = None  # share on the first tokens after padding
+    first_share: Float[Tensor, "*batch query"] | None = (
+        None  # share on the first tokens after padding
+    )
     local_share: Float[Tensor, "*batch query"] | None = None  # share within the radius
     received: Float[Tensor, "*batch key"] | None = None  # Σ_i w, what a key gets from all
     top_weights: Float[Tensor, "*batch query most"] | None = None  # the largest weights, falling
     top_keys: Int[Tensor, "*batch query most"] | None = None  # and their keys
     max_score: Float[Tensor, "*batch"] | None = None  # the largest score before softmax
-    distance_histogram: Float[Tensor, "*batch bin"] | None = None  # Σ w by distance: 0, 1, 2–3, 4–7, …
+    distance_histogram: Float[Tensor, "*batch bin"] | None = (
+        None  # Σ w by distance: 0, 1, 2–3, 4–7, …
+    )
     received_by_distance: Float[Tensor, "*batch key bin"] | None = None  # received, by distance
     pooled_map: Float[Tensor, "*batch row column"] | None = None  # the map in cells, summed
 
 
-ROW_STATISTICS = ("entropy", "peak", "peak_key", "reach", "ahead", "own", "previous", "sink", "near")
+ROW_STATISTICS = (
+    "entropy",
+    "peak",
+    "peak_key",
+    "reach",
+    "ahead",
+    "own",
+    "previous",
+    "sink",
+    "near",
+)
 DEFAULT_STATISTICS = (*ROW_STATISTICS, "received")
 ALL_STATISTICS = tuple(field.name for field in fields(Survey))
-DIFFERENTIABLE_STATISTICS = ("entropy", "peak", "reach", "ahead", "own", "previous", "sink", "near", "received")
+DIFFERENTIABLE_STATISTICS = (
+    "entropy",
+    "peak",
+    "reach",
+    "ahead",
+    "own",
+    "previous",
+    "sink",
+    "near",
+    "received",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,16 +82,28 @@ class SurveyOptions:
 
 
 def make_survey_options(
-    statistics: Collection[str], first_keys: int, radius: int, top_k: int, pooled_size: int | tuple[int, int]
+    statistics: Collection[str],
+    first_keys: int,
+    radius: int,
+    top_k: int,
+    pooled_size: int | tuple[int, int],
 ) -> SurveyOptions:
     """The question as a caller may write it, checked."""
     for name, value, least in (("first", first_keys, 1), ("radius", radius, 0), ("most", top_k, 1)):
         if as_int(name, value) < least:
             raise ShapeError(f"{name}: needs {least} or more, got {value}")
-    high, wide = as_int_pair("cells", (pooled_size, pooled_size) if isinstance(pooled_size, int) else pooled_size)
+    high, wide = as_int_pair(
+        "cells", (pooled_size, pooled_size) if isinstance(pooled_size, int) else pooled_size
+    )
     if min(high, wide) < 1:
         raise ShapeError(f"cells: needs 1 or more, got {pooled_size}")
-    return SurveyOptions(statistics=check_statistics(statistics), first_keys=first_keys, radius=radius, top_k=top_k, pooled_size=(high, wide))
+    return SurveyOptions(
+        statistics=check_statistics(statistics),
+        first_keys=first_keys,
+        radius=radius,
+        top_k=top_k,
+        pooled_size=(high, wide),
+    )
 
 
 def check_statistics(statistics: Collection[str]) -> frozenset[str]:
@@ -77,7 +113,11 @@ def check_statistics(statistics: Collection[str]) -> frozenset[str]:
     frozenset({'entropy'})
     """
     statistics = (statistics,) if isinstance(statistics, str) else statistics
-    odd = [statistics] if not isinstance(statistics, Collection) else [x for x in statistics if x not in ALL_STATISTICS]
+    odd = (
+        [statistics]
+        if not isinstance(statistics, Collection)
+        else [x for x in statistics if x not in ALL_STATISTICS]
+    )
     if odd:
         raise ShapeError(f"ask: needs names of {', '.join(ALL_STATISTICS)}, got {odd[0]!r}")
     return frozenset(statistics)

@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
+from regard.ops import tiling
 from regard.ops.grid import Grid
-from regard.ops.survey import walk
-from regard.ops.survey.peaks import first_argmax
-from regard.ops.survey.plain import FastPath, can_use_fast_path
-from regard.ops.survey.reference import pooled_index, distance_bin
-from regard.ops.survey.statistics import SurveyOptions, Survey, distance_bin_count
+from regard.ops.survey.fast_path import FastPath, can_use_fast_path
+from regard.ops.survey.peak_search import first_argmax
+from regard.ops.survey.reference import distance_bin, pooled_index
+from regard.ops.survey.statistics import Survey, SurveyOptions, distance_bin_count
 from regard.ops.terms import Terms
 
 DIAGONAL_COST = 1 << 15  # to add one up by itself takes as long as a pass over so many weights
@@ -22,14 +22,14 @@ def survey(q: Tensor, k: Tensor, lse: Tensor, terms: Terms, options: SurveyOptio
     if can_use_fast_path(q, k, terms, options):
         _survey_mostly_plain(totals)
     else:
-        for rows, keys in walk.iter_tiles(q, k, terms):
+        for rows, keys in tiling.iter_tiles(q, k, terms):
             totals.add(rows, keys)
     return totals.survey()
 
 
 def _survey_mostly_plain(totals: "SurveyTotals") -> None:
     plain = FastPath(totals.q, totals.k, totals.lse, totals.terms, totals.options, totals.values)
-    for rows in walk.split_rows(totals.q, plain.tile.rows):
+    for rows in tiling.split_rows(totals.q, plain.tile.rows):
         easy, rest = plain.split_band(rows)
         for keys in rest:
             totals.add(rows, keys)
@@ -47,7 +47,9 @@ class SurveyTotals:
         self.values = self._start(options.statistics, queries, keys)
         self.is_causal = terms.mask is not None and not terms.mask.allows_future
         self.safe_lse = lse.masked_fill(lse == -torch.inf, 0)[..., None]
-        self.step = torch.arange(walk.tile_size(q).keys, device=q.device, dtype=self.safe_lse.dtype)
+        self.step = torch.arange(
+            tiling.tile_size(q).keys, device=q.device, dtype=self.safe_lse.dtype
+        )
         # Every tile is computed in the same two places: memory fresh from the system is slow.
         self.buffer, self.other_buffer = lse.new_empty(0), lse.new_empty(0)
 
@@ -80,7 +82,9 @@ class SurveyTotals:
 
     def _may_hide(self, grid: Grid) -> bool:
         mask, bias = self.terms.mask, self.terms.bias
-        return bias is not None or (mask is not None and not mask.is_full(grid.query_positions, grid.keys))
+        return bias is not None or (
+            mask is not None and not mask.is_full(grid.query_positions, grid.keys)
+        )
 
     def _make_room(self, numbers: int) -> None:
         if self.buffer.numel() < numbers:
@@ -109,7 +113,12 @@ class SurveyTotals:
 
     def _add_places(self, w: Tensor, grid: Grid, at: slice) -> None:
         """Shares by place; off the diagonal two sums a tile are enough for the distances."""
-        found, keys, places, radius = self.values, grid.keys, grid.query_positions, self.options.radius
+        found, keys, places, radius = (
+            self.values,
+            grid.keys,
+            grid.query_positions,
+            self.options.radius,
+        )
         crosses = keys.start < places.stop and places.start < keys.stop
         if found.keys() & {"reach", "ahead"}:
             step = self.step[: len(keys)].to(w.dtype)

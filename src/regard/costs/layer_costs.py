@@ -1,0 +1,313 @@
+"""What each kind of layer costs: parameters, multiply-adds, bytes moved, kept and cached."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from torch import nn
+
+from regard.costs.formulas import Formula
+from regard.nn import (
+    AttentiveRecurrent,
+    ConvSubsampling,
+    FeedForward,
+    MultiHeadAttention,
+    Norm,
+    Readout,
+    Recurrent,
+    RelativeKeyBias,
+    StateAttention,
+    TimeFrequencyConv,
+    TokenEmbedding,
+)
+
+Side = Literal["source", "target"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostPart:
+    """One part of a model: how much of everything. Bytes are at the parameters' own width.
+
+    `moved`: weights, inputs and outputs of every product, read or written once, a recurrent U once
+    a step; a map of weights is never written. `activations`: what the way back needs, without
+    dropout. `cache`: what a decoder keeps from token to token.
+
+    >>> [part] = rg.cost(rg.nn.FeedForward(2, 8), source=3).parts
+    >>> part.formula, part.multiply_adds, part.parameters
+    ('BL(8nd²)', 96, 42)
+    """
+
+    name: str
+    side: Side
+    formula: str
+    parameters: int = 0
+    multiply_adds: int = 0
+    bytes_moved: int = 0
+    activation_bytes: int = 0
+    cache_bytes: int = 0
+    sizes: tuple[tuple[str, int], ...] = ()  # what the letters of the formula stand for
+
+
+class CostCounter:
+    """Counts layers at one batch size; a weight that serves twice is counted once."""
+
+    def __init__(self, batch: int, element_size: int, source: str = "n"):
+        self.batch, self.element_size = batch, element_size
+        self.letters = {"source": source, "target": "N"}
+        self._counted: set[int] = set()
+
+    def part(
+        self,
+        name: str,
+        side: Side,
+        modules: Iterable[nn.Module | nn.Parameter | None],
+        formula: str = "",
+        sizes: dict[str, int] | None = None,
+        *,
+        moved: int = 0,
+        activations: int = 0,
+        cache: int = 0,
+        repeated_reads: int = 0,
+    ) -> CostPart:
+        """A part; moved, kept and cache are in numbers a sequence, reads weights read again."""
+        parameters, used = self._parameters(modules)
+        sizes = {"B": self.batch} | (sizes or {})
+        return CostPart(
+            name=name,
+            side=side,
+            formula=formula,
+            parameters=parameters,
+            multiply_adds=Formula(formula).value(**sizes) if formula else 0,
+            bytes_moved=self.element_size * (used + repeated_reads + self.batch * moved),
+            activation_bytes=self.element_size * self.batch * activations,
+            cache_bytes=self.element_size * self.batch * cache,
+            sizes=tuple((name, size) for name, size in sizes.items() if name in formula),
+        )
+
+    def _parameters(self, modules: Iterable[nn.Module | nn.Parameter | None]) -> tuple[int, int]:
+        new = used = 0
+        for module in modules:
+            own = [module] if isinstance(module, nn.Parameter) else module and module.parameters()
+            for parameter in own or ():
+                used += parameter.numel()
+                if id(parameter) not in self._counted:
+                    self._counted.add(id(parameter))
+                    new += parameter.numel()
+        return new, used
+
+
+def attention_cost(
+    count: CostCounter,
+    name: str,
+    side: Side,
+    layers: list[MultiHeadAttention],
+    n: int,
+    m: int | None = None,
+    extra: nn.Module | None = None,
+) -> CostPart:
+    """Attentions of one size in a row, n queries and m keys; without m, of a sequence to itself."""
+    first, own = layers[0], m is None
+    keys = n if m is None else m
+    e, g = first.to_q.out_features, first.to_k.out_features
+    d, s = first.to_q.in_features, first.to_k.in_features
+    letter = count.letters[side]
+    other, square = (letter, f"{letter}²") if own else ("M", "NM")
+    if e == g == d == s:
+        terms = f"4{letter}d²" if own else "2Nd² + 2Md²"
+        terms += f" + 2{square}d"
+    else:
+        terms = f"2{letter}de + 2{other}sg + 2{square}e"
+    distances = 0
+    if isinstance(extra, RelativeKeyBias):  # every query also asks the key of every distance
+        distances, terms = len(extra.table), f"{terms} + {letter}er"
+    # x, q, k, v, lse, and the answer twice: as the heads gave it, and with heads side by side
+    kept = n * d + 3 * n * e + 2 * keys * g + n * first.heads
+    return count.part(
+        name,
+        side,
+        [*layers, extra],
+        f"BL({terms})",
+        {"L": len(layers), letter: n, other: keys, "d": d, "s": s, "e": e, "g": g, "r": distances},
+        moved=len(layers) * (2 * n * d + 4 * n * e + 2 * keys * s + 4 * keys * g),
+        activations=len(layers) * kept,
+        cache=len(layers) * 2 * keys * g,
+    )
+
+
+def feed_forward_cost(
+    count: CostCounter, name: str, side: Side, layers: list[FeedForward], n: int
+) -> CostPart:
+    """Feed-forward layers in a row; three products if gated."""
+    first = layers[0]
+    d, h = first.to_hidden.in_features, first.to_hidden.out_features
+    gated = first.to_gate is not None
+    letter = count.letters[side]
+    terms = f"8{letter}d²" if h == 4 * d and not gated else f"{3 if gated else 2}{letter}dh"
+    # relu needs its answer, which the next product keeps anyway; the others need what came in too
+    inner = (3 if gated else 1) + (first.activation != "relu")
+    return count.part(
+        name,
+        side,
+        layers,
+        f"BL({terms})",
+        {"L": len(layers), letter: n, "d": d, "h": h},
+        moved=len(layers) * n * ((2 + gated) * (d + h) + h),
+        activations=len(layers) * n * (d + inner * h),
+    )
+
+
+def norm_cost(count: CostCounter, name: str, side: Side, layers: list[Norm], n: int) -> CostPart:
+    """Norms: no products, but weights, and what came in is kept."""
+    widths = [(norm.kind, norm.gain.numel()) for norm in layers if norm.gain is not None]
+    # a layer norm also keeps mean and spread; the RMS norm, in steps, what it scaled
+    kept = sum(d + 2 if kind == "layer" else 2 * d + 1 for kind, d in widths)
+    moved = sum(2 * n * d for _, d in widths)
+    return count.part(name, side, layers, moved=moved, activations=n * kept)
+
+
+def embedding_cost(
+    count: CostCounter, name: str, side: Side, layer: TokenEmbedding, n: int
+) -> CostPart:
+    """Rows of a table that are looked up."""
+    d, norm = layer.token_embeddings.shape[1], layer.norm
+    rows = count.part(name, side, [layer], moved=2 * n * d, activations=n * (d + 2) if norm else 0)
+    table = (
+        layer.token_embeddings.numel() - n * d * count.batch
+    )  # only the rows that were asked are read
+    return _but(rows, moved=rows.bytes_moved - count.element_size * max(0, table))
+
+
+def readout_cost(
+    count: CostCounter,
+    layer: Readout | nn.Linear,
+    d: int,
+    vocab: int,
+    n: int,
+    side: Side = "target",
+) -> CostPart:
+    """From vectors to the vocabulary; a tied table is read, and counted where it lives."""
+    letter = count.letters[side]
+    return count.part(
+        "readout",
+        side,
+        [layer],
+        f"B({letter}dV)",
+        {letter: n, "d": d, "V": vocab},
+        moved=n * (d + vocab),
+        activations=n * d,
+        repeated_reads=d * vocab if getattr(layer, "weight", None) is None else 0,
+    )
+
+
+def linear_cost(
+    count: CostCounter, name: str, side: Side, layers: list[nn.Linear], n: int
+) -> CostPart:
+    """Linear maps, one after the other."""
+    shapes = [(layer.in_features, layer.out_features) for layer in layers]
+    letter = count.letters[side] if n > 1 else ""
+    terms, sizes = " + ".join(f"{n * a * b}" for a, b in shapes), {letter: n}
+    if len(layers) == 1:
+        terms, sizes = f"{letter}io", {letter: n, "i": shapes[0][0], "o": shapes[0][1]}
+    return count.part(
+        name,
+        side,
+        layers,
+        f"B({terms})",
+        sizes,
+        moved=sum(n * (a + b) for a, b in shapes),
+        activations=sum(n * a for a, _ in shapes),
+    )
+
+
+def recurrent_cost(
+    count: CostCounter, name: str, side: Side, layer: Recurrent | AttentiveRecurrent, n: int
+) -> CostPart:
+    """Cells walked along n steps: g gates of W x and U h each."""
+    ways = 2 if getattr(layer, "bidirectional", False) else 1
+    gates = {"rnn": 1, "gru": 3, "lstm": 4}[layer.kind]
+    d, s, above = layer.dim, layer.hidden, layer.layers - 1
+    letter = count.letters[side]
+    first, upper = ways * gates, ways * gates * (ways + 1) * above  # below it both ways come in
+    if d == s:
+        terms = f"{2 * first + upper}{letter}d²"
+    else:
+        terms = f"{first}{letter}ds + {first + upper}{letter}s²"
+    states = 2 if layer.kind == "lstm" else 1
+    cells = ways * layer.layers
+    cache = cells * states * s
+    if isinstance(layer, AttentiveRecurrent):
+        terms += _looking_back(layer, letter, "d" if d == s else "s")
+        cache += layer.layers * n * s
+    inputs = ways * d + ways * above * ways * s
+    return count.part(
+        name,
+        side,
+        [layer],
+        f"B({terms})",
+        {letter: n, "d": d, "s": s},
+        moved=n * (inputs + cells * (gates + 2) * s),
+        activations=n * (inputs + cells * (gates + states) * s),
+        repeated_reads=(n - 1) * cells * gates * s * s,  # U again at every step
+        cache=cache,
+    )
+
+
+def _looking_back(layer: AttentiveRecurrent, letter: str, wide: str) -> str:
+    """Each state asks all before it, n(n - 1)/2 pairs, a product for the score and one for v."""
+    first, times = layer.attentions[0], layer.layers
+    assert isinstance(first, StateAttention)
+    projected = (first.to_key is not None) + (first.to_query is not None)
+    more = f" + {times * projected}{letter}{wide}²" if projected else ""
+    return f" + {times}{letter}²{wide} - {times}{letter}{wide}{more}"
+
+
+def state_attention_cost(
+    count: CostCounter, name: str, layer: StateAttention, n: int, m: int, dim: int, source: int
+) -> CostPart:
+    """A decoder's states ask the source: n states, m keys of width `source`."""
+    terms = "NMs + NMd"
+    terms += " + Mds" if layer.to_key is not None else ""
+    terms += " + Nd²" if layer.to_query is not None else ""
+    return count.part(
+        name,
+        "target",
+        [layer],
+        f"B({terms})",
+        {"N": n, "M": m, "d": dim, "s": source},
+        moved=2 * n * dim + m * (dim + source) + n * source,
+        activations=2 * n * dim + m * (dim + source),
+        cache=m * (dim + source),
+    )
+
+
+def subsample_cost(count: CostCounter, layer: ConvSubsampling, frames: int) -> tuple[CostPart, int]:
+    """Convolutions along time, and over bands; with them how many frames are left."""
+    terms, moved, kept = [], 0, 0
+    for module, stride in zip(layer.convolutions, layer.strides, strict=True):
+        assert isinstance(module, nn.Conv1d | TimeFrequencyConv)
+        after = (frames + stride - 1) // stride
+        inner = module if isinstance(module, nn.Conv1d) else module.filters
+        inputs, width = module.in_channels, module.out_channels
+        # an output is a sum over all that one filter sees
+        terms.append(f"{after * width * inner.weight[0].numel()}")
+        moved += frames * inputs + after * width
+        kept += frames * inputs + after * width
+        frames = after
+    for module in layer.out:
+        if isinstance(module, nn.Linear):
+            terms.append(f"{frames * module.weight.numel()}")
+            moved += frames * module.out_features
+            kept += frames * module.out_features
+    part = count.part(
+        "convolutions", "source", [layer], f"B({' + '.join(terms)})", moved=moved, activations=kept
+    )
+    return part, frames
+
+
+def _but(part: CostPart, **changes: int) -> CostPart:
+    return replace(part, **changes)
+
+
+def without_cache(part: CostPart) -> CostPart:
+    """The same part of a model that reads all at once and keeps nothing from token to token."""
+    return _but(part, cache=0)

@@ -1,0 +1,143 @@
+"""Batches of sounds that are made where the model is: Morse code, a whole batch at a time."""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from random import Random
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from regard.data.audio.morse.channel import render_keyings
+from regard.data.audio.morse.keying import Keying
+from regard.data.audio.morse.source import Morse
+from regard.data.audio.peak_normalization import normalize_recordings
+from regard.data.batches import collate
+from regard.data.generated_batches import Batch, GeneratedBatches, seeded_generator
+from regard.data.text.tokenizers import Tokenizer
+from regard.errors import ConfigError
+from regard.ops import log_mel, mel_frame_count
+
+SORT_WINDOW = (
+    16  # batches that are sorted by length together: little padding, order still by chance
+)
+
+
+class AudioBatches(GeneratedBatches):
+    """Batches of `size` sounds of like lengths, from plans that are cheap to draw and to sort.
+
+    `draw` gives the plan with a number, `seconds` says how long it will sound, and `render` makes
+    a batch of plans into frames and targets.
+
+    >>> batches = SoundBatches(float, lambda plan: plan, lambda plans, number: {
+    ...     "x": torch.tensor(plans)}, size=2)
+    >>> next(iter(batches))["x"].diff()  # neighbours in length
+    tensor([1.])
+    """
+
+    def __init__(
+        self,
+        draw_plan: Callable[[int], Any],
+        plan_length: Callable[[Any], float],
+        render: Callable[[Sequence[Any], int], Batch],
+        *,
+        batch_size: int,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+    ):
+        if batch_size < 1:
+            raise ConfigError(f"size: needs 1 or more, got {batch_size}")
+        super().__init__(self._batch, seed=seed, rank=rank, world_size=world_size)
+        self.draw_plan, self.plan_length, self.render, self.batch_size = (
+            draw_plan,
+            plan_length,
+            render,
+            batch_size,
+        )
+        self._window = lru_cache(2)(self._planned)
+
+    def _batch(self, number: int) -> Batch:
+        window, place = divmod(number, SORT_WINDOW)
+        return self.render(self._window(window)[place], number)
+
+    def _planned(self, window: int) -> list[list[Any]]:
+        first = window * SORT_WINDOW * self.batch_size
+        plans = [self.draw_plan(first + n) for n in range(SORT_WINDOW * self.batch_size)]
+        plans.sort(key=self.plan_length)
+        batches = [plans[at : at + self.batch_size] for at in range(0, len(plans), self.batch_size)]
+        Random(f"{self.seed}/{window}").shuffle(batches)
+        return batches
+
+
+def morse_batches(
+    source: Morse,
+    tokenizer: Tokenizer,
+    *,
+    mels: int,
+    batch_size: int,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+    rank: int = 0,
+    world_size: int = 1,
+) -> AudioBatches:
+    """The train part of Morse code, made on a device: noise, tone and log-mel of a batch at once.
+
+    The waves are normalised, padded and dithered as `Level` does it where the model runs.
+
+    >>> tokenizer = rg.data.Characters.train(["ET"])
+    >>> source = Morse(letters=(1, 1), alphabet="ET")
+    >>> batch = next(iter(morse_batches(source, tokenizer, mels=8, size=2)))
+    >>> batch["frames"].shape[2], batch["target"].shape
+    (8, torch.Size([2, 1]))
+    """
+
+    def render(plans: Sequence[Keying], number: int) -> Batch:
+        generator = seeded_generator(seed, "noise", number, device=device)
+        waves, lengths = render_keyings(plans, source.rate, generator)
+        under = torch.tensor([plan.channel.below_peak for plan in plans], device=device)
+        waves, lengths = normalize_recordings(
+            waves, lengths, source.rate, generator, gain=10 ** (-under / 20)
+        )
+        return ctc_batch(waves, lengths, [p.text for p in plans], tokenizer, source.rate, mels)
+
+    return AudioBatches(
+        lambda number: source.draw_keying(f"train/{seed}/{number}"), lambda plan: plan.seconds, render,
+        batch_size=batch_size, seed=seed, rank=rank, world_size=world_size,
+    )  # fmt: skip
+
+
+def ctc_batch(
+    waves: Float[Tensor, "batch sample"],
+    lengths: Int[Tensor, " batch"],
+    texts: Sequence[str],
+    tokenizer: Tokenizer,
+    rate: int,
+    mels: int,
+) -> Batch:
+    """What a recogniser learns from: log-mel frames and labels, with their lengths.
+
+    >>> tokenizer = rg.data.Characters.train(["ET"])
+    >>> batch = recognisable(torch.ones(1, 800), torch.tensor([800]), ["TE"], tokenizer, 8000, 4)
+    >>> batch["frames_lengths"], batch["target"]
+    (tensor([8]), tensor([[5, 4]]))
+    """
+    frames = log_mel(waves, rate, n_mels=mels)
+    counts = torch.tensor([mel_frame_count(n, rate) for n in lengths.tolist()])
+    labels = label_batch(texts, tokenizer, frames.device)
+    return {"frames": frames, "frames_lengths": counts.to(frames.device), **labels}
+
+
+def label_batch(
+    texts: Sequence[str], tokenizer: Tokenizer, device: torch.device | str = "cpu"
+) -> Batch:
+    """Texts as the labels of a batch, with how many each has.
+
+    >>> labelled(["TE", "E"], rg.data.Characters.train(["ET"]))["target_lengths"]
+    tensor([2, 1])
+    """
+    # a tensor, as the list of a text without any signs has no type
+    labels = (torch.tensor(tokenizer.encode(text), dtype=torch.long) for text in texts)
+    batch = collate([{"target": row} for row in labels], tokenizer.pad_id)
+    return {name: x.to(device) for name, x in batch.items()}

@@ -1,0 +1,186 @@
+"""Own pictures: IDX files, as of the MNIST family, and folders with one folder a class."""
+
+import gzip
+import math
+import zlib
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from regard.data.image.glyphs.single_font import ImageExample
+from regard.data.image.image_file import read_image
+from regard.data.load_report import LoadReport, OnError
+from regard.data.source import InMemorySource, permute_index
+from regard.data.text.phrases.facts import Split
+from regard.errors import ConfigError, FileError
+
+IDX_DTYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+MAX_IDX_BYTES = 1 << 30  # of one IDX file, unpacked; EMNIST's largest has half of it
+
+
+def read_idx(path: str | Path) -> np.ndarray:
+    """The array of an IDX file, compressed by gzip or not.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "labels.idx"
+    >>> _ = file.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 3, 7, 8, 9]))
+    >>> read_idx(file)
+    array([7, 8, 9], dtype=uint8)
+    """
+    path = Path(path)
+    try:
+        with open(path, "rb") as opened:
+            packed = opened.read(2) == b"\x1f\x8b"
+            opened.seek(0)
+            with gzip.open(opened) if packed else opened as stream:
+                return _read_idx(stream, path)
+    except (OSError, EOFError, zlib.error) as error:
+        raise FileError(f"{path}: needs to be a whole IDX file, got {error}") from error
+
+
+def _read_idx(stream: Any, file: Path) -> np.ndarray:
+    """The header first: of the numbers no more is read than it speaks of."""
+    head = stream.read(4)
+    if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in IDX_DTYPES:
+        raise FileError(f"{file}: needs to be an IDX file, got {head!r} at its start")
+    axes, kind = head[3], np.dtype(IDX_DTYPES[head[2]])
+    sizes = stream.read(4 * axes)
+    if not axes or len(sizes) < 4 * axes:
+        raise FileError(f"{file}: needs sizes of 1 axis or more, got a header cut short")
+    shape = tuple(np.frombuffer(sizes, ">u4").tolist())
+    size = math.prod(shape) * kind.itemsize  # of Python's numbers: the product cannot overflow
+    if size > MAX_IDX_BYTES:
+        raise FileError(f"{file}: needs at most {MAX_IDX_BYTES >> 30} GiB of numbers, got {shape}")
+    body = stream.read(size + 1)
+    if len(body) != size:
+        less = "more" if len(body) > size else f"{len(body)} bytes: cut short?"
+        raise FileError(f"{file}: needs {size} bytes for {shape}, got {less}")
+    return np.frombuffer(body, kind).astype(kind.newbyteorder("=")).reshape(shape)
+
+
+class IdxImages:
+    """The pictures of an MNIST-like folder; the last `held` of the training ones are for valid.
+
+    >>> IdxImages("nowhere")
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: nowhere: needs train-images-idx3-ubyte or its .gz, got nothing there
+    """
+
+    def __init__(self, folder: str | Path, *, valid_size: int = 5000):
+        images, labels = (
+            find_idx(folder, f"train-{what}") for what in ("images-idx3", "labels-idx1")
+        )
+        test = [find_idx(folder, f"t10k-{what}") for what in ("images-idx3", "labels-idx1")]
+        train = _Pictures(read_idx(images), read_idx(labels))
+        if not 0 < valid_size < len(train):
+            raise ConfigError(f"held: needs to be from 1 to {len(train) - 1}, got {valid_size}")
+        self._listed = InMemorySource(
+            _Pictures(train.images[:-valid_size], train.labels[:-valid_size]),
+            _Pictures(train.images[-valid_size:], train.labels[-valid_size:]),
+            _Pictures(*map(read_idx, test)),
+        )
+
+    def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[ImageExample]:
+        """Pictures from the one numbered `start`: for ever for train, once otherwise."""
+        return self._listed.examples(split, seed, start)
+
+
+class _Pictures(Sequence[ImageExample]):
+    """Bytes in memory, a tensor a picture only when it is asked for."""
+
+    def __init__(self, images: np.ndarray, labels: np.ndarray):
+        if len(images) != len(labels):
+            raise FileError(f"labels: need to be {len(images)}, one a picture, got {len(labels)}")
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: Any) -> Any:
+        image = torch.from_numpy(self.images[index].astype("float32") / np.float32(255))
+        return ImageExample(image[None], int(self.labels[index]))
+
+
+def find_idx(folder: str | Path, name: str) -> Path:
+    """The file of an MNIST-like folder with this name, compressed or not."""
+    for file in (Path(folder) / f"{name}-ubyte", Path(folder) / f"{name}-ubyte.gz"):
+        if file.is_file():
+            return file
+    raise FileError(f"{folder}: needs {name}-ubyte or its .gz, got nothing there")
+
+
+class ImageFolder:
+    """Pictures in one folder a class, made one size; split by a hash of the file unless given.
+
+    A folder that holds train, valid and test, each with its classes, is taken as it is split.
+
+    >>> ImageFolder("nowhere", size=8)
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: nowhere: needs to be a folder of folders, one a class, got none
+    """
+
+    def __init__(
+        self, folder: str | Path, *, size: int, channels: int = 1, on_error: OnError = "skip"
+    ):
+        root = Path(folder)
+        if channels not in (1, 3):
+            raise ConfigError(f"channels: need to be 1, grey, or 3, colour, got {channels}")
+        parts = {s: root / s for s in ("train", "valid", "test") if (root / s).is_dir()}
+        self.split_folders = parts if "train" in parts else {"train": root}
+        self.size, self.channels, self.report = size, channels, LoadReport(on_error)
+        inside = (
+            self.split_folders["train"].iterdir() if self.split_folders["train"].is_dir() else ()
+        )
+        self.classes = tuple(sorted(path.name for path in inside if path.is_dir()))
+        if not self.classes:
+            raise FileError(f"{folder}: needs to be a folder of folders, one a class, got none")
+
+    def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[ImageExample]:
+        """Pictures from the one numbered `start`: for ever for train, once otherwise."""
+        number = 0
+        for turn in range(10**9 if split == "train" else 1):
+            before = number
+            for picture in self._once(split, f"{seed}/{turn}" if split == "train" else None):
+                if number >= start:
+                    yield picture
+                number += 1
+            if number == before:
+                raise FileError(
+                    f"{self.split_folders['train']}: needs pictures for {split}, got none"
+                )
+
+    def _once(self, split: Split, order: str | None) -> Iterator[ImageExample]:
+        self.report.clear()
+        root = self.split_folders.get(split, self.split_folders["train"])
+        files = [
+            (path, label)
+            for label, name in enumerate(self.classes)
+            for path in sorted((root / name).rglob("*"))
+            if path.is_file()
+        ]
+        for index in range(len(files)):
+            path, label = files[index if order is None else permute_index(index, len(files), order)]
+            if len(self.split_folders) == 1 and _where(path) != split:
+                continue
+            image = self._open(path)
+            if image is not None:
+                self.report.loaded += 1
+                yield ImageExample(image, label)
+
+    def _open(self, path: Path) -> torch.Tensor | None:
+        try:
+            return read_image(path, size=self.size, channels=self.channels)
+        except FileError as error:
+            self.report.skip(path, None, f"not a picture ({type(error.__cause__).__name__})")
+            return None
+
+
+def _where(path: Path) -> Split:
+    percent = int.from_bytes(blake2b(path.read_bytes(), digest_size=8).digest()) % 100
+    return "test" if percent < 5 else "valid" if percent < 10 else "train"

@@ -1,0 +1,134 @@
+"""Plain text from files: the documents of a corpus, by default Python's own library, streamed."""
+
+import sysconfig
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+from regard.data.load_report import LoadReport, OnError
+from regard.data.source import permute_index
+from regard.data.text.phrases.facts import Split
+from regard.errors import ConfigError, FileError
+from regard.files import DETECTION_BYTES, detect_encoding
+
+MAX_CHARS = 1 << 20  # characters; a longer file is read as several documents, cut between lines
+EXCLUDED_FOLDERS = {
+    "site-packages",
+    "dist-packages",
+    "__pycache__",
+}  # inside the library, but not of it
+
+
+class Document(NamedTuple):
+    """A text and where it is from.
+
+    >>> Document("import this", "a.py").name
+    'a.py'
+    """
+
+    text: str
+    name: str
+
+
+def stdlib_files() -> list[Path]:
+    """The source of Python's standard library on this machine: megabytes of text, everywhere.
+
+    >>> "argparse.py" in {path.name for path in stdlib_files()}
+    True
+    """
+    root = Path(sysconfig.get_paths()["stdlib"])
+    return [path for path in sorted(root.rglob("*.py")) if not EXCLUDED_FOLDERS & set(path.parts)]
+
+
+class TextFiles:
+    """Documents from files, one after the other, never all at once in memory.
+
+    Without `valid` and `test` of its own, a document goes by a hash of its text: 90 of 100 are
+    for training, and a copy of a file is where the file is.
+
+    >>> first = next(Text().examples("train", seed=0))
+    >>> first.name.endswith(".py"), len(first.text) > 0
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        train: Iterable[str | Path] | None = None,
+        valid: Iterable[str | Path] | None = None,
+        test: Iterable[str | Path] | None = None,
+        *,
+        on_error: OnError = "skip",
+        max_chars: int = MAX_CHARS,
+    ):
+        if (valid is None) != (test is None):
+            raise ConfigError("valid, test: need to be given both or not at all, got one of them")
+        self.files = {"train": _paths(train)}
+        if valid is not None and test is not None:
+            self.files |= {"valid": _paths(valid), "test": _paths(test)}
+        self.max_chars, self.report = max_chars, LoadReport(on_error)
+
+    def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[Document]:
+        """Documents from the one numbered `start`: for ever for train, once otherwise."""
+        number = 0
+        for turn in range(10**9 if split == "train" else 1):
+            before = number
+            for document in self.documents(split, f"{seed}/{turn}" if split == "train" else None):
+                if number >= start:
+                    yield document
+                number += 1
+            if number == before:
+                raise ConfigError(f"split: needs one that has documents, got {split} of {self}")
+
+    def documents(self, split: Split, shuffle_key: str | None = None) -> Iterator[Document]:
+        """The documents of a split, once; what could not be read is in `report`."""
+        self.report.clear()
+        files = self.files["train" if len(self.files) == 1 else split]
+        for index in range(len(files)):
+            path = files[
+                index if shuffle_key is None else permute_index(index, len(files), shuffle_key)
+            ]
+            for document in self._read(path):
+                if len(self.files) > 1 or _where(document.text) == split:
+                    self.report.loaded += 1
+                    yield document
+
+    def _read(self, path: Path) -> Iterator[Document]:
+        try:
+            with path.open("rb") as opened:
+                encoding = detect_encoding(opened.read(DETECTION_BYTES))
+            with path.open(encoding=encoding, newline="") as opened:  # line ends as they are
+                number = 0
+                while text := opened.read(self.max_chars):
+                    text += opened.readline(self.max_chars)
+                    yield Document(text, f"{path.name}" + f"#{number}" * (number > 0))
+                    number += 1
+        except UnicodeDecodeError as error:
+            self.report.skip(path, None, f"not UTF-8 ({error.reason})")
+        except OSError as error:
+            self.report.skip(path, None, f"cannot be read ({error.strerror})")
+
+    def __repr__(self) -> str:
+        return f"Text of {sum(map(len, self.files.values()))} files"
+
+
+def _paths(given: Iterable[str | Path] | None) -> list[Path]:
+    """Files as given; a folder stands for every file in it."""
+    if given is None:
+        return stdlib_files()
+    given = [given] if isinstance(given, str | Path) else given
+    found: list[Path] = []
+    for path in map(Path, given):
+        if not path.exists():
+            raise FileError(f"{path}: needs to be a file or a folder, got nothing there")
+        inside = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+        found += inside
+    if not found:
+        raise FileError("files: need at least one, got none")
+    return found
+
+
+def _where(text: str) -> Split:
+    hashed = blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
+    percent = int.from_bytes(hashed) % 100
+    return "test" if percent < 5 else "valid" if percent < 10 else "train"

@@ -1,0 +1,138 @@
+"""Own parallel text as a source of pairs: streamed, and what is bad is counted by line."""
+
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+
+from regard.data.load_report import LoadReport, OnError
+from regard.data.text.parallel_formats import CorpusRow, read_aligned, read_mo, read_po, read_tsv
+from regard.data.text.phrases.facts import Split
+from regard.data.text.phrases.source import Pair
+from regard.data.text.tmx import read_tmx
+from regard.errors import ConfigError, FileError
+
+CorpusPath = (
+    str | Path | tuple[str | Path, str | Path]
+)  # one file of pairs, or two files line by line
+SUFFIXES = (".tsv", ".po", ".mo", ".tmx")
+
+
+class ParallelCorpus:
+    """Pairs from two aligned files, .tsv, .po, .mo or .tmx; `report` says what was left out.
+
+    Without `valid` and `test` a pair goes by a hash of its source, so that a sentence of the test
+    is never trained on with another translation. Training reads in the order of the file, again
+    and again; `Batches` shuffles inside its window.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "pairs.tsv"
+    >>> _ = file.write_text("one\\teins\\ntwo\\t\\n")
+    >>> pairs = Parallel(file, file, file, languages=("en", "de"))
+    >>> list(pairs.examples("test", seed=0))
+    [Pair(source='one', target='eins', language='de')]
+    >>> print(pairs.report)
+    kept 1, left out 1
+      1 × an empty side: pairs.tsv:2
+    """
+
+    def __init__(
+        self,
+        train: CorpusPath,
+        valid: CorpusPath | None = None,
+        test: CorpusPath | None = None,
+        *,
+        languages: tuple[str, str] | None = None,
+        on_error: OnError = "skip",
+        max_chars: int = 1000,
+        max_length_ratio: float = 9.0,
+    ):
+        if (valid is None) != (test is None):
+            raise ConfigError("valid, test: need to be given both or not at all, got one of them")
+        given = {"train": train, "valid": valid, "test": test}
+        self.paths = {split: _checked(place) for split, place in given.items() if place is not None}
+        self.languages, self.max_chars, self.max_length_ratio = (
+            languages,
+            max_chars,
+            max_length_ratio,
+        )
+        self.report = LoadReport(on_error)
+
+    def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[Pair]:
+        """Pairs from the one numbered `start`: for ever for train, once otherwise."""
+        if split != "train":
+            for number, pair in enumerate(self.pairs(split)):
+                if number >= start:
+                    yield pair
+            return
+        count = sum(1 for _ in self.pairs(split)) if start else None
+        if count == 0:
+            raise FileError(f"{self._name('train')}: needs pairs, got none that can be used")
+        start = start % count if count else 0  # every turn is the same: whole ones need no reading
+        while True:
+            number = -1
+            for number, pair in enumerate(self.pairs(split)):
+                if number >= start:
+                    yield pair
+            if number < 0:
+                raise FileError(f"{self._name('train')}: needs pairs, got none that can be used")
+            start = 0
+
+    def pairs(self, split: Split) -> Iterator[Pair]:
+        """The pairs of a split, once; the report starts anew."""
+        self.report.clear()
+        name, language = self._name(split), self.languages[1] if self.languages else None
+        for row in self._rows(split):
+            if wrong := row.error or self._wrong(row):
+                self.report.skip(name, row.line, wrong)
+            elif len(self.paths) > 1 or _where(row.source) == split:
+                self.report.loaded += 1
+                yield Pair(row.source.strip(), row.target.strip(), language)
+
+    def _rows(self, split: Split) -> Iterator[CorpusRow]:
+        place = self._place(split)
+        if isinstance(place, tuple):
+            return read_aligned(*place)
+        if place.suffix == ".tmx":
+            if self.languages is None:
+                raise ConfigError("languages: need source and target of the .tmx, got none")
+            return read_tmx(place, *self.languages)
+        return {".tsv": read_tsv, ".po": read_po, ".mo": read_mo}[place.suffix](place)
+
+    def _wrong(self, row: CorpusRow) -> str:
+        lengths = len(row.source.strip()), len(row.target.strip())
+        if not min(lengths):
+            return "an empty side"
+        if max(lengths) > self.max_chars:
+            return f"longer than {self.max_chars} characters"
+        # short texts differ freely: 'ok' and 'einverstanden'
+        if max(lengths) > self.max_length_ratio * min(lengths) and max(lengths) > 40:
+            return f"one side {self.max_length_ratio:g} times longer than the other"
+        return ""
+
+    def _place(self, split: str) -> Path | tuple[Path, Path]:
+        return self.paths["train" if len(self.paths) == 1 else split]
+
+    def _name(self, split: str) -> str:
+        place = self._place(split)
+        return place[0].name if isinstance(place, tuple) else place.name
+
+
+def _checked(place: CorpusPath) -> Path | tuple[Path, Path]:
+    files = [Path(file) for file in place] if isinstance(place, tuple) else [Path(place)]
+    for file in files:
+        if not file.is_file():
+            raise FileError(f"{file}: needs to be a file, got nothing there")
+    if len(files) == 2:
+        return files[0], files[1]
+    if files[0].suffix not in SUFFIXES:
+        raise FileError(
+            f"{files[0]}: needs to end in {', '.join(SUFFIXES)}, got {files[0].suffix!r}; "
+            f"try two files, (source, target)"
+        )
+    return files[0]
+
+
+def _where(source: str) -> Split:
+    hashed = blake2b(source.strip().encode(errors="replace"), digest_size=8).digest()
+    percent = int.from_bytes(hashed) % 100
+    return "test" if percent < 5 else "valid" if percent < 10 else "train"

@@ -1,0 +1,146 @@
+"""Files of parallel text, read a pair at a time: two files, TSV, gettext .po and .mo."""
+
+import os
+import struct
+from ast import literal_eval
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+from typing import NamedTuple
+
+from regard.errors import FileError
+from regard.files import iter_chunks, iter_utf8_lines, open_binary
+
+
+class CorpusRow(NamedTuple):
+    """A pair and its line; or why there is none."""
+
+    line: int
+    source: str = ""
+    target: str = ""
+    error: str = ""
+
+
+def read_aligned(source: Path, target: Path) -> Iterator[CorpusRow]:
+    """Line n of one file is line n of the other."""
+    for number, (a, b) in enumerate(zip_longest(_lines(source), _lines(target)), 1):
+        if a is None or b is None:
+            yield CorpusRow(
+                number, error=f"no such line in {(source if a is None else target).name}"
+            )
+        else:
+            yield _row(number, a, b)
+
+
+def read_tsv(path: Path) -> Iterator[CorpusRow]:
+    """The first two columns; others are notes."""
+    for number, line in enumerate(_lines(path), 1):
+        columns = line.split(b"\t")
+        if len(columns) < 2:
+            yield CorpusRow(number, error="no tab" if line.strip() else "an empty side")
+        else:
+            yield _row(number, columns[0], columns[1])
+
+
+def _lines(file: Path) -> Iterator[bytes]:
+    with open_binary(file) as opened:
+        for lines in iter_utf8_lines(iter_chunks(opened), file):
+            yield from lines
+
+
+def _row(number: int, source: bytes, target: bytes) -> CorpusRow:
+    try:
+        return CorpusRow(number, source.decode(), target.decode())
+    except UnicodeDecodeError as error:
+        return CorpusRow(number, error=f"not UTF-8 ({error.reason})")
+
+
+def read_po(path: Path) -> Iterator[CorpusRow]:
+    """The messages of a gettext catalog; of one with plurals, its singular and first plural."""
+    entry: dict[str, list[str]] = {}
+    first, fuzzy, whole, name = 0, False, True, ""
+    for number, raw in enumerate(_po(path), 1):
+        line = raw.decode(errors="replace").strip()
+        if not line or (line.startswith(("msgid ", "msgctxt ", "#")) and "msgstr" in _stems(entry)):
+            if whole:
+                yield from _message({key: "".join(x) for key, x in entry.items()}, first, fuzzy)
+            entry, first, fuzzy, whole, name = {}, 0, False, True, ""
+        if line.startswith("#"):
+            fuzzy |= line.startswith("#,") and "fuzzy" in line
+            continue
+        if wrong := _row(number, raw, b"").error:
+            yield CorpusRow(number, error=wrong)
+            whole = False  # the message is counted by this line
+        if line.startswith("msg"):
+            name, _, line = line.partition(" ")
+            first = number if name == "msgid" else first
+            entry[name] = []
+        if not line:
+            continue
+        if not name or (text := unquote_po(line)) is None:
+            yield CorpusRow(number, error="neither a keyword nor a quoted text")
+        else:
+            entry[name].append(text)
+
+
+def _po(file: Path) -> Iterator[bytes]:
+    yield from _lines(file)
+    yield b""  # the last message may have no empty line after it
+
+
+def _stems(entry: dict[str, list[str]]) -> set[str]:
+    return {name.partition("[")[0] for name in entry}
+
+
+def unquote_po(line: str) -> str | None:
+    if len(line) < 2 or line[0] != '"' or line[-1] != '"':
+        return None
+    try:
+        return str(literal_eval(line))  # the escapes of C, which are Python's
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _message(entry: dict[str, str], line: int, fuzzy: bool) -> Iterator[CorpusRow]:
+    if "msgid" not in entry or not entry["msgid"]:  # a comment, or the header
+        return
+    if fuzzy:
+        yield CorpusRow(line, error="marked fuzzy")
+    elif "msgid_plural" in entry:
+        yield CorpusRow(line, entry["msgid"], entry.get("msgstr[0]", ""))
+        if "msgstr[1]" in entry:
+            yield CorpusRow(line, entry["msgid_plural"], entry["msgstr[1]"])
+    else:
+        yield CorpusRow(line, entry["msgid"], entry.get("msgstr", ""))
+
+
+def read_mo(path: Path) -> Iterator[CorpusRow]:
+    """The messages of a compiled catalog, which has numbers instead of lines."""
+    with open_binary(path) as opened:
+        head = opened.read(20)
+        order = {b"\xde\x12\x04\x95": "<", b"\x95\x04\x12\xde": ">"}.get(head[:4])
+        if order is None or len(head) < 20:
+            raise FileError(
+                f"{path}: needs to be a compiled catalog, got {head[:4]!r} at its start"
+            )
+        count, ids, strings = struct.unpack(f"{order}8x3I", head)
+        for number in range(count):
+            try:
+                a, b = (_string(opened, table + 8 * number, order) for table in (ids, strings))
+            except (struct.error, OSError):
+                yield CorpusRow(number + 1, error="cut short")
+                return
+            if a:  # the empty one is the header
+                source = a.rpartition(b"\x04")[2].split(b"\0")
+                targets = b.split(b"\0")
+                for one, other in zip(source, targets, strict=False):
+                    yield _row(number + 1, one, other)
+
+
+def _string(opened, at: int, order: str) -> bytes:
+    opened.seek(at)
+    size, place = struct.unpack(f"{order}2I", opened.read(8))
+    if place + size > os.fstat(opened.fileno()).st_size:  # checked first: 4 GB may be declared
+        raise OSError("cut short")
+    opened.seek(place)
+    return opened.read(size)

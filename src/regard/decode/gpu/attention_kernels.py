@@ -1,0 +1,175 @@
+"""The attention of one step: a query of a head asks all keys of its row."""
+
+from typing import no_type_check
+
+import triton
+import triton.language as tl
+
+from regard.decode.gpu.common_kernels import wait_for_previous_kernel
+
+
+@triton.jit
+@no_type_check
+def _turned(
+    x, ptr, f, live, place, cos_ptr, sin_ptr, FEAT: tl.constexpr, HALVES: tl.constexpr
+):  # fmt: skip
+    """Rotary positions: x cos ± its partner sin, by pairs of neighbours or of halves."""
+    half: tl.constexpr = FEAT // 2
+    if HALVES:
+        pair = f % half
+        second = f >= half
+        partner = tl.where(second, f - half, f + half)
+    else:
+        pair = f // 2
+        second = f % 2 == 1
+        partner = tl.where(second, f - 1, f + 1)
+    other = tl.load(ptr + partner, mask=live, other=0.0).to(tl.float32)
+    cos = tl.load(cos_ptr + place * half + pair, mask=live, other=0.0)
+    sin = tl.load(sin_ptr + place * half + pair, mask=live, other=0.0)
+    return x * cos + tl.where(second, other, -other) * sin
+
+
+@triton.jit
+@no_type_check
+def _past(
+    k_ptr, v_ptr, home_ptr, j, seen, row, key_head, key_heads, room, f, live, FEAT: tl.constexpr,
+    WIDTH: tl.constexpr, HOMES: tl.constexpr,
+):  # fmt: skip
+    """Keys and values of earlier steps, each read once: past the first cache."""
+    home = row
+    if HOMES:
+        home = tl.load(home_ptr + row * room + j, mask=seen, other=0)
+    at = ((home * key_heads + key_head).to(tl.int64) * room + j)[:, :, :, None] * FEAT + f
+    both = seen[:, :, :, None] & live
+    # not so, but it puts a key's numbers and then keys along a warp, and groups along the warps
+    k = tl.load(
+        tl.max_contiguous(k_ptr + at, [1, 2, 4, WIDTH]), mask=both, other=0.0, cache_modifier=".cg"
+    )
+    v = tl.load(
+        tl.max_contiguous(v_ptr + at, [1, 2, 4, WIDTH]), mask=both, other=0.0, cache_modifier=".cg"
+    )
+    return k, v
+
+
+@triton.jit
+@no_type_check
+def attend_head(
+    qkv_ptr, k_ptr, v_ptr, time_ptr, skip_ptr, home_ptr, cos_ptr, sin_ptr,
+    row, head, keeps, heads, key_heads, room, scale, window,
+    FEAT: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, NEAR: tl.constexpr,
+    REPEATS: tl.constexpr, ROTARY: tl.constexpr, HALVES: tl.constexpr, HOMES: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """What a head of a row finds; its new key and value enter the cache if it `keeps` them.
+
+    The last keys of the past are on their way while the kernel before still makes the query. Keys
+    go to GROUPS that each have their own largest score, and meet at the end.
+    """
+    KEYS: tl.constexpr = REPEATS * GROUPS * NEAR
+    group = heads // key_heads
+    key_head = head // group
+    f = tl.arange(0, WIDTH)[None, None, None, :]
+    live = f < FEAT
+    time = tl.load(time_ptr + row)
+    skip = tl.load(skip_ptr + row)
+    low = tl.maximum(skip, time + 1 - window)
+    index = tl.arange(0, REPEATS)[:, None, None] * (GROUPS * NEAR)
+    index += tl.arange(0, GROUPS)[None, :, None] * NEAR + tl.arange(0, NEAR)[None, None, :]
+    j = time - KEYS + 1 + index
+    k, v = _past(
+        k_ptr, v_ptr, home_ptr, j, (j >= low) & (j < time), row, key_head, key_heads, room, f,
+        live, FEAT, WIDTH, HOMES,
+    )  # fmt: skip
+    wait_for_previous_kernel(PDL, False)
+    all_heads = heads + 2 * key_heads
+    # a copy for each key of a tile, from memory: quicker than one that warps hand on
+    which = tl.arange(0, GROUPS)[:, None, None] + tl.arange(0, NEAR)[None, :, None]
+    g = tl.arange(0, WIDTH)[None, None, :]
+    copies = which * tl.where(room == 0, 16, 0) + g  # always g, which the compiler must not know
+    one = g < FEAT
+    q_at = qkv_ptr + (row * all_heads + head) * FEAT
+    k_at = qkv_ptr + (row * all_heads + heads + key_head) * FEAT
+    v_at = k_at + key_heads * FEAT
+    q = tl.load(tl.max_contiguous(q_at + copies, [2, 4, WIDTH]), mask=one, other=0.0)
+    new_k = tl.load(tl.max_contiguous(k_at + copies, [2, 4, WIDTH]), mask=one, other=0.0)
+    new_v = tl.load(tl.max_contiguous(v_at + copies, [2, 4, WIDTH]), mask=one, other=0.0)
+    q = q.to(tl.float32)
+    if ROTARY:
+        place = tl.maximum(time - skip, 0)
+        q = _turned(q, q_at, copies, one, place, cos_ptr, sin_ptr, FEAT, HALVES)
+        turned = new_k.to(tl.float32)
+        turned = _turned(turned, k_at, copies, one, place, cos_ptr, sin_ptr, FEAT, HALVES)
+        new_k = turned.to(k_ptr.dtype.element_ty)
+    here = ((row * key_heads + key_head).to(tl.int64) * room + time) * FEAT
+    if keeps & (head % group == 0):
+        once = one & (which == 0)
+        tl.store(tl.max_contiguous(k_ptr + here + copies, [2, 4, WIDTH]), new_k, mask=once)
+        tl.store(tl.max_contiguous(v_ptr + here + copies, [2, 4, WIDTH]), new_v, mask=once)
+    q = q * scale
+    newest = j == time
+    score = tl.sum(k.to(tl.float32) * q[None, :, :, :], 3)
+    score = tl.where(newest, tl.sum(new_k.to(tl.float32) * q, 2)[None, :, :], score)
+    score = tl.where(j >= low, score, -float("inf"))
+    most = tl.max(tl.max(score, 0), 1)
+    w = tl.exp(score - _some(most)[None, :, None])
+    total = tl.sum(tl.sum(w, 0), 1)
+    y = tl.sum(w[:, :, :, None] * v.to(tl.float32), 0)
+    y += tl.sum(tl.where(newest, w, 0.0), 0)[:, :, None] * new_v.to(tl.float32)
+    y = tl.sum(y, 1)
+    for start in range(low, time - KEYS + 1, KEYS):
+        j = start + index
+        seen = j < time - KEYS + 1
+        k, v = _past(
+            k_ptr,
+            v_ptr,
+            home_ptr,
+            j,
+            seen,
+            row,
+            key_head,
+            key_heads,
+            room,
+            f,
+            live,
+            FEAT,
+            WIDTH,
+            HOMES,
+        )
+        score = tl.where(seen, tl.sum(k.to(tl.float32) * q[None, :, :, :], 3), -float("inf"))
+        new = tl.maximum(most, tl.max(tl.max(score, 0), 1))
+        fade = tl.exp(most - _some(new))
+        w = tl.exp(score - _some(new)[None, :, None])
+        total = total * fade + tl.sum(tl.sum(w, 0), 1)
+        y = y * fade[:, None] + tl.sum(tl.sum(w[:, :, :, None] * v.to(tl.float32), 0), 1)
+        most = new
+    share = tl.exp(most - tl.max(most, 0))
+    return tl.sum(y * share[:, None], 0) / tl.sum(total * share, 0)
+
+
+@triton.jit
+@no_type_check
+def _some(most):
+    """The largest score, or 0 where a group has no key: what it has then counts nothing."""
+    return tl.where(most == -float("inf"), 0.0, most)
+
+
+@triton.jit
+@no_type_check
+def attend_step(
+    qkv_ptr, k_ptr, v_ptr, out_ptr, time_ptr, skip_ptr, home_ptr, cos_ptr, sin_ptr,
+    heads, key_heads, room, scale, window,
+    FEAT: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, NEAR: tl.constexpr,
+    REPEATS: tl.constexpr, ROTARY: tl.constexpr, HALVES: tl.constexpr, HOMES: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """A head of a row, for the output's product to read."""
+    row = tl.program_id(0) // heads
+    head = tl.program_id(0) % heads
+    y = attend_head(
+        qkv_ptr, k_ptr, v_ptr, time_ptr, skip_ptr, home_ptr, cos_ptr, sin_ptr,
+        row, head, True, heads, key_heads, room, scale, window,
+        FEAT, WIDTH, GROUPS, NEAR, REPEATS, ROTARY, HALVES, HOMES, PDL,
+    )  # fmt: skip
+    f = tl.arange(0, WIDTH)
+    out = out_ptr + (row * heads + head) * FEAT + f
+    tl.store(out, y.to(out_ptr.dtype.element_ty), mask=f < FEAT)

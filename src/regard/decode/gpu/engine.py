@@ -1,0 +1,240 @@
+"""A language model on a GPU: static caches, few kernels, a whole step in one graph."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, cast
+from weakref import WeakKeyDictionary, ref
+
+import torch
+from torch import Tensor, nn
+
+from regard.decode.gpu.buffers import StepBuffers, make_buffers
+from regard.decode.gpu.launcher import StepLauncher, Tuning
+from regard.decode.sampling import Sampling, sample_tokens
+from regard.models import LanguageModel
+from regard.nn import Readout
+from regard.ops.intercept import is_intercepted
+
+MAX_WIDTH = 16384  # inputs that one program holds at once
+MAX_PROMPT_GRAPHS = 8  # lengths of prompts whose graphs are kept
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def can_capture(model: LanguageModel) -> bool:
+    """Whether these kernels know all that the model does, and it is where they run.
+
+    >>> can_capture(rg.models.LanguageModel(rg.models.language_tiny(vocab=9)).eval().double())
+    False
+    """
+    config, table = model.config, model.embedding.token_embeddings
+    if not _runs_on(table.device) or table.dtype not in DTYPES:
+        return False
+    if not all(_is_usual(p, table) for p in model.parameters()):
+        return False
+    plain = config.softcap is None and not config.sinks and config.relative_bias == "none"
+    usual = config.norm_first and config.skip and not config.embedding_norm and not config.segments
+    feat, hidden = config.resolved_head_dim, config.resolved_ffn_dim
+    keyed = config.resolved_kv_heads * feat
+    even = feat % 8 == 0 and keyed % 16 == 0 and config.dim % 8 == 0 and hidden % 8 == 0
+    small = max(config.dim, hidden, config.heads * feat) <= MAX_WIDTH
+    # maps of another kind, as of whole numbers, reckon in their own way
+    known = type(model.readout) is Readout and all(
+        type(m) is nn.Linear for m in model.modules() if isinstance(m, nn.Linear)
+    )
+    return plain and usual and even and small and known and _marks(model) is not None
+
+
+def _marks(model: nn.Module) -> list[Any] | None:
+    """What a graph relies on: the modules, and where each weight is; None where one has a hook.
+
+    A hook is of somebody who looks or edits, and wants the modules themselves. Asked at every call,
+    so without `modules()` and `parameters()`, which take ten times as long.
+    """
+    found: list[Any] = []
+    todo: list[nn.Module] = [model]
+    while todo:
+        module = todo.pop()
+        if module._forward_hooks or module._forward_pre_hooks:
+            return None
+        found.append(type(module))
+        for p in module._parameters.values():
+            if p is not None:
+                found += (p.data_ptr(), p.dtype)
+        todo += [m for m in module._modules.values() if m is not None]
+    return found
+
+
+def _is_usual(p: Tensor, like: Tensor) -> bool:
+    same = p.dtype == like.dtype and p.device == like.device
+    return same and p.is_contiguous() and p.data_ptr() % 16 == 0
+
+
+@lru_cache
+def _has_triton() -> bool:
+    try:
+        import triton  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _runs_on(device: torch.device) -> bool:
+    if not _has_triton():
+        return False
+    from regard.ops.kernels.terms import INTERPRETED
+
+    return device.type == "cuda" or (INTERPRETED and _TRY_ON_CPU)
+
+
+_TRY_ON_CPU = False  # tests set it: Triton's interpreter is exact and very slow
+
+
+_ENGINES: "WeakKeyDictionary[LanguageModel, CudaGraphEngine]" = WeakKeyDictionary()
+
+
+def get_engine(model: LanguageModel) -> "CudaGraphEngine":
+    """The one engine of a model: what one call captured, the next one finds.
+
+    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9))
+    >>> engine_of(model) is engine_of(model)
+    True
+    """
+    if model not in _ENGINES:
+        _ENGINES[model] = CudaGraphEngine(model)
+    return _ENGINES[model]
+
+
+class CudaGraphEngine:
+    """The steps of one model, and the buffers it has used before, with their graphs."""
+
+    def __init__(self, model: LanguageModel, tuning: Tuning | None = None):
+        self._model = ref(model)  # the model keeps the engine, not the other way round
+        self.free_buffers, self.weight_addresses, self.is_supported = (
+            list[StepBuffers](),
+            list[Any](),
+            False,
+        )
+        self.version, self.graph_pool = object(), cast(Any, None)
+        self.tuning = Tuning() if tuning is None else tuning
+
+    @property
+    def model(self) -> LanguageModel:
+        model = self._model()
+        assert model is not None
+        return model
+
+    @property
+    def tuning(self) -> Tuning:
+        """How the work is cut."""
+        return self.launcher.tuning
+
+    @tuning.setter
+    def tuning(self, tuning: Tuning) -> None:
+        self.launcher = StepLauncher(self.model, tuning)
+        self._forget()
+
+    def ready(self) -> bool:
+        """Whether these kernels know all of the model as it is now, and nobody looks."""
+        marks = _marks(self.model)
+        if is_intercepted(self.model) or marks is None:
+            return False
+        if marks != self.weight_addresses:  # a graph knows weights by their address
+            self.weight_addresses, self.is_supported = marks, can_capture(self.model)
+            self._forget()
+        return self.is_supported
+
+    def _forget(self) -> None:
+        self.free_buffers, self.version, self.graph_pool = [], object(), None
+
+    def acquire(self, rows: int, capacity: int) -> StepBuffers:
+        """Buffers for so many rows and keys: used ones, with their graphs, where there are some."""
+        for n, one in enumerate(self.free_buffers):
+            if one.rows == rows and one.capacity >= capacity:
+                return self.free_buffers.pop(n)
+        blocks = -(-self.model.config.vocab // self.launcher.logits_block(rows))
+        return make_buffers(self.model, rows, capacity, blocks)
+
+    def run_steps(self, b: StepBuffers, steps: int, sampling: Sampling | None) -> None:
+        """So many steps, the choice of a token included; nothing is waited for."""
+
+        def step() -> None:
+            self.launcher.launch(b)
+            if sampling is None:
+                self.launcher.choose_token(b)
+            else:
+                _draw(b, sampling)
+
+        together = self.tuning.steps_per_graph
+        while steps >= together:
+            self._replay(b, (sampling, together), lambda: [step() for _ in range(together)])
+            steps -= together
+        for _ in range(steps):
+            self._replay(b, (sampling, 1), step)
+
+    def prefill(self, b: StepBuffers, length: int, work: Callable[[], None]) -> None:
+        """A prompt: by the model itself at first, as a graph once its length has come again."""
+        key = ("prompt", length)
+        if not b.token.is_cuda or key not in b.graphs:
+            work()
+            b.graphs[key] = None
+            return
+        if b.graphs[key] is None:
+            b.graphs[key] = self._capture(b, work)
+            old = [k for k, graph in b.graphs.items() if k[0] == "prompt" and graph is not None]
+            for k in old[:-MAX_PROMPT_GRAPHS]:
+                del b.graphs[k]
+        b.graphs[key].replay()
+
+    def step(self, b: StepBuffers) -> Tensor:
+        """The logits after `b.token`, the same memory each time."""
+
+        def step() -> None:
+            self.launcher.launch(b)
+            b.lengths.add_(1)
+
+        self._replay(b, "logits", step)
+        return b.scratch["logits"]
+
+    def _replay(self, b: StepBuffers, key: Any, work: Callable[[], Any]) -> None:
+        if not b.token.is_cuda:
+            work()
+            return
+        key = (key, b.use_cache_rows)
+        if key not in b.graphs:
+            b.graphs[key] = self._capture(b, work)
+        b.graphs[key].replay()
+
+    def _capture(self, b: StepBuffers, work: Callable[[], Any]) -> torch.cuda.CUDAGraph:
+        """The work as a graph; a rehearsal first, as kernels are compiled when first called."""
+        kept = [x.clone() for x in (b.token, b.lengths, b.ended)]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            work()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        for x, old in zip((b.token, b.lengths, b.ended), kept, strict=True):
+            x.copy_(old)
+        if (
+            self.graph_pool is None
+        ):  # one for all: no graph leaves anything there that another reads
+            self.graph_pool = torch.cuda.graph_pool_handle()
+        with torch.cuda.graph(graph, pool=self.graph_pool):
+            work()
+        return graph
+
+
+def _draw(b: StepBuffers, how: Sampling) -> None:
+    """A token by each row's luck, the same way, by torch's own kernels."""
+    logits, at = b.scratch["logits"], (b.lengths - b.start_lengths).long()[:, None]
+    allowed = logits.masked_fill(b.suppress_mask.bool(), -torch.inf)
+    token = sample_tokens(allowed, how, b.uniforms.gather(1, at)[:, 0])
+    chance = logits.gather(1, token[:, None])[:, 0] - logits.logsumexp(-1)
+    ended = b.ended.bool()
+    token = torch.where(ended, b.end, token)
+    b.log_probs.scatter_(1, at, chance.masked_fill(ended, 0)[:, None])
+    b.ended.copy_(ended | (token == b.end))
+    b.output_tokens.scatter_(1, at, token[:, None])
+    b.end_flags.scatter_(1, at, b.ended[:, None])
+    b.token.copy_(token)
+    b.lengths.add_(1)

@@ -1,0 +1,171 @@
+"""The products of one row: weights are on their way before the kernel before is done."""
+
+from typing import no_type_check
+
+import triton
+import triton.language as tl
+
+from regard.decode.gpu.attention_kernels import attend_head
+from regard.decode.gpu.common_kernels import (
+    FFN_UP,
+    LOGITS,
+    RESIDUAL,
+    activate,
+    add_to_residual,
+    load_float32,
+    load_norm_weights,
+    locate_weights,
+    normalize,
+    store_logit_stats,
+    wait_for_previous_kernel,
+)
+from regard.decode.gpu.mma_tiles import (
+    load_mma_fragments,
+    reduce_over_warps,
+    to_mma_operand,
+    vector_to_mma_operand,
+)
+
+
+@triton.jit
+@no_type_check
+def _matrix(ptr, first, stride, at, inside, live):
+    """Rows of a matrix as (piece, row, lane): a warp has whole rows, so it need not meet others."""
+    rows = first + tl.arange(0, inside.shape[0])
+    both = inside[None, :, None] & live[:, None, :]
+    place = ptr + rows[None, :, None] * stride + at[:, None, :]
+    # not so, but it puts lanes along the last axis and warps along the rows
+    place = tl.max_contiguous(place, [1, 2, at.shape[1]])
+    return tl.load(place, mask=both, other=0.0, eviction_policy="evict_first")
+
+
+@triton.jit
+@no_type_check
+def _weights(
+    ptr, first, end, stride, low, at, inside, live, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    SPLIT: tl.constexpr,
+):  # fmt: skip
+    if SPLIT:
+        w = load_mma_fragments(ptr, first, stride, low, end, True, ROWS, SPLIT, WIDTH // SPLIT)
+    else:
+        w = _matrix(ptr, first, stride, at, inside, live)
+    return w
+
+
+@triton.jit
+@no_type_check
+def _times(w, x, ROWS: tl.constexpr, WIDTH: tl.constexpr, SPLIT: tl.constexpr):
+    """W x, by tensor cores (each of SPLIT warps has its inputs) or as sums of products."""
+    if SPLIT:
+        right = vector_to_mma_operand(x.to(w.dtype), SPLIT, WIDTH // SPLIT)
+        y = tl.dot(to_mma_operand(w, True, ROWS, SPLIT, WIDTH // SPLIT), right)
+        y = tl.reshape(tl.sum(y, 2), [SPLIT, ROWS, 1])
+        y = tl.reshape(reduce_over_warps(y, SPLIT, ROWS, 1), [ROWS]) / 8
+    else:
+        y = tl.sum(tl.sum(w.to(tl.float32) * x[:, None, :], 0), 1)
+    return y
+
+
+@triton.jit
+@no_type_check
+def _along(WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr):
+    if SPLIT:
+        at = tl.arange(0, WIDTH)
+    else:
+        piece = tl.arange(0, WIDTH // LANES) * LANES
+        at = piece[:, None] + tl.arange(0, LANES)[None, :]
+    return at
+
+
+@triton.jit
+@no_type_check
+def single_row_matmul(
+    x_ptr, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, gain_ptr, shift_ptr, out_ptr,
+    wrong_ptr, barred_ptr, best_ptr, where_ptr, sum_ptr, end_a, end_b, outs, ins, eps, scale, limit,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr,
+    JOB: tl.constexpr, NORM: tl.constexpr, SHIFTED: tl.constexpr, BIASED: tl.constexpr,
+    GATED: tl.constexpr, ACTIVATION: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """W x for one x: the norm first, the rest after; ROWS outputs a program, WIDTH inputs.
+
+    That is all of them, but what is ADDED to the residual may come in slices.
+    """
+    block = tl.program_id(0)
+    first = block * ROWS
+    low = tl.program_id(1) * WIDTH
+    at = low + _along(WIDTH, LANES, SPLIT)
+    live = at < ins
+    n = tl.arange(0, ROWS)
+    matrix, bias, start = locate_weights(
+        first, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, end_a, end_b, JOB
+    )
+    inside = first + n < outs
+    end = start + outs - first
+    w = _weights(matrix, start, end, ins, low, at, inside, live, ROWS, WIDTH, SPLIT)
+    if GATED:
+        g = _weights(w2_ptr, start, end, ins, low, at, inside, live, ROWS, WIDTH, SPLIT)
+    gain, shift = load_norm_weights(gain_ptr, shift_ptr, at, live, NORM, SHIFTED)
+    more = tl.zeros([ROWS], tl.float32)
+    if BIASED:
+        own = first + n < tl.where(low == 0, outs, 0)  # one slice alone has it
+        more = tl.load(bias + start + n, mask=own, other=0.0).to(tl.float32)
+        if GATED:
+            open_ = tl.load(b2_ptr + start + n, mask=inside, other=0.0).to(tl.float32)
+    wait_for_previous_kernel(PDL, False)
+    x = normalize(load_float32(x_ptr, at, live), gain, shift, live, ins, eps, NORM)
+    y = _times(w, x, ROWS, WIDTH, SPLIT) + more
+    if JOB == FFN_UP:
+        if GATED:
+            gate = _times(g, x, ROWS, WIDTH, SPLIT)
+            if BIASED:
+                gate += open_
+            y = y * activate(gate, ACTIVATION)
+        else:
+            y = activate(y, ACTIVATION)
+    if JOB == LOGITS:
+        y = tl.where(tl.load(wrong_ptr) == 0, y * scale, float("nan"))
+        store_logit_stats(
+            y[None, :], inside, first + n, barred_ptr, best_ptr + block, where_ptr + block,
+            sum_ptr + block, n[None, :] * 0, 0, 1,
+        )  # fmt: skip
+    if JOB == RESIDUAL:
+        add_to_residual(out_ptr, wrong_ptr, first + n, y, inside, limit)
+    else:
+        tl.store(out_ptr + first + n, y.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+@no_type_check
+def attend_and_project(
+    qkv_ptr, k_ptr, v_ptr, w_ptr, b_ptr, x_ptr, wrong_ptr, time_ptr, skip_ptr, home_ptr,
+    cos_ptr, sin_ptr, heads, key_heads, room, scale, window, dim, limit,
+    OUTS: tl.constexpr, BIASED: tl.constexpr, FEAT: tl.constexpr, WIDTH: tl.constexpr,
+    GROUPS: tl.constexpr, NEAR: tl.constexpr, REPEATS: tl.constexpr, ROTARY: tl.constexpr,
+    HALVES: tl.constexpr, HOMES: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """A head's attention and what it gives to OUTS outputs, added to the residual.
+
+    Each program of a head attends anew: keys come from the L2 cache, a kernel more would cost more.
+    """
+    head = tl.program_id(0)
+    f = tl.arange(0, WIDTH)[None, None, None, :]
+    # outputs lie in a program as keys do: what was found is then where it is needed
+    n = tl.arange(0, OUTS // (GROUPS * NEAR))[:, None, None] * (GROUPS * NEAR)
+    n += tl.arange(0, GROUPS)[None, :, None] * NEAR + tl.arange(0, NEAR)[None, None, :]
+    n += tl.program_id(1) * OUTS
+    inside = n < dim
+    both = inside[:, :, :, None] & (f < FEAT)
+    place = w_ptr + n[:, :, :, None] * (heads * FEAT) + head * FEAT + f
+    place = tl.max_contiguous(place, [1, 2, 4, WIDTH])
+    w = tl.load(place, mask=both, other=0.0, eviction_policy="evict_first")
+    more = tl.zeros_like(n).to(tl.float32)
+    if BIASED:
+        end = tl.where(head == 0, dim, 0)  # one head alone adds it
+        more = tl.load(b_ptr + n, mask=n < end, other=0.0).to(tl.float32)
+    y = attend_head(
+        qkv_ptr, k_ptr, v_ptr, time_ptr, skip_ptr, home_ptr, cos_ptr, sin_ptr,
+        0, head, tl.program_id(1) == 0, heads, key_heads, room, scale, window,
+        FEAT, WIDTH, GROUPS, NEAR, REPEATS, ROTARY, HALVES, HOMES, PDL,
+    )  # fmt: skip
+    part = tl.sum(w.to(tl.float32) * y[None, None, None, :], 3) + more
+    add_to_residual(x_ptr, wrong_ptr, n, part, inside, limit)

@@ -1,0 +1,298 @@
+"""From the log-probabilities of CTC to labels: the likeliest path, or a search over prefixes."""
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.decode.stepper import Stepper
+from regard.errors import ConfigError, ShapeError
+from regard.models.recogniser import BLANK
+
+LabelLanguageModel = Callable[[tuple[int, ...]], Sequence[float]]
+MAX_STATES = 4096  # prefixes whose state a language model keeps
+LM_CONTEXT = 128  # labels that are settled but still shown to the language
+SCORE_CONTEXT = 20  # outputs on each side of a label whose doubts count: 0.8 s
+MAX_UNSTABLE = (
+    50  # labels at the end over which prefixes may differ: older doubts are decided by the best
+)
+
+
+class CtcHypothesis(NamedTuple):
+    """Labels that may have been said, how likely the sound makes them, and what ranks them.
+
+    >>> Heard((3, 1), -0.5, -0.9).labels
+    (3, 1)
+    """
+
+    labels: tuple[int, ...]
+    log_prob: float
+    score: float
+
+
+class BestPath:
+    """The likeliest path as it comes: repeats are joined, also across pieces, blanks left out.
+
+    >>> path = torch.nn.functional.one_hot(torch.tensor([1, 1, 0, 1, 2, 2]), 3).float().log()
+    >>> hear = BestPath()
+    >>> hear(path[:1]), hear(path[1:5]), hear(path[5:])
+    ([1], [1, 2], [])
+    """
+
+    def __init__(self) -> None:
+        self.last = BLANK
+
+    def __call__(self, log_probs: Float[Tensor, "time vocab"]) -> list[int]:
+        found = []
+        for label in log_probs.argmax(-1).tolist():
+            if label not in (BLANK, self.last):
+                found.append(label)
+            self.last = label
+        return found
+
+
+class PathScore:
+    """How sure a text is: log-probability of the likeliest path around its labels, per label.
+
+    score = Σ_{t near a label} max_label log p(label | t) / labels
+
+    Outputs further than NEAR from every label do not count, so that a long pause makes no text
+    doubtful. It takes the outputs as they come.
+
+    >>> path = torch.tensor([[0.5, 0.5], [0.1, 0.9]]).log()
+    >>> score = PathScore()
+    >>> score(path)
+    >>> round(score.per_label(1), 4) == round(math.log(0.5) + math.log(0.9), 4)
+    True
+    """
+
+    def __init__(self) -> None:
+        self.total, self.after = 0.0, 0
+        self.before = deque[float](maxlen=SCORE_CONTEXT)
+
+    def __call__(self, log_probs: Float[Tensor, "time vocab"]) -> None:
+        best = log_probs.max(-1)
+        for label, log_prob in zip(best.indices.tolist(), best.values.tolist(), strict=True):
+            if label != BLANK:
+                self.total += sum(self.before) + log_prob
+                self.before.clear()
+                self.after = SCORE_CONTEXT
+            elif self.after:
+                self.total, self.after = self.total + log_prob, self.after - 1
+            else:
+                self.before.append(log_prob)
+
+    def per_label(self, labels: int) -> float:
+        """The score of a text of so many labels."""
+        return self.total / max(1, labels)
+
+
+def prefix_beam(
+    log_probs: Float[Tensor, "time vocab"],
+    *,
+    width: int = 16,
+    n_best: int = 1,
+    language_model: LabelLanguageModel | None = None,
+    lm_weight: float = 0.5,
+    length_bonus: float = 0.0,
+    min_log_prob: float = -12.0,
+) -> list[CtcHypothesis]:
+    """The `best` label sequences that a search over `width` beginnings finds, the best first.
+
+    score(y) = log Σ_{paths of y} Π_t p(path_t | t) + weight · log p_language(y) + bonus · |y|
+
+    A path's repeats are joined and its blanks left out, so many paths say the same; here they are
+    summed, where the likeliest path counts one alone. `language` tells the log-probability of every
+    next label after a prefix; `floor` passes over labels less likely than that at a moment.
+
+    >>> p = torch.tensor([[0.6, 0.4], [0.6, 0.4]])  # the likeliest path is two blanks: 0.36
+    >>> (found,) = prefix_beam(p.log())
+    >>> found.labels, round(found.log_prob, 4) == round(math.log(0.16 + 2 * 0.24), 4)
+    ((1,), True)
+    """
+    search = PrefixBeam(
+        width=width,
+        language_model=language_model,
+        lm_weight=lm_weight,
+        length_bonus=length_bonus,
+        min_log_prob=min_log_prob,
+    )
+    if not 1 <= n_best <= width:
+        raise ConfigError(f"best: needs 1 to width={width}, got {n_best}; try a wider beam")
+    search(log_probs)
+    return search.hypotheses()[:n_best]
+
+
+class PrefixBeam:
+    """The same search as the sound comes: each call takes more, `settled` gives what is decided.
+
+    p(y, t) = p_blank(y, t) + p_label(y, t): paths of y up to t that end in a blank, in a label
+
+    >>> search = PrefixBeam(width=4)
+    >>> search(torch.tensor([[0.1, 0.9], [0.9, 0.1]]).log())
+    >>> search.ranked()[0].labels
+    (1,)
+    """
+
+    def __init__(
+        self,
+        *,
+        width: int = 16,
+        language_model: LabelLanguageModel | None = None,
+        lm_weight: float = 0.5,
+        length_bonus: float = 0.0,
+        min_log_prob: float = -12.0,
+    ):
+        if width < 1:
+            raise ConfigError(f"width: needs 1 or more, got {width}")
+        self.width, self.language_model, self.lm_weight = width, language_model, lm_weight
+        self.length_bonus, self.min_log_prob = length_bonus, min_log_prob
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew."""
+        # (log of paths that end in a blank, in the last label); and what the language says of each
+        self.beam: dict[tuple[int, ...], tuple[float, float]] = {(): (0.0, -math.inf)}
+        self.lm_log_probs: dict[tuple[int, ...], float] = {(): 0.0}
+        self.stable_length = 0  # labels that `settled` has told
+
+    def __call__(self, log_probs: Float[Tensor, "time vocab"]) -> None:
+        if log_probs.ndim != 2:
+            raise ShapeError(
+                f"log_probs: needs time and vocab, got {tuple(log_probs.shape)}; try log_probs[0]"
+            )
+        for row in log_probs.tolist():
+            self._step(row)
+
+    def hypotheses(self) -> list[CtcHypothesis]:
+        """All that is still in the beam, the best first."""
+        found = [
+            CtcHypothesis(y, _add(*ends), self._score(y, ends)) for y, ends in self.beam.items()
+        ]
+        return sorted(found, key=lambda prefix: -prefix.score)
+
+    def pop_stable_labels(self) -> list[int]:
+        """Labels that every prefix in the beam begins with, and that were not told before."""
+        first, *rest = self.beam
+        shared = len(first)
+        for other in rest:
+            shared = min(shared, len(other))
+            while first[:shared] != other[:shared]:
+                shared -= 1
+        new, self.stable_length = (
+            first[self.stable_length : shared],
+            max(self.stable_length, shared),
+        )
+        self._cut()
+        return list(new)
+
+    def unstable_labels(self) -> list[int]:
+        """What the best prefix says after that: it may still change."""
+        return list(self.hypotheses()[0].labels[self.stable_length :])
+
+    def _cut(self) -> None:
+        """Drop what was told long ago, or a long stream would grow; all prefixes share it."""
+        keep = 1 if self.language_model is None else LM_CONTEXT
+        if self.stable_length > 2 * keep:
+            first, self.stable_length = self.stable_length - keep, keep
+            self.beam = {prefix[first:]: ends for prefix, ends in self.beam.items()}
+            self.lm_log_probs = {
+                prefix[first:]: prior for prefix, prior in self.lm_log_probs.items()
+            }
+
+    def _step(self, row: Sequence[float]) -> None:
+        grown: dict[tuple[int, ...], tuple[float, float]] = {}
+        labels = [c for c, p in enumerate(row) if c != BLANK and p > self.min_log_prob]
+
+        def add(prefix: tuple[int, ...], blank: float, label: float) -> None:
+            old = grown.get(prefix, (-math.inf, -math.inf))
+            grown[prefix] = (_add(old[0], blank), _add(old[1], label))
+
+        for prefix, (blank, label) in self.beam.items():
+            both, last = _add(blank, label), prefix[-1] if prefix else BLANK
+            # the last label once more is the same label, unless a blank was between
+            again = label + row[last] if prefix else -math.inf
+            add(prefix, both + row[BLANK], again)
+            for c in labels:
+                add((*prefix, c), -math.inf, row[c] + (blank if c == last else both))
+        self._learn(grown)
+        best = sorted(grown.items(), key=lambda item: -self._score(*item))[: self.width]
+        (first, _), shared = best[0], len(best[0][0]) - MAX_UNSTABLE
+        if shared > 0:
+            best = [(y, ends) for y, ends in best if y[:shared] == first[:shared]]
+        self.beam = dict(best)
+        self.lm_log_probs = {prefix: self.lm_log_probs[prefix] for prefix in self.beam}
+
+    def _learn(self, grown: dict[tuple[int, ...], tuple[float, float]]) -> None:
+        if self.language_model is None:
+            self.lm_log_probs = dict.fromkeys(grown, 0.0)
+            return
+        told: dict[tuple[int, ...], Sequence[float]] = {}
+        for prefix in grown:
+            if prefix not in self.lm_log_probs:
+                before = prefix[:-1]
+                if before not in told:
+                    told[before] = self.language_model(before)
+                self.lm_log_probs[prefix] = self.lm_log_probs[before] + float(
+                    told[before][prefix[-1]]
+                )
+
+    def _score(self, prefix: tuple[int, ...], ends: tuple[float, float]) -> float:
+        return (
+            _add(*ends)
+            + self.lm_weight * self.lm_log_probs[prefix]
+            + self.length_bonus * len(prefix)
+        )
+
+
+class StepperLanguageModel:
+    """A stepper as the language of a prefix beam: log p(next label | prefix), states remembered.
+
+    log_softmax(step(prefix)),   read from the token `first` on
+
+    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9)).eval()
+    >>> language = LanguageOf(rg.decode.make_stepper(model))
+    >>> len(language((4, 5))), round(sum(math.exp(p) for p in language((4, 5))), 4)
+    (9, 1.0)
+    """
+
+    def __init__(self, stepper: Stepper, *, first: int = 1):
+        self.stepper, self.first = stepper, first
+        self.states: dict[tuple[int, ...], tuple[list[float], object]] = {}
+
+    def __call__(self, prefix: tuple[int, ...]) -> list[float]:
+        return self._at(prefix)[0]
+
+    @torch.no_grad()
+    def _at(self, prefix: tuple[int, ...]) -> tuple[list[float], object]:
+        if prefix in self.states:
+            self.states[prefix] = self.states.pop(prefix)  # the one asked for last is dropped last
+            return self.states[prefix]
+        after, last = len(prefix), self.first
+        while after and prefix[: after - 1] not in self.states:
+            after -= 1
+        if after:
+            state = self.states[prefix[: after - 1]][1]
+        else:
+            state = self.stepper.start(torch.tensor([[self.first]]))
+        found: tuple[list[float], object] | None = None
+        for size in range(after, len(prefix) + 1):
+            last = prefix[size - 1] if size else self.first
+            logits, state = self.stepper.step(torch.tensor([last]), state)
+            found = logits[0].log_softmax(-1).tolist(), state
+            self.states[prefix[:size]] = found
+        while len(self.states) > MAX_STATES:
+            del self.states[next(iter(self.states))]
+        assert found is not None
+        return found
+
+
+def _add(a: float, b: float) -> float:
+    """log(e^a + e^b), also of nothing."""
+    if a < b:
+        a, b = b, a
+    return a if b == -math.inf else a + math.log1p(math.exp(b - a))

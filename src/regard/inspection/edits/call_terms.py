@@ -1,0 +1,178 @@
+"""The masks and biases that edits put on an attention: some keys hidden, scores times a factor."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from regard.errors import ShapeError
+from regard.ops.attend.tiled import row_bands
+from regard.ops.biases import Bias
+from regard.ops.grid import Grid, slice_axis
+from regard.ops.influence.leave_one_out import attend_without
+from regard.ops.intercept import AttentionCall, AttentionResult
+from regard.ops.masks import Mask
+from regard.ops.terms import ScoreFunction, Terms, upcast
+from regard.ops.tiling import split_rows as walk_bands
+
+
+@dataclass(frozen=True, eq=False)
+class KeyDropMask(Mask):
+    """All but some keys, hidden from some heads and some query positions; three short tables.
+
+    >>> yes, no = torch.tensor([True]), torch.tensor([False, True])
+    >>> Shown(no, yes, yes).dense(1, 2)
+    tensor([[ True, False]])
+    """
+
+    keys: Bool[Tensor, " key"]
+    heads: Bool[Tensor, " head"]
+    queries: Bool[Tensor, " position"]
+
+    def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return ~(self.keys[j] & self.heads[h] & self.queries[i])
+
+
+@dataclass(frozen=True, eq=False)
+class PeakMask(Mask):
+    """Only the keys of the largest score of each query, in some heads; ties all stay.
+
+    `least` is that score less what rounding can be: two products of other sizes round differently.
+    """
+
+    q: Tensor
+    k: Tensor
+    terms: Terms
+    threshold: Tensor  # (*batch, query)
+    heads: Bool[Tensor, " head"]
+
+    def tile(self, grid: Grid) -> Tensor:
+        scores = self.terms.score_tile(self.q, self.k, grid.rows, grid.keys)
+        return (scores >= slice_axis(self.threshold, -1, grid.rows)[..., None]) | ~self.heads[
+            grid.h
+        ]
+
+
+def peak_mask(call: AttentionCall, heads: Tensor) -> PeakMask:
+    """The mask that leaves each query its best keys; none where a sink is better than all."""
+    q, k, terms = call.q.detach(), call.k.detach(), call.terms
+    if not k.shape[-2]:
+        return PeakMask(q, k, terms, q.new_zeros(q.shape[:-1]), heads)
+    per_row = q.shape[:-2].numel() * k.shape[-2]
+    with torch.no_grad():
+        best = torch.cat(
+            [terms.score_tile(q, k, r).amax(-1) for r in row_bands(q.shape[-2], per_row)], -1
+        )
+        longest = upcast(k).norm(dim=-1).amax((-1, -2) if k.ndim > 2 else -1)
+        longest = longest.view(*longest.shape, *(1,) * (best.ndim - longest.ndim))
+        size = abs(terms.scale) * upcast(q).norm(dim=-1) * longest + best.abs()
+        least = best - 8 * torch.finfo(best.dtype).eps * size
+        if terms.sinks is not None:
+            beaten = terms.sinks.to(best.dtype)[:, None] > best
+            least = least.masked_fill(beaten, torch.inf)
+    return PeakMask(q, k, terms, least, heads)
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledBias(Bias):
+    """A bias times a factor a head; it keeps queries and scale, in case the bias asks for them.
+
+    >>> slope = rg.ALiBi(torch.tensor([0.5]))
+    >>> Times(slope, torch.tensor([3.0]), torch.zeros(1, 1), 1.0).at(*torch.tensor([0, 0, 3, 1]))
+    tensor(-3.)
+    """
+
+    bias: Bias
+    factors: Float[Tensor, " head"]
+    q: Tensor
+    scale: float
+
+    def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return self.factors[h] * self.bias.at(b, h, i, j)
+
+    def tile(self, grid: Grid, q: Tensor, scale: float) -> Tensor:
+        own = slice_axis(self.q, -2, grid.rows).to(q.dtype)
+        return self.factors[grid.h] * self.bias.tile(grid, own, self.scale)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.bias.tensors
+
+    @property
+    def depends_on_query(self) -> bool:
+        return self.bias.depends_on_query
+
+
+def with_scaled_scores(
+    call: AttentionCall, heads: Sequence[int] | None, factor: float
+) -> AttentionCall:
+    """The same call with every score of some heads times beta, sinks too; the mask stays."""
+    q, terms, dtype = call.q, call.terms, upcast(call.q).dtype
+    chosen = head_mask(heads, call)
+    factors = torch.ones(len(chosen), device=q.device, dtype=dtype).masked_fill(chosen, factor)
+    column = factors.view(-1, 1, 1) if q.ndim > 2 else factors[0]
+    if terms.bias is not None:
+        terms = replace(terms, bias=ScaledBias(terms.bias, factors, q, terms.scale))
+    if terms.sinks is not None:
+        terms = replace(terms, sinks=(terms.sinks * factors).to(terms.sinks.dtype))
+    if terms.score is None and factor and bool(chosen.all()):
+        cap = terms.softcap * factor if terms.softcap else None
+        return replace(call, terms=replace(terms, scale=terms.scale * factor, softcap=cap))
+    if terms.score is None and (terms.softcap is None or not factor):  # a score of 0 has no cap
+        return replace(call, q=(q * column).to(q.dtype), terms=terms)
+    score = _times_score(call.terms, column)  # the factor comes after the cap, so both go inside
+    return replace(call, terms=replace(terms, softcap=None, score=score))
+
+
+def _times_score(terms: Terms, column: Tensor) -> ScoreFunction:
+    def score(q: Tensor, k: Tensor) -> Tensor:
+        s = terms.scale * (q @ k.mT) if terms.score is None else terms.score(q, k)
+        if terms.softcap is not None:
+            s = terms.softcap * torch.tanh(s / terms.softcap)
+        return column.to(s.dtype) * s
+
+    return score
+
+
+def with_mask(call: AttentionCall, mask: Mask) -> AttentionCall:
+    """The same call with one more mask."""
+    old = call.terms.mask
+    return replace(call, terms=replace(call.terms, mask=mask if old is None else old & mask))
+
+
+def attend_without_keys(call: AttentionCall, rows: range, keys: Sequence[int]) -> AttentionResult:
+    """What some rows take from all other keys, in float32 or better."""
+    answers = []
+    for band in walk_bands(call.q[..., rows.start : rows.stop, :], height=256):
+        part = rows[band.start : band.stop]
+        inputs = (call.q, call.k, call.v, call.terms)
+        answers.append(attend_without(*inputs, part, excluded_keys=keys))
+    outs, lses = zip(*answers, strict=True)
+    return torch.cat(outs, -2), torch.cat(lses, -1)
+
+
+def head_mask(heads: Sequence[int] | None, call: AttentionCall) -> Tensor:
+    """Which heads are meant, as a table; all when not given."""
+    count = call.q.shape[-3] if call.q.ndim > 2 else 1
+    if heads is not None and max(heads) >= count:
+        raise ShapeError(f"heads: needs less than the {count} heads there are, got {max(heads)}")
+    return index_mask(range(count) if heads is None else heads, count, call.q)
+
+
+def head_mask_column(heads: Sequence[int] | None, call: AttentionCall) -> Tensor:
+    """The same table, to stand beside (*batch, head, n, d)."""
+    found = head_mask(heads, call)
+    return found.view(-1, 1, 1) if call.q.ndim > 2 else found.view(1, 1)
+
+
+def index_mask(indices: Iterable[int], count: int, like: Tensor) -> Tensor:
+    """True at some of `count` places; those beyond are not there yet, as keys when generating.
+
+    >>> table([0, 2, 5], 3, torch.zeros(1))
+    tensor([ True, False,  True])
+    """
+    found = torch.zeros(count, dtype=torch.bool)
+    found[[place for place in indices if place < count]] = True
+    return found.to(like.device)

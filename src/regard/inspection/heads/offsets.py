@@ -1,0 +1,136 @@
+"""Weights along the diagonals of a map, and how much each query may see: linear memory, no map."""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from regard.inspection.sites.site import Site
+from regard.ops.survey.reference import weights_from_scores
+from regard.ops.tiling import split_keys
+
+BAND_ROWS = 64  # rows at a time: a band of the map is this wide, plus the offsets asked for
+
+
+def offset_weights(
+    site: Site, low: int, high: int
+) -> Float[Tensor, "batch head query {high-low+1}"]:
+    """What each query gives to the keys that stand low … high places ahead of it; 0 where none is.
+
+    >>> q = k = torch.zeros(3, 2)
+    >>> offset_weights(rg.site_of(q, k, mask=rg.Causal()), -1, 0)[0, 0]
+    tensor([[0.0000, 1.0000],
+            [0.5000, 0.5000],
+            [0.3333, 0.3333]])
+    """
+    pieces = []
+    for rows in _bands(site.queries, BAND_ROWS):
+        places, columns = _columns(site, rows, low, high)
+        keys = range(max(0, places.start + low), min(site.keys, places.stop + high))
+        at = slice(rows.start, rows.stop)
+        if not keys:
+            pieces.append(site.lse.new_zeros(*site.lse[..., at].shape, high - low + 1))
+            continue
+        w = weights_from_scores(
+            site.terms.score_tile(site.q, site.k, rows, keys), site.lse[..., at]
+        )
+        pieces.append(_along(w, columns - keys.start))
+    return torch.cat(pieces, -2)
+
+
+def offset_exists(site: Site, low: int, high: int) -> Bool[Tensor, "query {high-low+1}"]:
+    """Whether there is a key low … high places ahead of each query.
+
+    >>> existing(rg.site_of(*torch.zeros(2, 2, 4)), -1, 0)
+    tensor([[False,  True],
+            [ True,  True]])
+    """
+    _, columns = _columns(site, range(site.queries), low, high)
+    return (columns >= 0) & (columns < site.keys)
+
+
+def visible_key_counts(site: Site) -> Int[Tensor, "batch head query"]:
+    """How many keys each query may see.
+
+    >>> seen(rg.site_of(*torch.zeros(2, 3, 4), mask=rg.Causal()))
+    tensor([[[1, 2, 3]]])
+    """
+    mask, shape = site.terms.mask, site.lse.shape
+    if mask is None:
+        return torch.full(shape, site.keys, device=site.q.device)
+    pieces = []
+    for rows in _bands(site.queries, 256):
+        count = torch.zeros(*shape[:-1], len(rows), dtype=torch.long, device=site.q.device)
+        for keys in split_keys(site.terms.key_span(rows, site.keys), 1024):
+            grid = site.terms.grid(site.q, site.k, rows, keys)
+            if mask.is_full(grid.query_positions, keys):
+                count += len(keys)
+            else:
+                tile = mask.tile(grid)
+                count += tile.expand(*tile.shape[:-2], len(rows), len(keys)).sum(-1)
+        pieces.append(count)
+    return torch.cat(pieces, -1)
+
+
+def informative_queries(
+    site: Site, visible: Int[Tensor, "batch head query"]
+) -> Bool[Tensor, "b h query"]:
+    """The queries that say something about a head: real tokens that had a choice of keys.
+
+    A token of the same sequence that is hidden even from itself is padding, unless the mask hides
+    every token from itself.
+
+    >>> site = rg.site_of(*torch.zeros(2, 3, 4), mask=rg.Causal())
+    >>> choosing(site, seen(site))
+    tensor([[[False,  True,  True]]])
+    """
+    rows = visible > 1
+    if site.kind == "cross" or site.terms.mask is None:
+        return rows
+    own = _sees_itself(site)
+    return rows & (own | ~own.any(-1, keepdim=True))
+
+
+def first_key(site: Site) -> Int[Tensor, " batch"]:
+    """Where each sequence begins: behind its padding, if that stands on the left.
+
+    >>> left = rg.Padding(torch.tensor([3]), skip=torch.tensor([1]))
+    >>> first_key(rg.site_of(*torch.zeros(2, 1, 1, 3, 4), mask=left))
+    tensor([1])
+    """
+    if site.kind == "cross" or site.terms.mask is None or site.terms.offset:
+        return torch.zeros(site.batch, dtype=torch.long, device=site.q.device)
+    return _sees_itself(site).any(1).int().argmax(-1)
+
+
+def _sees_itself(site: Site) -> Tensor:
+    pieces, mask = [], site.terms.mask
+    assert mask is not None
+    for rows in _bands(site.queries, BAND_ROWS):
+        places, columns = _columns(site, rows, 0, 0)
+        keys = range(places.start, min(site.keys, places.stop))
+        part = torch.zeros(*site.lse.shape[:-1], len(rows), dtype=torch.bool, device=site.q.device)
+        if keys:
+            tile = mask.tile(site.terms.grid(site.q, site.k, rows, keys))
+            tile = tile.expand(*part.shape[:-1], len(rows), len(keys))
+            part = _along(tile, columns - keys.start)[..., 0]
+        pieces.append(part)
+    return torch.cat(pieces, -1)
+
+
+def _bands(count: int, high: int) -> list[range]:
+    return [range(i, min(i + high, count)) for i in range(0, count, high)]
+
+
+def _columns(site: Site, rows: range, low: int, high: int) -> tuple[range, Tensor]:
+    """Where the queries stand among the keys, and the keys low … high ahead of each."""
+    places = range(rows.start + site.terms.offset, rows.stop + site.terms.offset)
+    device = site.q.device
+    at = torch.arange(places.start, places.stop, device=device)[:, None]
+    return places, at + torch.arange(low, high + 1, device=device)
+
+
+def _along(tile: Tensor, columns: Tensor) -> Tensor:
+    """Of each row the entries at its own columns, 0 where a column is outside the tile."""
+    inside = (columns >= 0) & (columns < tile.shape[-1])
+    index = columns.clamp(0, tile.shape[-1] - 1).expand(*tile.shape[:-1], -1)
+    return tile.gather(-1, index) * inside

@@ -1,0 +1,58 @@
+"""An attention of one's own numbers, to look at like any other."""
+
+from collections.abc import Sequence
+
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.errors import ShapeError
+from regard.inspection.sites.site import Site
+from regard.ops.attend import attend
+from regard.ops.grid import to_4d
+from regard.ops.terms import make_terms
+
+
+def make_site(
+    q: Float[Tensor, "*batch query feat"],
+    k: Float[Tensor, "*keys_batch key other"],
+    v: Float[Tensor, "*keys_batch key value"] | None = None,
+    *,
+    name: str = "attention",
+    tokens: Sequence[str] | None = None,
+    key_tokens: Sequence[str] | None = None,
+    **terms,
+) -> Site:
+    """A site made from queries and keys at hand; takes mask, bias … as `attend`, and tokens.
+
+    Without values the keys stand for them. Other tokens for the keys make it a cross-attention.
+
+    >>> q = k = torch.zeros(2, 4)
+    >>> rg.site_of(q, k, tokens=["a", "b"]).weights()
+    tensor([[[[0.5000, 0.5000],
+              [0.5000, 0.5000]]]])
+    """
+    q, k = to_4d(q), to_4d(k)
+    v = k if v is None else to_4d(v)
+    _check_tokens("tokens", tokens, q.shape[-2])
+    _check_tokens("key_tokens", key_tokens, k.shape[-2])
+    crossed = key_tokens is not None or q.shape[-2] + terms.get("offset", 0) != k.shape[-2]
+    asked, batch = key_tokens if crossed else tokens, q.shape[0]
+    out, lse = attend(q, k, v, **terms)
+    return Site(
+        name=name,
+        path=name,
+        kind="cross" if crossed else "self",
+        q=q,
+        k=k,
+        v=v,
+        out=out,
+        lse=lse,
+        terms=make_terms(q, k, **terms),
+        query_tokens=None if tokens is None else [list(tokens)] * batch,
+        key_tokens=None if asked is None else [list(asked)] * batch,
+    )
+
+
+def _check_tokens(name: str, tokens: Sequence[str] | None, count: int) -> None:
+    if tokens is not None and len(tokens) != count:
+        raise ShapeError(f"{name}: needs {count}, one for each position, got {len(tokens)}")

@@ -1,0 +1,210 @@
+"""Models that read, as graphs: classifiers of pictures and texts, and a recogniser's step."""
+
+from typing import cast
+
+import torch
+from torch import nn
+
+from regard.errors import ConfigError
+from regard.models.classifier import Classifier
+from regard.models.onnx import layers
+from regard.models.onnx.decoders import cache_axes
+from regard.models.onnx.graph import Graph
+from regard.models.recogniser import Recogniser
+from regard.models.vision import VisionTransformer
+from regard.nn import Norm, TimeFrequencyConv
+from regard.ops.audio.log_mel import frame_sizes, mel_filters
+from regard.ops.audio.online_cmvn import (
+    ACTIVE_MARGIN,
+    LEVEL_DECAY,
+    MEAN_DECAY,
+    MIN_LEVEL,
+    PRIOR_FRAMES,
+    PRIOR_MEAN,
+)
+
+FLOOR = 1e-10  # of log_mel
+
+
+def vision_graphs(model: VisionTransformer) -> list[Graph]:
+    """`classifier`: images → logits; pictures of any size that patches divide.
+
+    >>> model = rg.models.VisionTransformer(rg.models.vision_tiny(classes=10)).eval()
+    >>> [graph.inputs for graph in vision_graphs(model)]
+    [['images']]
+    """
+    g, config, dim = Graph("classifier"), model.config, model.config.dim
+    images = g.input("images", ["batch", config.channels, "height", "width"])
+    project, side = model.patches.project, [config.patch_size, config.patch_size]
+    grid = g.Conv(images, project.weight, project.bias, kernel_shape=side, strides=side)
+    patches = g.Transpose(g.Reshape(grid, [0, dim, -1]), perm=[0, 2, 1])
+    batch = g.Slice(g.Shape(images), [0], [1])
+    cls = g.Expand(model.cls.token.detach()[None, None], g.Concat(batch, [1, dim], axis=0))
+    x = g.Add(g.Concat(cls, patches, axis=1), _places(g, model, grid))
+    here = layers.emit_context(g, model.encoder, 0, layers.emit_size(g, x, 1))
+    x = g.Gather(layers.emit_encoder(g, x, model.encoder, here)[0], 0, axis=1)
+    x = x if model.pre_logits is None else g.Tanh(layers.emit_linear(g, x, model.pre_logits))
+    g.output("logits", layers.emit_linear(g, x, model.head), ["batch", config.classes])
+    return [g]
+
+
+def classifier_graphs(model: Classifier) -> list[Graph]:
+    """`classifier`: tokens, lengths → logits, or a vector where the model has no head.
+
+    >>> model = rg.models.Classifier(rg.models.classifier_tiny(vocab=9, classes=2)).eval()
+    >>> [graph.inputs for graph in classifier_graphs(model)]
+    [['tokens', 'lengths']]
+    """
+    g, config = Graph("classifier"), model.config
+    tokens = g.input("tokens", ["batch", "time"], integer=True)
+    lengths = g.input("lengths", ["batch"], integer=True)
+    kinds = g.input("segments", ["batch", "time"], integer=True) if config.segments else None
+    time = layers.emit_size(g, tokens, 1)
+    seen = layers.emit_padding_mask(g, lengths, time)
+    here = layers.emit_context(g, model.encoder, 0, time, seen)
+    x = layers.emit_embedding(g, tokens, model.embedding, here, kinds)
+    x, _ = layers.emit_encoder(g, x, model.encoder, here)
+    if config.pooling == "first":
+        x = g.Gather(x, 0, axis=1)
+    else:
+        each = g.Cast(g.Squeeze(g.Transpose(seen, perm=[0, 3, 1, 2]), [3]), to=1)
+        x = g.Div(g.ReduceSum(g.Mul(x, each), [1], keepdims=0), g.ReduceSum(each, [1], keepdims=0))
+    x = x if model.pooler is None else g.Tanh(layers.emit_linear(g, x, model.pooler))
+    x = x if model.head is None else layers.emit_linear(g, x, model.head)
+    g.output("logits", x, ["batch", config.classes or config.dim])
+    return [g]
+
+
+def recogniser_graphs(model: Recogniser) -> list[Graph]:
+    """`features`: wave → frames.   `step`: frames and the state → log_probs and the state.
+
+    The state is what each convolution reads again (`inputs.n`), the last keys and values (`past`),
+    how many outputs there were (`heard`) and, for a model that has one, the `level`. Pieces are
+    multiples of 4 · chunk frames; the last one, of any size.
+
+    >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=9)).eval()
+    >>> [graph.inputs for graph in recogniser_graphs(model)]
+    [['wave'], ['frames', 'inputs.0', 'inputs.1', 'past', 'heard']]
+    """
+    if model.config.chunk is None or model.config.left_chunks is None:
+        raise ConfigError(
+            "left: needs a model whose hearing is bounded to export its step, got chunk="
+            f"{model.config.chunk}, left={model.config.left_chunks}; try training with left=64"
+        )
+    return [_features(model), _listen(model, model.config.chunk, model.config.left_chunks)]
+
+
+def _places(g: Graph, model: VisionTransformer, grid: str) -> str:
+    """The table of positions, resized as a picture to the grid of patches."""
+    table, (high, wide), dim = model.positions.detach(), model.config.grid, model.config.dim
+    picture = table[1:].T.reshape(1, dim, high, wide)
+    sizes = g.Concat([1, dim], g.Slice(g.Shape(grid), [2], [4]), axis=0)
+    resized = g.Resize(picture, None, None, sizes, mode="cubic", cubic_coeff_a=-0.75)
+    rows = g.Transpose(g.Reshape(resized, [1, dim, -1]), perm=[0, 2, 1])
+    return g.Concat(table[None, :1], rows, axis=1)
+
+
+def _features(model: Recogniser) -> Graph:
+    """log max(floor, filters · |DFT(hann ⊙ frame)|²), the transform as a convolution."""
+    g, config = Graph("features"), model.config
+    window, hop = frame_sizes(config.sample_rate)
+    fft = 1 << (window - 1).bit_length()
+    angle = 2 * torch.pi / fft * torch.arange(fft // 2 + 1).double()[:, None] * torch.arange(window)
+    waves = torch.cat([angle.cos(), angle.sin()]) * torch.hann_window(window, dtype=torch.float64)
+    wave = g.Unsqueeze(g.input("wave", ["batch", "sample"]), [1])
+    both = g.Conv(wave, waves.float()[:, None], kernel_shape=[window], strides=[hop])
+    a, b = g.Split(both, count=2, axis=1, num_outputs=2)
+    power = g.Transpose(g.Add(g.Mul(a, a), g.Mul(b, b)), perm=[0, 2, 1])
+    filters = mel_filters(config.mels, config.sample_rate, fft).float()
+    frames = g.Log(g.Max(g.MatMul(power, filters.mT), FLOOR))
+    g.output("frames", frames, ["batch", "time", config.mels])
+    return g
+
+
+def _listen(model: Recogniser, chunk: int, left: int) -> Graph:
+    g, config, stack = Graph("step"), model.config, model.encoder
+    x = g.input("frames", ["batch", "time", config.mels])
+    convolutions = [cast(nn.Conv1d | TimeFrequencyConv, c) for c in model.subsample.convolutions]
+    keep = model.subsample.left
+    befores = [
+        g.input(f"inputs.{n}", ["batch", c.in_channels, keep]) for n, c in enumerate(convolutions)
+    ]
+    past = g.input("past", cache_axes(stack, "kept"))
+    heard = g.input("heard", [1], integer=True)
+    if config.cmvn_depth is not None:
+        x = _levelled(g, x, config.mels, config.cmvn_depth)
+    x = g.Div(g.Sub(x, model.standardise.mean), model.standardise.std)
+    x = g.Transpose(x, perm=[0, 2, 1])
+    for n, (convolution, before) in enumerate(zip(convolutions, befores, strict=True)):
+        x, rest = _convolved(g, g.Concat(before, x, axis=2), convolution, keep)
+        g.output(f"inputs.{n}.next", rest, ["batch", convolution.in_channels, keep])
+    x = g.Transpose(x, perm=[0, 2, 1])
+    if len(model.subsample.out):
+        flat, norm, _ = model.subsample.out
+        x = g.Gelu(
+            layers.emit_norm(g, layers.emit_linear(g, x, cast(nn.Linear, flat)), cast(Norm, norm))
+        )
+    first, new = g.Squeeze(heard, [0]), layers.emit_size(g, x, 1)
+    kept = layers.emit_size(g, past, 4)
+    allowed = _chunks(g, kept, g.Add(kept, new), chunk, left)
+    here = layers.emit_context(g, stack, first, g.Add(first, new), allowed)
+    held = layers.emit_unstack_layers(g, past, len(stack.blocks))
+    x, found = layers.emit_encoder(g, x, stack, here, held)
+    log_probs = g.LogSoftmax(layers.emit_linear(g, x, model.head), axis=-1)
+    g.output("log_probs", log_probs, ["batch", "shorter", config.vocab])
+    ends = g.Slice(layers.emit_stack_layers(g, found), [-chunk * left or 2**62], [2**62], [4])
+    g.output("past.next", ends, cache_axes(stack, "later"))
+    g.output("heard.next", g.Add(heard, new), [1], integer=True)
+    return g
+
+
+def _levelled(g: Graph, x: str, mels: int, depth: float) -> str:
+    """`levelled`, what runs along as one matrix over all frames so far: ONNX has no other."""
+    state, time = g.input("level", ["batch", mels + 2]), layers.emit_size(g, x, 1)
+    place = g.Range(0, time, 1)
+    since = g.Sub(g.Unsqueeze(place, [1]), g.Unsqueeze(place, [0]))  # negative: still to come
+    ahead, loud = g.Less(since, 0), g.ReduceLogSumExp(x, [2], keepdims=0)
+    fallen = g.Where(ahead, -torch.inf, g.Mul(g.Cast(since, to=1), -LEVEL_DECAY))
+    highest = g.ReduceMax(g.Add(g.Unsqueeze(loud, [1]), fallen), [2])
+    first = g.Add(g.Unsqueeze(g.Slice(state, [0], [1], [1]), [1]), MIN_LEVEL)
+    kept = g.Sub(first, g.Mul(g.Unsqueeze(g.Cast(g.Add(place, 1), to=1), [1]), LEVEL_DECAY))
+    level = g.Max(highest, kept, MIN_LEVEL)
+    sound = g.Cast(g.Greater(g.Unsqueeze(loud, [2]), g.Sub(level, ACTIVE_MARGIN)), to=1)
+    count = g.CumSum(sound, 1)
+    row = g.Transpose(count, perm=[0, 2, 1])
+    weights = g.Where(ahead, 0.0, g.Pow(MEAN_DECAY, g.Sub(count, g.Where(ahead, 0.0, row))))
+    weights = g.Mul(weights, g.Transpose(sound, perm=[0, 2, 1]))
+    weight = g.ReduceSum(weights, [2])
+    new = g.Concat(weight, g.MatMul(weights, x), axis=2)
+    old = g.Unsqueeze(g.Slice(state, [1], [2**62], [1]), [1])
+    sums = g.Add(new, g.Mul(g.Pow(MEAN_DECAY, count), old))
+    after = g.Slice(g.Concat(g.Sub(level, MIN_LEVEL), sums, axis=2), [-1], [2**62], [1])
+    g.output("level.next", g.Squeeze(after, [1]), ["batch", mels + 2])
+    total = g.Add(
+        g.Slice(sums, [1], [2**62], [2]), g.Mul(g.Add(level, PRIOR_MEAN), float(PRIOR_FRAMES))
+    )
+    mean = g.Div(total, g.Add(g.Slice(sums, [0], [1], [2]), float(PRIOR_FRAMES)))
+    return g.Sub(g.Max(x, g.Sub(level, depth)), mean)
+
+
+def _convolved(
+    g: Graph, x: str, layer: nn.Conv1d | TimeFrequencyConv, keep: int
+) -> tuple[str, str]:
+    rest = g.Slice(x, [-keep], [2**62], [2])
+    is_flat = isinstance(layer, nn.Conv1d)
+    inner = layer if is_flat else layer.filters
+    if not is_flat:
+        x = g.Reshape(x, [0, layer.channels, layer.bands, -1])
+    edges = [int(n) for n in inner.padding]  # of each axis, the same at both of its ends
+    size, stride = list(inner.kernel_size), list(inner.stride)
+    y = g.Conv(
+        x, inner.weight, inner.bias, kernel_shape=size, strides=stride, pads=[*edges, *edges]
+    )
+    return g.Gelu(y if is_flat else g.Reshape(y, [0, layer.out_channels, -1])), rest
+
+
+def _chunks(g: Graph, before: str, after: str, chunk: int, left: int) -> str:
+    """Which outputs each new one may hear: those of its chunk, and of `left` chunks before."""
+    query = g.Div(g.Unsqueeze(g.Range(before, after, 1), [1]), chunk)
+    key = g.Div(g.Unsqueeze(g.Range(0, after, 1), [0]), chunk)
+    return g.And(g.LessOrEqual(key, query), g.GreaterOrEqual(key, g.Sub(query, left)))

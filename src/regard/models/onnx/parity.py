@@ -1,0 +1,195 @@
+"""What onnxruntime makes of exported files, beside what torch makes of the model."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import ConfigError
+from regard.models.classifier import Classifier
+from regard.models.language import LanguageModel
+from regard.models.recogniser import Recogniser
+from regard.models.recurrent import RecurrentTranslator
+from regard.models.translator import Translator
+from regard.models.vision import VisionTransformer
+from regard.ops import log_mel
+from regard.ops.audio.log_mel import frame_sizes
+
+LENGTHS = torch.tensor([7, 4])  # of two sequences, one of them padded
+
+
+class OnnxSession:
+    """An exported file, ready to answer; what it gives comes by name.
+
+    >>> import tempfile
+    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9)).eval()
+    >>> [(file, _)] = rg.models.export_onnx(model, tempfile.mkdtemp())
+    >>> none = torch.zeros(2, 2, 1, 4, 0, 16)
+    >>> Session(file)(tokens=torch.tensor([[3, 4]]), past=none)["logits"].shape
+    torch.Size([1, 2, 9])
+    """
+
+    def __init__(self, file: Path):
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise ConfigError(
+                "onnxruntime: needs the package of that name to check an export, got none; "
+                "try pip install 'regard[export]'"
+            ) from error
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1  # a check is small
+        providers = ["CPUExecutionProvider"]
+        self.session: Any = onnxruntime.InferenceSession(str(file), options, providers=providers)
+        self.inputs = [x.name for x in self.session.get_inputs()]
+        self.outputs = [x.name for x in self.session.get_outputs()]
+
+    def __call__(self, inputs: Mapping[str, Tensor] | None = None, **more: Tensor):
+        """The outputs for these inputs; others that are given are left out."""
+        known = {**(inputs or {}), **more}
+        feeds = {name: known[name].detach().numpy() for name in self.inputs}
+        answers = self.session.run(self.outputs, feeds)
+        return {name: torch.from_numpy(x) for name, x in zip(self.outputs, answers, strict=True)}
+
+
+def compare_with_torch(model: nn.Module, files: Mapping[str, Path]) -> dict[str, float]:
+    """The largest difference to torch's answer, by the name of the file."""
+    runs = {name: OnnxSession(file) for name, file in files.items()}
+    match model:
+        case Translator():
+            return _translator(model, runs)
+        case RecurrentTranslator():
+            return _recurrent(model, runs)
+        case LanguageModel():
+            return _language(model, runs)
+        case VisionTransformer():
+            return _vision(model, runs)
+        case Classifier():
+            return _classifier(model, runs)
+        case Recogniser():
+            return _recogniser(model, runs)
+    raise AssertionError(type(model))
+
+
+def _translator(model: Translator, runs: dict[str, OnnxSession]) -> dict[str, float]:
+    source, target = _tokens(model.config.source_vocab, 7), _tokens(model.config.target_vocab, 5)
+    memory = model.encode(source, LENGTHS)
+    pairs = model.decoder.project_memory(memory)
+    told = runs["encoder"](tokens=source, lengths=LENGTHS)["memory"]
+    want = torch.stack([torch.stack(pair) for pair in pairs])
+    written = {"memory": told, "lengths": LENGTHS, "past": want[:, :, :, :, :0]}
+    logits = _in_two(runs["step"], target, written)
+    real = (torch.arange(7) < LENGTHS[:, None])[:, None, :, None]
+    return {
+        "encoder": _apart(told * real, want * real),
+        "step": _apart(logits, model.decode(target, memory, LENGTHS)),
+    }
+
+
+def _language(model: LanguageModel, runs: dict[str, OnnxSession]) -> dict[str, float]:
+    tokens, config = _tokens(model.config.vocab, 5), model.config
+    heads = config.heads if config.kv_heads is None else config.kv_heads
+    past = torch.zeros(config.layers, 2, 2, heads, 0, config.resolved_head_dim)
+    return {"step": _apart(_in_two(runs["step"], tokens, {"past": past}), model(tokens))}
+
+
+def _recurrent(model: RecurrentTranslator, runs: dict[str, OnnxSession]) -> dict[str, float]:
+    source, target = _tokens(model.config.source_vocab, 7), _tokens(model.config.target_vocab, 3)
+    memory = model.encode(source, LENGTHS)
+    told = runs["encoder"](tokens=source, lengths=LENGTHS)
+    real = (torch.arange(7) < LENGTHS[:, None])[..., None]
+    apart = [_apart(told["state"], torch.stack(memory.state))]
+    apart += [_apart(told[n] * real, getattr(memory, n) * real) for n in ("values", "keys")]
+    state, steps = told["state"], []
+    for tokens in target.unbind(1):
+        found = runs["step"](told, tokens=tokens, lengths=LENGTHS, state=state)
+        state = found["state.next"]
+        steps.append(found["logits"])
+    logits = torch.stack(steps, 1)
+    return {"encoder": max(apart), "step": _apart(logits, model.decode(target, memory))}
+
+
+def _vision(model: VisionTransformer, runs: dict[str, OnnxSession]) -> dict[str, float]:
+    config = model.config
+    shape = (
+        2,
+        config.channels,
+        config.image_size,
+        config.image_size + config.patch_size,
+    )  # another size, too
+    apart = []
+    for wide in (config.image_size, shape[-1]):
+        images = _noise(*shape[:-1], wide)
+        apart.append(_apart(runs["classifier"](images=images)["logits"], model(images)))
+    return {"classifier": max(apart)}
+
+
+def _classifier(model: Classifier, runs: dict[str, OnnxSession]) -> dict[str, float]:
+    tokens = _tokens(model.config.vocab, 7)
+    segments = tokens % max(1, model.config.segments)
+    given = {"tokens": tokens, "lengths": LENGTHS, "segments": segments}
+    want = model(tokens, LENGTHS, segments=segments if model.config.segments else None)
+    return {"classifier": _apart(runs["classifier"](given)["logits"], want)}
+
+
+def _recogniser(model: Recogniser, runs: dict[str, OnnxSession]) -> dict[str, float]:
+    """Three pieces: the first longer than what is kept of it, the last one not full."""
+    config, (window, hop) = model.config, frame_sizes(model.config.sample_rate)
+    assert config.chunk is not None
+    assert config.left_chunks is not None
+    full = model.subsample.factor * config.chunk
+    pieces = [full * (config.left_chunks + 2), full, 3]
+    wave = _noise(2, window + hop * (sum(pieces) - 1))
+    want = log_mel(wave, config.sample_rate, n_mels=config.mels)
+    frames = runs["features"](wave=wave)["frames"]
+    state, found = _silence(model), []
+    for part in want.split(pieces, 1):
+        told = runs["step"](state, frames=part)
+        state = {name.removesuffix(".next"): x for name, x in told.items()}
+        found.append(told["log_probs"])
+    return {
+        "features": _apart(frames, want),
+        "step": _apart(torch.cat(found, 1), model(want)[0]),
+    }
+
+
+def _silence(model: Recogniser) -> dict[str, Tensor]:
+    """The state of two streams before their first frame."""
+    config, keep = model.config, model.subsample.left
+    heads = config.heads if config.kv_heads is None else config.kv_heads
+    past = torch.zeros(config.layers, 2, 2, heads, 0, config.resolved_head_dim)
+    inputs = {
+        f"inputs.{n}": torch.zeros(2, cast(nn.Conv1d, layer).in_channels, keep)
+        for n, layer in enumerate(model.subsample.convolutions)
+    }
+    if config.cmvn_depth is not None:
+        inputs["level"] = torch.zeros(2, config.mels + 2)
+    return {"past": past, "heard": torch.zeros(1, dtype=torch.long), **inputs}
+
+
+def _in_two(step: OnnxSession, tokens: Tensor, state: dict[str, Tensor]) -> Tensor:
+    """The logits of some tokens at once, and of the rest one by one."""
+    found = []
+    for part in tokens.split([3, *[1] * (tokens.shape[1] - 3)], 1):
+        told = step(state, tokens=part)
+        state = {**state, "past": told["past.next"]}
+        found.append(told["logits"])
+    return torch.cat(found, 1)
+
+
+def _tokens(vocab: int, time: int) -> Tensor:
+    return torch.randint(vocab, (2, time), generator=_luck())
+
+
+def _noise(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=_luck())
+
+
+def _luck() -> torch.Generator:
+    return torch.Generator().manual_seed(0)  # the caller's luck is the caller's
+
+
+def _apart(a: Tensor, b: Tensor) -> float:
+    return float((a - b).abs().max())

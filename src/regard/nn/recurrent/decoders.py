@@ -1,0 +1,157 @@
+"""Recurrent decoders that attend to a source: Bahdanau's, who ask before they step, and Luong's."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from regard.errors import ConfigError
+from regard.nn.recurrent.attentive import AttentiveRecurrent
+from regard.nn.recurrent.layers import Recurrent
+from regard.nn.recurrent.state_attention import ScoreKind, StateAttention
+from regard.ops.recurrence import State
+
+
+class RecurrentMemory(NamedTuple):
+    """What an encoder leaves to a decoder: states, keys made of them, lengths, and its last state.
+
+    >>> states = torch.arange(6.0).view(2, 3, 1)
+    >>> memory = RecurrentMemory(states, states, None, (states[:, -1:],))
+    >>> memory.select(torch.tensor([1, 1])).state[0].flatten()  # one encoding for two targets
+    tensor([5., 5.])
+    """
+
+    values: Float[Tensor, "batch key value"]
+    keys: Float[Tensor, "batch key dim"]
+    lengths: Int[Tensor, " batch"] | None
+    state: State
+
+    def select(self, rows: Int[Tensor, " rows"]) -> "RecurrentMemory":
+        """The memories of these sequences, in this order; a row may be asked for twice."""
+        return RecurrentMemory(
+            self.values[rows],
+            self.keys[rows],
+            None if self.lengths is None else self.lengths[rows],
+            tuple(s[rows] for s in self.state),
+        )
+
+
+class RecurrentDecoder(nn.Module):
+    """Nothing is asked: all there is to know of the source is in the state it starts from.
+
+    h_t = core(x_t, h_{t-1}),   h_0 = the last state of the source
+
+    >>> layer = PlainDecoder(Recurrent(3, 4))
+    >>> memory = layer.remember(torch.randn(2, 7, 6), state=(torch.zeros(2, 1, 4),))
+    >>> layer(torch.randn(2, 5, 3), memory.state, memory)[0].shape
+    torch.Size([2, 5, 4])
+    """
+
+    def __init__(self, core: Recurrent | AttentiveRecurrent):
+        super().__init__()
+        self.core = core
+
+    def make_memory(
+        self,
+        values: Float[Tensor, "batch key value"],
+        lengths: Int[Tensor, " batch"] | None = None,
+        *,
+        state: State,
+    ) -> RecurrentMemory:
+        """The source, kept to be looked at, and the state to start from."""
+        return RecurrentMemory(values, values, lengths, self.core.initial_state(state))
+
+    def forward(
+        self, x: Float[Tensor, "batch time dim"], state: State, memory: RecurrentMemory
+    ) -> tuple[Float[Tensor, "batch time hidden"], State]:
+        return self.core(x, state)
+
+
+class _Asker(nn.Module):
+    """What both decoders hold: a recurrent core, and an attention from its states to the source."""
+
+    def __init__(self, core: Recurrent | AttentiveRecurrent, source_dim: int, score: ScoreKind):
+        super().__init__()
+        self.core = core
+        self.cross_attention = StateAttention(core.hidden, source_dim, score)
+
+    def make_memory(
+        self,
+        values: Float[Tensor, "batch key value"],
+        lengths: Int[Tensor, " batch"] | None = None,
+        *,
+        state: State,
+    ) -> RecurrentMemory:
+        """The source as this decoder asks it, with the state to start from."""
+        keys = self.cross_attention.project_keys(values)
+        return RecurrentMemory(values, keys, lengths, self.core.initial_state(state))
+
+
+class BahdanauDecoder(_Asker):
+    """The state before asks the source, and the answer enters the cell beside the input.
+
+    c_t = attend(h_{t-1}, source),   h_t = core([x_t, c_t], h_{t-1}),   by the additive score
+
+    The core's input is as wide as x and the source together.
+
+    >>> layer = BahdanauDecoder(Recurrent(3 + 6, 4), source_dim=6)
+    >>> memory = layer.remember(torch.randn(2, 7, 6), state=(torch.zeros(2, 1, 4),))
+    >>> layer(torch.randn(2, 5, 3), memory.state, memory)[0].shape
+    torch.Size([2, 5, 4])
+    """
+
+    def __init__(
+        self,
+        core: Recurrent | AttentiveRecurrent,
+        source_dim: int,
+        *,
+        score: ScoreKind = "additive",
+    ):
+        super().__init__(core, source_dim, score)
+        if core.dim <= source_dim:
+            raise ConfigError(
+                f"core: needs dim of the input + source_dim={source_dim}, got {core.dim}"
+            )
+
+    def forward(
+        self, x: Float[Tensor, "batch time dim"], state: State, memory: RecurrentMemory
+    ) -> tuple[Float[Tensor, "batch time hidden"], State]:
+        outs = []
+        for x_t in x.split(1, 1):
+            query = state[0][:, -1:]  # the top layer's h
+            c = self.cross_attention(query, memory.keys, memory.values, memory.lengths)
+            out, state = self.core(torch.cat([x_t, c], -1), state)
+            outs.append(out)
+        return torch.cat(outs, 1), state
+
+
+class LuongDecoder(_Asker):
+    """The state after the step asks the source, and the answer is mixed into what is shown.
+
+    h_t = core(x_t, h_{t-1}),   c_t = attend(h_t, source),   out_t = tanh(W [c_t, h_t])
+
+    Nothing that was asked enters the core, so a known target is read in one go.
+
+    >>> layer = LuongDecoder(Recurrent(3, 4), source_dim=6)
+    >>> memory = layer.remember(torch.randn(2, 7, 6), state=(torch.zeros(2, 1, 4),))
+    >>> layer(torch.randn(2, 5, 3), memory.state, memory)[0].shape
+    torch.Size([2, 5, 4])
+    """
+
+    def __init__(
+        self,
+        core: Recurrent | AttentiveRecurrent,
+        source_dim: int,
+        *,
+        score: ScoreKind = "general",
+    ):
+        super().__init__(core, source_dim, score)
+        self.mix = nn.Linear(source_dim + core.hidden, core.hidden, bias=False)
+
+    def forward(
+        self, x: Float[Tensor, "batch time dim"], state: State, memory: RecurrentMemory
+    ) -> tuple[Float[Tensor, "batch time hidden"], State]:
+        h, state = self.core(x, state)
+        c = self.cross_attention(h, memory.keys, memory.values, memory.lengths)
+        return torch.tanh(self.mix(torch.cat([c, h], -1))), state

@@ -1,0 +1,179 @@
+"""A recurrence with its gates kept, walked in place forth and back, at about a kernel's pace.
+
+Autograd would note every sum of every step. But the way back needs no more than the gates, which
+are kept anyway: their slopes for all times at once, one product a step, and one for the weights.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from regard.ops.packed_linear import LinearFunction, packed_linear, transposed_linear
+from regard.ops.recurrence import fused
+from regard.ops.recurrence.reference import zero_padding_steps
+from regard.ops.recurrence.steps import CellStep, GRUStep, LSTMStep, RNNStep
+from regard.ops.recurrence.weights import CellWeights, GRUWeights, RNNWeights, State
+
+MIN_PACKED_SIZE = 16  # steps and sequences from which on it pays to bring weights into order
+
+
+def recur(
+    x: Tensor, weights: CellWeights, state: State, lengths: Tensor | None
+) -> tuple[Tensor, State, CellStep]:
+    """All states, the last real one, and every gate; x is (sequence, time, dim)."""
+    if isinstance(weights, RNNWeights):  # has nothing to open
+        out, last = fused.recur(x, weights, state, lengths)
+        return out, last, RNNStep(out)
+    x = x.transpose(0, 1).contiguous()  # a product of turned rows takes two to three times as long
+    u, w_bias, u_bias = weights.u, weights.w_bias, weights.u_bias
+    state = tuple(s.to(u.dtype) for s in state)  # under autocast: what is carried is not half
+    if isinstance(weights, GRUWeights):
+        wx = F.linear(x.flatten(0, 1), weights.w, w_bias).to(u.dtype)
+        with torch.autocast(x.device.type, enabled=False):
+            states, gates = _GRU.apply(wx, state[0], u, u_bias)
+        z, r, candidate = gates.view(len(x), -1, len(u)).chunk(3, -1)
+        trace = GRUStep(z, r, candidate, states)
+    else:
+        both = u_bias if w_bias is None else w_bias if u_bias is None else w_bias + u_bias
+        wx = F.linear(x.flatten(0, 1), weights.w, both).to(u.dtype)
+        with torch.autocast(x.device.type, enabled=False):
+            states, cells, gates = _LSTM.apply(wx, state[0], state[1], u)
+        i, f, o, candidate = gates.view(len(x), -1, len(u)).chunk(4, -1)
+        trace = LSTMStep(i, f, o, candidate, cells, states)
+    last = tuple(_last(s, first, lengths) for s, first in zip(trace.state, state, strict=True))
+    trace = zero_padding_steps(type(trace)(*(values.transpose(0, 1) for values in trace)), lengths)
+    return trace.h, last, trace
+
+
+class _GRU(torch.autograd.Function):
+    """States and gates (z, r, candidate), from W x + b_W, (time · sequence, …), in its place."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, wx: Tensor, h: Tensor, u: Tensor, u_bias: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        gates, two = wx.view(-1, len(h), len(u)), 2 * h.shape[-1]
+        uh = wx.new_empty(len(gates), *h.shape)
+        states = wx.new_empty(len(gates) + 1, *h.shape)
+        states[0] = old = h
+        times_u = _packed(u, u_bias, gates) or transposed_linear(u, u_bias)
+        # Gates take the place of wx: memory fresh from the system is slow. A view costs as much as
+        # a small sum, so all are made before the walk, not in it.
+        z, r, candidate = gates.chunk(3, -1)
+        for m_c, zr, z_t, r_t, c, new in _times(uh, gates[..., :two], z, r, candidate, states[1:]):
+            m = times_u(old)
+            zr.add_(m[:, :two]).sigmoid_()
+            c.addcmul_(r_t, m_c.copy_(m[:, two:])).tanh_()
+            old = torch.lerp(old, c, z_t, out=new)
+        ctx.mark_dirty(wx)
+        ctx.save_for_backward(wx, uh, states, u)
+        ctx.biased = u_bias is not None
+        return states[1:], wx
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        wx, uh, states, u = ctx.saved_tensors
+        gates, d_gates = (x.reshape(len(uh), -1, len(u)) for x in (wx, grads[1]))
+        d_states = grads[0]
+        hidden, before = uh.shape[-1], states[:-1]
+        z, r, candidate = gates.chunk(3, -1)
+        shut, slope = 1 - z, 1 - candidate * candidate
+        dz_dh = (candidate - before) * (z * shut)
+        dc_dh, dr_dc = z * slope, uh * (r * (1 - r))
+        slopes = torch.cat([z * shut, r * (1 - r), slope], -1)
+        d_wx = d_gates * slopes  # what was asked of the gates themselves
+        d_wx[..., hidden : 2 * hidden] += d_wx[..., 2 * hidden :] * dr_dc
+        d_uc, carry = torch.empty_like(uh), torch.zeros_like(states[0])
+        u_zr, u_c = u[: 2 * hidden], u[2 * hidden :]
+        d_z, d_r, d_c = d_wx.chunk(3, -1)
+        rows = (d_states, d_wx[..., : 2 * hidden], d_z, d_r, d_c, d_uc, dz_dh, dr_dc, dc_dh)
+        for ds, d_zr, dz, dr, dc, d_u, kz, kr, kc, r_t, keep in _times(*rows, r, shut, back=True):
+            dh = carry.add_(ds)
+            dz.addcmul_(dh, kz)
+            new = dh * kc
+            dr.addcmul_(new, kr)
+            torch.mul(dc.add_(new), r_t, out=d_u)
+            carry = dh.mul_(keep).addmm_(d_zr, u_zr).addmm_(d_u, u_c)
+        d_uh = torch.cat([d_wx[..., : 2 * hidden], d_uc], -1).flatten(0, 1)
+        return (
+            d_wx.flatten(0, 1),
+            carry,
+            d_uh.mT @ before.flatten(0, 1),
+            d_uh.sum(0) if ctx.biased else None,
+        )
+
+
+class _LSTM(torch.autograd.Function):
+    """States, cells and gates (i, f, o, candidate), from W x + b_W + b_U, in its place."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, wx: Tensor, h: Tensor, c: Tensor, u: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        gates, three = wx.view(-1, len(h), len(u)), 3 * h.shape[-1]
+        states, cells = (wx.new_empty(len(gates) + 1, *h.shape) for _ in range(2))
+        states[0], cells[0] = h, c
+        times_u, ut = _packed(u, None, gates), u.mT.contiguous()  # read once a step
+        rows = (gates, gates[..., :three], *gates.chunk(4, -1), states[1:], cells[1:])
+        for g, ifo, i, f, o, candidate, h_new, c_new in _times(*rows):  # gates take the place of wx
+            g.addmm_(h, ut) if times_u is None else g.add_(times_u(h))
+            ifo.sigmoid_()
+            c = torch.mul(f, c, out=c_new).addcmul_(i, candidate.tanh_())
+            h = torch.tanh(c, out=h_new).mul_(o)
+        ctx.mark_dirty(wx)
+        ctx.save_for_backward(wx, states, cells, u)
+        return states[1:], cells[1:], wx
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor, ...]:
+        wx, states, cells, u = ctx.saved_tensors
+        gates, d_gates = (x.reshape(len(states) - 1, -1, len(u)) for x in (wx, grads[2]))
+        d_states, d_cells = grads[:2]
+        hidden, before = states.shape[-1], states[:-1]
+        i, f, o, candidate = gates.chunk(4, -1)
+        shown = torch.tanh(cells[1:])
+        dc_dh = o * (1 - shown * shown)
+        slopes = gates * (1 - gates)
+        slopes[..., 3 * hidden :] = 1 - candidate * candidate
+        d_wx = d_gates * slopes  # what was asked of the gates themselves
+        # each gate's slope times what it multiplies: i and c̃ each other, f the old cell, o tanh c
+        slopes *= torch.cat([candidate, cells[:-1], shown, i], -1)
+        carry, dc = torch.zeros_like(states[0]), torch.zeros_like(states[0])
+        rows = (d_states, d_cells, d_wx, slopes, dc_dh, f)
+        for ds, dcell, d, k, kc, f_t in _times(*rows, back=True):
+            dh = carry.add_(ds)
+            dc.add_(dcell).addcmul_(dh, kc)
+            d.addcmul_(k, torch.cat([dc, dc, dh, dc], -1))
+            carry = d @ u
+            dc.mul_(f_t)
+        d_wx = d_wx.flatten(0, 1)
+        return d_wx, carry, dc, d_wx.mT @ before.flatten(0, 1)
+
+
+def _packed(u: Tensor, bias: Tensor | None, gates: Tensor) -> LinearFunction | None:
+    """What U makes of a state, by weights in order, where the walk is long enough to pay for it."""
+    time, rows, _ = gates.shape
+    return packed_linear(u, bias, rows) if min(time, rows) >= MIN_PACKED_SIZE else None
+
+
+def _times(*rows: Tensor, back: bool = False) -> Any:
+    """The tensors of each time, first to last or last to first."""
+    times = zip(*(x.unbind(0) for x in rows), strict=True)
+    return reversed(list(times)) if back else times
+
+
+def _last(states: Tensor, first: Tensor, lengths: Tensor | None) -> Tensor:
+    """The state after the last real step, (sequence, hidden), from (time, sequence, hidden)."""
+    if lengths is None:
+        return states[-1]
+    at = (lengths - 1).clamp(min=0)[None, :, None].expand(1, *first.shape)
+    return torch.where((lengths > 0)[:, None], states.gather(0, at)[0], first)

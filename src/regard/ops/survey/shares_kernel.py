@@ -1,0 +1,121 @@
+"""The light kernel beside the survey's: shares at given places, and which key a peak was."""
+
+from typing import Any, no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from regard.ops.kernels.terms import INTERPRETED, LOG2E, masked_score
+from regard.ops.survey.statistics import SurveyOptions
+
+SHARE_STATISTICS = frozenset({"own", "previous", "sink", "near"})
+
+
+def compute_shares(
+    call: dict[str, Any], options: SurveyOptions, packed: Tensor
+) -> dict[str, Tensor]:
+    """Shares at given places; and which of the four keys that share a peak's tag it was."""
+    q, queries = call["Q"], call["queries"]
+    sequences = q.shape[0] * q.shape[1]
+    shares = torch.empty(5, sequences, queries, device=q.device, dtype=torch.float32)
+    peak_key = torch.empty(sequences, queries, device=q.device, dtype=torch.int64)
+    wants_peak = bool(options.statistics & {"peak", "peak_key", "max_score"})
+    rows = 16 if INTERPRETED else 64
+    _places_kernel[(triton.cdiv(queries, rows), sequences)](
+        **call, SHARES=shares, PEAK=packed, PEAK_KEY=peak_key, step=shares.stride(0),
+        first=options.first_keys, radius=options.radius, WANTS_PEAK=wants_peak,
+        WANTS_PLACES=bool(options.statistics & SHARE_STATISTICS), BM=rows, BN=16,
+    )  # fmt: skip
+    names = ("own", "previous", "near", "sink", "peak")
+    return dict(zip(names, shares, strict=True)) | {"peak_key": peak_key}
+
+
+@triton.jit
+@no_type_check  # Triton has its own types
+def _places_kernel(
+    Q, K, LSE, q_b, q_h, q_i, k_b, k_h, k_j, heads, group, queries, keys, offset,
+    left, right, scale, softcap, SKIP, STOP, chunk, chunks_back, IDS, ids_b,
+    MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
+    BIAS, bias_b, bias_h, bias_i, bias_j, SHARES, PEAK, PEAK_KEY, step, first, radius,
+    FEAT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr, GENERAL: tl.constexpr,
+    CAPPED: tl.constexpr, PADDED: tl.constexpr, CHUNKED: tl.constexpr, DOCUMENTS: tl.constexpr,
+    MASKED: tl.constexpr, ALIBI: tl.constexpr, TOEPLITZ: tl.constexpr, BIASED: tl.constexpr,
+    WANTS_PEAK: tl.constexpr, WANTS_PLACES: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    i0, bh = tl.program_id(0) * BM, tl.program_id(1).to(tl.int64)
+    b, h = bh // heads, bh % heads
+    feat, row = tl.arange(0, WIDE), i0 + tl.arange(0, BM)
+    live, i = row < queries, row + offset
+    q = tl.load(
+        Q + b * q_b + h * q_h + row[:, None] * q_i + feat[None, :],
+        mask=live[:, None] & (feat < FEAT)[None, :], other=0.0,
+    )  # fmt: skip
+    at = bh * queries + row
+    lse = tl.load(LSE + at, mask=live, other=1e30) * LOG2E
+    first_key = K + b * k_b + (h // group) * k_h
+    if WANTS_PEAK:
+        packed = tl.load(PEAK + at, mask=live, other=0)
+        base = (0x7FFFFFFF - (packed & 0x7FFFFFFF)).to(tl.int32)
+        peak = tl.zeros([BM], tl.float32)
+        peak_key = tl.full([BM], -1, tl.int64)
+        for n in tl.static_range(4):
+            key = base + 8 * n
+            seen = live & (packed > 0) & (key < keys)
+            its = tl.load(
+                first_key + key[:, None] * k_j + feat[None, :],
+                mask=seen[:, None] & (feat < FEAT)[None, :], other=0.0,
+            )  # fmt: skip
+            score = masked_score(
+                tl.sum(q.to(tl.float32) * its.to(tl.float32), 1),
+                i, key, row, seen, b, h, left, right, scale, softcap,
+                SKIP, STOP, chunk, chunks_back, IDS, ids_b,
+                MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
+                BIAS, bias_b, bias_h, bias_i, bias_j,
+                CAPPED, PADDED, CHUNKED, DOCUMENTS, MASKED, ALIBI, TOEPLITZ, BIASED,
+            )  # fmt: skip
+            weight = tl.exp2(score - lse)
+            peak_key = tl.where(weight > peak, key.to(tl.int64), peak_key)
+            peak = tl.maximum(weight, peak)
+        tl.store(SHARES + 4 * step + at, peak, mask=live)
+        tl.store(PEAK_KEY + at, peak_key, mask=live)
+    if WANTS_PLACES:
+        own = tl.zeros([BM], tl.float32)
+        previous = tl.zeros([BM], tl.float32)
+        near = tl.zeros([BM], tl.float32)
+        sink = tl.zeros([BM], tl.float32)
+        for part in tl.static_range(2):  # the first keys, then those around the diagonal
+            if part == 0:
+                start, stop = 0, tl.minimum(first, keys)
+            else:
+                start = tl.maximum(i0 + offset - tl.maximum(radius, 1), 0) // BN * BN
+                stop = tl.minimum(i0 + BM + offset + radius, keys)
+            for j0 in range(start, stop, BN):
+                j = j0 + tl.arange(0, BN)
+                k = tl.load(
+                    first_key + j[:, None] * k_j + feat[None, :],
+                    mask=(j < keys)[:, None] & (feat < FEAT)[None, :], other=0.0,
+                )  # fmt: skip
+                dot = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+                s = masked_score(
+                    dot, i[:, None], j[None, :], row[:, None],
+                    live[:, None] & (j < keys)[None, :], b, h, left, right, scale, softcap,
+                    SKIP, STOP, chunk, chunks_back, IDS, ids_b,
+                    MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
+                    BIAS, bias_b, bias_h, bias_i, bias_j,
+                    CAPPED, PADDED, CHUNKED, DOCUMENTS, MASKED, ALIBI, TOEPLITZ, BIASED,
+                )  # fmt: skip
+                w = tl.exp2(s - lse[:, None])
+                ahead = j[None, :] - i[:, None]
+                if part == 0:
+                    sink += tl.sum(tl.where(j[None, :] < first, w, 0.0), 1)
+                else:
+                    own += tl.sum(tl.where(ahead == 0, w, 0.0), 1)
+                    previous += tl.sum(tl.where(ahead == -1, w, 0.0), 1)
+                    inside = (ahead <= radius) & (-ahead <= radius)
+                    near += tl.sum(tl.where(inside, w, 0.0), 1)
+        tl.store(SHARES + at, own, mask=live)
+        tl.store(SHARES + step + at, previous, mask=live)
+        tl.store(SHARES + 2 * step + at, near, mask=live)
+        tl.store(SHARES + 3 * step + at, sink, mask=live)

@@ -1,0 +1,145 @@
+"""A trained model of pictures at work: what each file most likely shows."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from regard.data import crop_to_ink, open_image, read_image
+from regard.data.image.image_file import crop_to_multiple
+from regard.errors import ConfigError
+from regard.models import ResNet, VisionTransformer
+from regard.runs.run import Run
+from regard.tasks.classification.evaluator import top_log_odds
+
+FASHION_CLASSES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker")
+FASHION_CLASSES += ("bag", "ankle boot")
+
+
+class ClassPrediction(list[tuple[str, float]]):
+    """The likeliest classes of a picture, by name, with their probabilities, the best first.
+
+    `confidence` is the calibrated probability that the first one is right, lower where the picture
+    shows none of the classes; None for a run without a calibration, which is never `unsure`.
+
+    >>> found = Classes([("dog", 0.9), ("cat", 0.1)], confidence=0.2, threshold=0.5)
+    >>> found[0], found.unsure
+    (('dog', 0.9), True)
+    """
+
+    def __init__(
+        self,
+        classes: Iterable[tuple[str, float]] = (),
+        *,
+        confidence: float | None = None,
+        threshold: float = 0.0,
+    ):
+        super().__init__(classes)
+        self.confidence, self.threshold = confidence, threshold
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the confidence is below the threshold that was chosen on held-out data."""
+        return self.confidence is not None and self.confidence < self.threshold
+
+
+def classify_run(
+    run: Run, images: str | Path | Sequence[str | Path], *, top: int = 1, invert: bool = False
+) -> list[ClassPrediction]:
+    """Of each picture file the likeliest classes, by name, with their probabilities.
+
+    A picture is read as those of the run's evaluation: see `read_for`. Each answer has a calibrated
+    `confidence`, and is `unsure` below the run's threshold. This is `rg.classify`.
+
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> file = tempfile.mkdtemp() + "/black.png"
+    >>> Image.new("L", (16, 16)).save(file)
+    >>> (found,) = classify_run(rg.specimen("glyphs"), [file])
+    >>> len(found), found.unsure  # nothing is written there
+    (1, True)
+    """
+    model, size = image_model(run)
+    if top < 1:
+        raise ConfigError(f"top: needs 1 or more, got {top}")
+    images = [images] if isinstance(images, str | Path) else images
+    found = []
+    for path in images:
+        image = read_run_image(run, path, size=size, invert=invert)
+        with torch.no_grad():
+            found.append(build_prediction(run, model(image[None])[0], top))
+    return found
+
+
+def read_run_image(
+    run: Run, path: str | Path, *, size: int | None, invert: bool = False
+) -> Float[Tensor, "channel height width"]:
+    """A picture file as a run's model reads it: a square of `size`, or of its own size.
+
+    Data that is `framed`, such as that of glyphs, is cut out by its ink, dark or light; `invert`
+    says that it is dark. Other pictures are taken whole, and `invert` swaps black and white.
+
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> file = tempfile.mkdtemp() + "/white.png"
+    >>> Image.new("L", (40, 30), 255).save(file)
+    >>> read_for(rg.specimen("glyphs"), file, size=24).shape
+    torch.Size([1, 24, 24])
+    """
+    config = run.model.config
+    multiple = getattr(config, "patch", 1)
+    if not getattr(run.recipe.data, "framed", False):
+        image = read_image(path, size=size, multiple=multiple, channels=config.channels)
+        return 1 - image if invert else image
+    image = crop_to_ink(open_image(path, auto_background=True), size, invert=invert)
+    return crop_to_multiple(image, multiple, path)
+
+
+def build_prediction(run: Run, logits: Float[Tensor, " classes"], top: int) -> ClassPrediction:
+    """What a run's model says of a picture, with the run's confidence in it."""
+    classes = top_classes(logits, class_names(run), top)
+    if run.calibration is None:
+        return ClassPrediction(classes)
+    confidence = run.calibration.confidence(float(top_log_odds(logits)))
+    return ClassPrediction(classes, confidence=confidence, threshold=run.calibration.threshold)
+
+
+def top_classes(
+    logits: Float[Tensor, " classes"], names: list[str], top: int
+) -> list[tuple[str, float]]:
+    """The names of the likeliest classes with their probabilities, the best first.
+
+    >>> likeliest(torch.tensor([0.0, 99.0]), ["cat", "dog"], 1)
+    [('dog', 1.0)]
+    """
+    chances, classes = logits.softmax(-1).topk(min(top, len(names)))
+    return [(names[n], x) for n, x in zip(classes.tolist(), chances.tolist(), strict=True)]
+
+
+def image_model(run: Run) -> tuple[VisionTransformer | ResNet, int]:
+    """A run's model, if it is one of pictures, and how large those of its training were.
+
+    >>> seeing(rg.specimen("glyphs"))[1]
+    24
+    """
+    model = run.model
+    if not isinstance(model, VisionTransformer | ResNet):
+        kind = type(model).__name__
+        raise ConfigError(f"run: needs a model of pictures, got {kind}; try glyphs")
+    return model, getattr(model.config, "image", None) or getattr(run.recipe.data, "size", 28)
+
+
+def class_names(run: Run) -> list[str]:
+    """What a run's classes are called: as its data say, or their numbers.
+
+    >>> "".join(names_of(rg.specimen("glyphs")))
+    '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ'
+    """
+    count, told = run.model.config.classes, getattr(run.recipe.data, "classes", None)
+    if told is not None and len(told) == count:
+        return list(told)
+    if "fashion" in str(getattr(run.recipe.data, "folder", "")) and count == len(FASHION_CLASSES):
+        return list(FASHION_CLASSES)
+    return [str(label) for label in range(count)]

@@ -1,0 +1,54 @@
+"""Models by name, to be measured and drawn: presets without numbers, or a saved file."""
+
+from difflib import get_close_matches
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from regard import models
+from regard.errors import ConfigError
+
+_KINDS = {
+    "translator": models.Translator,
+    "recurrent": models.RecurrentTranslator,
+    "language": models.LanguageModel,
+    "classifier": models.Classifier,
+    "vision": models.VisionTransformer,
+    "recogniser": models.Recogniser,
+}
+
+
+def build_or_load_model(name: str, *, vocab: int = 32000, classes: int = 10) -> nn.Module:
+    """The model that a preset's name, a specimen's or a path stands for.
+
+    A preset is built on the meta device: it has all sizes, and its weights take no memory.
+
+    >>> model = preset_or_saved("translator_base")
+    >>> model.readout.weight, next(model.parameters()).device
+    (None, device(type='meta'))
+    """
+    from regard.runs import find_run, pretrained_names  # only who asks for a model waits for it
+
+    if name in preset_names():
+        kind = name.partition("_")[0]
+        sizes = {"classifier": {"vocab": vocab, "classes": classes}, "vision": {"classes": classes}}
+        config = getattr(models, name)(**sizes.get(kind, {"vocab": vocab}))
+        with torch.device("meta"):
+            return _KINDS[kind](config)
+    if Path(name).exists() or name in pretrained_names():
+        return models.load(find_run(name)).float()
+    known = [*preset_names(), *pretrained_names()]
+    near = get_close_matches(name, known, 1, 0.5) or ["translator_base"]
+    raise ConfigError(
+        f"name: needs a saved model or one of {', '.join(known)}, got {name!r}; try {near[0]}"
+    )
+
+
+def preset_names() -> list[str]:
+    """Every preset of `models` by name.
+
+    >>> "translator_base" in preset_names()
+    True
+    """
+    return [name for name in models.__all__ if name.partition("_")[0] in _KINDS]
