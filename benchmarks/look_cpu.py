@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 import regard as rg
 
-ALONE = ("entropy", "peak", "peak_key", "reach", "received", "sink", "near")
+ALONE = ("entropy", "peak", "peak_key", "mean_distance", "received", "first_share", "local_share")
 
 
 def timed(work):

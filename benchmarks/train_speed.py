@@ -93,7 +93,7 @@ def ours(task, size):
         return models.VisionTransformer(models.vision_base(1000, **changes)), "class"
     if task == "language":
         layers, dim, heads, vocab, _, time_ = size.language
-        changes = {"layers": layers, "dim": dim, "heads": heads, "max_time": time_}
+        changes = {"layers": layers, "dim": dim, "heads": heads, "max_positions": time_}
         return models.LanguageModel(models.language_base(vocab, **changes)), "next_token"
     changes = {"layers": size.layers, "decoder_layers": size.layers, "dim": size.dim}
     config = models.translator_base(size.vocab, heads=size.heads, **changes)

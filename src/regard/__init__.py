@@ -7,28 +7,63 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from regard.costs import *  # noqa: F403
     from regard.inspection import *  # noqa: F403
     from regard.models import quantize  # noqa: F401
     from regard.ops import *  # noqa: F403
+    from regard.runs import (  # noqa: F401  # noqa: F401  # noqa: F401
+        Alignment,
+        Link,
+        TextModel,
+        align,
+        build_or_load_model,
+        load_pretrained,
+        load_text_model,
+        record_translation,
+        with_output_tokens,
+    )
     from regard.runs import classify_run as classify  # noqa: F401
     from regard.runs import export_run as export  # noqa: F401
     from regard.runs import generate_run as generate  # noqa: F401
-    from regard.runs import load_pretrained  # noqa: F401
     from regard.runs import transcribe_run as transcribe  # noqa: F401
     from regard.runs import translate_run as translate  # noqa: F401
     from regard.work import explain  # noqa: F401
 
-_FOLDERS = ("ops", "nn", "data", "models", "decode", "train", "look", "work")
-_AT_THE_TOP = ("ops", "look")  # what these export is a name of rg too
+_FOLDERS = (
+    "costs",
+    "data",
+    "decode",
+    "inspection",
+    "models",
+    "nn",
+    "ops",
+    "runs",
+    "tasks",
+    "train",
+    "work",
+)
+_AT_THE_TOP = ("ops", "inspection", "costs")  # what these export is a name of rg too
 _ALSO = {
-    "classify": ("train", "classify_run"),
+    "classify": ("runs", "classify_run"),
     "explain": ("work", "explain"),
-    "export": ("train", "export_run"),
-    "generate": ("train", "generate_run"),
+    "export": ("runs", "export_run"),
+    "generate": ("runs", "generate_run"),
+    "load_pretrained": ("runs", "load_pretrained"),
     "quantize": ("models", "quantize"),
-    "specimen": ("train", "specimen"),
-    "transcribe": ("train", "transcribe_run"),
-    "translate": ("train", "translate_run"),
+    "transcribe": ("runs", "transcribe_run"),
+    "translate": ("runs", "translate_run"),
+} | {
+    name: ("runs", name)
+    for name in (
+        "Alignment",
+        "Link",
+        "TextModel",
+        "align",
+        "build_or_load_model",
+        "load_text_model",
+        "record_translation",
+        "with_output_tokens",
+    )
 }
 
 
@@ -39,9 +74,9 @@ def __getattr__(name: str) -> Any:
         folder, there = _ALSO[name]
         return getattr(import_module(f"regard.{folder}"), there)
     for folder in _AT_THE_TOP:
-        home = import_module(f"regard.{folder}")
-        if name in home.__all__:
-            return getattr(home, name)
+        package = import_module(f"regard.{folder}")
+        if name in package.__all__:
+            return getattr(package, name)
     raise AttributeError(f"module 'regard' has no attribute {name!r}")
 
 

@@ -51,7 +51,7 @@ class FileError(RegardError):
 def suggestion(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """The end of a message about an unknown name: the known one that is most like it, if any is.
 
-    >>> nearest("phrase", ["phrases", "morse"])
+    >>> suggestion("phrase", ["phrases", "morse"])
     '; try phrases'
     """
     close = get_close_matches(name, list(known), 1, cutoff)

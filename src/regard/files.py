@@ -38,7 +38,7 @@ def atomic_write(file: str | Path) -> Iterator[Path]:
     """A path to write a file to first; when the block ends it becomes `file`, in one step.
 
     - What was there stays untouched until the new file is whole and on the disk. An exception
-      leaves nothing behind; a killed process leaves a folder `.NAME.writing`, and the next process
+      leaves nothing behind; a killed process leaves a folder `.NAME.decoder_multiply_adds`, and the next process
       that writes the same file removes it.
     - A new file gets the mode that the umask asks for; an existing one keeps its mode and owner.
     - Symbolic links stay, and what they point to is written, also where that does not exist yet.
@@ -46,10 +46,10 @@ def atomic_write(file: str | Path) -> Iterator[Path]:
     - Devices, FIFOs and /dev/stdout stay what they are: the whole file is sent to them.
     - A file in a folder that cannot be written, or a mount point, is overwritten in place.
 
-    Raises `FileError` where the operating system refuses; see `beside` for the plain `OSError`.
+    Raises `FileError` where the operating system refuses; see `atomic_path` for the plain `OSError`.
 
     >>> file = Path(tempfile.mkdtemp()) / "a.txt"
-    >>> with writing(file) as place:
+    >>> with atomic_write(file) as place:
     ...     _ = place.write_text("all of it")
     >>> file.read_text(), len(list(file.parent.iterdir()))
     ('all of it', 1)
@@ -65,9 +65,9 @@ def atomic_write(file: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_path(file: str | Path) -> Iterator[Path]:
-    """`writing`, but an `OSError` stays one.
+    """`atomic_write`, but an `OSError` stays one.
 
-    >>> with beside("nowhere/at/all.txt"):
+    >>> with atomic_path("nowhere/at/all.txt"):
     ...     pass
     Traceback (most recent call last):
         ...
@@ -102,11 +102,11 @@ def write_text(path: str | Path, text: str) -> Path:
 
 
 def keep_partial(temporary: Path, file: str | Path) -> Path | None:
-    """Keep what an interrupted `writing(file)` has so far, as NAME.partial; None if it cannot be.
+    """Keep what an interrupted `atomic_write(file)` has so far, as NAME.partial; None if it cannot be.
 
     >>> file = Path(tempfile.mkdtemp()) / "a.txt"
     >>> try:
-    ...     with writing(file) as place:
+    ...     with atomic_write(file) as place:
     ...         _ = place.write_text("half of")
     ...         raise KeyboardInterrupt
     ... except KeyboardInterrupt:
@@ -155,7 +155,7 @@ def is_stream(file: str | Path) -> bool:
 def file_descriptor(file: str | Path) -> int | None:
     """The number of the open descriptor that a path such as /dev/stdout stands for.
 
-    >>> descriptor("/dev/stdout"), descriptor("/dev/fd/2"), descriptor("/dev/null")
+    >>> file_descriptor("/dev/stdout"), file_descriptor("/dev/fd/2"), file_descriptor("/dev/null")
     (1, 2, None)
     """
     path = os.path.abspath(file)
@@ -174,7 +174,7 @@ def file_descriptor(file: str | Path) -> int | None:
 def fsync_path(path: str | Path) -> None:
     """Force a file or folder to the disk.
 
-    >>> to_disk(tempfile.mkdtemp())
+    >>> fsync_path(tempfile.mkdtemp())
     """
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -204,7 +204,7 @@ def parse_json(text: str | bytes) -> Any:
 def open_binary(file: str | Path) -> Iterator[BufferedIOBase]:
     """A file opened for reading bytes, or a `FileError`.
 
-    >>> with reading("nowhere.txt"):
+    >>> with open_binary("nowhere.txt"):
     ...     pass
     Traceback (most recent call last):
         ...
@@ -223,7 +223,7 @@ def detect_encoding(head: bytes) -> str:
 
     A zero byte is part of every ASCII character in UTF-16 and UTF-32, and of no text in UTF-8.
 
-    >>> text_encoding("Grüße".encode()), text_encoding("Grüße".encode("utf-16-le"))
+    >>> detect_encoding("Grüße".encode()), detect_encoding("Grüße".encode("utf-16-le"))
     ('utf-8', 'utf-16-le')
     """
     marks = [(codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32")]
@@ -280,7 +280,7 @@ def iter_utf8_lines(chunks: Iterable[bytes], name: str | Path = "text") -> Itera
     UTF-16 and UTF-32 are converted, a byte order mark is left out, and what cannot be decoded
     stays invalid, so that whoever decodes a line can say which one it was.
 
-    >>> list(utf8_lines([b"\\xff\\xfea\\0\\n", b"\\0b\\0"]))
+    >>> list(iter_utf8_lines([b"\\xff\\xfea\\0\\n", b"\\0b\\0"]))
     [[b'a'], [b'b']]
     """
     held: list[bytes] = []  # joined once: adding to a long line again and again is quadratic

@@ -9,7 +9,7 @@ def format_table(table: Any, width: int = 120) -> str:
     >>> from rich.table import Table
     >>> table = Table("head", box=None, pad_edge=False)
     >>> table.add_row("3")
-    >>> print(shown(table))
+    >>> print(format_table(table))
     head
     3
     """

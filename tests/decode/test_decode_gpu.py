@@ -16,7 +16,7 @@ from regard.decode.steppers.language import GpuState, LanguageStepper
 pytestmark = pytest.mark.gpu
 VOCAB, END = 1000, 2
 LLAMA = {
-    "positions": "none", "rotary": 10000.0, "key_heads": 2, "hidden": 704, "gated": True,
+    "positions": "none", "rotary": 10000.0, "kv_heads": 2, "hidden": 704, "gated": True,
     "activation": "silu", "norm": "rms", "bias": False,
 }  # fmt: skip
 each_model = pytest.mark.parametrize("changes", [{}, LLAMA], ids=["gpt", "llama"])

@@ -19,7 +19,7 @@ from regard.decode import (
     sample,
     stream,
 )
-from regard.decode.gpu import buffers
+from regard.decode.gpu import buffers, launcher
 from regard.decode.gpu import engine as captured_steps
 from regard.decode.gpu.launcher import Tuning
 from regard.decode.search.generation import collect_steps
@@ -32,7 +32,7 @@ ROTARY = {"positions": "none", "rotary": 100.0}
 CONFIGS = {
     "learned": {
         "positions": "learned",
-        "max_time": 40,
+        "max_positions": 40,
         "scaled": False,
         "activation": "gelu_tanh",
         "window": 3,
@@ -40,9 +40,9 @@ CONFIGS = {
         "layers": 2,
     },
     "rotary": ROTARY
-    | {"key_heads": 1, "feat": 16, "gated": True, "norm": "rms", "activation": "silu"},
+    | {"kv_heads": 1, "feat": 16, "gated": True, "norm": "rms", "activation": "silu"},
     "bare": ROTARY
-    | {"halves": True, "bias": False, "final_norm": False, "dim": 24, "feat": 16, "gated": True},
+    | {"rotate_half": True, "bias": False, "final_norm": False, "dim": 24, "feat": 16, "gated": True},
     "sinusoidal": {},
     "relu": {"activation": "relu", "bias": False},
 }
@@ -125,7 +125,7 @@ def test_logits_are_the_models_own(name, batch):
     ],
 )
 def test_logits_of_16_bits_are_the_models_own(name, batch, changes):
-    model, (prompt, _) = made(name, dim=32, heads=2, feat=16, hidden=64), prompts(batch)
+    model, (prompt, _) = made(name, dim=32, heads=2, head_dim=16, hidden=64), prompts(batch)
     for p in model.parameters():
         p.data = p.half().float()
     want = model(prompt)[:, -1]
@@ -268,7 +268,7 @@ def test_who_comes_to_look_sees_every_attention_also_in_the_middle():
 
 @pytest.mark.slow
 def test_rows_beyond_those_of_one_program_are_the_models_own(monkeypatch):
-    monkeypatch.setattr(launch, "MOST_ROWS", 16)
+    monkeypatch.setattr(launcher, "MAX_BATCH_TILE", 16)
     model, prompt = made("sinusoidal"), torch.randint(3, VOCAB, (18, 3))
     stepper, state, _ = both(model, prompt, None)
     logits, _ = stepper.step(prompt[:, -1], state)

@@ -9,15 +9,16 @@ from torch.testing import assert_close
 import regard as rg
 from regard import models
 from regard.decode import beam, greedy, make_stepper
+from regard.decode.cpu import decoder as cpu_decoder
 from regard.decode.cpu.decoder import CpuState
 from regard.decode.search.beam import grouped_topk
 
 VOCAB, END = 300, 2  # more than two groups of the search for the largest
 CONFIGS = {
     "sinusoidal": {},
-    "learned": {"positions": "learned", "max_time": 20},
-    "rotary": {"positions": "none", "rotary": 100.0, "key_heads": 1},
-    "halves": {"rotary": 100.0, "halves": True},
+    "learned": {"positions": "learned", "max_positions": 20},
+    "rotary": {"positions": "none", "rotary": 100.0, "kv_heads": 1},
+    "rotate_half": {"rotary": 100.0, "rotate_half": True},
     "normed": {"embedding_norm": True, "segments": 2},
     "relu": {"activation": "relu", "norm": "none", "final_norm": False},
     "after": {"norm_first": False, "final_norm": False, "bias": False, "norm": "rms"},
@@ -54,7 +55,7 @@ def start(model: models.Translator, source: torch.Tensor, lengths: torch.Tensor)
 
 @each_config
 def test_logits_are_the_models_own(name, monkeypatch):
-    monkeypatch.setattr(quick, "ROOM", 2)  # it must grow on the way
+    monkeypatch.setattr(cpu_decoder, "ROOM", 2)  # it must grow on the way
     model, (source, lengths), target = made(name), sources(), torch.randint(VOCAB, (4, 9))
     stepper, state = start(model, source, lengths)
     steps = []

@@ -15,8 +15,8 @@ VOCAB, START, END = 7, 1, 2
 SIZES = {"dim": 16, "heads": 2, "dropout": 0.0}
 TRANSLATORS = {
     "sinusoidal": {},
-    "learned": {"positions": "learned", "max_time": 20},
-    "rotary": {"positions": "none", "rotary": 100.0, "key_heads": 1},
+    "learned": {"positions": "learned", "max_positions": 20},
+    "rotary": {"positions": "none", "rotary": 100.0, "kv_heads": 1},
     "buckets": {"positions": "none", "relative": "buckets"},
     "alibi": {"positions": "none", "relative": "alibi", "sinks": True},
 }

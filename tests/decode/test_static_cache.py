@@ -43,7 +43,7 @@ def test_a_state_gone_on_from_twice_keeps_both_futures():
 
 
 def test_a_cache_without_room_finds_more(monkeypatch):
-    monkeypatch.setattr(static, "ROOM", 2)
+    monkeypatch.setattr(cache, "ROOM", 2)
     kept = KVCache()
     for n in range(7):
         kept = grown(kept, float(n))

@@ -62,12 +62,12 @@ CASES = {
     "translator": lambda: pair(models.translator_tiny(vocab=VOCAB)),
     "translator, untied, odd widths": lambda: pair(
         models.translator_tiny(
-            vocab=VOCAB, feat=3, key_heads=2, hidden=20, gated=True, tied=False, shared=False
+            vocab=VOCAB, head_dim=3, kv_heads=2, hidden=20, gated=True, tied=False, shared=False
         )
     ),
     "translator, buckets": lambda: pair(models.translator_tiny(vocab=VOCAB, relative="buckets")),
     "translator, keys": lambda: pair(
-        models.translator_tiny(vocab=VOCAB, relative="keys", furthest=4)
+        models.translator_tiny(vocab=VOCAB, relative="keys", max_distance=4)
     ),
     "language": lambda: (models.LanguageModel(models.language_tiny(vocab=VOCAB)), (tokens(),)),
     "language, grouped, gated": lambda: (

@@ -36,7 +36,7 @@ MODULES = {
     "gru": lambda: rg.nn.Cell(3, 4, "gru"),
     "lstm": lambda: rg.nn.Recurrent(300, 400, kind="lstm", layers=2, bidirectional=True),
     "post": lambda: rg.nn.EncoderBlock(512, 8),
-    "pre": lambda: rg.nn.DecoderBlock(64, 4, norm_first=True, norm="rms", key_heads=2, gated=True),
+    "pre": lambda: rg.nn.DecoderBlock(64, 4, norm_first=True, norm="rms", kv_heads=2, gated=True),
     "bare": lambda: rg.nn.EncoderBlock(8, 2, norm="none", skip=False),
     "encoder": lambda: rg.nn.Encoder(3, 8, 2, final_norm=True),
     "decoder": lambda: rg.nn.Decoder(3, 8, 2),

@@ -15,7 +15,7 @@ TOKENS = torch.tensor([[1, 2, 3, 4, 5], [6, 7, 8, 9, 1]])
 @pytest.fixture
 def model():
     torch.manual_seed(1)
-    config = models.language_tiny(vocab=12, key_heads=2)
+    config = models.language_tiny(vocab=12, kv_heads=2)
     return models.LanguageModel(config).double().eval()
 
 

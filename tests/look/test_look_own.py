@@ -26,7 +26,7 @@ def recurrent(attention):
 
 MODELS = {
     "translator": (lambda: translator(), (IDS, IDS[:, :5], LENGTHS)),
-    "grouped": (lambda: translator(key_heads=2, softcap=2.0, sinks=True), (IDS, IDS[:, :5])),
+    "grouped": (lambda: translator(kv_heads=2, softcap=2.0, sinks=True), (IDS, IDS[:, :5])),
     "language": (lambda: models.LanguageModel(models.language_tiny(vocab=10)), (IDS,)),
     "classifier": (
         lambda: models.Classifier(models.classifier_tiny(vocab=10, classes=3)),

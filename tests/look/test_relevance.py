@@ -7,6 +7,7 @@ from torch.testing import assert_close
 import regard as rg
 from regard import models
 from regard.errors import LookError, ShapeError
+from regard.inspection.attribution import propagation
 from regard.ops.attend.reference import softmax_with_lse
 from regard.ops.intercept import intercepting
 from regard.ops.terms import repeat_kv
@@ -16,7 +17,7 @@ TOKENS = torch.tensor([[1, 2, 3, 4, 5, 6], [6, 7, 8, 9, 1, 2]])
 
 @pytest.fixture
 def language():
-    config = models.language_tiny(vocab=12, layers=3, key_heads=2, softcap=3.0, sinks=True)
+    config = models.language_tiny(vocab=12, layers=3, kv_heads=2, softcap=3.0, sinks=True)
     return models.LanguageModel(config).double().eval()
 
 
@@ -55,7 +56,7 @@ def test_relevance_is_the_product_of_gradient_times_map(language):
 
 def test_relevance_in_bands_is_the_same(language, monkeypatch):
     want = rg.relevance(language, says, -1).own
-    monkeypatch.setattr(walk, "AT_ONCE", 50)
+    monkeypatch.setattr(propagation, "AT_ONCE", 50)
     assert_close(rg.relevance(language, says, -1).own, want)
 
 

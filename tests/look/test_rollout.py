@@ -12,6 +12,7 @@ from torch.testing import assert_close
 import regard as rg
 from regard import models
 from regard.errors import LookError, ShapeError
+from regard.inspection.attribution import propagation
 from regard.inspection.attribution.max_flow import max_flow
 
 TOKENS = torch.tensor([[1, 2, 3, 4, 5, 6], [6, 7, 8, 9, 1, 2]])
@@ -25,7 +26,7 @@ def seen(model, *inputs):
 
 @pytest.fixture
 def language():
-    config = models.language_tiny(vocab=12, layers=3, key_heads=2, relative="alibi", sinks=True)
+    config = models.language_tiny(vocab=12, layers=3, kv_heads=2, relative="alibi", sinks=True)
     return models.LanguageModel(config).double().eval()
 
 
@@ -56,7 +57,7 @@ def test_one_token_is_one_row_of_it(language):
 def test_bands_of_rows_add_up_to_the_whole(language, monkeypatch):
     sight = seen(language, TOKENS)
     whole = rg.attention_rollout(sight).own
-    monkeypatch.setattr(walk, "AT_ONCE", 50)
+    monkeypatch.setattr(propagation, "AT_ONCE", 50)
     assert_close(rg.attention_rollout(sight).own, whole)
 
 

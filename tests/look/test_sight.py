@@ -42,7 +42,7 @@ def in_steps(layer, x, sizes, **terms):
 )
 @pytest.mark.parametrize("sizes", [(1,) * 6, (3, 1, 1, 1), (2, 3, 1)])
 def test_steps_joined_are_the_whole_map(terms, sizes):
-    layer = rg.nn.MultiHeadAttention(8, 2, rotary=100.0)
+    layer = rg.nn.MultiHeadAttention(8, 2, rope_theta=100.0)
     steps = in_steps(layer, X, sizes, **terms)
     with rg.look(layer) as once:
         layer(X, **terms)

@@ -11,7 +11,7 @@ from regard.ops.masks import Mask
 from regard.ops.terms import make_terms
 
 
-def site(batch=2, heads=4, key_heads=2, queries=5, keys=7, feat=3, value=3, **terms) -> Site:
+def site(batch=2, heads=4, kv_heads=2, queries=5, keys=7, head_dim=3, value=3, **terms) -> Site:
     q = torch.randn(batch, heads, queries, feat)
     k, v = torch.randn(batch, key_heads, keys, feat), torch.randn(batch, key_heads, keys, value)
     out, lse = rg.attend(q, k, v, **terms)

@@ -11,7 +11,7 @@ from regard.errors import ConfigError, LookError, ShapeError
 
 @pytest.fixture
 def language():
-    config = models.language_tiny(vocab=12, layers=3, key_heads=2, rotary=10000.0)
+    config = models.language_tiny(vocab=12, layers=3, kv_heads=2, rope_theta=10000.0)
     return models.LanguageModel(config).eval()
 
 

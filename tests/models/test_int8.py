@@ -15,14 +15,14 @@ from int8_products import relative_error, wrong_products
 
 import regard as rg
 from regard import decode, models
-from regard.errors import FileError, BackendError
+from regard.errors import BackendError, FileError
 from regard.models import quantization as models_int8
 from regard.nn.int8 import Int8Linear, Int8Readout, PackedInt8Linear, dequantize_int8, quantize_int8
 
 KINDS = {
     "translator": models.translator_tiny(vocab=11, output_bias=True),
     "gated, not tied": models.translator_tiny(
-        vocab=11, gated=True, tied=False, rotary=100.0, key_heads=2, norm="rms", bias=False
+        vocab=11, gated=True, tied=False, rope_theta=100.0, kv_heads=2, norm="rms", bias=False
     ),
     "language": models.language_tiny(vocab=11),
     "recurrent": models.recurrent_tiny(vocab=11, cell="lstm"),
@@ -193,7 +193,7 @@ def test_what_cannot_be_rounded_is_said(monkeypatch, tmp_path):
     def none(*_):
         raise RuntimeError("no kernel\nat all")
 
-    monkeypatch.setattr(models_int8, "Int8Product", none)
+    monkeypatch.setattr(models_int8, "PackedInt8Linear", none)
     with pytest.raises(BackendError, match=r"int8 cannot run here, .* \(no kernel\); try float32"):
         rg.quantize(models.build(models.language_tiny(vocab=9)))
 

@@ -16,15 +16,15 @@ KINDS = {
         vocab=11, norm_first=False, final_norm=False, activation="relu", output_scale=0.5
     ),
     "rotary, halves, grouped, RMS, gated": models.translator_tiny(
-        vocab=11, rotary=100.0, halves=True, positions="none", key_heads=2, norm="rms",
+        vocab=11, rope_theta=100.0, rotate_half=True, positions="none", kv_heads=2, norm="rms",
         activation="silu", gated=True, bias=False, tied=False,
     ),
     "learned positions, softcap, sinks, bias of the output": models.translator_tiny(
         vocab=11, positions="learned", softcap=2.0, sinks=True, output_bias=True, scale=0.5,
-        activation="gelu_tanh", rotary=50.0,
+        activation="gelu_tanh", rope_theta=50.0,
     ),
     "no residuals": models.translator_tiny(vocab=11, skip=False),
-    "a language model in a window": models.language_tiny(vocab=11, window=2, key_heads=1),
+    "a language model in a window": models.language_tiny(vocab=11, window=2, kv_heads=1),
     "GRU, Luong": models.recurrent_tiny(vocab=11, layers=2),
     "LSTM, Bahdanau": models.recurrent_tiny(vocab=11, cell="lstm", attention="bahdanau"),
     "LSTM, two layers, no attention": models.recurrent_tiny(

@@ -25,11 +25,11 @@ from regard.models import (
 SIZES = {"dim": 16, "heads": 4}
 VARIANTS = {
     "sinusoidal": {},
-    "learned": {"positions": "learned", "max_time": 20},
-    "rotary": {"positions": "none", "rotary": 10000.0, "key_heads": 2},
+    "learned": {"positions": "learned", "max_positions": 20},
+    "rotary": {"positions": "none", "rotary": 10000.0, "kv_heads": 2},
     "buckets": {"positions": "none", "relative": "buckets"},
-    "toeplitz": {"relative": "toeplitz", "furthest": 4},
-    "keys": {"relative": "keys", "furthest": 4},
+    "toeplitz": {"relative": "toeplitz", "max_distance": 4},
+    "keys": {"relative": "keys", "max_distance": 4},
     "alibi": {"relative": "alibi", "sinks": True},
     "post-LN": {"norm_first": False, "final_norm": False, "activation": "relu"},
 }
@@ -217,7 +217,7 @@ def test_presets_build(config):
     ("change", "message"),
     [
         ({"heads": 3}, "dim: needs a multiple of heads=3, got 16"),
-        ({"key_heads": 3}, "key_heads: needs a divisor of 4, got 3"),
+        ({"kv_heads": 3}, "key_heads: needs a divisor of 4, got 3"),
         ({"layers": 0}, "layers: needs a whole number of 1 or more, got 0"),
         ({"dim": -4}, "dim: needs a whole number of 1 or more, got -4"),
         ({"dropout": 1.0}, "dropout: needs 0 ≤ rate < 1, got 1.0"),

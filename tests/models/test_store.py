@@ -78,12 +78,12 @@ EVERY = {
     "Classifier": models.ClassifierConfig(vocab=5, classes=2, **STACK),
     "LanguageModel": models.LanguageConfig(vocab=5, **STACK),
     "MLP": models.MLPConfig(inputs=4, classes=2, hidden=3),
-    "Recogniser": models.RecogniserConfig(vocab=5, mels=8, **STACK),
+    "Recogniser": models.RecogniserConfig(vocab=5, n_mels=8, **STACK),
     "RecurrentTranslator": models.RecurrentTranslatorConfig(
         source_vocab=5, target_vocab=5, dim=4, hidden=4
     ),
     "ResNet": models.ResNetConfig(classes=2, width=8),
-    "SpeechEncoder": models.SpeechEncoderConfig(mels=8, max_positions=9, **STACK),
+    "SpeechEncoder": models.SpeechEncoderConfig(n_mels=8, max_positions=9, **STACK),
     "Translator": models.TranslatorConfig(
         source_vocab=5, target_vocab=5, decoder_layers=1, **STACK
     ),
@@ -188,8 +188,8 @@ HEADERS = {
     "at most one of its layers per tensor, [0-9]+, got 2000": lambda h: h["config"].update(
         layers=2000
     ),
-    "max_time of at most 2147483648, got 4611686018427387904": lambda h: h["config"].update(
-        max_time=1 << 62
+    "max_positions of at most 2147483648, got 4611686018427387904": lambda h: h["config"].update(
+        max_positions=1 << 62
     ),
     "a config of names and values, got 3": lambda h: h.update(config=3),
     "needs version 1, got 2; try a newer regard": lambda h: h.update(version=2),

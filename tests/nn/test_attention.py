@@ -183,7 +183,7 @@ def test_same_as_torch_when_causal(batch, time):
     ("sizes", "message"),
     [
         ({"dim": 10, "heads": 4}, "dim: needs a multiple of heads=4, got 10; try"),
-        ({"dim": 8, "heads": 4, "key_heads": 3}, "key_heads: needs a divisor of heads=4, got 3"),
+        ({"dim": 8, "heads": 4, "kv_heads": 3}, "key_heads: needs a divisor of heads=4, got 3"),
         ({"dim": 8, "heads": 0}, "dim: needs a multiple of heads=0"),
     ],
 )

@@ -129,7 +129,7 @@ def test_buckets_are_those_of_t5_at_its_own_sizes_for_every_distance():
         ),
         (
             lambda: RelativeKeys(torch.zeros(3, 5)).check(2, 4),
-            "table: needs feat=4 as q has, got 5",
+            "table: needs head_dim=4 as q has, got 5",
         ),
         (
             lambda: tile(DenseBias(torch.zeros(2, 2)), range(2), range(3)),

@@ -212,13 +212,13 @@ def counted(w: Tensor, name: str) -> dict[str, Tensor]:
         "entropy": -torch.special.xlogy(w, w).sum(-1),
         "received": w.sum(-2),
         "peak": w.amax(-1),
-        "sink": (w * ((first <= J) & (first + 2 > J))).sum(-1),
-        "reach": (w * (I - J).abs()).sum(-1),
-        "near": (w * ((I - J).abs() <= 1)).sum(-1),
+        "first_share": (w * ((first <= J) & (first + 2 > J))).sum(-1),
+        "mean_distance": (w * (I - J).abs()).sum(-1),
+        "local_share": (w * ((I - J).abs() <= 1)).sum(-1),
     }
 
 
-COUNTED = {"ask": ("entropy", "received", "peak", "sink", "reach", "near"), "first": 2, "radius": 1}
+COUNTED = {"ask": ("entropy", "received", "peak", "first_share", "mean_distance", "local_share"), "first": 2, "radius": 1}
 
 
 def assert_found(found: Any, want: dict[str, Tensor], **tolerance: float) -> None:
@@ -230,15 +230,15 @@ def assert_found(found: Any, want: dict[str, Tensor], **tolerance: float) -> Non
 @each_case
 @pytest.mark.parametrize("form", ["reference", "tiled"])
 def test_surveys_count_the_map(name, form, monkeypatch):
-    monkeypatch.setattr(walk, "ON_CPU", tiling.TileSize(64, 2, 4))
-    monkeypatch.setattr(walk, "IN_CACHE", tiling.TileSize(16, 2, 3))
+    monkeypatch.setattr(tiling, "CPU_TILE", tiling.TileSize(64, 2, 4))
+    monkeypatch.setattr(tiling, "CACHE_TILE", tiling.TileSize(16, 2, 3))
     (q, k, _), terms, w, _, lse = case(name)
     assert_found(survey(q, k, lse, backend=form, **COUNTED, **terms), counted(w, name))
 
 
 @each_case
 def test_influence_is_what_removal_does_to_the_map(name, monkeypatch):
-    monkeypatch.setattr(walk, "ON_CPU", tiling.TileSize(64, 2, 4))
+    monkeypatch.setattr(tiling, "CPU_TILE", tiling.TileSize(64, 2, 4))
     (q, k, v), terms, _, out, lse = case(name)
     want = removed(name, q, k, v, out)
     given = (q, k, v, out, lse)

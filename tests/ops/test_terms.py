@@ -80,7 +80,7 @@ def test_gradients_reach_queries_keys_and_bias(softcap):
 @pytest.mark.parametrize(
     ("q", "k", "terms", "message"),
     [
-        ((3, 4), (3, 5), {}, "k: needs feat=4 as q has, got 5; try score=bilinear, which lets"),
+        ((3, 4), (3, 5), {}, "k: needs head_dim=4 as q has, got 5; try score=bilinear, which lets"),
         (
             (2, 3, 4),
             (3, 4),

@@ -108,7 +108,7 @@ def test_what_cannot_be_translated_is_said(run):
 
 @pytest.mark.usefixtures("users_view")
 def test_what_a_language_model_cannot_do_is_said():
-    run = writer(positions="learned", max_time=8)
+    run = writer(positions="learned", max_positions=8)
     with pytest.raises(ConfigError, match="run: needs a translator, got a LanguageModel"):
         translate_run(run, ["a"], to=["de"])
     with pytest.raises(ConfigError, match="limit: needs at most 5 after this prompt, .* got 9"):

@@ -51,7 +51,7 @@ def tiny_pairs(folder, kind="en-de", *more: str):
 
 def tiny_text(folder, *more: str):
     small = [f"folder={folder}", "size=270", "overlap=4", "length=16", "valid=3"]
-    model = ["key_heads=none", "layers=1", "heads=2", "dim=16"]
+    model = ["kv_heads=none", "layers=1", "heads=2", "dim=16"]
     return override_settings(recipe("stdlib"), [*TINY, *small, *model, *more])
 
 

@@ -55,7 +55,7 @@ def test_a_setting_is_found_by_its_whole_name_or_by_its_clear_end():
 
 @pytest.mark.parametrize(
     "model",
-    [models.translator_tiny(1, rotary=100.0), models.recurrent_tiny(1, attention="hybrid")],
+    [models.translator_tiny(1, rope_theta=100.0), models.recurrent_tiny(1, attention="hybrid")],
     ids=lambda model: type(model).__name__,
 )
 def test_a_recipe_comes_back_from_json(model):

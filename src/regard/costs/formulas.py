@@ -83,7 +83,7 @@ def break_even_length(kind: str, d: int) -> int | None:
 
     Below it attention is the cheaper one: n < d against a GRU, n < 2d against an LSTM.
 
-    >>> crossing("gru", d=512), crossing("lstm", d=512), crossing("rnn", d=512)
+    >>> break_even_length("gru", d=512), break_even_length("lstm", d=512), break_even_length("rnn", d=512)
     (512, 1024, None)
     """
     gates = {"rnn": 1, "gru": 3, "lstm": 4}
@@ -97,7 +97,7 @@ def generation_cost(n: int, d: int, *, cached: bool = True) -> int:
 
     cached: Σ_t (4d² + 2td),   all done again for each token: Σ_t (4td² + 2t²d),   t = 1 … n
 
-    >>> round(writing_cost(64, 64, cached=False) / writing_cost(64, 64))
+    >>> round(generation_cost(64, 64, cached=False) / generation_cost(64, 64))
     35
     """
     if cached:

@@ -57,7 +57,7 @@ class Cost:
 
         >>> model = rg.models.Translator(rg.models.translator_base(vocab=1))
         >>> found = rg.cost(model, source=30, target=30)
-        >>> round(found.one_more_target / found.multiply_adds, 2)
+        >>> round(found.extra_target_multiply_adds / found.multiply_adds, 2)
         0.57
         """
         return sum(part.multiply_adds for part in self.parts if part.side == "target")

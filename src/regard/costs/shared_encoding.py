@@ -18,7 +18,7 @@ class SharedEncoding:
 
     together = E + K · D,   apart = K · (E + D),   K languages
 
-    >>> Sharing("", "", reading=3, writing=1, languages=2).together
+    >>> SharedEncoding("", "", encoder_multiply_adds=3, decoder_multiply_adds=1, languages=2).shared_total
     5
     """
 
@@ -69,8 +69,8 @@ def shared_encoding_cost(
     E = encoder + L(2Md²), the keys and values that all languages share;   D = the rest, a language
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=10))
-    >>> found = sharing(model, source=1, target=1, languages=2)
-    >>> found.reading, found.writing, found.apart - found.together
+    >>> found = shared_encoding_cost(model, source=1, target=1, languages=2)
+    >>> found.encoder_multiply_adds, found.decoder_multiply_adds, found.separate_total - found.shared_total
     (114944, 115840, 114944)
     """
     if languages < 1:

@@ -29,8 +29,8 @@ class Batches:
     s·world … s·world + world - 1, so that the global order is one, whatever the world.
     Each name that is a sequence comes padded, with its `<name>_lengths`.
 
-    >>> numbers = rg.data.Listed(test=range(1, 6))
-    >>> batches = Batches(numbers, lambda n: {"x": [n] * n}, split="test", tokens=6)
+    >>> numbers = rg.data.InMemorySource(test=range(1, 6))
+    >>> batches = Batches(numbers, lambda n: {"x": [n] * n}, split="test", batch_tokens=6)
     >>> [batch["x"].tolist() for batch in batches]
     [[[1, 0], [2, 2]], [[5, 5, 5, 5, 5]], [[3, 3, 3]], [[4, 4, 4, 4]]]
     """
@@ -72,8 +72,8 @@ class Batches:
     def state(self) -> dict[str, int]:
         """Where it stands, for all ranks together: any rank of any world can go on from here.
 
-        >>> numbers = rg.data.Listed(test=range(1, 6))
-        >>> batches = Batches(numbers, lambda n: {"x": [n] * n}, split="test", tokens=6)
+        >>> numbers = rg.data.InMemorySource(test=range(1, 6))
+        >>> batches = Batches(numbers, lambda n: {"x": [n] * n}, split="test", batch_tokens=6)
         >>> _ = next(iter(batches))
         >>> batches.state()["taken"]
         1
@@ -141,7 +141,7 @@ def bucket_by_length(
 ) -> list[list[int]]:
     """Indices in batches of like lengths, no batch larger than `tokens` with its padding.
 
-    >>> cut([3, 1, 2, 4], tokens=6)
+    >>> bucket_by_length([3, 1, 2, 4], batch_tokens=6)
     [[1, 2], [0], [3]]
     """
     if lengths and (most := max(lengths)) > batch_tokens:
@@ -162,7 +162,7 @@ def bucket_by_length(
 def batch_by_length(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
     """Indices of like lengths together: the padding of a batch is that of its longest.
 
-    >>> list(like_lengths([3, 1, 2], together=2))
+    >>> list(batch_by_length([3, 1, 2], batch_size=2))
     [[1, 2], [0]]
     """
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
@@ -202,7 +202,7 @@ def pair_preprocessor(tokenizer: Tokenizer) -> Callable[[Pair], Encoded]:
     The language is the decoder's first token, so that one encoding serves every language. The
     source is normalised as the tokenizer says, the target is written as it is.
 
-    >>> encode = pair_encoder(rg.data.Bytes(("de",)))
+    >>> encode = pair_preprocessor(rg.data.ByteTokenizer(("de",)))
     >>> {name: len(ids) for name, ids in encode(Pair("a", "bc", "de")).items()}
     {'source': 2, 'target': 4}
     """

@@ -18,7 +18,7 @@ class GeneratedBatches:
     Step s of `world` ranks is batches s·world … s·world + world - 1, so that the global order is
     one, whatever the world. Where it stands is the number of the next one.
 
-    >>> made = Made(lambda number: {"x": torch.tensor([number])}, rank=1, world=2)
+    >>> made = GeneratedBatches(lambda number: {"x": torch.tensor([number])}, rank=1, world_size=2)
     >>> stream = iter(made)
     >>> next(stream)["x"].item(), next(stream)["x"].item(), made.state()
     (1, 3, {'seed': 0, 'number': 4})
@@ -59,7 +59,7 @@ class GeneratedBatches:
 def seeded_generator(*key: Any, device: torch.device | str = "cpu") -> torch.Generator:
     """Random numbers that depend on a key alone.
 
-    >>> torch.equal(torch.rand(2, generator=luck(0, "a")), torch.rand(2, generator=luck(0, "a")))
+    >>> torch.equal(torch.rand(2, generator=seeded_generator(0, "a")), torch.rand(2, generator=seeded_generator(0, "a")))
     True
     """
     generator = torch.Generator(device)

@@ -12,9 +12,9 @@ OnError = Literal["skip", "fail"]
 class LoadReport:
     """Counts of what was read and of what was left out, with the first places of each reason.
 
-    >>> report = Report()
-    >>> report.kept += 2
-    >>> report.leave_out("corpus.tsv", 3, "an empty side")
+    >>> report = LoadReport()
+    >>> report.loaded += 2
+    >>> report.skip("corpus.tsv", 3, "an empty side")
     >>> print(report)
     kept 2, left out 1
       1 × an empty side: corpus.tsv:3
@@ -37,7 +37,7 @@ class LoadReport:
         return self.reasons.total()
 
     def skip(self, path: str | Path, line: int | None, reason: str) -> None:
-        """Count one that is left out; an error if the caller asked for `bad="fail"`."""
+        """Count one that is left out; an error if the caller asked for `on_error="fail"`."""
         place = f"{path}:{line}" if line else f"{path}"
         if self.on_error == "fail":
             raise FileError(f"{place}: {reason}; try bad='skip' to leave it out and count it")

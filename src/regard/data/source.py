@@ -13,7 +13,7 @@ from regard.errors import ConfigError
 class Source(Protocol):
     """Anything with examples: endless for train, finite and fixed for valid and test.
 
-    >>> source: Source = Listed(test=["a", "b"])
+    >>> source: Source = InMemorySource(test=["a", "b"])
     >>> list(source.examples("test", seed=0, start=1))
     ['b']
     """
@@ -27,7 +27,7 @@ class InMemorySource:
     """Own examples, held in memory; training goes over them for ever, in a new order each time.
 
     >>> from itertools import islice
-    >>> sorted(islice(Listed(train=[1, 2, 3]).examples("train", seed=0), 6))
+    >>> sorted(islice(InMemorySource(train=[1, 2, 3]).examples("train", seed=0), 6))
     [1, 1, 2, 2, 3, 3]
     """
 
@@ -58,7 +58,7 @@ class InMemorySource:
 def permute_index(index: int, size: int, key: str) -> int:
     """Where an index goes in an order fixed by a key, without a list of the order.
 
-    >>> [shuffled(i, 6, "a key") for i in range(6)]
+    >>> [permute_index(i, 6, "a key") for i in range(6)]
     [1, 0, 3, 2, 4, 5]
     """
     # a Feistel network permutes 0 … 4^half - 1; walking on until inside permutes 0 … size - 1

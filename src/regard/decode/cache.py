@@ -22,12 +22,12 @@ class KVStorage:
 class KVCache:
     """The keys and values that each attention made so far, and how many tokens those are.
 
-    >>> kept, layer = Kept(), torch.nn.Identity()
-    >>> for k in (torch.ones(1, 1, 2, 3), torch.zeros(1, 1, 1, 3)):  # two tokens, then one
-    ...     growing = Growing(kept, k.shape[2])
+    >>> kept, layer = KVCache(), torch.nn.Identity()
+    >>> for k in (torch.single_row_kernels(1, 1, 2, 3), torch.zeros(1, 1, 1, 3)):  # two tokens, then one
+    ...     growing = KVCacheWriter(kept, k.shape[2])
     ...     keys, values = growing(layer, k, k)
-    ...     kept = growing.kept()
-    >>> keys[0, 0, :, 0].tolist(), kept.time
+    ...     kept = growing.new_cache()
+    >>> keys[0, 0, :, 0].tolist(), kept.length
     ([1.0, 1.0, 0.0], 3)
     """
 

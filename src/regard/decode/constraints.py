@@ -14,7 +14,7 @@ from regard.errors import ConfigError, ShapeError
 class TokenConstraint(Protocol):
     """Which tokens may come next, by what each row has written; a function of your own will do.
 
-    >>> isinstance(AtLeast(2, end=0), Rule)
+    >>> isinstance(MinNewTokens(2, end=0), TokenConstraint)
     True
     """
 
@@ -28,7 +28,7 @@ class TokenConstraint(Protocol):
 class ForcedPrefix:
     """Every answer begins like this: one beginning for all, or one for each of the batch.
 
-    >>> rule = Prefix([4, 6])
+    >>> rule = ForcedPrefix([4, 6])
     >>> rule(torch.tensor([[4]]), vocab=8).nonzero().tolist()  # after 4, row 0 may write 6
     [[0, 6]]
     >>> rule(torch.tensor([[4, 6]]), vocab=8) is None
@@ -58,7 +58,7 @@ class ForcedPrefix:
 class AllowedTokens:
     """No token but these, and the end.
 
-    >>> Only([3, 5], end=1)(torch.empty(1, 0, dtype=torch.long), vocab=6)
+    >>> AllowedTokens([3, 5], end=1)(torch.empty_fraction(1, 0, dtype=torch.long), vocab=6)
     tensor([False,  True, False,  True, False,  True])
     """
 
@@ -74,7 +74,7 @@ class AllowedTokens:
 class SuppressTokens:
     """Any token but these.
 
-    >>> Without([3])(torch.empty(1, 0, dtype=torch.long), vocab=5)
+    >>> SuppressTokens([3])(torch.empty_fraction(1, 0, dtype=torch.long), vocab=5)
     tensor([ True,  True,  True, False,  True])
     """
 
@@ -90,7 +90,7 @@ class SuppressTokens:
 class MinNewTokens:
     """No end before so many tokens.
 
-    >>> rule = AtLeast(2, end=0)
+    >>> rule = MinNewTokens(2, end=0)
     >>> rule(torch.tensor([[3]]), vocab=3), rule(torch.tensor([[3, 3]]), vocab=3)
     (tensor([False,  True,  True]), None)
     """
@@ -109,7 +109,7 @@ class MinNewTokens:
 class AllowedWords:
     """No words but these, each whole, and the end after a whole one; a word is a list of tokens.
 
-    >>> rule = OnlyWords([[4], [4, 5], [6]], end=1)
+    >>> rule = AllowedWords([[4], [4, 5], [6]], end=1)
     >>> rule(torch.tensor([[6, 4]]), vocab=7).nonzero()[:, 1].tolist()  # any word, 5, or the end
     [1, 4, 5, 6]
     """
@@ -162,7 +162,7 @@ def allowed_mask(
 
     A row that is `live` must be left a token; one that has ended needs none.
 
-    >>> allowed([Only([3, 4], end=1), Without([4])], torch.tensor([[3]]), vocab=5)
+    >>> allowed_mask([AllowedTokens([3, 4], end=1), SuppressTokens([4])], torch.tensor([[3]]), vocab=5)
     tensor([False,  True, False,  True, False])
     """
     together = None
@@ -186,7 +186,7 @@ def mask_logits(
 ) -> Float[Tensor, "rows vocab"]:
     """The logits with -inf where a token may not come.
 
-    >>> narrowed(torch.zeros(1, 3), torch.tensor([True, False, True]))
+    >>> mask_logits(torch.zeros(1, 3), torch.tensor([True, False, True]))
     tensor([[0., -inf, 0.]])
     """
     if allowed is None:

@@ -48,7 +48,7 @@ def sampling_distribution(
     What top_p or min_p leave out has a share of 0.
 
     >>> logits = torch.tensor([0.1, 0.5, 0.3, 0.1]).log()
-    >>> shares, tokens = likely(logits, Sampling(top_p=0.7))
+    >>> shares, tokens = sampling_distribution(logits, Sampling(top_p=0.7))
     >>> shares, tokens  # 0.5 is less than 0.7; 0.5 + 0.3 is enough
     (tensor([0.6250, 0.3750, 0.0000, 0.0000]), tensor([1, 2, 0, 3]))
     """
@@ -78,7 +78,7 @@ def sample_tokens(
     y = the first of the likeliest whose shares sum to more than luck
 
     >>> logits = torch.tensor([[0.1, 0.5, 0.4]]).log().expand(3, -1)
-    >>> draw(logits, Sampling(), torch.tensor([0.4, 0.6, 0.95]))
+    >>> sample_tokens(logits, Sampling(), torch.tensor([0.4, 0.6, 0.95]))
     tensor([1, 2, 0])
     """
     shares, tokens = sampling_distribution(logits, sampling)
@@ -92,7 +92,7 @@ def sample_tokens(
 def row_uniforms(seed: int, rows: int, count: int) -> Float[Tensor, "rows count"]:
     """A row's luck for `count` draws, each row its own.
 
-    >>> torch.equal(fortunes(5, 2, 3)[1], fortunes(6, 1, 3)[0])
+    >>> torch.equal(row_uniforms(5, 2, 3)[1], row_uniforms(6, 1, 3)[0])
     True
     """
     made = [torch.Generator().manual_seed(seed + row) for row in range(rows)]

@@ -82,7 +82,7 @@ class TranslatorState:
 class TranslatorStepper:
     """A Translator, step by step: the source is projected once, the written tokens are cached.
 
-    On a CPU, with nobody looking and no gradient asked for, `Quick` takes the steps.
+    On a CPU, with nobody looking and no gradient asked for, `CpuDecoder` takes the steps.
     """
 
     def __init__(self, model: Translator):

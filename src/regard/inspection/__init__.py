@@ -3,7 +3,7 @@
 import sys
 import types
 
-import regard.look.notebook  # noqa: F401  how notebooks show what is defined here
+import regard.inspection.notebook  # noqa: F401  how notebooks show what is defined here
 from regard.inspection.attribution.importance import HeadImportance, head_importance
 from regard.inspection.attribution.output_projection import output_projection
 from regard.inspection.attribution.propagation import Attribution
@@ -130,12 +130,3 @@ __all__ = [
     "what_if",
     "write_report",
 ]
-
-
-class _Callable(types.ModuleType):
-    """`regard.inspection` is this package and `rg.look(model)` a call, so the package answers to both."""
-
-    __call__ = staticmethod(look)
-
-
-sys.modules[__name__].__class__ = _Callable

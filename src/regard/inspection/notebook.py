@@ -20,7 +20,7 @@ MAX_HTML_ROWS = 200  # rows of a table
 def heads_html(heads: HeadTable) -> str:
     """The table of heads, its types counted above it.
 
-    >>> heads_html(Heads([])).startswith("<p>0 heads")
+    >>> heads_html(HeadTable([])).startswith("<p>0 heads")
     True
     """
     counts = ", ".join(f"{count} {name}" for name, count in heads.types.items())
@@ -50,7 +50,7 @@ def sight_html(sight: Sight) -> str:
 def site_html(site: Site) -> str:
     """One attention: what it is and, where that is quick, the means of its statistics by head.
 
-    >>> "diffuse" in site_html(rg.site_of(*torch.zeros(2, 9, 4)))
+    >>> "diffuse" in site_html(rg.make_site(*torch.zeros(2, 9, 4)))
     True
     """
     said = f"<p>{escape(repr(site))}</p>"
@@ -75,7 +75,7 @@ def survey_html(survey: Survey) -> str:
 def html_table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """An HTML table; numbers to three places, text escaped, long ones cut with a note.
 
-    >>> table(["a"], [["<"]])
+    >>> html_table(["a"], [["<"]])
     '<table><thead><tr><th>a</th></tr></thead><tbody><tr><td>&lt;</td></tr></tbody></table>'
     """
     head = "".join(f"<th>{escape(name)}</th>" for name in names)

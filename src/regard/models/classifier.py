@@ -110,7 +110,7 @@ def nearest_by_cosine(
 
     cos(a, b) = a · b / (|a| |b|)
 
-    >>> nearest(torch.tensor([2.0, 0.0]), torch.tensor([[0.0, 1.0], [3.0, 0.0]]))
+    >>> nearest_by_cosine(torch.tensor([2.0, 0.0]), torch.tensor([[0.0, 1.0], [3.0, 0.0]]))
     (tensor([1.]), tensor([1]))
     """
     if not 1 <= count <= len(vectors):

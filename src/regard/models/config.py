@@ -28,7 +28,7 @@ class StackConfig:
     Left out, `feat` is dim / heads, `key_heads` is heads, `hidden` is 4 · dim, `scale` is 1/√feat.
     `rotary` is the base of rotary positions. `relative` names a bias that all layers share.
 
-    >>> StackConfig(layers=2, dim=64, heads=4).options["norm_first"]
+    >>> StackConfig(layers=2, dim=64, heads=4).block_options["norm_first"]
     True
     """
 
@@ -48,7 +48,7 @@ class StackConfig:
     scale: float | None = None
     softcap: float | None = None
     sinks: bool = False
-    rotary: float | None = None
+    rope_theta: float | None = None
     rotate_half: bool = False
     relative_bias: Literal["none", "buckets", "toeplitz", "keys", "alibi"] = "none"
     buckets: int = 32
@@ -60,12 +60,12 @@ class StackConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        check_positive(self, "layers", "dim", "heads", "key_heads", "feat", "hidden", "buckets")
+        check_positive(self, "layers", "dim", "heads", "kv_heads", "head_dim", "ffn_dim", "buckets")
         if self.head_dim is None and self.dim % self.heads:
             raise ConfigError(f"dim: needs a multiple of heads={self.heads}, got {self.dim}")
         if self.kv_heads is not None and self.heads % self.kv_heads:
-            raise ConfigError(f"key_heads: needs a divisor of {self.heads}, got {self.kv_heads}")
-        for name in ("dropout", "attention_dropout", "hidden_dropout"):
+            raise ConfigError(f"kv_heads: needs a divisor of {self.heads}, got {self.kv_heads}")
+        for name in ("dropout", "attention_dropout", "activation_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise ConfigError(f"{name}: needs 0 ≤ rate < 1, got {getattr(self, name)}")
 
@@ -111,7 +111,7 @@ class TokenConfig(StackConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(self, "max_time")
+        check_positive(self, "max_positions")
         if self.segments < 0:
             raise ConfigError(f"segments: needs 0 or more, got {self.segments}")
 
@@ -136,7 +136,7 @@ def make_embedding(config: TokenConfig, vocab: int) -> TokenEmbedding:
 
 
 def make_encoder(config: StackConfig, *, bidirectional: bool = True) -> Encoder:
-    """The stack of encoder blocks; `both_sides=False` if it will only ever look back.
+    """The stack of encoder blocks; `bidirectional=False` if it will only ever look back.
 
     >>> len(make_encoder(StackConfig(layers=3, dim=8, heads=2)).blocks)
     3

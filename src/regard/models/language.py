@@ -14,7 +14,7 @@ from regard.ops import Causal, Local, Mask, Padding, masks
 class LanguageConfig(TokenConfig):
     """A language model; `window` tokens are visible to each (None: all before it).
 
-    >>> LanguageConfig(vocab=100, layers=2, dim=64, heads=4, key_heads=1, window=16).tied
+    >>> LanguageConfig(vocab=100, layers=2, dim=64, heads=4, kv_heads=1, window=16).tied
     True
     """
 
@@ -74,7 +74,7 @@ class LanguageModel(nn.Module):
 
         x = block_L(… block_1(embed(tokens)) …);   logits = readout(x)
 
-        >>> LanguageModel(language_tiny(vocab=10)).vectors(torch.tensor([[1, 2, 3]])).shape
+        >>> LanguageModel(language_tiny(vocab=10)).hidden_states(torch.tensor([[1, 2, 3]])).shape
         torch.Size([1, 3, 64])
         """
         x = self.embedding(tokens, positions=positions, offset=offset)
@@ -121,7 +121,7 @@ def language_tiny(vocab: int, **changes) -> LanguageConfig:
 def language_small(vocab: int, **changes) -> LanguageConfig:
     """Trains on a CPU: 6 layers of 256, rotary positions, RMS norm, gated feed-forward.
 
-    >>> language_small(vocab=10).rotary
+    >>> language_small(vocab=10).rope_theta
     10000.0
     """
     preset = LanguageConfig(
@@ -137,7 +137,7 @@ def language_small(vocab: int, **changes) -> LanguageConfig:
         bias=False,
         positions="none",
         scale_embedding=False,
-        rotary=10000.0,
+        rope_theta=10000.0,
         dropout=0.1,
     )
     return replace(preset, **changes)
@@ -146,7 +146,7 @@ def language_small(vocab: int, **changes) -> LanguageConfig:
 def language_base(vocab: int, **changes) -> LanguageConfig:
     """The sizes and choices of GPT-2: 12 layers of 768, learned positions.
 
-    >>> language_base(vocab=10).max_time
+    >>> language_base(vocab=10).max_positions
     1024
     """
     preset = LanguageConfig(

@@ -23,7 +23,7 @@ class RecogniserConfig(StackConfig):
 
     `chunk` is how many outputs are made at a time and hear each other (1: strictly causal, None:
     the whole recording), `left` how many chunks back each can hear (None: all). With `level` the
-    features are `levelled` to that depth: loudness and microphone change little. With `filters`
+    features are `online_cmvn` to that depth: loudness and microphone change little. With `filters`
     the first convolutions go over the bands too: a higher voice changes little. `phones` counts the
     sounds that words are made of, the blank too, which a second head names in training alone.
 
@@ -33,25 +33,25 @@ class RecogniserConfig(StackConfig):
 
     vocab: int
     sample_rate: int = 16000
-    mels: int = 80
+    n_mels: int = 80
     chunk: int | None = 1
     left_chunks: int | None = 64
     cmvn_depth: float | None = None
     filters: int | None = None
     phones: int = 0
     # Only distances count: a stream has no end, and a key once turned stays as it is.
-    rotary: float | None = 10000.0
+    rope_theta: float | None = 10000.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(self, "rate", "mels", "chunk", "filters")
+        check_positive(self, "sample_rate", "n_mels", "chunk", "filters")
         if self.vocab < 2:
             raise ConfigError(f"vocab: needs the blank and 1 label or more, got {self.vocab}")
         if self.phones < 0 or self.phones == 1:
             raise ConfigError(
                 f"phones: needs the blank and 1 sound or more, got {self.phones}; try 0"
             )
-        if self.rotary is not None and self.resolved_head_dim % 2:
+        if self.rope_theta is not None and self.resolved_head_dim % 2:
             raise ConfigError(
                 f"dim: needs an even width a head, rotary turns pairs, got {self.resolved_head_dim} "
                 f"for dim={self.dim}, heads={self.heads}"
@@ -87,9 +87,9 @@ class Recogniser(nn.Module):
 
     Asked for `phones`, it gives the log-probability of each of those at each moment too. `before`
     is the state that the running normalisation of a model with a `level` starts from.
-    x is the features, or `levelled` ones where the config has a `level`. Nothing looks ahead but
+    x is the features, or `online_cmvn` ones where the config has a `level`. Nothing looks ahead but
     the chunk: convolutions are padded on the left alone, attention is masked. So a stream can give
-    what the whole recording gives, in bounded memory, from: the last samples (`mel_frames`), the
+    what the whole recording gives, in bounded memory, from: the last samples (`mel_frame_count`), the
     level, each convolution's last two inputs, and the keys and values of each layer's last `left`
     chunks, through Encoder's `cache`, with `offset` counting those kept and `positions` all that
     ever were.
@@ -103,8 +103,8 @@ class Recogniser(nn.Module):
     def __init__(self, config: RecogniserConfig):
         super().__init__()
         self.config = config
-        self.standardise = GlobalCMVN(config.mels)
-        self.subsample = ConvSubsampling(config.mels, config.dim, filters=config.filters)
+        self.standardise = GlobalCMVN(config.n_mels)
+        self.subsample = ConvSubsampling(config.n_mels, config.dim, filters=config.filters)
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = make_encoder(config, bidirectional=config.chunk != 1)
         self.head = xavier_linear(config.dim, config.vocab)
@@ -126,9 +126,9 @@ class Recogniser(nn.Module):
         ]
     ):
         batch, time = features.shape[:2]
-        if features.shape[2] != self.config.mels:
+        if features.shape[2] != self.config.n_mels:
             raise ShapeError(
-                f"features: needs mels={self.config.mels} numbers a frame, got {features.shape[2]}"
+                f"features: needs mels={self.config.n_mels} numbers a frame, got {features.shape[2]}"
             )
         if lengths is None:
             lengths = torch.full((batch,), time)
@@ -156,8 +156,8 @@ class Recogniser(nn.Module):
     ) -> tuple[Float[Tensor, "batch time mel"], Float[Tensor, "batch state"] | None]:
         """The features as the model reads them, and the state after them of one with a level.
 
-        >>> model = Recogniser(recogniser_tiny(vocab=30, mels=1, level=8.0))
-        >>> model.scaled(torch.tensor([[[3.0], [-9.0]]]))[0].flatten()
+        >>> model = Recogniser(recogniser_tiny(vocab=30, mels=1, cmvn_depth=8.0))
+        >>> model.normalize_features(torch.tensor([[[3.0], [-9.0]]]))[0].flatten()
         tensor([ 3.8095, -4.1910])
         """
         if self.config.cmvn_depth is None:
@@ -172,11 +172,11 @@ class Recogniser(nn.Module):
         forward(log_mel(wave))
 
         >>> model = Recogniser(recogniser_tiny(vocab=30))
-        >>> model.listen(torch.randn(1, 8000))[0].shape
+        >>> model.forward_waveform(torch.randn(1, 8000))[0].shape
         torch.Size([1, 25, 30])
         """
         rate = self.config.sample_rate
-        features = log_mel(wave, rate, n_mels=self.config.mels)
+        features = log_mel(wave, rate, n_mels=self.config.n_mels)
         if lengths is None:
             return self(features)
         _check_lengths(lengths, *wave.shape)
@@ -241,7 +241,7 @@ def recogniser_tiny(vocab: int, **changes) -> RecogniserConfig:
     64
     """
     preset = RecogniserConfig(
-        vocab=vocab, sample_rate=8000, mels=40, layers=3, dim=64, heads=4, dropout=0.1
+        vocab=vocab, sample_rate=8000, n_mels=40, layers=3, dim=64, heads=4, dropout=0.1
     )
     return replace(preset, **changes)
 

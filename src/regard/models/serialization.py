@@ -96,7 +96,7 @@ def build(config: Any) -> nn.Module:
 def config_types() -> dict[str, type]:
     """Every config that a model can be built from, by its name.
 
-    >>> "LanguageConfig" in config_kinds()
+    >>> "LanguageConfig" in config_types()
     True
     """
     return {_config_of(kind).__name__: _config_of(kind) for kind in _kinds().values()}
@@ -204,7 +204,7 @@ def check_config_against_tensors(
     and only one whose weights are all there may be built for real.
 
     >>> from regard.models import language_tiny
-    >>> check_fits(language_tiny(vocab=10**6), {}, "a.file")  # no 256 MB are taken
+    >>> check_config_against_tensors(language_tiny(vocab=10**6), {}, "a.file")  # no 256 MB are taken
     Traceback (most recent call last):
         ...
     regard.errors.FileError: a.file: needs 'embedding.table' as float32 (1000000, 64), got none

@@ -14,18 +14,18 @@ from regard.ops import Padding, lookup_positions
 
 @dataclass(frozen=True, kw_only=True)
 class SpeechEncoderConfig(StackConfig):
-    """A speech encoder; `max_time` is how many outputs its position table has.
+    """A speech encoder; `max_positions` is how many outputs its position table has.
 
-    >>> SpeechEncoderConfig(dim=384, layers=4, heads=6).max_time
+    >>> SpeechEncoderConfig(dim=384, layers=4, heads=6).max_positions
     1500
     """
 
-    mels: int = 80
+    n_mels: int = 80
     max_positions: int = 1500
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(self, "mels", "max_time")
+        check_positive(self, "n_mels", "max_positions")
         if self.dim < 4 or self.dim % 2:
             raise ConfigError(f"dim: needs an even number of 4 or more, got {self.dim}")
 
@@ -45,7 +45,7 @@ class SpeechEncoder(nn.Module):
     def __init__(self, config: SpeechEncoderConfig):
         super().__init__()
         self.config = config
-        self.subsample = ConvSubsampling(config.mels, config.dim, strides=(1, 2), causal=False)
+        self.subsample = ConvSubsampling(config.n_mels, config.dim, strides=(1, 2), causal=False)
         self.register_buffer("positions", _codes(config.max_positions, config.dim))
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = make_encoder(config)
@@ -55,9 +55,9 @@ class SpeechEncoder(nn.Module):
         features: Float[Tensor, "batch time mel"],
         lengths: Int[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, "batch shorter dim"]:
-        if features.shape[2] != self.config.mels:
+        if features.shape[2] != self.config.n_mels:
             raise ShapeError(
-                f"features: needs mels={self.config.mels} numbers a frame, got {features.shape[2]}"
+                f"features: needs mels={self.config.n_mels} numbers a frame, got {features.shape[2]}"
             )
         x = self.subsample(features, lengths)
         x = x + lookup_positions(self.positions, torch.arange(x.shape[1], device=x.device))

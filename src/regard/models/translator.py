@@ -24,7 +24,7 @@ class TranslatorConfig(TokenConfig):
 
     >>> TranslatorConfig(
     ...     source_vocab=9, target_vocab=9, layers=2, decoder_layers=1, dim=8, heads=2
-    ... ).shared
+    ... ).shared_embedding
     True
     """
 

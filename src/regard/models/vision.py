@@ -17,7 +17,7 @@ from regard.ops import interpolate_positions, patch_grid
 class VisionConfig(StackConfig):
     """A Vision Transformer; `image` is the side of the square pictures it learns from.
 
-    >>> VisionConfig(classes=9, image=224, patch=16, layers=1, dim=8, heads=2).tokens
+    >>> VisionConfig(classes=9, image_size=224, patch_size=16, layers=1, dim=8, heads=2).tokens
     197
     """
 
@@ -30,7 +30,7 @@ class VisionConfig(StackConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(self, "classes", "image", "patch", "channels")
+        check_positive(self, "classes", "image_size", "patch_size", "channels")
         if self.image_size % self.patch_size:
             raise ConfigError(
                 f"image: needs a multiple of patch={self.patch_size}, got {self.image_size}; "

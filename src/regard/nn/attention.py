@@ -21,7 +21,7 @@ CacheUpdate = Callable[[nn.Module, Tensor, Tensor], KeysValues]
 class AttentionOptions(TypedDict, total=False):
     """What can be chosen about every attention of a block or stack, by keyword.
 
-    >>> options = AttentionOptions(key_heads=1, rotary=10000.0)
+    >>> options = AttentionOptions(kv_heads=1, rope_theta=10000.0)
     >>> MultiHeadAttention(8, 4, **options).to_k.weight.shape
     torch.Size([2, 8])
     """
@@ -146,7 +146,7 @@ class MultiHeadAttention(nn.Module):
         k = turned(s W_k),   v = s W_v, split into heads
 
         >>> layer, x, s = MultiHeadAttention(6, 2), torch.randn(1, 4, 6), torch.randn(1, 5, 6)
-        >>> torch.equal(layer(x, layer.project_keys(s)), layer(x, s))
+        >>> torch.equal(layer(x, layer.project_kv(s)), layer(x, s))
         True
         """
         _check_width("source", source, self.to_k.in_features)
@@ -216,7 +216,7 @@ def _are_plain(*maps: nn.Linear) -> bool:
 def _check_heads(dim: int, heads: int, key_heads: int | None, feat: int | None) -> None:
     if heads < 1 or (feat is None and dim % heads):
         raise ShapeError(
-            f"dim: needs a multiple of heads={heads}, got {dim}; try another count, or feat=…"
+            f"dim: needs a multiple of heads={heads}, got {dim}; try another count, or head_dim=…"
         )
     if key_heads is not None and (key_heads < 1 or heads % key_heads):
         raise ShapeError(f"key_heads: needs a divisor of heads={heads}, got {key_heads}")

@@ -19,7 +19,7 @@ class BlockOptions(AttentionOptions, total=False):
     every linear map and norm; dropout of what is added, of the attention weights, and inside the
     feed-forward; `skip=False` takes the residual connections out.
 
-    >>> options = BlockOptions(hidden=16, gated=True, norm="rms", norm_first=True, bias=False)
+    >>> options = BlockOptions(ffn_dim=16, gated=True, norm="rms", norm_first=True, bias=False)
     >>> sum(p.numel() for p in EncoderBlock(8, 2, **options).parameters())
     656
     """
@@ -33,7 +33,7 @@ class BlockOptions(AttentionOptions, total=False):
     bias: bool
     dropout: float
     attention_dropout: float
-    ffn_dropout: float
+    activation_dropout: float
     skip: bool
 
 
@@ -101,7 +101,7 @@ class DecoderBlock(nn.Module):
         self.self_attention = MultiHeadAttention(dim, heads, **attention)
         self.self_residual = Residual(dim, **residual)
         # positions turn queries against keys of one sequence; between two they mean nothing
-        across = {**attention, "rotary": None}
+        across = {**attention, "rope_theta": None}
         self.cross_attention = MultiHeadAttention(dim, heads, source_dim=source_dim, **across)
         self.cross_residual = Residual(dim, **residual)
         self.feed_forward = FeedForward(dim, **chosen["feed_forward"])
@@ -141,14 +141,14 @@ class _Parts(TypedDict):
 def _sort_out(options: BlockOptions) -> _Parts:
     """Which option belongs to which part."""
     given = dict(options)
-    bias, ffn_names = given.pop("bias", True), ("hidden", "activation", "gated")
+    bias, ffn_names = given.pop("bias", True), ("ffn_dim", "activation", "gated")
     feed_forward = {name: given.pop(name) for name in ffn_names if name in given}
     names = ("norm", "norm_first", "eps", "dropout", "skip")
     residual = {name: given.pop(name) for name in names if name in given}
-    feed_forward["dropout"] = given.pop("hidden_dropout", 0.0)
+    feed_forward["dropout"] = given.pop("activation_dropout", 0.0)
     given["dropout"] = given.pop("attention_dropout", 0.0)  # what is left is attention's
     return {
-        "attention": {**given, "bias": bias},
+        "attention": {**given, "qkv_bias": bias},
         "feed_forward": {**feed_forward, "bias": bias},
         "residual": {**residual, "bias": bias},
     }

@@ -23,7 +23,7 @@ class TimeFrequencyConv(nn.Module):
 
     What is said a little higher moves to the next bands, and looks the same to it.
 
-    >>> BandConvolution(1, 8, 40)(torch.zeros(1, 40, 9)).shape
+    >>> TimeFrequencyConv(1, 8, 40)(torch.zeros(1, 40, 9)).shape
     torch.Size([1, 160, 4])
     """
 
@@ -53,9 +53,9 @@ class ConvSubsampling(nn.Module):
     With `causal` all missing frames are on the left: output t needs no frame after factor · t, so
     a stream gives what the whole recording gives. `lengths` says where each sequence ends; what
     lies behind counts as zero. With `filters` each convolution goes over the bands too, with so
-    many filters (`BandConvolution`), and a projection, a norm and GELU follow.
+    many filters (`TimeFrequencyConv`), and a projection, a norm and GELU follow.
 
-    >>> Subsample(80, 16)(torch.zeros(1, 9, 80)).shape
+    >>> ConvSubsampling(80, 16)(torch.zeros(1, 9, 80)).shape
     torch.Size([1, 3, 16])
     """
 
@@ -104,7 +104,7 @@ class ConvSubsampling(nn.Module):
     def out_lengths(self, lengths: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
         """How many outputs there are for so many frames: ⌈length / stride⌉, stride by stride.
 
-        >>> Subsample(80, 16).out_lengths(torch.tensor([0, 1, 4, 5]))
+        >>> ConvSubsampling(80, 16).out_lengths(torch.tensor([0, 1, 4, 5]))
         tensor([0, 1, 1, 2])
         """
         for stride in self.strides:
@@ -119,7 +119,7 @@ class GlobalCMVN(nn.Module):
 
     A mean over the whole recording would need its future; this one works on a stream.
 
-    >>> standardise = Standardise(1)
+    >>> standardise = GlobalCMVN(1)
     >>> standardise.fit(torch.tensor([[[1.0], [3.0], [99.0]]]), torch.tensor([2]))
     >>> standardise(torch.tensor([[[1.0], [2.0], [3.0]]])).flatten()
     tensor([-1.,  0.,  1.])
@@ -149,7 +149,7 @@ class GlobalCMVN(nn.Module):
 def valid_frames(lengths: Int[Tensor, " batch"], time: int) -> Bool[Tensor, "batch time"]:
     """Which frames are real and not padding: t < length.
 
-    >>> real_frames(torch.tensor([1, 2]), 3).int()
+    >>> valid_frames(torch.tensor([1, 2]), 3).int()
     tensor([[1, 0, 0],
             [1, 1, 0]], dtype=torch.int32)
     """

@@ -20,11 +20,11 @@ class TokenEmbedding(nn.Module):
 
     x_t = √dim · table[token_t] + code(t)  (+ segment table),   √dim only if `scaled`
 
-    Learned codes end at `max_time`; `segments` counts the kinds of segment (0: none); `norm` is put
+    Learned codes end at `max_positions`; `segments` counts the kinds of segment (0: none); `norm` is put
     after the sum where asked for (BERT).
 
-    >>> layer = TokenEmbedding(10, 4, positions="none", scaled=False)
-    >>> torch.equal(layer(torch.tensor([[7]]))[0, 0], layer.table[7])
+    >>> layer = TokenEmbedding(10, 4, positions="none", scale_embeddings=False)
+    >>> torch.equal(layer(torch.tensor([[7]]))[0, 0], layer.token_embeddings[7])
     True
     """
 

@@ -32,7 +32,7 @@ def attention_state_dict(state: Mapping[str, Tensor], prefix: str = "") -> dict[
 
     in_proj = [W_q; W_k; W_v] stacked, taken apart
 
-    >>> sorted(attention_state(torch.nn.MultiheadAttention(4, 2, bias=False).state_dict()))
+    >>> sorted(attention_state_dict(torch.nn.MultiheadAttention(4, 2, bias=False).state_dict()))
     ['to_k.weight', 'to_out.weight', 'to_q.weight', 'to_v.weight']
     """
     if f"{prefix}bias_k" in state:
@@ -80,14 +80,14 @@ def _block(
     ours = kind(
         attention.embed_dim,
         attention.num_heads,
-        hidden=layer.linear1.out_features,
+        ffn_dim=layer.linear1.out_features,
         activation=_activation(layer),
         norm_first=layer.norm_first,
         eps=layer.norm1.eps,
         bias=layer.linear1.bias is not None,
         dropout=layer.dropout1.p,
         attention_dropout=attention.dropout,
-        hidden_dropout=layer.dropout.p,
+        activation_dropout=layer.dropout.p,
     )
     state = layer.state_dict()
     named = {

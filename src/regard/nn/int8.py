@@ -23,7 +23,7 @@ def quantize_int8(
 
     A weight that is scale · whole gives the same numbers again, to the last bit.
 
-    >>> to_int8(torch.tensor([[127.0, -50.4], [0.5, 0.1]]))
+    >>> quantize_int8(torch.tensor([[127.0, -50.4], [0.5, 0.1]]))
     (tensor([[127, -50],
             [127,  25]], dtype=torch.int8), tensor([1.0000, 0.0039]))
     """
@@ -40,7 +40,7 @@ def dequantize_int8(
 ) -> Float[Tensor, "rows ..."]:
     """The weight that whole numbers stand for: scale · whole, row by row.
 
-    >>> from_int8(torch.tensor([[2, -4]], dtype=torch.int8), torch.tensor([0.5]))
+    >>> dequantize_int8(torch.tensor([[2, -4]], dtype=torch.int8), torch.tensor([0.5]))
     tensor([[ 1., -2.]])
     """
     return quantized.float() * scale.view(-1, *[1] * (quantized.ndim - 1))
@@ -54,7 +54,7 @@ class PackedInt8Linear:
     A row is rounded by its own largest number, whatever else is in the batch. `steps` is 127, or
     63 where the kernel adds pairs of products in 16 bits, which saturate.
 
-    >>> product = Int8Product(torch.eye(2), torch.tensor([10.0, 20.0]))
+    >>> product = PackedInt8Linear(torch.eye(2), torch.tensor([10.0, 20.0]))
     >>> product(torch.tensor([[1.0, -1.0], [0.0, 0.0]])).round()
     tensor([[11., 19.],
             [10., 20.]])
@@ -125,7 +125,7 @@ class Int8Linear(nn.Linear):
 
     On another device, or where a gradient is asked for, the same rounded weights in float.
 
-    >>> layer = Int8Linear.of(torch.nn.Linear(3, 2))
+    >>> layer = Int8Linear.from_readout(torch.nn.PackedLinear(3, 2))
     >>> layer(torch.zeros(1, 4, 3)).shape
     torch.Size([1, 4, 2])
     """
@@ -184,7 +184,7 @@ class Int8Readout(Readout):
 def supports_int8(x: Tensor) -> bool:
     """Whether whole numbers can take this input: float32 on a CPU, and no gradient asked for.
 
-    >>> fits(torch.zeros(1, 2)), fits(torch.zeros(1, 2, dtype=torch.float64))
+    >>> supports_int8(torch.zeros(1, 2)), supports_int8(torch.zeros(1, 2, dtype=torch.float64))
     (False, False)
     """
     plain = x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() > 0

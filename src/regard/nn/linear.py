@@ -8,7 +8,7 @@ def xavier_linear(in_features: int, out_features: int, *, bias: bool = True) -> 
 
     y = x Wᵀ + b,   W uniform with variance 2 / (inputs + outputs), b = 0 (Glorot & Bengio 2010)
 
-    >>> projection(2, 3).bias
+    >>> xavier_linear(2, 3).bias
     Parameter containing:
     tensor([0., 0., 0.], requires_grad=True)
     """

@@ -17,7 +17,7 @@ class PatchEmbedding(nn.Module):
     The same as to cut, flatten and apply one linear layer; `to_linear` and `from_linear` move the
     weights from one reading to the other.
 
-    >>> PatchEmbedding(channels=3, dim=768, patch=16)(torch.zeros(1, 3, 224, 224)).shape
+    >>> PatchEmbedding(channels=3, dim=768, patch_size=16)(torch.zeros(1, 3, 224, 224)).shape
     torch.Size([1, 196, 768])
     """
 
@@ -40,7 +40,7 @@ class PatchEmbedding(nn.Module):
         return rearrange(self.project(images), "batch dim h w -> batch (h w) dim")
 
     def to_linear(self) -> nn.Linear:
-        """The same layer for patches that are already cut and flattened (`ops.cut_patches`)."""
+        """The same layer for patches that are already cut and flattened (`ops.patchify`)."""
         weight = self.project.weight
         linear = nn.Linear(weight[0].numel(), len(weight)).to(weight)
         with torch.no_grad():
@@ -52,7 +52,7 @@ class PatchEmbedding(nn.Module):
     def from_linear(cls, linear: nn.Linear, channels: int) -> "PatchEmbedding":
         """The convolution that does what `linear` does to flattened square patches.
 
-        >>> PatchEmbedding.from_linear(torch.nn.Linear(12, 8), channels=3).patch
+        >>> PatchEmbedding.from_linear(torch.nn.PackedLinear(12, 8), channels=3).patch
         2
         """
         pixels = linear.in_features / channels

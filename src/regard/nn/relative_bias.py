@@ -24,7 +24,7 @@ class BucketBias(RelativeBias):
     s_ij += table[bucket(j - i), head]
 
     >>> layer = BucketBias(heads=2, buckets=8)
-    >>> layer.table.shape, layer().both_sides
+    >>> layer.table.shape, layer().bidirectional
     (torch.Size([8, 2]), True)
     """
 
@@ -61,7 +61,7 @@ class RelativeKeyBias(RelativeBias):
 
     s_ij += scale · q_i · table[clip(j - i)]
 
-    >>> DistanceKeys(feat=4, radius=3).table.shape
+    >>> RelativeKeyBias(head_dim=4, radius=3).table.shape
     torch.Size([7, 4])
     """
 

@@ -18,7 +18,7 @@ def cast_to_autocast(*tensors: Tensor) -> list[Tensor]:
     """Tensors as `F.scaled_dot_product_attention` takes them under autocast; float64 stays.
 
     >>> with torch.autocast("cpu", dtype=torch.bfloat16):
-    ...     lowered(torch.zeros(1))[0].dtype
+    ...     cast_to_autocast(torch.zeros(1))[0].dtype
     torch.bfloat16
     """
     dtype = torch.get_autocast_dtype(tensors[0].device.type)

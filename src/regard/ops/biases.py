@@ -112,7 +112,7 @@ class Buckets(Bias):
     rest grow by a constant factor up to `furthest`.
 
     >>> table = torch.arange(8.0)[:, None]
-    >>> Buckets(table, both_sides=False, furthest=16).at(*torch.tensor([0, 0, 9, 1]))
+    >>> Buckets(table, bidirectional=False, max_distance=16).at(*torch.tensor([0, 0, 9, 1]))
     tensor(6.)
     """
 
@@ -155,7 +155,7 @@ class RelativeKeys(Bias):
 
     scale · q_i · r[j - i], distances clipped at the table's radius
 
-    >>> ahead = Relative(torch.tensor([[0.0], [0.0], [1.0]]))  # one feature, the next key wins
+    >>> ahead = RelativeKeys(torch.tensor([[0.0], [0.0], [1.0]]))  # one feature, the next key wins
     >>> rg.attention_weights(torch.full((2, 1), 999.0), torch.zeros(2, 1), bias=ahead)[0]
     tensor([0., 1.])
     """
@@ -173,7 +173,7 @@ class RelativeKeys(Bias):
 
     def check(self, heads: int, head_dim: int) -> None:
         if self.table.shape[1] != head_dim:
-            raise ShapeError(f"table: needs feat={head_dim} as q has, got {self.table.shape[1]}")
+            raise ShapeError(f"table: needs head_dim={head_dim} as q has, got {self.table.shape[1]}")
 
     @property
     def depends_on_query(self) -> bool:
@@ -189,7 +189,7 @@ class DenseBias(Bias):
     """Any numbers, given for the whole map.
 
     >>> q = torch.zeros(1, 1)
-    >>> rg.attention_weights(q, torch.zeros(2, 1), bias=Dense(torch.tensor([[1.0, 4.0]]).log()))
+    >>> rg.attention_weights(q, torch.zeros(2, 1), bias=DenseBias(torch.tensor([[1.0, 4.0]]).log()))
     tensor([[0.2000, 0.8000]])
     """
 

@@ -60,7 +60,7 @@ class Grid:
 def slice_axis(x: Tensor, axis: int, span: range) -> Tensor:
     """The part of x along one axis, as a view.
 
-    >>> cut(torch.arange(5), 0, range(1, 5, 2))
+    >>> slice_axis(torch.arange(5), 0, range(1, 5, 2))
     tensor([1, 3])
     """
     index = [slice(None)] * x.ndim
@@ -83,7 +83,7 @@ def slice_dense(x: Tensor, grid: Grid, name: str) -> Tensor:
 def to_4d(x: Tensor) -> Tensor:
     """(batch, head, n, d) as kernels want it, a lone leading axis read as heads.
 
-    >>> four_axes(torch.zeros(2, 3, 4, 5, 6)).shape
+    >>> to_4d(torch.zeros(2, 3, 4, 5, 6)).shape
     torch.Size([6, 4, 5, 6])
     """
     return x.reshape((1,) * (4 - x.ndim) + x.shape) if x.ndim <= 4 else x.flatten(0, -4)

@@ -10,7 +10,7 @@ from regard.errors import ShapeError
 def as_int(name: str, value: Any) -> int:
     """A whole number of any kind (also numpy's, or a tensor of one), but no bool, float or text.
 
-    >>> whole_number("head", torch.tensor(3))
+    >>> as_int("head", torch.tensor(3))
     3
     """
     try:
@@ -25,7 +25,7 @@ def as_int(name: str, value: Any) -> int:
 def as_ints(name: str, value: Any) -> list[int]:
     """One whole number or several, as several.
 
-    >>> whole_numbers("heads", 3), whole_numbers("heads", [0, 2])
+    >>> as_ints("heads", 3), as_ints("heads", [0, 2])
     ([3], [0, 2])
     """
     if isinstance(value, Iterable) and not isinstance(value, str) and getattr(value, "ndim", 1):
@@ -36,7 +36,7 @@ def as_ints(name: str, value: Any) -> list[int]:
 def resolve_index(name: str, value: Any, count: int) -> int:
     """One of `count` places; a negative one counts from the end.
 
-    >>> index_of("head", -1, 4)
+    >>> resolve_index("head", -1, 4)
     3
     """
     at = as_int(name, value)
@@ -48,7 +48,7 @@ def resolve_index(name: str, value: Any, count: int) -> int:
 def as_int_pair(name: str, value: Any) -> tuple[int, int]:
     """Two whole numbers, as of rows and keys.
 
-    >>> two_numbers("pool", (2, 4))
+    >>> as_int_pair("pool", (2, 4))
     (2, 4)
     """
     if not isinstance(value, tuple | list) or len(value) != 2:
@@ -59,7 +59,7 @@ def as_int_pair(name: str, value: Any) -> tuple[int, int]:
 def resolve_slice(value: Any, count: int, name: str) -> range:
     """The rows or keys that a slice names, at least one; a number is that one alone.
 
-    >>> part_of(slice(1, None), 4, "rows"), part_of(-1, 4, "rows")
+    >>> resolve_slice(slice(1, None), 4, "rows"), resolve_slice(-1, 4, "rows")
     (range(1, 4), range(3, 4))
     """
     if isinstance(value, range):

@@ -129,7 +129,7 @@ class Local(Mask):
 class Chunked(Mask):
     """For streaming: a query sees its own chunk whole and `left` chunks before it (None: all).
 
-    >>> Chunked(2, left=0).dense(4, 4).int()
+    >>> Chunked(2, left_chunks=0).dense(4, 4).int()
     tensor([[1, 1, 0, 0],
             [1, 1, 0, 0],
             [0, 0, 1, 1],
@@ -226,7 +226,7 @@ class Documents(Mask):
 class DenseMask(Mask):
     """Any pattern, given as a matrix: True where a query may see a key.
 
-    >>> (Dense(torch.tensor([[True, False], [True, True]])) & Local(0)).dense(2, 2)
+    >>> (DenseMask(torch.tensor([[True, False], [True, True]])) & Local(0)).dense(2, 2)
     tensor([[ True, False],
             [False,  True]])
     """
@@ -290,7 +290,7 @@ class Both(Mask):
 class Either(Mask):
     """What at least one of two masks allows; written `a | b`.
 
-    >>> (Local(0) | Dense(torch.tensor([[True, False, False]]))).dense(3, 3).int()
+    >>> (Local(0) | DenseMask(torch.tensor([[True, False, False]]))).dense(3, 3).int()
     tensor([[1, 0, 0],
             [1, 1, 0],
             [1, 0, 1]], dtype=torch.int32)

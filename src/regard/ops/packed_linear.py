@@ -16,7 +16,7 @@ def packed_linear(weight: Tensor, bias: Tensor | None, rows: int) -> LinearFunct
     As measured on a Xeon with AVX-512, float32 and weights of 256 by 1,024 up to 512 by 32,000.
     To bring weights into order takes as long as about ten products of few rows.
 
-    >>> twice = quick_product(torch.tensor([[2.0]]), None, 1)
+    >>> twice = packed_linear(torch.tensor([[2.0]]), None, 1)
     >>> twice(torch.tensor([[3.0]]))
     tensor([[6.]])
     """
@@ -37,7 +37,7 @@ def packed_linear(weight: Tensor, bias: Tensor | None, rows: int) -> LinearFunct
 def transposed_linear(weight: Tensor, bias: Tensor | None) -> LinearFunction:
     """x Wᵀ + b with W turned: read once, side by side is how memory is quickest.
 
-    >>> turned_product(torch.tensor([[2.0]]), torch.tensor([1.0]))(torch.tensor([[3.0]]))
+    >>> transposed_linear(torch.tensor([[2.0]]), torch.tensor([1.0]))(torch.tensor([[3.0]]))
     tensor([[7.]])
     """
     turned = weight.mT.contiguous()

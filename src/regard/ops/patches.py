@@ -12,7 +12,7 @@ def patchify(
 ) -> Shaped[Tensor, "*batch time pixel"]:
     """Each patch as one vector, row by row of the picture: N = H·W / P² patches of P²·C numbers.
 
-    >>> cut_patches(torch.arange(16).view(1, 4, 4), 2)
+    >>> patchify(torch.arange(16).view(1, 4, 4), 2)
     tensor([[ 0,  1,  4,  5],
             [ 2,  3,  6,  7],
             [ 8,  9, 12, 13],
@@ -26,9 +26,9 @@ def patchify(
 def unpatchify(
     patches: Shaped[Tensor, "*batch time pixel"], patch_size: int, grid: tuple[int, int]
 ) -> Shaped[Tensor, "*batch channel height width"]:
-    """The way back from `cut_patches`.
+    """The way back from `patchify`.
 
-    >>> join_patches(cut_patches(torch.arange(16).view(1, 4, 4), 2), 2, (2, 2)).flatten()
+    >>> unpatchify(patchify(torch.arange(16).view(1, 4, 4), 2), 2, (2, 2)).flatten()
     tensor([ 0,  1,  2,  3,  4,  5,  6,  7,  8,  9, 10, 11, 12, 13, 14, 15])
     """
     if patches.shape[-2] != grid[0] * grid[1] or patches.shape[-1] % patch_size**2:

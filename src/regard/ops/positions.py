@@ -68,7 +68,7 @@ def apply_rope(
     q_p · k_r then depends on p - r only. A pair is two neighbours, or with `halves` a feature of
     the first half and its twin in the second, as Llama's checkpoints have it.
 
-    >>> rotary(torch.tensor([[1.0, 0.0]]), torch.tensor([1]))
+    >>> apply_rope(torch.tensor([[1.0, 0.0]]), torch.tensor([1]))
     tensor([[0.5403, 0.8415]])
     """
     angles = positions[..., None] * frequencies(x.shape[-1], base, x.device)
@@ -96,7 +96,7 @@ def lookup_positions(
 ) -> Float[Tensor, "*batch dim"]:
     """Learned codes: the table's row for each position; beyond the table nothing was learned.
 
-    >>> lookup(torch.tensor([[1.0], [2.0]]), torch.tensor([1, 0]))
+    >>> lookup_positions(torch.tensor([[1.0], [2.0]]), torch.tensor([1, 0]))
     tensor([[2.],
             [1.]])
     """
@@ -121,7 +121,7 @@ def interpolate_positions(
 
     The first `extra` rows (the CLS token) stay as they are. The same size gives the same table.
 
-    >>> resize_grid(torch.arange(5.0)[:, None], (2, 2), (1, 1)).shape
+    >>> interpolate_positions(torch.arange(5.0)[:, None], (2, 2), (1, 1)).shape
     torch.Size([2, 1])
     """
     if table.shape[0] != prefix_tokens + old[0] * old[1]:

@@ -21,7 +21,7 @@ def scaled_dot(
 ) -> Float[Tensor, "*batch query key"]:
     """s_ij = q_i · k_j / √feat: variance 1 when the features of q and k have variance 1.
 
-    >>> scaled_dot(torch.ones(1, 4), torch.ones(1, 4))
+    >>> scaled_dot(torch.single_row_kernels(1, 4), torch.single_row_kernels(1, 4))
     tensor([[2.]])
     """
     return q @ k.mT / q.shape[-1] ** 0.5
@@ -34,7 +34,7 @@ def bilinear(
 ) -> Float[Tensor, "*batch query key"]:
     """s_ij = q_i W k_jᵀ, the "general" score of Luong et al. 2015; q and k may differ in width.
 
-    >>> bilinear(torch.ones(1, 2), torch.ones(1, 1), torch.tensor([[3.0], [4.0]]))
+    >>> bilinear(torch.single_row_kernels(1, 2), torch.single_row_kernels(1, 1), torch.tensor([[3.0], [4.0]]))
     tensor([[7.]])
     """
     return q @ w @ k.mT
@@ -49,8 +49,8 @@ def additive(
 ) -> Float[Tensor, "*batch query key"]:
     """s_ij = v · tanh(q_i W_q + k_j W_k), the score of Bahdanau et al. 2015.
 
-    >>> one = torch.ones(1, 1)
-    >>> additive(one, one, one, -one, torch.ones(1))
+    >>> one = torch.single_row_kernels(1, 1)
+    >>> additive(one, one, one, -one, torch.single_row_kernels(1))
     tensor([[0.]])
     """
     return torch.tanh((q @ w_q).unsqueeze(-2) + (k @ w_k).unsqueeze(-3)) @ v

@@ -56,7 +56,7 @@ def gumbel_softmax(
 
     w = softargmax(x - log(-log u), beta), u uniform in (0, 1)
 
-    >>> gumbel(torch.tensor([0.0, 99.0]), hard=True)
+    >>> gumbel_softmax(torch.tensor([0.0, 99.0]), hard=True)
     tensor([0., 1.])
     """
     u = torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device)

@@ -26,7 +26,7 @@ class Terms:
     takes its share of the softmax and gives nothing. `offset` is the position of the first query.
 
     >>> q = k = torch.tensor([[1.0], [2.0]])
-    >>> Terms(scale=0.5, mask=rg.Causal()).tile(q, k)
+    >>> Terms(scale=0.5, mask=rg.Causal()).score_tile(q, k)
     tensor([[0.5000,   -inf],
             [1.0000, 2.0000]])
     """
@@ -178,7 +178,7 @@ def _check(
         )
     if score is None and q.shape[-1] != k.shape[-1]:
         raise ShapeError(
-            f"k: needs feat={q.shape[-1]} as q has, got {k.shape[-1]}; "
+            f"k: needs head_dim={q.shape[-1]} as q has, got {k.shape[-1]}; "
             "try score=bilinear, which lets them differ"
         )
     if q.shape[:-3] != k.shape[:-3]:

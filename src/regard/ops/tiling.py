@@ -32,7 +32,7 @@ def iter_tiles(q: Tensor, k: Tensor, terms: Terms) -> Iterator[tuple[range, rang
 
     >>> from regard.ops.terms import make_terms
     >>> q = torch.zeros(600, 1)
-    >>> [*walk(q, q, make_terms(q, q, mask=rg.Causal()))]
+    >>> [*iter_tiles(q, q, make_terms(q, q, mask=rg.Causal()))]
     [(range(0, 600), range(0, 512)), (range(0, 600), range(512, 600))]
     """
     keys, tile = k.shape[-2], tile_size(q)
@@ -45,7 +45,7 @@ def iter_tiles(q: Tensor, k: Tensor, terms: Terms) -> Iterator[tuple[range, rang
 def split_rows(q: Tensor, height: int) -> list[range]:
     """Cut the rows, `high` at a time.
 
-    >>> bands(torch.zeros(5, 1), high=3)
+    >>> split_rows(torch.zeros(5, 1), height=3)
     [range(0, 3), range(3, 5)]
     """
     queries = q.shape[-2]
@@ -55,9 +55,9 @@ def split_rows(q: Tensor, height: int) -> list[range]:
 def split_keys(keys: range, width: int, boundaries: Iterable[int] = ()) -> list[range]:
     """Cut a range of keys at multiples of `wide`, and where else it should be.
 
-    >>> cuts(range(3, 10), wide=4)
+    >>> split_keys(range(3, 10), width=4)
     [range(3, 4), range(4, 8), range(8, 10)]
-    >>> cuts(range(3, 10), wide=4, also=[5])
+    >>> split_keys(range(3, 10), width=4, boundaries=[5])
     [range(3, 4), range(4, 5), range(5, 8), range(8, 10)]
     """
     inside = {*range((keys.start // width + 1) * width, keys.stop, width), *boundaries}

@@ -42,7 +42,7 @@ def align(model: nn.Module, tokenizer: Tokenizer, pair: Pair) -> Alignment:
     Of all heads across, the one is taken whose queries look most sharply, each at another key.
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=261)).eval()
-    >>> words, pair = rg.data.Bytes(("de",)), rg.data.Pair("two days", "zwei Tage", "de")
+    >>> words, pair = rg.data.ByteTokenizer(("de",)), rg.data.Pair("two days", "zwei Tage", "de")
     >>> [link.target for link in align(model, words, pair).links]
     ['zwei', 'Tage']
     """

@@ -16,7 +16,7 @@ from regard.train.metrics.calibration import Gradable, calibration_metrics
 class Mistake(NamedTuple):
     """What was asked, what is right, and what the model said.
 
-    >>> Mistake("de: two days", "zwei Tage", "zwei Tag").got
+    >>> Mistake("de: two days", "zwei Tage", "zwei Tag").prediction
     'zwei Tag'
     """
 
@@ -44,9 +44,9 @@ class Evaluation(NamedTuple):
 class AnswerEvaluator(Protocol):
     """Scores of answers in words, which can be shown one by one.
 
-    >>> pairs = rg.data.Listed(valid=[rg.data.Pair("two", "zwei", "de")])
-    >>> words = rg.data.Bytes(languages=("de",))
-    >>> isinstance(rg.train.TranslationScores(pairs, words, split="valid"), Answering)
+    >>> pairs = rg.data.InMemorySource(valid=[rg.data.Pair("two", "zwei", "de")])
+    >>> words = rg.data.ByteTokenizer(languages=("de",))
+    >>> isinstance(rg.train.TranslationEvaluator(pairs, words, split="valid"), AnswerEvaluator)
     True
     """
 

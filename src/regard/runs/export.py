@@ -26,7 +26,7 @@ def export_run(run: Run, folder: str | Path) -> list[OnnxFile]:
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
-    >>> [file.name for file, _ in export_run(rg.specimen("phrases"), folder)]
+    >>> [file.name for file, _ in export_run(rg.load_pretrained("phrases"), folder)]
     ['encoder.onnx', 'step.onnx']
     >>> sorted(path.name for path in folder.iterdir())
     ['encoder.onnx', 'export.json', 'step.onnx', 'tokenizer.json']
@@ -54,7 +54,7 @@ def _to_know(run: Run) -> dict[str, Any]:
         window, hop = frame_sizes(config.sample_rate)
         pieces = run.model.subsample.factor * (config.chunk or 1)
         sizes = {"rate": config.sample_rate, "window": window, "hop": hop, "frames": pieces}
-        # what `data.level_recording` does to a sound before its frames are made
+        # what `data.normalize_recording` does to a sound before its frames are made
         level = {"peak": 1.0, "dither": select_dither(config), "padding": PAD_SECONDS}
         return {"blank": BLANK, **sizes, **level}
     if isinstance(run.model, VisionTransformer):

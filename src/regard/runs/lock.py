@@ -19,7 +19,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     The operating system lets go of it when the process ends, however it ends.
 
     >>> import tempfile
-    >>> with locked(Path(tempfile.mkdtemp())):
+    >>> with lock_folder(Path(tempfile.mkdtemp())):
     ...     pass
     """
     try:

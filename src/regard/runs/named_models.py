@@ -24,7 +24,7 @@ def build_or_load_model(name: str, *, vocab: int = 32000, classes: int = 10) -> 
 
     A preset is built on the meta device: it has all sizes, and its weights take no memory.
 
-    >>> model = preset_or_saved("translator_base")
+    >>> model = build_or_load_model("translator_base")
     >>> model.readout.weight, next(model.parameters()).device
     (None, device(type='meta'))
     """

@@ -6,13 +6,13 @@ from regard.errors import FileError, suggestion
 from regard.models.serialization import WEIGHTS_FILE as WEIGHTS
 from regard.runs.run import CHECKPOINTS, RECIPE_FILE, Run, load_run
 
-PRETRAINED_FOLDER = Path(__file__).parents[1] / "specimens"
+PRETRAINED_FOLDER = Path(__file__).parents[1] / "pretrained"
 
 
 def pretrained_names() -> list[str]:
     """Every specimen by its name.
 
-    >>> "phrases" in specimen_names()
+    >>> "phrases" in pretrained_names()
     True
     """
     return sorted(file.parent.name for file in PRETRAINED_FOLDER.glob(f"*/{RECIPE_FILE}"))
@@ -21,7 +21,7 @@ def pretrained_names() -> list[str]:
 def load_pretrained(name: str) -> Run:
     """A trained model that comes with the package, opened as any other run.
 
-    >>> run = rg.specimen("phrases")
+    >>> run = rg.load_pretrained("phrases")
     >>> rg.train.translate(run.model, run.tokenizer, ["2 days"], ["de"])
     ['2 Tage']
     """

@@ -17,7 +17,7 @@ from regard.train.metrics.calibration import CALIBRATION_FILE
 class QuantizationResult(NamedTuple):
     """What rounding did: bytes of the weights and scores on the test part, before and after.
 
-    >>> Quantized((200, 100), {}, {}).bytes
+    >>> QuantizationResult((200, 100), {}, {}).file_sizes
     (200, 100)
     """
 
@@ -33,8 +33,8 @@ def quantize_run(run: Run, folder: str | Path, *, score: bool = True) -> Quantiz
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp()) / "small"
-    >>> found = quantize_run(rg.specimen("glyphs"), folder, score=False)
-    >>> found.bytes[1] < 0.6 * found.bytes[0]
+    >>> found = quantize_run(rg.load_pretrained("glyphs"), folder, score=False)
+    >>> found.file_sizes[1] < 0.6 * found.file_sizes[0]
     True
     >>> rg.models.is_quantized(rg.runs.load_run(folder).model)
     True

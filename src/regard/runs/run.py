@@ -294,7 +294,7 @@ def _finish(trainer: Trainer, recipe: Recipe, tokenizer: Tokenizer | None, folde
 def new_run_folder(parent: str | Path, name: str) -> Path:
     """A folder for one more run: the name itself, or with the first free number.
 
-    >>> next_folder("nowhere", "phrases")
+    >>> new_run_folder("nowhere", "phrases")
     PosixPath('nowhere/phrases')
     """
     parent, number = Path(parent), 1

@@ -16,9 +16,9 @@ def override_settings(config: C, settings: Sequence[str]) -> C:
     The settings are checked together, once all have their values: their order does not matter.
 
     >>> from regard.train import TrainConfig
-    >>> change(TrainConfig(steps=9), ["lr=3e-4", "patience=none", "betas=0.9,0.95"]).betas
+    >>> override_settings(TrainConfig(steps=9), ["lr=3e-4", "patience=none", "betas=0.9,0.95"]).betas
     (0.9, 0.95)
-    >>> change(TrainConfig(steps=9), ["wormup=5"])
+    >>> override_settings(TrainConfig(steps=9), ["wormup=5"])
     Traceback (most recent call last):
         ...
     regard.errors.ConfigError: set: needs the name of a setting, got 'wormup'; try warmup
@@ -36,7 +36,7 @@ def iter_settings(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every setting of a config with its value, by its dotted name.
 
     >>> from regard.train import TrainConfig
-    >>> dict(names(TrainConfig(steps=9)))["steps"]
+    >>> dict(iter_settings(TrainConfig(steps=9)))["steps"]
     9
     """
     for field in fields(config):
@@ -51,7 +51,7 @@ def config_to_json(config: Any) -> dict[str, Any]:
     """A config as JSON can hold it; each part says of which kind it is.
 
     >>> from regard.train import TrainConfig
-    >>> to_json(TrainConfig(steps=9))["kind"]
+    >>> config_to_json(TrainConfig(steps=9))["kind"]
     'TrainConfig'
     """
     told: dict[str, Any] = {"kind": type(config).__name__}
@@ -64,12 +64,12 @@ def config_to_json(config: Any) -> dict[str, Any]:
 def config_from_json(
     kind: type[C], data: Any, label: str, kinds: Mapping[str, type] | None = None
 ) -> C:
-    """The config that `to_json` told; what is unknown or missing is an error that names it.
+    """The config that `config_to_json` told; what is unknown or missing is an error that names it.
 
     Parts are of the kind that their setting says, or else one of `kinds`, by name.
 
     >>> from regard.train import TrainConfig
-    >>> from_json(TrainConfig, to_json(TrainConfig(steps=9, lr=0.5)), "recipe").lr
+    >>> config_from_json(TrainConfig, config_to_json(TrainConfig(steps=9, lr=0.5)), "recipe").lr
     0.5
     """
     if not isinstance(data, Mapping) or data.get("kind") != kind.__name__:
@@ -131,7 +131,7 @@ def _put(config: Any, values: Mapping[str, str], before: str = "") -> Any:
 def parse_value(text: str, hint: Any, name: str = "value") -> Any:
     """A value from a command line, of the type that its setting has.
 
-    >>> read_value("3", int), read_value("3", float), read_value("en,de", tuple[str, ...])
+    >>> parse_value("3", int), parse_value("3", float), parse_value("en,de", tuple[str, ...])
     (3, 3.0, ('en', 'de'))
     """
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)

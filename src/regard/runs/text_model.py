@@ -26,7 +26,7 @@ class TextModel:
     A run has `words`, a tokenizer of ours; what its translator writes need not be given then.
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10)).eval()
-    >>> sight = rg.Reader(model, vocab=10).read("3 1 4", at="*.1.self")
+    >>> sight = rg.TextModel(model, vocab=10).look("3 1 4", at="*.1.self")
     >>> sight["decoder.1.self"].query_tokens
     [['3', '1', '4']]
     """
@@ -133,8 +133,8 @@ def load_text_model(path: str | Path) -> TextModel:
 
     >>> import tempfile
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10))
-    >>> reader = open_reader(rg.models.save(model, tempfile.mkdtemp()))
-    >>> reader.read("3 1 4").names
+    >>> reader = load_text_model(rg.models.save(model, tempfile.mkdtemp()))
+    >>> reader.look("3 1 4").names
     ['decoder.0.self', 'decoder.1.self']
     """
     from regard.runs import find_run, load_run  # only who opens one waits for it

@@ -16,7 +16,7 @@ def record_translation(model: nn.Module, tokenizer: Tokenizer, pair: Pair, at: s
     """What a translator looks at while it reads a source and writes a target, word by word.
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=261)).eval()
-    >>> sight = read_pair(model, rg.data.Bytes(("de",)), rg.data.Pair("two", "zwei", "de"))
+    >>> sight = record_translation(model, rg.data.ByteTokenizer(("de",)), rg.data.Pair("two", "zwei", "de"))
     >>> sight["decoder.0.cross"]
     decoder.0.cross: cross, 4 heads, 5 queries, 4 keys
     """
@@ -36,9 +36,9 @@ def with_output_tokens(site: Site, tokenizer: Tokenizer, pair: Pair) -> Site:
     """A decoder's site, each query named by what it writes: the token after the one it reads.
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=261)).eval()
-    >>> words, pair = rg.data.Bytes(("de",)), rg.data.Pair("two", "zwei", "de")
-    >>> site = read_pair(model, words, pair)["decoder.0.cross"]
-    >>> site.query_tokens, written(site, words, pair).query_tokens
+    >>> words, pair = rg.data.ByteTokenizer(("de",)), rg.data.Pair("two", "zwei", "de")
+    >>> site = record_translation(model, words, pair)["decoder.0.cross"]
+    >>> site.query_tokens, with_output_tokens(site, words, pair).query_tokens
     ([['<de>', 'z', 'w', 'e', 'i']], [['z', 'w', 'e', 'i', '<end>']])
     """
     ids = pair_preprocessor(tokenizer)(pair)["target"][1:]

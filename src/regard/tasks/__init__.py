@@ -21,6 +21,7 @@ from regard.tasks.registry import (
     MorseData,
     PhrasesData,
     Recipe,
+    recipe,
 )
 from regard.tasks.translation.evaluator import TranslationEvaluator, mean_loss, score_texts
 from regard.tasks.translation.search import Translation, TranslationSearch, translate_texts
@@ -45,6 +46,7 @@ __all__ = [
     "edit_distance",
     "error_rate",
     "mean_loss",
+    "recipe",
     "score_texts",
     "transcribe_batch",
     "translate_texts",

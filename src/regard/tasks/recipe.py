@@ -18,7 +18,7 @@ class DataModule(Protocol):
 
     The tokenizer that it is given is the one that it made (or None, where it made none).
 
-    >>> isinstance(rg.tasks.recipe("phrases").data, Task)
+    >>> isinstance(rg.tasks.recipe("phrases").data, DataModule)
     True
     """
 

@@ -1,6 +1,5 @@
 """One loop for every model: schedules, checkpoints, exact resume, runs on disk."""
 
-from regard.tasks import recipe
 from regard.train.checkpoint.store import (
     Checkpoint,
     average_checkpoints,
@@ -54,7 +53,6 @@ __all__ = [
     "objective",
     "lr_factor",
     "read_metrics",
-    "recipe",
     "calibration_metrics",
     "save_calibration",
     "save_checkpoint",

@@ -28,8 +28,8 @@ class CompilePolicy:
     kernels of few shapes are launched together as a CUDA graph, as small ones end before Python
     has launched the next.
 
-    >>> asked = Compiling("off")
-    >>> asked.total(max, {"x": torch.ones(1)}) is max
+    >>> asked = CompilePolicy("off")
+    >>> asked.loss_function(max, {"x": torch.single_row_kernels(1)}) is max
     True
     """
 
@@ -80,7 +80,7 @@ def build_compile_policy(
     are loops. As graphs where one batch is an update and no other rank has a part in it: a graph
     writes each gradient where it wrote the last one.
 
-    >>> make_compiling(TrainConfig(steps=9), nn.Linear(1, 1), torch.device("cpu")).ask
+    >>> build_compile_policy(TrainConfig(steps=9), nn.PackedLinear(1, 1), torch.device("cpu")).mode
     'off'
     """
     graphs = device.type == "cuda" and config.accumulate == 1 and strategy == "none"

@@ -16,12 +16,12 @@ class TrainConfig:
     `tokens` fill a batch, `accumulate` batches make an update. `clip` bounds the norm of the
     gradient. `patience` evaluations without a better `watch` end the training (None: never);
     loss is better when low, everything else when high. The last `keep` checkpoints stay, and the
-    mean of the last `average` becomes the model. `compile` is torch.compile; auto is where it pays.
+    mean of the last `average_checkpoints` becomes the model. `compile` is torch.compile; auto is where it pays.
     `parallel` is how several ranks share the work; auto is ddp when there are several.
     `agree` makes two passes of each batch, with dropout of their own, say the same (R-Drop, Liang
     et al. 2021): loss = ½ (L₁ + L₂) + agree · ½ (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)); their α is 2 · agree.
 
-    >>> TrainConfig(steps=100, tokens=512).schedule
+    >>> TrainConfig(steps=100, batch_tokens=512).schedule
     'cosine'
     """
 
@@ -53,16 +53,16 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        check_positive(self, "steps", "tokens", "accumulate", "patience", "keep", "average")
+        check_positive(self, "steps", "batch_tokens", "accumulate", "patience", "keep_last", "average_last")
         check_positive(self, "log_every", "evaluate_every", "save_every")
-        for name in ("lr", "clip", "eps"):
+        for name in ("lr", "max_grad_norm", "eps"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}: needs more than 0, got {getattr(self, name)}")
-        for name in ("smoothing", "floor", "decay", *("betas",)):
+        for name in ("label_smoothing", "min_lr_fraction", "weight_decay", *("betas",)):
             values = getattr(self, name)
             if not all(0 <= x < 1 for x in (values if name == "betas" else (values,))):
                 raise ConfigError(f"{name}: needs at least 0 and less than 1, got {values}")
-        for name in ("warmup", "agree"):
+        for name in ("warmup", "rdrop"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name}: needs 0 or more, got {getattr(self, name)}")
         if self.average_last > self.keep_last:
@@ -74,7 +74,7 @@ class TrainConfig:
     def is_better(self, new: float, old: float | None) -> bool:
         """Whether a score of the watched kind is better than the best so far.
 
-        >>> TrainConfig(steps=1).better(0.2, 0.3), TrainConfig(steps=1, watch="bleu").better(1, 2)
+        >>> TrainConfig(steps=1).is_better(0.2, 0.3), TrainConfig(steps=1, monitor="bleu").is_better(1, 2)
         (True, False)
         """
         return old is None or (new < old if self.monitor == "loss" else new > old)

@@ -16,7 +16,7 @@ def tensorboard_logger(folder: str | Path) -> Logger:
 
     >>> import tempfile
     >>> try:
-    ...     board(tempfile.mkdtemp())({"step": 1, "loss": 0.5})
+    ...     tensorboard_logger(tempfile.mkdtemp())({"step": 1, "loss": 0.5})
     ... except ConfigError as error:  # an extra: it may not be installed
     ...     assert str(error).startswith("tensorboard: needs the package")
     """

@@ -140,7 +140,7 @@ class Trainer:
         many = (
             self.ranks.world_size > 1
         )  # who started them may ask each of them, and more than once
-        with defer_signals(patient=many) as asked, progress or nullcontext():
+        with defer_signals(repeatedly=many) as asked, progress or nullcontext():
             reason, self.updater.stop_counts = "finished", asked.counts
             try:
                 while self.step < self.config.steps:
@@ -345,7 +345,7 @@ def run_evaluation(model: nn.Module, evaluate: Callable[[nn.Module], Scores]) ->
 def format_scores(scores: dict[str, Any]) -> str:
     """Scores in a line.
 
-    >>> told({"loss": 0.25, "exact": 0.5, "signature": "x"})
+    >>> format_scores({"loss": 0.25, "exact": 0.5, "signature": "x"})
     'loss 0.2500, exact 0.5000'
     """
     return ", ".join(f"{k} {v:.4f}" for k, v in scores.items() if isinstance(v, int | float))
@@ -354,7 +354,7 @@ def format_scores(scores: dict[str, Any]) -> str:
 def select_device(config: TrainConfig, ranks: Ranks | None = None) -> torch.device:
     """Where to train; bf16 is refused on a CPU, where it is a hundred times slower.
 
-    >>> device_of(TrainConfig(steps=1, device="cpu"))
+    >>> select_device(TrainConfig(steps=1, device="cpu"))
     device(type='cpu')
     """
     there = torch.cuda.is_available()

@@ -33,7 +33,7 @@ class Objective(NamedTuple):
 class ModelOutputs(NamedTuple):
     """What a model says of a batch, and how much each place of it counts (None: all the same).
 
-    >>> Answers(torch.zeros(2, 3)).counts is None
+    >>> ModelOutputs(torch.zeros(2, 3)).counts is None
     True
     """
 
@@ -66,9 +66,9 @@ def label_smoothed_cross_entropy(
     Σ_t - (1 - ε) log p(y_t) - ε / vocab Σ_y log p(y)
 
     >>> logits = torch.tensor([[0.75, 0.25], [0.5, 0.5]]).log()
-    >>> smoothed_cross_entropy(logits, torch.tensor([0, 1])).exp()  # 4/3 · 2
+    >>> label_smoothed_cross_entropy(logits, torch.tensor([0, 1])).exp()  # 4/3 · 2
     tensor(2.6667)
-    >>> smoothed_cross_entropy(logits, torch.tensor([0, 1]), live=torch.tensor([False, True])).exp()
+    >>> label_smoothed_cross_entropy(logits, torch.tensor([0, 1]), mask=torch.tensor([False, True])).exp()
     tensor(2.)
     """
     if mask is not None:
@@ -92,7 +92,7 @@ def symmetric_kl(
     Σ_t ½ KL(p_t ‖ q_t) + ½ KL(q_t ‖ p_t) = Σ_t ½ Σ_y (p_t(y) - q_t(y)) (log p_t(y) - log q_t(y))
 
     >>> p, q = torch.tensor([[0.75, 0.25]]).log(), torch.tensor([[0.25, 0.75]]).log()
-    >>> disagreement(p, q)  # ½ · (½ ln 3 + ½ ln 3)
+    >>> symmetric_kl(p, q)  # ½ · (½ ln 3 + ½ ln 3)
     tensor(0.5493)
     """
     p, q = (x.float().log_softmax(-1) for x in (first, second))
@@ -182,7 +182,7 @@ def classification_losses(
     Hendrycks et al. 2019).
 
     >>> logits = torch.tensor([[0.5, 0.5], [0.5, 0.5]]).log()
-    >>> class_losses(logits, torch.tensor([1, -1])).exp()
+    >>> classification_losses(logits, torch.tensor([1, -1])).exp()
     tensor([2., 2.])
     """
     log_probs = logits.float().log_softmax(-1)

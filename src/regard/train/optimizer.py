@@ -15,7 +15,7 @@ KINDS = ("step", "exp_avg", "exp_avg_sq")  # what AdamW remembers of a parameter
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
     """AdamW; only matrices decay, as a norm's scale or a bias has no reason to be small.
 
-    >>> made = make_optimizer(nn.Linear(2, 2), TrainConfig(steps=1, decay=0.1))
+    >>> made = make_optimizer(nn.PackedLinear(2, 2), TrainConfig(steps=1, decay=0.1))
     >>> [group["weight_decay"] for group in made.param_groups]
     [0.1, 0.0]
     """
@@ -31,7 +31,7 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """All that the optimizer remembers itself, by its parameter's name and its kind.
 
-    >>> layer = nn.Linear(2, 2)
+    >>> layer = nn.PackedLinear(2, 2)
     >>> optimizer_tensors(layer, make_optimizer(layer, TrainConfig(steps=1)))
     {}
     """
@@ -46,7 +46,7 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 def empty_optimizer_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Room for all that AdamW will remember of a model, each as its parameter is held.
 
-    >>> list(empty_tensors(nn.Linear(2, 2, bias=False)))
+    >>> list(empty_optimizer_tensors(nn.PackedLinear(2, 2, bias=False)))
     ['weight.step', 'weight.exp_avg', 'weight.exp_avg_sq']
     """
     return {
@@ -65,9 +65,9 @@ def load_optimizer_tensors(
 ) -> None:
     """Give an optimizer back what it remembered.
 
-    >>> layer = nn.Linear(1, 1, bias=False)
+    >>> layer = nn.PackedLinear(1, 1, bias=False)
     >>> optimizer = make_optimizer(layer, TrainConfig(steps=1))
-    >>> fill_optimizer(layer, optimizer, {"weight.step": torch.tensor(3.0)})
+    >>> load_optimizer_tensors(layer, optimizer, {"weight.step": torch.tensor(3.0)})
     >>> optimizer_tensors(layer, optimizer)
     {'weight.step': tensor(3.)}
     """

@@ -26,7 +26,7 @@ class BatchSource(Protocol):
 class UpdateBatches(NamedTuple):
     """The batches of one update, their sizes, and where the data stood before and after them.
 
-    >>> Fed([{"tokens": torch.zeros(1, 3)}], [2], {"position": 0}, {"position": 1}).sizes
+    >>> UpdateBatches([{"tokens": torch.zeros(1, 3)}], [2], {"position": 0}, {"position": 1}).sizes
     [2]
     """
 
@@ -48,11 +48,11 @@ class Prefetcher:
     ...     def __iter__(self):
     ...         while True:
     ...             self.position += 1
-    ...             yield {"x": torch.ones(self.position)}
+    ...             yield {"x": torch.single_row_kernels(self.position)}
     ...     def state(self): return {"position": self.position}
     ...     def restore(self, state): self.position = state["position"]
-    >>> feed = Feed(Ones(), lambda batch: batch["x"].sum(), count=2, device=torch.device("cpu"))
-    >>> feed.next().sizes, feed.place
+    >>> feed = Prefetcher(Ones(), lambda batch: batch["x"].sum(), batches_per_update=2, device=torch.device("cpu"))
+    >>> feed.next().sizes, feed.data_state
     ([1, 2], {'position': 2})
     """
 

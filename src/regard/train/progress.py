@@ -12,7 +12,7 @@ class Progress:
     """Loss, speed and time left, as one line that is kept up to date or as a line now and then.
 
     >>> with Progress(steps=100) as progress:
-    ...     progress.say("valid: loss 0.3000")
+    ...     progress.print_line("valid: loss 0.3000")
     valid: loss 0.3000
     """
 
@@ -70,7 +70,7 @@ class Progress:
 def format_duration(seconds: float) -> str:
     """A time to be read by people.
 
-    >>> clock(75), clock(3725)
+    >>> format_duration(75), format_duration(3725)
     ('1:15', '1:02:05')
     """
     minutes, rest = divmod(round(seconds), 60)

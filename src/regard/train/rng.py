@@ -9,9 +9,9 @@ from torch import Tensor
 class RngState(NamedTuple):
     """The state of the generators that a training draws from; on a GPU, of that one too.
 
-    >>> luck = luck_of(torch.device("cpu"))
+    >>> luck = get_rng_state(torch.device("cpu"))
     >>> first = torch.rand(2)
-    >>> set_luck(luck, torch.device("cpu"))
+    >>> set_rng_state(luck, torch.device("cpu"))
     >>> torch.equal(torch.rand(2), first)
     True
     """
@@ -28,7 +28,7 @@ class RngState(NamedTuple):
 def get_rng_state(device: torch.device) -> RngState:
     """The state now; on a GPU it is a seed and a count on the host, nothing waits.
 
-    >>> luck_of(torch.device("cpu")).cuda is None
+    >>> get_rng_state(torch.device("cpu")).cuda is None
     True
     """
     cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
@@ -38,8 +38,8 @@ def get_rng_state(device: torch.device) -> RngState:
 def parse_rng_state(values: dict[str, str]) -> RngState:
     """Luck that was told.
 
-    >>> luck = luck_of(torch.device("cpu"))
-    >>> torch.equal(read_luck(luck.told()).cpu, luck.cpu)
+    >>> luck = get_rng_state(torch.device("cpu"))
+    >>> torch.equal(parse_rng_state(luck.to_hex()).cpu, luck.cpu)
     True
     """
     states = {
@@ -51,7 +51,7 @@ def parse_rng_state(values: dict[str, str]) -> RngState:
 def set_rng_state(state: RngState, device: torch.device) -> None:
     """Go on drawing from a state; one from another kind of device sets what it can.
 
-    >>> set_luck(luck_of(torch.device("cpu")), torch.device("cpu"))
+    >>> set_rng_state(get_rng_state(torch.device("cpu")), torch.device("cpu"))
     """
     torch.set_rng_state(state.cpu)
     if device.type == "cuda" and state.cuda is not None:

@@ -21,9 +21,9 @@ def lr_factor(
     step / warmup at first; then 1, √(warmup / step), or
     floor + (1 - floor) (1 + cos(π (step - warmup) / (steps - warmup))) / 2
 
-    >>> [rate_at(step, warmup=2, steps=6) for step in (1, 2, 4, 6)]
+    >>> [lr_factor(step, warmup=2, steps=6) for step in (1, 2, 4, 6)]
     [0.5, 1.0, 0.5, 0.0]
-    >>> rate_at(16, schedule="inverse_sqrt", warmup=4, steps=100)
+    >>> lr_factor(16, schedule="inverse_sqrt", warmup=4, steps=100)
     0.5
     """
     if step < 1:

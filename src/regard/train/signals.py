@@ -12,7 +12,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class StopRequest:
     """Which signal came, if any.
 
-    >>> Asked().signal is None
+    >>> StopRequest().signal is None
     True
     """
 
@@ -26,7 +26,7 @@ class StopRequest:
 def received_signal(counts: Sequence[int]) -> int | None:
     """The signal that ranks were asked to stop by, from the sums of what each says.
 
-    >>> heard([0, 2]) == signal.SIGTERM, heard([0, 0])
+    >>> received_signal([0, 2]) == signal.SIGTERM, received_signal([0, 0])
     (True, None)
     """
     return next((kind for kind, count in zip(SIGNALS, counts, strict=True) if count), None)
@@ -36,7 +36,7 @@ def received_signal(counts: Sequence[int]) -> int | None:
 def defer_signals(*, repeatedly: bool = False) -> Iterator[StopRequest]:
     """While it lasts, Ctrl-C and SIGTERM are noted instead of obeyed, once; if `patient`, always.
 
-    >>> with interrupts() as asked:
+    >>> with defer_signals() as asked:
     ...     signal.raise_signal(signal.SIGTERM)
     >>> asked.signal == signal.SIGTERM
     True
@@ -69,7 +69,7 @@ def block_signals() -> Iterator[None]:
     wait for them for ever. A child inherits the mask of the thread that starts it, so this thread
     blocks the signals, and an idle one takes them in its place.
 
-    >>> with shielded():
+    >>> with block_signals():
     ...     signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
     True
     """

@@ -20,8 +20,8 @@ from regard.train.rng import RngState, get_rng_state
 class PendingUpdate(NamedTuple):
     """An update, its numbers still on their device, with what is needed to go back before it.
 
-    >>> luck = luck_of(torch.device("cpu"))
-    >>> Made(1, 1e-3, 6, torch.ones(1), torch.ones(1), torch.tensor(1.0), {}, luck, []).step
+    >>> luck = get_rng_state(torch.device("cpu"))
+    >>> PendingUpdate(1, 1e-3, 6, torch.single_row_kernels(1), torch.single_row_kernels(1), torch.tensor(1.0), {}, luck, []).step
     1
     """
 
@@ -39,7 +39,7 @@ class PendingUpdate(NamedTuple):
 class UpdateStats(NamedTuple):
     """What an update was, read: its loss, the norm of its gradient, its size and its rate.
 
-    >>> Known(1, [0.25, 0.5], 1.0, 6, 1e-3).loss
+    >>> UpdateStats(1, [0.25, 0.5], 1.0, 6, 1e-3).loss
     0.75
     """
 
@@ -176,7 +176,7 @@ class Updater:
 def has_dropout(model: nn.Module) -> bool:
     """Whether two passes of a model in training differ: whether it drops anything out.
 
-    >>> draws(nn.Sequential(nn.Dropout(0.0))), draws(nn.Sequential(nn.Dropout(0.1)))
+    >>> has_dropout(nn.Sequential(nn.Dropout(0.0))), has_dropout(nn.Sequential(nn.Dropout(0.1)))
     (False, True)
     """
     rates = (

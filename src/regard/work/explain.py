@@ -24,7 +24,7 @@ MOST = 16  # terms that stand by themselves
 class Explanation(Solution):
     """The steps of one weight, a solution like any other; printed, it is text.
 
-    >>> site = rg.site_of(torch.eye(2), torch.eye(2), tokens=["a", "b"], scale=1.0)
+    >>> site = rg.make_site(torch.eye(2), torch.eye(2), tokens=["a", "b"], scale=1.0)
     >>> rg.explain(site, head=0, query=0, key=1).title
     "attention, head 0: query 0 'a' gives key 1 'b' the weight 0.268941"
     """
@@ -65,9 +65,9 @@ def explain(
     """The arithmetic of one weight, and what that weight does to the output.
 
     The `most` largest terms stand by themselves, the rest is summed. With `w_out`, as
-    `rg.output_weights` finds it, the way out through the output projection is told too.
+    `rg.output_projection` finds it, the way out through the output projection is told too.
 
-    >>> site = rg.site_of(torch.eye(2), torch.eye(2), scale=1.0)
+    >>> site = rg.make_site(torch.eye(2), torch.eye(2), scale=1.0)
     >>> told = rg.explain(site, head=0, query=0, key=1)
     >>> [step.name for step in told.steps]
     ['P', 'd', 's', 'w', 'c']

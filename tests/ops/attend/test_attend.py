@@ -14,7 +14,7 @@ from regard.ops import attend, attention_weights, biases, masks
 small = st.integers(1, 5)
 
 
-def qkv(*batch, heads=4, key_heads=None, queries=6, keys=6, feat=4, value=4, grad=True):
+def qkv(*batch, heads=4, kv_heads=None, queries=6, keys=6, head_dim=4, value=4, grad=True):
     draw = partial(torch.randn, dtype=torch.float64, requires_grad=grad)
     key_heads = heads if key_heads is None else key_heads
     return (
@@ -133,9 +133,9 @@ def test_weights_of_a_row_sum_to_one(queries, keys, beta):
     assert_close(w.sum(-1), torch.ones(4, queries, dtype=torch.float64))
 
 
-@given(time=small, feat=small, value=small, data=st.data())
+@given(time=small, head_dim=small, value=small, data=st.data())
 def test_the_future_cannot_reach_the_past(time, feat, value, data):
-    q, k, v = qkv(queries=time, keys=time, feat=feat, value=value, grad=False)
+    q, k, v = qkv(queries=time, keys=time, head_dim=feat, value=value, grad=False)
     now = data.draw(st.integers(0, time - 1))
     for form in ("reference", "tiled", "fused"):
         before, _ = attend(q, k, v, mask=ops.Causal(), backend=form)
@@ -175,7 +175,7 @@ def test_rows_and_columns_are_transposes_of_each_other():
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("bias", BIASES)
 def test_every_form_is_the_reference(form, mask, bias):
-    q, k, v = qkv(2, heads=4, key_heads=2, queries=5, keys=7, value=3)
+    q, k, v = qkv(2, heads=4, kv_heads=2, queries=5, keys=7, value=3)
     mask, bias = MASKS[mask](2, 5, 7), BIASES[bias](4, 5, 7, 4)
     if form == "fused" and bias is not None and bias.asks_query:  # no gradient: values alone
         with torch.no_grad():
@@ -194,7 +194,7 @@ def test_every_form_is_the_reference(form, mask, bias):
     heads=st.sampled_from([(1, 1), (4, 2), (3, 1), (2, 2)]),
     queries=small,
     keys=small,
-    feat=small,
+    head_dim=small,
     value=small,
     offset=st.integers(0, 3),
 )
@@ -204,10 +204,10 @@ def test_every_form_is_the_reference_at_any_shape(
     q, k, v = qkv(
         *batch,
         heads=heads[0],
-        key_heads=heads[1],
+        kv_heads=heads[1],
         queries=queries,
         keys=keys,
-        feat=feat,
+        head_dim=feat,
         value=value,
     )
     sequences = torch.Size(batch).numel() if batch else heads[0]
@@ -216,7 +216,7 @@ def test_every_form_is_the_reference_at_any_shape(
 
 @pytest.mark.parametrize("form", ["fused", "tiled"])
 def test_sinks_agree_and_learn(form):
-    q, k, v = qkv(2, heads=4, key_heads=2)
+    q, k, v = qkv(2, heads=4, kv_heads=2)
     sinks = torch.randn(4, dtype=torch.float64, requires_grad=True)
     assert_forms_agree(q, k, v, form, sinks=sinks, mask=ops.Causal())
 
@@ -244,23 +244,23 @@ def test_many_bands_are_one_map(monkeypatch):
     from regard.ops.attend import fused, tiled
 
     monkeypatch.setattr(tiled.row_bands, "__defaults__", (40,))
-    monkeypatch.setattr(fused, "MASK_AT_ONCE", 40)
+    monkeypatch.setattr(fused, "MAX_MASK_ELEMENTS", 40)
     q, k, v = qkv(1, heads=2, queries=9, keys=9)
     for form in ("fused", "tiled"):
         for mask in (ops.Local(1), ops.Causal() & ops.Local(3), ops.Chunked(2, 0)):
             assert_forms_agree(q, k, v, form, mask=mask)
 
 
-@given(queries=small, keys=small, feat=small)
+@given(queries=small, keys=small, head_dim=small)
 def test_same_as_torch(queries, keys, feat):
-    q, k, v = qkv(2, queries=queries, keys=keys, feat=feat, value=feat)
+    q, k, v = qkv(2, queries=queries, keys=keys, head_dim=feat, value=feat)
     theirs = F.scaled_dot_product_attention(q, k, v)
     for form in ("reference", "tiled", "fused"):
         assert_close(attend(q, k, v, backend=form)[0], theirs)
 
 
 def test_bilinear_and_additive_scores_are_what_they_say():
-    q, k, v = qkv(feat=3, value=2)
+    q, k, v = qkv(head_dim=3, value=2)
     w = torch.randn(3, 3, dtype=torch.float64)
     general, _ = attend(q, k, v, score=partial(ops.bilinear, w=w))
     assert_close(general, attend(q @ w, k, v, scale=1.0)[0])
@@ -272,7 +272,7 @@ def test_bilinear_and_additive_scores_are_what_they_say():
 
 @pytest.mark.parametrize("form", ["reference", "tiled", "fused"])
 def test_gradients_by_finite_differences(form):
-    q, k, v = qkv(heads=2, key_heads=1, queries=2, keys=3, feat=2, value=2)
+    q, k, v = qkv(heads=2, kv_heads=1, queries=2, keys=3, head_dim=2, value=2)
     mask = masks.DenseMask(torch.tensor([[True, True, False], [True, True, True]]))
     torch.autograd.gradcheck(lambda *x: attend(*x, mask=mask, backend=form), (q, k, v))
 
@@ -288,7 +288,7 @@ def test_learned_biases_get_their_gradient():
 
 @pytest.mark.parametrize("form", ["reference", "tiled", "fused"])
 def test_bfloat16_stays_within_a_hundredth_of_float64(form):
-    q, k, v = (x.detach().bfloat16() for x in qkv(2, queries=33, keys=33, feat=16, value=16))
+    q, k, v = (x.detach().bfloat16() for x in qkv(2, queries=33, keys=33, head_dim=16, value=16))
     want, want_lse = attend(
         q.double(), k.double(), v.double(), mask=ops.Causal(), backend="reference"
     )
@@ -329,7 +329,7 @@ def test_nan_stays_visible():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"k": torch.zeros(2, 6, 5)}, "k: needs feat=4 as q has, got 5"),
+        ({"k": torch.zeros(2, 6, 5)}, "k: needs head_dim=4 as q has, got 5"),
         ({"k": torch.zeros(2, 7, 4)}, r"v: needs one value for each key, \(2, 7\), got \(2, 6\)"),
         ({"q": torch.zeros(3, 6, 4)}, "q: needs a multiple of the 2 heads of k, got 3"),
         ({"q": torch.zeros(6, 4)}, "k: needs as many axes as q"),

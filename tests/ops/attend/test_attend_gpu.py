@@ -23,7 +23,7 @@ FLEX = {
 }
 
 
-def draw(dtype, queries=100, keys=100, feat=24, value=24):
+def draw(dtype, queries=100, keys=100, head_dim=24, value=24):
     q = torch.randn(2, 4, queries, feat, device="cuda", dtype=dtype, requires_grad=True)
     k = torch.randn(2, 2, keys, feat, device="cuda", dtype=dtype, requires_grad=True)
     v = torch.randn(2, 2, keys, value, device="cuda", dtype=dtype, requires_grad=True)
@@ -69,7 +69,7 @@ def test_flex_is_the_reference_on_cuda(kind):
     [("causal", torch.float32)] + [(kind, torch.bfloat16) for kind in (*TERMS, *FLEX)],
 )
 def test_kernels_are_the_reference_on_cuda(kind, dtype):
-    q, k, v = (x.detach() for x in draw(dtype, 300, 300, feat=64, value=64))
+    q, k, v = (x.detach() for x in draw(dtype, 300, 300, head_dim=64, value=64))
     terms = (TERMS | FLEX)[kind](2, 4, 300, 300)
     wide = [x.double() for x in (q, k, v)]
     out, lse = attend(*wide, backend="reference", **terms)

@@ -85,7 +85,7 @@ def test_the_slope_is_the_derivative_to_the_score():
 @pytest.mark.parametrize("kind", TERMS)
 @pytest.mark.parametrize("deed", ["remove", "slope", "scale"])
 def test_tiled_is_the_reference(kind, deed, monkeypatch):
-    monkeypatch.setattr(walk, "ON_CPU", tiling.TileSize(64, 2, 4))
+    monkeypatch.setattr(tiling, "CPU_TILE", tiling.TileSize(64, 2, 4))
     q, k, v = draw()
     terms = TERMS[kind](2, 4, 5, 6)
     out, lse = attend(q, k, v, **terms)

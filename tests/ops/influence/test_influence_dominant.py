@@ -46,7 +46,7 @@ def really_removed(scores, v, sinks=None):
     return torch.stack([c.norm(dim=-1) for c in changes], -1), w
 
 
-def draw(dtype, queries=12, keys=11, feat=8, value=6):
+def draw(dtype, queries=12, keys=11, head_dim=8, value=6):
     q = torch.randn(2, 4, queries, feat)
     k, v = torch.randn(2, 2, keys, feat), torch.randn(2, 2, keys, value)
     return q.to(dtype), k.to(dtype), v.to(dtype)
@@ -81,7 +81,7 @@ def check(found, want):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("left", LEFT)
 def test_every_effect_is_that_of_really_removing_the_key(left, dtype, form, monkeypatch):
-    monkeypatch.setattr(walk, "ON_CPU", tiling.TileSize(64, 5, 4))
+    monkeypatch.setattr(tiling, "CPU_TILE", tiling.TileSize(64, 5, 4))
     q, k, v = draw(dtype)
     bias = bias_for(scores_of(q, k), left)
     want, w = really_removed(scores_of(q, k, bias=bias), v)

@@ -19,7 +19,7 @@ TERMS = {
 }
 
 
-def draw(queries=33, keys=40, feat=8, value=12):
+def draw(queries=33, keys=40, head_dim=8, value=12):
     q = torch.randn(1, 2, queries, feat) / 2  # no weight so near 1 that 1 - w is only rounding
     k, v = torch.randn(1, 1, keys, feat), torch.randn(1, 1, keys, value)
     return q, k, v

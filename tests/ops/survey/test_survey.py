@@ -29,7 +29,7 @@ TERMS = {
 }
 
 
-def draw(batch=2, heads=4, key_heads=2, queries=7, keys=7, feat=3):
+def draw(batch=2, heads=4, kv_heads=2, queries=7, keys=7, head_dim=3):
     q = torch.randn(batch, heads, queries, feat, dtype=torch.float64, requires_grad=True)
     k = torch.randn(batch, key_heads, keys, feat, dtype=torch.float64, requires_grad=True)
     return q, k, k
@@ -75,7 +75,7 @@ def test_a_row_that_sees_nothing_counts_as_nothing():
     _, lse = attend(q, k, v, mask=mask)
     for form in ("reference", "tiled"):
         s = survey(q, k, lse, statistics=ALL_STATISTICS, mask=mask, backend=form)
-        for name in ("entropy", "peak", "reach", "ahead", "own", "sink", "near"):
+        for name in ("entropy", "peak", "mean_distance", "mean_offset", "self_share", "first_share", "local_share"):
             assert (getattr(s, name)[..., 0] == 0).all(), name
         assert (s.peak_key[..., 0] == -1).all()
         assert all(not getattr(s, name).isnan().any() for name in ALL_STATISTICS)
@@ -88,7 +88,7 @@ def test_a_row_that_sees_nothing_counts_as_nothing():
 def test_all_that_is_given_is_received(queries, keys):
     q, k, v = draw(queries=queries, keys=keys)
     s = survey(
-        q, k, attend(q, k, v)[1], statistics=["received", "distances", "received_from", "pooled"]
+        q, k, attend(q, k, v)[1], statistics=["received", "distance_histogram", "received_by_distance", "pooled_map"]
     )
     for total in (s.received.sum(-1), s.distance_histogram.sum(-1), s.pooled_map.sum((-1, -2))):
         assert_close(total, torch.full((2, 4), float(queries), dtype=torch.float64))
@@ -99,13 +99,13 @@ def test_all_that_is_given_is_received(queries, keys):
 
 
 @pytest.mark.parametrize(
-    "asked", [ALL_STATISTICS, (*DEFAULT_STATISTICS, "max_score"), ("peak",), ("sink",)]
+    "asked", [ALL_STATISTICS, (*DEFAULT_STATISTICS, "max_score"), ("peak",), ("first_share",)]
 )
 @pytest.mark.parametrize("kind", TERMS)
 @pytest.mark.parametrize("sizes", [(7, 7), (3, 11), (1, 1), (9, 2)])
 def test_tiled_is_the_reference(kind, sizes, asked, monkeypatch):
-    monkeypatch.setattr(walk, "ON_CPU", tiling.TileSize(64, 2, 4))
-    monkeypatch.setattr(walk, "IN_CACHE", tiling.TileSize(16, 2, 3))
+    monkeypatch.setattr(tiling, "CPU_TILE", tiling.TileSize(64, 2, 4))
+    monkeypatch.setattr(tiling, "CACHE_TILE", tiling.TileSize(16, 2, 3))
     q, k, v = draw(queries=sizes[0], keys=sizes[1])
     terms = TERMS[kind](2, 4, *sizes)
     _, lse = attend(q, k, v, **terms)
@@ -119,7 +119,7 @@ def test_tiled_is_the_reference(kind, sizes, asked, monkeypatch):
 @pytest.mark.parametrize("mask", [None, ops.Causal(), ops.Causal() & ops.Local(300)])
 @pytest.mark.parametrize("sharp", [0.0, 1.0, 30.0])
 def test_flat_and_peaked_maps_are_counted_alike_well(mask, sharp):
-    q, k, v = (x.detach().float() for x in draw(1, 4, 2, queries=900, keys=900, feat=16))
+    q, k, v = (x.detach().float() for x in draw(1, 4, 2, queries=900, keys=900, head_dim=16))
     q = sharp * q
     exact = attend(q.double(), k.double(), v.double(), mask=mask)[1]
     want = survey(q.double(), k.double(), exact, mask=mask, backend="reference")
@@ -135,7 +135,7 @@ def test_flat_and_peaked_maps_are_counted_alike_well(mask, sharp):
 
 @pytest.mark.parametrize("asked", [DEFAULT_STATISTICS, ("peak_key",)])
 def test_of_equal_weights_the_first_key_is_the_peak(asked, monkeypatch):
-    monkeypatch.setattr(walk, "IN_CACHE", tiling.TileSize(64, 4, 8))
+    monkeypatch.setattr(tiling, "CACHE_TILE", tiling.TileSize(64, 4, 8))
     q = k = torch.zeros(1, 2, 40, 3)
     padded = ops.Padding(torch.tensor([9]), left_padding=torch.tensor([3]))
     for mask, first in ((None, 0), (ops.Causal(), 0), (padded, 3)):
@@ -195,7 +195,7 @@ def test_gradients_are_those_of_the_map(kind):
 
 
 def test_an_entropy_penalty_by_finite_differences():
-    q, k, _ = draw(batch=1, heads=2, key_heads=1, queries=3, keys=3, feat=2)
+    q, k, _ = draw(batch=1, heads=2, kv_heads=1, queries=3, keys=3, head_dim=2)
 
     def entropy(q, k):
         _, lse = attend(q, k, k, mask=ops.Causal())
@@ -206,7 +206,7 @@ def test_an_entropy_penalty_by_finite_differences():
 
 
 def test_bfloat16_is_counted_in_float32():
-    q, k, v = (x.detach().bfloat16() for x in draw(queries=65, keys=65, feat=16))
+    q, k, v = (x.detach().bfloat16() for x in draw(queries=65, keys=65, head_dim=16))
     exact = attend(q.double(), k.double(), v.double(), mask=ops.Causal())[1]
     want = survey(q.double(), k.double(), exact, mask=ops.Causal(), backend="reference")
     got = survey(q, k, exact.float(), mask=ops.Causal())

@@ -62,7 +62,7 @@ EACH = [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) fo
 
 @pytest.mark.parametrize("kind", EACH)
 def test_kernel_is_the_reference(kind):
-    q, k = draw(33, 40, feat=8)
+    q, k = draw(33, 40, head_dim=8)
     assert_same(q, k, TERMS[kind](2, 2, 33, 40))
 
 
@@ -70,18 +70,18 @@ def test_kernel_is_the_reference(kind):
 @pytest.mark.parametrize("kind", TERMS)
 @pytest.mark.parametrize("sizes", [(64, 64), (80, 200), (130, 64), (97, 33)])
 def test_kernel_is_the_reference_over_many_tiles(kind, sizes):
-    q, k = draw(*sizes, feat=24)
+    q, k = draw(*sizes, head_dim=24)
     assert_same(q, k, TERMS[kind](2, 2, *sizes))
 
 
 @pytest.mark.parametrize(("sizes", "feat"), [((1, 1), 64), ((1, 65), 1), ((40, 3), 17)])
 def test_kernel_at_odd_sizes(sizes, feat):
-    q, k = draw(*sizes, feat=feat)
+    q, k = draw(*sizes, head_dim=feat)
     assert_same(q, k, {})
     assert_same(q, k, {"mask": ops.Causal(), "offset": sizes[1] // 2})
 
 
-@pytest.mark.parametrize("ask", [["entropy"], ["received"], ["peak_key"], ["near", "reach"]])
+@pytest.mark.parametrize("ask", [["entropy"], ["received"], ["peak_key"], ["local_share", "mean_distance"]])
 def test_kernel_counts_just_what_is_asked(ask):
     q, k = draw(20, 20, 8)
     found = survey(q, k, attend(q, k, k)[1], statistics=ask, backend="kernel")
@@ -107,7 +107,7 @@ def test_what_the_kernel_cannot_do_is_said():
     q, k = draw(4, 4, 8)
     _, lse = attend(q, k, k)
     for change, says in (
-        ({"ask": ["top"]}, "does not count top"),
+        ({"ask": ["top_weights"]}, "does not count top"),
         ({"score": ops.dot}, "only the dot product"),
         ({"mask": ops.Causal() | ops.Local(1)}, "Either"),
         ({"bias": ops.RelativeKeys(torch.zeros(3, 8))}, "Relative"),

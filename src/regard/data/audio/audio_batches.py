@@ -30,8 +30,8 @@ class AudioBatches(GeneratedBatches):
     `draw` gives the plan with a number, `seconds` says how long it will sound, and `render` makes
     a batch of plans into frames and targets.
 
-    >>> batches = SoundBatches(float, lambda plan: plan, lambda plans, number: {
-    ...     "x": torch.tensor(plans)}, size=2)
+    >>> batches = AudioBatches(float, lambda plan: plan, lambda plans, number: {
+    ...     "x": torch.tensor(plans)}, batch_size=2)
     >>> next(iter(batches))["x"].diff()  # neighbours in length
     tensor([1.])
     """
@@ -84,11 +84,11 @@ def morse_batches(
 ) -> AudioBatches:
     """The train part of Morse code, made on a device: noise, tone and log-mel of a batch at once.
 
-    The waves are normalised, padded and dithered as `Level` does it where the model runs.
+    The waves are normalised, padded and dithered as `PeakNormalizer` does it where the model runs.
 
     >>> tokenizer = rg.data.Characters.train(["ET"])
     >>> source = Morse(letters=(1, 1), alphabet="ET")
-    >>> batch = next(iter(morse_batches(source, tokenizer, mels=8, size=2)))
+    >>> batch = next(iter(morse_batches(source, tokenizer, mels=8, batch_size=2)))
     >>> batch["frames"].shape[2], batch["target"].shape
     (8, torch.Size([2, 1]))
     """
@@ -119,7 +119,7 @@ def ctc_batch(
     """What a recogniser learns from: log-mel frames and labels, with their lengths.
 
     >>> tokenizer = rg.data.Characters.train(["ET"])
-    >>> batch = recognisable(torch.ones(1, 800), torch.tensor([800]), ["TE"], tokenizer, 8000, 4)
+    >>> batch = ctc_batch(torch.single_row_kernels(1, 800), torch.tensor([800]), ["TE"], tokenizer, 8000, 4)
     >>> batch["frames_lengths"], batch["target"]
     (tensor([8]), tensor([[5, 4]]))
     """
@@ -134,7 +134,7 @@ def label_batch(
 ) -> Batch:
     """Texts as the labels of a batch, with how many each has.
 
-    >>> labelled(["TE", "E"], rg.data.Characters.train(["ET"]))["target_lengths"]
+    >>> label_batch(["TE", "E"], rg.data.Characters.train(["ET"]))["target_lengths"]
     tensor([2, 1])
     """
     # a tensor, as the list of a text without any signs has no type

@@ -22,7 +22,7 @@ class AudioFile:
     Channels are mixed, other rates resampled; `notes` says so. When the pieces are over, it also
     says what was wrong with the file, and `whole` whether all of it was there.
 
-    >>> SoundFile("nothing.wav", 8000)
+    >>> AudioFile("nothing.wav", 8000)
     Traceback (most recent call last):
         ...
     regard.errors.FileError: nothing.wav: needs to be a sound file, got nothing there

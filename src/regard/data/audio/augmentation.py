@@ -20,7 +20,7 @@ MAX_TIME_WARP = 0.65  # bend: 1 + a cos πt + b/2 cos 2πt stays above zero
 class SpeechAugmentation:
     """How far the voices, rooms and microphones of training differ from those recorded.
 
-    `warp`, `colour` and `masks` are those of `other_voice`, `pace` is the largest share of change,
+    `warp`, `colour` and `masks` are those of `augment_log_mel`, `pace` is the largest share of change,
     `bend` that inside a digit: some say a vowel long, some a consonant. `swell` is by what share
     all that is softer than the loudest vowel gets softer or louder: some hardly voice an s.
     `trim` is the share of digits that lose a soft beginning, and of those that lose a soft end:
@@ -29,7 +29,7 @@ class SpeechAugmentation:
     are each of any speaker, `echo` the most power that comes back in the next frame, `hiss` the
     size of a curve over the bands of the noise as `colour` is of all, `snr` the most noise.
 
-    >>> Change(pace=0.0).pace
+    >>> SpeechAugmentation(tempo_range=0.0).tempo_range
     0.0
     """
 
@@ -47,7 +47,7 @@ class SpeechAugmentation:
     min_snr: float = 8.0
 
     def __post_init__(self) -> None:
-        for name in ("swell", "trim", "between", "mixed"):
+        for name in ("gain_jitter", "trim_fraction", "speaker_interpolation", "speaker_mixing"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name}: needs 0 to 1, got {getattr(self, name)}")
         if not 0 <= self.time_warp <= MAX_TIME_WARP:
@@ -70,7 +70,7 @@ def augment_log_mel(
     some bands and moments are hidden (SpecAugment, Park et al. 2019).
 
     >>> x = torch.arange(8.0).expand(1, 1, 8)
-    >>> torch.equal(other_voice(x, rg.data.luck(0), warp=0.0, colour=0.0, masks=0), x)
+    >>> torch.equal(augment_log_mel(x, rg.data.luck(0), vtlp=0.0, eq=0.0, spec_augment=0), x)
     True
     """
     batch, time, mels = frames.shape
@@ -100,7 +100,7 @@ def random_eq_curves(
 
     curve(m) = size Σ_{n=1…5} ε_n cos(n π m / (mels - 1)) / √n
 
-    >>> curves(2, 8, 0.0, rg.data.luck(0)).any().item()
+    >>> random_eq_curves(2, 8, 0.0, rg.data.luck(0)).any().item()
     False
     """
     line = torch.linspace(0, math.pi, mels, device=generator.device)
@@ -116,7 +116,7 @@ def gain_jitter(
     y_t = x_t + gain (level_t - max_t level),   -most ≤ gain ≤ most; level is a mean over the bands
 
     >>> x = torch.tensor([[[0.0], [-4.0]]])
-    >>> torch.equal(swelled(x, 0.0, rg.data.luck(0)), x)
+    >>> torch.equal(gain_jitter(x, 0.0, rg.data.luck(0)), x)
     True
     """
     if not max_gain:
@@ -139,7 +139,7 @@ def reverb(
     exp y_t = exp x_t + gain Σ_{n=1…15} decay^(n-1) exp x_{t-n},   0 ≤ gain ≤ most
 
     >>> x = torch.zeros(1, 3, 2)
-    >>> torch.equal(echoed(x, 0.0, rg.data.luck(0)), x)
+    >>> torch.equal(reverb(x, 0.0, rg.data.luck(0)), x)
     True
     """
     draws = torch.rand(3, len(x), 1, generator=generator, device=generator.device)

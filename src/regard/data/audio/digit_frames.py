@@ -37,7 +37,7 @@ TRIM_DEPTHS = (2.0, 3.0, 4.0, 5.0, 6.5, 8.0)  # nats below the loudest, where a 
 class FramePlan(NamedTuple):
     """All that is drawn about one string of frames but its noise.
 
-    >>> Joined("42", (0, 1), (0, 1), 0.0, (10, 20), (3, 3, 4), 20.0, 0.0).frames
+    >>> FramePlan("42", (0, 1), (0, 1), 0.0, (10, 20), (3, 3, 4), 20.0, 0.0).frames
     40
     """
 
@@ -66,8 +66,8 @@ class FrameBank:
     >>> with wave.open(f"{folder}/7_ann_5.wav", "wb") as file:
     ...     file.setparams((1, 2, 8000, 0, "NONE", ""))
     ...     file.writeframes(bytes(4000))
-    >>> voices = Voices(Digits(folder), mels=8)
-    >>> voices.draw("a", Change()).text.strip("7"), len(voices.lengths)
+    >>> voices = FrameBank(SpokenDigits(folder), mels=8)
+    >>> voices.draw_plan("a", Change()).text.strip("7"), len(voices.lengths)
     ('', 7)
     """
 
@@ -256,7 +256,7 @@ def digit_batches(
     ...     file.setparams((1, 2, 8000, 0, "NONE", ""))
     ...     file.writeframes(bytes(4000))
     >>> tokenizer = rg.data.Characters.train(["7"])
-    >>> batch = next(iter(digit_batches(Digits(folder), tokenizer, mels=8, size=2)))
+    >>> batch = next(iter(digit_batches(SpokenDigits(folder), tokenizer, mels=8, batch_size=2)))
     >>> batch["frames"].shape[::2], batch["target"].unique().tolist()[-1]
     (torch.Size([2, 8]), 4)
     """

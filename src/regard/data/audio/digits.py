@@ -29,7 +29,7 @@ PHONES = "".join(sorted(set("".join(DIGIT_PHONES))))
 class Recording(NamedTuple):
     """One digit as somebody said it once: where it is in the long row of all samples.
 
-    >>> Take(7, "lucas", 3, 0, 4000).digit
+    >>> Recording(7, "lucas", 3, 0, 4000).digit
     7
     """
 
@@ -45,7 +45,7 @@ class WavePlan(NamedTuple):
 
     `speeds` are for each take; pitch and formants move with them.
 
-    >>> Spoken("42", (Take(4, "a", 0, 0, 80), Take(2, "a", 0, 80, 80)), (8, 8, 8), (1.0, 1.0), 1.0,
+    >>> WavePlan("42", (Recording(4, "a", 0, 0, 80), Recording(2, "a", 0, 80, 80)), (8, 8, 8), (1.0, 1.0), 1.0,
     ...        20.0).samples
     182
     """
@@ -75,7 +75,7 @@ class SpokenDigits:
     Test strings are of the held speakers, valid ones of the first takes of the others; training
     has the rest, each string faster or slower, louder or softer, in noise.
 
-    >>> Digits("nowhere", held=("theo",))
+    >>> SpokenDigits("nowhere", held_out_speakers=("theo",))
     Traceback (most recent call last):
         ...
     regard.errors.FileError: nowhere: needs files such as 7_lucas_3.wav, got none
@@ -188,8 +188,8 @@ def render_waves(
 
     x(t) = gain · (take(first + speed · (t - start)) + noise), between two samples in a line
 
-    >>> plan = Spoken("1", (Take(1, "a", 0, 0, 3),), (1, 1), (1.0,), 1.0, float("inf"))
-    >>> say_digits([plan], torch.tensor([0.25, 0.5, 0.75]), rg.data.luck(0))[0]
+    >>> plan = WavePlan("1", (Recording(1, "a", 0, 0, 3),), (1, 1), (1.0,), 1.0, float("inf"))
+    >>> render_waves([plan], torch.tensor([0.25, 0.5, 0.75]), rg.data.luck(0))[0]
     tensor([[0.0000, 0.2500, 0.5000, 0.0000]])
     """
     device, longest = samples.device, max(len(plan.recordings) for plan in plans)
@@ -226,7 +226,7 @@ def render_waves(
 def phone_targets(texts: Sequence[str], device: torch.device | str = "cpu") -> Batch:
     """The phones of strings of digits as labels, 0 being the blank, with how many each has.
 
-    >>> "".join(PHONES[n - 1] for n in spelt(["28"])["phones"][0])
+    >>> "".join(PHONES[n - 1] for n in phone_targets(["28"])["phones"][0])
     'tuAt'
     """
     rows = [

@@ -15,7 +15,7 @@ VOWEL_FORMANTS = ((700, 1200, 2500), (300, 2200, 2900), (350, 800, 2300), (500, 
 def make_ood_audio(count: int, rate: int = 8000, *, seed: int = 0) -> list[AudioExample]:
     """Noise, silence, hum, babble without words, chords and whistles, 2 to 5 seconds each.
 
-    >>> [sound.text for sound in foreign_sounds(2)]
+    >>> [sound.text for sound in make_ood_audio(2)]
     ['', '']
     """
     found = []
@@ -31,7 +31,7 @@ def make_ood_audio(count: int, rate: int = 8000, *, seed: int = 0) -> list[Audio
 def add_white_noise(example: AudioExample, snr: float, *, seed: int = 0) -> AudioExample:
     """A sound in white noise, so many decibels below it.
 
-    >>> bool(degraded(Sound(torch.ones(8), "", 8000), 300.0).wave.eq(1).all())
+    >>> bool(add_white_noise(AudioExample(torch.single_row_kernels(8), "", 8000), 300.0).wave.eq(1).all())
     True
     """
     noise = np.random.default_rng(seed).standard_normal(len(example.wave))

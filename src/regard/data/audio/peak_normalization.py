@@ -19,16 +19,16 @@ class PeakNormalizer:
 
     y_t = (x_t - mean) / max(peak, floor) + dither · ε_t
 
-    Of a recording `peak` and `mean` are known from a first pass (`Level.measured`). Without them
+    Of a recording `peak` and `mean` are known from a first pass (`PeakNormalizer.from_recording`). Without them
     the peak runs along: peak_t = max(|x_t … x_{t + ahead}|, floor, peak_{t-1} 2^(-1 / rate half)).
     The `ahead` seconds are what a live stream is delayed by: with none, every onset would be at
     full scale. ε is standard normal and the same for every stream: a model that was never trained
     on digital silence would be lost in it. How the sound is split into pieces changes nothing.
 
-    >>> level = Level(rate=1, half=1.0, ahead=1.0, dither=0.0)
+    >>> level = PeakNormalizer(rate=1, half_life=1.0, lookahead=1.0, dither=0.0)
     >>> level(torch.tensor([0.5, 0.25])), level(torch.tensor([-1.0, 0.5])), level.finish()
     (tensor([1.]), tensor([ 0.2500, -1.0000]), tensor([1.]))
-    >>> Level.measured(1, [torch.tensor([3.0, 1.0])], dither=0.0)(torch.tensor([3.0, 1.0]))
+    >>> PeakNormalizer.from_recording(1, [torch.tensor([3.0, 1.0])], dither=0.0)(torch.tensor([3.0, 1.0]))
     tensor([ 1., -1.])
     """
 
@@ -123,7 +123,7 @@ def _loudest(x: Tensor, size: int) -> Tensor:
 def end_padding(normalizer: PeakNormalizer | None, rate: int) -> Float[Tensor, " sample"]:
     """The samples that end a stream: those that still wait, and a second of silence.
 
-    >>> padding(None, 4)
+    >>> end_padding(None, 4)
     tensor([0., 0., 0., 0.])
     """
     silence = torch.zeros(round(PAD_SECONDS * rate))
@@ -137,7 +137,7 @@ def normalize_recording(
 ) -> Float[Tensor, " longer"]:
     """A whole recording as a model hears it: normalised by its own peak, dithered and padded.
 
-    >>> level_recording(torch.tensor([0.5, -0.5]), 2, dither=0.0)
+    >>> normalize_recording(torch.tensor([0.5, -0.5]), 2, dither=0.0)
     tensor([ 1., -1.,  0.,  0.])
     """
     level = PeakNormalizer.from_recording(rate, [wave], dither=dither)
@@ -152,12 +152,12 @@ def normalize_recordings(
     *,
     gain: Float[Tensor, " batch"] | None = None,
 ) -> tuple[Float[Tensor, "batch longer"], Int[Tensor, " batch"]]:
-    """What `level_recording` makes of each of a batch, with noise of its own, for training.
+    """What `normalize_recording` makes of each of a batch, with noise of its own, for training.
 
     `gain` is a factor after normalisation: what a louder click in the recording would do.
 
     >>> waves = torch.tensor([[0.5, 0.1, 0.0]])
-    >>> level_batch(waves, torch.tensor([2]), 1000, rg.data.luck(0))[1]
+    >>> normalize_recordings(waves, torch.tensor([2]), 1000, rg.data.luck(0))[1]
     tensor([1002])
     """
     waves = F.pad(waves, (0, round(PAD_SECONDS * rate)))

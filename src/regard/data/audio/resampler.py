@@ -25,8 +25,8 @@ class Resampler:
     no large common divisor would need a filter for each of their many phases; those of 1024 are
     computed, and the others interpolated between two of them, to within 1e-6.
 
-    >>> half = Resample(16000, 8000)
-    >>> len(half(torch.ones(16000))) + len(half.finish())
+    >>> half = Resampler(16000, 8000)
+    >>> len(half(torch.single_row_kernels(16000))) + len(half.finish())
     8000
     """
 

@@ -25,7 +25,7 @@ class SpeechManifest:
     whether it is sound of this rate; what is not is in `report`. Without `valid` and `test` a
     recording goes by a hash of its file's name.
 
-    >>> Speech("nothing.tsv", rate=8000)
+    >>> SpeechManifest("nothing.tsv", rate=8000)
     Traceback (most recent call last):
         ...
     regard.errors.FileError: nothing.tsv: needs to be a manifest, got nothing there
@@ -142,11 +142,11 @@ def speech_preprocessor(
 ) -> Callable[[AudioExample], dict[str, Any]]:
     """What makes a sound ready for a recogniser: log-mel frames, and its text as labels.
 
-    The sound is normalised and padded as where the model runs (`level_recording`), so that it is
+    The sound is normalised and padded as where the model runs (`normalize_recording`), so that it is
     trained on what it will hear. A model with a `level` of its own takes dither=0.
 
-    >>> encode = sound_encoder(rg.data.Bytes(), mels=4)
-    >>> ready = encode(Sound(torch.zeros(8000), "E", 8000))
+    >>> encode = speech_preprocessor(rg.data.ByteTokenizer(), mels=4)
+    >>> ready = encode(AudioExample(torch.zeros(8000), "E", 8000))
     >>> ready["frames"].shape, ready["target"]  # a second of sound, and one of silence
     (torch.Size([198, 4]), [73])
     """

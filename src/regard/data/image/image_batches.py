@@ -20,7 +20,7 @@ class ImageBatches(GeneratedBatches):
     is the class of the picture that a piece was taken from, `share` how much is left of its own.
 
     >>> pictures = torch.full((4, 1, 2, 2), 255, dtype=torch.uint8)
-    >>> batch = next(iter(PictureBatches(pictures, torch.arange(4), size=4)))
+    >>> batch = next(iter(ImageBatches(pictures, torch.arange(4), batch_size=4)))
     >>> batch["pixels"].shape, sorted(batch["label"].tolist())
     (torch.Size([4, 1, 2, 2]), [0, 1, 2, 3])
     """
@@ -101,7 +101,7 @@ def augment(
     the CPU, so that every device gets the same pictures.
 
     >>> x = torch.arange(4.0).reshape(1, 1, 2, 2)
-    >>> seen = {tuple(altered(x, rg.data.luck(n), flip=True).flatten().tolist()) for n in range(9)}
+    >>> seen = {tuple(augment(x, rg.data.luck(n), flip=True).flatten().tolist()) for n in range(9)}
     >>> sorted(seen)
     [(0.0, 1.0, 2.0, 3.0), (1.0, 0.0, 3.0, 2.0)]
     """
@@ -130,7 +130,7 @@ def augment(
 class CutMixResult(NamedTuple):
     """Pictures with a piece of another in them: whose piece, and the share that is their own.
 
-    >>> Mixed(torch.zeros(1, 1, 2, 2), torch.tensor([0]), torch.ones(1)).share
+    >>> CutMixResult(torch.zeros(1, 1, 2, 2), torch.tensor([0]), torch.single_row_kernels(1)).own_fraction
     tensor([1.])
     """
 
@@ -151,10 +151,10 @@ def cutmix(
 
     Chances are drawn on the CPU, so that every device gets the same pictures.
 
-    >>> found = mixed(torch.tensor([0.0, 1.0]).reshape(2, 1, 1, 1), rg.data.luck(1), mix=1.0)
-    >>> found.whose.tolist(), found.share.tolist()  # of one pixel all is taken, or nothing
+    >>> found = cutmix(torch.tensor([0.0, 1.0]).reshape(2, 1, 1, 1), rg.data.luck(1), probability=1.0)
+    >>> found.partners.tolist(), found.own_fraction.tolist()  # of one pixel all is taken, or nothing
     ([1, 0], [0.0, 0.0])
-    >>> found.pictures.flatten().tolist()
+    >>> found.images.flatten().tolist()
     [1.0, 0.0]
     """
     batch, _, height, width = images.shape

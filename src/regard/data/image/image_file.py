@@ -21,7 +21,7 @@ def read_image(
     >>> import tempfile
     >>> file = tempfile.mkdtemp() + "/grey.png"
     >>> Image.new("L", (9, 6), 255).save(file)
-    >>> read_picture(file, size=4).shape, read_picture(file, multiple=4).shape
+    >>> read_image(file, size=4).shape, read_image(file, multiple=4).shape
     (torch.Size([1, 4, 4]), torch.Size([1, 4, 8]))
     """
     if channels not in (1, 3):
@@ -39,7 +39,7 @@ def crop_to_multiple(
 ) -> Float[Tensor, "channel tall wide"]:
     """The middle of an image, each side cut down to a multiple; `path` is for the error.
 
-    >>> whole_patches(torch.zeros(1, 6, 9), 4, "grey.png").shape
+    >>> crop_to_multiple(torch.zeros(1, 6, 9), 4, "grey.png").shape
     torch.Size([1, 4, 8])
     """
     height, width = image.shape[1:]
@@ -58,7 +58,7 @@ def open_image(path: str | Path, *, auto_background: bool = False) -> Image.Imag
     >>> import tempfile
     >>> file = tempfile.mkdtemp() + "/clear.png"
     >>> Image.new("RGBA", (2, 2), (255, 255, 255, 0)).save(file)
-    >>> open_picture(file).getpixel((0, 0))
+    >>> open_image(file).getpixel((0, 0))
     (255, 255, 255)
     """
     if not Path(path).is_file():

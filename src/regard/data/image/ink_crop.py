@@ -24,7 +24,7 @@ def crop_to_ink(
 
     >>> page = Image.new("L", (60, 40), 250)
     >>> page.paste(20, (5, 5, 9, 15))  # a dark stroke in a corner
-    >>> framed = frame_ink(page, 8)
+    >>> framed = crop_to_ink(page, 8)
     >>> framed[0, 4].gt(0.5).tolist()
     [False, False, False, True, True, False, False, False]
     """

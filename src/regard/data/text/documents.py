@@ -47,7 +47,7 @@ class TextFiles:
     Without `valid` and `test` of its own, a document goes by a hash of its text: 90 of 100 are
     for training, and a copy of a file is where the file is.
 
-    >>> first = next(Text().examples("train", seed=0))
+    >>> first = next(TextFiles().examples("train", seed=0))
     >>> first.name.endswith(".py"), len(first.text) > 0
     (True, True)
     """

@@ -35,7 +35,7 @@ def normalize_text(text: str, steps: Sequence[str]) -> str:
 
     "typography" is NFKC with plain quotes, dashes and single spaces; "lower" forgets the case.
 
-    >>> normalized("3:05\u202fPM – ５ km", ("typography", "lower"))
+    >>> normalize_text("3:05\u202fPM – ５ km", ("typography", "lower"))
     '3:05 pm - 5 km'
     """
     for step in steps:

@@ -24,7 +24,7 @@ PACKED_FILE = "packed.json"
 class TokenWindow(NamedTuple):
     """Neighbouring tokens, and for each the document it is from, counted from 0 in the window.
 
-    >>> Window(torch.tensor([7, 2, 8]), torch.tensor([0, 0, 1])).tokens.shape
+    >>> TokenWindow(torch.tensor([7, 2, 8]), torch.tensor([0, 0, 1])).tokens.shape
     torch.Size([3])
     """
 
@@ -38,8 +38,8 @@ def pack_text(text: TextFiles, tokenizer: Tokenizer, folder: str | Path) -> Load
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "a.txt"
     >>> _ = file.write_text("hello")
-    >>> report = pack(Text([file], [file], [file]), rg.data.Bytes(), file.parent / "packed")
-    >>> Packed(file.parent / "packed", length=5).tokens("test")
+    >>> report = pack_text(TextFiles([file], [file], [file]), rg.data.ByteTokenizer(), file.parent / "packed")
+    >>> PackedText(file.parent / "packed", length=5).tokens("test")
     6
     """
     folder = make_folder(folder)
@@ -71,10 +71,10 @@ class PackedText:
     Training takes windows in an order of its own each time round, cut at another place; valid and
     test are read from end to end, every token once as a next one.
 
-    >>> Packed("nowhere", length=8)
+    >>> PackedText("nowhere", length=8)
     Traceback (most recent call last):
         ...
-    regard.errors.FileError: nowhere/packed.json: needs to be what `pack` wrote, got nothing there
+    regard.errors.FileError: nowhere/packed.json: needs to be what `pack_text` wrote, got nothing there
     """
 
     def __init__(self, folder: str | Path, length: int):
@@ -82,12 +82,12 @@ class PackedText:
         if length < 1:
             raise ConfigError(f"length: needs 1 or more, got {length}")
         if not file.is_file():
-            raise FileError(f"{file}: needs to be what `pack` wrote, got nothing there")
+            raise FileError(f"{file}: needs to be what `pack_text` wrote, got nothing there")
         try:
             held = parse_json(file.read_text())
             self.vocab, kind, sizes = held["vocab"], held["kind"], held["sizes"]
         except (ValueError, KeyError, TypeError) as error:
-            raise FileError(f"{file}: needs to be what `pack` wrote, got {error!r}") from error
+            raise FileError(f"{file}: needs to be what `pack_text` wrote, got {error!r}") from error
         self.length, self._rows, self._starts = length, {}, {}
         for split, size in sizes.items():
             self._rows[split] = _mapped(Path(folder) / f"{split}.tokens", kind, size)

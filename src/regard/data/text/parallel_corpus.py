@@ -27,7 +27,7 @@ class ParallelCorpus:
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "pairs.tsv"
     >>> _ = file.write_text("one\\teins\\ntwo\\t\\n")
-    >>> pairs = Parallel(file, file, file, languages=("en", "de"))
+    >>> pairs = ParallelCorpus(file, file, file, languages=("en", "de"))
     >>> list(pairs.examples("test", seed=0))
     [Pair(source='one', target='eins', language='de')]
     >>> print(pairs.report)

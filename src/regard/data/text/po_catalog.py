@@ -35,9 +35,9 @@ def placeholders(text: str) -> Counter[str]:
 class PoMessage:
     """One message: its lines with what each belongs to, and its texts by keyword.
 
-    >>> message = Message([("msgid", 'msgid "two"\\n'), ("msgstr", 'msgstr ""\\n')])
+    >>> message = PoMessage([("msgid", 'msgid "two"\\n'), ("msgstr", 'msgstr ""\\n')])
     >>> message.texts.update(msgid="two", msgstr="")
-    >>> message.is_open
+    >>> message.needs_translation
     True
     """
 
@@ -99,7 +99,7 @@ class PoMessage:
 class FillResult(NamedTuple):
     """What filling a catalog did: messages filled, kept as they were, and left for a reason.
 
-    >>> Filled(2, 5, []).filled
+    >>> FillResult(2, 5, []).filled
     2
     """
 
@@ -116,7 +116,7 @@ class PoCatalog:
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "de.po"
     >>> _ = file.write_text('# greeting\\nmsgid "%s days"\\nmsgstr ""\\n')
-    >>> catalog = Catalog(file)
+    >>> catalog = PoCatalog(file)
     >>> str(catalog) == file.read_text()
     True
     >>> catalog.fill(lambda texts: [text.replace("days", "Tage") for text in texts]).filled

@@ -18,10 +18,10 @@ class Tokenizer(ABC):
     """What all tokenizers share: pad 0, start 1, end 2, unknown 3, then a token a language.
 
     Text never becomes one of these: "<pad>" in a text is five characters like any others.
-    `normalize` names the steps of `data.normalized` that every text passes before it is read.
+    `normalize` names the steps of `data.normalize_text` that every text passes before it is read.
 
-    >>> tokenizer = Bytes(languages=("de", "fr"))
-    >>> tokenizer.pad, tokenizer.start, tokenizer.end, tokenizer.language("fr")
+    >>> tokenizer = ByteTokenizer(languages=("de", "fr"))
+    >>> tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.language("fr")
     (0, 1, 2, 5)
     """
 
@@ -52,9 +52,9 @@ class Tokenizer(ABC):
     def encode_input(self, text: str) -> list[int]:
         """The ids of an input, normalised as the training texts were.
 
-        >>> tokenizer = Bytes()
-        >>> tokenizer.normalize = ("lower",)
-        >>> tokenizer.read("A") == tokenizer.encode("a")
+        >>> tokenizer = ByteTokenizer()
+        >>> tokenizer.normalizers = ("lower",)
+        >>> tokenizer.encode_input("A") == tokenizer.encode("a")
         True
         """
         return self.encode(normalize_text(text, self.normalizers))
@@ -115,7 +115,7 @@ class Tokenizer(ABC):
 class ByteTokenizer(Tokenizer):
     """UTF-8, one id a byte: nothing to train, nothing unknown, any text comes back.
 
-    >>> Bytes().encode("Aé")
+    >>> ByteTokenizer().encode("Aé")
     [69, 199, 173]
     """
 
@@ -146,7 +146,7 @@ class ByteTokenizer(Tokenizer):
 class CharTokenizer(Tokenizer):
     """One id a character of the texts it was trained on; others are unknown, and shown as �.
 
-    >>> tokenizer = Characters.train(["abba"])
+    >>> tokenizer = CharTokenizer.train(["abba"])
     >>> tokenizer.encode("bac"), tokenizer.decode(tokenizer.encode("bac"))
     ([5, 4, 3], 'ba�')
     """
@@ -196,8 +196,8 @@ class WordTokenizer(CharTokenizer):
     Cutting loses nothing: the pieces of a text, put together, are the text. Digits stand alone
     (`digits` of them together at most), so that a number never seen can still be copied.
 
-    >>> tokenizer = Words.train(["two days", "two 2026"])
-    >>> [tokenizer.piece(i) for i in tokenizer.encode("two days 62 y")]
+    >>> tokenizer = WordTokenizer.train(["two days", "two 2026"])
+    >>> [tokenizer.id_to_token(i) for i in tokenizer.encode("two days 62 y")]
     ['two', ' days', ' ', '6', '2', ' ', 'y']
     """
 
@@ -234,7 +234,7 @@ class WordTokenizer(CharTokenizer):
             raise ConfigError(
                 f"size: needs room for {vocab_size and vocab_size - room} characters and specials, got {vocab_size}"
             )
-        return cls([*letters, *words[:room]], languages, digits=max_digits)
+        return cls([*letters, *words[:room]], languages, max_digits=max_digits)
 
     def encode(self, text: str) -> list[int]:
         ids = self._ids
@@ -247,18 +247,18 @@ class WordTokenizer(CharTokenizer):
         return found
 
     def _state(self) -> Any:
-        return {"pieces": list(self.tokens), "digits": self.max_digits}
+        return {"pieces": list(self.tokens), "max_digits": self.max_digits}
 
     @classmethod
     def _from(cls, state: Any, languages: Sequence[str]) -> "WordTokenizer":
-        return cls(state["pieces"], languages, digits=state["digits"])
+        return cls(state["pieces"], languages, max_digits=state["max_digits"])
 
 
 class BPETokenizer(Tokenizer):
     """Byte pairs, merged by how often they meet: any text comes back, frequent words are short.
 
-    >>> tokenizer = BPE.train(["low lower lowest"] * 9, size=270)
-    >>> [tokenizer.piece(i) for i in tokenizer.encode("low slow")]
+    >>> tokenizer = BPETokenizer.train(["low lower lowest"] * 9, vocab_size=270)
+    >>> [tokenizer.id_to_token(i) for i in tokenizer.encode("low slow")]
     ['low', ' ', 's', 'low']
     """
 
@@ -328,7 +328,7 @@ def iter_texts(examples: Iterable[Any]) -> Iterator[str]:
     """Every text of some examples, to train a tokenizer on.
 
     >>> from regard.data import Pair
-    >>> list(texts_of([Pair("two", "zwei", "de")]))
+    >>> list(iter_texts([Pair("two", "zwei", "de")]))
     ['two', 'zwei']
     """
     for example in examples:

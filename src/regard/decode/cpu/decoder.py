@@ -21,7 +21,7 @@ MAX_CACHED_POSITIONS = 512  # whose codes are made at once
 def supports_cpu_decoder(model: Translator) -> bool:
     """Whether these steps give what the model gives: a CPU, float32, scores without additions.
 
-    >>> is_plain(rg.models.Translator(rg.models.translator_tiny(vocab=9)).eval())
+    >>> supports_cpu_decoder(rg.models.Translator(rg.models.translator_tiny(vocab=9)).eval())
     True
     """
     config, weight = model.config, model.target_embedding.token_embeddings

@@ -45,7 +45,7 @@ def make_buffers(model: LanguageModel, rows: int, capacity: int, vocab_blocks: i
     """Buffers for so many rows and keys at least; the vocabulary is scored in so many blocks.
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9))
-    >>> make_buffers(model, rows=3, room=300, blocks=1).keys.shape  # layer, row, head, room, feat
+    >>> make_buffers(model, rows=3, capacity=300, vocab_blocks=1).keys.shape  # layer, row, head, room, feat
     torch.Size([2, 3, 4, 512, 16])
     """
     config, table = model.config, model.embedding.token_embeddings
@@ -102,7 +102,7 @@ def _places(model: LanguageModel, room: int) -> dict[str, Tensor]:
         made["places"] = embedding.position_embeddings.detach()
     elif config.positions == "sinusoidal":
         made["places"] = sinusoidal(places, config.dim).to(embedding.token_embeddings.dtype)
-    if config.rotary is not None:
-        angles = places[:, None] * frequencies(config.resolved_head_dim, config.rotary, device)
+    if config.rope_theta is not None:
+        angles = places[:, None] * frequencies(config.resolved_head_dim, config.rope_theta, device)
         made |= {"cos": angles.cos().float(), "sin": angles.sin().float()}
     return made

@@ -11,7 +11,9 @@ QKV: tl.constexpr = tl.constexpr(0)  # rows of three matrices on top of each oth
 FFN_UP: tl.constexpr = tl.constexpr(1)  # through the activation, times the gate's if there is one
 RESIDUAL: tl.constexpr = tl.constexpr(2)  # onto what is in `out`: the residual
 LOGITS: tl.constexpr = tl.constexpr(3)  # logits, and of each block the largest and Σ exp
-SPLIT_K: tl.constexpr = tl.constexpr(4)  # sums over a slice of the inputs, for `enter` to add up
+SPLIT_K: tl.constexpr = tl.constexpr(
+    4
+)  # sums over a slice of the inputs, for `embed_or_add` to add up
 # a single row's residual is whole numbers, so many to 1: the sum of many parts in any order is one
 FIXED_POINT: tl.constexpr = tl.constexpr(2.0**28)
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}

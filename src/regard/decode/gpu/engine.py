@@ -96,7 +96,7 @@ def get_engine(model: LanguageModel) -> "CudaGraphEngine":
     """The one engine of a model: what one call captured, the next one finds.
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9))
-    >>> engine_of(model) is engine_of(model)
+    >>> get_engine(model) is get_engine(model)
     True
     """
     if model not in _ENGINES:

@@ -39,23 +39,27 @@ class StepLauncher:
 
     @cached_property
     def common_kernels(self) -> Any:
+        from regard.decode.gpu import common_kernels
 
-        return step_kernels
+        return common_kernels
 
     @cached_property
     def single_row_kernels(self) -> Any:
+        from regard.decode.gpu import single_row_kernels
 
-        return step_one
+        return single_row_kernels
 
     @cached_property
     def batch_kernels(self) -> Any:
+        from regard.decode.gpu import batch_kernels
 
-        return step_some
+        return batch_kernels
 
     @cached_property
     def attention_kernels(self) -> Any:
+        from regard.decode.gpu import attention_kernels
 
-        return step_attention
+        return attention_kernels
 
     def launch(self, b: StepBuffers) -> None:
         """All kernels of a step, up to the logits."""
@@ -226,7 +230,7 @@ class StepLauncher:
         near = min(max(1, 512 // (size * width)), keys // groups)
         return {
             "FEAT": self.head_dim, "WIDTH": width, "GROUPS": groups, "NEAR": near,
-            "REPEATS": keys // (groups * near), "ROTARY": self.config.rotary is not None,
+            "REPEATS": keys // (groups * near), "ROTARY": self.config.rope_theta is not None,
             "HALVES": self.config.rotate_half, "HOMES": b.use_cache_rows, "num_warps": warps,
             "maxnreg": regs, **self._launching(b),
         }  # fmt: skip

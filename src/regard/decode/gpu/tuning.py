@@ -23,7 +23,7 @@ class Tuning:
         1024  # places of a cache up to which attention has the output's product in
     )
     out_splits: int = 4  # that the outputs of that product are cut into
-    batch_outs: int = 32  # outputs of a program of `some_rows`
+    batch_outs: int = 32  # outputs of a program of `batch_matmul`
     batch_depth: int = 128  # inputs it takes at a time
     batch_stages: int = 4
     min_programs: int = 64  # that many at least: else the inputs are cut too
@@ -47,7 +47,7 @@ class Tuning:
     ) -> tuple[str, int, int, dict[str, Any]]:
         """A kernel for a batch's product, outputs and inputs of its programs, what it is told.
 
-        >>> Tuning().cut(1024, 4096, "PARTS", maps=1, exact=False)[:3]
+        >>> Tuning().plan_matmul(1024, 4096, "SPLIT_K", maps=1, exact=False)[:3]
         ('held_rows', 32, 1024)
         """
         found = None if exact or job == "SCORES" else self._held(outs, ins, job, maps)
@@ -86,7 +86,7 @@ class Tuning:
 def next_power_of_2(n: int) -> int:
     """The least power of two that is not less.
 
-    >>> power(5), power(8)
+    >>> next_power_of_2(5), next_power_of_2(8)
     (8, 8)
     """
     return 1 << max(0, n - 1).bit_length()

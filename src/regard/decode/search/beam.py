@@ -41,7 +41,7 @@ def beam(
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=9)).eval()
     >>> stepper = rg.decode.make_stepper(model)
     >>> state = stepper.start(torch.tensor([[3, 4, 5]]))
-    >>> beam(stepper, state, torch.tensor([1]), end=2, limit=4, best=2).lengths.shape
+    >>> beam(stepper, state, torch.tensor([1]), end=2, max_new_tokens=4, n_best=2).lengths.shape
     torch.Size([1, 2])
     """
     check_max_new_tokens(max_new_tokens)
@@ -98,7 +98,7 @@ def _likeliest(
 def chunked_logsumexp(logits: Float[Tensor, "rows vocab"]) -> Float[Tensor, " rows"]:
     """log Σ exp(logits) of each row.
 
-    >>> log_total(torch.zeros(1, 4))
+    >>> chunked_logsumexp(torch.zeros(1, 4))
     tensor([1.3863])
     """
     if logits.device.type != "cpu" or len(logits) <= LOGSUMEXP_ROWS:
@@ -114,7 +114,7 @@ def grouped_topk(
 
     A long row is cut into groups: the k largest are in the k groups with the largest of their own.
 
-    >>> largest(torch.tensor([[3.0, 1.0, 2.0]]), 2)
+    >>> grouped_topk(torch.tensor([[3.0, 1.0, 2.0]]), 2)
     (tensor([[3., 2.]]), tensor([[0, 2]]))
     """
     count = x.shape[1]

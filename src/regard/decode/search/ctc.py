@@ -25,7 +25,7 @@ MAX_UNSTABLE = (
 class CtcHypothesis(NamedTuple):
     """Labels that may have been said, how likely the sound makes them, and what ranks them.
 
-    >>> Heard((3, 1), -0.5, -0.9).labels
+    >>> CtcHypothesis((3, 1), -0.5, -0.9).labels
     (3, 1)
     """
 
@@ -134,7 +134,7 @@ class PrefixBeam:
 
     >>> search = PrefixBeam(width=4)
     >>> search(torch.tensor([[0.1, 0.9], [0.9, 0.1]]).log())
-    >>> search.ranked()[0].labels
+    >>> search.hypotheses()[0].labels
     (1,)
     """
 
@@ -255,7 +255,7 @@ class StepperLanguageModel:
     log_softmax(step(prefix)),   read from the token `first` on
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9)).eval()
-    >>> language = LanguageOf(rg.decode.make_stepper(model))
+    >>> language = StepperLanguageModel(rg.decode.make_stepper(model))
     >>> len(language((4, 5))), round(sum(math.exp(p) for p in language((4, 5))), 4)
     (9, 1.0)
     """

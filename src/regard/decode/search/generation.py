@@ -20,7 +20,7 @@ class GenerationStep(NamedTuple):
 
     A row that ended before writes `end` again, at no cost.
 
-    >>> Step(*map(torch.tensor, ([4, 1], [-0.5, 0.0], [False, True]))).tokens.tolist()
+    >>> GenerationStep(*map(torch.tensor, ([4, 1], [-0.5, 0.0], [False, True]))).tokens.tolist()
     [4, 1]
     """
 
@@ -47,7 +47,7 @@ def stream(
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9)).eval()
     >>> stepper, prompt = rg.decode.make_stepper(model), torch.tensor([[3, 4]])
-    >>> steps = stream(stepper, stepper.start(prompt), prompt[:, -1], end=2, limit=5)
+    >>> steps = stream(stepper, stepper.start(prompt), prompt[:, -1], end=2, max_new_tokens=5)
     >>> next(steps).tokens.shape
     torch.Size([1])
     """
@@ -97,9 +97,9 @@ def stream(
 def collect_steps(steps: Iterator[GenerationStep]) -> DecodeResult:
     """All that a stream gives, as one.
 
-    >>> one = Step(*map(torch.tensor, ([4], [-0.5], [False])))
-    >>> two = Step(*map(torch.tensor, ([1], [-0.25], [True])))
-    >>> collect(iter([one, two])).log_prob
+    >>> one = GenerationStep(*map(torch.tensor, ([4], [-0.5], [False])))
+    >>> two = GenerationStep(*map(torch.tensor, ([1], [-0.25], [True])))
+    >>> collect_steps(iter([one, two])).log_prob
     tensor([-0.7500])
     """
     tokens, log_probs, ends = zip(*steps, strict=True)
@@ -124,7 +124,7 @@ def sample(
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9)).eval()
     >>> stepper, prompt = rg.decode.make_stepper(model), torch.tensor([[3, 4]])
     >>> state, how = stepper.start(prompt), rg.decode.Sampling(top_k=3, seed=1)
-    >>> sample(stepper, state, prompt[:, -1], end=2, limit=4, how=how).tokens.shape[0]
+    >>> sample(stepper, state, prompt[:, -1], end=2, max_new_tokens=4, sampling=how).tokens.shape[0]
     1
     """
     sampling = Sampling() if sampling is None else sampling

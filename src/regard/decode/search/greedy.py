@@ -28,7 +28,7 @@ def greedy(
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=9)).eval()
     >>> stepper = rg.decode.make_stepper(model)
     >>> state = stepper.start(torch.tensor([[3, 4, 5], [6, 7, 8]]))
-    >>> answer = greedy(stepper, state, torch.tensor([1, 1]), end=2, limit=4)
+    >>> answer = greedy(stepper, state, torch.tensor([1, 1]), end=2, max_new_tokens=4)
     >>> bool((answer.lengths <= 4).all())
     True
     """

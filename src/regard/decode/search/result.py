@@ -13,8 +13,8 @@ class DecodeResult(NamedTuple):
 
     `log_prob` counts the end too, where it was reached; one cut at the limit has not ended.
 
-    >>> answer = Decoded(*map(torch.tensor, ([[4, 5, 1]], [2], [-0.5], [True])))
-    >>> answer.lists()
+    >>> answer = DecodeResult(*map(torch.tensor, ([[4, 5, 1]], [2], [-0.5], [True])))
+    >>> answer.to_lists()
     [[4, 5]]
     """
 
@@ -31,7 +31,7 @@ class DecodeResult(NamedTuple):
     def scores(self, penalty: float) -> Float[Tensor, "*batch"]:
         """What a beam ranks by: log p(y) / ((5 + |y|) / 6)^penalty, |y| with the end.
 
-        >>> Decoded(*map(torch.tensor, ([[4] * 6 + [1]], [6], [-3.0], [True]))).scores(penalty=1.0)
+        >>> DecodeResult(*map(torch.tensor, ([[4] * 6 + [1]], [6], [-3.0], [True]))).scores(penalty=1.0)
         tensor([-1.5000])
         """
         counted = (self.lengths + self.ended).to(self.log_prob)

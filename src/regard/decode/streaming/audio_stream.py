@@ -22,8 +22,8 @@ MAX_BLOCK_OUTPUTS = (
 class AudioStreamState:
     """All that a stream carries from piece to piece; it stops growing after the left context.
 
-    >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=30, left=2)).eval()
-    >>> state = SoundStream(model).start()
+    >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=30, left_chunks=2)).eval()
+    >>> state = AudioStream(model).start()
     >>> state.size  # two frames before the first, for each of the two convolutions
     208
     """
@@ -55,13 +55,13 @@ class AudioStream:
     (counted in chunks), and then the answers are no longer those of the whole recording.
 
     >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=30)).eval()
-    >>> stream, wave = SoundStream(model), torch.randn(8000)
+    >>> stream, wave = AudioStream(model), torch.randn(8000)
     >>> state, heard = stream.start(), []
     >>> for piece in wave.split(999):
-    ...     log_probs, state = stream.hear(piece, state)
+    ...     log_probs, state = stream.step(piece, state)
     ...     heard.append(log_probs)
     >>> heard.append(stream.finish(state))
-    >>> torch.allclose(torch.cat(heard), model.listen(wave[None])[0][0], atol=1e-5)
+    >>> torch.allclose(torch.cat(heard), model.forward_waveform(wave[None])[0][0], atol=1e-5)
     True
     """
 
@@ -119,7 +119,7 @@ class AudioStream:
         hop = frame_sizes(rate)[1]
         for piece in samples.to(state.samples).split(self.block * hop):
             wave = torch.cat([state.samples, piece])
-            frames = log_mel(wave, rate, n_mels=self.config.mels)
+            frames = log_mel(wave, rate, n_mels=self.config.n_mels)
             rest = wave[
                 mel_frame_count(len(wave), rate) * hop :
             ].clone()  # a view would keep the whole
@@ -132,9 +132,9 @@ class AudioStream:
         self, frames: Float[Tensor, "time mel"], state: AudioStreamState
     ) -> tuple[Float[Tensor, "shorter vocab"], AudioStreamState]:
         """The same from features, for who makes them elsewhere."""
-        if frames.shape[1] != self.config.mels:
+        if frames.shape[1] != self.config.n_mels:
             raise ShapeError(
-                f"frames: needs mels={self.config.mels} numbers a frame, got {frames.shape[1]}"
+                f"frames: needs mels={self.config.n_mels} numbers a frame, got {frames.shape[1]}"
             )
         found = [self._nothing()]
         for piece in frames.split(self.block):

@@ -21,7 +21,7 @@ WARMUP_SECONDS = 30.0  # seconds of a recording that the running normalisation i
 class Transcriber:
     """One stream of sound as text: each call takes more samples and gives the text that is new.
 
-    Samples are normalised by `Level`: live by the running peak, and a recording, of which
+    Samples are normalised by `PeakNormalizer`: live by the running peak, and a recording, of which
     `prepare` has seen all samples before, by its own peak. `finish` adds a second of silence, so
     that a sound which ends on its last syllable is heard to the end. With level=False samples go
     to the model as they are.
@@ -34,8 +34,8 @@ class Transcriber:
     >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=tokenizer.vocab)).eval()
     >>> transcriber, wave = Transcriber(model, tokenizer), torch.zeros(8000)
     >>> transcriber.prepare([wave])
-    >>> text = "".join(transcriber.hear(piece) for piece in wave.split(800)) + transcriber.finish()
-    >>> sound = rg.data.Sound(wave, "", 8000)
+    >>> text = "".join(transcriber.push(piece) for piece in wave.split(800)) + transcriber.finish()
+    >>> sound = rg.data.AudioExample(wave, "", 8000)
     >>> text == rg.train.transcribe(model, tokenizer, [sound])[0]
     True
     """
@@ -161,7 +161,7 @@ class Transcriber:
 
 
 def select_dither(config: RecogniserConfig) -> float:
-    """How much noise `Level` adds for a model: none where its own features have a floor."""
+    """How much noise `PeakNormalizer` adds for a model: none where its own features have a floor."""
     return DITHER if config.cmvn_depth is None else 0.0
 
 
@@ -172,8 +172,8 @@ def warm_start_cmvn(
 
     It is read backwards, so that what is nearest to the first sample counts most.
 
-    >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=9, level=8.0))
-    >>> warm_start(model, torch.randn(8000)).shape  # a level, a weight, and 40 sums
+    >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=9, peak_normalizer=8.0))
+    >>> warm_start_cmvn(model, torch.randn(8000)).shape  # a level, a weight, and 40 sums
     torch.Size([1, 42])
     """
     frames = log_mel(samples, model.config.rate, n_mels=model.config.mels)  # type: ignore[attr-defined]

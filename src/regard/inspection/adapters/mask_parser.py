@@ -33,8 +33,8 @@ def parse_attention_mask(
     A bool mask is True where a query may see a key. A float mask is added to the scores; its -inf
     are taken as hidden. `same` says that queries and keys are of one sequence, the queries last.
 
-    >>> q, mask = torch.zeros(1, 1, 3, 2), torch.ones(3, 3, dtype=torch.bool).tril()
-    >>> read_mask(mask, q, q).mask
+    >>> q, mask = torch.zeros(1, 1, 3, 2), torch.single_row_kernels(3, 3, dtype=torch.bool).tril()
+    >>> parse_attention_mask(mask, q, q).mask
     Causal()
     """
     mask = mask[:, None, None, :] if mask.ndim == 2 and _is_padding(mask, q) else mask
@@ -54,7 +54,7 @@ def parse_attention_mask(
 def trim_unused_keys(x: Tensor, used_keys: int | None) -> Tensor:
     """The keys that are in use, copied: a static cache is written in place at the next step.
 
-    >>> in_use(torch.arange(4.0).view(1, 1, 4, 1), 2).flatten()
+    >>> trim_unused_keys(torch.arange(4.0).view(1, 1, 4, 1), 2).flatten()
     tensor([0., 1.])
     """
     return x if used_keys is None or x.shape[-2] == used_keys else x[..., :used_keys, :].clone()

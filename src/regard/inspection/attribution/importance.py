@@ -31,7 +31,7 @@ class HeadImportance:
     gradient = ∂loss / ∂gate at gate 1, so dropping a head costs about -gradient
     dropped = loss without the head - loss, exactly
 
-    >>> found = Importance(loss=2.0, gradient={"a": torch.tensor([[-1.0, 0.5], [-1.0, -0.5]])})
+    >>> found = HeadImportance(loss=2.0, gradient={"a": torch.tensor([[-1.0, 0.5], [-1.0, -0.5]])})
     >>> found.importance["a"]  # Σ over sequences of |gradient|
     tensor([2., 1.])
     """
@@ -53,8 +53,8 @@ class HeadImportance:
     def ranking(self) -> list[tuple[str, int]]:
         """Every head, the most important first: by exact cost if known, else by sensitivity.
 
-        >>> found = Importance(loss=2.0, gradient={"a": torch.tensor([[-1.0, 0.5]])})
-        >>> found.ranked()
+        >>> found = HeadImportance(loss=2.0, gradient={"a": torch.tensor([[-1.0, 0.5]])})
+        >>> found.ranking()
         [('a', 0), ('a', 1)]
         """
         by = self.sensitivity if self.ablation is None else self.ablation
@@ -99,9 +99,9 @@ def head_importance(
     the exact table, and what two heads do for each other in neither.
 
     >>> layer, x = rg.nn.MultiHeadAttention(4, 2), torch.randn(1, 3, 4)
-    >>> found = rg.importance(layer, lambda layer: layer(x).sum(), exact=True)
+    >>> found = rg.head_importance(layer, lambda layer: layer(x).sum(), exact=True)
     >>> torch.allclose(  # a sum is straight in each gate
-    ...     found.dropped["MultiHeadAttention"], found.predicted["MultiHeadAttention"], atol=1e-5
+    ...     found.ablation["MultiHeadAttention"], found.first_order["MultiHeadAttention"], atol=1e-5
     ... )
     True
     """

@@ -20,7 +20,7 @@ def output_projection(model: nn.Module, site: Site) -> Float[Tensor, "head value
     >>> layer = rg.nn.MultiHeadAttention(6, 2)
     >>> with rg.look(layer) as sight:
     ...     y = layer(torch.randn(1, 3, 6))
-    >>> w, bias = rg.output_weights(layer, sight.sites[0]), layer.to_out.bias
+    >>> w, bias = rg.output_projection(layer, sight.sites[0]), layer.to_out.bias
     >>> torch.allclose(torch.einsum("bhiv,hvd->bid", sight.sites[0].out, w) + bias, y, atol=1e-6)
     True
     """

@@ -32,8 +32,8 @@ class Attribution:
     `own` is over the positions of the sequence itself; `source` over those that it reads by
     cross-attention, None when there is no such thing.
 
-    >>> site = rg.site_of(torch.zeros(2, 1), torch.zeros(2, 1))
-    >>> rg.rollout([site], 0).own  # half stays, half is spread evenly
+    >>> site = rg.make_site(torch.zeros(2, 1), torch.zeros(2, 1))
+    >>> rg.attention_rollout([site], 0).own  # half stays, half is spread evenly
     tensor([[[0.7500, 0.2500]]])
     """
 
@@ -116,7 +116,7 @@ def select_sites(sight: Sight | Sequence[Site], at: str) -> list[Site]:
 def stack_path(path: str) -> str:
     """The stack that a layer belongs to: its path up to the number.
 
-    >>> stack_of("model.decoder.layers.3.encoder_attn"), stack_of("encoder.blocks.0.self_attention")
+    >>> stack_path("model.decoder.layers.3.encoder_attn"), stack_path("encoder.blocks.0.self_attention")
     ('model.decoder.layers', 'encoder.blocks')
     """
     parts = path.split(".")

@@ -108,12 +108,12 @@ def weighted_value_norms(
 
     each: |w_ij v_j W_O| for every head;   together: |Σ_h w_ij v_j W_O|, where heads may cancel
 
-    A weight on a value that is nearly zero brings nothing. `output_weights` has W_O. The cost grows
+    A weight on a value that is nearly zero brings nothing. `output_projection` has W_O. The cost grows
     with the window.
 
     >>> values = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
-    >>> site = rg.site_of(torch.zeros(1, 2), torch.zeros(2, 2), values)
-    >>> rg.norm_weighted(site, torch.eye(2)[None])  # weights ½ and ½
+    >>> site = rg.make_site(torch.zeros(1, 2), torch.zeros(2, 2), values)
+    >>> rg.weighted_value_norms(site, torch.eye(2)[None])  # weights ½ and ½
     tensor([[[[2.5000, 0.0000]]]])
     """
     check_output_projection(site, w_out)
@@ -138,7 +138,7 @@ def value_norms(
 
     Times the received mass of a survey, it is all that a key brings, for any length of input.
 
-    >>> site = rg.site_of(torch.zeros(1, 2), torch.zeros(1, 2), torch.tensor([[3.0, 4.0]]))
+    >>> site = rg.make_site(torch.zeros(1, 2), torch.zeros(1, 2), torch.tensor([[3.0, 4.0]]))
     >>> rg.value_norms(site, 2 * torch.eye(2)[None])
     tensor([[[10.]]])
     """

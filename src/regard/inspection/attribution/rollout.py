@@ -32,8 +32,8 @@ def attention_rollout(
     encoder-decoder each cross-attention moves its part to the source, which goes on below. What
     sinks took is missing from the sum. Values, feed-forward layers and signs are not looked at.
 
-    >>> half = rg.site_of(torch.zeros(2, 1), torch.zeros(2, 1), mask=rg.Causal())
-    >>> rg.rollout([half, half], 1).own  # ¾ stays in each of two layers
+    >>> half = rg.make_site(torch.zeros(2, 1), torch.zeros(2, 1), mask=rg.Causal())
+    >>> rg.attention_rollout([half, half], 1).own  # ¾ stays in each of two layers
     tensor([[[0.4375, 0.5625]]])
     """
     _check_residual(residual)
@@ -52,8 +52,8 @@ def attention_flow(
     One max-flow problem a position (Abnar & Zuidema 2020), for short inputs of one stack. It is
     never less than rollout, and does not sum to one.
 
-    >>> half = rg.site_of(torch.zeros(2, 1), torch.zeros(2, 1), mask=rg.Causal())
-    >>> rg.flow([half, half], 1)  # ¼ goes aside at the top, ¼ of what came down below: both fit
+    >>> half = rg.make_site(torch.zeros(2, 1), torch.zeros(2, 1), mask=rg.Causal())
+    >>> rg.attention_flow([half, half], 1)  # ¼ goes aside at the top, ¼ of what came down below: both fit
     tensor([[0.5000, 0.7500]])
     """
     _check_residual(residual)

@@ -176,7 +176,7 @@ def check_finite(name: str, value: float, least: float = -torch.inf) -> None:
 def format_call(name: str, *args: object, **named: object) -> str:
     """How a call is written, without what was not given.
 
-    >>> written("drop_key", "*", 3, heads=None, queries=1)
+    >>> format_call("drop_key", "*", 3, heads=None, queries=1)
     "drop_key('*', 3, queries=1)"
     """
     given = [f"{key}={value!r}" for key, value in named.items() if value is not None]

@@ -23,7 +23,7 @@ class KeyDropMask(Mask):
     """All but some keys, hidden from some heads and some query positions; three short tables.
 
     >>> yes, no = torch.tensor([True]), torch.tensor([False, True])
-    >>> Shown(no, yes, yes).dense(1, 2)
+    >>> KeyDropMask(no, yes, yes).dense(1, 2)
     tensor([[ True, False]])
     """
 
@@ -80,7 +80,7 @@ class ScaledBias(Bias):
     """A bias times a factor a head; it keeps queries and scale, in case the bias asks for them.
 
     >>> slope = rg.ALiBi(torch.tensor([0.5]))
-    >>> Times(slope, torch.tensor([3.0]), torch.zeros(1, 1), 1.0).at(*torch.tensor([0, 0, 3, 1]))
+    >>> ScaledBias(slope, torch.tensor([3.0]), torch.zeros(1, 1), 1.0).at(*torch.tensor([0, 0, 3, 1]))
     tensor(-3.)
     """
 
@@ -170,7 +170,7 @@ def head_mask_column(heads: Sequence[int] | None, call: AttentionCall) -> Tensor
 def index_mask(indices: Iterable[int], count: int, like: Tensor) -> Tensor:
     """True at some of `count` places; those beyond are not there yet, as keys when generating.
 
-    >>> table([0, 2, 5], 3, torch.zeros(1))
+    >>> index_mask([0, 2, 5], 3, torch.zeros(1))
     tensor([ True, False,  True])
     """
     found = torch.zeros(count, dtype=torch.bool)

@@ -30,8 +30,8 @@ QUADRATURE_NODES = 64  # of the quadrature over a key's noise
 class OutputChange:
     """How far the outputs of one attention move: exactly, and to first order of the change.
 
-    >>> site = rg.site_of(torch.zeros(1, 1), torch.zeros(2, 1), torch.tensor([[1.0], [3.0]]))
-    >>> rg.if_key_dropped(site, 0).change.flatten()
+    >>> site = rg.make_site(torch.zeros(1, 1), torch.zeros(2, 1), torch.tensor([[1.0], [3.0]]))
+    >>> rg.drop_key_effect(site, 0).change.flatten()
     tensor([1.])
     """
 
@@ -47,8 +47,8 @@ class NoiseEffect:
 
     The first pair is the leading order in sigma, the second exact (None where no closed form is).
 
-    >>> site = rg.site_of(torch.zeros(1, 1), torch.zeros(2, 1), torch.tensor([[1.0], [3.0]]))
-    >>> rg.if_key_jittered(site, 0, sigma=1.0).spread.flatten()  # a query of 0 feels nothing
+    >>> site = rg.make_site(torch.zeros(1, 1), torch.zeros(2, 1), torch.tensor([[1.0], [3.0]]))
+    >>> rg.jitter_key_effect(site, 0, sigma=1.0).rms.flatten()  # a query of 0 feels nothing
     tensor([0.])
     """
 
@@ -68,8 +68,8 @@ def drop_key_effect(site: Site, keys: Indices) -> OutputChange:
     half precision, all rows that see them are. A query that may see nothing else loses all it has:
     Δh = -h. To first order in W the others do not move: Δh ≈ Σ w (h - v).
 
-    >>> site = rg.site_of(torch.zeros(1, 1), torch.zeros(3, 1), torch.tensor([[0.0], [3.0], [6.0]]))
-    >>> rg.if_key_dropped(site, 2).change.flatten()  # from the mean of three, 3, to that of two
+    >>> site = rg.make_site(torch.zeros(1, 1), torch.zeros(3, 1), torch.tensor([[0.0], [3.0], [6.0]]))
+    >>> rg.drop_key_effect(site, 2).change.flatten()  # from the mean of three, 3, to that of two
     tensor([-1.5000])
     """
     _need(site)
@@ -84,8 +84,8 @@ def scale_key_effect(site: Site, key: int, alpha: float) -> OutputChange:
     Δh = (w' - w) / (1 - w) · (v - h),   w' = w r / (1 - w + w r),   r = exp(s' - s)
     Δh ≈ (alpha - 1) · s · w · (v - h) to first order, s its score without softcap and bias
 
-    >>> site = rg.site_of(torch.ones(1, 1), torch.tensor([[1.0], [2.0]]).log())  # weights ⅓ and ⅔
-    >>> move = rg.if_key_scaled(site, 1, 0.0)
+    >>> site = rg.make_site(torch.single_row_kernels(1, 1), torch.tensor([[1.0], [2.0]]).log())  # weights ⅓ and ⅔
+    >>> move = rg.scale_key_effect(site, 1, 0.0)
     >>> move.change.flatten() + site.out.flatten()  # now ½ and ½
     tensor([0.3466])
     """
@@ -113,8 +113,8 @@ def scale_scores_effect(site: Site, factor: float, rows: slice | int = slice(Non
     Exact by computing these rows anew: the cost grows with the rows asked for.
 
     >>> values = torch.tensor([[0.0], [15.0]])
-    >>> site = rg.site_of(torch.ones(1, 1), torch.tensor([[0.0], [1.0]]).log1p(), values)
-    >>> rg.if_sharpened(site, 2.0).change.flatten()  # 1 : 2 becomes 1 : 4, and 10 becomes 12
+    >>> site = rg.make_site(torch.single_row_kernels(1, 1), torch.tensor([[0.0], [1.0]]).log1p(), values)
+    >>> rg.scale_scores_effect(site, 2.0).change.flatten()  # 1 : 2 becomes 1 : 4, and 10 becomes 12
     tensor([2.0000])
     """
     _need(site)
@@ -137,8 +137,8 @@ def jitter_key_effect(site: Site, key: int, sigma: float) -> NoiseEffect:
     The exact pair is an integral over one number, the noise of the score, done by quadrature (good
     to 1e-5 while τ is below about 3). With a softcap both follow its bend.
 
-    >>> site = rg.site_of(torch.ones(1, 1), torch.zeros(2, 1), torch.tensor([[0.0], [4.0]]))
-    >>> rg.if_key_jittered(site, 1, sigma=0.1).spread.flatten()  # 0.1 · ½ · 2
+    >>> site = rg.make_site(torch.single_row_kernels(1, 1), torch.zeros(2, 1), torch.tensor([[0.0], [4.0]]))
+    >>> rg.jitter_key_effect(site, 1, sigma=0.1).rms.flatten()  # 0.1 · ½ · 2
     tensor([0.1000])
     """
     _need(site)
@@ -168,8 +168,8 @@ def jitter_query_effect(site: Site, query: int, sigma: float) -> NoiseEffect:
     rms |Δh| ≈ sigma · scale · |Σ_j w_j (v_j - h) (k_j - k̄)ᵀ|
 
     >>> keys = torch.tensor([[1.0], [-1.0]])
-    >>> site = rg.site_of(torch.zeros(1, 1), keys, torch.tensor([[0.0], [4.0]]))
-    >>> rg.if_query_jittered(site, 0, sigma=0.1).spread.flatten()  # 0.1 · (½ · 2 · 1 + ½ · 2 · 1)
+    >>> site = rg.make_site(torch.zeros(1, 1), keys, torch.tensor([[0.0], [4.0]]))
+    >>> rg.jitter_query_effect(site, 0, sigma=0.1).rms.flatten()  # 0.1 · (½ · 2 · 1 + ½ · 2 · 1)
     tensor([0.2000])
     """
     _need(site)

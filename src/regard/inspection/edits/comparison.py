@@ -27,7 +27,7 @@ class Comparison:
     kl = Σ_x p(x) log(p(x) / p'(x)), p before and p' after;   loss = -log p(label)
 
     >>> p, new = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.2, 0.8]]).log()
-    >>> change = Change(p, new, labels=torch.tensor([0]))
+    >>> change = Comparison(p, new, labels=torch.tensor([0]))
     >>> change.kl  # ½ log(½ / 0.2) + ½ log(½ / 0.8)
     tensor([0.2231])
     >>> change.loss  # log(½ / 0.2)
@@ -84,7 +84,7 @@ class Comparison:
         """The likeliest tokens: ids and probabilities before, ids and probabilities after.
 
         >>> p, new = torch.tensor([[0.5, 0.3, 0.2]]).log(), torch.tensor([[0.2, 0.2, 0.6]]).log()
-        >>> before, _, after, share = Change(p, new).top(1)
+        >>> before, _, after, share = Comparison(p, new).top(1)
         >>> before, after, share
         (tensor([[0]]), tensor([[2]]), tensor([[0.6000]]))
         """

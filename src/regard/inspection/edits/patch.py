@@ -35,7 +35,7 @@ def patch(
 
     >>> from regard.ops.intercept import attending
     >>> q, k, v = torch.zeros(1, 1), torch.zeros(2, 1), torch.tensor([[1.0], [3.0]])
-    >>> other = rg.site_of(q, k, torch.tensor([[1.0], [9.0]]))
+    >>> other = rg.make_site(q, k, torch.tensor([[1.0], [9.0]]))
     >>> with attending(rg.patch("*", other)):
     ...     rg.attend(q, k, v)[0]
     tensor([[5.]])

@@ -35,8 +35,8 @@ def scale_scores(site: str, factor: float, *, heads: Indices | None = None) -> E
     w_ij ∝ exp(beta · s_ij), with bias and softcap in s, and the sinks times beta too
 
     >>> from regard.ops.intercept import attending
-    >>> q, k, v = torch.ones(1, 1), torch.tensor([[0.0], [1.0]]).log1p(), torch.tensor([[0.0], [1]])
-    >>> with attending(rg.temperature("*", 2.0)):  # 1 : 2 becomes 1 : 4
+    >>> q, k, v = torch.single_row_kernels(1, 1), torch.tensor([[0.0], [1.0]]).log1p(), torch.tensor([[0.0], [1]])
+    >>> with attending(rg.scale_scores("*", 2.0)):  # 1 : 2 becomes 1 : 4
     ...     rg.attend(q, k, v)[0]
     tensor([[0.8000]])
     """
@@ -55,8 +55,8 @@ def uniform(site: str, *, heads: Indices | None = None) -> Edit:
     w_ij = 1 / number of keys that i may see (a sink counts as one more)
 
     >>> from regard.ops.intercept import attending
-    >>> q, k, v = torch.ones(1, 1), torch.tensor([[0.0], [9.0]]), torch.tensor([[0.0], [1.0]])
-    >>> with attending(rg.flatten("*")):
+    >>> q, k, v = torch.single_row_kernels(1, 1), torch.tensor([[0.0], [9.0]]), torch.tensor([[0.0], [1.0]])
+    >>> with attending(rg.uniform("*")):
     ...     rg.attend(q, k, v)[0]
     tensor([[0.5000]])
     """
@@ -76,8 +76,8 @@ def hardmax(site: str, *, heads: Indices | None = None) -> Edit:
     Scores that differ by rounding only are ties. Where a sink beats every key nothing is taken.
 
     >>> from regard.ops.intercept import attending
-    >>> q, k, v = torch.ones(1, 1), torch.tensor([[0.0], [2], [2]]), torch.tensor([[0.0], [1], [4]])
-    >>> with attending(rg.harden("*")):
+    >>> q, k, v = torch.single_row_kernels(1, 1), torch.tensor([[0.0], [2], [2]]), torch.tensor([[0.0], [1], [4]])
+    >>> with attending(rg.hardmax("*")):
     ...     rg.attend(q, k, v)[0]
     tensor([[2.5000]])
     """

@@ -26,8 +26,8 @@ class EditLog:
     `acted` counts, for each edit in order, the calls it changed, by the name of the attention.
 
     >>> layer = rg.nn.MultiHeadAttention(2, 1)
-    >>> with rg.what_if(layer, rg.flatten("*")) as edited:
-    ...     _ = layer(torch.ones(1, 4, 2))
+    >>> with rg.what_if(layer, rg.uniform("*")) as edited:
+    ...     _ = layer(torch.single_row_kernels(1, 4, 2))
     >>> edited
     flatten('*'): MultiHeadAttention
     """
@@ -51,7 +51,7 @@ def what_if(model: nn.Module, *edits: Edit) -> Iterator[EditLog]:
     attention that ran is an error at the end, not a silent nothing. A `look` around it sees the
     edited queries, keys and masks.
 
-    >>> layer, x = rg.nn.MultiHeadAttention(2, 1, bias=False), torch.ones(1, 4, 2)
+    >>> layer, x = rg.nn.MultiHeadAttention(2, 1, bias=False), torch.single_row_kernels(1, 4, 2)
     >>> with rg.what_if(layer, rg.drop_head("*", 0)):
     ...     layer(x).abs().sum() == 0
     tensor(True)
@@ -82,7 +82,7 @@ def compare_edits(
     token into text.
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10)).eval()
-    >>> change = rg.compare(model, torch.tensor([[1, 2, 3]]), rg.temperature("*", 1.0))
+    >>> change = rg.compare_edits(model, torch.tensor([[1, 2, 3]]), rg.scale_scores("*", 1.0))
     >>> change.kl.shape, bool(change.kl.abs().max() < 1e-6)
     (torch.Size([1, 3]), True)
     """
@@ -154,7 +154,7 @@ class _Editor:
 def matches_glob(glob: str, call_site: CallSite) -> bool:
     """Whether an attention is meant by a glob over names or paths.
 
-    >>> fits("decoder.*.cross", Place("decoder.blocks.2.cross_attention", "decoder.2.cross"))
+    >>> matches_glob("decoder.*.cross", Place("decoder.blocks.2.cross_attention", "decoder.2.cross"))
     True
     """
     check_glob("at", glob)

@@ -24,7 +24,7 @@ MAX_CELLS = 256  # a map larger than this is pooled
 def new_figure(width: float, height: float) -> "Figure":
     """An empty figure in inches; it belongs to no window, so nothing has to be closed.
 
-    >>> paper(4, 3).get_size_inches().tolist()
+    >>> new_figure(4, 3).get_size_inches().tolist()
     [4.0, 3.0]
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -38,7 +38,7 @@ def new_figure(width: float, height: float) -> "Figure":
 def save_figure(figure: "Figure", path: str | Path | None) -> "Figure":
     """Write the figure where a path is given; the suffix says how.
 
-    >>> float(keep(paper(1, 1), None).get_figwidth())
+    >>> float(save_figure(new_figure(1, 1), None).get_figwidth())
     1.0
     """
     if path is None:
@@ -95,7 +95,7 @@ def label_axis(axes: "Axes", which: str, labels: Sequence[str], first: int = 0) 
 def escape_mathtext(label: str) -> str:
     """A token as it is written: a dollar sign must not start mathematics.
 
-    >>> plain("$5")
+    >>> escape_mathtext("$5")
     '\\\\$5'
     """
     return label.replace("$", r"\$")
@@ -106,7 +106,7 @@ def axis_inches(
 ) -> float:
     """Inches for so many cells: each wide enough for its label, within limits.
 
-    >>> side(10), side(1000)
+    >>> axis_inches(10), axis_inches(1000)
     (2.6, 6.5)
     """
     return min(max_inches, max(min_inches, inches_per_cell * count))

@@ -44,7 +44,7 @@ def draw_lines(
 
     Heads differ in colour and in the style of their lines. Weights under 0.02 are left out.
 
-    >>> figure = rg.draw_lines(rg.site_of(*torch.zeros(2, 3, 4), tokens=["a", "b", "c"]))
+    >>> figure = rg.draw_lines(rg.make_site(*torch.zeros(2, 3, 4), tokens=["a", "b", "c"]))
     >>> len(figure.axes[0].collections[0].get_segments())
     9
     """

@@ -48,7 +48,7 @@ def draw_map(
 ) -> "Figure":
     """The map of one head as a picture: a row a query, a column a key; long maps are pooled.
 
-    >>> figure = rg.draw_map(rg.site_of(*torch.randn(2, 5, 4)))
+    >>> figure = rg.draw_map(rg.make_site(*torch.randn(2, 5, 4)))
     >>> figure.axes[0].get_xlabel()
     'key, what is looked at'
     """
@@ -85,7 +85,7 @@ def draw_token(
 
     `query` is its position, or the token itself where it stands once.
 
-    >>> figure = rg.draw_token(rg.site_of(*torch.randn(2, 3, 5, 4)), query=2)
+    >>> figure = rg.draw_token(rg.make_site(*torch.randn(2, 3, 5, 4)), query=2)
     >>> figure.axes[0].get_title()
     'where 2 looks'
     """
@@ -121,7 +121,7 @@ def draw_alignment(
 
     Without a head it is the mean over heads.
 
-    >>> figure = rg.draw_alignment(rg.site_of(torch.randn(3, 4), torch.randn(5, 4)))
+    >>> figure = rg.draw_alignment(rg.make_site(torch.randn(3, 4), torch.randn(5, 4)))
     >>> len(figure.axes[0].collections[0].get_offsets())
     3
     """
@@ -162,7 +162,7 @@ def draw_overlay(
 
     Patches are row by row, after the class token if their count with it is one more than a grid's.
 
-    >>> site = rg.site_of(*torch.randn(2, 17, 4))            # a class token and 4 × 4 patches
+    >>> site = rg.make_site(*torch.randn(2, 17, 4))            # a class token and 4 × 4 patches
     >>> figure = rg.draw_overlay(site, torch.rand(3, 32, 32))
     >>> len(figure.axes)
     3

@@ -54,7 +54,7 @@ def draw_heads(
 ) -> "Figure":
     """Every head as a thumbnail: a row an attention, a column a head, each map on its own scale.
 
-    >>> figure = rg.draw_heads(rg.site_of(*torch.randn(2, 3, 5, 4)))
+    >>> figure = rg.draw_heads(rg.make_site(*torch.randn(2, 3, 5, 4)))
     >>> [label.get_text() for label in figure.axes[0].get_xticklabels()]
     ['0', '1', '2']
     """
@@ -103,7 +103,7 @@ def thumbnails(
 def draw_statistics(site: Site, *, batch: int = 0, path: str | Path | None = None) -> "Figure":
     """Entropy and sink share of each query and what each key receives, a row a head.
 
-    >>> figure = rg.draw_strips(rg.site_of(*torch.randn(2, 3, 5, 4)))
+    >>> figure = rg.draw_statistics(rg.make_site(*torch.randn(2, 3, 5, 4)))
     >>> [axes.get_title() for axes in figure.axes[:3]]
     ['entropy of each query, nats', 'share on the first key', 'received by each key']
     """
@@ -135,7 +135,7 @@ def draw_statistics(site: Site, *, batch: int = 0, path: str | Path | None = Non
 def draw_head_types(heads: HeadTable, *, path: str | Path | None = None) -> "Figure":
     """The table of heads as a picture: a row an attention, a column a head, a colour a type.
 
-    >>> figure = rg.draw_types(rg.Heads([rg.HeadRow(site="a", call=0, head=0, rows=3)]))
+    >>> figure = rg.draw_head_types(rg.HeadTable([rg.HeadRow(site="a", call=0, head=0, rows=3)]))
     >>> figure.axes[0].texts[0].get_text()
     'mixed'
     """

@@ -22,7 +22,7 @@ EXPLODING = 1e3  # it arrives more than this many times larger
 class GradientFlag:
     """A place where the gradient fades, grows or breaks, with the number that says so.
 
-    >>> str(Flag("encoder.blocks", "vanishing", 1e-5))
+    >>> str(GradientFlag("encoder.blocks", "vanishing", 1e-5))
     'encoder.blocks: vanishing, 1e-05 of the gradient at its end arrives at its start'
     """
 
@@ -46,7 +46,7 @@ class TimeGradients:
     `rate` is what one step back multiplies the norm by, on average from last to first.
 
     >>> h = torch.tensor([[0.25, 0.5, 1.0]])
-    >>> ThroughTime(h, None).rate, ThroughTime(h, None).ratio
+    >>> TimeGradients(h, None).rate, TimeGradients(h, None).ratio
     (0.5, 0.25)
     """
 
@@ -83,9 +83,9 @@ class GradientNorms:
     `depth[stack]` has a number before the first block and after each; `time[cell]` the states of a
     recurrent cell; `weights` one a parameter, of the whole tensor. None: the loss cannot feel it.
 
-    >>> model = torch.nn.Sequential(torch.nn.Linear(1, 1, bias=False))
+    >>> model = torch.nn.Sequential(torch.nn.PackedLinear(1, 1, bias=False))
     >>> _ = torch.nn.init.constant_(model[0].weight, 3.0)
-    >>> found = rg.gradients(model, lambda: model(torch.full((1, 1), 2.0)).sum())
+    >>> found = rg.gradient_norms(model, lambda: model(torch.full((1, 1), 2.0)).sum())
     >>> found.loss, found.weights, found.depth
     (6.0, {'0.weight': 2.0}, {'': [3.0, 1.0]})
     """
@@ -131,7 +131,7 @@ def gradient_norms(model: nn.Module, loss: Callable[[], Tensor] | Tensor) -> Gra
 
     >>> model = rg.nn.Recurrent(1, 8, kind="rnn")
     >>> x = torch.randn(1, 50, 1)
-    >>> found = rg.gradients(model, lambda: model(x)[0][:, -1].sum())
+    >>> found = rg.gradient_norms(model, lambda: model(x)[0][:, -1].sum())
     >>> found.time["0"].h.shape, found.flags[0].kind
     (torch.Size([1, 50]), 'vanishing')
     """
@@ -140,7 +140,7 @@ def gradient_norms(model: nn.Module, loss: Callable[[], Tensor] | Tensor) -> Gra
         return _of_weights(model, loss)
     with (
         torch.enable_grad(),
-        record_stacks(model, points=True) as stacks,
+        record_stacks(model, inputs_require_grad=True) as stacks,
         record_steps(model) as steps,
     ):
         j = loss()

@@ -16,26 +16,26 @@ MAX_NAMED_KEYS = 3  # … and at most so many
 TIE_RATIO = 0.95  # two weights closer than this are joined by "and", others by "then"
 
 TYPE_SENTENCES = {
-    "identity": "A query looks at its own place: {own:.2f} of its weight stays there.",
-    "previous": "A query looks at the token before it: {previous:.2f} of its weight goes there.",
-    "next": "A query looks at the token after it: {next:.2f} of its weight goes there.",
+    "identity": "A query looks at its own place: {self_share:.2f} of its weight stays there.",
+    "previous": "A query looks at the token before it: {previous_share:.2f} of its weight goes there.",
+    "next": "A query looks at the token after it: {next_share:.2f} of its weight goes there.",
     "offset": "A query looks {offset:+d} places from itself: {offset_share:.2f} of its weight "
     "goes there.",
-    "local": "It works like a convolution: {near:.2f} of the weight is within {radius} places, "
+    "local": "It works like a convolution: {local_share:.2f} of the weight is within {radius} places, "
     "with the same kernel everywhere but for {residual:.2f} of it.",
     "permutation": "Each query looks at one key ({peak:.2f} of its weight), nearly each at "
     "another.",
     "hard": "Each query looks at one key ({peak:.2f} of its weight), several at the same.",
-    "sink": "Most of the weight, {sink:.2f}, goes to the first key or to nothing.",
-    "separator": "Most of the weight, {separator:.2f}, goes to separators.",
+    "sink": "Most of the weight, {sink_share:.2f}, goes to the first key or to nothing.",
+    "separator": "Most of the weight, {separator_share:.2f}, goes to separators.",
     "alignment": "It goes through the keys in order as the queries advance "
     "(correlation {monotone:.2f}).",
     "induction": "It looks at what followed the same token before ({induction:.2f} on repeated "
     "tokens).",
     "duplicate": "It looks at the same token before ({duplicate:.2f} on repeated tokens).",
-    "diffuse": "It spreads its weight nearly evenly: {spread:.2f} of the largest entropy.",
+    "diffuse": "It spreads its weight nearly evenly: {normalized_entropy:.2f} of the largest entropy.",
     "mixed": "It has no single habit: its first choice gets {peak:.2f} of the weight, and its "
-    "entropy is {spread:.2f} of the largest.",
+    "entropy is {normalized_entropy:.2f} of the largest.",
     "forced": "No query had two keys to choose from.",
 }
 
@@ -47,7 +47,7 @@ def describe_head(site: Site, head: int = 0, batch: int = 0) -> str:
     three. Long maps are told by what the head does, not query by query.
 
     >>> q = torch.tensor([[9.0, 0.0], [0.0, 9.0]])
-    >>> rg.in_words(rg.site_of(q, q.flip(0), tokens=["one", "two"]))
+    >>> rg.describe_head(rg.make_site(q, q.flip(0), tokens=["one", "two"]))
     'one looks at two, two at one. No token looks at itself.'
     """
     query_labels(site, batch)  # says so if this is no site, or has no such sequence
@@ -59,13 +59,13 @@ def describe_heads(
 ) -> list[str]:
     """The same for every head, from one survey; `rows` and `found` where they are known already.
 
-    >>> len(all_in_words(rg.site_of(*torch.zeros(2, 3, 5, 4))))
+    >>> len(describe_heads(rg.make_site(*torch.zeros(2, 3, 5, 4))))
     3
     """
     names, keys = disambiguate(query_labels(site, batch)), disambiguate(key_labels(site, batch))
     if survey is None or survey.top_weights is None or survey.received is None:
         with torch.no_grad():
-            survey = site.survey(statistics=["top", "top_key", "received"], top_k=8)
+            survey = site.survey(statistics=["top_weights", "top_keys", "received"], top_k=8)
     ends = _receivers(site, keys, _part(survey.received, batch))
     if site.queries > MAX_LISTED_QUERIES:
         rows = classify_heads([site]).rows if rows is None else rows
@@ -100,7 +100,7 @@ def _by_query(
 
 
 def _looks_at(weights: list[float], keys: list[int]) -> list[tuple[float, int]]:
-    """The keys that a query looks at, as the docstring of `in_words` defines it."""
+    """The keys that a query looks at, as the docstring of `describe_head` defines it."""
     # of equal weights the first key comes first
     ranked = sorted(zip(weights, keys, strict=True), key=lambda x: (-round(x[0], 5), x[1]))
     return [(weight, key) for weight, key in ranked[:MAX_NAMED_KEYS] if weight >= MIN_NAMED_WEIGHT]

@@ -15,17 +15,17 @@ from regard.inspection.heads.offsets import offset_weights
 from regard.inspection.record.sight import Sight
 from regard.inspection.sites.site import Site
 
-TABLE_COLUMNS = ("own", "previous", "next", "near", "sink", "peak", "spread", "reach")
+TABLE_COLUMNS = ("self_share", "previous_share", "next_share", "local_share", "sink_share", "peak", "normalized_entropy", "mean_distance")
 
 
 @dataclass(frozen=True)
 class HeadTable:
     """A table of heads, one `HeadRow` each.
 
-    >>> rows = [HeadRow(site="encoder.0.self", call=0, head=h, rows=9, type="sink") for h in (0, 1)]
-    >>> heads = Heads(rows)
+    >>> rows = [HeadRow(site="encoder.0.self", call=0, head=h, rows=9, head_type="sink_share") for h in (0, 1)]
+    >>> heads = HeadTable(rows)
     >>> heads.types, heads["encoder.0.self", 1].type
-    ({'sink': 2}, 'sink')
+    ({'sink_share': 2}, 'sink_share')
     """
 
     rows: list[HeadRow]
@@ -82,13 +82,13 @@ def classify_heads(
 ) -> HeadTable:
     """What each head of a sight does, in a word, with the numbers that decided it.
 
-    `separators` are tokens such as "[SEP]" or "."; `probed` is what `probe` found for the model.
+    `separators` are tokens such as "[SEP]" or "."; `probed` is what `probe_induction` found for the model.
 
     >>> table = torch.tensor([[9.0, 0.0, 0.0]]) * 9      # all for the key before
     >>> q = k = torch.zeros(8, 2)
     >>> bias = rg.Toeplitz(table) + rg.ALiBi(torch.tensor([9.0]))
-    >>> heads([rg.site_of(q, k, bias=bias)])[0].type
-    'previous'
+    >>> classify_heads([rg.make_site(q, k, bias=bias)])[0].type
+    'previous_share'
     """
     limits = thresholds or Thresholds()
     rows = [
@@ -117,7 +117,7 @@ def probe_induction(
     induction = mean weight of the second x_t on the first x_{t+1};   duplicate: on the first x_t
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=50)).eval()
-    >>> len(probe(model, vocab=50, length=8))
+    >>> len(probe_induction(model, vocab=50, length=8))
     8
     """
     from regard.inspection.record.look import look

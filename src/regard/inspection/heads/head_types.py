@@ -26,8 +26,8 @@ class Thresholds:
 class HeadRow:
     """One head: its type and the numbers behind the word, means over queries that had a choice.
 
-    >>> row = HeadRow(site="encoder.0.self", call=0, head=1, rows=9, kind="self", previous=0.8)
-    >>> name_head(row)
+    >>> row = HeadRow(site="encoder.0.self", call=0, head=1, query_count=9, kind="self", previous_share=0.8)
+    >>> classify_head(row)
     ('previous', 'previous 0.80 > 0.5')
     """
 
@@ -61,7 +61,7 @@ class HeadRow:
 def classify_head(row: HeadRow, thresholds: Thresholds | None = None) -> tuple[str, str]:
     """The type of a head and the numbers that decided, the first question that is answered yes.
 
-    >>> name_head(HeadRow(site="a", call=0, head=0, rows=9, spread=0.97))
+    >>> classify_head(HeadRow(site="a", call=0, head=0, query_count=9, normalized_entropy=0.97))
     ('diffuse', 'spread 0.97 ≥ 0.9')
     """
     t = thresholds or Thresholds()

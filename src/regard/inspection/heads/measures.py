@@ -23,7 +23,7 @@ from regard.ops.survey.statistics import make_survey_options
 def measure_heads(site: Site, separators: frozenset[str], thresholds: Thresholds) -> list[HeadRow]:
     """The numbers of each head of a site, from one survey and one band of diagonals.
 
-    >>> (row,) = head_numbers(rg.site_of(*torch.zeros(2, 4, 2)), frozenset(), Thresholds())
+    >>> (row,) = measure_heads(rg.make_site(*torch.zeros(2, 4, 2)), frozenset(), Thresholds())
     >>> row.own, row.peak, row.spread
     (0.25, 0.25, 1.0)
     """
@@ -34,7 +34,7 @@ def measure_heads(site: Site, separators: frozenset[str], thresholds: Thresholds
         )
     visible = visible_key_counts(site)
     rows = informative_queries(site, visible)
-    ask = ("entropy", "peak", "peak_key", "reach", "ahead")
+    ask = ("entropy", "peak", "peak_key", "mean_distance", "mean_offset")
     question = make_survey_options(
         ask, first_keys=1, radius=thresholds.max_offset, top_k=1, pooled_size=1
     )
@@ -45,12 +45,12 @@ def measure_heads(site: Site, separators: frozenset[str], thresholds: Thresholds
     given = 1 - _lost(site)  # of sinks' rows, what is left for the keys
     numbers = {
         "peak": _mean(found.peak, rows),
-        "reach": _mean(found.reach, rows),
-        "sink": _mean(_on_first(site), rows) + _mean(1 - given, rows),
-        "spread": _mean(found.entropy / visible.clamp(min=2).log(), rows),
+        "mean_distance": _mean(found.reach, rows),
+        "sink_share": _mean(_on_first(site), rows) + _mean(1 - given, rows),
+        "normalized_entropy": _mean(found.entropy / visible.clamp(min=2).log(), rows),
         "distinct": _distinct(found.peak_key, rows, site.keys),
         "monotone": _correlation(found.ahead + place * given, place, rows),
-        "separator": _separator_share(site, separators, rows),
+        "separator_share": _separator_share(site, separators, rows),
     }
     fixed, kernels = _by_offset(site, rows, thresholds)
     columns = {name: x.tolist() for name, x in {**numbers, **fixed}.items()}
@@ -90,12 +90,12 @@ def _by_offset(
     moved = ((inner - fitted[:, None]).abs().sum(-1) + (1 - inner.sum(-1)).abs()) / 2
     residual = _mean(moved, whole).masked_fill(~whole.any(2).any(0), 1)
     fixed = {
-        "own": profile[:, far],
-        "previous": profile[:, far - 1],
-        "next": profile[:, far + 1],
+        "self_share": profile[:, far],
+        "previous_share": profile[:, far - 1],
+        "next_share": profile[:, far + 1],
         "offset": best - far,
         "offset_share": share,
-        "near": _mean(inner.sum(-1), rows),
+        "local_share": _mean(inner.sum(-1), rows),
         "residual": residual,
     }
     return fixed, [{"radius": radius, "kernel": tuple(taps)} for taps in kernel.tolist()]

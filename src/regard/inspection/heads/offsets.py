@@ -17,7 +17,7 @@ def offset_weights(
     """What each query gives to the keys that stand low … high places ahead of it; 0 where none is.
 
     >>> q = k = torch.zeros(3, 2)
-    >>> offset_weights(rg.site_of(q, k, mask=rg.Causal()), -1, 0)[0, 0]
+    >>> offset_weights(rg.make_site(q, k, mask=rg.Causal()), -1, 0)[0, 0]
     tensor([[0.0000, 1.0000],
             [0.5000, 0.5000],
             [0.3333, 0.3333]])
@@ -40,7 +40,7 @@ def offset_weights(
 def offset_exists(site: Site, low: int, high: int) -> Bool[Tensor, "query {high-low+1}"]:
     """Whether there is a key low … high places ahead of each query.
 
-    >>> existing(rg.site_of(*torch.zeros(2, 2, 4)), -1, 0)
+    >>> offset_exists(rg.make_site(*torch.zeros(2, 2, 4)), -1, 0)
     tensor([[False,  True],
             [ True,  True]])
     """
@@ -51,7 +51,7 @@ def offset_exists(site: Site, low: int, high: int) -> Bool[Tensor, "query {high-
 def visible_key_counts(site: Site) -> Int[Tensor, "batch head query"]:
     """How many keys each query may see.
 
-    >>> seen(rg.site_of(*torch.zeros(2, 3, 4), mask=rg.Causal()))
+    >>> visible_key_counts(rg.make_site(*torch.zeros(2, 3, 4), mask=rg.Causal()))
     tensor([[[1, 2, 3]]])
     """
     mask, shape = site.terms.mask, site.lse.shape
@@ -79,8 +79,8 @@ def informative_queries(
     A token of the same sequence that is hidden even from itself is padding, unless the mask hides
     every token from itself.
 
-    >>> site = rg.site_of(*torch.zeros(2, 3, 4), mask=rg.Causal())
-    >>> choosing(site, seen(site))
+    >>> site = rg.make_site(*torch.zeros(2, 3, 4), mask=rg.Causal())
+    >>> informative_queries(site, visible_key_counts(site))
     tensor([[[False,  True,  True]]])
     """
     rows = visible > 1
@@ -94,7 +94,7 @@ def first_key(site: Site) -> Int[Tensor, " batch"]:
     """Where each sequence begins: behind its padding, if that stands on the left.
 
     >>> left = rg.Padding(torch.tensor([3]), skip=torch.tensor([1]))
-    >>> first_key(rg.site_of(*torch.zeros(2, 1, 1, 3, 4), mask=left))
+    >>> first_key(rg.make_site(*torch.zeros(2, 1, 1, 3, 4), mask=left))
     tensor([1])
     """
     if site.kind == "cross" or site.terms.mask is None or site.terms.offset:

@@ -28,7 +28,7 @@ class Gates(Mapping[str, CellStep]):
     single calls are in `calls`. What could not be seen stands in `skipped`, with the reason.
 
     >>> model = rg.nn.Recurrent(3, 4, kind="lstm", layers=2)
-    >>> with rg.gates(model) as seen:
+    >>> with rg.record_gates(model) as seen:
     ...     _ = model(torch.randn(1, 7, 3))
     >>> list(seen), seen["1"].f.shape
     (['0', '1'], torch.Size([1, 7, 4]))
@@ -75,8 +75,8 @@ def record_gates(model: nn.Module, at: str = "*") -> Iterator[Gates]:
     >>> cell = rg.nn.Cell(1, 1, "gru")
     >>> torch.nn.init.zeros_(cell.w), torch.nn.init.zeros_(cell.u)  # doctest: +ELLIPSIS
     (...)
-    >>> with rg.gates(cell) as seen:
-    ...     _ = cell(torch.ones(2, 1))
+    >>> with rg.record_gates(cell) as seen:
+    ...     _ = cell(torch.single_row_kernels(2, 1))
     >>> seen["cell"].z
     tensor([[[0.5000]],
     <BLANKLINE>
@@ -101,7 +101,7 @@ def memory_retention(step: CellStep) -> Float[Tensor, "batch time hidden"]:
     A forget gate of 0.9 keeps 3e-5 over 100 steps: f ≈ 1 helps if 1 - f is well below 1/T.
 
     >>> f = torch.tensor([0.5, 0.5, 0.9]).view(1, 3, 1)
-    >>> kept(rg.LSTMStep(i=f, f=f, o=f, candidate=f, c=f, h=f)).flatten()
+    >>> memory_retention(rg.LSTMStep(i=f, f=f, o=f, candidate=f, c=f, h=f)).flatten()
     tensor([0.4500, 0.9000, 1.0000])
     """
     match step:

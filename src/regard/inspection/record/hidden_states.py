@@ -30,9 +30,9 @@ def hidden_states(
 
     >>> model = rg.models.Classifier(rg.models.classifier_tiny(vocab=10, classes=2)).eval()
     >>> tokens = torch.tensor([[1, 2, 3]])
-    >>> torch.equal(rg.vectors(model, tokens, depth=0), model.embedding(tokens))
+    >>> torch.equal(rg.hidden_states(model, tokens, depth=0), model.embedding(tokens))
     True
-    >>> rg.vectors(model, tokens, depth=2).shape
+    >>> rg.hidden_states(model, tokens, depth=2).shape
     torch.Size([1, 3, 64])
     """
     found = all_hidden_states(model, inputs, stack=stack)
@@ -47,7 +47,7 @@ def all_hidden_states(
     """The vectors of all depths in one run: before the first block, and after each.
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10)).eval()
-    >>> len(rg.every_depth(model, torch.tensor([[1, 2, 3]])))
+    >>> len(rg.all_hidden_states(model, torch.tensor([[1, 2, 3]])))
     3
     """
     check_not_compiled(model)
@@ -78,7 +78,7 @@ def nearest_neighbours(
     `words` names the vectors, one each; without them they are told by their place.
 
     >>> among = torch.tensor([[0.0, 1.0], [3.0, 0.0], [1.0, 1.0]])
-    >>> rg.neighbours(torch.tensor([2.0, 0.0]), among, ["up", "right", "both"], count=2)
+    >>> rg.nearest_neighbours(torch.tensor([2.0, 0.0]), among, ["up", "right", "both"], count=2)
     [('right', 1.0), ('both', 0.7071)]
     """
     rows = candidates.reshape(-1, candidates.shape[-1])
@@ -96,7 +96,7 @@ class ContextSimilarity:
     `apart[l]`: between the two,   `first[l]`, `second[l]`: of each to the static vector at depth 0
     of its own place
 
-    >>> same = Contexts(apart=[1.0, 0.5], first=[1.0, 0.8], second=[1.0, 0.7])
+    >>> same = ContextSimilarity(between=[1.0, 0.5], first=[1.0, 0.8], second=[1.0, 0.7])
     >>> print(same)
     depth  each other  first to static  second to static
         0       1.000            1.000             1.000
@@ -131,8 +131,8 @@ def compare_contexts(
     own, else in the same batch. At depth 0 the two differ by their positions alone.
 
     >>> model = rg.models.Classifier(rg.models.classifier_tiny(vocab=10, classes=2)).eval()
-    >>> found = rg.contexts(model, torch.tensor([[7, 1], [7, 2]]), (0, 0), (1, 0))
-    >>> round(found.apart[0], 4), found.apart[1] < 1
+    >>> found = rg.compare_contexts(model, torch.tensor([[7, 1], [7, 2]]), (0, 0), (1, 0))
+    >>> round(found.between[0], 4), found.between[1] < 1
     (1.0, True)
     """
     here = all_hidden_states(model, inputs, stack=stack)

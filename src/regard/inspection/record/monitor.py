@@ -22,7 +22,7 @@ from regard.ops.survey.statistics import make_survey_options
 
 COLLAPSE_RATIO = 0.1  # of the highest entropy that the head had so far
 SCORE_LIMIT = 100.0  # a score beyond this saturates softmax: where MuonClip starts to clip
-MONITORED = ("entropy", "max_score", "sink", "gradient")
+MONITORED = ("entropy", "max_score", "first_share", "gradient")
 
 Record = dict[str, Any]
 
@@ -40,7 +40,7 @@ class AttentionMonitor:
     that is none. Passes without gradients (validation) are not counted.
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10))
-    >>> with rg.Monitor(model, every=10) as monitor:
+    >>> with rg.AttentionMonitor(model, every=10) as monitor:
     ...     for _ in range(11):
     ...         model(torch.tensor([[1, 2, 3]])).sum().backward()
     ...         _ = monitor.step()
@@ -135,7 +135,7 @@ class _Watch:
 
     def __init__(self, running: Any, at: str):
         self.running, self.at = running, at
-        self.question = make_survey_options(("entropy", "sink", "max_score"), 4, 8, 8, 256)
+        self.question = make_survey_options(("entropy", "first_share", "max_score"), 4, 8, 8, 256)
         self.sums: dict[str, _Sums] = {}
         self.lock = threading.RLock()
 
@@ -185,7 +185,7 @@ def _record(step: int, name: str, sums: _Sums) -> Record:
         "site": name,
         "entropy": (sums.entropy / queries).tolist(),
         "max_score": sums.max_score.tolist(),
-        "sink": (sums.sink / queries).tolist(),
+        "first_share": (sums.sink / queries).tolist(),
         "gradient": [None] * len(queries) if sums.squares is None else sums.squares.sqrt().tolist(),
     }
 

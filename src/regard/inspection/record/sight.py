@@ -44,7 +44,7 @@ class Sight:
     def calls(self, name: str) -> list[Site]:
         """All calls of one attention, in order: one a step when generating.
 
-        >>> layer, x = rg.nn.MultiHeadAttention(2, 1), torch.ones(1, 4, 2)
+        >>> layer, x = rg.nn.MultiHeadAttention(2, 1), torch.single_row_kernels(1, 4, 2)
         >>> with rg.look(layer) as sight:
         ...     _ = layer(x), layer(x)
         >>> len(sight.calls("MultiHeadAttention"))
@@ -62,7 +62,7 @@ class Sight:
         >>> layer, x = rg.nn.MultiHeadAttention(2, 1), torch.randn(1, 4, 2)
         >>> with rg.look(layer) as sight:
         ...     _ = layer(x[:, :1], x), layer(x[:, 1:], x)
-        >>> sight.joined("MultiHeadAttention").queries
+        >>> sight.join("MultiHeadAttention").queries
         4
         """
         from regard.inspection.sites.splice import join_calls
@@ -74,7 +74,7 @@ class Sight:
 
         >>> layer = rg.nn.MultiHeadAttention(2, 1)
         >>> with rg.look(layer) as sight:
-        ...     _ = layer(torch.ones(1, 3, 2))
+        ...     _ = layer(torch.single_row_kernels(1, 3, 2))
         >>> sight.with_tokens(["a", "b", "c"]).sites[0].key_tokens
         [['a', 'b', 'c']]
         """
@@ -85,7 +85,7 @@ class Sight:
         return Sight(named, dict(self.skipped), list(self.unmatched))
 
     def save(self, path: str | Path) -> Path:
-        """Write it to one safetensors file, to be opened later or elsewhere by `open_sight`."""
+        """Write it to one safetensors file, to be opened later or elsewhere by `load_sight`."""
         from regard.inspection.record.sight_file import save_sight
 
         return save_sight(self, path)
@@ -103,7 +103,7 @@ class Sight:
 
         >>> layer = rg.nn.MultiHeadAttention(2, 1)
         >>> with rg.look(layer) as sight:
-        ...     _ = layer(torch.ones(1, 9, 2))
+        ...     _ = layer(torch.single_row_kernels(1, 9, 2))
         >>> sight.heads().types
         {'diffuse': 1}
         """
@@ -155,7 +155,7 @@ class Sight:
 def format_skipped(skipped: Mapping[str, str], names: int = 3) -> list[str]:
     """One line per reason: the first names, how many there are, and why.
 
-    >>> grouped({"a.0": "as it was full", "a.1": "as it was full"})
+    >>> format_skipped({"a.0": "as it was full", "a.1": "as it was full"})
     ['a.0, a.1, as it was full']
     """
     reasons: dict[str, list[str]] = {}

@@ -61,8 +61,8 @@ def load_sight(path: str | Path) -> Sight:
     >>> import tempfile
     >>> layer = rg.nn.MultiHeadAttention(2, 1)
     >>> with rg.look(layer) as sight:
-    ...     _ = layer(torch.ones(1, 3, 2))
-    >>> rg.open_sight(sight.save(tempfile.mkdtemp()))
+    ...     _ = layer(torch.single_row_kernels(1, 3, 2))
+    >>> rg.load_sight(sight.save(tempfile.mkdtemp()))
     Sight of 1 attentions
       MultiHeadAttention: self, 1 heads, 3 queries, 3 keys
     """
@@ -72,7 +72,9 @@ def load_sight(path: str | Path) -> Sight:
         sites = [_site(described, tensors) for described in header["sight"]]
         return Sight(sites, dict(header["skipped"]), list(header.get("left_out", ())))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise FileError(f"{file}: needs sites as `save` writes them, got {error!r}") from error
+        raise FileError(
+            f"{file}: needs sites as `save_sight` writes them, got {error!r}"
+        ) from error
 
 
 def _file(path: str | Path) -> Path:

@@ -39,10 +39,10 @@ class TensorPacker:
     A generated text has a site a step, and each step's keys are a part of one buffer. They are
     written as one tensor, from the first key of any step to the last.
 
-    >>> shelf, text = Shelf(), torch.arange(6.0).view(1, 1, 3, 2)
-    >>> place, _ = shelf.put(text[:, :, :2]), shelf.put(text)
+    >>> shelf, text = TensorPacker(), torch.arange(6.0).view(1, 1, 3, 2)
+    >>> place, _ = shelf.add(text[:, :, :2]), shelf.add(text)
     >>> tensors = shelf.tensors()
-    >>> len(tensors), Shelf.take(place, tensors).shape
+    >>> len(tensors), TensorPacker.get(place, tensors).shape
     (1, torch.Size([1, 1, 2, 2]))
     """
 

@@ -12,7 +12,7 @@ from torch import Tensor
 def encode_png(values: Float[Tensor, "row column"]) -> bytes:
     """Numbers from 0 to 1 as a picture of 256 colours, one pixel each.
 
-    >>> png(torch.zeros(2, 3))[:8]
+    >>> encode_png(torch.zeros(2, 3))[:8]
     b'\\x89PNG\\r\\n\\x1a\\n'
     """
     pixels = (values.clamp(0, 1) * 255).round().to(torch.uint8).cpu().numpy()
@@ -32,7 +32,7 @@ def encode_png(values: Float[Tensor, "row column"]) -> bytes:
 def cividis_palette() -> bytes:
     """The 256 colours of cividis, red, green and blue a byte each.
 
-    >>> len(palette())
+    >>> len(cividis_palette())
     768
     """
     from matplotlib import colormaps

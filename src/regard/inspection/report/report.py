@@ -16,7 +16,7 @@ from regard.inspection.record.sight import Sight, format_skipped
 from regard.inspection.report.report_data import PageBudget, site_data
 
 TEMPLATE = Path(__file__).with_name("report.html")
-REPORT_COLUMNS = ("own", "previous", "next", "near", "sink", "peak", "spread", "reach", "monotone")
+REPORT_COLUMNS = ("self_share", "previous_share", "next_share", "local_share", "sink_share", "peak", "normalized_entropy", "mean_distance", "monotone")
 
 
 def write_report(
@@ -38,7 +38,7 @@ def write_report(
     `above` is HTML of your own that comes first; what stands in it is yours to escape.
 
     >>> import tempfile
-    >>> sight = rg.Sight([rg.site_of(*torch.randn(2, 5, 4), tokens=list("abcde"))])
+    >>> sight = rg.Sight([rg.make_site(*torch.randn(2, 5, 4), tokens=list("abcde"))])
     >>> rg.write_report(sight, Path(tempfile.mkdtemp()) / "report.html").name
     'report.html'
     """

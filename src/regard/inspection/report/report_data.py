@@ -27,7 +27,7 @@ ROWS = 1500  # tokens that a page can list and still answer at once
 WHOLE = 24  # a map up to this is shown whole and exact
 LABELS = 4096  # of more tokens only those are named that the page shows
 PACKED = 65535  # a weight is kept as a whole number of 65535ths
-STRIPS = ("entropy", "sink", "received")
+STRIPS = ("entropy", "first_share", "received")
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class PageBudget:
     def for_heads(cls, heads: int, queries: int) -> "PageBudget":
         """Divide the page among so many heads, of which the longest has so many queries.
 
-        >>> Shares.among(heads=144, queries=512)
+        >>> PageBudget.for_heads(heads=144, queries=512)
         Shares(image=64, strip=231, top=2, rows=512, side=23, windows=2)
         """
         image = max(8, min(256, int((PIXELS / heads) ** 0.5)))
@@ -71,7 +71,7 @@ def site_data(
     chosen_queries: Sequence[int],
 ) -> dict[str, Any]:
     """One attention, ready for JSON: numbers of many heads are packed as base64."""
-    ask = ["entropy", "sink", "received", "top", "top_key", "pooled"]
+    ask = ["entropy", "first_share", "received", "top_weights", "top_keys", "pooled_map"]
     cells = (min(budget.image, site.queries), min(budget.image, site.keys))
     found = site.survey(statistics=ask, first_keys=1, top_k=max(budget.top, 3), pooled_size=cells)
     shown = _shown(site.queries, budget.rows)
@@ -86,7 +86,7 @@ def site_data(
         "offset": site.terms.offset,
         "image": {"cells": cells, "png": _sprite(found.pooled_map, batch)},
         "strips": _strips(found, budget.strip, batch),
-        "top": _top(found, shown, budget.top, batch),
+        "top_weights": _top(found, shown, budget.top, batch),
         "windows": windows,
         "query_labels": _named(query_labels(site, batch), named),
         "key_labels": _named(key_labels(site, batch), _keys_named(found, shown, windows, batch)),
@@ -98,7 +98,7 @@ def site_data(
 def encode_base64(x: Tensor, dtype: str) -> str:
     """Numbers as base64, little-endian: f4, u2 or u4.
 
-    >>> pack(torch.tensor([1.0]), "f4")
+    >>> encode_base64(torch.tensor([1.0]), "f4")
     'AACAPw=='
     """
     return b64encode(np.ascontiguousarray(x.cpu().numpy()).astype(f"<{dtype}").tobytes()).decode()

@@ -22,7 +22,7 @@ class WeightBreakdown:
 
     >>> layer = rg.nn.MultiHeadAttention(2, 1)
     >>> with rg.look(layer) as sight:
-    ...     _ = layer(torch.ones(1, 4, 2))
+    ...     _ = layer(torch.single_row_kernels(1, 4, 2))
     >>> round(sight.sites[0].cell(head=0, query=0, key=3).weight, 4)  # four keys alike
     0.25
     """

@@ -27,7 +27,7 @@ def make_site(
     Without values the keys stand for them. Other tokens for the keys make it a cross-attention.
 
     >>> q = k = torch.zeros(2, 4)
-    >>> rg.site_of(q, k, tokens=["a", "b"]).weights()
+    >>> rg.make_site(q, k, tokens=["a", "b"]).weights()
     tensor([[[[0.5000, 0.5000],
               [0.5000, 0.5000]]]])
     """

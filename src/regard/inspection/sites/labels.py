@@ -14,7 +14,7 @@ WHITESPACE_MARKS = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "↵", "\n": "↵
 def query_labels(site: Site, batch: int = 0) -> list[str]:
     """What each query is called: its token, or its position where the tokens are not known.
 
-    >>> query_labels(rg.site_of(*torch.zeros(2, 2, 4), tokens=["Ġthe", "cat"]))
+    >>> query_labels(rg.make_site(*torch.zeros(2, 2, 4), tokens=["Ġthe", "cat"]))
     ['the', 'cat']
     """
     _check(site, batch)
@@ -24,7 +24,7 @@ def query_labels(site: Site, batch: int = 0) -> list[str]:
 def key_labels(site: Site, batch: int = 0) -> list[str]:
     """What each key is called.
 
-    >>> key_labels(rg.site_of(*torch.zeros(2, 2, 4)))
+    >>> key_labels(rg.make_site(*torch.zeros(2, 2, 4)))
     ['0', '1']
     """
     _check(site, batch)
@@ -34,7 +34,7 @@ def key_labels(site: Site, batch: int = 0) -> list[str]:
 def query_index(site: Site, query: int | str, batch: int = 0) -> int:
     """The row of a query, told by its number or by its token, if that stands there once.
 
-    >>> query_at(rg.site_of(*torch.zeros(2, 2, 4), tokens=["Ġthe", "cat"]), "cat")
+    >>> query_index(rg.make_site(*torch.zeros(2, 2, 4), tokens=["Ġthe", "cat"]), "cat")
     1
     """
     if not isinstance(query, str):
@@ -59,7 +59,7 @@ def query_index(site: Site, query: int | str, batch: int = 0) -> int:
 def disambiguate(labels: list[str]) -> list[str]:
     """The labels with their position where the same one occurs twice.
 
-    >>> told_apart(["the", "cat", "the"])
+    >>> disambiguate(["the", "cat", "the"])
     ['the (0)', 'cat', 'the (2)']
     """
     count = Counter(labels)
@@ -72,7 +72,7 @@ def disambiguate(labels: list[str]) -> list[str]:
 def quote_label(label: str) -> str:
     """A label that is safe inside a sentence: marks that would read as ours are put in quotes.
 
-    >>> quoted("."), quoted("cat")
+    >>> quote_label("."), quote_label("cat")
     ('“.”', 'cat')
     """
     return label if any(letter.isalnum() for letter in label) else f"“{label}”"
@@ -81,7 +81,7 @@ def quote_label(label: str) -> str:
 def shorten_label(label: str, max_length: int = 12) -> str:
     """A label cut to fit beside a picture.
 
-    >>> shortened("antidisestablishment", 8)
+    >>> shorten_label("antidisestablishment", 8)
     'antidis…'
     """
     return label if len(label) <= max_length else label[: max_length - 1] + "…"

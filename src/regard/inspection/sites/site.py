@@ -100,8 +100,8 @@ class Site:
 
         >>> layer = rg.nn.MultiHeadAttention(2, 1)
         >>> with rg.look(layer) as sight:
-        ...     _ = layer(torch.ones(1, 4, 2))
-        >>> sight.sites[0].survey(ask=["received"]).received
+        ...     _ = layer(torch.single_row_kernels(1, 4, 2))
+        >>> sight.sites[0].survey(statistics=["received"]).received
         tensor([[[1., 1., 1., 1.]]])
         """
         if not self.has_tensors and self.recorded_survey is not None:
@@ -129,7 +129,7 @@ class Site:
 
         >>> layer = rg.nn.MultiHeadAttention(2, 1)
         >>> with rg.look(layer) as sight:
-        ...     _ = layer(torch.ones(1, 4, 2))
+        ...     _ = layer(torch.single_row_kernels(1, 4, 2))
         >>> sight.sites[0].window(head=0, rows=slice(0, 1)).shape
         torch.Size([1, 1, 4])
         """
@@ -156,8 +156,8 @@ class Site:
 
         >>> layer = rg.nn.MultiHeadAttention(2, 1)
         >>> with rg.look(layer) as sight:
-        ...     _ = layer(torch.ones(1, 4, 2))
-        >>> sight.sites[0].influence().caused.shape
+        ...     _ = layer(torch.single_row_kernels(1, 4, 2))
+        >>> sight.sites[0].influence().effect_of_key.shape
         torch.Size([1, 1, 4])
         """
         self.require_tensors()
@@ -169,7 +169,7 @@ class Site:
 
         >>> layer = rg.nn.MultiHeadAttention(2, 1)
         >>> with rg.look(layer) as sight:
-        ...     _ = layer(torch.ones(1, 2, 2))
+        ...     _ = layer(torch.single_row_kernels(1, 2, 2))
         >>> sight.sites[0].weights()
         tensor([[[[0.5000, 0.5000],
                   [0.5000, 0.5000]]]])
@@ -187,8 +187,8 @@ class Site:
 
         >>> layer = rg.nn.MultiHeadAttention(2, 1)
         >>> with rg.look(layer) as sight:
-        ...     _ = layer(torch.ones(1, 4, 2))
-        >>> sight.sites[0].cell(head=0, query=1, key=2).allowed
+        ...     _ = layer(torch.single_row_kernels(1, 4, 2))
+        >>> sight.sites[0].breakdown(head=0, query=1, key=2).allowed
         True
         """
         self.require_tensors()

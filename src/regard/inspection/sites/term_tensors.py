@@ -9,13 +9,13 @@ from torch import Tensor
 from regard.ops import biases, masks
 from regard.ops.terms import Terms
 
-Tree = TypeVar("Held")
+Tree = TypeVar("Tree")
 
 
 def map_tensors(x: Tree, fn: Callable[[Tensor], Tensor]) -> Tree:
     """The same mask, bias or terms with every tensor in it replaced by `to` of it.
 
-    >>> moved(rg.Padding(torch.tensor(2)) & rg.Causal(), lambda x: x + 1)
+    >>> map_tensors(rg.Padding(torch.tensor(2)) & rg.Causal(), lambda x: x + 1)
     Both(a=Padding(lengths=tensor(3), skip=None), b=Causal())
     """
     if isinstance(x, Tensor):
@@ -31,7 +31,7 @@ def map_tensors(x: Tree, fn: Callable[[Tensor], Tensor]) -> Tree:
 def list_tensors(terms: Terms) -> list[Tensor]:
     """Every tensor that a mask, a bias or sinks hold.
 
-    >>> tensors_of(Terms(scale=1.0, mask=rg.Padding(torch.tensor(2)) & rg.Causal()))
+    >>> list_tensors(Terms(scale=1.0, mask=rg.Padding(torch.tensor(2)) & rg.Causal()))
     [tensor(2)]
     """
     found: list[Tensor] = []
@@ -47,7 +47,7 @@ def list_tensors(terms: Terms) -> list[Tensor]:
 def select_head(terms: Terms, head: int) -> Terms | None:
     """The terms of one head alone; None when a mask or bias of the caller's own cannot be cut.
 
-    >>> one_head(Terms(scale=1.0, sinks=torch.tensor([1.0, 2.0])), 1).sinks
+    >>> select_head(Terms(scale=1.0, sinks=torch.tensor([1.0, 2.0])), 1).sinks
     tensor([2.])
     """
     mask, bias = _cut(terms.mask, head), _cut(terms.bias, head)

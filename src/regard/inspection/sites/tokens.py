@@ -98,7 +98,7 @@ def _span(site: Site) -> tuple[int, int]:
 def parse_tokens(tokens: Any) -> tuple[Tokens | None, Tokens | None]:
     """Source and target, as a caller may write them.
 
-    >>> sides({"source": ["a", "b"], "target": ["c"]})
+    >>> parse_tokens({"source": ["a", "b"], "target": ["c"]})
     ([['a', 'b']], [['c']])
     """
     if isinstance(tokens, Mapping):

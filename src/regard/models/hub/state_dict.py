@@ -26,10 +26,10 @@ HUB_ACTIVATIONS: dict[str, Activation] = {
 class StateDictReader:
     """A state_dict that gives out each tensor once and knows what is left.
 
-    >>> state = State({"bert.a": torch.ones(1), "b": torch.zeros(1)}, strip="bert.")
+    >>> state = StateDictReader({"bert.a": torch.single_row_kernels(1), "b": torch.zeros(1)}, prefix="bert.")
     >>> state.take("a")
     tensor([1.])
-    >>> list(state.left)
+    >>> list(state.remaining)
     ['b']
     """
 

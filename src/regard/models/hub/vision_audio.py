@@ -100,7 +100,7 @@ def convert_whisper(state: StateDictReader, config: HubConfig) -> tuple[nn.Modul
         named |= state.take_norm(f"{theirs}.final_layer_norm", f"{ours}.feed_forward_residual.norm")
     model = SpeechEncoder(
         SpeechEncoderConfig(
-            mels=config["num_mel_bins"],
+            n_mels=config["num_mel_bins"],
             max_positions=config["max_source_positions"],
             layers=config["encoder_layers"],
             dim=config["d_model"],

@@ -115,15 +115,15 @@ def _features(model: Recogniser) -> Graph:
     both = g.Conv(wave, waves.float()[:, None], kernel_shape=[window], strides=[hop])
     a, b = g.Split(both, count=2, axis=1, num_outputs=2)
     power = g.Transpose(g.Add(g.Mul(a, a), g.Mul(b, b)), perm=[0, 2, 1])
-    filters = mel_filters(config.mels, config.sample_rate, fft).float()
+    filters = mel_filters(config.n_mels, config.sample_rate, fft).float()
     frames = g.Log(g.Max(g.MatMul(power, filters.mT), FLOOR))
-    g.output("frames", frames, ["batch", "time", config.mels])
+    g.output("frames", frames, ["batch", "time", config.n_mels])
     return g
 
 
 def _listen(model: Recogniser, chunk: int, left: int) -> Graph:
     g, config, stack = Graph("step"), model.config, model.encoder
-    x = g.input("frames", ["batch", "time", config.mels])
+    x = g.input("frames", ["batch", "time", config.n_mels])
     convolutions = [cast(nn.Conv1d | TimeFrequencyConv, c) for c in model.subsample.convolutions]
     keep = model.subsample.left
     befores = [
@@ -132,7 +132,7 @@ def _listen(model: Recogniser, chunk: int, left: int) -> Graph:
     past = g.input("past", cache_axes(stack, "kept"))
     heard = g.input("heard", [1], integer=True)
     if config.cmvn_depth is not None:
-        x = _levelled(g, x, config.mels, config.cmvn_depth)
+        x = _levelled(g, x, config.n_mels, config.cmvn_depth)
     x = g.Div(g.Sub(x, model.standardise.mean), model.standardise.std)
     x = g.Transpose(x, perm=[0, 2, 1])
     for n, (convolution, before) in enumerate(zip(convolutions, befores, strict=True)):
@@ -159,7 +159,7 @@ def _listen(model: Recogniser, chunk: int, left: int) -> Graph:
 
 
 def _levelled(g: Graph, x: str, mels: int, depth: float) -> str:
-    """`levelled`, what runs along as one matrix over all frames so far: ONNX has no other."""
+    """`online_cmvn`, what runs along as one matrix over all frames so far: ONNX has no other."""
     state, time = g.input("level", ["batch", mels + 2]), layers.emit_size(g, x, 1)
     place = g.Range(0, time, 1)
     since = g.Sub(g.Unsqueeze(place, [1]), g.Unsqueeze(place, [0]))  # negative: still to come

@@ -24,7 +24,7 @@ TOLERANCE = 1e-4  # how far an answer of onnxruntime may be from torch's
 class OnnxFile(NamedTuple):
     """One file: where it is, and how far its answers were from torch's at most.
 
-    >>> Exported(Path("encoder.onnx"), 2e-6).file.name
+    >>> OnnxFile(Path("encoder.onnx"), 2e-6).file.name
     'encoder.onnx'
     """
 

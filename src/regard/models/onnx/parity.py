@@ -27,7 +27,7 @@ class OnnxSession:
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9)).eval()
     >>> [(file, _)] = rg.models.export_onnx(model, tempfile.mkdtemp())
     >>> none = torch.zeros(2, 2, 1, 4, 0, 16)
-    >>> Session(file)(tokens=torch.tensor([[3, 4]]), past=none)["logits"].shape
+    >>> OnnxSession(file)(tokens=torch.tensor([[3, 4]]), past=none)["logits"].shape
     torch.Size([1, 2, 9])
     """
 
@@ -142,7 +142,7 @@ def _recogniser(model: Recogniser, runs: dict[str, OnnxSession]) -> dict[str, fl
     full = model.subsample.factor * config.chunk
     pieces = [full * (config.left_chunks + 2), full, 3]
     wave = _noise(2, window + hop * (sum(pieces) - 1))
-    want = log_mel(wave, config.sample_rate, n_mels=config.mels)
+    want = log_mel(wave, config.sample_rate, n_mels=config.n_mels)
     frames = runs["features"](wave=wave)["frames"]
     state, found = _silence(model), []
     for part in want.split(pieces, 1):
@@ -165,7 +165,7 @@ def _silence(model: Recogniser) -> dict[str, Tensor]:
         for n, layer in enumerate(model.subsample.convolutions)
     }
     if config.cmvn_depth is not None:
-        inputs["level"] = torch.zeros(2, config.mels + 2)
+        inputs["level"] = torch.zeros(2, config.n_mels + 2)
     return {"past": past, "heard": torch.zeros(1, dtype=torch.long), **inputs}
 
 

@@ -42,8 +42,8 @@ class RecurrentDecoder(nn.Module):
 
     h_t = core(x_t, h_{t-1}),   h_0 = the last state of the source
 
-    >>> layer = PlainDecoder(Recurrent(3, 4))
-    >>> memory = layer.remember(torch.randn(2, 7, 6), state=(torch.zeros(2, 1, 4),))
+    >>> layer = RecurrentDecoder(Recurrent(3, 4))
+    >>> memory = layer.make_memory(torch.randn(2, 7, 6), state=(torch.zeros(2, 1, 4),))
     >>> layer(torch.randn(2, 5, 3), memory.state, memory)[0].shape
     torch.Size([2, 5, 4])
     """
@@ -96,7 +96,7 @@ class BahdanauDecoder(_Asker):
     The core's input is as wide as x and the source together.
 
     >>> layer = BahdanauDecoder(Recurrent(3 + 6, 4), source_dim=6)
-    >>> memory = layer.remember(torch.randn(2, 7, 6), state=(torch.zeros(2, 1, 4),))
+    >>> memory = layer.make_memory(torch.randn(2, 7, 6), state=(torch.zeros(2, 1, 4),))
     >>> layer(torch.randn(2, 5, 3), memory.state, memory)[0].shape
     torch.Size([2, 5, 4])
     """
@@ -134,7 +134,7 @@ class LuongDecoder(_Asker):
     Nothing that was asked enters the core, so a known target is read in one go.
 
     >>> layer = LuongDecoder(Recurrent(3, 4), source_dim=6)
-    >>> memory = layer.remember(torch.randn(2, 7, 6), state=(torch.zeros(2, 1, 4),))
+    >>> memory = layer.make_memory(torch.randn(2, 7, 6), state=(torch.zeros(2, 1, 4),))
     >>> layer(torch.randn(2, 5, 3), memory.state, memory)[0].shape
     torch.Size([2, 5, 4])
     """

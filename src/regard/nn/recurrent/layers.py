@@ -37,7 +37,7 @@ class RecurrentCell(nn.Module):
     W starts as Glorot's, U orthogonal so that a state neither fades nor grows at first, biases 0;
     the forget gate of an LSTM starts open, at σ(1).
 
-    >>> Cell(3, 2, "gru")(torch.zeros(3)).z.tolist()
+    >>> RecurrentCell(3, 2, "gru")(torch.zeros(3)).z.tolist()
     [0.5, 0.5]
     """
 
@@ -79,7 +79,7 @@ class RecurrentCell(nn.Module):
     def zero_state(self, batch: tuple[int, ...]) -> State:
         """A state of zeros.
 
-        >>> Cell(3, 2, "lstm").start(())
+        >>> RecurrentCell(3, 2, "lstm").initial_state(())
         (tensor([0., 0.]), tensor([0., 0.]))
         """
         return (self.u.new_zeros(*batch, self.hidden),) * len(CELL_WEIGHTS[self.kind].states)
@@ -149,7 +149,7 @@ class Recurrent(nn.Module):
     ) -> tuple[CellStep, ...]:
         """Every gate and state at every time, one entry a layer and direction.
 
-        >>> [gates] = Recurrent(3, 4, kind="lstm").trace(torch.randn(1, 7, 3))
+        >>> [gates] = Recurrent(3, 4, kind="lstm").gates(torch.randn(1, 7, 3))
         >>> gates.f.shape
         torch.Size([1, 7, 4])
         """

@@ -76,7 +76,9 @@ def _compute(call: AttentionCall) -> AttentionResult:
         case "fused" | "flex":
             form = fused if call.backend == "fused" else flex
             if reason := form.refusal(call):
-                raise BackendError(f"form: {call.backend} cannot run here, {reason}; try form='auto'")
+                raise BackendError(
+                    f"form: {call.backend} cannot run here, {reason}; try form='auto'"
+                )
             return form.attend(call)
         case other:
             raise BackendError(

@@ -61,7 +61,7 @@ def attend_plainly(
 def is_sdpa_mask(mask: Mask | None, *, square: bool) -> bool:
     """Whether a mask can be told to torch as a flag or one row of keys a sequence.
 
-    >>> is_simple(rg.Causal(), square=True), is_simple(rg.masks.Local(1), square=True)
+    >>> is_sdpa_mask(rg.Causal(), square=True), is_sdpa_mask(rg.masks.Local(1), square=True)
     (True, False)
     """
     if isinstance(mask, Both):

@@ -25,7 +25,7 @@ def attend(call: AttentionCall) -> AttentionResult:
 def row_bands(queries: int, per_row: int, max_elements: int = MAX_SCORES) -> list[range]:
     """Cut the rows so that each band holds about `at_once` numbers.
 
-    >>> bands(5, per_row=10, at_once=20)
+    >>> row_bands(5, per_row=10, max_elements=20)
     [range(0, 2), range(2, 4), range(4, 5)]
     """
     height = max(1, min(queries, max_elements // max(1, per_row)))

@@ -30,10 +30,10 @@ def log_mel(
 
     frame_t is the samples from t · hop on, 25 ms of them, 10 ms apart, behind it zeros up to `fft`
     (if not given, the next power of two). There are no frames that are only partly there, so a
-    frame never changes when more samples come: cut the stream anywhere, keep what `mel_frames`
+    frame never changes when more samples come: cut the stream anywhere, keep what `mel_frame_count`
     leaves over, and the frames are the same.
 
-    >>> log_mel(torch.zeros(560), 16000, mels=2)
+    >>> log_mel(torch.zeros(560), 16000, n_mels=2)
     tensor([[-23.0259, -23.0259],
             [-23.0259, -23.0259]])
     """
@@ -50,11 +50,11 @@ def log_mel(
 
 
 def mel_frame_count(samples: int, sample_rate: int = 16000) -> int:
-    """How many whole frames there are; a stream goes on from sample `mel_frames(n) · hop`.
+    """How many whole frames there are; a stream goes on from sample `mel_frame_count(n) · hop`.
 
     frames = 1 + ⌊(samples - window) / hop⌋, or 0
 
-    >>> mel_frames(399), mel_frames(400), mel_frames(560)
+    >>> mel_frame_count(399), mel_frame_count(400), mel_frame_count(560)
     (0, 1, 2)
     """
     window, hop = frame_sizes(sample_rate)
@@ -82,7 +82,7 @@ def mel_filters(
     htk: mel(f) = 2595 log₁₀(1 + f / 700), each peak is 1. slaney: mel is linear up to 1000 Hz and
     logarithmic above, each area is 1 (what Whisper reads).
 
-    >>> mel_filters(1, rate=800, fft=8, scale="slaney") * 200
+    >>> mel_filters(1, sample_rate=800, n_fft=8, mel_scale="slaney") * 200
     tensor([[0.0000, 0.5000, 1.0000, 0.5000, 0.0000]], dtype=torch.float64)
     """
     if n_mels < 1:

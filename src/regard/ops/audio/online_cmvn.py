@@ -35,7 +35,7 @@ def online_cmvn(
     the level is one floor: microphone and room are taken away, as far as can be known at t. The
     state (level + 12, weight, sums; zeros at first) lets a stream give what the whole gives.
 
-    >>> y, state = levelled(torch.tensor([[3.0], [-9.0]]), depth=8.0)
+    >>> y, state = online_cmvn(torch.tensor([[3.0], [-9.0]]), dynamic_range=8.0)
     >>> y.flatten()  # 3 - (3 + 20 · -1) / 21, and (2.99 - 8) - (3 + 20 · -1.01) / 21
     tensor([ 3.8095, -4.1910])
     >>> state

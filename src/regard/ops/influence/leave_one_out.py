@@ -64,7 +64,7 @@ def attend_without(
 def log_weight_and_complement(score: Tensor, rest_lse: Tensor) -> tuple[Tensor, Tensor]:
     """log w and log (1 - w) of a key, from its score and the log-sum-exp of all others.
 
-    >>> [round(float(x), 4) for x in weigh(torch.tensor(20.0), torch.tensor(0.0))]
+    >>> [round(float(x), 4) for x in log_weight_and_complement(torch.tensor(20.0), torch.tensor(0.0))]
     [-0.0, -20.0]
     """
     apart = (score - rest_lse).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
@@ -77,7 +77,7 @@ def weight_change(log_w: Tensor, log_rest: Tensor, shift: Tensor) -> Tensor:
     w' - w = w (1 - w) (r - 1) / (1 - w + w r),   r = exp(shift)
 
     >>> half = torch.tensor(0.5).log()
-    >>> swing(half, half, torch.tensor(3.0).log())  # from 1 : 1 to 3 : 1
+    >>> weight_change(half, half, torch.tensor(3.0).log())  # from 1 : 1 to 3 : 1
     tensor(0.2500)
     """
     # all in logs: r may overflow, and w or 1 - w underflow, where the swing does not

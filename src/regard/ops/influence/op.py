@@ -57,7 +57,7 @@ def influence(
 
     >>> q, k, v = torch.zeros(1, 2), torch.zeros(2, 2), torch.tensor([[1.0], [3.0]])
     >>> out, lse = rg.attend(q, k, v)
-    >>> rg.influence(q, k, v, out, lse).caused
+    >>> rg.influence(q, k, v, out, lse).effect_of_key
     tensor([1., 1.])
     """
     terms = {"mask": mask, "bias": bias, "scale": scale, "softcap": softcap}
@@ -83,7 +83,7 @@ def influence_window(
 
     >>> q, k, v = torch.zeros(1, 2), torch.zeros(2, 2), torch.tensor([[1.0], [3.0]])
     >>> out, lse = rg.attend(q, k, v)
-    >>> rg.influence_window(q, k, v, out, lse, deed="slope")
+    >>> rg.influence_window(q, k, v, out, lse, effect="slope")
     tensor([[0.5000, 0.5000]])
     """
     seen = _seen(q, k, v, out, lse, effect, alpha, terms)

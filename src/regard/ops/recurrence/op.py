@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import BackendError, ShapeError
-from regard.ops.recurrence import fused, reference
+from regard.ops.recurrence import cpu_with_gates, cuda_with_gates, fused, reference
 from regard.ops.recurrence.intercept import SequenceCall, dispatch_sequence
 from regard.ops.recurrence.steps import CellStep
 from regard.ops.recurrence.weights import CellWeights, State
@@ -18,7 +18,7 @@ RecurrenceBackend = Literal["auto", "reference", "fused", "open"]
 class RecurrenceResult(NamedTuple):
     """What a recurrence gave: h at every time, the state to go on from, and the gates if asked.
 
-    >>> Walk(torch.zeros(1, 2), (torch.zeros(2),), None).gates is None
+    >>> RecurrenceResult(torch.zeros(1, 2), (torch.zeros(2),), None).gates is None
     True
     """
 
@@ -77,8 +77,8 @@ def compute_recurrence(call: SequenceCall) -> RecurrenceResult:
         case "fused":
             (out, state), trace = fused.recur(x, weights, state, lengths), None
         case "open":
-            way = afterwards if x.is_cuda else opened
-            out, state, trace = way.recur(x, weights, state, lengths)
+            backend = cuda_with_gates if x.is_cuda else cpu_with_gates
+            out, state, trace = backend.recur(x, weights, state, lengths)
         case _:
             out, state, trace = reference.recur(x, weights, state, lengths)
     if call.reverse:
@@ -107,7 +107,9 @@ def _choose(form: RecurrenceBackend, x: Tensor, weights: CellWeights, gates: boo
                 raise BackendError(f"form: {form} cannot run here, {reason}; try form='auto'")
             return form
         case other:
-            raise BackendError(f"form: needs auto, reference, fused or open, got {other!r}; try auto")
+            raise BackendError(
+                f"form: needs auto, reference, fused or open, got {other!r}; try auto"
+            )
 
 
 def reverse_sequences(x: Tensor, lengths: Tensor | None) -> Tensor:

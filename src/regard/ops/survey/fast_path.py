@@ -13,10 +13,10 @@ from regard.ops.survey.statistics import SurveyOptions
 from regard.ops.terms import Terms, upcast
 
 FAST_STATISTICS = frozenset(
-    {"entropy", "peak", "peak_key", "max_score", "reach", "ahead", "received", "sink"}
+    {"entropy", "peak", "peak_key", "max_score", "mean_distance", "mean_offset", "received", "first_share"}
 )
 DIAGONAL_STATISTICS = frozenset(
-    {"own", "previous", "near"}
+    {"self_share", "previous_share", "local_share"}
 )  # nothing to add to, away from the diagonal
 
 
@@ -59,7 +59,7 @@ class FastPath:
         self.group = q.shape[:-2].numel() // len(k)
         known = totals.keys() & FAST_STATISTICS
         self.totals = {name: totals[name].view(self._heads, -1) for name in known}
-        self.peaks, self.distances = known & {"peak", "max_score"}, known & {"reach", "ahead"}
+        self.peaks, self.distances = known & {"peak", "max_score"}, known & {"mean_distance", "mean_offset"}
         self.peak_search = PeakSearch(self._heads, q.shape[-2], self.tile.keys)
         self.step = torch.arange(self.tile.keys, dtype=self._dtype)
         self.longest = k.norm(dim=-1).amax()
@@ -108,15 +108,15 @@ class FastPath:
 
     def _counts(self, keys: range) -> bool:
         """Whether a plain tile can add to anything that was asked."""
-        return bool(self.totals.keys() - {"sink"}) or (
-            "sink" in self.totals and keys.start < self.options.first_keys
+        return bool(self.totals.keys() - {"first_share"}) or (
+            "first_share" in self.totals and keys.start < self.options.first_keys
         )
 
     def _near(self, rows: range) -> range:
         """The keys that a place of these rows falls on, or the sign of a distance changes at."""
         asked = self.options.statistics
-        back = max("previous" in asked, self.options.radius * ("near" in asked))
-        fore = self.options.radius * ("near" in asked)
+        back = max("previous_share" in asked, self.options.radius * ("local_share" in asked))
+        fore = self.options.radius * ("local_share" in asked)
         start, stop = rows.start + self.terms.offset, rows.stop + self.terms.offset
         return range(max(0, start - back), stop + fore)
 
@@ -138,8 +138,8 @@ class FastPath:
                 torch.mv(w.view(-1, len(keys)), step, out=moment.view(-1))
             if "entropy" in self.totals:
                 torch.sum(x.mul_(w), -1, out=logs)
-            if "sink" in self.totals and keys.start < self.options.first_keys:
-                self.totals["sink"][at] += w[..., : self.options.first_keys - keys.start].sum(-1)
+            if "first_share" in self.totals and keys.start < self.options.first_keys:
+                self.totals["first_share"][at] += w[..., : self.options.first_keys - keys.start].sum(-1)
         for keys, more in zip(parts, received, strict=False):
             self.totals["received"][at[0], keys.start : keys.stop] += more
         best, logs, mass, moment = rows_of
@@ -176,10 +176,10 @@ class FastPath:
         place = torch.arange(rows.start, rows.stop) + self.terms.offset
         begin = torch.tensor([keys.start for keys in parts])[:, None, None]
         ahead = moment + (begin - place) * mass
-        if "ahead" in self.totals:
-            self.totals["ahead"][at] += ahead.sum(0)
-        if "reach" in self.totals:
-            self.totals["reach"][at] += ahead.abs().sum(0)
+        if "mean_offset" in self.totals:
+            self.totals["mean_offset"][at] += ahead.sum(0)
+        if "mean_distance" in self.totals:
+            self.totals["mean_distance"][at] += ahead.abs().sum(0)
 
     def _add_peaks(self, best: Tensor, at: tuple[slice, slice], parts: list[range]) -> None:
         best, tile = best.max(0)

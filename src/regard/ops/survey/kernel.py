@@ -88,15 +88,15 @@ def _stream(call: dict[str, Any], plan: KernelTerms, ask: frozenset[str]) -> dic
     _survey_kernel[(blocks, sequences) if ahead else (sequences, blocks)](
         **call, SUMS=sums, PEAK=packed, RECEIVED=received,
         AHEAD=ahead,
-        WANTS_SUMS=bool(ask & {"entropy", "reach", "ahead"}),
+        WANTS_SUMS=bool(ask & {"entropy", "mean_distance", "mean_offset"}),
         WANTS_PEAK=bool(ask & {"peak", "peak_key", "max_score"}), **tile,
     )  # fmt: skip
     entropy, back, fore, _ = sums.unbind(-1)
     found = {"entropy": entropy, "received": received, "packed": packed}
-    if "reach" in ask:
-        found["reach"] = back + fore
-    if "ahead" in ask:
-        found["ahead"] = fore - back
+    if "mean_distance" in ask:
+        found["mean_distance"] = back + fore
+    if "mean_offset" in ask:
+        found["mean_offset"] = fore - back
     return found
 
 

@@ -54,7 +54,7 @@ def survey(
 
     >>> q, k, v = torch.zeros(1, 2), torch.zeros(4, 2), torch.zeros(4, 2)
     >>> _, lse = rg.attend(q, k, v)
-    >>> rg.survey(q, k, lse, ask=["entropy", "received"]).received
+    >>> rg.survey(q, k, lse, statistics=["entropy", "received"]).received
     tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
     question = make_survey_options(statistics, first_keys, radius, top_k, pooled_size)
@@ -87,7 +87,7 @@ def compute_survey(
         found = _compute(
             q, k, lse.to(torch.promote_types(lse.dtype, torch.float32)), terms, options, backend
         )
-        if "sink" in options.statistics and backend != "reference":
+        if "first_share" in options.statistics and backend != "reference":
             found = _after_padding(found, q, k, lse, terms, options)
     return gradient.differentiable_survey(found, q, k, lse, terms, options)
 

@@ -56,7 +56,7 @@ class PeakSearch:
 def first_argmax(rows: Tensor) -> Tensor:
     """Where each row is largest, looked for in groups: argmax of a long row is far slower.
 
-    >>> first_largest(torch.tensor([[0.0, 2.0, 1.0, 2.0]]))
+    >>> first_argmax(torch.tensor([[0.0, 2.0, 1.0, 2.0]]))
     tensor([1])
     """
     wide = rows.shape[-1]

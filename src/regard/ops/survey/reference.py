@@ -19,12 +19,12 @@ def survey(q: Tensor, k: Tensor, lse: Tensor, terms: Terms, options: SurveyOptio
     by_distance = F.one_hot(distance_bin(ahead), count).to(w.dtype)
     found = differentiable_statistics(scores, lse, grid, options, nonzero_starts(q, terms)) | {
         "peak_key": at_top[..., 0],
-        "top": w_top,
-        "top_key": at_top,
+        "top_weights": w_top,
+        "top_keys": at_top,
         "max_score": scores.flatten(-2).amax(-1),
-        "distances": torch.einsum("...ij,ijn->...n", w, by_distance),
-        "received_from": torch.einsum("...ij,ijn->...jn", w, by_distance),
-        "pooled": _pool(w, options.pooled_size),
+        "distance_histogram": torch.einsum("...ij,ijn->...n", w, by_distance),
+        "received_by_distance": torch.einsum("...ij,ijn->...jn", w, by_distance),
+        "pooled_map": _pool(w, options.pooled_size),
     }
     return Survey(**{name: found[name] for name in options.statistics})
 
@@ -38,12 +38,12 @@ def differentiable_statistics(
     return {
         "entropy": -(w * log_w).sum(-1),
         "peak": w.amax(-1),
-        "reach": (w * ahead.abs()).sum(-1),
-        "ahead": (w * ahead).sum(-1),
-        "own": (w * (ahead == 0)).sum(-1),
-        "previous": (w * (ahead == -1)).sum(-1),
-        "sink": (w * is_first_key(grid, options, starts)).sum(-1),
-        "near": (w * (ahead.abs() <= options.radius)).sum(-1),
+        "mean_distance": (w * ahead.abs()).sum(-1),
+        "mean_offset": (w * ahead).sum(-1),
+        "self_share": (w * (ahead == 0)).sum(-1),
+        "previous_share": (w * (ahead == -1)).sum(-1),
+        "first_share": (w * is_first_key(grid, options, starts)).sum(-1),
+        "local_share": (w * (ahead.abs() <= options.radius)).sum(-1),
         "received": w.sum(-2),
     }
 
@@ -95,7 +95,7 @@ def _pool(w: Tensor, cells: tuple[int, int]) -> Tensor:
 def pooled_index(count: int, bins: int, device: torch.device) -> Tensor:
     """Which cell each row or key falls in, when `count` are cut into `cells` as evenly as can be.
 
-    >>> cell_of(5, 2, torch.device("cpu"))
+    >>> pooled_index(5, 2, torch.device("cpu"))
     tensor([0, 0, 0, 1, 1])
     """
     return torch.arange(count, device=device) * bins // max(1, count)

@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.ops.kernels.terms import INTERPRETED, LOG2E, masked_score
 from regard.ops.survey.statistics import SurveyOptions
 
-SHARE_STATISTICS = frozenset({"own", "previous", "sink", "near"})
+SHARE_STATISTICS = frozenset({"self_share", "previous_share", "first_share", "local_share"})
 
 
 def compute_shares(
@@ -28,7 +28,7 @@ def compute_shares(
         first=options.first_keys, radius=options.radius, WANTS_PEAK=wants_peak,
         WANTS_PLACES=bool(options.statistics & SHARE_STATISTICS), BM=rows, BN=16,
     )  # fmt: skip
-    names = ("own", "previous", "near", "sink", "peak")
+    names = ("self_share", "previous_share", "local_share", "first_share", "peak")
     return dict(zip(names, shares, strict=True)) | {"peak_key": peak_key}
 
 

@@ -17,8 +17,8 @@ class Survey:
     w_ij is the weight of query i on key j, p_i the position of query i (its row plus the offset).
 
     >>> q, k = torch.zeros(1, 2), torch.zeros(4, 2)
-    >>> found = rg.survey(q, k, rg.attend(q, k, k)[1], ask=["peak", "reach"])
-    >>> found.peak, found.reach, found.entropy
+    >>> found = rg.survey(q, k, rg.attend(q, k, k)[1], statistics=["peak", "mean_distance"])
+    >>> found.peak, found.mean_distance, found.entropy
     (tensor([0.2500]), tensor([1.5000]), None)
     """
 
@@ -48,24 +48,24 @@ ROW_STATISTICS = (
     "entropy",
     "peak",
     "peak_key",
-    "reach",
-    "ahead",
-    "own",
-    "previous",
-    "sink",
-    "near",
+    "mean_distance",
+    "mean_offset",
+    "self_share",
+    "previous_share",
+    "first_share",
+    "local_share",
 )
 DEFAULT_STATISTICS = (*ROW_STATISTICS, "received")
 ALL_STATISTICS = tuple(field.name for field in fields(Survey))
 DIFFERENTIABLE_STATISTICS = (
     "entropy",
     "peak",
-    "reach",
-    "ahead",
-    "own",
-    "previous",
-    "sink",
-    "near",
+    "mean_distance",
+    "mean_offset",
+    "self_share",
+    "previous_share",
+    "first_share",
+    "local_share",
     "received",
 )
 
@@ -109,7 +109,7 @@ def make_survey_options(
 def check_statistics(statistics: Collection[str]) -> frozenset[str]:
     """The names of statistics, one or several, checked.
 
-    >>> named("entropy")
+    >>> check_statistics("entropy")
     frozenset({'entropy'})
     """
     statistics = (statistics,) if isinstance(statistics, str) else statistics
@@ -126,7 +126,7 @@ def check_statistics(statistics: Collection[str]) -> frozenset[str]:
 def distance_bin_count(keys: int, queries: int, offset: int) -> int:
     """How many distance bins the map has: 0, 1, 2–3, 4–7, … up to its furthest pair.
 
-    >>> bins(keys=5, queries=5, offset=0)
+    >>> distance_bin_count(keys=5, queries=5, offset=0)
     4
     """
     return max(1, max(keys, queries + offset) - 1).bit_length() + 1

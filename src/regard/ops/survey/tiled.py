@@ -91,14 +91,14 @@ class SurveyTotals:
             self.buffer, self.other_buffer = self.lse.new_empty(2, numbers).unbind(0)
 
     def _add_peaks(self, w: Tensor, keys: range, at: slice) -> None:
-        if "top" in self.values:
+        if "top_weights" in self.values:
             most = min(self.options.top_k, len(keys))
             values, places = w.topk(most, -1)
-            old, old_key = self.values["top"][..., at, :], self.values["top_key"][..., at, :]
+            old, old_key = self.values["top_weights"][..., at, :], self.values["top_keys"][..., at, :]
             both = torch.cat([old, values], -1), torch.cat([old_key, places + keys.start], -1)
             values, best = both[0].topk(self.options.top_k, -1)
-            self.values["top"][..., at, :] = values
-            self.values["top_key"][..., at, :] = (
+            self.values["top_weights"][..., at, :] = values
+            self.values["top_keys"][..., at, :] = (
                 both[1].gather(-1, best).masked_fill(values == 0, -1)
             )
         if "peak" in self.values:
@@ -120,18 +120,18 @@ class SurveyTotals:
             self.options.radius,
         )
         crosses = keys.start < places.stop and places.start < keys.stop
-        if found.keys() & {"reach", "ahead"}:
+        if found.keys() & {"mean_distance", "mean_offset"}:
             step = self.step[: len(keys)].to(w.dtype)
             ahead = w @ step + (keys.start - grid.i[:, 0]) * w.sum(-1)
-            if "ahead" in found:
-                found["ahead"][..., at] += ahead
-            if "reach" in found:
+            if "mean_offset" in found:
+                found["mean_offset"][..., at] += ahead
+            if "mean_distance" in found:
                 if crosses and not self.is_causal:
                     ahead = (w * (grid.j - grid.i).abs()).sum(-1)
-                found["reach"][..., at] += ahead.abs()
-        if "sink" in found and keys.start < self.options.first_keys:
-            found["sink"][..., at] += w[..., : self.options.first_keys - keys.start].sum(-1)
-        for name, low, high in (("own", 0, 0), ("previous", -1, -1), ("near", -radius, radius)):
+                found["mean_distance"][..., at] += ahead.abs()
+        if "first_share" in found and keys.start < self.options.first_keys:
+            found["first_share"][..., at] += w[..., : self.options.first_keys - keys.start].sum(-1)
+        for name, low, high in (("self_share", 0, 0), ("previous_share", -1, -1), ("local_share", -radius, radius)):
             first = max(keys.start, places.start + low)
             last = min(keys.stop, places.stop + high)
             if name not in found or first >= last:
@@ -146,18 +146,18 @@ class SurveyTotals:
             found[name][..., at] += (part * inside).sum(-1)
 
     def _add_bins(self, w: Tensor, grid: Grid) -> None:
-        if not self.values.keys() & {"distances", "received_from"}:
+        if not self.values.keys() & {"distance_histogram", "received_by_distance"}:
             return
         which = distance_bin(grid.j - grid.i)
         for n in range(int(which.min()), int(which.max()) + 1):
             part = (w * (which == n)).sum(-2)
-            if "distances" in self.values:
-                self.values["distances"][..., n] += part.sum(-1)
-            if "received_from" in self.values:
-                self.values["received_from"][..., grid.keys.start : grid.keys.stop, n] += part
+            if "distance_histogram" in self.values:
+                self.values["distance_histogram"][..., n] += part.sum(-1)
+            if "received_by_distance" in self.values:
+                self.values["received_by_distance"][..., grid.keys.start : grid.keys.stop, n] += part
 
     def _add_cells(self, w: Tensor, grid: Grid) -> None:
-        if "pooled" not in self.values:
+        if "pooled_map" not in self.values:
             return
         down, across = self.options.pooled_size
         rows = pooled_index(self.q.shape[-2], down, w.device)[grid.rows.start : grid.rows.stop]
@@ -165,7 +165,7 @@ class SurveyTotals:
         left = int(columns[0])
         part = w.new_zeros((*w.shape[:-1], int(columns[-1]) - left + 1))
         part.index_add_(-1, columns - left, w)
-        cell = self.values["pooled"]
+        cell = self.values["pooled_map"]
         cell[..., left : left + part.shape[-1]].index_add_(-2, rows, part)
 
     def _start(self, ask: frozenset[str], queries: int, keys: int) -> dict[str, Tensor]:
@@ -173,14 +173,14 @@ class SurveyTotals:
         count = distance_bin_count(keys, queries, self.terms.offset)
         shapes = {
             "received": (keys,),
-            "top": (queries, most),
-            "top_key": (queries, most),
+            "top_weights": (queries, most),
+            "top_keys": (queries, most),
             "max_score": (),
-            "distances": (count,),
-            "received_from": (keys, count),
-            "pooled": cells,
+            "distance_histogram": (count,),
+            "received_by_distance": (keys, count),
+            "pooled_map": cells,
         }
-        twins = {"peak": "peak_key", "top": "top_key"}
+        twins = {"peak": "peak_key", "top_weights": "top_keys"}
         ask = ask | {a for pair in twins.items() for a in pair if set(pair) & ask}
         found = {name: self.lse.new_zeros((*batch, *shapes.get(name, (queries,)))) for name in ask}
         for name in set(twins.values()) & found.keys():

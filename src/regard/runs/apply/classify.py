@@ -24,7 +24,7 @@ class ClassPrediction(list[tuple[str, float]]):
     `confidence` is the calibrated probability that the first one is right, lower where the picture
     shows none of the classes; None for a run without a calibration, which is never `unsure`.
 
-    >>> found = Classes([("dog", 0.9), ("cat", 0.1)], confidence=0.2, threshold=0.5)
+    >>> found = ClassPrediction([("dog", 0.9), ("cat", 0.1)], confidence=0.2, threshold=0.5)
     >>> found[0], found.unsure
     (('dog', 0.9), True)
     """
@@ -50,14 +50,14 @@ def classify_run(
 ) -> list[ClassPrediction]:
     """Of each picture file the likeliest classes, by name, with their probabilities.
 
-    A picture is read as those of the run's evaluation: see `read_for`. Each answer has a calibrated
+    A picture is read as those of the run's evaluation: see `read_run_image`. Each answer has a calibrated
     `confidence`, and is `unsure` below the run's threshold. This is `rg.classify`.
 
     >>> import tempfile
     >>> from PIL import Image
     >>> file = tempfile.mkdtemp() + "/black.png"
     >>> Image.new("L", (16, 16)).save(file)
-    >>> (found,) = classify_run(rg.specimen("glyphs"), [file])
+    >>> (found,) = classify_run(rg.load_pretrained("glyphs"), [file])
     >>> len(found), found.unsure  # nothing is written there
     (1, True)
     """
@@ -85,12 +85,12 @@ def read_run_image(
     >>> from PIL import Image
     >>> file = tempfile.mkdtemp() + "/white.png"
     >>> Image.new("L", (40, 30), 255).save(file)
-    >>> read_for(rg.specimen("glyphs"), file, size=24).shape
+    >>> read_run_image(rg.load_pretrained("glyphs"), file, size=24).shape
     torch.Size([1, 24, 24])
     """
     config = run.model.config
     multiple = getattr(config, "patch", 1)
-    if not getattr(run.recipe.data, "framed", False):
+    if not getattr(run.recipe.data, "crops_to_ink", False):
         image = read_image(path, size=size, multiple=multiple, channels=config.channels)
         return 1 - image if invert else image
     image = crop_to_ink(open_image(path, auto_background=True), size, invert=invert)
@@ -111,7 +111,7 @@ def top_classes(
 ) -> list[tuple[str, float]]:
     """The names of the likeliest classes with their probabilities, the best first.
 
-    >>> likeliest(torch.tensor([0.0, 99.0]), ["cat", "dog"], 1)
+    >>> top_classes(torch.tensor([0.0, 99.0]), ["cat", "dog"], 1)
     [('dog', 1.0)]
     """
     chances, classes = logits.softmax(-1).topk(min(top, len(names)))
@@ -121,7 +121,7 @@ def top_classes(
 def image_model(run: Run) -> tuple[VisionTransformer | ResNet, int]:
     """A run's model, if it is one of pictures, and how large those of its training were.
 
-    >>> seeing(rg.specimen("glyphs"))[1]
+    >>> image_model(rg.load_pretrained("glyphs"))[1]
     24
     """
     model = run.model
@@ -134,7 +134,7 @@ def image_model(run: Run) -> tuple[VisionTransformer | ResNet, int]:
 def class_names(run: Run) -> list[str]:
     """What a run's classes are called: as its data say, or their numbers.
 
-    >>> "".join(names_of(rg.specimen("glyphs")))
+    >>> "".join(class_names(rg.load_pretrained("glyphs")))
     '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ'
     """
     count, told = run.model.config.classes, getattr(run.recipe.data, "classes", None)

@@ -19,10 +19,10 @@ def generate_run(
     Without a prompt it begins a new text. It ends at the end of a text, or after `limit` tokens.
     This is `rg.generate`.
 
-    >>> words = rg.data.Bytes()
+    >>> words = rg.data.ByteTokenizer()
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=words.vocab)).eval()
     >>> run = Run(None, rg.tasks.recipe("stdlib"), model, words, [], {})
-    >>> text = "".join(generate_run(run, "import ", limit=5))
+    >>> text = "".join(generate_run(run, "import ", max_new_tokens=5))
     """
     if not isinstance(run.model, LanguageModel):
         kind = type(run.model).__name__

@@ -26,7 +26,7 @@ def transcribe_run(
     >>> with wave.open(place, "wb") as file:
     ...     file.setparams((1, 2, 8000, 0, "NONE", ""))
     ...     file.writeframes(bytes(16000))
-    >>> transcribe_run(rg.specimen("morse"), [place])
+    >>> transcribe_run(rg.load_pretrained("morse"), [place])
     ['']
     """
     return [found.text for found in transcribe_run_detailed(run, paths, beam_width=beam_width)]
@@ -42,7 +42,7 @@ def transcribe_run_detailed(
     >>> with wave.open(place, "wb") as file:
     ...     file.setparams((1, 2, 8000, 0, "NONE", ""))
     ...     file.writeframes(bytes(16000))
-    >>> transcripts_run(rg.specimen("morse"), [place])[0].text
+    >>> transcribe_run_detailed(rg.load_pretrained("morse"), [place])[0].text
     ''
     """
     transcriber = build_transcriber(run, beam_width)
@@ -61,7 +61,7 @@ def transcribe_run_detailed(
 def open_audio(transcriber: Transcriber, path: str | Path) -> AudioFile:
     """A sound file at its beginning, after a first pass that has prepared the transcriber for it.
 
-    >>> open_sound(hearing(rg.specimen("morse")), "nothing.wav")
+    >>> open_audio(build_transcriber(rg.load_pretrained("morse")), "nothing.wav")
     Traceback (most recent call last):
         ...
     regard.errors.FileError: nothing.wav: needs to be a sound file, got nothing there
@@ -73,7 +73,7 @@ def open_audio(transcriber: Transcriber, path: str | Path) -> AudioFile:
 def rechunk(pieces: Iterable[Tensor], size: int) -> Iterator[Tensor]:
     """The same sound in pieces of at least this size: each costs the same, small or large.
 
-    >>> [len(piece) for piece in together(torch.zeros(7).split(2), 4)]
+    >>> [len(piece) for piece in rechunk(torch.zeros(7).split(2), 4)]
     [4, 3]
     """
     held, count = list[Tensor](), 0
@@ -89,7 +89,7 @@ def rechunk(pieces: Iterable[Tensor], size: int) -> Iterator[Tensor]:
 def transcript_confidence(run: Run, score: float) -> float | None:
     """The probability that a transcript of this score is right; None of a run that cannot tell.
 
-    >>> confidence_of(rg.specimen("morse")._replace(calibration=None), -0.1) is None
+    >>> transcript_confidence(rg.load_pretrained("morse")._replace(calibration=None), -0.1) is None
     True
     """
     return None if run.calibration is None else run.calibration.confidence(score)
@@ -98,7 +98,7 @@ def transcript_confidence(run: Run, score: float) -> float | None:
 def build_transcriber(run: Run, beam_width: int = 1, *, normalize_peak: bool = True) -> Transcriber:
     """What turns sound into text by a run's model, if it is one that hears.
 
-    >>> hearing(rg.specimen("morse")).rate
+    >>> build_transcriber(rg.load_pretrained("morse")).rate
     8000
     """
     if run.tokenizer is None:

@@ -27,11 +27,11 @@ class TranslationCounts(NamedTuple):
 class TranslationPipeline:
     """A run that translates into some languages; a beam of `width`, of which the `best` are given.
 
-    >>> words = rg.data.Bytes(languages=("de", "fr"))
+    >>> words = rg.data.ByteTokenizer(languages=("de", "fr"))
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=words.vocab)).eval()
     >>> run = Run(None, rg.tasks.recipe("phrases"), model, words, [], {})
-    >>> interpreter = Interpreter(run, ["de", "fr"], limit=4)
-    >>> answers = interpreter.answers(["2 days", "3 days"])
+    >>> interpreter = TranslationPipeline(run, ["de", "fr"], max_new_tokens=4)
+    >>> answers = interpreter.translate(["2 days", "3 days"])
     >>> len(answers), len(answers[0]), len(answers[0][0])  # texts, languages, best
     (2, 2, 1)
     """
@@ -51,10 +51,10 @@ class TranslationPipeline:
         self.languages = _known(languages, target_languages(run))
         data = run.recipe.data
         self.beam_width = (
-            max(n_best, getattr(data, "width", 1)) if beam_width is None else beam_width
+            max(n_best, getattr(data, "beam_width", 1)) if beam_width is None else beam_width
         )
         self.length_penalty = (
-            getattr(data, "penalty", 0.6) if length_penalty is None else length_penalty
+            getattr(data, "length_penalty", 0.6) if length_penalty is None else length_penalty
         )
         self.n_best, self.counts = n_best, TranslationCounts()
         if self.beam_width < 1 or not 1 <= n_best <= self.beam_width:
@@ -63,7 +63,9 @@ class TranslationPipeline:
             )
         table = _table(self.model)
         self.max_source_tokens = LONGEST if table is None else table
-        wanted = getattr(data, "longest", LIMIT) if max_new_tokens is None else max_new_tokens
+        wanted = (
+            getattr(data, "max_source_tokens", LIMIT) if max_new_tokens is None else max_new_tokens
+        )
         self.max_new_tokens = wanted if table is None else min(wanted, table)
         self.search = TranslationSearch(
             self.model, self.tokenizer, beam_width=self.beam_width, length_penalty=self.length_penalty, n_best=n_best,
@@ -120,10 +122,10 @@ def translate_run(
 
     Beam, penalty and limit are the recipe's if not given. This is `rg.translate`.
 
-    >>> words = rg.data.Bytes(languages=("de", "fr"))
+    >>> words = rg.data.ByteTokenizer(languages=("de", "fr"))
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=words.vocab)).eval()
     >>> run = Run(None, rg.tasks.recipe("phrases"), model, words, [], {})
-    >>> sorted(translate_run(run, ["2 days", "3 days"], to=["fr", "de"], limit=4))
+    >>> sorted(translate_run(run, ["2 days", "3 days"], languages=["fr", "de"], max_new_tokens=4))
     ['de', 'fr']
     """
     texts = [texts] if isinstance(texts, str) else texts
@@ -137,8 +139,8 @@ def translate_run(
 def target_languages(run: Run) -> list[str]:
     """The languages that a run was trained to write.
 
-    >>> run = Run(None, rg.tasks.recipe("phrases"), None, rg.data.Bytes(("de", "en")), [], {})
-    >>> targets(run)  # it reads English
+    >>> run = Run(None, rg.tasks.recipe("phrases"), None, rg.data.ByteTokenizer(("de", "en")), [], {})
+    >>> target_languages(run)  # it reads English
     ['de']
     """
     data, known = run.recipe.data, list(run.tokenizer.languages)
@@ -174,7 +176,7 @@ def _known(to: Sequence[str], known: list[str]) -> list[str]:
 
 def _table(model: nn.Module) -> int | None:
     config: Any = model.config
-    return config.max_time if getattr(config, "positions", "") == "learned" else None
+    return config.max_positions if getattr(config, "positions", "") == "learned" else None
 
 
 def _short(text: str) -> str:

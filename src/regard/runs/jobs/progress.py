@@ -20,8 +20,8 @@ def progress_bar(
     Nothing is shown where standard error is no terminal, nor where the work `prints` its results to
     the same terminal as it goes.
 
-    >>> with progress("translating", 10) as advance:
-    ...     advance(5)
+    >>> with progress_bar("translating", 10) as advance:
+    ...     cell_step_projected(5)
     """
     if not sys.stderr.isatty() or (prints_results and sys.stdout.isatty()):
         yield lambda amount: None
@@ -53,10 +53,10 @@ def progress_bar(
 def iterate_with_progress(items: Sequence[Item], description: str) -> Iterator[Item]:
     """The items of a command that prints a result for each, with a bar where nobody sees those.
 
-    >>> list(over(["a.png", "b.png"], "classifying"))
+    >>> list(iterate_with_progress(["a.png", "b.png"], "classifying"))
     ['a.png', 'b.png']
     """
-    with progress_bar(description, len(items), prints=True) as advance:
+    with progress_bar(description, len(items), prints_results=True) as advance:
         for item in items:
             yield item
             advance(1)

@@ -107,7 +107,7 @@ class TranslateJob:
                 return
             file, number = self.request.file, 0
             size = file.stat().st_size if file is not None and file.is_file() else None
-            with progress_bar("translating", size, prints=place is sys.stdout) as advance:
+            with progress_bar("translating", size, prints_results=place is sys.stdout) as advance:
                 for some in iter_utf8_lines(iter_chunks(source), file or "standard input"):
                     for lines in _groups(some):
                         self._some(lines, number, place)

@@ -20,7 +20,7 @@ class ClassificationEvaluator:
     ...     def forward(self, x):
     ...         return torch.stack([1 - x.mean((1, 2, 3)), x.mean((1, 2, 3))], 1)
     >>> pictures = torch.tensor([0, 255]).to(torch.uint8).reshape(2, 1, 1, 1)
-    >>> ClassScores(pictures, torch.tensor([0, 1]))(Bright())["accuracy"]
+    >>> ClassificationEvaluator(pictures, torch.tensor([0, 1]))(Bright())["accuracy"]
     1.0
     """
 
@@ -57,8 +57,8 @@ class CalibratedClassificationEvaluator(ClassificationEvaluator):
     ...     def forward(self, x):
     ...         return torch.stack([1 - x.mean((1, 2, 3)), x.mean((1, 2, 3))], 1)
     >>> pictures = torch.tensor([0, 255]).to(torch.uint8).reshape(2, 1, 1, 1)
-    >>> scores = GradedClassScores(pictures, torch.tensor([0, 1]), foreign=pictures[:1] + 128)
-    >>> [one.right for one in scores.graded(Bright())]
+    >>> scores = CalibratedClassificationEvaluator(pictures, torch.tensor([0, 1]), ood_images=pictures[:1] + 128)
+    >>> [one.right for one in scores.grade(Bright())]
     [True, True, False]
     """
 

@@ -41,10 +41,10 @@ class _Altered:
     train_images: int | None = None  # so many of the training ones, drawn by the seed; None: all
 
     def __post_init__(self) -> None:
-        check_positive(self, "pictures")
+        check_positive(self, "train_images")
         if self.shift < 0:
             raise ConfigError(f"shift: needs 0 pixels or more, got {self.shift}")
-        for name in ("erase", "mix"):
+        for name in ("random_erasing", "cutmix"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name}: needs to be from 0 to 1, got {getattr(self, name)}")
 
@@ -80,7 +80,7 @@ class FashionData(_Altered):
     The last `held` training pictures are for valid. With none held, valid is scored on training
     pictures, and says nothing of new ones.
 
-    >>> FashionData(folder="fashion-mnist").held
+    >>> FashionData(folder="fashion-mnist").valid_images
     5000
     """
 
@@ -131,10 +131,10 @@ def read_mnist(folder: str, split: str) -> LabeledImages:
 class GlyphsData(_Altered):
     """Letters and digits, drawn; `pictures` of them to learn from, others to be scored on.
 
-    With the faces "many" they are drawn as `Written`, and every picture, in training, evaluation
+    With the faces "many" they are drawn as `RenderedGlyphs`, and every picture, in training, evaluation
     and `regard classify`, is framed by its ink; with "one" as `Glyphs`, and taken whole.
 
-    >>> GlyphsData(classes="0123456789", valid=9).scores(None, "valid").pictures.shape[1:]
+    >>> GlyphsData(classes="0123456789", valid_size=9).scores(None, "valid").train_images.shape[1:]
     torch.Size([1, 24, 24])
     """
 
@@ -153,7 +153,7 @@ class GlyphsData(_Altered):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(self, "valid", "test", "workers")
+        check_positive(self, "valid_size", "test_size", "workers")
         if self.train_images is None:
             raise ConfigError("pictures: needs to be a number, as they are drawn, got none")
         if not 0 <= self.ood_fraction < 1:

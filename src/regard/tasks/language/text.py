@@ -43,7 +43,7 @@ class TextData:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        check_positive(self, "size", "length", "valid")
+        check_positive(self, "vocab_size", "length", "valid_windows")
         if not 0 <= self.overlap < self.length:
             raise ConfigError(
                 f"overlap: needs 0 to {self.length - 1}, less than length, got {self.overlap}"
@@ -121,7 +121,7 @@ class TextData:
 def compression_baselines(texts: Sequence[str]) -> dict[str, float]:
     """Bits per byte of gzip -9, bzip2 -9 and xz -9e: all texts joined, and each text apart.
 
-    >>> compressed(["a" * 1000])["gzip"]  # 29 bytes
+    >>> compression_baselines(["a" * 1000])["gzip"]  # 29 bytes
     0.232
     """
     with_ = {
@@ -147,7 +147,7 @@ def shakespeare() -> Recipe:
     """
     model = LanguageConfig(
         vocab=1, layers=6, dim=384, heads=6, bias=False, positions="none", scale_embedding=False,
-        rotary=10000.0, dropout=0.3, attention_dropout=0.2,
+        rope_theta=10000.0, dropout=0.3, attention_dropout=0.2,
     )  # fmt: skip
     train = TrainConfig(
         steps=1800, batch_tokens=64 * 256, lr=2e-3, warmup=100, betas=(0.9, 0.99), weight_decay=0.2,
@@ -160,7 +160,7 @@ def shakespeare() -> Recipe:
 def stdlib() -> Recipe:
     """Python's standard library on this machine, by a small model: minutes on a CPU.
 
-    >>> stdlib().data.units
+    >>> stdlib().data.tokenizer_type
     'bpe'
     """
     train = TrainConfig(
@@ -170,7 +170,7 @@ def stdlib() -> Recipe:
     return Recipe(
         name="stdlib",
         data=TextData(vocab_size=4096, length=256, valid_windows=64, overlap=64),
-        model=language_small(1, layers=3, dim=128, heads=4, key_heads=4, hidden=352, dropout=0.0),
+        model=language_small(1, layers=3, dim=128, heads=4, kv_heads=4, hidden=352, dropout=0.0),
         train=train,
     )
 
@@ -189,7 +189,7 @@ def stdlib_long() -> Recipe:
         name="stdlib-long",
         data=TextData(vocab_size=8192, length=512, valid_windows=256, overlap=256),
         model=language_small(
-            1, layers=8, dim=512, heads=8, key_heads=8, hidden=1408, dropout=0.1
+            1, layers=8, dim=512, heads=8, kv_heads=8, hidden=1408, dropout=0.1
         ),
         train=train,
     )  # fmt: skip

@@ -20,7 +20,7 @@ class WindowBatches:
 
     All ranks walk one list of batches and take turns, so that the order is one, whatever the world.
 
-    >>> batches = Windows(torch.arange(100), length=4, rows=2)
+    >>> batches = WindowBatches(torch.arange(100), length=4, rows=2)
     >>> next(iter(batches))["tokens"].diff().unique()  # neighbours stay neighbours
     tensor([1])
     >>> batches.state()["position"]
@@ -91,7 +91,7 @@ class LanguageEvaluator:
     for all.
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=256)).eval()
-    >>> scores = TextScores([torch.arange(100)], 100, length=8)(model)
+    >>> scores = LanguageEvaluator([torch.arange(100)], 100, length=8)(model)
     >>> round(scores["bits_per_byte"] / scores["loss"] * math.log(2), 2)  # 99 are told
     0.99
     """

@@ -29,7 +29,7 @@ def edit_distance(answer: Sequence[Any], reference: Sequence[Any]) -> int:
 
     d(i, j) = min(d(i - 1, j) + 1, d(i, j - 1) + 1, d(i - 1, j - 1) + [a_i ≠ b_j])
 
-    >>> edits("kitten", "sitting")
+    >>> edit_distance("kitten", "sitting")
     3
     """
     row = list(range(len(reference) + 1))
@@ -88,7 +88,7 @@ def transcribe_batch(
 
     >>> tokenizer = rg.data.Characters.train(["ET"])
     >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=tokenizer.vocab)).eval()
-    >>> len(transcribe(model, tokenizer, [Sound(torch.zeros(8000), "", 8000)]))
+    >>> len(transcribe_batch(model, tokenizer, [AudioExample(torch.zeros(8000), "", 8000)]))
     1
     """
     return [found.text for found in transcribe_batch_detailed(model, tokenizer, audio)]
@@ -102,7 +102,7 @@ def transcribe_batch_detailed(
 
     >>> tokenizer = rg.data.Characters.train(["ET"])
     >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=tokenizer.vocab)).eval()
-    >>> transcripts(model, tokenizer, [Sound(torch.zeros(8000), "", 8000)])[0].score < 0
+    >>> transcribe_batch_detailed(model, tokenizer, [AudioExample(torch.zeros(8000), "", 8000)])[0].score < 0
     True
     """
     found: dict[int, Transcript] = {}
@@ -152,7 +152,7 @@ class RecognitionEvaluator:
 
     >>> tokenizer = rg.data.Characters.train(["ET"])
     >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=tokenizer.vocab)).eval()
-    >>> scores = SpeechScores([Sound(torch.zeros(8000), "ET", 8000)], tokenizer)
+    >>> scores = RecognitionEvaluator([AudioExample(torch.zeros(8000), "ET", 8000)], tokenizer)
     >>> sorted(scores(model))
     ['error', 'exact', 'loss']
     """

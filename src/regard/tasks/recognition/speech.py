@@ -60,7 +60,7 @@ class MorseData(_Heard):
     `radio` the sounds are as hands send and receivers play them (`data.Morse`); in a share of
     `empty` training sounds nobody sends.
 
-    >>> MorseData().bands
+    >>> MorseData().held_out_bands
     ((17.0, 19.0), (26.0, 29.0))
     """
 
@@ -75,12 +75,12 @@ class MorseData(_Heard):
     max_pitch: float = 1300.0
     radio_effects: bool = True
     empty_fraction: float = 0.04
-    mels: int = 40
+    n_mels: int = 40
     valid_size: int = 200
     test_size: int = 1000
 
     def __post_init__(self) -> None:
-        check_positive(self, "shortest", "longest", "mels", "valid", "test")
+        check_positive(self, "min_letters", "max_letters", "n_mels", "valid_size", "test_size")
         self.source()  # its errors, now
 
     @property
@@ -107,14 +107,14 @@ class MorseData(_Heard):
 
     def resolve(self, model: Any, tokenizer: Tokenizer) -> Any:
         """The model's config with the signs, and the features of the data."""
-        return replace(model, vocab=tokenizer.vocab, mels=self.mels, rate=8000)
+        return replace(model, vocab=tokenizer.vocab, mels=self.n_mels, rate=8000)
 
     def batches(
         self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world_size: int = 1
     ) -> AudioBatches:
         """So many sounds together as the training's `tokens` say."""
         return morse_batches(
-            self.source(), tokenizer, mels=self.mels, batch_size=train.batch_tokens, device=select_device(train),
+            self.source(), tokenizer, mels=self.n_mels, batch_size=train.batch_tokens, device=select_device(train),
             seed=train.seed, rank=rank, world_size=world_size,
         )  # fmt: skip
 
@@ -140,13 +140,13 @@ class DigitsData(_Heard):
     The `held` speakers are for the test. Without any, all are learnt from, and the test is of
     valid takes. With `agree` the two passes over a batch hear its strings in two voices.
 
-    >>> DigitsData(folder="fsdd").held
+    >>> DigitsData(folder="fsdd").held_out_speakers
     ('george',)
     """
 
     folder: str = "fsdd"
     held_out_speakers: tuple[str, ...] = ("george",)
-    mels: int = 40
+    n_mels: int = 40
     vtlp: float = 0.12
     eq: float = 3.0  # five voices came by five microphones, up to 15 dB apart in a band
     spec_augment: int = 0  # a six whose s is hidden is an eight
@@ -166,7 +166,7 @@ class DigitsData(_Heard):
     test_size: int = 600
 
     def __post_init__(self) -> None:
-        check_positive(self, "mels", "valid", "test")
+        check_positive(self, "n_mels", "valid_size", "test_size")
         _ = self.augmentation  # its errors, now
 
     def source(self, count: int = 1) -> SpokenDigits:
@@ -187,14 +187,14 @@ class DigitsData(_Heard):
         """The model's config with the digits, and the features of the data."""
         rate = self.source().rate
         phones = 1 + len(PHONES) if self.phones else 0
-        return replace(model, vocab=tokenizer.vocab, mels=self.mels, rate=rate, phones=phones)
+        return replace(model, vocab=tokenizer.vocab, mels=self.n_mels, rate=rate, phones=phones)
 
     def batches(
         self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world_size: int = 1
     ) -> AudioBatches:
         """So many strings together as the training's `tokens` say."""
         return digit_batches(
-            self.source(), tokenizer, mels=self.mels, batch_size=train.batch_tokens, augmentation=self.augmentation,
+            self.source(), tokenizer, mels=self.n_mels, batch_size=train.batch_tokens, augmentation=self.augmentation,
             second_view=train.rdrop > 0, phones=self.phones, device=select_device(train), seed=train.seed,
             rank=rank, world_size=world_size,
         )  # fmt: skip
@@ -242,7 +242,7 @@ def morse() -> Recipe:
 def digits() -> Recipe:
     """Strings of spoken digits as they are heard, of a voice never heard; takes are in `folder`.
 
-    >>> digits().data.held
+    >>> digits().data.held_out_speakers
     ('george',)
     """
     return Recipe(

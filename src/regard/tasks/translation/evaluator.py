@@ -19,7 +19,7 @@ MAX_GRADED = 400  # answers of a part, at most, that confidence is calibrated on
 def shuffle_letters(text: str) -> str:
     """A text of no meaning: the letters of every word in another order, by a hash of the text.
 
-    >>> scrambled("a small house") == scrambled("a small house") != "a small house"
+    >>> shuffle_letters("a small house") == shuffle_letters("a small house") != "a small house"
     True
     """
     rng = Random(text)
@@ -71,9 +71,9 @@ class TranslationEvaluator:
     `graded` is for the calibration of confidence: the answers of the part and those to `foreign`
     texts, to which no answer is right.
 
-    >>> pairs = rg.data.Listed(valid=[rg.data.Pair("two", "zwei", "de")])
+    >>> pairs = rg.data.InMemorySource(valid=[rg.data.Pair("two", "zwei", "de")])
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=261)).eval()
-    >>> scores = TranslationScores(pairs, rg.data.Bytes(languages=("de",)), split="valid", limit=9)
+    >>> scores = TranslationEvaluator(pairs, rg.data.ByteTokenizer(languages=("de",)), split="valid", max_new_tokens=9)
     >>> sorted(scores(model))
     ['bleu', 'exact', 'loss', 'signature']
     """

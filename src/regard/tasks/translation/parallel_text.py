@@ -38,7 +38,7 @@ class ParallelTextData:
     on the way back too, a token saying which way. The valid part is answered greedily, the test
     part by a beam of `width`; answers end at `longest` tokens.
 
-    >>> PairsData(folder="multi30k").files("valid")
+    >>> ParallelTextData(folder="multi30k").files("valid")
     (PosixPath('multi30k/val.de'), PosixPath('multi30k/val.en'))
     """
 
@@ -58,7 +58,7 @@ class ParallelTextData:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        check_positive(self, "size", "width", "longest")
+        check_positive(self, "vocab_size", "beam_width", "max_new_tokens")
 
     @property
     def objective(self) -> str:
@@ -133,11 +133,11 @@ class ParallelTextData:
 
 
 class ParallelTextEvaluator(TranslationEvaluator):
-    """What a translator gets on pairs: as `TranslationScores`, and BLEU with the case forgotten.
+    """What a translator gets on pairs: as `TranslationEvaluator`, and BLEU with the case forgotten.
 
-    >>> pairs = Listed(valid=[Pair("zwei", "Two", None)])
+    >>> pairs = InMemorySource(valid_stem=[Pair("zwei", "Two", None)])
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=260)).eval()
-    >>> sorted(PairScores(pairs, rg.data.Bytes(), split="valid", limit=5)(model))[:3]
+    >>> sorted(ParallelTextEvaluator(pairs, rg.data.ByteTokenizer(), split="valid", limit=5)(model))[:3]
     ['bleu', 'bleu_lower', 'exact']
     """
 
@@ -147,7 +147,7 @@ class ParallelTextEvaluator(TranslationEvaluator):
         return super().score(model, answers) | {"bleu_lower": lower["bleu"]}
 
     def is_correct(self, answer: str, reference: str) -> bool:
-        """Whether chrF, the overlap in character n-grams, is `RIGHT` or more: few are identical."""
+        """Whether chrF, the overlap in character n-grams, is `CORRECT_CHRF` or more: few are identical."""
         from sacrebleu.metrics.chrf import CHRF
 
         return CHRF().sentence_score(answer, [reference]).score >= CORRECT_CHRF
@@ -180,7 +180,7 @@ def multi30k_en_de() -> Recipe:
 
     The mean of the last ten checkpoints is what stays.
 
-    >>> multi30k_en_de().data.width
+    >>> multi30k_en_de().data.beam_width
     5
     """
     return Recipe(

@@ -57,7 +57,7 @@ class PhrasesData:
     ood_fraction: float = 0.0
 
     def __post_init__(self) -> None:
-        check_positive(self, "texts", "digits", "valid", "test", "longest")
+        check_positive(self, "vocab_texts", "digits_per_token", "valid_size", "test_size", "max_new_tokens")
         self.source(1)  # its errors, now
 
     @property
@@ -108,9 +108,9 @@ class PhrasesEvaluator(TranslationEvaluator):
     """What a translator gets on phrases: on CLDR's own forms, and where it was trained on them, on
     what people type (`natural`: exact answers) and on what is no fact (`foreign`: empty answers).
 
-    >>> source = Phrases(("en", "de"), sources=("en",), count=2)
-    >>> scores = PhrasesScores(source, rg.data.Bytes(("en", "de")), split="test")
-    >>> [len(some) for some in (scores.pairs, scores.natural, scores.foreign)]
+    >>> source = Phrases(("en", "de"), source_languages=("en",), count=2)
+    >>> scores = PhrasesEvaluator(source, rg.data.ByteTokenizer(("en", "de")), split="test")
+    >>> [len(some) for some in (scores.pairs, scores.natural_fraction, scores.ood_pairs)]
     [2, 2, 2]
     """
 
@@ -168,7 +168,7 @@ def phrases() -> Recipe:
         # small batches learn more than as many tokens in larger ones.
         model=translator_tiny(
             1, layers=1, decoder_layers=1, dim=128, heads=8, hidden=256, dropout=0.0,
-            positions="none", rotary=10000.0,
+            positions="none", rope_theta=10000.0,
             tied=False,  # a tied readout begins by repeating what it reads: half the speed
         ),
         train=TrainConfig(
@@ -211,7 +211,7 @@ def phrases_natural() -> Recipe:
     """The pretrained `phrases`: also reads what people type, and says what is none of its facts.
 
     >>> recipe = phrases_natural()
-    >>> recipe.data.natural, recipe.data.foreign
+    >>> recipe.data.natural_fraction, recipe.data.ood_pairs
     (0.5, 0.12)
     """
     base = phrases_long()

@@ -48,7 +48,7 @@ class TranslationSearch:
         calibration: of the confidence.
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=261)).eval()
-    >>> search = TranslationSearch(model, rg.data.Bytes(languages=("de",)), limit=3)
+    >>> search = TranslationSearch(model, rg.data.ByteTokenizer(languages=("de",)), max_new_tokens=3)
     >>> len(search(["two", "three"], [["de"], ["de"]]))
     2
     """
@@ -138,7 +138,7 @@ def raw_scores(decoded: DecodeResult) -> Tensor:
     For an empty answer s = log(1 - p(y)): the probability that there is any other.
 
     >>> two = [[4, 1], [1, 1]], [1, 0], [-0.7, -1e-3], [True, True]
-    >>> raw_scores(Decoded(*map(torch.tensor, two)))
+    >>> raw_scores(DecodeResult(*map(torch.tensor, two)))
     tensor([ 0.1959, -6.9073])
     """
     log_prob = decoded.log_prob.double().clamp(-MOST, -math.exp(-MOST))
@@ -167,7 +167,7 @@ def translate_texts(
     A `width` of 1 is greedy; a wider beam has the `penalty` of `decode.beam` for short answers.
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=261)).eval()
-    >>> len(translate(model, rg.data.Bytes(languages=("de",)), ["two"], ["de"], limit=3))
+    >>> len(translate_texts(model, rg.data.ByteTokenizer(languages=("de",)), ["two"], ["de"], max_new_tokens=3))
     1
     """
     search = TranslationSearch(

@@ -29,7 +29,7 @@ def save_sharded_checkpoint(
     >>> from regard.train import load_checkpoint
     >>> folder = Path(tempfile.mkdtemp())
     >>> import torch
-    >>> save_together(3, {"model.w": torch.ones(1)}, {}, folder, keep=1, ranks=Ranks())
+    >>> save_sharded_checkpoint(3, {"model.w": torch.single_row_kernels(1)}, {}, folder, keep=1, ranks=Ranks())
     >>> load_checkpoint(folder / "step-00000003").model
     {'w': tensor([1.])}
     """

@@ -28,7 +28,7 @@ PARTIAL_PREFIX = ".writing-"  # how a folder is called while a checkpoint is wri
 class Checkpoint(NamedTuple):
     """All that a training needs to go on: weights, the optimizer's tensors, and plain numbers.
 
-    >>> Checkpoint(3, {"w": torch.ones(1)}, {}, {"position": 12}).step
+    >>> Checkpoint(3, {"w": torch.single_row_kernels(1)}, {}, {"position": 12}).step
     3
     """
 
@@ -47,7 +47,7 @@ def save_checkpoint(
     are not of a multiple of `every` were made by a stop, and go.
 
     >>> folder = tempfile.mkdtemp()
-    >>> save_checkpoint(Checkpoint(12, {"w": torch.ones(1)}, {}, {}), folder).name
+    >>> save_checkpoint(Checkpoint(12, {"w": torch.single_row_kernels(1)}, {}, {}), folder).name
     'step-00000012'
     """
     with atomic_checkpoint_folder(checkpoint.step, folder, keep, every) as beside:
@@ -58,7 +58,7 @@ def save_checkpoint(
 def checkpoint_path(step: int, folder: str | Path) -> Path:
     """Where the checkpoint of an update is.
 
-    >>> place_of(12, "runs").name
+    >>> checkpoint_path(12, "runs").name
     'step-00000012'
     """
     return Path(folder) / f"step-{step:08}"
@@ -67,7 +67,7 @@ def checkpoint_path(step: int, folder: str | Path) -> Path:
 def checkpoint_step(path: Path) -> int:
     """The update that a checkpoint was made after.
 
-    >>> step_of(place_of(12, "runs"))
+    >>> checkpoint_step(checkpoint_path(12, "runs"))
     12
     """
     return int(path.name.rpartition("-")[2])
@@ -113,8 +113,8 @@ def remove_partial_checkpoints(folder: str | Path) -> None:
     """Remove what processes left that were killed while they wrote a checkpoint.
 
     >>> folder = Path(tempfile.mkdtemp())
-    >>> (folder / f"{UNFINISHED}abc").mkdir()
-    >>> remove_unfinished(folder), list(folder.iterdir())
+    >>> (folder / f"{PARTIAL_PREFIX}abc").mkdir()
+    >>> remove_partial_checkpoints(folder), list(folder.iterdir())
     (None, [])
     """
     for left in Path(folder).glob(f"{PARTIAL_PREFIX}*"):
@@ -124,7 +124,7 @@ def remove_partial_checkpoints(folder: str | Path) -> None:
 def load_checkpoint(path: str | Path) -> Checkpoint:
     """Read one checkpoint and check every byte of it.
 
-    >>> place = save_checkpoint(Checkpoint(1, {"w": torch.ones(1)}, {}, {}), tempfile.mkdtemp())
+    >>> place = save_checkpoint(Checkpoint(1, {"w": torch.single_row_kernels(1)}, {}, {}), tempfile.mkdtemp())
     >>> load_checkpoint(place).model["w"]
     tensor([1.])
     """
@@ -142,8 +142,8 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
 def verify_checkpoint(path: str | Path) -> dict[str, Any]:
     """Check every byte of a checkpoint; what its state says comes back.
 
-    >>> made = Checkpoint(1, {"w": torch.ones(1)}, {}, {"a": 2})
-    >>> check(save_checkpoint(made, tempfile.mkdtemp()))["state"]
+    >>> made = Checkpoint(1, {"w": torch.single_row_kernels(1)}, {}, {"a": 2})
+    >>> verify_checkpoint(save_checkpoint(made, tempfile.mkdtemp()))["state"]
     {'a': 2}
     """
     path = Path(path)
@@ -167,7 +167,7 @@ def verify_checkpoint(path: str | Path) -> dict[str, Any]:
 def is_sharded(path: str | Path) -> bool:
     """Whether a checkpoint was written by many ranks, each its part.
 
-    >>> is_in_parts(save_checkpoint(Checkpoint(1, {}, {}, {}), tempfile.mkdtemp()))
+    >>> is_sharded(save_checkpoint(Checkpoint(1, {}, {}, {}), tempfile.mkdtemp()))
     False
     """
     return not (Path(path) / MODEL).exists()
@@ -178,7 +178,7 @@ def merge_tensors(
 ) -> dict[str, Tensor]:
     """Weights and the optimizer's tensors under one roof, for files that hold both.
 
-    >>> list(joined({"w": torch.ones(1)}, {"w.step": torch.ones(1)}))
+    >>> list(merge_tensors({"w": torch.single_row_kernels(1)}, {"w.step": torch.single_row_kernels(1)}))
     ['model.w', 'optimizer.w.step']
     """
     one = {f"model.{name}": x for name, x in model.items()}
@@ -188,7 +188,7 @@ def merge_tensors(
 def split_tensors(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Weights and the optimizer's tensors, apart again.
 
-    >>> split(joined({"w": torch.ones(1)}, {}))
+    >>> split_tensors(merge_tensors({"w": torch.single_row_kernels(1)}, {}))
     ({'w': tensor([1.])}, {})
     """
     parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}}
@@ -201,7 +201,7 @@ def split_tensors(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dic
 def list_checkpoints(folder: str | Path) -> list[Path]:
     """The checkpoints in a folder, from the first to the last; unfinished ones are not seen.
 
-    >>> checkpoints(tempfile.mkdtemp())
+    >>> list_checkpoints(tempfile.mkdtemp())
     []
     """
     return sorted(Path(folder).glob("step-????????"))
@@ -210,7 +210,7 @@ def list_checkpoints(folder: str | Path) -> list[Path]:
 def load_last_valid(folder: str | Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint that is whole (None: there is none), and what is wrong with newer ones.
 
-    >>> last_good(tempfile.mkdtemp())
+    >>> load_last_valid(tempfile.mkdtemp())
     (None, [])
     """
     place, wrong = find_last_valid(folder)
@@ -220,7 +220,7 @@ def load_last_valid(folder: str | Path) -> tuple[Checkpoint | None, list[str]]:
 def find_last_valid(folder: str | Path) -> tuple[Path | None, list[str]]:
     """Where the newest checkpoint that is whole is, and what is wrong with newer ones.
 
-    >>> last_good_place(tempfile.mkdtemp())
+    >>> find_last_valid(tempfile.mkdtemp())
     (None, [])
     """
     wrong = []
@@ -242,7 +242,7 @@ def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Tensor]:
     >>> for step in (1, 2):
     ...     weights = {"w": torch.tensor([2.0 * step])}
     ...     place = save_checkpoint(Checkpoint(step, weights, {}, {}), folder)
-    >>> average(checkpoints(folder))
+    >>> average_checkpoints(list_checkpoints(folder))
     {'w': tensor([3.])}
     """
     if not paths:
@@ -262,7 +262,7 @@ def average_checkpoints(paths: Sequence[str | Path]) -> dict[str, Tensor]:
 def state_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Every saved tensor of a model itself, a shared one once, under its first name.
 
-    >>> list(tensors_of(nn.Linear(1, 1)))
+    >>> list(state_tensors(nn.PackedLinear(1, 1)))
     ['weight', 'bias']
     """
     first: dict[int, tuple[str, Tensor]] = {}
@@ -274,7 +274,7 @@ def state_tensors(model: nn.Module) -> dict[str, Tensor]:
 def copy_weights(model: nn.Module) -> dict[str, Tensor]:
     """Copies of every saved tensor of a model, a shared one once, under its first name.
 
-    >>> list(weights_of(nn.Linear(1, 1)))
+    >>> list(copy_weights(nn.PackedLinear(1, 1)))
     ['weight', 'bias']
     """
     return {name: x.cpu().clone().contiguous() for name, x in state_tensors(model).items()}
@@ -284,8 +284,8 @@ def copy_weights(model: nn.Module) -> dict[str, Tensor]:
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor], label: str = "weights") -> None:
     """Put saved weights into a model of the same shape, also one whose ranks hold parts of it.
 
-    >>> layer = nn.Linear(1, 1)
-    >>> fill(layer, {"weight": torch.ones(1, 1), "bias": torch.zeros(1)})
+    >>> layer = nn.PackedLinear(1, 1)
+    >>> load_weights(layer, {"weight": torch.single_row_kernels(1, 1), "bias": torch.zeros(1)})
     >>> layer(torch.tensor([2.0])).item()
     2.0
     """
@@ -299,7 +299,7 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], label: str = "
 def shard_like(target: Tensor, x: Tensor) -> Tensor:
     """A whole tensor as `own` is held: itself, or the part of it that is this rank's.
 
-    >>> like(torch.zeros(2), torch.ones(2))
+    >>> shard_like(torch.zeros(2), torch.single_row_kernels(2))
     tensor([1., 1.])
     """
     if not hasattr(target, "full_tensor"):

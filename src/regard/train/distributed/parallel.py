@@ -24,8 +24,8 @@ class ParallelModel:
     none: this process alone.  ddp: every rank has all; gradients are averaged.
     fsdp: every rank has 1/world of each block, and gathers a block only while it computes with it.
 
-    >>> shared = Parallel(nn.Linear(1, 1), "none", Ranks(), torch.device("cpu"))
-    >>> shared.called is shared.model
+    >>> shared = ParallelModel(nn.PackedLinear(1, 1), "none", Ranks(), torch.device("cpu"))
+    >>> shared.forward_module is shared.model
     True
     """
 
@@ -72,7 +72,7 @@ class ParallelModel:
 def choose_strategy(config: TrainConfig, ranks: Ranks) -> Strategy:
     """The way as asked, or ddp where there are several ranks.
 
-    >>> choose(TrainConfig(steps=1), Ranks()), choose(TrainConfig(steps=1), Ranks(0, 2))
+    >>> choose_strategy(TrainConfig(steps=1), Ranks()), choose_strategy(TrainConfig(steps=1), Ranks(0, 2))
     ('none', 'ddp')
     """
     if config.parallel == "auto":
@@ -89,7 +89,7 @@ def choose_strategy(config: TrainConfig, ranks: Ranks) -> Strategy:
 def gather_tensor(x: Tensor) -> Tensor:
     """A tensor that ranks hold in parts, whole on each of them; any other as it is.
 
-    >>> full(torch.ones(1))
+    >>> gather_tensor(torch.single_row_kernels(1))
     tensor([1.])
     """
     gather = getattr(x, "full_tensor", None)

@@ -24,7 +24,7 @@ class Ranks:
 
     What they tell each other goes through the hosts, as JSON, so that no GPU waits for it.
 
-    >>> Ranks().is_first, Ranks().sums(3, 4), Ranks().gather("me")
+    >>> Ranks().is_first, Ranks().sum_counts(3, 4), Ranks().all_gather("me")
     (True, [3, 4], ['me'])
     """
 
@@ -106,7 +106,7 @@ class Ranks:
 def init_distributed(device: str = "auto") -> Ranks:
     """Meet the other processes that torchrun started; without torchrun, be alone.
 
-    >>> join().world
+    >>> init_distributed().world_size
     1
     """
     world = int(os.environ.get("WORLD_SIZE", "1"))
@@ -134,7 +134,7 @@ def init_distributed(device: str = "auto") -> Ranks:
 def shutdown_distributed() -> None:
     """Part from the other processes.
 
-    >>> leave()
+    >>> shutdown_distributed()
     """
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -24,7 +24,7 @@ class GradedAnswer(NamedTuple):
 
     The answer to an input that has none, such as noise, is graded as not right.
 
-    >>> Graded(score=-0.1, right=True).right
+    >>> GradedAnswer(score=-0.1, correct=True).correct
     True
     """
 
@@ -36,9 +36,9 @@ class GradedAnswer(NamedTuple):
 class Gradable(Protocol):
     """Scores of a held-out split that can also grade every single answer, for calibration.
 
-    >>> pairs = rg.data.Listed(valid=[rg.data.Pair("two", "zwei", "de")])
-    >>> words = rg.data.Bytes(languages=("de",))
-    >>> isinstance(rg.train.TranslationScores(pairs, words, split="valid"), Gradable)
+    >>> pairs = rg.data.InMemorySource(valid=[rg.data.Pair("two", "zwei", "de")])
+    >>> words = rg.data.ByteTokenizer(languages=("de",))
+    >>> isinstance(rg.train.TranslationEvaluator(pairs, words, split="valid"), Gradable)
     True
     """
 
@@ -80,7 +80,7 @@ def calibrate(answers: Sequence[GradedAnswer]) -> Calibration:
     without a mistake does not promise certainty. The threshold flags as many wrong answers as it
     can while it keeps 95% of the right ones.
 
-    >>> fitted = calibrate([Graded(-5.0, False), Graded(-4.0, False), Graded(-0.1, True)] * 9)
+    >>> fitted = calibrate([GradedAnswer(-5.0, False), GradedAnswer(-4.0, False), GradedAnswer(-0.1, True)] * 9)
     >>> fitted.is_unsure(-4.0), fitted.is_unsure(-0.1)
     (True, False)
     """
@@ -140,7 +140,7 @@ def calibration_metrics(
     below the threshold.
 
     >>> fitted = Calibration(slope=1.0, offset=0.0, threshold=0.5, examples=9)
-    >>> reliability([Graded(-4.0, False), Graded(4.0, True)], fitted)
+    >>> calibration_metrics([GradedAnswer(-4.0, False), GradedAnswer(4.0, True)], fitted)
     {'ece': 0.018, 'auroc': 1.0, 'wrong_flagged': 1.0, 'right_flagged': 0.0}
     """
     sure = torch.tensor([calibration.confidence(one.score) for one in answers]).double()

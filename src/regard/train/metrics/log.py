@@ -16,7 +16,7 @@ def append_metrics(folder: Path, line: dict[str, Any]) -> None:
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
-    >>> add_line(folder, {"step": 1, "loss": 0.5, "seconds": 2.0})
+    >>> append_metrics(folder, {"step": 1, "loss": 0.5, "seconds": 2.0})
     >>> read_metrics(folder)
     [{'step': 1, 'loss': 0.5, 'seconds': 2.0}]
     """
@@ -33,7 +33,7 @@ def append_metrics(folder: Path, line: dict[str, Any]) -> None:
 def truncate_metrics(folder: Path, step: int) -> None:
     """Take out the lines of updates that will be made again, and half a line.
 
-    >>> forget_after(Path("nowhere"), 3)
+    >>> truncate_metrics(Path("nowhere"), 3)
     """
     lines = [line for line in read_metrics(folder) if line["step"] <= step]
     if (folder / METRICS_FILE).exists():

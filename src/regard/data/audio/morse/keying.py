@@ -27,7 +27,7 @@ RISE_SECONDS = 0.005  # seconds in which a tone comes and goes: without, it clic
 class SenderTiming(NamedTuple):
     """How a sender departs from the timing of the book, as factors of one dot's length.
 
-    >>> Hand(jitter=0.2).spacing
+    >>> SenderTiming(jitter=0.2).spacing
     1.0
     """
 
@@ -95,7 +95,7 @@ def key_text(text: str, wpm: float = 20.0, rate: int = 8000) -> tuple[np.ndarray
 
     dot = 1.2 s / wpm, dash = 3 dots, gap = 1 dot inside a letter, 3 between, 7 between words
 
-    >>> down, ends = key("ET", wpm=12, rate=10)
+    >>> down, ends = key_text("ET", wpm=12, rate=10)
     >>> down.astype(int).tolist(), ends
     ([1, 0, 0, 0, 1, 1, 1], (1, 7))
     """
@@ -115,9 +115,9 @@ def key_edges(
 ) -> tuple[list[float], list[float]]:
     """When the key goes down and up, in turn, and when each character has ended; in dots.
 
-    >>> presses("ET")
+    >>> key_edges("ET")
     ([0.0, 1.0, 4.0, 7.0], [1.0, 7.0])
-    >>> presses("ET", Hand(spacing=2.0))[1]
+    >>> key_edges("ET", SenderTiming(spacing=2.0))[1]
     [1.0, 10.0]
     """
     if unknown := sorted(set(text) - set(MORSE_CODE) - {" "}):
@@ -155,7 +155,7 @@ def _varied(jitter: float, rng: Random) -> Callable[[float], float]:
 def keyed_tone(key_down: np.ndarray, pitch: float, rate: int) -> np.ndarray:
     """A sine while the key is down, with soft edges.
 
-    >>> tone(np.ones(4, dtype=bool), pitch=2, rate=8).round(3).tolist()
+    >>> keyed_tone(np.single_row_kernels(4, dtype=bool), pitch=2, rate=8).round(3).tolist()
     [0.0, 1.0, 0.0, -1.0]
     """
     width = max(1, int(RISE_SECONDS * rate))
@@ -170,7 +170,7 @@ def keyed_tone(key_down: np.ndarray, pitch: float, rate: int) -> np.ndarray:
 def noise_std(snr: float) -> float:
     """The spread of noise that stands so many decibels below a sine of amplitude 1.
 
-    >>> noise_level(0.0) ** 2  # the power of that sine
+    >>> noise_std(0.0) ** 2  # the power of that sine
     0.5000000000000001
     """
     return math.sqrt(0.5 / 10 ** (snr / 10))

@@ -28,7 +28,7 @@ __all__ = ["MORSE_CODE", "Keying", "Morse", "AudioExample", "key_text", "keyed_t
 class AudioExample(NamedTuple):
     """A wave from -1 to 1, what is said in it, and where each character of that has ended.
 
-    >>> Sound(torch.zeros(8000), "", 8000).rate
+    >>> AudioExample(torch.zeros(8000), "", 8000).rate
     8000
     """
 
@@ -48,7 +48,7 @@ class Morse:
     none before and after. `empty` is the share of such sounds in which nobody sends.
 
     >>> sound = next(Morse(letters=(3, 5)).examples("train", seed=0))
-    >>> 3 <= len(sound.text) <= 5 and len(sound.ends) == len(sound.text)
+    >>> 3 <= len(sound.text) <= 5 and len(sound.char_ends) == len(sound.text)
     True
     """
 

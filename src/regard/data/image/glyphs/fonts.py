@@ -33,7 +33,7 @@ def find_fonts(split: Split, *, characters: str, folder: str | None = None) -> t
 
     The fonts of `folder` are added to those of training, except where they are held out.
 
-    >>> [Path(face).stem for face in find_faces("test", characters="AB")]
+    >>> [Path(face).stem for face in find_fonts("test", characters="AB")]
     ['STIXGeneral', 'STIXGeneralBol', 'cmss10']
     """
     here = folder is not None and Path(folder).expanduser().is_dir()
@@ -74,7 +74,7 @@ def _files(folder: str | None) -> tuple[Path, ...]:
 def load_font(font: str, size: int) -> ImageFont.FreeTypeFont:
     """A face at a size in pixels.
 
-    >>> load_face(PILLOW, 12).size
+    >>> load_font(PILLOW_FONT, 12).size
     12
     """
     if font == PILLOW_FONT:
@@ -89,7 +89,7 @@ def load_font(font: str, size: int) -> ImageFont.FreeTypeFont:
 def has_glyphs(font: str, characters: str | Sequence[str]) -> bool:
     """Whether a face draws every one of the characters: neither blank nor the sign for missing.
 
-    >>> has_all(PILLOW, "AZ09"), has_all(PILLOW, "漢")
+    >>> has_glyphs(PILLOW_FONT, "AZ09"), has_glyphs(PILLOW_FONT, "漢")
     (True, False)
     """
     missing = _pixels(font, MISSING_CHARACTER)

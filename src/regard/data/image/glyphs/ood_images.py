@@ -18,7 +18,7 @@ WORD_CHARACTERS = "ABCDEGHKMNPRSTUXZabdeghknprstu0123456789"
 def draw_ood_image(rng: Random, font: str, classes: str) -> Image.Image | str:
     """A mask of something else, white on black, or other text to be set in the face.
 
-    >>> picture = draw_foreign(Random(0), "Aileron", "0123456789")
+    >>> picture = draw_ood_image(Random(0), "Aileron", "0123456789")
     >>> isinstance(picture, Image.Image | str)
     True
     """

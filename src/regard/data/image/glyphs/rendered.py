@@ -23,11 +23,11 @@ class RenderedGlyphs:
 
     Each is drawn as a small page: a character in some face and size, turned, sheared and stretched
     a little, thick or thin, light on dark or dark on light, on even or uneven ground, with noise,
-    blur or the blocks of a JPEG; `frame_ink` then cuts the ink out. The share `foreign` of the
+    blur or the blocks of a JPEG; `crop_to_ink` then cuts the ink out. The share `foreign` of the
     pictures shows something else, and has the label -1. Each depends on the seed and its number
     alone; the faces of valid and test are held out of training.
 
-    >>> written = Written("AB", size=24)
+    >>> written = RenderedGlyphs("AB", size=24)
     >>> next(written.examples("train", seed=0)).image.shape
     torch.Size([1, 24, 24])
     """

@@ -21,7 +21,7 @@ SUPERSAMPLING = 3  # a glyph is drawn this many times larger and then made small
 class ImageExample(NamedTuple):
     """An image of channels, rows and columns from 0, black, to 1, white; and its class.
 
-    >>> Picture(torch.zeros(1, 2, 2), 3).label
+    >>> ImageExample(torch.zeros(1, 2, 2), 3).label
     3
     """
 

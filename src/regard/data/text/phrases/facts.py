@@ -63,7 +63,7 @@ def fact_split(fact: Fact) -> Split | None:
     One to four of a unit are for training, and so is noon: a word that is said of nothing else has
     to be learnt.
 
-    >>> split_of(Fact("time", (15, 5))), split_of(Fact("time", (15, 8)))
+    >>> fact_split(Fact("time", (15, 5))), fact_split(Fact("time", (15, 8)))
     ('train', 'train')
     """
     if fact.kind in COMPOSITE_KINDS:  # unseen only if everything in it is
@@ -83,7 +83,7 @@ def fact_split(fact: Fact) -> Split | None:
 class HashRng:
     """Throws that depend on the key alone: not on the process, the machine or Python's version.
 
-    >>> dice = Dice("a key")
+    >>> dice = HashRng("a key")
     >>> [dice(6) for _ in range(5)]
     [5, 0, 3, 0, 2]
     """
@@ -119,7 +119,7 @@ def check_kinds(kinds: tuple[str, ...]) -> None:
 def draw_fact(key: str, split: Split, kinds: tuple[str, ...] = FACT_KINDS) -> Fact:
     """The fact of a key: of one split, of the kinds asked for.
 
-    >>> draw("0/0", "train", kinds=("time",))
+    >>> draw_fact("0/0", "train", kinds=("time",))
     Fact(kind='time', value=(13, 37), style='')
     """
     dice = HashRng(key)
@@ -204,7 +204,7 @@ _DRAWS = {
 def count_facts() -> dict[str, int]:
     """How many different meanings there are of each kind.
 
-    >>> variety()["time"]
+    >>> count_facts()["time"]
     1440
     """
     days, numbers = LAST_DAY - FIRST_DAY + 1, {n: 10**n - 1 for n in (2, 3, 4)}

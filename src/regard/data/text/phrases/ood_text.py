@@ -50,7 +50,7 @@ PROSE_POOL_CHARS = {
 def ood_text(key: str, split: Split) -> str:
     """A text of no fact; the key decides which one.
 
-    >>> [foreign(key, "train") for key in "dtm"]
+    >>> [ood_text(key, "train") for key in "dtm"]
     ['Tue Tue', 'elkv', 'November 72nd, 2035']
     """
     dice = HashRng(f"foreign/{key}")

@@ -132,7 +132,7 @@ END_PUNCTUATION = ("", "", "", "", "", "", "", "", "", "", ".", ".", "!", ",", "
 def paraphrase(fact: Fact, key: str) -> str:
     """A fact as a person might type it in English; the key decides which way.
 
-    >>> vary(Fact("date", (2024, 3, 5), "long"), "1"), vary(Fact("time", (15, 30)), "3")
+    >>> paraphrase(Fact("date", (2024, 3, 5), "long"), "1"), paraphrase(Fact("time", (15, 30)), "3")
     ('5th March, 2024', 'half past three pm')
     """
     dice = HashRng(f"natural/{key}")
@@ -146,7 +146,7 @@ def typical_fact(fact: Fact, key: str) -> Fact:
 
     It stays in its split.
 
-    >>> usual(Fact("time", (15, 32)), "0")
+    >>> typical_fact(Fact("time", (15, 32)), "0")
     Fact(kind='time', value=(15, 15), style='')
     """
     if fact.kind in COMPOSITE_KINDS:
@@ -179,7 +179,7 @@ def _larger(fact: Fact, dice: HashRng) -> tuple[Any, ...]:
 def add_typo(text: str, key: str) -> str:
     """The text with a slip in one of its words: a letter lost, doubled, wrong, or before its time.
 
-    >>> typo("5 kilometres", "0"), typo("3:05 pm", "0")
+    >>> add_typo("5 kilometres", "0"), add_typo("3:05 pm", "0")
     ('5 kiloometres', '3:05 pm')
     """
     found = [one.span() for one in TYPO_WORD.finditer(text)]
@@ -224,7 +224,7 @@ def _vary(fact: Fact, dice: HashRng, key: str) -> str:
 def spell_number(number: int, rng: HashRng | None = None) -> str:
     """A number from 0 to 999,999 in words.
 
-    >>> words(942), words(1200)
+    >>> spell_number(942), spell_number(1200)
     ('nine hundred and forty-two', 'one thousand two hundred')
     """
     if number < 20:
@@ -243,7 +243,7 @@ def spell_number(number: int, rng: HashRng | None = None) -> str:
 def format_ordinal(number: int) -> str:
     """A number in order, as digits.
 
-    >>> [ordinal(n) for n in (1, 2, 3, 4, 11, 22)]
+    >>> [format_ordinal(n) for n in (1, 2, 3, 4, 11, 22)]
     ['1st', '2nd', '3rd', '4th', '11th', '22nd']
     """
     last = 0 if number // 10 == 1 else number % 10
@@ -253,7 +253,7 @@ def format_ordinal(number: int) -> str:
 def spell_ordinal(number: int) -> str:
     """A number in order, in words.
 
-    >>> ordinal_words(5), ordinal_words(21), ordinal_words(30)
+    >>> spell_ordinal(5), spell_ordinal(21), spell_ordinal(30)
     ('fifth', 'twenty-first', 'thirtieth')
     """
     before, dash, last = spell_number(number).rpartition("-")

@@ -50,7 +50,7 @@ class Phrases:
         natural: share of English training sources as people type them instead of CLDR's form.
         foreign: share of training sources that are none of the facts; their target is empty.
 
-    >>> phrases = Phrases(("en", "de"), sources=("en",), kinds=("duration",))
+    >>> phrases = Phrases(("en", "de"), source_languages=("en",), kinds=("duration",))
     >>> next(phrases.examples("train", seed=0))
     Pair(source='973 hours', target='973 Stunden', language='de')
     """
@@ -152,7 +152,7 @@ def format_fact(fact: Fact, language: str) -> str:
     """A fact in words, as CLDR has them.
 
     >>> fact = Fact("date", (2026, 11, 5), "full")
-    >>> say(fact, "en"), say(fact, "tr")
+    >>> format_fact(fact, "en"), format_fact(fact, "tr")
     ('Thursday, November 5, 2026', '5 Kasım 2026 Perşembe')
     """
     value = fact.value
