@@ -44,7 +44,16 @@ def check(d, causal):
     want = rg.survey(q64, k64, lse64, mask=mask, backend="reference")
     out, lse = rg.attend(q, k, v, mask=mask)
     got = rg.survey(q, k, lse, mask=mask, backend="kernel")
-    names = ["entropy", "peak", "mean_distance", "self_share", "previous_share", "first_share", "local_share", "received"]
+    names = [
+        "entropy",
+        "peak",
+        "mean_distance",
+        "self_share",
+        "previous_share",
+        "first_share",
+        "local_share",
+        "received",
+    ]
     errors = {n: ((getattr(got, n) - getattr(want, n)).norm() / getattr(want, n).norm()).item()
               for n in names}  # fmt: skip
     want = rg.influence(q64, k64, v64, out64, lse64, mask=mask, backend="reference")

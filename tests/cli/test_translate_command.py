@@ -44,7 +44,7 @@ def shouting(monkeypatch):
 
     def answers(self, texts):
         assert not any(map(self.wrong, texts))
-        self.work = self.work._replace(texts=len(texts), read=3 * len(texts), written=9)
+        self.work = self.work._replace(texts=len(texts), read=3 * len(texts), target_tokens=9)
         return [[self.best * [Translation(f"{to} {t.upper()}", -1.5, t != "cut")] for to in self.to]
                 for t in texts]  # fmt: skip
 

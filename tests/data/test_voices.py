@@ -248,7 +248,7 @@ def test_a_string_is_of_one_voice_unless_mixed(voices):
         return [{row // PITCHES // 6 for row in rows} for rows in drawn]  # six takes a speaker
 
     assert max(map(len, speakers(STILL))) == 1
-    assert max(map(len, speakers(replace(STILL, mixed=1.0)))) == 2
+    assert max(map(len, speakers(replace(STILL, speaker_mixing=1.0)))) == 2
 
 
 def test_still_strings_keep_their_sizes_within_a_tenth(voices):

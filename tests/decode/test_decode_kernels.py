@@ -42,7 +42,14 @@ CONFIGS = {
     "rotary": ROTARY
     | {"kv_heads": 1, "feat": 16, "gated": True, "norm": "rms", "activation": "silu"},
     "bare": ROTARY
-    | {"rotate_half": True, "bias": False, "final_norm": False, "dim": 24, "feat": 16, "gated": True},
+    | {
+        "rotate_half": True,
+        "bias": False,
+        "final_norm": False,
+        "dim": 24,
+        "feat": 16,
+        "gated": True,
+    },
     "sinusoidal": {},
     "relu": {"activation": "relu", "bias": False},
 }

@@ -218,7 +218,11 @@ def counted(w: Tensor, name: str) -> dict[str, Tensor]:
     }
 
 
-COUNTED = {"ask": ("entropy", "received", "peak", "first_share", "mean_distance", "local_share"), "first": 2, "radius": 1}
+COUNTED = {
+    "ask": ("entropy", "received", "peak", "first_share", "mean_distance", "local_share"),
+    "first": 2,
+    "radius": 1,
+}
 
 
 def assert_found(found: Any, want: dict[str, Tensor], **tolerance: float) -> None:

@@ -106,7 +106,7 @@ class TranslatorStepper:
         logits = self.model.decode(
             tokens[:, None], state.memory, state.lengths, offset=time, cache=cache
         )
-        return logits[:, 0], replace(state, kept=cache.new_cache())
+        return logits[:, 0], replace(state, cache=cache.new_cache())
 
     def select(
         self, state: "TranslatorState | CpuState", rows: Tensor

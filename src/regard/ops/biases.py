@@ -173,7 +173,9 @@ class RelativeKeys(Bias):
 
     def check(self, heads: int, head_dim: int) -> None:
         if self.table.shape[1] != head_dim:
-            raise ShapeError(f"table: needs head_dim={head_dim} as q has, got {self.table.shape[1]}")
+            raise ShapeError(
+                f"table: needs head_dim={head_dim} as q has, got {self.table.shape[1]}"
+            )
 
     @property
     def depends_on_query(self) -> bool:

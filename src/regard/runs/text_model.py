@@ -143,7 +143,7 @@ def load_text_model(path: str | Path) -> TextModel:
     path = find_run(path)
     if (path / RECIPE_FILE).is_file():
         run = load_run(path)
-        return replace(_reader(run.model), words=run.tokenizer)
+        return replace(_reader(run.model), tokenizer=run.tokenizer)
     if path.is_dir() and (path / "config.json").is_file():
         return _theirs(path)
     if path.is_dir() and not (path / "model.safetensors").is_file():

@@ -53,7 +53,9 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        check_positive(self, "steps", "batch_tokens", "accumulate", "patience", "keep_last", "average_last")
+        check_positive(
+            self, "steps", "batch_tokens", "accumulate", "patience", "keep_last", "average_last"
+        )
         check_positive(self, "log_every", "evaluate_every", "save_every")
         for name in ("lr", "max_grad_norm", "eps"):
             if not getattr(self, name) > 0:

@@ -75,7 +75,15 @@ def test_a_row_that_sees_nothing_counts_as_nothing():
     _, lse = attend(q, k, v, mask=mask)
     for form in ("reference", "tiled"):
         s = survey(q, k, lse, statistics=ALL_STATISTICS, mask=mask, backend=form)
-        for name in ("entropy", "peak", "mean_distance", "mean_offset", "self_share", "first_share", "local_share"):
+        for name in (
+            "entropy",
+            "peak",
+            "mean_distance",
+            "mean_offset",
+            "self_share",
+            "first_share",
+            "local_share",
+        ):
             assert (getattr(s, name)[..., 0] == 0).all(), name
         assert (s.peak_key[..., 0] == -1).all()
         assert all(not getattr(s, name).isnan().any() for name in ALL_STATISTICS)
@@ -88,7 +96,10 @@ def test_a_row_that_sees_nothing_counts_as_nothing():
 def test_all_that_is_given_is_received(queries, keys):
     q, k, v = draw(queries=queries, keys=keys)
     s = survey(
-        q, k, attend(q, k, v)[1], statistics=["received", "distance_histogram", "received_by_distance", "pooled_map"]
+        q,
+        k,
+        attend(q, k, v)[1],
+        statistics=["received", "distance_histogram", "received_by_distance", "pooled_map"],
     )
     for total in (s.received.sum(-1), s.distance_histogram.sum(-1), s.pooled_map.sum((-1, -2))):
         assert_close(total, torch.full((2, 4), float(queries), dtype=torch.float64))

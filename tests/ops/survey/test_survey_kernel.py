@@ -81,7 +81,9 @@ def test_kernel_at_odd_sizes(sizes, feat):
     assert_same(q, k, {"mask": ops.Causal(), "offset": sizes[1] // 2})
 
 
-@pytest.mark.parametrize("ask", [["entropy"], ["received"], ["peak_key"], ["local_share", "mean_distance"]])
+@pytest.mark.parametrize(
+    "ask", [["entropy"], ["received"], ["peak_key"], ["local_share", "mean_distance"]]
+)
 def test_kernel_counts_just_what_is_asked(ask):
     q, k = draw(20, 20, 8)
     found = survey(q, k, attend(q, k, k)[1], statistics=ask, backend="kernel")

@@ -100,7 +100,7 @@ class CpuDecoder:
         logits = self.readout(self.norm(x))
         scale = self.model.readout.scale
         buffers.length = time
-        after = replace(state, time=time, buffers=buffers, seen=seen)
+        after = replace(state, length=time, cache=buffers, history_mask=seen)
         return (logits if scale == 1.0 else scale * logits), after
 
     def _embed(self, tokens: Tensor, time: int) -> Tensor:
@@ -124,7 +124,7 @@ class CpuDecoder:
             if each == state.rows_per_source:
                 return _reordered(state, rows)
             if state.length == 0:
-                return replace(state, each=each)
+                return replace(state, rows_per_source=each)
         return split_rows(state, rows)
 
     def _refresh(self) -> None:
@@ -196,7 +196,7 @@ def _reordered(state: CpuState, rows: Tensor) -> CpuState:
     if state.history_mask is None:
         return state
     seen = state.history_mask.flatten(0, 1)[rows].unflatten(0, (-1, state.rows_per_source))
-    return replace(state, seen=seen)
+    return replace(state, history_mask=seen)
 
 
 def split_rows(state: CpuState, rows: Tensor) -> CpuState:

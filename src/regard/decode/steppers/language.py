@@ -96,7 +96,9 @@ class LanguageStepper:
         lease = state.lease
         home = _homes(lease.buffers) if state.cache_rows is None else state.cache_rows
         if len(rows) != lease.buffers.rows:
-            return self._moved(replace(state, home=home[rows], skip=skip), state.length + 1)
+            return self._moved(
+                replace(state, cache_rows=home[rows], left_padding=skip), state.length + 1
+            )
         # rows move by name only: what they wrote stays where it is
         past = torch.arange(lease.buffers.capacity, device=rows.device) < state.length
         home = torch.where(past, home[rows], _homes(lease.buffers))
@@ -176,14 +178,14 @@ class LanguageStepper:
         b.token.copy_(tokens)
         logits = self.engine.step(b).clone()
         b.length += 1
-        return logits, replace(state, time=state.length + 1)
+        return logits, replace(state, length=state.length + 1)
 
     def _ready(self, state: GpuState, steps: int) -> tuple[GpuState, StepBuffers]:
         """Buffers that hold this state's past and have room for more, and nobody else's future."""
         b = state.lease.buffers
         if b.length != state.length or b.capacity < state.length + steps:
             home = _homes(b) if state.cache_rows is None else state.cache_rows
-            state = self._moved(replace(state, home=home), state.length + steps)
+            state = self._moved(replace(state, cache_rows=home), state.length + steps)
             b = state.lease.buffers
         if state.cache_rows is not None:
             b.cache_rows.copy_(state.cache_rows)
@@ -256,7 +258,7 @@ class LanguageStepper:
             positions = (places - state.left_padding[:, None]).clamp(min=0)
         read = self.model if scored else self.model.hidden_states
         out = read(tokens, mask=mask, positions=positions, offset=time, cache=cache)
-        return out, replace(state, kept=cache.new_cache())
+        return out, replace(state, cache=cache.new_cache())
 
 
 def _sent(x: Tensor) -> Callable[[], list[bool]]:

@@ -86,10 +86,10 @@ class AudioStream:
         if left_chunks is None and config.left_chunks is None:
             raise ConfigError(
                 "left: needs a bound for a stream, got None: each output hears all before it; "
-                "try SoundStream(model, left=64), or training with left=64"
+                "try SoundStream(model, left_chunks=64), or training with left_chunks=64"
             )
         self.model, self.chunk = model, config.chunk
-        self.config = config if left_chunks is None else replace(config, left=left_chunks)
+        self.config = config if left_chunks is None else replace(config, left_chunks=left_chunks)
         assert self.config.left_chunks is not None
         self.max_cache_length = self.config.left_chunks * self.chunk
         # a multiple of the chunk, or a block would end inside of one
@@ -145,7 +145,7 @@ class AudioStream:
     @torch.no_grad()
     def finish(self, state: AudioStreamState) -> Float[Tensor, "time vocab"]:
         """What the last chunk gives that was not full; samples of no whole frame say nothing."""
-        return self._encode(state.pending, replace(state, waiting=state.pending[:, :0]))[0]
+        return self._encode(state.pending, replace(state, pending=state.pending[:, :0]))[0]
 
     def _block(self, frames: Tensor, state: AudioStreamState) -> tuple[Tensor, AudioStreamState]:
         if not len(frames):
@@ -160,7 +160,7 @@ class AudioStream:
         waiting = torch.cat([state.pending, self.model.subsample.out(x.mT)], 1)
         ready = waiting.shape[1] // self.chunk * self.chunk
         rest = waiting[:, ready:].clone()
-        state = replace(state, inputs=tuple(inputs), waiting=rest, level=level)
+        state = replace(state, conv_inputs=tuple(inputs), pending=rest, cmvn_state=level)
         return self._encode(waiting[:, :ready], state)
 
     def _encode(self, x: Tensor, state: AudioStreamState) -> tuple[Tensor, AudioStreamState]:
@@ -177,7 +177,7 @@ class AudioStream:
         log_probs = upcast(self.model.head(x)).log_softmax(-1)
         kept = min(self.max_cache_length, state.cache_length + new)
         return log_probs[0], replace(
-            state, layers=cache.new, kept=kept, heard=state.total_outputs + new
+            state, keys_values=cache.new, cache_length=kept, total_outputs=state.total_outputs + new
         )
 
     def _nothing(self) -> Tensor:

@@ -116,7 +116,7 @@ def head_importance(
     pairs = zip(gates.made.items(), slopes, strict=True)
     gradient = {name: torch.zeros_like(one) if g is None else g for (name, one), g in pairs}
     found = HeadImportance(loss=float(value.detach()), gradient=gradient)
-    return replace(found, dropped=_drop_each(model, loss, found, progress)) if exact else found
+    return replace(found, ablation=_drop_each(model, loss, found, progress)) if exact else found
 
 
 class _Gates:

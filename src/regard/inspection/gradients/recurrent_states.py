@@ -44,7 +44,7 @@ class StepRecorder:
         self._walking = CellRun(self.cells.name(call.weights.u), [], call.reverse, lengths)
         self.runs.append(self._walking)
         try:
-            return proceed(replace(call, form="reference"))
+            return proceed(replace(call, backend="reference"))
         finally:
             self._walking = None
 

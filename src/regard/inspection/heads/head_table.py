@@ -15,7 +15,16 @@ from regard.inspection.heads.offsets import offset_weights
 from regard.inspection.record.sight import Sight
 from regard.inspection.sites.site import Site
 
-TABLE_COLUMNS = ("self_share", "previous_share", "next_share", "local_share", "sink_share", "peak", "normalized_entropy", "mean_distance")
+TABLE_COLUMNS = (
+    "self_share",
+    "previous_share",
+    "next_share",
+    "local_share",
+    "sink_share",
+    "peak",
+    "normalized_entropy",
+    "mean_distance",
+)
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,9 @@ class _Collector:
         try:
             answer = proceed(call)
             with torch.no_grad():
-                opened = answer if call.gates else compute(replace(call, gates=True, form="auto"))
+                opened = (
+                    answer if call.gates else compute(replace(call, gates=True, backend="auto"))
+                )
         finally:
             del self._here.walking
         assert opened.gates is not None

@@ -283,7 +283,7 @@ def _surveyed(site: Site, ask: Mapping[str, Any]) -> Site:
     """The statistics alone; the tensors keep their shapes and lose their numbers."""
     found = site.survey(**ask)
     shapes = {name: getattr(site, name).to("meta") for name in ("q", "k", "v", "out", "lse")}
-    return replace(site, found=found, **shapes)
+    return replace(site, recorded_survey=found, **shapes)
 
 
 def _unseen(running: ModuleTracker, passed: Collection[str]) -> dict[str, str]:

@@ -16,7 +16,17 @@ from regard.inspection.record.sight import Sight, format_skipped
 from regard.inspection.report.report_data import PageBudget, site_data
 
 TEMPLATE = Path(__file__).with_name("report.html")
-REPORT_COLUMNS = ("self_share", "previous_share", "next_share", "local_share", "sink_share", "peak", "normalized_entropy", "mean_distance", "monotone")
+REPORT_COLUMNS = (
+    "self_share",
+    "previous_share",
+    "next_share",
+    "local_share",
+    "sink_share",
+    "peak",
+    "normalized_entropy",
+    "mean_distance",
+    "monotone",
+)
 
 
 def write_report(

@@ -13,7 +13,16 @@ from regard.ops.survey.statistics import SurveyOptions
 from regard.ops.terms import Terms, upcast
 
 FAST_STATISTICS = frozenset(
-    {"entropy", "peak", "peak_key", "max_score", "mean_distance", "mean_offset", "received", "first_share"}
+    {
+        "entropy",
+        "peak",
+        "peak_key",
+        "max_score",
+        "mean_distance",
+        "mean_offset",
+        "received",
+        "first_share",
+    }
 )
 DIAGONAL_STATISTICS = frozenset(
     {"self_share", "previous_share", "local_share"}
@@ -59,7 +68,10 @@ class FastPath:
         self.group = q.shape[:-2].numel() // len(k)
         known = totals.keys() & FAST_STATISTICS
         self.totals = {name: totals[name].view(self._heads, -1) for name in known}
-        self.peaks, self.distances = known & {"peak", "max_score"}, known & {"mean_distance", "mean_offset"}
+        self.peaks, self.distances = (
+            known & {"peak", "max_score"},
+            known & {"mean_distance", "mean_offset"},
+        )
         self.peak_search = PeakSearch(self._heads, q.shape[-2], self.tile.keys)
         self.step = torch.arange(self.tile.keys, dtype=self._dtype)
         self.longest = k.norm(dim=-1).amax()
@@ -139,7 +151,9 @@ class FastPath:
             if "entropy" in self.totals:
                 torch.sum(x.mul_(w), -1, out=logs)
             if "first_share" in self.totals and keys.start < self.options.first_keys:
-                self.totals["first_share"][at] += w[..., : self.options.first_keys - keys.start].sum(-1)
+                self.totals["first_share"][at] += w[
+                    ..., : self.options.first_keys - keys.start
+                ].sum(-1)
         for keys, more in zip(parts, received, strict=False):
             self.totals["received"][at[0], keys.start : keys.stop] += more
         best, logs, mass, moment = rows_of

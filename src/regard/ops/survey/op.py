@@ -123,11 +123,15 @@ def _by_kernel(
     if reason:
         return tiled.survey(q, k, lse, terms, question)
     found = kernel.survey(
-        q, k, lse, terms, replace(question, ask=question.statistics & kernel.KERNEL_STATISTICS)
+        q,
+        k,
+        lse,
+        terms,
+        replace(question, statistics=question.statistics & kernel.KERNEL_STATISTICS),
     )
     if not rest:
         return found
-    more = tiled.survey(q, k, lse, terms, replace(question, ask=rest))
+    more = tiled.survey(q, k, lse, terms, replace(question, statistics=rest))
     return replace(found, **{f.name: getattr(more, f.name) for f in fields(more) if f.name in rest})
 
 
@@ -146,7 +150,7 @@ def _after_padding(
         )
         first = reference.is_first_key(terms.grid(q, k, rows, keys), question, starts)
         parts.append((w * first).sum(-1))
-    return replace(found, sink=torch.cat(parts, -1).to(found.first_share.dtype))
+    return replace(found, first_share=torch.cat(parts, -1).to(found.first_share.dtype))
 
 
 def check_lse(q: Tensor, lse: Tensor) -> None:

@@ -94,7 +94,10 @@ class SurveyTotals:
         if "top_weights" in self.values:
             most = min(self.options.top_k, len(keys))
             values, places = w.topk(most, -1)
-            old, old_key = self.values["top_weights"][..., at, :], self.values["top_keys"][..., at, :]
+            old, old_key = (
+                self.values["top_weights"][..., at, :],
+                self.values["top_keys"][..., at, :],
+            )
             both = torch.cat([old, values], -1), torch.cat([old_key, places + keys.start], -1)
             values, best = both[0].topk(self.options.top_k, -1)
             self.values["top_weights"][..., at, :] = values
@@ -131,7 +134,11 @@ class SurveyTotals:
                 found["mean_distance"][..., at] += ahead.abs()
         if "first_share" in found and keys.start < self.options.first_keys:
             found["first_share"][..., at] += w[..., : self.options.first_keys - keys.start].sum(-1)
-        for name, low, high in (("self_share", 0, 0), ("previous_share", -1, -1), ("local_share", -radius, radius)):
+        for name, low, high in (
+            ("self_share", 0, 0),
+            ("previous_share", -1, -1),
+            ("local_share", -radius, radius),
+        ):
             first = max(keys.start, places.start + low)
             last = min(keys.stop, places.stop + high)
             if name not in found or first >= last:
@@ -154,7 +161,9 @@ class SurveyTotals:
             if "distance_histogram" in self.values:
                 self.values["distance_histogram"][..., n] += part.sum(-1)
             if "received_by_distance" in self.values:
-                self.values["received_by_distance"][..., grid.keys.start : grid.keys.stop, n] += part
+                self.values["received_by_distance"][..., grid.keys.start : grid.keys.stop, n] += (
+                    part
+                )
 
     def _add_cells(self, w: Tensor, grid: Grid) -> None:
         if "pooled_map" not in self.values:

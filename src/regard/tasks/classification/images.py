@@ -177,7 +177,9 @@ class GlyphsData(_Altered):
     def resolve(self, model: Any, tokenizer: None) -> Any:
         """The model's config with the number of classes, and of pixels where it has to know."""
         model = replace(model, classes=len(self.classes))
-        return replace(model, image=self.image_size) if isinstance(model, VisionConfig) else model
+        return (
+            replace(model, image_size=self.image_size) if isinstance(model, VisionConfig) else model
+        )
 
     def train_split(self, seed: int) -> LabeledImages:
         """The first ones of this seed: of two sizes, the larger has the smaller in it."""

@@ -33,7 +33,9 @@ class _Heard:
 
     def prepare(self, model: Recogniser, tokenizer: Tokenizer, train: TrainConfig) -> None:
         """Measure the scale of the features on some of the training sounds."""
-        cpu = replace(train, device="cpu", precision="auto", tokens=min(train.batch_tokens, 16))
+        cpu = replace(
+            train, device="cpu", precision="auto", batch_tokens=min(train.batch_tokens, 16)
+        )
         stream = iter(self.batches(tokenizer, cpu))
         batches = [next(stream) for _ in range(FIT)]
         longest = max(batch["frames"].shape[1] for batch in batches)
@@ -107,7 +109,7 @@ class MorseData(_Heard):
 
     def resolve(self, model: Any, tokenizer: Tokenizer) -> Any:
         """The model's config with the signs, and the features of the data."""
-        return replace(model, vocab=tokenizer.vocab, mels=self.n_mels, rate=8000)
+        return replace(model, vocab=tokenizer.vocab, n_mels=self.n_mels, sample_rate=8000)
 
     def batches(
         self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world_size: int = 1
@@ -187,7 +189,9 @@ class DigitsData(_Heard):
         """The model's config with the digits, and the features of the data."""
         rate = self.source().rate
         phones = 1 + len(PHONES) if self.phones else 0
-        return replace(model, vocab=tokenizer.vocab, mels=self.n_mels, rate=rate, phones=phones)
+        return replace(
+            model, vocab=tokenizer.vocab, n_mels=self.n_mels, sample_rate=rate, phones=phones
+        )
 
     def batches(
         self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world_size: int = 1

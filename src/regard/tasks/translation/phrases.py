@@ -57,7 +57,9 @@ class PhrasesData:
     ood_fraction: float = 0.0
 
     def __post_init__(self) -> None:
-        check_positive(self, "vocab_texts", "digits_per_token", "valid_size", "test_size", "max_new_tokens")
+        check_positive(
+            self, "vocab_texts", "digits_per_token", "valid_size", "test_size", "max_new_tokens"
+        )
         self.source(1)  # its errors, now
 
     @property
@@ -188,7 +190,7 @@ def phrases_gru() -> Recipe:
         source_vocab=1, target_vocab=1, cell="gru", attention="luong", dim=128, hidden=248
     )
     base = phrases()
-    loop = replace(base.train, steps=1000, tokens=1024, evaluate_every=500, save_every=500)
+    loop = replace(base.train, steps=1000, batch_tokens=1024, evaluate_every=500, save_every=500)
     return replace(base, name="phrases-gru", model=model, train=loop)
 
 
@@ -199,9 +201,9 @@ def phrases_long() -> Recipe:
     256
     """
     base = phrases()
-    model = replace(base.model, dim=256, heads=8, hidden=512, layers=3, decoder_layers=3)
+    model = replace(base.model, dim=256, heads=8, ffn_dim=512, layers=3, decoder_layers=3)
     loop = replace(
-        base.train, steps=3000, tokens=8192, lr=1.5e-3, warmup=300, evaluate_every=1500,
+        base.train, steps=3000, batch_tokens=8192, lr=1.5e-3, warmup=300, evaluate_every=1500,
         save_every=1500,
     )  # fmt: skip
     return replace(base, name="phrases-long", model=model, train=loop)
@@ -215,7 +217,7 @@ def phrases_natural() -> Recipe:
     (0.5, 0.12)
     """
     base = phrases_long()
-    model = replace(base.model, dim=192, heads=6, hidden=384, layers=3, decoder_layers=2)
-    data = replace(base.data, natural=0.5, foreign=0.12)
+    model = replace(base.model, dim=192, heads=6, ffn_dim=384, layers=3, decoder_layers=2)
+    data = replace(base.data, natural_fraction=0.5, ood_fraction=0.12)
     loop = replace(base.train, steps=8000, lr=2e-3, evaluate_every=2000, save_every=1000)
     return replace(base, name="phrases-natural", data=data, model=model, train=loop)

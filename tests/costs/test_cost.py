@@ -20,7 +20,7 @@ class ByTheReference:
     """Every recurrence as the equation says: torch's kernels hide their products."""
 
     def walk(self, call, proceed):
-        return proceed(replace(call, form="reference"))
+        return proceed(replace(call, backend="reference"))
 
     def step(self, call, proceed):
         return proceed(call)
@@ -30,7 +30,7 @@ def counted(model, *inputs):
     """Multiply-adds as torch counts them while the model runs."""
 
     def whole(call, proceed):
-        return proceed(replace(call, form="reference"))
+        return proceed(replace(call, backend="reference"))
 
     product = lambda a, b, out_shape=None, **_: 2 * a[0] * a[1]  # noqa: E731
     counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.mv: product})
