@@ -59,7 +59,7 @@ def check(d, causal):
     want = rg.influence(q64, k64, v64, out64, lse64, mask=mask, backend="reference")
     got = rg.influence(q, k, v, out, lse, mask=mask, backend="kernel")
     errors |= {n: ((getattr(got, n) - getattr(want, n)).norm() / getattr(want, n).norm()).item()
-               for n in ("felt", "strongest", "caused")}  # fmt: skip
+               for n in ("effect_on_query", "strongest", "effect_of_key")}  # fmt: skip
     return errors
 
 

@@ -196,8 +196,8 @@ def test_a_write_protected_file_is_not_replaced(tmp_path, unprivileged):
 
 def test_a_killed_process_leaves_a_named_folder_that_the_next_one_removes(tmp_path):
     code = (
-        "import sys, time; from regard.files import writing\n"
-        "with writing(sys.argv[1]) as place:\n"
+        "import sys, time; from regard.files import atomic_write\n"
+        "with atomic_write(sys.argv[1]) as place:\n"
         "    place.write_text('half'); print(place, flush=True); time.sleep(60)"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "a")]
@@ -336,7 +336,7 @@ def test_every_file_of_ours_is_written_by_the_one_way():
             text = ast.unparse(function)
             if "os.umask(" in text:
                 alone.append(f"{module.name}: umask")
-            if any(way in text for way in ("writing(", "beside(", "os.fdopen(os.dup(")):
+            if any(way in text for way in ("atomic_write(", "atomic_path(", "os.fdopen(os.dup(")):
                 continue
             for call in ast.walk(function):
                 if isinstance(call, ast.Call) and _writes(call):

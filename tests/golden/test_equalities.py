@@ -50,8 +50,8 @@ def test_many_queries_at_once_are_each_query_alone(n, m, d, t):
 
 
 @given(few, few, few)
-def test_projections_by_columns_are_those_by_rows_transposed(n, d, feat):
-    x, w = numbers(n, d), numbers(d, feat)
+def test_projections_by_columns_are_those_by_rows_transposed(n, d, head_dim):
+    x, w = numbers(n, d), numbers(d, head_dim)
     assert_close((w.mT @ x.mT).mT, x @ w)
 
 

@@ -42,8 +42,8 @@ def test_two_tokens_by_hand():
 
 
 @given(small, small, st.sampled_from([1, 2, 4]), st.data())
-def test_the_future_cannot_reach_the_past(batch, time, key_heads, data):
-    layer = MultiHeadAttention(8, 4, kv_heads=key_heads, rope_theta=10000.0)
+def test_the_future_cannot_reach_the_past(batch, time, kv_heads, data):
+    layer = MultiHeadAttention(8, 4, kv_heads=kv_heads, rope_theta=10000.0)
     now = data.draw(st.integers(0, time - 1))
     x = torch.randn(batch, time, 8)
     before = layer(x, mask=Causal())
@@ -91,7 +91,7 @@ def test_step_by_step_with_a_cache_gives_the_same(time, rotary):
 def test_the_output_is_the_sum_of_what_each_head_gives():
     layer, x = MultiHeadAttention(8, 4).double(), torch.randn(1, 5, 8).double()
     q, (k, v) = layer.project_query(x), layer.project_kv(x)
-    mix = rearrange(layer.to_out.weight, "dim (head feat) -> head feat dim", head=4)
+    mix = rearrange(layer.to_out.weight, "dim (head head_dim) -> head head_dim dim", head=4)
     per_head = attention_weights(q, k) @ v @ mix
     assert_close(per_head.sum(-3) + layer.to_out.bias, layer(x), atol=5e-15, rtol=1e-12)
 
@@ -116,7 +116,7 @@ def test_one_key_head_serves_all_as_if_repeated():
     grouped, full = MultiHeadAttention(8, 4, kv_heads=2), MultiHeadAttention(8, 4)
     state = grouped.state_dict()
     for name in ("to_k.weight", "to_k.bias", "to_v.weight", "to_v.bias"):
-        heads = rearrange(state[name], "(head feat) ... -> head feat ...", head=2)
+        heads = rearrange(state[name], "(head head_dim) ... -> head head_dim ...", head=2)
         state[name] = heads.repeat_interleave(2, 0).flatten(0, 1)
     full.load_state_dict(state)
     x = torch.randn(2, 3, 8)
@@ -183,7 +183,7 @@ def test_same_as_torch_when_causal(batch, time):
     ("sizes", "message"),
     [
         ({"dim": 10, "heads": 4}, "dim: needs a multiple of heads=4, got 10; try"),
-        ({"dim": 8, "heads": 4, "kv_heads": 3}, "key_heads: needs a divisor of heads=4, got 3"),
+        ({"dim": 8, "heads": 4, "kv_heads": 3}, "kv_heads: needs a divisor of heads=4, got 3"),
         ({"dim": 8, "heads": 0}, "dim: needs a multiple of heads=0"),
     ],
 )

@@ -13,7 +13,7 @@ from regard.nn import DecoderBlock, MultiHeadAttention
 from regard.nn import attention as module
 
 
-@pytest.mark.parametrize("options", [{}, {"bias": False}, {"kv_heads": 2, "rotary": 100.0}])
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"kv_heads": 2, "rope_theta": 100.0}])
 def test_one_product_gives_what_three_give_with_their_gradients(monkeypatch, options):
     block = DecoderBlock(8, 4, **options)
     found = []

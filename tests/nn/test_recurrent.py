@@ -108,8 +108,8 @@ def test_same_as_torch_with_gradients(kind, dim, hidden, time, layers, bidirecti
     into = torch.randn_like(want)
     (dx,) = torch.autograd.grad((want * into).sum(), x, retain_graph=True)
     du = torch.autograd.grad((want * into).sum(), theirs.weight_hh_l0)[0]
-    for form in ("fused", "reference"):
-        got, state = ours(x, tuple(start[: 2 if kind == "lstm" else 1]), form=form)
+    for backend in ("fused", "reference"):
+        got, state = ours(x, tuple(start[: 2 if kind == "lstm" else 1]), backend=backend)
         assert_close(got, want)
         assert_close(state, named(kind, last))
         ours_dx, ours_du = torch.autograd.grad((got * into).sum(), [x, ours.cells[0].u])

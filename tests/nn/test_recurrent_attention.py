@@ -50,7 +50,7 @@ def test_each_state_is_the_equation(kind, score, combine):
     out, _ = layer(x)
     cell, attention, norm = layer.cells[0], layer.attentions[0], layer.norms[0]
     how = {"dot": dot, "scaled_dot": scaled_dot}.get(score)
-    state, past = cell.start((1,)), []
+    state, past = cell.zero_state((1,)), []
     for t in range(5):
         step = cell(x[:, t], state)
         h = step.h

@@ -77,7 +77,7 @@ def test_a_constant_feature_stays_finite():
     layer = GlobalCMVN(2)
     layer.fit(torch.tensor([[[1.0, 5.0], [3.0, 5.0]]]), torch.tensor([2]))
     assert layer(torch.tensor([[[1.0, 5.0]]])).tolist() == [[[-1.0, 0.0]]]
-    assert set(layer.state_dict()) == {"mean", "spread"}
+    assert set(layer.state_dict()) == {"mean", "std"}
 
 
 def test_errors_name_the_numbers(users_view):

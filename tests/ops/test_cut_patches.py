@@ -26,12 +26,12 @@ def test_joined_again_it_is_the_picture(channels, height, width, patch):
 
 
 def test_sizes_that_do_not_divide_are_an_error_with_the_numbers(users_view):
-    message = "images: needs .* multiples of patch=4, got 30 by 28; try .* to 32 by 28"
+    message = "images: needs .* multiples of patch_size=4, got 30 by 28; try .* to 32 by 28"
     with pytest.raises(ShapeError, match=message):
         patch_grid(30, 28, 4)
     with pytest.raises(ShapeError, match="got 0 by 4"):
         patch_grid(0, 4, 4)
-    with pytest.raises(ShapeError, match="patch: needs 1 or more, got 0"):
+    with pytest.raises(ShapeError, match="patch_size: needs 1 or more, got 0"):
         patch_grid(4, 4, 0)
     with pytest.raises(ShapeError, match=r"patches: needs 2 · 2 patches .* got \(3, 4\)"):
         unpatchify(torch.zeros(3, 4), 2, (2, 2))

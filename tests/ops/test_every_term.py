@@ -1,6 +1,6 @@
-"""Every term of a score, in every op and form, against a map written out in float64.
+"""Every term of a score, in every op and backend, against a map written out in float64.
 
-The map is made here, from plain matrices of the same meaning, and never through `Terms`: forms that
+The map is made here, from plain matrices of the same meaning, and never through `Terms`: backends that
 all forgot one term would agree with each other.
 """
 
@@ -167,8 +167,8 @@ def test_attention_is_that_of_the_map(name, monkeypatch):
     monkeypatch.setattr(tiled.row_bands, "__defaults__", (100,))
     (q, k, v), terms, w, out, lse = case(name)
     assert_close(attention_weights(q, k, **terms), w)
-    for form in ("auto", "reference", "tiled", *(["fused"] if name not in NO_FUSED else [])):
-        assert_close(attend(q, k, v, backend=form, **terms), (out, lse))
+    for backend in ("auto", "reference", "tiled", *(["fused"] if name not in NO_FUSED else [])):
+        assert_close(attend(q, k, v, backend=backend, **terms), (out, lse))
 
 
 @each_case
@@ -219,8 +219,8 @@ def counted(w: Tensor, name: str) -> dict[str, Tensor]:
 
 
 COUNTED = {
-    "ask": ("entropy", "received", "peak", "first_share", "mean_distance", "local_share"),
-    "first": 2,
+    "statistics": ("entropy", "received", "peak", "first_share", "mean_distance", "local_share"),
+    "first_keys": 2,
     "radius": 1,
 }
 
@@ -232,12 +232,12 @@ def assert_found(found: Any, want: dict[str, Tensor], **tolerance: float) -> Non
 
 
 @each_case
-@pytest.mark.parametrize("form", ["reference", "tiled"])
-def test_surveys_count_the_map(name, form, monkeypatch):
+@pytest.mark.parametrize("backend", ["reference", "tiled"])
+def test_surveys_count_the_map(name, backend, monkeypatch):
     monkeypatch.setattr(tiling, "CPU_TILE", tiling.TileSize(64, 2, 4))
     monkeypatch.setattr(tiling, "CACHE_TILE", tiling.TileSize(16, 2, 3))
     (q, k, _), terms, w, _, lse = case(name)
-    assert_found(survey(q, k, lse, backend=form, **COUNTED, **terms), counted(w, name))
+    assert_found(survey(q, k, lse, backend=backend, **COUNTED, **terms), counted(w, name))
 
 
 @each_case
@@ -249,9 +249,9 @@ def test_influence_is_what_removal_does_to_the_map(name, monkeypatch):
     assert_close(influence_window(*given, **terms), want)
     part = {"rows": slice(2, 6), "keys": slice(1, 7)}
     assert_close(influence_window(*given, **part, **terms), want[..., 2:6, 1:7])
-    for form in ("reference", "tiled"):
-        found = influence(*given, backend=form, **terms)
-        assert_found(found, {"felt": want.sum(-1), "caused": want.sum(-2)})
+    for backend in ("reference", "tiled"):
+        found = influence(*given, backend=backend, **terms)
+        assert_found(found, {"effect_on_query": want.sum(-1), "effect_of_key": want.sum(-2)})
 
 
 # one case that has every term is quick enough for each run
@@ -272,5 +272,5 @@ def test_kernels_count_the_map(name):
     found = survey(q, k, lse, backend="kernel", **COUNTED, **terms)
     assert_found(found, counted(w, name), atol=1e-5, rtol=1e-4)
     found = influence(q, k, v, out, lse, backend="kernel", **terms)
-    want = {"felt": removal.sum(-1), "caused": removal.sum(-2)}
+    want = {"effect_on_query": removal.sum(-1), "effect_of_key": removal.sum(-2)}
     assert_found(found, want, atol=1e-4, rtol=1e-3)

@@ -79,5 +79,5 @@ def test_blocks_of_a_long_sound_have_no_seam():
 
 @pytest.mark.usefixtures("users_view")
 def test_a_depth_of_nothing_is_refused():
-    with pytest.raises(ShapeError, match="depth: needs more than 0, got 0; try 8"):
+    with pytest.raises(ShapeError, match="dynamic_range: needs more than 0, got 0; try 8"):
         online_cmvn(torch.zeros(1, 1), dynamic_range=0)

@@ -97,7 +97,7 @@ def test_no_key_outside_the_span_can_be_seen(mask, rows, keys, data):
     # a dense matrix has rows, not positions, so only without it may queries start later
     offset = 0 if holds_dense(mask) else data.draw(st.integers(0, SIZE - rows.stop))
     places = range(rows.start + offset, rows.stop + offset, rows.step)
-    span = mask.span(places, keys)
+    span = mask.key_span(places, keys)
     assert 0 <= span.start <= span.stop <= keys or not span
     hidden = [j for j in range(keys) if j not in span]
     assert not seen(mask, rows, range(keys), offset)[:, hidden].any()
@@ -108,7 +108,7 @@ def test_no_key_outside_the_span_can_be_seen(mask, rows, keys, data):
 def test_where_a_mask_covers_every_key_is_seen(mask, rows, keys, data):
     offset = 0 if holds_dense(mask) else data.draw(st.integers(0, SIZE - rows.stop))
     places = range(rows.start + offset, rows.stop + offset, rows.step)
-    if mask.covers(places, keys):
+    if mask.is_full(places, keys):
         assert seen(mask, rows, keys, offset).all()
 
 
@@ -130,11 +130,11 @@ def test_shortcuts_of_combined_masks_never_lie_wherever_queries_and_keys_stand(a
         for start, stop in combinations(range(SIZE + 1), 2):
             places = range(start, stop)
             for keys in (0, 2, 7, SIZE):  # fewer keys than positions: queries may stand beyond
-                span = mask.span(places, keys)
+                span = mask.key_span(places, keys)
                 outside = [j for j in range(keys) if j not in span]
                 assert not whole[start:stop, outside].any(), (mask, places, keys)
             for first, last in ((0, start + 1), (start, stop), (stop - 1, SIZE), (start, SIZE)):
-                if mask.covers(places, range(first, last)):
+                if mask.is_full(places, range(first, last)):
                     assert whole[start:stop, first:last].all(), (mask, places, first, last)
 
 
@@ -145,11 +145,11 @@ def test_span_and_covers_are_tight_for_masks_that_know_their_structure(mask):
     for start in range(SIZE):
         for stop in range(start + 1, SIZE + 1):
             open_ = seen(mask, range(start, stop), range(SIZE)).any(0).nonzero().flatten().tolist()
-            assert list(mask.span(range(start, stop), SIZE)) == open_
+            assert list(mask.key_span(range(start, stop), SIZE)) == open_
             for first, last in ((0, start), (start, stop), (stop - 1, stop), (start, SIZE)):
                 keys = range(first, last)
                 whole = bool(seen(mask, range(start, stop), keys).all())
-                assert mask.covers(range(start, stop), keys) == whole or not keys
+                assert mask.is_full(range(start, stop), keys) == whole or not keys
 
 
 def test_lengths_are_read_by_sequence_whatever_the_heads():
@@ -168,7 +168,7 @@ def test_lengths_are_read_by_sequence_whatever_the_heads():
         (lambda: Chunked(0), "size: needs 1 or more, got 0"),
         (
             lambda: Chunked(2, left_chunks=-1),
-            "left: needs 0 or more, got -1; try None for all chunks",
+            "left_chunks: needs 0 or more, got -1; try None for all chunks",
         ),
         (
             lambda: Padding(torch.tensor([1, 2])).check(3, 4, 4),
@@ -176,7 +176,7 @@ def test_lengths_are_read_by_sequence_whatever_the_heads():
         ),
         (
             lambda: Padding(torch.tensor([1]), torch.tensor([0, 0])).check(1, 4, 4),
-            "skip: needs one for each of 1 sequences, got 2",
+            "left_padding: needs one for each of 1 sequences, got 2",
         ),
         (
             lambda: Documents(torch.zeros(2, 3, dtype=torch.long)).check(2, 3, 5),
@@ -201,7 +201,7 @@ def holds_dense(mask: Mask) -> bool:
 
 @given(any_mask, st.integers(0, SIZE // 2))
 def test_a_mask_that_does_not_look_ahead_hides_what_is_ahead(mask, offset):
-    if not mask.looks_ahead:
+    if not mask.allows_future:
         seen = mask.dense(SIZE - offset, SIZE, offset)
         assert not seen.triu(1 + offset).any()
 

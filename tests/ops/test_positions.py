@@ -51,8 +51,8 @@ def test_two_thousand_positions_are_told_apart():
 
 
 @given(st.integers(0, 60), st.integers(0, 60), st.integers(0, 60), even, st.booleans())
-def test_rotary_scores_depend_on_the_distance_only(p, r, step, feat, halves):
-    q, k = torch.randn(2, 1, feat, dtype=torch.float64)
+def test_rotary_scores_depend_on_the_distance_only(p, r, step, head_dim, halves):
+    q, k = torch.randn(2, 1, head_dim, dtype=torch.float64)
 
     def score(a: int, b: int) -> torch.Tensor:
         turned = (
@@ -65,18 +65,18 @@ def test_rotary_scores_depend_on_the_distance_only(p, r, step, feat, halves):
 
 
 @given(even, st.integers(1, 5))
-def test_rotary_by_halves_is_the_same_turn_with_features_in_another_order(feat, time):
-    x, at = torch.randn(time, feat, dtype=torch.float64), torch.arange(time)
-    order = torch.arange(feat).view(-1, 2).mT.flatten()  # neighbours to halves
+def test_rotary_by_halves_is_the_same_turn_with_features_in_another_order(head_dim, time):
+    x, at = torch.randn(time, head_dim, dtype=torch.float64), torch.arange(time)
+    order = torch.arange(head_dim).view(-1, 2).mT.flatten()  # neighbours to halves
     assert_close(apply_rope(x, at)[:, order], apply_rope(x[:, order], at, rotate_half=True))
 
 
 @given(even, st.integers(1, 5), st.sampled_from([100.0, 10000.0]))
-def test_rotary_by_halves_is_that_of_llama(feat, time, base):
+def test_rotary_by_halves_is_that_of_llama(head_dim, time, base):
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-    x, at = torch.randn(1, 2, time, feat), torch.arange(time)
-    angles = (at[:, None] * frequencies(feat, base).float()).repeat(1, 2)[None]
+    x, at = torch.randn(1, 2, time, head_dim), torch.arange(time)
+    angles = (at[:, None] * frequencies(head_dim, base).float()).repeat(1, 2)[None]
     theirs, _ = apply_rotary_pos_emb(x, x, angles.cos(), angles.sin())
     assert_close(apply_rope(x, at, base, rotate_half=True), theirs)
 

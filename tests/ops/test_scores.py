@@ -16,9 +16,9 @@ def numbers(*shape: int) -> torch.Tensor:
 
 
 @given(few, few, few, few, few)
-def test_each_score_is_its_equation(batch, queries, keys, feat, hidden):
-    q, k, wide = numbers(batch, queries, feat), numbers(batch, keys, feat), numbers(batch, keys, 3)
-    w, w_q, w_k, v = numbers(feat, 3), numbers(feat, hidden), numbers(3, hidden), numbers(hidden)
+def test_each_score_is_its_equation(batch, queries, keys, head_dim, hidden):
+    q, k, wide = numbers(batch, queries, head_dim), numbers(batch, keys, head_dim), numbers(batch, keys, 3)
+    w, w_q, w_k, v = numbers(head_dim, 3), numbers(head_dim, hidden), numbers(3, hidden), numbers(hidden)
     scores = dot(q, k), scaled_dot(q, k), bilinear(q, wide, w), additive(q, wide, w_q, w_k, v)
     for b in range(batch):
         for i in range(queries):
@@ -26,8 +26,8 @@ def test_each_score_is_its_equation(batch, queries, keys, feat, hidden):
                 one, other, third = q[b, i], k[b, j], wide[b, j]
                 want = (
                     (one * other).sum(),
-                    (one * other).sum() / feat**0.5,
-                    sum(one[x] * w[x, y] * third[y] for x in range(feat) for y in range(3)),
+                    (one * other).sum() / head_dim**0.5,
+                    sum(one[x] * w[x, y] * third[y] for x in range(head_dim) for y in range(3)),
                     (v * torch.tanh(w_q.mT @ one + w_k.mT @ third)).sum(),
                 )
                 for got, answer in zip(scores, want, strict=True):
@@ -35,9 +35,9 @@ def test_each_score_is_its_equation(batch, queries, keys, feat, hidden):
 
 
 @given(few, few)
-def test_bilinear_with_the_identity_is_the_dot_product(queries, feat):
-    q, k = numbers(queries, feat), numbers(3, feat)
-    assert_close(bilinear(q, k, torch.eye(feat).double()), dot(q, k))
+def test_bilinear_with_the_identity_is_the_dot_product(queries, head_dim):
+    q, k = numbers(queries, head_dim), numbers(3, head_dim)
+    assert_close(bilinear(q, k, torch.eye(head_dim).double()), dot(q, k))
 
 
 @pytest.mark.parametrize(

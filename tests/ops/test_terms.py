@@ -89,7 +89,7 @@ def test_gradients_reach_queries_keys_and_bias(softcap):
         ),
         ((3, 2, 5, 4), (2, 2, 5, 4), {}, "k: needs the leading axes (3,) of q, got (2,)"),
         ((3, 5, 4), (2, 5, 4), {}, "q: needs a multiple of the 2 heads of k, got 3; try equal"),
-        ((3, 0), (3, 0), {}, "q: needs feat of 1 or more, got 0"),
+        ((3, 0), (3, 0), {}, "q: needs head_dim of 1 or more, got 0"),
         ((3, 4), (3, 4), {"scale": torch.inf}, "scale: needs a finite number, got inf; try soft"),
         ((3, 4), (3, 4), {"softcap": 0.0}, "softcap: needs more than 0, got 0.0; try None"),
         ((3, 4), (3, 4), {"offset": -1}, "offset: needs 0 or more, got -1"),

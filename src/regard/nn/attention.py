@@ -40,9 +40,9 @@ class MultiHeadAttention(nn.Module):
 
     y = concat_h(attend(x W_q^h, s W_k^h, s W_v^h)) W_o,   s = x unless a source is given
 
-    The width of a head is `feat`, dim / heads if not given. With fewer `key_heads` than heads, each
+    The width of a head is `head_dim`, dim / heads if not given. With fewer `kv_heads` than heads, each
     serves a group of queries (one: multi-query). `rotary` is the base of rotary positions, `sinks`
-    one learned score a head that takes a share and gives nothing. `scale` is 1/√feat if not given.
+    one learned score a head that takes a share and gives nothing. `scale` is 1/√head_dim if not given.
 
     >>> layer = MultiHeadAttention(512, 8)
     >>> sum(p.numel() for p in (layer.to_q.weight, layer.to_k.weight, layer.to_v.weight))
@@ -123,7 +123,7 @@ class MultiHeadAttention(nn.Module):
         positions: Int[Tensor, "*_ time"] | None = None,
         *,
         offset: int = 0,
-    ) -> Float[Tensor, "*batch head time feat"]:
+    ) -> Float[Tensor, "*batch head time head_dim"]:
         """What each position asks.
 
         q = turned(x W_q), split into heads
@@ -140,7 +140,7 @@ class MultiHeadAttention(nn.Module):
         positions: Int[Tensor, "*_ key"] | None = None,
         *,
         offset: int = 0,
-    ) -> tuple[Float[Tensor, "*batch head key feat"], Float[Tensor, "*batch head key feat"]]:
+    ) -> tuple[Float[Tensor, "*batch head key head_dim"], Float[Tensor, "*batch head key head_dim"]]:
         """What each position of the source answers to, and what it gives; forward takes the pair.
 
         k = turned(s W_k),   v = s W_v, split into heads
@@ -213,13 +213,13 @@ def _are_plain(*maps: nn.Linear) -> bool:
     )
 
 
-def _check_heads(dim: int, heads: int, key_heads: int | None, feat: int | None) -> None:
-    if heads < 1 or (feat is None and dim % heads):
+def _check_heads(dim: int, heads: int, kv_heads: int | None, head_dim: int | None) -> None:
+    if heads < 1 or (head_dim is None and dim % heads):
         raise ShapeError(
             f"dim: needs a multiple of heads={heads}, got {dim}; try another count, or head_dim=…"
         )
-    if key_heads is not None and (key_heads < 1 or heads % key_heads):
-        raise ShapeError(f"key_heads: needs a divisor of heads={heads}, got {key_heads}")
+    if kv_heads is not None and (kv_heads < 1 or heads % kv_heads):
+        raise ShapeError(f"kv_heads: needs a divisor of heads={heads}, got {kv_heads}")
 
 
 def _check_width(name: str, x: Tensor, dim: int) -> None:

@@ -82,7 +82,7 @@ class DecoderBlock(nn.Module):
     The memory may be given as keys and values already projected, (k, v), to use them again.
 
     >>> block, x, memory = DecoderBlock(8, 2), torch.randn(1, 3, 8), torch.randn(1, 5, 8)
-    >>> once = block.cross_attention.project_keys(memory)
+    >>> once = block.cross_attention.project_kv(memory)
     >>> torch.equal(block(x, once), block(x, memory))
     True
     """

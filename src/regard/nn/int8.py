@@ -125,7 +125,7 @@ class Int8Linear(nn.Linear):
 
     On another device, or where a gradient is asked for, the same rounded weights in float.
 
-    >>> layer = Int8Linear.from_readout(torch.nn.PackedLinear(3, 2))
+    >>> layer = Int8Linear.from_linear(torch.nn.Linear(3, 2))
     >>> layer(torch.zeros(1, 4, 3)).shape
     torch.Size([1, 4, 2])
     """

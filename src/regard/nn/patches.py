@@ -52,7 +52,7 @@ class PatchEmbedding(nn.Module):
     def from_linear(cls, linear: nn.Linear, channels: int) -> "PatchEmbedding":
         """The convolution that does what `linear` does to flattened square patches.
 
-        >>> PatchEmbedding.from_linear(torch.nn.PackedLinear(12, 8), channels=3).patch
+        >>> PatchEmbedding.from_linear(torch.nn.Linear(12, 8), channels=3).patch_size
         2
         """
         pixels = linear.in_features / channels

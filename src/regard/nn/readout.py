@@ -29,7 +29,7 @@ class Readout(nn.Module):
     ) -> Float[Tensor, "*batch vocab"]:
         weight = tied_weight if self.weight is None else self.weight
         if weight is None:
-            raise ShapeError("table: needs the embedding's table for a tied readout, got None")
+            raise ShapeError("tied_weight: needs the embedding's table for a tied readout, got None")
         logits = x @ weight.mT
         if self.scale != 1.0:  # one more pass over the largest tensor there is
             logits = self.scale * logits

@@ -143,5 +143,5 @@ def _one_bias(bias: Bias | Tensor | None, relative: RelativeBias | None) -> Bias
     if relative is None:
         return bias
     if isinstance(bias, Tensor):
-        raise ShapeError("bias: needs a Bias beside relative, got a Tensor; try biases.Dense(bias)")
+        raise ShapeError("bias: needs a Bias beside relative, got a Tensor; try biases.DenseBias(bias)")
     return relative() if bias is None else relative() + bias

@@ -160,7 +160,7 @@ class RelativeKeys(Bias):
     tensor([0., 1.])
     """
 
-    table: Float[Tensor, "distance feat"]  # distances -radius … radius
+    table: Float[Tensor, "distance head_dim"]  # distances -radius … radius
 
     def __post_init__(self) -> None:
         _check_odd("table", self.table.shape[0])

@@ -144,7 +144,7 @@ class Chunked(Mask):
             raise ShapeError(f"size: needs 1 or more, got {self.size}")
         if self.left_chunks is not None and self.left_chunks < 0:
             raise ShapeError(
-                f"left: needs 0 or more, got {self.left_chunks}; try None for all chunks"
+                f"left_chunks: needs 0 or more, got {self.left_chunks}; try None for all chunks"
             )
 
     def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -195,7 +195,7 @@ class Padding(Mask):
             )
         if self.left_padding is not None and self.left_padding.numel() != sequences:
             raise ShapeError(
-                f"skip: needs one for each of {sequences} sequences, got {self.left_padding.numel()}"
+                f"left_padding: needs one for each of {sequences} sequences, got {self.left_padding.numel()}"
             )
 
 

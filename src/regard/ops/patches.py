@@ -47,11 +47,11 @@ def patch_grid(height: int, width: int, patch_size: int) -> tuple[int, int]:
     (14, 24)
     """
     if patch_size < 1:
-        raise ShapeError(f"patch: needs 1 or more, got {patch_size}")
+        raise ShapeError(f"patch_size: needs 1 or more, got {patch_size}")
     if height % patch_size or width % patch_size or not height or not width:
         near = [max(1, round(side / patch_size)) * patch_size for side in (height, width)]
         raise ShapeError(
-            f"images: needs height and width in multiples of patch={patch_size}, got {height} by "
+            f"images: needs height and width in multiples of patch_size={patch_size}, got {height} by "
             f"{width}; try resizing or padding to {near[0]} by {near[1]}"
         )
     return height // patch_size, width // patch_size

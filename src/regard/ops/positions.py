@@ -57,12 +57,12 @@ def sinusoidal_shift(step: float, dim: int, base: float = 10000.0) -> Float[Tens
 
 
 def apply_rope(
-    x: Float[Tensor, "*batch time feat"],
+    x: Float[Tensor, "*batch time head_dim"],
     positions: Int[Tensor, "*positions time"],
     base: float = 10000.0,
     *,
     rotate_half: bool = False,
-) -> Float[Tensor, "*batch time feat"]:
+) -> Float[Tensor, "*batch time head_dim"]:
     """Turn each pair of features by an angle that grows with position (Su et al. 2021).
 
     q_p · k_r then depends on p - r only. A pair is two neighbours, or with `halves` a feature of

@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def dot(
-    q: Float[Tensor, "*batch query feat"], k: Float[Tensor, "*batch key feat"]
+    q: Float[Tensor, "*batch query head_dim"], k: Float[Tensor, "*batch key head_dim"]
 ) -> Float[Tensor, "*batch query key"]:
     """s_ij = q_i · k_j
 
@@ -17,53 +17,53 @@ def dot(
 
 
 def scaled_dot(
-    q: Float[Tensor, "*batch query feat"], k: Float[Tensor, "*batch key feat"]
+    q: Float[Tensor, "*batch query head_dim"], k: Float[Tensor, "*batch key head_dim"]
 ) -> Float[Tensor, "*batch query key"]:
-    """s_ij = q_i · k_j / √feat: variance 1 when the features of q and k have variance 1.
+    """s_ij = q_i · k_j / √head_dim: variance 1 when the features of q and k have variance 1.
 
-    >>> scaled_dot(torch.single_row_kernels(1, 4), torch.single_row_kernels(1, 4))
+    >>> scaled_dot(torch.ones(1, 4), torch.ones(1, 4))
     tensor([[2.]])
     """
     return q @ k.mT / q.shape[-1] ** 0.5
 
 
 def bilinear(
-    q: Float[Tensor, "*batch query feat"],
+    q: Float[Tensor, "*batch query head_dim"],
     k: Float[Tensor, "*batch key other"],
-    w: Float[Tensor, "feat other"],
+    w: Float[Tensor, "head_dim other"],
 ) -> Float[Tensor, "*batch query key"]:
     """s_ij = q_i W k_jᵀ, the "general" score of Luong et al. 2015; q and k may differ in width.
 
-    >>> bilinear(torch.single_row_kernels(1, 2), torch.single_row_kernels(1, 1), torch.tensor([[3.0], [4.0]]))
+    >>> bilinear(torch.ones(1, 2), torch.ones(1, 1), torch.tensor([[3.0], [4.0]]))
     tensor([[7.]])
     """
     return q @ w @ k.mT
 
 
 def additive(
-    q: Float[Tensor, "*batch query feat"],
+    q: Float[Tensor, "*batch query head_dim"],
     k: Float[Tensor, "*batch key other"],
-    w_q: Float[Tensor, "feat hidden"],
+    w_q: Float[Tensor, "head_dim hidden"],
     w_k: Float[Tensor, "other hidden"],
     v: Float[Tensor, " hidden"],
 ) -> Float[Tensor, "*batch query key"]:
     """s_ij = v · tanh(q_i W_q + k_j W_k), the score of Bahdanau et al. 2015.
 
-    >>> one = torch.single_row_kernels(1, 1)
-    >>> additive(one, one, one, -one, torch.single_row_kernels(1))
+    >>> one = torch.ones(1, 1)
+    >>> additive(one, one, one, -one, torch.ones(1))
     tensor([[0.]])
     """
     return torch.tanh((q @ w_q).unsqueeze(-2) + (k @ w_k).unsqueeze(-3)) @ v
 
 
 def score_moments(
-    mean: Float[Tensor, "*batch feat"], sigma: float
+    mean: Float[Tensor, "*batch head_dim"], sigma: float
 ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
     """Mean and variance of q · k when the features of both are drawn around `mean`, independently.
 
-    E[q · k] = μᵀμ,   Var[q · k] = 2σ² μᵀμ + feat σ⁴
+    E[q · k] = μᵀμ,   Var[q · k] = 2σ² μᵀμ + head_dim σ⁴
 
-    So 1 / √feat brings the variance to 1 only for μ = 0 and σ = 1.
+    So 1 / √head_dim brings the variance to 1 only for μ = 0 and σ = 1.
 
     >>> score_moments(torch.tensor([1.0, 2.0]), 1.0)
     (tensor(5.), tensor(12.))

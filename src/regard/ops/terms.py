@@ -185,14 +185,14 @@ def _check(
         raise ShapeError(
             f"k: needs the leading axes {tuple(q.shape[:-3])} of q, got {tuple(k.shape[:-3])}"
         )
-    heads, key_heads = (q.shape[-3], k.shape[-3]) if q.ndim > 2 else (1, 1)
-    if key_heads == 0 or heads % key_heads:
+    heads, kv_heads = (q.shape[-3], k.shape[-3]) if q.ndim > 2 else (1, 1)
+    if kv_heads == 0 or heads % kv_heads:
         raise ShapeError(
-            f"q: needs a multiple of the {key_heads} heads of k, got {heads}; "
+            f"q: needs a multiple of the {kv_heads} heads of k, got {heads}; "
             "try equal counts, or one key head for all"
         )
     if q.shape[-1] == 0:
-        raise ShapeError("q: needs feat of 1 or more, got 0")
+        raise ShapeError("q: needs head_dim of 1 or more, got 0")
     if score is not None and scale is not None:
         raise ShapeError(
             f"scale: needs to be None beside a score, which is complete by itself, got {scale}"

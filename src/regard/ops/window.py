@@ -21,7 +21,7 @@ PoolReduce = Literal["sum", "mean", "max"]
 
 
 def window(
-    q: Float[Tensor, "*batch query feat"],
+    q: Float[Tensor, "*batch query head_dim"],
     k: Float[Tensor, "*keys_batch key other"],
     lse: Float[Tensor, "*batch query"],
     *,

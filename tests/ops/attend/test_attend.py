@@ -16,11 +16,11 @@ small = st.integers(1, 5)
 
 def qkv(*batch, heads=4, kv_heads=None, queries=6, keys=6, head_dim=4, value=4, grad=True):
     draw = partial(torch.randn, dtype=torch.float64, requires_grad=grad)
-    key_heads = heads if key_heads is None else key_heads
+    kv_heads = heads if kv_heads is None else kv_heads
     return (
-        draw(*batch, heads, queries, feat),
-        draw(*batch, key_heads, keys, feat),
-        draw(*batch, key_heads, keys, value),
+        draw(*batch, heads, queries, head_dim),
+        draw(*batch, kv_heads, keys, head_dim),
+        draw(*batch, kv_heads, keys, value),
     )
 
 
@@ -41,21 +41,21 @@ MASKS = {
 }
 
 BIASES = {
-    "none": lambda h, q, k, feat: None,
-    "alibi": lambda h, q, k, feat: ops.ALiBi(ops.alibi_slopes(h).double()),
-    "toeplitz": lambda h, q, k, feat: ops.Toeplitz(torch.randn(h, 5, dtype=torch.float64)),
-    "buckets": lambda h, q, k, feat: ops.Buckets(torch.randn(8, h, dtype=torch.float64), True, 16),
-    "relative": lambda h, q, k, feat: ops.RelativeKeys(torch.randn(7, feat, dtype=torch.float64)),
-    "dense": lambda h, q, k, feat: biases.DenseBias(torch.randn(h, q, k, dtype=torch.float64)),
-    "sum": lambda h, q, k, feat: (
+    "none": lambda h, q, k, head_dim: None,
+    "alibi": lambda h, q, k, head_dim: ops.ALiBi(ops.alibi_slopes(h).double()),
+    "toeplitz": lambda h, q, k, head_dim: ops.Toeplitz(torch.randn(h, 5, dtype=torch.float64)),
+    "buckets": lambda h, q, k, head_dim: ops.Buckets(torch.randn(8, h, dtype=torch.float64), True, 16),
+    "relative": lambda h, q, k, head_dim: ops.RelativeKeys(torch.randn(7, head_dim, dtype=torch.float64)),
+    "dense": lambda h, q, k, head_dim: biases.DenseBias(torch.randn(h, q, k, dtype=torch.float64)),
+    "sum": lambda h, q, k, head_dim: (
         ops.ALiBi(ops.alibi_slopes(h).double()) + biases.DenseBias(torch.ones(q, k).double())
     ),
 }
 
 
-def answer(form, q, k, v, dout, dlse, **terms):
-    """Output, lse and every gradient of one form, by name."""
-    out, lse = attend(q, k, v, backend=form, **terms)
+def answer(backend, q, k, v, dout, dlse, **terms):
+    """Output, lse and every gradient of one backend, by name."""
+    out, lse = attend(q, k, v, backend=backend, **terms)
     seen = torch.where(lse == -torch.inf, 0, lse)
     loss = (out * dout).sum() + (seen * dlse).sum()
     learned = [x for x in (terms.get("sinks"),) if x is not None]
@@ -64,11 +64,11 @@ def answer(form, q, k, v, dout, dlse, **terms):
     return dict(zip(names, (out, lse, *grads), strict=False))
 
 
-def assert_forms_agree(q, k, v, form="fused", **terms):
+def assert_forms_agree(q, k, v, backend="fused", **terms):
     dout = torch.randn(*q.shape[:-1], v.shape[-1], dtype=torch.float64)
     dlse = torch.randn(q.shape[:-1], dtype=torch.float64)
     want = answer("reference", q, k, v, dout, dlse, **terms)
-    got = answer(form, q, k, v, dout, dlse, **terms)
+    got = answer(backend, q, k, v, dout, dlse, **terms)
     for name in want:
         assert want[name] is not None
         assert not want[name].isnan().any(), name
@@ -81,8 +81,8 @@ def assert_forms_agree(q, k, v, form="fused", **terms):
 def test_a_query_that_may_see_nothing_gets_zeros_and_poisons_nobody():
     q, k, v = qkv(1, queries=3, keys=3)
     mask = masks.DenseMask(torch.tensor([[True, True, False], [False, False, False], [True] * 3]))
-    for form in ("reference", "tiled", "fused"):
-        out, lse = attend(q, k, v, mask=mask, backend=form)
+    for backend in ("reference", "tiled", "fused"):
+        out, lse = attend(q, k, v, mask=mask, backend=backend)
         assert (out[..., 1, :] == 0).all()
         assert (lse[..., 1] == -torch.inf).all()
         grads = torch.autograd.grad(out.sum() + lse[..., 0].sum(), (q, k, v))
@@ -134,14 +134,14 @@ def test_weights_of_a_row_sum_to_one(queries, keys, beta):
 
 
 @given(time=small, head_dim=small, value=small, data=st.data())
-def test_the_future_cannot_reach_the_past(time, feat, value, data):
-    q, k, v = qkv(queries=time, keys=time, head_dim=feat, value=value, grad=False)
+def test_the_future_cannot_reach_the_past(time, head_dim, value, data):
+    q, k, v = qkv(queries=time, keys=time, head_dim=head_dim, value=value, grad=False)
     now = data.draw(st.integers(0, time - 1))
-    for form in ("reference", "tiled", "fused"):
-        before, _ = attend(q, k, v, mask=ops.Causal(), backend=form)
+    for backend in ("reference", "tiled", "fused"):
+        before, _ = attend(q, k, v, mask=ops.Causal(), backend=backend)
         k2, v2 = k.clone(), v.clone()
         k2[:, now + 1 :], v2[:, now + 1 :] = 7.0, -7.0
-        after, _ = attend(q, k2, v2, mask=ops.Causal(), backend=form)
+        after, _ = attend(q, k2, v2, mask=ops.Causal(), backend=backend)
         assert_close(after[:, : now + 1], before[:, : now + 1], rtol=0, atol=0)
 
 
@@ -168,27 +168,27 @@ def test_rows_and_columns_are_transposes_of_each_other():
     assert_close(by_columns.mT, out)
 
 
-# Parity: every form with the reference, output, lse and gradients
+# Parity: every backend with the reference, output, lse and gradients
 
 
-@pytest.mark.parametrize("form", ["fused", "tiled"])
+@pytest.mark.parametrize("backend", ["fused", "tiled"])
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("bias", BIASES)
-def test_every_form_is_the_reference(form, mask, bias):
+def test_every_form_is_the_reference(backend, mask, bias):
     q, k, v = qkv(2, heads=4, kv_heads=2, queries=5, keys=7, value=3)
     mask, bias = MASKS[mask](2, 5, 7), BIASES[bias](4, 5, 7, 4)
-    if form == "fused" and bias is not None and bias.asks_query:  # no gradient: values alone
+    if backend == "fused" and bias is not None and bias.depends_on_query:  # no gradient: values alone
         with torch.no_grad():
             terms = {"mask": mask, "bias": bias, "offset": 1}
             want = attend(q, k, v, backend="reference", **terms)
             assert_close(attend(q, k, v, backend="fused", **terms), want)
         return
-    assert_forms_agree(q, k, v, form, mask=mask, bias=bias, offset=1, scale=0.7)
+    assert_forms_agree(q, k, v, backend, mask=mask, bias=bias, offset=1, scale=0.7)
 
 
 @settings(max_examples=20)
 @given(
-    form=st.sampled_from(["fused", "tiled"]),
+    backend=st.sampled_from(["fused", "tiled"]),
     mask=st.sampled_from(sorted(MASKS)),
     batch=st.lists(small, max_size=3),
     heads=st.sampled_from([(1, 1), (4, 2), (3, 1), (2, 2)]),
@@ -199,7 +199,7 @@ def test_every_form_is_the_reference(form, mask, bias):
     offset=st.integers(0, 3),
 )
 def test_every_form_is_the_reference_at_any_shape(
-    form, mask, batch, heads, queries, keys, feat, value, offset
+    backend, mask, batch, heads, queries, keys, head_dim, value, offset
 ):
     q, k, v = qkv(
         *batch,
@@ -207,18 +207,18 @@ def test_every_form_is_the_reference_at_any_shape(
         kv_heads=heads[1],
         queries=queries,
         keys=keys,
-        head_dim=feat,
+        head_dim=head_dim,
         value=value,
     )
     sequences = torch.Size(batch).numel() if batch else heads[0]
-    assert_forms_agree(q, k, v, form, mask=MASKS[mask](sequences, queries, keys), offset=offset)
+    assert_forms_agree(q, k, v, backend, mask=MASKS[mask](sequences, queries, keys), offset=offset)
 
 
-@pytest.mark.parametrize("form", ["fused", "tiled"])
-def test_sinks_agree_and_learn(form):
+@pytest.mark.parametrize("backend", ["fused", "tiled"])
+def test_sinks_agree_and_learn(backend):
     q, k, v = qkv(2, heads=4, kv_heads=2)
     sinks = torch.randn(4, dtype=torch.float64, requires_grad=True)
-    assert_forms_agree(q, k, v, form, sinks=sinks, mask=ops.Causal())
+    assert_forms_agree(q, k, v, backend, sinks=sinks, mask=ops.Causal())
 
 
 def test_tiled_has_softcap_and_any_score():
@@ -246,17 +246,17 @@ def test_many_bands_are_one_map(monkeypatch):
     monkeypatch.setattr(tiled.row_bands, "__defaults__", (40,))
     monkeypatch.setattr(fused, "MAX_MASK_ELEMENTS", 40)
     q, k, v = qkv(1, heads=2, queries=9, keys=9)
-    for form in ("fused", "tiled"):
+    for backend in ("fused", "tiled"):
         for mask in (ops.Local(1), ops.Causal() & ops.Local(3), ops.Chunked(2, 0)):
-            assert_forms_agree(q, k, v, form, mask=mask)
+            assert_forms_agree(q, k, v, backend, mask=mask)
 
 
 @given(queries=small, keys=small, head_dim=small)
-def test_same_as_torch(queries, keys, feat):
-    q, k, v = qkv(2, queries=queries, keys=keys, head_dim=feat, value=feat)
+def test_same_as_torch(queries, keys, head_dim):
+    q, k, v = qkv(2, queries=queries, keys=keys, head_dim=head_dim, value=head_dim)
     theirs = F.scaled_dot_product_attention(q, k, v)
-    for form in ("reference", "tiled", "fused"):
-        assert_close(attend(q, k, v, backend=form)[0], theirs)
+    for backend in ("reference", "tiled", "fused"):
+        assert_close(attend(q, k, v, backend=backend)[0], theirs)
 
 
 def test_bilinear_and_additive_scores_are_what_they_say():
@@ -270,29 +270,29 @@ def test_bilinear_and_additive_scores_are_what_they_say():
     assert_close(added, s.softmax(-1) @ v)
 
 
-@pytest.mark.parametrize("form", ["reference", "tiled", "fused"])
-def test_gradients_by_finite_differences(form):
+@pytest.mark.parametrize("backend", ["reference", "tiled", "fused"])
+def test_gradients_by_finite_differences(backend):
     q, k, v = qkv(heads=2, kv_heads=1, queries=2, keys=3, head_dim=2, value=2)
     mask = masks.DenseMask(torch.tensor([[True, True, False], [True, True, True]]))
-    torch.autograd.gradcheck(lambda *x: attend(*x, mask=mask, backend=form), (q, k, v))
+    torch.autograd.gradcheck(lambda *x: attend(*x, mask=mask, backend=backend), (q, k, v))
 
 
 def test_learned_biases_get_their_gradient():
     q, k, v = qkv(heads=2)
     table = torch.randn(2, 5, dtype=torch.float64, requires_grad=True)
-    for form in ("reference", "tiled", "auto"):
+    for backend in ("reference", "tiled", "auto"):
         torch.autograd.gradcheck(
-            lambda t, form=form: attend(q, k, v, bias=ops.Toeplitz(t), backend=form)[0], table
+            lambda t, backend=backend: attend(q, k, v, bias=ops.Toeplitz(t), backend=backend)[0], table
         )
 
 
-@pytest.mark.parametrize("form", ["reference", "tiled", "fused"])
-def test_bfloat16_stays_within_a_hundredth_of_float64(form):
+@pytest.mark.parametrize("backend", ["reference", "tiled", "fused"])
+def test_bfloat16_stays_within_a_hundredth_of_float64(backend):
     q, k, v = (x.detach().bfloat16() for x in qkv(2, queries=33, keys=33, head_dim=16, value=16))
     want, want_lse = attend(
         q.double(), k.double(), v.double(), mask=ops.Causal(), backend="reference"
     )
-    out, lse = attend(q, k, v, mask=ops.Causal(), backend=form)
+    out, lse = attend(q, k, v, mask=ops.Causal(), backend=backend)
     assert out.dtype == torch.bfloat16
     assert (out - want).norm() / want.norm() < 1e-2
     assert (lse - want_lse).abs().max() < 1e-2
@@ -317,11 +317,11 @@ def test_dropout_keeps_the_mean_and_the_lse():
 def test_nan_stays_visible():
     q, k, v = (x.detach() for x in qkv(heads=1))
     for x, rows in ((q, [2]), (k, range(6)), (v, range(6))):
-        for form in ("reference", "tiled", "fused"):
+        for backend in ("reference", "tiled", "fused"):
             kept = x[0, 2, 0].item()
             x[0, 2, 0] = torch.nan
-            out, _ = attend(q, k, v, backend=form)
-            assert all(out[0, i].isnan().any() for i in rows), form
+            out, _ = attend(q, k, v, backend=backend)
+            assert all(out[0, i].isnan().any() for i in rows), backend
             x[0, 2, 0] = kept
 
 
@@ -354,10 +354,10 @@ def test_bad_input_is_answered_with_its_numbers(change, says):
 @pytest.mark.parametrize(
     ("terms", "says"),
     [
-        ({"form": "flex"}, "flex cannot run here, flex_attention pays only when compiled"),
-        ({"form": "fused", "softcap": 1.0}, "no softcap; try form='auto'"),
-        ({"form": "fused", "score": ops.dot}, "only the dot product"),
-        ({"form": "fused", "dropout": 0.1}, "the CPU kernel has no dropout"),
+        ({"backend": "flex"}, "flex cannot run here, flex_attention pays only when compiled"),
+        ({"backend": "fused", "softcap": 1.0}, "no softcap; try backend='auto'"),
+        ({"backend": "fused", "score": ops.dot}, "only the dot product"),
+        ({"backend": "fused", "dropout": 0.1}, "the CPU kernel has no dropout"),
     ],
 )
 def test_a_form_asked_for_by_name_runs_or_says_why(terms, says):

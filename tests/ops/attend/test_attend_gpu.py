@@ -24,17 +24,17 @@ FLEX = {
 
 
 def draw(dtype, queries=100, keys=100, head_dim=24, value=24):
-    q = torch.randn(2, 4, queries, feat, device="cuda", dtype=dtype, requires_grad=True)
-    k = torch.randn(2, 2, keys, feat, device="cuda", dtype=dtype, requires_grad=True)
+    q = torch.randn(2, 4, queries, head_dim, device="cuda", dtype=dtype, requires_grad=True)
+    k = torch.randn(2, 2, keys, head_dim, device="cuda", dtype=dtype, requires_grad=True)
     v = torch.randn(2, 2, keys, value, device="cuda", dtype=dtype, requires_grad=True)
     return q, k, v
 
 
-def assert_near(form, dtype, terms, value=24):
+def assert_near(backend, dtype, terms, value=24):
     q, k, v = draw(dtype, value=value)
     wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
     want, want_lse = attend(*wide, backend="reference", **terms)
-    out, lse = attend(q, k, v, backend=form, **terms)
+    out, lse = attend(q, k, v, backend=backend, **terms)
     step = torch.randn_like(want)
     grads = torch.autograd.grad((out.double() * step).sum(), (q, k, v))
     want_grads = torch.autograd.grad((want * step).sum(), wide)
@@ -97,6 +97,6 @@ def test_kernels_are_the_reference_on_cuda(kind, dtype):
     )
     want = influence(*wide, out, lse, backend="reference", **terms)
     got = influence(q, k, v, out.to(dtype), lse.float(), backend="kernel", **terms)
-    for name in ("felt", "caused", "strongest"):
+    for name in ("effect_on_query", "effect_of_key", "strongest"):
         a, b = getattr(got, name), getattr(want, name)
         assert (a - b).norm() <= 1e-3 * b.norm(), name

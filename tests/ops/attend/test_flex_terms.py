@@ -1,4 +1,4 @@
-"""The terms as flex_attention takes them, through its uncompiled form, which runs anywhere."""
+"""The terms as flex_attention takes them, through its uncompiled backend, which runs anywhere."""
 
 import pytest
 import torch

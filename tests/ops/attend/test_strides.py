@@ -28,18 +28,18 @@ def as_it_is(x: torch.Tensor) -> torch.Tensor:
 LAYOUTS = (as_it_is, upright, every_second, heads_inside)
 
 
-@pytest.mark.parametrize("form", ["fused", "tiled", "auto"])
+@pytest.mark.parametrize("backend", ["fused", "tiled", "auto"])
 @pytest.mark.parametrize("mask", [None, Causal(), Local(1)], ids=repr)
-def test_layout_in_memory_changes_nothing(form, mask):
+def test_layout_in_memory_changes_nothing(backend, mask):
     q, k, v, weight = torch.randn(4, 2, 3, 5, 8, dtype=torch.float64)
     want = answers(q, k, v, weight, mask, "reference")
     for lay_q, lay_k, lay_v in product(LAYOUTS, repeat=3):
-        got = answers(lay_q(q), lay_k(k), lay_v(v), weight, mask, form)
+        got = answers(lay_q(q), lay_k(k), lay_v(v), weight, mask, backend)
         assert_close(got, want)
 
 
-def answers(q, k, v, weight, mask, form) -> tuple[torch.Tensor, ...]:
+def answers(q, k, v, weight, mask, backend) -> tuple[torch.Tensor, ...]:
     q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
-    out, lse = attend(q, k, v, mask=mask, backend=form)
+    out, lse = attend(q, k, v, mask=mask, backend=backend)
     grads = torch.autograd.grad((out * weight).sum() + lse.sum(), (q, k, v))
     return out, lse, *grads

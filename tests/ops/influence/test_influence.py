@@ -83,15 +83,15 @@ def test_the_slope_is_the_derivative_to_the_score():
 
 
 @pytest.mark.parametrize("kind", TERMS)
-@pytest.mark.parametrize("deed", ["remove", "slope", "scale"])
-def test_tiled_is_the_reference(kind, deed, monkeypatch):
+@pytest.mark.parametrize("effect", ["remove", "slope", "scale"])
+def test_tiled_is_the_reference(kind, effect, monkeypatch):
     monkeypatch.setattr(tiling, "CPU_TILE", tiling.TileSize(64, 2, 4))
     q, k, v = draw()
     terms = TERMS[kind](2, 4, 5, 6)
     out, lse = attend(q, k, v, **terms)
-    want = influence(q, k, v, out, lse, effect=deed, backend="reference", **terms)
-    got = influence(q, k, v, out, lse, effect=deed, backend="tiled", **terms)
-    for name in ("strongest", "strongest_key", "felt", "caused"):
+    want = influence(q, k, v, out, lse, effect=effect, backend="reference", **terms)
+    got = influence(q, k, v, out, lse, effect=effect, backend="tiled", **terms)
+    for name in ("strongest", "strongest_key", "effect_on_query", "effect_of_key"):
         assert_close(getattr(got, name), getattr(want, name), msg=lambda m, n=name: f"{n}: {m}")
 
 
@@ -113,11 +113,11 @@ def test_what_is_felt_is_what_is_caused(queries, keys):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"deed": "drop"}, "deed: needs remove, slope or scale, got 'drop'"),
+        ({"effect": "drop"}, "effect: needs remove, slope or scale, got 'drop'"),
         ({"alpha": torch.inf}, "alpha: needs a finite number"),
         ({"out": torch.zeros(2, 4, 5, 3)}, r"out: needs one output for each query, \(2, 4, 5, 2\)"),
         ({"lse": torch.zeros(2, 4, 6)}, "lse: needs one for each query"),
-        ({"deed": "scale", "score": ops.dot}, "deed: needs a dot product"),
+        ({"effect": "scale", "score": ops.dot}, "effect: needs a dot product"),
     ],
 )
 def test_bad_input_is_answered_with_its_numbers(change, says):

@@ -47,8 +47,8 @@ def really_removed(scores, v, sinks=None):
 
 
 def draw(dtype, queries=12, keys=11, head_dim=8, value=6):
-    q = torch.randn(2, 4, queries, feat)
-    k, v = torch.randn(2, 2, keys, feat), torch.randn(2, 2, keys, value)
+    q = torch.randn(2, 4, queries, head_dim)
+    k, v = torch.randn(2, 2, keys, head_dim), torch.randn(2, 2, keys, value)
     return q.to(dtype), k.to(dtype), v.to(dtype)
 
 
@@ -70,17 +70,17 @@ def worst(got, want):
 
 def check(found, want):
     """Row sums, column sums and largest effects, each on its own within one in a thousand."""
-    assert worst(found.felt, want.sum(-1)) < 1e-3
-    assert worst(found.caused, want.sum(-2)) < 1e-3
+    assert worst(found.effect_on_query, want.sum(-1)) < 1e-3
+    assert worst(found.effect_of_key, want.sum(-2)) < 1e-3
     assert worst(found.strongest, want.amax(-1)) < 1e-3
     at = want.gather(-1, found.strongest_key[..., None])[..., 0]
     assert_close(at, found.strongest.double(), rtol=1e-3, atol=0)
 
 
-@pytest.mark.parametrize("form", ["reference", "tiled"])
+@pytest.mark.parametrize("backend", ["reference", "tiled"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("left", LEFT)
-def test_every_effect_is_that_of_really_removing_the_key(left, dtype, form, monkeypatch):
+def test_every_effect_is_that_of_really_removing_the_key(left, dtype, backend, monkeypatch):
     monkeypatch.setattr(tiling, "CPU_TILE", tiling.TileSize(64, 5, 4))
     q, k, v = draw(dtype)
     bias = bias_for(scores_of(q, k), left)
@@ -91,7 +91,7 @@ def test_every_effect_is_that_of_really_removing_the_key(left, dtype, form, monk
     at = w.argmax(-1, keepdim=True)
     assert worst(e.gather(-1, at), want.gather(-1, at)) < 1e-3
     assert_close(e.double(), want, rtol=1e-3, atol=1e-6)
-    check(influence(q, k, v, out, lse, bias=bias, backend=form), want)
+    check(influence(q, k, v, out, lse, bias=bias, backend=backend), want)
 
 
 INTERPRETED = [  # the interpreter multiplies bfloat16 wrongly
@@ -112,17 +112,17 @@ ON_CUDA = [
 
 
 @pytest.mark.parametrize(
-    ("device", "dtype", "feat", "value", "left"),
+    ("device", "dtype", "head_dim", "value", "left"),
     INTERPRETED + ON_CUDA,
 )
-def test_the_kernel_holds_to_it_too(device, dtype, feat, value, left):
+def test_the_kernel_holds_to_it_too(device, dtype, head_dim, value, left):
     pytest.importorskip("regard.ops.influence.kernel")
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA device here")
     if device == "cpu" and torch.cuda.is_available():
         pytest.skip("the kernel runs for real here")
     sizes = (20, 40) if device == "cpu" else (333, 300)
-    q, k, v = (x[:1].to(device) for x in draw(dtype, *sizes, feat, value))
+    q, k, v = (x[:1].to(device) for x in draw(dtype, *sizes, head_dim, value))
     q, k, v = q[:, :2], k[:, :1], v[:, :1]
     scores = scores_of(q, k)
     bias = bias_for(scores.cpu(), left).to(device)
@@ -138,7 +138,7 @@ def test_the_kernel_holds_to_it_too(device, dtype, feat, value, left):
     slope = influence(q, k, v, out, lse, bias=bias, backend="kernel", effect="slope")
     wide, terms = [x.double() for x in (q, k, v)], {"bias": bias.double()}
     exact = influence(*wide, *attend(*wide, **terms), **terms, effect="slope", backend="tiled")
-    assert_close(slope.effect_on_query.double(), exact.felt, rtol=1e-3, atol=1e-30)
+    assert_close(slope.effect_on_query.double(), exact.effect_on_query, rtol=1e-3, atol=1e-30)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

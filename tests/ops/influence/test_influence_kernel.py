@@ -20,21 +20,21 @@ TERMS = {
 
 
 def draw(queries=33, keys=40, head_dim=8, value=12):
-    q = torch.randn(1, 2, queries, feat) / 2  # no weight so near 1 that 1 - w is only rounding
-    k, v = torch.randn(1, 1, keys, feat), torch.randn(1, 1, keys, value)
+    q = torch.randn(1, 2, queries, head_dim) / 2  # no weight so near 1 that 1 - w is only rounding
+    k, v = torch.randn(1, 1, keys, head_dim), torch.randn(1, 1, keys, value)
     return q, k, v
 
 
 @pytest.mark.parametrize("kind", TERMS)
-@pytest.mark.parametrize("deed", ["remove", "slope"])
-def test_kernel_is_the_reference(kind, deed):
+@pytest.mark.parametrize("effect", ["remove", "slope"])
+def test_kernel_is_the_reference(kind, effect):
     q, k, v = draw()
     terms = TERMS[kind](1, 2, 33, 40)
     out, lse = attend(q, k, v, **terms)
-    ask = {"deed": deed, **terms}
+    ask = {"effect": effect, **terms}
     want = influence(q, k, v, out, lse, backend="reference", **ask)
     got = influence(q, k, v, out, lse, backend="kernel", **ask)
-    for name in ("strongest", "felt", "caused"):
+    for name in ("strongest", "effect_on_query", "effect_of_key"):
         a, b = getattr(got, name), getattr(want, name)
         assert (a - b).norm() < 1e-3 * b.norm(), name
     at = got.strongest_key.clamp(min=0)  # -1 where nothing moves the output

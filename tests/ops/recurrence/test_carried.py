@@ -19,7 +19,7 @@ def draw(sequences, time, hidden, dtype=torch.float64):
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 7), (2, 4, 130)])  # more than a program has
 def test_cells_by_the_kernel_are_those_of_the_walk(shape):
     given = draw(*shape)
-    assert_close(module.carried(*given), _cells(*given))
+    assert_close(module.linear_scan(*given), _cells(*given))
 
 
 def test_their_gradients_are_right():
@@ -29,7 +29,7 @@ def test_their_gradients_are_right():
 
 def test_half_precision_is_summed_in_float32():
     kept, new, first = draw(2, 60, 8, torch.float32)
-    half = module.carried(kept.half(), new.half(), first.half())
+    half = module.linear_scan(kept.half(), new.half(), first.half())
     want = _cells(kept.half().float(), new.half().float(), first.half().float())
     assert_close(half, want.half(), rtol=2e-3, atol=1e-3)
 
@@ -42,8 +42,8 @@ def test_an_open_lstm_on_a_gpu_is_the_walk_in_steps(dtype, near):
     x = torch.randn(3, 9, 4, device="cuda", dtype=dtype)
     lengths = torch.tensor([9, 0, 4], device="cuda")
     found = []
-    for form in ("open", "reference"):
-        walk = recur(x, weights, lengths=lengths, gates=True, backend=form)
+    for backend in ("gates", "reference"):
+        walk = recur(x, weights, lengths=lengths, gates=True, backend=backend)
         assert isinstance(walk.gates, LSTMStep)
         slope = torch.autograd.grad(walk.out.square().sum() + walk.gates.c.sum(), weights.w)
         found.append([*walk.gates, walk.out, *slope])

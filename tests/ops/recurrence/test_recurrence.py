@@ -225,12 +225,12 @@ def test_all_forms_agree_with_gradients(kind, dim, hidden, time, bias, reverse, 
         lengths = torch.tensor([data.draw(st.integers(0, time)) for _ in range(3)])
     into = [double(3, time, hidden) for _ in weights.gates]
 
-    def look(form: str, gates: bool) -> dict[str, Tensor]:
+    def look(backend: str, gates: bool) -> dict[str, Tensor]:
         w = [x for x in (weights.w, weights.u, weights.w_bias, weights.u_bias) if x is not None]
         x, *state, w = *(i.clone().requires_grad_() for i in inputs), w
         w = [p.clone().requires_grad_() for p in w]
         how = {"lengths": lengths, "reverse": reverse, "gates": gates}
-        run = recur(x, KINDS[kind](*w), tuple(state), backend=form, **how)
+        run = recur(x, KINDS[kind](*w), tuple(state), backend=backend, **how)
         loss = (run.out * into[0]).sum() + sum(s.sin().sum() for s in run.state)
         seen = {"out": run.out} | {f"state {i}": s for i, s in enumerate(run.state)}
         if run.gates is not None:
@@ -239,10 +239,10 @@ def test_all_forms_agree_with_gradients(kind, dim, hidden, time, bias, reverse, 
         grads = torch.autograd.grad(loss, [x, *state, *w])
         return seen | {f"gradient {i}": g for i, g in enumerate(grads)}
 
-    for form, gates in (("fused", False), ("open", True)):
-        want, got = look("reference", gates), look(form, gates)
+    for backend, gates in (("fused", False), ("gates", True)):
+        want, got = look("reference", gates), look(backend, gates)
         for name in want:
-            assert_close(got[name], want[name], msg=lambda m, n=name, f=form: f"{f} {n}: {m}")
+            assert_close(got[name], want[name], msg=lambda m, n=name, f=backend: f"{f} {n}: {m}")
 
 
 @given(kinds, small, small, st.integers(1, 6), switch, st.data())
@@ -261,14 +261,14 @@ def test_gates_opened_afterwards_are_the_same(kind, dim, hidden, time, bias, dat
     assert_close(seen[1], seen[0])
 
 
-@given(kinds, st.sampled_from(["fused", "open", "reference"]), switch, st.data())
-def test_padding_is_not_there(kind, form, reverse, data):
+@given(kinds, st.sampled_from(["fused", "gates", "reference"]), switch, st.data())
+def test_padding_is_not_there(kind, backend, reverse, data):
     weights = weights_of(kind, 3, 4)
     lengths = [data.draw(st.integers(1, 5)) for _ in range(2)]
     x, state = double(2, 5, 3), state_of(weights, 2)
     for row, length in enumerate(lengths):
         x[row, length:] = torch.nan
-    how = {"reverse": reverse, "gates": form != "fused", "form": form}
+    how = {"reverse": reverse, "gates": backend != "fused", "backend": backend}
     run = recur(x, weights, state, lengths=torch.tensor(lengths), **how)
     for row, length in enumerate(lengths):
         alone = recur(x[row, :length], weights, tuple(s[row] for s in state), **how)
@@ -280,12 +280,12 @@ def test_padding_is_not_there(kind, form, reverse, data):
             assert (seen[row, length:] == 0).all()
 
 
-@pytest.mark.parametrize("form", ["fused", "open", "reference"])
-def test_a_nan_in_the_padding_does_not_reach_the_gradient(form):
+@pytest.mark.parametrize("backend", ["fused", "gates", "reference"])
+def test_a_nan_in_the_padding_does_not_reach_the_gradient(backend):
     w = [p.requires_grad_() for p in (double(12, 3), double(12, 4))]
     x = double(2, 5, 3)
     x[0, 2:] = torch.nan
-    run = recur(x, GRUWeights(*w), lengths=torch.tensor([2, 5]), backend=form, gates=form == "open")
+    run = recur(x, GRUWeights(*w), lengths=torch.tensor([2, 5]), backend=backend, gates=backend == "gates")
     loss = run.out.sum() + (run.gates.r.sum() if run.gates else 0)
     assert all(g.isfinite().all() for g in torch.autograd.grad(loss, w))
 
@@ -301,13 +301,13 @@ def test_a_run_can_be_cut_and_resumed(kind, time, data):
     assert_close(tail.state, whole.state)
 
 
-@pytest.mark.parametrize("form", ["fused", "open", "reference"])
-def test_leading_axes_are_free(form):
+@pytest.mark.parametrize("backend", ["fused", "gates", "reference"])
+def test_leading_axes_are_free(backend):
     weights = weights_of("lstm", 2, 3)
     x, lengths = double(2, 3, 4, 2), torch.tensor([[4, 1, 2], [3, 4, 0]])
-    run = recur(x, weights, lengths=lengths, backend=form, gates=form == "open")
+    run = recur(x, weights, lengths=lengths, backend=backend, gates=backend == "gates")
     assert run.out.shape == (2, 3, 4, 3)
-    one = recur(x[1, 0], weights, lengths=lengths[1, 0], backend=form)
+    one = recur(x[1, 0], weights, lengths=lengths[1, 0], backend=backend)
     assert_close(run.out[1, 0], one.out)
     assert_close(run.state[1][1, 0], one.state[1])
 
@@ -321,8 +321,8 @@ def test_nan_in_the_input_stays_visible():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("form", ["fused", "open", "reference"])
-def test_gradients_are_right(kind, form):
+@pytest.mark.parametrize("backend", ["fused", "gates", "reference"])
+def test_gradients_are_right(kind, backend):
     weights = weights_of(kind, 2, 2)
     given_ = (weights.w, weights.u, weights.w_bias, weights.u_bias)
     inputs = [double(2, 3, 2), *state_of(weights, 2), *given_]
@@ -331,17 +331,17 @@ def test_gradients_are_right(kind, form):
     def run(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         cell = KINDS[kind](*rest[states:])
         lengths = torch.tensor([3, 2])
-        made = recur(x, cell, rest[:states], lengths=lengths, backend=form, gates=form == "open")
+        made = recur(x, cell, rest[:states], lengths=lengths, backend=backend, gates=backend == "gates")
         return made.out, *made.state, *(made.gates or ())
 
     assert torch.autograd.gradcheck(run, [i.requires_grad_() for i in inputs])
 
 
 def test_the_slopes_of_slopes_come_from_the_reference_alone():
-    """The open form knows its own way back, once, and says so when asked for more."""
+    """The open backend knows its own way back, once, and says so when asked for more."""
     w = [double(9, 2).requires_grad_(), double(9, 3).requires_grad_()]
-    for form, twice in (("reference", True), ("open", False)):
-        walk = recur(double(1, 3, 2), GRUWeights(*w), backend=form, gates=True)
+    for backend, twice in (("reference", True), ("gates", False)):
+        walk = recur(double(1, 3, 2), GRUWeights(*w), backend=backend, gates=True)
         (du,) = torch.autograd.grad(walk.out.pow(2).sum(), w[1], create_graph=True)
         if twice:
             assert torch.autograd.grad(du.sum(), w[1])[0].abs().sum() > 0
@@ -357,8 +357,8 @@ def test_bfloat16_stays_near(kind):
     w = [p / 4 for p in (weights.w, weights.u, weights.w_bias, weights.u_bias)]
     x = double(2, 20, 8)
     low = [p.bfloat16() for p in w]
-    for form in ("reference", "fused", "open"):
-        got = recur(x.bfloat16(), KINDS[kind](*low), backend=form).out
+    for backend in ("reference", "fused", "gates"):
+        got = recur(x.bfloat16(), KINDS[kind](*low), backend=backend).out
         want = recur(x.bfloat16().double(), KINDS[kind](*(p.double() for p in low))).out
         assert (got.double() - want).abs().max() < 0.05
 
@@ -374,8 +374,8 @@ def test_same_as_torchs_modules(kind, dim, hidden, time, bias):
     x, into = double(3, time, dim), double(3, time, hidden)
     out, last = module(x)
     want = torch.autograd.grad((out * into).sum(), list(module.parameters()))
-    for form in ("reference", "fused"):
-        run = recur(x, cell, backend=form)
+    for backend in ("reference", "fused"):
+        run = recur(x, cell, backend=backend)
         assert_close(run.out, out)
         assert_close(run.state, tuple(s[0] for s in (last if kind == "lstm" else (last,))))
         assert_close(torch.autograd.grad((run.out * into).sum(), theirs), want)
@@ -443,9 +443,9 @@ def test_what_a_user_is_told():
     ):
         recur(x, weights, gates=True, backend="fused")
     with pytest.raises(BackendError, match="x and weights need one dtype"):
-        recur(x.float(), weights, backend="open")
+        recur(x.float(), weights, backend="gates")
     with pytest.raises(
-        BackendError, match="form: needs auto, reference, fused or open, got 'fast'"
+        BackendError, match="backend: needs auto, reference, fused or gates, got 'fast'"
     ):
         recur(x, weights, backend="fast")
     with pytest.raises(ShapeError, match=r"u: needs 3 blocks \(z, r, candidate\) of hidden=4"):

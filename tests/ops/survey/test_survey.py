@@ -30,8 +30,8 @@ TERMS = {
 
 
 def draw(batch=2, heads=4, kv_heads=2, queries=7, keys=7, head_dim=3):
-    q = torch.randn(batch, heads, queries, feat, dtype=torch.float64, requires_grad=True)
-    k = torch.randn(batch, key_heads, keys, feat, dtype=torch.float64, requires_grad=True)
+    q = torch.randn(batch, heads, queries, head_dim, dtype=torch.float64, requires_grad=True)
+    k = torch.randn(batch, kv_heads, keys, head_dim, dtype=torch.float64, requires_grad=True)
     return q, k, k
 
 
@@ -73,8 +73,8 @@ def test_a_row_that_sees_nothing_counts_as_nothing():
     q, k, v = draw(queries=2, keys=2)
     mask = masks.DenseMask(torch.tensor([[False, False], [True, True]]))
     _, lse = attend(q, k, v, mask=mask)
-    for form in ("reference", "tiled"):
-        s = survey(q, k, lse, statistics=ALL_STATISTICS, mask=mask, backend=form)
+    for backend in ("reference", "tiled"):
+        s = survey(q, k, lse, statistics=ALL_STATISTICS, mask=mask, backend=backend)
         for name in (
             "entropy",
             "peak",
@@ -120,7 +120,7 @@ def test_tiled_is_the_reference(kind, sizes, asked, monkeypatch):
     q, k, v = draw(queries=sizes[0], keys=sizes[1])
     terms = TERMS[kind](2, 4, *sizes)
     _, lse = attend(q, k, v, **terms)
-    ask = {"ask": asked, "first": 2, "radius": 2, "most": 3, "cells": (3, 2)}
+    ask = {"statistics": asked, "first_keys": 2, "radius": 2, "top_k": 3, "pooled_size": (3, 2)}
     want = survey(q, k, lse, backend="reference", **ask, **terms)
     got = survey(q, k, lse, backend="tiled", **ask, **terms)
     for name in asked:
@@ -244,10 +244,10 @@ def test_memory_is_linear_in_n():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"ask": ["entropi"]}, "ask: needs names of entropy, peak, .* got 'entropi'"),
+        ({"statistics": ["entropi"]}, "statistics: needs names of entropy, peak, .* got 'entropi'"),
         ({"lse": torch.zeros(2, 4, 6)}, r"lse: needs one for each query, \(2, 4, 7\), got"),
-        ({"first": 0}, "first: needs 1 or more, got 0"),
-        ({"cells": 0}, "cells: needs 1 or more"),
+        ({"first_keys": 0}, "first_keys: needs 1 or more, got 0"),
+        ({"pooled_size": 0}, "pooled_size: needs 1 or more"),
     ],
 )
 def test_bad_input_is_answered_with_its_numbers(change, says):

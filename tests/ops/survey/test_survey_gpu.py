@@ -25,10 +25,10 @@ SHAPES = {  # queries, keys, offset
 }
 
 
-def draw(queries, keys, feat, dtype=torch.bfloat16, device="cuda"):
+def draw(queries, keys, head_dim, dtype=torch.bfloat16, device="cuda"):
     # heads inside time, as models lay them out
-    q = torch.randn(2, queries, 4, feat, dtype=dtype, device=device).transpose(1, 2)
-    k = torch.randn(2, keys, 2, feat, dtype=dtype, device=device).transpose(1, 2)
+    q = torch.randn(2, queries, 4, head_dim, dtype=dtype, device=device).transpose(1, 2)
+    k = torch.randn(2, keys, 2, head_dim, dtype=dtype, device=device).transpose(1, 2)
     return q, k, torch.randn_like(k)
 
 
@@ -39,18 +39,18 @@ def assert_near(got, want, name):
 
 
 @pytest.mark.parametrize("mask", [None, ops.Causal(), ops.Causal() & ops.Local(200)])
-@pytest.mark.parametrize("feat", [64, 128, 80])
+@pytest.mark.parametrize("head_dim", [64, 128, 80])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_kernels_are_the_reference(shape, feat, mask):
+def test_kernels_are_the_reference(shape, head_dim, mask):
     queries, keys, offset = SHAPES[shape]
-    q, k, v = draw(queries, keys, feat)
+    q, k, v = draw(queries, keys, head_dim)
     terms = {"mask": mask, "offset": offset}
     q64, k64, v64 = q.double(), k.double(), v.double()
     out, lse = attend(q64, k64, v64, backend="tiled", **terms)
-    ask = {"ask": kernel.KNOWN, "first": 3, "radius": 4}
+    ask = {"statistics": kernel.KERNEL_STATISTICS, "first_keys": 3, "radius": 4}
     want: Any = survey(q64, k64, lse, backend="tiled", **ask, **terms)
     got: Any = survey(q, k, lse.float(), backend="kernel", **ask, **terms)
-    for name in kernel.KNOWN - {"peak_key"}:
+    for name in kernel.KERNEL_STATISTICS - {"peak_key"}:
         assert_near(getattr(got, name), getattr(want, name), name)
     weights = ops.window(q64, k64, lse, **terms)
     seen = want.peak_key >= 0
@@ -59,7 +59,7 @@ def test_kernels_are_the_reference(shape, feat, mask):
     assert_near(at[seen], want.peak[seen], "peak_key")
     want = influence(q64, k64, v64, out, lse, backend="tiled", **terms)
     got = influence(q, k, v, out.to(v.dtype), lse.float(), backend="kernel", **terms)
-    for name in ("felt", "caused", "strongest"):
+    for name in ("effect_on_query", "effect_of_key", "strongest"):
         a, b = getattr(got, name), getattr(want, name)
         assert (a - b).norm() <= 1e-3 * b.norm() + 1e-5, name
 

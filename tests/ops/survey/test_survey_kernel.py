@@ -30,20 +30,20 @@ TERMS = {
 }
 
 
-def draw(queries, keys, feat, dtype=torch.float32):
-    q = torch.randn(2, 2, queries, feat, dtype=dtype)
-    k = torch.randn(2, 1, keys, feat, dtype=dtype)
+def draw(queries, keys, head_dim, dtype=torch.float32):
+    q = torch.randn(2, 2, queries, head_dim, dtype=dtype)
+    k = torch.randn(2, 1, keys, head_dim, dtype=dtype)
     return q, k
 
 
 def assert_same(q, k, terms, ask=None, tolerance=1e-4):
     q64, k64 = q.double(), k.double()
     _, lse = attend(q64, k64, k64, **terms)
-    ask = {"ask": kernel.KNOWN if ask is None else ask, "first": 3, "radius": 4}
+    ask = {"statistics": kernel.KERNEL_STATISTICS if ask is None else ask, "first_keys": 3, "radius": 4}
     want = survey(q64, k64, lse, backend="reference", **ask, **terms)
     got = survey(q, k, lse.float(), backend="kernel", **ask, **terms)
     weights = ops.window(q64, k64, lse, **terms)
-    for name in ask["ask"]:
+    for name in ask["statistics"]:
         a, b = getattr(got, name), getattr(want, name)
         if name == "peak_key":  # of nearly equal weights any may win
             none = b == -1
@@ -74,9 +74,9 @@ def test_kernel_is_the_reference_over_many_tiles(kind, sizes):
     assert_same(q, k, TERMS[kind](2, 2, *sizes))
 
 
-@pytest.mark.parametrize(("sizes", "feat"), [((1, 1), 64), ((1, 65), 1), ((40, 3), 17)])
-def test_kernel_at_odd_sizes(sizes, feat):
-    q, k = draw(*sizes, head_dim=feat)
+@pytest.mark.parametrize(("sizes", "head_dim"), [((1, 1), 64), ((1, 65), 1), ((40, 3), 17)])
+def test_kernel_at_odd_sizes(sizes, head_dim):
+    q, k = draw(*sizes, head_dim=head_dim)
     assert_same(q, k, {})
     assert_same(q, k, {"mask": ops.Causal(), "offset": sizes[1] // 2})
 
@@ -109,7 +109,7 @@ def test_what_the_kernel_cannot_do_is_said():
     q, k = draw(4, 4, 8)
     _, lse = attend(q, k, k)
     for change, says in (
-        ({"ask": ["top_weights"]}, "does not count top"),
+        ({"statistics": ["top_weights"]}, "does not count top"),
         ({"score": ops.dot}, "only the dot product"),
         ({"mask": ops.Causal() | ops.Local(1)}, "Either"),
         ({"bias": ops.RelativeKeys(torch.zeros(3, 8))}, "Relative"),

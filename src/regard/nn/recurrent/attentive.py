@@ -100,7 +100,7 @@ class AttentiveRecurrent(nn.Module):
     def initial_state(self, cells: State) -> State:
         """What `forward` takes to begin from these cells: they, and a history without entries.
 
-        >>> [history.shape for history in AttentiveRecurrent(3, 4).initial_state((torch.single_row_kernels(2, 1, 4),))]
+        >>> [history.shape for history in AttentiveRecurrent(3, 4).initial_state((torch.ones(2, 1, 4),))]
         [torch.Size([2, 1, 4]), torch.Size([2, 1, 0, 4])]
         """
         return (*cells, cells[0][:, :, None, :][:, :, :0])

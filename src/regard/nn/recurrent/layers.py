@@ -79,7 +79,7 @@ class RecurrentCell(nn.Module):
     def zero_state(self, batch: tuple[int, ...]) -> State:
         """A state of zeros.
 
-        >>> RecurrentCell(3, 2, "lstm").initial_state(())
+        >>> RecurrentCell(3, 2, "lstm").zero_state(())
         (tensor([0., 0.]), tensor([0., 0.]))
         """
         return (self.u.new_zeros(*batch, self.hidden),) * len(CELL_WEIGHTS[self.kind].states)
@@ -135,7 +135,7 @@ class Recurrent(nn.Module):
         lengths: Int[Tensor, " batch"] | None = None,
         backend: RecurrenceBackend = "auto",
     ) -> tuple[Float[Tensor, "batch time width"], State]:
-        walks = list(self._walks(x, state, lengths=lengths, form=backend))
+        walks = list(self._walks(x, state, lengths=lengths, backend=backend))
         last = zip(*(walk.state for walk in walks), strict=True)
         top = walks[-2:] if self.bidirectional else walks[-1:]
         return torch.cat([walk.out for walk in top], -1), tuple(torch.stack(s, 1) for s in last)

@@ -22,7 +22,7 @@ class StateAttention(nn.Module):
     `keys` holds the part of the score that does not depend on the query, computed once.
 
     >>> layer, past = StateAttention(2, 2, "dot"), torch.tensor([[[1.0, 0.0], [3.0, 0.0]]])
-    >>> layer(torch.zeros(1, 1, 2), layer.keys(past), past)
+    >>> layer(torch.zeros(1, 1, 2), layer.project_keys(past), past)
     tensor([[[2., 0.]]])
     """
 
@@ -47,7 +47,7 @@ class StateAttention(nn.Module):
     ) -> Float[Tensor, "*batch key dim"]:
         """What the others answer to: the source, through W where the score has one.
 
-        >>> StateAttention(2, 3, "general").keys(torch.zeros(5, 3)).shape
+        >>> StateAttention(2, 3, "general").project_keys(torch.zeros(5, 3)).shape
         torch.Size([5, 2])
         """
         return source if self.to_key is None else self.to_key(source)

@@ -72,7 +72,7 @@ def _aux_request() -> Any:
 def needs_tiles(term: Bias | Mask | None) -> bool:
     """Whether a mask or bias, or a part of it, cannot be asked at one place, as a kernel does.
 
-    >>> needs_tiles(rg.Causal()), needs_tiles(rg.Causal() & rg.masks.Dense(torch.eye(2) > 0))
+    >>> needs_tiles(rg.Causal()), needs_tiles(rg.Causal() & rg.masks.DenseMask(torch.eye(2) > 0))
     (False, True)
     """
     if term is None:

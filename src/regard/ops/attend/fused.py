@@ -112,7 +112,7 @@ def _refusal_on_cuda(call: AttentionCall) -> str | None:
     if call.q.dtype == torch.float64:
         return "CUDA's fused kernels have no float64"
     if max(call.q.shape[-1], call.v.shape[-1]) > 256:
-        return "CUDA's fused kernels need feat of at most 256"
+        return "CUDA's fused kernels need head_dim of at most 256"
     return None
 
 
@@ -176,9 +176,9 @@ def _covers_all(call: AttentionCall) -> bool:
 
 def _same_width(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Zeros behind the features change no score, and behind the values no output."""
-    feat, value = q.shape[-1], v.shape[-1]
-    wide = max(feat, value)
-    q, k = (F.pad(x, (0, wide - feat)) if wide > feat else x for x in (q, k))
+    head_dim, value = q.shape[-1], v.shape[-1]
+    wide = max(head_dim, value)
+    q, k = (F.pad(x, (0, wide - head_dim)) if wide > head_dim else x for x in (q, k))
     return q, k, F.pad(v, (0, wide - value)) if wide > value else v
 
 

@@ -19,7 +19,7 @@ MAX_REFERENCE_SCORES = 1 << 22  # up to this many scores the whole map is cheape
 
 
 def attend(
-    q: Float[Tensor, "*batch query feat"],
+    q: Float[Tensor, "*batch query head_dim"],
     k: Float[Tensor, "*keys_batch key other"],
     v: Float[Tensor, "*keys_batch key value"],
     *,
@@ -77,12 +77,12 @@ def _compute(call: AttentionCall) -> AttentionResult:
             form = fused if call.backend == "fused" else flex
             if reason := form.refusal(call):
                 raise BackendError(
-                    f"form: {call.backend} cannot run here, {reason}; try form='auto'"
+                    f"backend: {call.backend} cannot run here, {reason}; try backend='auto'"
                 )
             return form.attend(call)
         case other:
             raise BackendError(
-                f"form: needs auto, reference, tiled, fused or flex, got {other!r}; try auto"
+                f"backend: needs auto, reference, tiled, fused or flex, got {other!r}; try auto"
             )
 
 

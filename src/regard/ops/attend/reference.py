@@ -38,7 +38,7 @@ def softmax_with_lse(scores: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
 
 @without_autocast
 def attention_weights(
-    q: Float[Tensor, "*batch query feat"], k: Float[Tensor, "*keys_batch key other"], **terms
+    q: Float[Tensor, "*batch query head_dim"], k: Float[Tensor, "*keys_batch key other"], **terms
 ) -> Float[Tensor, "*batch query key"]:
     """The whole map, for short inputs; takes mask, bias, scale … as `attend` does.
 

@@ -14,8 +14,8 @@ from regard.ops.masks import Both, Causal, Mask, Padding
 
 
 def attend_plainly(
-    q: Float[Tensor, "*batch query feat"],
-    k: Float[Tensor, "*keys_batch key feat"],
+    q: Float[Tensor, "*batch query head_dim"],
+    k: Float[Tensor, "*keys_batch key head_dim"],
     v: Float[Tensor, "*keys_batch key value"],
     *,
     mask: Mask | Bool[Tensor, "... _ _"] | None = None,

@@ -40,7 +40,7 @@ def log_mel(
     window, hop = frame_sizes(sample_rate)
     n_fft = 1 << (window - 1).bit_length() if n_fft is None else n_fft
     if n_fft < window:
-        raise ShapeError(f"fft: needs at least the {window} samples of a frame, got {n_fft}")
+        raise ShapeError(f"n_fft: needs at least the {window} samples of a frame, got {n_fft}")
     filters = _filters(n_mels, sample_rate, n_fft, mel_scale).to(waveform)
     if waveform.shape[-1] < window:
         return waveform.new_zeros(*waveform.shape[:-1], 0, n_mels)
@@ -68,7 +68,7 @@ def frame_sizes(sample_rate: int) -> tuple[int, int]:
     (200, 80)
     """
     if sample_rate < 1000:
-        raise ShapeError(f"rate: needs 1000 or more samples a second, got {sample_rate}; try 16000")
+        raise ShapeError(f"sample_rate: needs 1000 or more samples a second, got {sample_rate}; try 16000")
     return round(WINDOW_SECONDS * sample_rate), round(HOP_SECONDS * sample_rate)
 
 
@@ -86,7 +86,7 @@ def mel_filters(
     tensor([[0.0000, 0.5000, 1.0000, 0.5000, 0.0000]], dtype=torch.float64)
     """
     if n_mels < 1:
-        raise ShapeError(f"mels: needs 1 or more, got {n_mels}")
+        raise ShapeError(f"n_mels: needs 1 or more, got {n_mels}")
     top = torch.tensor(sample_rate / 2, dtype=torch.float64)
     steps = torch.arange(n_mels + 2, dtype=torch.float64) / (n_mels + 1)
     edges = _to_hertz(steps * _to_mel(top, mel_scale), mel_scale)[:, None]
@@ -96,8 +96,8 @@ def mel_filters(
     empty = int((filters.amax(-1) == 0).sum())
     if empty:  # such a feature would be the constant log(floor)
         raise ShapeError(
-            f"mels: needs filters wide enough to hold one of the {n_fft // 2 + 1} frequencies, got "
-            f"{n_mels} of which {empty} hold none; try fewer mels or a longer fft"
+            f"n_mels: needs filters wide enough to hold one of the {n_fft // 2 + 1} frequencies, got "
+            f"{n_mels} of which {empty} hold none; try fewer n_mels or a larger n_fft"
         )
     return filters * 2 / (high - low) if mel_scale == "slaney" else filters
 

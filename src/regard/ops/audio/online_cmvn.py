@@ -42,7 +42,7 @@ def online_cmvn(
     tensor([14.9900,  1.0000,  3.0000])
     """
     if not dynamic_range > 0:
-        raise ShapeError(f"depth: needs more than 0, got {dynamic_range}; try 8")
+        raise ShapeError(f"dynamic_range: needs more than 0, got {dynamic_range}; try 8")
     state = x.new_zeros(*x.shape[:-2], x.shape[-1] + 2) if initial_state is None else initial_state
     found = []
     for piece in x.split(BLOCK_FRAMES, -2):

@@ -54,13 +54,13 @@ def influence(record: AttentionRecord, effect: Effect) -> Influence:
     packed = torch.zeros(sequences, queries, device=q.device, dtype=torch.int64)
     caused = torch.empty(sequences, keys, device=q.device)
     wide = max(16, triton.next_power_of_2(v.shape[3]))
-    tile = choose_tile((call["WIDE"] + wide) * q.element_size(), operands=2)
+    tile = choose_tile((call["HEAD_DIM_PADDED"] + wide) * q.element_size(), operands=2)
     _influence_kernel[(triton.cdiv(keys, tile["BN"]), sequences)](
         **(call | {"LSE": rows.lse}), V=v, OUT=rows.out, UNIT=rows.unit, SQUARE=rows.square,
         KEY=rows.key, EFFECT=rows.effect,
-        FELT=felt, PEAK=packed, CAUSED=caused,
+        EFFECT_ON_QUERY=felt, PEAK=packed, EFFECT_OF_KEY=caused,
         v_b=v.stride(0), v_h=v.stride(1), v_j=v.stride(2),
-        VALUE=v.shape[3], WIDE_V=wide, HALF=v.dtype != torch.float32,
+        VALUE_DIM=v.shape[3], VALUE_DIM_PADDED=wide, HALF=v.dtype != torch.float32,
         REMOVE=effect == "remove", AHEAD=plan.right > 0, **tile,
     )  # fmt: skip
     strongest = (packed >> 32).to(torch.int32).view(torch.float32)
@@ -78,11 +78,11 @@ def influence(record: AttentionRecord, effect: Effect) -> Influence:
 @no_type_check  # Triton has its own types
 def _influence_kernel(
     Q, K, LSE, q_b, q_h, q_i, k_b, k_h, k_j, heads, group, queries, keys, offset,
-    left, right, scale, softcap, SKIP, STOP, chunk, chunks_back, IDS, ids_b,
+    left, right, scale, softcap, LEFT_PADDING, LENGTHS, chunk, chunks_back, IDS, ids_b,
     MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
     BIAS, bias_b, bias_h, bias_i, bias_j,
-    V, OUT, UNIT, SQUARE, KEY, EFFECT, FELT, PEAK, CAUSED, v_b, v_h, v_j,
-    FEAT: tl.constexpr, WIDE: tl.constexpr, VALUE: tl.constexpr, WIDE_V: tl.constexpr,
+    V, OUT, UNIT, SQUARE, KEY, EFFECT, EFFECT_ON_QUERY, PEAK, EFFECT_OF_KEY, v_b, v_h, v_j,
+    HEAD_DIM: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_DIM_PADDED: tl.constexpr,
     PRECISION: tl.constexpr, GENERAL: tl.constexpr,
     CAPPED: tl.constexpr, PADDED: tl.constexpr, CHUNKED: tl.constexpr, DOCUMENTS: tl.constexpr,
     MASKED: tl.constexpr, ALIBI: tl.constexpr, TOEPLITZ: tl.constexpr, BIASED: tl.constexpr,
@@ -91,15 +91,15 @@ def _influence_kernel(
 ):  # fmt: skip
     j0, bh = tl.program_id(0) * BN, tl.program_id(1).to(tl.int64)
     b, h = bh // heads, bh % heads
-    feat, value, column = tl.arange(0, WIDE), tl.arange(0, WIDE_V), tl.arange(0, BN)
+    dims, value, column = tl.arange(0, HEAD_DIM_PADDED), tl.arange(0, VALUE_DIM_PADDED), tl.arange(0, BN)
     j = j0 + column
     k = tl.load(
-        K + b * k_b + (h // group) * k_h + j[:, None] * k_j + feat[None, :],
-        mask=(j < keys)[:, None] & (feat < FEAT)[None, :], other=0.0,
+        K + b * k_b + (h // group) * k_h + j[:, None] * k_j + dims[None, :],
+        mask=(j < keys)[:, None] & (dims < HEAD_DIM)[None, :], other=0.0,
     )  # fmt: skip
     v = tl.load(
         V + b * v_b + (h // group) * v_h + j[:, None] * v_j + value[None, :],
-        mask=(j < keys)[:, None] & (value < VALUE)[None, :], other=0.0,
+        mask=(j < keys)[:, None] & (value < VALUE_DIM)[None, :], other=0.0,
     )  # fmt: skip
     v_square = tl.sum(v.to(tl.float32) * v.to(tl.float32), 1)
     twice = tl.full([BN], 2.0, tl.float32)
@@ -123,13 +123,13 @@ def _influence_kernel(
             row = i0 + tl.arange(0, BM)
             live = row < queries
             q = tl.load(
-                Q + b * q_b + h * q_h + row[:, None] * q_i + feat[None, :],
-                mask=live[:, None] & (feat < FEAT)[None, :], other=0.0,
+                Q + b * q_b + h * q_h + row[:, None] * q_i + dims[None, :],
+                mask=live[:, None] & (dims < HEAD_DIM)[None, :], other=0.0,
             )  # fmt: skip
             at = bh * queries + row
             o = tl.load(
-                OUT + at[:, None] * VALUE + value[None, :],
-                mask=live[:, None] & (value < VALUE)[None, :], other=0.0,
+                OUT + at[:, None] * VALUE_DIM + value[None, :],
+                mask=live[:, None] & (value < VALUE_DIM)[None, :], other=0.0,
             )  # fmt: skip
             lse, o_square, o_unit = next_lse, next_square, next_unit
             key, own = next_key, next_effect
@@ -147,7 +147,7 @@ def _influence_kernel(
                 s = masked_score(
                     dot, (row + offset)[:, None], j[None, :], row[:, None],
                     live[:, None] & (j < keys)[None, :], b, h, left, right, scale, softcap,
-                    SKIP, STOP, chunk, chunks_back, IDS, ids_b,
+                    LEFT_PADDING, LENGTHS, chunk, chunks_back, IDS, ids_b,
                     MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
                     BIAS, bias_b, bias_h, bias_i, bias_j,
                     CAPPED, PADDED, CHUNKED, DOCUMENTS, MASKED, ALIBI, TOEPLITZ, BIASED,
@@ -166,7 +166,7 @@ def _influence_kernel(
             e = tl.where(dominant, own[:, None], e)
             total += tl.sum(tl.reshape(e, [BM // 16, 2, 8, BN]), 1)
             felt = tl.sum(tl.sum(tl.sum(tl.reshape(e, [BM, BN // 32, 4, 8]), 2), 1), 1)
-            atomic_add_rows(FELT + at, felt, live)
+            atomic_add_rows(EFFECT_ON_QUERY + at, felt, live)
             # the last bits of an effect give way to its column: one max finds both
             bits = (e.to(tl.int32, bitcast=True) & (0x7FFFFFFF - (BN - 1))) | (BN - 1 - column)[
                 None, :
@@ -177,4 +177,4 @@ def _influence_kernel(
             most = (best & (0x7FFFFFFF - (BN - 1))).to(tl.int64)
             packed = (most << 32) | (0x7FFFFFFF - key).to(tl.int64)
             atomic_max_rows(PEAK + at, tl.where(most > 0, packed, 0), live)
-    tl.store(CAUSED + bh * keys + j, tl.sum(tl.sum(total, 0), 0), mask=j < keys)
+    tl.store(EFFECT_OF_KEY + bh * keys + j, tl.sum(tl.sum(total, 0), 0), mask=j < keys)

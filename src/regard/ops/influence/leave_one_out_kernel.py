@@ -44,12 +44,12 @@ def rows_without_dominant(
     square, unit, lse, effect = torch.empty(4, sequences, queries, device=q.device).unbind(0)
     key = torch.empty(sequences, queries, device=q.device, dtype=torch.int32)
     wide = max(16, triton.next_power_of_2(value))
-    tile = _tile_for(max(call["WIDE"], wide) * q.element_size())
+    tile = _tile_for(max(call["HEAD_DIM_PADDED"], wide) * q.element_size())
     _rest_kernel[(triton.cdiv(queries, tile["BM"]), sequences)](
         **call, V=v, v_b=v.stride(0), v_h=v.stride(1), v_j=v.stride(2),
-        SINKS=q if sinks is None else sinks.float().contiguous(), SUNK=sinks is not None,
+        SINKS=q if sinks is None else sinks.float().contiguous(), HAS_SINKS=sinks is not None,
         OUT=out, UNIT=unit, SQUARE=square, WHOLE=lse, KEY=key, EFFECT=effect,
-        VALUE=value, WIDE_V=wide, HALF=half, REMOVE=remove, **tile,
+        VALUE_DIM=value, VALUE_DIM_PADDED=wide, HALF=half, REMOVE=remove, **tile,
     )  # fmt: skip
     return InfluenceRows(out=out, unit=unit, square=square, lse=lse, key=key, effect=effect)
 
@@ -67,30 +67,30 @@ def _tile_for(bytes_a_row: int) -> dict[str, int]:
 @no_type_check  # Triton has its own types
 def _rest_kernel(
     Q, K, LSE, q_b, q_h, q_i, k_b, k_h, k_j, heads, group, queries, keys, offset,
-    left, right, scale, softcap, SKIP, STOP, chunk, chunks_back, IDS, ids_b,
+    left, right, scale, softcap, LEFT_PADDING, LENGTHS, chunk, chunks_back, IDS, ids_b,
     MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
     BIAS, bias_b, bias_h, bias_i, bias_j,
     V, v_b, v_h, v_j, SINKS, OUT, UNIT, SQUARE, WHOLE, KEY, EFFECT,
-    FEAT: tl.constexpr, WIDE: tl.constexpr, VALUE: tl.constexpr, WIDE_V: tl.constexpr,
+    HEAD_DIM: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_DIM_PADDED: tl.constexpr,
     PRECISION: tl.constexpr, GENERAL: tl.constexpr,
     CAPPED: tl.constexpr, PADDED: tl.constexpr, CHUNKED: tl.constexpr, DOCUMENTS: tl.constexpr,
     MASKED: tl.constexpr, ALIBI: tl.constexpr, TOEPLITZ: tl.constexpr, BIASED: tl.constexpr,
-    SUNK: tl.constexpr, HALF: tl.constexpr, REMOVE: tl.constexpr,
+    HAS_SINKS: tl.constexpr, HALF: tl.constexpr, REMOVE: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     i0, bh = tl.program_id(0) * BM, tl.program_id(1).to(tl.int64)
     b, h = bh // heads, bh % heads
-    feat, value, row = tl.arange(0, WIDE), tl.arange(0, WIDE_V), i0 + tl.arange(0, BM)
+    dims, value, row = tl.arange(0, HEAD_DIM_PADDED), tl.arange(0, VALUE_DIM_PADDED), i0 + tl.arange(0, BM)
     live, i, at = row < queries, row + offset, bh * queries + row
     q = tl.load(
-        Q + b * q_b + h * q_h + row[:, None] * q_i + feat[None, :],
-        mask=live[:, None] & (feat < FEAT)[None, :], other=0.0,
+        Q + b * q_b + h * q_h + row[:, None] * q_i + dims[None, :],
+        mask=live[:, None] & (dims < HEAD_DIM)[None, :], other=0.0,
     )  # fmt: skip
     own_k, own_v = K + b * k_b + (h // group) * k_h, V + b * v_b + (h // group) * v_h
     limit = tl.load(LSE + at, mask=live, other=1e30) * LOG2E + LOG2_DOMINANT_WEIGHT
     best = tl.full([BM], LOWEST_SCORE, tl.float32)
     total = tl.zeros([BM], tl.float32)
-    mixed = tl.zeros([BM, WIDE_V], tl.float32)
+    mixed = tl.zeros([BM, VALUE_DIM_PADDED], tl.float32)
     key = tl.full([BM], -1, tl.int32)
     score = tl.full([BM], LOWEST_SCORE, tl.float32)
     # keys in three stretches: [lo, a) edge of the mask, [a, c) plain, [c, hi) edge
@@ -111,12 +111,12 @@ def _rest_kernel(
         for j0 in tl.range(start, stop, BN):
             j = j0 + tl.arange(0, BN)
             k = tl.load(
-                own_k + j[:, None] * k_j + feat[None, :],
-                mask=(j < keys)[:, None] & (feat < FEAT)[None, :], other=0.0,
+                own_k + j[:, None] * k_j + dims[None, :],
+                mask=(j < keys)[:, None] & (dims < HEAD_DIM)[None, :], other=0.0,
             )  # fmt: skip
             v = tl.load(
                 own_v + j[:, None] * v_j + value[None, :],
-                mask=(j < keys)[:, None] & (value < VALUE)[None, :], other=0.0,
+                mask=(j < keys)[:, None] & (value < VALUE_DIM)[None, :], other=0.0,
             )  # fmt: skip
             dot = tl.dot(q, tl.trans(k), input_precision=PRECISION)
             if stretch == 1:
@@ -125,7 +125,7 @@ def _rest_kernel(
                 s = masked_score(
                     dot, i[:, None], j[None, :], row[:, None],
                     live[:, None] & (j < keys)[None, :], b, h, left, right, scale, softcap,
-                    SKIP, STOP, chunk, chunks_back, IDS, ids_b,
+                    LEFT_PADDING, LENGTHS, chunk, chunks_back, IDS, ids_b,
                     MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
                     BIAS, bias_b, bias_h, bias_i, bias_j,
                     CAPPED, PADDED, CHUNKED, DOCUMENTS, MASKED, ALIBI, TOEPLITZ, BIASED,
@@ -156,7 +156,7 @@ def _rest_kernel(
     some = total > 0
     own = tl.where(some, best + tl.log2(tl.where(some, total, 1.0)), LOWEST_SCORE)
     rest = own
-    if SUNK:
+    if HAS_SINKS:
         sink = tl.load(SINKS + h) * LOG2E
         most = tl.maximum(own, tl.maximum(sink, LOWEST_SCORE))
         rest = most + tl.log2(tl.exp2(own - most) + tl.exp2(sink - most))
@@ -169,7 +169,7 @@ def _rest_kernel(
     w = tl.where(has, odds / (1.0 + odds), 0.0)
     away = tl.load(
         own_v + key[:, None] * v_j + value[None, :],
-        mask=has[:, None] & (value < VALUE)[None, :], other=0.0,
+        mask=has[:, None] & (value < VALUE_DIM)[None, :], other=0.0,
     ).to(tl.float32) - out  # fmt: skip
     effect = w * tl.sqrt(tl.sum(away * away, 1))
     if not REMOVE:
@@ -184,9 +184,9 @@ def _rest_kernel(
         unit = ceil_power_of_two(tl.max(tl.abs(out), 1))
     tl.store(UNIT + at, unit, mask=live)
     tl.store(
-        OUT + at[:, None] * VALUE + value[None, :],
+        OUT + at[:, None] * VALUE_DIM + value[None, :],
         (out / unit[:, None]).to(OUT.dtype.element_ty),
-        mask=live[:, None] & (value < VALUE)[None, :],
+        mask=live[:, None] & (value < VALUE_DIM)[None, :],
     )
 
 

@@ -21,7 +21,7 @@ InfluenceBackend = Literal["auto", "reference", "tiled", "kernel"]
 
 
 def influence(
-    q: Float[Tensor, "*batch query feat"],
+    q: Float[Tensor, "*batch query head_dim"],
     k: Float[Tensor, "*keys_batch key other"],
     v: Float[Tensor, "*keys_batch key value"],
     out: Float[Tensor, "*batch query value"],
@@ -67,7 +67,7 @@ def influence(
 
 
 def influence_window(
-    q: Float[Tensor, "*batch query feat"],
+    q: Float[Tensor, "*batch query head_dim"],
     k: Float[Tensor, "*keys_batch key other"],
     v: Float[Tensor, "*keys_batch key value"],
     out: Float[Tensor, "*batch query value"],
@@ -106,7 +106,7 @@ def compute_influence(
             case "auto" | "kernel":
                 return _by_kernel(record, effect, alpha, named=backend == "kernel")
             case other:
-                raise BackendError(f"form: needs auto, reference, tiled or kernel, got {other!r}")
+                raise BackendError(f"backend: needs auto, reference, tiled or kernel, got {other!r}")
 
 
 @without_autocast
@@ -130,33 +130,33 @@ def compute_influence_window(
         return e
 
 
-def _by_map(seen: AttentionRecord, deed: Effect, alpha: float) -> Influence:
+def _by_map(seen: AttentionRecord, effect: Effect, alpha: float) -> Influence:
     rows, keys = range(seen.q.shape[-2]), range(seen.k.shape[-2])
     found = tiled.zero_influence(seen)
     if rows and keys:
         band = RowBand(seen, rows)
-        tiled.add_tile(found, band.effects(keys, deed, alpha), rows, keys)
-        tiled.add_dominant(found, band, deed)
+        tiled.add_tile(found, band.effects(keys, effect, alpha), rows, keys)
+        tiled.add_dominant(found, band, effect)
     return found
 
 
-def _by_kernel(seen: AttentionRecord, deed: Effect, alpha: float, named: bool) -> Influence:
+def _by_kernel(seen: AttentionRecord, effect: Effect, alpha: float, named: bool) -> Influence:
     from regard.ops.influence import kernel  # imports Triton, so only when it will run
 
-    reason = kernel.refusal(seen, deed)
+    reason = kernel.refusal(seen, effect)
     if reason and named:
-        raise BackendError(f"form: kernel cannot run here, {reason}; try form='auto'")
-    return tiled.influence(seen, deed, alpha) if reason else kernel.influence(seen, deed)
+        raise BackendError(f"backend: kernel cannot run here, {reason}; try backend='auto'")
+    return tiled.influence(seen, effect, alpha) if reason else kernel.influence(seen, effect)
 
 
 def _seen(
-    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, deed: str, alpha: float, terms: dict
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, effect: str, alpha: float, terms: dict
 ) -> AttentionRecord:
     check_lse(q, lse)
-    if deed not in ("remove", "slope", "scale"):
-        raise ShapeError(f"deed: needs remove, slope or scale, got {deed!r}")
-    if deed == "scale" and terms.get("score") is not None:
-        raise ShapeError("deed: needs a dot product to scale a key, got a score of its own")
+    if effect not in ("remove", "slope", "scale"):
+        raise ShapeError(f"effect: needs remove, slope or scale, got {effect!r}")
+    if effect == "scale" and terms.get("score") is not None:
+        raise ShapeError("effect: needs a dot product to scale a key, got a score of its own")
     if not (isinstance(alpha, int | float) and abs(alpha) < torch.inf):
         raise ShapeError(f"alpha: needs a finite number, got {alpha!r}")
     if out.shape != (*q.shape[:-1], v.shape[-1]):

@@ -34,7 +34,7 @@ class KernelTerms:
 
     def arguments(self, q: Tensor, terms: Terms) -> dict[str, Any]:
         """All of it by the names that the kernels use; q stands in for tensors not needed."""
-        tensors = ("SKIP", "STOP", "IDS", "MASK", "SLOPES", "TABLE", "BIAS")
+        tensors = ("LEFT_PADDING", "LENGTHS", "IDS", "MASK", "SLOPES", "TABLE", "BIAS")
         numbers = ("chunk", "chunks_back", "ids_b", "table_radius")
         strides = [f"{name}_{axis}" for name in ("mask", "bias") for axis in "bhij"]
         flags = ("PADDED", "CHUNKED", "DOCUMENTS", "MASKED", "ALIBI", "TOEPLITZ", "BIASED")
@@ -77,7 +77,7 @@ def _plan_mask(plan: KernelTerms, mask: Mask, q: Tensor, shape: tuple[int, ...])
         case masks.Padding(lengths, skip) if "PADDED" not in plan.flags:
             stop = lengths.reshape(-1).to(q.device, torch.int32)
             start = torch.zeros_like(stop) if skip is None else skip.reshape(-1).to(stop)
-            plan.values |= {"SKIP": start.contiguous(), "STOP": stop.contiguous()}
+            plan.values |= {"LEFT_PADDING": start.contiguous(), "LENGTHS": stop.contiguous()}
             plan.flags["PADDED"] = True
         case masks.Chunked(size, left) if "CHUNKED" not in plan.flags:
             plan.values |= {"chunk": size, "chunks_back": UNBOUNDED if left is None else left}
@@ -133,7 +133,7 @@ def _matrix(name: str, x: Tensor, shape: tuple[int, ...]) -> dict[str, Any]:
 @no_type_check  # Triton has its own types
 def masked_score(
     dot, i, j, row, live, b, h, left, right, scale, softcap,
-    SKIP, STOP, chunk, chunks_back, IDS, ids_b, MASK, mask_b, mask_h, mask_i, mask_j,
+    LEFT_PADDING, LENGTHS, chunk, chunks_back, IDS, ids_b, MASK, mask_b, mask_h, mask_i, mask_j,
     SLOPES, TABLE, table_radius, BIAS, bias_b, bias_h, bias_i, bias_j,
     CAPPED: tl.constexpr, PADDED: tl.constexpr, CHUNKED: tl.constexpr, DOCUMENTS: tl.constexpr,
     MASKED: tl.constexpr, ALIBI: tl.constexpr, TOEPLITZ: tl.constexpr, BIASED: tl.constexpr,
@@ -152,7 +152,7 @@ def masked_score(
         s += tl.load(BIAS + at, mask=live, other=0.0)
     ok = live & (j - i <= right) & (i - j <= left)
     if PADDED:
-        ok = ok & (j >= tl.load(SKIP + b)) & (j < tl.load(STOP + b))
+        ok = ok & (j >= tl.load(LEFT_PADDING + b)) & (j < tl.load(LENGTHS + b))
     if CHUNKED:
         back = i // chunk - j // chunk
         ok = ok & (back >= 0) & (back <= chunks_back)

@@ -12,7 +12,7 @@ from regard.ops.recurrence.intercept import SequenceCall, dispatch_sequence
 from regard.ops.recurrence.steps import CellStep
 from regard.ops.recurrence.weights import CellWeights, State
 
-RecurrenceBackend = Literal["auto", "reference", "fused", "open"]
+RecurrenceBackend = Literal["auto", "reference", "fused", "gates"]
 
 
 class RecurrenceResult(NamedTuple):
@@ -76,7 +76,7 @@ def compute_recurrence(call: SequenceCall) -> RecurrenceResult:
     match _choose(call.backend, x, weights, call.gates):
         case "fused":
             (out, state), trace = fused.recur(x, weights, state, lengths), None
-        case "open":
+        case "gates":
             backend = cuda_with_gates if x.is_cuda else cpu_with_gates
             out, state, trace = backend.recur(x, weights, state, lengths)
         case _:
@@ -97,18 +97,18 @@ def _choose(form: RecurrenceBackend, x: Tensor, weights: CellWeights, gates: boo
             # For a single step, handing torch its own order of gates costs more than it saves.
             if reason or x.shape[1] == 1:
                 return "reference"
-            return "open" if gates else "fused"
+            return "gates" if gates else "fused"
         case "reference":
             return form
-        case "fused" | "open":
+        case "fused" | "gates":
             if form == "fused" and gates:
                 reason = "torch's kernels do not hand out their gates"
             if reason:
-                raise BackendError(f"form: {form} cannot run here, {reason}; try form='auto'")
+                raise BackendError(f"backend: {form} cannot run here, {reason}; try backend='auto'")
             return form
         case other:
             raise BackendError(
-                f"form: needs auto, reference, fused or open, got {other!r}; try auto"
+                f"backend: needs auto, reference, fused or gates, got {other!r}; try auto"
             )
 
 

@@ -1,4 +1,4 @@
-"""What is kept and what is new, carried along time by one Triton kernel: for CUDA.
+"""What is decay and what is inputs, carried along time by one Triton kernel: for CUDA.
 
 There each step of a walk waits for its launch, which takes longer than all sums of the step.
 """
@@ -15,16 +15,16 @@ BLOCK_SIZE = 128  # numbers that a program carries
 
 
 def linear_scan(decay: Tensor, inputs: Tensor, initial: Tensor) -> Tensor:
-    """c_t = kept_t · c_{t-1} + new_t, from c_0 = first; (sequence, time, hidden)."""
-    return _Carried.apply(decay, inputs, initial)
+    """c_t = kept_t · c_{t-1} + new_t, from c_0 = initial; (sequence, time, hidden)."""
+    return _LinearScan.apply(decay, inputs, initial)
 
 
-class _Carried(torch.autograd.Function):
+class _LinearScan(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, kept: Tensor, new: Tensor, first: Tensor) -> Tensor:
-        kept, first = kept.contiguous(), first.contiguous()
-        cells, _ = _launch(kept, new.contiguous(), first, back=False)
-        ctx.save_for_backward(kept, cells, first)
+    def forward(ctx: Any, decay: Tensor, inputs: Tensor, initial: Tensor) -> Tensor:
+        decay, initial = decay.contiguous(), initial.contiguous()
+        cells, _ = _launch(decay, inputs.contiguous(), initial, back=False)
+        ctx.save_for_backward(decay, cells, initial)
         return cells
 
     @staticmethod
@@ -32,18 +32,18 @@ class _Carried(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, d_cells: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        kept, cells, first = ctx.saved_tensors
-        d_new, d_first = _launch(kept, d_cells.contiguous(), torch.zeros_like(first), back=True)
-        before = torch.cat([first[:, None], cells[:, :-1]], 1)
+        decay, cells, initial = ctx.saved_tensors
+        d_new, d_first = _launch(decay, d_cells.contiguous(), torch.zeros_like(initial), back=True)
+        before = torch.cat([initial[:, None], cells[:, :-1]], 1)
         return d_new * before, d_new, d_first
 
 
-def _launch(kept: Tensor, new: Tensor, first: Tensor, *, back: bool) -> tuple[Tensor, Tensor]:
-    out, last = torch.empty_like(new), torch.empty_like(first)
-    numbers, (_, time, hidden) = first.numel(), kept.shape
+def _launch(decay: Tensor, inputs: Tensor, initial: Tensor, *, back: bool) -> tuple[Tensor, Tensor]:
+    out, last = torch.empty_like(inputs), torch.empty_like(initial)
+    numbers, (_, time, hidden) = initial.numel(), decay.shape
     _kernel[(triton.cdiv(numbers, BLOCK_SIZE),)](
-        kept, new, first, out, last, time, hidden, numbers,
-        BACK=back, WIDE=kept.dtype == torch.float64, BLOCK=BLOCK_SIZE,
+        decay, inputs, initial, out, last, time, hidden, numbers,
+        BACK=back, DOUBLE=decay.dtype == torch.float64, BLOCK=BLOCK_SIZE,
     )  # fmt: skip
     return out, last
 
@@ -51,23 +51,23 @@ def _launch(kept: Tensor, new: Tensor, first: Tensor, *, back: bool) -> tuple[Te
 @triton.jit
 @no_type_check  # Triton has its own types
 def _kernel(
-    KEPT, NEW, FIRST, OUT, LAST, time, hidden, numbers,
-    BACK: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
+    DECAY, INPUTS, INITIAL, OUT, LAST, time, hidden, numbers,
+    BACK: tl.constexpr, DOUBLE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     live = n < numbers
     at = (n // hidden).to(tl.int64) * time * hidden + n % hidden
-    kind: tl.constexpr = tl.float64 if WIDE else tl.float32
-    c = tl.load(FIRST + n, mask=live, other=0.0).to(kind)
+    kind: tl.constexpr = tl.float64 if DOUBLE else tl.float32
+    c = tl.load(INITIAL + n, mask=live, other=0.0).to(kind)
     for step in range(time):
         t = time - 1 - step if BACK else step
-        kept = tl.load(KEPT + at + t * hidden, mask=live, other=0.0).to(kind)
-        new = tl.load(NEW + at + t * hidden, mask=live, other=0.0).to(kind)
-        if BACK:  # what comes back to a cell goes on to the one before it by what was kept
-            c += new
+        decay = tl.load(DECAY + at + t * hidden, mask=live, other=0.0).to(kind)
+        inputs = tl.load(INPUTS + at + t * hidden, mask=live, other=0.0).to(kind)
+        if BACK:  # what comes back to a cell goes on to the one before it by what was decay
+            c += inputs
             tl.store(OUT + at + t * hidden, c.to(OUT.dtype.element_ty), mask=live)
-            c *= kept
+            c *= decay
         else:
-            c = kept * c + new
+            c = decay * c + inputs
             tl.store(OUT + at + t * hidden, c.to(OUT.dtype.element_ty), mask=live)
     tl.store(LAST + n, c.to(LAST.dtype.element_ty), mask=live)

@@ -15,7 +15,7 @@ from regard.ops.recurrence.weights import CellWeights, GRUWeights, LSTMWeights, 
 class RNNStep(NamedTuple):
     """What one step of a vanilla RNN made: the new state.
 
-    >>> RNNStep(h=torch.single_row_kernels(1)).state
+    >>> RNNStep(h=torch.ones(1)).state
     (tensor([1.]),)
     """
 
@@ -108,7 +108,7 @@ def lstm_step(
     i, f, o = σ(W x + U h), each with its own W and U,   c̃ = tanh(W_c x + U_c h)
     c' = f ∘ c + i ∘ c̃,   h' = o ∘ tanh c'
 
-    >>> step = lstm_step(*torch.single_row_kernels(3, 1), LSTMWeights(torch.zeros(4, 1), torch.zeros(4, 1)))
+    >>> step = lstm_step(*torch.ones(3, 1), LSTMWeights(torch.zeros(4, 1), torch.zeros(4, 1)))
     >>> step.f, step.c
     (tensor([0.5000]), tensor([0.5000]))
     """

@@ -58,7 +58,7 @@ class CellWeights:
     def gate(self, name: str) -> tuple[Float[Tensor, "hidden dim"], Float[Tensor, "hidden hidden"]]:
         """W and U of one gate.
 
-        >>> GRUWeights(torch.tensor([[0.5], [-0.5], [1.0]]), torch.single_row_kernels(3, 1)).gate("r")
+        >>> GRUWeights(torch.tensor([[0.5], [-0.5], [1.0]]), torch.ones(3, 1)).gate("r")
         (tensor([[-0.5000]]), tensor([[1.]]))
         """
         if name not in self.gates:
@@ -136,7 +136,7 @@ class CellWeights:
 class RNNWeights(CellWeights):
     """One block: the new state.
 
-    >>> RNNWeights(torch.single_row_kernels(2, 3), torch.eye(2)).hidden
+    >>> RNNWeights(torch.ones(2, 3), torch.eye(2)).hidden
     2
     """
 
@@ -149,7 +149,7 @@ class RNNWeights(CellWeights):
 class GRUWeights(CellWeights):
     """Three blocks: update z, reset r, candidate ĥ.
 
-    >>> GRUWeights(torch.single_row_kernels(6, 3), torch.single_row_kernels(6, 2)).hidden
+    >>> GRUWeights(torch.ones(6, 3), torch.ones(6, 2)).hidden
     2
     """
 
@@ -162,7 +162,7 @@ class GRUWeights(CellWeights):
 class LSTMWeights(CellWeights):
     """Four blocks: input i, forget f, output o, candidate c̃; it carries h and c.
 
-    >>> LSTMWeights(torch.single_row_kernels(8, 3), torch.single_row_kernels(8, 2)).states
+    >>> LSTMWeights(torch.ones(8, 3), torch.ones(8, 2)).states
     ('h', 'c')
     """
 

@@ -165,7 +165,7 @@ class FastPath:
             self._add_peaks(best, at, parts)
 
     def _keys_of(self, heads: range) -> Tensor:
-        """The keys of these heads, (head, feat, key)."""
+        """The keys of these heads, (head, head_dim, key)."""
         if self.group == 1:
             return self.k[heads.start : heads.stop].mT
         return self.k[torch.arange(heads.start, heads.stop) // self.group].mT

@@ -34,7 +34,7 @@ def refusal(q: Tensor, k: Tensor, terms: Terms) -> str | None:
     if q.dtype != k.dtype or q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         return f"the kernel needs float32, bfloat16 or float16, got {q.dtype} and {k.dtype}"
     if q.shape[-1] > 256:
-        return f"the kernel needs feat of at most 256, got {q.shape[-1]}"
+        return f"the kernel needs head_dim of at most 256, got {q.shape[-1]}"
     plan = make_kernel_terms(to_4d(q), to_4d(k), terms)
     return plan if isinstance(plan, str) else None
 
@@ -69,7 +69,7 @@ def launch_arguments(
         "k_b": k.stride(0), "k_h": k.stride(1), "k_j": k.stride(2),
         "heads": q.shape[1], "group": q.shape[1] // k.shape[1],
         "queries": q.shape[2], "keys": k.shape[2], "offset": terms.offset,
-        "FEAT": q.shape[3], "WIDE": max(16, triton.next_power_of_2(q.shape[3])),
+        "HEAD_DIM": q.shape[3], "HEAD_DIM_PADDED": max(16, triton.next_power_of_2(q.shape[3])),
         "PRECISION": "tf32x3" if q.dtype == torch.float32 else "ieee",
     } | kernel_terms.arguments(q, terms)  # fmt: skip
 
@@ -80,7 +80,7 @@ def _stream(call: dict[str, Any], plan: KernelTerms, ask: frozenset[str]) -> dic
     sums = torch.zeros(sequences, queries, 4, device=q.device, dtype=torch.float32)
     packed = torch.zeros(sequences, queries, device=q.device, dtype=torch.int64)
     received = torch.empty(sequences, keys, device=q.device, dtype=torch.float32)
-    tile = choose_tile(call["WIDE"] * q.element_size())
+    tile = choose_tile(call["HEAD_DIM_PADDED"] * q.element_size())
     # Programs start in the order of their numbers. Those of one sequence read the same queries, and
     # side by side they find them in the cache; but under a causal mask the first keys, which most
     # queries see, are the longest programs, and begun first none of them is left alone at the end.
@@ -205,10 +205,10 @@ def _add_pairs(a, b, c, d):
 @no_type_check
 def _survey_kernel(
     Q, K, LSE, q_b, q_h, q_i, k_b, k_h, k_j, heads, group, queries, keys, offset,
-    left, right, scale, softcap, SKIP, STOP, chunk, chunks_back, IDS, ids_b,
+    left, right, scale, softcap, LEFT_PADDING, LENGTHS, chunk, chunks_back, IDS, ids_b,
     MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
     BIAS, bias_b, bias_h, bias_i, bias_j, SUMS, PEAK, RECEIVED,
-    FEAT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr, GENERAL: tl.constexpr,
+    HEAD_DIM: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr, PRECISION: tl.constexpr, GENERAL: tl.constexpr,
     CAPPED: tl.constexpr, PADDED: tl.constexpr, CHUNKED: tl.constexpr, DOCUMENTS: tl.constexpr,
     MASKED: tl.constexpr, ALIBI: tl.constexpr, TOEPLITZ: tl.constexpr, BIASED: tl.constexpr,
     WANTS_SUMS: tl.constexpr, WANTS_PEAK: tl.constexpr, AHEAD: tl.constexpr,
@@ -222,10 +222,10 @@ def _survey_kernel(
     if AHEAD:
         block, bh = tl.program_id(0), tl.program_id(1).to(tl.int64)
     j0, b, h = block * BN, bh // heads, bh % heads
-    feat, j = tl.arange(0, WIDE), j0 + tl.arange(0, BN)
+    dims, j = tl.arange(0, HEAD_DIM_PADDED), j0 + tl.arange(0, BN)
     k = tl.load(
-        K + b * k_b + (h // group) * k_h + j[:, None] * k_j + feat[None, :],
-        mask=(j < keys)[:, None] & (feat < FEAT)[None, :], other=0.0,
+        K + b * k_b + (h // group) * k_h + j[:, None] * k_j + dims[None, :],
+        mask=(j < keys)[:, None] & (dims < HEAD_DIM)[None, :], other=0.0,
     )  # fmt: skip
     lo, a, x, y, c, hi = row_segments(j0, left, right, offset, queries, keys, GENERAL, BM, BN)
     total = tl.zeros([BM // 16, 8, BN], tl.float32)
@@ -237,8 +237,8 @@ def _survey_kernel(
             row = i0 + tl.arange(0, BM)
             live = row < queries
             q = tl.load(
-                Q + b * q_b + h * q_h + row[:, None] * q_i + feat[None, :],
-                mask=live[:, None] & (feat < FEAT)[None, :], other=0.0,
+                Q + b * q_b + h * q_h + row[:, None] * q_i + dims[None, :],
+                mask=live[:, None] & (dims < HEAD_DIM)[None, :], other=0.0,
             )  # fmt: skip
             lse = next_lse * LOG2E  # read a tile ahead: it is too small to be pipelined
             at = bh * queries + row
@@ -251,7 +251,7 @@ def _survey_kernel(
                 s = masked_score(
                     dot, i[:, None], j[None, :], row[:, None],
                     live[:, None] & (j < keys)[None, :], b, h, left, right, scale, softcap,
-                    SKIP, STOP, chunk, chunks_back, IDS, ids_b,
+                    LEFT_PADDING, LENGTHS, chunk, chunks_back, IDS, ids_b,
                     MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
                     BIAS, bias_b, bias_h, bias_i, bias_j,
                     CAPPED, PADDED, CHUNKED, DOCUMENTS, MASKED, ALIBI, TOEPLITZ, BIASED,

@@ -26,7 +26,7 @@ SurveyBackend = Literal["auto", "reference", "tiled", "kernel"]
 
 
 def survey(
-    q: Float[Tensor, "*batch query feat"],
+    q: Float[Tensor, "*batch query head_dim"],
     k: Float[Tensor, "*keys_batch key other"],
     lse: Float[Tensor, "*batch query"],
     *,
@@ -107,7 +107,7 @@ def _compute(
         case "auto" | "kernel":
             return _by_kernel(q, k, lse, terms, question, named=form == "kernel")
         case other:
-            raise BackendError(f"form: needs auto, reference, tiled or kernel, got {other!r}")
+            raise BackendError(f"backend: needs auto, reference, tiled or kernel, got {other!r}")
 
 
 def _by_kernel(
@@ -119,7 +119,7 @@ def _by_kernel(
     rest = question.statistics - kernel.KERNEL_STATISTICS
     if named and (reason or rest):
         reason = reason or f"the kernel does not count {', '.join(sorted(rest))}"
-        raise BackendError(f"form: kernel cannot run here, {reason}; try form='auto'")
+        raise BackendError(f"backend: kernel cannot run here, {reason}; try backend='auto'")
     if reason:
         return tiled.survey(q, k, lse, terms, question)
     found = kernel.survey(

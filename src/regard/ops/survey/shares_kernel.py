@@ -36,21 +36,21 @@ def compute_shares(
 @no_type_check  # Triton has its own types
 def _places_kernel(
     Q, K, LSE, q_b, q_h, q_i, k_b, k_h, k_j, heads, group, queries, keys, offset,
-    left, right, scale, softcap, SKIP, STOP, chunk, chunks_back, IDS, ids_b,
+    left, right, scale, softcap, LEFT_PADDING, LENGTHS, chunk, chunks_back, IDS, ids_b,
     MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
     BIAS, bias_b, bias_h, bias_i, bias_j, SHARES, PEAK, PEAK_KEY, step, first, radius,
-    FEAT: tl.constexpr, WIDE: tl.constexpr, PRECISION: tl.constexpr, GENERAL: tl.constexpr,
+    HEAD_DIM: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr, PRECISION: tl.constexpr, GENERAL: tl.constexpr,
     CAPPED: tl.constexpr, PADDED: tl.constexpr, CHUNKED: tl.constexpr, DOCUMENTS: tl.constexpr,
     MASKED: tl.constexpr, ALIBI: tl.constexpr, TOEPLITZ: tl.constexpr, BIASED: tl.constexpr,
     WANTS_PEAK: tl.constexpr, WANTS_PLACES: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     i0, bh = tl.program_id(0) * BM, tl.program_id(1).to(tl.int64)
     b, h = bh // heads, bh % heads
-    feat, row = tl.arange(0, WIDE), i0 + tl.arange(0, BM)
+    dims, row = tl.arange(0, HEAD_DIM_PADDED), i0 + tl.arange(0, BM)
     live, i = row < queries, row + offset
     q = tl.load(
-        Q + b * q_b + h * q_h + row[:, None] * q_i + feat[None, :],
-        mask=live[:, None] & (feat < FEAT)[None, :], other=0.0,
+        Q + b * q_b + h * q_h + row[:, None] * q_i + dims[None, :],
+        mask=live[:, None] & (dims < HEAD_DIM)[None, :], other=0.0,
     )  # fmt: skip
     at = bh * queries + row
     lse = tl.load(LSE + at, mask=live, other=1e30) * LOG2E
@@ -64,13 +64,13 @@ def _places_kernel(
             key = base + 8 * n
             seen = live & (packed > 0) & (key < keys)
             its = tl.load(
-                first_key + key[:, None] * k_j + feat[None, :],
-                mask=seen[:, None] & (feat < FEAT)[None, :], other=0.0,
+                first_key + key[:, None] * k_j + dims[None, :],
+                mask=seen[:, None] & (dims < HEAD_DIM)[None, :], other=0.0,
             )  # fmt: skip
             score = masked_score(
                 tl.sum(q.to(tl.float32) * its.to(tl.float32), 1),
                 i, key, row, seen, b, h, left, right, scale, softcap,
-                SKIP, STOP, chunk, chunks_back, IDS, ids_b,
+                LEFT_PADDING, LENGTHS, chunk, chunks_back, IDS, ids_b,
                 MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
                 BIAS, bias_b, bias_h, bias_i, bias_j,
                 CAPPED, PADDED, CHUNKED, DOCUMENTS, MASKED, ALIBI, TOEPLITZ, BIASED,
@@ -94,14 +94,14 @@ def _places_kernel(
             for j0 in range(start, stop, BN):
                 j = j0 + tl.arange(0, BN)
                 k = tl.load(
-                    first_key + j[:, None] * k_j + feat[None, :],
-                    mask=(j < keys)[:, None] & (feat < FEAT)[None, :], other=0.0,
+                    first_key + j[:, None] * k_j + dims[None, :],
+                    mask=(j < keys)[:, None] & (dims < HEAD_DIM)[None, :], other=0.0,
                 )  # fmt: skip
                 dot = tl.dot(q, tl.trans(k), input_precision=PRECISION)
                 s = masked_score(
                     dot, i[:, None], j[None, :], row[:, None],
                     live[:, None] & (j < keys)[None, :], b, h, left, right, scale, softcap,
-                    SKIP, STOP, chunk, chunks_back, IDS, ids_b,
+                    LEFT_PADDING, LENGTHS, chunk, chunks_back, IDS, ids_b,
                     MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
                     BIAS, bias_b, bias_h, bias_i, bias_j,
                     CAPPED, PADDED, CHUNKED, DOCUMENTS, MASKED, ALIBI, TOEPLITZ, BIASED,

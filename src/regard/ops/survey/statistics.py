@@ -89,14 +89,14 @@ def make_survey_options(
     pooled_size: int | tuple[int, int],
 ) -> SurveyOptions:
     """The question as a caller may write it, checked."""
-    for name, value, least in (("first", first_keys, 1), ("radius", radius, 0), ("most", top_k, 1)):
+    for name, value, least in (("first_keys", first_keys, 1), ("radius", radius, 0), ("top_k", top_k, 1)):
         if as_int(name, value) < least:
             raise ShapeError(f"{name}: needs {least} or more, got {value}")
     high, wide = as_int_pair(
-        "cells", (pooled_size, pooled_size) if isinstance(pooled_size, int) else pooled_size
+        "pooled_size", (pooled_size, pooled_size) if isinstance(pooled_size, int) else pooled_size
     )
     if min(high, wide) < 1:
-        raise ShapeError(f"cells: needs 1 or more, got {pooled_size}")
+        raise ShapeError(f"pooled_size: needs 1 or more, got {pooled_size}")
     return SurveyOptions(
         statistics=check_statistics(statistics),
         first_keys=first_keys,
@@ -119,7 +119,7 @@ def check_statistics(statistics: Collection[str]) -> frozenset[str]:
         else [x for x in statistics if x not in ALL_STATISTICS]
     )
     if odd:
-        raise ShapeError(f"ask: needs names of {', '.join(ALL_STATISTICS)}, got {odd[0]!r}")
+        raise ShapeError(f"statistics: needs names of {', '.join(ALL_STATISTICS)}, got {odd[0]!r}")
     return frozenset(statistics)
 
 

@@ -1,0 +1,44 @@
+"""Atomic file writing, and text reading in any Unicode encoding."""
+
+from regard.files.atomic import (
+    PARTIAL_SUFFIX,
+    SCRATCH_SUFFIX,
+    atomic_path,
+    atomic_write,
+    keep_partial,
+)
+from regard.files.paths import file_descriptor, fsync_path, is_stream, make_folder
+from regard.files.text import (
+    CHUNK_BYTES,
+    DETECTION_BYTES,
+    MAX_LINE_BYTES,
+    detect_encoding,
+    iter_chunks,
+    iter_utf8_lines,
+    open_binary,
+    parse_json,
+    read_text,
+    write_text,
+)
+
+__all__ = [
+    "CHUNK_BYTES",
+    "DETECTION_BYTES",
+    "MAX_LINE_BYTES",
+    "PARTIAL_SUFFIX",
+    "SCRATCH_SUFFIX",
+    "atomic_path",
+    "atomic_write",
+    "detect_encoding",
+    "file_descriptor",
+    "fsync_path",
+    "is_stream",
+    "iter_chunks",
+    "iter_utf8_lines",
+    "keep_partial",
+    "make_folder",
+    "open_binary",
+    "parse_json",
+    "read_text",
+    "write_text",
+]

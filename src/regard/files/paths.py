@@ -1,0 +1,73 @@
+"""Folders, streams and file descriptors."""
+
+import os
+import stat
+from pathlib import Path
+
+from regard.errors import FileError
+
+
+def make_folder(folder: str | Path) -> Path:
+    """Create a folder and its parents, or raise `FileError`.
+
+    >>> make_folder("/dev/null/runs")
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: /dev/null/runs: cannot be written, Not a directory
+    """
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"{folder}: cannot be written, {error.strerror or error}") from error
+    return Path(folder)
+
+
+def is_stream(file: str | Path) -> bool:
+    """Whether a path is a device, FIFO or open descriptor rather than a regular file.
+
+    >>> is_stream("/dev/null"), is_stream("/dev/stdout"), is_stream("nowhere")
+    (True, True, False)
+    """
+    status = stat_or_none(Path(file))
+    if status is None or stat.S_ISDIR(status.st_mode):
+        return False
+    return not stat.S_ISREG(status.st_mode) or file_descriptor(file) is not None
+
+
+def file_descriptor(file: str | Path) -> int | None:
+    """The open descriptor that a path such as /dev/stdout refers to, or None.
+
+    >>> file_descriptor("/dev/stdout"), file_descriptor("/dev/fd/2"), file_descriptor("/dev/null")
+    (1, 2, None)
+    """
+    path = os.path.abspath(file)
+    for _ in range(40):  # the kernel's limit for symbolic links
+        folder, name = os.path.split(path)
+        folder = os.path.realpath(folder)
+        if name.isdigit() and folder in ("/dev/fd", f"/proc/{os.getpid()}/fd"):
+            return int(name)
+        path = os.path.join(folder, name)
+        if not os.path.islink(path):
+            return None
+        path = os.path.join(folder, os.readlink(path))
+    return None
+
+
+def fsync_path(path: str | Path) -> None:
+    """Flush a file or folder to disk.
+
+    >>> fsync_path("/tmp")
+    """
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def stat_or_none(file: Path) -> os.stat_result | None:
+    """`os.stat`, or None if the file does not exist."""
+    try:
+        return os.stat(file)
+    except FileNotFoundError:
+        return None
