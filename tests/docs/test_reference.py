@@ -1,4 +1,4 @@
-"""The reference says what the code says, and every public name says enough."""
+"""The reference pages are up to date, and every public name has types and an example."""
 
 import ast
 import importlib.util
@@ -22,10 +22,10 @@ NAMES = [
 
 
 def test_pages_are_up_to_date():
-    there = {page.name: page.read_text() for page in (ROOT / "docs/reference").glob("*.md")}
-    stale = [name for name, text in make_reference.pages().items() if there.get(name) != text]
+    files = {page.name: page.read_text() for page in (ROOT / "docs/reference").glob("*.md")}
+    stale = [name for name, text in make_reference.pages().items() if files.get(name) != text]
     assert stale == [], "run `make docs`"
-    assert set(there) == set(make_reference.pages())
+    assert set(files) == set(make_reference.pages())
 
 
 @pytest.mark.parametrize("entry", NAMES)
@@ -34,7 +34,7 @@ def test_every_public_name_has_an_example(entry):
 
 
 @pytest.mark.parametrize("entry", NAMES)
-def test_every_public_function_says_its_types(entry):
+def test_every_public_function_is_annotated(entry):
     for function in ast.walk(entry.node):
         if isinstance(function, ast.FunctionDef) and function.name in (entry.name, "forward"):
             args = [*function.args.args, *function.args.kwonlyargs]

@@ -1,4 +1,4 @@
-"""The figures of results are drawn from the numbers that are kept beside them."""
+"""The figures of the results are drawn from the JSON files beside them."""
 
 import importlib.util
 import json
@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FIGURES = sorted(
     file
-    for file in (ROOT / "docs/figures").glob("*.json")
+    for file in (ROOT / "docs/results/figures").glob("*.json")
     if "panels" in json.loads(file.read_text())
 )
 
@@ -39,22 +39,22 @@ def test_seeds_become_a_mean_and_single_numbers_stay(drawing):
 
 
 @pytest.mark.parametrize("file", FIGURES, ids=lambda file: file.stem)
-def test_every_figure_can_be_drawn_again_and_names_its_lines(drawing, tmp_path, file):
-    told = json.loads(file.read_text())
+def test_every_figure_can_be_redrawn_and_names_its_lines(drawing, tmp_path, file):
+    data = json.loads(file.read_text())
     copy = tmp_path / file.name
     copy.write_text(file.read_text())
     drawing.main([copy])
-    new, kept = copy.with_suffix(".svg").read_text(), file.with_suffix(".svg").read_text()
-    for panel in told["panels"]:
-        assert all(panel[name] in text for name in ("title", "x", "y") for text in (new, kept))
+    new, old = copy.with_suffix(".svg").read_text(), file.with_suffix(".svg").read_text()
+    for panel in data["panels"]:
+        assert all(panel[name] in text for name in ("title", "x", "y") for text in (new, old))
         several = len(panel["lines"]) > 1
         assert all(
-            line["name"] in text for line in panel["lines"] for text in (new, kept) if several
+            line["name"] in text for line in panel["lines"] for text in (new, old) if several
         )
     assert file.stat().st_size < 4000
 
 
-def test_every_figure_stands_on_a_page():
-    pages = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+def test_every_figure_is_on_a_page():
+    pages = "".join(page.read_text() for page in (ROOT / "docs").rglob("*.md"))
     assert FIGURES
     assert all(f"figures/{file.stem}.svg" in pages for file in FIGURES)
