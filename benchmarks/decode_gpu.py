@@ -135,7 +135,7 @@ def check(model, batch):
         a, quick = stepper.step(token, quick)
         b, plain = stepper.step(token, plain)
         worst, token = max(worst, float((a - b).abs().max())), b.argmax(-1)
-    given = {"end": NO_END, "limit": 3 if DRY else 21}
+    given = {"end": NO_END, "max_new_tokens": 3 if DRY else 21}
     written = [decode.greedy(stepper, stepper.start(prompt), token, **given) for _ in range(3)]
     again = all(torch.equal(one.tokens, written[0].tokens) for one in written)
     std = float(b.float().std())
@@ -321,17 +321,17 @@ def ways(tune):
     """What is timed, by batch: how the work may be cut."""
     one = {
         "as it is": {},
-        "attention in two": {"joined_keys": 0},
-        "without tensor cores": {"cores": 0},
+        "attention in two": {"max_fused_keys": 0},
+        "without tensor cores": {"mma_warps": 0},
         "plain": {"chained": False},
     }
     some = {
         "as it is": {},
-        "weights after the wait": {"held": False},
+        "weights after the wait": {"weights_in_registers": False},
         "plain": {"chained_rows": False},
     }
     if tune:
-        one |= {"8 slices, 256 keys": {"slices": 8, "keys": 256}}
+        one |= {"8 slices, 256 keys": {"out_splits": 8, "keys": 256}}
         some |= {
             "128 keys": {"keys_rows": 128},
             "80 registers": {"keys_rows_regs": 80},

@@ -59,7 +59,12 @@ def test_with_a_language_it_is_brute_force_too(time, seed, bonus):
         return math.log(chance) + 0.8 * said + bonus * len(labels)
 
     want = max((score(*item), item[0]) for item in every_answer(log_probs).items())
-    options = {"language": bigram, "weight": 0.8, "bonus": bonus, "floor": -math.inf}
+    options = {
+        "language_model": bigram,
+        "lm_weight": 0.8,
+        "length_bonus": bonus,
+        "min_log_prob": -math.inf,
+    }
     (found,) = prefix_beam(log_probs, width=999, **options)
     assert math.isclose(found.score, want[0], abs_tol=1e-9)
     assert found.labels == want[1]
@@ -117,7 +122,7 @@ def test_a_stepper_guides_the_beam():
     model = models.LanguageModel(models.language_tiny(vocab=3, dropout=0.0)).eval()
     language = StepperLanguageModel(decode.make_stepper(model))
     log_probs = chances(4, 3)
-    options = {"width": 999, "weight": 3.0, "floor": -math.inf}
+    options = {"width": 999, "lm_weight": 3.0, "min_log_prob": -math.inf}
     (found,) = prefix_beam(log_probs, language_model=language, **options)
     scores = {
         labels: math.log(chance)
@@ -130,7 +135,7 @@ def test_a_stepper_guides_the_beam():
 def test_what_the_search_needs_is_said(users_view):
     with pytest.raises(ConfigError, match="width: needs 1 or more, got 0"):
         PrefixBeam(width=0)
-    with pytest.raises(ConfigError, match="best: needs 1 to width=2, got 3; try a wider beam"):
+    with pytest.raises(ConfigError, match="n_best: needs 1 to width=2, got 3; try a wider beam"):
         prefix_beam(chances(2, 3), width=2, n_best=3)
     with pytest.raises(ShapeError, match=r"log_probs: needs time and vocab, got .*; try log_probs"):
         PrefixBeam()(torch.zeros(1, 2, 3))

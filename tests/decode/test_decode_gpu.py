@@ -16,7 +16,7 @@ from regard.decode.steppers.language import GpuState, LanguageStepper
 pytestmark = pytest.mark.gpu
 VOCAB, END = 1000, 2
 LLAMA = {
-    "positions": "none", "rotary": 10000.0, "kv_heads": 2, "hidden": 704, "gated": True,
+    "positions": "none", "rope_theta": 10000.0, "kv_heads": 2, "ffn_dim": 704, "gated": True,
     "activation": "silu", "norm": "rms", "bias": False,
 }  # fmt: skip
 each_model = pytest.mark.parametrize("changes", [{}, LLAMA], ids=["gpt", "llama"])
@@ -185,7 +185,7 @@ def test_whoever_looks_on_a_gpu_gets_the_modules():
 def test_weights_that_moved_are_read_from_where_they_are():
     model, (prompt, lengths) = made({}), prompts(3)
     stepper, state, _ = both(model, prompt, lengths)
-    first, given = last_tokens(prompt, lengths), cast(Any, {"end": END, "limit": 9})
+    first, given = last_tokens(prompt, lengths), cast(Any, {"end": END, "max_new_tokens": 9})
     greedy(stepper, state, first, **given)
     for p in model.parameters():
         p.data = p.data.flip(0).contiguous()

@@ -27,27 +27,27 @@ from regard.decode.steppers.language import GpuState, LanguageStepper
 
 pytest.importorskip("triton")
 VOCAB, END = 41, 2
-SIZES = {"dim": 16, "heads": 2, "layers": 1, "dropout": 0.0, "hidden": 32}
-ROTARY = {"positions": "none", "rotary": 100.0}
+SIZES = {"dim": 16, "heads": 2, "layers": 1, "dropout": 0.0, "ffn_dim": 32}
+ROTARY = {"positions": "none", "rope_theta": 100.0}
 CONFIGS = {
     "learned": {
         "positions": "learned",
         "max_positions": 40,
-        "scaled": False,
+        "scale_embedding": False,
         "activation": "gelu_tanh",
         "window": 3,
         "tied": False,
         "layers": 2,
     },
     "rotary": ROTARY
-    | {"kv_heads": 1, "feat": 16, "gated": True, "norm": "rms", "activation": "silu"},
+    | {"kv_heads": 1, "head_dim": 16, "gated": True, "norm": "rms", "activation": "silu"},
     "bare": ROTARY
     | {
         "rotate_half": True,
         "bias": False,
         "final_norm": False,
         "dim": 24,
-        "feat": 16,
+        "head_dim": 16,
         "gated": True,
     },
     "sinusoidal": {},
@@ -59,7 +59,7 @@ FINE = Tuning(
     register_outs=16,
 )  # fmt: skip
 # warps that share the 16 or 32 inputs of such a model
-FEW_CORES: Any = {"cores": 1, "cores_tile": 512}
+FEW_CORES: Any = {"mma_warps": 1, "mma_tile": 512}
 pytestmark = pytest.mark.usefixtures("in_the_interpreter")
 
 
@@ -71,7 +71,7 @@ def rarely(*values):
 @pytest.fixture
 def in_the_interpreter(monkeypatch):
     monkeypatch.setattr(captured_steps, "_TRY_ON_CPU", True)
-    monkeypatch.setattr(buffers, "ROOM", 8)
+    monkeypatch.setattr(buffers, "MIN_CAPACITY", 8)
     with torch.no_grad():
         yield
 
@@ -126,13 +126,13 @@ def test_logits_are_the_models_own(name, batch):
     ("name", "batch", "changes"),
     [
         ("learned", 1, {}),
-        ("rotary", 1, {"joined_keys": 0}),
+        ("rotary", 1, {"max_fused_keys": 0}),
         ("learned", 2, {}),
-        ("rotary", 2, {"held": False}),
+        ("rotary", 2, {"weights_in_registers": False}),
     ],
 )
 def test_logits_of_16_bits_are_the_models_own(name, batch, changes):
-    model, (prompt, _) = made(name, dim=32, heads=2, head_dim=16, hidden=64), prompts(batch)
+    model, (prompt, _) = made(name, dim=32, heads=2, head_dim=16, ffn_dim=64), prompts(batch)
     for p in model.parameters():
         p.data = p.half().float()
     want = model(prompt)[:, -1]
@@ -142,7 +142,9 @@ def test_logits_of_16_bits_are_the_models_own(name, batch, changes):
     assert_close(got, want, atol=0.02, rtol=0.02)
 
 
-@pytest.mark.parametrize("changes", [{"joined_keys": 0}, {"slices": 2, "lanes": 1 << 16}])
+@pytest.mark.parametrize(
+    "changes", [{"max_fused_keys": 0}, {"out_splits": 2, "lane_bytes": 1 << 16}]
+)
 def test_one_row_is_the_same_however_its_work_is_cut(changes):
     model, (prompt, _) = made("rotary"), prompts(1)
     stepper, found = cast(LanguageStepper, make_stepper(model)), []
@@ -174,7 +176,10 @@ def test_what_is_no_number_or_too_large_for_the_residual_is_not_hidden(layer, va
 def test_greedy_writes_what_the_model_writes(batch, rules):
     model, (prompt, lengths) = made("learned"), prompts(batch)
     stepper, state, slow = both(model, prompt, lengths)
-    first, given = last_tokens(prompt, lengths), {"end": END, "limit": 5, "rules": rules}
+    first, given = (
+        last_tokens(prompt, lengths),
+        {"end": END, "max_new_tokens": 5, "constraints": rules},
+    )
     got, want = (greedy(stepper, s, first, **given) for s in (state, slow))
     assert got.to_lists() == want.to_lists()
     assert torch.equal(got.ended, want.ended)
@@ -185,7 +190,11 @@ def test_greedy_writes_what_the_model_writes(batch, rules):
 def test_a_drawn_answer_is_the_models_own(batch):
     model, (prompt, lengths) = made("learned"), prompts(batch)
     stepper, state, slow = both(model, prompt, lengths)
-    given = {"end": END, "limit": 4, "how": Sampling(temperature=1.3, top_p=0.9, seed=3)}
+    given = {
+        "end": END,
+        "max_new_tokens": 4,
+        "sampling": Sampling(temperature=1.3, top_p=0.9, seed=3),
+    }
     first = last_tokens(prompt, lengths)
     got, want = (sample(stepper, s, first, **given) for s in (state, slow))
     assert got.to_lists() == want.to_lists()
@@ -215,7 +224,7 @@ def test_a_row_that_has_ended_waits_for_the_others(how):
 def test_a_beam_finds_what_it_finds_by_the_model(name):
     model, (prompt, lengths) = made(name), prompts(2)
     stepper, state, slow = both(model, prompt, lengths)
-    given: Any = {"end": END, "limit": 4, "width": 2, "best": 2}
+    given: Any = {"end": END, "max_new_tokens": 4, "width": 2, "n_best": 2}
     first = last_tokens(prompt, lengths)
     got, want = (beam(stepper, s, first, **given) for s in (state, slow))
     assert got.to_lists() == want.to_lists()
@@ -225,7 +234,7 @@ def test_a_beam_finds_what_it_finds_by_the_model(name):
 def test_a_row_alone_writes_what_it_writes_among_others():
     model, (prompt, lengths) = made("sinusoidal"), prompts(3)
     stepper, first = make_stepper(model), last_tokens(prompt, lengths)
-    given: Any = {"end": END, "limit": 2}
+    given: Any = {"end": END, "max_new_tokens": 2}
     together = greedy(stepper, stepper.start(prompt, lengths), first, **given)
     for n, length in enumerate(lengths):
         row = prompt[n : n + 1, :length]
@@ -284,7 +293,7 @@ def test_rows_beyond_those_of_one_program_are_the_models_own(monkeypatch):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"softcap": 9.0}, {"sinks": True}, {"relative": "alibi"}, {"norm_first": False}],
+    [{"softcap": 9.0}, {"sinks": True}, {"relative_bias": "alibi"}, {"norm_first": False}],
 )
 def test_what_the_kernels_do_not_know_goes_to_the_model(changes):
     assert not isinstance(make_stepper(made("sinusoidal", **changes)).start(*prompts(3)), GpuState)

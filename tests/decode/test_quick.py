@@ -17,8 +17,8 @@ VOCAB, END = 300, 2  # more than two groups of the search for the largest
 CONFIGS = {
     "sinusoidal": {},
     "learned": {"positions": "learned", "max_positions": 20},
-    "rotary": {"positions": "none", "rotary": 100.0, "kv_heads": 1},
-    "rotate_half": {"rotary": 100.0, "rotate_half": True},
+    "rotary": {"positions": "none", "rope_theta": 100.0, "kv_heads": 1},
+    "rotate_half": {"rope_theta": 100.0, "rotate_half": True},
     "normed": {"embedding_norm": True, "segments": 2},
     "relu": {"activation": "relu", "norm": "none", "final_norm": False},
     "after": {"norm_first": False, "final_norm": False, "bias": False, "norm": "rms"},
@@ -55,7 +55,7 @@ def start(model: models.Translator, source: torch.Tensor, lengths: torch.Tensor)
 
 @each_config
 def test_logits_are_the_models_own(name, monkeypatch):
-    monkeypatch.setattr(cpu_decoder, "ROOM", 2)  # it must grow on the way
+    monkeypatch.setattr(cpu_decoder, "CPU_INITIAL_CAPACITY", 2)  # it must grow on the way
     model, (source, lengths), target = made(name), sources(), torch.randint(VOCAB, (4, 9))
     stepper, state = start(model, source, lengths)
     steps = []
@@ -73,7 +73,10 @@ def test_a_search_finds_what_it_finds_by_the_model(name, width):
     with torch.enable_grad():
         slow = stepper.start(source, lengths)
     assert not isinstance(slow, CpuState)
-    first, given = torch.ones(4, dtype=torch.long), {"end": END, "limit": 9, "width": width}
+    first, given = (
+        torch.ones(4, dtype=torch.long),
+        {"end": END, "max_new_tokens": 9, "width": width},
+    )
     fast = beam(stepper, state, first, n_best=width, **given)
     want = beam(stepper, slow, first, n_best=width, **given)
     assert fast.to_lists() == want.to_lists()
@@ -103,7 +106,7 @@ def test_a_state_may_be_gone_on_from_twice_and_in_any_order():
     logits, _ = stepper.step(torch.full((6,), 5), picked)
     written = torch.cat([target, torch.full((4, 1), 8), torch.full((4, 1), 5)], 1)
     assert_close(logits, model(source, written, lengths)[rows, -1], atol=1e-5, rtol=1e-5)
-    assert other.time == 2
+    assert other.length == 2
 
 
 def test_rows_of_one_sequence_are_reordered_and_taken_apart():
@@ -146,7 +149,7 @@ def test_who_comes_to_look_sees_every_attention_also_in_the_middle():
 
 @pytest.mark.parametrize(
     "changes",
-    [{"softcap": 9.0}, {"sinks": True}, {"relative": "alibi"}, {"relative": "buckets"}],
+    [{"softcap": 9.0}, {"sinks": True}, {"relative_bias": "alibi"}, {"relative_bias": "buckets"}],
 )
 def test_what_it_does_not_know_goes_to_the_model(changes):
     model = made(**changes)

@@ -38,7 +38,7 @@ def answers(name, search, *rules, limit=6):
     model, (source, lengths) = translator(name), sources()
     stepper = make_stepper(model)
     state = stepper.start(source, lengths)
-    return search(stepper, state, firsts(4), end=END, limit=limit, rules=rules)
+    return search(stepper, state, firsts(4), end=END, max_new_tokens=limit, constraints=rules)
 
 
 # ---- worked numbers
@@ -66,7 +66,7 @@ def test_a_rule_changes_the_answer_but_not_its_probability():
 @each_search
 def test_a_prefix_is_kept_and_gone_on_from(name, search):
     found = answers(name, search, ForcedPrefix([4, 6, 4]))
-    assert all(row[:3] == [4, 6, 4] for row in found.lists())
+    assert all(row[:3] == [4, 6, 4] for row in found.to_lists())
     assert found.log_prob.isfinite().all()
 
 
@@ -74,7 +74,7 @@ def test_a_prefix_is_kept_and_gone_on_from(name, search):
 @each_search
 def test_each_row_has_the_prefix_that_is_its_own(name, search):
     rows = [[4], [5, 6], [], [6, 6, 6]]
-    found = answers(name, search, ForcedPrefix(rows)).lists()
+    found = answers(name, search, ForcedPrefix(rows)).to_lists()
     each = len(found) // 4
     for n, row in enumerate(found):
         want = rows[n // each]
@@ -85,7 +85,7 @@ def test_each_row_has_the_prefix_that_is_its_own(name, search):
 @each_search
 def test_a_token_that_is_not_allowed_never_appears(name, search):
     for rule in (SuppressTokens([4, 5]), AllowedTokens([0, 1, 3, 6], end=END)):
-        found = answers(name, search, rule, limit=8).lists()
+        found = answers(name, search, rule, limit=8).to_lists()
         assert not {4, 5} & {token for row in found for token in row}
 
 
@@ -94,7 +94,7 @@ def test_a_token_that_is_not_allowed_never_appears(name, search):
 def test_words_are_written_whole_and_no_others(name, search):
     words = [[4], [4, 5, 6], [6, 3]]
     found = answers(name, search, AllowedWords(words, end=END), limit=9)
-    for row, ended in zip(found.lists(), found.ended.flatten().tolist(), strict=True):
+    for row, ended in zip(found.to_lists(), found.ended.flatten().tolist(), strict=True):
         text = "".join(map(str, row))
         if not ended:  # cut at the limit, perhaps inside a word
             text = re.sub("(45|6)$", "", text)
@@ -132,7 +132,7 @@ def test_rules_are_asked_together():
         MinNewTokens(4, end=END),
         AllowedTokens([3, 4, 5], end=END),
     )
-    for row in answers("rotary", SEARCHES["beam"], *rules).lists():
+    for row in answers("rotary", SEARCHES["beam"], *rules).to_lists():
         assert row[0] == 4
         assert set(row) <= {3, 4}
         assert len(row) >= 4
@@ -149,7 +149,7 @@ def test_a_beam_under_rules_finds_the_best_of_what_they_allow():
     score = {w: rows[n, range(len(w)), list(w)].sum().item() for n, w in enumerate(every)}
     best = max(every, key=lambda w: score[w])
     stepper = make_stepper(model)
-    given = {"end": END, "limit": limit, "width": len(every), "penalty": 0.0}
+    given = {"end": END, "max_new_tokens": limit, "width": len(every), "length_penalty": 0.0}
     found = beam(
         stepper, stepper.start(source), firsts(1), constraints=[SuppressTokens([3])], **given
     )
@@ -162,9 +162,13 @@ def test_a_beam_under_rules_finds_the_best_of_what_they_allow():
 
 @pytest.mark.usefixtures("users_view")
 def test_rules_that_cannot_be_kept_are_said():
-    with pytest.raises(ConfigError, match="rules: need to leave a token after 1 tokens, got none"):
+    with pytest.raises(
+        ConfigError, match="constraints: need to leave a token after 1 tokens, got none"
+    ):
         answers("sinusoidal", greedy, ForcedPrefix([4, 5]), SuppressTokens([5]))
-    with pytest.raises(ConfigError, match="rules: need to leave a token after 0 tokens, got none"):
+    with pytest.raises(
+        ConfigError, match="constraints: need to leave a token after 0 tokens, got none"
+    ):
         answers("sinusoidal", SEARCHES["beam"], ForcedPrefix([4]), SuppressTokens([4]))
     with pytest.raises(ConfigError, match=f"tokens: need 0 to {VOCAB - 1}, .* got 99"):
         answers("sinusoidal", greedy, SuppressTokens([99]))

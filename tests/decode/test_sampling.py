@@ -161,7 +161,7 @@ def test_a_stream_leaves_gradients_as_they_were_between_its_tokens():
 def test_the_best_of_a_beam_come_with_their_scores_in_order():
     model, (source, lengths) = translator("sinusoidal"), sources()
     stepper = make_stepper(model)
-    given = {"end": END, "limit": 6, "width": 4, "best": 4, "penalty": 0.8}
+    given = {"end": END, "max_new_tokens": 6, "width": 4, "n_best": 4, "length_penalty": 0.8}
     found = beam(stepper, stepper.start(source, lengths), firsts(4), **given)
     scores = found.scores(0.8)
     assert torch.equal(scores, scores.sort(-1, True).values)

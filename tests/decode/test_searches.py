@@ -16,9 +16,9 @@ SIZES = {"dim": 16, "heads": 2, "dropout": 0.0}
 TRANSLATORS = {
     "sinusoidal": {},
     "learned": {"positions": "learned", "max_positions": 20},
-    "rotary": {"positions": "none", "rotary": 100.0, "kv_heads": 1},
-    "buckets": {"positions": "none", "relative": "buckets"},
-    "alibi": {"positions": "none", "relative": "alibi", "sinks": True},
+    "rotary": {"positions": "none", "rope_theta": 100.0, "kv_heads": 1},
+    "buckets": {"positions": "none", "relative_bias": "buckets"},
+    "alibi": {"positions": "none", "relative_bias": "alibi", "sinks": True},
 }
 RECURRENT = [
     (c, a) for c in ("rnn", "gru", "lstm") for a in ("none", "bahdanau", "luong", "hybrid")
@@ -115,7 +115,11 @@ def test_the_length_penalty_of_a_long_answer():
 def test_a_penalty_turns_the_choice_to_the_longer_answer():
     # [end]: 0.5; [1, end]: 0.5 · 0.9 = 0.45. log 0.45 / (7/6) = -0.684 > log 0.5 = -0.693
     table = Table([0, 0.5, 0.5, 0], [0, 0, 0.9, 0.1], [0, 0, 1, 0], [0, 0, 1, 0])
-    state, first, given = table.start([0]), torch.tensor([0]), {"end": 2, "limit": 2, "width": 3}
+    state, first, given = (
+        table.start([0]),
+        torch.tensor([0]),
+        {"end": 2, "max_new_tokens": 2, "width": 3},
+    )
     assert beam(table, state, first, length_penalty=0.0, **given).to_lists() == [[]]
     assert beam(table, state, first, length_penalty=1.0, **given).to_lists() == [[1]]
 
@@ -173,7 +177,7 @@ def test_a_beam_of_one_is_greedy(name):
 @pytest.mark.parametrize("name", ["sinusoidal", "rotary", "lstm-luong", "gru-hybrid"])
 def test_a_beam_over_a_batch_is_the_beam_of_each_alone(name):
     model, (source, lengths) = translator(name), sources()
-    stepper, given = make_stepper(model), {"end": END, "limit": 6, "width": 3, "best": 3}
+    stepper, given = make_stepper(model), {"end": END, "max_new_tokens": 6, "width": 3, "n_best": 3}
     together = beam(stepper, stepper.start(source, lengths), firsts(4), **given)
     for n, length in enumerate(lengths):
         alone = beam(stepper, stepper.start(source[n : n + 1, :length]), firsts(1), **given)
@@ -195,7 +199,13 @@ def test_a_beam_that_holds_every_sequence_finds_the_best_of_all(name, penalty):
     ranked = sorted(every, key=lambda w: -log_probs[w] / ((5 + len(w)) / 6) ** penalty)
     stepper = make_stepper(model)
     state = stepper.start(source)
-    given = {"end": END, "limit": limit, "width": len(every), "penalty": penalty, "best": 5}
+    given = {
+        "end": END,
+        "max_new_tokens": limit,
+        "width": len(every),
+        "length_penalty": penalty,
+        "n_best": 5,
+    }
     found = beam(stepper, state, firsts(1), **given)
     assert found.to_lists() == [[t for t in words if t != END] for words in ranked[:5]]
     assert_close(found.log_prob[0].tolist(), [log_probs[w] for w in ranked[:5]])
@@ -220,9 +230,9 @@ def test_what_cannot_be_searched_is_said():
     model = translator("sinusoidal")
     stepper = make_stepper(model)
     state = stepper.start(sources()[0])
-    with pytest.raises(ConfigError, match="limit: needs 1 token or more, got 0"):
+    with pytest.raises(ConfigError, match="max_new_tokens: needs 1 token or more, got 0"):
         greedy(stepper, state, firsts(4), end=END, max_new_tokens=0)
-    with pytest.raises(ConfigError, match="best: needs 1 to width=2, got 3; try a wider beam"):
+    with pytest.raises(ConfigError, match="n_best: needs 1 to width=2, got 3; try a wider beam"):
         beam(stepper, state, firsts(4), end=END, max_new_tokens=3, width=2, n_best=3)
     with pytest.raises(ConfigError, match="model: needs evaluation mode, got training"):
         make_stepper(model.train())

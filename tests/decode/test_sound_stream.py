@@ -18,7 +18,15 @@ WORDS = CharTokenizer.train(["AB "])
 
 def tiny(**changes) -> Recogniser:
     """Random weights, wide ones: with small ones every output would be alike."""
-    sizes = {"mels": 4, "dim": 8, "layers": 2, "heads": 2, "hidden": 16, "rate": 1000, "left": 2}
+    sizes = {
+        "n_mels": 4,
+        "dim": 8,
+        "layers": 2,
+        "heads": 2,
+        "ffn_dim": 16,
+        "sample_rate": 1000,
+        "left_chunks": 2,
+    }
     model = Recogniser(RecogniserConfig(**{"vocab": WORDS.vocab, **sizes, **changes})).eval()
     with torch.no_grad():
         for weight in model.parameters():
@@ -44,10 +52,10 @@ lengths, cuts = st.integers(25, 700), st.lists(st.integers(0, 10**6), max_size=2
 kinds = st.fixed_dictionaries(
     {
         "chunk": st.integers(1, 4),
-        "left": st.integers(0, 3),
-        "relative": st.sampled_from(["none", "buckets", "alibi"]),
-        "rotary": st.sampled_from([None, 10000.0]),
-        "level": st.sampled_from([None, 3.0]),
+        "left_chunks": st.integers(0, 3),
+        "relative_bias": st.sampled_from(["none", "buckets", "alibi"]),
+        "rope_theta": st.sampled_from([None, 10000.0]),
+        "cmvn_depth": st.sampled_from([None, 3.0]),
         "filters": st.sampled_from([None, 3]),
     }
 )
@@ -99,7 +107,7 @@ def test_single_frames_are_enough(chunk):
 
 
 def test_a_piece_longer_than_a_block_is_the_same_as_many():
-    model, wave = tiny(left=3, chunk=3), torch.randn(9000)
+    model, wave = tiny(left_chunks=3, chunk=3), torch.randn(9000)
     assert len(wave) > AudioStream(model).block * 10
     whole, _ = model.forward_waveform(wave[None])
     assert_close(streamed(AudioStream(model), wave, [9000]), whole[0], atol=1e-5, rtol=1e-5)
@@ -130,7 +138,7 @@ def test_the_state_does_not_grow_with_time(chunk, piece, time):
 
 
 def test_an_output_comes_as_soon_as_the_models_delay_allows():
-    model = tiny(chunk=3, rate=1000)
+    model = tiny(chunk=3, sample_rate=1000)
     stream, state = AudioStream(model), AudioStream(model).start()
     for sample in range(1, 500):
         log_probs, state = stream.step(torch.randn(1), state)
@@ -141,7 +149,7 @@ def test_an_output_comes_as_soon_as_the_models_delay_allows():
 
 def test_a_model_trained_without_a_bound_can_be_given_one():
     wave = torch.randn(600)
-    bounded, free = tiny(left=2), tiny(left=None)
+    bounded, free = tiny(left_chunks=2), tiny(left_chunks=None)
     free.load_state_dict(bounded.state_dict())
     got = streamed(AudioStream(free, left_chunks=2), wave, [600])
     assert_close(got, bounded.forward_waveform(wave[None])[0][0], atol=1e-5, rtol=1e-5)
@@ -185,7 +193,7 @@ def test_a_character_of_several_bytes_is_told_when_it_is_whole():
 
 
 def test_a_beam_streams_what_it_finds_on_the_whole():
-    model, wave = tiny(left=3), torch.randn(2000)
+    model, wave = tiny(left_chunks=3), torch.randn(2000)
     log_probs = model.forward_waveform(wave[None])[0][0].detach()
     (want,) = decode.prefix_beam(log_probs, width=6)
     ended = torch.cat([wave, torch.zeros(1000)])
@@ -207,14 +215,16 @@ def test_silence_is_heard_without_a_word_lost_or_made():
 
 
 def test_what_cannot_be_streamed_says_so(users_view):
-    with pytest.raises(ConfigError, match="left: needs a bound for a stream, got None: .*; try"):
-        AudioStream(tiny(left=None))
+    with pytest.raises(
+        ConfigError, match="left_chunks: needs a bound for a stream, got None: .*; try"
+    ):
+        AudioStream(tiny(left_chunks=None))
     with pytest.raises(ConfigError, match="chunk: needs a number for a stream, got None: .*; try"):
         AudioStream(tiny(chunk=None))
-    with pytest.raises(ConfigError, match="left: needs 0 or up to the model's 2, got 3"):
+    with pytest.raises(ConfigError, match="left_chunks: needs 0 or up to the model's 2, got 3"):
         AudioStream(tiny(), left_chunks=3)
-    with pytest.raises(ConfigError, match="left: needs 0 or more, got -1"):
-        AudioStream(tiny(left=None), left_chunks=-1)
+    with pytest.raises(ConfigError, match="left_chunks: needs 0 or more, got -1"):
+        AudioStream(tiny(left_chunks=None), left_chunks=-1)
     with pytest.raises(ConfigError, match="model: needs evaluation mode"):
         AudioStream(tiny().train())
     with pytest.raises(ConfigError, match="model: needs a Recogniser, got LanguageModel"):
@@ -222,5 +232,5 @@ def test_what_cannot_be_streamed_says_so(users_view):
     with pytest.raises(ConfigError, match="tokenizer: needs the model's vocab=7, got 260"):
         Transcriber(tiny(), data.ByteTokenizer())
     stream = AudioStream(tiny())
-    with pytest.raises(ShapeError, match="frames: needs mels=4 numbers a frame, got 5"):
+    with pytest.raises(ShapeError, match="frames: needs n_mels=4 values per frame, got 5"):
         stream.step_features(torch.zeros(3, 5), stream.start())

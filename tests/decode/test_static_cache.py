@@ -43,7 +43,7 @@ def test_a_state_gone_on_from_twice_keeps_both_futures():
 
 
 def test_a_cache_without_room_finds_more(monkeypatch):
-    monkeypatch.setattr(cache, "ROOM", 2)
+    monkeypatch.setattr(cache, "INITIAL_CAPACITY", 2)
     kept = KVCache()
     for n in range(7):
         kept = grown(kept, float(n))
@@ -67,10 +67,10 @@ def test_no_step_without_gradients_allocates_a_cache(batch):
     with torch.no_grad():
         state = stepper.start(token[:, None].expand(-1, 4))
         _, state = stepper.step(token, state)
-        places = [k.data_ptr() for k, _ in state.kept.shelf.layers.values()]
+        places = [k.data_ptr() for k, _ in state.cache.storage.layers.values()]
         for _ in range(5):
             _, state = stepper.step(token, state)
-    assert [k.data_ptr() for k, _ in state.kept.shelf.layers.values()] == places
+    assert [k.data_ptr() for k, _ in state.cache.storage.layers.values()] == places
 
 
 def test_a_gradient_goes_back_through_every_step():

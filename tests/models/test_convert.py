@@ -148,7 +148,7 @@ def test_bert_classifies_alike_with_padding_and_segments():
     same(ours(tokens, lengths, segments=kinds), want.logits)
     inner = theirs.bert.encoder.layer[0]
     same_gradients(
-        [ours.embedding.table, ours.encoder.blocks[0].feed_forward.to_hidden.weight],
+        [ours.embedding.token_embeddings, ours.encoder.blocks[0].feed_forward.to_hidden.weight],
         [theirs.bert.embeddings.word_embeddings.weight, inner.intermediate.dense.weight],
         ours(tokens, lengths, segments=kinds),
         want.logits,
@@ -181,7 +181,7 @@ def test_gpt2_learns_alike():
     theirs = gpt2()
     ours, (tokens, _, _) = converted(theirs), batch()
     same_gradients(
-        [ours.embedding.table, ours.embedding.places],
+        [ours.embedding.token_embeddings, ours.embedding.position_embeddings],
         [theirs.transformer.wte.weight, theirs.transformer.wpe.weight],
         ours(tokens),
         theirs(tokens).logits,
@@ -197,7 +197,7 @@ def test_llama_with_an_output_of_its_own_or_tied(tied):
     theirs = llama(tie_word_embeddings=tied, rope_theta=500.0, head_dim=6)
     ours, (tokens, _, _) = converted(theirs), batch()
     assert ours.config.tied == tied
-    assert ours.config.rotary == 500.0
+    assert ours.config.rope_theta == 500.0
     same(ours(tokens), theirs(tokens).logits)
 
 
@@ -226,7 +226,7 @@ def test_t5_learns_alike():
     ours, (source, lengths, real), (target, _, _) = converted(theirs), batch(), batch(6)
     bias = theirs.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight
     same_gradients(
-        [ours.source_embedding.table, ours.encoder.relative.table],
+        [ours.source_embedding.token_embeddings, ours.encoder.relative.table],
         [theirs.shared.weight, bias],
         ours(source, target, lengths),
         theirs(source, attention_mask=real.long(), decoder_input_ids=target).logits,
@@ -237,7 +237,7 @@ def test_marian_as_saved_has_no_position_table_and_we_make_the_same():
     theirs = marian()
     state = {name: x for name, x in theirs.state_dict().items() if "embed_positions" not in name}
     ours = from_transformers(state, theirs.config.to_dict())
-    same(ours.source_embedding.places, theirs.model.encoder.embed_positions.weight)
+    same(ours.source_embedding.position_embeddings, theirs.model.encoder.embed_positions.weight)
 
 
 def test_luck_is_not_spent_on_weights_that_are_overwritten():

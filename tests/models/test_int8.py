@@ -123,10 +123,10 @@ def test_a_file_brings_back_the_same_numbers_at_a_quarter_of_the_size(config, tm
 
 def test_a_shared_table_stays_one_table(tmp_path):
     model = models.quantize(models.build(models.translator_tiny(vocab=11)))
-    assert model.source_embedding.table is model.target_embedding.table
+    assert model.source_embedding.token_embeddings is model.target_embedding.token_embeddings
     models.save(model, tmp_path)
     again = models.load(tmp_path)
-    assert again.source_embedding.table is again.target_embedding.table
+    assert again.source_embedding.token_embeddings is again.target_embedding.token_embeddings
 
 
 def test_the_callers_model_and_luck_stay_as_they_are():

@@ -30,15 +30,15 @@ KINDS = {
     "LSTM, two layers, no attention": models.recurrent_tiny(
         vocab=11, cell="lstm", attention="none", layers=2
     ),
-    "RNN": models.recurrent_tiny(vocab=11, cell="rnn", shared=False, tied=False),
+    "RNN": models.recurrent_tiny(vocab=11, cell="rnn", shared_embedding=False, tied=False),
     "BERT": models.classifier_base(9, 3, layers=1, dim=16, heads=2),
     "the mean of a text": models.classifier_tiny(vocab=9, classes=2),
     "a ViT with a hidden head": models.vision_tiny(classes=5, head="mlp"),
-    "strictly causal sound": models.recogniser_tiny(vocab=7, left=3),
-    "sound against its level": models.recogniser_tiny(vocab=7, left=3, level=3.0),
-    "sound over its bands": models.recogniser_tiny(vocab=7, left=3, filters=4, phones=5),
-    "sound in chunks": models.recogniser_tiny(vocab=7, chunk=4, left=2, rate=16000),
-    "sound that hears its chunk alone": models.recogniser_tiny(vocab=7, chunk=4, left=0),
+    "strictly causal sound": models.recogniser_tiny(vocab=7, left_chunks=3),
+    "sound against its level": models.recogniser_tiny(vocab=7, left_chunks=3, cmvn_depth=3.0),
+    "sound over its bands": models.recogniser_tiny(vocab=7, left_chunks=3, filters=4, phones=5),
+    "sound in chunks": models.recogniser_tiny(vocab=7, chunk=4, left_chunks=2, sample_rate=16000),
+    "sound that hears its chunk alone": models.recogniser_tiny(vocab=7, chunk=4, left_chunks=0),
 }  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def test_every_kind_of_model_answers_as_torch_does(name, tmp_path):
     assert all(0 <= difference < 1e-4 for _, difference in found)
 
 
-@pytest.mark.parametrize("name", rg.train.specimen_names())
+@pytest.mark.parametrize("name", rg.runs.pretrained_names())
 def test_every_specimen_answers_as_torch_does(name, tmp_path):
     run = rg.load_pretrained(name)
     # logits of trained models reach tens: 3.5e-5 was seen without AVX-512
@@ -67,14 +67,14 @@ def test_greedy_by_onnxruntime_writes_what_regard_writes(name, tmp_path):
     texts = ["3 days", "March 5, 2024", "$12.50", "apples, pears and plums"]
     want = rg.translate(run, texts, to=to)
     encoder, step = (parity.OnnxSession(tmp_path / f"{name}.onnx") for name in ("encoder", "step"))
-    ids = [[*run.tokenizer.read(text), run.tokenizer.end] for text in texts]
+    ids = [[*run.tokenizer.encode_input(text), run.tokenizer.eos_id] for text in texts]
     lengths = torch.tensor([len(row) for row in ids])
     source = torch.zeros(len(ids), int(lengths.max()), dtype=torch.long)
     for n, row in enumerate(ids):
         source[n, : len(row)] = torch.tensor(row)
     read = encoder(tokens=source, lengths=lengths)
     for language in to:
-        rows = greedily(step, {**read, "lengths": lengths}, run.tokenizer.language(language))
+        rows = greedily(step, {**read, "lengths": lengths}, run.tokenizer.language_id(language))
         assert [run.tokenizer.decode(row) for row in rows] == want[language]
 
 
@@ -112,7 +112,7 @@ def test_far_into_a_stream_positions_are_still_exact(tmp_path):
     models.export_onnx(model, tmp_path)
     step, state = parity.OnnxSession(tmp_path / "step.onnx"), parity._silence(model)
     frames = torch.randn(2, 16, 40)
-    late = {**state, "heard": torch.tensor([3_000_000])}  # 33 hours
+    late = {**state, "offset": torch.tensor([3_000_000])}  # 33 hours
     a, b = (step(start, frames=frames)["log_probs"] for start in (state, late))
     torch.testing.assert_close(a, b, rtol=0, atol=1e-4)
 
@@ -142,9 +142,12 @@ def test_what_cannot_be_exported_is_said(tmp_path, monkeypatch):
         with pytest.raises(ConfigError, match=message):
             models.export_onnx(models.build(config), tmp_path / "none")
 
-    refused(models.translator_tiny(vocab=9, relative="alibi"), "relative: needs none")
+    refused(models.translator_tiny(vocab=9, relative_bias="alibi"), "relative_bias: needs none")
     refused(models.recurrent_tiny(vocab=9, attention="hybrid"), "got 'hybrid'")
-    refused(models.recogniser_tiny(vocab=9, left=None), "left=None; try training with left=64")
+    refused(
+        models.recogniser_tiny(vocab=9, left_chunks=None),
+        "left_chunks=None; try training with left_chunks=64",
+    )
     refused(models.MLPConfig(inputs=3, classes=2), "needs one of Translator, .* got MLP")
     with pytest.raises(ConfigError, match=r"run: needs a run, got Translator; try"):
         rg.export(models.build(models.translator_tiny(vocab=9)), tmp_path)
@@ -169,6 +172,6 @@ def test_an_answer_that_is_off_is_an_error_with_its_number(tmp_path, monkeypatch
 def test_a_not_a_number_is_no_agreement(tmp_path):
     model = models.build(models.language_tiny(vocab=9))
     with torch.no_grad():
-        model.embedding.table[:] = np.nan
+        model.embedding.token_embeddings[:] = np.nan
     with pytest.raises(ConfigError, match="got nan"):
         models.export_onnx(model, tmp_path)

@@ -25,7 +25,7 @@ lefts = st.sampled_from([0, 1, 3, None])
 
 
 def tiny(**changes) -> Recogniser:
-    sizes = {"mels": 4, "dim": 8, "layers": 2, "heads": 2, "hidden": 16, "rate": 8000}
+    sizes = {"n_mels": 4, "dim": 8, "layers": 2, "heads": 2, "ffn_dim": 16, "sample_rate": 8000}
     config = RecogniserConfig(**{"vocab": 5, **sizes, **changes})
     return Recogniser(config).double().eval()
 
@@ -67,7 +67,7 @@ def test_probabilities_sum_to_one():
 
 @given(left=st.integers(0, 5))
 def test_strictly_causal_is_chunks_of_one(left):
-    mask = recogniser_tiny(vocab=2, left=left).mask
+    mask = recogniser_tiny(vocab=2, left_chunks=left).mask
     assert mask is not None
     assert torch.equal(mask.dense(9, 9), Chunked(1, left).dense(9, 9))
 
@@ -75,7 +75,7 @@ def test_strictly_causal_is_chunks_of_one(left):
 @settings(max_examples=20)
 @given(chunk=st.integers(1, 3), left=lefts, time=st.integers(1, 40), data=st.data())
 def test_what_comes_after_the_chunk_cannot_change_it(chunk, left, time, data):
-    model, x = tiny(chunk=chunk, left=left), frames(1, time, 4)
+    model, x = tiny(chunk=chunk, left_chunks=left), frames(1, time, 4)
     before, (outputs,) = model(x)
     now = data.draw(st.integers(0, int(outputs) - 1))
     last = (now // chunk + 1) * chunk - 1  # the output at the end of its chunk
@@ -87,7 +87,7 @@ def test_what_comes_after_the_chunk_cannot_change_it(chunk, left, time, data):
 @settings(max_examples=20)
 @given(chunk=chunks, left=lefts, length=st.integers(1, 20), more=st.integers(0, 12))
 def test_padding_changes_nothing(chunk, left, length, more):
-    model, x = tiny(chunk=chunk, left=left), frames(2, length + more, 4)
+    model, x = tiny(chunk=chunk, left_chunks=left), frames(2, length + more, 4)
     alone, (outputs, _) = model(x[:1, :length].repeat(2, 1, 1))
     x[0, length:] = torch.nan
     padded, lengths = model(x, torch.tensor([length, length + more]))
@@ -97,7 +97,7 @@ def test_padding_changes_nothing(chunk, left, length, more):
 
 
 def test_the_past_beyond_the_left_context_is_forgotten():
-    model, x = tiny(chunk=1, left=1, layers=2), frames(1, 64, 4)
+    model, x = tiny(chunk=1, left_chunks=1, layers=2), frames(1, 64, 4)
     before, _ = model(x)
     x[:, :8] = 7.0
     after, _ = model(x)
@@ -159,7 +159,7 @@ class Kept:
 @settings(max_examples=10)
 @given(chunk=st.integers(1, 3), left=st.integers(0, 3), count=st.integers(1, 7))
 def test_a_stream_in_bounded_memory_gives_what_the_recording_gives(chunk, left, count):
-    model, x = tiny(chunk=chunk, left=left), frames(1, 4 * chunk * count, 4)
+    model, x = tiny(chunk=chunk, left_chunks=left), frames(1, 4 * chunk * count, 4)
     whole, _ = model(x)
     stream = Kept(model)
     pieces = [stream.hear(piece) for piece in x.split(4 * chunk, 1)]
@@ -179,7 +179,7 @@ def test_from_a_waveform_is_from_its_features():
 
 def test_it_can_learn():
     torch.manual_seed(0)
-    model = Recogniser(recogniser_tiny(vocab=4, mels=4, dim=16, heads=2, layers=1, dropout=0.0))
+    model = Recogniser(recogniser_tiny(vocab=4, n_mels=4, dim=16, heads=2, layers=1, dropout=0.0))
     x, lengths = torch.randn(3, 24, 4), torch.tensor([24, 24, 20])
     targets, counts = torch.tensor([[1, 2, 3], [3, 3, 0], [2, 0, 0]]), torch.tensor([3, 2, 1])
     model.standardise.fit(x, lengths)
@@ -196,7 +196,7 @@ def test_it_can_learn():
 
 def test_errors_name_the_numbers(users_view):
     model = tiny()
-    with pytest.raises(ShapeError, match="features: needs mels=4 numbers a frame, got 5"):
+    with pytest.raises(ShapeError, match="features: needs n_mels=4 values per frame, got 5"):
         model(frames(1, 9, 5))
     with pytest.raises(ShapeError, match=r"lengths: needs 0 to 9, got \[10\]"):
         model(frames(1, 9, 4), torch.tensor([10]))
@@ -213,11 +213,11 @@ def test_errors_name_the_numbers(users_view):
         recogniser_tiny(vocab=1)
     with pytest.raises(ConfigError, match="chunk: needs a whole number of 1 or more, got 0"):
         recogniser_tiny(vocab=3, chunk=0)
-    with pytest.raises(ConfigError, match="left: needs 0 or more, got -1; try None"):
-        recogniser_tiny(vocab=3, left=-1)
+    with pytest.raises(ConfigError, match="left_chunks: needs 0 or more, got -1; try None"):
+        recogniser_tiny(vocab=3, left_chunks=-1)
     with pytest.raises(ConfigError, match="phones: needs the blank and 1 sound or more, got 1"):
         recogniser_tiny(vocab=3, phones=1)
     with pytest.raises(ConfigError, match="filters: needs a whole number of 1 or more, got 0"):
         recogniser_tiny(vocab=3, filters=0)
     with pytest.raises(ConfigError, match="phones: needs a model that has some, got none"):
-        tiny()(frames(1, 9, 4), phones=True)
+        tiny()(frames(1, 9, 4), return_phones=True)

@@ -159,7 +159,9 @@ def test_it_learns_to_copy(attention):
     assert losses[-1] < 0.6 * losses[0]
 
 
-@pytest.mark.parametrize("changes", [{}, {"tied": False}, {"shared": False, "source_vocab": 7}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"tied": False}, {"shared_embedding": False, "source_vocab": 7}]
+)
 def test_saved_and_loaded_it_says_the_same(tmp_path, changes):
     model = RecurrentTranslator(recurrent_tiny(vocab=11, **changes)).eval()
     again = load(save(model, tmp_path))

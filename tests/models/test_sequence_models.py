@@ -26,11 +26,11 @@ SIZES = {"dim": 16, "heads": 4}
 VARIANTS = {
     "sinusoidal": {},
     "learned": {"positions": "learned", "max_positions": 20},
-    "rotary": {"positions": "none", "rotary": 10000.0, "kv_heads": 2},
-    "buckets": {"positions": "none", "relative": "buckets"},
-    "toeplitz": {"relative": "toeplitz", "max_distance": 4},
-    "keys": {"relative": "keys", "max_distance": 4},
-    "alibi": {"relative": "alibi", "sinks": True},
+    "rotary": {"positions": "none", "rope_theta": 10000.0, "kv_heads": 2},
+    "buckets": {"positions": "none", "relative_bias": "buckets"},
+    "toeplitz": {"relative_bias": "toeplitz", "max_distance": 4},
+    "keys": {"relative_bias": "keys", "max_distance": 4},
+    "alibi": {"relative_bias": "alibi", "sinks": True},
     "post-LN": {"norm_first": False, "final_norm": False, "activation": "relu"},
 }
 variants = pytest.mark.parametrize("variant", VARIANTS)
@@ -162,7 +162,9 @@ def test_a_tied_output_is_the_embedding():
 
 
 def test_every_part_learns():
-    model = translator("keys", tied=False, shared=False, sinks=True, gated=True, output_bias=True)
+    model = translator(
+        "keys", tied=False, shared_embedding=False, sinks=True, gated=True, output_bias=True
+    )
     model(draw(2, 6), draw(2, 6)).pow(2).sum().backward()
     silent = {name for name, p in model.named_parameters() if p.grad is None}
     assert silent == set()
@@ -217,14 +219,14 @@ def test_presets_build(config):
     ("change", "message"),
     [
         ({"heads": 3}, "dim: needs a multiple of heads=3, got 16"),
-        ({"kv_heads": 3}, "key_heads: needs a divisor of 4, got 3"),
+        ({"kv_heads": 3}, "kv_heads: needs a divisor of 4, got 3"),
         ({"layers": 0}, "layers: needs a whole number of 1 or more, got 0"),
         ({"dim": -4}, "dim: needs a whole number of 1 or more, got -4"),
         ({"dropout": 1.0}, "dropout: needs 0 ≤ rate < 1, got 1.0"),
         ({"activation": "tanh"}, "activation: needs one of relu, .* got 'tanh'"),
-        ({"relative": "shaw"}, "relative: needs one of none, buckets, .* got 'shaw'"),
+        ({"relative_bias": "shaw"}, "relative_bias: needs one of none, buckets, .* got 'shaw'"),
         ({"positions": "rotary"}, "positions: needs one of sinusoidal, .* got 'rotary'"),
-        ({"target_vocab": 13}, "target_vocab: needs source_vocab=12 .* try shared=False"),
+        ({"target_vocab": 13}, "target_vocab: needs source_vocab=12 .* try shared_embedding=False"),
         ({"segments": -1}, "segments: needs 0 or more, got -1"),
     ],
 )

@@ -71,7 +71,7 @@ def test_errors_name_the_numbers(users_view):
     ours = converted(theirs())
     with pytest.raises(ShapeError, match="positions: needs at most 19, .* got 20"):
         ours(torch.randn(1, 41, 5))
-    with pytest.raises(ShapeError, match="features: needs mels=5 numbers a frame, got 6"):
+    with pytest.raises(ShapeError, match="features: needs n_mels=5 values per frame, got 6"):
         ours(torch.randn(1, 40, 6))
     with pytest.raises(ConfigError, match="dim: needs a multiple of heads=3, got 16"):
         SpeechEncoderConfig(dim=16, layers=1, heads=3)

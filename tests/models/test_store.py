@@ -39,7 +39,7 @@ def rewrite(file, change_header=lambda header: None, change_tensors=lambda tenso
     with safe_open(file, "pt") as opened:
         header = json.loads(opened.metadata()["regard"])
     change_tensors(tensors)
-    header["checksum"] = models.store.checksum(tensors)
+    header["checksum"] = models.serialization.checksum(tensors)
     change_header(header)
     save_file(tensors, file, {"regard": json.dumps(header)})
 
@@ -61,9 +61,11 @@ def test_what_is_saved_is_what_was(tmp_path):
     "model",
     [
         Translator(translator_tiny(5, decoder_layers=1, **SIZES)),
-        Translator(translator_tiny(5, decoder_layers=1, shared=False, tied=False, **SIZES)),
-        Classifier(classifier_tiny(5, 3, relative="alibi", **SIZES)),
-        LanguageModel(language_tiny(5, relative="keys", sinks=True, **SIZES)),
+        Translator(
+            translator_tiny(5, decoder_layers=1, shared_embedding=False, tied=False, **SIZES)
+        ),
+        Classifier(classifier_tiny(5, 3, relative_bias="alibi", **SIZES)),
+        LanguageModel(language_tiny(5, relative_bias="keys", sinks=True, **SIZES)),
     ],
     ids=["translator", "untied", "classifier", "language"],
 )
@@ -92,7 +94,7 @@ EVERY = {
 
 
 def test_every_public_model_can_be_saved():
-    assert set(models.store._kinds()) == set(EVERY)
+    assert set(models.serialization._kinds()) == set(EVERY)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -107,13 +109,16 @@ def test_every_public_model_comes_back(name, tmp_path):
 def test_a_shared_embedding_is_written_once_and_stays_shared(tmp_path):
     file = save(Translator(translator_tiny(5, decoder_layers=1, **SIZES)), tmp_path)
     names = [name for name in load_file(file) if "embedding" in name]
-    assert names == ["source_embedding.table"]
+    assert names == ["source_embedding.token_embeddings"]
     model = load(file)
     assert model.target_embedding is model.source_embedding
 
 
 def test_half_precision_stays_half(tmp_path):
-    assert load(save(language().bfloat16(), tmp_path)).embedding.table.dtype == torch.bfloat16
+    assert (
+        load(save(language().bfloat16(), tmp_path)).embedding.token_embeddings.dtype
+        == torch.bfloat16
+    )
 
 
 def test_a_file_or_a_folder_can_be_named(tmp_path):
@@ -182,9 +187,9 @@ HEADERS = {
     "valid config, got layers: needs a whole number of 1 or more, got 'two'": (
         lambda h: h["config"].update(layers="two")
     ),
-    "needs 'embedding.table' as .*4000000, 8.*, got float32": lambda h: h["config"].update(
-        vocab=4_000_000
-    ),
+    "needs 'embedding.token_embeddings' as .*4000000, 8.*, got float32": lambda h: h[
+        "config"
+    ].update(vocab=4_000_000),
     "at most one of its layers per tensor, [0-9]+, got 2000": lambda h: h["config"].update(
         layers=2000
     ),
@@ -205,15 +210,17 @@ def test_a_header_that_cannot_be(saved, message, users_view):
 
 
 TENSORS = {
-    r"got unknown 'embedding.tabel'; did you mean 'embedding.table'\?": lambda t: t.update(
-        {"embedding.tabel": t.pop("embedding.table")}
+    r"got unknown 'embedding.tabel'; did you mean 'embedding.token_embeddings'\?": lambda t: (
+        t.update({"embedding.tabel": t.pop("embedding.token_embeddings")})
     ),
-    "needs 'embedding.table' as .*, got none": lambda t: t.pop("embedding.table"),
-    r"'embedding.table' as float32 \(5, 8\), got float32 \(8, 5\)": lambda t: t.update(
-        {"embedding.table": torch.zeros(8, 5)}
+    "needs 'embedding.token_embeddings' as .*, got none": lambda t: t.pop(
+        "embedding.token_embeddings"
     ),
-    r"'embedding.table' as float32 \(5, 8\), got int64 \(5, 8\)": lambda t: t.update(
-        {"embedding.table": torch.zeros(5, 8).long()}
+    r"'embedding.token_embeddings' as float32 \(5, 8\), got float32 \(8, 5\)": lambda t: t.update(
+        {"embedding.token_embeddings": torch.zeros(8, 5)}
+    ),
+    r"'embedding.token_embeddings' as float32 \(5, 8\), got int64 \(5, 8\)": lambda t: t.update(
+        {"embedding.token_embeddings": torch.zeros(5, 8).long()}
     ),
 }
 

@@ -26,7 +26,10 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "vision": (lambda: VisionTransformer(vision_tiny(classes=3, head="mlp")), (2, 1, 28, 28)),
     "resnet": (lambda: ResNet(ResNetConfig(classes=3, width=8)), (2, 1, 28, 28)),
     "mlp": (lambda: MLP(MLPConfig(inputs=6, classes=3, hidden=4)), (2, 6)),
-    "recogniser": (lambda: Recogniser(recogniser_tiny(vocab=5, chunk=3, left=None)), (2, 20, 40)),
+    "recogniser": (
+        lambda: Recogniser(recogniser_tiny(vocab=5, chunk=3, left_chunks=None)),
+        (2, 20, 40),
+    ),
     "speech": (
         lambda: SpeechEncoder(SpeechEncoderConfig(layers=1, dim=8, heads=2, max_positions=10)),
         (2, 20, 80),

@@ -20,7 +20,7 @@ from regard.ops import patchify, unpatchify
 
 
 def tiny(**changes) -> VisionTransformer:
-    sizes = {"image": 12, "patch": 4, "channels": 1, "dim": 16, "heads": 2, "layers": 2}
+    sizes = {"image_size": 12, "patch_size": 4, "channels": 1, "dim": 16, "heads": 2, "layers": 2}
     config = VisionConfig(**{"classes": 5, **sizes, **changes})
     return VisionTransformer(config).double().eval()
 
@@ -31,7 +31,7 @@ def pictures(side: int = 12, channels: int = 1) -> torch.Tensor:
 
 def test_fx9_tokens_are_patches_and_one():
     assert vision_base(classes=1000).tokens == 196 + 1
-    assert vision_base(classes=1000, image=384).tokens == 576 + 1
+    assert vision_base(classes=1000, image_size=384).tokens == 576 + 1
     assert vision_tiny(classes=10).tokens == 49 + 1
 
 
@@ -172,8 +172,10 @@ def test_older_names_of_the_same_weights_are_known():
 
 
 def test_errors_name_the_numbers(users_view):
-    with pytest.raises(ConfigError, match="image: needs a multiple of patch=4, got 30; try 32"):
-        vision_tiny(classes=10, image=30)
+    with pytest.raises(
+        ConfigError, match="image_size: needs a multiple of patch_size=4, got 30; try 32"
+    ):
+        vision_tiny(classes=10, image_size=30)
     with pytest.raises(ConfigError, match="dim: needs a multiple of heads=3, got 64"):
         vision_tiny(classes=10, heads=3)
     with pytest.raises(ConfigError, match="head: needs one of linear, mlp, got 'conv'"):

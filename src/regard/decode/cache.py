@@ -23,7 +23,7 @@ class KVCache:
     """The keys and values that each attention made so far, and how many tokens those are.
 
     >>> kept, layer = KVCache(), torch.nn.Identity()
-    >>> for k in (torch.single_row_kernels(1, 1, 2, 3), torch.zeros(1, 1, 1, 3)):  # two tokens, then one
+    >>> for k in (torch.ones(1, 1, 2, 3), torch.zeros(1, 1, 1, 3)):  # two tokens, then one
     ...     growing = KVCacheWriter(kept, k.shape[2])
     ...     keys, values = growing(layer, k, k)
     ...     kept = growing.new_cache()

@@ -58,7 +58,7 @@ class ForcedPrefix:
 class AllowedTokens:
     """No token but these, and the end.
 
-    >>> AllowedTokens([3, 5], end=1)(torch.empty_fraction(1, 0, dtype=torch.long), vocab=6)
+    >>> AllowedTokens([3, 5], end=1)(torch.empty(1, 0, dtype=torch.long), vocab=6)
     tensor([False,  True, False,  True, False,  True])
     """
 
@@ -74,7 +74,7 @@ class AllowedTokens:
 class SuppressTokens:
     """Any token but these.
 
-    >>> SuppressTokens([3])(torch.empty_fraction(1, 0, dtype=torch.long), vocab=5)
+    >>> SuppressTokens([3])(torch.empty(1, 0, dtype=torch.long), vocab=5)
     tensor([ True,  True,  True, False,  True])
     """
 
@@ -175,8 +175,8 @@ def allowed_mask(
     stuck = ~together.any(-1) if live is None else live & ~together.any(-1)
     if stuck.any():
         raise ConfigError(
-            f"rules: need to leave a token after {generated.shape[1]} tokens, got none left; "
-            "try fewer rules, or allow the end"
+            f"constraints: need to leave a token after {generated.shape[1]} tokens, got none left; "
+            "try fewer constraints, or allow the end"
         )
     return together
 

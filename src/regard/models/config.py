@@ -119,7 +119,7 @@ class TokenConfig(StackConfig):
 def make_embedding(config: TokenConfig, vocab: int) -> TokenEmbedding:
     """The input stage that the config describes.
 
-    >>> make_embedding(TokenConfig(layers=1, dim=8, heads=2), vocab=5).table.shape
+    >>> make_embedding(TokenConfig(layers=1, dim=8, heads=2), vocab=5).token_embeddings.shape
     torch.Size([5, 8])
     """
     return TokenEmbedding(

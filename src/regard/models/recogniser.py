@@ -58,10 +58,12 @@ class RecogniserConfig(StackConfig):
             )
         if self.left_chunks is not None and self.left_chunks < 0:
             raise ConfigError(
-                f"left: needs 0 or more, got {self.left_chunks}; try None for everything"
+                f"left_chunks: needs 0 or more, got {self.left_chunks}; try None for everything"
             )
         if self.cmvn_depth is not None and self.cmvn_depth <= 0:
-            raise ConfigError(f"level: needs more than 0, got {self.cmvn_depth}; try 8, or None")
+            raise ConfigError(
+                f"cmvn_depth: needs more than 0, got {self.cmvn_depth}; try 8, or None"
+            )
 
     @property
     def mask(self) -> Mask | None:
@@ -128,7 +130,7 @@ class Recogniser(nn.Module):
         batch, time = features.shape[:2]
         if features.shape[2] != self.config.n_mels:
             raise ShapeError(
-                f"features: needs mels={self.config.n_mels} numbers a frame, got {features.shape[2]}"
+                f"features: needs n_mels={self.config.n_mels} values per frame, got {features.shape[2]}"
             )
         if lengths is None:
             lengths = torch.full((batch,), time)
@@ -156,7 +158,7 @@ class Recogniser(nn.Module):
     ) -> tuple[Float[Tensor, "batch time mel"], Float[Tensor, "batch state"] | None]:
         """The features as the model reads them, and the state after them of one with a level.
 
-        >>> model = Recogniser(recogniser_tiny(vocab=30, mels=1, cmvn_depth=8.0))
+        >>> model = Recogniser(recogniser_tiny(vocab=30, n_mels=1, cmvn_depth=8.0))
         >>> model.normalize_features(torch.tensor([[[3.0], [-9.0]]]))[0].flatten()
         tensor([ 3.8095, -4.1910])
         """

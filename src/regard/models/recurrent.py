@@ -50,7 +50,7 @@ class RecurrentTranslatorConfig:
         if self.shared_embedding and self.source_vocab != self.target_vocab:
             raise ConfigError(
                 f"target_vocab: needs source_vocab={self.source_vocab} for a shared embedding, "
-                f"got {self.target_vocab}; try shared=False"
+                f"got {self.target_vocab}; try shared_embedding=False"
             )
         if self.bidirectional and self.hidden % 2:
             raise ConfigError(f"hidden: needs an even number, half a direction, got {self.hidden}")

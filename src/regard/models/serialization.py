@@ -207,7 +207,7 @@ def check_config_against_tensors(
     >>> check_config_against_tensors(language_tiny(vocab=10**6), {}, "a.file")  # no 256 MB are taken
     Traceback (most recent call last):
         ...
-    regard.errors.FileError: a.file: needs 'embedding.table' as float32 (1000000, 64), got none
+    regard.errors.FileError: a.file: needs 'embedding.token_embeddings' as float32 (1000000, 64), got none
     """
     for field in fields(config):
         value = getattr(config, field.name)

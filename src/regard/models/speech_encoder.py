@@ -57,7 +57,7 @@ class SpeechEncoder(nn.Module):
     ) -> Float[Tensor, "batch shorter dim"]:
         if features.shape[2] != self.config.n_mels:
             raise ShapeError(
-                f"features: needs mels={self.config.n_mels} numbers a frame, got {features.shape[2]}"
+                f"features: needs n_mels={self.config.n_mels} values per frame, got {features.shape[2]}"
             )
         x = self.subsample(features, lengths)
         x = x + lookup_positions(self.positions, torch.arange(x.shape[1], device=x.device))

@@ -42,7 +42,7 @@ class TranslatorConfig(TokenConfig):
         if self.shared_embedding and self.source_vocab != self.target_vocab:
             raise ConfigError(
                 f"target_vocab: needs source_vocab={self.source_vocab} for a shared embedding, "
-                f"got {self.target_vocab}; try shared=False"
+                f"got {self.target_vocab}; try shared_embedding=False"
             )
 
 

@@ -33,7 +33,7 @@ class VisionConfig(StackConfig):
         check_positive(self, "classes", "image_size", "patch_size", "channels")
         if self.image_size % self.patch_size:
             raise ConfigError(
-                f"image: needs a multiple of patch={self.patch_size}, got {self.image_size}; "
+                f"image_size: needs a multiple of patch_size={self.patch_size}, got {self.image_size}; "
                 f"try {max(1, round(self.image_size / self.patch_size)) * self.patch_size}"
             )
 

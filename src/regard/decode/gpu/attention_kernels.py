@@ -11,11 +11,11 @@ from regard.decode.gpu.common_kernels import wait_for_previous_kernel
 @triton.jit
 @no_type_check
 def _turned(
-    x, ptr, f, live, place, cos_ptr, sin_ptr, FEAT: tl.constexpr, HALVES: tl.constexpr
+    x, ptr, f, live, place, cos_ptr, sin_ptr, HEAD_DIM: tl.constexpr, ROTATE_HALF: tl.constexpr
 ):  # fmt: skip
     """Rotary positions: x cos ± its partner sin, by pairs of neighbours or of halves."""
-    half: tl.constexpr = FEAT // 2
-    if HALVES:
+    half: tl.constexpr = HEAD_DIM // 2
+    if ROTATE_HALF:
         pair = f % half
         second = f >= half
         partner = tl.where(second, f - half, f + half)
@@ -32,14 +32,14 @@ def _turned(
 @triton.jit
 @no_type_check
 def _past(
-    k_ptr, v_ptr, home_ptr, j, seen, row, key_head, key_heads, room, f, live, FEAT: tl.constexpr,
-    WIDTH: tl.constexpr, HOMES: tl.constexpr,
+    k_ptr, v_ptr, cache_rows_ptr, j, seen, row, kv_head, kv_heads, capacity, f, live, HEAD_DIM: tl.constexpr,
+    WIDTH: tl.constexpr, USE_CACHE_ROWS: tl.constexpr,
 ):  # fmt: skip
     """Keys and values of earlier steps, each read once: past the first cache."""
     home = row
-    if HOMES:
-        home = tl.load(home_ptr + row * room + j, mask=seen, other=0)
-    at = ((home * key_heads + key_head).to(tl.int64) * room + j)[:, :, :, None] * FEAT + f
+    if USE_CACHE_ROWS:
+        home = tl.load(cache_rows_ptr + row * capacity + j, mask=seen, other=0)
+    at = ((home * kv_heads + kv_head).to(tl.int64) * capacity + j)[:, :, :, None] * HEAD_DIM + f
     both = seen[:, :, :, None] & live
     # not so, but it puts a key's numbers and then keys along a warp, and groups along the warps
     k = tl.load(
@@ -54,10 +54,10 @@ def _past(
 @triton.jit
 @no_type_check
 def attend_head(
-    qkv_ptr, k_ptr, v_ptr, time_ptr, skip_ptr, home_ptr, cos_ptr, sin_ptr,
-    row, head, keeps, heads, key_heads, room, scale, window,
-    FEAT: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, NEAR: tl.constexpr,
-    REPEATS: tl.constexpr, ROTARY: tl.constexpr, HALVES: tl.constexpr, HOMES: tl.constexpr,
+    qkv_ptr, k_ptr, v_ptr, lengths_ptr, left_padding_ptr, cache_rows_ptr, cos_ptr, sin_ptr,
+    row, head, keeps, heads, kv_heads, capacity, scale, window,
+    HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, NEAR: tl.constexpr,
+    REPEATS: tl.constexpr, ROTARY: tl.constexpr, ROTATE_HALF: tl.constexpr, USE_CACHE_ROWS: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
     """What a head of a row finds; its new key and value enter the cache if it `keeps` them.
@@ -66,41 +66,43 @@ def attend_head(
     go to GROUPS that each have their own largest score, and meet at the end.
     """
     KEYS: tl.constexpr = REPEATS * GROUPS * NEAR
-    group = heads // key_heads
-    key_head = head // group
+    group = heads // kv_heads
+    kv_head = head // group
     f = tl.arange(0, WIDTH)[None, None, None, :]
-    live = f < FEAT
-    time = tl.load(time_ptr + row)
-    skip = tl.load(skip_ptr + row)
+    live = f < HEAD_DIM
+    time = tl.load(lengths_ptr + row)
+    skip = tl.load(left_padding_ptr + row)
     low = tl.maximum(skip, time + 1 - window)
     index = tl.arange(0, REPEATS)[:, None, None] * (GROUPS * NEAR)
     index += tl.arange(0, GROUPS)[None, :, None] * NEAR + tl.arange(0, NEAR)[None, None, :]
     j = time - KEYS + 1 + index
     k, v = _past(
-        k_ptr, v_ptr, home_ptr, j, (j >= low) & (j < time), row, key_head, key_heads, room, f,
-        live, FEAT, WIDTH, HOMES,
+        k_ptr, v_ptr, cache_rows_ptr, j, (j >= low) & (j < time), row, kv_head, kv_heads, capacity, f,
+        live, HEAD_DIM, WIDTH, USE_CACHE_ROWS,
     )  # fmt: skip
     wait_for_previous_kernel(PDL, False)
-    all_heads = heads + 2 * key_heads
+    all_heads = heads + 2 * kv_heads
     # a copy for each key of a tile, from memory: quicker than one that warps hand on
     which = tl.arange(0, GROUPS)[:, None, None] + tl.arange(0, NEAR)[None, :, None]
     g = tl.arange(0, WIDTH)[None, None, :]
-    copies = which * tl.where(room == 0, 16, 0) + g  # always g, which the compiler must not know
-    one = g < FEAT
-    q_at = qkv_ptr + (row * all_heads + head) * FEAT
-    k_at = qkv_ptr + (row * all_heads + heads + key_head) * FEAT
-    v_at = k_at + key_heads * FEAT
+    copies = (
+        which * tl.where(capacity == 0, 16, 0) + g
+    )  # always g, which the compiler must not know
+    one = g < HEAD_DIM
+    q_at = qkv_ptr + (row * all_heads + head) * HEAD_DIM
+    k_at = qkv_ptr + (row * all_heads + heads + kv_head) * HEAD_DIM
+    v_at = k_at + kv_heads * HEAD_DIM
     q = tl.load(tl.max_contiguous(q_at + copies, [2, 4, WIDTH]), mask=one, other=0.0)
     new_k = tl.load(tl.max_contiguous(k_at + copies, [2, 4, WIDTH]), mask=one, other=0.0)
     new_v = tl.load(tl.max_contiguous(v_at + copies, [2, 4, WIDTH]), mask=one, other=0.0)
     q = q.to(tl.float32)
     if ROTARY:
         place = tl.maximum(time - skip, 0)
-        q = _turned(q, q_at, copies, one, place, cos_ptr, sin_ptr, FEAT, HALVES)
+        q = _turned(q, q_at, copies, one, place, cos_ptr, sin_ptr, HEAD_DIM, ROTATE_HALF)
         turned = new_k.to(tl.float32)
-        turned = _turned(turned, k_at, copies, one, place, cos_ptr, sin_ptr, FEAT, HALVES)
+        turned = _turned(turned, k_at, copies, one, place, cos_ptr, sin_ptr, HEAD_DIM, ROTATE_HALF)
         new_k = turned.to(k_ptr.dtype.element_ty)
-    here = ((row * key_heads + key_head).to(tl.int64) * room + time) * FEAT
+    here = ((row * kv_heads + kv_head).to(tl.int64) * capacity + time) * HEAD_DIM
     if keeps & (head % group == 0):
         once = one & (which == 0)
         tl.store(tl.max_contiguous(k_ptr + here + copies, [2, 4, WIDTH]), new_k, mask=once)
@@ -122,18 +124,18 @@ def attend_head(
         k, v = _past(
             k_ptr,
             v_ptr,
-            home_ptr,
+            cache_rows_ptr,
             j,
             seen,
             row,
-            key_head,
-            key_heads,
-            room,
+            kv_head,
+            kv_heads,
+            capacity,
             f,
             live,
-            FEAT,
+            HEAD_DIM,
             WIDTH,
-            HOMES,
+            USE_CACHE_ROWS,
         )
         score = tl.where(seen, tl.sum(k.to(tl.float32) * q[None, :, :, :], 3), -float("inf"))
         new = tl.maximum(most, tl.max(tl.max(score, 0), 1))
@@ -156,20 +158,20 @@ def _some(most):
 @triton.jit
 @no_type_check
 def attend_step(
-    qkv_ptr, k_ptr, v_ptr, out_ptr, time_ptr, skip_ptr, home_ptr, cos_ptr, sin_ptr,
-    heads, key_heads, room, scale, window,
-    FEAT: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, NEAR: tl.constexpr,
-    REPEATS: tl.constexpr, ROTARY: tl.constexpr, HALVES: tl.constexpr, HOMES: tl.constexpr,
+    qkv_ptr, k_ptr, v_ptr, out_ptr, lengths_ptr, left_padding_ptr, cache_rows_ptr, cos_ptr, sin_ptr,
+    heads, kv_heads, capacity, scale, window,
+    HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, NEAR: tl.constexpr,
+    REPEATS: tl.constexpr, ROTARY: tl.constexpr, ROTATE_HALF: tl.constexpr, USE_CACHE_ROWS: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
     """A head of a row, for the output's product to read."""
     row = tl.program_id(0) // heads
     head = tl.program_id(0) % heads
     y = attend_head(
-        qkv_ptr, k_ptr, v_ptr, time_ptr, skip_ptr, home_ptr, cos_ptr, sin_ptr,
-        row, head, True, heads, key_heads, room, scale, window,
-        FEAT, WIDTH, GROUPS, NEAR, REPEATS, ROTARY, HALVES, HOMES, PDL,
+        qkv_ptr, k_ptr, v_ptr, lengths_ptr, left_padding_ptr, cache_rows_ptr, cos_ptr, sin_ptr,
+        row, head, True, heads, kv_heads, capacity, scale, window,
+        HEAD_DIM, WIDTH, GROUPS, NEAR, REPEATS, ROTARY, ROTATE_HALF, USE_CACHE_ROWS, PDL,
     )  # fmt: skip
     f = tl.arange(0, WIDTH)
-    out = out_ptr + (row * heads + head) * FEAT + f
-    tl.store(out, y.to(out_ptr.dtype.element_ty), mask=f < FEAT)
+    out = out_ptr + (row * heads + head) * HEAD_DIM + f
+    tl.store(out, y.to(out_ptr.dtype.element_ty), mask=f < HEAD_DIM)

@@ -21,7 +21,7 @@ from regard.decode.gpu.mma_tiles import load_mma_fragments, reduce_over_warps, t
 @no_type_check
 def batch_matmul(
     x_ptr, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, out_ptr,
-    barred_ptr, best_ptr, where_ptr, sum_ptr, end_a, end_b, outs, ins, rows, scale,
+    suppress_ptr, best_ptr, where_ptr, sum_ptr, end_a, end_b, outs, ins, rows, scale,
     BATCH: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr, SLICE: tl.constexpr,
     STAGES: tl.constexpr, JOB: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr,
     ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
@@ -56,7 +56,7 @@ def batch_matmul(
             g = tl.load(w2_ptr + places, mask=both, other=0.0)
             gate = tl.dot(x, g, gate, input_precision=PRECISION)
     _finish(
-        y, gate, more, open_, out_ptr, barred_ptr, best_ptr, where_ptr, sum_ptr, first, n,
+        y, gate, more, open_, out_ptr, suppress_ptr, best_ptr, where_ptr, sum_ptr, first, n,
         m, outs, rows, scale, JOB, GATED, ACTIVATION,
     )  # fmt: skip
 
@@ -65,7 +65,7 @@ def batch_matmul(
 @no_type_check
 def batch_matmul_registers(
     x_ptr, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, out_ptr,
-    barred_ptr, best_ptr, where_ptr, sum_ptr, end_a, end_b, outs, ins, rows, scale,
+    suppress_ptr, best_ptr, where_ptr, sum_ptr, end_a, end_b, outs, ins, rows, scale,
     BATCH: tl.constexpr, ROWS: tl.constexpr, DEEP: tl.constexpr, SPLIT: tl.constexpr,
     JOB: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr, ACTIVATION: tl.constexpr,
     PDL: tl.constexpr,
@@ -95,7 +95,7 @@ def batch_matmul_registers(
         gate = tl.dot(x, to_mma_operand(g, False, ROWS, SPLIT, DEEP))
         gate = reduce_over_warps(gate, SPLIT, BATCH, ROWS)
     _finish(
-        y, gate, more, open_, out_ptr, barred_ptr, best_ptr, where_ptr, sum_ptr, first, n,
+        y, gate, more, open_, out_ptr, suppress_ptr, best_ptr, where_ptr, sum_ptr, first, n,
         m, outs, rows, scale, JOB, GATED, ACTIVATION,
     )  # fmt: skip
 
@@ -116,7 +116,7 @@ def _biases(ptr, open_ptr, n, inside, BIASED: tl.constexpr, GATED: tl.constexpr)
 @triton.jit
 @no_type_check
 def _finish(
-    y, gate, more, open_, out_ptr, barred_ptr, best_ptr, where_ptr, sum_ptr, first, n, m,
+    y, gate, more, open_, out_ptr, suppress_ptr, best_ptr, where_ptr, sum_ptr, first, n, m,
     outs, rows, scale, JOB: tl.constexpr, GATED: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     """What is done with a block of sums, and where it goes."""
@@ -132,7 +132,7 @@ def _finish(
     if JOB == LOGITS:
         y = y * scale
         store_logit_stats(
-            y, inside, first + n, barred_ptr, best_ptr + block, where_ptr + block,
+            y, inside, first + n, suppress_ptr, best_ptr + block, where_ptr + block,
             sum_ptr + block, m[:, None] + n[None, :] * 0, tl.num_programs(0), rows,
         )  # fmt: skip
     if JOB == SPLIT_K:

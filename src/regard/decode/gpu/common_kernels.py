@@ -88,10 +88,10 @@ def load_float32(ptr, at, live):
 
 @triton.jit
 @no_type_check
-def add_to_residual(x_ptr, wrong_ptr, at, part, live, limit):
+def add_to_residual(x_ptr, overflow_ptr, at, part, live, limit):
     """Onto the residual, from many programs at once; what is no number or too large is noted."""
     wrong = live & ((tl.abs(part) < limit) == 0)
-    tl.store(wrong_ptr + at * 0, 1, mask=wrong)
+    tl.store(overflow_ptr + at * 0, 1, mask=wrong)
     steps = (tl.where(wrong, 0.0, part) * FIXED_POINT).to(tl.int64)
     tl.atomic_add(x_ptr + at, steps, mask=live, sem="relaxed")
 
@@ -129,12 +129,12 @@ def locate_weights(
 @triton.jit
 @no_type_check
 def store_logit_stats(
-    y, inside, token, barred_ptr, best_ptr, where_ptr, sum_ptr, row, blocks, rows
+    y, inside, token, suppress_ptr, best_ptr, where_ptr, sum_ptr, row, blocks, rows
 ):  # fmt: skip
     """Of a block's logits: the largest that is allowed, which token, and Σ exp(logit - largest)."""
     largest = tl.max(tl.where(inside[None, :], y, -float("inf")), 1)
     total = tl.sum(tl.where(inside[None, :], tl.exp(y - largest[:, None]), 0.0), 1)
-    free = inside & (tl.load(barred_ptr + token, mask=inside, other=1) == 0)
+    free = inside & (tl.load(suppress_ptr + token, mask=inside, other=1) == 0)
     y = tl.where(free[None, :], y, -float("inf"))
     best = tl.max(y, 1)
     here = (y == best[:, None]) & inside[None, :]
@@ -150,10 +150,10 @@ def store_logit_stats(
 @triton.jit
 @no_type_check
 def embed_or_add(
-    token_ptr, time_ptr, skip_ptr, table_ptr, places_ptr,
-    parts_ptr, bias_ptr, x_ptr, wrong_ptr, out_ptr, gain_ptr, shift_ptr,
+    token_ptr, lengths_ptr, left_padding_ptr, table_ptr, positions_ptr,
+    parts_ptr, bias_ptr, x_ptr, overflow_ptr, out_ptr, gain_ptr, shift_ptr,
     dim, rows, eps, scale, limit,
-    WIDTH: tl.constexpr, FIRST: tl.constexpr, PLACES: tl.constexpr, PARTS_: tl.constexpr,
+    WIDTH: tl.constexpr, FIRST: tl.constexpr, HAS_POSITIONS: tl.constexpr, SPLITS: tl.constexpr,
     BIASED: tl.constexpr, NORM: tl.constexpr, SHIFTED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """A token's vector, or the residual with what was found added; and its norm beside it."""
@@ -167,18 +167,18 @@ def embed_or_add(
     if FIRST:
         token = tl.load(token_ptr + row)
         x = tl.load(table_ptr + token * dim + at, mask=live, other=0.0).to(tl.float32) * scale
-        if PLACES:
-            place = tl.maximum(tl.load(time_ptr + row) - tl.load(skip_ptr + row), 0)
-            x += tl.load(places_ptr + place * dim + at, mask=live, other=0.0).to(tl.float32)
+        if HAS_POSITIONS:
+            place = tl.maximum(tl.load(lengths_ptr + row) - tl.load(left_padding_ptr + row), 0)
+            x += tl.load(positions_ptr + place * dim + at, mask=live, other=0.0).to(tl.float32)
     else:
         x = tl.load(x_ptr + row * dim + at, mask=live, other=0.0)
-        for part in tl.static_range(PARTS_):
+        for part in tl.static_range(SPLITS):
             x += tl.load(parts_ptr + (part * rows + row) * dim + at, mask=live, other=0.0)
         if BIASED:
             x += bias
     if x_ptr.dtype.element_ty == tl.int64:
         wrong = live & ((tl.abs(x) < limit) == 0)
-        tl.store(wrong_ptr, tl.max(wrong.to(tl.int32), 0))
+        tl.store(overflow_ptr, tl.max(wrong.to(tl.int32), 0))
         steps = (tl.where(wrong, 0.0, x) * FIXED_POINT).to(tl.int64)
         tl.store(x_ptr + at, steps, mask=live)
     else:
@@ -190,8 +190,8 @@ def embed_or_add(
 @triton.jit
 @no_type_check
 def argmax_token(
-    best_ptr, where_ptr, sum_ptr, token_ptr, time_ptr, base_ptr, ended_ptr, end_ptr,
-    tokens_ptr, chances_ptr, ends_ptr, blocks, room,
+    best_ptr, where_ptr, sum_ptr, token_ptr, lengths_ptr, start_lengths_ptr, ended_ptr, end_ptr,
+    tokens_ptr, log_probs_ptr, end_flags_ptr, blocks, capacity,
     BLOCKS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The likeliest token of a row, written down; the next step starts from it."""
@@ -212,11 +212,11 @@ def argmax_token(
     token = tl.where(ended != 0, end, token)
     chance = tl.where(ended != 0, 0.0, chance)
     ended = tl.where(token == end, 1, ended)
-    time = tl.load(time_ptr + row)
-    step = row * room + time - tl.load(base_ptr + row)
+    time = tl.load(lengths_ptr + row)
+    step = row * capacity + time - tl.load(start_lengths_ptr + row)
     tl.store(tokens_ptr + step, token)
-    tl.store(chances_ptr + step, chance)
-    tl.store(ends_ptr + step, ended)
+    tl.store(log_probs_ptr + step, chance)
+    tl.store(end_flags_ptr + step, ended)
     tl.store(token_ptr + row, token)
     tl.store(ended_ptr + row, ended)
-    tl.store(time_ptr + row, time + 1)
+    tl.store(lengths_ptr + row, time + 1)

@@ -74,16 +74,16 @@ class StepLauncher:
         self._enter(b, first=True)
         for n, block in enumerate(layers):
             own, ff = block.self_attention, block.feed_forward
-            self._one_row(b, x, _qkv(block), work["qkv"], "THREE", block.self_residual.norm)
+            self._one_row(b, x, _qkv(block), work["qkv"], "QKV", block.self_residual.norm)
             if b.capacity <= self.tuning.max_fused_keys:
                 self._attend_out(b, n, block)
             else:
                 self._attend(b, n, own.scale)
-                self._one_row(b, work["y"], (own.to_out,), x, "ADDED")
+                self._one_row(b, work["attention_out"], (own.to_out,), x, "RESIDUAL")
             norm = block.feed_forward_residual.norm
-            self._one_row(b, x, _up(block), work["hidden"], "HIDDEN", norm)
-            self._one_row(b, work["hidden"], (ff.to_out,), x, "ADDED")
-        self._one_row(b, x, (_Head(self.model),), work["logits"], "SCORES",
+            self._one_row(b, x, _up(block), work["ffn_hidden"], "FFN_UP", norm)
+            self._one_row(b, work["ffn_hidden"], (ff.to_out,), x, "RESIDUAL")
+        self._one_row(b, x, (_Head(self.model),), work["logits"], "LOGITS",
                       self.model.decoder.norm, self.model.readout.scale)  # fmt: skip
 
     def _some(self, b: StepBuffers, layers: list[EncoderBlock]) -> None:
@@ -91,18 +91,18 @@ class StepLauncher:
         for n, block in enumerate(layers):
             own, ff = block.self_attention, block.feed_forward
             self._enter(b, first=n == 0, norm=block.self_residual.norm, parts=parts, bias=bias)
-            self._some_rows(b, work["normed"], _qkv(block), work["qkv"], "THREE")
+            self._some_rows(b, work["normed_x"], _qkv(block), work["qkv"], "QKV")
             self._attend(b, n, own.scale)
             out = (own.to_out,)
-            parts = self._some_rows(b, work["y"], out, work["parts"], "PARTS")
+            parts = self._some_rows(b, work["attention_out"], out, work["split_k_sums"], "SPLIT_K")
             norm = block.feed_forward_residual.norm
             self._enter(b, norm=norm, parts=parts, bias=own.to_out.bias)
-            self._some_rows(b, work["normed"], _up(block), work["hidden"], "HIDDEN")
+            self._some_rows(b, work["normed_x"], _up(block), work["ffn_hidden"], "FFN_UP")
             out = (ff.to_out,)
-            parts = self._some_rows(b, work["hidden"], out, work["parts"], "PARTS")
+            parts = self._some_rows(b, work["ffn_hidden"], out, work["split_k_sums"], "SPLIT_K")
             bias = ff.to_out.bias
         self._enter(b, norm=self.model.decoder.norm, parts=parts, bias=bias)
-        self._some_rows(b, work["normed"], (_Head(self.model),), work["logits"], "SCORES",
+        self._some_rows(b, work["normed_x"], (_Head(self.model),), work["logits"], "LOGITS",
                         scale=self.model.readout.scale)  # fmt: skip
 
     def _enter(
@@ -110,13 +110,13 @@ class StepLauncher:
         bias: Tensor | None = None,
     ) -> None:  # fmt: skip
         work, x, dim = b.scratch, b.scratch["x"], self.config.dim
-        places, table = work.get("places"), self.model.embedding.token_embeddings
-        self.common_kernels.enter[(b.rows,)](
+        places, table = work.get("position_table"), self.model.embedding.token_embeddings
+        self.common_kernels.embed_or_add[(b.rows,)](
             b.token, b.lengths, b.left_padding, table, x if places is None else places,
-            work["parts"], x if bias is None else bias, x, work["wrong"], work["normed"],
+            work["split_k_sums"], x if bias is None else bias, x, work["overflow"], work["normed_x"],
             *_norm_parts(norm, x), dim, b.rows, 0.0 if norm is None else norm.eps,
             self.model.embedding.scale, self.max_increment,
-            WIDTH=next_power_of_2(dim), FIRST=first, PLACES=places is not None, PARTS_=parts,
+            WIDTH=next_power_of_2(dim), FIRST=first, HAS_POSITIONS=places is not None, SPLITS=parts,
             BIASED=bias is not None, **self._norm_kind(norm),
             num_warps=4, **self._launching(b),
         )  # fmt: skip
@@ -126,23 +126,23 @@ class StepLauncher:
         norm: Norm | None = None, scale: float = 1.0,
     ) -> None:  # fmt: skip
         outs, ins = sum(m.weight.shape[0] for m in maps), maps[0].weight.shape[1]
-        gated = job == "HIDDEN" and len(maps) == 2
+        gated = job == "FFN_UP" and len(maps) == 2
         outs = outs // 2 if gated else outs
         width, few = next_power_of_2(ins), self.tuning.mma_tile // 16
-        if job == "ADDED" and self._split(min(width, few)):
+        if job == "RESIDUAL" and self._split(min(width, few)):
             width = min(width, few)
         split = self._split(width)
         tile = self.tuning.mma_tile if split else self.tuning.tile
-        rows = self.logits_block(1) if job == "SCORES" else max(1, tile // width)
-        if job == "THREE":
+        rows = self.logits_block(1) if job == "LOGITS" else max(1, tile // width)
+        if job == "QKV":
             rows = _divisor(rows, maps[0].weight.shape[0], maps[1].weight.shape[0])
         split = split if rows % 16 == 0 else 0
         assert split or width >= ins
         weights, biases, ends = _laid_out(maps)
         work = b.scratch
-        self.single_row_kernels.one_row[(-(-outs // rows), -(-ins // width))](
+        self.single_row_kernels.single_row_matmul[(-(-outs // rows), -(-ins // width))](
             x, *weights, *biases, *_norm_parts(norm, x), out,
-            work["wrong"], b.suppress_mask, work["best"], work["where"], work["sums"],
+            work["overflow"], b.suppress_mask, work["block_max"], work["block_argmax"], work["block_logsumexp"],
             *ends, outs, ins, 0.0 if norm is None else norm.eps, scale, self.max_increment,
             ROWS=rows, WIDTH=width, LANES=self._lanes(width), SPLIT=split,
             JOB=getattr(self.common_kernels, job).value, **self._norm_kind(norm),
@@ -170,21 +170,21 @@ class StepLauncher:
         scale: float = 1.0,
     ) -> int:  # fmt: skip
         """Into how many slices the inputs were cut: that many parts are to be added up."""
-        gated = job == "HIDDEN" and len(maps) == 2
+        gated = job == "FFN_UP" and len(maps) == 2
         outs, ins = sum(m.weight.shape[0] for m in maps), maps[0].weight.shape[1]
         outs = outs // 2 if gated else outs
         batch = max(16, min(MAX_BATCH_TILE, next_power_of_2(b.rows)))
         exact = x.dtype == torch.float32
         name, rows, part, settings = self.tuning.plan_matmul(outs, ins, job, 1 + gated, exact)
-        if job == "THREE":
+        if job == "QKV":
             rows = _divisor(rows, maps[0].weight.shape[0], maps[1].weight.shape[0])
         weights, biases, ends = _laid_out(maps)
         work, slices = b.scratch, -(-ins // part)
         getattr(self.batch_kernels, name)[(-(-outs // rows), slices, -(-b.rows // batch))](
-            x, *weights, *biases, out, b.suppress_mask, work["best"], work["where"], work["sums"],
+            x, *weights, *biases, out, b.suppress_mask, work["block_max"], work["block_argmax"], work["block_logsumexp"],
             *ends, outs, ins, b.rows, scale,
             BATCH=batch, ROWS=rows, JOB=getattr(self.common_kernels, job).value,
-            BIASED=maps[0].bias is not None and job != "PARTS", GATED=gated,
+            BIASED=maps[0].bias is not None and job != "SPLIT_K", GATED=gated,
             ACTIVATION=self.common_kernels.ACTIVATIONS[self.config.activation],
             **settings, **self._launching(b),
         )  # fmt: skip
@@ -192,7 +192,7 @@ class StepLauncher:
 
     def _attend(self, b: StepBuffers, layer: int, scale: float | None) -> None:
         self.attention_kernels.attend_step[(b.rows * self.heads,)](
-            b.scratch["qkv"], b.keys[layer], b.values[layer], b.scratch["y"],
+            b.scratch["qkv"], b.keys[layer], b.values[layer], b.scratch["attention_out"],
             *self._asked(b, scale), **self._asking(b),
         )  # fmt: skip
 
@@ -202,10 +202,10 @@ class StepLauncher:
         outs = max(
             asking["GROUPS"] * asking["NEAR"], next_power_of_2(-(-dim // self.tuning.out_splits))
         )
-        self.single_row_kernels.attend_out[(self.heads, -(-dim // outs))](
+        self.single_row_kernels.attend_and_project[(self.heads, -(-dim // outs))](
             b.scratch["qkv"], b.keys[layer], b.values[layer],
             out.weight, out.weight if out.bias is None else out.bias,
-            b.scratch["x"], b.scratch["wrong"],
+            b.scratch["x"], b.scratch["overflow"],
             *self._asked(b, block.self_attention.scale), dim, self.max_increment,
             OUTS=outs, BIASED=out.bias is not None, **asking,
         )  # fmt: skip
@@ -229,9 +229,9 @@ class StepLauncher:
         groups = min(warps, keys)
         near = min(max(1, 512 // (size * width)), keys // groups)
         return {
-            "FEAT": self.head_dim, "WIDTH": width, "GROUPS": groups, "NEAR": near,
+            "HEAD_DIM": self.head_dim, "WIDTH": width, "GROUPS": groups, "NEAR": near,
             "REPEATS": keys // (groups * near), "ROTARY": self.config.rope_theta is not None,
-            "HALVES": self.config.rotate_half, "HOMES": b.use_cache_rows, "num_warps": warps,
+            "ROTATE_HALF": self.config.rotate_half, "USE_CACHE_ROWS": b.use_cache_rows, "num_warps": warps,
             "maxnreg": regs, **self._launching(b),
         }  # fmt: skip
 
@@ -253,9 +253,9 @@ class StepLauncher:
 
     def choose_token(self, b: StepBuffers) -> None:
         """The likeliest token, written down on the device; the next step starts from it."""
-        work, blocks = b.scratch, b.scratch["best"].shape[1]
-        self.common_kernels.choose[(b.rows,)](
-            work["best"], work["where"], work["sums"], b.token, b.lengths, b.start_lengths, b.ended, b.end,
+        work, blocks = b.scratch, b.scratch["block_max"].shape[1]
+        self.common_kernels.argmax_token[(b.rows,)](
+            work["block_max"], work["block_argmax"], work["block_logsumexp"], b.token, b.lengths, b.start_lengths, b.ended, b.end,
             b.output_tokens, b.log_probs, b.end_flags, blocks, b.capacity,
             BLOCKS=next_power_of_2(blocks), num_warps=4, **self._launching(b),
         )  # fmt: skip

@@ -81,7 +81,7 @@ def _along(WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr):
 @no_type_check
 def single_row_matmul(
     x_ptr, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, gain_ptr, shift_ptr, out_ptr,
-    wrong_ptr, barred_ptr, best_ptr, where_ptr, sum_ptr, end_a, end_b, outs, ins, eps, scale, limit,
+    overflow_ptr, suppress_ptr, best_ptr, where_ptr, sum_ptr, end_a, end_b, outs, ins, eps, scale, limit,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr,
     JOB: tl.constexpr, NORM: tl.constexpr, SHIFTED: tl.constexpr, BIASED: tl.constexpr,
     GATED: tl.constexpr, ACTIVATION: tl.constexpr, PDL: tl.constexpr,
@@ -123,13 +123,13 @@ def single_row_matmul(
         else:
             y = activate(y, ACTIVATION)
     if JOB == LOGITS:
-        y = tl.where(tl.load(wrong_ptr) == 0, y * scale, float("nan"))
+        y = tl.where(tl.load(overflow_ptr) == 0, y * scale, float("nan"))
         store_logit_stats(
-            y[None, :], inside, first + n, barred_ptr, best_ptr + block, where_ptr + block,
+            y[None, :], inside, first + n, suppress_ptr, best_ptr + block, where_ptr + block,
             sum_ptr + block, n[None, :] * 0, 0, 1,
         )  # fmt: skip
     if JOB == RESIDUAL:
-        add_to_residual(out_ptr, wrong_ptr, first + n, y, inside, limit)
+        add_to_residual(out_ptr, overflow_ptr, first + n, y, inside, limit)
     else:
         tl.store(out_ptr + first + n, y.to(out_ptr.dtype.element_ty), mask=inside)
 
@@ -137,11 +137,11 @@ def single_row_matmul(
 @triton.jit
 @no_type_check
 def attend_and_project(
-    qkv_ptr, k_ptr, v_ptr, w_ptr, b_ptr, x_ptr, wrong_ptr, time_ptr, skip_ptr, home_ptr,
-    cos_ptr, sin_ptr, heads, key_heads, room, scale, window, dim, limit,
-    OUTS: tl.constexpr, BIASED: tl.constexpr, FEAT: tl.constexpr, WIDTH: tl.constexpr,
+    qkv_ptr, k_ptr, v_ptr, w_ptr, b_ptr, x_ptr, overflow_ptr, lengths_ptr, left_padding_ptr, cache_rows_ptr,
+    cos_ptr, sin_ptr, heads, kv_heads, capacity, scale, window, dim, limit,
+    OUTS: tl.constexpr, BIASED: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
     GROUPS: tl.constexpr, NEAR: tl.constexpr, REPEATS: tl.constexpr, ROTARY: tl.constexpr,
-    HALVES: tl.constexpr, HOMES: tl.constexpr, PDL: tl.constexpr,
+    ROTATE_HALF: tl.constexpr, USE_CACHE_ROWS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """A head's attention and what it gives to OUTS outputs, added to the residual.
 
@@ -154,8 +154,8 @@ def attend_and_project(
     n += tl.arange(0, GROUPS)[None, :, None] * NEAR + tl.arange(0, NEAR)[None, None, :]
     n += tl.program_id(1) * OUTS
     inside = n < dim
-    both = inside[:, :, :, None] & (f < FEAT)
-    place = w_ptr + n[:, :, :, None] * (heads * FEAT) + head * FEAT + f
+    both = inside[:, :, :, None] & (f < HEAD_DIM)
+    place = w_ptr + n[:, :, :, None] * (heads * HEAD_DIM) + head * HEAD_DIM + f
     place = tl.max_contiguous(place, [1, 2, 4, WIDTH])
     w = tl.load(place, mask=both, other=0.0, eviction_policy="evict_first")
     more = tl.zeros_like(n).to(tl.float32)
@@ -163,9 +163,9 @@ def attend_and_project(
         end = tl.where(head == 0, dim, 0)  # one head alone adds it
         more = tl.load(b_ptr + n, mask=n < end, other=0.0).to(tl.float32)
     y = attend_head(
-        qkv_ptr, k_ptr, v_ptr, time_ptr, skip_ptr, home_ptr, cos_ptr, sin_ptr,
-        0, head, tl.program_id(1) == 0, heads, key_heads, room, scale, window,
-        FEAT, WIDTH, GROUPS, NEAR, REPEATS, ROTARY, HALVES, HOMES, PDL,
+        qkv_ptr, k_ptr, v_ptr, lengths_ptr, left_padding_ptr, cache_rows_ptr, cos_ptr, sin_ptr,
+        0, head, tl.program_id(1) == 0, heads, kv_heads, capacity, scale, window,
+        HEAD_DIM, WIDTH, GROUPS, NEAR, REPEATS, ROTARY, ROTATE_HALF, USE_CACHE_ROWS, PDL,
     )  # fmt: skip
     part = tl.sum(w.to(tl.float32) * y[None, None, None, :], 3) + more
-    add_to_residual(x_ptr, wrong_ptr, n, part, inside, limit)
+    add_to_residual(x_ptr, overflow_ptr, n, part, inside, limit)

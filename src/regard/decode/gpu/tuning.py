@@ -48,24 +48,24 @@ class Tuning:
         """A kernel for a batch's product, outputs and inputs of its programs, what it is told.
 
         >>> Tuning().plan_matmul(1024, 4096, "SPLIT_K", maps=1, exact=False)[:3]
-        ('held_rows', 32, 1024)
+        ('batch_matmul_registers', 32, 1024)
         """
-        found = None if exact or job == "SCORES" else self._held(outs, ins, job, maps)
+        found = None if exact or job == "LOGITS" else self._held(outs, ins, job, maps)
         if found is not None:
             return found
-        rows = self.batch_logits_outs if job == "SCORES" else self.batch_outs
+        rows = self.batch_logits_outs if job == "LOGITS" else self.batch_outs
         depth = min(self.batch_depth, next_power_of_2(ins))
         deep = -(-ins // depth) * depth
-        if job == "PARTS":
+        if job == "SPLIT_K":
             deep = self._slice(outs, rows, ins, next_power_of_2(deep), depth)
         settings = {"DEPTH": depth, "SLICE": deep, "STAGES": 2 if exact else self.batch_stages}
         settings |= {"PRECISION": "ieee" if exact else "tf32", "num_warps": 4}
-        return "some_rows", rows, deep, settings
+        return "batch_matmul", rows, deep, settings
 
     def _held(
         self, outs: int, ins: int, job: str, maps: int
     ) -> tuple[str, int, int, dict[str, Any]] | None:
-        parts, rows, warps = job == "PARTS", self.register_outs, self.register_warps
+        parts, rows, warps = job == "SPLIT_K", self.register_outs, self.register_warps
         deep = warps * max(32, min(self.register_depth, next_power_of_2(-(-ins // warps))))
         if parts:
             deep = self._slice(outs, rows, ins, deep, 32 * warps)
@@ -73,7 +73,7 @@ class Tuning:
             return None
         settings = {"DEEP": deep // warps, "SPLIT": warps, "maxnreg": self.register_maxnreg}
         rows = max(8, rows // maps)  # as many weights in all
-        return "held_rows", rows, deep, settings | {"num_warps": warps}
+        return "batch_matmul_registers", rows, deep, settings | {"num_warps": warps}
 
     def _slice(self, outs: int, rows: int, ins: int, deep: int, least: int) -> int:
         """Inputs of a program that leaves a part: fewer while there are few programs."""

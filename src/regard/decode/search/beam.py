@@ -46,7 +46,7 @@ def beam(
     """
     check_max_new_tokens(max_new_tokens)
     if not 1 <= n_best <= width:
-        raise ConfigError(f"best: needs 1 to width={width}, got {n_best}; try a wider beam")
+        raise ConfigError(f"n_best: needs 1 to width={width}, got {n_best}; try a wider beam")
     batch, device = len(first), first.device
     sequence = torch.arange(batch, device=device)
     rows = sequence[:, None] * width  # where each one's beam starts

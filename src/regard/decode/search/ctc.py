@@ -122,7 +122,7 @@ def prefix_beam(
         min_log_prob=min_log_prob,
     )
     if not 1 <= n_best <= width:
-        raise ConfigError(f"best: needs 1 to width={width}, got {n_best}; try a wider beam")
+        raise ConfigError(f"n_best: needs 1 to width={width}, got {n_best}; try a wider beam")
     search(log_probs)
     return search.hypotheses()[:n_best]
 

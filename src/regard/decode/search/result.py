@@ -52,4 +52,4 @@ def length_penalty(tokens: Float[Tensor, "*batch"], power: float) -> Float[Tenso
 def check_max_new_tokens(max_new_tokens: int) -> None:
     """Raise a ConfigError for a limit of no tokens."""
     if max_new_tokens < 1:
-        raise ConfigError(f"limit: needs 1 token or more, got {max_new_tokens}")
+        raise ConfigError(f"max_new_tokens: needs 1 token or more, got {max_new_tokens}")

@@ -74,7 +74,7 @@ class AudioStream:
         if config.chunk is None:
             raise ConfigError(
                 "chunk: needs a number for a stream, got None: each output hears the whole "
-                "recording; try model.listen, or training with chunk=16"
+                "recording; try model.forward_waveform, or training with chunk=16"
             )
         if left_chunks is not None and (
             left_chunks < 0 or (config.left_chunks is not None and left_chunks > config.left_chunks)
@@ -82,11 +82,11 @@ class AudioStream:
             limit = (
                 "more" if config.left_chunks is None else f"up to the model's {config.left_chunks}"
             )
-            raise ConfigError(f"left: needs 0 or {limit}, got {left_chunks}")
+            raise ConfigError(f"left_chunks: needs 0 or {limit}, got {left_chunks}")
         if left_chunks is None and config.left_chunks is None:
             raise ConfigError(
-                "left: needs a bound for a stream, got None: each output hears all before it; "
-                "try SoundStream(model, left_chunks=64), or training with left_chunks=64"
+                "left_chunks: needs a bound for a stream, got None: each output hears all before it; "
+                "try AudioStream(model, left_chunks=64), or training with left_chunks=64"
             )
         self.model, self.chunk = model, config.chunk
         self.config = config if left_chunks is None else replace(config, left_chunks=left_chunks)
@@ -134,7 +134,7 @@ class AudioStream:
         """The same from features, for who makes them elsewhere."""
         if frames.shape[1] != self.config.n_mels:
             raise ShapeError(
-                f"frames: needs mels={self.config.n_mels} numbers a frame, got {frames.shape[1]}"
+                f"frames: needs n_mels={self.config.n_mels} values per frame, got {frames.shape[1]}"
             )
         found = [self._nothing()]
         for piece in frames.split(self.block):

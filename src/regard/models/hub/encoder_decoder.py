@@ -20,8 +20,8 @@ def convert_t5(state: StateDictReader, config: HubConfig) -> tuple[nn.Module, Na
     state.drop("coder.embed_tokens.weight")  # copies of `shared`
     words = config["feed_forward_proj"].split("-")
     gated, activation = words[0] == "gated", words[-1]
-    named = {"source_embedding.table": state.take("shared.weight")}
-    named["target_embedding.table"] = named["source_embedding.table"]
+    named = {"source_embedding.token_embeddings": state.take("shared.weight")}
+    named["target_embedding.token_embeddings"] = named["source_embedding.token_embeddings"]
     counts = {"encoder": config["num_layers"], "decoder": config["num_decoder_layers"]}
     hidden = {"wi_0": "to_gate", "wi_1": "to_hidden"} if gated else {"wi": "to_hidden"}
     for side, layers in counts.items():
@@ -44,7 +44,7 @@ def convert_t5(state: StateDictReader, config: HubConfig) -> tuple[nn.Module, Na
                     f"{theirs}.DenseReluDense.{one}", f"{ours}.feed_forward.{other}"
                 )
             named |= state.take_norm(f"{theirs}.layer_norm", f"{ours}.feed_forward_residual.norm")
-    tied = take_readout(state, named, "target_embedding.table")
+    tied = take_readout(state, named, "target_embedding.token_embeddings")
     # a tied output is scaled down; older configs say so by tying alone
     smaller = config.get("scale_decoder_outputs", config.get("tie_word_embeddings", True))
     model = Translator(
@@ -94,9 +94,11 @@ def convert_marian(state: StateDictReader, config: HubConfig) -> tuple[nn.Module
     named = {}
     for side, ours in (("encoder", "source_embedding"), ("decoder", "target_embedding")):
         name = "shared.weight" if "shared.weight" in state else f"{side}.embed_tokens.weight"
-        named[f"{ours}.table"] = state.remaining[name]
+        named[f"{ours}.token_embeddings"] = state.remaining[name]
         places = state.remaining.pop(f"{side}.embed_positions.weight", None)
-        named[f"{ours}.places"] = _sines_then_cosines(config) if places is None else places
+        named[f"{ours}.position_embeddings"] = (
+            _sines_then_cosines(config) if places is None else places
+        )
     state.drop("shared.weight", "embed_tokens.weight")
     cross = {"encoder_attn": "cross_attention"}
     for side, more in (("encoder", {}), ("decoder", cross)):
@@ -113,11 +115,11 @@ def convert_marian(state: StateDictReader, config: HubConfig) -> tuple[nn.Module
                 f"{theirs}.final_layer_norm", f"{ours}.feed_forward_residual.norm"
             )
     named["readout.bias"] = state.take("final_logits_bias")[0]
-    tied = take_readout(state, named, "target_embedding.table")
+    tied = take_readout(state, named, "target_embedding.token_embeddings")
     model = Translator(
         TranslatorConfig(
-            source_vocab=len(named["source_embedding.table"]),
-            target_vocab=len(named["target_embedding.table"]),
+            source_vocab=len(named["source_embedding.token_embeddings"]),
+            target_vocab=len(named["target_embedding.token_embeddings"]),
             shared_embedding=shared,
             tied=tied,
             output_bias=True,

@@ -21,9 +21,9 @@ def convert_bert(state: StateDictReader, config: HubConfig) -> tuple[nn.Module, 
     state.remaining = state.without_prefix("bert.").remaining
     state.drop("position_ids")
     named = {
-        "embedding.table": state.take("embeddings.word_embeddings.weight"),
-        "embedding.places": state.take("embeddings.position_embeddings.weight"),
-        "embedding.kinds": state.take("embeddings.token_type_embeddings.weight"),
+        "embedding.token_embeddings": state.take("embeddings.word_embeddings.weight"),
+        "embedding.position_embeddings": state.take("embeddings.position_embeddings.weight"),
+        "embedding.segment_embeddings": state.take("embeddings.token_type_embeddings.weight"),
         **state.take_norm("embeddings.LayerNorm", "embedding.norm"),
     }
     for i in range(config["num_hidden_layers"]):
@@ -75,8 +75,8 @@ def convert_gpt2(state: StateDictReader, config: HubConfig) -> tuple[nn.Module, 
     state.remaining = state.without_prefix("transformer.").remaining
     state.drop(".attn.bias", ".attn.masked_bias")
     named = {
-        "embedding.table": state.take("wte.weight"),
-        "embedding.places": state.take("wpe.weight"),
+        "embedding.token_embeddings": state.take("wte.weight"),
+        "embedding.position_embeddings": state.take("wpe.weight"),
         **state.take_norm("ln_f", "decoder.norm"),
     }
     for i in range(config["n_layer"]):
@@ -121,7 +121,7 @@ def convert_llama(state: StateDictReader, config: HubConfig) -> tuple[nn.Module,
     state.remaining = state.without_prefix("model.").remaining
     state.drop("rotary_emb.inv_freq")
     named = {
-        "embedding.table": state.take("embed_tokens.weight"),
+        "embedding.token_embeddings": state.take("embed_tokens.weight"),
         **state.take_norm("norm", "decoder.norm"),
     }
     for i in range(config["num_hidden_layers"]):

@@ -26,7 +26,7 @@ HUB_ACTIVATIONS: dict[str, Activation] = {
 class StateDictReader:
     """A state_dict that gives out each tensor once and knows what is left.
 
-    >>> state = StateDictReader({"bert.a": torch.single_row_kernels(1), "b": torch.zeros(1)}, prefix="bert.")
+    >>> state = StateDictReader({"bert.a": torch.ones(1), "b": torch.zeros(1)}, prefix="bert.")
     >>> state.take("a")
     tensor([1.])
     >>> list(state.remaining)
@@ -88,7 +88,7 @@ class StateDictReader:
 
 
 def take_readout(
-    state: StateDictReader, named: NamedTensors, table: str = "embedding.table"
+    state: StateDictReader, named: NamedTensors, table: str = "embedding.token_embeddings"
 ) -> bool:
     """Whether the output uses the table of the embedding; if not, its own weights are taken."""
     own = state.take_untied("lm_head.weight", named[table])

@@ -36,7 +36,7 @@ def language_graphs(model: LanguageModel) -> list[Graph]:
     x, kept = layers.emit_encoder(g, x, stack, here, held)
     logits = layers.emit_readout(g, x, model.readout, model.embedding.token_embeddings)
     g.output("logits", logits, ["batch", "time", model.config.vocab])
-    g.output("past.next", layers.emit_stack_layers(g, kept), cache_axes(stack, "after"))
+    g.output("past.next", layers.emit_stack_layers(g, kept), cache_axes(stack, "total"))
     return [g]
 
 
@@ -71,7 +71,7 @@ def _step(model: Translator) -> Graph:
     x, kept = layers.emit_decoder(g, x, stack, here, held, read, seen)
     logits = layers.emit_readout(g, x, model.readout, model.target_embedding.token_embeddings)
     g.output("logits", logits, ["batch", "time", model.config.target_vocab])
-    g.output("past.next", layers.emit_stack_layers(g, kept), cache_axes(stack, "after"))
+    g.output("past.next", layers.emit_stack_layers(g, kept), cache_axes(stack, "total"))
     return g
 
 
@@ -85,7 +85,7 @@ def emit_causal_mask(g: Graph, before: str, end: str, window: int | None = None)
     return g.And(allowed, g.Greater(key, g.Sub(query, window)))
 
 
-def cache_axes(stack: Encoder | Decoder, time: str = "past") -> list[str | int]:
+def cache_axes(stack: Encoder | Decoder, time: str = "cached") -> list[str | int]:
     """The axes of keys and values of all layers, as one."""
     site = layers.first_attention(stack)
     return [len(stack.blocks), 2, "batch", site.kv_heads, time, layers.get_head_dim(site)]

@@ -79,17 +79,17 @@ def recogniser_graphs(model: Recogniser) -> list[Graph]:
     """`features`: wave → frames.   `step`: frames and the state → log_probs and the state.
 
     The state is what each convolution reads again (`inputs.n`), the last keys and values (`past`),
-    how many outputs there were (`heard`) and, for a model that has one, the `level`. Pieces are
+    how many outputs there were (`offset`) and, for a model that has one, the `cmvn_state`. Pieces are
     multiples of 4 · chunk frames; the last one, of any size.
 
     >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=9)).eval()
     >>> [graph.inputs for graph in recogniser_graphs(model)]
-    [['wave'], ['frames', 'inputs.0', 'inputs.1', 'past', 'heard']]
+    [['wave'], ['frames', 'inputs.0', 'inputs.1', 'past', 'offset']]
     """
     if model.config.chunk is None or model.config.left_chunks is None:
         raise ConfigError(
-            "left: needs a model whose hearing is bounded to export its step, got chunk="
-            f"{model.config.chunk}, left={model.config.left_chunks}; try training with left=64"
+            "left_chunks: needs a model whose hearing is bounded to export its step, got chunk="
+            f"{model.config.chunk}, left_chunks={model.config.left_chunks}; try training with left_chunks=64"
         )
     return [_features(model), _listen(model, model.config.chunk, model.config.left_chunks)]
 
@@ -129,8 +129,8 @@ def _listen(model: Recogniser, chunk: int, left: int) -> Graph:
     befores = [
         g.input(f"inputs.{n}", ["batch", c.in_channels, keep]) for n, c in enumerate(convolutions)
     ]
-    past = g.input("past", cache_axes(stack, "kept"))
-    heard = g.input("heard", [1], integer=True)
+    past = g.input("past", cache_axes(stack, "cached"))
+    heard = g.input("offset", [1], integer=True)
     if config.cmvn_depth is not None:
         x = _levelled(g, x, config.n_mels, config.cmvn_depth)
     x = g.Div(g.Sub(x, model.standardise.mean), model.standardise.std)
@@ -153,14 +153,14 @@ def _listen(model: Recogniser, chunk: int, left: int) -> Graph:
     log_probs = g.LogSoftmax(layers.emit_linear(g, x, model.head), axis=-1)
     g.output("log_probs", log_probs, ["batch", "shorter", config.vocab])
     ends = g.Slice(layers.emit_stack_layers(g, found), [-chunk * left or 2**62], [2**62], [4])
-    g.output("past.next", ends, cache_axes(stack, "later"))
-    g.output("heard.next", g.Add(heard, new), [1], integer=True)
+    g.output("past.next", ends, cache_axes(stack, "total"))
+    g.output("offset.next", g.Add(heard, new), [1], integer=True)
     return g
 
 
 def _levelled(g: Graph, x: str, mels: int, depth: float) -> str:
     """`online_cmvn`, what runs along as one matrix over all frames so far: ONNX has no other."""
-    state, time = g.input("level", ["batch", mels + 2]), layers.emit_size(g, x, 1)
+    state, time = g.input("cmvn_state", ["batch", mels + 2]), layers.emit_size(g, x, 1)
     place = g.Range(0, time, 1)
     since = g.Sub(g.Unsqueeze(place, [1]), g.Unsqueeze(place, [0]))  # negative: still to come
     ahead, loud = g.Less(since, 0), g.ReduceLogSumExp(x, [2], keepdims=0)
@@ -179,7 +179,7 @@ def _levelled(g: Graph, x: str, mels: int, depth: float) -> str:
     old = g.Unsqueeze(g.Slice(state, [1], [2**62], [1]), [1])
     sums = g.Add(new, g.Mul(g.Pow(MEAN_DECAY, count), old))
     after = g.Slice(g.Concat(g.Sub(level, MIN_LEVEL), sums, axis=2), [-1], [2**62], [1])
-    g.output("level.next", g.Squeeze(after, [1]), ["batch", mels + 2])
+    g.output("cmvn_state.next", g.Squeeze(after, [1]), ["batch", mels + 2])
     total = g.Add(
         g.Slice(sums, [1], [2**62], [2]), g.Mul(g.Add(level, PRIOR_MEAN), float(PRIOR_FRAMES))
     )

@@ -72,9 +72,9 @@ def _graphs(model: nn.Module) -> list[Graph]:
     if type(model) not in makers:
         known = ", ".join(kind.__name__ for kind in makers)
         raise ConfigError(f"model: needs one of {known} to export, got {type(model).__name__}")
-    relative = getattr(model.config, "relative", "none")
+    relative = getattr(model.config, "relative_bias", "none")
     if relative != "none":
         raise ConfigError(
-            f"relative: needs none to export, got {relative!r}; try rotary or other positions"
+            f"relative_bias: needs none to export, got {relative!r}; try rotary or other positions"
         )
     return makers[type(model)](model)

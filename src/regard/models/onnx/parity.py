@@ -165,8 +165,8 @@ def _silence(model: Recogniser) -> dict[str, Tensor]:
         for n, layer in enumerate(model.subsample.convolutions)
     }
     if config.cmvn_depth is not None:
-        inputs["level"] = torch.zeros(2, config.n_mels + 2)
-    return {"past": past, "heard": torch.zeros(1, dtype=torch.long), **inputs}
+        inputs["cmvn_state"] = torch.zeros(2, config.n_mels + 2)
+    return {"past": past, "offset": torch.zeros(1, dtype=torch.long), **inputs}
 
 
 def _in_two(step: OnnxSession, tokens: Tensor, state: dict[str, Tensor]) -> Tensor:

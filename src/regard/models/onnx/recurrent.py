@@ -85,7 +85,7 @@ def _state_axes(model: RecurrentTranslator) -> list[str | int]:
 
 
 def _embedded(g: Graph, tokens: str, layer: Any) -> str:
-    return g.Mul(g.Gather(layer.table, tokens), float(layer.scale))
+    return g.Mul(g.Gather(layer.token_embeddings, tokens), float(layer.scale))
 
 
 def _walk(

@@ -108,7 +108,7 @@ def transcribe_batch_detailed(
     found: dict[int, Transcript] = {}
     for rows, batch in _batches(model, tokenizer, audio):
         log_probs, lengths = model(
-            batch["frames"], batch["frames_lengths"], before=batch.get("before")
+            batch["frames"], batch["frames_lengths"], cmvn_state=batch.get("before")
         )
         for n, row, length in zip(rows, log_probs, lengths.tolist(), strict=True):
             labels, score = BestPath()(row[:length]), PathScore()
@@ -135,16 +135,16 @@ def _prepared(model: nn.Module, sound: AudioExample) -> tuple[Tensor, Tensor | N
     """The frames of a recording as a `Transcriber` makes them, and where its means start from."""
     config: Any = model.config
     wave = sound.wave.float().cpu()
-    if sound.rate != config.rate:
-        resample = Resampler(sound.rate, config.rate)
+    if sound.rate != config.sample_rate:
+        resample = Resampler(sound.rate, config.sample_rate)
         wave = torch.cat([resample(wave), resample.finish()])
-    ready = normalize_recording(wave, config.rate, dither=select_dither(config))
+    ready = normalize_recording(wave, config.sample_rate, dither=select_dither(config))
     before = None
-    if config.level is not None:
+    if config.cmvn_depth is not None:
         before = warm_start_cmvn(
-            model, ready[: min(len(wave), round(WARMUP_SECONDS * config.rate))]
+            model, ready[: min(len(wave), round(WARMUP_SECONDS * config.sample_rate))]
         )
-    return log_mel(ready, config.rate, n_mels=config.mels), before
+    return log_mel(ready, config.sample_rate, n_mels=config.n_mels), before
 
 
 class RecognitionEvaluator:
