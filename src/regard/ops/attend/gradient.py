@@ -33,7 +33,7 @@ class _Lse(torch.autograd.Function):
         for rows in row_bands(lse.shape[-1], lse.shape[:-1].numel() * keys):
             with torch.enable_grad():
                 q, k = wanted[:2]
-                scores = terms.tile(q, k, rows, terms.span(rows, keys))
+                scores = terms.score_tile(q, k, rows, terms.key_span(rows, keys))
             part = slice(rows.start, rows.stop)
             known = torch.where(lse[..., part] == -torch.inf, 0, lse[..., part])
             w = torch.exp(scores.detach() - known[..., None])

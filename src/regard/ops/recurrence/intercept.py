@@ -62,12 +62,12 @@ def intercepting_recurrence(
 
 def dispatch_sequence(call: SequenceCall, compute: Callable[[SequenceCall], Any]) -> Any:
     """Hand a walk from attendant to attendant, then compute it."""
-    return _pass(call, compute, "walk")
+    return _pass(call, compute, "on_sequence")
 
 
 def dispatch_step(call: StepCall, compute: Callable[[StepCall], Any]) -> Any:
     """Hand a step from attendant to attendant, then compute it."""
-    return _pass(call, compute, "step")
+    return _pass(call, compute, "on_step")
 
 
 def _pass(call: Any, compute: Callable[[Any], Any], kind: str) -> Any:

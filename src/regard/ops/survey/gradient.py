@@ -50,9 +50,9 @@ class _Smooth(torch.autograd.Function):
         total = {id(x): torch.zeros_like(x) for x in asked}
         starts = nonzero_starts(q, ctx.terms)
         for rows in row_bands(q.shape[-2], q.shape[:-2].numel() * k.shape[-2]):
-            keys = ctx.terms.span(rows, k.shape[-2])
+            keys = ctx.terms.key_span(rows, k.shape[-2])
             with torch.enable_grad():
-                scores = ctx.terms.tile(q, k, rows, keys)
+                scores = ctx.terms.score_tile(q, k, rows, keys)
                 grid = ctx.terms.grid(q, k, rows, keys)
                 part = lse[..., rows.start : rows.stop]
                 found = differentiable_statistics(scores, part, grid, ctx.question, starts)
