@@ -19,10 +19,10 @@ VOCAB, M, N, BATCH = 11, 9, 5, 2
 class ByTheReference:
     """Every recurrence as the equation says: torch's kernels hide their products."""
 
-    def walk(self, call, proceed):
+    def on_sequence(self, call, proceed):
         return proceed(replace(call, backend="reference"))
 
-    def step(self, call, proceed):
+    def on_step(self, call, proceed):
         return proceed(call)
 
 
@@ -62,12 +62,20 @@ CASES = {
     "translator": lambda: pair(models.translator_tiny(vocab=VOCAB)),
     "translator, untied, odd widths": lambda: pair(
         models.translator_tiny(
-            vocab=VOCAB, head_dim=3, kv_heads=2, hidden=20, gated=True, tied=False, shared=False
+            vocab=VOCAB,
+            head_dim=3,
+            kv_heads=2,
+            ffn_dim=20,
+            gated=True,
+            tied=False,
+            shared_embedding=False,
         )
     ),
-    "translator, buckets": lambda: pair(models.translator_tiny(vocab=VOCAB, relative="buckets")),
+    "translator, buckets": lambda: pair(
+        models.translator_tiny(vocab=VOCAB, relative_bias="buckets")
+    ),
     "translator, keys": lambda: pair(
-        models.translator_tiny(vocab=VOCAB, relative="keys", max_distance=4)
+        models.translator_tiny(vocab=VOCAB, relative_bias="keys", max_distance=4)
     ),
     "language": lambda: (models.LanguageModel(models.language_tiny(vocab=VOCAB)), (tokens(),)),
     "language, grouped, gated": lambda: (
@@ -79,7 +87,7 @@ CASES = {
         (tokens(),),
     ),
     "vision": lambda: (
-        models.VisionTransformer(models.vision_tiny(classes=3, image=12, head="mlp")),
+        models.VisionTransformer(models.vision_tiny(classes=3, image_size=12, head="mlp")),
         (torch.zeros(BATCH, 1, 12, 12),),
     ),
     "recogniser": lambda: (

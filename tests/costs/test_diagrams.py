@@ -32,8 +32,8 @@ def boxes(root):
 
 
 MODULES = {
-    "rnn": lambda: rg.nn.Cell(3, 4, "rnn"),
-    "gru": lambda: rg.nn.Cell(3, 4, "gru"),
+    "rnn": lambda: rg.nn.RecurrentCell(3, 4, "rnn"),
+    "gru": lambda: rg.nn.RecurrentCell(3, 4, "gru"),
     "lstm": lambda: rg.nn.Recurrent(300, 400, kind="lstm", layers=2, bidirectional=True),
     "post": lambda: rg.nn.EncoderBlock(512, 8),
     "pre": lambda: rg.nn.DecoderBlock(64, 4, norm_first=True, norm="rms", kv_heads=2, gated=True),
@@ -48,7 +48,7 @@ MODULES = {
 
 
 def test_an_lstm_cell_has_three_gates_two_tanh_and_four_joints():
-    root = parsed(rg.nn.Cell(3, 4, "lstm"))
+    root = parsed(rg.nn.RecurrentCell(3, 4, "lstm"))
     assert len(of_class(root, "gate")) == 3
     assert len(of_class(root, "squash")) == 2
     assert len(of_class(root, "joint")) == 4
@@ -57,7 +57,7 @@ def test_an_lstm_cell_has_three_gates_two_tanh_and_four_joints():
 
 
 def test_a_gru_cell_has_two_gates_and_its_reset_after_the_product():
-    root = parsed(rg.nn.Cell(3, 4, "gru"))
+    root = parsed(rg.nn.RecurrentCell(3, 4, "gru"))
     assert [len(of_class(root, name)) for name in ("gate", "squash", "joint")] == [2, 1, 4]
     assert {"U h", "1 - z", "z"} <= set(words(root))
 
@@ -119,7 +119,7 @@ def test_it_is_saved_as_it_is_shown_and_needs_no_weights(tmp_path):
 def test_errors_say_the_way_out(tmp_path):
     with pytest.raises(ConfigError, match="got Linear; try one of its parts"):
         rg.diagram(torch.nn.Linear(2, 2))
-    drawing = rg.diagram(rg.nn.Cell(1, 1))
+    drawing = rg.diagram(rg.nn.RecurrentCell(1, 1))
     with pytest.raises(FileError, match=r"needs a name that ends in .svg, got .png"):
         drawing.save(tmp_path / "cell.png")
     with pytest.raises(FileError, match="needs a folder that exists"):

@@ -402,10 +402,10 @@ def test_an_edit_says_how_it_was_written():
         (lambda: rg.drop_key("*", -1), "keys: needs one or more, counted from 0, got -1"),
         (lambda: rg.scale_key("*", 0, float("inf")), "alpha: needs a finite number, got inf"),
         (lambda: rg.jitter_key("*", -1.0), "sigma: needs a finite number from 0 up, got -1.0"),
-        (lambda: rg.scale_scores("*", -0.5), "beta: needs a finite number from 0 up, got -0.5"),
+        (lambda: rg.scale_scores("*", -0.5), "factor: needs a finite number from 0 up, got -0.5"),
         (
             lambda: rg.patch("*", rg.Sight(), "scores"),
-            "what: needs values, keys, queries or out",
+            "component: needs values, keys, queries or out",
         ),
         (
             lambda: rg.replace_window("*", slice(1), slice(2), torch.ones(1, 2)),

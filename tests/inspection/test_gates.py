@@ -1,4 +1,4 @@
-"""Gates over time: those of `trace`, for our layers and torch's, with the model left as it is."""
+"""Gates over time: those of `Recurrent.gates`, for our layers and torch's, with the model left as it is."""
 
 import pytest
 import torch
@@ -36,7 +36,7 @@ def test_gates_are_those_of_trace_and_outputs_stay_bit_equal(kind):
         out = layer(x, lengths=lengths)[0]
     assert torch.equal(out, bare)
     assert list(seen) == ["0", "0.back", "1", "1.back"]
-    for step, want in zip(seen.values(), layer.trace(x, lengths=lengths), strict=True):
+    for step, want in zip(seen.values(), layer.gates(x, lengths=lengths), strict=True):
         assert_close(tuple(step), tuple(want))
         assert not step.h.requires_grad
 
@@ -48,7 +48,7 @@ def test_torch_modules_are_seen_too_in_every_layout(kind):
     ours.load_torch(theirs)
     x, lengths = torch.randn(2, 6, 3), torch.tensor([6, 3])
     packed = pack_padded_sequence(x, lengths, batch_first=True)
-    want = ours.trace(x, lengths=lengths)
+    want = ours.gates(x, lengths=lengths)
     with rg.record_gates(nn.ModuleDict({"rnn": theirs})) as seen:
         theirs(packed)
     assert list(seen) == ["rnn.0", "rnn.0.back", "rnn.1", "rnn.1.back"]
@@ -56,7 +56,7 @@ def test_torch_modules_are_seen_too_in_every_layout(kind):
         assert_close(tuple(step), tuple(other))
     with rg.record_gates(theirs) as alone:
         theirs(x[0])
-    assert_close(alone["0"].h, ours.trace(x[:1])[0].h)
+    assert_close(alone["0"].h, ours.gates(x[:1])[0].h)
 
 
 def test_cells_called_one_by_one_are_joined_along_time():

@@ -55,7 +55,7 @@ def test_cell_gradients_are_whole_they_give_the_gradient_of_the_candidates_weigh
     with torch.no_grad():
         layer.cells[0].u.abs_()
     found = rg.gradient_norms(layer, lambda: layer(x)[0].sum())
-    [gates] = layer.trace(x)
+    [gates] = layer.gates(x)
     local = gates.i * (1 - gates.candidate**2)
     want = (found.time["0"].c[..., None] * local * x).sum()
     grad = torch.autograd.grad(layer(x)[0].sum(), layer.cells[0].w)[0][3]

@@ -208,7 +208,15 @@ def test_padding_changes_no_number():
     among = make_site(padded_q, padded_k, mask=mask, tokens=tokens)
     both = (classify_heads([site], separators=["."]).to_dicts() for site in (alone, among))
     for one, two in zip(*both, strict=True):
-        for name in ("own", "previous", "offset_share", "sink", "peak", "spread", "separator"):
+        for name in (
+            "self_share",
+            "previous_share",
+            "offset_share",
+            "sink_share",
+            "peak",
+            "normalized_entropy",
+            "separator_share",
+        ):
             assert one[name] == pytest.approx(two[name], rel=1e-4), name
 
 
@@ -224,7 +232,15 @@ def test_padding_on_the_left_changes_no_number_either():
         [make_site(padded_q, padded_k, mask=mask, tokens=tokens)], separators=["."]
     )
     for one, two in zip(alone, among.to_dicts(), strict=True):
-        for name in ("own", "previous", "sink", "peak", "spread", "separator", "monotone"):
+        for name in (
+            "self_share",
+            "previous_share",
+            "sink_share",
+            "peak",
+            "normalized_entropy",
+            "separator_share",
+            "monotone",
+        ):
             assert one[name] == pytest.approx(two[name], rel=1e-4), name
 
 
@@ -303,7 +319,7 @@ def test_the_table_is_text_and_plain_data():
     table = HeadTable([row])
     assert "encoder.0.self" in str(table)
     assert "0.75" in str(table)
-    assert table.to_dicts()[0]["sink"] == 0.75
+    assert table.to_dicts()[0]["sink_share"] == 0.75
     assert table.of_type("sink").rows == [row]
     assert len(table.of_type("hard")) == 0
 

@@ -71,7 +71,7 @@ def test_rollout_of_a_part_names_what_is_missing(model, tmp_path):
         rg.attention_rollout(part, 0, "*.1.*").own.shape
         == rg.attention_rollout(part.sites, 0).own.shape
     )
-    with rg.look(model, keep=20000) as full:
+    with rg.look(model, max_bytes=20000) as full:
         model(IDS)
     assert full.skipped
     with pytest.raises(LookError, match="got none of decoder.1.self"):
@@ -96,7 +96,7 @@ def test_sink_is_the_first_tokens_behind_left_padding(form, dense):
     terms = {"mask": allowed[:, None] if dense else mask}
     _, lse = rg.attend(q, k, k, **terms)
     found = rg.survey(
-        q, k, lse, statistics=["sink", "entropy"], first_keys=2, backend=form, **terms
+        q, k, lse, statistics=["first_share", "entropy"], first_keys=2, backend=form, **terms
     )
     w = (q.double() @ k.double().mT / 2).masked_fill(~allowed[:, None], -torch.inf).softmax(-1)
     w = w.nan_to_num(nan=0.0)
@@ -106,7 +106,7 @@ def test_sink_is_the_first_tokens_behind_left_padding(form, dense):
     q.requires_grad_()
     _, lse = rg.attend(q, k, k, **terms)
     rg.survey(
-        q, k, lse.detach(), statistics=["sink"], first_keys=2, backend=form, **terms
+        q, k, lse.detach(), statistics=["first_share"], first_keys=2, backend=form, **terms
     ).first_share.sum().backward()
     assert q.grad[0, :, 5:].abs().sum() > 0
 
@@ -132,8 +132,10 @@ def test_a_survey_made_while_looking_comes_back_without_being_named_again(model)
     found = sight.sites[0].survey()
     assert found.entropy.shape == (2, 4, 6)
     assert found.received is None
-    with pytest.raises(LookError, match="what was asked while looking, entropy, peak, got 'sink'"):
-        sight.sites[0].survey(statistics=["sink"])
+    with pytest.raises(
+        LookError, match="what was asked while looking, entropy, peak, got 'first_share'"
+    ):
+        sight.sites[0].survey(statistics=["first_share"])
     with pytest.raises(ShapeError, match="ask: needs names of .*, got 'entrpy'"):
         rg.look(model, survey=["entrpy"]).__enter__()
 
@@ -195,47 +197,47 @@ VALID = {  # how each is called rightly; every argument is then replaced by ever
     "scale_key": {"site": "*", "keys": 0, "alpha": 2.0, "heads": 0},
     "jitter_key": {"site": "*", "sigma": 1.0, "keys": 0, "heads": 0, "seed": 0},
     "jitter_query": {"site": "*", "sigma": 1.0, "queries": 0, "heads": 0, "seed": 0},
-    "temperature": {"site": "*", "beta": 2.0, "heads": 0},
-    "flatten": {"site": "*", "heads": 0},
-    "harden": {"site": "*", "heads": 0},
+    "scale_scores": {"site": "*", "factor": 2.0, "heads": 0},
+    "uniform": {"site": "*", "heads": 0},
+    "hardmax": {"site": "*", "heads": 0},
     "replace_window": {
         "site": "*", "rows": slice(0, 1), "keys": slice(0, 1), "weights": torch.zeros(1, 1),
         "heads": 0,
     },
-    "patch": {"site": "*", "source": "SIGHT", "what": "values", "heads": 0, "places": 0},
+    "patch": {"site": "*", "source": "SIGHT", "component": "values", "heads": 0, "positions": 0},
     "draw_map": {"site": "SITE", "head": 0, "batch": 0, "rows": slice(0, 2), "keys": slice(0, 2)},
     "draw_token": {"sites": "SITE", "query": 0, "batch": 0},
     "draw_alignment": {"site": "SITE", "head": 0, "batch": 0},
     "draw_lines": {"site": "SITE", "heads": 0, "query": 0, "batch": 0, "rows": slice(0, 2)},
     "draw_heads": {"sites": "SITE", "batch": 0},
-    "draw_strips": {"site": "SITE", "batch": 0},
+    "draw_statistics": {"site": "SITE", "batch": 0},
     "draw_overlay": {"site": "SITE", "image": torch.rand(3, 2, 3), "head": 0, "query": 0},
-    "in_words": {"site": "SITE", "head": 0, "batch": 0},
-    "if_key_dropped": {"site": "SITE", "keys": 0},
-    "if_key_scaled": {"site": "SITE", "key": 0, "alpha": 2.0},
-    "if_key_jittered": {"site": "SITE", "key": 0, "sigma": 0.1},
-    "if_query_jittered": {"site": "SITE", "query": 0, "sigma": 0.1},
-    "if_sharpened": {"site": "SITE", "beta": 2.0, "rows": slice(0, 1)},
-    "rollout": {"sight": "SIGHT", "token": 0, "at": "*", "residual": 0.5},
-    "flow": {"sight": "SIGHT", "token": 0, "at": "*", "residual": 0.5},
-    "norm_weighted": {"site": "SITE", "w_out": torch.rand(4, 16, 8), "rows": 0, "keys": 0},
+    "describe_head": {"site": "SITE", "head": 0, "batch": 0},
+    "drop_key_effect": {"site": "SITE", "keys": 0},
+    "scale_key_effect": {"site": "SITE", "key": 0, "alpha": 2.0},
+    "jitter_key_effect": {"site": "SITE", "key": 0, "sigma": 0.1},
+    "jitter_query_effect": {"site": "SITE", "query": 0, "sigma": 0.1},
+    "scale_scores_effect": {"site": "SITE", "factor": 2.0, "rows": slice(0, 1)},
+    "attention_rollout": {"sight": "SIGHT", "token": 0, "at": "*", "residual": 0.5},
+    "attention_flow": {"sight": "SIGHT", "token": 0, "at": "*", "residual": 0.5},
+    "weighted_value_norms": {"site": "SITE", "w_out": torch.rand(4, 16, 8), "rows": 0, "keys": 0},
     "value_norms": {"site": "SITE", "w_out": torch.rand(4, 16, 8)},
     "Site.window": {"head": 0, "rows": 0, "keys": 0, "pool": (1, 1), "reduce": "mean"},
-    "Site.survey": {"ask": ["entropy"], "first": 1, "radius": 1, "most": 1, "cells": 2},
-    "Site.cell": {"head": 0, "query": 0, "key": 0, "batch": 0},
-    "Site.influence": {"deed": "remove", "alpha": 2.0},
+    "Site.survey": {"statistics": ["entropy"], "first_keys": 1, "radius": 1, "top_k": 1, "pooled_size": 2},
+    "Site.breakdown": {"head": 0, "query": 0, "key": 0, "batch": 0},
+    "Site.influence": {"effect": "remove", "alpha": 2.0},
     "Sight.calls": {"name": "decoder.0.self"},
-    "Sight.joined": {"name": "decoder.0.self"},
+    "Sight.join": {"name": "decoder.0.self"},
     "Sight.with_tokens": {"tokens": WORDS},
     "Sight.__getitem__": {"name": "decoder.0.self"},
-    "look": {"model": "MODEL", "at": "*", "keep": 1 << 30, "tokens": WORDS, "survey": ["entropy"]},
+    "look": {"model": "MODEL", "at": "*", "max_bytes": 1 << 30, "tokens": WORDS, "survey": ["entropy"]},
     "what_if": {"model": "MODEL"},
-    "gates": {"model": "MODEL", "at": "*"},
-    "compare": {"model": "MODEL", "inputs": IDS},
-    "gradients": {"model": "MODEL", "loss": "LOSS"},
-    "importance": {"model": "MODEL", "loss": "LOSS", "at": "*"},
+    "record_gates": {"model": "MODEL", "at": "*"},
+    "compare_edits": {"model": "MODEL", "inputs": IDS},
+    "gradient_norms": {"model": "MODEL", "loss": "LOSS"},
+    "head_importance": {"model": "MODEL", "loss": "LOSS", "at": "*"},
     "relevance": {"model": "MODEL", "score": "LOSS", "token": 0, "at": "*"},
-    "vectors": {"model": "MODEL", "inputs": IDS, "depth": 0},
+    "hidden_states": {"model": "MODEL", "inputs": IDS, "depth": 0},
 }  # fmt: skip
 FREE = {"inputs", "loss", "score"}  # a caller's own code or data: errors there are the caller's
 
@@ -244,7 +246,7 @@ def test_every_public_function_of_sites_and_edits_is_tried():
     names = dir(rg)
     edits = {n for n in names if _result(n) is rg.Edit}
     assert len(edits) > 10
-    drawn = {n for n in names if n.startswith("draw_")} - {"draw_types", "draw_gates"}
+    drawn = {n for n in names if n.startswith("draw_")} - {"draw_head_types", "draw_gates"}
     assert (edits | drawn) <= set(VALID)
 
 
@@ -260,7 +262,11 @@ def test_no_wrong_argument_ends_in_a_raw_error(name, model, sight):
     valid = {k: named.get(v, v) if isinstance(v, str) else v for k, v in VALID[name].items()}
     owner, _, method = name.rpartition(".")
     held = {"Site": sight.sites[0], "Sight": sight, "": rg}[owner]
-    with torch.no_grad() if name not in ("gradients", "importance") else torch.enable_grad():
+    with (
+        torch.no_grad()
+        if name not in ("gradient_norms", "head_importance")
+        else torch.enable_grad()
+    ):
         _use(getattr(held, method), valid, model)  # as it is meant
         wrong = [(arg, x) for arg in valid if arg not in FREE for x in WRONG]
         for arg, x in wrong:

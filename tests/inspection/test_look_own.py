@@ -102,7 +102,7 @@ def test_states_that_look_back_see_all_before_them_and_not_themselves():
     joined = sight.join("encoder.0.self")
     assert (joined.queries, joined.keys) == (5, 5)  # the first state has no past to ask
     assert torch.equal(joined.weights()[0, 0] > 0, torch.ones(5, 5, dtype=torch.bool).tril())
-    found = joined.survey(statistics=["own", "previous", "reach"])
+    found = joined.survey(statistics=["self_share", "previous_share", "mean_distance"])
     assert (found.self_share == 0).all()
     assert_close(found.previous_share[0, 0, 0], torch.tensor(1.0))
     assert (found.mean_distance >= 1).all()
@@ -118,7 +118,7 @@ def test_a_glob_chooses_sites():
 def test_beyond_the_budget_sites_are_named_not_kept():
     model = translator().eval()
     one = 5 * 2 * 6 * 64 * 4  # q, k, v, out and at most as much for lse and lengths
-    with rg.look(model, keep=2 * one) as sight:
+    with rg.look(model, max_bytes=2 * one) as sight:
         model(IDS, IDS)
     assert sight.names == ["encoder.0.self", "encoder.1.self"]
     assert list(sight.skipped) == [
@@ -133,10 +133,12 @@ def test_statistics_found_at_once_are_those_found_later_and_nothing_else_is_kept
     model = translator().eval()
     with rg.look(model) as later:
         model(IDS, IDS)
-    with rg.look(model, survey={"ask": ["entropy", "top"], "most": 2}, keep=0) as sight:
+    with rg.look(
+        model, survey={"statistics": ["entropy", "top_weights"], "top_k": 2}, max_bytes=0
+    ) as sight:
         model(IDS, IDS)
     for site, whole in zip(sight, later, strict=True):
-        want = whole.survey(statistics=["entropy", "top"], top_k=2)
+        want = whole.survey(statistics=["entropy", "top_weights"], top_k=2)
         assert site.recorded_survey is not None
         assert torch.equal(site.recorded_survey.entropy, want.entropy)
         assert torch.equal(site.recorded_survey.top_weights, want.top_weights)

@@ -100,7 +100,7 @@ def of_kind(sight, key: str):
 
 def tolerance(site) -> dict[str, float]:
     """Of weights: two layers on each side, heads of 8 features, and the largest score."""
-    scores = site.terms.tile(site.q, site.k)
+    scores = site.terms.score_tile(site.q, site.k)
     return allowed(4, 8, size=float(scores[scores.isfinite()].abs().max()))
 
 
@@ -172,7 +172,7 @@ def test_generation_is_seen_step_by_step_and_joins_into_the_map_of_the_text(name
         near = tolerance(whole)
         assert_close(joined.weights()[alive], whole.weights()[alive], **near)
         near["atol"] *= whole.keys  # a sum over all keys
-        ask = ["reach", "previous", "entropy"]
+        ask = ["mean_distance", "previous_share", "entropy"]
         for stat in ask:
             got, full = (getattr(s.survey(statistics=ask), stat)[alive] for s in (joined, whole))
             assert_close(got, full, **near)
@@ -199,7 +199,7 @@ def test_masks_keep_their_structure():
     padded = "Padding(lengths=tensor([9, 9]), skip=tensor([0, 3]))"
     window = "Both(a=Causal(), b=Local(radius=3))"
     assert seen == {
-        "Bert": ["None", "Padding(lengths=tensor([9, 6]), skip=None)"],
+        "Bert": ["None", "Padding(lengths=tensor([9, 6]), left_padding=None)"],
         "Llama": ["Causal()", f"Both(a=Causal(), b={padded})"],
         "Mistral": [window, f"Both(a={window}, b={padded})"],
     }

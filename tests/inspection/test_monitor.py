@@ -54,7 +54,7 @@ def test_numbers_are_those_of_the_whole_map():
         entropy = torch.special.entr(w).sum(-1).mean((0, 2))
         grad = torch.autograd.grad(loss, out, retain_graph=True)[0]
         assert_close(torch.tensor(record["entropy"]), entropy.detach())
-        assert_close(torch.tensor(record["sink"]), w[..., :4].sum(-1).mean((0, 2)).detach())
+        assert_close(torch.tensor(record["first_share"]), w[..., :4].sum(-1).mean((0, 2)).detach())
         assert_close(torch.tensor(record["max_score"]), scores.amax((0, 2, 3)).detach())
         norm = grad.square().sum((0, 2, 3)).sqrt()
         assert_close(torch.tensor(record["gradient"]), norm, rtol=1e-4, atol=1e-6)
@@ -95,7 +95,7 @@ def test_micro_batches_are_added_up_and_validation_is_left_out():
             return monitor.step()
 
     for whole, parts in zip(seen(tokens), seen(tokens[:2], tokens[2:]), strict=True):
-        for name in ("entropy", "max_score", "sink", "gradient"):
+        for name in ("entropy", "max_score", "first_share", "gradient"):
             assert whole[name] == pytest.approx(parts[name], rel=1e-4)
 
 

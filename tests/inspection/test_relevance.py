@@ -28,7 +28,7 @@ class Maps:
         self.kept = []
 
     def __call__(self, call, proceed):
-        w, lse = softmax_with_lse(call.terms.tile(call.q, call.k), call.terms)
+        w, lse = softmax_with_lse(call.terms.score_tile(call.q, call.k), call.terms)
         w.retain_grad()
         self.kept.append(w)
         return w @ repeat_kv(call.v, call.q), lse
@@ -56,7 +56,7 @@ def test_relevance_is_the_product_of_gradient_times_map(language):
 
 def test_relevance_in_bands_is_the_same(language, monkeypatch):
     want = rg.relevance(language, says, -1).own
-    monkeypatch.setattr(propagation, "AT_ONCE", 50)
+    monkeypatch.setattr(propagation, "TILE_NUMBERS", 50)
     assert_close(rg.relevance(language, says, -1).own, want)
 
 

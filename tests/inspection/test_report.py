@@ -97,7 +97,7 @@ def test_every_mark_of_the_template_is_filled_and_marks_in_a_title_stay(tmp_path
 def test_strips_are_the_survey_to_the_last_bit(small):
     sight, page = small
     for site, held in zip(sight, page.data, strict=True):
-        found = site.survey(ask=["entropy", "sink", "received"], first=1)
+        found = site.survey(statistics=["entropy", "first_share", "received"], first_keys=1)
         for name, strip in held["strips"].items():
             got = unpack(strip["data"], "f4").reshape(3, 10)
             assert np.array_equal(got, getattr(found, name)[0].numpy())
@@ -250,7 +250,7 @@ def test_a_long_text_is_pooled_and_keeps_its_start_and_its_end(tmp_path):
 
 def test_a_translator_with_cross_attention_and_what_was_not_seen(tmp_path):
     model = Translator(translator_tiny(vocab=30)).eval()
-    with look(model, keep=40_000) as sight:
+    with look(model, max_bytes=40_000) as sight:
         model(torch.randint(30, (1, 30)), torch.randint(30, (1, 12)))
     assert sight.skipped
     page = Page(write_report(sight, tmp_path / "report.html"))

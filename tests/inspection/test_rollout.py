@@ -26,7 +26,7 @@ def seen(model, *inputs):
 
 @pytest.fixture
 def language():
-    config = models.language_tiny(vocab=12, layers=3, kv_heads=2, relative="alibi", sinks=True)
+    config = models.language_tiny(vocab=12, layers=3, kv_heads=2, relative_bias="alibi", sinks=True)
     return models.LanguageModel(config).double().eval()
 
 
@@ -57,7 +57,7 @@ def test_one_token_is_one_row_of_it(language):
 def test_bands_of_rows_add_up_to_the_whole(language, monkeypatch):
     sight = seen(language, TOKENS)
     whole = rg.attention_rollout(sight).own
-    monkeypatch.setattr(propagation, "AT_ONCE", 50)
+    monkeypatch.setattr(propagation, "TILE_NUMBERS", 50)
     assert_close(rg.attention_rollout(sight).own, whole)
 
 

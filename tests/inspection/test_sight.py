@@ -51,7 +51,7 @@ def test_steps_joined_are_the_whole_map(terms, sizes):
     assert_close(joined.weights(), whole.weights())
     assert_close(joined.window(1, slice(1, 5), slice(2, 6)), whole.window(1)[:, 1:5, 2:6])
     assert_close(joined.out, whole.out)
-    ask = ["reach", "own", "previous", "entropy", "received"]
+    ask = ["mean_distance", "self_share", "previous_share", "entropy", "received"]
     for name in ask:
         got, want = (getattr(site.survey(statistics=ask), name) for site in (joined, whole))
         assert_close(got, want, atol=1e-5, rtol=1e-4)

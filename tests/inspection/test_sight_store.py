@@ -116,8 +116,8 @@ def test_damaged_and_foreign_files_are_refused(tmp_path):
     [
         ({"version": 3}, "needs version 2, got 3; try a newer regard"),
         ({"sight": [{}]}, "its numbers or its index were damaged"),
-        ({"sight": [{}], "version": 1}, "needs sites as `save` writes them, got KeyError"),
-        ({"sight": 7, "version": 1}, "needs sites as `save` writes them, got TypeError"),
+        ({"sight": [{}], "version": 1}, "needs sites as `save_sight` writes them, got KeyError"),
+        ({"sight": 7, "version": 1}, "needs sites as `save_sight` writes them, got TypeError"),
     ],
     ids=["version", "damaged", "empty", "number"],
 )

@@ -12,8 +12,8 @@ from regard.ops.terms import make_terms
 
 
 def site(batch=2, heads=4, kv_heads=2, queries=5, keys=7, head_dim=3, value=3, **terms) -> Site:
-    q = torch.randn(batch, heads, queries, feat)
-    k, v = torch.randn(batch, key_heads, keys, feat), torch.randn(batch, key_heads, keys, value)
+    q = torch.randn(batch, heads, queries, head_dim)
+    k, v = torch.randn(batch, kv_heads, keys, head_dim), torch.randn(batch, kv_heads, keys, value)
     out, lse = rg.attend(q, k, v, **terms)
     made = make_terms(q, k, **terms)
     return Site(name="here", path="here", q=q, k=k, v=v, out=out, lse=lse, terms=made)
@@ -137,7 +137,7 @@ def test_what_is_not_there_is_said_with_its_count(monkeypatch):
         here.window(head=4)
     with pytest.raises(ShapeError, match="key: needs less than 7, got 9"):
         here.breakdown(0, 0, 9)
-    monkeypatch.setattr("regard.inspection.sites.site.WHOLE_MAP", 100)
+    monkeypatch.setattr("regard.inspection.sites.site.MAX_MAP_WEIGHTS", 100)
     with pytest.raises(ShapeError, match="needs at most 100 numbers, got 280; try window"):
         here.weights()
 

@@ -128,7 +128,7 @@ def test_the_report_prints_its_most_changed_positions(language):
         language, (TOKENS,), rg.hardmax("*"), labels=TOKENS, id_to_token="abcdefghijkl".__getitem__
     )
     edits, summary, header, *rows = str(change).splitlines()
-    assert edits == "harden('*')"
+    assert edits == "hardmax('*')"
     assert summary.startswith(
         f"KL {change.kl.mean():.4f} on average, {change.kl.max():.4f} at most"
     )

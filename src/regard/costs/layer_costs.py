@@ -174,7 +174,7 @@ def embedding_cost(
     table = (
         layer.token_embeddings.numel() - n * d * count.batch
     )  # only the rows that were asked are read
-    return _but(rows, moved=rows.bytes_moved - count.element_size * max(0, table))
+    return _but(rows, bytes_moved=rows.bytes_moved - count.element_size * max(0, table))
 
 
 def readout_cost(
@@ -310,4 +310,4 @@ def _but(part: CostPart, **changes: int) -> CostPart:
 
 def without_cache(part: CostPart) -> CostPart:
     """The same part of a model that reads all at once and keeps nothing from token to token."""
-    return _but(part, cache=0)
+    return _but(part, cache_bytes=0)

@@ -82,9 +82,9 @@ class Cost:
             formula="",
             parameters=self.parameters,
             multiply_adds=self.multiply_adds,
-            bytes_moved=self._sum("moved"),
-            activation_bytes=self._sum("activations"),
-            cache_bytes=self._sum("cache"),
+            bytes_moved=self._sum("bytes_moved"),
+            activation_bytes=self._sum("activation_bytes"),
+            cache_bytes=self._sum("cache_bytes"),
         )
         table.add_section()
         table.add_row("all", "", "", *_shown(total))

@@ -139,7 +139,7 @@ def _(model: models.ResNet, sizes: InputSizes) -> Iterator[CostPart]:
     for name, part in model.named_modules():
         if isinstance(part, nn.Conv2d):
             # the way around a block starts where the block did, twice as large as its end
-            start = 2 * side if ".around." in name and part.stride[0] > 1 else side
+            start = 2 * side if ".shortcut." in name and part.stride[0] > 1 else side
             side = (start + part.stride[0] - 1) // part.stride[0]
             places.append((part, side))
     terms = (_weights_of(part) * place**2 for part, place in places)

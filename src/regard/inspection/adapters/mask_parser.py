@@ -33,7 +33,7 @@ def parse_attention_mask(
     A bool mask is True where a query may see a key. A float mask is added to the scores; its -inf
     are taken as hidden. `same` says that queries and keys are of one sequence, the queries last.
 
-    >>> q, mask = torch.zeros(1, 1, 3, 2), torch.single_row_kernels(3, 3, dtype=torch.bool).tril()
+    >>> q, mask = torch.zeros(1, 1, 3, 2), torch.ones(3, 3, dtype=torch.bool).tril()
     >>> parse_attention_mask(mask, q, q).mask
     Causal()
     """

@@ -32,7 +32,7 @@ class HeadImportance:
     dropped = loss without the head - loss, exactly
 
     >>> found = HeadImportance(loss=2.0, gradient={"a": torch.tensor([[-1.0, 0.5], [-1.0, -0.5]])})
-    >>> found.importance["a"]  # Σ over sequences of |gradient|
+    >>> found.sensitivity["a"]  # Σ over sequences of |gradient|
     tensor([2., 1.])
     """
 

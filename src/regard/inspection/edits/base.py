@@ -38,9 +38,9 @@ class Edit:
 
     It stands at the door like any attendant; alone there, it changes every call.
 
-    >>> from regard.ops.intercept import attending
+    >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.zeros(1, 2), torch.zeros(2, 2), torch.tensor([[1.0], [3.0]])
-    >>> with attending(rg.drop_key("*", 0)):
+    >>> with intercepting(rg.drop_key("*", 0)):
     ...     rg.attend(q, k, v)[0]
     tensor([[3.]])
     """
@@ -65,9 +65,9 @@ def drop_head(site: str, heads: Indices) -> Edit:
 
     out_h = 0
 
-    >>> from regard.ops.intercept import attending
+    >>> from regard.ops.intercept import intercepting
     >>> v = torch.tensor([[[1.0]], [[2.0]]])
-    >>> with attending(rg.drop_head("*", 1)):
+    >>> with intercepting(rg.drop_head("*", 1)):
     ...     rg.attend(torch.zeros(2, 1, 1), torch.zeros(2, 1, 1), v)[0].flatten()
     tensor([1., 0.])
     """
@@ -86,9 +86,9 @@ def keep_heads(site: str, heads: Indices) -> Edit:
 
     out_h = 0 for every other h
 
-    >>> from regard.ops.intercept import attending
+    >>> from regard.ops.intercept import intercepting
     >>> v = torch.tensor([[[1.0]], [[2.0]]])
-    >>> with attending(rg.keep_heads("*", 1)):
+    >>> with intercepting(rg.keep_heads("*", 1)):
     ...     rg.attend(torch.zeros(2, 1, 1), torch.zeros(2, 1, 1), v)[0].flatten()
     tensor([0., 2.])
     """
@@ -107,9 +107,9 @@ def scale_head(site: str, heads: Indices, factor: float) -> Edit:
 
     out_h = factor · out_h
 
-    >>> from regard.ops.intercept import attending
+    >>> from regard.ops.intercept import intercepting
     >>> v = torch.tensor([[[1.0]], [[2.0]]])
-    >>> with attending(rg.scale_head("*", 1, 0.5)):
+    >>> with intercepting(rg.scale_head("*", 1, 0.5)):
     ...     rg.attend(torch.zeros(2, 1, 1), torch.zeros(2, 1, 1), v)[0].flatten()
     tensor([1., 1.])
     """
@@ -134,9 +134,9 @@ def drop_key(
     A position is the row plus the offset. A query left without a key gets zeros. One key and one
     query: a single edge of the map is cut.
 
-    >>> from regard.ops.intercept import attending
+    >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.zeros(2, 1), torch.zeros(2, 1), torch.tensor([[1.0], [3.0]])
-    >>> with attending(rg.drop_key("*", 0, queries=1)):
+    >>> with intercepting(rg.drop_key("*", 0, queries=1)):
     ...     rg.attend(q, k, v)[0].flatten()
     tensor([2., 3.])
     """

@@ -84,7 +84,7 @@ def scale_key_effect(site: Site, key: int, alpha: float) -> OutputChange:
     Δh = (w' - w) / (1 - w) · (v - h),   w' = w r / (1 - w + w r),   r = exp(s' - s)
     Δh ≈ (alpha - 1) · s · w · (v - h) to first order, s its score without softcap and bias
 
-    >>> site = rg.make_site(torch.single_row_kernels(1, 1), torch.tensor([[1.0], [2.0]]).log())  # weights ⅓ and ⅔
+    >>> site = rg.make_site(torch.ones(1, 1), torch.tensor([[1.0], [2.0]]).log())  # weights ⅓ and ⅔
     >>> move = rg.scale_key_effect(site, 1, 0.0)
     >>> move.change.flatten() + site.out.flatten()  # now ½ and ½
     tensor([0.3466])
@@ -113,12 +113,12 @@ def scale_scores_effect(site: Site, factor: float, rows: slice | int = slice(Non
     Exact by computing these rows anew: the cost grows with the rows asked for.
 
     >>> values = torch.tensor([[0.0], [15.0]])
-    >>> site = rg.make_site(torch.single_row_kernels(1, 1), torch.tensor([[0.0], [1.0]]).log1p(), values)
+    >>> site = rg.make_site(torch.ones(1, 1), torch.tensor([[0.0], [1.0]]).log1p(), values)
     >>> rg.scale_scores_effect(site, 2.0).change.flatten()  # 1 : 2 becomes 1 : 4, and 10 becomes 12
     tensor([2.0000])
     """
     _need(site)
-    check_finite("beta", factor, 0)
+    check_finite("factor", factor, 0)
     old = AttentionCall(site.q, site.k, site.v, site.terms)
     new, down = with_scaled_scores(old, None, factor), resolve_slice(rows, site.queries, "rows")
     changes, firsts = [], []
@@ -137,7 +137,7 @@ def jitter_key_effect(site: Site, key: int, sigma: float) -> NoiseEffect:
     The exact pair is an integral over one number, the noise of the score, done by quadrature (good
     to 1e-5 while τ is below about 3). With a softcap both follow its bend.
 
-    >>> site = rg.make_site(torch.single_row_kernels(1, 1), torch.zeros(2, 1), torch.tensor([[0.0], [4.0]]))
+    >>> site = rg.make_site(torch.ones(1, 1), torch.zeros(2, 1), torch.tensor([[0.0], [4.0]]))
     >>> rg.jitter_key_effect(site, 1, sigma=0.1).rms.flatten()  # 0.1 · ½ · 2
     tensor([0.1000])
     """

@@ -26,9 +26,9 @@ def scale_key(site: str, keys: Indices, alpha: float, *, heads: Indices | None =
 
     k_j → alpha · k_j, so scale · q_i · k_j → alpha · scale · q_i · k_j, before softcap and bias
 
-    >>> from regard.ops.intercept import attending
+    >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.tensor([[1.0]]), torch.tensor([[1.0], [0.0]]), torch.tensor([[1.0], [0.0]])
-    >>> with attending(rg.scale_key("*", 0, 0.0)):
+    >>> with intercepting(rg.scale_key("*", 0, 0.0)):
     ...     rg.attend(q, k, v)[0]
     tensor([[0.5000]])
     """
@@ -58,9 +58,9 @@ def jitter_key(
 
     Heads that share a key share its noise, unless `heads` names some of them.
 
-    >>> from regard.ops.intercept import attending
+    >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.tensor([[1.0]]), torch.zeros(2, 1), torch.tensor([[1.0], [0.0]])
-    >>> with attending(rg.jitter_key("*", 0.0)):
+    >>> with intercepting(rg.jitter_key("*", 0.0)):
     ...     rg.attend(q, k, v)[0]
     tensor([[0.5000]])
     """
@@ -91,9 +91,9 @@ def jitter_query(
 
     q_i → q_i + sigma · ε,   ε ~ N(0, 1), the same for the same seed, module and position
 
-    >>> from regard.ops.intercept import attending
+    >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.tensor([[1.0]]), torch.zeros(2, 1), torch.tensor([[1.0], [0.0]])
-    >>> with attending(rg.jitter_query("*", 9.0)):  # keys that are all alike do not care
+    >>> with intercepting(rg.jitter_query("*", 9.0)):  # keys that are all alike do not care
     ...     rg.attend(q, k, v)[0]
     tensor([[0.5000]])
     """
@@ -118,13 +118,13 @@ def position_noise(like: Tensor, name: str, first: int = 0) -> Tensor:
     They are drawn a block of positions at a time, so that a key has the same noise at every step of
     a generation, however many came after it, and on every device.
     """
-    *batch, count, feat = like.shape
+    *batch, count, head_dim = like.shape
     drawn = []
     for block in range(first // NOISE_BLOCK, -(-(first + count) // NOISE_BLOCK)):
         dice = torch.Generator().manual_seed(zlib.crc32(f"{name} {block}".encode()))
-        drawn.append(torch.randn(NOISE_BLOCK, *batch, feat, generator=dice))
+        drawn.append(torch.randn(NOISE_BLOCK, *batch, head_dim, generator=dice))
     start = first % NOISE_BLOCK
-    whole = torch.cat(drawn)[start : start + count] if drawn else torch.zeros(0, *batch, feat)
+    whole = torch.cat(drawn)[start : start + count] if drawn else torch.zeros(0, *batch, head_dim)
     return whole.movedim(0, -2).to(like)
 
 

@@ -33,22 +33,22 @@ def patch(
     From a `Sight` each attention takes its own of the other run, call by call; a `Site` serves all
     that fit. `places` are rows of what is patched, all when not given.
 
-    >>> from regard.ops.intercept import attending
+    >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.zeros(1, 1), torch.zeros(2, 1), torch.tensor([[1.0], [3.0]])
     >>> other = rg.make_site(q, k, torch.tensor([[1.0], [9.0]]))
-    >>> with attending(rg.patch("*", other)):
+    >>> with intercepting(rg.patch("*", other)):
     ...     rg.attend(q, k, v)[0]
     tensor([[5.]])
     """
     chosen = None if heads is None else as_indices("heads", heads)
-    rows = None if positions is None else as_indices("places", positions)
+    rows = None if positions is None else as_indices("positions", positions)
     if not isinstance(source, Sight | Site):
         raise LookError(
             f"source: needs a sight or a site of another run, got a {type(source).__name__}; "
             "try with rg.look(model) as sight: model(…)"
         )
     if component not in ("values", "keys", "queries", "out"):
-        raise ShapeError(f"what: needs values, keys, queries or out, got {component!r}")
+        raise ShapeError(f"component: needs values, keys, queries or out, got {component!r}")
 
     def act(call: AttentionCall, proceed: Proceed, place: CallSite) -> AttentionResult:
         other = _site_for(source, place)
@@ -68,7 +68,7 @@ def patch(
 
     origin = source.name if isinstance(source, Site) else "sight"
     return Edit(
-        site, format_call("patch", site, origin, component, heads=heads, places=positions), act
+        site, format_call("patch", site, origin, component, heads=heads, positions=positions), act
     )
 
 
@@ -95,7 +95,7 @@ def _mixed(
     if new.shape[1:] != old.shape[-3:] and old.ndim > 2 or new.shape.numel() != old.shape.numel():
         raise ShapeError(
             f"source: needs the shape {tuple(old.shape)} of this run, got {tuple(new.shape)}; "
-            "try an input of as many tokens, or another what="
+            "try an input of as many tokens, or another component="
         )
     count = old.shape[-2]
     here = index_mask(range(count) if rows is None else rows, count, old)[:, None]

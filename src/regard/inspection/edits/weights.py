@@ -34,19 +34,19 @@ def scale_scores(site: str, factor: float, *, heads: Indices | None = None) -> E
 
     w_ij ∝ exp(beta · s_ij), with bias and softcap in s, and the sinks times beta too
 
-    >>> from regard.ops.intercept import attending
-    >>> q, k, v = torch.single_row_kernels(1, 1), torch.tensor([[0.0], [1.0]]).log1p(), torch.tensor([[0.0], [1]])
-    >>> with attending(rg.scale_scores("*", 2.0)):  # 1 : 2 becomes 1 : 4
+    >>> from regard.ops.intercept import intercepting
+    >>> q, k, v = torch.ones(1, 1), torch.tensor([[0.0], [1.0]]).log1p(), torch.tensor([[0.0], [1]])
+    >>> with intercepting(rg.scale_scores("*", 2.0)):  # 1 : 2 becomes 1 : 4
     ...     rg.attend(q, k, v)[0]
     tensor([[0.8000]])
     """
     chosen = None if heads is None else as_indices("heads", heads)
-    check_finite("beta", factor, 0)
+    check_finite("factor", factor, 0)
 
     def act(call: AttentionCall, proceed: Proceed, place: CallSite) -> AttentionResult:
         return proceed(with_scaled_scores(call, chosen, factor))
 
-    return Edit(site, format_call("temperature", site, factor, heads=heads), act)
+    return Edit(site, format_call("scale_scores", site, factor, heads=heads), act)
 
 
 def uniform(site: str, *, heads: Indices | None = None) -> Edit:
@@ -54,9 +54,9 @@ def uniform(site: str, *, heads: Indices | None = None) -> Edit:
 
     w_ij = 1 / number of keys that i may see (a sink counts as one more)
 
-    >>> from regard.ops.intercept import attending
-    >>> q, k, v = torch.single_row_kernels(1, 1), torch.tensor([[0.0], [9.0]]), torch.tensor([[0.0], [1.0]])
-    >>> with attending(rg.uniform("*")):
+    >>> from regard.ops.intercept import intercepting
+    >>> q, k, v = torch.ones(1, 1), torch.tensor([[0.0], [9.0]]), torch.tensor([[0.0], [1.0]])
+    >>> with intercepting(rg.uniform("*")):
     ...     rg.attend(q, k, v)[0]
     tensor([[0.5000]])
     """
@@ -65,7 +65,7 @@ def uniform(site: str, *, heads: Indices | None = None) -> Edit:
     def act(call: AttentionCall, proceed: Proceed, place: CallSite) -> AttentionResult:
         return proceed(with_scaled_scores(call, chosen, 0.0))
 
-    return Edit(site, format_call("flatten", site, heads=heads), act)
+    return Edit(site, format_call("uniform", site, heads=heads), act)
 
 
 def hardmax(site: str, *, heads: Indices | None = None) -> Edit:
@@ -75,9 +75,9 @@ def hardmax(site: str, *, heads: Indices | None = None) -> Edit:
 
     Scores that differ by rounding only are ties. Where a sink beats every key nothing is taken.
 
-    >>> from regard.ops.intercept import attending
-    >>> q, k, v = torch.single_row_kernels(1, 1), torch.tensor([[0.0], [2], [2]]), torch.tensor([[0.0], [1], [4]])
-    >>> with attending(rg.hardmax("*")):
+    >>> from regard.ops.intercept import intercepting
+    >>> q, k, v = torch.ones(1, 1), torch.tensor([[0.0], [2], [2]]), torch.tensor([[0.0], [1], [4]])
+    >>> with intercepting(rg.hardmax("*")):
     ...     rg.attend(q, k, v)[0]
     tensor([[2.5000]])
     """
@@ -93,7 +93,7 @@ def hardmax(site: str, *, heads: Indices | None = None) -> Edit:
             call = replace(call, terms=replace(call.terms, sinks=sinks))
         return proceed(call)
 
-    return Edit(site, format_call("harden", site, heads=heads), act)
+    return Edit(site, format_call("hardmax", site, heads=heads), act)
 
 
 def replace_window(
@@ -112,9 +112,9 @@ def replace_window(
     With `renormalise=False` the rest stays as it was, and rows need not sum to one. Sinks belong to
     the rest. What is told counts even where the mask says no. The log-sum-exp is left as it was.
 
-    >>> from regard.ops.intercept import attending
+    >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.zeros(1, 1), torch.zeros(2, 1), torch.tensor([[1.0], [3.0]])
-    >>> with attending(rg.replace_window("*", slice(0, 1), slice(0, 1), torch.tensor([[0.25]]))):
+    >>> with intercepting(rg.replace_window("*", slice(0, 1), slice(0, 1), torch.tensor([[0.25]]))):
     ...     rg.attend(q, k, v)[0]
     tensor([[2.5000]])
     """

@@ -27,9 +27,9 @@ class EditLog:
 
     >>> layer = rg.nn.MultiHeadAttention(2, 1)
     >>> with rg.what_if(layer, rg.uniform("*")) as edited:
-    ...     _ = layer(torch.single_row_kernels(1, 4, 2))
+    ...     _ = layer(torch.ones(1, 4, 2))
     >>> edited
-    flatten('*'): MultiHeadAttention
+    uniform('*'): MultiHeadAttention
     """
 
     def __init__(self, edits: Sequence[Edit]):
@@ -51,7 +51,7 @@ def what_if(model: nn.Module, *edits: Edit) -> Iterator[EditLog]:
     attention that ran is an error at the end, not a silent nothing. A `look` around it sees the
     edited queries, keys and masks.
 
-    >>> layer, x = rg.nn.MultiHeadAttention(2, 1, bias=False), torch.single_row_kernels(1, 4, 2)
+    >>> layer, x = rg.nn.MultiHeadAttention(2, 1, qkv_bias=False), torch.ones(1, 4, 2)
     >>> with rg.what_if(layer, rg.drop_head("*", 0)):
     ...     layer(x).abs().sum() == 0
     tensor(True)
@@ -154,7 +154,7 @@ class _Editor:
 def matches_glob(glob: str, call_site: CallSite) -> bool:
     """Whether an attention is meant by a glob over names or paths.
 
-    >>> matches_glob("decoder.*.cross", Place("decoder.blocks.2.cross_attention", "decoder.2.cross"))
+    >>> matches_glob("decoder.*.cross", CallSite("decoder.blocks.2.cross_attention", "decoder.2.cross"))
     True
     """
     check_glob("at", glob)

@@ -91,7 +91,7 @@ def thumbnails(
     """The maps of all heads pooled to one small size, the largest cell of each at 1."""
     query_labels(site, batch)  # says so if there is no such sequence
     cells = (min(most, site.queries), min(most, site.keys))
-    pooled = site.survey(statistics=["pooled"], pooled_size=cells).pooled_map
+    pooled = site.survey(statistics=["pooled_map"], pooled_size=cells).pooled_map
     assert pooled is not None
     maps = pooled[batch].float().cpu()
     maps = maps / maps.amax((-2, -1), keepdim=True).clamp(min=1e-30)
@@ -108,7 +108,7 @@ def draw_statistics(site: Site, *, batch: int = 0, path: str | Path | None = Non
     ['entropy of each query, nats', 'share on the first key', 'received by each key']
     """
     queries = query_labels(site, batch)
-    found = site.survey(statistics=["entropy", "sink", "received"], first_keys=1)
+    found = site.survey(statistics=["entropy", "first_share", "received"], first_keys=1)
     strips = {
         "entropy of each query, nats": (found.entropy, queries),
         "share on the first key": (found.first_share, queries),
@@ -135,7 +135,7 @@ def draw_statistics(site: Site, *, batch: int = 0, path: str | Path | None = Non
 def draw_head_types(heads: HeadTable, *, path: str | Path | None = None) -> "Figure":
     """The table of heads as a picture: a row an attention, a column a head, a colour a type.
 
-    >>> figure = rg.draw_head_types(rg.HeadTable([rg.HeadRow(site="a", call=0, head=0, rows=3)]))
+    >>> figure = rg.draw_head_types(rg.HeadTable([rg.HeadRow(site="a", call=0, head=0, query_count=3)]))
     >>> figure.axes[0].texts[0].get_text()
     'mixed'
     """

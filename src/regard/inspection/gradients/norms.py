@@ -83,7 +83,7 @@ class GradientNorms:
     `depth[stack]` has a number before the first block and after each; `time[cell]` the states of a
     recurrent cell; `weights` one a parameter, of the whole tensor. None: the loss cannot feel it.
 
-    >>> model = torch.nn.Sequential(torch.nn.PackedLinear(1, 1, bias=False))
+    >>> model = torch.nn.Sequential(torch.nn.Linear(1, 1, bias=False))
     >>> _ = torch.nn.init.constant_(model[0].weight, 3.0)
     >>> found = rg.gradient_norms(model, lambda: model(torch.full((1, 1), 2.0)).sum())
     >>> found.loss, found.weights, found.depth

@@ -31,10 +31,10 @@ TABLE_COLUMNS = (
 class HeadTable:
     """A table of heads, one `HeadRow` each.
 
-    >>> rows = [HeadRow(site="encoder.0.self", call=0, head=h, rows=9, head_type="sink_share") for h in (0, 1)]
+    >>> rows = [HeadRow(site="encoder.0.self", call=0, head=h, query_count=9, type="sink") for h in (0, 1)]
     >>> heads = HeadTable(rows)
     >>> heads.types, heads["encoder.0.self", 1].type
-    ({'sink_share': 2}, 'sink_share')
+    ({'sink': 2}, 'sink')
     """
 
     rows: list[HeadRow]
@@ -97,7 +97,7 @@ def classify_heads(
     >>> q = k = torch.zeros(8, 2)
     >>> bias = rg.Toeplitz(table) + rg.ALiBi(torch.tensor([9.0]))
     >>> classify_heads([rg.make_site(q, k, bias=bias)])[0].type
-    'previous_share'
+    'previous'
     """
     limits = thresholds or Thresholds()
     rows = [

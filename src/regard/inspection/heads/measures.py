@@ -24,7 +24,7 @@ def measure_heads(site: Site, separators: frozenset[str], thresholds: Thresholds
     """The numbers of each head of a site, from one survey and one band of diagonals.
 
     >>> (row,) = measure_heads(rg.make_site(*torch.zeros(2, 4, 2)), frozenset(), Thresholds())
-    >>> row.own, row.peak, row.spread
+    >>> row.self_share, row.peak, row.normalized_entropy
     (0.25, 0.25, 1.0)
     """
     if not site.has_tensors:
@@ -40,16 +40,16 @@ def measure_heads(site: Site, separators: frozenset[str], thresholds: Thresholds
     )
     found = compute_survey(site.q, site.k, site.lse, site.terms, question)
     assert found.entropy is not None
-    assert found.ahead is not None
+    assert found.mean_offset is not None
     place = torch.arange(site.queries, device=site.q.device) + site.terms.offset
     given = 1 - _lost(site)  # of sinks' rows, what is left for the keys
     numbers = {
         "peak": _mean(found.peak, rows),
-        "mean_distance": _mean(found.reach, rows),
+        "mean_distance": _mean(found.mean_distance, rows),
         "sink_share": _mean(_on_first(site), rows) + _mean(1 - given, rows),
         "normalized_entropy": _mean(found.entropy / visible.clamp(min=2).log(), rows),
         "distinct": _distinct(found.peak_key, rows, site.keys),
-        "monotone": _correlation(found.ahead + place * given, place, rows),
+        "monotone": _correlation(found.mean_offset + place * given, place, rows),
         "separator_share": _separator_share(site, separators, rows),
     }
     fixed, kernels = _by_offset(site, rows, thresholds)

@@ -93,7 +93,7 @@ def informative_queries(
 def first_key(site: Site) -> Int[Tensor, " batch"]:
     """Where each sequence begins: behind its padding, if that stands on the left.
 
-    >>> left = rg.Padding(torch.tensor([3]), skip=torch.tensor([1]))
+    >>> left = rg.Padding(torch.tensor([3]), left_padding=torch.tensor([1]))
     >>> first_key(rg.make_site(*torch.zeros(2, 1, 1, 3, 4), mask=left))
     tensor([1])
     """

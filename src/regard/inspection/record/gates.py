@@ -72,11 +72,11 @@ def record_gates(model: nn.Module, at: str = "*") -> Iterator[Gates]:
     cell that reads from the right. Also nn.RNN, nn.GRU and nn.LSTM of torch and their cells. The
     model's outputs stay as they are to the last bit; its gates are computed beside them.
 
-    >>> cell = rg.nn.Cell(1, 1, "gru")
+    >>> cell = rg.nn.RecurrentCell(1, 1, "gru")
     >>> torch.nn.init.zeros_(cell.w), torch.nn.init.zeros_(cell.u)  # doctest: +ELLIPSIS
     (...)
     >>> with rg.record_gates(cell) as seen:
-    ...     _ = cell(torch.single_row_kernels(2, 1))
+    ...     _ = cell(torch.ones(2, 1))
     >>> seen["cell"].z
     tensor([[[0.5000]],
     <BLANKLINE>

@@ -61,7 +61,7 @@ def look(
 def patched(model: nn.Module) -> Iterator[ModuleTracker]:
     """Lead every attention of a model, ours or not, through the one door, and say whose it is.
 
-    Whoever edits or counts uses this too: `with patched(model) as running, attending(…, running)`.
+    Whoever edits or counts uses this too: `with patched(model) as running, intercepting(…, running)`.
     In the attendant `running.caller` has the name, path and kind of the attention that is asked.
     """
     running = ModuleTracker(model)

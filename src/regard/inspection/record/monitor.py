@@ -154,13 +154,13 @@ class _Watch:
         q, k, lse = (x.detach() for x in (call.q, call.k, lse))
         found = compute_survey(q, k, lse, call.terms, self.question)
         assert found.entropy is not None
-        assert found.sink is not None
+        assert found.first_share is not None
         assert found.max_score is not None
         real = _rows(lse) > -torch.inf  # a query that sees nothing has no say in the mean
         new = _Sums(
             real.sum((0, 2)),
             (_rows(found.entropy) * real).sum((0, 2)),
-            (_rows(found.sink) * real).sum((0, 2)),
+            (_rows(found.first_share) * real).sum((0, 2)),
             to_4d(found.max_score[..., None, None]).amax((0, 2, 3)),
         )
         with self.lock:

@@ -54,17 +54,23 @@ class RecordOptions:
         """The arguments of a survey to make at once."""
         if self.survey is None or isinstance(self.survey, Mapping):
             return self.survey
-        return {"ask": self.survey}
+        return {"statistics": self.survey}
 
 
 def _check_survey(asked: Mapping[str, Any] | None) -> None:
     """Raise now, not in the middle of a run, if statistics are asked for that are none."""
     if asked is None:
         return
-    given = {"ask": DEFAULT_STATISTICS, "first": 4, "radius": 8, "most": 8, "cells": 256}
-    if odd := sorted(set(asked) - {*given, "form"}):
+    given = {
+        "statistics": DEFAULT_STATISTICS,
+        "first_keys": 4,
+        "radius": 8,
+        "top_k": 8,
+        "pooled_size": 256,
+    }
+    if odd := sorted(set(asked) - {*given, "backend"}):
         raise LookError(f"survey: needs arguments of site.survey, got {odd[0]!r}")
-    given |= {name: value for name, value in asked.items() if name != "form"}
+    given |= {name: value for name, value in asked.items() if name != "backend"}
     make_survey_options(**given)
 
 

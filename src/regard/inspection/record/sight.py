@@ -44,7 +44,7 @@ class Sight:
     def calls(self, name: str) -> list[Site]:
         """All calls of one attention, in order: one a step when generating.
 
-        >>> layer, x = rg.nn.MultiHeadAttention(2, 1), torch.single_row_kernels(1, 4, 2)
+        >>> layer, x = rg.nn.MultiHeadAttention(2, 1), torch.ones(1, 4, 2)
         >>> with rg.look(layer) as sight:
         ...     _ = layer(x), layer(x)
         >>> len(sight.calls("MultiHeadAttention"))
@@ -74,7 +74,7 @@ class Sight:
 
         >>> layer = rg.nn.MultiHeadAttention(2, 1)
         >>> with rg.look(layer) as sight:
-        ...     _ = layer(torch.single_row_kernels(1, 3, 2))
+        ...     _ = layer(torch.ones(1, 3, 2))
         >>> sight.with_tokens(["a", "b", "c"]).sites[0].key_tokens
         [['a', 'b', 'c']]
         """
@@ -103,7 +103,7 @@ class Sight:
 
         >>> layer = rg.nn.MultiHeadAttention(2, 1)
         >>> with rg.look(layer) as sight:
-        ...     _ = layer(torch.single_row_kernels(1, 9, 2))
+        ...     _ = layer(torch.ones(1, 9, 2))
         >>> sight.heads().types
         {'diffuse': 1}
         """

@@ -44,7 +44,7 @@ def save_sight(sight: Sight, path: str | Path) -> Path:
     sites = [_described(site, shelf) for site in sight.sites]
     tensors = shelf.tensors()
     header: dict[str, Any] = {"sight": sites, "skipped": sight.skipped, "version": VERSION}
-    header |= {"left_out": sight.unmatched}
+    header |= {"unmatched": sight.unmatched}
     header["checksum"] = _checksum(header, tensors)
     file = _file(path)
     try:
@@ -61,7 +61,7 @@ def load_sight(path: str | Path) -> Sight:
     >>> import tempfile
     >>> layer = rg.nn.MultiHeadAttention(2, 1)
     >>> with rg.look(layer) as sight:
-    ...     _ = layer(torch.single_row_kernels(1, 3, 2))
+    ...     _ = layer(torch.ones(1, 3, 2))
     >>> rg.load_sight(sight.save(tempfile.mkdtemp()))
     Sight of 1 attentions
       MultiHeadAttention: self, 1 heads, 3 queries, 3 keys
@@ -70,7 +70,7 @@ def load_sight(path: str | Path) -> Sight:
     header, tensors = _read(file)
     try:
         sites = [_site(described, tensors) for described in header["sight"]]
-        return Sight(sites, dict(header["skipped"]), list(header.get("left_out", ())))
+        return Sight(sites, dict(header["skipped"]), list(header.get("unmatched", ())))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise FileError(
             f"{file}: needs sites as `save_sight` writes them, got {error!r}"
@@ -94,7 +94,7 @@ def _described(site: Site, shelf: TensorPacker) -> dict[str, Any]:
         f.name: _told(getattr(site.terms, f.name), shelf, site) for f in fields(site.terms)
     }
     if site.recorded_survey is not None:
-        told["found"] = {
+        told["recorded_survey"] = {
             f.name: shelf.add(value)
             for f in fields(site.recorded_survey)
             if (value := getattr(site.recorded_survey, f.name)) is not None
@@ -155,9 +155,11 @@ def _site(told: dict[str, Any], tensors: Mapping[str, Tensor]) -> Site:
     said: dict[str, Any] = {name: told[name] for name in TEXT_FIELDS}
     said |= {name: TensorPacker.get(told[name], tensors) for name in TENSOR_FIELDS}
     said["terms"] = Terms(**{name: _made(x, tensors) for name, x in told["terms"].items()})
-    if "found" in told:
-        found = told["found"].items()
-        said["found"] = Survey(**{name: TensorPacker.get(place, tensors) for name, place in found})
+    if "recorded_survey" in told:
+        found = told["recorded_survey"].items()
+        said["recorded_survey"] = Survey(
+            **{name: TensorPacker.get(place, tensors) for name, place in found}
+        )
     return _consistent(Site(**said))
 
 

@@ -46,7 +46,7 @@ class PageBudget:
         """Divide the page among so many heads, of which the longest has so many queries.
 
         >>> PageBudget.for_heads(heads=144, queries=512)
-        Shares(image=64, strip=231, top=2, rows=512, side=23, windows=2)
+        PageBudget(image=64, strip=231, top=2, rows=512, side=23, windows=2)
         """
         image = max(8, min(256, int((PIXELS / heads) ** 0.5)))
         top = max(2, min(5, ENTRIES // (heads * queries)))
@@ -86,7 +86,7 @@ def site_data(
         "offset": site.terms.offset,
         "image": {"cells": cells, "png": _sprite(found.pooled_map, batch)},
         "strips": _strips(found, budget.strip, batch),
-        "top_weights": _top(found, shown, budget.top, batch),
+        "top": _top(found, shown, budget.top, batch),
         "windows": windows,
         "query_labels": _named(query_labels(site, batch), named),
         "key_labels": _named(key_labels(site, batch), _keys_named(found, shown, windows, batch)),

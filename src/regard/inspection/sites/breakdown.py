@@ -22,12 +22,12 @@ class WeightBreakdown:
 
     >>> layer = rg.nn.MultiHeadAttention(2, 1)
     >>> with rg.look(layer) as sight:
-    ...     _ = layer(torch.single_row_kernels(1, 4, 2))
-    >>> round(sight.sites[0].cell(head=0, query=0, key=3).weight, 4)  # four keys alike
+    ...     _ = layer(torch.ones(1, 4, 2))
+    >>> round(sight.sites[0].breakdown(head=0, query=0, key=3).weight, 4)  # four keys alike
     0.25
     """
 
-    products: Float[Tensor, " feat"] | None  # q_f · k_f
+    products: Float[Tensor, " head_dim"] | None  # q_f · k_f
     dot: float | None  # their sum
     scale: float
     scaled: float  # scale · dot

@@ -13,7 +13,7 @@ from regard.ops.terms import make_terms
 
 
 def make_site(
-    q: Float[Tensor, "*batch query feat"],
+    q: Float[Tensor, "*batch query head_dim"],
     k: Float[Tensor, "*keys_batch key other"],
     v: Float[Tensor, "*keys_batch key value"] | None = None,
     *,

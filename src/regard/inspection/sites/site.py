@@ -48,9 +48,9 @@ class Site:
     path: str
     call: int = 0
     kind: Literal["self", "cross"] = "self"
-    q: Float[Tensor, "batch head query feat"]
-    k: Float[Tensor, "batch key_head key other"]
-    v: Float[Tensor, "batch key_head key value"]
+    q: Float[Tensor, "batch head query head_dim"]
+    k: Float[Tensor, "batch kv_head key other"]
+    v: Float[Tensor, "batch kv_head key value"]
     out: Float[Tensor, "batch head query value"]
     lse: Float[Tensor, "batch head query"]
     terms: Terms
@@ -100,7 +100,7 @@ class Site:
 
         >>> layer = rg.nn.MultiHeadAttention(2, 1)
         >>> with rg.look(layer) as sight:
-        ...     _ = layer(torch.single_row_kernels(1, 4, 2))
+        ...     _ = layer(torch.ones(1, 4, 2))
         >>> sight.sites[0].survey(statistics=["received"]).received
         tensor([[[1., 1., 1., 1.]]])
         """
@@ -129,7 +129,7 @@ class Site:
 
         >>> layer = rg.nn.MultiHeadAttention(2, 1)
         >>> with rg.look(layer) as sight:
-        ...     _ = layer(torch.single_row_kernels(1, 4, 2))
+        ...     _ = layer(torch.ones(1, 4, 2))
         >>> sight.sites[0].window(head=0, rows=slice(0, 1)).shape
         torch.Size([1, 1, 4])
         """
@@ -156,7 +156,7 @@ class Site:
 
         >>> layer = rg.nn.MultiHeadAttention(2, 1)
         >>> with rg.look(layer) as sight:
-        ...     _ = layer(torch.single_row_kernels(1, 4, 2))
+        ...     _ = layer(torch.ones(1, 4, 2))
         >>> sight.sites[0].influence().effect_of_key.shape
         torch.Size([1, 1, 4])
         """
@@ -169,7 +169,7 @@ class Site:
 
         >>> layer = rg.nn.MultiHeadAttention(2, 1)
         >>> with rg.look(layer) as sight:
-        ...     _ = layer(torch.single_row_kernels(1, 2, 2))
+        ...     _ = layer(torch.ones(1, 2, 2))
         >>> sight.sites[0].weights()
         tensor([[[[0.5000, 0.5000],
                   [0.5000, 0.5000]]]])
@@ -187,7 +187,7 @@ class Site:
 
         >>> layer = rg.nn.MultiHeadAttention(2, 1)
         >>> with rg.look(layer) as sight:
-        ...     _ = layer(torch.single_row_kernels(1, 4, 2))
+        ...     _ = layer(torch.ones(1, 4, 2))
         >>> sight.sites[0].breakdown(head=0, query=1, key=2).allowed
         True
         """

@@ -16,7 +16,7 @@ def map_tensors(x: Tree, fn: Callable[[Tensor], Tensor]) -> Tree:
     """The same mask, bias or terms with every tensor in it replaced by `to` of it.
 
     >>> map_tensors(rg.Padding(torch.tensor(2)) & rg.Causal(), lambda x: x + 1)
-    Both(a=Padding(lengths=tensor(3), skip=None), b=Causal())
+    Both(a=Padding(lengths=tensor(3), left_padding=None), b=Causal())
     """
     if isinstance(x, Tensor):
         return fn(x)  # type: ignore[return-value]
