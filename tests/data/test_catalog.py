@@ -108,8 +108,8 @@ def test_a_lost_or_made_up_placeholder_leaves_the_message_as_it_was(catalog):
         before = f'msgid "{text}"\nmsgstr ""\n'
         one = catalog(before)
         done = one.fill(lambda texts, answer=answer: [answer])
-        assert (done.filled, len(done.left)) == (0, 1)
-        assert "the translation" in done.left[0]
+        assert (done.filled, len(done.skipped)) == (0, 1)
+        assert "the translation" in done.skipped[0]
         assert str(one) == before
 
 

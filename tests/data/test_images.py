@@ -121,7 +121,7 @@ def test_what_is_no_picture_is_counted(folder):
     assert source.report.skipped > 0
     assert "not a picture" in str(source.report)
     with pytest.raises(FileError, match="not a picture"):
-        list(ImageFolder(folder, size=4, on_error="fail")._once("train", None))
+        list(ImageFolder(folder, size=4, on_error="raise")._once("train", None))
 
 
 def test_pictures_make_batches():

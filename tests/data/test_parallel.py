@@ -288,8 +288,8 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 def test_mistakes_with_pairs_are_told_in_one_line(tmp_path):
     file = tmp_path / "a.tsv"
     file.write_text("one\n")
-    with pytest.raises(FileError, match=r"a\.tsv:1: no tab; try bad='skip'"):
-        list(source(file, bad="fail").examples("test", 0))
+    with pytest.raises(FileError, match=r"a\.tsv:1: no tab; try on_error='skip'"):
+        list(source(file, on_error="raise").examples("test", 0))
     with pytest.raises(FileError, match="needs pairs, got none"):
         next(source(file).examples("train", 0))
     with pytest.raises(FileError, match="needs to be a file"):

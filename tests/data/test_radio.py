@@ -40,8 +40,12 @@ def test_the_default_is_a_clean_tone_at_its_pitch_between_silence():
     ("channel", "low", "high"),
     [
         ({"hum": 0.5, "hum_pitch": 60.0}, 55, 65),
-        ({"other": 0.3, "other_pitch": 1100.0}, 1090, 1110),
-        ({"other": 0.3, "other_pitch": 1100.0, "other_keyed": 1.0}, 1050, 1150),
+        ({"interference": 0.3, "interference_pitch": 1100.0}, 1090, 1110),
+        (
+            {"interference": 0.3, "interference_pitch": 1100.0, "interference_keyed": 1.0},
+            1050,
+            1150,
+        ),
         ({"snr": 0.0}, 2000, 4000),
     ],
 )
@@ -50,7 +54,7 @@ def test_what_else_is_on_the_air_stands_at_its_place_in_the_spectrum(channel, lo
 
 
 def test_noise_of_a_narrow_filter_is_around_the_pitch_alone():
-    wide, narrow = (played(snr=-10.0, band=band) for band in (0.0, 200.0))
+    wide, narrow = (played(snr=-10.0, noise_bandwidth=band) for band in (0.0, 200.0))
     assert power(wide, 0, 1200) < 0.5
     assert power(narrow, 0, 1200) > 0.9
 
@@ -58,7 +62,7 @@ def test_noise_of_a_narrow_filter_is_around_the_pitch_alone():
 def test_a_clipped_sound_stays_at_its_limits():
     flat = played(drive=30.0)
     assert (np.abs(flat) > 0.999).mean() > 5 * (np.abs(played()) > 0.999).mean()
-    soft = played(drive=30.0, soft=1.0)
+    soft = played(drive=30.0, soft_clip=1.0)
     assert (np.abs(soft) > 0.95).mean() > 0.2
 
 
@@ -66,7 +70,7 @@ def test_gain_control_lifts_what_fades_and_the_noise_between():
     faded = {"fade_depth": 0.8, "fade_rate": 0.5, "snr": 20.0}
     plain, even = (
         envelope(played("TTTTTTTT", **faded)),
-        envelope(played("TTTTTTTT", **faded, agc=1.0, release=0.3)),
+        envelope(played("TTTTTTTT", **faded, agc=1.0, agc_release=0.3)),
     )
 
     def spread(x: np.ndarray) -> float:
@@ -78,7 +82,7 @@ def test_gain_control_lifts_what_fades_and_the_noise_between():
 
 
 def test_gain_control_leaves_the_code_of_a_clean_tone_as_loud_as_its_first_pop():
-    loud = envelope(played("TTTT", agc=1.0, release=0.05))
+    loud = envelope(played("TTTT", agc=1.0, agc_release=0.05))
     assert (loud > 0.6).mean() > 0.2
 
 
@@ -89,7 +93,7 @@ def test_pitch_drifts_and_levels_and_offsets_are_as_drawn():
         np.abs(np.fft.rfft(part, 1 << 15)).argmax() * RATE / (1 << 15) for part in (first, last)
     ]
     assert 30 < heights[1] - heights[0] < 90
-    soft = played(gain=-40.0, offset=0.25)
+    soft = played(gain=-40.0, dc_offset=0.25)
     assert np.abs(soft).max() == pytest.approx(0.01, rel=1e-3)
     assert np.median(soft) == pytest.approx(0.002, rel=0.05)  # a quarter below a peak of 1.25
 

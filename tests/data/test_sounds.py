@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data import Batches, CharTokenizer, Morse, SpeechManifest, speech_preprocessor
-from regard.data.audio.morse.source import MORSE_CODE, key_text, keyed_tone
+from regard.data.audio.morse.keying import MORSE_CODE, key_text, keyed_tone
 from regard.errors import ConfigError, FileError
 
 words = st.lists(st.text("".join(MORSE_CODE), min_size=1, max_size=5), min_size=1, max_size=3)
@@ -135,7 +135,7 @@ def test_every_bad_recording_is_counted(recorded):
     }
     assert speech.report.locations["no such file"] == ["all.tsv:7"]
     with pytest.raises(FileError, match=r"all\.tsv:7: no such file"):
-        SpeechManifest(recorded / "all.tsv", rate=8000, on_error="fail")
+        SpeechManifest(recorded / "all.tsv", rate=8000, on_error="raise")
 
 
 @pytest.mark.usefixtures("users_view")

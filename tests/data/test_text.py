@@ -143,7 +143,7 @@ def test_mistakes_with_text_are_told_in_one_line(corpus, packed, tmp_path):
         TextFiles([corpus], [corpus])
     (corpus / "bad.txt").write_bytes(b"\xff")
     with pytest.raises(FileError, match=r"bad\.txt: not UTF-8"):
-        list(TextFiles([corpus], on_error="fail").documents("train"))
+        list(TextFiles([corpus], on_error="raise").documents("train"))
     with pytest.raises(ConfigError, match="length: needs more than that in train"):
         next(PackedText(packed, length=10**6).examples("train", 0))
     with (packed / "train.tokens").open("ab") as file:

@@ -61,16 +61,22 @@ def test_cutting_into_words_loses_nothing(text, digits):
 def test_text_never_becomes_a_special_token(tokenizer, text):
     for said in (text, "<pad><start><end><de>"):
         ids = tokenizer.encode(said)
-        assert all(i >= tokenizer.first or i == tokenizer.unknown for i in ids)
+        assert all(i >= tokenizer.first_text_id or i == tokenizer.unk_id for i in ids)
         assert all(i < tokenizer.vocab for i in ids)
 
 
 @every
 def test_special_tokens_are_not_shown_in_text(tokenizer):
     ids = tokenizer.encode("3")
-    around = [tokenizer.start, tokenizer.language("fr"), *ids, tokenizer.end, tokenizer.pad]
+    around = [
+        tokenizer.bos_id,
+        tokenizer.language_id("fr"),
+        *ids,
+        tokenizer.eos_id,
+        tokenizer.pad_id,
+    ]
     assert tokenizer.decode(around) == "3"
-    assert [tokenizer.piece(i) for i in around] == ["<start>", "<fr>", "3", "<end>", "<pad>"]
+    assert [tokenizer.id_to_token(i) for i in around] == ["<start>", "<fr>", "3", "<end>", "<pad>"]
 
 
 @every
@@ -84,7 +90,11 @@ def test_it_comes_back_from_its_file(tokenizer, tmp_path):
 
 
 def test_training_twice_gives_the_same_ids():
-    for kind, more in ((CharTokenizer, {}), (WordTokenizer, {}), (BPETokenizer, {"size": 350})):
+    for kind, more in (
+        (CharTokenizer, {}),
+        (WordTokenizer, {}),
+        (BPETokenizer, {"vocab_size": 350}),
+    ):
         one, two = (kind.train(TEXTS, **more) for _ in range(2))
         assert [one.encode(text) for text in TEXTS] == [two.encode(text) for text in TEXTS]
 
@@ -145,7 +155,7 @@ def test_mistakes_are_told_in_one_line(tmp_path):
     with pytest.raises(FileError, match="needs to be a file"):
         Tokenizer.load(tmp_path / "nothing")
     with pytest.raises(ConfigError, match="language: needs one of de fr, got 'dee'; try de"):
-        MADE["bytes"].language("dee")
+        MADE["bytes"].language_id("dee")
     with pytest.raises(ConfigError, match="languages: need to differ"):
         ByteTokenizer(("de", "de"))
     with pytest.raises(ConfigError, match="size: needs 260 for the bytes alone, got 100"):

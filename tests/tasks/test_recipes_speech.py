@@ -16,7 +16,7 @@ from regard import runs, tasks, train
 from regard.data import AudioBatches, Morse, SpokenDigits, augment_log_mel, seeded_generator
 from regard.data.audio.audio_batches import SORT_WINDOW, render_keyings
 from regard.data.audio.digits import Recording, WavePlan, render_waves
-from regard.data.text.phrases.facts import Split
+from regard.data.split import Split
 from regard.errors import ConfigError, FileError, ShapeError
 from regard.runs import load_run
 from regard.tasks import best_path, edit_distance, error_rate, recipe, transcribe_batch

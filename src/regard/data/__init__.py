@@ -1,31 +1,36 @@
-"""Sources, tokenizers and batches: real data without downloads."""
+"""Data sources, tokenizers, augmentation and batching; real data sets without a download.
 
-from regard.data.audio.audio_batches import AudioBatches, morse_batches
+Names that need Babel or Pillow are imported on first use.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from regard.data.audio.audio_batches import AudioBatches
 from regard.data.audio.audio_file import AudioFile
 from regard.data.audio.augmentation import SpeechAugmentation, augment_log_mel
-from regard.data.audio.digit_frames import digit_batches
-from regard.data.audio.digits import SpokenDigits
-from regard.data.audio.morse.keying import Keying, key_text, keyed_tone
-from regard.data.audio.morse.source import AudioExample, Morse
+from regard.data.audio.example import AudioExample
+from regard.data.audio.morse.batches import morse_batches
+from regard.data.audio.morse.keying import key_text, keyed_tone
+from regard.data.audio.morse.source import Morse
 from regard.data.audio.peak_normalization import PeakNormalizer, normalize_recording
 from regard.data.audio.resampler import Resampler
 from regard.data.audio.speech_manifest import SpeechManifest, speech_preprocessor
-from regard.data.batches import Batches, collate, pair_preprocessor
+from regard.data.batches import Batches, collate
 from regard.data.generated_batches import GeneratedBatches, seeded_generator
-from regard.data.image.glyphs.rendered import RenderedGlyphs
-from regard.data.image.glyphs.single_font import Glyphs, ImageExample
-from regard.data.image.idx import IdxImages, ImageFolder, read_idx
-from regard.data.image.image_batches import CutMixResult, ImageBatches, augment, cutmix
-from regard.data.image.image_file import open_image, read_image
-from regard.data.image.ink_crop import crop_to_ink
+from regard.data.image.augmentation import CutMixResult, augment, cutmix
+from regard.data.image.example import ImageExample
+from regard.data.image.idx import IdxImages, read_idx
+from regard.data.image.image_batches import ImageBatches
 from regard.data.load_report import LoadReport
 from regard.data.source import InMemorySource, Source
+from regard.data.split import Split, hash_split
 from regard.data.text.documents import Document, TextFiles, stdlib_files
 from regard.data.text.normalizers import normalize_text
 from regard.data.text.packed import PackedText, TokenWindow, pack_text
+from regard.data.text.pair import Pair, pair_preprocessor
 from regard.data.text.parallel_corpus import ParallelCorpus
 from regard.data.text.phrases.facts import Fact, count_facts, draw_fact, fact_split
-from regard.data.text.phrases.source import Pair, Phrases, format_fact
 from regard.data.text.po_catalog import FillResult, PoCatalog, PoMessage, placeholders
 from regard.data.text.tokenizers import (
     BPETokenizer,
@@ -36,68 +41,92 @@ from regard.data.text.tokenizers import (
     iter_texts,
 )
 
+if TYPE_CHECKING:
+    from regard.data.image.glyphs.rendered import RenderedGlyphs
+    from regard.data.image.glyphs.single_font import Glyphs
+    from regard.data.image.image_file import open_image, read_image
+    from regard.data.image.image_folder import ImageFolder
+    from regard.data.image.ink_crop import crop_to_ink
+    from regard.data.text.phrases.source import Phrases, format_fact
+
+_LAZY = {
+    "Glyphs": "image.glyphs.single_font",
+    "ImageFolder": "image.image_folder",
+    "Phrases": "text.phrases.source",
+    "RenderedGlyphs": "image.glyphs.rendered",
+    "crop_to_ink": "image.ink_crop",
+    "format_fact": "text.phrases.source",
+    "open_image": "image.image_file",
+    "read_image": "image.image_file",
+}
+
 __all__ = [
+    "AudioBatches",
+    "AudioExample",
+    "AudioFile",
     "BPETokenizer",
     "Batches",
     "ByteTokenizer",
-    "PoCatalog",
-    "SpeechAugmentation",
     "CharTokenizer",
-    "SpokenDigits",
+    "CutMixResult",
     "Document",
     "Fact",
     "FillResult",
+    "GeneratedBatches",
     "Glyphs",
     "IdxImages",
+    "ImageBatches",
+    "ImageExample",
     "ImageFolder",
-    "Keying",
-    "PeakNormalizer",
     "InMemorySource",
-    "GeneratedBatches",
-    "PoMessage",
-    "CutMixResult",
+    "LoadReport",
     "Morse",
     "PackedText",
     "Pair",
     "ParallelCorpus",
+    "PeakNormalizer",
     "Phrases",
-    "ImageExample",
-    "ImageBatches",
-    "LoadReport",
-    "Resampler",
-    "AudioExample",
-    "AudioBatches",
-    "AudioFile",
-    "Source",
-    "SpeechManifest",
-    "TextFiles",
-    "Tokenizer",
-    "TokenWindow",
-    "WordTokenizer",
+    "PoCatalog",
+    "PoMessage",
     "RenderedGlyphs",
+    "Resampler",
+    "Source",
+    "SpeechAugmentation",
+    "SpeechManifest",
+    "Split",
+    "TextFiles",
+    "TokenWindow",
+    "Tokenizer",
+    "WordTokenizer",
     "augment",
+    "augment_log_mel",
     "collate",
-    "digit_batches",
-    "draw_fact",
+    "count_facts",
     "crop_to_ink",
-    "key_text",
-    "normalize_recording",
-    "seeded_generator",
     "cutmix",
+    "draw_fact",
+    "fact_split",
+    "format_fact",
+    "hash_split",
+    "iter_texts",
+    "key_text",
+    "keyed_tone",
     "morse_batches",
+    "normalize_recording",
     "normalize_text",
     "open_image",
-    "augment_log_mel",
     "pack_text",
     "pair_preprocessor",
     "placeholders",
     "read_idx",
     "read_image",
-    "format_fact",
+    "seeded_generator",
     "speech_preprocessor",
-    "fact_split",
     "stdlib_files",
-    "iter_texts",
-    "keyed_tone",
-    "count_facts",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(f"regard.data.{_LAZY[name]}"), name)
+    raise AttributeError(f"module 'regard.data' has no attribute {name!r}")

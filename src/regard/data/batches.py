@@ -2,18 +2,14 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from queue import Empty, Full, Queue
 from random import Random
-from threading import Event, Thread
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from regard.data.source import Source
-from regard.data.text.phrases.facts import Split
-from regard.data.text.phrases.source import Pair
-from regard.data.text.tokenizers import Tokenizer
+from regard.data.split import Split
 from regard.errors import ConfigError, FileError, ShapeError
 
 Encoded = Mapping[
@@ -47,17 +43,12 @@ class Batches:
         world_size: int = 1,
         sort_window: int = 2048,
         pad_id: int = 0,
-        prefetch: int = 0,
     ):
         if not 0 <= rank < world_size:
             raise ConfigError(f"rank: needs to be from 0 to {world_size - 1}, got {rank}")
-        for name, value, least in (
-            ("tokens", batch_tokens, 1),
-            ("window", sort_window, 1),
-            ("ahead", prefetch, 0),
-        ):
-            if value < least:
-                raise ConfigError(f"{name}: needs {least} or more, got {value}")
+        for name, value in (("batch_tokens", batch_tokens), ("sort_window", sort_window)):
+            if value < 1:
+                raise ConfigError(f"{name}: needs 1 or more, got {value}")
         self.source, self.encode = source, encode
         self.split: Split = split
         self.batch_tokens, self.seed, self.rank, self.world_size = (
@@ -66,7 +57,7 @@ class Batches:
             rank,
             world_size,
         )
-        self.sort_window, self.pad_id, self.prefetch = sort_window, pad_id, prefetch
+        self.sort_window, self.pad_id = sort_window, pad_id
         self._position, self._taken = 0, 0  # examples before this window; its batches given out
 
     def state(self) -> dict[str, int]:
@@ -78,15 +69,15 @@ class Batches:
         >>> batches.state()["taken"]
         1
         """
-        held = {name: getattr(self, name) for name in ("seed", "tokens", "window")}
+        held = {name: getattr(self, name) for name in ("seed", "batch_tokens", "sort_window")}
         return {**held, "position": self._position, "taken": self._taken}
 
     def restore(self, state: Mapping[str, int]) -> None:
         """Go on from a state: the next batch is the one that would have come."""
-        names = {"seed", "tokens", "window", "position", "taken"}
+        names = {"seed", "batch_tokens", "sort_window", "position", "taken"}
         if set(state) != names:
             raise FileError(f"{state}: needs {', '.join(sorted(names))} of Batches.state()")
-        for name in ("tokens", "window"):
+        for name in ("batch_tokens", "sort_window"):
             if state[name] != getattr(self, name):
                 raise ConfigError(
                     f"{name}: needs to be {state[name]} as in the state, got {getattr(self, name)}"
@@ -94,9 +85,8 @@ class Batches:
         self.seed, self._position, self._taken = state["seed"], state["position"], state["taken"]
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        steps = self._steps() if not self.prefetch else _in_background(self._steps, self.prefetch)
-        for batch, position, taken in steps:
-            self._position, self._taken = position, taken  # of what was handed out, not made ahead
+        for batch, position, taken in self._steps():
+            self._position, self._taken = position, taken
             yield batch
         self._position, self._taken = 0, 0  # a finite split starts again
 
@@ -146,7 +136,7 @@ def bucket_by_length(
     """
     if lengths and (most := max(lengths)) > batch_tokens:
         raise ShapeError(
-            f"tokens: needs {most} for example {first_index + lengths.index(most)}, got {batch_tokens}; "
+            f"batch_tokens: needs {most} for example {first_index + lengths.index(most)}, got {batch_tokens}; "
             f"try a larger batch, or to leave out what is so long"
         )
     batches: list[list[int]] = []
@@ -194,71 +184,3 @@ def collate(examples: Sequence[Encoded], pad_id: int = 0) -> dict[str, Tensor]:
 def _is_sequence(value: Any) -> bool:
     """Lists of ids and tensors of frames have a time axis; a picture, of three axes, has none."""
     return isinstance(value, list) or (isinstance(value, Tensor) and 0 < value.ndim < 3)
-
-
-def pair_preprocessor(tokenizer: Tokenizer) -> Callable[[Pair], Encoded]:
-    """What makes a pair ready: source with its end, target from the language token to the end.
-
-    The language is the decoder's first token, so that one encoding serves every language. The
-    source is normalised as the tokenizer says, the target is written as it is.
-
-    >>> encode = pair_preprocessor(rg.data.ByteTokenizer(("de",)))
-    >>> {name: len(ids) for name, ids in encode(Pair("a", "bc", "de")).items()}
-    {'source': 2, 'target': 4}
-    """
-
-    def encode(pair: Pair) -> Encoded:
-        first = tokenizer.bos_id if pair.language is None else tokenizer.language_id(pair.language)
-        source, target = tokenizer.encode_input(pair.source), tokenizer.encode(pair.target)
-        return {
-            "source": [*source, tokenizer.eos_id],
-            "target": [first, *target, tokenizer.eos_id],
-        }
-
-    return encode
-
-
-def _in_background(make: Callable[[], Iterator[Any]], ahead: int) -> Iterator[Any]:
-    """The same items, made by a thread while the caller works; torch lets go of the lock."""
-    queue: Queue[tuple[str, Any]] = Queue(ahead)
-    stop = Event()
-
-    def put(kind: str, item: Any) -> None:
-        while not stop.is_set():
-            try:
-                queue.put((kind, item), timeout=0.1)
-                return
-            except Full:
-                pass
-
-    def work() -> None:
-        try:
-            for item in make():
-                put("item", item)
-                if stop.is_set():
-                    return
-            put("end", None)
-        except BaseException as error:  # it belongs to whoever asks for the next batch
-            put("error", error)
-
-    thread = Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        while True:
-            kind, item = _get(queue, thread)
-            if kind == "error":
-                raise item
-            if kind == "end":
-                return
-            yield item
-    finally:
-        stop.set()
-        thread.join()
-
-
-def _get(queue: Queue[tuple[str, Any]], thread: Thread) -> tuple[str, Any]:
-    while True:
-        try:
-            return queue.get(timeout=1)
-        except Empty:
-            assert thread.is_alive(), "the thread that makes batches died without a word"

@@ -6,7 +6,7 @@ from typing import Literal
 
 from regard.errors import FileError
 
-OnError = Literal["skip", "fail"]
+OnError = Literal["skip", "raise"]
 
 
 class LoadReport:
@@ -16,7 +16,7 @@ class LoadReport:
     >>> report.loaded += 2
     >>> report.skip("corpus.tsv", 3, "an empty side")
     >>> print(report)
-    kept 2, left out 1
+    loaded 2, skipped 1
       1 × an empty side: corpus.tsv:3
     """
 
@@ -37,17 +37,17 @@ class LoadReport:
         return self.reasons.total()
 
     def skip(self, path: str | Path, line: int | None, reason: str) -> None:
-        """Count one that is left out; an error if the caller asked for `on_error="fail"`."""
+        """Count one that is left out; an error if the caller asked for `on_error="raise"`."""
         place = f"{path}:{line}" if line else f"{path}"
-        if self.on_error == "fail":
-            raise FileError(f"{place}: {reason}; try bad='skip' to leave it out and count it")
+        if self.on_error == "raise":
+            raise FileError(f"{place}: {reason}; try on_error='skip' to count it and go on")
         self.reasons[reason] += 1
         places = self.locations.setdefault(reason, [])
         if len(places) < self.max_locations:  # a corpus may be bad in a million places
             places.append(place)
 
     def __str__(self) -> str:
-        lines = [f"kept {self.loaded}, left out {self.skipped}"]
+        lines = [f"loaded {self.loaded}, skipped {self.skipped}"]
         for reason, count in self.reasons.most_common():
             more = ", …" if count > len(self.locations[reason]) else ""
             lines.append(f"  {count} × {reason}: {', '.join(self.locations[reason])}{more}")

@@ -15,7 +15,6 @@ from regard.tasks.recognition.evaluator import (
 from regard.tasks.registry import (
     RECIPES,
     DataModule,
-    DigitsData,
     FashionData,
     GlyphsData,
     MorseData,
@@ -30,7 +29,6 @@ __all__ = [
     "CalibratedClassificationEvaluator",
     "ClassificationEvaluator",
     "DataModule",
-    "DigitsData",
     "FashionData",
     "GlyphsData",
     "MorseData",

@@ -14,7 +14,7 @@ from regard.tasks.classification.images import (
 )
 from regard.tasks.language.text import TextData, shakespeare, stdlib, stdlib_long
 from regard.tasks.recipe import DataModule, Recipe
-from regard.tasks.recognition.speech import DigitsData, MorseData, digits, morse
+from regard.tasks.recognition.speech import MorseData, morse
 from regard.tasks.translation.parallel_text import ParallelTextData, multi30k_de_en, multi30k_en_de
 from regard.tasks.translation.phrases import (
     PhrasesData,
@@ -27,7 +27,6 @@ from regard.tasks.translation.phrases import (
 __all__ = [
     "DATA_MODULES",
     "RECIPES",
-    "DigitsData",
     "FashionData",
     "GlyphsData",
     "MorseData",
@@ -41,7 +40,6 @@ __all__ = [
 ]
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
-    "digits": digits,
     "fashion-resnet": fashion_resnet,
     "fashion-vit": fashion_vit,
     "glyphs": glyphs,
@@ -63,7 +61,6 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
 
 # what the data of a recipe can be, for reading one back
 DATA_MODULES = (
-    DigitsData,
     FashionData,
     GlyphsData,
     MorseData,

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Audio: files, manifests, resampling, normalisation, augmentation and batches."""

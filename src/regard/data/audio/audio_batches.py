@@ -9,12 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.data.audio.morse.channel import render_keyings
-from regard.data.audio.morse.keying import Keying
-from regard.data.audio.morse.source import Morse
-from regard.data.audio.peak_normalization import normalize_recordings
 from regard.data.batches import collate
-from regard.data.generated_batches import Batch, GeneratedBatches, seeded_generator
+from regard.data.generated_batches import Batch, GeneratedBatches
 from regard.data.text.tokenizers import Tokenizer
 from regard.errors import ConfigError
 from regard.ops import log_mel, mel_frame_count
@@ -71,43 +67,6 @@ class AudioBatches(GeneratedBatches):
         return batches
 
 
-def morse_batches(
-    source: Morse,
-    tokenizer: Tokenizer,
-    *,
-    mels: int,
-    batch_size: int,
-    device: torch.device | str = "cpu",
-    seed: int = 0,
-    rank: int = 0,
-    world_size: int = 1,
-) -> AudioBatches:
-    """The train part of Morse code, made on a device: noise, tone and log-mel of a batch at once.
-
-    The waves are normalised, padded and dithered as `PeakNormalizer` does it where the model runs.
-
-    >>> tokenizer = rg.data.Characters.train(["ET"])
-    >>> source = Morse(letters=(1, 1), alphabet="ET")
-    >>> batch = next(iter(morse_batches(source, tokenizer, mels=8, batch_size=2)))
-    >>> batch["frames"].shape[2], batch["target"].shape
-    (8, torch.Size([2, 1]))
-    """
-
-    def render(plans: Sequence[Keying], number: int) -> Batch:
-        generator = seeded_generator(seed, "noise", number, device=device)
-        waves, lengths = render_keyings(plans, source.rate, generator)
-        under = torch.tensor([plan.channel.below_peak for plan in plans], device=device)
-        waves, lengths = normalize_recordings(
-            waves, lengths, source.rate, generator, gain=10 ** (-under / 20)
-        )
-        return ctc_batch(waves, lengths, [p.text for p in plans], tokenizer, source.rate, mels)
-
-    return AudioBatches(
-        lambda number: source.draw_keying(f"train/{seed}/{number}"), lambda plan: plan.seconds, render,
-        batch_size=batch_size, seed=seed, rank=rank, world_size=world_size,
-    )  # fmt: skip
-
-
 def ctc_batch(
     waves: Float[Tensor, "batch sample"],
     lengths: Int[Tensor, " batch"],
@@ -118,8 +77,8 @@ def ctc_batch(
 ) -> Batch:
     """What a recogniser learns from: log-mel frames and labels, with their lengths.
 
-    >>> tokenizer = rg.data.Characters.train(["ET"])
-    >>> batch = ctc_batch(torch.single_row_kernels(1, 800), torch.tensor([800]), ["TE"], tokenizer, 8000, 4)
+    >>> tokenizer = rg.data.CharTokenizer.train(["ET"])
+    >>> batch = ctc_batch(torch.ones(1, 800), torch.tensor([800]), ["TE"], tokenizer, 8000, 4)
     >>> batch["frames_lengths"], batch["target"]
     (tensor([8]), tensor([[5, 4]]))
     """
@@ -134,7 +93,7 @@ def label_batch(
 ) -> Batch:
     """Texts as the labels of a batch, with how many each has.
 
-    >>> label_batch(["TE", "E"], rg.data.Characters.train(["ET"]))["target_lengths"]
+    >>> label_batch(["TE", "E"], rg.data.CharTokenizer.train(["ET"]))["target_lengths"]
     tensor([2, 1])
     """
     # a tensor, as the list of a text without any signs has no type

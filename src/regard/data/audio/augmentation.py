@@ -52,7 +52,7 @@ class SpeechAugmentation:
                 raise ConfigError(f"{name}: needs 0 to 1, got {getattr(self, name)}")
         if not 0 <= self.time_warp <= MAX_TIME_WARP:
             raise ConfigError(
-                f"bend: needs 0 to {MAX_TIME_WARP}, or time would run backwards, got {self.time_warp}"
+                f"time_warp: needs 0 to {MAX_TIME_WARP}, or time would run backwards, got {self.time_warp}"
             )
 
 
@@ -70,7 +70,7 @@ def augment_log_mel(
     some bands and moments are hidden (SpecAugment, Park et al. 2019).
 
     >>> x = torch.arange(8.0).expand(1, 1, 8)
-    >>> torch.equal(augment_log_mel(x, rg.data.luck(0), vtlp=0.0, eq=0.0, spec_augment=0), x)
+    >>> torch.equal(augment_log_mel(x, rg.data.seeded_generator(0), vtlp=0.0, eq=0.0, spec_augment=0), x)
     True
     """
     batch, time, mels = frames.shape
@@ -100,7 +100,7 @@ def random_eq_curves(
 
     curve(m) = size Σ_{n=1…5} ε_n cos(n π m / (mels - 1)) / √n
 
-    >>> random_eq_curves(2, 8, 0.0, rg.data.luck(0)).any().item()
+    >>> random_eq_curves(2, 8, 0.0, rg.data.seeded_generator(0)).any().item()
     False
     """
     line = torch.linspace(0, math.pi, mels, device=generator.device)
@@ -116,7 +116,7 @@ def gain_jitter(
     y_t = x_t + gain (level_t - max_t level),   -most ≤ gain ≤ most; level is a mean over the bands
 
     >>> x = torch.tensor([[[0.0], [-4.0]]])
-    >>> torch.equal(gain_jitter(x, 0.0, rg.data.luck(0)), x)
+    >>> torch.equal(gain_jitter(x, 0.0, rg.data.seeded_generator(0)), x)
     True
     """
     if not max_gain:
@@ -139,7 +139,7 @@ def reverb(
     exp y_t = exp x_t + gain Σ_{n=1…15} decay^(n-1) exp x_{t-n},   0 ≤ gain ≤ most
 
     >>> x = torch.zeros(1, 3, 2)
-    >>> torch.equal(reverb(x, 0.0, rg.data.luck(0)), x)
+    >>> torch.equal(reverb(x, 0.0, rg.data.seeded_generator(0)), x)
     True
     """
     draws = torch.rand(3, len(x), 1, generator=generator, device=generator.device)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from regard.data.audio.morse.source import AudioExample
+from regard.data.audio.example import AudioExample
 
 Wave = np.ndarray
 VOWEL_FORMANTS = ((700, 1200, 2500), (300, 2200, 2900), (350, 800, 2300), (500, 1800, 2500))
@@ -31,7 +31,7 @@ def make_ood_audio(count: int, rate: int = 8000, *, seed: int = 0) -> list[Audio
 def add_white_noise(example: AudioExample, snr: float, *, seed: int = 0) -> AudioExample:
     """A sound in white noise, so many decibels below it.
 
-    >>> bool(add_white_noise(AudioExample(torch.single_row_kernels(8), "", 8000), 300.0).wave.eq(1).all())
+    >>> bool(add_white_noise(AudioExample(torch.ones(8), "", 8000), 300.0).wave.eq(1).all())
     True
     """
     noise = np.random.default_rng(seed).standard_normal(len(example.wave))

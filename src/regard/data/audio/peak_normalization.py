@@ -157,7 +157,7 @@ def normalize_recordings(
     `gain` is a factor after normalisation: what a louder click in the recording would do.
 
     >>> waves = torch.tensor([[0.5, 0.1, 0.0]])
-    >>> normalize_recordings(waves, torch.tensor([2]), 1000, rg.data.luck(0))[1]
+    >>> normalize_recordings(waves, torch.tensor([2]), 1000, rg.data.seeded_generator(0))[1]
     tensor([1002])
     """
     waves = F.pad(waves, (0, round(PAD_SECONDS * rate)))

@@ -26,7 +26,7 @@ class Resampler:
     computed, and the others interpolated between two of them, to within 1e-6.
 
     >>> half = Resampler(16000, 8000)
-    >>> len(half(torch.single_row_kernels(16000))) + len(half.finish())
+    >>> len(half(torch.ones(16000))) + len(half.finish())
     8000
     """
 

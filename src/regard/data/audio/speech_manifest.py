@@ -1,17 +1,16 @@
 """Own recordings: WAV or FLAC files and a manifest that says what is said in each."""
 
 from collections.abc import Callable, Iterator
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from regard.data.audio.morse.source import AudioExample
+from regard.data.audio.example import AudioExample
 from regard.data.audio.peak_normalization import DITHER, normalize_recording
 from regard.data.load_report import LoadReport, OnError
 from regard.data.source import permute_index
-from regard.data.text.phrases.facts import Split
+from regard.data.split import Split, hash_split
 from regard.data.text.tokenizers import Tokenizer
 from regard.errors import ConfigError, FileError
 from regard.files import iter_chunks, iter_utf8_lines, open_binary, parse_json
@@ -48,7 +47,9 @@ class SpeechManifest:
         given = {"train": train, "valid": valid, "test": test}
         for split, manifest in given.items():
             for path, text in self._checked(Path(manifest)) if manifest is not None else ():
-                self.entries[split if valid is not None else _where(path)].append((path, text))
+                self.entries[split if valid is not None else hash_split(path.name.encode())].append(
+                    (path, text)
+                )
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[AudioExample]:
         """Recordings from the one numbered `start`: for ever for train, once otherwise."""
@@ -130,11 +131,6 @@ def _entry(line: str) -> tuple[str, str] | None:
         return str(held["audio"]), str(held["text"])
     except (ValueError, KeyError):
         return None
-
-
-def _where(path: Path) -> Split:
-    percent = int.from_bytes(blake2b(path.name.encode(), digest_size=8).digest()) % 100
-    return "test" if percent < 5 else "valid" if percent < 10 else "train"
 
 
 def speech_preprocessor(

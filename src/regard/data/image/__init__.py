@@ -1,1 +1,1 @@
-"""TODO."""
+"""Images: files, folders, IDX, augmentation and batches."""

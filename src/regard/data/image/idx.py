@@ -4,18 +4,15 @@ import gzip
 import math
 import zlib
 from collections.abc import Iterator, Sequence
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from regard.data.image.glyphs.single_font import ImageExample
-from regard.data.image.image_file import read_image
-from regard.data.load_report import LoadReport, OnError
-from regard.data.source import InMemorySource, permute_index
-from regard.data.text.phrases.facts import Split
+from regard.data.image.example import ImageExample
+from regard.data.source import InMemorySource
+from regard.data.split import Split
 from regard.errors import ConfigError, FileError
 
 IDX_DTYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
@@ -112,75 +109,3 @@ def find_idx(folder: str | Path, name: str) -> Path:
         if file.is_file():
             return file
     raise FileError(f"{folder}: needs {name}-ubyte or its .gz, got nothing there")
-
-
-class ImageFolder:
-    """Pictures in one folder a class, made one size; split by a hash of the file unless given.
-
-    A folder that holds train, valid and test, each with its classes, is taken as it is split.
-
-    >>> ImageFolder("nowhere", size=8)
-    Traceback (most recent call last):
-        ...
-    regard.errors.FileError: nowhere: needs to be a folder of folders, one a class, got none
-    """
-
-    def __init__(
-        self, folder: str | Path, *, size: int, channels: int = 1, on_error: OnError = "skip"
-    ):
-        root = Path(folder)
-        if channels not in (1, 3):
-            raise ConfigError(f"channels: need to be 1, grey, or 3, colour, got {channels}")
-        parts = {s: root / s for s in ("train", "valid", "test") if (root / s).is_dir()}
-        self.split_folders = parts if "train" in parts else {"train": root}
-        self.size, self.channels, self.report = size, channels, LoadReport(on_error)
-        inside = (
-            self.split_folders["train"].iterdir() if self.split_folders["train"].is_dir() else ()
-        )
-        self.classes = tuple(sorted(path.name for path in inside if path.is_dir()))
-        if not self.classes:
-            raise FileError(f"{folder}: needs to be a folder of folders, one a class, got none")
-
-    def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[ImageExample]:
-        """Pictures from the one numbered `start`: for ever for train, once otherwise."""
-        number = 0
-        for turn in range(10**9 if split == "train" else 1):
-            before = number
-            for picture in self._once(split, f"{seed}/{turn}" if split == "train" else None):
-                if number >= start:
-                    yield picture
-                number += 1
-            if number == before:
-                raise FileError(
-                    f"{self.split_folders['train']}: needs pictures for {split}, got none"
-                )
-
-    def _once(self, split: Split, order: str | None) -> Iterator[ImageExample]:
-        self.report.clear()
-        root = self.split_folders.get(split, self.split_folders["train"])
-        files = [
-            (path, label)
-            for label, name in enumerate(self.classes)
-            for path in sorted((root / name).rglob("*"))
-            if path.is_file()
-        ]
-        for index in range(len(files)):
-            path, label = files[index if order is None else permute_index(index, len(files), order)]
-            if len(self.split_folders) == 1 and _where(path) != split:
-                continue
-            image = self._open(path)
-            if image is not None:
-                self.report.loaded += 1
-                yield ImageExample(image, label)
-
-    def _open(self, path: Path) -> torch.Tensor | None:
-        try:
-            return read_image(path, size=self.size, channels=self.channels)
-        except FileError as error:
-            self.report.skip(path, None, f"not a picture ({type(error.__cause__).__name__})")
-            return None
-
-
-def _where(path: Path) -> Split:
-    percent = int.from_bytes(blake2b(path.read_bytes(), digest_size=8).digest()) % 100
-    return "test" if percent < 5 else "valid" if percent < 10 else "train"

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Text: files, tokenizers, normalisation, parallel corpora and gettext catalogs."""

@@ -2,13 +2,12 @@
 
 import sysconfig
 from collections.abc import Iterable, Iterator
-from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
 from regard.data.load_report import LoadReport, OnError
 from regard.data.source import permute_index
-from regard.data.text.phrases.facts import Split
+from regard.data.split import Split, hash_split
 from regard.errors import ConfigError, FileError
 from regard.files import DETECTION_BYTES, detect_encoding
 
@@ -89,7 +88,10 @@ class TextFiles:
                 index if shuffle_key is None else permute_index(index, len(files), shuffle_key)
             ]
             for document in self._read(path):
-                if len(self.files) > 1 or _where(document.text) == split:
+                if (
+                    len(self.files) > 1
+                    or hash_split(document.text.encode(errors="surrogatepass")) == split
+                ):
                     self.report.loaded += 1
                     yield document
 
@@ -126,9 +128,3 @@ def _paths(given: Iterable[str | Path] | None) -> list[Path]:
     if not found:
         raise FileError("files: need at least one, got none")
     return found
-
-
-def _where(text: str) -> Split:
-    hashed = blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest()
-    percent = int.from_bytes(hashed) % 100
-    return "test" if percent < 5 else "valid" if percent < 10 else "train"

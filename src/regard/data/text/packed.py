@@ -12,8 +12,8 @@ from torch import Tensor
 
 from regard.data.load_report import LoadReport
 from regard.data.source import permute_index
+from regard.data.split import Split
 from regard.data.text.documents import TextFiles
-from regard.data.text.phrases.facts import Split
 from regard.data.text.tokenizers import Tokenizer
 from regard.errors import ConfigError, FileError
 from regard.files import atomic_write, make_folder, parse_json, write_text
@@ -39,7 +39,7 @@ def pack_text(text: TextFiles, tokenizer: Tokenizer, folder: str | Path) -> Load
     >>> file = Path(tempfile.mkdtemp()) / "a.txt"
     >>> _ = file.write_text("hello")
     >>> report = pack_text(TextFiles([file], [file], [file]), rg.data.ByteTokenizer(), file.parent / "packed")
-    >>> PackedText(file.parent / "packed", length=5).tokens("test")
+    >>> PackedText(file.parent / "packed", length=5).token_count("test")
     6
     """
     folder = make_folder(folder)

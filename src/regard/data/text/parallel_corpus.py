@@ -1,13 +1,12 @@
 """Own parallel text as a source of pairs: streamed, and what is bad is counted by line."""
 
 from collections.abc import Iterator
-from hashlib import blake2b
 from pathlib import Path
 
 from regard.data.load_report import LoadReport, OnError
+from regard.data.split import Split, hash_split
+from regard.data.text.pair import Pair
 from regard.data.text.parallel_formats import CorpusRow, read_aligned, read_mo, read_po, read_tsv
-from regard.data.text.phrases.facts import Split
-from regard.data.text.phrases.source import Pair
 from regard.data.text.tmx import read_tmx
 from regard.errors import ConfigError, FileError
 
@@ -31,7 +30,7 @@ class ParallelCorpus:
     >>> list(pairs.examples("test", seed=0))
     [Pair(source='one', target='eins', language='de')]
     >>> print(pairs.report)
-    kept 1, left out 1
+    loaded 1, skipped 1
       1 × an empty side: pairs.tsv:2
     """
 
@@ -84,7 +83,10 @@ class ParallelCorpus:
         for row in self._rows(split):
             if wrong := row.error or self._wrong(row):
                 self.report.skip(name, row.line, wrong)
-            elif len(self.paths) > 1 or _where(row.source) == split:
+            elif (
+                len(self.paths) > 1
+                or hash_split(row.source.strip().encode(errors="replace")) == split
+            ):
                 self.report.loaded += 1
                 yield Pair(row.source.strip(), row.target.strip(), language)
 
@@ -130,9 +132,3 @@ def _checked(place: CorpusPath) -> Path | tuple[Path, Path]:
             f"try two files, (source, target)"
         )
     return files[0]
-
-
-def _where(source: str) -> Split:
-    hashed = blake2b(source.strip().encode(errors="replace"), digest_size=8).digest()
-    percent = int.from_bytes(hashed) % 100
-    return "test" if percent < 5 else "valid" if percent < 10 else "train"

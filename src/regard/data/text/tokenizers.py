@@ -21,7 +21,7 @@ class Tokenizer(ABC):
     `normalize` names the steps of `data.normalize_text` that every text passes before it is read.
 
     >>> tokenizer = ByteTokenizer(languages=("de", "fr"))
-    >>> tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.language("fr")
+    >>> tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.language_id("fr")
     (0, 1, 2, 5)
     """
 

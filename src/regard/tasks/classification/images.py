@@ -15,7 +15,7 @@ from regard.data import Glyphs, RenderedGlyphs
 from regard.data.generated_batches import seeded_generator
 from regard.data.image.idx import find_idx, read_idx
 from regard.data.image.image_batches import ImageBatches
-from regard.data.text.phrases.facts import Split
+from regard.data.split import Split
 from regard.errors import ConfigError
 from regard.models import ResNetConfig, VisionConfig
 from regard.models.config import check_positive
@@ -167,7 +167,7 @@ class GlyphsData(_Altered):
 
     def source(self, ood_fraction: float = 0.0) -> "Glyphs | RenderedGlyphs":
         """What draws them."""
-        told = {"size": self.image_size, "noise": self.noise, "count": 10**9}
+        told = {"size": self.image_size, "noise": self.noise, "eval_size": 10**9}
         if not self.crops_to_ink:
             return Glyphs(self.classes, **told)
         return RenderedGlyphs(

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Speech recognition with CTC: Morse code, and own recordings with a manifest."""

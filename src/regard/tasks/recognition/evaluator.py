@@ -86,7 +86,7 @@ def transcribe_batch(
 ) -> list[str]:
     """What a recogniser hears in recordings: what `regard transcribe` writes, many at a time.
 
-    >>> tokenizer = rg.data.Characters.train(["ET"])
+    >>> tokenizer = rg.data.CharTokenizer.train(["ET"])
     >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=tokenizer.vocab)).eval()
     >>> len(transcribe_batch(model, tokenizer, [AudioExample(torch.zeros(8000), "", 8000)]))
     1
@@ -100,7 +100,7 @@ def transcribe_batch_detailed(
 ) -> list[Transcript]:
     """The same, with the score of each.
 
-    >>> tokenizer = rg.data.Characters.train(["ET"])
+    >>> tokenizer = rg.data.CharTokenizer.train(["ET"])
     >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=tokenizer.vocab)).eval()
     >>> transcribe_batch_detailed(model, tokenizer, [AudioExample(torch.zeros(8000), "", 8000)])[0].score < 0
     True
@@ -150,7 +150,7 @@ def _prepared(model: nn.Module, sound: AudioExample) -> tuple[Tensor, Tensor | N
 class RecognitionEvaluator:
     """What a recogniser gets on fixed sounds: loss, character error, share of exact answers.
 
-    >>> tokenizer = rg.data.Characters.train(["ET"])
+    >>> tokenizer = rg.data.CharTokenizer.train(["ET"])
     >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=tokenizer.vocab)).eval()
     >>> scores = RecognitionEvaluator([AudioExample(torch.zeros(8000), "ET", 8000)], tokenizer)
     >>> sorted(scores(model))

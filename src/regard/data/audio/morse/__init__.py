@@ -1,1 +1,1 @@
-"""TODO."""
+"""The Morse task: synthesised keying as a radio receiver plays it."""

@@ -26,7 +26,7 @@ def render_keyings(
     """Keyings as sound, zeros behind the shorter ones, and how long each is, in samples.
 
     >>> plan = Keying("E", 20.0, (0.0, 0.06), (0.06,), 0.1, 0.4)
-    >>> wave, lengths = render_keyings([plan], 8000, rg.data.luck(0))
+    >>> wave, lengths = render_keyings([plan], 8000, rg.data.seeded_generator(0))
     >>> wave.shape, lengths, float(wave.abs().max())
     (torch.Size([1, 4480]), tensor([4480]), 1.0)
     """

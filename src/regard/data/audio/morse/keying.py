@@ -155,7 +155,7 @@ def _varied(jitter: float, rng: Random) -> Callable[[float], float]:
 def keyed_tone(key_down: np.ndarray, pitch: float, rate: int) -> np.ndarray:
     """A sine while the key is down, with soft edges.
 
-    >>> keyed_tone(np.single_row_kernels(4, dtype=bool), pitch=2, rate=8).round(3).tolist()
+    >>> keyed_tone(np.ones(4, dtype=bool), pitch=2, rate=8).round(3).tolist()
     [0.0, 1.0, 0.0, -1.0]
     """
     width = max(1, int(RISE_SECONDS * rate))

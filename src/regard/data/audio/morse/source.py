@@ -3,11 +3,8 @@
 import math
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import NamedTuple
 
-from jaxtyping import Float
-from torch import Tensor
-
+from regard.data.audio.example import AudioExample
 from regard.data.audio.morse.channel import render_keyings
 from regard.data.audio.morse.keying import (
     MORSE_CODE,
@@ -15,27 +12,10 @@ from regard.data.audio.morse.keying import (
     Keying,
     SenderTiming,
     key_edges,
-    key_text,
-    keyed_tone,
 )
 from regard.data.generated_batches import seeded_generator
-from regard.data.text.phrases.facts import Split
+from regard.data.split import Split
 from regard.errors import ConfigError
-
-__all__ = ["MORSE_CODE", "Keying", "Morse", "AudioExample", "key_text", "keyed_tone"]
-
-
-class AudioExample(NamedTuple):
-    """A wave from -1 to 1, what is said in it, and where each character of that has ended.
-
-    >>> AudioExample(torch.zeros(8000), "", 8000).rate
-    8000
-    """
-
-    wave: Float[Tensor, " sample"]
-    text: str
-    rate: int
-    char_ends: tuple[int, ...] = ()  # samples; empty where nobody knows
 
 
 class Morse:

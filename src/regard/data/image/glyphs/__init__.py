@@ -1,1 +1,1 @@
-"""TODO."""
+"""The glyphs task: letters and digits drawn with Pillow."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from regard.data.text.phrases.facts import Split
+from regard.data.split import Split
 from regard.errors import ConfigError, FileError
 
 PILLOW_FONT = "Aileron"  # the face inside Pillow: no file

@@ -8,11 +8,12 @@ from random import Random
 import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageFilter
 
+from regard.data.image.example import ImageExample
 from regard.data.image.glyphs.fonts import find_fonts, load_font
 from regard.data.image.glyphs.ood_images import draw_ood_image
-from regard.data.image.glyphs.single_font import ImageExample, check_classes
+from regard.data.image.glyphs.single_font import check_classes
 from regard.data.image.ink_crop import crop_to_ink
-from regard.data.text.phrases.facts import Split
+from regard.data.split import Split
 
 OOD_LABEL = -1  # the label of a picture that shows no class
 FONT_SIZES = (11, 72)  # pixels; a larger one is no different once it is framed

@@ -4,29 +4,16 @@ import zlib
 from collections.abc import Iterator
 from functools import lru_cache
 from random import Random
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from PIL import Image, ImageDraw, ImageFont
-from torch import Tensor
 
-from regard.data.text.phrases.facts import Split
+from regard.data.image.example import ImageExample
+from regard.data.split import Split
 from regard.errors import ConfigError
 
 SUPERSAMPLING = 3  # a glyph is drawn this many times larger and then made small: smooth edges
-
-
-class ImageExample(NamedTuple):
-    """An image of channels, rows and columns from 0, black, to 1, white; and its class.
-
-    >>> ImageExample(torch.zeros(1, 2, 2), 3).label
-    3
-    """
-
-    image: Float[Tensor, "channel height width"]
-    label: int
 
 
 def check_classes(classes: str, size: int) -> None:

@@ -2,11 +2,11 @@
 
 from datetime import date
 from hashlib import blake2b
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
+from regard.data.split import Split, hash_split
 from regard.errors import ConfigError
 
-Split = Literal["train", "valid", "test"]
 FACT_KINDS = ("date", "time", "moment", "duration", "unit", "money", "list")
 COMPOSITE_KINDS = ("list", "moment")  # made of other facts
 LIST_ITEM_KINDS = (
@@ -30,7 +30,6 @@ MAX_COUNT = {"second": 59, "minute": 59, "hour": 23, "day": 6, "month": 11}  # i
 CURRENCIES = ("EUR", "USD", "GBP", "CHF", "JPY", "CNY", "INR", "BRL", "PLN", "CZK", "TRY", "CAD")
 FIRST_DAY, LAST_DAY = date(1950, 1, 1).toordinal(), date(2049, 12, 31).toordinal()
 DATE_STYLES = ("full", "long")  # medium is long in some languages, so it could not be told
-HELD_OUT_PERCENT = {"test": 5, "valid": 5}  # in percent of all meanings; the rest is for training
 SMALL_COUNTS = (1, 2, 3, 4)  # so many of a unit have word forms of their own: 1 mile, 3 megahertzy
 # noon, midnight and half an hour are words that no other meaning has
 TRAIN_ONLY = {"time(12, 0)", "time(0, 0)", "duration((30, 'duration-minute'),)"}
@@ -71,13 +70,7 @@ def fact_split(fact: Fact) -> Split | None:
         return places.pop() if len(places) == 1 else None
     if fact.kind == "unit" and fact.value[1] == 0 and fact.value[0] in SMALL_COUNTS:
         return "train"
-    meaning = fact.meaning
-    if meaning in TRAIN_ONLY:
-        return "train"
-    percent = int.from_bytes(blake2b(meaning.encode(), digest_size=8).digest()) % 100
-    if percent < HELD_OUT_PERCENT["test"]:
-        return "test"
-    return "valid" if percent < HELD_OUT_PERCENT["test"] + HELD_OUT_PERCENT["valid"] else "train"
+    return "train" if fact.meaning in TRAIN_ONLY else hash_split(fact.meaning.encode())
 
 
 class HashRng:

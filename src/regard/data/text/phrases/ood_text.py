@@ -7,13 +7,13 @@ import re
 from calendar import monthrange
 from functools import lru_cache
 
+from regard.data.split import Split
 from regard.data.text.documents import TextFiles
 from regard.data.text.phrases.facts import (
     CURRENCIES,
     DURATION_UNITS,
     UNITS,
     HashRng,
-    Split,
     draw_fact,
 )
 from regard.data.text.phrases.paraphrases import (

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from datetime import date, time
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from babel import Locale, UnknownLocaleError
 from babel.dates import DateTimeFormat, format_time, match_skeleton
@@ -12,7 +12,9 @@ from babel.lists import format_list
 from babel.numbers import format_currency, format_decimal, get_decimal_symbol
 from babel.units import format_unit
 
-from regard.data.text.phrases.facts import FACT_KINDS, Fact, HashRng, Split, check_kinds, draw_fact
+from regard.data.split import Split
+from regard.data.text.pair import Pair
+from regard.data.text.phrases.facts import FACT_KINDS, Fact, HashRng, check_kinds, draw_fact
 from regard.data.text.phrases.ood_text import ood_text
 from regard.data.text.phrases.paraphrases import paraphrase, typical_fact
 from regard.errors import ConfigError
@@ -22,18 +24,6 @@ LANGUAGES = (
     *("it", "ja", "nl", "pl", "pt", "ru", "tr", "zh"),
 )
 CACHE_SIZE = 1 << 16  # cached texts of one kind: some megabytes
-
-
-class Pair(NamedTuple):
-    """One text in two languages; the language is that of the target, None where there is only one.
-
-    >>> Pair("two days", "zwei Tage", "de").language
-    'de'
-    """
-
-    source: str
-    target: str
-    language: str | None
 
 
 class Phrases:

@@ -67,7 +67,7 @@ class FrameBank:
     ...     file.setparams((1, 2, 8000, 0, "NONE", ""))
     ...     file.writeframes(bytes(4000))
     >>> voices = FrameBank(SpokenDigits(folder), mels=8)
-    >>> voices.draw_plan("a", Change()).text.strip("7"), len(voices.lengths)
+    >>> voices.draw_plan("a", SpeechAugmentation()).text.strip("7"), len(voices.lengths)
     ('', 7)
     """
 
@@ -255,7 +255,7 @@ def digit_batches(
     >>> with wave.open(f"{folder}/7_ann_5.wav", "wb") as file:
     ...     file.setparams((1, 2, 8000, 0, "NONE", ""))
     ...     file.writeframes(bytes(4000))
-    >>> tokenizer = rg.data.Characters.train(["7"])
+    >>> tokenizer = rg.data.CharTokenizer.train(["7"])
     >>> batch = next(iter(digit_batches(SpokenDigits(folder), tokenizer, mels=8, batch_size=2)))
     >>> batch["frames"].shape[::2], batch["target"].unique().tolist()[-1]
     (torch.Size([2, 8]), 4)

@@ -65,14 +65,14 @@ def plain(take):
 
 
 def test_a_take_at_twice_the_speed_has_half_the_frames_and_twice_the_pitch(voices):
-    slow, fast = (voices.frames[voices.firsts[row] :][: voices.sizes[row]] for row in (3, 6))
+    slow, fast = (voices.frames[voices.starts[row] :][: voices.sizes[row]] for row in (3, 6))
     assert abs(len(slow) - 2 * len(fast)) <= 5  # the frames at the borders stay
     bands = slow[20].argmax(), fast[10].argmax()
     assert bands[1] > 1.5 * bands[0]
 
 
 def test_joined_frames_are_those_of_the_joined_wave(source, voices):
-    takes = source.takes["train"]["ann"][0][0], source.takes["train"]["ann"][1][0]
+    takes = source.recordings["train"]["ann"][0][0], source.recordings["train"]["ann"][1][0]
     rows = plain(0), plain(2)
     x, counts = voices.join([plan(voices, rows)])
     gaps = 5 * 80 + 200 - 40, 5 * 80 + 2 * 200 - 40 - 80, 1600
@@ -92,15 +92,15 @@ def test_a_voice_between_two_is_their_mean_and_alone_is_itself(voices):
     one, two = plain(0), plain(6)
     size = voices.sizes[one]
     ends = [voices.join([plan(voices, (row,), sizes=(size,))])[0] for row in (one, two)]
-    half, _ = voices.join([plan(voices, (one,), others=(two,), share=0.5)])
+    half, _ = voices.join([plan(voices, (one,), other_rows=(two,), other_weight=0.5)])
     assert_close(half, (ends[0] + ends[1]) / 2)
 
 
 def test_a_bend_moves_what_is_inside_a_digit_and_neither_end(voices):
     row = plain(1)
-    frames = voices.frames[voices.firsts[row] :][: voices.sizes[row]]
+    frames = voices.frames[voices.starts[row] :][: voices.sizes[row]]
     for bends in ((0.6, 0.0), (-0.6, 0.6)):
-        x, _ = voices.join([plan(voices, (row,), bends=(bends,))])
+        x, _ = voices.join([plan(voices, (row,), time_warps=(bends,))])
         bent = x[0, 5 : 5 + len(frames)]
         assert_close(bent[[0, -1]], frames[[0, -1]])
         t = torch.arange(len(frames)) / (len(frames) - 1)
@@ -115,15 +115,15 @@ def test_a_bend_moves_what_is_inside_a_digit_and_neither_end(voices):
 
 
 def test_a_bend_that_would_turn_time_back_is_refused():
-    with pytest.raises(ConfigError, match=r"bend: needs 0 to 0\.65, .* backwards, got 0\.7"):
+    with pytest.raises(ConfigError, match=r"time_warp: needs 0 to 0\.65, .* backwards, got 0\.7"):
         SpeechAugmentation(time_warp=0.7)
 
 
 def test_a_digit_that_is_cut_keeps_its_frames_between_the_cuts(voices):
     row = plain(1)
-    frames = voices.frames[voices.firsts[row] :][: voices.sizes[row]]
+    frames = voices.frames[voices.starts[row] :][: voices.sizes[row]]
     last = len(frames) - 1
-    cut = plan(voices, (row,), sizes=(last - 11,), cuts=((8 / last, 4 / last),))
+    cut = plan(voices, (row,), sizes=(last - 11,), trims=((8 / last, 4 / last),))
     x, _ = voices.join([cut])
     assert_close(x[0, 5 : 5 + last - 11], frames[8 : last - 3], atol=1e-3, rtol=1e-3)
 
@@ -170,7 +170,9 @@ def test_what_is_soft_gets_softer_or_louder_and_the_loudest_stays():
     assert torch.equal(y[:, 10:], x[:, 10:])  # nothing is not made louder
 
 
-@pytest.mark.parametrize("name", ["swell", "trim", "between", "mixed"])
+@pytest.mark.parametrize(
+    "name", ["gain_jitter", "trim_fraction", "speaker_interpolation", "speaker_mixing"]
+)
 def test_a_share_is_none_to_all(name):
     with pytest.raises(ConfigError, match=rf"{name}: needs 0 to 1, got 1\.5"):
         SpeechAugmentation(**{name: 1.5})
@@ -180,9 +182,9 @@ def test_a_second_voice_says_the_same_at_the_same_time(source):
     words = CharTokenizer.train(["0123456789"])
     told = {
         "mels": 20,
-        "size": 4,
+        "batch_size": 4,
         "seed": 3,
-        "change": SpeechAugmentation(time_warp=0.5, eq=1.0, min_snr=45.0),
+        "augmentation": SpeechAugmentation(time_warp=0.5, eq=1.0, min_snr=45.0),
     }
     one, two = (
         next(iter(digit_batches(source, words, **told, second_view=again)))
@@ -208,7 +210,7 @@ def test_strings_in_a_batch_do_not_touch(voices):
 def test_noise_of_frames_is_that_of_waves(source, voices):
     told = plan(voices, (plain(0),), snr=10.0)
     x = torch.full((1, 4000, 20), LOG_MEL_FLOOR)
-    got = voices.noised(x, [told], seeded_generator(0), hiss=0.0)[0]
+    got = voices.add_noise(x, [told], seeded_generator(0), noise_tilt=0.0)[0]
     power = float(voices.powers[plain(0)])
     waves = torch.randn(8000 * 20, generator=seeded_generator(1)) * math.sqrt(power / 10)
     want = log_mel(waves, 8000, n_mels=20)
@@ -219,7 +221,7 @@ def test_noise_of_frames_is_that_of_waves(source, voices):
 def test_a_gain_is_added_and_a_clean_string_stays_clean(voices):
     x = torch.zeros(1, 3, 20)
     told = plan(voices, (plain(0),), gain=2.0)
-    assert_close(voices.noised(x, [told], seeded_generator(0), hiss=1.0), x + 2)
+    assert_close(voices.add_noise(x, [told], seeded_generator(0), noise_tilt=1.0), x + 2)
 
 
 def test_an_echo_comes_after_and_dies_away():
@@ -244,7 +246,7 @@ def test_a_batch_depends_on_its_number_alone_and_says_its_text(source):
 
 def test_a_string_is_of_one_voice_unless_mixed(voices):
     def speakers(change):
-        drawn = [voices.draw(f"x{n}", change).rows for n in range(40)]
+        drawn = [voices.draw_plan(f"x{n}", change).rows for n in range(40)]
         return [{row // PITCHES // 6 for row in rows} for rows in drawn]  # six takes a speaker
 
     assert max(map(len, speakers(STILL))) == 1
@@ -252,7 +254,7 @@ def test_a_string_is_of_one_voice_unless_mixed(voices):
 
 
 def test_still_strings_keep_their_sizes_within_a_tenth(voices):
-    told = voices.draw("a", STILL)
+    told = voices.draw_plan("a", STILL)
     for row, size in zip(told.rows, told.sizes, strict=True):
         assert abs(size / voices.sizes[row] - 1) < 0.12
 

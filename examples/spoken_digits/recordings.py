@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from regard.data.audio.morse.source import AudioExample
+from regard.data.audio.example import AudioExample
 from regard.data.batches import collate
 from regard.data.generated_batches import Batch, seeded_generator
-from regard.data.text.phrases.facts import Split
+from regard.data.split import Split
 from regard.errors import ConfigError, FileError
 
 RECORDING_NAME = re.compile(r"(\d)_([^_]+)_(\d+)\.wav")
@@ -189,7 +189,7 @@ def render_waves(
     x(t) = gain · (take(first + speed · (t - start)) + noise), between two samples in a line
 
     >>> plan = WavePlan("1", (Recording(1, "a", 0, 0, 3),), (1, 1), (1.0,), 1.0, float("inf"))
-    >>> render_waves([plan], torch.tensor([0.25, 0.5, 0.75]), rg.data.luck(0))[0]
+    >>> render_waves([plan], torch.tensor([0.25, 0.5, 0.75]), rg.data.seeded_generator(0))[0]
     tensor([[0.0000, 0.2500, 0.5000, 0.0000]])
     """
     device, longest = samples.device, max(len(plan.recordings) for plan in plans)
