@@ -55,7 +55,7 @@ def state_of(model):
         torch.backends.mha.get_fastpath_enabled(),
     )
     modes = torch._C._len_torch_function_stack()
-    return hooks, attention, functions, modes, intercept._attendants._everywhere
+    return hooks, attention, functions, modes, intercept._interceptors._global
 
 
 @MODELS
@@ -255,7 +255,7 @@ def test_gates_are_kept_from_other_threads_and_of_no_other_model(make):
     for seen in (first, second):
         assert list(seen) == ["0"]
         assert len(seen.calls["0"]) == 30
-    assert not recurrence_door._attendants._everywhere
+    assert not recurrence_door._interceptors._global
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 

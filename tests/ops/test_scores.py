@@ -17,8 +17,17 @@ def numbers(*shape: int) -> torch.Tensor:
 
 @given(few, few, few, few, few)
 def test_each_score_is_its_equation(batch, queries, keys, head_dim, hidden):
-    q, k, wide = numbers(batch, queries, head_dim), numbers(batch, keys, head_dim), numbers(batch, keys, 3)
-    w, w_q, w_k, v = numbers(head_dim, 3), numbers(head_dim, hidden), numbers(3, hidden), numbers(hidden)
+    q, k, wide = (
+        numbers(batch, queries, head_dim),
+        numbers(batch, keys, head_dim),
+        numbers(batch, keys, 3),
+    )
+    w, w_q, w_k, v = (
+        numbers(head_dim, 3),
+        numbers(head_dim, hidden),
+        numbers(3, hidden),
+        numbers(hidden),
+    )
     scores = dot(q, k), scaled_dot(q, k), bilinear(q, wide, w), additive(q, wide, w_q, w_k, v)
     for b in range(batch):
         for i in range(queries):

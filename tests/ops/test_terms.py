@@ -103,7 +103,7 @@ def test_gradients_reach_queries_keys_and_bias(softcap):
             (3, 4),
             (3, 4),
             {"scale": 1.0, "score": torch.matmul},
-            "scale: needs to be None beside a score, which is complete by itself, got 1.0",
+            "scale: needs None beside score, which replaces scale · q · k, got 1.0",
         ),
     ],
 )

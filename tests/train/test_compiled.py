@@ -95,12 +95,12 @@ def test_a_training_is_the_same_when_its_compiler_changes_nothing(monkeypatch):
 
 CODE = """
 import torch, regard as rg
-from regard.ops.attend import plain
+from regard.ops.attend import sdpa
 from regard.train import objective
 import regard.nn.attention, regard.nn.embedding
 def by_torch(q, k, v, *, mask, dropout, scale, **rest):
-    return plain.by_torch(q, k, v, mask, scale, dropout)   # what a GPU takes
-regard.nn.attention.attend_plainly = by_torch
+    return sdpa.attend_by_sdpa(q, k, v, mask, scale, dropout), None   # what a GPU takes
+regard.nn.attention.attend = by_torch
 regard.nn.embedding._check_tokens = lambda tokens, vocab: None  # asked on a CPU alone
 def draw(rows, time):
     lengths = torch.full((rows,), time)

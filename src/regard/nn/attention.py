@@ -1,4 +1,4 @@
-"""Attention with weights of its own: project, attend through the one door, mix the heads."""
+"""Multi-head attention: project, attend, combine the heads."""
 
 from collections.abc import Callable
 from typing import TypedDict
@@ -10,16 +10,14 @@ from torch import Tensor, nn
 
 from regard.errors import ShapeError
 from regard.nn.linear import xavier_linear
-from regard.ops import Bias, Mask
-from regard.ops import apply_rope as turn
-from regard.ops.attend import attend_plainly
+from regard.ops import Bias, Mask, apply_rope, attend
 
 KeysValues = tuple[Tensor, Tensor]
 CacheUpdate = Callable[[nn.Module, Tensor, Tensor], KeysValues]
 
 
 class AttentionOptions(TypedDict, total=False):
-    """What can be chosen about every attention of a block or stack, by keyword.
+    """Keyword arguments of `MultiHeadAttention` that blocks and stacks pass on.
 
     >>> options = AttentionOptions(kv_heads=1, rope_theta=10000.0)
     >>> MultiHeadAttention(8, 4, **options).to_k.weight.shape
@@ -36,13 +34,24 @@ class AttentionOptions(TypedDict, total=False):
 
 
 class MultiHeadAttention(nn.Module):
-    """Every position asks, every position of the source answers; heads do it side by side.
+    """Multi-head self- or cross-attention.
 
     y = concat_h(attend(x W_q^h, s W_k^h, s W_v^h)) W_o,   s = x unless a source is given
 
-    The width of a head is `head_dim`, dim / heads if not given. With fewer `kv_heads` than heads, each
-    serves a group of queries (one: multi-query). `rotary` is the base of rotary positions, `sinks`
-    one learned score a head that takes a share and gives nothing. `scale` is 1/√head_dim if not given.
+    Args:
+        dim: width of the input and output.
+        heads: number of query heads.
+        source_dim: width of the source, dim by default.
+        qkv_bias: whether the query, key and value projections have a bias.
+        out_bias: the same for the output projection, `qkv_bias` by default.
+        dropout: dropout of the attention weights.
+        kv_heads: number of key and value heads, a divisor of heads (grouped-query attention).
+        head_dim: width of a head, dim / heads by default.
+        scale: factor of q · k, 1/√head_dim by default.
+        softcap: bound of the scores, softcap · tanh(s / softcap).
+        sinks: learn one logit per head that takes part in the softmax and has no value.
+        rope_theta: base of rotary positions; None for none.
+        rotate_half: pair features as Llama does, see `ops.apply_rope`.
 
     >>> layer = MultiHeadAttention(512, 8)
     >>> sum(p.numel() for p in (layer.to_q.weight, layer.to_k.weight, layer.to_v.weight))
@@ -95,15 +104,21 @@ class MultiHeadAttention(nn.Module):
         offset: int = 0,
         cache: CacheUpdate | None = None,
     ) -> Float[Tensor, "*batch time dim"]:
-        """What each position of x takes from the source: x itself, another sequence, or (k, v).
+        """Attend from x to the source.
 
-        `offset` is where x starts among the keys; `positions`, for rotary, follow it if not given.
-        A `cache` gets the new keys and values of this layer and gives back all it holds.
+        Args:
+            x: the queries' sequence.
+            source: the keys' sequence, or projected keys and values; x by default.
+            mask: which keys each query may attend to.
+            bias: what is added to the scores.
+            positions: for rotary positions; offset, offset + 1, … by default.
+            offset: position of x among the keys.
+            cache: receives the new keys and values of this layer, returns all it holds.
         """
         q, k, v = self._project(x, source, positions, offset)
         if cache is not None:
             k, v = cache(self, k, v)
-        y = attend_plainly(
+        y, _ = attend(
             q,
             k,
             v,
@@ -114,6 +129,7 @@ class MultiHeadAttention(nn.Module):
             sinks=self.sinks,
             offset=offset,
             dropout=self.dropout if self.training else 0.0,
+            need_lse=False,
         )
         return self.to_out(y.transpose(-2, -3).flatten(-2))
 
@@ -124,15 +140,15 @@ class MultiHeadAttention(nn.Module):
         *,
         offset: int = 0,
     ) -> Float[Tensor, "*batch head time head_dim"]:
-        """What each position asks.
+        """The queries of x, split into heads.
 
-        q = turned(x W_q), split into heads
+        q = rope(x W_q)
 
         >>> MultiHeadAttention(6, 2).project_query(torch.zeros(1, 4, 6)).shape
         torch.Size([1, 2, 4, 3])
         """
         _check_width("x", x, self.to_q.in_features)
-        return self._turned(_split(self.to_q(x), self.heads), positions, offset)
+        return self._apply_rope(_split(self.to_q(x), self.heads), positions, offset)
 
     def project_kv(
         self,
@@ -141,75 +157,73 @@ class MultiHeadAttention(nn.Module):
         *,
         offset: int = 0,
     ) -> tuple[Float[Tensor, "*batch head key head_dim"], Float[Tensor, "*batch head key head_dim"]]:
-        """What each position of the source answers to, and what it gives; forward takes the pair.
+        """The keys and values of a source, split into heads; `forward` accepts the pair.
 
-        k = turned(s W_k),   v = s W_v, split into heads
+        k = rope(s W_k),   v = s W_v
 
         >>> layer, x, s = MultiHeadAttention(6, 2), torch.randn(1, 4, 6), torch.randn(1, 5, 6)
         >>> torch.equal(layer(x, layer.project_kv(s)), layer(x, s))
         True
         """
         _check_width("source", source, self.to_k.in_features)
-        k, v = (_split(x, self.kv_heads) for x in _mapped(source, self.to_k, self.to_v))
-        return self._turned(k, positions, offset), v
+        k, v = (_split(x, self.kv_heads) for x in _project(source, self.to_k, self.to_v))
+        return self._apply_rope(k, positions, offset), v
 
     def _project(
         self, x: Tensor, source: Tensor | KeysValues | None, positions: Tensor | None, offset: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """What is asked, what it is compared with and what is given, each split into heads."""
         if source is None:
             _check_width("x", x, self.to_q.in_features)
-            q, k, v = _mapped(x, self.to_q, self.to_k, self.to_v)
-            q = self._turned(_split(q, self.heads), positions, offset)
-            k = self._turned(_split(k, self.kv_heads), positions, offset)
+            q, k, v = _project(x, self.to_q, self.to_k, self.to_v)
+            q = self._apply_rope(_split(q, self.heads), positions, offset)
+            k = self._apply_rope(_split(k, self.kv_heads), positions, offset)
             return q, k, _split(v, self.kv_heads)
         q = self.project_query(x, positions, offset=offset)
         return q, *(source if isinstance(source, tuple) else self.project_kv(source))
 
-    def _turned(self, x: Tensor, positions: Tensor | None, offset: int) -> Tensor:
+    def _apply_rope(self, x: Tensor, positions: Tensor | None, offset: int) -> Tensor:
         if self.rope_theta is None:
             return x
         if positions is None:
             positions = torch.arange(offset, offset + x.shape[-2], device=x.device)
         elif positions.ndim > 1:
             positions = positions.unsqueeze(-2)  # the same for every head
-        return turn(x, positions, self.rope_theta, rotate_half=self.rotate_half)
+        return apply_rope(x, positions, self.rope_theta, rotate_half=self.rotate_half)
 
 
 def _split(x: Tensor, heads: int) -> Tensor:
     return x.unflatten(-1, (heads, -1)).transpose(-2, -3)
 
 
-def _mapped(x: Tensor, *maps: nn.Linear) -> tuple[Tensor, ...]:
-    """What several linear maps make of x; by one product where `_at_once` says so.
+def _project(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
+    """Several linear layers on x, as one matrix product where that is faster.
 
-    (x W₁ᵀ, x W₂ᵀ, …) = x [W₁; W₂; …]ᵀ, cut
+    (x W₁ᵀ, x W₂ᵀ, …) = x [W₁; W₂; …]ᵀ, split
     """
-    if not _at_once(x, *maps):
-        return tuple(to(x) for to in maps)
-    weight = torch.cat([to.weight for to in maps])
-    some: list[Tensor] = [to.bias for to in maps if to.bias is not None]
-    y = F.linear(x, weight, torch.cat(some) if some else None)
-    return y.split([to.out_features for to in maps], -1)
+    if not _can_fuse(x, *layers):
+        return tuple(layer(x) for layer in layers)
+    weight = torch.cat([layer.weight for layer in layers])
+    biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
+    y = F.linear(x, weight, torch.cat(biases) if biases else None)
+    return y.split([layer.out_features for layer in layers], -1)
 
 
-def _at_once(x: Tensor, *maps: nn.Linear) -> bool:
-    """Whether one product pays: in training on a GPU, where tokens outnumber weights by far.
+def _can_fuse(x: Tensor, *layers: nn.Linear) -> bool:
+    """Whether one product pays: in training on a GPU, where tokens far outnumber weights.
 
-    x is then made half as wide once instead of three times, and its gradient is one product too.
-    A map that is watched, or is no plain one, is asked by itself.
+    Autocast then casts x once instead of three times, and its gradient is one product too.
     """
-    return x.is_cuda and maps[0].training and _are_plain(*maps)
+    return x.is_cuda and layers[0].training and _are_plain(*layers)
 
 
-def _are_plain(*maps: nn.Linear) -> bool:
-    bare = maps[0].bias is None
+def _are_plain(*layers: nn.Linear) -> bool:
+    """Whether all are `nn.Linear` without hooks, alike in having a bias."""
     return all(
-        type(to) is nn.Linear
-        and (to.bias is None) == bare
-        and not (to._forward_hooks or to._forward_pre_hooks)
-        and not (to._backward_hooks or to._backward_pre_hooks)
-        for to in maps
+        type(layer) is nn.Linear
+        and (layer.bias is None) == (layers[0].bias is None)
+        and not (layer._forward_hooks or layer._forward_pre_hooks)
+        and not (layer._backward_hooks or layer._backward_pre_hooks)
+        for layer in layers
     )
 
 
@@ -225,6 +239,6 @@ def _check_heads(dim: int, heads: int, kv_heads: int | None, head_dim: int | Non
 def _check_width(name: str, x: Tensor, dim: int) -> None:
     if x.shape[-1] == dim:
         return
-    turned = x.ndim > 1 and x.shape[-2] == dim
-    hint = f"; tokens are rows here, try {name}.mT" if turned else ""
+    is_transposed = x.ndim > 1 and x.shape[-2] == dim
+    hint = f"; tokens are rows here, try {name}.mT" if is_transposed else ""
     raise ShapeError(f"{name}: needs dim={dim} as its last axis, got {tuple(x.shape)}{hint}")

@@ -1,6 +1,6 @@
-"""What is added to a score because of where query and key stand; biases add up with +.
+"""Attention biases: position-dependent numbers added to the scores. Biases add up with +.
 
-Like masks, biases are asked at positions and never stored as n by n.
+Like masks, biases are functions of positions, not n × n tensors.
 """
 
 from dataclasses import dataclass
@@ -11,10 +11,11 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.ops.grid import Grid, slice_dense
+from regard.ops.term_registry import register
 
 
 class Bias:
-    """Base of all biases. Subclasses write `at`.
+    """Base class of biases; a subclass defines `at`.
 
     >>> class Later(Bias):
     ...     def at(self, b, h, i, j):
@@ -25,24 +26,24 @@ class Bias:
     """
 
     def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        """What is added to the score of query position i and key position j."""
+        """The number added to the score of query position i and key position j."""
         raise NotImplementedError
 
     def tile(self, grid: Grid, q: Tensor, scale: float) -> Tensor:
-        """`at` over a rectangle; q holds its rows, for the bias that asks the query itself."""
+        """`at` over a rectangle of the map; q are its queries, for a bias that depends on them."""
         return self.at(grid.b, grid.h, grid.i, grid.j)
 
     def check(self, heads: int, head_dim: int) -> None:
-        """Raise a ShapeError if this bias was made for other sizes."""
+        """Raise a ShapeError if the bias does not fit these sizes."""
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """What may be learned in it."""
+        """Its tensors that may be trained."""
         return ()
 
     @property
     def depends_on_query(self) -> bool:
-        """Whether it depends on the query, so that q gets a gradient through it."""
+        """Whether q receives a gradient through it."""
         return False
 
     def __add__(self, other: "Bias") -> "Bias":
@@ -50,7 +51,7 @@ class Bias:
 
 
 def alibi_slopes(heads: int) -> Float[Tensor, " head"]:
-    """The slopes of ALiBi: 2^(-8/heads), 2^(-16/heads), …, 2^-8.
+    """The ALiBi slopes of Press et al. 2022: 2^(-8/heads), 2^(-16/heads), …, 2^-8.
 
     >>> alibi_slopes(4)
     tensor([0.2500, 0.0625, 0.0156, 0.0039])
@@ -58,9 +59,10 @@ def alibi_slopes(heads: int) -> Float[Tensor, " head"]:
     return 2.0 ** (-8.0 * torch.arange(1, heads + 1) / heads)
 
 
+@register("bias")
 @dataclass(frozen=True, eq=False)
 class ALiBi(Bias):
-    """Farther keys count less, each head with its own slope: -slope · |i - j|.
+    """ALiBi: a linear penalty on distance with one slope per head, -slope · |i - j|.
 
     >>> ALiBi(torch.tensor([0.5])).at(*torch.tensor([0, 0, 3, 1]))
     tensor(-1.)
@@ -79,9 +81,10 @@ class ALiBi(Bias):
         return (self.slopes,)
 
 
+@register("bias")
 @dataclass(frozen=True, eq=False)
 class Toeplitz(Bias):
-    """One learned number a head and distance, distances clipped at the table's radius: t[j - i].
+    """One number per head and relative position, t[j - i], clipped at the table's radius.
 
     >>> Toeplitz(torch.tensor([[10.0, 0.0, 20.0]])).at(*torch.tensor([0, 0, 5, 1]))
     tensor(10.)
@@ -104,12 +107,13 @@ class Toeplitz(Bias):
         return (self.table,)
 
 
+@register("bias", old_fields={"furthest": "max_distance", "both_sides": "bidirectional"})
 @dataclass(frozen=True, eq=False)
 class Buckets(Bias):
-    """Distances in buckets that widen with distance, one learned number a bucket and head (T5).
+    """T5's relative bias: one number per head and distance bucket; buckets widen with distance.
 
-    Half of the buckets (of those on one side, when both sides count) hold one distance each, the
-    rest grow by a constant factor up to `furthest`.
+    Half of the buckets (of each side, if `bidirectional`) hold one distance each, the others grow
+    by a constant factor up to `max_distance`.
 
     >>> table = torch.arange(8.0)[:, None]
     >>> Buckets(table, bidirectional=False, max_distance=16).at(*torch.tensor([0, 0, 9, 1]))
@@ -124,22 +128,22 @@ class Buckets(Bias):
         return self.table[self.bucket(j - i), h]
 
     def bucket(self, relative_position: Tensor) -> Tensor:
-        """The bucket of a key that stands `ahead` of the query (behind it when negative)."""
+        """The bucket of j - i."""
         count = self.table.shape[0]
         first = torch.zeros_like(relative_position)
         if self.bidirectional:
             count //= 2
             first = (relative_position > 0) * count
-            far = relative_position.abs()
+            distance = relative_position.abs()
         else:
-            far = (-relative_position).clamp(min=0)
-        single = count // 2
-        # float32 as in the published checkpoints: bucket edges are decided by its rounding
-        grown = torch.log(far.float().clamp(min=1) / single) / torch.log(
-            torch.tensor(self.max_distance / single)
+            distance = (-relative_position).clamp(min=0)
+        exact = count // 2
+        # float32 as in the published checkpoints: its rounding decides the bucket edges
+        log_ratio = torch.log(distance.float().clamp(min=1) / exact) / torch.log(
+            torch.tensor(self.max_distance / exact)
         )
-        wide = single + (grown * (count - single)).long()
-        return first + torch.where(far < single, far, wide.clamp(max=count - 1))
+        wide = exact + (log_ratio * (count - exact)).long()
+        return first + torch.where(distance < exact, distance, wide.clamp(max=count - 1))
 
     def check(self, heads: int, head_dim: int) -> None:
         _check_heads("table", self.table.shape[1], heads)
@@ -149,11 +153,12 @@ class Buckets(Bias):
         return (self.table,)
 
 
+@register("bias", old_names=("Relative",))
 @dataclass(frozen=True, eq=False)
 class RelativeKeys(Bias):
-    """A learned key for every distance, asked like any other key (Shaw et al. 2018, eq. 4).
+    """Relative position keys of Shaw et al. 2018 (eq. 4): a learned key per relative position.
 
-    scale · q_i · r[j - i], distances clipped at the table's radius
+    scale · q_i · r[j - i], clipped at the table's radius
 
     >>> ahead = RelativeKeys(torch.tensor([[0.0], [0.0], [1.0]]))  # one feature, the next key wins
     >>> rg.attention_weights(torch.full((2, 1), 999.0), torch.zeros(2, 1), bias=ahead)[0]
@@ -167,9 +172,9 @@ class RelativeKeys(Bias):
 
     def tile(self, grid: Grid, q: Tensor, scale: float) -> Tensor:
         radius = self.table.shape[0] // 2
-        asked = scale * (q @ self.table.to(q.dtype).mT)  # every distance once, then picked
-        ahead = (grid.j - grid.i).clamp(-radius, radius) + radius
-        return asked.gather(-1, ahead.expand(*asked.shape[:-1], -1))
+        products = scale * (q @ self.table.to(q.dtype).mT)  # once per relative position
+        index = (grid.j - grid.i).clamp(-radius, radius) + radius
+        return products.gather(-1, index.expand(*products.shape[:-1], -1))
 
     def check(self, heads: int, head_dim: int) -> None:
         if self.table.shape[1] != head_dim:
@@ -186,9 +191,10 @@ class RelativeKeys(Bias):
         return (self.table,)
 
 
+@register("bias", old_names=("Dense",))
 @dataclass(frozen=True, eq=False)
 class DenseBias(Bias):
-    """Any numbers, given for the whole map.
+    """Any numbers, given as a tensor for the whole map.
 
     >>> q = torch.zeros(1, 1)
     >>> rg.attention_weights(q, torch.zeros(2, 1), bias=DenseBias(torch.tensor([[1.0, 4.0]]).log()))
@@ -205,9 +211,10 @@ class DenseBias(Bias):
         return (self.values,)
 
 
+@register("bias", old_names=("Sum",))
 @dataclass(frozen=True)
 class SumBias(Bias):
-    """Two biases together; written `a + b`.
+    """Sum of two biases, `a + b`.
 
     >>> both = ALiBi(torch.tensor([1.0])) + Toeplitz(torch.tensor([[0.5]]))
     >>> both.at(*torch.tensor([0, 0, 3, 1]))

@@ -1,4 +1,4 @@
-"""Which part of an attention map is meant: the indices that masks and biases are asked at."""
+"""Rectangles of an attention map: the indices at which masks and biases are evaluated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from regard.errors import ShapeError
 
 @dataclass(frozen=True)
 class Grid:
-    """A rectangle of the map: some rows (queries) and some columns (keys) for every batch and head.
+    """A rectangle of the map: a range of rows (queries) and of keys, for every batch and head.
 
-    Queries stand at `offset` and after among the keys: 0 when both are the same sequence, the
-    number of cached keys when decoding step by step. Masks and biases see positions, not rows.
+    `offset` is the position of query 0 among the keys: 0 if both are the same sequence, the number
+    of cached keys when decoding. Masks and biases see positions, not rows.
     """
 
     batch: tuple[int, ...]  # all leading axes of q, heads last
@@ -25,14 +25,14 @@ class Grid:
 
     @property
     def b(self) -> Tensor:
-        """Index of the sequence: the leading axes, without the heads."""
+        """Index of the sequence: the leading axes without the heads."""
         if len(self.batch) < 2:
             return self._axis(self.batch)
         return self._axis(self.batch[:-1]).unsqueeze(-3)
 
     @property
     def h(self) -> Tensor:
-        """Index of the head: the last leading axis (the only one may be read either way)."""
+        """Index of the head: the last leading axis (a single one serves as both)."""
         return self._axis(self.batch[-1:])
 
     @property
@@ -48,7 +48,7 @@ class Grid:
 
     @property
     def query_positions(self) -> range:
-        """The positions of the queries."""
+        """Positions of the queries."""
         rows = self.rows
         return range(rows.start + self.offset, rows.stop + self.offset, rows.step)
 
@@ -58,7 +58,7 @@ class Grid:
 
 
 def slice_axis(x: Tensor, axis: int, span: range) -> Tensor:
-    """The part of x along one axis, as a view.
+    """A range of x along one axis, as a view.
 
     >>> slice_axis(torch.arange(5), 0, range(1, 5, 2))
     tensor([1, 3])
@@ -69,7 +69,7 @@ def slice_axis(x: Tensor, axis: int, span: range) -> Tensor:
 
 
 def slice_dense(x: Tensor, grid: Grid, name: str) -> Tensor:
-    """The tile of a tensor that is given for the whole map (a size of 1 stands for every index)."""
+    """The tile of a tensor given for the whole map; an axis of size 1 broadcasts."""
     queries, keys = x.shape[-2:]
     if (queries > 1 and queries < grid.rows.stop) or (keys > 1 and keys < grid.keys.stop):
         raise ShapeError(
@@ -81,7 +81,7 @@ def slice_dense(x: Tensor, grid: Grid, name: str) -> Tensor:
 
 
 def to_4d(x: Tensor) -> Tensor:
-    """(batch, head, n, d) as kernels want it, a lone leading axis read as heads.
+    """Reshape to (batch, head, n, d) for kernels; a single leading axis is taken as heads.
 
     >>> to_4d(torch.zeros(2, 3, 4, 5, 6)).shape
     torch.Size([6, 4, 5, 6])

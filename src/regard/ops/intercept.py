@@ -1,4 +1,8 @@
-"""The one door that every attention goes through: whoever looks, edits or counts stands here."""
+"""The interception point of attention: recorders, edits and counters register here.
+
+Every attention call goes through `dispatch`. A faster path that goes around it must step aside
+while its model is intercepted; `BYPASSES` lists all of them, and one test checks each.
+"""
 
 import itertools
 import threading
@@ -6,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +20,7 @@ from regard.ops.terms import Terms
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """What one attention is asked to do."""
+    """The arguments of one attention call, checked."""
 
     q: Tensor
     k: Tensor
@@ -33,14 +37,14 @@ Interceptor = Callable[[AttentionCall, Proceed], AttentionResult]
 
 @runtime_checkable
 class Scope(Protocol):
-    """The model whose calls an attendant gets, in whichever thread it runs."""
+    """The model whose calls an interceptor receives, in any thread."""
 
     def includes_call(self, call: Any) -> bool:
-        """Whether a call that is made in this thread now is the model's."""
+        """Whether a call made in this thread now belongs to the model."""
         ...
 
     def includes_model(self, model: nn.Module) -> bool:
-        """Whether some module of `model` belongs to it."""
+        """Whether any module of `model` belongs to it."""
         ...
 
 
@@ -48,9 +52,9 @@ A = TypeVar("A")
 
 
 @dataclass(eq=False)
-class _Registered(Generic[A]):
+class _Entry(Generic[A]):
     serial: int
-    attendant: A
+    interceptor: A
     scope: Scope | None
     is_open: bool = True
 
@@ -62,88 +66,125 @@ class _Registered(Generic[A]):
 
 
 class InterceptorRegistry(Generic[A]):
-    """Attendants of one interception point; each is added and removed by itself, in any order.
+    """The interceptors of one interception point, registered and removed in any order.
 
-    Without a scope an attendant gets every call of the context (thread or task) that registered it.
-    With one it gets the calls of a model, also from threads that have no attendant of their own for
-    it. A thread that has one is left to itself: what it runs is not for others to see or to change.
+    Without a scope an interceptor receives every call of the context (thread or task) that
+    registered it. With a scope it receives the calls of one model, also from threads that have no
+    interceptor of their own for that model; a thread that has one is isolated from other threads.
     """
 
     def __init__(self, name: str):
         self._serials = itertools.count()
-        self._lock = threading.RLock()  # a look that is garbage collected ends in any thread
-        self._everywhere: tuple[_Registered[A], ...] = ()  # replaced as a whole, so reads need none
-        self._here: ContextVar[tuple[_Registered[A], ...]] = ContextVar(name, default=())
+        self._lock = threading.RLock()  # garbage collection may end an interception in any thread
+        self._global: tuple[_Entry[A], ...] = ()  # replaced as a whole, so reads need no lock
+        self._local: ContextVar[tuple[_Entry[A], ...]] = ContextVar(name, default=())
 
     @contextmanager
     def register(
         self, interceptor: A, scope: Scope | None = None, *, other_threads: bool = True
     ) -> Iterator[None]:
-        """Register an attendant for as long as this lasts."""
-        entry = _Registered(next(self._serials), interceptor, scope)
-        self._here.set((*self._here.get(), entry))
+        """Register an interceptor for the duration of the context."""
+        entry = _Entry(next(self._serials), interceptor, scope)
+        self._local.set((*self._local.get(), entry))
         if scope is not None and other_threads:
             with self._lock:
-                self._everywhere = (*self._everywhere, entry)
+                self._global = (*self._global, entry)
         try:
             yield
         finally:
             entry.is_open = False  # also for contexts that were copied from this one
-            self._here.set(tuple(one for one in self._here.get() if one.is_open))
+            self._local.set(tuple(e for e in self._local.get() if e.is_open))
             with self._lock:
-                self._everywhere = tuple(one for one in self._everywhere if one.is_open)
+                self._global = tuple(e for e in self._global if e.is_open)
 
     def active(self, call: Any = None) -> list[A]:
-        """The attendants of a call made here and now, in the order they came."""
-        here, everywhere = self._here.get(), self._everywhere
-        if not here and not everywhere:
+        """The interceptors of a call made in this context, in order of registration."""
+        local, global_ = self._local.get(), self._global
+        if not local and not global_:
             return []
-        found = [entry for entry in here if entry.is_open and entry.includes_call(call)]
-        if all(entry.scope is None for entry in found):
-            found += [entry for entry in everywhere if entry.is_open and entry.includes_call(call)]
-            found.sort(key=lambda entry: entry.serial)
-        return [entry.attendant for entry in found]
+        entries = [e for e in local if e.is_open and e.includes_call(call)]
+        if all(e.scope is None for e in entries):
+            entries += [e for e in global_ if e.is_open and e.includes_call(call)]
+            entries.sort(key=lambda e: e.serial)
+        return [e.interceptor for e in entries]
 
     def intercepts(self, model: nn.Module) -> bool:
-        """Whether an attendant waits for calls of this model, which need not be running."""
-        entries = {*self._here.get(), *self._everywhere}
-        return any(entry.is_open and entry.includes_model(model) for entry in entries)
+        """Whether calls of this model would be intercepted; it need not be running."""
+        entries = {*self._local.get(), *self._global}
+        return any(e.is_open and e.includes_model(model) for e in entries)
+
+    def dispatch(self, call: Any, compute: Callable[[Any], Any], method: str | None = None) -> Any:
+        """Pass a call through all interceptors, the latest first, then compute it.
+
+        `method` names the method of an interceptor to call; None calls the interceptor itself.
+        """
+        if torch.compiler.is_compiling():  # a compiled graph cannot be intercepted; `look` raises
+            return compute(call)
+        proceed = compute
+        for interceptor in self.active(call):
+            handler: Any = interceptor if method is None else getattr(interceptor, method)
+            proceed = _chain(handler, proceed)
+        return proceed(call)
 
 
-_attendants: InterceptorRegistry[Interceptor] = InterceptorRegistry("attendants")
+def _chain(handler: Callable[..., Any], proceed: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda call: handler(call, proceed)
+
+
+_interceptors: InterceptorRegistry[Interceptor] = InterceptorRegistry("interceptors")
 
 
 def intercepting(
     interceptor: Interceptor, scope: Scope | None = None, *, other_threads: bool = True
 ) -> AbstractContextManager[None]:
-    """Let `attendant` stand at the door: it gets each call and the way to proceed with it.
+    """Register an interceptor: it receives each call and `proceed`, which computes it.
 
-    An attendant that looks proceeds and keeps what came back; one that edits proceeds with another
-    call, or changes the answer. The one that came last is asked first. With a `scope` it gets the
-    calls of one model, also from other threads if wanted; without, all calls of this thread.
+    A recorder calls `proceed(call)` and keeps the result; an edit proceeds with another call or
+    changes the result. The latest interceptor is called first.
+
+    Args:
+        interceptor: function of (call, proceed) that returns output and log-sum-exp.
+        scope: the model whose calls it receives; None for all calls of this thread.
+        other_threads: with a scope, also receive calls of the model from other threads.
     """
-    return _attendants.register(interceptor, scope, other_threads=other_threads)
+    return _interceptors.register(interceptor, scope, other_threads=other_threads)
 
 
 def is_intercepted(model: nn.Module | None = None) -> bool:
-    """Whether anybody gets the calls made here, or those of a model that is about to run.
+    """Whether calls made here, or those of a model that is about to run, are intercepted.
 
-    In a compiled graph nobody can.
+    Always False in a compiled graph.
     """
     if torch.compiler.is_compiling():
         return False
-    return bool(_attendants.active()) if model is None else _attendants.intercepts(model)
+    return bool(_interceptors.active()) if model is None else _interceptors.intercepts(model)
 
 
 def dispatch(call: AttentionCall, compute: Proceed) -> AttentionResult:
-    """Hand the call from attendant to attendant, then compute it."""
-    if torch.compiler.is_compiling():  # nobody can stand in a compiled graph; `look` says so
-        return compute(call)
-    proceed = compute
-    for attendant in _attendants.active(call):
-        proceed = _behind(attendant, proceed)
-    return proceed(call)
+    """Pass an attention call through all interceptors, then compute it."""
+    return _interceptors.dispatch(call, compute)
 
 
-def _behind(attendant: Interceptor, proceed: Proceed) -> Proceed:
-    return lambda call: attendant(call, proceed)
+class Bypass(NamedTuple):
+    """A faster path around the interception point, and the function where it steps aside."""
+
+    name: str
+    module: str
+    function: str
+    steps_aside: str  # what takes over while the model is intercepted
+
+
+BYPASSES = (
+    Bypass("sdpa", "regard.ops.attend.op", "attend", "the dispatched call of attend"),
+    Bypass("fused qkv", "regard.nn.attention", "_are_plain", "three calls of nn.Linear"),
+    Bypass("cpu decoder", "regard.decode.cpu.decoder", "supports_cpu_decoder", "the model"),
+    Bypass("cpu decoder step", "regard.decode.stepper", "TranslatorStepper.step", "the model"),
+    Bypass("gpu engine", "regard.decode.gpu.engine", "CudaGraphEngine.ready", "the model"),
+    Bypass("gpu weights", "regard.decode.gpu.engine", "_marks", "the model"),
+    Bypass(
+        "gpu engine start", "regard.decode.steppers.language", "LanguageStepper.start", "the model"
+    ),
+    Bypass(
+        "gpu engine step", "regard.decode.steppers.language", "LanguageStepper.step", "the model"
+    ),
+)

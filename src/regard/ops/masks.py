@@ -1,8 +1,8 @@
-"""Which keys a query may see: small objects that know their own structure and combine with & and |.
+"""Attention masks: which keys a query may attend to. Masks combine with & and |.
 
-A mask is asked at positions, never stored as n by n: `at(b, h, i, j)` says whether query position i
-of sequence b, head h, may see key position j. Indices broadcast, so the same line of math serves
-one cell, a tile and the whole map.
+A mask is a condition on positions, not an n × n tensor: `at(b, h, i, j)` is True where query
+position i may attend to key position j, in sequence b and head h. Indices broadcast, so the same
+expression serves one cell, a tile and the whole map.
 """
 
 from dataclasses import dataclass
@@ -13,10 +13,14 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.ops.grid import Grid, slice_dense
+from regard.ops.term_registry import register
 
 
 class Mask:
-    """Base of all masks. Subclasses write `at`, and `span` and `covers` where they know more.
+    """Base class of masks.
+
+    A subclass defines `at`, and `key_span` and `is_full` where its structure is known: streaming
+    ops skip tiles outside the span, and skip masking in full tiles.
 
     >>> class Even(Mask):
     ...     def at(self, b, h, i, j):
@@ -28,35 +32,35 @@ class Mask:
     """
 
     def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        """Whether query position i may see key position j; True where it may."""
+        """Whether query position i may attend to key position j."""
         raise NotImplementedError
 
     def tile(self, grid: Grid) -> Tensor:
-        """`at` over a rectangle, broadcastable to (*batch, rows, keys)."""
+        """`at` over a rectangle of the map, broadcastable to (*batch, rows, keys)."""
         return self.at(grid.b, grid.h, grid.i, grid.j)
 
     def key_span(self, positions: range, keys: int) -> range:
-        """Keys outside this range are surely hidden from all query positions in `places`."""
+        """A range of keys that holds every key visible to the query positions."""
         return range(keys)
 
     def is_full(self, positions: range, keys: range) -> bool:
-        """Whether surely every query position in `places` may see every key in `keys`."""
+        """Whether every key in `keys` is visible to every query position; False if unknown."""
         return False
 
     @property
     def allows_future(self) -> bool:
-        """Whether a query may see a key after it; False only where surely none does."""
+        """Whether a query may attend to a later key; True if unknown."""
         return True
 
     def sequence_starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
-        """The first real key of each sequence; None where all begin at 0."""
+        """The first valid key of each sequence; None if all start at 0."""
         return None
 
     def check(self, sequences: int, queries: int, keys: int) -> None:
-        """Raise a ShapeError if this mask was made for other sizes."""
+        """Raise a ShapeError if the mask does not fit these sizes."""
 
     def dense(self, queries: int, keys: int, offset: int = 0) -> Tensor:
-        """The mask of one sequence as a matrix, to print or compare.
+        """The mask of one sequence as a matrix.
 
         >>> Causal().dense(2, 3, offset=1)
         tensor([[ True,  True, False],
@@ -72,9 +76,10 @@ class Mask:
         return Either(self, other)
 
 
+@register("mask", spelling="causal")
 @dataclass(frozen=True)
 class Causal(Mask):
-    """A query sees itself and what came before: j ≤ i.
+    """Causal mask: j ≤ i.
 
     >>> Causal().dense(3, 3)
     tensor([[ True, False, False],
@@ -96,9 +101,10 @@ class Causal(Mask):
         return False
 
 
+@register("mask", spelling="local")
 @dataclass(frozen=True)
 class Local(Mask):
-    """A query sees what is at most `radius` away: |i - j| ≤ radius.
+    """Sliding window: |i - j| ≤ radius.
 
     >>> (Causal() & Local(1)).dense(3, 3)
     tensor([[ True, False, False],
@@ -125,9 +131,10 @@ class Local(Mask):
         return last - self.radius <= keys.start and keys.stop - 1 <= positions.start + self.radius
 
 
+@register("mask", spelling="chunked", old_fields={"left": "left_chunks"})
 @dataclass(frozen=True)
 class Chunked(Mask):
-    """For streaming: a query sees its own chunk whole and `left` chunks before it (None: all).
+    """Chunked attention for streaming: the own chunk and `left_chunks` before it (None: all).
 
     >>> Chunked(2, left_chunks=0).dense(4, 4).int()
     tensor([[1, 1, 0, 0],
@@ -166,11 +173,10 @@ class Chunked(Mask):
         return start <= keys.start and keys.stop <= (first + 1) * self.size
 
 
+@register("mask", old_fields={"skip": "left_padding"})
 @dataclass(frozen=True, eq=False)
 class Padding(Mask):
-    """Sequences of different lengths: keys from `skip` (0 if not given) up to `lengths` are real.
-
-    `lengths` has one number a sequence; `skip` likewise, for padding on the left.
+    """Padding mask: left_padding ≤ j < length, one length (and left padding) per sequence.
 
     >>> Padding(torch.tensor(2)).dense(1, 3)
     tensor([[ True,  True, False]])
@@ -180,10 +186,10 @@ class Padding(Mask):
     left_padding: Int[Tensor, "*batch"] | None = None
 
     def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        real = j < self.lengths.reshape(-1)[b]
+        valid = j < self.lengths.reshape(-1)[b]
         if self.left_padding is not None:
-            real = real & (j >= self.left_padding.reshape(-1)[b])
-        return real
+            valid = valid & (j >= self.left_padding.reshape(-1)[b])
+        return valid
 
     def sequence_starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
         return None if self.left_padding is None else self.left_padding.reshape(-1)
@@ -199,9 +205,10 @@ class Padding(Mask):
             )
 
 
+@register("mask")
 @dataclass(frozen=True, eq=False)
 class Documents(Mask):
-    """Several documents packed in one row: a query sees keys of its own document.
+    """Packed documents: a query attends to keys with its own document id.
 
     >>> Documents(torch.tensor([[0, 0, 1]])).dense(3, 3).int()
     tensor([[1, 1, 0],
@@ -222,9 +229,10 @@ class Documents(Mask):
             )
 
 
+@register("mask", old_names=("Dense",))
 @dataclass(frozen=True, eq=False)
 class DenseMask(Mask):
-    """Any pattern, given as a matrix: True where a query may see a key.
+    """Any pattern as a boolean matrix, True where a query may attend to a key.
 
     >>> (DenseMask(torch.tensor([[True, False], [True, True]])) & Local(0)).dense(2, 2)
     tensor([[ True, False],
@@ -238,18 +246,19 @@ class DenseMask(Mask):
 
     def sequence_starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
         queries, keys = self.allowed.shape[-2:]
-        if queries != keys or keys < 2:  # a step of a generation need not see the first key
+        if queries != keys or keys < 2:  # a decoding step need not see the first key
             return None
-        seen = self.allowed.any(-2)
-        seen = seen.any(-2).reshape(-1, keys) if seen.ndim > 2 else seen.reshape(-1, keys)
-        if len(seen) not in (1, sequences):  # one pattern per head, not per sequence
-            seen = seen.any(0, keepdim=True)
-        return seen.int().argmax(-1).expand(sequences)
+        visible = self.allowed.any(-2)
+        visible = visible.any(-2).reshape(-1, keys) if visible.ndim > 2 else visible.view(-1, keys)
+        if len(visible) not in (1, sequences):  # one pattern per head, not per sequence
+            visible = visible.any(0, keepdim=True)
+        return visible.int().argmax(-1).expand(sequences)
 
 
+@register("mask", spelling="&")
 @dataclass(frozen=True)
 class Both(Mask):
-    """What two masks both allow; written `a & b`.
+    """Intersection of two masks, `a & b`.
 
     >>> (Causal() & Local(0)).dense(2, 2)
     tensor([[ True, False],
@@ -266,9 +275,9 @@ class Both(Mask):
         return self.a.tile(grid) & self.b.tile(grid)
 
     def key_span(self, positions: range, keys: int) -> range:
-        one, two = self.a.key_span(positions, keys), self.b.key_span(positions, keys)
-        start = max(one.start, two.start)
-        return range(start, max(start, min(one.stop, two.stop)))
+        a, b = self.a.key_span(positions, keys), self.b.key_span(positions, keys)
+        start = max(a.start, b.start)
+        return range(start, max(start, min(a.stop, b.stop)))
 
     def is_full(self, positions: range, keys: range) -> bool:
         return self.a.is_full(positions, keys) and self.b.is_full(positions, keys)
@@ -278,17 +287,18 @@ class Both(Mask):
         return self.a.allows_future and self.b.allows_future
 
     def sequence_starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
-        one, two = self.a.sequence_starts(sequences), self.b.sequence_starts(sequences)
-        return two if one is None else one if two is None else torch.maximum(one, two)
+        a, b = self.a.sequence_starts(sequences), self.b.sequence_starts(sequences)
+        return b if a is None else a if b is None else torch.maximum(a, b)
 
     def check(self, sequences: int, queries: int, keys: int) -> None:
         self.a.check(sequences, queries, keys)
         self.b.check(sequences, queries, keys)
 
 
+@register("mask", spelling="|")
 @dataclass(frozen=True)
 class Either(Mask):
-    """What at least one of two masks allows; written `a | b`.
+    """Union of two masks, `a | b`.
 
     >>> (Local(0) | DenseMask(torch.tensor([[True, False, False]]))).dense(3, 3).int()
     tensor([[1, 0, 0],
@@ -306,10 +316,10 @@ class Either(Mask):
         return self.a.tile(grid) | self.b.tile(grid)
 
     def key_span(self, positions: range, keys: int) -> range:
-        one, two = self.a.key_span(positions, keys), self.b.key_span(positions, keys)
-        if not one or not two:
-            return one or two
-        return range(min(one.start, two.start), max(one.stop, two.stop))
+        a, b = self.a.key_span(positions, keys), self.b.key_span(positions, keys)
+        if not a or not b:
+            return a or b
+        return range(min(a.start, b.start), max(a.stop, b.stop))
 
     def is_full(self, positions: range, keys: range) -> bool:
         return self.a.is_full(positions, keys) or self.b.is_full(positions, keys)
@@ -319,9 +329,19 @@ class Either(Mask):
         return self.a.allows_future or self.b.allows_future
 
     def sequence_starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
-        one, two = self.a.sequence_starts(sequences), self.b.sequence_starts(sequences)
-        return None if one is None or two is None else torch.minimum(one, two)
+        a, b = self.a.sequence_starts(sequences), self.b.sequence_starts(sequences)
+        return None if a is None or b is None else torch.minimum(a, b)
 
     def check(self, sequences: int, queries: int, keys: int) -> None:
         self.a.check(sequences, queries, keys)
         self.b.check(sequences, queries, keys)
+
+
+def length_mask(lengths: Int[Tensor, "*batch"], time: int) -> Bool[Tensor, "*batch time"]:
+    """Which positions of padded sequences are valid: t < length.
+
+    >>> length_mask(torch.tensor([1, 2]), 3).int()
+    tensor([[1, 0, 0],
+            [1, 1, 0]], dtype=torch.int32)
+    """
+    return torch.arange(time, device=lengths.device) < lengths[..., None]

@@ -1,7 +1,8 @@
-"""What makes a score out of a query and a key. One definition, used by every op and every form."""
+"""The terms of an attention score besides q and k: one definition for every op and backend."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TypedDict, Unpack
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,17 +14,41 @@ from regard.ops.biases import Bias
 from regard.ops.grid import Grid, slice_axis
 from regard.ops.masks import Mask
 
+LOG2E = 1.4426950408889634  # on a CPU exp2 of a large negative number is 40 times faster than exp
+LOWEST_SCORE = -1e30  # stands for -inf where 0 · log 0 must be 0
+
 ScoreFunction = Callable[[Tensor, Tensor], Tensor]
+
+
+class TermOptions(TypedDict, total=False):
+    """Keyword arguments that `attend`, `survey`, `window` and `influence` share; see `Terms`.
+
+    Args:
+        mask: which keys each query may attend to: a `Mask`, or a boolean tensor (True: allowed).
+        bias: what is added to the scores: a `Bias`, or a tensor.
+        scale: factor of q · k, 1/√head_dim by default.
+        softcap: bound of the scores, softcap · tanh(s / softcap), before bias and mask.
+        sinks: one logit per head that takes part in the softmax and has no value.
+        score: function of (q, k) that replaces scale · q · k.
+        offset: position of the first query among the keys (the number of cached keys).
+    """
+
+    mask: Mask | Bool[Tensor, "... query key"] | None
+    bias: Bias | Float[Tensor, "... query key"] | None
+    scale: float | None
+    softcap: float | None
+    sinks: Float[Tensor, " head"] | None
+    score: ScoreFunction | None
+    offset: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """The terms on which keys are compared, apart from q and k.
+    """The terms of a score besides q and k, checked.
 
-    s_ij = softcap · tanh(scale · q_i · k_j / softcap) + bias_ij,   -inf where the mask says no
+    s_ij = softcap · tanh(scale · q_i · k_j / softcap) + bias_ij,   -inf where masked
 
-    `score` replaces scale · q_i · k_j by any function of (q, k). `sinks` is one score a head that
-    takes its share of the softmax and gives nothing. `offset` is the position of the first query.
+    `TermOptions` describes the fields.
 
     >>> q = k = torch.tensor([[1.0], [2.0]])
     >>> Terms(scale=0.5, mask=rg.Causal()).score_tile(q, k)
@@ -48,9 +73,9 @@ class Terms:
         *,
         buffer: Tensor | None = None,
     ) -> Tensor:
-        """The scores of some rows and keys, (*batch, rows, keys), in float32 or better.
+        """The scores of a range of rows and keys, (*batch, rows, keys), in float32 or better.
 
-        `room` is memory to compute them in, for many tiles in turn (and for no gradient).
+        `buffer` is memory to compute them in, reused from tile to tile; no gradient then.
         """
         grid = self.grid(q, k, rows, keys)
         q, k = upcast(slice_axis(q, -2, grid.rows)), upcast(slice_axis(k, -2, grid.keys))
@@ -65,72 +90,76 @@ class Terms:
         return self.apply_mask(scores, grid, in_place=buffer is not None)
 
     def apply_mask(self, scores: Tensor, grid: Grid, *, in_place: bool = False) -> Tensor:
-        """The scores with -inf where the mask says no."""
+        """The scores with -inf where masked."""
         if self.mask is None or self.mask.is_full(grid.query_positions, grid.keys):
             return scores
-        hidden = ~self.mask.tile(grid)
+        masked = ~self.mask.tile(grid)
         if in_place:
-            return scores.masked_fill_(hidden, -torch.inf)
-        return scores.masked_fill(hidden, -torch.inf)
+            return scores.masked_fill_(masked, -torch.inf)
+        return scores.masked_fill(masked, -torch.inf)
 
     def grid(
         self, q: Tensor, k: Tensor, rows: range | None = None, keys: range | None = None
     ) -> Grid:
-        """The rectangle of the map that rows and keys name; all of it when not given."""
+        """The rectangle of the map with these rows and keys; all by default."""
         rows = range(q.shape[-2]) if rows is None else rows
         keys = range(k.shape[-2]) if keys is None else keys
         return Grid(tuple(q.shape[:-2]), rows, keys, self.offset, q.device)
 
     def key_span(self, rows: range, keys: int) -> range:
-        """The keys that these rows can see at all."""
+        """The smallest known range that holds every key visible to these rows."""
         if self.mask is None:
             return range(keys)
         return self.mask.key_span(range(rows.start + self.offset, rows.stop + self.offset), keys)
 
     def with_sinks(self, lse: Tensor) -> Tensor:
-        """The log-sum-exp once the sinks have taken their share too."""
+        """The log-sum-exp including the sinks."""
         if self.sinks is None:
             return lse
         return torch.logaddexp(lse, self.sinks.to(lse.dtype)[:, None])
 
     def without(self, *names: str) -> "Terms":
-        """The same terms, some of them left out."""
+        """A copy with the named terms set to None."""
         return replace(self, **dict.fromkeys(names))
 
     @property
     def trainable_tensors(self) -> tuple[Tensor, ...]:
-        """Tensors of the bias that a gradient is asked for."""
+        """The tensors of the bias that require a gradient."""
         tensors = self.bias.tensors if self.bias is not None else ()
         return tuple(t for t in tensors if t.requires_grad and torch.is_grad_enabled())
 
 
-def make_terms(
-    q: Tensor,
-    k: Tensor,
-    *,
-    mask: Mask | Bool[Tensor, "... query key"] | None = None,
-    bias: Bias | Float[Tensor, "... query key"] | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    sinks: Float[Tensor, " head"] | None = None,
-    score: ScoreFunction | None = None,
-    offset: int = 0,
-) -> Terms:
-    """The terms as a caller may write them, checked against q and k."""
+def make_terms(q: Tensor, k: Tensor, **options: Unpack[TermOptions]) -> Terms:
+    """Build `Terms` from a caller's keyword arguments, checked against q and k."""
+    _check_shapes(q, k, options.get("score"))
+    mask, bias, scale = options.get("mask"), options.get("bias"), options.get("scale")
     if isinstance(mask, Tensor):
-        mask = masks.DenseMask(mask)
+        options["mask"] = masks.DenseMask(mask)
     if isinstance(bias, Tensor):
-        bias = biases.DenseBias(bias)
-    _check(q, k, mask, bias, scale, softcap, sinks, score, offset)
-    return Terms(
-        scale=float(q.shape[-1] ** -0.5 if scale is None else scale),
-        mask=mask,
-        bias=bias,
-        softcap=softcap,
-        sinks=sinks,
-        score=score,
-        offset=offset,
-    )
+        options["bias"] = biases.DenseBias(bias)
+    options["scale"] = float(q.shape[-1] ** -0.5 if scale is None else scale)
+    terms = Terms(**options)  # pyright: ignore[reportArgumentType] tensors are wrapped above
+    _check(q, k, terms, scale)
+    return terms
+
+
+def weights_from_scores(scores: Tensor, lse: Tensor) -> Tensor:
+    """The attention weights w = exp(scores - lse); 0 in a row without visible keys."""
+    return torch.exp(scores - finite_lse(lse)[..., None])
+
+
+def finite_lse(lse: Tensor) -> Tensor:
+    """The log-sum-exp with 0 for -inf, so that exp(-inf - lse) is 0 and not NaN."""
+    return lse.masked_fill(lse == -torch.inf, 0)
+
+
+def check_lse(q: Tensor, lse: Tensor) -> None:
+    """Raise a ShapeError unless there is one log-sum-exp per query."""
+    if lse.shape != q.shape[:-1]:
+        raise ShapeError(
+            f"lse: needs one for each query, {tuple(q.shape[:-1])}, got {tuple(lse.shape)}; "
+            "try the second result of attend"
+        )
 
 
 def repeat_kv(k: Tensor, q: Tensor) -> Tensor:
@@ -139,7 +168,7 @@ def repeat_kv(k: Tensor, q: Tensor) -> Tensor:
 
 
 def upcast(x: Tensor) -> Tensor:
-    """Half-precision numbers as float32: a statistic is never computed in 8 bits of mantissa."""
+    """Half precision as float32, other dtypes unchanged."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
@@ -147,31 +176,23 @@ def _group(q: Tensor, k: Tensor) -> int:
     return q.shape[-3] // k.shape[-3]
 
 
-def _grouped_dot(q: Tensor, k: Tensor, room: Tensor | None) -> Tensor:
+def _grouped_dot(q: Tensor, k: Tensor, buffer: Tensor | None) -> Tensor:
     if q.shape[:-2] == k.shape[:-2]:
-        return _dot(q, k, room)
-    shared = q.unflatten(-3, (k.shape[-3], -1)).flatten(-3, -2)  # a group's queries, one matrix
-    return _dot(shared, k, room).unflatten(-2, (_group(q, k), -1)).flatten(-4, -3)
+        return _dot(q, k, buffer)
+    shared = q.unflatten(-3, (k.shape[-3], -1)).flatten(
+        -3, -2
+    )  # all queries of a group, one matrix
+    return _dot(shared, k, buffer).unflatten(-2, (_group(q, k), -1)).flatten(-4, -3)
 
 
-def _dot(q: Tensor, k: Tensor, room: Tensor | None) -> Tensor:
-    if room is None or room.dtype != q.dtype:
+def _dot(q: Tensor, k: Tensor, buffer: Tensor | None) -> Tensor:
+    if buffer is None or buffer.dtype != q.dtype:
         return q @ k.mT
     shape = torch.Size((*q.shape[:-1], k.shape[-2]))
-    return torch.matmul(q, k.mT, out=room[: shape.numel()].view(shape))
+    return torch.matmul(q, k.mT, out=buffer[: shape.numel()].view(shape))
 
 
-def _check(
-    q: Tensor,
-    k: Tensor,
-    mask: Mask | None,
-    bias: Bias | None,
-    scale: float | None,
-    softcap: float | None,
-    sinks: Tensor | None,
-    score: ScoreFunction | None,
-    offset: int,
-) -> None:
+def _check_shapes(q: Tensor, k: Tensor, score: ScoreFunction | None) -> None:
     if q.ndim < 2 or k.ndim != q.ndim:
         raise ShapeError(
             f"k: needs as many axes as q, 2 or more, got {tuple(k.shape)} for q {tuple(q.shape)}"
@@ -193,22 +214,26 @@ def _check(
         )
     if q.shape[-1] == 0:
         raise ShapeError("q: needs head_dim of 1 or more, got 0")
-    if score is not None and scale is not None:
+
+
+def _check(q: Tensor, k: Tensor, terms: Terms, scale: float | None) -> None:
+    heads, sinks = q.shape[-3] if q.ndim > 2 else 1, terms.sinks
+    if terms.score is not None and scale is not None:
         raise ShapeError(
-            f"scale: needs to be None beside a score, which is complete by itself, got {scale}"
+            f"scale: needs None beside score, which replaces scale · q · k, got {scale}"
         )
-    if scale is not None and not abs(scale) < torch.inf:
+    if not abs(terms.scale) < torch.inf:
         raise ShapeError(
             f"scale: needs a finite number, got {scale}; try softargmax, which has the hard limit"
         )
-    if softcap is not None and not softcap > 0:
-        raise ShapeError(f"softcap: needs more than 0, got {softcap}; try None for no cap")
+    if terms.softcap is not None and not terms.softcap > 0:
+        raise ShapeError(f"softcap: needs more than 0, got {terms.softcap}; try None for no cap")
     if sinks is not None and sinks.shape != (heads,):
         raise ShapeError(f"sinks: needs one for each of {heads} heads, got {tuple(sinks.shape)}")
-    if offset < 0:
-        raise ShapeError(f"offset: needs 0 or more, got {offset}")
-    if mask is not None:
+    if terms.offset < 0:
+        raise ShapeError(f"offset: needs 0 or more, got {terms.offset}")
+    if terms.mask is not None:
         leading = q.shape[:-3] if q.ndim > 3 else q.shape[:-2]
-        mask.check(leading.numel(), offset + q.shape[-2], k.shape[-2])
-    if bias is not None:
-        bias.check(heads, q.shape[-1])
+        terms.mask.check(leading.numel(), terms.offset + q.shape[-2], k.shape[-2])
+    if terms.bias is not None:
+        terms.bias.check(heads, q.shape[-1])

@@ -1,34 +1,37 @@
-"""The way over a map in tiles: bands of rows, and in each the keys that it can see."""
+"""Streaming over an attention map: bands of rows, and tiles of the keys visible to each band."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from regard.ops.terms import Terms
 
+MAX_SCORES = 1 << 24  # scores per band, 64 MB of float32
+
 
 class TileSize(NamedTuple):
-    """How large a tile is, all heads together."""
+    """Size of a tile, all heads together."""
 
-    weights: int  # at about this many the working set fits where it should
-    rows: int  # rows, at least
-    keys: int  # keys, at most
+    weights: int  # target number of weights: the working set then fits its cache
+    rows: int  # minimum
+    keys: int  # maximum
 
 
 CPU_TILE = TileSize(1 << 20, 256, 512)  # 4 MB of float32: smaller tiles are all overhead
-CACHE_TILE = TileSize(1 << 19, 256, 512)  # 2 MB, for passes that come one right after the other
+CACHE_TILE = TileSize(1 << 19, 256, 512)  # 2 MB, for several passes over the same tile
 GPU_TILE = TileSize(1 << 24, 128, 4096)  # few, large launches
 
 
 def tile_size(q: Tensor) -> TileSize:
-    """The tile for the device of q."""
+    """The tile size for the device of q."""
     return GPU_TILE if q.is_cuda else CPU_TILE
 
 
 def iter_tiles(q: Tensor, k: Tensor, terms: Terms) -> Iterator[tuple[range, range]]:
-    """Rows and keys of every tile that holds something to see.
+    """Rows and keys of every tile with visible keys.
 
     >>> from regard.ops.terms import make_terms
     >>> q = torch.zeros(600, 1)
@@ -36,14 +39,24 @@ def iter_tiles(q: Tensor, k: Tensor, terms: Terms) -> Iterator[tuple[range, rang
     [(range(0, 600), range(0, 512)), (range(0, 600), range(512, 600))]
     """
     keys, tile = k.shape[-2], tile_size(q)
-    across = q.shape[:-2].numel() * min(keys, tile.keys)
-    for rows in split_rows(q, max(tile.rows, tile.weights // max(1, across))):
+    per_row = q.shape[:-2].numel() * min(keys, tile.keys)
+    for rows in split_rows(q, max(tile.rows, tile.weights // max(1, per_row))):
         for part in split_keys(terms.key_span(rows, keys), tile.keys):
             yield rows, part
 
 
+def row_bands(queries: int, per_row: int, max_elements: int = MAX_SCORES) -> list[range]:
+    """Split the rows into bands of about `max_elements` numbers, `per_row` numbers in each row.
+
+    >>> row_bands(5, per_row=10, max_elements=20)
+    [range(0, 2), range(2, 4), range(4, 5)]
+    """
+    height = max(1, min(queries, max_elements // max(1, per_row)))
+    return [range(i, min(i + height, queries)) for i in range(0, max(1, queries), max(1, height))]
+
+
 def split_rows(q: Tensor, height: int) -> list[range]:
-    """Cut the rows, `high` at a time.
+    """Split the rows of q into bands of `height`.
 
     >>> split_rows(torch.zeros(5, 1), height=3)
     [range(0, 3), range(3, 5)]
@@ -53,7 +66,7 @@ def split_rows(q: Tensor, height: int) -> list[range]:
 
 
 def split_keys(keys: range, width: int, boundaries: Iterable[int] = ()) -> list[range]:
-    """Cut a range of keys at multiples of `wide`, and where else it should be.
+    """Split a range of keys at multiples of `width`, and at further boundaries.
 
     >>> split_keys(range(3, 10), width=4)
     [range(3, 4), range(4, 8), range(8, 10)]
@@ -63,3 +76,25 @@ def split_keys(keys: range, width: int, boundaries: Iterable[int] = ()) -> list[
     inside = {*range((keys.start // width + 1) * width, keys.stop, width), *boundaries}
     at = [keys.start, *sorted(a for a in inside if keys.start < a < keys.stop), keys.stop]
     return [range(a, b) for a, b in pairwise(at) if a < b]
+
+
+def band_gradients(
+    inputs: Sequence[Tensor],
+    bands: Iterable[range],
+    recompute: Callable[[range], tuple[Sequence[Tensor], Sequence[Tensor]]],
+) -> list[Tensor | None]:
+    """Gradients of a streamed op: each band is recomputed, differentiated and summed up.
+
+    `recompute(rows)` returns the outputs of a band and their gradients. The result has one entry
+    per input, None where it requires no gradient.
+    """
+    wanted = [x for x in inputs if x.requires_grad]
+    totals = {id(x): torch.zeros_like(x) for x in wanted}
+    for rows in bands:
+        with torch.enable_grad():
+            outputs, grad_outputs = recompute(rows)
+        grads = torch.autograd.grad(outputs, wanted, grad_outputs, allow_unused=True)
+        for x, grad in zip(wanted, grads, strict=True):
+            if grad is not None:
+                totals[id(x)] += grad
+    return [totals.get(id(x)) for x in inputs]

@@ -44,8 +44,12 @@ BIASES = {
     "none": lambda h, q, k, head_dim: None,
     "alibi": lambda h, q, k, head_dim: ops.ALiBi(ops.alibi_slopes(h).double()),
     "toeplitz": lambda h, q, k, head_dim: ops.Toeplitz(torch.randn(h, 5, dtype=torch.float64)),
-    "buckets": lambda h, q, k, head_dim: ops.Buckets(torch.randn(8, h, dtype=torch.float64), True, 16),
-    "relative": lambda h, q, k, head_dim: ops.RelativeKeys(torch.randn(7, head_dim, dtype=torch.float64)),
+    "buckets": lambda h, q, k, head_dim: ops.Buckets(
+        torch.randn(8, h, dtype=torch.float64), True, 16
+    ),
+    "relative": lambda h, q, k, head_dim: ops.RelativeKeys(
+        torch.randn(7, head_dim, dtype=torch.float64)
+    ),
     "dense": lambda h, q, k, head_dim: biases.DenseBias(torch.randn(h, q, k, dtype=torch.float64)),
     "sum": lambda h, q, k, head_dim: (
         ops.ALiBi(ops.alibi_slopes(h).double()) + biases.DenseBias(torch.ones(q, k).double())
@@ -177,7 +181,9 @@ def test_rows_and_columns_are_transposes_of_each_other():
 def test_every_form_is_the_reference(backend, mask, bias):
     q, k, v = qkv(2, heads=4, kv_heads=2, queries=5, keys=7, value=3)
     mask, bias = MASKS[mask](2, 5, 7), BIASES[bias](4, 5, 7, 4)
-    if backend == "fused" and bias is not None and bias.depends_on_query:  # no gradient: values alone
+    if (
+        backend == "fused" and bias is not None and bias.depends_on_query
+    ):  # no gradient: values alone
         with torch.no_grad():
             terms = {"mask": mask, "bias": bias, "offset": 1}
             want = attend(q, k, v, backend="reference", **terms)
@@ -282,7 +288,8 @@ def test_learned_biases_get_their_gradient():
     table = torch.randn(2, 5, dtype=torch.float64, requires_grad=True)
     for backend in ("reference", "tiled", "auto"):
         torch.autograd.gradcheck(
-            lambda t, backend=backend: attend(q, k, v, bias=ops.Toeplitz(t), backend=backend)[0], table
+            lambda t, backend=backend: attend(q, k, v, bias=ops.Toeplitz(t), backend=backend)[0],
+            table,
         )
 
 
@@ -338,7 +345,7 @@ def test_nan_stays_visible():
         ({"sinks": torch.zeros(3)}, "sinks: needs one for each of 2 heads"),
         ({"dropout": 1.0}, "dropout: needs at least 0 and less than 1, got 1.0"),
         ({"offset": -1}, "offset: needs 0 or more, got -1"),
-        ({"score": ops.dot, "scale": 1.0}, "scale: needs to be None beside a score"),
+        ({"score": ops.dot, "scale": 1.0}, "scale: needs None beside score"),
         ({"mask": ops.Padding(torch.tensor([1, 2, 3]))}, "lengths: needs one for each of 2"),
         ({"mask": torch.ones(3, 3, dtype=torch.bool)}, "mask: needs at least 6 queries by 6 keys"),
         ({"bias": torch.ones(2, 2)}, "bias: needs at least 6 queries by 6 keys"),

@@ -45,5 +45,5 @@ def test_kernel_is_the_reference(kind, effect):
 def test_what_the_kernel_cannot_do_is_said():
     q, k, v = draw()
     out, lse = attend(q, k, v)
-    with pytest.raises(BackendError, match="knows remove and slope"):
+    with pytest.raises(BackendError, match="computes remove and slope"):
         influence(q, k, v, out, lse, effect="scale", backend="kernel")

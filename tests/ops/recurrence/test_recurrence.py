@@ -285,7 +285,9 @@ def test_a_nan_in_the_padding_does_not_reach_the_gradient(backend):
     w = [p.requires_grad_() for p in (double(12, 3), double(12, 4))]
     x = double(2, 5, 3)
     x[0, 2:] = torch.nan
-    run = recur(x, GRUWeights(*w), lengths=torch.tensor([2, 5]), backend=backend, gates=backend == "gates")
+    run = recur(
+        x, GRUWeights(*w), lengths=torch.tensor([2, 5]), backend=backend, gates=backend == "gates"
+    )
     loss = run.out.sum() + (run.gates.r.sum() if run.gates else 0)
     assert all(g.isfinite().all() for g in torch.autograd.grad(loss, w))
 
@@ -331,7 +333,9 @@ def test_gradients_are_right(kind, backend):
     def run(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         cell = KINDS[kind](*rest[states:])
         lengths = torch.tensor([3, 2])
-        made = recur(x, cell, rest[:states], lengths=lengths, backend=backend, gates=backend == "gates")
+        made = recur(
+            x, cell, rest[:states], lengths=lengths, backend=backend, gates=backend == "gates"
+        )
         return made.out, *made.state, *(made.gates or ())
 
     assert torch.autograd.gradcheck(run, [i.requires_grad_() for i in inputs])

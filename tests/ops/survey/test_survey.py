@@ -11,7 +11,11 @@ from regard.ops.survey.statistics import (
     ALL_STATISTICS,
     DEFAULT_STATISTICS,
     DIFFERENTIABLE_STATISTICS,
+    STATISTICS,
+    make_survey_options,
 )
+from regard.ops.survey.weight_tile import WeightTile
+from regard.ops.terms import make_terms
 
 small = st.integers(1, 9)
 
@@ -183,17 +187,10 @@ def test_gradients_are_those_of_the_map(kind):
     def loss(by_map):
         _, lse = attend(q, k, v, backend="reference", **terms)
         if by_map:
-            from regard.ops.survey.reference import differentiable_statistics
-            from regard.ops.survey.statistics import make_survey_options
-            from regard.ops.terms import make_terms
-
             made = make_terms(q, k, **terms)
-            found = differentiable_statistics(
-                made.score_tile(q, k),
-                lse,
-                made.grid(q, k),
-                make_survey_options(DIFFERENTIABLE_STATISTICS, 4, 8, 8, 2),
-            )
+            options = make_survey_options(DIFFERENTIABLE_STATISTICS, 4, 8, 8, 2)
+            tile = WeightTile(made.score_tile(q, k), lse, made.grid(q, k), options)
+            found = {name: STATISTICS[name].formula(tile) for name in DIFFERENTIABLE_STATISTICS}
         else:
             found = vars(survey(q, k, lse, statistics=DIFFERENTIABLE_STATISTICS, **terms))
         torch.manual_seed(1)

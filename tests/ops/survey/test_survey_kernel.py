@@ -3,6 +3,7 @@ import torch
 
 from regard import ops
 from regard.ops import attend, biases, masks, survey
+from regard.ops.survey.statistics import KERNEL_STATISTICS
 
 kernel = pytest.importorskip("regard.ops.survey.kernel")
 
@@ -39,7 +40,7 @@ def draw(queries, keys, head_dim, dtype=torch.float32):
 def assert_same(q, k, terms, ask=None, tolerance=1e-4):
     q64, k64 = q.double(), k.double()
     _, lse = attend(q64, k64, k64, **terms)
-    ask = {"statistics": kernel.KERNEL_STATISTICS if ask is None else ask, "first_keys": 3, "radius": 4}
+    ask = {"statistics": KERNEL_STATISTICS if ask is None else ask, "first_keys": 3, "radius": 4}
     want = survey(q64, k64, lse, backend="reference", **ask, **terms)
     got = survey(q, k, lse.float(), backend="kernel", **ask, **terms)
     weights = ops.window(q64, k64, lse, **terms)
@@ -109,7 +110,7 @@ def test_what_the_kernel_cannot_do_is_said():
     q, k = draw(4, 4, 8)
     _, lse = attend(q, k, k)
     for change, says in (
-        ({"statistics": ["top_weights"]}, "does not count top"),
+        ({"statistics": ["top_weights"]}, "does not compute top"),
         ({"score": ops.dot}, "only the dot product"),
         ({"mask": ops.Causal() | ops.Local(1)}, "Either"),
         ({"bias": ops.RelativeKeys(torch.zeros(3, 8))}, "Relative"),

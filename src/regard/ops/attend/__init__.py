@@ -1,7 +1,6 @@
-"""Attention: what each query takes from the values, in several forms of one definition."""
+"""Attention: one definition, several backends."""
 
 from regard.ops.attend.op import attend
 from regard.ops.attend.reference import attention_weights
-from regard.ops.attend.sdpa import attend_plainly
 
-__all__ = ["attend", "attend_plainly", "attention_weights"]
+__all__ = ["attend", "attention_weights"]

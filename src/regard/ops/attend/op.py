@@ -1,92 +1,117 @@
-"""The attention that callers see: one signature, several forms."""
+"""The public attention function: one signature, several backends."""
 
-from typing import Literal
+from typing import Literal, Unpack, overload
 
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import BackendError, ShapeError
-from regard.ops.attend import flex, fused, reference, tiled
+from regard.ops.attend import flex, fused, reference, sdpa, tiled
 from regard.ops.autocast import cast_to_autocast, disable_autocast, is_autocast
-from regard.ops.biases import Bias
-from regard.ops.intercept import AttentionCall, AttentionResult, dispatch
+from regard.ops.intercept import AttentionCall, AttentionResult, dispatch, is_intercepted
 from regard.ops.masks import Mask
-from regard.ops.terms import ScoreFunction, make_terms
+from regard.ops.terms import TermOptions, make_terms
 
 AttendBackend = Literal["auto", "reference", "tiled", "fused", "flex"]
 
 MAX_REFERENCE_SCORES = 1 << 22  # up to this many scores the whole map is cheaper than streaming it
 
 
+@overload
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    need_lse: Literal[True] = True,
+    dropout: float = 0.0,
+    backend: AttendBackend = "auto",
+    **terms: Unpack[TermOptions],
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    need_lse: Literal[False],
+    dropout: float = 0.0,
+    backend: AttendBackend = "auto",
+    **terms: Unpack[TermOptions],
+) -> tuple[Tensor, None]: ...
 def attend(
     q: Float[Tensor, "*batch query head_dim"],
     k: Float[Tensor, "*keys_batch key other"],
     v: Float[Tensor, "*keys_batch key value"],
     *,
-    mask: Mask | Bool[Tensor, "... _ _"] | None = None,
-    bias: Bias | Float[Tensor, "... _ _"] | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    sinks: Float[Tensor, " head"] | None = None,
-    score: ScoreFunction | None = None,
-    offset: int = 0,
+    need_lse: bool = True,
     dropout: float = 0.0,
     backend: AttendBackend = "auto",
-) -> tuple[Float[Tensor, "*batch query value"], Float[Tensor, "*batch query"]]:
-    """What each query takes from the values, and the log of what it divided by.
+    **terms: Unpack[TermOptions],
+) -> tuple[Float[Tensor, "*batch query value"], Float[Tensor, "*batch query"] | None]:
+    """Scaled dot-product attention: the output, and the log-sum-exp of each query's scores.
 
     out_i = Σ_j exp(s_ij - lse_i) v_j,   lse_i = log Σ_j exp(s_ij),   s_ij = scale · q_i · k_j + …
 
-    Heads are the last leading axis; q may have a multiple of k's heads (grouped heads). `Terms`
-    says how mask, bias, softcap, sinks, score and offset enter the score. With lse kept, any weight
-    can be had later as exp(s_ij - lse_i). A query that may see no key gets zeros and lse = -inf.
+    With q, k and lse any weight can be recomputed on demand as exp(s_ij - lse_i). A query without
+    visible keys gets zeros and lse = -inf.
+
+    Args:
+        q: queries; heads are the last leading axis.
+        k: keys; q may have a multiple of their heads (grouped-query attention).
+        v: values, one per key.
+        need_lse: False returns None for lse, and lets torch's SDPA choose its kernel on a GPU.
+        dropout: probability of dropping a weight.
+        backend: a backend requested by name runs or raises; there is no silent fallback.
+        **terms: mask, bias, scale, softcap, sinks, score, offset; see `TermOptions`.
 
     >>> q, k, v = torch.zeros(1, 2), torch.zeros(4, 2), torch.tensor([[1.0], [2.0], [3.0], [6.0]])
     >>> attend(q, k, v)
     (tensor([[3.]]), tensor([1.3863]))
     """
+    if (
+        not need_lse
+        and backend == "auto"
+        and sdpa.can_use_sdpa(q, k, terms)
+        and not is_intercepted()
+    ):
+        mask = terms.get("mask")
+        assert mask is None or isinstance(mask, Mask)
+        return sdpa.attend_by_sdpa(q, k, v, mask, terms.get("scale"), dropout), None
     _check_values(q, k, v, dropout)
-    terms = make_terms(
-        q,
-        k,
-        mask=mask,
-        bias=bias,
-        scale=scale,
-        softcap=softcap,
-        sinks=sinks,
-        score=score,
-        offset=offset,
-    )
-    if score is None and is_autocast(q):
-        # as torch's own attention: cast once, so that a look changes no bit of a model
+    checked = make_terms(q, k, **terms)
+    if checked.score is None and is_autocast(q):
+        # cast once, as SDPA does, so that recording changes no bit of a model's output
         q, k, v = cast_to_autocast(q, k, v)
         with disable_autocast(q):
-            return dispatch(AttentionCall(q, k, v, terms, dropout, backend), _compute)
-    return dispatch(AttentionCall(q, k, v, terms, dropout, backend), _compute)
+            out, lse = dispatch(AttentionCall(q, k, v, checked, dropout, backend), _compute)
+    else:
+        out, lse = dispatch(AttentionCall(q, k, v, checked, dropout, backend), _compute)
+    return out, lse if need_lse else None
 
 
 def _compute(call: AttentionCall) -> AttentionResult:
     match call.backend:
         case "auto":
-            return _pick(call)
+            return _choose(call)
         case "reference":
             return reference.attend(call)
         case "tiled":
             return tiled.attend(call)
         case "fused" | "flex":
-            form = fused if call.backend == "fused" else flex
-            if reason := form.refusal(call):
+            module = fused if call.backend == "fused" else flex
+            if reason := module.refusal(call):
                 raise BackendError(
                     f"backend: {call.backend} cannot run here, {reason}; try backend='auto'"
                 )
-            return form.attend(call)
+            return module.attend(call)
         case other:
             raise BackendError(
                 f"backend: needs auto, reference, tiled, fused or flex, got {other!r}; try auto"
             )
 
 
-def _pick(call: AttentionCall) -> AttentionResult:
+def _choose(call: AttentionCall) -> AttentionResult:
     if fused.refusal(call) is None:
         return fused.attend(call)
     scores = call.q.shape[:-1].numel() * call.k.shape[-2]

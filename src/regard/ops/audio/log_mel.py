@@ -68,7 +68,9 @@ def frame_sizes(sample_rate: int) -> tuple[int, int]:
     (200, 80)
     """
     if sample_rate < 1000:
-        raise ShapeError(f"sample_rate: needs 1000 or more samples a second, got {sample_rate}; try 16000")
+        raise ShapeError(
+            f"sample_rate: needs 1000 or more samples a second, got {sample_rate}; try 16000"
+        )
     return round(WINDOW_SECONDS * sample_rate), round(HOP_SECONDS * sample_rate)
 
 

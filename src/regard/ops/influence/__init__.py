@@ -1,4 +1,4 @@
-"""What each key does to each output, exactly, without running anything again."""
+"""The exact effect of each key on each output, without further forward passes per key."""
 
 from regard.ops.influence.op import influence, influence_window
 from regard.ops.influence.statistics import Influence

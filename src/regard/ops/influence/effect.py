@@ -1,4 +1,4 @@
-"""The closed forms: what one change of a key does to an output, for a tile of the map."""
+"""Closed forms of the effect of changing one key on an output, for a tile of the map."""
 
 import math
 from dataclasses import dataclass
@@ -9,25 +9,24 @@ from torch import Tensor
 
 from regard.ops.grid import slice_axis
 from regard.ops.influence.leave_one_out import (
-    LOG2E,
     attend_without,
     log_weight_and_complement,
     weight_change,
 )
-from regard.ops.terms import Terms, repeat_kv, upcast
+from regard.ops.terms import LOG2E, Terms, finite_lse, repeat_kv, upcast
 
 Effect = Literal["remove", "slope", "scale"]
 
-# More than half, by more than a rounded lse can be off: at most one key of a row is above it.
+# Above one half by more than the rounding of lse: at most one key per row exceeds it.
 DOMINANT_WEIGHT = 0.5005
-# |h - v|² below this part of 2 |h|² has lost digits in h² + v² - 2 h · v: computed by differences.
+# |h - v|² below this part of 2 |h|² cancels in h² + v² - 2 h · v: computed by differences.
 CANCELLATION_RATIO = 4e-3
-NEGLIGIBLE_WEIGHT = 1e-6  # weights for which this does not matter
+NEGLIGIBLE_WEIGHT = 1e-6  # weights for which cancellation does not matter
 
 
 @dataclass(frozen=True)
 class AttentionRecord:
-    """One attention that ran: what went in, what came out, on which terms."""
+    """One attention call: inputs, results and terms."""
 
     q: Tensor
     k: Tensor
@@ -38,15 +37,15 @@ class AttentionRecord:
 
     @property
     def is_half_precision(self) -> bool:
-        """Whether output or log-sum-exp were rounded to half precision: they are recomputed."""
+        """Whether output or log-sum-exp are in half precision, and so must be recomputed."""
         return upcast(self.out) is not self.out or upcast(self.lse) is not self.lse
 
 
 class RowBand:
-    """Some rows of an attention: their outputs and log-sum-exps, and the dominant key of each.
+    """A band of rows: their outputs and log-sum-exps, and the dominant key of each.
 
-    A key of weight above one half is left out of the tiles and answered by `of_dominant`, from the
-    attention without it: 1 - w and h - v cannot be had from a rounded `lse` and `out`.
+    A key with a weight above one half is left out of the tiles; `dominant_effects` computes its
+    effect from the attention without it, as 1 - w and h - v cancel in a rounded `lse` and `out`.
     """
 
     def __init__(self, record: AttentionRecord, rows: range):
@@ -55,49 +54,49 @@ class RowBand:
             self.out, self.lse = attend_without(record.q, record.k, record.v, record.terms, rows)
         else:
             self.out, self.lse = slice_axis(record.out, -2, rows), slice_axis(record.lse, -1, rows)
-        self.base = self.lse.masked_fill(self.lse == -torch.inf, 0)[..., None]
+        self.finite_lse = finite_lse(self.lse)[..., None]
         self.dominant_key = torch.full_like(self.lse, -1, dtype=torch.long)
         self.dominant_score, self.score_shift = (
             torch.zeros_like(self.lse, dtype=upcast(record.q).dtype) for _ in range(2)
         )
 
     def effects(self, keys: range, effect: Effect, alpha: float) -> Tensor:
-        """The length of the change of each output for each key in `keys`, 0 for dominant ones.
+        """The norm of the change of each output for each key in `keys`, 0 for dominant keys.
 
         With w the weight, h the output and v the value:
-        remove   w / (1 - w) · |h - v|, the others take over its share
+        remove   w / (1 - w) · |h - v|, the other keys take over its share
         slope    w · |v - h|, per unit of score
-        scale    |w' - w| / (1 - w) · |v - h|, w' the weight once the key is alpha times as long
+        scale    |w' - w| / (1 - w) · |v - h|, w' the weight with the key multiplied by alpha
         """
-        seen = self.record
-        scores = seen.terms.score_tile(seen.q, seen.k, self.rows, keys)
+        record = self.record
+        scores = record.terms.score_tile(record.q, record.k, self.rows, keys)
         shift = self._shift(scores, keys, alpha) if effect == "scale" else None
-        x = scores - self.base
+        x = scores - self.finite_lse
         dominant = x.amax(-1) > math.log(DOMINANT_WEIGHT)
         if dominant.any():
-            found = x[dominant].argmax(-1)
-            self.dominant_key[dominant] = found + keys.start
-            self.dominant_score[dominant] = scores[dominant, found]
-            x[dominant, found] = -torch.inf
+            index = x[dominant].argmax(-1)
+            self.dominant_key[dominant] = index + keys.start
+            self.dominant_score[dominant] = scores[dominant, index]
+            x[dominant, index] = -torch.inf
             if shift is not None:
-                self.score_shift[dominant] = shift[dominant, found]
-        # by powers of two: on a CPU exp of what underflows, or of -inf, is forty times slower
+                self.score_shift[dominant] = shift[dominant, index]
+        # powers of two: on a CPU exp of what underflows, or of -inf, is forty times slower
         w = torch.exp2(x * LOG2E)
-        far = self._distance(keys, w)
+        distance = self._distance(keys, w)
         match effect:
             case "slope":
-                return far.mul_(w)
+                return distance.mul_(w)
             case "remove":
-                return far.mul_(w).div_(1 - w)
+                return distance.mul_(w).div_(1 - w)
             case _:
                 assert shift is not None
                 log_rest = torch.log1p(-w)
-                return far.mul_((weight_change(x, log_rest, shift) / (1 - w)).abs())
+                return distance.mul_((weight_change(x, log_rest, shift) / (1 - w)).abs())
 
     def dominant_effects(self, effect: Effect) -> Tensor | None:
-        """The effect of each row's dominant key on its output, 0 in rows without; None if all are.
+        """The effect of each row's dominant key, 0 in rows without; None if no row has one.
 
-        Only rows from the first to the last with such a key are recomputed.
+        Only the rows from the first to the last with a dominant key are recomputed.
         """
         has = (
             (self.dominant_key >= 0).flatten(0, -2).any(0)
@@ -107,27 +106,24 @@ class RowBand:
         if not has.any():
             return None
         first, last = has.nonzero()[[0, -1], 0].tolist()
-        part, seen = slice(first, last + 1), self.record
+        part, record = slice(first, last + 1), self.record
         rows, key = self.rows[part], self.dominant_key[..., part]
-        out, lse = attend_without(seen.q, seen.k, seen.v, seen.terms, rows, key)
+        out, lse = attend_without(record.q, record.k, record.v, record.terms, rows, key)
         e = torch.zeros_like(self.dominant_score)
-        e[..., part] = effect_of_dominant(
-            seen, key, self.dominant_score[..., part], self.score_shift[..., part], out, lse, effect
-        )
+        score, shift = self.dominant_score[..., part], self.score_shift[..., part]
+        e[..., part] = effect_of_dominant(record, key, score, shift, out, lse, effect)
         return e
 
     def _shift(self, scores: Tensor, keys: range, alpha: float) -> Tensor:
-        """How far each score moves when its key is alpha times as long."""
-        seen = self.record
-        longer = seen.terms.score_tile(seen.q, alpha * upcast(seen.k), self.rows, keys)
-        return (longer - scores).nan_to_num(nan=0.0)  # masked before and after
+        """The change of each score when its key is multiplied by alpha."""
+        record = self.record
+        scaled = record.terms.score_tile(record.q, alpha * upcast(record.k), self.rows, keys)
+        return (scaled - scores).nan_to_num(nan=0.0)  # -inf - -inf where masked
 
     def _distance(self, keys: range, w: Tensor) -> Tensor:
-        """|h_i - v_j| for all pairs, through one product; of near pairs by their differences."""
-        h, v = (
-            upcast(self.out),
-            upcast(repeat_kv(slice_axis(self.record.v, -2, keys), self.record.q)),
-        )
+        """|h_i - v_j| for all pairs by one product; for nearly equal pairs by their difference."""
+        v = upcast(repeat_kv(slice_axis(self.record.v, -2, keys), self.record.q))
+        h = upcast(self.out)
         length = h.square().sum(-1)[..., None]
         square = (h @ v.mT).mul_(-2).add_(length).add_(v.square().sum(-1)[..., None, :])
         near = square < 2 * CANCELLATION_RATIO * length
@@ -148,17 +144,17 @@ def effect_of_dominant(
     lse: Tensor,
     effect: Effect,
 ) -> Tensor:
-    """The effect of the key named per row (-1: 0), from `out` and `lse` of the row without it.
+    """The effect of one key per row (-1: none), from `out` and `lse` of the row without it.
 
     h - v = (1 - w) (out - v), so with w and 1 - w from the two log-sum-exps nothing cancels:
     remove w · |out - v|,  slope w (1 - w) · |out - v|,  scale |w' - w| · |out - v|
 
-    A key that is all a query may see has out = 0 and w = 1: removed, it takes the whole output.
+    If a query sees this key only, out = 0 and w = 1: removing it removes the whole output.
     """
     has = key >= 0
     log_w, log_rest = log_weight_and_complement(score, lse)
     at = key.clamp(min=0)[..., None].expand_as(out)
-    far = (upcast(repeat_kv(record.v, record.q)).gather(-2, at) - out).norm(dim=-1)
+    distance = (upcast(repeat_kv(record.v, record.q)).gather(-2, at) - out).norm(dim=-1)
     match effect:
         case "remove":
             size = log_w.exp()
@@ -166,4 +162,4 @@ def effect_of_dominant(
             size = (log_w + log_rest).exp()
         case _:
             size = weight_change(log_w, log_rest, shift).abs()
-    return torch.where(has, size * far, 0)
+    return torch.where(has, size * distance, 0)

@@ -1,7 +1,7 @@
-"""Influence as a Triton kernel: the walk of the survey's kernel, with a second product.
+"""Influence as a Triton kernel: the structure of the survey's kernel, with a second product.
 
-One program owns a block of keys and values and walks over the queries and outputs that see them.
-Outputs, and the effect of each row's dominant key, come from the kernel in rest_kernel.py.
+One program owns a block of keys and values and iterates over the queries that see them. Outputs,
+and the effect of each row's dominant key, come from leave_one_out_kernel.py.
 """
 
 from typing import no_type_check
@@ -15,7 +15,7 @@ from regard.ops.influence.effect import AttentionRecord, Effect
 from regard.ops.influence.leave_one_out_kernel import ceil_power_of_two, rows_without_dominant
 from regard.ops.influence.statistics import Influence
 from regard.ops.kernels.terms import LOG2E, KernelTerms, make_kernel_terms, masked_score
-from regard.ops.survey.kernel import (
+from regard.ops.kernels.tiles import (
     atomic_add_rows,
     atomic_max_rows,
     choose_tile,
@@ -29,39 +29,39 @@ from regard.ops.survey.kernel import refusal as survey_refusal
 def refusal(record: AttentionRecord, effect: Effect) -> str | None:
     """Why the kernel cannot run on this; None when it can."""
     if effect == "scale":
-        return "the kernel knows remove and slope"
+        return "the kernel computes remove and slope only"
     if record.q.dtype != record.v.dtype:
         return f"q and v need one dtype, got {record.q.dtype} and {record.v.dtype}"
     if record.lse.dtype in (torch.bfloat16, torch.float16):
         return f"the kernel needs lse in float32, got {record.lse.dtype}"
     if 0 in (*record.q.shape, *record.k.shape, *record.v.shape):
-        return "the kernel needs at least one of everything"
+        return "the kernel needs sizes of 1 or more"
     if record.v.shape[-1] > 256:
-        return f"the kernel needs values of at most 256, got {record.v.shape[-1]}"
+        return f"the kernel needs a value dim of at most 256, got {record.v.shape[-1]}"
     return survey_refusal(record.q, record.k, record.terms)
 
 
 def influence(record: AttentionRecord, effect: Effect) -> Influence:
     """Two launches: the rows without their dominant keys, then all pairs."""
     q, k, v = (to_4d(x) for x in (record.q, record.k, record.v))
-    plan = make_kernel_terms(q, k, record.terms)
-    assert isinstance(plan, KernelTerms)
-    call = launch_arguments(q, k, record.lse, record.terms, plan)
+    kernel_terms = make_kernel_terms(q, k, record.terms)
+    assert isinstance(kernel_terms, KernelTerms)
+    arguments = launch_arguments(q, k, record.lse, record.terms, kernel_terms)
     v = v if v.stride(-1) == 1 else v.contiguous()
-    rows = rows_without_dominant(call, v, record.terms.sinks, effect == "remove")
+    rows = rows_without_dominant(arguments, v, record.terms.sinks, effect == "remove")
     sequences, queries, keys = q.shape[0] * q.shape[1], q.shape[2], k.shape[2]
-    felt = torch.zeros(sequences, queries, device=q.device)
+    on_query = torch.zeros(sequences, queries, device=q.device)
     packed = torch.zeros(sequences, queries, device=q.device, dtype=torch.int64)
-    caused = torch.empty(sequences, keys, device=q.device)
-    wide = max(16, triton.next_power_of_2(v.shape[3]))
-    tile = choose_tile((call["HEAD_DIM_PADDED"] + wide) * q.element_size(), operands=2)
+    of_key = torch.empty(sequences, keys, device=q.device)
+    value_dim = max(16, triton.next_power_of_2(v.shape[3]))
+    tile = choose_tile((arguments["HEAD_DIM_PADDED"] + value_dim) * q.element_size(), operands=2)
     _influence_kernel[(triton.cdiv(keys, tile["BN"]), sequences)](
-        **(call | {"LSE": rows.lse}), V=v, OUT=rows.out, UNIT=rows.unit, SQUARE=rows.square,
+        **(arguments | {"LSE": rows.lse}), V=v, OUT=rows.out, UNIT=rows.unit, SQUARE=rows.square,
         KEY=rows.key, EFFECT=rows.effect,
-        EFFECT_ON_QUERY=felt, PEAK=packed, EFFECT_OF_KEY=caused,
+        EFFECT_ON_QUERY=on_query, PEAK=packed, EFFECT_OF_KEY=of_key,
         v_b=v.stride(0), v_h=v.stride(1), v_j=v.stride(2),
-        VALUE_DIM=v.shape[3], VALUE_DIM_PADDED=wide, HALF=v.dtype != torch.float32,
-        REMOVE=effect == "remove", AHEAD=plan.right > 0, **tile,
+        VALUE_DIM=v.shape[3], VALUE_DIM_PADDED=value_dim, HALF=v.dtype != torch.float32,
+        REMOVE=effect == "remove", ALLOWS_FUTURE=kernel_terms.right > 0, **tile,
     )  # fmt: skip
     strongest = (packed >> 32).to(torch.int32).view(torch.float32)
     key = (0x7FFFFFFF - (packed & 0x7FFFFFFF)).masked_fill(packed == 0, -1)
@@ -69,8 +69,8 @@ def influence(record: AttentionRecord, effect: Effect) -> Influence:
     return Influence(
         strongest=strongest.view(batch),
         strongest_key=key.view(batch),
-        effect_on_query=felt.view(batch),
-        effect_of_key=caused.view(*record.q.shape[:-2], keys),
+        effect_on_query=on_query.view(batch),
+        effect_of_key=of_key.view(*record.q.shape[:-2], keys),
     )
 
 
@@ -82,16 +82,21 @@ def _influence_kernel(
     MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
     BIAS, bias_b, bias_h, bias_i, bias_j,
     V, OUT, UNIT, SQUARE, KEY, EFFECT, EFFECT_ON_QUERY, PEAK, EFFECT_OF_KEY, v_b, v_h, v_j,
-    HEAD_DIM: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_DIM_PADDED: tl.constexpr,
+    HEAD_DIM: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr,
+    VALUE_DIM: tl.constexpr, VALUE_DIM_PADDED: tl.constexpr,
     PRECISION: tl.constexpr, GENERAL: tl.constexpr,
     CAPPED: tl.constexpr, PADDED: tl.constexpr, CHUNKED: tl.constexpr, DOCUMENTS: tl.constexpr,
     MASKED: tl.constexpr, ALIBI: tl.constexpr, TOEPLITZ: tl.constexpr, BIASED: tl.constexpr,
-    REMOVE: tl.constexpr, HALF: tl.constexpr, AHEAD: tl.constexpr,
+    REMOVE: tl.constexpr, HALF: tl.constexpr, ALLOWS_FUTURE: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     j0, bh = tl.program_id(0) * BN, tl.program_id(1).to(tl.int64)
     b, h = bh // heads, bh % heads
-    dims, value, column = tl.arange(0, HEAD_DIM_PADDED), tl.arange(0, VALUE_DIM_PADDED), tl.arange(0, BN)
+    dims, value, column = (
+        tl.arange(0, HEAD_DIM_PADDED),
+        tl.arange(0, VALUE_DIM_PADDED),
+        tl.arange(0, BN),
+    )
     j = j0 + column
     k = tl.load(
         K + b * k_b + (h // group) * k_h + j[:, None] * k_j + dims[None, :],
@@ -103,15 +108,13 @@ def _influence_kernel(
     )  # fmt: skip
     v_square = tl.sum(v.to(tl.float32) * v.to(tl.float32), 1)
     twice = tl.full([BN], 2.0, tl.float32)
-    if (
-        HALF
-    ):  # float16 over a power of two: eleven digits of the output, and all of bfloat16's eight
+    if HALF:  # float16 over a power of two keeps 11 bits of the output, and all 8 of bfloat16
         unit = ceil_power_of_two(tl.max(tl.abs(v.to(tl.float32)), 1))
         v, twice = (v.to(tl.float32) / unit[:, None]).to(tl.float16), 2.0 * unit
     lo, a, x, y, c, hi = row_segments(j0, left, right, offset, queries, keys, GENERAL, BM, BN)
     total = tl.zeros([BM // 16, 8, BN], tl.float32)
-    for stretch in tl.static_range(0 if AHEAD else 2, 5):
-        start, stop = segment_bounds(stretch, lo, a, x, y, c, hi)
+    for segment in tl.static_range(0 if ALLOWS_FUTURE else 2, 5):
+        start, stop = segment_bounds(segment, lo, a, x, y, c, hi)
         row = start + tl.arange(0, BM)
         at = bh * queries + row
         next_lse = tl.load(LSE + at, mask=row < queries, other=1e30)
@@ -133,7 +136,7 @@ def _influence_kernel(
             )  # fmt: skip
             lse, o_square, o_unit = next_lse, next_square, next_unit
             key, own = next_key, next_effect
-            # read a tile ahead, as in the survey
+            # loaded one tile ahead, as in the survey
             next_lse = tl.load(LSE + at + BM, mask=row + BM < queries, other=1e30)
             next_square = tl.load(SQUARE + at + BM, mask=row + BM < queries, other=0.0)
             next_unit = tl.load(UNIT + at + BM, mask=row + BM < queries, other=0.0)
@@ -141,7 +144,7 @@ def _influence_kernel(
             next_effect = tl.load(EFFECT + at + BM, mask=row + BM < queries, other=0.0)
             dot = tl.dot(q, tl.trans(k), input_precision=PRECISION)
             both = tl.dot(o, tl.trans(v), input_precision=PRECISION)
-            if stretch == 1 or stretch == 3:
+            if segment == 1 or segment == 3:
                 s = dot * (scale * LOG2E)
             else:
                 s = masked_score(
@@ -153,7 +156,7 @@ def _influence_kernel(
                     CAPPED, PADDED, CHUNKED, DOCUMENTS, MASKED, ALIBI, TOEPLITZ, BIASED,
                 )  # fmt: skip
             w = tl.exp2(s - (lse * LOG2E)[:, None])
-            # rounding may leave a distance a little below zero: its size is as good as zero
+            # rounding may make a squared distance slightly negative; its absolute value is as good as 0
             both = both * o_unit[:, None] * twice[None, :]
             far = tl.abs((o_square[:, None] + v_square[None, :]) - both)
             dominant = j[None, :] == key[:, None]
@@ -165,9 +168,9 @@ def _influence_kernel(
                 e = w * tl.sqrt(far)
             e = tl.where(dominant, own[:, None], e)
             total += tl.sum(tl.reshape(e, [BM // 16, 2, 8, BN]), 1)
-            felt = tl.sum(tl.sum(tl.sum(tl.reshape(e, [BM, BN // 32, 4, 8]), 2), 1), 1)
-            atomic_add_rows(EFFECT_ON_QUERY + at, felt, live)
-            # the last bits of an effect give way to its column: one max finds both
+            on_query = tl.sum(tl.sum(tl.sum(tl.reshape(e, [BM, BN // 32, 4, 8]), 2), 1), 1)
+            atomic_add_rows(EFFECT_ON_QUERY + at, on_query, live)
+            # the last bits of an effect are replaced by its column, so one max finds both
             bits = (e.to(tl.int32, bitcast=True) & (0x7FFFFFFF - (BN - 1))) | (BN - 1 - column)[
                 None, :
             ]

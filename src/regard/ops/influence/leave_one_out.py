@@ -1,7 +1,7 @@
-"""Attention over some rows with one key per row left out: what an output is without its main key.
+"""Attention with one key per row left out.
 
 Where one key holds nearly all of the weight, the rest is lost in the rounding of `out` and `lse`.
-Here it is summed by itself, so that its log-sum-exp and its mean value have full precision however
+Here the rest is summed by itself, so its log-sum-exp and its output have full precision however
 small its share is.
 """
 
@@ -12,10 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from regard.ops.grid import slice_axis
-from regard.ops.terms import Terms, repeat_kv, upcast
+from regard.ops.terms import LOG2E, Terms, repeat_kv, upcast
 from regard.ops.tiling import split_keys, tile_size
-
-LOG2E = 1.4426950408889634
 
 
 def attend_without(
@@ -29,11 +27,13 @@ def attend_without(
 ) -> tuple[Tensor, Tensor]:
     """Output and log-sum-exp of `rows` without some keys: an online softmax, in float32 or better.
 
-    A row with no other key gets zeros, and -inf or its sink.
+    A row without other keys gets zeros, and -inf or its sink.
 
     Args:
-        left_out: (*batch, rows), the key to leave out of each row, -1 for none. No gradient.
-        hidden: keys to leave out of every row.
+        q, k, v, terms: the attention.
+        rows: the queries to compute.
+        excluded_per_row: (*batch, rows), the key to leave out of each row, -1 for none; no gradient.
+        excluded_keys: keys to leave out of every row.
     """
     like = upcast(q[..., rows.start : rows.stop, :1])[..., 0]
     best, total = torch.full_like(like, -torch.inf), torch.zeros_like(like)
@@ -43,36 +43,35 @@ def attend_without(
         if excluded_per_row is not None:
             inside = (excluded_per_row >= keys.start) & (excluded_per_row < keys.stop)
             scores[inside, excluded_per_row[inside] - keys.start] = -torch.inf
-        if here := [key - keys.start for key in excluded_keys if key in keys]:
-            scores = scores.index_fill(-1, torch.tensor(here, device=q.device), -torch.inf)
+        if excluded := [key - keys.start for key in excluded_keys if key in keys]:
+            scores = scores.index_fill(-1, torch.tensor(excluded, device=q.device), -torch.inf)
         top = torch.maximum(best, scores.detach().amax(-1))
         base = top.masked_fill(top == -torch.inf, 0)
-        # by powers of two: on a CPU exp of what underflows, or of -inf, is forty times slower
+        # powers of two: on a CPU exp of what underflows, or of -inf, is forty times slower
         p = scores - base[..., None] if scores.requires_grad else scores.sub_(base[..., None])
         p = p.mul_(LOG2E).exp2_()
-        kept = torch.exp(best - base)
-        total = total * kept + p.sum(-1)
-        out = out * kept[..., None] + p @ upcast(repeat_kv(slice_axis(v, -2, keys), q)).to(p.dtype)
+        decay = torch.exp(best - base)
+        total = total * decay + p.sum(-1)
+        out = out * decay[..., None] + p @ upcast(repeat_kv(slice_axis(v, -2, keys), q)).to(p.dtype)
         best = top
-    none = best == -torch.inf
-    lse = torch.log(total.masked_fill(none, 1)) + best
-    whole = terms.with_sinks(lse)
-    share = torch.exp(best - whole.masked_fill(none, 0))
-    return out * share[..., None], whole
+    empty = best == -torch.inf
+    lse = terms.with_sinks(torch.log(total.masked_fill(empty, 1)) + best)
+    share = torch.exp(best - lse.masked_fill(empty, 0))
+    return out * share[..., None], lse
 
 
 def log_weight_and_complement(score: Tensor, rest_lse: Tensor) -> tuple[Tensor, Tensor]:
-    """log w and log (1 - w) of a key, from its score and the log-sum-exp of all others.
+    """log w and log (1 - w) of a key, from its score and the log-sum-exp of the others.
 
     >>> [round(float(x), 4) for x in log_weight_and_complement(torch.tensor(20.0), torch.tensor(0.0))]
     [-0.0, -20.0]
     """
-    apart = (score - rest_lse).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    return F.logsigmoid(apart), F.logsigmoid(-apart)
+    log_odds = (score - rest_lse).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    return F.logsigmoid(log_odds), F.logsigmoid(-log_odds)
 
 
 def weight_change(log_w: Tensor, log_rest: Tensor, shift: Tensor) -> Tensor:
-    """w' - w when the score of a key moves by `shift`, without a difference of two near numbers.
+    """w' - w when the score of a key changes by `shift`, without cancellation.
 
     w' - w = w (1 - w) (r - 1) / (1 - w + w r),   r = exp(shift)
 
@@ -80,6 +79,6 @@ def weight_change(log_w: Tensor, log_rest: Tensor, shift: Tensor) -> Tensor:
     >>> weight_change(half, half, torch.tensor(3.0).log())  # from 1 : 1 to 3 : 1
     tensor(0.2500)
     """
-    # all in logs: r may overflow, and w or 1 - w underflow, where the swing does not
+    # in logs: r may overflow, and w or 1 - w underflow, where the change does not
     new = torch.logaddexp(log_rest - shift.clamp(min=0), log_w + shift.clamp(max=0))
     return torch.exp(log_w + log_rest - new) * -torch.expm1(-shift.abs()) * shift.sign()

@@ -1,4 +1,4 @@
-"""Influence in plain torch, tile by tile; with tiles as large as the map it is the reference."""
+"""Influence in plain torch, tile by tile."""
 
 from itertools import groupby
 
@@ -12,20 +12,20 @@ from regard.ops.tiling import iter_tiles
 
 
 def influence(record: AttentionRecord, effect: Effect, alpha: float) -> Influence:
-    """Walk over the tiles that can be seen; each adds to the totals, and so do dominant keys."""
-    found = zero_influence(record)
+    """Stream over the visible tiles; each adds to the totals, and so do dominant keys."""
+    totals = zero_influence(record)
     for rows, tiles in groupby(
         iter_tiles(record.q, record.k, record.terms), key=lambda tile: tile[0]
     ):
         band = RowBand(record, rows)
         for _, keys in tiles:
-            add_tile(found, band.effects(keys, effect, alpha), rows, keys)
-        add_dominant(found, band, effect)
-    return found
+            add_tile(totals, band.effects(keys, effect, alpha), rows, keys)
+        add_dominant(totals, band, effect)
+    return totals
 
 
 def zero_influence(record: AttentionRecord) -> Influence:
-    """Nothing found yet."""
+    """Totals before any tile is added."""
     like = upcast(record.lse)
     rows = like.new_zeros(record.q.shape[:-1])
     keys = like.new_zeros((*record.q.shape[:-2], record.k.shape[-2]))
@@ -36,16 +36,16 @@ def zero_influence(record: AttentionRecord) -> Influence:
 
 
 def add_tile(totals: Influence, e: Tensor, rows: range, keys: range) -> None:
-    """Count one tile."""
+    """Add one tile to the totals."""
     at = slice(rows.start, rows.stop)
     totals.effect_on_query[..., at] += e.sum(-1)
     totals.effect_of_key[..., keys.start : keys.stop] += e.sum(-2)
-    value, place = e.to(totals.effect_on_query.dtype).max(-1)
-    _keep_larger(totals, value, place + keys.start, at)
+    value, index = e.to(totals.effect_on_query.dtype).max(-1)
+    _update_strongest(totals, value, index + keys.start, at)
 
 
 def add_dominant(totals: Influence, band: RowBand, effect: Effect) -> None:
-    """Count the dominant keys of a band, one per row at most."""
+    """Add the dominant keys of a band to the totals."""
     e = band.dominant_effects(effect)
     if e is None:
         return
@@ -53,11 +53,11 @@ def add_dominant(totals: Influence, band: RowBand, effect: Effect) -> None:
     at = slice(band.rows.start, band.rows.stop)
     totals.effect_on_query[..., at] += e
     totals.effect_of_key.scatter_add_(-1, band.dominant_key.clamp(min=0), e)
-    _keep_larger(totals, e, band.dominant_key, at)
+    _update_strongest(totals, e, band.dominant_key, at)
 
 
-def _keep_larger(found: Influence, value: Tensor, key: Tensor, at: slice) -> None:
-    strongest, strongest_key = found.strongest[..., at], found.strongest_key[..., at]
+def _update_strongest(totals: Influence, value: Tensor, key: Tensor, at: slice) -> None:
+    strongest, strongest_key = totals.strongest[..., at], totals.strongest_key[..., at]
     # of equal effects the first key stays
     tied = (value == strongest) & (key < strongest_key)
     strongest_key.copy_(torch.where((value > strongest) | tied, key, strongest_key))

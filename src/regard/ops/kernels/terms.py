@@ -1,4 +1,4 @@
-"""The terms of a score as Triton kernels take them. Only kernels import this: it needs Triton."""
+"""The terms of a score as arguments of Triton kernels. Only kernels import this module."""
 
 import os
 from dataclasses import dataclass, field
@@ -10,30 +10,31 @@ import triton.language as tl
 from torch import Tensor
 
 from regard.ops import biases, masks
+from regard.ops import terms as score_terms
 from regard.ops.biases import Bias
 from regard.ops.masks import Mask
 from regard.ops.terms import Terms
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # read by Triton when it is imported
 UNBOUNDED = 1 << 30  # stands for no limit
-LOWEST_SCORE: tl.constexpr = tl.constexpr(-1e30)  # stands for -inf where 0 · log 0 must be 0
-LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
+LOWEST_SCORE: tl.constexpr = tl.constexpr(score_terms.LOWEST_SCORE)
+LOG2E: tl.constexpr = tl.constexpr(score_terms.LOG2E)
 
 
 @dataclass
 class KernelTerms:
-    """Mask and bias, taken apart into what a kernel can ask: a band, key ranges, tables, matrices.
+    """Mask and bias in the parts that kernels know: a band, key ranges, tables, matrices.
 
-    Whatever is not a plain band makes every tile go through the general path.
+    Anything but a band sends every tile through the general path (GENERAL).
     """
 
-    left: int = UNBOUNDED  # how far back a query may look
-    right: int = UNBOUNDED  # how far ahead
+    left: int = UNBOUNDED  # the most a key may precede its query
+    right: int = UNBOUNDED  # the most it may follow it
     flags: dict[str, bool] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
 
     def arguments(self, q: Tensor, terms: Terms) -> dict[str, Any]:
-        """All of it by the names that the kernels use; q stands in for tensors not needed."""
+        """Keyword arguments of the kernels; q is a placeholder for tensors that are not needed."""
         tensors = ("LEFT_PADDING", "LENGTHS", "IDS", "MASK", "SLOPES", "TABLE", "BIAS")
         numbers = ("chunk", "chunks_back", "ids_b", "table_radius")
         strides = [f"{name}_{axis}" for name in ("mask", "bias") for axis in "bhij"]
@@ -55,74 +56,91 @@ class KernelTerms:
 
 
 def make_kernel_terms(q: Tensor, k: Tensor, terms: Terms) -> KernelTerms | str:
-    """The plan for these terms, or the reason why the kernels cannot follow them."""
+    """The kernel arguments for these terms, or the reason why the kernels cannot compute them."""
     if terms.score is not None:
-        return "the kernel knows only the dot product"
-    plan, shape = KernelTerms(), (*q.shape[-4:-1], k.shape[-2])
-    if terms.mask is not None and (reason := _plan_mask(plan, terms.mask, q, shape)):
+        return "the kernel computes only the dot product"
+    kernel_terms, shape = KernelTerms(), (*q.shape[-4:-1], k.shape[-2])
+    if terms.mask is not None and (reason := _add_mask(kernel_terms, terms.mask, q, shape)):
         return reason
-    if terms.bias is not None and (reason := _plan_bias(plan, terms.bias, q, shape)):
+    if terms.bias is not None and (reason := _add_bias(kernel_terms, terms.bias, q, shape)):
         return reason
-    return plan
+    return kernel_terms
 
 
-def _plan_mask(plan: KernelTerms, mask: Mask, q: Tensor, shape: tuple[int, ...]) -> str | None:
+def _add_mask(
+    kernel_terms: KernelTerms, mask: Mask, q: Tensor, shape: tuple[int, ...]
+) -> str | None:
     match mask:
         case masks.Both(a, b):
-            return _plan_mask(plan, a, q, shape) or _plan_mask(plan, b, q, shape)
+            return _add_mask(kernel_terms, a, q, shape) or _add_mask(kernel_terms, b, q, shape)
         case masks.Causal():
-            plan.right = min(plan.right, 0)
+            kernel_terms.right = min(kernel_terms.right, 0)
         case masks.Local(radius):
-            plan.left, plan.right = min(plan.left, radius), min(plan.right, radius)
-        case masks.Padding(lengths, skip) if "PADDED" not in plan.flags:
+            kernel_terms.left, kernel_terms.right = (
+                min(kernel_terms.left, radius),
+                min(kernel_terms.right, radius),
+            )
+        case masks.Padding(lengths, left_padding) if "PADDED" not in kernel_terms.flags:
             stop = lengths.reshape(-1).to(q.device, torch.int32)
-            start = torch.zeros_like(stop) if skip is None else skip.reshape(-1).to(stop)
-            plan.values |= {"LEFT_PADDING": start.contiguous(), "LENGTHS": stop.contiguous()}
-            plan.flags["PADDED"] = True
-        case masks.Chunked(size, left) if "CHUNKED" not in plan.flags:
-            plan.values |= {"chunk": size, "chunks_back": UNBOUNDED if left is None else left}
-            plan.flags["CHUNKED"] = True
-        case masks.Documents(ids) if "DOCUMENTS" not in plan.flags:
+            start = (
+                torch.zeros_like(stop)
+                if left_padding is None
+                else left_padding.reshape(-1).to(stop)
+            )
+            kernel_terms.values |= {
+                "LEFT_PADDING": start.contiguous(),
+                "LENGTHS": stop.contiguous(),
+            }
+            kernel_terms.flags["PADDED"] = True
+        case masks.Chunked(size, left) if "CHUNKED" not in kernel_terms.flags:
+            kernel_terms.values |= {
+                "chunk": size,
+                "chunks_back": UNBOUNDED if left is None else left,
+            }
+            kernel_terms.flags["CHUNKED"] = True
+        case masks.Documents(ids) if "DOCUMENTS" not in kernel_terms.flags:
             ids = ids.to(q.device, torch.int32).contiguous()
-            plan.values |= {"IDS": ids, "ids_b": ids.stride(0)}
-            plan.flags["DOCUMENTS"] = True
-        case masks.DenseMask(allowed) if "MASKED" not in plan.flags:
-            plan.values |= _matrix("mask", allowed.to(q.device).view(torch.int8), shape)
-            plan.flags["MASKED"] = True
+            kernel_terms.values |= {"IDS": ids, "ids_b": ids.stride(0)}
+            kernel_terms.flags["DOCUMENTS"] = True
+        case masks.DenseMask(allowed) if "MASKED" not in kernel_terms.flags:
+            kernel_terms.values |= _matrix("mask", allowed.to(q.device).view(torch.int8), shape)
+            kernel_terms.flags["MASKED"] = True
         case _:
-            return f"the kernel cannot follow this use of {type(mask).__name__}"
+            return f"the kernel cannot compute this use of {type(mask).__name__}"
     return None
 
 
-def _plan_bias(plan: KernelTerms, bias: Bias, q: Tensor, shape: tuple[int, ...]) -> str | None:
+def _add_bias(
+    kernel_terms: KernelTerms, bias: Bias, q: Tensor, shape: tuple[int, ...]
+) -> str | None:
     match bias:
         case biases.SumBias(a, b):
-            return _plan_bias(plan, a, q, shape) or _plan_bias(plan, b, q, shape)
-        case biases.ALiBi(slopes) if "ALIBI" not in plan.flags:
-            plan.values["SLOPES"] = slopes.to(q.device, torch.float32).contiguous()
-            plan.flags["ALIBI"] = True
-        case biases.Toeplitz(table) if "TOEPLITZ" not in plan.flags:
-            _plan_table(plan, table, q)
-        case biases.Buckets(table, _, furthest) if "TOEPLITZ" not in plan.flags:
-            # beyond `furthest` all distances share a bucket, so a clipped table holds them all
-            ahead = torch.arange(-furthest, furthest + 1, device=table.device)
-            _plan_table(plan, table[bias.bucket(ahead)].T, q)
-        case biases.DenseBias(values) if "BIASED" not in plan.flags:
-            plan.values |= _matrix("bias", values.to(q.device, torch.float32), shape)
-            plan.flags["BIASED"] = True
+            return _add_bias(kernel_terms, a, q, shape) or _add_bias(kernel_terms, b, q, shape)
+        case biases.ALiBi(slopes) if "ALIBI" not in kernel_terms.flags:
+            kernel_terms.values["SLOPES"] = slopes.to(q.device, torch.float32).contiguous()
+            kernel_terms.flags["ALIBI"] = True
+        case biases.Toeplitz(table) if "TOEPLITZ" not in kernel_terms.flags:
+            _add_table(kernel_terms, table, q)
+        case biases.Buckets(table, _, max_distance) if "TOEPLITZ" not in kernel_terms.flags:
+            # beyond max_distance all distances share a bucket, so a clipped table holds them all
+            offsets = torch.arange(-max_distance, max_distance + 1, device=table.device)
+            _add_table(kernel_terms, table[bias.bucket(offsets)].T, q)
+        case biases.DenseBias(values) if "BIASED" not in kernel_terms.flags:
+            kernel_terms.values |= _matrix("bias", values.to(q.device, torch.float32), shape)
+            kernel_terms.flags["BIASED"] = True
         case _:
-            return f"the kernel cannot follow this use of {type(bias).__name__}"
+            return f"the kernel cannot compute this use of {type(bias).__name__}"
     return None
 
 
-def _plan_table(plan: KernelTerms, table: Tensor, q: Tensor) -> None:
-    plan.values["TABLE"] = table.to(q.device, torch.float32).contiguous()
-    plan.values["table_radius"] = table.shape[-1] // 2
-    plan.flags["TOEPLITZ"] = True
+def _add_table(kernel_terms: KernelTerms, table: Tensor, q: Tensor) -> None:
+    kernel_terms.values["TABLE"] = table.to(q.device, torch.float32).contiguous()
+    kernel_terms.values["table_radius"] = table.shape[-1] // 2
+    kernel_terms.flags["TOEPLITZ"] = True
 
 
 def _matrix(name: str, x: Tensor, shape: tuple[int, ...]) -> dict[str, Any]:
-    """A tensor for the whole map with its strides, 0 where one entry stands for all."""
+    """A tensor for the whole map with its strides, 0 along broadcast axes."""
     x = x.expand(*shape[:-2], *(max(a, b) for a, b in zip(x.shape[-2:], shape[-2:], strict=True)))
     return {name.upper(): x} | dict(
         zip((f"{name}_{axis}" for axis in "bhij"), x.stride(), strict=True)
@@ -138,7 +156,7 @@ def masked_score(
     CAPPED: tl.constexpr, PADDED: tl.constexpr, CHUNKED: tl.constexpr, DOCUMENTS: tl.constexpr,
     MASKED: tl.constexpr, ALIBI: tl.constexpr, TOEPLITZ: tl.constexpr, BIASED: tl.constexpr,
 ):  # fmt: skip
-    """The score in units of log 2, LOW where the mask says no; i and j are positions."""
+    """The score in units of log 2, LOWEST_SCORE where masked; i and j are positions."""
     s = dot * scale
     if CAPPED:
         s = softcap * (1.0 - 2.0 / (tl.exp2(s * (2.0 * LOG2E / softcap)) + 1.0))

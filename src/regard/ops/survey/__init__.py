@@ -1,4 +1,4 @@
-"""What the weights of an attention are like, by streaming over its map: never the map itself."""
+"""Statistics of attention maps, streamed tile by tile without storing the map."""
 
 from regard.ops.survey.op import survey
 from regard.ops.survey.statistics import Survey

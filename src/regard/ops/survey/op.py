@@ -1,26 +1,25 @@
-"""The survey that callers see: one signature, several forms."""
+"""The public survey function: one signature, several backends."""
 
 from collections.abc import Collection
-from dataclasses import fields, replace
-from typing import Literal
+from dataclasses import replace
+from typing import Literal, Unpack
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from regard.errors import BackendError, ShapeError
-from regard.ops.attend.tiled import row_bands
+from regard.errors import BackendError
 from regard.ops.autocast import without_autocast
-from regard.ops.biases import Bias
-from regard.ops.masks import Mask
 from regard.ops.survey import gradient, reference, tiled
 from regard.ops.survey.statistics import (
     DEFAULT_STATISTICS,
+    KERNEL_STATISTICS,
     Survey,
-    SurveyOptions,
     make_survey_options,
 )
-from regard.ops.terms import ScoreFunction, Terms, make_terms
+from regard.ops.survey.weight_tile import SurveyOptions, is_first_key, nonzero_starts
+from regard.ops.terms import TermOptions, Terms, check_lse, make_terms, weights_from_scores
+from regard.ops.tiling import row_bands
 
 SurveyBackend = Literal["auto", "reference", "tiled", "kernel"]
 
@@ -35,42 +34,37 @@ def survey(
     radius: int = 8,
     top_k: int = 8,
     pooled_size: int | tuple[int, int] = 256,
-    mask: Mask | Bool[Tensor, "... _ _"] | None = None,
-    bias: Bias | Float[Tensor, "... _ _"] | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    sinks: Float[Tensor, " head"] | None = None,
-    score: ScoreFunction | None = None,
-    offset: int = 0,
     backend: SurveyBackend = "auto",
+    **terms: Unpack[TermOptions],
 ) -> Survey:
-    """What the weights are like, in one streaming pass; memory is linear in n.
+    """Statistics of the attention weights, in one streaming pass with memory linear in n.
 
     w_ij = exp(s_ij - lse_i);   entropy_i = -Σ_j w log w,   received_j = Σ_i w,   …
 
-    `ask` names fields of `Survey`. The terms (mask, bias, …) are those the attention ran on. With
-    sinks the weights of a row sum to less than one, and the statistics are of those weights.
-    entropy, peak, received and the shares can be differentiated.
+    With sinks the weights of a row sum to less than one; the statistics are of those weights.
+
+    Args:
+        q: queries of the attention.
+        k: its keys.
+        lse: its log-sum-exp, the second result of `attend`.
+        statistics: names of fields of `Survey`; entropy, peak, received, means and shares have
+            gradients.
+        first_keys: number of first tokens counted by first_share.
+        radius: largest distance counted by local_share.
+        top_k: number of top_weights and top_keys.
+        pooled_size: rows and columns of pooled_map.
+        backend: a backend requested by name runs or raises; there is no silent fallback.
+        **terms: the terms of the attention: mask, bias, …; see `TermOptions`.
 
     >>> q, k, v = torch.zeros(1, 2), torch.zeros(4, 2), torch.zeros(4, 2)
     >>> _, lse = rg.attend(q, k, v)
     >>> rg.survey(q, k, lse, statistics=["entropy", "received"]).received
     tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
-    question = make_survey_options(statistics, first_keys, radius, top_k, pooled_size)
-    terms = make_terms(
-        q,
-        k,
-        mask=mask,
-        bias=bias,
-        scale=scale,
-        softcap=softcap,
-        sinks=sinks,
-        score=score,
-        offset=offset,
-    )
+    options = make_survey_options(statistics, first_keys, radius, top_k, pooled_size)
+    checked = make_terms(q, k, **terms)
     check_lse(q, lse)
-    return compute_survey(q, k, lse, terms, question, backend)
+    return compute_survey(q, k, lse, checked, options, backend)
 
 
 @without_autocast
@@ -82,81 +76,64 @@ def compute_survey(
     options: SurveyOptions,
     backend: SurveyBackend = "auto",
 ) -> Survey:
-    """The survey on terms already made."""
+    """`survey` with checked terms and options."""
     with torch.no_grad():
-        found = _compute(
-            q, k, lse.to(torch.promote_types(lse.dtype, torch.float32)), terms, options, backend
-        )
+        upcast_lse = lse.to(torch.promote_types(lse.dtype, torch.float32))
+        result = _compute(q, k, upcast_lse, terms, options, backend)
         if "first_share" in options.statistics and backend != "reference":
-            found = _after_padding(found, q, k, lse, terms, options)
-    return gradient.differentiable_survey(found, q, k, lse, terms, options)
+            result = _first_share_after_padding(result, q, k, lse, terms, options)
+    return gradient.differentiable_survey(result, q, k, lse, terms, options)
 
 
 def _compute(
-    q: Tensor, k: Tensor, lse: Tensor, terms: Terms, question: SurveyOptions, form: SurveyBackend
+    q: Tensor, k: Tensor, lse: Tensor, terms: Terms, options: SurveyOptions, backend: SurveyBackend
 ) -> Survey:
     if not q.shape[:-1].numel() or not k.shape[-2]:
-        return tiled.survey(q, k, lse, terms, question)  # nothing to see: its totals at the start
-    match form:
+        return tiled.survey(q, k, lse, terms, options)  # no tiles: the initial values
+    match backend:
         case "reference":
-            return reference.survey(q, k, lse, terms, question)
+            return reference.survey(q, k, lse, terms, options)
         case "tiled":
-            return tiled.survey(q, k, lse, terms, question)
+            return tiled.survey(q, k, lse, terms, options)
         case "auto" if not q.is_cuda:
-            return tiled.survey(q, k, lse, terms, question)
+            return tiled.survey(q, k, lse, terms, options)
         case "auto" | "kernel":
-            return _by_kernel(q, k, lse, terms, question, named=form == "kernel")
+            return _by_kernel(q, k, lse, terms, options, is_required=backend == "kernel")
         case other:
             raise BackendError(f"backend: needs auto, reference, tiled or kernel, got {other!r}")
 
 
 def _by_kernel(
-    q: Tensor, k: Tensor, lse: Tensor, terms: Terms, question: SurveyOptions, named: bool
+    q: Tensor, k: Tensor, lse: Tensor, terms: Terms, options: SurveyOptions, is_required: bool
 ) -> Survey:
     from regard.ops.survey import kernel  # imports Triton, so only when it will run
 
     reason = kernel.refusal(q, k, terms)
-    rest = question.statistics - kernel.KERNEL_STATISTICS
-    if named and (reason or rest):
-        reason = reason or f"the kernel does not count {', '.join(sorted(rest))}"
+    others = options.statistics - KERNEL_STATISTICS
+    if is_required and (reason or others):
+        reason = reason or f"the kernel does not compute {', '.join(sorted(others))}"
         raise BackendError(f"backend: kernel cannot run here, {reason}; try backend='auto'")
     if reason:
-        return tiled.survey(q, k, lse, terms, question)
-    found = kernel.survey(
-        q,
-        k,
-        lse,
-        terms,
-        replace(question, statistics=question.statistics & kernel.KERNEL_STATISTICS),
-    )
-    if not rest:
-        return found
-    more = tiled.survey(q, k, lse, terms, replace(question, statistics=rest))
-    return replace(found, **{f.name: getattr(more, f.name) for f in fields(more) if f.name in rest})
+        return tiled.survey(q, k, lse, terms, options)
+    supported = options._replace(statistics=options.statistics & KERNEL_STATISTICS)
+    result = kernel.survey(q, k, lse, terms, supported)
+    if not others:
+        return result
+    rest = tiled.survey(q, k, lse, terms, options._replace(statistics=others))
+    return replace(result, **{name: getattr(rest, name) for name in others})
 
 
-def _after_padding(
-    found: Survey, q: Tensor, k: Tensor, lse: Tensor, terms: Terms, question: SurveyOptions
+def _first_share_after_padding(
+    result: Survey, q: Tensor, k: Tensor, lse: Tensor, terms: Terms, options: SurveyOptions
 ) -> Survey:
-    """The sink of sequences that begin behind padding: the streaming forms count from key 0."""
-    starts = reference.nonzero_starts(q, terms)
-    if starts is None or found.first_share is None or not found.first_share.numel():
-        return found
-    keys = range(int(starts.min()), min(k.shape[-2], int(starts.max()) + question.first_keys))
-    parts = []
+    """Correct first_share for left-padded sequences: streaming backends count from key 0."""
+    starts = nonzero_starts(q, terms)
+    if starts is None or result.first_share is None or not result.first_share.numel():
+        return result
+    keys = range(int(starts.min()), min(k.shape[-2], int(starts.max()) + options.first_keys))
+    shares = []
     for rows in row_bands(q.shape[-2], q.shape[:-2].numel() * len(keys)):
-        w = reference.weights_from_scores(
-            terms.score_tile(q, k, rows, keys), lse[..., rows.start : rows.stop]
-        )
-        first = reference.is_first_key(terms.grid(q, k, rows, keys), question, starts)
-        parts.append((w * first).sum(-1))
-    return replace(found, first_share=torch.cat(parts, -1).to(found.first_share.dtype))
-
-
-def check_lse(q: Tensor, lse: Tensor) -> None:
-    """Raise unless there is one log-sum-exp for each query."""
-    if lse.shape != q.shape[:-1]:
-        raise ShapeError(
-            f"lse: needs one for each query, {tuple(q.shape[:-1])}, got {tuple(lse.shape)}; "
-            "try the second result of attend"
-        )
+        band = lse[..., rows.start : rows.stop]
+        w = weights_from_scores(terms.score_tile(q, k, rows, keys), band)
+        shares.append((w * is_first_key(terms.grid(q, k, rows, keys), options, starts)).sum(-1))
+    return replace(result, first_share=torch.cat(shares, -1).to(result.first_share.dtype))

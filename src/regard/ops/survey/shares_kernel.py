@@ -1,4 +1,4 @@
-"""The light kernel beside the survey's: shares at given places, and which key a peak was."""
+"""The light second kernel of the survey: shares, and the key of each peak."""
 
 from typing import Any, no_type_check
 
@@ -8,41 +8,39 @@ import triton.language as tl
 from torch import Tensor
 
 from regard.ops.kernels.terms import INTERPRETED, LOG2E, masked_score
-from regard.ops.survey.statistics import SurveyOptions
-
-SHARE_STATISTICS = frozenset({"self_share", "previous_share", "first_share", "local_share"})
+from regard.ops.survey.weight_tile import SurveyOptions
 
 
 def compute_shares(
-    call: dict[str, Any], options: SurveyOptions, packed: Tensor
+    arguments: dict[str, Any], options: SurveyOptions, packed: Tensor, *, shares: bool, peaks: bool
 ) -> dict[str, Tensor]:
-    """Shares at given places; and which of the four keys that share a peak's tag it was."""
-    q, queries = call["Q"], call["queries"]
+    """The shares, and the peaks: which of the four keys with a peak's tag holds it."""
+    q, queries = arguments["Q"], arguments["queries"]
     sequences = q.shape[0] * q.shape[1]
-    shares = torch.empty(5, sequences, queries, device=q.device, dtype=torch.float32)
+    values = torch.empty(5, sequences, queries, device=q.device, dtype=torch.float32)
     peak_key = torch.empty(sequences, queries, device=q.device, dtype=torch.int64)
-    wants_peak = bool(options.statistics & {"peak", "peak_key", "max_score"})
     rows = 16 if INTERPRETED else 64
-    _places_kernel[(triton.cdiv(queries, rows), sequences)](
-        **call, SHARES=shares, PEAK=packed, PEAK_KEY=peak_key, step=shares.stride(0),
-        first=options.first_keys, radius=options.radius, WANTS_PEAK=wants_peak,
-        WANTS_PLACES=bool(options.statistics & SHARE_STATISTICS), BM=rows, BN=16,
+    _shares_kernel[(triton.cdiv(queries, rows), sequences)](
+        **arguments, SHARES=values, PEAK=packed, PEAK_KEY=peak_key, step=values.stride(0),
+        first=options.first_keys, radius=options.radius, WANTS_PEAK=peaks, WANTS_SHARES=shares,
+        BM=rows, BN=16,
     )  # fmt: skip
     names = ("self_share", "previous_share", "local_share", "first_share", "peak")
-    return dict(zip(names, shares, strict=True)) | {"peak_key": peak_key}
+    return dict(zip(names, values, strict=True)) | {"peak_key": peak_key}
 
 
 @triton.jit
 @no_type_check  # Triton has its own types
-def _places_kernel(
+def _shares_kernel(
     Q, K, LSE, q_b, q_h, q_i, k_b, k_h, k_j, heads, group, queries, keys, offset,
     left, right, scale, softcap, LEFT_PADDING, LENGTHS, chunk, chunks_back, IDS, ids_b,
     MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
     BIAS, bias_b, bias_h, bias_i, bias_j, SHARES, PEAK, PEAK_KEY, step, first, radius,
-    HEAD_DIM: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr, PRECISION: tl.constexpr, GENERAL: tl.constexpr,
+    HEAD_DIM: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr, PRECISION: tl.constexpr,
+    GENERAL: tl.constexpr,
     CAPPED: tl.constexpr, PADDED: tl.constexpr, CHUNKED: tl.constexpr, DOCUMENTS: tl.constexpr,
     MASKED: tl.constexpr, ALIBI: tl.constexpr, TOEPLITZ: tl.constexpr, BIASED: tl.constexpr,
-    WANTS_PEAK: tl.constexpr, WANTS_PLACES: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    WANTS_PEAK: tl.constexpr, WANTS_SHARES: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     i0, bh = tl.program_id(0) * BM, tl.program_id(1).to(tl.int64)
     b, h = bh // heads, bh % heads
@@ -62,14 +60,14 @@ def _places_kernel(
         peak_key = tl.full([BM], -1, tl.int64)
         for n in tl.static_range(4):
             key = base + 8 * n
-            seen = live & (packed > 0) & (key < keys)
-            its = tl.load(
+            visible = live & (packed > 0) & (key < keys)
+            k = tl.load(
                 first_key + key[:, None] * k_j + dims[None, :],
-                mask=seen[:, None] & (dims < HEAD_DIM)[None, :], other=0.0,
+                mask=visible[:, None] & (dims < HEAD_DIM)[None, :], other=0.0,
             )  # fmt: skip
             score = masked_score(
-                tl.sum(q.to(tl.float32) * its.to(tl.float32), 1),
-                i, key, row, seen, b, h, left, right, scale, softcap,
+                tl.sum(q.to(tl.float32) * k.to(tl.float32), 1),
+                i, key, row, visible, b, h, left, right, scale, softcap,
                 LEFT_PADDING, LENGTHS, chunk, chunks_back, IDS, ids_b,
                 MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
                 BIAS, bias_b, bias_h, bias_i, bias_j,
@@ -80,11 +78,11 @@ def _places_kernel(
             peak = tl.maximum(weight, peak)
         tl.store(SHARES + 4 * step + at, peak, mask=live)
         tl.store(PEAK_KEY + at, peak_key, mask=live)
-    if WANTS_PLACES:
-        own = tl.zeros([BM], tl.float32)
+    if WANTS_SHARES:
+        self_share = tl.zeros([BM], tl.float32)
         previous = tl.zeros([BM], tl.float32)
-        near = tl.zeros([BM], tl.float32)
-        sink = tl.zeros([BM], tl.float32)
+        local = tl.zeros([BM], tl.float32)
+        first_share = tl.zeros([BM], tl.float32)
         for part in tl.static_range(2):  # the first keys, then those around the diagonal
             if part == 0:
                 start, stop = 0, tl.minimum(first, keys)
@@ -107,15 +105,15 @@ def _places_kernel(
                     CAPPED, PADDED, CHUNKED, DOCUMENTS, MASKED, ALIBI, TOEPLITZ, BIASED,
                 )  # fmt: skip
                 w = tl.exp2(s - lse[:, None])
-                ahead = j[None, :] - i[:, None]
+                offset_j = j[None, :] - i[:, None]
                 if part == 0:
-                    sink += tl.sum(tl.where(j[None, :] < first, w, 0.0), 1)
+                    first_share += tl.sum(tl.where(j[None, :] < first, w, 0.0), 1)
                 else:
-                    own += tl.sum(tl.where(ahead == 0, w, 0.0), 1)
-                    previous += tl.sum(tl.where(ahead == -1, w, 0.0), 1)
-                    inside = (ahead <= radius) & (-ahead <= radius)
-                    near += tl.sum(tl.where(inside, w, 0.0), 1)
-        tl.store(SHARES + at, own, mask=live)
+                    self_share += tl.sum(tl.where(offset_j == 0, w, 0.0), 1)
+                    previous += tl.sum(tl.where(offset_j == -1, w, 0.0), 1)
+                    inside = (offset_j <= radius) & (-offset_j <= radius)
+                    local += tl.sum(tl.where(inside, w, 0.0), 1)
+        tl.store(SHARES + at, self_share, mask=live)
         tl.store(SHARES + step + at, previous, mask=live)
-        tl.store(SHARES + 2 * step + at, near, mask=live)
-        tl.store(SHARES + 3 * step + at, sink, mask=live)
+        tl.store(SHARES + 2 * step + at, local, mask=live)
+        tl.store(SHARES + 3 * step + at, first_share, mask=live)

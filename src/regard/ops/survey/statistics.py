@@ -1,84 +1,226 @@
-"""The words for what a survey finds, and what a caller may ask."""
+"""The statistics of a survey: one record each, from which all lists of statistics derive.
 
-from collections.abc import Collection
-from dataclasses import dataclass, fields
+To add one: a field of `Survey` with its record here, and its accumulator in survey/tiled.py.
+"""
 
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
+
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.ops.indices import as_int, as_int_pair
+from regard.ops.survey.weight_tile import SurveyOptions, WeightTile, distance_bin_count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistic:
+    """What a statistic is, and how each backend computes it."""
+
+    name: str = ""
+    meaning: str  # in one line
+    formula: Callable[[WeightTile], Tensor]  # the definition, from the whole map
+    axes: tuple[str, ...]  # one value per query, key, …
+    default: bool = False  # computed unless other statistics are requested
+    differentiable: bool = False
+    initial: float = 0.0  # value without any visible key
+    twin: str | None = None  # the statistic computed together with it
+    accumulator: str  # method of SurveyTotals that adds up a tile
+    fast_path: Literal["all", "diagonal"] | None = None  # tiles to which it adds something
+    kernel: Literal["sums", "received", "peak", "shares"] | None = None  # result of the kernels
+
+    @property
+    def is_index(self) -> bool:
+        """Whether the values are key indices."""
+        return self.name.endswith(("_key", "_keys"))
+
+
+def _statistic(meaning: str, formula: Callable[[WeightTile], Tensor], *axes: str, **facts) -> Any:
+    record = Statistic(meaning=meaning, formula=formula, axes=axes or ("query",), **facts)
+    return field(default=None, metadata={"statistic": record})
+
+
+def _row(meaning: str, formula: Callable[[WeightTile], Tensor], **facts) -> Any:
+    """A default statistic with one differentiable value per query."""
+    return _statistic(meaning, formula, default=True, differentiable=True, **facts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """What one pass over the map found; None where it was not asked.
+    """Statistics of an attention map; None where not requested.
 
     w_ij is the weight of query i on key j, p_i the position of query i (its row plus the offset).
 
     >>> q, k = torch.zeros(1, 2), torch.zeros(4, 2)
-    >>> found = rg.survey(q, k, rg.attend(q, k, k)[1], statistics=["peak", "mean_distance"])
-    >>> found.peak, found.mean_distance, found.entropy
+    >>> result = rg.survey(q, k, rg.attend(q, k, k)[1], statistics=["peak", "mean_distance"])
+    >>> result.peak, result.mean_distance, result.entropy
     (tensor([0.2500]), tensor([1.5000]), None)
     """
 
-    entropy: Float[Tensor, "*batch query"] | None = None  # -Σ_j w log w, in nats
-    peak: Float[Tensor, "*batch query"] | None = None  # max_j w
-    peak_key: Int[Tensor, "*batch query"] | None = None  # the key of the peak, -1 if none is seen
-    mean_distance: Float[Tensor, "*batch query"] | None = None  # Σ_j w |j - p_i|, how far it looks
-    mean_offset: Float[Tensor, "*batch query"] | None = None  # Σ_j w (j - p_i), negative when back
-    self_share: Float[Tensor, "*batch query"] | None = None  # share on its own position
-    previous_share: Float[Tensor, "*batch query"] | None = None  # share on the position before
-    first_share: Float[Tensor, "*batch query"] | None = (
-        None  # share on the first tokens after padding
+    entropy: Float[Tensor, "*batch query"] | None = _row(
+        "-Σ_j w log w, in nats",
+        lambda t: -(t.w * t.log_w).sum(-1),
+        accumulator="_add_entropy",
+        fast_path="all",
+        kernel="sums",
     )
-    local_share: Float[Tensor, "*batch query"] | None = None  # share within the radius
-    received: Float[Tensor, "*batch key"] | None = None  # Σ_i w, what a key gets from all
-    top_weights: Float[Tensor, "*batch query most"] | None = None  # the largest weights, falling
-    top_keys: Int[Tensor, "*batch query most"] | None = None  # and their keys
-    max_score: Float[Tensor, "*batch"] | None = None  # the largest score before softmax
-    distance_histogram: Float[Tensor, "*batch bin"] | None = (
-        None  # Σ w by distance: 0, 1, 2–3, 4–7, …
+    peak: Float[Tensor, "*batch query"] | None = _row(
+        "max_j w",
+        lambda t: t.w.amax(-1),
+        accumulator="_add_peaks",
+        fast_path="all",
+        kernel="peak",
+        twin="peak_key",
     )
-    received_by_distance: Float[Tensor, "*batch key bin"] | None = None  # received, by distance
-    pooled_map: Float[Tensor, "*batch row column"] | None = None  # the map in cells, summed
+    peak_key: Int[Tensor, "*batch query"] | None = _statistic(
+        "argmax_j w, -1 without visible keys",
+        lambda t: t.top[1][..., 0],
+        default=True,
+        initial=-1,
+        accumulator="_add_peaks",
+        fast_path="all",
+        kernel="peak",
+        twin="peak",
+    )
+    mean_distance: Float[Tensor, "*batch query"] | None = _row(
+        "Σ_j w |j - p_i|",
+        lambda t: (t.w * t.relative_position.abs()).sum(-1),
+        accumulator="_add_distances",
+        fast_path="all",
+        kernel="sums",
+    )
+    mean_offset: Float[Tensor, "*batch query"] | None = _row(
+        "Σ_j w (j - p_i), negative for earlier keys",
+        lambda t: (t.w * t.relative_position).sum(-1),
+        accumulator="_add_distances",
+        fast_path="all",
+        kernel="sums",
+    )
+    self_share: Float[Tensor, "*batch query"] | None = _row(
+        "weight on the own position",
+        lambda t: (t.w * (t.relative_position == 0)).sum(-1),
+        accumulator="_add_diagonals",
+        fast_path="diagonal",
+        kernel="shares",
+    )
+    previous_share: Float[Tensor, "*batch query"] | None = _row(
+        "weight on the previous position",
+        lambda t: (t.w * (t.relative_position == -1)).sum(-1),
+        accumulator="_add_diagonals",
+        fast_path="diagonal",
+        kernel="shares",
+    )
+    first_share: Float[Tensor, "*batch query"] | None = _row(
+        "weight on the first `first_keys` tokens after padding",
+        lambda t: (t.w * t.is_first_key).sum(-1),
+        accumulator="_add_first_share",
+        fast_path="all",
+        kernel="shares",
+    )
+    local_share: Float[Tensor, "*batch query"] | None = _row(
+        "weight within `radius` of the own position",
+        lambda t: (t.w * (t.relative_position.abs() <= t.options.radius)).sum(-1),
+        accumulator="_add_diagonals",
+        fast_path="diagonal",
+        kernel="shares",
+    )
+    received: Float[Tensor, "*batch key"] | None = _statistic(
+        "Σ_i w, the weight that a key receives from all queries",
+        lambda t: t.w.sum(-2),
+        "key",
+        default=True,
+        differentiable=True,
+        accumulator="_add_received",
+        fast_path="all",
+        kernel="received",
+    )
+    top_weights: Float[Tensor, "*batch query top"] | None = _statistic(
+        "the `top_k` largest weights, descending",
+        lambda t: t.top[0],
+        "query",
+        "top",
+        accumulator="_add_top",
+        twin="top_keys",
+    )
+    top_keys: Int[Tensor, "*batch query top"] | None = _statistic(
+        "the keys of top_weights",
+        lambda t: t.top[1],
+        "query",
+        "top",
+        initial=-1,
+        accumulator="_add_top",
+        twin="top_weights",
+    )
+    max_score: Float[Tensor, "*batch"] | None = _statistic(
+        "the largest score before softmax",
+        lambda t: t.scores.flatten(-2).amax(-1),
+        "map",
+        initial=-torch.inf,
+        accumulator="_add_max_score",
+        fast_path="all",
+        kernel="peak",
+    )
+    distance_histogram: Float[Tensor, "*batch bin"] | None = _statistic(
+        "Σ w by distance: 0, 1, 2–3, 4–7, …",
+        lambda t: torch.einsum("...ij,ijn->...n", t.w, t.distance_bins),
+        "bin",
+        accumulator="_add_bins",
+    )
+    received_by_distance: Float[Tensor, "*batch key bin"] | None = _statistic(
+        "received, by distance",
+        lambda t: torch.einsum("...ij,ijn->...jn", t.w, t.distance_bins),
+        "key",
+        "bin",
+        accumulator="_add_bins",
+    )
+    pooled_map: Float[Tensor, "*batch row column"] | None = _statistic(
+        "the map summed over `pooled_size` cells",
+        lambda t: t.pooled,
+        "row",
+        "column",
+        accumulator="_add_pooled",
+    )
 
 
-ROW_STATISTICS = (
-    "entropy",
-    "peak",
-    "peak_key",
-    "mean_distance",
-    "mean_offset",
-    "self_share",
-    "previous_share",
-    "first_share",
-    "local_share",
-)
-DEFAULT_STATISTICS = (*ROW_STATISTICS, "received")
-ALL_STATISTICS = tuple(field.name for field in fields(Survey))
-DIFFERENTIABLE_STATISTICS = (
-    "entropy",
-    "peak",
-    "mean_distance",
-    "mean_offset",
-    "self_share",
-    "previous_share",
-    "first_share",
-    "local_share",
-    "received",
-)
+STATISTICS: dict[str, Statistic] = {
+    f.name: replace(f.metadata["statistic"], name=f.name) for f in fields(Survey)
+}
+ALL_STATISTICS = tuple(STATISTICS)
+DEFAULT_STATISTICS = tuple(name for name, s in STATISTICS.items() if s.default)
+DIFFERENTIABLE_STATISTICS = tuple(name for name, s in STATISTICS.items() if s.differentiable)
+KERNEL_STATISTICS = frozenset(name for name, s in STATISTICS.items() if s.kernel)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SurveyOptions:
-    """What is asked of a survey, checked."""
+def with_kernel_result(*results: str) -> frozenset[str]:
+    """The statistics that come from these results of the kernels."""
+    return frozenset(name for name, s in STATISTICS.items() if s.kernel in results)
 
-    statistics: frozenset[str]
-    first_keys: int  # how many first tokens count as the sink
-    radius: int  # how far near is
-    top_k: int  # how many of the largest weights
-    pooled_size: tuple[int, int]  # rows and columns of the pooled map
+
+def with_fast_path(*tiles: str) -> frozenset[str]:
+    """The statistics to which these tiles of the fast path add something."""
+    return frozenset(name for name, s in STATISTICS.items() if s.fast_path in tiles)
+
+
+def initial_values(
+    names: Collection[str], q: Tensor, k: Tensor, lse: Tensor, offset: int, options: SurveyOptions
+) -> dict[str, Tensor]:
+    """The values of statistics, and of their twins, before any tile is added."""
+    queries, keys = q.shape[-2], k.shape[-2]
+    high, wide = options.pooled_size
+    bins = distance_bin_count(keys, queries, offset)
+    sizes = {"query": queries, "key": keys, "bin": bins, "top": options.top_k}
+    sizes |= {"row": high, "column": wide}
+    twins = {s.twin for name, s in STATISTICS.items() if name in names and s.twin}
+    values = {}
+    for name in {*names, *twins}:
+        s = STATISTICS[name]
+        shape = (*q.shape[:-2], *(sizes[axis] for axis in s.axes if axis != "map"))
+        dtype = torch.long if s.is_index else lse.dtype
+        values[name] = torch.full(shape, s.initial, dtype=dtype, device=lse.device)
+    return values
 
 
 def make_survey_options(
@@ -88,8 +230,12 @@ def make_survey_options(
     top_k: int,
     pooled_size: int | tuple[int, int],
 ) -> SurveyOptions:
-    """The question as a caller may write it, checked."""
-    for name, value, least in (("first_keys", first_keys, 1), ("radius", radius, 0), ("top_k", top_k, 1)):
+    """Build `SurveyOptions` from a caller's arguments, checked."""
+    for name, value, least in (
+        ("first_keys", first_keys, 1),
+        ("radius", radius, 0),
+        ("top_k", top_k, 1),
+    ):
         if as_int(name, value) < least:
             raise ShapeError(f"{name}: needs {least} or more, got {value}")
     high, wide = as_int_pair(
@@ -97,13 +243,7 @@ def make_survey_options(
     )
     if min(high, wide) < 1:
         raise ShapeError(f"pooled_size: needs 1 or more, got {pooled_size}")
-    return SurveyOptions(
-        statistics=check_statistics(statistics),
-        first_keys=first_keys,
-        radius=radius,
-        top_k=top_k,
-        pooled_size=(high, wide),
-    )
+    return SurveyOptions(check_statistics(statistics), first_keys, radius, top_k, (high, wide))
 
 
 def check_statistics(statistics: Collection[str]) -> frozenset[str]:
@@ -113,20 +253,13 @@ def check_statistics(statistics: Collection[str]) -> frozenset[str]:
     frozenset({'entropy'})
     """
     statistics = (statistics,) if isinstance(statistics, str) else statistics
-    odd = (
+    unknown = (
         [statistics]
         if not isinstance(statistics, Collection)
-        else [x for x in statistics if x not in ALL_STATISTICS]
+        else [x for x in statistics if x not in STATISTICS]
     )
-    if odd:
-        raise ShapeError(f"statistics: needs names of {', '.join(ALL_STATISTICS)}, got {odd[0]!r}")
+    if unknown:
+        raise ShapeError(
+            f"statistics: needs names of {', '.join(ALL_STATISTICS)}, got {unknown[0]!r}"
+        )
     return frozenset(statistics)
-
-
-def distance_bin_count(keys: int, queries: int, offset: int) -> int:
-    """How many distance bins the map has: 0, 1, 2–3, 4–7, … up to its furthest pair.
-
-    >>> distance_bin_count(keys=5, queries=5, offset=0)
-    4
-    """
-    return max(1, max(keys, queries + offset) - 1).bit_length() + 1

@@ -24,7 +24,7 @@ def test_cells_by_the_kernel_are_those_of_the_walk(shape):
 
 def test_their_gradients_are_right():
     given = [x.requires_grad_() for x in draw(2, 3, 4)]
-    assert torch.autograd.gradcheck(module.carried, given)
+    assert torch.autograd.gradcheck(module.linear_scan, given)
 
 
 def test_half_precision_is_summed_in_float32():

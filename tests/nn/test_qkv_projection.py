@@ -17,8 +17,8 @@ from regard.nn import attention as module
 def test_one_product_gives_what_three_give_with_their_gradients(monkeypatch, options):
     block = DecoderBlock(8, 4, **options)
     found = []
-    for at_once in (False, True):
-        monkeypatch.setattr(module, "_at_once", lambda x, *maps, at_once=at_once: at_once)
+    for fuse in (False, True):
+        monkeypatch.setattr(module, "_can_fuse", lambda x, *layers, fuse=fuse: fuse)
         torch.manual_seed(0)
         x, memory = (torch.randn(2, n, 8, requires_grad=True) for n in (5, 3))
         y = block(x, memory)
@@ -49,16 +49,16 @@ def test_a_map_that_is_watched_or_not_plain_is_asked_by_itself():
 
 def test_only_a_training_on_a_gpu_takes_one_product():
     layer = MultiHeadAttention(8, 2)
-    assert not module._at_once(torch.zeros(1, 3, 8), layer.to_q, layer.to_k)
+    assert not module._can_fuse(torch.zeros(1, 3, 8), layer.to_q, layer.to_k)
 
 
 CODE = """
 import torch, regard as rg
-from regard.ops.attend import plain
+from regard.ops.attend import sdpa
 from regard.nn import attention
-attention.attend_plainly = lambda q, k, v, *, mask, dropout, scale, **rest: plain.by_torch(
-    q, k, v, mask, scale, dropout)                              # what a GPU takes
-attention._at_once = lambda x, *maps: maps[0].training and attention._are_plain(*maps)
+attention.attend = lambda q, k, v, *, mask, dropout, scale, **rest: (sdpa.attend_by_sdpa(
+    q, k, v, mask, scale, dropout), None)                       # what a GPU takes
+attention._can_fuse = lambda x, *layers: layers[0].training and attention._are_plain(*layers)
 layer, graphs = rg.nn.MultiHeadAttention(8, 2), []
 def keep(graph, inputs):
     return graphs.append(graph) or graph
@@ -82,9 +82,9 @@ def test_a_training_on_a_gpu_takes_it_and_an_evaluation_does_not(monkeypatch):
     for training in (True, False):
         block.train(training)
         with torch.autocast("cuda", torch.bfloat16):
-            at_once = block(x, memory)
-            taken.append(module._at_once(x, block.self_attention.to_q))
-            monkeypatch.setattr(module, "_at_once", lambda x, *maps: False)
-            assert_close(at_once, block(x, memory), rtol=2e-2, atol=2e-2)
+            fused = block(x, memory)
+            taken.append(module._can_fuse(x, block.self_attention.to_q))
+            monkeypatch.setattr(module, "_can_fuse", lambda x, *layers: False)
+            assert_close(fused, block(x, memory), rtol=2e-2, atol=2e-2)
             monkeypatch.undo()
     assert taken == [True, False]

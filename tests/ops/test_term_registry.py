@@ -1,0 +1,103 @@
+"""Every mask and bias is registered, can be stored and, without tensors, be spelled."""
+
+import pytest
+import torch
+
+from regard import ops
+from regard.errors import ConfigError
+from regard.ops import biases, masks
+from regard.ops.term_registry import (
+    TERMS,
+    parse_mask,
+    spell_mask,
+    term_from_dict,
+    term_to_dict,
+)
+
+EXAMPLES = {
+    masks.Causal: ops.Causal(),
+    masks.Local: ops.Local(2),
+    masks.Chunked: ops.Chunked(3, left_chunks=1),
+    masks.Padding: ops.Padding(torch.tensor([4]), torch.tensor([1])),
+    masks.Documents: ops.Documents(torch.tensor([[0, 0, 1, 1, 1, 2]])),
+    masks.DenseMask: masks.DenseMask(torch.eye(6) > 0),
+    masks.Both: ops.Causal() & ops.Local(1),
+    masks.Either: ops.Local(0) | ops.Causal() & ops.Local(1),
+    biases.ALiBi: ops.ALiBi(torch.tensor([0.5])),
+    biases.Toeplitz: ops.Toeplitz(torch.randn(1, 3)),
+    biases.Buckets: ops.Buckets(torch.randn(8, 1), False, 16),
+    biases.RelativeKeys: ops.RelativeKeys(torch.randn(3, 2)),
+    biases.DenseBias: biases.DenseBias(torch.randn(6, 6)),
+    biases.SumBias: ops.ALiBi(torch.tensor([0.5])) + ops.Toeplitz(torch.randn(1, 3)),
+}
+each_term = pytest.mark.parametrize("cls", TERMS, ids=lambda cls: cls.__name__)
+
+
+def scores(term):
+    q, k = torch.ones(1, 6, 2), torch.ones(1, 6, 2)
+    name = "mask" if isinstance(term, masks.Mask) else "bias"
+    return ops.Terms(scale=1.0, **{name: term}).score_tile(q, k)
+
+
+def test_every_mask_and_bias_of_the_library_is_registered():
+    for base, module in ((masks.Mask, masks), (biases.Bias, biases)):
+        ours = {c for c in base.__subclasses__() if c.__module__ == module.__name__}
+        assert ours <= set(TERMS)
+    assert set(TERMS) == set(EXAMPLES)
+
+
+@each_term
+def test_it_can_be_stored_and_read_back(cls):
+    tensors = []
+
+    def pack(x):
+        tensors.append(x)
+        return len(tensors) - 1
+
+    description = term_to_dict(EXAMPLES[cls], pack)
+    again = term_from_dict(description, tensors.__getitem__)
+    assert type(again) is cls
+    assert torch.equal(scores(again), scores(EXAMPLES[cls]))
+
+
+@each_term
+def test_a_mask_without_tensors_can_be_spelled(cls):
+    if TERMS[cls].spelling is None:
+        with pytest.raises(ConfigError, match="without tensors"):
+            spell_mask(EXAMPLES[cls])
+    else:
+        assert parse_mask(spell_mask(EXAMPLES[cls])) == EXAMPLES[cls]
+
+
+def test_older_names_of_classes_and_fields_are_read():
+    old = {"mask": "Padding", "of": {"lengths": {"tensor": 0}, "skip": {"tensor": 0}}}
+    assert term_from_dict(old, lambda _: torch.tensor(3)).left_padding == 3
+    old = {"bias": "Relative", "of": {"table": {"tensor": 0}}}
+    assert isinstance(term_from_dict(old, lambda _: torch.zeros(3, 2)), ops.RelativeKeys)
+
+
+@pytest.mark.parametrize(
+    ("text", "mask"),
+    [
+        ("none", None),
+        ("causal, local:1", ops.Causal() & ops.Local(1)),
+        ("chunked:4", ops.Chunked(4)),
+        ("causal & local:2 | local:0", ops.Causal() & ops.Local(2) | ops.Local(0)),
+    ],
+)
+def test_spellings(text, mask):
+    assert parse_mask(text) == mask
+
+
+@pytest.mark.parametrize("text", ["locl:2", "local", "local:x", "causal:1", "", "&"])
+def test_a_wrong_spelling_names_the_right_ones(text):
+    with pytest.raises(ConfigError, match="mask: needs none or causal, local:RADIUS"):
+        parse_mask(text)
+
+
+def test_an_unregistered_mask_is_refused():
+    class Even(masks.Mask):
+        pass
+
+    with pytest.raises(ConfigError, match="got Even; try it as a tensor"):
+        term_to_dict(Even(), id)
