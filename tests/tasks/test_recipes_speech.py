@@ -245,7 +245,7 @@ def test_mistakes_with_voices_are_told_in_one_line(takes, tmp_path):
     (takes / "1_ann_9.wav").write_bytes(b"RIFF")
     with pytest.raises(FileError, match=r"1_ann_9.wav: needs to be a WAV file"):
         SpokenDigits(takes)
-    with pytest.raises(ConfigError, match="spared: needs to leave some of 15 to 30 wpm, got all"):
+    with pytest.raises(ConfigError, match="held_out_wpm: needs to leave some of 15 to 30 wpm, got all"):
         Morse(wpm=(15, 30), held_out_wpm=((10, 40),))
     with pytest.raises(ShapeError, match="answers: needs one for each of 1 references"):
         error_rate([], ["a"])
