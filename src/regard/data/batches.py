@@ -78,15 +78,15 @@ class Batches:
         >>> batches.state()["taken"]
         1
         """
-        held = {name: getattr(self, name) for name in ("seed", "tokens", "window")}
+        held = {name: getattr(self, name) for name in ("seed", "batch_tokens", "sort_window")}
         return {**held, "position": self._position, "taken": self._taken}
 
     def restore(self, state: Mapping[str, int]) -> None:
         """Go on from a state: the next batch is the one that would have come."""
-        names = {"seed", "tokens", "window", "position", "taken"}
+        names = {"seed", "batch_tokens", "sort_window", "position", "taken"}
         if set(state) != names:
             raise FileError(f"{state}: needs {', '.join(sorted(names))} of Batches.state()")
-        for name in ("tokens", "window"):
+        for name in ("batch_tokens", "sort_window"):
             if state[name] != getattr(self, name):
                 raise ConfigError(
                     f"{name}: needs to be {state[name]} as in the state, got {getattr(self, name)}"

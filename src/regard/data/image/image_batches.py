@@ -42,7 +42,7 @@ class ImageBatches(GeneratedBatches):
         if len(images) != len(labels) or not len(labels):
             raise ShapeError(f"labels: needs one for each of {len(images)}, got {len(labels)}")
         if batch_size < 1:
-            raise ConfigError(f"size: needs 1 or more, got {batch_size}")
+            raise ConfigError(f"batch_size: needs 1 or more, got {batch_size}")
         super().__init__(self._batch, seed=seed, rank=rank, world_size=world_size)
         self.images, self.labels = images, labels
         self.batch_size, self.shift, self.flip, self.random_erasing, self.cutmix = (

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Speech recognition: data modules, evaluators and recipes."""

@@ -17,9 +17,9 @@ from regard.decode import BestPath, PathScore
 from regard.decode.streaming.transcriber import WARMUP_SECONDS, select_dither, warm_start_cmvn
 from regard.errors import ShapeError
 from regard.ops import log_mel
-from regard.tasks.translation.evaluator import mean_loss
 from regard.train.losses import objective
 from regard.train.metrics.calibration import GradedAnswer
+from regard.train.metrics.loss import mean_loss
 
 ROWS = 50  # sounds that are heard together
 
@@ -86,7 +86,7 @@ def transcribe_batch(
 ) -> list[str]:
     """What a recogniser hears in recordings: what `regard transcribe` writes, many at a time.
 
-    >>> tokenizer = rg.data.Characters.train(["ET"])
+    >>> tokenizer = rg.data.CharTokenizer.train(["ET"])
     >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=tokenizer.vocab)).eval()
     >>> len(transcribe_batch(model, tokenizer, [AudioExample(torch.zeros(8000), "", 8000)]))
     1
@@ -100,7 +100,7 @@ def transcribe_batch_detailed(
 ) -> list[Transcript]:
     """The same, with the score of each.
 
-    >>> tokenizer = rg.data.Characters.train(["ET"])
+    >>> tokenizer = rg.data.CharTokenizer.train(["ET"])
     >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=tokenizer.vocab)).eval()
     >>> transcribe_batch_detailed(model, tokenizer, [AudioExample(torch.zeros(8000), "", 8000)])[0].score < 0
     True
@@ -135,22 +135,22 @@ def _prepared(model: nn.Module, sound: AudioExample) -> tuple[Tensor, Tensor | N
     """The frames of a recording as a `Transcriber` makes them, and where its means start from."""
     config: Any = model.config
     wave = sound.wave.float().cpu()
-    if sound.rate != config.rate:
-        resample = Resampler(sound.rate, config.rate)
+    if sound.rate != config.sample_rate:
+        resample = Resampler(sound.rate, config.sample_rate)
         wave = torch.cat([resample(wave), resample.finish()])
-    ready = normalize_recording(wave, config.rate, dither=select_dither(config))
+    ready = normalize_recording(wave, config.sample_rate, dither=select_dither(config))
     before = None
-    if config.level is not None:
+    if config.cmvn_depth is not None:
         before = warm_start_cmvn(
-            model, ready[: min(len(wave), round(WARMUP_SECONDS * config.rate))]
+            model, ready[: min(len(wave), round(WARMUP_SECONDS * config.sample_rate))]
         )
-    return log_mel(ready, config.rate, n_mels=config.mels), before
+    return log_mel(ready, config.sample_rate, n_mels=config.n_mels), before
 
 
 class RecognitionEvaluator:
     """What a recogniser gets on fixed sounds: loss, character error, share of exact answers.
 
-    >>> tokenizer = rg.data.Characters.train(["ET"])
+    >>> tokenizer = rg.data.CharTokenizer.train(["ET"])
     >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=tokenizer.vocab)).eval()
     >>> scores = RecognitionEvaluator([AudioExample(torch.zeros(8000), "ET", 8000)], tokenizer)
     >>> sorted(scores(model))

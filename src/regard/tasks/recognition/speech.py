@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -14,28 +14,26 @@ from regard.data.audio.digits import PHONES, SpokenDigits
 from regard.data.audio.morse.keying import MORSE_CODE
 from regard.models import Recogniser, recogniser_tiny
 from regard.models.config import check_positive
-from regard.tasks.recipe import EvalSplit, Recipe
+from regard.tasks.recipe import BatchUnit, DataModule, EvalSplit, Recipe
 from regard.tasks.recognition.evaluator import RecognitionEvaluator
+from regard.tasks.registry import register
 from regard.train.config import TrainConfig
-from regard.train.loop import select_device
+from regard.train.device import select_device
 
 FIT = 8  # batches over which the scale of the features is measured
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Heard:
+class _Heard(DataModule):
     """What all that is heard shares: the loss, and features brought to one scale."""
 
-    @property
-    def objective(self) -> str:
-        """The loss, by its name."""
-        return "ctc"
+    objective: ClassVar[str] = "ctc"
+    batch_unit: ClassVar[BatchUnit] = "batch_size"
 
-    def prepare(self, model: Recogniser, tokenizer: Tokenizer, train: TrainConfig) -> None:
+    def prepare_model(self, model: Recogniser, tokenizer: Tokenizer, train: TrainConfig) -> None:
         """Measure the scale of the features on some of the training sounds."""
-        cpu = replace(
-            train, device="cpu", precision="auto", batch_tokens=min(train.batch_tokens, 16)
-        )
+        size = min(self.batch_limit(train), 16)
+        cpu = replace(train, device="cpu", precision="auto", batch_size=size)
         stream = iter(self.batches(tokenizer, cpu))
         batches = [next(stream) for _ in range(FIT)]
         longest = max(batch["frames"].shape[1] for batch in batches)
@@ -53,6 +51,7 @@ class _Heard:
         raise NotImplementedError
 
 
+@register
 @dataclass(frozen=True, kw_only=True)
 class MorseData(_Heard):
     """Which Morse code: limits of length, speed, pitch and noise; `spared` speeds are for tests.
@@ -97,9 +96,9 @@ class MorseData(_Heard):
             "wpm": (self.min_wpm, self.max_wpm),
             "snr": (self.min_snr, 20.0),
             "pitch": (self.min_pitch, self.max_pitch),
-            "radio": self.radio_effects,
-            "empty": self.empty_fraction,
-            "spared": self.held_out_bands,
+            "radio_effects": self.radio_effects,
+            "empty_fraction": self.empty_fraction,
+            "held_out_wpm": self.held_out_bands,
         }
         return Morse(**(told | changes))
 
@@ -116,7 +115,7 @@ class MorseData(_Heard):
     ) -> AudioBatches:
         """So many sounds together as the training's `tokens` say."""
         return morse_batches(
-            self.source(), tokenizer, mels=self.n_mels, batch_size=train.batch_tokens, device=select_device(train),
+            self.source(), tokenizer, mels=self.n_mels, batch_size=self.batch_limit(train), device=select_device(train),
             seed=train.seed, rank=rank, world_size=world_size,
         )  # fmt: skip
 
@@ -128,13 +127,14 @@ class MorseData(_Heard):
         sounds = [
             sound
             for band in bands
-            for sound in self.source(wpm=band, snr=noise, spared=(), empty=0, count=count).examples(
-                split, 0
-            )
+            for sound in self.source(
+                wpm=band, snr=noise, held_out_wpm=(), empty_fraction=0, eval_size=count
+            ).examples(split, 0)
         ]
         return RecognitionEvaluator(sounds, tokenizer)
 
 
+@register
 @dataclass(frozen=True, kw_only=True)
 class DigitsData(_Heard):
     """Strings of spoken digits from a folder of takes, as of the Free Spoken Digit Dataset.
@@ -198,7 +198,7 @@ class DigitsData(_Heard):
     ) -> AudioBatches:
         """So many strings together as the training's `tokens` say."""
         return digit_batches(
-            self.source(), tokenizer, mels=self.n_mels, batch_size=train.batch_tokens, augmentation=self.augmentation,
+            self.source(), tokenizer, mels=self.n_mels, batch_size=self.batch_limit(train), augmentation=self.augmentation,
             second_view=train.rdrop > 0, phones=self.phones, device=select_device(train), seed=train.seed,
             rank=rank, world_size=world_size,
         )  # fmt: skip
@@ -210,11 +210,11 @@ class DigitsData(_Heard):
             **{field.name: getattr(self, field.name) for field in fields(SpeechAugmentation)}
         )
 
-    def evaluator(self, tokenizer: Tokenizer, part: EvalSplit) -> RecognitionEvaluator:
+    def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> RecognitionEvaluator:
         """Word error (a digit is a word) of voices that were never heard."""
-        source = self.source(self.valid_size if part == "valid" else self.test_size)
-        split: EvalSplit = part if self.held_out_speakers else "valid"
-        return RecognitionEvaluator(list(source.examples(split, 0)), tokenizer)
+        source = self.source(self.valid_size if split == "valid" else self.test_size)
+        source_split: EvalSplit = split if self.held_out_speakers else "valid"
+        return RecognitionEvaluator(list(source.examples(source_split, 0)), tokenizer)
 
 
 @lru_cache(4)
@@ -226,6 +226,7 @@ def _digits(
     )
 
 
+@register
 def morse() -> Recipe:
     """Morse code as it is heard, in as much noise as tone, at speeds never trained on.
 
@@ -235,14 +236,15 @@ def morse() -> Recipe:
     return Recipe(
         name="morse",
         data=MorseData(),
-        model=recogniser_tiny(44, dim=128, layers=4, left=64, dropout=0.0),
+        model=recogniser_tiny(44, dim=128, layers=4, left_chunks=64, dropout=0.0),
         train=TrainConfig(
-            steps=2111, batch_tokens=64, lr=1e-3, warmup=175, betas=(0.9, 0.98),
+            steps=2111, batch_size=64, lr=1e-3, warmup=175, betas=(0.9, 0.98),
             evaluate_every=351, save_every=1053, log_every=50,
         ),
     )  # fmt: skip
 
 
+@register
 def digits() -> Recipe:
     """Strings of spoken digits as they are heard, of a voice never heard; takes are in `folder`.
 
@@ -253,10 +255,10 @@ def digits() -> Recipe:
         name="digits",
         data=DigitsData(),
         model=recogniser_tiny(
-            14, dim=256, layers=6, left=32, dropout=0.3, level=12.0, filters=32
+            14, dim=256, layers=6, left_chunks=32, dropout=0.3, cmvn_depth=12.0, filters=32
         ),
         train=TrainConfig(
-            steps=6000, batch_tokens=48, lr=1e-3, warmup=300, weight_decay=0.05, betas=(0.9, 0.98), rdrop=0.5,
+            steps=6000, batch_size=48, lr=1e-3, warmup=300, weight_decay=0.05, betas=(0.9, 0.98), rdrop=0.5,
             evaluate_every=3000, save_every=3000, log_every=50,
         ),
     )  # fmt: skip
