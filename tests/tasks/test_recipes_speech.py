@@ -21,7 +21,7 @@ from regard.errors import ConfigError, FileError, ShapeError
 from regard.runs import load_run
 from regard.tasks import best_path, edit_distance, error_rate, recipe, transcribe_batch
 from regard.tasks.recognition.speech import _digits
-from regard.tasks.registry import DigitsData, MorseData
+from regard.tasks import DigitsData, MorseData
 
 PITCHES = [300 + 250 * digit for digit in range(10)]
 

@@ -109,7 +109,7 @@ def test_the_phones_of_words_count_half_and_those_said_too_fast_not_at_all():
     told = {"phones": torch.tensor([[1, 2, 3], [3, 3, 0], [2, 0, 0]])}
     told["phones_lengths"] = torch.tensor([3, 2, 1])
     total = objective("ctc").loss_sum
-    _, lengths, phones = model(batch["frames"], batch["frames_lengths"], phones=True)
+    _, lengths, phones = model(batch["frames"], batch["frames_lengths"], return_phones=True)
     assert_close(phones.exp().sum(-1), torch.ones(phones.shape[:2]))
     each = torch.stack(
         [
@@ -137,10 +137,13 @@ def test_the_phones_of_words_count_half_and_those_said_too_fast_not_at_all():
         ({"steps": 0}, "steps: needs a whole number of 1 or more, got 0"),
         ({"lr": -1.0}, "lr: needs more than 0, got -1.0"),
         ({"lr": math.nan}, "lr: needs more than 0, got nan"),
-        ({"smoothing": 1.0}, "smoothing: needs at least 0 and less than 1, got 1.0"),
+        ({"label_smoothing": 1.0}, "label_smoothing: needs at least 0 and less than 1, got 1.0"),
         ({"betas": (0.9, 1.0)}, "betas: needs at least 0 and less than 1"),
         ({"schedule": "cosin"}, "schedule: needs one of .* got 'cosin'"),
-        ({"average": 5}, "average: needs at most keep=3 checkpoints, got 5; try keep=5"),
+        (
+            {"average_last": 5},
+            "average_last: needs at most keep_last=3 checkpoints, got 5; try keep_last=5",
+        ),
         ({"warmup": -1}, "warmup: needs 0 or more, got -1"),
     ],
 )

@@ -131,7 +131,7 @@ class GlobalCMVN(nn.Module):
     def __init__(self, input_dim: int):
         super().__init__()
         self.register_buffer("mean", torch.zeros(input_dim))
-        self.register_buffer("spread", torch.ones(input_dim))
+        self.register_buffer("std", torch.ones(input_dim))
 
     def fit(self, x: Float[Tensor, "batch time inputs"], lengths: Int[Tensor, " batch"]) -> None:
         """Measure mean and spread over all real frames."""
