@@ -127,7 +127,7 @@ def test_every_bad_recording_is_counted(recorded):
     assert speech.report.loaded == 6
     assert set(speech.report.reasons) == {
         "no such file",
-        "not a sound file",
+        "not an audio file",
         "16000 Hz instead of 8000",
         "not from 0 to 60 seconds long",
         "no text",

@@ -36,7 +36,7 @@ KINDS = {
     "a ViT with a hidden head": models.vision_tiny(classes=5, head="mlp"),
     "strictly causal sound": models.recogniser_tiny(vocab=7, left=3),
     "sound against its level": models.recogniser_tiny(vocab=7, left=3, level=3.0),
-    "sound over its bands": models.recogniser_tiny(vocab=7, left=3, filters=4, phones=5),
+    "sound over its bands": models.recogniser_tiny(vocab=7, left=3, filters=4),
     "sound in chunks": models.recogniser_tiny(vocab=7, chunk=4, left=2, rate=16000),
     "sound that hears its chunk alone": models.recogniser_tiny(vocab=7, chunk=4, left=0),
 }  # fmt: skip

@@ -103,30 +103,6 @@ def test_what_stands_behind_the_end_is_not_learnt(name):
     assert_close(total(model, batch, 0.1), total(model, other, 0.1))
 
 
-def test_the_phones_of_words_count_half_and_those_said_too_fast_not_at_all():
-    model = models.Recogniser(models.recogniser_tiny(9, phones=4)).eval()
-    batch = CASES["ctc"][1]()
-    told = {"phones": torch.tensor([[1, 2, 3], [3, 3, 0], [2, 0, 0]])}
-    told["phones_lengths"] = torch.tensor([3, 2, 1])
-    total = objective("ctc").loss_sum
-    _, lengths, phones = model(batch["frames"], batch["frames_lengths"], return_phones=True)
-    assert_close(phones.exp().sum(-1), torch.ones(phones.shape[:2]))
-    each = torch.stack(
-        [
-            F.ctc_loss(phones[n, :size], row[:labels], size[None], labels[None], reduction="sum")
-            / labels
-            for n, (size, row, labels) in enumerate(
-                zip(lengths, told["phones"], told["phones_lengths"], strict=True)
-            )
-        ]
-    )
-    assert_close(total(model, batch | told) - total(model, batch), each.sum() / 2)
-    hasty = torch.randint(1, 4, (3, 30)), torch.tensor([3, 2, 30])
-    fast = {"phones": hasty[0], "phones_lengths": hasty[1]}
-    fast["phones"][:2, :3] = told["phones"][:2]
-    assert_close(total(model, batch | fast) - total(model, batch), each[:2].sum() / 2)
-
-
 # ---- errors
 
 

@@ -13,7 +13,6 @@ from regard.models import ctc_loss
 
 Batch = Mapping[str, Tensor]
 SECOND_VIEW = "_again"  # suffix of the tensors that the second pass of R-Drop reads
-PHONE_LOSS_WEIGHT = 0.5  # of the phone loss beside the word loss
 
 
 class Objective(NamedTuple):
@@ -39,7 +38,6 @@ class ModelOutputs(NamedTuple):
 
     logits: Tensor
     weights: Tensor | None = None
-    phones: Tensor | None = None  # log-probabilities of a recogniser's phone head
 
 
 def objective(name: str) -> Objective:
@@ -153,13 +151,12 @@ def _next_token(model: nn.Module, batch: Batch) -> ModelOutputs:
 
 
 def _frames(model: nn.Module, batch: Batch) -> ModelOutputs:
-    options: dict[str, Any] = {"return_phones": True} if "phones" in batch else {}
-    if "before" in batch:  # initial statistics of online CMVN
-        options["cmvn_state"] = batch["before"]
-    log_probs, lengths, *phones = model(batch["frames"], batch["frames_lengths"], **options)
+    # "before" is the initial state of online CMVN
+    options: dict[str, Any] = {"cmvn_state": batch["before"]} if "before" in batch else {}
+    log_probs, lengths = model(batch["frames"], batch["frames_lengths"], **options)
     mask = torch.arange(log_probs.shape[1], device=log_probs.device) < lengths[:, None]
     # CTC is a mean over the labels of a sequence, and so is the divergence of its frames
-    return ModelOutputs(log_probs, mask / batch["target_lengths"].clamp(min=1)[:, None], *phones)
+    return ModelOutputs(log_probs, mask / batch["target_lengths"].clamp(min=1)[:, None])
 
 
 def _class(model: nn.Module, batch: Batch) -> ModelOutputs:
@@ -185,11 +182,6 @@ def _ctc(outputs: ModelOutputs, batch: Batch, label_smoothing: float) -> Tensor:
     lengths = outputs.weights.count_nonzero(1)
     log_probs = outputs.logits.float()
     loss = ctc_loss(log_probs, lengths, batch["target"], batch["target_lengths"])
-    if outputs.phones is not None:
-        # fast speech may have more phones than frames: zero_infinity drops those rows
-        log_probs, phones = outputs.phones.float().transpose(0, 1), batch["phones"]
-        sizes = lengths, batch["phones_lengths"]
-        loss = loss + PHONE_LOSS_WEIGHT * F.ctc_loss(log_probs, phones, *sizes, zero_infinity=True)
     return loss * len(lengths)
 
 

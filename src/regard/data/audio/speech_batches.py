@@ -65,7 +65,7 @@ def speech_batches(
         world_size: number of processes.
     """
     if not source.entries["train"]:
-        raise FileError(f"manifest: needs recordings to train on, got none: {source.report}")
+        raise FileError("manifest: needs recordings to train on, got none")
     for entry in source.entries["train"]:
         _check_alignable(entry, tokenizer, max(speeds))
 
@@ -104,8 +104,8 @@ def _check_alignable(entry: ManifestEntry, tokenizer: Tokenizer, speed: float) -
     outputs = int((entry.seconds / speed + PAD_SECONDS) * FRAMES_PER_SECOND) - 1
     if needed > outputs:
         raise FileError(
-            f"{entry.path}: needs at most {outputs} labels for {entry.seconds:.2f} s, got {needed}; "
-            "try larger units, or leaving it out of the manifest"
+            f"{entry.path}: needs at most {outputs} labels for {entry.seconds:.1f} s, "
+            f"got {needed}; try larger units, or leaving it out of the manifest"
         )
 
 

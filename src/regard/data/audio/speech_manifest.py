@@ -132,7 +132,7 @@ def find_manifests(folder: str | Path) -> tuple[Path, Path | None, Path | None]:
     >>> find_manifests("nowhere")
     Traceback (most recent call last):
         ...
-    regard.errors.FileError: nowhere: needs manifest.tsv, or train.tsv, valid.tsv and test.tsv, got none
+    regard.errors.FileError: nowhere: needs manifest.tsv, or train, valid and test.tsv, got none
     """
     names = ("manifest", "train", "valid", "test")
     paths = {
@@ -146,9 +146,7 @@ def find_manifests(folder: str | Path) -> tuple[Path, Path | None, Path | None]:
     if set(paths) == {"train", "valid", "test"}:
         return paths["train"], paths["valid"], paths["test"]
     got = ", ".join(path.name for path in paths.values()) or "none"
-    raise FileError(
-        f"{folder}: needs manifest.tsv, or train.tsv, valid.tsv and test.tsv, got {got}"
-    )
+    raise FileError(f"{folder}: needs manifest.tsv, or train, valid and test.tsv, got {got}")
 
 
 def _read_lines(file: Path, report: LoadReport) -> Iterator[tuple[int, str, str]]:

@@ -81,7 +81,8 @@ class SpeechData(AudioData):
         """A tokenizer of the training transcripts."""
         texts = [entry.text for entry in self.source().entries["train"]]
         if not texts:
-            raise FileError(f"{self.folder}: needs recordings, got none; {self.source().report}")
+            reasons = ", ".join(self.source().report.reasons) or "empty manifest"
+            raise FileError(f"{self.folder}: needs recordings to train on, got none: {reasons}")
         if self.tokenizer_type == "characters":
             return CharTokenizer.train(texts)
         if self.tokenizer_type == "words":
