@@ -56,14 +56,14 @@ def test_several_files_have_their_names_and_a_bad_one_stops_no_other(folder):
     assert done.stdout == f"{folder}/one.wav\tPARIS 73\n{folder}/two.flac\tDE\n"
     assert "empty.wav: needs to be a sound file, got an empty one of 0 bytes" in done.stderr
     assert "two.flac: 2 channels mixed to one" in done.stderr
-    assert "two.flac: resampled from 16000 to 8000 samples a second" in done.stderr
+    assert "two.flac: resampled from 16000 to 8000 Hz" in done.stderr
 
 
 def test_of_a_truncated_file_the_text_that_is_there_is_kept(folder):
     done = run("morse", folder / "cut.wav")
     assert done.exit_code == 1
     assert done.stdout.startswith("PAR")
-    assert "truncated: 2.50 s of 5.01 s are there" in done.stderr
+    assert "truncated: 2.50 s of 5.01 s" in done.stderr
 
 
 def test_silence_is_an_empty_line_and_said(folder):

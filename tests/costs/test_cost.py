@@ -95,7 +95,7 @@ CASES = {
         (torch.zeros(BATCH, M, 40),),
     ),
     "recogniser over bands": lambda: (
-        models.Recogniser(models.recogniser_tiny(vocab=VOCAB, filters=3, phones=5)),
+        models.Recogniser(models.recogniser_tiny(vocab=VOCAB, filters=3)),
         (torch.zeros(BATCH, M, 40),),
     ),
     "speech encoder": lambda: (

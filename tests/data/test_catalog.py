@@ -123,7 +123,7 @@ def test_of_a_plural_either_all_forms_are_filled_or_none(catalog):
 def test_what_cannot_be_translated_is_left_with_its_reason(catalog):
     one = catalog('msgid "a"\nmsgstr ""\n\nmsgid "b"\nmsgstr ""\n')
     done = one.fill(lambda texts: [None] * len(texts), lambda text: "too long" * (text == "a"))
-    assert done == (0, 0, ["'a': too long", "'b': no whole translation was found"])
+    assert done == (0, 0, ["'a': too long", "'b': no complete translation"])
 
 
 def test_placeholders_of_several_kinds():

@@ -76,7 +76,7 @@ def test_a_tokenizer_keeps_its_normalisation_and_older_files_have_none(tmp_path)
 def test_a_step_that_does_not_exist_is_refused(tmp_path):
     tokenizer = ByteTokenizer()
     tokenizer.normalizers = ("upper",)
-    with pytest.raises(ConfigError, match="normalize: needs some of typography, lower, got"):
+    with pytest.raises(ConfigError, match="normalizers: needs some of typography, lower, got"):
         tokenizer.save(tmp_path)
     tokenizer.normalizers = ("lower",)
     file = tokenizer.save(tmp_path)
@@ -142,5 +142,5 @@ def test_held_out_forms_are_the_split_s_own():
 
 @pytest.mark.usefixtures("users_view")
 def test_shares_beyond_all_are_refused():
-    with pytest.raises(ConfigError, match="natural, foreign: need shares of at most 1 together"):
+    with pytest.raises(ConfigError, match="natural_fraction, ood_fraction: need 0 to 1 in sum"):
         Phrases(natural_fraction=0.7, ood_fraction=0.4)

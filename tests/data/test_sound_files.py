@@ -77,7 +77,7 @@ def test_channels_are_mixed_and_rates_brought_to_one_and_both_are_said(tmp_path)
     soundfile.write(file, both.numpy(), 16000)
     wave, notes, whole = heard(file)
     assert notes == [
-        "2 channels mixed to one", "resampled from 16000 to 8000 samples a second"
+        "2 channels mixed to one", "resampled from 16000 to 8000 Hz"
     ]  # fmt: skip
     assert whole
     assert_close(wave[200:-200].double(), 0.5 * sine(8000)[200:-200], atol=1e-3, rtol=0)
@@ -109,7 +109,7 @@ def test_silence_and_samples_that_are_no_number_are_said(tmp_path):
     soundfile.write(file, np.array([np.nan] * 2 + [0.0] * 998, dtype="float32"), 8000, "FLOAT")
     wave, notes, _ = heard(file)
     assert wave.abs().max() == 0
-    assert notes[0] == "2 samples are no number, heard as silence"
+    assert notes[0] == "2 samples are not finite, replaced by 0"
     assert notes[1].startswith("silence: ")
 
 
@@ -125,9 +125,9 @@ def test_what_is_no_sound_says_so(tmp_path, users_view):
     with pytest.raises(FileError, match=r"h.wav: needs to be WAV, FLAC or OGG, got .*; try"):
         bad("h.wav", b"RIFF\x24\x00\x00\x00WAVEfmt ")
     soundfile.write(tmp_path / "none.wav", np.zeros(0), 8000)
-    with pytest.raises(FileError, match="none.wav: needs sound in it, got a header and 0 samples"):
+    with pytest.raises(FileError, match="none.wav: needs audio, got a header and 0 samples"):
         AudioFile(tmp_path / "none.wav", 8000)
-    with pytest.raises(ConfigError, match="old: needs 1000 to 1000000 samples a second, got 0"):
+    with pytest.raises(ConfigError, match="orig_rate: needs 1000 to 1000000 Hz, got 0"):
         Resampler(0, 8000)
 
 

@@ -127,8 +127,8 @@ def test_every_bad_recording_is_counted(recorded):
     assert speech.report.loaded == 6
     assert set(speech.report.reasons) == {
         "no such file",
-        "not a sound file",
-        "16000 samples a second instead of 8000",
+        "not an audio file",
+        "16000 Hz instead of 8000",
         "not from 0 to 60 seconds long",
         "no text",
         "neither `file<tab>text` nor JSON of the two",

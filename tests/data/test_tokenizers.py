@@ -137,10 +137,10 @@ def test_one_changed_letter_is_noticed(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "needs whole JSON"),
-        ("[1]", "got something foreign"),
-        ('{"model": {}}', "got something foreign"),
-        (b"\xff\xfe", "needs whole JSON"),
+        ("", "needs valid JSON"),
+        ("[1]", "got other keys"),
+        ('{"model": {}}', "got other keys"),
+        (b"\xff\xfe", "needs valid JSON"),
     ],
 )
 def test_a_foreign_file_is_refused(text, said, tmp_path):
@@ -158,9 +158,11 @@ def test_mistakes_are_told_in_one_line(tmp_path):
         MADE["bytes"].language_id("dee")
     with pytest.raises(ConfigError, match="languages: need to differ"):
         ByteTokenizer(("de", "de"))
-    with pytest.raises(ConfigError, match="size: needs 260 for the bytes alone, got 100"):
+    with pytest.raises(ConfigError, match="vocab_size: needs 260 for the bytes alone, got 100"):
         BPETokenizer.train(TEXTS, vocab_size=100)
-    with pytest.raises(ConfigError, match="size: needs room for 7 characters and specials, got 5"):
+    with pytest.raises(
+        ConfigError, match="vocab_size: needs 7 for the characters and special tokens, got 5"
+    ):
         WordTokenizer.train(["abc"], vocab_size=5)
     with pytest.raises(ConfigError, match="ids: need to be from 0 to 261, got 300"):
         MADE["bytes"].decode([300])

@@ -28,7 +28,7 @@ def test_a_folder_adds_faces_to_training_alone(tmp_path):
     more = find_fonts("train", characters="AB", folder=str(tmp_path))
     assert more == (*find_fonts("train", characters="AB"), str(tmp_path / "Mine.ttf"))
     assert find_fonts("test", characters="AB", folder=str(tmp_path / "gone"))  # trained, and moved
-    with pytest.raises(FileError, match="fonts: needs a folder of .ttf or .otf files"):
+    with pytest.raises(FileError, match="font_folder: needs a folder of .ttf or .otf files"):
         find_fonts("train", characters="AB", folder=str(tmp_path / "gone"))
     (tmp_path / "Bad.ttf").write_bytes(b"no font")
     find_fonts.cache_clear()
@@ -40,7 +40,7 @@ def test_a_face_that_lacks_a_character_is_left_out():
     greek = [Path(face).stem for face in find_fonts("train", characters="ΣΩ")]
     assert "DejaVuSans" in greek
     assert PILLOW_FONT not in greek
-    with pytest.raises(ConfigError, match="classes: need characters that a face for train has"):
+    with pytest.raises(ConfigError, match="classes: need characters that a font of train has"):
         find_fonts("train", characters="漢字")
 
 

@@ -36,7 +36,7 @@ KINDS = {
     "a ViT with a hidden head": models.vision_tiny(classes=5, head="mlp"),
     "strictly causal sound": models.recogniser_tiny(vocab=7, left_chunks=3),
     "sound against its level": models.recogniser_tiny(vocab=7, left_chunks=3, cmvn_depth=3.0),
-    "sound over its bands": models.recogniser_tiny(vocab=7, left_chunks=3, filters=4, phones=5),
+    "sound over its bands": models.recogniser_tiny(vocab=7, left_chunks=3, filters=4),
     "sound in chunks": models.recogniser_tiny(vocab=7, chunk=4, left_chunks=2, sample_rate=16000),
     "sound that hears its chunk alone": models.recogniser_tiny(vocab=7, chunk=4, left_chunks=0),
 }  # fmt: skip

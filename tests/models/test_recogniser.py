@@ -215,9 +215,5 @@ def test_errors_name_the_numbers(users_view):
         recogniser_tiny(vocab=3, chunk=0)
     with pytest.raises(ConfigError, match="left_chunks: needs 0 or more, got -1; try None"):
         recogniser_tiny(vocab=3, left_chunks=-1)
-    with pytest.raises(ConfigError, match="phones: needs the blank and 1 sound or more, got 1"):
-        recogniser_tiny(vocab=3, phones=1)
     with pytest.raises(ConfigError, match="filters: needs a whole number of 1 or more, got 0"):
         recogniser_tiny(vocab=3, filters=0)
-    with pytest.raises(ConfigError, match="phones: needs a model that has some, got none"):
-        tiny()(frames(1, 9, 4), return_phones=True)

@@ -10,8 +10,8 @@ from torch.testing import assert_close
 from regard import models, runs, tasks
 from regard.data import ImageBatches, augment, seeded_generator
 from regard.errors import ConfigError, FileError
-from regard.tasks.classification.images import read_mnist
-from regard.tasks.registry import FashionData, GlyphsData
+from regard.tasks import FashionData, GlyphsData
+from regard.tasks.classification.fashion import read_mnist
 
 
 def write_idx(file, array):
@@ -40,28 +40,28 @@ def counted(count=10, **settings):
 
 
 def test_every_picture_comes_once_a_turn():
-    taken = [n for batch in islice(counted(size=4), 5) for n in batch["label"].tolist()]
+    taken = [n for batch in islice(counted(batch_size=4), 5) for n in batch["label"].tolist()]
     assert sorted(taken[:10]) == list(range(10)) == sorted(taken[10:])
     assert taken[:10] != taken[10:]
 
 
 def test_pixels_and_labels_stay_together():
-    batch = next(iter(counted(size=4)))
+    batch = next(iter(counted(batch_size=4)))
     assert_close(batch["pixels"].amax((1, 2, 3)) * 255, batch["label"].float())
 
 
 def test_two_ranks_take_the_batches_of_one():
-    alone = [batch["label"].tolist() for batch in islice(counted(size=3, seed=1), 4)]
-    ranks = [islice(counted(size=3, seed=1, rank=r, world=2), 2) for r in range(2)]
+    alone = [batch["label"].tolist() for batch in islice(counted(batch_size=3, seed=1), 4)]
+    ranks = [islice(counted(batch_size=3, seed=1, rank=r, world_size=2), 2) for r in range(2)]
     assert [b["label"].tolist() for pair in zip(*ranks, strict=True) for b in pair] == alone
 
 
 def test_a_restored_stream_goes_on_with_the_same_pixels():
-    first = counted(size=4, shift=1, flip=True, erase=0.5, seed=3)
+    first = counted(batch_size=4, shift=1, flip=True, random_erasing=0.5, seed=3)
     stream = iter(first)
     for _ in range(3):
         next(stream)
-    second = counted(size=4, shift=1, flip=True, erase=0.5, seed=3)
+    second = counted(batch_size=4, shift=1, flip=True, random_erasing=0.5, seed=3)
     second.restore(first.state())
     assert_close(next(iter(second)), next(stream), rtol=0, atol=0)
 
@@ -111,19 +111,19 @@ def test_fewer_pictures_are_drawn_by_the_seed(clothes):
 
 @pytest.mark.parametrize("name", ["fashion-vit", "fashion-resnet"])
 def test_clothes_are_learnt_scored_and_opened_again(clothes, tmp_path, name):
-    small = ["layers=1", "heads=2", "dim=16", "patch=4"] if name == "fashion-vit" else ["width=8"]
-    settings = [f"folder={clothes}", "held=10", "steps=60", "tokens=40", "warmup=5", "lr=1e-2"]
-    settings += [*small, "shift=0", "flip=no", "erase=0", "smoothing=0", "device=cpu"]
+    small = ["layers=1", "heads=2", "dim=16", "patch_size=4"] if name == "fashion-vit" else ["width=8"]
+    settings = [f"folder={clothes}", "valid_images=10", "steps=60", "batch_size=40", "warmup=5", "lr=1e-2"]
+    settings += [*small, "shift=0", "flip=no", "random_erasing=0", "label_smoothing=0", "device=cpu"]
     outcome = runs.start_run(runs.override_settings(tasks.recipe(name), settings), tmp_path / "run")
     assert outcome.scores["accuracy"] > 0.9
     run = runs.load_run(tmp_path / "run")
-    scores = run.recipe.data.scores(None, "test")(run.model)
+    scores = run.recipe.data.evaluator(None, "test")(run.model)
     assert_close(scores["loss"], outcome.scores["loss"], rtol=1e-4, atol=1e-4)
 
 
 def test_glyphs_are_learnt_in_seconds(tmp_path):
-    settings = ["data.classes=01", "pictures=300", "steps=50", "tokens=32", "layers=1", "dim=32"]
-    settings += ["noise=0", "warmup=5", "valid=50", "test=200", "device=cpu"]
+    settings = ["data.classes=01", "train_images=300", "steps=50", "batch_size=32", "layers=1", "dim=32"]
+    settings += ["noise=0", "warmup=5", "valid_size=50", "test_size=200", "device=cpu"]
     outcome = runs.start_run(
         runs.override_settings(tasks.recipe("glyphs"), settings), tmp_path / "run"
     )
@@ -150,15 +150,15 @@ def test_the_two_models_of_a_study_are_of_one_size():
 def test_mistakes_with_pictures_are_told_in_one_line(clothes):
     with pytest.raises(FileError, match="nowhere: needs train-images-idx3-ubyte or its .gz"):
         FashionData(folder="nowhere").train_split(0)
-    with pytest.raises(ConfigError, match="pictures: needs to be from 1 to 50, got 51"):
+    with pytest.raises(ConfigError, match="train_images: needs to be from 1 to 50, got 51"):
         FashionData(folder=str(clothes), valid_images=10, train_images=51).train_split(0)
-    with pytest.raises(ConfigError, match="erase: needs to be from 0 to 1, got 2"):
+    with pytest.raises(ConfigError, match="random_erasing: needs to be from 0 to 1, got 2"):
         FashionData(random_erasing=2)
     with pytest.raises(ConfigError, match="shift: needs 0 pixels or more, got -1"):
         GlyphsData(shift=-1)
-    with pytest.raises(ConfigError, match="pictures: needs to be a number"):
+    with pytest.raises(ConfigError, match="train_images: needs to be a number"):
         GlyphsData(train_images=None)
-    with pytest.raises(ConfigError, match="size: needs 1 or more, got 0"):
-        counted(size=0)
+    with pytest.raises(ConfigError, match="batch_size: needs 1 or more, got 0"):
+        counted(batch_size=0)
     with pytest.raises(ConfigError, match="seed: needs to be 0 as in the state, got 1"):
-        counted(size=1, seed=1).restore(counted(size=1).state())
+        counted(batch_size=1, seed=1).restore(counted(batch_size=1).state())

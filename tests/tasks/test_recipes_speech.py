@@ -1,57 +1,80 @@
-"""Recipes for sounds: batches made as one by one, scored on speeds and voices never heard."""
+"""Recognition recipes: Morse code at held-out speeds, and own recordings with a manifest."""
 
-import math
-import wave
+from dataclasses import replace
 from itertools import islice
 
 import jiwer
 import numpy as np
 import pytest
+import soundfile
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from regard import runs, tasks, train
-from regard.data import AudioBatches, Morse, SpokenDigits, augment_log_mel, seeded_generator
-from regard.data.audio.audio_batches import SORT_WINDOW, render_keyings
-from regard.data.audio.digits import Recording, WavePlan, render_waves
-from regard.data.split import Split
+from regard.data import (
+    AudioBatches,
+    CharTokenizer,
+    Morse,
+    SpeechAugmentation,
+    SpeechManifest,
+    augment_log_mel,
+    seeded_generator,
+)
+from regard.data.audio.audio_batches import SORT_WINDOW
+from regard.data.audio.morse.channel import render_keyings
+from regard.data.audio.speech_batches import speech_batches
 from regard.errors import ConfigError, FileError, ShapeError
 from regard.runs import load_run
-from regard.tasks import best_path, edit_distance, error_rate, recipe, transcribe_batch
-from regard.tasks.recognition.speech import _digits
-from regard.tasks.registry import DigitsData, MorseData
+from regard.tasks import (
+    MorseData,
+    SpeechData,
+    best_path,
+    edit_distance,
+    error_rate,
+    recipe,
+    transcribe_batch,
+)
 
-PITCHES = [300 + 250 * digit for digit in range(10)]
+PITCHES = {"a": 400, "b": 1100, "c": 2400}  # each letter is a tone
+
+
+def tone(text, rate=8000):
+    """0.2 s per letter, separated by silence."""
+    time = np.arange(rate // 5) / rate
+    tones = [np.append(np.sin(2 * np.pi * PITCHES[x] * time), np.zeros(400)) for x in text]
+    return np.concatenate(tones).astype("float32") * 0.3
 
 
 @pytest.fixture
-def takes(tmp_path):
-    """Three speakers who whistle: each digit has its own pitch, each speaker a share of his own."""
-    _digits.cache_clear()
-    folder = tmp_path / "takes"
+def recordings(tmp_path):
+    """A folder of synthesised recordings with three manifests."""
+    folder = tmp_path / "recordings"
     folder.mkdir()
-    for digit, pitch in enumerate(PITCHES):
-        for share, speaker in ((1.0, "ann"), (1.03, "bob"), (0.97, "cy")):
-            for number in (0, 5, 6):
-                time = np.arange(800 + 40 * number) / 8000
-                tone = 8000 * np.sin(2 * np.pi * pitch * share * time)
-                with wave.open(str(folder / f"{digit}_{speaker}_{number}.wav"), "wb") as file:
-                    file.setparams((1, 2, 8000, 0, "NONE", ""))
-                    file.writeframes(tone.astype("<i2").tobytes())
+    texts = {
+        "train": ["ab", "bc", "ca", "abc", "cab", "ba"],
+        "valid": ["ac", "cb"],
+        "test": ["bac"],
+    }
+    for split, rows in texts.items():
+        for n, text in enumerate(rows):
+            name = f"{split}{n}.{'wav' if n % 2 else 'flac'}"
+            soundfile.write(folder / name, tone(text), 8000)
+        lines = [f"{split}{n}.{'wav' if n % 2 else 'flac'}\t{t}\n" for n, t in enumerate(rows)]
+        (folder / f"{split}.tsv").write_text("".join(lines))
     return folder
 
 
 def test_a_run_whose_data_is_not_there_leaves_nothing_behind(tmp_path):
     told = runs.override_settings(
-        tasks.recipe("digits"), [f"folder={tmp_path / 'none'}", "device=cpu"]
+        tasks.recipe("speech"), [f"folder={tmp_path / 'none'}", "device=cpu"]
     )
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "notes.txt").write_text("mine")
     for folder in (tmp_path / "run", kept):
-        with pytest.raises(FileError, match=r"none: needs files such as 7_lucas_3\.wav, got none"):
+        with pytest.raises(FileError, match=r"none: needs manifest\.tsv, or .*, got none"):
             runs.start_run(told, folder)
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
     assert [path.name for path in kept.iterdir()] == ["notes.txt"]
@@ -108,60 +131,11 @@ def test_sounds_come_once_each_with_others_of_like_length():
 
 def test_a_batch_depends_on_its_number_alone():
     told, words = MorseData(), MorseData().tokenizer(0)
-    config = train.TrainConfig(steps=1, batch_tokens=2, device="cpu")
+    config = train.TrainConfig(steps=1, batch_size=2, device="cpu")
     first = list(islice(told.batches(words, config), 3))
     second = told.batches(words, config)
     second.restore({"seed": 0, "number": 2})
     assert_close(next(iter(second)), first[2], rtol=0, atol=0)
-
-
-def test_digits_are_joined_sample_by_sample():
-    samples = torch.arange(1.0, 9.0)
-    takes = Recording(1, "a", 0, 0, 4), Recording(2, "a", 0, 4, 4)
-    plan = WavePlan("12", takes, (2, 1, 1), (1.0, 1.0), 2.0, math.inf)
-    waves, lengths = render_waves([plan], samples, seeded_generator(0))
-    assert waves.tolist() == [[0, 0, 2, 4, 6, 0, 10, 12, 14, 0]]
-    assert lengths.tolist() == [10]
-
-
-def test_a_take_at_twice_the_speed_has_half_the_samples():
-    plan = WavePlan("1", (Recording(1, "a", 0, 0, 9),), (0, 0), (2.0,), 1.0, math.inf)
-    waves, _ = render_waves([plan], torch.arange(9.0), seeded_generator(0))
-    assert waves.tolist() == [[0, 2, 4, 6]]
-
-
-def test_noise_stands_below_the_voice_by_the_asked_decibels():
-    samples = torch.sin(torch.arange(8000.0))
-    takes = (Recording(1, "a", 0, 0, 8000),)
-    said = [
-        render_waves(
-            [WavePlan("1", takes, (0, 4000), (1.0,), 1.0, snr)], samples, seeded_generator(0)
-        )[0][0]
-        for snr in (math.inf, 10.0)
-    ]
-    noise = said[1] - said[0]
-    power = float(said[0][:7999].square().mean() / noise.square().mean())
-    assert abs(10 * math.log10(power) - 10) < 0.3
-
-
-def test_the_held_speaker_is_heard_in_the_test_alone(takes):
-    source = SpokenDigits(takes, held_out_speakers=("bob",))
-    parts: tuple[tuple[Split, set[str], set[int]], ...] = (
-        ("train", {"ann", "cy"}, {5, 6}),
-        ("valid", {"ann", "cy"}, {0}),
-        ("test", {"bob"}, {0, 5, 6}),
-    )
-    for split, speakers, numbers in parts:
-        said = [take for n in range(60) for take in source.draw_plan(f"x{n}", split).recordings]
-        assert {take.speaker for take in said} == speakers
-        assert {take.number for take in said} == numbers
-
-
-def test_only_training_is_changed_in_speed(takes):
-    source = SpokenDigits(takes, held_out_speakers=("bob",))
-    assert set(source.draw_plan("a", "test").speeds) == {1.0}
-    speeds = [s for n in range(50) for s in source.draw_plan(str(n), "train").speeds]
-    assert 0.74 < min(speeds) < 0.85 < 1.2 < max(speeds) < 1.34
 
 
 def test_another_voice_moves_bands_and_leaves_time_alone():
@@ -178,11 +152,6 @@ def test_hidden_bands_and_moments_are_at_the_mean():
     changed = hidden != frames
     assert changed.any()
     assert_close(hidden[changed], frames.mean().expand(int(changed.sum())))
-
-
-def test_nothing_of_a_voice_is_hidden_unless_asked_for():
-    """A six without its s is an eight."""
-    assert recipe("digits").data.masks == 0
 
 
 @given(st.text("ab c", min_size=1, max_size=9), st.text("ab c", max_size=9))
@@ -207,45 +176,144 @@ def test_what_lies_behind_a_sound_is_not_read():
     assert best_path(path, torch.tensor([3])) == [[1, 2]]
 
 
-@pytest.mark.parametrize("name", ["morse", "digits"])
-def test_a_run_is_scored_and_opened_again(takes, tmp_path, name):
-    settings = ["steps=2", "tokens=2", "valid=2", "test=4", "layers=1", "dim=16", "device=cpu"]
-    settings += [f"folder={takes}", "held=bob"] if name == "digits" else ["longest=4"]
+SMALL = ["steps=2", "batch_size=2", "layers=1", "dim=16", "heads=2", "device=cpu"]
+
+
+@pytest.mark.parametrize("name", ["morse", "speech"])
+def test_a_run_is_scored_and_opened_again(recordings, tmp_path, name):
+    settings = [*SMALL, "valid_size=2", "test_size=4", "max_letters=4"]
+    if name == "speech":
+        settings = [*SMALL, f"folder={recordings}", "data.sample_rate=8000", "data.n_mels=40"]
     outcome = runs.start_run(runs.override_settings(recipe(name), settings), tmp_path / "run")
     run = load_run(tmp_path / "run")
-    scores = run.recipe.data.scores(run.tokenizer, "test")
-    assert scores(run.model)["error"] == outcome.scores["error"]
-    assert len(transcribe_batch(run.model, run.tokenizer, scores.sounds)) == 4
-    assert not torch.equal(run.model.standardise.mean, torch.zeros(40))  # it was measured
+    evaluate = run.recipe.data.evaluator(run.tokenizer, "test")
+    assert evaluate(run.model)["error"] == outcome.scores["error"]
+    transcripts = transcribe_batch(run.model, run.tokenizer, evaluate.audio)
+    assert len(transcripts) == (4 if name == "morse" else 1)
+    assert not torch.equal(run.model.standardise.mean, torch.zeros(40))  # it was estimated
+
+
+# ---- own recordings
+
+
+def source(recordings):
+    return SpeechManifest(
+        *(recordings / f"{split}.tsv" for split in ("train", "valid", "test")), rate=8000
+    )
+
+
+WORDS = CharTokenizer.train(["abc"])
+
+
+def test_recordings_without_augmentation_are_the_files(recordings):
+    manifest = source(recordings)
+    batches = speech_batches(manifest, WORDS, mels=20, batch_size=3, seed=1)
+    window = list(islice(batches, SORT_WINDOW))
+    texts = [entry.text for entry in manifest.entries["train"]]
+    labels = [
+        WORDS.decode(row[:n].tolist())
+        for batch in window
+        for row, n in zip(batch["target"], batch["target_lengths"], strict=True)
+    ]
+    assert sorted(labels) == sorted(texts * (3 * SORT_WINDOW // len(texts)))
+    assert all(batch["frames"].shape[::2] == (3, 20) for batch in window)
+
+
+def test_augmented_batches_depend_on_their_number_alone(recordings):
+    options = {
+        "mels": 20, "batch_size": 2, "speeds": (0.9, 1.0, 1.1), "min_snr": 10.0,
+        "augmentation": SpeechAugmentation(spec_augment=1, reverb=0.3, gain_jitter=0.2),
+    }  # fmt: skip
+    first = list(islice(speech_batches(source(recordings), WORDS, **options), 3))
+    second = speech_batches(source(recordings), WORDS, **options)
+    second.restore({"seed": 0, "number": 2})
+    assert_close(next(iter(second)), first[2], rtol=0, atol=0)
+
+
+def test_speed_perturbation_changes_length_and_pitch(recordings):
+    slow, fast = (
+        next(iter(speech_batches(source(recordings), WORDS, mels=40, batch_size=6, speeds=(s,))))
+        for s in (0.8, 1.25)
+    )
+    frames = [int(batch["frames_lengths"].max()) - 98 for batch in (slow, fast)]
+    assert frames[0] / frames[1] == pytest.approx(1.25 / 0.8, rel=0.05)
+    peaks = [batch["frames"].exp().mean((0, 1)).argmax() for batch in (slow, fast)]
+    assert peaks[1] > peaks[0]
+
+
+def test_noise_has_the_requested_ratio_and_the_padding_has_none(recordings):
+    options = {"mels": 40, "batch_size": 2, "seed": 4}
+    clean, noisy = (
+        next(iter(speech_batches(source(recordings), WORDS, **options, min_snr=snr)))["frames"]
+        for snr in (None, 10.0)
+    )
+    assert noisy[:, :20].mean() > clean[:, :20].mean() + 1
+    assert_close(noisy[:, -60:], clean[:, -60:])
+
+
+def test_a_second_view_is_augmented_anew(recordings):
+    batch = next(
+        iter(
+            speech_batches(
+                source(recordings), WORDS, mels=20, batch_size=2, second_view=True,
+                augmentation=SpeechAugmentation(),
+            )
+        )
+    )  # fmt: skip
+    assert batch["frames"].shape == batch["frames_again"].shape
+    assert not torch.allclose(batch["frames"], batch["frames_again"])
+
+
+@pytest.mark.parametrize("kind", ["characters", "words", "bpe"])
+def test_units_of_transcripts(recordings, kind):
+    data = SpeechData(folder=str(recordings), sample_rate=8000, tokenizer_type=kind, vocab_size=300)
+    words = data.tokenizer(0)
+    assert words.decode(words.encode("cab")) == "cab"
+
+
+def test_one_manifest_is_split_by_the_names_of_the_files(recordings):
+    lines = [(recordings / f"{split}.tsv").read_text() for split in ("train", "valid", "test")]
+    for split in ("train", "valid", "test"):
+        (recordings / f"{split}.tsv").unlink()
+    (recordings / "manifest.tsv").write_text("".join(lines))
+    entries = SpeechData(folder=str(recordings), sample_rate=8000).source().entries
+    assert sum(map(len, entries.values())) == 9
 
 
 @pytest.mark.slow
-def test_whistled_digits_of_a_new_speaker_are_heard(takes, tmp_path):
-    settings = [f"folder={takes}", "held=bob", "steps=300", "tokens=16", "lr=3e-3", "warmup=30"]
-    settings += ["layers=2", "dim=64", "dropout=0", "agree=0", "valid=8", "test=60", "device=cpu"]
-    settings += ["warp=0", "colour=0", "masks=0"]
-    outcome = runs.start_run(runs.override_settings(recipe("digits"), settings), tmp_path / "run")
-    assert outcome.scores["error"] < 0.5
+def test_own_recordings_are_learnt(recordings, tmp_path):
+    settings = [
+        f"folder={recordings}", "data.sample_rate=8000", "data.n_mels=40", "steps=300", "batch_size=6",
+        "layers=2", "dim=64", "dropout=0", "lr=3e-3", "warmup=30", "chunk=1", "left_chunks=64",
+        "device=cpu", "evaluate_every=300", "save_every=300",
+    ]  # fmt: skip
+    outcome = runs.start_run(runs.override_settings(recipe("speech"), settings), tmp_path / "run")
+    assert outcome.scores["error"] < 0.4
 
 
 @pytest.mark.usefixtures("users_view")
-def test_mistakes_with_voices_are_told_in_one_line(takes, tmp_path):
-    with pytest.raises(FileError, match="nowhere: needs files such as 7_lucas_3.wav, got none"):
-        DigitsData(folder="nowhere").source()
-    with pytest.raises(ConfigError, match="held: needs some of ann, bob, cy, got dan"):
-        SpokenDigits(takes, held_out_speakers=("dan",))
+def test_errors_of_recordings_name_the_setting(recordings):
+    with pytest.raises(FileError, match="folder: needs a folder with a manifest, got none"):
+        SpeechData().source()
+    with pytest.raises(ConfigError, match="speeds: need one or more above 0"):
+        SpeechData(speeds=())
+    with pytest.raises(ConfigError, match="gain_jitter: needs 0 to 1, got 2"):
+        SpeechAugmentation(gain_jitter=2)
+    data = SpeechData(folder=str(recordings), sample_rate=8000)
+    with pytest.raises(ConfigError, match="online_cmvn: needs to be False for a model with"):
+        data.resolve(replace(recipe("speech").model, cmvn_depth=None), WORDS)
+    with pytest.raises(FileError, match="needs recordings to train on, got none: 8000 Hz instead of 16000"):
+        replace(data, sample_rate=16000).tokenizer(0)
+    (recordings / "train.tsv").write_text(f"train0.flac\t{'abc' * 40}\n")
+    with pytest.raises(FileError, match=r"needs at most \d+ labels for 0\.5 s, got 120"):
+        speech_batches(source(recordings), WORDS, mels=20, batch_size=1)
+
+
+@pytest.mark.usefixtures("users_view")
+def test_errors_of_morse_and_error_rates():
     with pytest.raises(
-        ConfigError, match="held: needs to leave a speaker of ann, bob, cy, got all"
+        ConfigError, match="held_out_wpm: needs to leave some of 15 to 30 wpm, got all"
     ):
-        SpokenDigits(takes, held_out_speakers=("ann", "bob", "cy"))
-    with pytest.raises(ConfigError, match="split: needs one that has takes, got test"):
-        SpokenDigits(takes).draw_plan("a", "test")
-    with pytest.raises(ConfigError, match="speed: needs a lower and an upper limit"):
-        SpokenDigits(takes, speed=(2.0, 1.0))
-    (takes / "1_ann_9.wav").write_bytes(b"RIFF")
-    with pytest.raises(FileError, match=r"1_ann_9.wav: needs to be a WAV file"):
-        SpokenDigits(takes)
-    with pytest.raises(ConfigError, match="spared: needs to leave some of 15 to 30 wpm, got all"):
         Morse(wpm=(15, 30), held_out_wpm=((10, 40),))
     with pytest.raises(ShapeError, match="answers: needs one for each of 1 references"):
         error_rate([], ["a"])

@@ -11,15 +11,15 @@ from regard.data import ByteTokenizer, InMemorySource, Pair
 from regard.errors import ConfigError, FileError
 from regard.runs import load_run, override_settings, resume_run, start_run
 from regard.runs import run as module
-from regard.tasks import mean_loss, recipe
+from regard.tasks import recipe
 from regard.tasks.language.text import TextData, compression_baselines
 from regard.tasks.language.windows import LanguageEvaluator, WindowBatches
 from regard.tasks.translation.parallel_text import ParallelTextData, ParallelTextEvaluator
-from regard.train import copy_weights, objective
+from regard.train import copy_weights, mean_loss, objective
 
 NUMBERS = ["ein", "zwei", "drei", "vier", "fünf"], ["one", "two", "three", "four", "five"]
 LADDER = ("lstm", "gru", "gru-attention", "transformer")
-TINY = ["device=cpu", "steps=4", "tokens=64", "evaluate_every=2", "save_every=2", "warmup=1"]
+TINY = ["device=cpu", "steps=4", "batch_tokens=64", "evaluate_every=2", "save_every=2", "warmup=1"]
 
 
 @pytest.fixture
@@ -45,12 +45,12 @@ def files(tmp_path):
 
 
 def tiny_pairs(folder, kind="en-de", *more: str):
-    small = [f"folder={folder}", "size=320", "dim=16", "hidden=16", "longest=4"]
+    small = [f"folder={folder}", "vocab_size=320", "dim=16", "max_new_tokens=4"]
     return override_settings(recipe(f"multi30k-{kind}"), [*TINY, *small, *more])
 
 
 def tiny_text(folder, *more: str):
-    small = [f"folder={folder}", "size=270", "overlap=4", "length=16", "valid=3"]
+    small = [f"folder={folder}", "vocab_size=270", "overlap=4", "length=16", "valid_windows=3"]
     model = ["kv_heads=none", "layers=1", "heads=2", "dim=16"]
     return override_settings(recipe("stdlib"), [*TINY, *small, *model, *more])
 
@@ -183,9 +183,9 @@ def test_the_loss_is_that_of_training_where_windows_do_not_overlap():
     assert LanguageEvaluator([row], 1, length=16)(model)["loss"] == pytest.approx(want, rel=1e-5)
 
 
-def test_compressors_are_given_the_texts_joined_and_apart():
+def test_compressors_are_given_the_texts_joined_and_separate():
     sizes = compression_baselines(["abcdefgh" * 50] * 20)
-    assert all(sizes[name] < sizes[f"{name}_apart"] for name in ("gzip", "bzip2", "xz"))
+    assert all(sizes[name] < sizes[f"{name}_separate"] for name in ("gzip", "bzip2", "xz"))
 
 
 def test_the_case_is_forgotten_in_one_of_the_two_scores():
@@ -212,9 +212,9 @@ def test_every_rung_trains_and_is_opened_again(pairs, tmp_path, kind):
 
 @pytest.mark.parametrize("units", ["bytes", "bpe", "characters"])
 def test_a_language_model_trains_on_any_units(files, tmp_path, units):
-    start_run(tiny_text(files, f"units={units}"), tmp_path / "run")
+    start_run(tiny_text(files, f"tokenizer_type={units}"), tmp_path / "run")
     test = load_run(tmp_path / "run").result["test"]
-    assert {"loss", "bits_per_byte", "gzip", "bzip2", "xz", "xz_apart"} <= set(test)
+    assert {"loss", "bits_per_byte", "gzip", "bzip2", "xz", "xz_separate"} <= set(test)
 
 
 def test_the_presets_fit_together(files, tmp_path):
@@ -249,7 +249,7 @@ def test_a_stopped_run_ends_as_one_that_was_not(pairs, files, tmp_path, monkeypa
 
 
 def test_a_folder_without_the_files_says_what_must_be_there(pairs, users_view):
-    said = r"folder: needs train\.en, one sentence a line, got none in ''; try --set folder=…"
+    said = r"folder: needs train\.en, one sentence per line, got none in ''; try --set folder=…"
     with pytest.raises(FileError, match=said):
         start_run(recipe("multi30k-en-de"), "never-made")
     file = pairs / "val.de"
@@ -262,7 +262,7 @@ def test_a_text_that_is_not_there_or_too_short_is_named(tmp_path, users_view):
     with pytest.raises(FileError, match="folder: needs a text file .*, got nothing at 'nowhere'"):
         TextData(folder="nowhere").texts("train")
     (tmp_path / "a.txt").write_text("one file")
-    with pytest.raises(FileError, match="needs text for the valid part, got none; try parts=tail"):
+    with pytest.raises(FileError, match="needs text for the valid split, got none; try split_by=tail"):
         TextData(folder=str(tmp_path)).texts("valid")
     with pytest.raises(ConfigError, match="length: needs two windows and a token, 17, got 16"):
         WindowBatches(torch.arange(16), length=8, rows=1)

@@ -21,13 +21,13 @@ SMALL = [
         "device=cpu",
         "steps=150",
         "warmup=20",
-        "tokens=256",
-        "size=300",
+        "batch_tokens=256",
+        "vocab_size=300",
         "dim=16",
         "heads=2",
         "hidden=16",
     ),
-    *("layers=1", "decoder_layers=1", "longest=12", "dropout=0", "evaluate_every=150", "lr=1e-2"),
+    *("layers=1", "decoder_layers=1", "max_new_tokens=12", "dropout=0", "evaluate_every=150", "lr=1e-2"),
 ]
 
 
@@ -39,7 +39,7 @@ def lower(tmp_path_factory) -> str:
         (place / f"{part}.de").write_text("\n".join(TEXTS * 4) + "\n")
         (place / f"{part}.en").write_text("\n".join(["A", "B", "C", "D", "E"] * 4) + "\n")
     told = override_settings(
-        recipe("multi30k-de-en-gru-attention"), [f"folder={place}", "size=300"]
+        recipe("multi30k-de-en-gru-attention"), [f"folder={place}", "vocab_size=300"]
     )
     small = [one for one in SMALL if not one.startswith(("heads", "decoder_layers"))]
     start_run(override_settings(told, small), place / "run")
@@ -62,18 +62,6 @@ def test_input_passes_the_lower_casing_of_its_training(lower):
     assert answers[0] == answers[1] == answers[2]
 
 
-def test_a_run_from_before_tokenizers_kept_it_is_lower_cased_too(lower, tmp_path):
-    run = load_run(lower)
-    for file in run.folder.iterdir():
-        if file.is_file():
-            (tmp_path / file.name).write_bytes(file.read_bytes())
-    plain = rg.data.Tokenizer.load(tmp_path)
-    plain.normalize = ()
-    plain.save(tmp_path)
-    upper = [text.upper() for text in TEXTS]
-    assert rg.translate(load_run(tmp_path), upper) == rg.translate(run, TEXTS)
-
-
 def test_looking_and_aligning_read_the_same_tokens(lower):
     reader = rg.load_text_model(lower)
     tokens = [reader.look(t, to="en").sites[0].query_tokens for t in ("EIN HAUS", "ein haus")]
@@ -84,11 +72,11 @@ def test_looking_and_aligning_read_the_same_tokens(lower):
 def test_what_is_evaluated_is_what_the_command_writes(lower, part, tmp_path):
     run = load_run(lower)
     data = run.recipe.data
-    scorer = data.scores(run.tokenizer, part)
+    scorer = data.evaluator(run.tokenizer, part)
     raw = [line for line in data.files(part)[0].read_text().splitlines() if line]
     (tmp_path / "raw.txt").write_text("\n".join(raw) + "\n")
     done = regard("translate", lower, "--to", "en", str(tmp_path / "raw.txt"))
-    assert done.stdout.splitlines() == scorer.answers(run.model)
+    assert done.stdout.splitlines() == scorer.predict(run.model)
 
 
 # ---- confidence
@@ -101,7 +89,7 @@ def test_every_run_of_a_translator_is_calibrated_on_its_own_held_out_pairs(lower
     (answer,) = TranslationPipeline(run, ["en"]).translate(TEXTS[:1])[0][0]
     assert answer.confidence == run.calibration.confidence(answer.raw_score)
     found = evaluate_run(run)
-    assert set(found.confidence) <= {"ece", "auroc", "wrong_flagged", "right_flagged"}
+    assert set(found.confidence) <= {"ece", "auroc", "incorrect_flagged", "correct_flagged"}
     assert "confidence: ece" in regard("evaluate", lower).stdout
 
 
@@ -160,9 +148,9 @@ def test_a_run_without_calibration_warns_of_nothing(doubtful):
 
 
 def test_answers_near_the_reference_count_as_right_for_own_pairs():
-    pairs = rg.data.Listed(valid=[rg.data.Pair("zwei", "two", None)])
-    near = ParallelTextEvaluator(pairs, rg.data.Bytes(), split="valid")
-    exact = TranslationEvaluator(pairs, rg.data.Bytes(), split="valid")
+    pairs = rg.data.InMemorySource(valid=[rg.data.Pair("zwei", "two", None)])
+    near = ParallelTextEvaluator(pairs, rg.data.ByteTokenizer(), split="valid")
+    exact = TranslationEvaluator(pairs, rg.data.ByteTokenizer(), split="valid")
     both = "a dog runs in the grass", "a dog is running in the grass"
     assert near.is_correct(*both)
     assert not exact.is_correct(*both)
@@ -180,20 +168,19 @@ def test_reliability_by_hand():
     found = calibration_metrics(graded, fitted)
     assert found["auroc"] == (0.5 + 1 + 1 + 1) / 4
     assert found["ece"] < 1e-3  # half of those at one half are right
-    assert (found["wrong_flagged"], found["right_flagged"]) == (0.5, 0.0)
+    assert (found["incorrect_flagged"], found["correct_flagged"]) == (0.5, 0.0)
 
 
 def test_phrases_are_graded_on_cldr_natural_and_foreign_texts():
     data = recipe("phrases-natural").data
-    scorer = override_settings(recipe("phrases"), ["valid=7"]).data.scores(
-        rg.data.Bytes(data.languages), "valid"
+    scorer = override_settings(recipe("phrases"), ["valid_size=7", "max_new_tokens=2"]).data.evaluator(
+        rg.data.ByteTokenizer(data.languages), "valid"
     )
     model = rg.models.Translator(rg.models.translator_tiny(vocab=272)).eval()
-    scorer.limit = 2
-    graded = scorer.graded(model)
+    graded = scorer.grade(model)
     assert len(graded) == 28  # CLDR's forms, natural ones, these with slips, and foreign texts
-    assert not any(one.right for one in graded)
-    assert {"natural", "foreign"} & set(scorer.judge(model, scorer.answers(model))) == set()
+    assert not any(one.correct for one in graded)
+    assert {"natural_exact", "ood_empty"} & set(scorer.score(model, scorer.predict(model))) == set()
 
 
 def test_an_empty_answer_is_as_sure_as_any_other_is_likely():

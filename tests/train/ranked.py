@@ -82,7 +82,7 @@ def spoil(trainer: Trainer, ranks: Ranks, job: dict) -> None:
         return total(*given) * (float("nan") if bad else 1.0)
 
     trainer._update = update  # type: ignore[method-assign]
-    trainer.objective = trainer.objective._replace(total=spoilt)
+    trainer.objective = trainer.objective._replace(loss_sum=spoilt)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ def test_it_is_the_mean_of_both_divergences_and_its_gradient_is_theirs(rows, wor
 @pytest.mark.parametrize("name", CASES)
 def test_without_dropout_two_passes_cost_what_one_does(name):
     model, batch = CASES[name][0]().eval(), CASES[name][1]()
-    once, twice = (objective(name).loss_sum(model, batch, 0.1, agree) for agree in (0.0, 3.0))
+    once, twice = (objective(name).loss_sum(model, batch, 0.1, rdrop) for rdrop in (0.0, 3.0))
     assert_close(twice, once, rtol=1e-5, atol=1e-5)
 
 
@@ -92,9 +92,9 @@ def test_without_dropout_two_passes_cost_what_one_does(name):
 def test_with_dropout_the_passes_differ_and_the_gradient_reaches_every_weight(name):
     model, batch = CASES[name][0]().train(), CASES[name][1]()
 
-    def cost(agree):
+    def cost(rdrop):
         torch.manual_seed(3)
-        return objective(name).loss_sum(model, batch, 0.0, agree)
+        return objective(name).loss_sum(model, batch, 0.0, rdrop)
 
     little, more, most = cost(1e-9), cost(1.0), cost(2.0)
     assert more > little
@@ -116,15 +116,15 @@ def test_what_stands_behind_the_end_need_not_agree():
 
 def test_an_update_over_several_batches_counts_each_token_once():
     sizes = []
-    for agree in (0.0, 1.0):
-        trainer = make_trainer(steps=2, accumulate=2, agree=agree)
+    for rdrop in (0.0, 1.0):
+        trainer = make_trainer(steps=2, accumulate=2, rdrop=rdrop)
         trainer.run()
         sizes.append(trainer.last_update and trainer.last_update.size)
     assert sizes[0] == sizes[1] == 2 * 6 * 5
 
 
 def test_a_training_with_it_learns_and_resumed_is_the_same_to_the_bit(tmp_path):
-    chosen = {"steps": 40, "agree": 1.0, "lr": 1e-2}
+    chosen = {"steps": 40, "rdrop": 1.0, "lr": 1e-2}
     whole = make_trainer(tmp_path / "whole", **chosen)
     whole.run()
     assert whole.loss < 2.0  # from ln 8 = 2.1
@@ -135,7 +135,7 @@ def test_a_training_with_it_learns_and_resumed_is_the_same_to_the_bit(tmp_path):
     again.run()
     one, two = copy_weights(whole.model), copy_weights(again.model)
     assert all(torch.equal(one[name], two[name]) for name in one)
-    plain = make_trainer(**chosen | {"agree": 0.0})
+    plain = make_trainer(**chosen | {"rdrop": 0.0})
     plain.run()
     assert plain.loss != whole.loss
 
@@ -148,7 +148,7 @@ def keep(graph, inputs):
     return graphs.append(graph) or graph
 rows = torch.zeros(6)
 batch = {"pixels": torch.randn(6, 1, 28, 28), "label": rows.long()}
-total = torch.compile(rg.train.objective("class").total, fullgraph=True, backend=keep)
+total = torch.compile(rg.train.objective("class").loss_sum, fullgraph=True, backend=keep)
 total(model, batch, 0.1, 1.0).backward()
 print(len(graphs))
 """
@@ -166,14 +166,14 @@ def test_one_graph_holds_both_passes():
 @pytest.mark.usefixtures("users_view")
 def test_what_cannot_agree_or_disagree_is_refused():
     for bad in (-1.0, math.nan, math.inf):
-        with pytest.raises(ConfigError, match="agree: needs 0 or more, got"):
+        with pytest.raises(ConfigError, match="rdrop: needs 0 or more, got"):
             TrainConfig(steps=1, rdrop=bad)
     model = CASES["translation"][0]()
     for part in model.modules():
         if isinstance(part, nn.Dropout):
             part.p = 0.0
     config = TrainConfig(steps=1, rdrop=1.0, device="cpu")
-    with pytest.raises(ConfigError, match=r"agree: needs a model with dropout.*try dropout=0\.1"):
+    with pytest.raises(ConfigError, match=r"rdrop: needs a model with dropout.*try dropout=0\.1"):
         Trainer(model, objective("translation"), make_trainer().batches, config)
     model.encoder.blocks[0].self_attention.dropout = 0.1
     assert has_dropout(model)

@@ -38,7 +38,7 @@ def test_every_number_of_a_training_is_written_with_its_step(tmp_path, monkeypat
     assert ("valid/loss", 0.5, 2) in writer.seen
     assert ("loss", trainer.loss, 2) in writer.seen
     assert {name for name, *_ in writer.seen} == {
-        "loss", "lr", "norm", "tokens", "seconds", "valid/loss",
+        "loss", "lr", "grad_norm", "count", "seconds", "valid/loss",
     }  # fmt: skip
 
 

@@ -113,7 +113,7 @@ for loss, model in (("translation", rg.models.Translator(rg.models.translator_ti
                     ("class", rg.models.VisionTransformer(rg.models.vision_tiny(10)))):
     graphs = []
     keep = lambda graph, inputs: graphs.append(graph) or graph
-    total = torch.compile(objective(loss).total, dynamic=True, fullgraph=True, backend=keep)
+    total = torch.compile(objective(loss).loss_sum, dynamic=True, fullgraph=True, backend=keep)
     for rows, time in ((3, 9), (4, 11), (5, 20)):
         batch = draw(rows, time)
         if loss == "class":

@@ -16,7 +16,7 @@ def ahead(source, count: int = 1) -> Prefetcher:
     """A feed that makes batches in its thread, as for a GPU, but leaves them on the host."""
     feed = Prefetcher(source, SIZE, count, CPU)
     feed.is_async = True
-    feed._sent = lambda batches: (batches, None)
+    feed._copy_to_device = lambda batches: (batches, None)
     return feed
 
 
@@ -67,7 +67,8 @@ def test_a_training_fed_from_ahead_is_the_same_and_resumes_the_same(tmp_path):
     whole = make_trainer()
     whole.run()
     first = make_trainer(tmp_path)
-    first.prefetcher.is_async, first.prefetcher._sent = True, lambda batches: (batches, None)
+    first.prefetcher.is_async = True
+    first.prefetcher._copy_to_device = lambda batches: (batches, None)
     run_until(first, 5)
     second = make_trainer(tmp_path)
     second.resume()

@@ -24,7 +24,7 @@ from regard.train import (
     load_last_valid,
     read_metrics,
 )
-from regard.train import loop as module
+from regard.train import device as module
 
 HERE = Path(__file__).resolve().parent
 
@@ -104,7 +104,7 @@ def test_an_evaluation_leaves_no_trace():
 @pytest.mark.parametrize("stop", [1, 4, 7])
 def test_a_training_that_is_asked_to_stop_and_resumed_is_the_same_to_the_bit(tmp_path, stop):
     def score(model):
-        return {"loss": float(model.target_embedding.table.sum())}
+        return {"loss": float(model.target_embedding.token_embeddings.sum())}
 
     given = {"evaluate": score, "evaluate_every": 3}
     whole = make_trainer(tmp_path / "whole", **given)
@@ -176,12 +176,12 @@ def test_a_loss_that_is_no_number_stops_and_keeps_the_state_before_it(tmp_path):
         total = good(*given)
         return total * float("nan") if trainer.batches.position == 6 else total
 
-    trainer.objective = trainer.objective._replace(total=spoilt)
+    trainer.objective = trainer.objective._replace(loss_sum=spoilt)
     with pytest.raises(TrainError, match=r"got nan .*update 6, its batch 1 .*'position': 5.*try"):
         trainer.run()
     found, _ = load_last_valid(tmp_path / "checkpoints")
     assert found.step == 5
-    assert found.state["data"]["position"] == 5  # the bad batch comes again, to be looked at
+    assert found.state["data_state"]["position"] == 5  # the bad batch comes again, to be looked at
     assert all(x.isfinite().all() for x in found.model.values())
 
 
@@ -191,17 +191,17 @@ def test_training_ends_when_it_gets_no_better():
         evaluate=lambda model: {"loss": next(scores)}, evaluate_every=1, patience=2
     )
     outcome = trainer.run()
-    assert (outcome.step, outcome.reason) == (4, "no better for a while")
+    assert (outcome.step, outcome.reason) == (4, "stopped early")
     assert trainer.best == 2.0
 
 
 def test_the_model_at_the_end_is_the_mean_of_the_last_checkpoints(tmp_path):
-    trainer = make_trainer(tmp_path, average=3)
+    trainer = make_trainer(tmp_path, average_last=3)
     trainer.run()
     kept = [load_checkpoint(place) for place in list_checkpoints(tmp_path / "checkpoints")]
-    tables = [one.model["source_embedding.table"] for one in kept]
+    tables = [one.model["source_embedding.token_embeddings"] for one in kept]
     assert len(tables) == 3
-    assert_close(trainer.model.source_embedding.table, torch.stack(tables).mean(0))
+    assert_close(trainer.model.source_embedding.token_embeddings, torch.stack(tables).mean(0))
 
 
 @pytest.mark.slow
@@ -256,8 +256,8 @@ def test_what_cannot_be_trained_or_resumed_is_said(tmp_path, monkeypatch):
         make_trainer(tmp_path / "file").run()
     with pytest.raises(ConfigError, match="folder: needs one to resume from, got none"):
         make_trainer().resume()
-    with pytest.raises(ConfigError, match="watch: needs one of loss, got 'blue'; try loss"):
-        make_trainer(evaluate=lambda model: {"loss": 1.0}, watch="blue", evaluate_every=1).run()
+    with pytest.raises(ConfigError, match="monitor: needs one of loss, got 'blue'; try loss"):
+        make_trainer(evaluate=lambda model: {"loss": 1.0}, monitor="blue", evaluate_every=1).run()
     with pytest.raises(ConfigError, match="precision: needs a CUDA device for bf16, got cpu"):
         make_trainer(precision="bf16")
     monkeypatch.setattr(module.torch.cuda, "is_available", lambda: False)

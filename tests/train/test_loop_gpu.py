@@ -20,9 +20,9 @@ def apart(one, two) -> float:
 
 # torch says that its check is young and does not see all that waits; what it sees is enough here
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-@pytest.mark.parametrize("agree", [0.0, 1.0])
-def test_no_update_waits_for_the_gpu(agree):
-    trainer = on_gpu(steps=1000, log_every=1000, agree=agree)
+@pytest.mark.parametrize("rdrop", [0.0, 1.0])
+def test_no_update_waits_for_the_gpu(rdrop):
+    trainer = on_gpu(steps=1000, log_every=1000, rdrop=rdrop)
     for _ in range(5):
         trainer._update()
     torch.cuda.synchronize()
@@ -50,12 +50,12 @@ def test_a_bad_batch_is_named_late_and_the_weights_are_those_before_it(tmp_path,
         calls.append(1)
         return real(*given) * (float("nan") if len(calls) == 7 else 1.0)
 
-    bad.objective = bad.objective._replace(total=spoilt)
+    bad.objective = bad.objective._replace(loss_sum=spoilt)
     with pytest.raises(TrainError, match=r"update 7, its batch 1 .*'position': 6"):
         bad.run()
     assert len(calls) == 10  # it went on until it looked
     found, _ = load_last_valid(tmp_path / "checkpoints")
-    assert (found.step, found.state["data"]["position"]) == (6, 6)
+    assert (found.step, found.state["data_state"]["position"]) == (6, 6)
     assert apart(found.model, copy_weights(good.model)) < 1e-5
     assert {float(x) for name, x in found.optimizer.items() if name.endswith(".step")} == {6.0}
 

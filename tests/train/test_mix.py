@@ -15,7 +15,7 @@ from toy import run_until
 from regard import models, train
 from regard.data import ImageBatches, cutmix, seeded_generator
 from regard.errors import ConfigError
-from regard.tasks.registry import FashionData, GlyphsData
+from regard.tasks import FashionData, GlyphsData
 
 # ---- worked numbers
 
@@ -83,12 +83,12 @@ def test_smoothing_and_mixing_together_are_the_cross_entropy_of_a_soft_label():
 
 def batches(**changes) -> ImageBatches:
     pictures = torch.arange(12, dtype=torch.uint8)[:, None, None, None].expand(-1, 1, 8, 8)
-    chosen = {"size": 5, "shift": 1, "flip": True, "erase": 0.5, "seed": 3} | changes
+    chosen = {"batch_size": 5, "shift": 1, "flip": True, "random_erasing": 0.5, "seed": 3} | changes
     return ImageBatches(pictures, torch.arange(12), **chosen)
 
 
 def test_without_mixing_a_batch_is_what_it_was_and_with_it_the_same_but_for_the_pieces():
-    kinds = [islice(batches(**given), 4) for given in ({}, {"mix": 0.0}, {"mix": 1.0})]
+    kinds = [islice(batches(**given), 4) for given in ({}, {"cutmix": 0.0}, {"cutmix": 1.0})]
     for plain, none, some in zip(*kinds, strict=True):
         assert list(plain) == list(none) == ["pixels", "label"]
         assert_close(plain, none, rtol=0, atol=0)
@@ -98,7 +98,7 @@ def test_without_mixing_a_batch_is_what_it_was_and_with_it_the_same_but_for_the_
 
 
 def test_pieces_carry_the_class_of_where_they_come_from():
-    batch = next(iter(batches(mix=1.0, shift=0, flip=False, erase=0.0)))
+    batch = next(iter(batches(cutmix=1.0, shift=0, flip=False, random_erasing=0.0)))
     for pixels, label, other, share in zip(*batch.values(), strict=True):
         foreign = (pixels * 255).round() != label
         assert bool(((pixels * 255).round()[foreign] == other).all())
@@ -114,7 +114,7 @@ def test_a_training_with_both_learns_and_resumed_is_the_same_to_the_bit(tmp_path
         for n, label in enumerate(labels.tolist()):
             pictures[n, 0, 2 * label : 2 * label + 3] = 200
         config = models.vision_tiny(
-            3, image=8, channels=1, patch=4, layers=1, dim=16, heads=2, dropout=0.1
+            3, image_size=8, channels=1, patch_size=4, layers=1, dim=16, heads=2, dropout=0.1
         )
         chosen = train.TrainConfig(
             steps=40, warmup=4, lr=1e-2, rdrop=0.5, label_smoothing=0.1, device="cpu", save_every=10,
@@ -145,7 +145,7 @@ def test_a_training_with_both_learns_and_resumed_is_the_same_to_the_bit(tmp_path
 
 @pytest.mark.usefixtures("users_view")
 def test_a_chance_that_is_none_is_refused():
-    with pytest.raises(ConfigError, match=r"mix: needs to be from 0 to 1, got 1\.5"):
+    with pytest.raises(ConfigError, match=r"cutmix: needs to be from 0 to 1, got 1\.5"):
         FashionData(cutmix=1.5)
-    with pytest.raises(ConfigError, match=r"mix: needs to be from 0 to 1, got -0\.1"):
+    with pytest.raises(ConfigError, match=r"cutmix: needs to be from 0 to 1, got -0\.1"):
         GlyphsData(cutmix=-0.1)

@@ -189,7 +189,8 @@ def test_copies_stopped_on_two_ranks_go_on_on_three(whole, tmp_path):
 
 @pytest.mark.slow
 def test_torchrun_trains_and_resumes_by_the_command_line(tmp_path):
-    given = "languages=en,de kinds=duration texts=200 valid=4 test=4 longest=8 dim=16 heads=2 "
+    given = "languages=en,de kinds=duration vocab_texts=200 valid_size=4 test_size=4 "
+    given += "max_new_tokens=8 dim=16 heads=2 "
     given += "layers=1 steps=6 save_every=2 device=cpu"
     sets = [part for one in given.split() for part in ("--set", one)]
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
@@ -204,7 +205,7 @@ def test_torchrun_trains_and_resumes_by_the_command_line(tmp_path):
     assert first.stdout.count("finished at step 6") == 1  # one rank speaks for all
     assert (out / "result.json").exists()
     shutil.rmtree(list_checkpoints(out / "checkpoints")[-1])
-    again = regard(1, "resume", str(out))
+    again = regard(1, "resume", str(out), "--parallel", "none")
     assert again.returncode == 0, again.stderr
     assert [line["step"] for line in read_metrics(out) if "loss" in line] == [6]  # made again
     twice = regard(2, "train", "phrases", "--out", str(out), *sets)
@@ -216,9 +217,9 @@ def test_torchrun_trains_and_resumes_by_the_command_line(tmp_path):
 
 @pytest.mark.usefixtures("users_view")
 def test_ranks_that_cannot_be_are_said(monkeypatch):
-    assert (
-        choose_strategy(TrainConfig(steps=1, parallel="fsdp"), Ranks()) == "none"
-    )  # nobody to share with
+    for strategy in ("ddp", "fsdp"):
+        with pytest.raises(ConfigError, match=f"needs 2 or more ranks for {strategy}, got 1; try"):
+            choose_strategy(TrainConfig(steps=1, parallel=strategy), Ranks())
     with pytest.raises(ConfigError, match="parallel: needs ddp or fsdp for 2 ranks, got none"):
         choose_strategy(TrainConfig(steps=1, parallel="none"), Ranks(0, 2))
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -52,10 +52,12 @@ class HeadView(NamedTuple):
 def print_introduction(console: Console, recipe: tasks.Recipe, folder: Path) -> None:
     """What is going to happen."""
     given, model = recipe.data, recipe.model
-    others = [language for language in given.languages if language not in given.sources]
+    assert isinstance(given, tasks.PhrasesData)
+    sources = given.source_languages
+    others = [language for language in given.languages if language not in sources]
     _heading(console, "A translator, from nothing")
     console.print(
-        f"{' '.join(given.sources)} → {' '.join(others)}: {', '.join(given.kinds)}, as Unicode's "
+        f"{' '.join(sources)} → {' '.join(others)}: {', '.join(given.kinds)}, as Unicode's "
         f"CLDR words them; facts of the test are never trained on.\n"
         f"{model.layers} + {model.decoder_layers} layers, {model.dim} wide, {model.heads} heads; "
         f"{recipe.train.steps} updates. Ctrl-C saves. The run is kept in {folder}"
@@ -64,7 +66,7 @@ def print_introduction(console: Console, recipe: tasks.Recipe, folder: Path) -> 
 
 def print_scores(console: Console, run: runs.Run) -> None:
     """How good it is on facts that it has never seen."""
-    scores, count = run.result["test"], run.recipe.data.test
+    scores, count = run.result["test"], run.recipe.data.test_size
     _heading(console, f"On {count} unseen facts")
     console.print(
         f"[bold]{100 * scores['exact']:.1f}%[/] are translated exactly, to the last sign; "
@@ -121,7 +123,7 @@ def write_demo_report(run: runs.Run, answers: list[Answer], view: HeadView) -> P
     _draw_curve(run.metrics, figures / "loss.svg")
     scores = run.result["test"]
     above = [
-        f"<section><h2>On {run.recipe.data.test} unseen facts</h2><p>"
+        f"<section><h2>On {run.recipe.data.test_size} unseen facts</h2><p>"
         f"{100 * scores['exact']:.1f}% exact, BLEU {scores['bleu']:.1f} "
         f"<span class='soft'>({escape(scores['signature'])})</span>; "
         f"{run.result['step']} updates in {run.result['seconds']:.0f} s.</p>",
@@ -141,13 +143,11 @@ def write_demo_report(run: runs.Run, answers: list[Answer], view: HeadView) -> P
 
 def _answers(run: runs.Run, pairs: list[Pair]) -> list[str]:
     texts, languages = [pair.source for pair in pairs], [pair.language for pair in pairs]
-    return tasks.translate_texts(
-        run.model, run.tokenizer, texts, languages, max_new_tokens=run.recipe.data.longest
-    )
+    return tasks.translate_texts(run.model, run.tokenizer, texts, languages, run.recipe.data.search)
 
 
 def _tell_languages(console: Console, run: runs.Run, source: str) -> None:
-    others = [x for x in run.recipe.data.languages if x not in run.recipe.data.sources]
+    others = run.recipe.data.target_languages(run.tokenizer)
     texts = _answers(run, [Pair(source, "", language) for language in others])
     console.print(Text(f"\n{source}", style="bold"))
     told = "   ".join(f"{name} {text}" for name, text in zip(others, texts, strict=True))

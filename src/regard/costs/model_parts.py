@@ -116,8 +116,6 @@ def _(model: models.Recogniser, sizes: InputSizes) -> Iterator[CostPart]:
     yield from _encoder(sizes.counter, model.encoder, n)
     config = model.config
     yield parts_of.readout_cost(sizes.counter, model.head, config.dim, config.vocab, n, "source")
-    if model.phone_head is not None:
-        yield sizes.counter.part("phones, in training alone", "source", [model.phone_head])
 
 
 @iter_cost_parts.register

@@ -1,4 +1,4 @@
-"""Examples to padded batches of about one size in tokens, in an order that a seed fixes."""
+"""Padded batches of examples, bucketed by length, in an order fixed by a seed."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -12,18 +12,28 @@ from regard.data.source import Source
 from regard.data.split import Split
 from regard.errors import ConfigError, FileError, ShapeError
 
-Encoded = Mapping[
-    str, Any
-]  # a name to a list of ids, a number, or a tensor whose first axis is time
+Batch = dict[str, Tensor]
+Encoded = Mapping[str, Any]  # name -> list of ids, number, or tensor whose first axis is time
 
 
 class Batches:
-    """Batches of like lengths, each of at most `tokens` tokens with the padding, for one rank.
+    """Length-bucketed batches of at most `batch_tokens` tokens, padding included, for one rank.
 
-    A window of examples is encoded, sorted by length, cut into batches, and the batches are
-    shuffled. All ranks walk the same list and take turns: step s of `world` ranks is batches
-    s·world … s·world + world - 1, so that the global order is one, whatever the world.
-    Each name that is a sequence comes padded, with its `<name>_lengths`.
+    Examples are encoded `sort_window` at a time, sorted by length, cut into batches, and the
+    batches are shuffled. Step s of n ranks takes batches s·n … s·n + n - 1 of that list, so the
+    global order does not depend on the number of ranks. Each sequence is padded and comes with
+    `<name>_lengths`.
+
+    Args:
+        source: where examples come from.
+        encode: maps an example to named sequences and numbers.
+        split: train repeats forever, valid and test end.
+        batch_tokens: longest sequence × examples of a batch, at most.
+        seed: order of the examples and of the batches.
+        rank: which of the `world_size` processes this is.
+        world_size: number of processes.
+        sort_window: number of examples that are sorted by length together.
+        pad_id: padding of integer sequences; float sequences are padded with 0.
 
     >>> numbers = rg.data.InMemorySource(test=range(1, 6))
     >>> batches = Batches(numbers, lambda n: {"x": [n] * n}, split="test", batch_tokens=6)
@@ -49,19 +59,14 @@ class Batches:
         for name, value in (("batch_tokens", batch_tokens), ("sort_window", sort_window)):
             if value < 1:
                 raise ConfigError(f"{name}: needs 1 or more, got {value}")
-        self.source, self.encode = source, encode
+        self.source, self.encode, self.pad_id = source, encode, pad_id
         self.split: Split = split
-        self.batch_tokens, self.seed, self.rank, self.world_size = (
-            batch_tokens,
-            seed,
-            rank,
-            world_size,
-        )
-        self.sort_window, self.pad_id = sort_window, pad_id
-        self._position, self._taken = 0, 0  # examples before this window; its batches given out
+        self.batch_tokens, self.sort_window, self.seed = batch_tokens, sort_window, seed
+        self.rank, self.world_size = rank, world_size
+        self._position, self._taken = 0, 0  # examples before this window; batches taken from it
 
     def state(self) -> dict[str, int]:
-        """Where it stands, for all ranks together: any rank of any world can go on from here.
+        """The position in the data, valid for any rank of any number of ranks.
 
         >>> numbers = rg.data.InMemorySource(test=range(1, 6))
         >>> batches = Batches(numbers, lambda n: {"x": [n] * n}, split="test", batch_tokens=6)
@@ -69,11 +74,11 @@ class Batches:
         >>> batches.state()["taken"]
         1
         """
-        held = {name: getattr(self, name) for name in ("seed", "batch_tokens", "sort_window")}
-        return {**held, "position": self._position, "taken": self._taken}
+        settings = {name: getattr(self, name) for name in ("seed", "batch_tokens", "sort_window")}
+        return {**settings, "position": self._position, "taken": self._taken}
 
     def restore(self, state: Mapping[str, int]) -> None:
-        """Go on from a state: the next batch is the one that would have come."""
+        """Continue from a state."""
         names = {"seed", "batch_tokens", "sort_window", "position", "taken"}
         if set(state) != names:
             raise FileError(f"{state}: needs {', '.join(sorted(names))} of Batches.state()")
@@ -84,14 +89,14 @@ class Batches:
                 )
         self.seed, self._position, self._taken = state["seed"], state["position"], state["taken"]
 
-    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+    def __iter__(self) -> Iterator[Batch]:
         for batch, position, taken in self._steps():
             self._position, self._taken = position, taken
             yield batch
         self._position, self._taken = 0, 0  # a finite split starts again
 
-    def _steps(self) -> Iterator[tuple[dict[str, Tensor], int, int]]:
-        """This rank's batches, each with the state after the whole step."""
+    def _steps(self) -> Iterator[tuple[Batch, int, int]]:
+        """Batches of this rank, each with the state after the whole step."""
         step: list[tuple[list[Encoded], int, int]] = []
         for planned in self._plan(self._position, self._taken):
             step.append(planned)
@@ -99,49 +104,46 @@ class Batches:
                 _, position, taken = step[-1]
                 yield collate(step[self.rank][0], self.pad_id), position, taken
                 step = []
-        # the last step of a finite split may be short: ranks without a batch get none
+        # the last step of a finite split may have fewer batches than ranks
         if self.rank < len(step):
             _, position, taken = step[-1]
             yield collate(step[self.rank][0], self.pad_id), position, taken
 
     def _plan(self, position: int, taken: int) -> Iterator[tuple[list[Encoded], int, int]]:
-        """All batches from a state on, each with the state after it."""
+        """Batches of all ranks, each with the state after it."""
         examples = self.source.examples(self.split, self.seed, position)
         while window := [self.encode(example) for example in islice(examples, self.sort_window)]:
-            batches = bucket_by_length(
-                [example_length(one) for one in window], self.batch_tokens, position
-            )
+            lengths = [example_length(encoded) for encoded in window]
+            batches = bucket_by_length(lengths, self.batch_tokens, position)
             Random(f"{self.seed}/{position}").shuffle(batches)
             for number in range(taken, len(batches)):
-                chosen = [window[i] for i in batches[number]]
                 last = number + 1 == len(batches)
                 after = (position + len(window), 0) if last else (position, number + 1)
-                yield chosen, after[0], after[1]
+                yield [window[i] for i in batches[number]], *after
             position, taken = position + len(window), 0
 
 
 def example_length(encoded: Encoded) -> int:
-    """How many tokens an example counts for: its longest sequence."""
-    lengths = [len(value) for value in encoded.values() if _is_sequence(value)]
-    return max(lengths, default=1)
+    """Number of tokens of an example: the length of its longest sequence."""
+    return max((len(value) for value in encoded.values() if _is_sequence(value)), default=1)
 
 
 def bucket_by_length(
     lengths: Sequence[int], batch_tokens: int, first_index: int = 0
 ) -> list[list[int]]:
-    """Indices in batches of like lengths, no batch larger than `tokens` with its padding.
+    """Indices in batches of similar length, each of at most `batch_tokens` with its padding.
 
     >>> bucket_by_length([3, 1, 2, 4], batch_tokens=6)
     [[1, 2], [0], [3]]
     """
-    if lengths and (most := max(lengths)) > batch_tokens:
+    if lengths and (longest := max(lengths)) > batch_tokens:
         raise ShapeError(
-            f"batch_tokens: needs {most} for example {first_index + lengths.index(most)}, got {batch_tokens}; "
-            f"try a larger batch, or to leave out what is so long"
+            f"batch_tokens: needs {longest} for example {first_index + lengths.index(longest)}, "
+            f"got {batch_tokens}; try a larger batch, or leaving out long examples"
         )
     batches: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
-        # sorted: this one is the longest so far, so all are padded to its length
+        # ascending order: the batch is padded to the length of this example
         if batches and (len(batches[-1]) + 1) * lengths[index] <= batch_tokens:
             batches[-1].append(index)
         else:
@@ -150,7 +152,7 @@ def bucket_by_length(
 
 
 def batch_by_length(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """Indices of like lengths together: the padding of a batch is that of its longest.
+    """Indices in batches of `batch_size`, sorted by length to reduce padding.
 
     >>> list(batch_by_length([3, 1, 2], batch_size=2))
     [[1, 2], [0]]
@@ -160,19 +162,19 @@ def batch_by_length(lengths: Sequence[int], batch_size: int) -> Iterator[list[in
         yield order[at : at + batch_size]
 
 
-def collate(examples: Sequence[Encoded], pad_id: int = 0) -> dict[str, Tensor]:
-    """One batch: sequences padded at their end, with their lengths; numbers in one vector.
+def collate(examples: Sequence[Encoded], pad_id: int = 0) -> Batch:
+    """Stack examples: sequences are padded at the end and come with their lengths.
 
     >>> collate([{"x": [5], "y": 1}, {"x": [6, 7], "y": 2}])
     {'x': tensor([[5, 0],
             [6, 7]]), 'x_lengths': tensor([1, 2]), 'y': tensor([1, 2])}
     """
-    batch: dict[str, Tensor] = {}
+    batch: Batch = {}
     for name, first in examples[0].items():
         values = [example[name] for example in examples]
         if not _is_sequence(first):
-            alike = all(isinstance(value, Tensor) for value in values)
-            batch[name] = torch.stack(values) if alike else torch.tensor(values)
+            is_tensor = all(isinstance(value, Tensor) for value in values)
+            batch[name] = torch.stack(values) if is_tensor else torch.tensor(values)
             continue
         rows = [torch.as_tensor(value) for value in values]
         fill = 0.0 if rows[0].is_floating_point() else pad_id
@@ -182,5 +184,5 @@ def collate(examples: Sequence[Encoded], pad_id: int = 0) -> dict[str, Tensor]:
 
 
 def _is_sequence(value: Any) -> bool:
-    """Lists of ids and tensors of frames have a time axis; a picture, of three axes, has none."""
+    """Lists of ids and (time, feature) tensors are sequences; an image, of three axes, is not."""
     return isinstance(value, list) or (isinstance(value, Tensor) and 0 < value.ndim < 3)

@@ -1,26 +1,26 @@
-"""Batches that a function makes from their number: quick to make, and simple to go on from."""
+"""Batches computed from their number alone, and random generators seeded by a key."""
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from regard.data.batches import Batch
 from regard.errors import ConfigError, FileError
-
-Batch = dict[str, Tensor]
 
 
 class GeneratedBatches:
-    """Batches without end, each made from its number alone; ranks take turns.
+    """Endless batches, each computed from its number alone; ranks take turns.
 
-    Step s of `world` ranks is batches s·world … s·world + world - 1, so that the global order is
-    one, whatever the world. Where it stands is the number of the next one.
+    Step s of n ranks takes batches s·n … s·n + n - 1, so the global order does not depend on the
+    number of ranks. The state is the number of the next batch.
 
-    >>> made = GeneratedBatches(lambda number: {"x": torch.tensor([number])}, rank=1, world_size=2)
-    >>> stream = iter(made)
-    >>> next(stream)["x"].item(), next(stream)["x"].item(), made.state()
+    >>> def make_batch(number):
+    ...     return {"x": torch.tensor([number])}
+    >>> batches = GeneratedBatches(make_batch, rank=1, world_size=2)
+    >>> stream = iter(batches)
+    >>> next(stream)["x"].item(), next(stream)["x"].item(), batches.state()
     (1, 3, {'seed': 0, 'number': 4})
     """
 
@@ -38,13 +38,13 @@ class GeneratedBatches:
         self._number = 0
 
     def state(self) -> dict[str, Any]:
-        """Where it stands, for all ranks together: any rank of any world can go on from here."""
+        """The position in the data, valid for any rank of any number of ranks."""
         return {"seed": self.seed, "number": self._number}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state: the next batch is the one that would have come."""
+        """Continue from a state."""
         if set(state) != {"seed", "number"}:
-            raise FileError(f"{state}: needs seed and number of Made.state()")
+            raise FileError(f"{state}: needs seed and number of GeneratedBatches.state()")
         if state["seed"] != self.seed:
             raise ConfigError(f"seed: needs to be {state['seed']} as in the state, got {self.seed}")
         self._number = state["number"]
@@ -57,9 +57,10 @@ class GeneratedBatches:
 
 
 def seeded_generator(*key: Any, device: torch.device | str = "cpu") -> torch.Generator:
-    """Random numbers that depend on a key alone.
+    """A random generator whose seed is a hash of the key.
 
-    >>> torch.equal(torch.rand(2, generator=seeded_generator(0, "a")), torch.rand(2, generator=seeded_generator(0, "a")))
+    >>> first, second = (torch.rand(2, generator=seeded_generator(0, "a")) for _ in range(2))
+    >>> torch.equal(first, second)
     True
     """
     generator = torch.Generator(device)

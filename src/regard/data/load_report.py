@@ -1,4 +1,4 @@
-"""What was left out of a corpus, where and why: nothing is lost in silence."""
+"""Counts of loaded and skipped examples of a corpus, with file, line and reason."""
 
 from collections import Counter
 from pathlib import Path
@@ -10,14 +10,14 @@ OnError = Literal["skip", "raise"]
 
 
 class LoadReport:
-    """Counts of what was read and of what was left out, with the first places of each reason.
+    """Number of loaded and skipped examples, with the first locations per reason.
 
     >>> report = LoadReport()
     >>> report.loaded += 2
-    >>> report.skip("corpus.tsv", 3, "an empty side")
+    >>> report.skip("corpus.tsv", 3, "empty side")
     >>> print(report)
     loaded 2, skipped 1
-      1 × an empty side: corpus.tsv:3
+      1 × empty side: corpus.tsv:3
     """
 
     def __init__(self, on_error: OnError = "skip", max_locations: int = 5):
@@ -26,29 +26,29 @@ class LoadReport:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything, before the same files are read again."""
+        """Reset all counts, before the same files are read again."""
         self.loaded = 0
         self.reasons: Counter[str] = Counter()
         self.locations: dict[str, list[str]] = {}
 
     @property
     def skipped(self) -> int:
-        """How many were left out, for any reason."""
+        """Number of skipped examples."""
         return self.reasons.total()
 
     def skip(self, path: str | Path, line: int | None, reason: str) -> None:
-        """Count one that is left out; an error if the caller asked for `on_error="raise"`."""
-        place = f"{path}:{line}" if line else f"{path}"
+        """Count a skipped example; raises with `on_error="raise"`."""
+        location = f"{path}:{line}" if line else f"{path}"
         if self.on_error == "raise":
-            raise FileError(f"{place}: {reason}; try on_error='skip' to count it and go on")
+            raise FileError(f"{location}: {reason}; try on_error='skip' to count it and go on")
         self.reasons[reason] += 1
-        places = self.locations.setdefault(reason, [])
-        if len(places) < self.max_locations:  # a corpus may be bad in a million places
-            places.append(place)
+        locations = self.locations.setdefault(reason, [])
+        if len(locations) < self.max_locations:  # a corpus may be bad in a million places
+            locations.append(location)
 
     def __str__(self) -> str:
         lines = [f"loaded {self.loaded}, skipped {self.skipped}"]
         for reason, count in self.reasons.most_common():
-            more = ", …" if count > len(self.locations[reason]) else ""
-            lines.append(f"  {count} × {reason}: {', '.join(self.locations[reason])}{more}")
+            rest = ", …" if count > len(self.locations[reason]) else ""
+            lines.append(f"  {count} × {reason}: {', '.join(self.locations[reason])}{rest}")
         return "\n".join(lines)

@@ -24,8 +24,7 @@ class RecogniserConfig(StackConfig):
     `chunk` is how many outputs are made at a time and hear each other (1: strictly causal, None:
     the whole recording), `left` how many chunks back each can hear (None: all). With `level` the
     features are `online_cmvn` to that depth: loudness and microphone change little. With `filters`
-    the first convolutions go over the bands too: a higher voice changes little. `phones` counts the
-    sounds that words are made of, the blank too, which a second head names in training alone.
+    the first convolutions go over the bands too: a higher voice changes little.
 
     >>> RecogniserConfig(vocab=30, layers=1, dim=8, heads=2, chunk=8).delay
     0.305
@@ -38,7 +37,6 @@ class RecogniserConfig(StackConfig):
     left_chunks: int | None = 64
     cmvn_depth: float | None = None
     filters: int | None = None
-    phones: int = 0
     # Only distances count: a stream has no end, and a key once turned stays as it is.
     rope_theta: float | None = 10000.0
 
@@ -47,10 +45,6 @@ class RecogniserConfig(StackConfig):
         check_positive(self, "sample_rate", "n_mels", "chunk", "filters")
         if self.vocab < 2:
             raise ConfigError(f"vocab: needs the blank and 1 label or more, got {self.vocab}")
-        if self.phones < 0 or self.phones == 1:
-            raise ConfigError(
-                f"phones: needs the blank and 1 sound or more, got {self.phones}; try 0"
-            )
         if self.rope_theta is not None and self.resolved_head_dim % 2:
             raise ConfigError(
                 f"dim: needs an even width a head, rotary turns pairs, got {self.resolved_head_dim} "
@@ -87,8 +81,7 @@ class Recogniser(nn.Module):
 
     log p(label | t) = log_softmax(W encoder(subsample((x - mean) / spread))_t)
 
-    Asked for `phones`, it gives the log-probability of each of those at each moment too. `before`
-    is the state that the running normalisation of a model with a `level` starts from.
+    `cmvn_state` is the state that the running normalisation of a model with a `level` starts from.
     x is the features, or `online_cmvn` ones where the config has a `level`. Nothing looks ahead but
     the chunk: convolutions are padded on the left alone, attention is masked. So a stream can give
     what the whole recording gives, in bounded memory, from: the last samples (`mel_frame_count`), the
@@ -110,23 +103,14 @@ class Recogniser(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = make_encoder(config, bidirectional=config.chunk != 1)
         self.head = xavier_linear(config.dim, config.vocab)
-        self.phone_head = xavier_linear(config.dim, config.phones) if config.phones else None
 
     def forward(
         self,
         features: Float[Tensor, "batch time mel"],
         lengths: Int[Tensor, " batch"] | None = None,
         *,
-        return_phones: bool = False,
         cmvn_state: Float[Tensor, "batch state"] | None = None,
-    ) -> (
-        tuple[Float[Tensor, "batch shorter vocab"], Int[Tensor, " batch"]]
-        | tuple[
-            Float[Tensor, "batch shorter vocab"],
-            Int[Tensor, " batch"],
-            Float[Tensor, "batch shorter phones"],
-        ]
-    ):
+    ) -> tuple[Float[Tensor, "batch shorter vocab"], Int[Tensor, " batch"]]:
         batch, time = features.shape[:2]
         if features.shape[2] != self.config.n_mels:
             raise ShapeError(
@@ -142,14 +126,7 @@ class Recogniser(nn.Module):
         real = Padding(lengths)
         mask = real if self.config.mask is None else self.config.mask & real
         x = self.encoder(x, mask=mask)
-        log_probs = upcast(self.head(x)).log_softmax(-1)
-        if not return_phones:
-            return log_probs, lengths
-        if self.phone_head is None:
-            raise ConfigError(
-                "phones: needs a model that has some, got none; try phones=20 in its config"
-            )
-        return log_probs, lengths, upcast(self.phone_head(x)).log_softmax(-1)
+        return upcast(self.head(x)).log_softmax(-1), lengths
 
     def normalize_features(
         self,

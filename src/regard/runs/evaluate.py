@@ -1,6 +1,7 @@
 """A run scored again: on either part, with another search, with what it got wrong."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -9,7 +10,8 @@ from torch import nn
 from regard.errors import ConfigError
 from regard.runs.run import Run
 from regard.tasks.recipe import EvalSplit
-from regard.train.loop import run_evaluation
+from regard.tasks.translation.evaluator import TranslationEvaluator
+from regard.train.evaluation import run_evaluation
 from regard.train.metrics.calibration import Gradable, calibration_metrics
 
 
@@ -46,7 +48,7 @@ class AnswerEvaluator(Protocol):
 
     >>> pairs = rg.data.InMemorySource(valid=[rg.data.Pair("two", "zwei", "de")])
     >>> words = rg.data.ByteTokenizer(languages=("de",))
-    >>> isinstance(rg.train.TranslationEvaluator(pairs, words, split="valid"), AnswerEvaluator)
+    >>> isinstance(rg.tasks.TranslationEvaluator(pairs, words, split="valid"), AnswerEvaluator)
     True
     """
 
@@ -67,21 +69,22 @@ def evaluate_run(
     """The scores of a run on a part of its data, as when it ended, or with a beam of `width`.
 
     >>> import tempfile
-    >>> from regard.train import change, load_run, recipe, start_run
-    >>> small = ["steps=2", "texts=99", "valid=2", "test=2", "longest=5", "dim=16", "device=cpu"]
+    >>> small = ["steps=2", "vocab_texts=99", "valid_size=2", "test_size=2", "max_new_tokens=5"]
+    >>> small += ["dim=16", "device=cpu"]
+    >>> recipe = rg.runs.override_settings(rg.tasks.recipe("phrases"), small)
     >>> folder = tempfile.mkdtemp()
-    >>> scores = start_run(change(recipe("phrases"), small), folder).scores
-    >>> evaluate_run(load_run(folder)).scores == scores
+    >>> scores = rg.runs.start_run(recipe, folder).scores
+    >>> evaluate_run(rg.runs.load_run(folder)).scores == scores
     True
     """
-    scorer = run.recipe.data.scores(run.tokenizer, split)
+    scorer = run.recipe.data.evaluator(run.tokenizer, split)
     if beam_width is not None:
-        if not hasattr(scorer, "width"):
+        if not isinstance(scorer, TranslationEvaluator):
             kind = type(run.model).__name__
             raise ConfigError(f"width: needs a run that searches for words, got one of a {kind}")
         if beam_width < 1:
             raise ConfigError(f"width: needs 1 or more, got {beam_width}")
-        scorer.width = beam_width
+        scorer.search = replace(scorer.search, beam_width=beam_width)
     model = run.model.to("cuda" if torch.cuda.is_available() else "cpu")
     sure = _confidence(run, model, scorer)
     if not isinstance(scorer, AnswerEvaluator):

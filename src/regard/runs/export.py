@@ -12,6 +12,7 @@ from regard.files import write_text
 from regard.models import OnnxFile, Recogniser, VisionTransformer, export_onnx
 from regard.models.recogniser import BLANK
 from regard.ops.audio.log_mel import frame_sizes
+from regard.runs.apply.classify import class_names
 from regard.runs.run import Run
 
 EXPORT_FILE = "export.json"
@@ -58,8 +59,7 @@ def _to_know(run: Run) -> dict[str, Any]:
         level = {"peak": 1.0, "dither": select_dither(config), "padding": PAD_SECONDS}
         return {"blank": BLANK, **sizes, **level}
     if isinstance(run.model, VisionTransformer):
-        names = getattr(run.recipe.data, "classes", None) or range(run.model.config.classes)
-        return {"image": run.model.config.image_size, "classes": [str(name) for name in names]}
+        return {"image": run.model.config.image_size, "classes": class_names(run)}
     tokenizer: Tokenizer | None = run.tokenizer
     if tokenizer is None:
         return {}

@@ -4,8 +4,9 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -20,10 +21,11 @@ from regard.models.serialization import check_config_against_tensors
 from regard.runs.lock import lock_folder
 from regard.runs.settings import config_from_json, config_to_json
 from regard.tasks.registry import Recipe, recipe_config_types
-from regard.train.checkpoint.store import load_last_valid, load_weights, remove_partial_checkpoints
+from regard.train.checkpoint.store import load_last_valid, remove_partial_checkpoints
 from regard.train.distributed.ranks import Ranks
+from regard.train.evaluation import run_evaluation
 from regard.train.logger import Logger, tensorboard_logger
-from regard.train.loop import CHECKPOINTS, Outcome, Trainer, read_metrics, run_evaluation
+from regard.train.loop import CHECKPOINTS, Outcome, Trainer
 from regard.train.losses import objective
 from regard.train.metrics.calibration import (
     Calibration,
@@ -32,6 +34,8 @@ from regard.train.metrics.calibration import (
     load_calibration,
     save_calibration,
 )
+from regard.train.metrics.log import read_metrics
+from regard.train.weights import load_weights
 
 RECIPE_FILE, RESULT_FILE = "recipe.json", "result.json"
 VERSION = 1  # of the folder's layout
@@ -66,10 +70,11 @@ def start_run(
     With `ranks`, all of them call it, with a folder that all of them see.
 
     >>> import tempfile
-    >>> from regard.train import change, recipe
-    >>> small = ["steps=2", "texts=99", "valid=2", "test=2", "longest=5", "dim=16", "device=cpu"]
+    >>> small = ["steps=2", "vocab_texts=99", "valid_size=2", "test_size=2", "max_new_tokens=5"]
+    >>> small += ["dim=16", "device=cpu"]
+    >>> recipe = rg.runs.override_settings(rg.tasks.recipe("phrases"), small)
     >>> folder = Path(tempfile.mkdtemp()) / "run"
-    >>> start_run(change(recipe("phrases"), small), folder).reason
+    >>> start_run(recipe, folder).reason
     'finished'
     >>> sorted(path.name for path in folder.iterdir())[-3:]
     ['recipe.json', 'result.json', 'tokenizer.json']
@@ -139,8 +144,11 @@ def resume_run(
     show: bool = False,
     ranks: Ranks | None = None,
     tensorboard: bool = False,
+    parallel: Literal["auto", "none", "ddp", "fsdp"] | None = None,
 ) -> tuple[Outcome, list[str]]:
     """Go on with a run from its last good checkpoint; what is wrong with newer ones comes back.
+
+    `parallel` replaces the recipe's, such as none for a run of several ranks that goes on on one.
 
     >>> resume_run("nowhere")
     Traceback (most recent call last):
@@ -149,6 +157,8 @@ def resume_run(
     """
     folder = Path(folder)
     recipe, tokenizer = read_recipe(folder), _words(folder)
+    if parallel is not None:
+        recipe = replace(recipe, train=replace(recipe.train, parallel=parallel))
     ranks = ranks or Ranks()
     with _held(folder, ranks):
         listeners = _listeners(folder, tensorboard and ranks.is_first)
@@ -168,8 +178,6 @@ def load_run(folder: str | Path) -> Run:
     """
     folder = Path(folder)
     recipe, tokenizer = read_recipe(folder), _words(folder)
-    if tokenizer and not tokenizer.normalizers and getattr(recipe.data, "lowercase", False):
-        tokenizer.normalizers = ("lower",)  # a run from before tokenizers kept their normalisation
     result = read_result(folder)
     if (folder / WEIGHTS).exists():
         model = models.load(folder).float()  # specimens are kept in half precision
@@ -179,7 +187,7 @@ def load_run(folder: str | Path) -> Run:
             got = "; ".join(["none yet", *wrong])
             raise FileError(f"{folder}: needs weights, got {got}; try regard resume {folder}")
         check_config_against_tensors(
-            recipe.data.sized(recipe.model, tokenizer), found.model, folder
+            recipe.data.resolve(recipe.model, tokenizer), found.model, folder
         )
         model = build_model(recipe, tokenizer)
         load_weights(model, found.model, str(folder))
@@ -229,11 +237,8 @@ def build_model(recipe: Recipe, tokenizer: Tokenizer | None) -> nn.Module:
     """The model of a recipe, with the sizes of its data, drawn from the recipe's seed."""
     with torch.random.fork_rng():
         torch.manual_seed(recipe.train.seed)
-        model = models.build(recipe.data.sized(recipe.model, tokenizer))
-        # what a model has to know of its data before the first update, such as a scale
-        prepare = getattr(recipe.data, "prepare", None)
-        if prepare is not None:
-            prepare(model, tokenizer, recipe.train)
+        model = models.build(recipe.data.resolve(recipe.model, tokenizer))
+        recipe.data.prepare_model(model, tokenizer, recipe.train)
         return model
 
 
@@ -254,10 +259,10 @@ def _trainer(
     return Trainer(
         build_model(recipe, tokenizer),
         objective(recipe.data.objective),
-        recipe.data.batches(tokenizer, recipe.train, rank=ranks.rank, world=ranks.world_size),
+        recipe.data.batches(tokenizer, recipe.train, rank=ranks.rank, world_size=ranks.world_size),
         recipe.train,
         folder=folder,
-        evaluate=recipe.data.scores(tokenizer, "valid"),
+        evaluate=recipe.data.evaluator(tokenizer, "valid"),
         show=show,
         ranks=ranks,
         loggers=listeners,
@@ -278,7 +283,7 @@ def _finish(trainer: Trainer, recipe: Recipe, tokenizer: Tokenizer | None, folde
 
     def end() -> dict[str, Any]:
         models.save(trainer.model, folder)
-        scores = run_evaluation(trainer.model, recipe.data.scores(tokenizer, "test"))
+        scores = run_evaluation(trainer.model, recipe.data.evaluator(tokenizer, "test"))
         result = {"step": outcome.step, "reason": outcome.reason, "seconds": trained}
         result |= {"valid": outcome.scores, "test": scores}
         if isinstance(trainer.evaluate, Gradable):  # the valid split, made once for the training

@@ -1,51 +1,64 @@
-"""TODO."""
+"""Tasks: data modules, evaluators and recipes, registered by name."""
 
 from regard.tasks.classification.evaluator import (
     CalibratedClassificationEvaluator,
     ClassificationEvaluator,
 )
-from regard.tasks.recognition.evaluator import (
-    RecognitionEvaluator,
-    Transcript,
-    best_path,
-    edit_distance,
-    error_rate,
-    transcribe_batch,
+from regard.tasks.classification.fashion import FashionData
+from regard.tasks.classification.glyphs import GlyphsData
+from regard.tasks.classification.images import ImageData
+from regard.tasks.language.text import LanguageData, TextData
+from regard.tasks.language.windows import LanguageEvaluator
+from regard.tasks.recipe import DataModule, EvalSplit, Evaluator, Recipe
+from regard.tasks.recognition.error_rate import edit_distance, error_rate
+from regard.tasks.recognition.evaluator import RecognitionEvaluator
+from regard.tasks.recognition.morse import MorseData
+from regard.tasks.recognition.speech import SpeechData
+from regard.tasks.recognition.transcripts import Transcript, best_path, transcribe_batch
+from regard.tasks.registry import DATA_MODULES, RECIPES, recipe, recipe_config_types, register
+from regard.tasks.translation.data import TranslationData
+from regard.tasks.translation.evaluator import TranslationEvaluator
+from regard.tasks.translation.parallel_text import ParallelTextData
+from regard.tasks.translation.phrases import PhrasesData
+from regard.tasks.translation.search import (
+    SearchConfig,
+    Translation,
+    TranslationSearch,
+    translate_texts,
 )
-from regard.tasks.registry import (
-    RECIPES,
-    DataModule,
-    FashionData,
-    GlyphsData,
-    MorseData,
-    PhrasesData,
-    Recipe,
-    recipe,
-)
-from regard.tasks.translation.evaluator import TranslationEvaluator, mean_loss, score_texts
-from regard.tasks.translation.search import Translation, TranslationSearch, translate_texts
 
 __all__ = [
+    "DATA_MODULES",
+    "RECIPES",
     "CalibratedClassificationEvaluator",
     "ClassificationEvaluator",
     "DataModule",
+    "EvalSplit",
+    "Evaluator",
     "FashionData",
     "GlyphsData",
+    "ImageData",
+    "LanguageData",
+    "LanguageEvaluator",
     "MorseData",
+    "ParallelTextData",
     "PhrasesData",
-    "RECIPES",
     "Recipe",
     "RecognitionEvaluator",
+    "SearchConfig",
+    "SpeechData",
+    "TextData",
     "Transcript",
     "Translation",
+    "TranslationData",
     "TranslationEvaluator",
     "TranslationSearch",
     "best_path",
     "edit_distance",
     "error_rate",
-    "mean_loss",
     "recipe",
-    "score_texts",
+    "recipe_config_types",
+    "register",
     "transcribe_batch",
     "translate_texts",
 ]

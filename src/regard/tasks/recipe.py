@@ -1,60 +1,85 @@
-"""What a recipe is: data that knows its task, a model and a loop, in one frozen config."""
+"""Recipes and data modules: a complete training as one frozen config."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal
 
 from torch import nn
 
-from regard.data import Batches, Tokenizer
+from regard.data import Tokenizer
+from regard.errors import ConfigError
 from regard.train.config import TrainConfig
+from regard.train.prefetch import BatchSource
 
 EvalSplit = Literal["valid", "test"]
+Evaluator = Callable[[nn.Module], dict[str, Any]]  # computes the scores of a model
+BatchUnit = Literal["batch_tokens", "batch_size"]
+DEFAULT_BATCH: dict[BatchUnit, int] = {"batch_tokens": 4096, "batch_size": 64}
 
 
-@runtime_checkable
-class DataModule(Protocol):
-    """What the data of a recipe says of itself: its words, its batches, its loss and its scores.
+class DataModule(ABC):
+    """The data of a recipe and its task: tokenizer, batches, loss and evaluation.
 
-    The tokenizer that it is given is the one that it made (or None, where it made none).
+    A subclass is a frozen, keyword-only dataclass of settings, registered with
+    `regard.tasks.register`. Methods that take a tokenizer get the one that `tokenizer` made.
 
     >>> isinstance(rg.tasks.recipe("phrases").data, DataModule)
     True
     """
 
-    @property
-    def objective(self) -> str:
-        """The loss, by its name."""
-        ...
+    objective: ClassVar[str]  # name of the loss, of `regard.train.objective`
+    batch_unit: ClassVar[BatchUnit] = "batch_tokens"  # what limits a batch
 
     def tokenizer(self, seed: int) -> Tokenizer | None:
-        """The vocabulary, learnt from the train part; None where there are no words."""
-        ...
+        """The tokenizer, trained on the train split; None where the data is not text."""
+        return None
 
+    @abstractmethod
     def resolve(self, model: Any, tokenizer: Any) -> Any:
-        """The model's config, with the sizes that only the data knows."""
-        ...
+        """The model's config, completed with sizes that only the data knows."""
 
+    @abstractmethod
     def batches(
         self, tokenizer: Any, train: TrainConfig, *, rank: int = 0, world_size: int = 1
-    ) -> Batches:
-        """The train part, endless, in an order that the seed fixes."""
-        ...
+    ) -> BatchSource:
+        """Endless batches of the train split, in an order fixed by the seed."""
 
-    def evaluator(self, tokenizer: Any, split: EvalSplit) -> Callable[[nn.Module], dict[str, Any]]:
-        """What tells how good a model is on a part that was not trained on."""
-        ...
+    @abstractmethod
+    def evaluator(self, tokenizer: Any, split: EvalSplit) -> Evaluator:
+        """The evaluation on a held-out split."""
+
+    def prepare_model(self, model: Any, tokenizer: Any, train: TrainConfig) -> None:
+        """Fit what a new model has to know of the data before training, such as feature scales."""
+        return
+
+    def batch_limit(self, train: TrainConfig) -> int:
+        """The size of a batch in this task's unit; to set the other unit is an error."""
+        limits = {"batch_tokens": train.batch_tokens, "batch_size": train.batch_size}
+        limit = limits.pop(self.batch_unit)
+        ((other, value),) = limits.items()
+        if value is not None:
+            raise ConfigError(
+                f"{other}: needs to be unset for {type(self).__name__}, whose batches are limited "
+                f"by {self.batch_unit}, got {value}; try {self.batch_unit}=…"
+            )
+        return DEFAULT_BATCH[self.batch_unit] if limit is None else limit
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A whole training: data, model and loop. What only the data knows is filled in later.
+    """A complete training: data, model and hyperparameters.
+
+    The model's config is a template: `data.resolve` completes it, such as with the vocabulary size.
 
     >>> rg.tasks.recipe("phrases").train.schedule
     'cosine'
     """
 
     name: str
-    data: Any  # a Task, with settings of its own
+    data: DataModule
     model: Any  # the config of a model
     train: TrainConfig
+
+    def __post_init__(self) -> None:
+        self.data.batch_limit(self.train)

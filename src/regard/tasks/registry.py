@@ -1,77 +1,45 @@
-"""Recipes: small functions that each return a whole training as one frozen config."""
+"""The registry of recipes and data modules."""
 
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 from regard.errors import ConfigError, suggestion
 from regard.models import config_types
-from regard.tasks.classification.images import (
-    FashionData,
-    GlyphsData,
-    fashion_resnet,
-    fashion_vit,
-    glyphs,
-    glyphs_resnet,
-)
-from regard.tasks.language.text import TextData, shakespeare, stdlib, stdlib_long
 from regard.tasks.recipe import DataModule, Recipe
-from regard.tasks.recognition.speech import MorseData, morse
-from regard.tasks.translation.parallel_text import ParallelTextData, multi30k_de_en, multi30k_en_de
-from regard.tasks.translation.phrases import (
-    PhrasesData,
-    phrases,
-    phrases_gru,
-    phrases_long,
-    phrases_natural,
-)
 
-__all__ = [
-    "DATA_MODULES",
-    "RECIPES",
-    "FashionData",
-    "GlyphsData",
-    "MorseData",
-    "ParallelTextData",
-    "PhrasesData",
-    "Recipe",
-    "DataModule",
-    "TextData",
-    "recipe_config_types",
-    "recipe",
-]
+RECIPES: dict[str, Callable[[], Recipe]] = {}
+DATA_MODULES: dict[str, type[DataModule]] = {}
 
-RECIPES: dict[str, Callable[[], Recipe]] = {
-    "fashion-resnet": fashion_resnet,
-    "fashion-vit": fashion_vit,
-    "glyphs": glyphs,
-    "glyphs-resnet": glyphs_resnet,
-    "morse": morse,
-    "multi30k-de-en-gru": lambda: multi30k_de_en("gru"),
-    "multi30k-de-en-gru-attention": lambda: multi30k_de_en("gru-attention"),
-    "multi30k-de-en-lstm": lambda: multi30k_de_en("lstm"),
-    "multi30k-de-en-transformer": lambda: multi30k_de_en("transformer"),
-    "multi30k-en-de": multi30k_en_de,
-    "phrases": phrases,
-    "phrases-gru": phrases_gru,
-    "phrases-long": phrases_long,
-    "phrases-natural": phrases_natural,
-    "shakespeare": shakespeare,
-    "stdlib": stdlib,
-    "stdlib-long": stdlib_long,
-}
+Item = TypeVar("Item", bound=Callable[..., Any])
 
-# what the data of a recipe can be, for reading one back
-DATA_MODULES = (
-    FashionData,
-    GlyphsData,
-    MorseData,
-    ParallelTextData,
-    PhrasesData,
-    TextData,
-)
+
+def register(item: Item, *, name: str | None = None) -> Item:
+    """Register a data module class, or a function that returns a recipe; also as a decorator.
+
+    A data module has to be registered for its runs to be read back. A recipe's name is that of its
+    function, with hyphens for underscores, unless `name` says it.
+
+    >>> from dataclasses import replace
+    >>> @register
+    ... def phrases_twice():
+    ...     base = recipe("phrases")
+    ...     return replace(base, name="phrases-twice", train=replace(base.train, steps=4000))
+    >>> recipe("phrases-twice").train.steps
+    4000
+    >>> RECIPES.pop("phrases-twice")().name
+    'phrases-twice'
+    """
+    is_data = isinstance(item, type)
+    registry: dict[str, Any] = DATA_MODULES if is_data else RECIPES
+    key = name or (item.__name__ if is_data else item.__name__.replace("_", "-"))
+    if key in registry:
+        raise ConfigError(f"name: needs one that is free, got {key!r}; try name=")
+    registry[key] = item
+    return item
 
 
 def recipe(name: str) -> Recipe:
-    """A recipe by its name.
+    """A registered recipe.
 
     >>> recipe("phrase")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -80,11 +48,10 @@ def recipe(name: str) -> Recipe:
     """
     if name in RECIPES:
         return RECIPES[name]()
-    raise ConfigError(
-        f"recipe: needs one of {', '.join(RECIPES)}, got {name!r}{suggestion(name, RECIPES)}"
-    )
+    known = ", ".join(sorted(RECIPES))
+    raise ConfigError(f"recipe: needs one of {known}, got {name!r}{suggestion(name, RECIPES)}")
 
 
 def recipe_config_types() -> dict[str, type]:
-    """What the parts of a recipe can be, by name: data and configs of models."""
-    return {kind.__name__: kind for kind in DATA_MODULES} | config_types()
+    """The types of a recipe's data and model, by class name, for reading recipe.json."""
+    return {**DATA_MODULES, **config_types()}

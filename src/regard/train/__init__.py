@@ -1,19 +1,26 @@
-"""One loop for every model: schedules, checkpoints, exact resume, runs on disk."""
+"""Training: one loop for every model, losses, checkpoints, distributed ranks and calibration."""
 
 from regard.train.checkpoint.store import (
     Checkpoint,
     average_checkpoints,
-    copy_weights,
     list_checkpoints,
     load_checkpoint,
     load_last_valid,
-    load_weights,
     save_checkpoint,
 )
 from regard.train.config import TrainConfig
 from regard.train.distributed.ranks import Ranks, init_distributed, shutdown_distributed
 from regard.train.loop import Outcome, Trainer
-from regard.train.losses import Objective, label_smoothed_cross_entropy, objective, symmetric_kl
+from regard.train.losses import (
+    ModelOutputs,
+    Objective,
+    label_smoothed_cross_entropy,
+    make_objective,
+    objective,
+    register_objective,
+    symmetric_kl,
+)
+from regard.train.metrics.bleu import score_texts
 from regard.train.metrics.calibration import (
     Calibration,
     Gradable,
@@ -24,15 +31,18 @@ from regard.train.metrics.calibration import (
     save_calibration,
 )
 from regard.train.metrics.log import read_metrics
+from regard.train.metrics.loss import mean_loss
 from regard.train.progress import Progress
 from regard.train.schedules import lr_factor
 from regard.train.signals import defer_signals
+from regard.train.weights import copy_weights, load_weights
 
 __all__ = [
     "Calibration",
     "Checkpoint",
     "Gradable",
     "GradedAnswer",
+    "ModelOutputs",
     "Objective",
     "Outcome",
     "Progress",
@@ -41,21 +51,25 @@ __all__ = [
     "Trainer",
     "average_checkpoints",
     "calibrate",
-    "list_checkpoints",
-    "symmetric_kl",
-    "load_weights",
+    "calibration_metrics",
+    "copy_weights",
     "defer_signals",
     "init_distributed",
-    "load_last_valid",
-    "shutdown_distributed",
+    "label_smoothed_cross_entropy",
+    "list_checkpoints",
     "load_calibration",
     "load_checkpoint",
-    "objective",
+    "load_last_valid",
+    "load_weights",
     "lr_factor",
+    "make_objective",
+    "mean_loss",
+    "objective",
     "read_metrics",
-    "calibration_metrics",
+    "register_objective",
     "save_calibration",
     "save_checkpoint",
-    "label_smoothed_cross_entropy",
-    "copy_weights",
+    "score_texts",
+    "shutdown_distributed",
+    "symmetric_kl",
 ]

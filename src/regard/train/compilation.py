@@ -1,4 +1,4 @@
-"""When torch.compile pays, and in which way."""
+"""When to use torch.compile, and with which options."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -12,58 +12,58 @@ from regard.train.config import TrainConfig
 from regard.train.distributed.parallel import Strategy
 from regard.train.signals import block_signals
 
-STEPS = 1000  # to compile takes as long as some hundred updates
-PROBE_BATCHES = 6  # batches that show whether their shapes are few or many
-FEW = 3  # shapes that are compiled each as it is
+MIN_STEPS = 1000  # to compile takes as long as some hundred updates
+PROBE_BATCHES = 6  # batches whose shapes are observed before compiling
+MAX_STATIC_SHAPES = 3  # so many shapes are compiled one by one
 
-Total = Callable[..., Tensor]
+LossFunction = Callable[..., Tensor]
 
 
 class CompilePolicy:
-    """Compiles a loss with its model once some batches have shown their shapes.
+    """Compiles a loss function, model included, after observing the shapes of some batches.
 
-    Few shapes are compiled each as it is; many once, with sizes left open, or each length would be
-    compiled anew. Asked for "fixed" it compiles few shapes alone: open sizes of a translator were
-    seen to break torch 2.11's compiler (an assertion in its tiling) on an H200. With `graphs` the
-    kernels of few shapes are launched together as a CUDA graph, as small ones end before Python
-    has launched the next.
+    Few shapes are compiled each with static sizes; many are compiled once with dynamic sizes, or
+    each length would be compiled anew. The mode "fixed" compiles only in the first case: dynamic
+    sizes of a translator raise an assertion in the tiling of torch 2.11's compiler on an H200.
+    With `graphs`, static shapes are replayed as CUDA graphs: small kernels end before Python has
+    launched the next one.
 
-    >>> asked = CompilePolicy("off")
-    >>> asked.loss_function(max, {"x": torch.single_row_kernels(1)}) is max
+    >>> policy = CompilePolicy("off")
+    >>> policy.loss_function(max, {"x": torch.ones(1)}) is max
     True
     """
 
     def __init__(self, mode: str, *, graphs: bool = False):
         self.mode, self.probes_left, self.graphs = mode, PROBE_BATCHES, graphs
         self.shapes: set[Any] = set()
-        self.compiled: tuple[Total, Total] | None = None
-        self.compiled_shapes: set[Any] = set()  # shapes that an update was made with, compiled
+        self.compiled: tuple[LossFunction, LossFunction] | None = None  # the original, the compiled
+        self.compiled_shapes: set[Any] = set()
 
     def block_signals(self, batch: dict[str, Tensor]) -> AbstractContextManager[None]:
-        """Around an update: while it may compile, its compile workers outlive a signal."""
+        """Context of an update: if it may compile, its compile workers survive a signal."""
         shape = _shape(batch)
         if self.compiled is None or shape in self.compiled_shapes:
             return nullcontext()
         self.compiled_shapes.add(shape)
         return block_signals()
 
-    def loss_function(self, total: Total, batch: dict[str, Tensor]) -> Total:
-        """The loss to call for this batch: as it is, or compiled."""
+    def loss_function(self, loss: LossFunction, batch: dict[str, Tensor]) -> LossFunction:
+        """The function to call for this batch: `loss`, or `loss` compiled."""
         if self.mode == "off":
-            return total
+            return loss
         shape = _shape(batch)
         if self.probes_left:
             self.probes_left -= 1
             self.shapes.add(shape)
-            return total
-        many = len(self.shapes) > FEW
-        if (many and self.mode == "fixed") or not (many or shape in self.shapes):
-            return total  # such as the last batch of a part, shorter than the rest
-        if self.compiled is None or self.compiled[0] is not total:
-            how = "reduce-overhead" if self.graphs and not many else None
-            self.compiled = total, torch.compile(total, dynamic=many, mode=how)
+            return loss
+        dynamic = len(self.shapes) > MAX_STATIC_SHAPES
+        if (dynamic and self.mode == "fixed") or not (dynamic or shape in self.shapes):
+            return loss  # such as the last batch of an epoch, shorter than the rest
+        if self.compiled is None or self.compiled[0] is not loss:
+            mode = "reduce-overhead" if self.graphs and not dynamic else None
+            self.compiled = loss, torch.compile(loss, dynamic=dynamic, mode=mode)
         if self.graphs:
-            torch.compiler.cudagraph_mark_step_begin()  # the last update's numbers may be let go
+            torch.compiler.cudagraph_mark_step_begin()  # the last update's outputs may be reused
         return self.compiled[1]
 
 
@@ -74,18 +74,17 @@ def _shape(batch: dict[str, Tensor]) -> tuple[Any, ...]:
 def build_compile_policy(
     config: TrainConfig, model: nn.Module, device: torch.device, strategy: Strategy = "none"
 ) -> CompilePolicy:
-    """Whether to compile: as asked, or where it pays.
+    """The policy of a config; auto compiles on a GPU, in long trainings, without recurrent layers.
 
-    On a GPU, in long trainings with batches of few shapes, and not around recurrent layers, which
-    are loops. As graphs where one batch is an update and no other rank has a part in it: a graph
-    writes each gradient where it wrote the last one.
+    CUDA graphs need one batch per update and one rank: a graph writes each gradient to the memory
+    of the last one.
 
-    >>> build_compile_policy(TrainConfig(steps=9), nn.PackedLinear(1, 1), torch.device("cpu")).mode
+    >>> build_compile_policy(TrainConfig(steps=9), nn.Linear(1, 1), torch.device("cpu")).mode
     'off'
     """
     graphs = device.type == "cuda" and config.accumulate == 1 and strategy == "none"
     if config.compile != "auto":
         return CompilePolicy(config.compile, graphs=graphs)
-    loops = any(isinstance(m, nn.RNNBase | RecurrentCell | Recurrent) for m in model.modules())
-    pays = device.type == "cuda" and config.steps > STEPS and not loops
+    recurrent = any(isinstance(m, nn.RNNBase | RecurrentCell | Recurrent) for m in model.modules())
+    pays = device.type == "cuda" and config.steps > MIN_STEPS and not recurrent
     return CompilePolicy("fixed" if pays else "off", graphs=graphs)

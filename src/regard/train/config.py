@@ -1,4 +1,4 @@
-"""What can be chosen about a training, checked on the spot."""
+"""Training configuration, validated on construction."""
 
 import math
 from dataclasses import dataclass
@@ -11,22 +11,40 @@ from regard.train.schedules import Schedule
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """How a model is trained: how long, how fast, and how often it is scored and saved.
+    """Hyperparameters of a training run.
 
-    `tokens` fill a batch, `accumulate` batches make an update. `clip` bounds the norm of the
-    gradient. `patience` evaluations without a better `watch` end the training (None: never);
-    loss is better when low, everything else when high. The last `keep` checkpoints stay, and the
-    mean of the last `average_checkpoints` becomes the model. `compile` is torch.compile; auto is where it pays.
-    `parallel` is how several ranks share the work; auto is ddp when there are several.
-    `agree` makes two passes of each batch, with dropout of their own, say the same (R-Drop, Liang
-    et al. 2021): loss = ½ (L₁ + L₂) + agree · ½ (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)); their α is 2 · agree.
+    Args:
+        steps: number of optimizer updates.
+        batch_tokens: tokens per batch, for tasks over text; None is 4096.
+        batch_size: examples per batch, for tasks over images and audio; None is 64.
+        accumulate: batches per update (gradient accumulation).
+        lr: peak learning rate of AdamW.
+        schedule: decay of the learning rate after the warmup.
+        warmup: updates of linear warmup.
+        min_lr_fraction: where the cosine schedule ends, as a fraction of `lr`.
+        betas, eps, weight_decay: of AdamW; only matrices decay.
+        max_grad_norm: gradient clipping, by the norm over all parameters.
+        label_smoothing: probability mass that the target spreads over all classes.
+        rdrop: weight of R-Drop (Liang et al. 2021), two forward passes with different dropout:
+            loss = ½ (L₁ + L₂) + rdrop · ½ (KL(p₁ ‖ p₂) + KL(p₂ ‖ p₁)); the paper's α is 2 · rdrop.
+        seed: of the initial weights, of dropout and of the order of the data.
+        monitor: validation metric that decides what is best; `loss` is minimised, others maximised.
+        patience: evaluations without a better `monitor` before training stops; None never stops.
+        log_every, evaluate_every, save_every: intervals in updates.
+        keep_last: checkpoints to keep.
+        average_last: the final weights are the mean of so many of the last checkpoints.
+        device: where to train; auto is CUDA where available.
+        precision: auto is bfloat16 autocast on a GPU, float32 on a CPU.
+        compile: torch.compile; auto is where it pays.
+        parallel: how ranks share the work; auto is DDP with several ranks.
 
     >>> TrainConfig(steps=100, batch_tokens=512).schedule
     'cosine'
     """
 
     steps: int
-    batch_tokens: int = 4096
+    batch_tokens: int | None = None
+    batch_size: int | None = None
     accumulate: int = 1
     lr: float = 1e-3
     schedule: Schedule = "cosine"
@@ -53,30 +71,30 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        check_positive(
-            self, "steps", "batch_tokens", "accumulate", "patience", "keep_last", "average_last"
-        )
+        check_positive(self, "steps", "batch_tokens", "batch_size", "accumulate", "patience")
         check_positive(self, "log_every", "evaluate_every", "save_every")
+        check_positive(self, "keep_last", "average_last")
         for name in ("lr", "max_grad_norm", "eps"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}: needs more than 0, got {getattr(self, name)}")
-        for name in ("label_smoothing", "min_lr_fraction", "weight_decay", *("betas",)):
-            values = getattr(self, name)
-            if not all(0 <= x < 1 for x in (values if name == "betas" else (values,))):
-                raise ConfigError(f"{name}: needs at least 0 and less than 1, got {values}")
+        for name in ("label_smoothing", "min_lr_fraction", "weight_decay", "betas"):
+            value = getattr(self, name)
+            if not all(0 <= x < 1 for x in (value if name == "betas" else (value,))):
+                raise ConfigError(f"{name}: needs at least 0 and less than 1, got {value}")
         for name in ("warmup", "rdrop"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name}: needs 0 or more, got {getattr(self, name)}")
         if self.average_last > self.keep_last:
             raise ConfigError(
-                f"average: needs at most keep={self.keep_last} checkpoints, got {self.average_last}; "
-                f"try keep={self.average_last}"
+                f"average_last: needs at most keep_last={self.keep_last} checkpoints, got "
+                f"{self.average_last}; try keep_last={self.average_last}"
             )
 
     def is_better(self, new: float, old: float | None) -> bool:
-        """Whether a score of the watched kind is better than the best so far.
+        """Whether a value of the monitored metric improves on the best so far.
 
-        >>> TrainConfig(steps=1).is_better(0.2, 0.3), TrainConfig(steps=1, monitor="bleu").is_better(1, 2)
+        >>> accuracy = TrainConfig(steps=1, monitor="accuracy")
+        >>> TrainConfig(steps=1).is_better(0.2, 0.3), accuracy.is_better(0.2, 0.3)
         (True, False)
         """
         return old is None or (new < old if self.monitor == "loss" else new > old)

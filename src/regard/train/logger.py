@@ -1,4 +1,4 @@
-"""A run's metrics for TensorBoard, beside metrics.jsonl."""
+"""TensorBoard logging of a run's metrics, beside metrics.jsonl."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ Logger = Callable[[dict[str, Any]], None]
 
 
 def tensorboard_logger(folder: str | Path) -> Logger:
-    """What takes each line of metrics and writes its numbers where TensorBoard reads them.
+    """A logger that writes the numbers of each line of metrics as TensorBoard scalars.
 
     >>> import tempfile
     >>> try:
@@ -27,17 +27,17 @@ def tensorboard_logger(folder: str | Path) -> Logger:
             "tensorboard: needs the package of that name, got none; "
             "try pip install 'regard[tensorboard]'"
         ) from error
+    path = Path(folder) / TENSORBOARD_FOLDER
     try:
-        writer = SummaryWriter(str(Path(folder) / TENSORBOARD_FOLDER))
+        writer = SummaryWriter(str(path))
     except OSError as error:
-        place = Path(folder) / TENSORBOARD_FOLDER
-        raise FileError(f"{place}: cannot be written, {error.strerror or error}") from error
+        raise FileError(f"{path}: cannot be written, {error.strerror or error}") from error
 
     def write(line: dict[str, Any]) -> None:
         for name, value in line.items():
             if name != "step" and isinstance(value, int | float):
-                part = "valid/" + name.removeprefix("valid_") if name.startswith("valid_") else name
-                writer.add_scalar(part, value, line["step"])
+                tag = "valid/" + name.removeprefix("valid_") if name.startswith("valid_") else name
+                writer.add_scalar(tag, value, line["step"])
         writer.flush()
 
     return write

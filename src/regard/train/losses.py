@@ -1,4 +1,4 @@
-"""What is made small: sums over tokens, to be divided by how many there are in the whole update."""
+"""Training losses, summed over tokens or examples and normalised per update."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -8,18 +8,17 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, suggestion
 from regard.models import ctc_loss
 
 Batch = Mapping[str, Tensor]
-SECOND_VIEW = "_again"  # after the name of what the second of two passes reads
-PHONE_LOSS_WEIGHT = 0.5  # how much the sounds of words count beside the words
+SECOND_VIEW = "_again"  # suffix of the tensors that the second pass of R-Drop reads
 
 
 class Objective(NamedTuple):
-    """A loss by its two parts: how many things a batch is scored on, and their losses summed.
+    """A loss as two functions: the number of targets in a batch, and the sum of their losses.
 
-    loss of an update = Σ_batches total / Σ_batches size, the same however it is cut into batches
+    loss of an update = Σ_batches loss_sum / Σ_batches size, however it is split into batches
 
     >>> batch = {"target": torch.zeros(2, 5), "target_lengths": torch.tensor([5, 3])}
     >>> int(objective("translation").size(batch))  # the first token of each is given
@@ -27,31 +26,33 @@ class Objective(NamedTuple):
     """
 
     size: Callable[[Batch], Tensor]
-    loss_sum: Callable[..., Tensor]  # of a model, a batch, smoothing and agree
+    loss_sum: Callable[..., Tensor]  # of model, batch, label_smoothing = 0, rdrop = 0
 
 
 class ModelOutputs(NamedTuple):
-    """What a model says of a batch, and how much each place of it counts (None: all the same).
+    """The logits of a batch and the weight of each position (None: 1 everywhere).
 
-    >>> ModelOutputs(torch.zeros(2, 3)).counts is None
+    >>> ModelOutputs(torch.zeros(2, 3)).weights is None
     True
     """
 
     logits: Tensor
     weights: Tensor | None = None
-    phones: Tensor | None = None  # of a recogniser: what its second head says
 
 
 def objective(name: str) -> Objective:
-    """A loss by its name: translation, next_token, ctc or class.
+    """A registered loss: translation, next_token, ctc, class, or one of `register_objective`.
 
-    >>> objective("clas")
+    >>> objective("clas")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    regard.errors.ConfigError: objective: needs translation, next_token, ctc or class, got 'clas'
+    regard.errors.ConfigError: objective: needs one of class, ctc, ..., got 'clas'; try class
     """
     if name not in OBJECTIVES:
-        raise ConfigError(f"objective: needs translation, next_token, ctc or class, got {name!r}")
+        known = ", ".join(sorted(OBJECTIVES))
+        raise ConfigError(
+            f"objective: needs one of {known}, got {name!r}{suggestion(name, OBJECTIVES)}"
+        )
     return OBJECTIVES[name]
 
 
@@ -61,14 +62,21 @@ def label_smoothed_cross_entropy(
     label_smoothing: float = 0.0,
     mask: Bool[Tensor, "*batch"] | None = None,
 ) -> Float[Tensor, ""]:
-    """How surprising the targets are, summed over those that are live; some mass goes to all words.
+    """Label-smoothed cross-entropy, summed over unmasked targets.
 
     Σ_t - (1 - ε) log p(y_t) - ε / vocab Σ_y log p(y)
+
+    Args:
+        logits: unnormalised log-probabilities.
+        targets: the correct classes.
+        label_smoothing: ε.
+        mask: True where a target counts; None is everywhere.
 
     >>> logits = torch.tensor([[0.75, 0.25], [0.5, 0.5]]).log()
     >>> label_smoothed_cross_entropy(logits, torch.tensor([0, 1])).exp()  # 4/3 · 2
     tensor(2.6667)
-    >>> label_smoothed_cross_entropy(logits, torch.tensor([0, 1]), mask=torch.tensor([False, True])).exp()
+    >>> mask = torch.tensor([False, True])
+    >>> label_smoothed_cross_entropy(logits, torch.tensor([0, 1]), mask=mask).exp()
     tensor(2.)
     """
     if mask is not None:
@@ -87,7 +95,7 @@ def symmetric_kl(
     second: Float[Tensor, "*batch vocab"],
     weights: Bool[Tensor, "*batch"] | Float[Tensor, "*batch"] | None = None,
 ) -> Float[Tensor, ""]:
-    """How far two predictions of the same are apart, summed over those that count.
+    """Symmetric KL divergence of two predictions, a weighted sum over positions.
 
     Σ_t ½ KL(p_t ‖ q_t) + ½ KL(q_t ‖ p_t) = Σ_t ½ Σ_y (p_t(y) - q_t(y)) (log p_t(y) - log q_t(y))
 
@@ -96,79 +104,8 @@ def symmetric_kl(
     tensor(0.5493)
     """
     p, q = (x.float().log_softmax(-1) for x in (first, second))
-    apart = ((p.exp() - q.exp()) * (p - q)).sum(-1) / 2
-    return apart.sum() if weights is None else (apart * weights).sum()
-
-
-def _live(tokens: Tensor, lengths: Tensor | None) -> Tensor | None:
-    """Which tokens but the first are real: those are the ones to be told."""
-    if lengths is None:
-        return None
-    return torch.arange(1, tokens.shape[1], device=tokens.device) < lengths[:, None]
-
-
-def _told(tokens: Tensor, lengths: Tensor | None) -> Tensor:
-    if lengths is None:
-        return torch.tensor(tokens[:, 1:].numel())
-    return (lengths - 1).clamp(min=0).sum()
-
-
-def _translation(model: nn.Module, batch: Batch) -> ModelOutputs:
-    target = batch["target"]
-    logits = model(batch["source"], target[:, :-1], batch.get("source_lengths"))
-    return ModelOutputs(logits, _live(target, batch.get("target_lengths")))
-
-
-def _next_token(model: nn.Module, batch: Batch) -> ModelOutputs:
-    tokens, lengths = batch["tokens"], batch.get("tokens_lengths")
-    shorter = None if lengths is None else lengths.clamp(max=tokens.shape[1] - 1)
-    return ModelOutputs(model(tokens[:, :-1], shorter), _live(tokens, lengths))
-
-
-def _told_wrong(name: str) -> Callable[[ModelOutputs, Batch, float], Tensor]:
-    def loss(answers: ModelOutputs, batch: Batch, smoothing: float) -> Tensor:
-        return label_smoothed_cross_entropy(
-            answers.logits, batch[name][:, 1:], smoothing, answers.weights
-        )
-
-    return loss
-
-
-def _heard(model: nn.Module, batch: Batch) -> ModelOutputs:
-    more: dict[str, Any] = {"phones": True} if "phones" in batch else {}
-    if "before" in batch:  # where a running normalisation starts from
-        more["before"] = batch["before"]
-    log_probs, lengths, *phones = model(batch["frames"], batch["frames_lengths"], **more)
-    frames = torch.arange(log_probs.shape[1], device=log_probs.device) < lengths[:, None]
-    # the loss of a sequence is a mean over its labels, and so is what its frames disagree by
-    return ModelOutputs(log_probs, frames / batch["target_lengths"].clamp(min=1)[:, None], *phones)
-
-
-def _ctc(answers: ModelOutputs, batch: Batch, smoothing: float) -> Tensor:
-    assert answers.weights is not None
-    lengths = answers.weights.count_nonzero(1)
-    log_probs = answers.logits.float()
-    loss = ctc_loss(log_probs, lengths, batch["target"], batch["target_lengths"])
-    if answers.phones is not None:
-        # words may be said too fast for all their phones to be told: those teach nothing here
-        said = answers.phones.float().transpose(0, 1), batch["phones"]
-        sizes = lengths, batch["phones_lengths"]
-        loss = loss + PHONE_LOSS_WEIGHT * F.ctc_loss(*said, *sizes, zero_infinity=True)
-    return loss * len(lengths)
-
-
-def _class(model: nn.Module, batch: Batch) -> ModelOutputs:
-    if "pixels" in batch:
-        return ModelOutputs(model(batch["pixels"]))
-    return ModelOutputs(model(batch["tokens"], batch.get("tokens_lengths")))
-
-
-def _misjudged(answers: ModelOutputs, batch: Batch, smoothing: float) -> Tensor:
-    own = classification_losses(answers.logits, batch["label"], smoothing)
-    if "other" not in batch:
-        return own.sum()
-    other = classification_losses(answers.logits, batch["other"], smoothing)
-    return (batch["share"] * own + (1 - batch["share"]) * other).sum()
+    divergence = ((p.exp() - q.exp()) * (p - q)).sum(-1) / 2
+    return divergence.sum() if weights is None else (divergence * weights).sum()
 
 
 def classification_losses(
@@ -178,57 +115,159 @@ def classification_losses(
 ) -> Float[Tensor, " batch"]:
     """Cross-entropy of each example; where the label is -1, to the uniform distribution.
 
-    An example of no class is to be answered by no class rather than another (outlier exposure,
-    Hendrycks et al. 2019).
+    The label -1 marks an example of no class (outlier exposure, Hendrycks et al. 2019).
 
     >>> logits = torch.tensor([[0.5, 0.5], [0.5, 0.5]]).log()
     >>> classification_losses(logits, torch.tensor([1, -1])).exp()
     tensor([2., 2.])
     """
     log_probs = logits.float().log_softmax(-1)
-    foreign = labels < 0
-    own = -log_probs.gather(-1, labels.clamp(min=0)[:, None])[:, 0]
-    even = -log_probs.mean(-1)
-    return torch.where(foreign, even, (1 - label_smoothing) * own + label_smoothing * even)
+    to_label = -log_probs.gather(-1, labels.clamp(min=0)[:, None])[:, 0]
+    to_uniform = -log_probs.mean(-1)
+    smoothed = (1 - label_smoothing) * to_label + label_smoothing * to_uniform
+    return torch.where(labels < 0, to_uniform, smoothed)
 
 
-def _rows(name: str) -> Callable[[Batch], Tensor]:
+# ---- forward passes, one per objective
+
+
+def _target_mask(tokens: Tensor, lengths: Tensor | None) -> Tensor | None:
+    """Which tokens are targets: all but the first, up to each row's length."""
+    if lengths is None:
+        return None
+    return torch.arange(1, tokens.shape[1], device=tokens.device) < lengths[:, None]
+
+
+def _translation(model: nn.Module, batch: Batch) -> ModelOutputs:
+    target = batch["target"]
+    logits = model(batch["source"], target[:, :-1], batch.get("source_lengths"))
+    return ModelOutputs(logits, _target_mask(target, batch.get("target_lengths")))
+
+
+def _next_token(model: nn.Module, batch: Batch) -> ModelOutputs:
+    tokens, lengths = batch["tokens"], batch.get("tokens_lengths")
+    shorter = None if lengths is None else lengths.clamp(max=tokens.shape[1] - 1)
+    return ModelOutputs(model(tokens[:, :-1], shorter), _target_mask(tokens, lengths))
+
+
+def _frames(model: nn.Module, batch: Batch) -> ModelOutputs:
+    # "before" is the initial state of online CMVN
+    options: dict[str, Any] = {"cmvn_state": batch["before"]} if "before" in batch else {}
+    log_probs, lengths = model(batch["frames"], batch["frames_lengths"], **options)
+    mask = torch.arange(log_probs.shape[1], device=log_probs.device) < lengths[:, None]
+    # CTC is a mean over the labels of a sequence, and so is the divergence of its frames
+    return ModelOutputs(log_probs, mask / batch["target_lengths"].clamp(min=1)[:, None])
+
+
+def _class(model: nn.Module, batch: Batch) -> ModelOutputs:
+    if "pixels" in batch:
+        return ModelOutputs(model(batch["pixels"]))
+    return ModelOutputs(model(batch["tokens"], batch.get("tokens_lengths")))
+
+
+# ---- losses of their outputs
+
+
+def _token_loss(name: str) -> Callable[[ModelOutputs, Batch, float], Tensor]:
+    def loss(outputs: ModelOutputs, batch: Batch, label_smoothing: float) -> Tensor:
+        return label_smoothed_cross_entropy(
+            outputs.logits, batch[name][:, 1:], label_smoothing, outputs.weights
+        )
+
+    return loss
+
+
+def _ctc(outputs: ModelOutputs, batch: Batch, label_smoothing: float) -> Tensor:
+    assert outputs.weights is not None
+    lengths = outputs.weights.count_nonzero(1)
+    log_probs = outputs.logits.float()
+    loss = ctc_loss(log_probs, lengths, batch["target"], batch["target_lengths"])
+    return loss * len(lengths)
+
+
+def _class_loss(outputs: ModelOutputs, batch: Batch, label_smoothing: float) -> Tensor:
+    losses = classification_losses(outputs.logits, batch["label"], label_smoothing)
+    if "other" not in batch:
+        return losses.sum()
+    # CutMix: the class of the pasted rectangle counts by its area
+    other = classification_losses(outputs.logits, batch["other"], label_smoothing)
+    return (batch["share"] * losses + (1 - batch["share"]) * other).sum()
+
+
+# ---- sizes of a batch
+
+
+def _count_rows(name: str) -> Callable[[Batch], Tensor]:
     return lambda batch: torch.tensor(len(batch[name]))
 
 
-def _tokens(name: str) -> Callable[[Batch], Tensor]:
-    return lambda batch: _told(batch[name], batch.get(f"{name}_lengths"))
+def _count_targets(name: str) -> Callable[[Batch], Tensor]:
+    def count(batch: Batch) -> Tensor:
+        lengths = batch.get(f"{name}_lengths")
+        if lengths is None:
+            return torch.tensor(batch[name][:, 1:].numel())
+        return (lengths - 1).clamp(min=0).sum()
+
+    return count
 
 
-def _make(
+def make_objective(
     size: Callable[[Batch], Tensor],
-    answers: Callable[[nn.Module, Batch], ModelOutputs],
+    forward: Callable[[nn.Module, Batch], ModelOutputs],
     loss: Callable[[ModelOutputs, Batch, float], Tensor],
 ) -> Objective:
-    """The loss of a batch; with `agree` that of two passes, which also have to say the same.
+    """An objective of a forward pass and the loss of its outputs, with R-Drop over both.
 
-    The second reads what a batch has `again`, such as the same words in another voice.
+    With `rdrop`, both passes run as one batch of twice the rows. The second reads the tensors
+    named `…_again` where the batch has them, such as a second augmentation.
+
+    Args:
+        size: number of targets in a batch.
+        forward: runs the model on a batch.
+        loss: of the outputs, the batch and the label smoothing, summed over targets.
+
+    >>> rows = lambda batch: torch.tensor(len(batch["x"]))
+    >>> squares = make_objective(rows, lambda model, batch: ModelOutputs(model(batch["x"])),
+    ...                          lambda outputs, batch, smoothing: outputs.logits.square().sum())
+    >>> squares.loss_sum(nn.Identity(), {"x": torch.tensor([3.0, 4.0])})
+    tensor(25.)
     """
 
-    def total(model: nn.Module, batch: Batch, smoothing: float = 0.0, agree: float = 0.0) -> Tensor:
-        if not agree:
-            return loss(answers(model, batch), batch, smoothing)
+    def loss_sum(
+        model: nn.Module, batch: Batch, label_smoothing: float = 0.0, rdrop: float = 0.0
+    ) -> Tensor:
+        if not rdrop:
+            return loss(forward(model, batch), batch, label_smoothing)
         twice = {
             name: torch.cat([x, batch.get(name + SECOND_VIEW, x)])
             for name, x in batch.items()
             if not name.endswith(SECOND_VIEW)
         }
-        told = answers(model, twice)
-        counts = None if told.weights is None else told.weights.chunk(2)[0]
-        first, second = told.logits.chunk(2)
-        return loss(told, twice, smoothing) / 2 + agree * symmetric_kl(first, second, counts)
+        outputs = forward(model, twice)
+        weights = None if outputs.weights is None else outputs.weights.chunk(2)[0]
+        first, second = outputs.logits.chunk(2)
+        divergence = symmetric_kl(first, second, weights)
+        return loss(outputs, twice, label_smoothing) / 2 + rdrop * divergence
 
-    return Objective(size, total)
+    return Objective(size, loss_sum)
 
 
 OBJECTIVES = {
-    "translation": _make(_tokens("target"), _translation, _told_wrong("target")),
-    "next_token": _make(_tokens("tokens"), _next_token, _told_wrong("tokens")),
-    "ctc": _make(_rows("target"), _heard, _ctc),
-    "class": _make(_rows("label"), _class, _misjudged),
+    "translation": make_objective(_count_targets("target"), _translation, _token_loss("target")),
+    "next_token": make_objective(_count_targets("tokens"), _next_token, _token_loss("tokens")),
+    "ctc": make_objective(_count_rows("target"), _frames, _ctc),
+    "class": make_objective(_count_rows("label"), _class, _class_loss),
 }
+
+
+def register_objective(name: str, objective: Objective) -> None:
+    """Make a loss available to `objective` and to the data modules of recipes.
+
+    >>> register_objective("next_token", objective("next_token"))
+    Traceback (most recent call last):
+        ...
+    regard.errors.ConfigError: name: needs one that is free, got 'next_token'
+    """
+    if name in OBJECTIVES:
+        raise ConfigError(f"name: needs one that is free, got {name!r}")
+    OBJECTIVES[name] = objective

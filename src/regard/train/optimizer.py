@@ -1,4 +1,4 @@
-"""The optimizer, and its tensors by name."""
+"""AdamW, and its state as named tensors."""
 
 from collections.abc import Mapping
 
@@ -6,17 +6,17 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import FileError
-from regard.train.checkpoint.store import shard_like
 from regard.train.config import TrainConfig
+from regard.train.weights import shard_like
 
-KINDS = ("step", "exp_avg", "exp_avg_sq")  # what AdamW remembers of a parameter
+STATE_NAMES = ("step", "exp_avg", "exp_avg_sq")  # AdamW's state of one parameter
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
-    """AdamW; only matrices decay, as a norm's scale or a bias has no reason to be small.
+    """AdamW; weight decay only for matrices, not for biases and the scales of norms.
 
-    >>> made = make_optimizer(nn.PackedLinear(2, 2), TrainConfig(steps=1, decay=0.1))
-    >>> [group["weight_decay"] for group in made.param_groups]
+    >>> optimizer = make_optimizer(nn.Linear(2, 2), TrainConfig(steps=1, weight_decay=0.1))
+    >>> [group["weight_decay"] for group in optimizer.param_groups]
     [0.1, 0.0]
     """
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -29,33 +29,33 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """All that the optimizer remembers itself, by its parameter's name and its kind.
+    """The tensors of the optimizer's state, named `parameter.state`.
 
-    >>> layer = nn.PackedLinear(2, 2)
+    >>> layer = nn.Linear(2, 2)
     >>> optimizer_tensors(layer, make_optimizer(layer, TrainConfig(steps=1)))
     {}
     """
     return {
-        f"{name}.{kind}": x
+        f"{name}.{state}": x
         for name, p in model.named_parameters()
         if p in optimizer.state
-        for kind, x in optimizer.state[p].items()
+        for state, x in optimizer.state[p].items()
     }
 
 
 def empty_optimizer_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Room for all that AdamW will remember of a model, each as its parameter is held.
+    """Zeros in the shape of AdamW's state, each sharded as its parameter.
 
-    >>> list(empty_optimizer_tensors(nn.PackedLinear(2, 2, bias=False)))
+    >>> list(empty_optimizer_tensors(nn.Linear(2, 2, bias=False)))
     ['weight.step', 'weight.exp_avg', 'weight.exp_avg_sq']
     """
     return {
-        f"{name}.{kind}": torch.zeros((), device=p.device)
-        if kind == "step"
+        f"{name}.{state}": torch.zeros((), device=p.device)
+        if state == "step"
         else torch.zeros_like(p)
         for name, p in model.named_parameters()
         if p.requires_grad
-        for kind in KINDS
+        for state in STATE_NAMES
     }
 
 
@@ -63,9 +63,9 @@ def empty_optimizer_tensors(model: nn.Module) -> dict[str, Tensor]:
 def load_optimizer_tensors(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]
 ) -> None:
-    """Give an optimizer back what it remembered.
+    """Load the state that `optimizer_tensors` returned.
 
-    >>> layer = nn.PackedLinear(1, 1, bias=False)
+    >>> layer = nn.Linear(1, 1, bias=False)
     >>> optimizer = make_optimizer(layer, TrainConfig(steps=1))
     >>> load_optimizer_tensors(layer, optimizer, {"weight.step": torch.tensor(3.0)})
     >>> optimizer_tensors(layer, optimizer)
@@ -76,7 +76,7 @@ def load_optimizer_tensors(
     if unknown:
         raise FileError(f"optimizer: needs names of this model, got {sorted(unknown)[0]!r}")
     for key, x in tensors.items():
-        name, _, kind = key.rpartition(".")
+        name, _, state = key.rpartition(".")
         p = named[name]
-        held = x if kind == "step" else shard_like(p, x)
-        optimizer.state[p][kind] = held.to(p.device).clone()
+        local = x if state == "step" else shard_like(p, x)
+        optimizer.state[p][state] = local.to(p.device).clone()

@@ -1,4 +1,4 @@
-"""What an update is made of, on its device in time: on a GPU one update's batches ahead."""
+"""Batches on their device in time: for a GPU, those of the next update are prefetched."""
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
@@ -16,7 +16,7 @@ Batch = dict[str, Tensor]
 
 @runtime_checkable
 class BatchSource(Protocol):
-    """What the loop needs of data: batches without end, and where it stands among them."""
+    """An endless iterable of batches, with a state that can be saved and restored."""
 
     def __iter__(self) -> Iterator[Batch]: ...
     def state(self) -> dict[str, Any]: ...
@@ -24,7 +24,7 @@ class BatchSource(Protocol):
 
 
 class UpdateBatches(NamedTuple):
-    """The batches of one update, their sizes, and where the data stood before and after them.
+    """The batches of one update, their sizes, and the state of the data before and after them.
 
     >>> UpdateBatches([{"tokens": torch.zeros(1, 3)}], [2], {"position": 0}, {"position": 1}).sizes
     [2]
@@ -34,25 +34,25 @@ class UpdateBatches(NamedTuple):
     sizes: list[int]
     before: dict[str, Any]
     after: dict[str, Any]
-    ready_event: Any = None  # the event of their being on the GPU
+    ready_event: Any = None  # a CUDA event, recorded after the copies to the GPU
 
 
 class Prefetcher:
-    """The batches of one update after another, moved to the device, and the place in the data.
+    """Yields the batches of one update after another, on the device, and tracks the data state.
 
-    Sizes are taken on the host, before the move: to ask a GPU would be to wait for it. For a GPU a
-    thread makes the next update's batches in pinned memory while this one's are computed.
+    Sizes are computed on the CPU, before the copy: to read them from a GPU would synchronise. For
+    a GPU a thread makes the next update's batches in pinned memory while this one's are computed.
 
     >>> class Ones:
     ...     position = 0
     ...     def __iter__(self):
     ...         while True:
     ...             self.position += 1
-    ...             yield {"x": torch.single_row_kernels(self.position)}
+    ...             yield {"x": torch.ones(self.position)}
     ...     def state(self): return {"position": self.position}
     ...     def restore(self, state): self.position = state["position"]
-    >>> feed = Prefetcher(Ones(), lambda batch: batch["x"].sum(), batches_per_update=2, device=torch.device("cpu"))
-    >>> feed.next().sizes, feed.data_state
+    >>> prefetcher = Prefetcher(Ones(), lambda batch: batch["x"].sum(), 2, torch.device("cpu"))
+    >>> prefetcher.next().sizes, prefetcher.data_state
     ([1, 2], {'position': 2})
     """
 
@@ -63,45 +63,42 @@ class Prefetcher:
         batches_per_update: int,
         device: torch.device,
     ):
-        self.source, self.size, self.batches_per_update, self.device = (
-            source,
-            size,
-            batches_per_update,
-            device,
-        )
+        self.source, self.size, self.device = source, size, device
+        self.batches_per_update = batches_per_update
         self.is_async = device.type == "cuda"
         self.data_state = source.state()
-        self._made: Generator[UpdateBatches, None, None] | None = None
-        self._way: Any = None  # a stream of its own for what is sent ahead
+        self._updates: Generator[UpdateBatches, None, None] | None = None
+        self._stream: torch.cuda.Stream | None = None  # of the copies to the GPU
 
     def next(self) -> UpdateBatches:
-        """One update's batches."""
-        if self._made is None:
-            self._made = _in_background(self._make) if self.is_async else self._make()
+        """The batches of the next update."""
+        if self._updates is None:
+            self._updates = _in_background(self._generate) if self.is_async else self._generate()
         try:
-            fed = next(self._made)
+            update = next(self._updates)
         except StopIteration:
-            self._made = None
+            self._updates = None
             raise TrainError(
-                f"batches: needs to be without end, got no more after {self.data_state}; try train data"
+                f"batches: needs to be without end, got no more after {self.data_state}; "
+                f"try train data"
             ) from None
-        self.data_state = fed.after
-        return self._taken(fed)
+        self.data_state = update.after
+        return self._synchronize(update)
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from another place in the data."""
+        """Continue from another state of the data."""
         self.close()
         self.source.restore(state)
-        self.data_state, self._made = state, None
+        self.data_state, self._updates = state, None
 
     def close(self) -> None:
-        """End what is being made ahead; the next one asked for comes from where this one stood."""
-        if self._made is not None and self.is_async:
-            self._made.close()
+        """End the prefetching; batches that were not taken come again."""
+        if self._updates is not None and self.is_async:
+            self._updates.close()
             self.source.restore(self.data_state)
-            self._made = None
+            self._updates = None
 
-    def _make(self) -> Generator[UpdateBatches, None, None]:
+    def _generate(self) -> Generator[UpdateBatches, None, None]:
         stream = iter(self.source)
         while True:
             before, batches = self.source.state(), []
@@ -113,37 +110,37 @@ class Prefetcher:
                 return
             sizes = [int(self.size(batch)) for batch in batches]
             after = self.source.state()
-            sent, come = self._sent(batches)
-            yield UpdateBatches(sent, sizes, before, after, come)
+            copies, ready = self._copy_to_device(batches)
+            yield UpdateBatches(copies, sizes, before, after, ready)
 
-    def _sent(self, batches: list[Batch]) -> tuple[list[Batch], Any]:
-        """The batches on their way to the GPU, beside its work, and the event of their coming."""
+    def _copy_to_device(self, batches: list[Batch]) -> tuple[list[Batch], Any]:
+        """Start the copies on a stream of their own; the event is recorded at their end."""
         if not self.is_async:
             return batches, None
-        self._way = self._way or torch.cuda.Stream(self.device)
-        with torch.cuda.stream(self._way):
-            sent = [{name: self._send(x) for name, x in batch.items()} for batch in batches]
-            return sent, self._way.record_event()
+        self._stream = self._stream or torch.cuda.Stream(self.device)
+        with torch.cuda.stream(self._stream):
+            copies = [{name: self._copy(x) for name, x in batch.items()} for batch in batches]
+            return copies, self._stream.record_event()
 
-    def _send(self, x: Tensor) -> Tensor:
-        # a batch may be made on the GPU to begin with; only what is on the host has a way to go
+    def _copy(self, x: Tensor) -> Tensor:
+        # a batch may have been made on the GPU to begin with
         return x if x.is_cuda else x.pin_memory().to(self.device, non_blocking=True)
 
-    def _taken(self, fed: UpdateBatches) -> UpdateBatches:
-        """Let the work on the GPU begin when the batches are there; the host does not wait."""
-        if fed.ready_event is not None:
-            here = torch.cuda.current_stream(self.device)
-            here.wait_event(fed.ready_event)
-            for batch in fed.batches:
+    def _synchronize(self, update: UpdateBatches) -> UpdateBatches:
+        """Make the current stream wait for the copies; the CPU does not wait."""
+        if update.ready_event is not None:
+            current = torch.cuda.current_stream(self.device)
+            current.wait_event(update.ready_event)
+            for batch in update.batches:
                 for x in batch.values():
-                    x.record_stream(here)  # or its memory could be given away before it is read
-        return fed
+                    x.record_stream(current)  # else the allocator could reuse its memory too early
+        return update
 
 
 def _in_background(
-    make: Callable[[], Generator[UpdateBatches, None, None]],
+    generate: Callable[[], Generator[UpdateBatches, None, None]],
 ) -> Generator[UpdateBatches, None, None]:
-    """The same, one ahead, made by a thread."""
+    """The same items, made by a thread, one ahead."""
     queue: Queue[UpdateBatches | BaseException | None] = Queue(1)
     stop = Event()
 
@@ -157,20 +154,20 @@ def _in_background(
 
     def work() -> None:
         try:
-            with closing(make()) as made:
-                for fed in made:
-                    put(fed)
+            with closing(generate()) as updates:
+                for update in updates:
+                    put(update)
                     if stop.is_set():
                         return
             put(None)
-        except BaseException as error:  # it belongs to whoever asks for the next
+        except BaseException as error:  # raised again by the consumer
             put(error)
 
     thread = Thread(target=work, daemon=True)
     thread.start()
     try:
         while True:
-            item = _waited_for(queue, thread)
+            item = _get(queue, thread)
             if item is None:
                 return
             if isinstance(item, BaseException):
@@ -181,9 +178,9 @@ def _in_background(
         thread.join()
 
 
-def _waited_for(queue: "Queue[Any]", thread: Thread) -> Any:
+def _get(queue: "Queue[Any]", thread: Thread) -> Any:
     while True:
         try:
             return queue.get(timeout=1)
         except Empty:
-            assert thread.is_alive(), "the thread that makes batches died without a word"
+            assert thread.is_alive(), "the prefetch thread died without an error"

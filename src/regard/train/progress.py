@@ -1,4 +1,4 @@
-"""What a training shows while it runs: a live line on a terminal, plain lines elsewhere."""
+"""Progress of a training: a live line on a terminal, plain lines elsewhere."""
 
 import time
 from typing import TextIO
@@ -9,7 +9,13 @@ from rich.text import Text
 
 
 class Progress:
-    """Loss, speed and time left, as one line that is kept up to date or as a line now and then.
+    """Prints loss, speed and time left: one live line, or a plain line every few seconds.
+
+    Args:
+        steps: updates in all.
+        file: where to print; None is stdout.
+        every: seconds between plain lines.
+
 
     >>> with Progress(steps=100) as progress:
     ...     progress.print_line("valid: loss 0.3000")
@@ -18,12 +24,12 @@ class Progress:
 
     def __init__(self, steps: int, *, file: TextIO | None = None, every: float = 5.0):
         self.steps, self.every = steps, every
-        # a log file has no width of its own: a line there is never cut in two
+        # a log file has no width: its lines are never wrapped
         self.console = Console(file=file, highlight=False, soft_wrap=True)
         self.live = Live(console=self.console, transient=True) if self._is_live else None
         self.tokens, self.loss = 0, None
-        self.began = self.shown = time.monotonic()
-        self.first: int | None = None
+        self.started_at = self.printed_at = time.monotonic()
+        self.first_step: int | None = None
 
     @property
     def _is_live(self) -> bool:
@@ -39,23 +45,23 @@ class Progress:
             self.live.stop()
 
     def update(self, step: int, loss: float, tokens: int, lr: float) -> None:
-        """One more update was made, of so many tokens."""
-        if self.first is None:
-            self.first = step - 1
+        """Count one update of so many tokens (or examples)."""
+        if self.first_step is None:
+            self.first_step = step - 1
         self.tokens += tokens
         self.loss = loss if self.loss is None else 0.95 * self.loss + 0.05 * loss
         now = time.monotonic()
         last = step == self.steps
         if self.live is not None:
-            self.live.update(Text(self.format_line(step, lr, now - self.began)))
-        elif last or now - self.shown >= self.every:
-            self.shown = now
-            self.print_line(self.format_line(step, lr, now - self.began))
+            self.live.update(Text(self.format_line(step, lr, now - self.started_at)))
+        elif last or now - self.printed_at >= self.every:
+            self.printed_at = now
+            self.print_line(self.format_line(step, lr, now - self.started_at))
 
     def format_line(self, step: int, lr: float, seconds: float) -> str:
-        """Where the training stands, in one line."""
-        made = step - (self.first or 0)
-        left = seconds / max(1, made) * (self.steps - step)
+        """Step, loss, learning rate, speed and time left, in one line."""
+        done = step - (self.first_step or 0)
+        left = seconds / max(1, done) * (self.steps - step)
         speed = self.tokens / max(seconds, 1e-9)
         return (
             f"step {step}/{self.steps}  loss {self.loss or 0.0:.4f}  lr {lr:.1e}  "
@@ -63,12 +69,12 @@ class Progress:
         )
 
     def print_line(self, text: str) -> None:
-        """A line that stays."""
+        """Print a permanent line."""
         self.console.print(Text(text))
 
 
 def format_duration(seconds: float) -> str:
-    """A time to be read by people.
+    """Seconds as m:ss or h:mm:ss.
 
     >>> format_duration(75), format_duration(3725)
     ('1:15', '1:02:05')

@@ -1,4 +1,4 @@
-"""The state of the random numbers, taken cheaply and written as JSON can hold it."""
+"""The state of torch's random generators, without synchronisation, and as JSON."""
 
 from typing import NamedTuple
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 
 class RngState(NamedTuple):
-    """The state of the generators that a training draws from; on a GPU, of that one too.
+    """The state of the CPU generator and, on a GPU, of that device's generator.
 
-    >>> luck = get_rng_state(torch.device("cpu"))
+    >>> state = get_rng_state(torch.device("cpu"))
     >>> first = torch.rand(2)
-    >>> set_rng_state(luck, torch.device("cpu"))
+    >>> set_rng_state(state, torch.device("cpu"))
     >>> torch.equal(torch.rand(2), first)
     True
     """
@@ -20,13 +20,13 @@ class RngState(NamedTuple):
     cuda: Tensor | None = None
 
     def to_hex(self) -> dict[str, str]:
-        """As JSON can hold it."""
-        some = {"cpu": self.cpu, "cuda": self.cuda}
-        return {name: x.numpy().tobytes().hex() for name, x in some.items() if x is not None}
+        """As hexadecimal strings, for JSON."""
+        states = {"cpu": self.cpu, "cuda": self.cuda}
+        return {name: x.numpy().tobytes().hex() for name, x in states.items() if x is not None}
 
 
 def get_rng_state(device: torch.device) -> RngState:
-    """The state now; on a GPU it is a seed and a count on the host, nothing waits.
+    """The current state; of a GPU it is a seed and an offset on the CPU: no synchronisation.
 
     >>> get_rng_state(torch.device("cpu")).cuda is None
     True
@@ -36,10 +36,10 @@ def get_rng_state(device: torch.device) -> RngState:
 
 
 def parse_rng_state(values: dict[str, str]) -> RngState:
-    """Luck that was told.
+    """The state that `RngState.to_hex` wrote.
 
-    >>> luck = get_rng_state(torch.device("cpu"))
-    >>> torch.equal(parse_rng_state(luck.to_hex()).cpu, luck.cpu)
+    >>> state = get_rng_state(torch.device("cpu"))
+    >>> torch.equal(parse_rng_state(state.to_hex()).cpu, state.cpu)
     True
     """
     states = {
@@ -49,7 +49,7 @@ def parse_rng_state(values: dict[str, str]) -> RngState:
 
 
 def set_rng_state(state: RngState, device: torch.device) -> None:
-    """Go on drawing from a state; one from another kind of device sets what it can.
+    """Set the generators; a state without CUDA leaves a GPU's generator as it is.
 
     >>> set_rng_state(get_rng_state(torch.device("cpu")), torch.device("cpu"))
     """

@@ -1,4 +1,4 @@
-"""How the learning rate rises and falls: factors of its peak, by the number of the update."""
+"""Learning-rate schedules: warmup, then constant, inverse square root or cosine decay."""
 
 import math
 from typing import Literal
@@ -16,10 +16,17 @@ def lr_factor(
     steps: int,
     min_lr_fraction: float = 0.0,
 ) -> float:
-    """The share of the peak rate that update `step` (the first is 1) of `steps` gets.
+    """The learning rate of update `step`, as a fraction of the peak.
 
-    step / warmup at first; then 1, √(warmup / step), or
-    floor + (1 - floor) (1 + cos(π (step - warmup) / (steps - warmup))) / 2
+    step / warmup during the warmup; then 1, √(warmup / step), or
+    m + (1 - m) (1 + cos(π (step - warmup) / (steps - warmup))) / 2 with m = min_lr_fraction
+
+    Args:
+        step: number of the update; the first is 1.
+        schedule: shape of the decay.
+        warmup: updates of linear warmup.
+        steps: updates in all.
+        min_lr_fraction: where the cosine ends.
 
     >>> [lr_factor(step, warmup=2, steps=6) for step in (1, 2, 4, 6)]
     [0.5, 1.0, 0.5, 0.0]

@@ -1,4 +1,4 @@
-"""Asked to stop, a training ends its update, saves and leaves; asked twice, it leaves at once."""
+"""SIGINT and SIGTERM during training: the first ends after the update, the second at once."""
 
 import signal
 import threading
@@ -10,7 +10,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopRequest:
-    """Which signal came, if any.
+    """The signal received while signals were deferred, if any.
 
     >>> StopRequest().signal is None
     True
@@ -19,55 +19,55 @@ class StopRequest:
     signal: int | None = None
 
     def counts(self) -> tuple[int, ...]:
-        """A 1 for the kind that came, in the order of KINDS: what ranks add up."""
-        return tuple(int(self.signal == kind) for kind in SIGNALS)
+        """One 0 or 1 per signal of SIGNALS: ranks sum these."""
+        return tuple(int(self.signal == number) for number in SIGNALS)
 
 
 def received_signal(counts: Sequence[int]) -> int | None:
-    """The signal that ranks were asked to stop by, from the sums of what each says.
+    """The signal that any rank received, from `StopRequest.counts` summed over ranks.
 
     >>> received_signal([0, 2]) == signal.SIGTERM, received_signal([0, 0])
     (True, None)
     """
-    return next((kind for kind, count in zip(SIGNALS, counts, strict=True) if count), None)
+    return next((number for number, count in zip(SIGNALS, counts, strict=True) if count), None)
 
 
 @contextmanager
 def defer_signals(*, repeatedly: bool = False) -> Iterator[StopRequest]:
-    """While it lasts, Ctrl-C and SIGTERM are noted instead of obeyed, once; if `patient`, always.
+    """Record SIGINT and SIGTERM instead of acting on them: the first one, or with `repeatedly` all.
 
-    >>> with defer_signals() as asked:
+    >>> with defer_signals() as request:
     ...     signal.raise_signal(signal.SIGTERM)
-    >>> asked.signal == signal.SIGTERM
+    >>> request.signal == signal.SIGTERM
     True
     """
-    asked = StopRequest()
-    if threading.current_thread() is not threading.main_thread():  # Python allows it only there
-        yield asked
+    request = StopRequest()
+    if threading.current_thread() is not threading.main_thread():  # handlers can be set only there
+        yield request
         return
-    before = {kind: signal.getsignal(kind) for kind in SIGNALS}
+    before = {number: signal.getsignal(number) for number in SIGNALS}
 
-    def note(kind: int, frame: FrameType | None) -> None:
-        asked.signal = kind
+    def record(number: int, frame: FrameType | None) -> None:
+        request.signal = number
         if not repeatedly:
-            signal.signal(kind, before[signal.Signals(kind)])  # the second time is obeyed
+            signal.signal(number, before[signal.Signals(number)])  # the second one acts
 
-    for kind in SIGNALS:
-        signal.signal(kind, note)
+    for number in SIGNALS:
+        signal.signal(number, record)
     try:
-        yield asked
+        yield request
     finally:
-        for kind, handler in before.items():
-            signal.signal(kind, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
 def block_signals() -> Iterator[None]:
-    """While it lasts, processes that are started do not receive SIGINT and SIGTERM.
+    """Start child processes with SIGINT and SIGTERM blocked.
 
-    A signal to the whole process group would end torch's compile workers, and the training would
-    wait for them for ever. A child inherits the mask of the thread that starts it, so this thread
-    blocks the signals, and an idle one takes them in its place.
+    A signal to the whole process group would kill torch's compile workers, and the training would
+    wait for them forever. A child inherits the mask of the thread that starts it, so this thread
+    blocks the signals, and an idle one receives them instead.
 
     >>> with block_signals():
     ...     signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -76,11 +76,11 @@ def block_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    over = threading.Event()
-    threading.Thread(target=over.wait, daemon=True).start()
+    done = threading.Event()
+    threading.Thread(target=done.wait, daemon=True).start()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        over.set()
+        done.set()

@@ -1,8 +1,8 @@
-"""Updates of a model: made one after another, and read from their device only now and then."""
+"""Optimizer updates whose losses stay on the device until they are read."""
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -18,18 +18,18 @@ from regard.train.rng import RngState, get_rng_state
 
 
 class PendingUpdate(NamedTuple):
-    """An update, its numbers still on their device, with what is needed to go back before it.
+    """An update with its numbers still on the device, and the state before it.
 
-    >>> luck = get_rng_state(torch.device("cpu"))
-    >>> PendingUpdate(1, 1e-3, 6, torch.single_row_kernels(1), torch.single_row_kernels(1), torch.tensor(1.0), {}, luck, []).step
+    >>> rng, x = get_rng_state(torch.device("cpu")), torch.ones(1)
+    >>> PendingUpdate(1, 1e-3, 6, x, x, x[0], {}, rng, []).step
     1
     """
 
     step: int
     lr: float
     size: int
-    losses: Tensor  # what each of its batches, over all ranks, adds to its loss
-    local_losses: Tensor  # and this rank's alone
+    losses: Tensor  # of each batch, summed over ranks; they add up to the update's loss
+    local_losses: Tensor  # of this rank alone
     norm: Tensor
     data_state: dict[str, Any]
     rng_state: RngState
@@ -37,7 +37,7 @@ class PendingUpdate(NamedTuple):
 
 
 class UpdateStats(NamedTuple):
-    """What an update was, read: its loss, the norm of its gradient, its size and its rate.
+    """Loss, gradient norm, size (tokens or examples) and learning rate of an update.
 
     >>> UpdateStats(1, [0.25, 0.5], 1.0, 6, 1e-3).loss
     0.75
@@ -55,12 +55,12 @@ class UpdateStats(NamedTuple):
 
     @property
     def is_finite(self) -> bool:
-        """Whether it was made of numbers."""
+        """Whether loss and gradient norm are finite."""
         return math.isfinite(self.loss) and math.isfinite(self.norm)
 
 
 class NonFiniteUpdate(Exception):
-    """An update whose loss or gradient was no number; nothing was learnt from it or after it."""
+    """An update with a NaN or infinite loss or gradient; it and later ones changed no weight."""
 
     def __init__(self, pending: PendingUpdate, stats: UpdateStats):
         super().__init__(f"update {pending.step}")
@@ -68,12 +68,12 @@ class NonFiniteUpdate(Exception):
 
 
 class Updater:
-    """Makes updates; on a GPU without ever waiting for one to end.
+    """Makes updates; on a GPU without a synchronisation.
 
-    θ ← AdamW(θ, clip(∇ Σ_batches total / Σ_batches size))
+    θ ← AdamW(θ, clip(∇ Σ_batches loss_sum / Σ_batches size))
 
-    There a loss that is no number is noticed by the GPU itself: it leaves this update and all after
-    it undone, until the next `read` sees it. On a CPU each update is read before it is taken.
+    On a GPU the fused optimizer itself skips a non-finite update and all that follow, until the
+    next `read_stats` raises. On a CPU every update is read before it is applied.
     """
 
     def __init__(
@@ -86,95 +86,94 @@ class Updater:
     ):
         if config.rdrop and not has_dropout(parallel.model):
             raise ConfigError(
-                f"agree: needs a model with dropout, as two passes without it are one, got "
-                f"{config.rdrop} for none; try dropout=0.1, or agree=0"
+                f"rdrop: needs a model with dropout, as two passes without it are one, got "
+                f"{config.rdrop} for none; try dropout=0.1, or rdrop=0"
             )
         self.parallel, self.optimizer, self.prefetcher = parallel, optimizer, prefetcher
         self.config, self.compile_policy, self.device = config, compile_policy, parallel.device
         self.runs_ahead = self.device.type == "cuda"
         self.pending: list[PendingUpdate] = []
         self.found_inf = torch.zeros((), device=self.device)
-        # what ranks ask of each other with every update: how many want to stop, by which signal
+        # ranks with a stop request, by signal: summed over ranks with every update
         self.stop_counts: Callable[[], Sequence[int]] = tuple
         self.stop_totals: list[int] = []
 
     def step(self, objective: Objective, step: int, lr: float) -> list[UpdateStats]:
-        """Make update number `step`; what is known of it, where that costs no wait."""
-        luck, buffers = get_rng_state(self.device), self._buffers()
-        fed = self.prefetcher.next()
-        count, *self.stop_totals = self.parallel.ranks.sum_counts(
-            sum(fed.sizes), *self.stop_counts()
+        """Make update number `step`; returns its stats where that needs no synchronisation."""
+        rng, buffers = get_rng_state(self.device), self._copy_buffers()
+        update = self.prefetcher.next()
+        size, *self.stop_totals = self.parallel.ranks.sum_counts(
+            sum(update.sizes), *self.stop_counts()
         )
         with self.parallel.ranks.collective():
-            own = torch.stack(self._backward(objective, fed, max(1, count)))
-            losses = self.parallel.ranks.all_reduce(own.clone())
+            local = torch.stack(self._backward(objective, update, max(1, size)))
+            losses = self.parallel.ranks.all_reduce(local.clone())
             norm = self.parallel.clip_gradients(self.config.max_grad_norm)
-        made = PendingUpdate(step, lr, count, losses, own, norm, fed.before, luck, buffers)
-        self.pending.append(made)
-        known = [] if self.runs_ahead else self.read_stats()
+        self.pending.append(
+            PendingUpdate(step, lr, size, losses, local, norm, update.before, rng, buffers)
+        )
+        stats = [] if self.runs_ahead else self.read_stats()
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         if self.runs_ahead:
-            sound = losses.sum().isfinite() & norm.isfinite()
-            self.found_inf = torch.maximum(self.found_inf, 1.0 - sound.float())
-            self.optimizer.found_inf = self.found_inf  # type: ignore[attr-defined]  # the fused kernel asks
+            finite = losses.sum().isfinite() & norm.isfinite()
+            self.found_inf = torch.maximum(self.found_inf, 1.0 - finite.float())
+            self.optimizer.found_inf = self.found_inf  # type: ignore[attr-defined]  # read by the fused kernel
         self.optimizer.step()
-        return known
+        return stats
 
     def read_stats(self) -> list[UpdateStats]:
-        """What the updates since the last time were; the first that was no number is raised."""
+        """The stats of the updates since the last call; the first non-finite one raises."""
         if not self.pending:
             return []
-        made, self.pending = self.pending, []
-        numbers = torch.stack([torch.cat([one.losses, one.norm[None]]) for one in made]).tolist()
-        known = []
-        for one, (*losses, norm) in zip(made, numbers, strict=True):
-            known.append(UpdateStats(one.step, losses, norm, one.size, one.lr))
-            if not known[-1].is_sound:
-                self._put_back(one)
-                raise NonFiniteUpdate(one, known[-1])
-        return known
+        pending, self.pending = self.pending, []
+        # one transfer for all of them
+        values = torch.stack([torch.cat([x.losses, x.norm[None]]) for x in pending]).tolist()
+        stats = []
+        for update, (*losses, norm) in zip(pending, values, strict=True):
+            stats.append(UpdateStats(update.step, losses, norm, update.size, update.lr))
+            if not stats[-1].is_finite:
+                self._restore_buffers(update)
+                raise NonFiniteUpdate(update, stats[-1])
+        return stats
 
-    def _backward(self, objective: Objective, fed: UpdateBatches, count: int) -> list[Tensor]:
+    def _backward(self, objective: Objective, update: UpdateBatches, size: int) -> list[Tensor]:
         if not self.parallel.model.training:
             self.parallel.model.train()
         self.optimizer.zero_grad(set_to_none=True)
-        losses, world = [], self.parallel.ranks.world_size
-        for n, batch in enumerate(fed.batches):
-            total_of = self.compile_policy.loss_function(objective.loss_sum, batch)
-            quiet = self.parallel.no_sync(last=n + 1 == len(fed.batches))
-            with self.compile_policy.block_signals(batch), quiet:
+        c, losses, world_size = self.config, [], self.parallel.ranks.world_size
+        for n, batch in enumerate(update.batches):
+            loss_sum = self.compile_policy.loss_function(objective.loss_sum, batch)
+            no_sync = self.parallel.no_sync(last=n + 1 == len(update.batches))
+            with self.compile_policy.block_signals(batch), no_sync:
                 with self.autocast():
-                    total = total_of(
-                        self.parallel.forward_module,
-                        batch,
-                        self.config.label_smoothing,
-                        self.config.rdrop,
+                    total = loss_sum(
+                        self.parallel.forward_module, batch, c.label_smoothing, c.rdrop
                     )
-                loss = total / count
-                # gradients are averaged over ranks, but the count is already that of all of them
-                (loss * world if world > 1 else loss).backward()
+                loss = total / size
+                # DDP and FSDP average gradients over ranks, but `size` is already of all ranks
+                (loss * world_size if world_size > 1 else loss).backward()
             losses.append(loss.detach())
         return losses
 
-    def autocast(self) -> Any:
-        """bfloat16 on a GPU unless float32 was asked for."""
+    def autocast(self) -> AbstractContextManager[Any]:
+        """bfloat16 on a GPU, unless the config says float32."""
         half = self.device.type == "cuda" and self.config.precision != "float32"
         return torch.autocast("cuda", torch.bfloat16) if half else nullcontext()
 
-    def _buffers(self) -> list[Tensor]:
-        """Running means and the like, which a forward pass changes even where nothing is learnt."""
+    def _copy_buffers(self) -> list[Tensor]:
+        """Copies of running statistics, which a forward pass changes even in a skipped update."""
         return [x.clone() for x in self.parallel.buffers]
 
     @torch.no_grad()
-    def _put_back(self, made: PendingUpdate) -> None:
+    def _restore_buffers(self, update: PendingUpdate) -> None:
         self.found_inf.zero_()
-        for x, before in zip(self.parallel.buffers, made.buffers, strict=True):
+        for x, before in zip(self.parallel.buffers, update.buffers, strict=True):
             x.copy_(before)
 
 
 def has_dropout(model: nn.Module) -> bool:
-    """Whether two passes of a model in training differ: whether it drops anything out.
+    """Whether any module of a model has a positive dropout rate.
 
     >>> has_dropout(nn.Sequential(nn.Dropout(0.0))), has_dropout(nn.Sequential(nn.Dropout(0.1)))
     (False, True)

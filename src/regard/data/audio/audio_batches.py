@@ -1,4 +1,4 @@
-"""Batches of sounds that are made where the model is: Morse code, a whole batch at a time."""
+"""Batches of audio, rendered on the device of the model from plans."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -15,16 +15,20 @@ from regard.data.text.tokenizers import Tokenizer
 from regard.errors import ConfigError
 from regard.ops import log_mel, mel_frame_count
 
-SORT_WINDOW = (
-    16  # batches that are sorted by length together: little padding, order still by chance
-)
+SORT_WINDOW = 16  # batches whose examples are sorted by length together
 
 
 class AudioBatches(GeneratedBatches):
-    """Batches of `size` sounds of like lengths, from plans that are cheap to draw and to sort.
+    """Length-bucketed batches, rendered from plans that are cheap to draw and to sort.
 
-    `draw` gives the plan with a number, `seconds` says how long it will sound, and `render` makes
-    a batch of plans into frames and targets.
+    Args:
+        draw_plan: the plan of example number n.
+        plan_length: length of a plan, in any unit.
+        render: computes the batch of a list of plans, given its number.
+        batch_size: examples per batch.
+        seed: order of the batches.
+        rank: which of the `world_size` processes this is.
+        world_size: number of processes.
 
     >>> batches = AudioBatches(float, lambda plan: plan, lambda plans, number: {
     ...     "x": torch.tensor(plans)}, batch_size=2)
@@ -44,21 +48,17 @@ class AudioBatches(GeneratedBatches):
         world_size: int = 1,
     ):
         if batch_size < 1:
-            raise ConfigError(f"size: needs 1 or more, got {batch_size}")
+            raise ConfigError(f"batch_size: needs 1 or more, got {batch_size}")
         super().__init__(self._batch, seed=seed, rank=rank, world_size=world_size)
-        self.draw_plan, self.plan_length, self.render, self.batch_size = (
-            draw_plan,
-            plan_length,
-            render,
-            batch_size,
-        )
-        self._window = lru_cache(2)(self._planned)
+        self.draw_plan, self.plan_length, self.render = draw_plan, plan_length, render
+        self.batch_size = batch_size
+        self._window = lru_cache(2)(self._plan_window)
 
     def _batch(self, number: int) -> Batch:
-        window, place = divmod(number, SORT_WINDOW)
-        return self.render(self._window(window)[place], number)
+        window, index = divmod(number, SORT_WINDOW)
+        return self.render(self._window(window)[index], number)
 
-    def _planned(self, window: int) -> list[list[Any]]:
+    def _plan_window(self, window: int) -> list[list[Any]]:
         first = window * SORT_WINDOW * self.batch_size
         plans = [self.draw_plan(first + n) for n in range(SORT_WINDOW * self.batch_size)]
         plans.sort(key=self.plan_length)
@@ -75,7 +75,7 @@ def ctc_batch(
     rate: int,
     mels: int,
 ) -> Batch:
-    """What a recogniser learns from: log-mel frames and labels, with their lengths.
+    """A batch for CTC training: log-mel frames and labels, with their lengths.
 
     >>> tokenizer = rg.data.CharTokenizer.train(["ET"])
     >>> batch = ctc_batch(torch.ones(1, 800), torch.tensor([800]), ["TE"], tokenizer, 8000, 4)
@@ -91,12 +91,12 @@ def ctc_batch(
 def label_batch(
     texts: Sequence[str], tokenizer: Tokenizer, device: torch.device | str = "cpu"
 ) -> Batch:
-    """Texts as the labels of a batch, with how many each has.
+    """Padded labels of texts, with their lengths.
 
     >>> label_batch(["TE", "E"], rg.data.CharTokenizer.train(["ET"]))["target_lengths"]
     tensor([2, 1])
     """
-    # a tensor, as the list of a text without any signs has no type
+    # as tensors: an empty list has no dtype
     labels = (torch.tensor(tokenizer.encode(text), dtype=torch.long) for text in texts)
     batch = collate([{"target": row} for row in labels], tokenizer.pad_id)
     return {name: x.to(device) for name, x in batch.items()}

@@ -1,4 +1,4 @@
-"""Sound from files as a model hears it: one channel, its rate, and a word on what was changed."""
+"""Read audio files in chunks: mono, resampled, with notes on what was changed or wrong."""
 
 import struct
 from collections.abc import Iterator
@@ -12,15 +12,15 @@ from torch import Tensor
 from regard.data.audio.resampler import Resampler
 from regard.errors import FileError
 
-CHUNK_SECONDS = 0.1  # read together: of a damaged file no more is lost before the damage
-SILENCE_PEAK = 1e-3  # of full scale: below, a recording is silence
+CHUNK_SECONDS = 0.1  # at most this much is lost before a damaged part
+SILENCE_PEAK = 1e-3  # of full scale; a recording below is silence
 
 
 class AudioFile:
-    """A WAV, FLAC, OGG or other file that libsndfile reads, in pieces, at a rate of one's own.
+    """A WAV, FLAC, OGG or other file that libsndfile reads, in chunks at a given sample rate.
 
-    Channels are mixed, other rates resampled; `notes` says so. When the pieces are over, it also
-    says what was wrong with the file, and `whole` whether all of it was there.
+    Channels are mixed and other rates resampled; `notes` lists that and, after the last chunk,
+    errors of the file. `is_complete` is False if part of it could not be read.
 
     >>> AudioFile("nothing.wav", 8000)
     Traceback (most recent call last):
@@ -29,7 +29,7 @@ class AudioFile:
     """
 
     def __init__(self, path: str | Path, rate: int):
-        import soundfile  # loads a C library: only who reads recordings waits for it
+        import soundfile  # imported on first use: loads a C library
 
         self.path, self.rate, self.notes, self.is_complete = Path(path), rate, list[str](), True
         if not self.path.is_file():
@@ -40,24 +40,24 @@ class AudioFile:
             self.file = soundfile.SoundFile(str(path))
         except (soundfile.LibsndfileError, OSError) as error:
             raise FileError(
-                f"{path}: needs to be WAV, FLAC or OGG, got {_told(error)}; try converting it"
+                f"{path}: needs to be WAV, FLAC or OGG, got {_message(error)}; try converting it"
             ) from error
-        self.expected_samples = max(self.file.frames, _promised(self.path, self.file))
+        self.expected_samples = max(self.file.frames, _declared_samples(self.path, self.file))
         if not self.file.frames:
             self.file.close()
-            raise FileError(f"{path}: needs sound in it, got a header and 0 samples")
+            raise FileError(f"{path}: needs audio, got a header and 0 samples")
         if self.file.channels > 1:
             self.notes.append(f"{self.file.channels} channels mixed to one")
         if self.file.samplerate != rate:
-            self.notes.append(f"resampled from {self.file.samplerate} to {rate} samples a second")
+            self.notes.append(f"resampled from {self.file.samplerate} to {rate} Hz")
 
     @property
     def seconds(self) -> float:
-        """How long it is, as far as it is there."""
+        """Duration of the readable part."""
         return self.file.frames / self.file.samplerate
 
     def chunks(self) -> Iterator[Float[Tensor, " sample"]]:
-        """The sound, a tenth of a second at a time."""
+        """The waveform, 0.1 s at a time."""
         resample = None
         if self.file.samplerate != self.rate:
             resample = Resampler(self.file.samplerate, self.rate)
@@ -70,46 +70,44 @@ class AudioFile:
     def _read(self) -> Iterator[Tensor]:
         import soundfile
 
-        heard, odd, loudest, size = 0, 0, 0.0, int(CHUNK_SECONDS * self.file.samplerate)
+        read, invalid, peak, size = 0, 0, 0.0, int(CHUNK_SECONDS * self.file.samplerate)
         while True:
             try:
-                held = self.file.read(size, dtype="float32", always_2d=True)
+                samples = self.file.read(size, dtype="float32", always_2d=True)
             except (soundfile.LibsndfileError, OSError) as error:
                 self.is_complete = False
-                place = f"{self._at(heard)} of {self._at(self.expected_samples)}"
-                self.notes.append(f"unreadable from {place} on: {_told(error)}")
+                position = f"{self._at(read)} of {self._at(self.expected_samples)}"
+                self.notes.append(f"unreadable from {position} on: {_message(error)}")
                 break
-            if not len(held):
+            if not len(samples):
                 break
-            wave = torch.from_numpy(held.mean(1))
-            real = wave.isfinite()
-            heard, odd = heard + len(wave), odd + int((~real).sum())
-            wave = wave.where(real, 0)
-            loudest = max(loudest, float(wave.abs().max()))
+            wave = torch.from_numpy(samples.mean(1))
+            finite = wave.isfinite()
+            read, invalid = read + len(wave), invalid + int((~finite).sum())
+            wave = wave.where(finite, 0)
+            peak = max(peak, float(wave.abs().max()))
             yield wave
-        self._judge(heard, odd, loudest)
+        self._add_notes(read, invalid, peak)
 
-    def _judge(self, heard: int, odd: int, loudest: float) -> None:
-        if odd:
-            self.notes.append(f"{odd} samples are no number, heard as silence")
-        if heard < self.expected_samples and self.is_complete:
+    def _add_notes(self, read: int, invalid: int, peak: float) -> None:
+        if invalid:
+            self.notes.append(f"{invalid} samples are not finite, replaced by 0")
+        if read < self.expected_samples and self.is_complete:
             self.is_complete = False
-            self.notes.append(
-                f"truncated: {self._at(heard)} of {self._at(self.expected_samples)} are there"
-            )
-        if heard and loudest < SILENCE_PEAK:
-            self.notes.append("silence: nothing is louder than a thousandth of full scale")
+            self.notes.append(f"truncated: {self._at(read)} of {self._at(self.expected_samples)}")
+        if read and peak < SILENCE_PEAK:
+            self.notes.append("silence: the peak is below a thousandth of full scale")
 
     def _at(self, samples: int) -> str:
         return f"{samples / self.file.samplerate:.2f} s"
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return str(error).rpartition(": ")[2].rstrip(".") or type(error).__name__
 
 
-def _promised(path: Path, file: Any) -> int:
-    """How many samples a WAV's header speaks of; libsndfile counts those that are there."""
+def _declared_samples(path: Path, file: Any) -> int:
+    """Samples that the header of a WAV declares; libsndfile counts the existing ones."""
     if file.format not in ("WAV", "WAVEX"):
         return 0
     with path.open("rb") as opened:
@@ -121,7 +119,7 @@ def _promised(path: Path, file: Any) -> int:
                 frame = struct.unpack("<12xH", opened.read(size)[:14])[0]
                 continue
             if name == b"data":
-                # a recorder that wrote to a pipe did not know, and wrote all ones or nothing
+                # a recorder that writes to a pipe leaves the size all ones or zero
                 known = frame and size < 0xFFFFFF00
                 return size // frame if known else 0
             opened.seek(size + size % 2, 1)

@@ -1,59 +1,74 @@
-"""Log-mel frames as other throats, mouths, rooms and microphones would give them."""
+"""Augmentation of speech: noise, VTLP, equalisation, SpecAugment, gain jitter and reverberation.
+
+All but noise work on log-mel frames, a batch at a time.
+"""
 
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from regard.data.audio.example import AudioExample
 from regard.errors import ConfigError
 
-LOG_MEL_FLOOR = math.log(1e-10)  # what log_mel makes of nothing
-GAIN_JITTER_RANGE = 8.0  # below the loudest, in nats: what is softer than that is a room, no voice
-REVERB_FRAMES = 16  # frames that an echo is heard for
-MAX_TIME_WARP = 0.65  # bend: 1 + a cos πt + b/2 cos 2πt stays above zero
+LOG_MEL_FLOOR = math.log(1e-10)  # log_mel of digital silence
+GAIN_JITTER_RANGE = 8.0  # nats below the loudest frame; softer frames are background
+REVERB_FRAMES = 16  # length of the impulse response
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpeechAugmentation:
-    """How far the voices, rooms and microphones of training differ from those recorded.
+    """Strength of each augmentation of training audio; 0 turns one off.
 
-    `warp`, `colour` and `masks` are those of `augment_log_mel`, `pace` is the largest share of change,
-    `bend` that inside a digit: some say a vowel long, some a consonant. `swell` is by what share
-    all that is softer than the loudest vowel gets softer or louder: some hardly voice an s.
-    `trim` is the share of digits that lose a soft beginning, and of those that lose a soft end:
-    takes are cut out of silence, and what is soft goes with it.
-    `between` is the share of strings whose voice is a mean of two, `mixed` of those whose digits
-    are each of any speaker, `echo` the most power that comes back in the next frame, `hiss` the
-    size of a curve over the bands of the noise as `colour` is of all, `snr` the most noise.
+    Args:
+        vtlp: largest relative stretch of the frequency axis (`augment_log_mel`).
+        eq: scale of the random equalisation, in nats (`random_eq_curves`).
+        spec_augment: number of frequency masks and of time masks.
+        gain_jitter: largest gain of soft frames relative to the loudest (`gain_jitter`).
+        reverb: largest power of the first reflection (`reverb`).
 
-    >>> SpeechAugmentation(tempo_range=0.0).tempo_range
-    0.0
+    >>> SpeechAugmentation(spec_augment=2).vtlp
+    0.12
     """
 
     vtlp: float = 0.12
     eq: float = 3.0
     spec_augment: int = 0
-    tempo_range: float = 0.35
-    time_warp: float = 0.0
     gain_jitter: float = 0.0
-    trim_fraction: float = 0.0
-    speaker_interpolation: float = 0.0
-    speaker_mixing: float = 0.0
     reverb: float = 0.0
-    noise_tilt: float = 0.0
-    min_snr: float = 8.0
 
     def __post_init__(self) -> None:
-        for name in ("gain_jitter", "trim_fraction", "speaker_interpolation", "speaker_mixing"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name}: needs 0 to 1, got {getattr(self, name)}")
-        if not 0 <= self.time_warp <= MAX_TIME_WARP:
-            raise ConfigError(
-                f"time_warp: needs 0 to {MAX_TIME_WARP}, or time would run backwards, got {self.time_warp}"
-            )
+        if not 0 <= self.gain_jitter <= 1:
+            raise ConfigError(f"gain_jitter: needs 0 to 1, got {self.gain_jitter}")
+        for name in ("vtlp", "eq", "spec_augment", "reverb"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name}: needs 0 or more, got {getattr(self, name)}")
+
+
+def augment_speech(
+    frames: Float[Tensor, "batch time mel"],
+    augmentation: SpeechAugmentation,
+    cpu_generator: torch.Generator,
+    generator: torch.Generator,
+) -> Float[Tensor, "batch time mel"]:
+    """Apply gain jitter, VTLP, reverberation, equalisation and SpecAugment, in this order.
+
+    `generator` is on the device of the frames.
+
+    >>> x, off = torch.zeros(1, 3, 8), SpeechAugmentation(vtlp=0, eq=0)
+    >>> rng = rg.data.seeded_generator(0)
+    >>> torch.equal(augment_speech(x, off, rng, rng), x)
+    True
+    """
+    x = gain_jitter(frames, augmentation.gain_jitter, generator)
+    x = augment_log_mel(x, cpu_generator, vtlp=augmentation.vtlp, eq=0.0, spec_augment=0)
+    x = reverb(x, augmentation.reverb, generator)
+    masks = augmentation.spec_augment
+    return augment_log_mel(x, cpu_generator, vtlp=0.0, eq=augmentation.eq, spec_augment=masks)
 
 
 def augment_log_mel(
@@ -64,13 +79,19 @@ def augment_log_mel(
     eq: float = 1.0,
     spec_augment: int = 2,
 ) -> Float[Tensor, "batch time mel"]:
-    """Log-mel frames as another throat, room and microphone would give them.
+    """VTLP (Jaitly and Hinton 2013), random equalisation and SpecAugment (Park et al. 2019).
 
-    The scale of pitches is stretched (Jaitly and Hinton 2013), a smooth curve is added to it, and
-    some bands and moments are hidden (SpecAugment, Park et al. 2019).
+    Args:
+        frames: log-mel frames.
+        generator: on the CPU, so that every device gets the same augmentation.
+        vtlp: largest relative stretch of the frequency axis.
+        eq: scale of a smooth random curve over the bands.
+        spec_augment: number of frequency masks (up to 6 bands) and time masks (up to 12 frames),
+            filled with the mean.
 
     >>> x = torch.arange(8.0).expand(1, 1, 8)
-    >>> torch.equal(augment_log_mel(x, rg.data.seeded_generator(0), vtlp=0.0, eq=0.0, spec_augment=0), x)
+    >>> rng = rg.data.seeded_generator(0)
+    >>> torch.equal(augment_log_mel(x, rng, vtlp=0.0, eq=0.0, spec_augment=0), x)
     True
     """
     batch, time, mels = frames.shape
@@ -79,26 +100,27 @@ def augment_log_mel(
         stretch = 1 + vtlp * (2 * torch.rand(batch, 1, generator=generator) - 1)
         bend = 0.5 * vtlp * (2 * torch.rand(batch, 1, generator=generator) - 1)
         line = torch.linspace(0, 1, mels)
-        places = ((line * stretch + bend * (math.pi * line).sin()) * (mels - 1)).clamp(0, mels - 1)
-        below = places.floor().clamp(max=mels - 2)
-        part = (places - below).to(device)[:, None]
-        at = below.long().to(device)[:, None].expand(-1, time, -1)
-        frames = frames.gather(2, at) * (1 - part) + frames.gather(2, at + 1) * part
+        source = (line * stretch + bend * (math.pi * line).sin()) * (mels - 1)
+        source = source.clamp(0, mels - 1)
+        below = source.floor().clamp(max=mels - 2)
+        weight = (source - below).to(device)[:, None]
+        index = below.long().to(device)[:, None].expand(-1, time, -1)
+        frames = frames.gather(2, index) * (1 - weight) + frames.gather(2, index + 1) * weight
     if eq:
         frames = frames + random_eq_curves(batch, mels, eq, generator).to(device)[:, None]
     mean = frames.mean((1, 2), keepdim=True)
     for _ in range(spec_augment):
-        frames = _hidden(frames, generator, 2, 6, mean)
-        frames = _hidden(frames, generator, 1, 12, mean)
+        frames = _mask(frames, generator, 2, 6, mean)
+        frames = _mask(frames, generator, 1, 12, mean)
     return frames
 
 
 def random_eq_curves(
     batch: int, mels: int, scale: float, generator: torch.Generator
 ) -> Float[Tensor, "batch mel"]:
-    """Smooth curves over the bands, one for each sound, by chance.
+    """Smooth random curves over the bands, as of different microphones.
 
-    curve(m) = size Σ_{n=1…5} ε_n cos(n π m / (mels - 1)) / √n
+    curve(m) = scale Σ_{n=1…5} ε_n cos(n π m / (mels - 1)) / √n
 
     >>> random_eq_curves(2, 8, 0.0, rg.data.seeded_generator(0)).any().item()
     False
@@ -111,9 +133,9 @@ def random_eq_curves(
 def gain_jitter(
     x: Float[Tensor, "batch time mel"], max_gain: float, generator: torch.Generator
 ) -> Float[Tensor, "batch time mel"]:
-    """Frames of speakers whose consonants are softer or louder beside their vowels.
+    """Change the level of soft frames (consonants) relative to loud ones (vowels).
 
-    y_t = x_t + gain (level_t - max_t level),   -most ≤ gain ≤ most; level is a mean over the bands
+    y_t = x_t + gain (level_t - max_t level),   |gain| ≤ max_gain;   level is the mean over bands
 
     >>> x = torch.tensor([[[0.0], [-4.0]]])
     >>> torch.equal(gain_jitter(x, 0.0, rg.data.seeded_generator(0)), x)
@@ -121,41 +143,55 @@ def gain_jitter(
     """
     if not max_gain:
         return x
-    gain = max_gain * (
-        2 * torch.rand(len(x), 1, 1, generator=generator, device=generator.device) - 1
-    )
+    uniform = torch.rand(len(x), 1, 1, generator=generator, device=generator.device)
     level = x.mean(2, keepdim=True)
-    said = level > LOG_MEL_FLOOR + 1e-3  # between digits there is nothing to make louder
+    is_sound = level > LOG_MEL_FLOOR + 1e-3  # silence stays silent
     below = F.avg_pool1d(level.mT, 5, 1, padding=2, count_include_pad=False).mT
     below = (below - below.amax(1, keepdim=True)).clamp(min=-GAIN_JITTER_RANGE)
-    return torch.where(said, (x + gain * below).clamp(min=LOG_MEL_FLOOR), x)
+    jittered = (x + max_gain * (2 * uniform - 1) * below).clamp(min=LOG_MEL_FLOOR)
+    return torch.where(is_sound, jittered, x)
 
 
 def reverb(
     x: Float[Tensor, "batch time mel"], max_gain: float, generator: torch.Generator
 ) -> Float[Tensor, "batch time mel"]:
-    """Frames in rooms: of each moment's power some comes again, less with each frame.
+    """Reverberation with an exponentially decaying power response, in 60% of the examples.
 
-    exp y_t = exp x_t + gain Σ_{n=1…15} decay^(n-1) exp x_{t-n},   0 ≤ gain ≤ most
+    exp y_t = exp x_t + gain Σ_{n=1…15} decay^(n-1) exp x_{t-n},   0 ≤ gain ≤ max_gain
 
     >>> x = torch.zeros(1, 3, 2)
     >>> torch.equal(reverb(x, 0.0, rg.data.seeded_generator(0)), x)
     True
     """
-    draws = torch.rand(3, len(x), 1, generator=generator, device=generator.device)
-    gain = max_gain * draws[0] * (draws[1] < 0.6)  # and many sounds are of no room
-    decay = 0.3 + 0.55 * draws[2]
-    back = torch.arange(REVERB_FRAMES - 1, -1, -1, device=x.device)
-    kernel = torch.where(back == 0, 1.0, gain * decay ** (back - 1).clamp(min=0))
+    uniforms = torch.rand(3, len(x), 1, generator=generator, device=generator.device)
+    if not max_gain:
+        return x.clamp(min=LOG_MEL_FLOOR)
+    gain = max_gain * uniforms[0] * (uniforms[1] < 0.6)
+    decay = 0.3 + 0.55 * uniforms[2]
+    lag = torch.arange(REVERB_FRAMES - 1, -1, -1, device=x.device)
+    kernel = torch.where(lag == 0, 1.0, gain * decay ** (lag - 1).clamp(min=0))
     power = F.pad(x.exp(), (0, 0, REVERB_FRAMES - 1, 0)).permute(2, 0, 1)
-    heard = F.conv1d(power, kernel[:, None], groups=len(x)).permute(1, 2, 0)
-    return heard.clamp(min=1e-10).log()
+    reverberant = F.conv1d(power, kernel[:, None], groups=len(x)).permute(1, 2, 0)
+    return reverberant.clamp(min=1e-10).log()
 
 
-def _hidden(frames: Tensor, chance: torch.Generator, axis: int, most: int, fill: Tensor) -> Tensor:
+def add_white_noise(example: AudioExample, snr: float, *, seed: int = 0) -> AudioExample:
+    """A recording with white noise at a signal-to-noise ratio in dB.
+
+    >>> bool(add_white_noise(AudioExample(torch.ones(8), "", 8000), 300.0).wave.eq(1).all())
+    True
+    """
+    noise = np.random.default_rng(seed).standard_normal(len(example.wave))
+    std = float(example.wave.square().mean().sqrt()) * 10 ** (-snr / 20)
+    return example._replace(wave=example.wave + std * torch.from_numpy(noise).to(example.wave))
+
+
+def _mask(
+    frames: Tensor, generator: torch.Generator, axis: int, max_width: int, fill: Tensor
+) -> Tensor:
     batch, size = frames.shape[0], frames.shape[axis]
-    width = torch.randint(0, most + 1, (batch, 1), generator=chance)
-    first = (torch.rand(batch, 1, generator=chance) * size).long()
+    width = torch.randint(0, max_width + 1, (batch, 1), generator=generator)
+    first = (torch.rand(batch, 1, generator=generator) * size).long()
     line = torch.arange(size)
     mask = ((line >= first) & (line < first + width)).to(frames.device)
     return torch.where(mask[:, :, None] if axis == 1 else mask[:, None, :], fill, frames)

@@ -1,4 +1,4 @@
-"""Sounds without speech or code, for the calibration of a recogniser's confidence."""
+"""Out-of-distribution audio without speech, to calibrate the confidence of a recogniser."""
 
 import math
 from collections.abc import Callable
@@ -15,32 +15,21 @@ VOWEL_FORMANTS = ((700, 1200, 2500), (300, 2200, 2900), (350, 800, 2300), (500, 
 def make_ood_audio(count: int, rate: int = 8000, *, seed: int = 0) -> list[AudioExample]:
     """Noise, silence, hum, babble without words, chords and whistles, 2 to 5 seconds each.
 
-    >>> [sound.text for sound in make_ood_audio(2)]
+    >>> [example.text for example in make_ood_audio(2)]
     ['', '']
     """
-    found = []
+    examples = []
     for number in range(count):
         rng = np.random.default_rng((seed, number))
         time = np.arange(int(rng.uniform(2, 5) * rate)) / rate
         wave = OOD_AUDIO_KINDS[number % len(OOD_AUDIO_KINDS)](time, rate, rng)
         wave = wave / max(1e-9, np.abs(wave).max()) * 10 ** rng.uniform(-1.5, 0)
-        found.append(AudioExample(torch.from_numpy(wave.astype("float32")), "", rate))
-    return found
-
-
-def add_white_noise(example: AudioExample, snr: float, *, seed: int = 0) -> AudioExample:
-    """A sound in white noise, so many decibels below it.
-
-    >>> bool(add_white_noise(AudioExample(torch.ones(8), "", 8000), 300.0).wave.eq(1).all())
-    True
-    """
-    noise = np.random.default_rng(seed).standard_normal(len(example.wave))
-    level = float(example.wave.square().mean().sqrt()) * 10 ** (-snr / 20)
-    return example._replace(wave=example.wave + level * torch.from_numpy(noise).to(example.wave))
+        examples.append(AudioExample(torch.from_numpy(wave.astype("float32")), "", rate))
+    return examples
 
 
 def _noise(time: Wave, rate: int, rng: np.random.Generator) -> Wave:
-    """White, pink or brown."""
+    """White, pink or brown noise."""
     spectrum = np.fft.rfft(rng.standard_normal(len(time)))
     tilt = np.maximum(1, np.arange(len(spectrum))) ** -rng.choice([0.0, 0.5, 1.0])
     return np.fft.irfft(spectrum * tilt, len(time))
@@ -57,7 +46,7 @@ def _hum(time: Wave, rate: int, rng: np.random.Generator) -> Wave:
 
 
 def _babble(time: Wave, rate: int, rng: np.random.Generator) -> Wave:
-    """Syllables of a voice: a buzz through formants that change, or hiss."""
+    """Random syllables: a buzz filtered by changing formants, or noise."""
     wave, at = 0.01 * rng.standard_normal(len(time)), 0
     while at < len(time):
         size = min(len(time) - at, int(rng.uniform(0.08, 0.3) * rate))
@@ -67,8 +56,8 @@ def _babble(time: Wave, rate: int, rng: np.random.Generator) -> Wave:
             0.85, 1.2
         )
         partials = np.arange(1, int(rate / 2 / pitch.max()))
-        near = (partials[:, None] * pitch.mean() - formants) / (80 + 0.06 * formants)
-        loud = (1 / (1 + near**2)).sum(1) / partials**0.5
+        distance = (partials[:, None] * pitch.mean() - formants) / (80 + 0.06 * formants)
+        loud = (1 / (1 + distance**2)).sum(1) / partials**0.5
         buzz = (loud[:, None] * np.sin(2 * math.pi * partials[:, None] * pitch * t)).sum(0)
         hiss = rng.standard_normal(size)
         wave[at : at + size] += np.hanning(size) * (buzz if rng.random() < 0.8 else 0.5 * hiss)
@@ -77,23 +66,23 @@ def _babble(time: Wave, rate: int, rng: np.random.Generator) -> Wave:
 
 
 def _chords(time: Wave, rate: int, rng: np.random.Generator) -> Wave:
-    """Three or four notes struck together, again and again."""
+    """Repeated chords of one to four notes."""
     wave, at = np.zeros(len(time)), 0
     while at < len(time):
         t = np.arange(len(time) - at) / rate
         notes = 220 * 2 ** (rng.integers(0, 24, rng.integers(1, 5)) / 12)
-        struck = sum(np.sin(2 * math.pi * f * n * t) / n for f in notes for n in (1, 2, 3))
-        wave[at:] += struck * np.exp(-t / rng.uniform(0.1, 0.8)) * np.minimum(1, t / 0.01)
+        chord = sum(np.sin(2 * math.pi * f * n * t) / n for f in notes for n in (1, 2, 3))
+        wave[at:] += chord * np.exp(-t / rng.uniform(0.1, 0.8)) * np.minimum(1, t / 0.01)
         at += int(rng.uniform(0.15, 0.7) * rate)
     return wave
 
 
 def _whistle(time: Wave, rate: int, rng: np.random.Generator) -> Wave:
-    """A tone that slides up and down, as of birds or sirens."""
+    """A tone that glides up and down, like a bird or a siren."""
     bend = np.sin(2 * math.pi * rng.uniform(0.2, 4) * time + rng.uniform(0, 6))
     pitch = rng.uniform(400, 1500) * 2 ** (rng.uniform(0.2, 1) * bend)
-    swell = np.clip(0.5 + np.sin(2 * math.pi * rng.uniform(0.3, 3) * time), 0, 1)
-    return swell * np.sin(2 * math.pi * np.cumsum(pitch) / rate)
+    envelope = np.clip(0.5 + np.sin(2 * math.pi * rng.uniform(0.3, 3) * time), 0, 1)
+    return envelope * np.sin(2 * math.pi * np.cumsum(pitch) / rate)
 
 
 OOD_AUDIO_KINDS: tuple[Callable[[Wave, int, np.random.Generator], Wave], ...] = (

@@ -1,4 +1,4 @@
-"""Sound at another rate, exactly as much of it as the new rate can hold; also as it comes."""
+"""Streaming band-limited resampling."""
 
 import math
 from functools import lru_cache
@@ -9,21 +9,21 @@ from torch import Tensor
 
 from regard.errors import ConfigError
 
-ZERO_CROSSINGS = 16  # crossings of zero on each side of the filter
-ROLLOFF = 0.94  # of the lower rate's half is passed: the filter needs room to fall
-BLOCK_OUTPUTS = 8192  # outputs made together, fewer where a filter is long
-MAX_PHASES = 1024  # filters of a pair of rates
-MAX_PRODUCTS = 1 << 22  # of the products of a block: 16 MiB
+ZERO_CROSSINGS = 16  # of the sinc, on each side
+ROLLOFF = 0.94  # cutoff, as a fraction of the lower Nyquist frequency
+BLOCK_OUTPUTS = 8192  # outputs per block, fewer with a long filter
+MAX_PHASES = 1024  # filters per pair of rates
+MAX_PRODUCTS = 1 << 22  # products per block: 16 MiB
 
 
 class Resampler:
-    """Samples at one rate in, at another out, piece by piece; `finish` gives the rest.
+    """Windowed-sinc resampler, chunk by chunk; `finish` returns the remaining samples.
 
-    y_n = Σ_m x_m h(n · old / new - m),   h(t) = c sinc(c t) · hann(t),   c = 0.94 min(1, new / old)
+    y_n = Σ_m x_m h(n · orig / new - m),  h(t) = c sinc(c t) · hann(t),  c = 0.94 min(1, new / orig)
 
-    It waits for 16 samples of the slower rate, and how the sound is cut changes nothing. Rates with
-    no large common divisor would need a filter for each of their many phases; those of 1024 are
-    computed, and the others interpolated between two of them, to within 1e-6.
+    The latency is 16 samples of the lower rate; the result does not depend on the chunks. For
+    rates without a large common divisor, 1024 filter phases are computed and the others
+    interpolated, with an error below 1e-6.
 
     >>> half = Resampler(16000, 8000)
     >>> len(half(torch.ones(16000))) + len(half.finish())
@@ -31,17 +31,13 @@ class Resampler:
     """
 
     def __init__(self, orig_rate: int, new_rate: int):
-        for name, rate in (("old", orig_rate), ("new", new_rate)):
+        for name, rate in (("orig_rate", orig_rate), ("new_rate", new_rate)):
             if not 1000 <= rate <= 1_000_000:
-                raise ConfigError(f"{name}: needs 1000 to 1000000 samples a second, got {rate}")
+                raise ConfigError(f"{name}: needs 1000 to 1000000 Hz, got {rate}")
         shared = math.gcd(orig_rate, new_rate)
-        self.up, self.down = (
-            new_rate // shared,
-            orig_rate // shared,
-        )  # y_n stands at x's n · down / up
+        self.up, self.down = new_rate // shared, orig_rate // shared  # y_n is at x_(n · down / up)
         self.filters = _filters(min(self.up, MAX_PHASES), self.up / self.down)
         self.half_width = self.filters.shape[1] // 2
-        # nothing was before the beginning: zeros
         self.buffer, self.buffer_start = torch.zeros(self.half_width), -self.half_width
         self.received = self.emitted = 0
 
@@ -50,19 +46,19 @@ class Resampler:
         return self._take(samples, -(-(self.received - self.half_width) * self.up // self.down))
 
     def finish(self) -> Float[Tensor, " other"]:
-        """What is left: nothing comes behind the end."""
+        """The remaining samples, as if zeros followed."""
         return self._take(
             torch.zeros(self.half_width + 1), -(-self.received * self.up // self.down)
         )
 
     def _take(self, samples: Tensor, stop: int) -> Tensor:
-        """Outputs up to `stop`, from what was kept and these."""
+        """Outputs up to index `stop`."""
         self.buffer = torch.cat([self.buffer.to(samples), samples])
-        found = [samples.new_zeros(0)]
+        blocks = [samples.new_zeros(0)]
         block = max(1, min(BLOCK_OUTPUTS, MAX_PRODUCTS // (2 * self.half_width)))
         filters = self.filters.to(samples)
         for at in range(self.emitted, stop, block):
-            found.append(self._block(torch.arange(at, min(stop, at + block)), filters))
+            blocks.append(self._block(torch.arange(at, min(stop, at + block)), filters))
         self.emitted = max(self.emitted, stop)
         unneeded = self.emitted * self.down // self.up - self.half_width + 1 - self.buffer_start
         if unneeded > 0:
@@ -70,23 +66,23 @@ class Resampler:
                 self.buffer[unneeded:].clone(),
                 self.buffer_start + unneeded,
             )
-        return torch.cat(found)
+        return torch.cat(blocks)
 
     def _block(self, numbers: Tensor, filters: Tensor) -> Tensor:
         left = numbers * self.down // self.up - self.half_width + 1 - self.buffer_start
-        near = self.buffer[left[:, None] + torch.arange(2 * self.half_width)]
+        inputs = self.buffer[left[:, None] + torch.arange(2 * self.half_width)]
         phase = numbers * self.down % self.up
         if self.up <= MAX_PHASES:
-            return (near * filters[phase]).sum(1)
+            return (inputs * filters[phase]).sum(1)
         place = phase.double() * (MAX_PHASES / self.up)
         low = place.long()
-        share = (place - low).to(near)[:, None]
-        return (near * torch.lerp(filters[low], filters[low + 1], share)).sum(1)
+        weight = (place - low).to(inputs)[:, None]
+        return (inputs * torch.lerp(filters[low], filters[low + 1], weight)).sum(1)
 
 
 @lru_cache(8)
 def _filters(phases: int, ratio: float) -> Tensor:
-    """One row per phase of an output between two inputs, each of sum 1; the last is phase 1."""
+    """One filter of sum 1 per phase of an output between two inputs; the last is phase 1."""
     cut = ROLLOFF * min(1.0, ratio)
     reach = math.ceil(ZERO_CROSSINGS / cut)
     between = torch.arange(phases + 1, dtype=torch.float64)[:, None] / phases

@@ -16,40 +16,39 @@ def augment(
     flip: bool = False,
     random_erasing: float = 0.0,
 ) -> Tensor:
-    """Each picture moved by up to `shift` pixels, mirrored or not, and a square of it made black.
+    """Random translation by up to `shift` pixels, horizontal flip, and random erasing.
 
-    A square of side 0 to erase · height; what comes in from outside is black. Chances are drawn on
-    the CPU, so that every device gets the same pictures.
+    The erased square has side 0 to random_erasing · height; erased and shifted-in pixels are black.
+    Random numbers come from a CPU generator, so that every device gets the same images.
 
     >>> x = torch.arange(4.0).reshape(1, 1, 2, 2)
-    >>> seen = {tuple(augment(x, rg.data.seeded_generator(n), flip=True).flatten().tolist()) for n in range(9)}
-    >>> sorted(seen)
+    >>> rows = [augment(x, rg.data.seeded_generator(n), flip=True).flatten() for n in range(9)]
+    >>> sorted({tuple(row.tolist()) for row in rows})
     [(0.0, 1.0, 2.0, 3.0), (1.0, 0.0, 3.0, 2.0)]
     """
     batch, channels, height, width = images.shape
 
-    def drawn(low: int, high: int) -> Tensor:
+    def randint(low: int, high: int) -> Tensor:
         return torch.randint(low, high + 1, (batch, 1), generator=generator)
 
     rows, columns = torch.arange(height).repeat(batch, 1), torch.arange(width).repeat(batch, 1)
     if flip:
-        columns = torch.where(drawn(0, 1) > 0, width - 1 - columns, columns)
+        columns = torch.where(randint(0, 1) > 0, width - 1 - columns, columns)
     square = None
     if random_erasing:
-        side = drawn(0, round(random_erasing * height))
-        square = _box(drawn(0, height - 1), drawn(0, width - 1), side, side, (height, width))
+        side = randint(0, round(random_erasing * height))
+        square = _box(randint(0, height - 1), randint(0, width - 1), side, side, (height, width))
     if shift:
-        rows, columns = rows + drawn(0, 2 * shift), columns + drawn(0, 2 * shift)
+        rows, columns = rows + randint(0, 2 * shift), columns + randint(0, 2 * shift)
         images = F.pad(images, (shift, shift, shift, shift))
-    whole = images.shape[-1]
-    places = (rows[:, :, None] * whole + columns[:, None, :]).to(images.device)
-    places = places.flatten(1)[:, None].expand(-1, channels, -1)
-    moved = images.flatten(2).gather(2, places).unflatten(2, (height, width))
+    index = (rows[:, :, None] * images.shape[-1] + columns[:, None, :]).to(images.device)
+    index = index.flatten(1)[:, None].expand(-1, channels, -1)
+    moved = images.flatten(2).gather(2, index).unflatten(2, (height, width))
     return moved if square is None else moved.masked_fill(square.to(moved.device), 0)
 
 
 class CutMixResult(NamedTuple):
-    """Pictures with a piece of another in them: whose piece, and the share that is their own.
+    """Mixed images, the index of each partner, and the remaining fraction of the image itself.
 
     >>> CutMixResult(torch.zeros(1, 1, 2, 2), torch.tensor([0]), torch.ones(1)).own_fraction
     tensor([1.])
@@ -66,35 +65,36 @@ def cutmix(
     *,
     probability: float,
 ) -> CutMixResult:
-    """Each picture with, by the chance `mix`, a rectangle of another (CutMix, Yun et al. 2019).
+    """CutMix (Yun et al. 2019): paste a rectangle of another image of the batch.
 
-    area = 1 - λ, λ uniform from 0 to 1, cut off at the edges;   share = 1 - area that was taken
+    area = 1 - λ, λ uniform from 0 to 1, clipped at the edges;   own_fraction = 1 - pasted area
 
-    Chances are drawn on the CPU, so that every device gets the same pictures.
+    Random numbers come from a CPU generator, so that every device gets the same images.
 
-    >>> found = cutmix(torch.tensor([0.0, 1.0]).reshape(2, 1, 1, 1), rg.data.seeded_generator(1), probability=1.0)
-    >>> found.partners.tolist(), found.own_fraction.tolist()  # of one pixel all is taken, or nothing
+    >>> x = torch.tensor([0.0, 1.0]).reshape(2, 1, 1, 1)
+    >>> mixed = cutmix(x, rg.data.seeded_generator(1), probability=1.0)
+    >>> mixed.partners.tolist(), mixed.own_fraction.tolist()  # of one pixel all is pasted
     ([1, 0], [0.0, 0.0])
-    >>> found.images.flatten().tolist()
+    >>> mixed.images.flatten().tolist()
     [1.0, 0.0]
     """
     batch, _, height, width = images.shape
-    side = torch.rand(batch, 1, generator=generator).sqrt()  # the area is as likely small as large
+    side = torch.rand(batch, 1, generator=generator).sqrt()  # uniform area
     side = side * (torch.rand(batch, 1, generator=generator) < probability)
     rows = torch.randint(0, height, (batch, 1), generator=generator)
     columns = torch.randint(0, width, (batch, 1), generator=generator)
     tall, wide = ((side * x).round().long() for x in (height, width))
-    taken = _box(rows, columns, tall, wide, (height, width))
-    whose = torch.randperm(batch, generator=generator).to(images.device)
-    share = 1 - taken.float().mean((1, 2, 3))
-    new = torch.where(taken.to(images.device), images[whose], images)
-    return CutMixResult(new, whose, share.to(images.device))
+    pasted = _box(rows, columns, tall, wide, (height, width))
+    partners = torch.randperm(batch, generator=generator).to(images.device)
+    own_fraction = 1 - pasted.float().mean((1, 2, 3))
+    mixed = torch.where(pasted.to(images.device), images[partners], images)
+    return CutMixResult(mixed, partners, own_fraction.to(images.device))
 
 
 def _box(
     row: Tensor, column: Tensor, tall: Tensor, wide: Tensor, size: tuple[int, int]
 ) -> Bool[Tensor, "batch 1 height width"]:
-    """Which pixels are in a rectangle about a place; what is beyond the edges is cut off."""
+    """Mask of a rectangle around a centre, clipped at the edges."""
     down, across = (torch.arange(x) for x in size)
     top, left = row - tall // 2, column - wide // 2
     rows = (down >= top) & (down < top + tall)

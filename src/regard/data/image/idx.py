@@ -1,4 +1,4 @@
-"""Own pictures: IDX files, as of the MNIST family, and folders with one folder a class."""
+"""IDX files, the format of MNIST and its relatives."""
 
 import gzip
 import math
@@ -16,11 +16,11 @@ from regard.data.split import Split
 from regard.errors import ConfigError, FileError
 
 IDX_DTYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
-MAX_IDX_BYTES = 1 << 30  # of one IDX file, unpacked; EMNIST's largest has half of it
+MAX_IDX_BYTES = 1 << 30  # uncompressed; the largest file of EMNIST has half of it
 
 
 def read_idx(path: str | Path) -> np.ndarray:
-    """The array of an IDX file, compressed by gzip or not.
+    """Read the array of an IDX file, gzip-compressed or not.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "labels.idx"
@@ -36,31 +36,31 @@ def read_idx(path: str | Path) -> np.ndarray:
             with gzip.open(opened) if packed else opened as stream:
                 return _read_idx(stream, path)
     except (OSError, EOFError, zlib.error) as error:
-        raise FileError(f"{path}: needs to be a whole IDX file, got {error}") from error
+        raise FileError(f"{path}: needs a complete IDX file, got {error}") from error
 
 
 def _read_idx(stream: Any, file: Path) -> np.ndarray:
-    """The header first: of the numbers no more is read than it speaks of."""
+    """Reads the header first, then no more than the size it declares."""
     head = stream.read(4)
     if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in IDX_DTYPES:
-        raise FileError(f"{file}: needs to be an IDX file, got {head!r} at its start")
-    axes, kind = head[3], np.dtype(IDX_DTYPES[head[2]])
+        raise FileError(f"{file}: needs an IDX file, got {head!r} at its start")
+    axes, dtype = head[3], np.dtype(IDX_DTYPES[head[2]])
     sizes = stream.read(4 * axes)
     if not axes or len(sizes) < 4 * axes:
         raise FileError(f"{file}: needs sizes of 1 axis or more, got a header cut short")
     shape = tuple(np.frombuffer(sizes, ">u4").tolist())
-    size = math.prod(shape) * kind.itemsize  # of Python's numbers: the product cannot overflow
+    size = math.prod(shape) * dtype.itemsize  # Python integers: no overflow
     if size > MAX_IDX_BYTES:
-        raise FileError(f"{file}: needs at most {MAX_IDX_BYTES >> 30} GiB of numbers, got {shape}")
+        raise FileError(f"{file}: needs at most {MAX_IDX_BYTES >> 30} GiB, got {shape}")
     body = stream.read(size + 1)
     if len(body) != size:
-        less = "more" if len(body) > size else f"{len(body)} bytes: cut short?"
-        raise FileError(f"{file}: needs {size} bytes for {shape}, got {less}")
-    return np.frombuffer(body, kind).astype(kind.newbyteorder("=")).reshape(shape)
+        got = "more" if len(body) > size else f"{len(body)}, a truncated file"
+        raise FileError(f"{file}: needs {size} bytes for {shape}, got {got}")
+    return np.frombuffer(body, dtype).astype(dtype.newbyteorder("=")).reshape(shape)
 
 
 class IdxImages:
-    """The pictures of an MNIST-like folder; the last `held` of the training ones are for valid.
+    """Images of an MNIST-like folder; the last `valid_size` training images are the valid split.
 
     >>> IdxImages("nowhere")
     Traceback (most recent call last):
@@ -73,26 +73,28 @@ class IdxImages:
             find_idx(folder, f"train-{what}") for what in ("images-idx3", "labels-idx1")
         )
         test = [find_idx(folder, f"t10k-{what}") for what in ("images-idx3", "labels-idx1")]
-        train = _Pictures(read_idx(images), read_idx(labels))
+        train = _Images(read_idx(images), read_idx(labels))
         if not 0 < valid_size < len(train):
-            raise ConfigError(f"held: needs to be from 1 to {len(train) - 1}, got {valid_size}")
-        self._listed = InMemorySource(
-            _Pictures(train.images[:-valid_size], train.labels[:-valid_size]),
-            _Pictures(train.images[-valid_size:], train.labels[-valid_size:]),
-            _Pictures(*map(read_idx, test)),
+            raise ConfigError(
+                f"valid_size: needs to be from 1 to {len(train) - 1}, got {valid_size}"
+            )
+        self._source = InMemorySource(
+            _Images(train.images[:-valid_size], train.labels[:-valid_size]),
+            _Images(train.images[-valid_size:], train.labels[-valid_size:]),
+            _Images(*map(read_idx, test)),
         )
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[ImageExample]:
-        """Pictures from the one numbered `start`: for ever for train, once otherwise."""
-        return self._listed.examples(split, seed, start)
+        """Images from number `start`; train repeats forever."""
+        return self._source.examples(split, seed, start)
 
 
-class _Pictures(Sequence[ImageExample]):
-    """Bytes in memory, a tensor a picture only when it is asked for."""
+class _Images(Sequence[ImageExample]):
+    """Images as bytes in memory, converted to a tensor on access."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray):
         if len(images) != len(labels):
-            raise FileError(f"labels: need to be {len(images)}, one a picture, got {len(labels)}")
+            raise FileError(f"labels: need to be {len(images)}, one per image, got {len(labels)}")
         self.images, self.labels = images, labels
 
     def __len__(self) -> int:
@@ -104,7 +106,7 @@ class _Pictures(Sequence[ImageExample]):
 
 
 def find_idx(folder: str | Path, name: str) -> Path:
-    """The file of an MNIST-like folder with this name, compressed or not."""
+    """Path of an IDX file of an MNIST-like folder, compressed or not."""
     for file in (Path(folder) / f"{name}-ubyte", Path(folder) / f"{name}-ubyte.gz"):
         if file.is_file():
             return file

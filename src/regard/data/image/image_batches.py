@@ -1,4 +1,4 @@
-"""Pictures held as bytes where the model is; moved, mirrored, erased in part, mixed when read."""
+"""Augmented batches of images that are held as bytes on the device of the model."""
 
 from functools import lru_cache
 
@@ -12,14 +12,26 @@ from regard.errors import ConfigError, ShapeError
 
 
 class ImageBatches(GeneratedBatches):
-    """Pictures that are all in memory, in batches of `size`; each time a picture looks different.
+    """Endless shuffled, augmented batches of images that are all in memory.
 
-    Bytes stay on the device of the model, a batch of floats from 0 to 1 is made there: the
-    reading of pictures never waits for a disk or a bus. With `mix`, the label has company: `other`
-    is the class of the picture that a piece was taken from, `share` how much is left of its own.
+    The bytes stay on the device of the model and become floats from 0 to 1 there, so no batch
+    waits for a disk or a bus. With `cutmix`, `other` is the class of the pasted rectangle
+    and `share` the remaining fraction of the image itself.
 
-    >>> pictures = torch.full((4, 1, 2, 2), 255, dtype=torch.uint8)
-    >>> batch = next(iter(ImageBatches(pictures, torch.arange(4), batch_size=4)))
+    Args:
+        images: all images, as bytes.
+        labels: class of each.
+        batch_size: images per batch.
+        shift: largest translation, in pixels.
+        flip: mirror half of the images.
+        random_erasing: side of the largest erased square, as a fraction of the height.
+        cutmix: probability of CutMix.
+        seed: order and augmentation.
+        rank: which of the `world_size` processes this is.
+        world_size: number of processes.
+
+    >>> images = torch.full((4, 1, 2, 2), 255, dtype=torch.uint8)
+    >>> batch = next(iter(ImageBatches(images, torch.arange(4), batch_size=4)))
     >>> batch["pixels"].shape, sorted(batch["label"].tolist())
     (torch.Size([4, 1, 2, 2]), [0, 1, 2, 3])
     """
@@ -41,30 +53,23 @@ class ImageBatches(GeneratedBatches):
         if len(images) != len(labels) or not len(labels):
             raise ShapeError(f"labels: needs one for each of {len(images)}, got {len(labels)}")
         if batch_size < 1:
-            raise ConfigError(f"size: needs 1 or more, got {batch_size}")
+            raise ConfigError(f"batch_size: needs 1 or more, got {batch_size}")
         super().__init__(self._batch, seed=seed, rank=rank, world_size=world_size)
         self.images, self.labels = images, labels
-        self.batch_size, self.shift, self.flip, self.random_erasing, self.cutmix = (
-            batch_size,
-            shift,
-            flip,
-            random_erasing,
-            cutmix,
-        )
-        self._order = lru_cache(2)(self._turn)
+        self.batch_size, self.shift, self.flip = batch_size, shift, flip
+        self.random_erasing, self.cutmix = random_erasing, cutmix
+        self._order = lru_cache(2)(self._shuffled)
 
-    def _turn(self, turn: int) -> Tensor:
-        order = torch.randperm(
-            len(self.labels), generator=seeded_generator(self.seed, "turn", turn)
-        )
-        return order.to(self.labels.device)
+    def _shuffled(self, epoch: int) -> Tensor:
+        generator = seeded_generator(self.seed, "turn", epoch)
+        return torch.randperm(len(self.labels), generator=generator).to(self.labels.device)
 
     def _batch(self, number: int) -> Batch:
-        chosen = self._chosen(number * self.batch_size)
-        chance = seeded_generator(self.seed, "batch", number)
+        chosen = self._indices(number * self.batch_size)
+        generator = seeded_generator(self.seed, "batch", number)
         pixels = augment(
             self.images[chosen],
-            chance,
+            generator,
             shift=self.shift,
             flip=self.flip,
             random_erasing=self.random_erasing,
@@ -72,15 +77,15 @@ class ImageBatches(GeneratedBatches):
         labels = self.labels[chosen]
         if not self.cutmix:
             return {"pixels": pixels.float() / 255, "label": labels}
-        pixels, whose, share = cutmix(pixels, chance, probability=self.cutmix)
+        pixels, partners, own_fraction = cutmix(pixels, generator, probability=self.cutmix)
         batch = {"pixels": pixels.float() / 255, "label": labels}
-        return batch | {"other": labels[whose], "share": share}
+        return batch | {"other": labels[partners], "share": own_fraction}
 
-    def _chosen(self, at: int) -> Tensor:
-        """Which pictures: all of them in a new order, again and again."""
-        parts, wanted = [], self.batch_size
-        while wanted:
-            turn, first = divmod(at, len(self.labels))
-            parts.append(self._order(turn)[first : first + wanted])
-            at, wanted = at + len(parts[-1]), wanted - len(parts[-1])
+    def _indices(self, at: int) -> Tensor:
+        """Indices of a batch, which may span epochs."""
+        parts, missing = [], self.batch_size
+        while missing:
+            epoch, first = divmod(at, len(self.labels))
+            parts.append(self._order(epoch)[first : first + missing])
+            at, missing = at + len(parts[-1]), missing - len(parts[-1])
         return torch.cat(parts)

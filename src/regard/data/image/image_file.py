@@ -1,4 +1,4 @@
-"""One picture from a file, as a model sees it."""
+"""Read an image file as a tensor."""
 
 from pathlib import Path
 
@@ -14,9 +14,10 @@ from regard.errors import ConfigError, FileError
 def read_image(
     path: str | Path, *, size: int | None = None, multiple: int = 1, channels: int = 1
 ) -> Float[Tensor, "channel height width"]:
-    """A picture from 0, black, to 1, white: a square of `size` pixels, or of its own size.
+    """An image with values from 0 (black) to 1 (white).
 
-    Its own size is cut down to a `multiple` on each side, in the middle: whole patches.
+    Resized to `size` × `size` pixels; or, without `size`, centre-cropped to a multiple of
+    `multiple` pixels per side.
 
     >>> import tempfile
     >>> file = tempfile.mkdtemp() + "/grey.png"
@@ -25,11 +26,11 @@ def read_image(
     (torch.Size([1, 4, 4]), torch.Size([1, 4, 8]))
     """
     if channels not in (1, 3):
-        raise ConfigError(f"channels: need to be 1, grey, or 3, colour, got {channels}")
-    whole = open_image(path).convert("L" if channels == 1 else "RGB")
+        raise ConfigError(f"channels: need to be 1 (grey) or 3 (RGB), got {channels}")
+    image = open_image(path).convert("L" if channels == 1 else "RGB")
     if size is not None:
-        whole = whole.resize((size, size), Image.Resampling.BILINEAR)
-    pixels = torch.from_numpy(np.array(whole, dtype="float32") / 255)
+        image = image.resize((size, size), Image.Resampling.BILINEAR)
+    pixels = torch.from_numpy(np.array(image, dtype="float32") / 255)
     pixels = pixels[None] if channels == 1 else pixels.permute(2, 0, 1)
     return crop_to_multiple(pixels, multiple, path).contiguous()
 
@@ -37,7 +38,7 @@ def read_image(
 def crop_to_multiple(
     image: Float[Tensor, "channel height width"], multiple: int, path: str | Path
 ) -> Float[Tensor, "channel tall wide"]:
-    """The middle of an image, each side cut down to a multiple; `path` is for the error.
+    """Centre-crop an image to a multiple of pixels per side; `path` is for the error message.
 
     >>> crop_to_multiple(torch.zeros(1, 6, 9), 4, "grey.png").shape
     torch.Size([1, 4, 8])
@@ -45,15 +46,15 @@ def crop_to_multiple(
     height, width = image.shape[1:]
     tall, wide = (side // multiple * multiple for side in (height, width))
     if not wide or not tall:
-        raise FileError(f"{path}: needs {multiple} pixels a side or more, got {(width, height)}")
+        raise FileError(f"{path}: needs {multiple} pixels or more per side, got {(width, height)}")
     top, left = (height - tall) // 2, (width - wide) // 2
     return image[:, top : top + tall, left : left + wide]
 
 
 def open_image(path: str | Path, *, auto_background: bool = False) -> Image.Image:
-    """The picture of a file in grey or in colour, upright, and laid on white where transparent.
+    """Open an image as grey or RGB, rotated by its EXIF tag, on white where transparent.
 
-    With `contrast`, light ink on a transparent ground is laid on black, or it could not be seen.
+    With `auto_background`, light content on a transparent background is put on black instead.
 
     >>> import tempfile
     >>> file = tempfile.mkdtemp() + "/clear.png"
@@ -62,33 +63,33 @@ def open_image(path: str | Path, *, auto_background: bool = False) -> Image.Imag
     (255, 255, 255)
     """
     if not Path(path).is_file():
-        raise FileError(f"{path}: needs to be a picture, got nothing there")
+        raise FileError(f"{path}: needs to be an image, got nothing there")
     try:
         with Image.open(path) as opened:
-            whole = ImageOps.exif_transpose(opened)
-            if whole.mode.startswith("I"):  # 16 bits of grey, which Pillow would cut off at 255
-                return Image.fromarray((np.asarray(whole) >> 8).clip(0, 255).astype(np.uint8))
-            if whole.has_transparency_data:
-                return _flat(whole.convert("RGBA"), auto_background)
-            return whole.convert("L" if whole.mode in ("1", "L") else "RGB")
+            image = ImageOps.exif_transpose(opened)
+            if image.mode.startswith("I"):  # 16-bit grey, which Pillow would clip at 255
+                return Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
+            if image.has_transparency_data:
+                return _flatten(image.convert("RGBA"), auto_background)
+            return image.convert("L" if image.mode in ("1", "L") else "RGB")
     except (
         OSError, UnidentifiedImageError, ValueError, SyntaxError, Image.DecompressionBombError
     ) as error:  # fmt: skip
-        told = "an empty file" if not Path(path).stat().st_size else type(error).__name__
-        raise FileError(f"{path}: needs to be a whole picture, got {told}") from error
+        got = "an empty file" if not Path(path).stat().st_size else type(error).__name__
+        raise FileError(f"{path}: needs to be a complete image, got {got}") from error
 
 
-def _flat(picture: Image.Image, contrast: bool) -> Image.Image:
-    """Without transparency, laid on white: what nobody sees has a colour too."""
-    colour = "black" if contrast and _is_light(picture) else "white"
-    ground = Image.new("RGBA", picture.size, colour)
-    ground.alpha_composite(picture)
-    return ground.convert("RGB")
+def _flatten(image: Image.Image, auto_background: bool) -> Image.Image:
+    """Composite on a background: invisible pixels have a colour too."""
+    colour = "black" if auto_background and _is_light(image) else "white"
+    background = Image.new("RGBA", image.size, colour)
+    background.alpha_composite(image)
+    return background.convert("RGB")
 
 
-def _is_light(picture: Image.Image) -> bool:
-    """Whether light ink stands on a ground that is mostly transparent at the border."""
-    alpha = np.asarray(picture.getchannel("A"), dtype=np.float32) / 255
+def _is_light(image: Image.Image) -> bool:
+    """Whether the content is light and most of the border transparent."""
+    alpha = np.asarray(image.getchannel("A"), dtype=np.float32) / 255
     border = np.concatenate([alpha[0], alpha[-1], alpha[:, 0], alpha[:, -1]])
-    grey = np.asarray(picture.convert("RGB").convert("L"), dtype=np.float32) / 255
+    grey = np.asarray(image.convert("RGB").convert("L"), dtype=np.float32) / 255
     return bool(np.median(border) < 0.5 and (alpha * grey).sum() > 0.75 * alpha.sum())

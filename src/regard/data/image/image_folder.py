@@ -14,14 +14,15 @@ from regard.errors import ConfigError, FileError
 
 
 class ImageFolder:
-    """Pictures in one folder a class, made one size; split by a hash of the file unless given.
+    """Images in one folder per class, resized to `size` × `size`.
 
-    A folder that holds train, valid and test, each with its classes, is taken as it is split.
+    Sub-folders train, valid and test, each with one folder per class, are the splits. Without
+    them a hash of the file assigns each image to a split.
 
     >>> ImageFolder("nowhere", size=8)
     Traceback (most recent call last):
         ...
-    regard.errors.FileError: nowhere: needs to be a folder of folders, one a class, got none
+    regard.errors.FileError: nowhere: needs one folder per class, got none
     """
 
     def __init__(
@@ -29,32 +30,31 @@ class ImageFolder:
     ):
         root = Path(folder)
         if channels not in (1, 3):
-            raise ConfigError(f"channels: need to be 1, grey, or 3, colour, got {channels}")
-        parts = {s: root / s for s in ("train", "valid", "test") if (root / s).is_dir()}
-        self.split_folders = parts if "train" in parts else {"train": root}
+            raise ConfigError(f"channels: need to be 1 (grey) or 3 (RGB), got {channels}")
+        folders = {s: root / s for s in ("train", "valid", "test") if (root / s).is_dir()}
+        self.split_folders = folders if "train" in folders else {"train": root}
         self.size, self.channels, self.report = size, channels, LoadReport(on_error)
-        inside = (
-            self.split_folders["train"].iterdir() if self.split_folders["train"].is_dir() else ()
-        )
-        self.classes = tuple(sorted(path.name for path in inside if path.is_dir()))
+        train = self.split_folders["train"]
+        paths = train.iterdir() if train.is_dir() else ()
+        self.classes = tuple(sorted(path.name for path in paths if path.is_dir()))
         if not self.classes:
-            raise FileError(f"{folder}: needs to be a folder of folders, one a class, got none")
+            raise FileError(f"{folder}: needs one folder per class, got none")
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[ImageExample]:
-        """Pictures from the one numbered `start`: for ever for train, once otherwise."""
+        """Images from number `start`; train repeats forever, reshuffled every epoch."""
         number = 0
-        for turn in range(10**9 if split == "train" else 1):
+        for epoch in range(10**9 if split == "train" else 1):
             before = number
-            for picture in self._once(split, f"{seed}/{turn}" if split == "train" else None):
+            for example in self._once(split, f"{seed}/{epoch}" if split == "train" else None):
                 if number >= start:
-                    yield picture
+                    yield example
                 number += 1
             if number == before:
                 raise FileError(
-                    f"{self.split_folders['train']}: needs pictures for {split}, got none"
+                    f"{self.split_folders['train']}: needs images for {split}, got none"
                 )
 
-    def _once(self, split: Split, order: str | None) -> Iterator[ImageExample]:
+    def _once(self, split: Split, shuffle_key: str | None) -> Iterator[ImageExample]:
         self.report.clear()
         root = self.split_folders.get(split, self.split_folders["train"])
         files = [
@@ -64,7 +64,9 @@ class ImageFolder:
             if path.is_file()
         ]
         for index in range(len(files)):
-            path, label = files[index if order is None else permute_index(index, len(files), order)]
+            path, label = files[
+                index if shuffle_key is None else permute_index(index, len(files), shuffle_key)
+            ]
             if len(self.split_folders) == 1 and hash_split(path.read_bytes()) != split:
                 continue
             image = self._open(path)
@@ -76,5 +78,5 @@ class ImageFolder:
         try:
             return read_image(path, size=self.size, channels=self.channels)
         except FileError as error:
-            self.report.skip(path, None, f"not a picture ({type(error.__cause__).__name__})")
+            self.report.skip(path, None, f"not an image ({type(error.__cause__).__name__})")
             return None

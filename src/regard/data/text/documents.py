@@ -1,4 +1,4 @@
-"""Plain text from files: the documents of a corpus, by default Python's own library, streamed."""
+"""Plain text from files, streamed; by default the source of Python's standard library."""
 
 import sysconfig
 from collections.abc import Iterable, Iterator
@@ -11,16 +11,12 @@ from regard.data.split import Split, hash_split
 from regard.errors import ConfigError, FileError
 from regard.files import DETECTION_BYTES, detect_encoding
 
-MAX_CHARS = 1 << 20  # characters; a longer file is read as several documents, cut between lines
-EXCLUDED_FOLDERS = {
-    "site-packages",
-    "dist-packages",
-    "__pycache__",
-}  # inside the library, but not of it
+MAX_CHARS = 1 << 20  # per document; a longer file becomes several, cut between lines
+EXCLUDED_FOLDERS = {"site-packages", "dist-packages", "__pycache__"}
 
 
 class Document(NamedTuple):
-    """A text and where it is from.
+    """A text and the name of its file.
 
     >>> Document("import this", "a.py").name
     'a.py'
@@ -31,7 +27,7 @@ class Document(NamedTuple):
 
 
 def stdlib_files() -> list[Path]:
-    """The source of Python's standard library on this machine: megabytes of text, everywhere.
+    """Source files of Python's standard library: megabytes of text on every machine.
 
     >>> "argparse.py" in {path.name for path in stdlib_files()}
     True
@@ -41,10 +37,17 @@ def stdlib_files() -> list[Path]:
 
 
 class TextFiles:
-    """Documents from files, one after the other, never all at once in memory.
+    """Documents from files or folders, streamed.
 
-    Without `valid` and `test` of its own, a document goes by a hash of its text: 90 of 100 are
-    for training, and a copy of a file is where the file is.
+    Without `valid` and `test` a hash of the text assigns each document to a split (90% train), so
+    copies of a file are in the same split.
+
+    Args:
+        train: files or folders; the standard library by default.
+        valid: the same for validation; needs `test` too.
+        test: the same for testing.
+        on_error: "skip" counts unreadable files in `report`, "raise" stops.
+        max_chars: longest document; longer files are cut between lines.
 
     >>> first = next(TextFiles().examples("train", seed=0))
     >>> first.name.endswith(".py"), len(first.text) > 0
@@ -68,19 +71,19 @@ class TextFiles:
         self.max_chars, self.report = max_chars, LoadReport(on_error)
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[Document]:
-        """Documents from the one numbered `start`: for ever for train, once otherwise."""
+        """Documents from number `start`; train repeats forever, reshuffled every epoch."""
         number = 0
-        for turn in range(10**9 if split == "train" else 1):
+        for epoch in range(10**9 if split == "train" else 1):
             before = number
-            for document in self.documents(split, f"{seed}/{turn}" if split == "train" else None):
+            for document in self.documents(split, f"{seed}/{epoch}" if split == "train" else None):
                 if number >= start:
                     yield document
                 number += 1
             if number == before:
-                raise ConfigError(f"split: needs one that has documents, got {split} of {self}")
+                raise ConfigError(f"split: needs one that has documents, got {split} of {self!r}")
 
     def documents(self, split: Split, shuffle_key: str | None = None) -> Iterator[Document]:
-        """The documents of a split, once; what could not be read is in `report`."""
+        """One pass over the documents of a split; `report` counts unreadable files."""
         self.report.clear()
         files = self.files["train" if len(self.files) == 1 else split]
         for index in range(len(files)):
@@ -99,7 +102,7 @@ class TextFiles:
         try:
             with path.open("rb") as opened:
                 encoding = detect_encoding(opened.read(DETECTION_BYTES))
-            with path.open(encoding=encoding, newline="") as opened:  # line ends as they are
+            with path.open(encoding=encoding, newline="") as opened:  # keep line endings
                 number = 0
                 while text := opened.read(self.max_chars):
                     text += opened.readline(self.max_chars)
@@ -111,20 +114,19 @@ class TextFiles:
             self.report.skip(path, None, f"cannot be read ({error.strerror})")
 
     def __repr__(self) -> str:
-        return f"Text of {sum(map(len, self.files.values()))} files"
+        return f"TextFiles of {sum(map(len, self.files.values()))} files"
 
 
 def _paths(given: Iterable[str | Path] | None) -> list[Path]:
-    """Files as given; a folder stands for every file in it."""
+    """The given files, with each folder replaced by all files in it."""
     if given is None:
         return stdlib_files()
     given = [given] if isinstance(given, str | Path) else given
-    found: list[Path] = []
+    files: list[Path] = []
     for path in map(Path, given):
         if not path.exists():
             raise FileError(f"{path}: needs to be a file or a folder, got nothing there")
-        inside = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-        found += inside
-    if not found:
+        files += sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    if not files:
         raise FileError("files: need at least one, got none")
-    return found
+    return files

@@ -1,4 +1,4 @@
-"""Text normalisation of what a model reads: applied to training text and to input alike."""
+"""Text normalisation, applied to training text and to input alike."""
 
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -11,13 +11,13 @@ _SIGNS = str.maketrans(
         **dict.fromkeys("‘’‚‛′`´ʼ", "'"),
         **dict.fromkeys("“”„‟″«»", '"'),
         "⁄": "/",  # NFKC writes ½ with it
-        **dict.fromkeys("\u00ad\u200b\u200e\u200f\u2060\ufeff", None),  # seen by nobody
+        **dict.fromkeys("\u00ad\u200b\u200e\u200f\u2060\ufeff", None),  # invisible
     }
 )
 
 
 def _typography(text: str) -> str:
-    """One form of every space, quote, dash, width and accent; single spaces, none at the ends."""
+    """NFKC with ASCII quotes and dashes, single spaces, stripped."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", text.translate(_SIGNS)).translate(_SIGNS)
     return " ".join(text.split())
@@ -31,9 +31,9 @@ NORMALIZERS: dict[str, Callable[[str], str]] = {"typography": _typography, "lowe
 
 
 def normalize_text(text: str, steps: Sequence[str]) -> str:
-    """A text as a model reads it, after the named steps, in their order.
+    """Apply the named normalizers in order.
 
-    "typography" is NFKC with plain quotes, dashes and single spaces; "lower" forgets the case.
+    "typography" is NFKC with ASCII quotes and dashes and single spaces; "lower" is lower case.
 
     >>> normalize_text("3:05\u202fPM – ５ km", ("typography", "lower"))
     '3:05 pm - 5 km'
@@ -44,7 +44,7 @@ def normalize_text(text: str, steps: Sequence[str]) -> str:
 
 
 def check_normalizers(steps: Sequence[str]) -> tuple[str, ...]:
-    """Raise a ConfigError for a step that does not exist."""
+    """Raise a ConfigError for an unknown normalizer."""
     if isinstance(steps, str) or not all(step in NORMALIZERS for step in steps):
-        raise ConfigError(f"normalize: needs some of {', '.join(NORMALIZERS)}, got {steps!r}")
+        raise ConfigError(f"normalizers: needs some of {', '.join(NORMALIZERS)}, got {steps!r}")
     return tuple(steps)

@@ -1,4 +1,4 @@
-"""Text as one long row of tokens on disk, read in windows: any size, any place, at once."""
+"""Tokenized text as one memory-mapped array per split, read in fixed windows."""
 
 import json
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ PACKED_FILE = "packed.json"
 
 
 class TokenWindow(NamedTuple):
-    """Neighbouring tokens, and for each the document it is from, counted from 0 in the window.
+    """Consecutive tokens, and the document index of each, counted from 0 in the window.
 
     >>> TokenWindow(torch.tensor([7, 2, 8]), torch.tensor([0, 0, 1])).tokens.shape
     torch.Size([3])
@@ -33,48 +33,49 @@ class TokenWindow(NamedTuple):
 
 
 def pack_text(text: TextFiles, tokenizer: Tokenizer, folder: str | Path) -> LoadReport:
-    """Write the documents of all splits as tokens, each with an end; what was left out comes back.
+    """Tokenize all splits into a folder, each document ended by EOS; returns the load report.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "a.txt"
     >>> _ = file.write_text("hello")
-    >>> report = pack_text(TextFiles([file], [file], [file]), rg.data.ByteTokenizer(), file.parent / "packed")
-    >>> PackedText(file.parent / "packed", length=5).token_count("test")
+    >>> packed = file.parent / "packed"
+    >>> _ = pack_text(TextFiles([file], [file], [file]), rg.data.ByteTokenizer(), packed)
+    >>> PackedText(packed, length=5).token_count("test")
     6
     """
     folder = make_folder(folder)
-    (folder / PACKED_FILE).unlink(missing_ok=True)  # what is packed there is no longer whole
-    whole, sizes = LoadReport(), {}
-    kind = "uint16" if tokenizer.vocab <= 1 << 16 else "uint32"
+    (folder / PACKED_FILE).unlink(missing_ok=True)  # the old data is about to be overwritten
+    report, sizes = LoadReport(), {}
+    dtype = "uint16" if tokenizer.vocab <= 1 << 16 else "uint32"
     for split in ("train", "valid", "test"):
         sizes[split], starts = 0, []
-        with atomic_write(folder / f"{split}.tokens") as place, place.open("wb") as out:
+        with atomic_write(folder / f"{split}.tokens") as partial, partial.open("wb") as out:
             for document in text.documents(split):
                 starts.append(sizes[split])
                 ids = [*tokenizer.encode_input(document.text), tokenizer.eos_id]
-                out.write(np.array(ids, dtype=kind).tobytes())
+                out.write(np.array(ids, dtype=dtype).tobytes())
                 sizes[split] += len(ids)
-        with atomic_write(folder / f"{split}.starts") as place:
-            np.array(starts, dtype="int64").tofile(place)
-        whole.loaded += text.report.loaded
-        if split == "test" or len(text.files) > 1:  # by a hash, every split reads the same files
-            whole.reasons += text.report.reasons
-            whole.locations |= text.report.locations
-    held = {"kind": kind, "vocab": tokenizer.vocab, "sizes": sizes}
-    write_text(folder / PACKED_FILE, json.dumps(held))  # last: a folder without it is not whole
-    return whole
+        with atomic_write(folder / f"{split}.starts") as partial:
+            np.array(starts, dtype="int64").tofile(partial)
+        report.loaded += text.report.loaded
+        if split == "test" or len(text.files) > 1:  # split by hash, all three read the same files
+            report.reasons += text.report.reasons
+            report.locations |= text.report.locations
+    header = {"dtype": dtype, "vocab": tokenizer.vocab, "sizes": sizes}
+    write_text(folder / PACKED_FILE, json.dumps(header))  # last: marks the folder as complete
+    return report
 
 
 class PackedText:
-    """Windows of packed text: `length` tokens and the one after, so that each has its next.
+    """Windows of `length` + 1 tokens of packed text, for next-token prediction.
 
-    Training takes windows in an order of its own each time round, cut at another place; valid and
-    test are read from end to end, every token once as a next one.
+    Train is shuffled and shifted anew every epoch; valid and test are read in order, so every
+    token is predicted once.
 
     >>> PackedText("nowhere", length=8)
     Traceback (most recent call last):
         ...
-    regard.errors.FileError: nowhere/packed.json: needs to be what `pack_text` wrote, got nothing there
+    regard.errors.FileError: nowhere/packed.json: needs a packed text, got nothing there
     """
 
     def __init__(self, folder: str | Path, length: int):
@@ -82,23 +83,23 @@ class PackedText:
         if length < 1:
             raise ConfigError(f"length: needs 1 or more, got {length}")
         if not file.is_file():
-            raise FileError(f"{file}: needs to be what `pack_text` wrote, got nothing there")
+            raise FileError(f"{file}: needs a packed text, got nothing there")
         try:
-            held = parse_json(file.read_text())
-            self.vocab, kind, sizes = held["vocab"], held["kind"], held["sizes"]
+            header = parse_json(file.read_text())
+            self.vocab, dtype, sizes = (header[name] for name in ("vocab", "dtype", "sizes"))
         except (ValueError, KeyError, TypeError) as error:
-            raise FileError(f"{file}: needs to be what `pack_text` wrote, got {error!r}") from error
+            raise FileError(f"{file}: needs a packed text, got {error!r}") from error
         self.length, self._rows, self._starts = length, {}, {}
         for split, size in sizes.items():
-            self._rows[split] = _mapped(Path(folder) / f"{split}.tokens", kind, size)
+            self._rows[split] = _mapped(Path(folder) / f"{split}.tokens", dtype, size)
             self._starts[split] = _mapped(Path(folder) / f"{split}.starts", "int64", None)
 
     def token_count(self, split: Split) -> int:
-        """How many tokens a split has."""
+        """Number of tokens of a split."""
         return len(self._rows[split])
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[TokenWindow]:
-        """Windows from the one numbered `start`: for ever for train, once otherwise."""
+        """Windows from number `start`; train repeats forever."""
         size = self.token_count(split)
         if size < 2 or (split == "train" and size <= self.length):
             raise ConfigError(f"length: needs more than that in {split}, got {size} tokens in all")
@@ -106,29 +107,29 @@ class PackedText:
             for first in range(start * self.length, size - 1, self.length):
                 yield self._window(split, first)
             return
-        each = max(1, (size - 1) // self.length - 1)  # one less: the first cut moves
+        windows = max(1, (size - 1) // self.length - 1)  # one fewer: the first offset varies
         number = start
         while True:
-            turn, index = divmod(number, each)
-            shift = permute_index(turn % self.length, self.length, f"{seed}/shift")
-            shift = min(shift, size - 1 - each * self.length)
-            first = shift + self.length * permute_index(index, each, f"{seed}/{turn}")
+            epoch, index = divmod(number, windows)
+            shift = permute_index(epoch % self.length, self.length, f"{seed}/shift")
+            shift = min(shift, size - 1 - windows * self.length)
+            first = shift + self.length * permute_index(index, windows, f"{seed}/{epoch}")
             yield self._window(split, first)
             number += 1
 
     def _window(self, split: Split, first: int) -> TokenWindow:
         row, starts = self._rows[split], self._starts[split]
         ids = torch.from_numpy(row[first : first + self.length + 1].astype("int64"))
-        places = np.arange(first, first + len(ids))
-        documents = np.searchsorted(starts, places, side="right")
+        positions = np.arange(first, first + len(ids))
+        documents = np.searchsorted(starts, positions, side="right")
         return TokenWindow(ids, torch.from_numpy(documents - documents[0]))
 
 
-def _mapped(file: Path, kind: str, size: int | None) -> np.ndarray:
+def _mapped(file: Path, dtype: str, size: int | None) -> np.ndarray:
     if not file.is_file() or (
-        size is not None and file.stat().st_size != size * np.dtype(kind).itemsize
+        size is not None and file.stat().st_size != size * np.dtype(dtype).itemsize
     ):
-        raise FileError(f"{file}: needs {size} tokens of {kind}, got a file cut short or none")
+        raise FileError(f"{file}: needs {size} tokens of {dtype}, got a file cut short or none")
     if file.stat().st_size == 0:
-        return np.zeros(0, kind)  # an empty file cannot be mapped
-    return np.memmap(file, dtype=kind, mode="r")
+        return np.zeros(0, dtype)  # an empty file cannot be mapped
+    return np.memmap(file, dtype=dtype, mode="r")

@@ -1,4 +1,4 @@
-"""Own parallel text as a source of pairs: streamed, and what is bad is counted by line."""
+"""Parallel corpora from own files, streamed; bad lines are counted in a report."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,18 +10,26 @@ from regard.data.text.parallel_formats import CorpusRow, read_aligned, read_mo, 
 from regard.data.text.tmx import read_tmx
 from regard.errors import ConfigError, FileError
 
-CorpusPath = (
-    str | Path | tuple[str | Path, str | Path]
-)  # one file of pairs, or two files line by line
+# one file of pairs, or two line-aligned files
+CorpusPath = str | Path | tuple[str | Path, str | Path]
 SUFFIXES = (".tsv", ".po", ".mo", ".tmx")
 
 
 class ParallelCorpus:
-    """Pairs from two aligned files, .tsv, .po, .mo or .tmx; `report` says what was left out.
+    """Translation pairs from two aligned files, .tsv, .po, .mo or .tmx.
 
-    Without `valid` and `test` a pair goes by a hash of its source, so that a sentence of the test
-    is never trained on with another translation. Training reads in the order of the file, again
-    and again; `Batches` shuffles inside its window.
+    Without `valid` and `test` a hash of the source assigns each pair to a split, so all
+    translations of a sentence are in the same split. Train repeats in file order; `Batches`
+    shuffles within its window.
+
+    Args:
+        train: one file of pairs, or a tuple (source, target) of aligned files.
+        valid: the same for validation; needs `test` too.
+        test: the same for testing.
+        languages: (source, target); needed for .tmx, and the target language of the pairs.
+        on_error: "skip" counts bad lines in `report`, "raise" stops at the first.
+        max_chars: longest side, in characters.
+        max_length_ratio: longest side over shortest, for pairs of more than 40 characters.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "pairs.tsv"
@@ -48,16 +56,13 @@ class ParallelCorpus:
         if (valid is None) != (test is None):
             raise ConfigError("valid, test: need to be given both or not at all, got one of them")
         given = {"train": train, "valid": valid, "test": test}
-        self.paths = {split: _checked(place) for split, place in given.items() if place is not None}
-        self.languages, self.max_chars, self.max_length_ratio = (
-            languages,
-            max_chars,
-            max_length_ratio,
-        )
+        self.paths = {split: _check_path(path) for split, path in given.items() if path is not None}
+        self.languages = languages
+        self.max_chars, self.max_length_ratio = max_chars, max_length_ratio
         self.report = LoadReport(on_error)
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[Pair]:
-        """Pairs from the one numbered `start`: for ever for train, once otherwise."""
+        """Pairs from number `start`; train repeats forever."""
         if split != "train":
             for number, pair in enumerate(self.pairs(split)):
                 if number >= start:
@@ -66,7 +71,7 @@ class ParallelCorpus:
         count = sum(1 for _ in self.pairs(split)) if start else None
         if count == 0:
             raise FileError(f"{self._name('train')}: needs pairs, got none that can be used")
-        start = start % count if count else 0  # every turn is the same: whole ones need no reading
+        start = start % count if count else 0  # epochs are equal: skip whole ones
         while True:
             number = -1
             for number, pair in enumerate(self.pairs(split)):
@@ -77,12 +82,12 @@ class ParallelCorpus:
             start = 0
 
     def pairs(self, split: Split) -> Iterator[Pair]:
-        """The pairs of a split, once; the report starts anew."""
+        """One pass over the pairs of a split; resets the report."""
         self.report.clear()
         name, language = self._name(split), self.languages[1] if self.languages else None
         for row in self._rows(split):
-            if wrong := row.error or self._wrong(row):
-                self.report.skip(name, row.line, wrong)
+            if reason := row.error or self._reject_reason(row):
+                self.report.skip(name, row.line, reason)
             elif (
                 len(self.paths) > 1
                 or hash_split(row.source.strip().encode(errors="replace")) == split
@@ -91,36 +96,36 @@ class ParallelCorpus:
                 yield Pair(row.source.strip(), row.target.strip(), language)
 
     def _rows(self, split: Split) -> Iterator[CorpusRow]:
-        place = self._place(split)
-        if isinstance(place, tuple):
-            return read_aligned(*place)
-        if place.suffix == ".tmx":
+        path = self._path(split)
+        if isinstance(path, tuple):
+            return read_aligned(*path)
+        if path.suffix == ".tmx":
             if self.languages is None:
                 raise ConfigError("languages: need source and target of the .tmx, got none")
-            return read_tmx(place, *self.languages)
-        return {".tsv": read_tsv, ".po": read_po, ".mo": read_mo}[place.suffix](place)
+            return read_tmx(path, *self.languages)
+        return {".tsv": read_tsv, ".po": read_po, ".mo": read_mo}[path.suffix](path)
 
-    def _wrong(self, row: CorpusRow) -> str:
+    def _reject_reason(self, row: CorpusRow) -> str:
         lengths = len(row.source.strip()), len(row.target.strip())
         if not min(lengths):
             return "an empty side"
         if max(lengths) > self.max_chars:
             return f"longer than {self.max_chars} characters"
-        # short texts differ freely: 'ok' and 'einverstanden'
+        # short pairs may differ more: 'ok' and 'einverstanden'
         if max(lengths) > self.max_length_ratio * min(lengths) and max(lengths) > 40:
             return f"one side {self.max_length_ratio:g} times longer than the other"
         return ""
 
-    def _place(self, split: str) -> Path | tuple[Path, Path]:
+    def _path(self, split: str) -> Path | tuple[Path, Path]:
         return self.paths["train" if len(self.paths) == 1 else split]
 
     def _name(self, split: str) -> str:
-        place = self._place(split)
-        return place[0].name if isinstance(place, tuple) else place.name
+        path = self._path(split)
+        return path[0].name if isinstance(path, tuple) else path.name
 
 
-def _checked(place: CorpusPath) -> Path | tuple[Path, Path]:
-    files = [Path(file) for file in place] if isinstance(place, tuple) else [Path(place)]
+def _check_path(path: CorpusPath) -> Path | tuple[Path, Path]:
+    files = [Path(file) for file in path] if isinstance(path, tuple) else [Path(path)]
     for file in files:
         if not file.is_file():
             raise FileError(f"{file}: needs to be a file, got nothing there")

@@ -1,4 +1,4 @@
-"""Files of parallel text, read a pair at a time: two files, TSV, gettext .po and .mo."""
+"""Readers of parallel text, one pair at a time: aligned files, TSV, gettext .po and .mo."""
 
 import os
 import struct
@@ -13,7 +13,7 @@ from regard.files import iter_chunks, iter_utf8_lines, open_binary
 
 
 class CorpusRow(NamedTuple):
-    """A pair and its line; or why there is none."""
+    """A pair and its line number, or the error of that line."""
 
     line: int
     source: str = ""
@@ -22,7 +22,7 @@ class CorpusRow(NamedTuple):
 
 
 def read_aligned(source: Path, target: Path) -> Iterator[CorpusRow]:
-    """Line n of one file is line n of the other."""
+    """Two line-aligned files."""
     for number, (a, b) in enumerate(zip_longest(_lines(source), _lines(target)), 1):
         if a is None or b is None:
             yield CorpusRow(
@@ -33,7 +33,7 @@ def read_aligned(source: Path, target: Path) -> Iterator[CorpusRow]:
 
 
 def read_tsv(path: Path) -> Iterator[CorpusRow]:
-    """The first two columns; others are notes."""
+    """The first two tab-separated columns; further columns are ignored."""
     for number, line in enumerate(_lines(path), 1):
         columns = line.split(b"\t")
         if len(columns) < 2:
@@ -56,21 +56,21 @@ def _row(number: int, source: bytes, target: bytes) -> CorpusRow:
 
 
 def read_po(path: Path) -> Iterator[CorpusRow]:
-    """The messages of a gettext catalog; of one with plurals, its singular and first plural."""
+    """Messages of a gettext catalog; singular and first plural form of a message with plurals."""
     entry: dict[str, list[str]] = {}
-    first, fuzzy, whole, name = 0, False, True, ""
+    first, fuzzy, is_valid, name = 0, False, True, ""
     for number, raw in enumerate(_po(path), 1):
         line = raw.decode(errors="replace").strip()
         if not line or (line.startswith(("msgid ", "msgctxt ", "#")) and "msgstr" in _stems(entry)):
-            if whole:
+            if is_valid:
                 yield from _message({key: "".join(x) for key, x in entry.items()}, first, fuzzy)
-            entry, first, fuzzy, whole, name = {}, 0, False, True, ""
+            entry, first, fuzzy, is_valid, name = {}, 0, False, True, ""
         if line.startswith("#"):
             fuzzy |= line.startswith("#,") and "fuzzy" in line
             continue
-        if wrong := _row(number, raw, b"").error:
-            yield CorpusRow(number, error=wrong)
-            whole = False  # the message is counted by this line
+        if error := _row(number, raw, b"").error:
+            yield CorpusRow(number, error=error)
+            is_valid = False  # the message is reported by this line
         if line.startswith("msg"):
             name, _, line = line.partition(" ")
             first = number if name == "msgid" else first
@@ -85,7 +85,7 @@ def read_po(path: Path) -> Iterator[CorpusRow]:
 
 def _po(file: Path) -> Iterator[bytes]:
     yield from _lines(file)
-    yield b""  # the last message may have no empty line after it
+    yield b""  # ends the last message
 
 
 def _stems(entry: dict[str, list[str]]) -> set[str]:
@@ -93,10 +93,11 @@ def _stems(entry: dict[str, list[str]]) -> set[str]:
 
 
 def unquote_po(line: str) -> str | None:
+    """Text of a quoted .po line; None if it is not quoted."""
     if len(line) < 2 or line[0] != '"' or line[-1] != '"':
         return None
     try:
-        return str(literal_eval(line))  # the escapes of C, which are Python's
+        return str(literal_eval(line))  # C escapes are Python escapes
     except (SyntaxError, ValueError):
         return None
 
@@ -115,7 +116,7 @@ def _message(entry: dict[str, str], line: int, fuzzy: bool) -> Iterator[CorpusRo
 
 
 def read_mo(path: Path) -> Iterator[CorpusRow]:
-    """The messages of a compiled catalog, which has numbers instead of lines."""
+    """Messages of a compiled catalog; the line is the number of the message."""
     with open_binary(path) as opened:
         head = opened.read(20)
         order = {b"\xde\x12\x04\x95": "<", b"\x95\x04\x12\xde": ">"}.get(head[:4])
@@ -130,17 +131,17 @@ def read_mo(path: Path) -> Iterator[CorpusRow]:
             except (struct.error, OSError):
                 yield CorpusRow(number + 1, error="cut short")
                 return
-            if a:  # the empty one is the header
+            if a:  # the empty msgid is the header
                 source = a.rpartition(b"\x04")[2].split(b"\0")
                 targets = b.split(b"\0")
-                for one, other in zip(source, targets, strict=False):
-                    yield _row(number + 1, one, other)
+                for text, translation in zip(source, targets, strict=False):
+                    yield _row(number + 1, text, translation)
 
 
 def _string(opened, at: int, order: str) -> bytes:
     opened.seek(at)
-    size, place = struct.unpack(f"{order}2I", opened.read(8))
-    if place + size > os.fstat(opened.fileno()).st_size:  # checked first: 4 GB may be declared
+    size, start = struct.unpack(f"{order}2I", opened.read(8))
+    if start + size > os.fstat(opened.fileno()).st_size:  # a header may declare 4 GB
         raise OSError("cut short")
-    opened.seek(place)
+    opened.seek(start)
     return opened.read(size)

@@ -1,4 +1,4 @@
-"""A gettext catalog, kept line by line: what is untranslated is filled, all else stays as it is."""
+"""gettext .po catalogs: fill untranslated messages, preserve everything else byte for byte."""
 
 import re
 from codecs import BOM_UTF8
@@ -12,18 +12,18 @@ from regard.data.text.parallel_formats import unquote_po
 from regard.errors import FileError
 from regard.files import open_binary, read_text
 
-# what a translation must keep: %s %(name)d %1$s %%, {} {name}, ${name}, <b> </b>
+# a translation must keep: %s %(name)d %1$s %%, {} {name}, ${name}, <b> </b>
 _PLACEHOLDER = re.compile(
     r"%(?:\d+\$|\(\w+\))?[#0+-]*\d*(?:\.\d+)?(?:hh|h|ll|l|z|j|t)?[diouxXeEfFgGcrsa]"
     r"|%%|\$?\{[^{}]*\}|</?\w[^<>]*>"
 )
 _KEYWORD = re.compile(r"msgctxt|msgid|msgid_plural|msgstr(\[\d\])?")
-_LINE = re.compile(r"[^\n]*\n|[^\n]+")  # not splitlines: other signs of a line's end are text here
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")  # not splitlines: other line separators are text here
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 def placeholders(text: str) -> Counter[str]:
-    """What stands in a text for something else, and so must stand in its translation too.
+    """Placeholders and tags of a text, which its translation must keep.
 
     >>> sorted(placeholders("%d files in {folder}, <b>100%</b>"))
     ['%d', '</b>', '<b>', '{folder}']
@@ -33,7 +33,7 @@ def placeholders(text: str) -> Counter[str]:
 
 @dataclass
 class PoMessage:
-    """One message: its lines with what each belongs to, and its texts by keyword.
+    """One message: its lines with the keyword of each, and its texts by keyword.
 
     >>> message = PoMessage([("msgid", 'msgid "two"\\n'), ("msgstr", 'msgstr ""\\n')])
     >>> message.texts.update(msgid="two", msgstr="")
@@ -46,24 +46,24 @@ class PoMessage:
 
     @property
     def is_fuzzy(self) -> bool:
-        """Whether it is marked to be looked at again."""
+        """Whether it is marked for review."""
         flags = [line for kind, line in self.lines if kind == "#,"]
         return any("fuzzy" in re.split(r"[,\s]+", line) for line in flags)
 
     @property
     def translation_keys(self) -> list[str]:
-        """The keywords of its translations: msgstr, or msgstr[0] and so on for plurals."""
+        """Keywords of its translations: msgstr, or msgstr[0], msgstr[1], … for plurals."""
         return [name for name in self.texts if name.startswith("msgstr")]
 
     @property
     def needs_translation(self) -> bool:
-        """Whether it waits for a translation; the header never does."""
+        """Whether a translation is missing or fuzzy; never for the header."""
         if not self.texts.get("msgid"):
             return False
         return self.is_fuzzy or not all(self.texts[name] for name in self.translation_keys)
 
     def untranslated(self) -> dict[str, str]:
-        """The text that each missing translation is of: the plural for all but the first form."""
+        """Source text per missing translation: the plural for all forms but the first."""
         plural = self.texts.get("msgid_plural", self.texts.get("msgid", ""))
         return {
             name: self.texts["msgid"] if name in ("msgstr", "msgstr[0]") else plural
@@ -72,12 +72,12 @@ class PoMessage:
         }
 
     def fill(self, translations: dict[str, str], newline: str = "\n") -> None:
-        """Put translations in, and mark the message fuzzy: a person is to look at them."""
+        """Insert translations and mark the message fuzzy, for review."""
         lines: list[tuple[str, str]] = []
         for kind, line in self.lines:
             if kind not in translations:
                 lines.append((kind, line))
-            elif not any(kind == done for done, _ in lines):
+            elif not any(kind == written for written, _ in lines):
                 lines += [(kind, new + newline) for new in _quoted(kind, translations[kind])]
         self.lines, self.texts = lines, self.texts | translations
         if not self.is_fuzzy:
@@ -88,7 +88,7 @@ class PoMessage:
         if "#," in kinds:
             at = kinds.index("#,")
             self.lines[at] = "#,", f"{self.lines[at][1].rstrip()}, fuzzy{newline}"
-        else:  # after the other comments, before what the message was and is
+        else:  # after other comments, before the previous and current message
             first = next(n for n, kind in enumerate(kinds) if kind == "#|" or kind.startswith("m"))
             self.lines.insert(first, ("#,", f"#, fuzzy{newline}"))
 
@@ -97,7 +97,7 @@ class PoMessage:
 
 
 class FillResult(NamedTuple):
-    """What filling a catalog did: messages filled, kept as they were, and left for a reason.
+    """Result of filling a catalog: filled and unchanged messages, and the skipped with reasons.
 
     >>> FillResult(2, 5, []).filled
     2
@@ -109,9 +109,9 @@ class FillResult(NamedTuple):
 
 
 class PoCatalog:
-    """The messages of a .po file, in order; `str` of it is the file, to the last byte.
+    """The messages of a .po file in order; `str(catalog)` is the file, byte for byte.
 
-    What the file holds may be given as `data`; the name is then only for messages.
+    With `data`, its content, `path` is used in error messages only.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "de.po"
@@ -134,7 +134,7 @@ class PoCatalog:
             with open_binary(path) as opened:
                 data = opened.read()
         text = read_text(path, data, converter="msgconv --to-code=UTF-8")
-        self.bom = "\ufeff" if data.startswith(BOM_UTF8) else ""  # it stays, to the byte
+        self.bom = "\ufeff" if data.startswith(BOM_UTF8) else ""
         self.newline = "\r\n" if "\r\n" in text else "\n"
         self.messages = list(self._read(text))
 
@@ -145,71 +145,75 @@ class PoCatalog:
         *,
         batch_size: int = 64,
     ) -> FillResult:
-        """Fill every open message; one that would lose a placeholder, or cannot be, is left.
+        """Translate every untranslated message; skips those that would lose a placeholder.
 
-        `wrong` says why a text cannot be translated. White space at the ends stays as it is. None
-        as a translation leaves the message too.
+        Leading and trailing white space is kept.
+
+        Args:
+            translate: maps texts to translations; None skips a message.
+            reject_reason: why a text cannot be translated; "" if it can.
+            batch_size: number of messages per call of `translate`.
         """
-        ready, left = [], []
-        waiting = [message for message in self.messages if message.needs_translation]
-        for message in waiting:
-            reasons = [reject_reason(ask.strip()) for ask in message.untranslated().values()]
+        ready, skipped = [], []
+        pending = [message for message in self.messages if message.needs_translation]
+        for message in pending:
+            reasons = [reject_reason(text.strip()) for text in message.untranslated().values()]
             if any(reasons):
-                left.append(f"{_short(message)}: {next(filter(None, reasons))}")
+                skipped.append(f"{_short(message)}: {next(filter(None, reasons))}")
             else:
                 ready.append(message)
         for at in range(0, len(ready), batch_size):
-            some = ready[at : at + batch_size]
-            asked = [ask for message in some for ask in message.untranslated().values()]
-            given = iter(translate([ask.strip() for ask in asked]))
-            for message in some:
-                reason = self._fill(message, given)
-                left += [f"{_short(message)}: {reason}"] if reason else []
-        kept = sum(bool(m.texts.get("msgid")) for m in self.messages) - len(waiting)
-        return FillResult(len(waiting) - len(left), kept, left)
+            batch = ready[at : at + batch_size]
+            texts = [text for message in batch for text in message.untranslated().values()]
+            translations = iter(translate([text.strip() for text in texts]))
+            for message in batch:
+                reason = self._fill(message, translations)
+                skipped += [f"{_short(message)}: {reason}"] if reason else []
+        unchanged = sum(bool(m.texts.get("msgid")) for m in self.messages) - len(pending)
+        return FillResult(len(pending) - len(skipped), unchanged, skipped)
 
-    def _fill(self, message: PoMessage, given: Iterator[str | None]) -> str:
-        asks = message.untranslated()
-        answers = {name: next(given) for name in asks}
-        done: dict[str, str] = {}
-        for name, answer in answers.items():
-            if answer is None:
-                return "no whole translation was found"
-            if lost := placeholders(asks[name]) - placeholders(answer):
+    def _fill(self, message: PoMessage, translations: Iterator[str | None]) -> str:
+        sources = message.untranslated()
+        candidates = {name: next(translations) for name in sources}
+        accepted: dict[str, str] = {}
+        for name, text in candidates.items():
+            if text is None:
+                return "no complete translation"
+            if lost := placeholders(sources[name]) - placeholders(text):
                 return f"the translation lost {' '.join(sorted(lost))}"
-            if more := placeholders(answer) - placeholders(asks[name]):
-                return f"the translation has {' '.join(sorted(more))} that was not there"
-            done[name] = _ends_of(asks[name], answer)
-        message.fill(done, self.newline)
+            if added := placeholders(text) - placeholders(sources[name]):
+                return f"the translation added {' '.join(sorted(added))}"
+            accepted[name] = _with_spacing_of(sources[name], text)
+        message.fill(accepted, self.newline)
         return ""
 
     def __str__(self) -> str:
         return self.bom + "".join(map(str, self.messages))
 
-    def _read(self, text: str) -> Iterator[PoMessage]:
+    def _read(self, file_text: str) -> Iterator[PoMessage]:
         message, name = PoMessage(), ""
-        for number, line in enumerate(_LINE.findall(text), 1):
-            said = line.strip()
-            new = said.startswith(("#", "msgid ", "msgctxt ")) and not said.startswith("#~")
-            if new and message.translation_keys and not said.startswith("msgid_plural"):
+        for number, line in enumerate(_LINE.findall(file_text), 1):
+            text = line.strip()
+            new = text.startswith(("#", "msgid ", "msgctxt ")) and not text.startswith("#~")
+            if new and message.translation_keys and not text.startswith("msgid_plural"):
                 yield self._checked(message, number)
                 message, name = PoMessage(), ""
-            kind = said[:2] if said.startswith("#") else ""
-            if said.startswith("msg"):
-                name, _, said = said.partition(" ")
-                said = said.strip()
+            kind = text[:2] if text.startswith("#") else ""
+            if text.startswith("msg"):
+                name, _, text = text.partition(" ")
+                text = text.strip()
                 if not _KEYWORD.fullmatch(name):
                     raise self._broken(number, repr(line.strip()[:40]))
                 if name in message.texts:
                     raise self._broken(number, f"{name} twice")
                 message.texts[name] = ""
-            if said and not kind:
-                if not name or (part := unquote_po(said)) is None:
+            if text and not kind:
+                if not name or (part := unquote_po(text)) is None:
                     raise self._broken(number, repr(line.strip()[:40]))
                 message.texts[name] += part
                 kind = name
             message.lines.append((kind, line))
-        yield self._checked(message, text.count("\n") + 1)
+        yield self._checked(message, file_text.count("\n") + 1)
 
     def _checked(self, message: PoMessage, number: int) -> PoMessage:
         if message.texts and ("msgid" not in message.texts or not message.translation_keys):
@@ -224,7 +228,7 @@ class PoCatalog:
 
 
 def _quoted(name: str, text: str) -> list[str]:
-    """A text as lines of a catalog; one with several lines starts below its keyword."""
+    """A text as catalog lines; a multi-line text starts on the line below its keyword."""
     escaped = "".join(_ESCAPES.get(letter, letter) for letter in text)
     parts = [part for part in re.split(r"(?<=\\n)", escaped) if part]
     if len(parts) < 2:
@@ -232,11 +236,10 @@ def _quoted(name: str, text: str) -> list[str]:
     return [f'{name} ""', *(f'"{part}"' for part in parts)]
 
 
-def _ends_of(ask: str, answer: str) -> str:
-    """The answer between the white space that was around what was asked."""
-    core = ask.strip()
-    before, _, after = ask.partition(core)
-    return before + answer.strip() + after
+def _with_spacing_of(source: str, text: str) -> str:
+    """The text with the leading and trailing white space of the source."""
+    before, _, after = source.partition(source.strip())
+    return before + text.strip() + after
 
 
 def _short(message: PoMessage) -> str:

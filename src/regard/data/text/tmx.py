@@ -1,4 +1,4 @@
-"""TMX, the XML of translation memories (LISA, version 1.4), read one unit at a time."""
+"""Reader of TMX translation memories (LISA, version 1.4), one unit at a time."""
 
 import codecs
 import re
@@ -13,80 +13,73 @@ from regard.errors import FileError
 from regard.files import CHUNK_BYTES, DETECTION_BYTES, detect_encoding, iter_chunks, open_binary
 
 MAX_UNIT_SIZE = 1 << 20  # characters of a unit, and bytes of one tag or comment
-MAX_DEPTH = 100  # elements within each other
-MARKUP_ELEMENTS = {
-    "bpt",
-    "ept",
-    "it",
-    "ph",
-    "ut",
-}  # inline elements that hold markup, which is no text
+MAX_DEPTH = 100  # nested elements
+MARKUP_ELEMENTS = {"bpt", "ept", "it", "ph", "ut"}  # inline elements whose content is markup
 _DECLARED = re.compile(r"""<\?xml[^>]*?\sencoding\s*=\s*["']([^"']*)""")
 
 
 def read_tmx(path: Path, source_language: str, target_language: str) -> Iterator[CorpusRow]:
-    """The units of a translation memory that have both languages, with the line they begin in.
+    """Units of a translation memory that have both languages, with the line they start on.
 
-    Of a unit's languages an exact match is preferred to a regional one: `de`, then `de-AT`. Text
-    in inline elements counts where it is text (`<hi>`) and not where it is markup (`<ph>`). A
-    DOCTYPE that names an external DTD is accepted and never loaded; one with declarations of its
-    own, such as entities, is refused.
+    An exact language match is preferred to a regional one: `de`, then `de-AT`. Text of inline
+    elements is included (`<hi>`) unless it is markup (`<ph>`). A DOCTYPE that names an external
+    DTD is accepted and never loaded; one with inline declarations, such as entities, is refused.
     """
     units = _Units(path, source_language, target_language)
     with open_binary(path) as opened:
-        given = 0
+        parsed = 0
         try:
-            for piece in _in_utf8(opened, path):
-                for first in range(0, len(piece), CHUNK_BYTES):
-                    some = piece[first : first + CHUNK_BYTES]
-                    units.parser.Parse(some, False)
-                    given += len(some)
-                    if given - units.parser.CurrentByteIndex > MAX_UNIT_SIZE:
-                        # expat reads an unfinished token again for each piece: quadratic
+            for chunk in _in_utf8(opened, path):
+                for first in range(0, len(chunk), CHUNK_BYTES):
+                    part = chunk[first : first + CHUNK_BYTES]
+                    units.parser.Parse(part, False)
+                    parsed += len(part)
+                    if parsed - units.parser.CurrentByteIndex > MAX_UNIT_SIZE:
+                        # expat rescans an unfinished token with every chunk: quadratic time
                         units.stop(f"a tag or comment of more than {MAX_UNIT_SIZE} bytes")
-                    yield from units.taken()
+                    yield from units.pop_rows()
             units.parser.Parse(b"", True)
         except (expat.ExpatError, UnicodeDecodeError, _Stop) as error:
-            yield from units.taken()
+            yield from units.pop_rows()
             line = units.parser.CurrentLineNumber
             yield CorpusRow(line, error=f"broken XML, the rest is unread ({error})")
             return
-        yield from units.taken()
+        yield from units.pop_rows()
 
 
 def _in_utf8(opened: BufferedIOBase, file: Path) -> Iterator[bytes]:
-    """The document in UTF-8: expat itself knows four encodings, and Python all that are in use."""
+    """The document re-encoded as UTF-8; expat knows only four encodings."""
     head = opened.read(DETECTION_BYTES)
     encoding = detect_encoding(head)
-    if encoding == "utf-8" and (found := _DECLARED.match(head.decode("latin-1"))):
-        declared = found[1]
-        # what is declared in bytes of ASCII is not UTF-16, whatever it says
+    if encoding == "utf-8" and (match := _DECLARED.match(head.decode("latin-1"))):
+        declared = match[1]
+        # an ASCII-readable declaration cannot be UTF-16
         encoding = "utf-8" if declared.lower().startswith(("utf-16", "utf-32")) else declared
     try:
         decoder = codecs.getincrementaldecoder(encoding)()
         decoder.decode(b"")
-        "".encode(encoding)  # refuses codecs that are no text encodings, such as zlib
+        "".encode(encoding)  # refuses codecs that are not text encodings, such as zlib
     except (LookupError, ValueError) as error:
         raise FileError(
-            f"{file}: needs an encoding that is known, got {encoding!r}; try iconv -t UTF-8"
+            f"{file}: needs a known encoding, got {encoding!r}; try iconv -t UTF-8"
         ) from error
     yield decoder.decode(head).encode()
-    for piece in iter_chunks(opened):
-        yield decoder.decode(piece).encode()
+    for chunk in iter_chunks(opened):
+        yield decoder.decode(chunk).encode()
     yield decoder.decode(b"", final=True).encode()
 
 
 class _Stop(Exception):  # noqa: N818
-    """A document that is not read further, for a reason that is given."""
+    """Stops parsing, with the reason."""
 
 
 class _Units:
-    """Collects the text of the two languages between <tu> and </tu>; nothing else is held."""
+    """Collects the texts of two languages between <tu> and </tu>; holds one unit at a time."""
 
     def __init__(self, file: Path, source: str, target: str):
         self.file, self.rows = file, list[CorpusRow]()
         self.wanted = [_tag(source), _tag(target)]
-        self.line, self.open, self.language, self.wrong = 0, list[str](), "", ""
+        self.line, self.open, self.language, self.error = 0, list[str](), "", ""
         self.inside: dict[str, list[str]] = {}
         self.segment: list[str] | None = None
         self.size = 0
@@ -98,7 +91,7 @@ class _Units:
         self.parser.StartDoctypeDeclHandler = self._doctype
         self.parser.SkippedEntityHandler = self._skipped
 
-    def taken(self) -> list[CorpusRow]:
+    def pop_rows(self) -> list[CorpusRow]:
         rows, self.rows = self.rows, []
         return rows
 
@@ -108,28 +101,28 @@ class _Units:
     def _doctype(self, name: str, system: str | None, public: str | None, own: int) -> None:
         if own:
             raise FileError(
-                f"{self.file}: needs a DOCTYPE without declarations of its own, got one for "
+                f"{self.file}: needs a DOCTYPE without inline declarations, got one for "
                 f"{name!r} in line {self.parser.CurrentLineNumber}, which may define entities that "
                 "grow without bound; try removing what is between [ and ]"
             )
 
     def _skipped(self, name: str, parameter: int) -> None:
         if not parameter:
-            self.wrong = self.wrong or f"an entity that is not known, &{name};"
+            self.error = self.error or f"an unknown entity, &{name};"
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         if len(self.open) >= MAX_DEPTH:
-            self.stop(f"more than {MAX_DEPTH} elements within each other")
+            self.stop(f"more than {MAX_DEPTH} nested elements")
         if name == "tu" and "tu" in self.open:
-            self.wrong = self.wrong or "a unit within a unit"
+            self.error = self.error or "nested units"
         elif name == "tu":
-            self.line, self.inside, self.wrong = self.parser.CurrentLineNumber, {}, ""
+            self.line, self.inside, self.error = self.parser.CurrentLineNumber, {}, ""
             self.size = 0
         elif name == "tuv":
             self.language = _tag(attributes.get("xml:lang") or attributes.get("lang") or "")
         elif name == "seg" and self._is_wanted(self.language):
             if self.language in self.inside:
-                self.wrong = self.wrong or f"two texts in {self.language}"
+                self.error = self.error or f"two texts in {self.language}"
             self.segment = self.inside.setdefault(self.language, [])
         self.open.append(name)
 
@@ -138,9 +131,9 @@ class _Units:
             return
         self.size += len(text)
         if self.size > MAX_UNIT_SIZE:
-            self.wrong = self.wrong or f"longer than {MAX_UNIT_SIZE} characters"
+            self.error = self.error or f"longer than {MAX_UNIT_SIZE} characters"
         else:
-            self.segment.append(text)  # joined once: adding to a string again is quadratic
+            self.segment.append(text)  # joined once: repeated += is quadratic
 
     def _end(self, name: str) -> None:
         self.open.pop()
@@ -153,17 +146,17 @@ class _Units:
             self.inside = {}
 
     def _row(self) -> CorpusRow:
-        found = [self._in(language) for language in self.wanted]
-        missing = [w for w, text in zip(self.wanted, found, strict=True) if text is None]
-        if self.wrong or missing:
-            return CorpusRow(self.line, error=self.wrong or f"no text in {' and '.join(missing)}")
-        return CorpusRow(self.line, found[0] or "", found[1] or "")
+        texts = [self._in(language) for language in self.wanted]
+        missing = [w for w, text in zip(self.wanted, texts, strict=True) if text is None]
+        if self.error or missing:
+            return CorpusRow(self.line, error=self.error or f"no text in {' and '.join(missing)}")
+        return CorpusRow(self.line, texts[0] or "", texts[1] or "")
 
     def _is_wanted(self, given: str) -> bool:
         return any(given == x or given.startswith(f"{x}-") for x in self.wanted)
 
     def _in(self, language: str) -> str | None:
-        """The text in a language, or else in one of its regions: de-AT is de."""
+        """Text in a language, or else in one of its regional variants: de-AT for de."""
         regions = [given for given in self.inside if given.startswith(f"{language}-")]
         for given in [language, *regions]:
             if given in self.inside:

@@ -1,4 +1,4 @@
-"""Text to numbers and back: characters, bytes, words, byte pairs; one file beside the model."""
+"""Tokenizers: bytes, characters, words and byte-pair encoding."""
 
 import re
 from abc import ABC, abstractmethod
@@ -15,10 +15,10 @@ SPECIAL_TOKENS = ("<pad>", "<start>", "<end>", "<unknown>")
 
 
 class Tokenizer(ABC):
-    """What all tokenizers share: pad 0, start 1, end 2, unknown 3, then a token a language.
+    """Base class of tokenizers: PAD 0, BOS 1, EOS 2, UNK 3, then one token per language.
 
-    Text never becomes one of these: "<pad>" in a text is five characters like any others.
-    `normalize` names the steps of `data.normalize_text` that every text passes before it is read.
+    Text never encodes to a special token: "<pad>" in a text is five ordinary characters.
+    `normalizers` are the steps of `data.normalize_text` that inputs pass (`encode_input`).
 
     >>> tokenizer = ByteTokenizer(languages=("de", "fr"))
     >>> tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.language_id("fr")
@@ -33,9 +33,7 @@ class Tokenizer(ABC):
         self.languages = tuple(languages)
         if len(set(self.languages)) < len(self.languages):
             raise ConfigError(f"languages: need to differ, got {' '.join(self.languages)}")
-        self.first_text_id = len(SPECIAL_TOKENS) + len(
-            self.languages
-        )  # the id of the first piece of text
+        self.first_text_id = len(SPECIAL_TOKENS) + len(self.languages)
 
     def __init_subclass__(cls) -> None:
         Tokenizer.registry[cls.__name__] = cls
@@ -43,14 +41,14 @@ class Tokenizer(ABC):
     @property
     @abstractmethod
     def vocab(self) -> int:
-        """How many ids there are, those of the special tokens included."""
+        """Vocabulary size, special tokens included."""
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without start and end."""
+        """Token ids of a text, without BOS and EOS."""
 
     def encode_input(self, text: str) -> list[int]:
-        """The ids of an input, normalised as the training texts were.
+        """Token ids of an input, normalised as the training inputs were.
 
         >>> tokenizer = ByteTokenizer()
         >>> tokenizer.normalizers = ("lower",)
@@ -61,28 +59,28 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids; special tokens are left out."""
+        """Text of token ids; special tokens are skipped."""
 
     @abstractmethod
     def id_to_token(self, token_id: int) -> str:
-        """What one id shows, for a figure or a table; a special one shows its name."""
+        """Display text of one id; the name of a special token."""
 
     def language_id(self, name: str) -> int:
-        """The id that asks the decoder for a language."""
+        """Id of a target-language token."""
         if name in self.languages:
             return len(SPECIAL_TOKENS) + self.languages.index(name)
-        known = " ".join(self.languages) or "none: it was made without languages"
+        known = " ".join(self.languages) or "none, as the tokenizer has no languages"
         hint = suggestion(name, self.languages)
         raise ConfigError(f"language: needs one of {known}, got {name!r}{hint}")
 
     def save(self, folder: str | Path) -> Path:
-        """Write it as one JSON file into a folder; the file's path comes back."""
+        """Write tokenizer.json into a folder; returns the path of the file."""
         kind, steps = type(self).__name__, check_normalizers(self.normalizers)
         return write_tokenizer(kind, self.languages, self._state(), folder, normalizers=steps)
 
     @staticmethod
     def load(path: str | Path) -> "Tokenizer":
-        """Read what `save` wrote, as the class it was."""
+        """Load a saved tokenizer as the class that saved it."""
         kind, languages, state, steps, file = read_tokenizer(path)
         if not isinstance(kind, str) or kind not in Tokenizer.registry:
             known = ", ".join(sorted(Tokenizer.registry))
@@ -91,7 +89,7 @@ class Tokenizer(ABC):
             tokenizer = Tokenizer.registry[kind]._from(state, languages)
             tokenizer.normalizers = check_normalizers(steps)
             return tokenizer
-        except Exception as error:  # whatever a foreign state does to a constructor
+        except Exception as error:  # a foreign state can raise anything
             raise FileError(f"{file}: needs the state of {kind}, got {error}") from error
 
     @abstractmethod
@@ -102,18 +100,18 @@ class Tokenizer(ABC):
     def _from(cls, state: Any, languages: Sequence[str]) -> "Tokenizer": ...
 
     def _texts(self, ids: Iterable[int]) -> list[int]:
-        """The ids of text, counted from 0."""
-        inside = [int(number) for number in ids]
-        if wrong := [number for number in inside if not 0 <= number < self.vocab]:
-            raise ConfigError(f"ids: need to be from 0 to {self.vocab - 1}, got {wrong[0]}")
-        return [number - self.first_text_id for number in inside if number >= self.first_text_id]
+        """Ids without special tokens, counted from the first text token."""
+        ids = [int(token_id) for token_id in ids]
+        if unknown := [i for i in ids if not 0 <= i < self.vocab]:
+            raise ConfigError(f"ids: need to be from 0 to {self.vocab - 1}, got {unknown[0]}")
+        return [i - self.first_text_id for i in ids if i >= self.first_text_id]
 
-    def _special(self, number: int) -> str:
-        return (*SPECIAL_TOKENS, *(f"<{language}>" for language in self.languages))[number]
+    def _special(self, token_id: int) -> str:
+        return (*SPECIAL_TOKENS, *(f"<{language}>" for language in self.languages))[token_id]
 
 
 class ByteTokenizer(Tokenizer):
-    """UTF-8, one id a byte: nothing to train, nothing unknown, any text comes back.
+    """One token per UTF-8 byte: no training, no unknown tokens, lossless.
 
     >>> ByteTokenizer().encode("Aé")
     [69, 199, 173]
@@ -127,7 +125,9 @@ class ByteTokenizer(Tokenizer):
         return [self.first_text_id + byte for byte in text.encode(errors="replace")]
 
     def decode(self, ids: Sequence[int]) -> str:
-        return bytes(self._texts(ids)).decode(errors="replace")  # a model may write half a letter
+        return bytes(self._texts(ids)).decode(
+            errors="replace"
+        )  # a model may generate part of a character
 
     def id_to_token(self, token_id: int) -> str:
         if token_id < self.first_text_id:
@@ -144,7 +144,7 @@ class ByteTokenizer(Tokenizer):
 
 
 class CharTokenizer(Tokenizer):
-    """One id a character of the texts it was trained on; others are unknown, and shown as �.
+    """One token per character of the training texts; others are UNK, decoded as �.
 
     >>> tokenizer = CharTokenizer.train(["abba"])
     >>> tokenizer.encode("bac"), tokenizer.decode(tokenizer.encode("bac"))
@@ -154,13 +154,15 @@ class CharTokenizer(Tokenizer):
     def __init__(self, tokens: Sequence[str], languages: Sequence[str] = ()):
         super().__init__(languages)
         self.tokens = tuple(tokens)
-        self._ids = {piece: self.first_text_id + i for i, piece in enumerate(self.tokens)}
+        self._ids = {token: self.first_text_id + i for i, token in enumerate(self.tokens)}
         if "" in self._ids or len(self._ids) < len(self.tokens):
-            raise ConfigError("pieces: need to differ and to hold text, got some twice or empty")
+            raise ConfigError(
+                "tokens: need to be distinct and not empty, got a repeated or empty one"
+            )
 
     @classmethod
     def train(cls, texts: Iterable[str], *, languages: Sequence[str] = ()) -> "CharTokenizer":
-        """A tokenizer that knows every character of some texts."""
+        """A tokenizer of every character of the texts."""
         return cls(sorted({character for text in texts for character in text}), languages)
 
     @property
@@ -172,15 +174,15 @@ class CharTokenizer(Tokenizer):
 
     def decode(self, ids: Sequence[int]) -> str:
         self._texts(ids)
-        shown = (number for number in map(int, ids) if number >= self.first_text_id or number == 3)
-        return "".join("�" if n == 3 else self.tokens[n - self.first_text_id] for n in shown)
+        text_ids = (i for i in map(int, ids) if i >= self.first_text_id or i == self.unk_id)
+        return "".join(
+            "�" if i == self.unk_id else self.tokens[i - self.first_text_id] for i in text_ids
+        )
 
     def id_to_token(self, token_id: int) -> str:
-        return (
-            self._special(token_id)
-            if token_id < self.first_text_id
-            else self.tokens[token_id - self.first_text_id]
-        )
+        if token_id < self.first_text_id:
+            return self._special(token_id)
+        return self.tokens[token_id - self.first_text_id]
 
     def _state(self) -> Any:
         return list(self.tokens)
@@ -191,10 +193,10 @@ class CharTokenizer(Tokenizer):
 
 
 class WordTokenizer(CharTokenizer):
-    """One id a word, with the space before it; a word it does not know is spelled out.
+    """One token per word with its leading space; unknown words are split into characters.
 
-    Cutting loses nothing: the pieces of a text, put together, are the text. Digits stand alone
-    (`digits` of them together at most), so that a number never seen can still be copied.
+    Lossless: the tokens of a text concatenate to the text. At most `max_digits` digits form a
+    token, so that unseen numbers can be copied.
 
     >>> tokenizer = WordTokenizer.train(["two days", "two 2026"])
     >>> [tokenizer.id_to_token(i) for i in tokenizer.encode("two days 62 y")]
@@ -206,8 +208,8 @@ class WordTokenizer(CharTokenizer):
     ):
         super().__init__(tokens, languages)
         if max_digits < 1:
-            raise ConfigError(f"digits: needs 1 or more, got {max_digits}")
-        self.max_digits, self._cut = max_digits, _cutter(max_digits)
+            raise ConfigError(f"max_digits: needs 1 or more, got {max_digits}")
+        self.max_digits, self._split = max_digits, _word_splitter(max_digits)
 
     @classmethod
     def train(
@@ -218,44 +220,40 @@ class WordTokenizer(CharTokenizer):
         vocab_size: int | None = None,
         max_digits: int = 1,
     ) -> "WordTokenizer":
-        """A tokenizer of the words of some texts, the most frequent ones if `size` is short."""
-        cut, seen = _cutter(max_digits), Counter[str]()
+        """A tokenizer of the words of the texts, the most frequent ones up to `vocab_size` ids."""
+        split, counts = _word_splitter(max_digits), Counter[str]()
         for text in texts:
-            seen.update(cut(text))
-        letters = sorted({character for word in seen for character in word})
-        words = [w for w, _ in sorted(seen.items(), key=lambda item: (-item[1], item[0]))]
+            counts.update(split(text))
+        letters = sorted({character for word in counts for character in word})
+        words = [w for w, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
         words = [word for word in words if len(word) > 1]
-        room = (
-            len(words)
-            if vocab_size is None
-            else vocab_size - len(SPECIAL_TOKENS) - len(languages) - len(letters)
-        )
-        if room < 0:
+        fixed = len(SPECIAL_TOKENS) + len(languages) + len(letters)
+        if vocab_size is not None and vocab_size < fixed:
             raise ConfigError(
-                f"size: needs room for {vocab_size and vocab_size - room} characters and specials, got {vocab_size}"
+                f"vocab_size: needs {fixed} for the characters and special tokens, got {vocab_size}"
             )
-        return cls([*letters, *words[:room]], languages, max_digits=max_digits)
+        words = words if vocab_size is None else words[: vocab_size - fixed]
+        return cls([*letters, *words], languages, max_digits=max_digits)
 
     def encode(self, text: str) -> list[int]:
-        ids = self._ids
-        found = []
-        for word in self._cut(text):
-            if word in ids:
-                found.append(ids[word])
+        ids: list[int] = []
+        for word in self._split(text):
+            if word in self._ids:
+                ids.append(self._ids[word])
             else:
-                found += [ids.get(character, self.unk_id) for character in word]
-        return found
+                ids += [self._ids.get(character, self.unk_id) for character in word]
+        return ids
 
     def _state(self) -> Any:
-        return {"pieces": list(self.tokens), "max_digits": self.max_digits}
+        return {"tokens": list(self.tokens), "max_digits": self.max_digits}
 
     @classmethod
     def _from(cls, state: Any, languages: Sequence[str]) -> "WordTokenizer":
-        return cls(state["pieces"], languages, max_digits=state["max_digits"])
+        return cls(state["tokens"], languages, max_digits=state["max_digits"])
 
 
 class BPETokenizer(Tokenizer):
-    """Byte pairs, merged by how often they meet: any text comes back, frequent words are short.
+    """Byte-level byte-pair encoding (Sennrich et al. 2016): lossless, no unknown tokens.
 
     >>> tokenizer = BPETokenizer.train(["low lower lowest"] * 9, vocab_size=270)
     >>> [tokenizer.id_to_token(i) for i in tokenizer.encode("low slow")]
@@ -263,7 +261,7 @@ class BPETokenizer(Tokenizer):
     """
 
     def __init__(self, state: str, languages: Sequence[str] = ()):
-        from tokenizers import Tokenizer as Engine  # only who asks for byte pairs waits for it
+        from tokenizers import Tokenizer as Engine  # imported on first use: slow to load
 
         super().__init__(languages)
         self._engine = Engine.from_str(state)
@@ -272,14 +270,14 @@ class BPETokenizer(Tokenizer):
     def train(
         cls, texts: Iterable[str], vocab_size: int, *, languages: Sequence[str] = ()
     ) -> "BPETokenizer":
-        """Byte pairs of some texts, up to `size` ids in all."""
+        """Learn merges from texts, up to `vocab_size` ids in all."""
         from tokenizers import Tokenizer as Engine
         from tokenizers import decoders, models, pre_tokenizers, trainers
 
         room = vocab_size - len(SPECIAL_TOKENS) - len(languages)
         if room < 256:
             raise ConfigError(
-                f"size: needs {vocab_size - room + 256} for the bytes alone, got {vocab_size}"
+                f"vocab_size: needs {vocab_size - room + 256} for the bytes alone, got {vocab_size}"
             )
         engine = Engine(models.BPE())
         engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -314,18 +312,19 @@ class BPETokenizer(Tokenizer):
         return cls(state, languages)
 
 
-def _cutter(digits: int):
-    """Words with the space before them, signs, digits; Chinese, Japanese, Korean by the character.
+def _word_splitter(max_digits: int):
+    """Splits text into words with their leading space, punctuation, and digits.
 
-    Every character is in one piece: the last branch takes whatever the others left.
+    Chinese, Japanese and Korean are split by character. The last branch matches any character, so
+    nothing is lost.
     """
     alone = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
     word = rf"(?:(?![{alone}])[^\W\d_])+"
-    return re.compile(rf"\s?{word}|\d{{1,{digits}}}|\s?[^\w\s]|.", re.DOTALL).findall
+    return re.compile(rf"\s?{word}|\d{{1,{max_digits}}}|\s?[^\w\s]|.", re.DOTALL).findall
 
 
 def iter_texts(examples: Iterable[Any]) -> Iterator[str]:
-    """Every text of some examples, to train a tokenizer on.
+    """All texts of the examples, to train a tokenizer on.
 
     >>> from regard.data import Pair
     >>> list(iter_texts([Pair("two", "zwei", "de")]))
@@ -335,9 +334,6 @@ def iter_texts(examples: Iterable[Any]) -> Iterator[str]:
         if isinstance(example, str):
             yield example
             continue
-        named = example._asdict()
-        yield from (text for name, text in named.items() if name != "language" and _is_text(text))
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+        for name, value in example._asdict().items():
+            if name != "language" and isinstance(value, str):
+                yield value

@@ -7,15 +7,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.data import crop_to_ink, open_image, read_image
-from regard.data.image.image_file import crop_to_multiple
 from regard.errors import ConfigError
-from regard.models import ResNet, VisionTransformer
+from regard.models import ResNet, VisionConfig, VisionTransformer
 from regard.runs.run import Run
 from regard.tasks.classification.evaluator import top_log_odds
-
-FASHION_CLASSES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker")
-FASHION_CLASSES += ("bag", "ankle boot")
+from regard.tasks.classification.images import ImageData
 
 
 class ClassPrediction(list[tuple[str, float]]):
@@ -89,12 +85,13 @@ def read_run_image(
     torch.Size([1, 24, 24])
     """
     config = run.model.config
-    multiple = getattr(config, "patch", 1)
-    if not getattr(run.recipe.data, "crops_to_ink", False):
-        image = read_image(path, size=size, multiple=multiple, channels=config.channels)
-        return 1 - image if invert else image
-    image = crop_to_ink(open_image(path, auto_background=True), size, invert=invert)
-    return crop_to_multiple(image, multiple, path)
+    return image_data(run).read_image(
+        path,
+        size=size,
+        multiple=config.patch_size if isinstance(config, VisionConfig) else 1,
+        channels=config.channels,
+        invert=invert,
+    )
 
 
 def build_prediction(run: Run, logits: Float[Tensor, " classes"], top: int) -> ClassPrediction:
@@ -128,7 +125,13 @@ def image_model(run: Run) -> tuple[VisionTransformer | ResNet, int]:
     if not isinstance(model, VisionTransformer | ResNet):
         kind = type(model).__name__
         raise ConfigError(f"run: needs a model of pictures, got {kind}; try glyphs")
-    return model, getattr(model.config, "image", None) or getattr(run.recipe.data, "size", 28)
+    return model, image_data(run).input_size
+
+
+def image_data(run: Run) -> ImageData:
+    """The data module of a run of an image classifier."""
+    assert isinstance(run.recipe.data, ImageData)
+    return run.recipe.data
 
 
 def class_names(run: Run) -> list[str]:
@@ -137,9 +140,5 @@ def class_names(run: Run) -> list[str]:
     >>> "".join(class_names(rg.load_pretrained("glyphs")))
     '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ'
     """
-    count, told = run.model.config.classes, getattr(run.recipe.data, "classes", None)
-    if told is not None and len(told) == count:
-        return list(told)
-    if "fashion" in str(getattr(run.recipe.data, "folder", "")) and count == len(FASHION_CLASSES):
-        return list(FASHION_CLASSES)
-    return [str(label) for label in range(count)]
+    names, count = image_data(run).class_names, run.model.config.classes
+    return list(names) if len(names) == count else [str(label) for label in range(count)]

@@ -9,6 +9,7 @@ from regard.decode import Sampling, SuppressTokens, last_tokens, make_stepper, s
 from regard.errors import ConfigError
 from regard.models import LanguageModel
 from regard.runs.run import Run
+from regard.tasks.language.text import LanguageData
 
 
 def generate_run(
@@ -66,8 +67,8 @@ def _pieces(
 
 def _begin(run: Run, prompt: str) -> list[int]:
     """What the model reads first: texts it was trained on stand between two ends, or have none."""
-    edge = [run.tokenizer.end] if getattr(run.recipe.data, "parts", "") == "files" else []
-    ids = edge + run.tokenizer.read(prompt)
+    assert isinstance(run.recipe.data, LanguageData)
+    ids = run.recipe.data.document_edges(run.tokenizer) + run.tokenizer.encode_input(prompt)
     if not ids:
         raise ConfigError("prompt: needs a text for this model to go on with, got none")
     return ids

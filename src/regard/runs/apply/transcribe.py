@@ -11,7 +11,7 @@ from regard.data import AudioFile
 from regard.decode import PrefixBeam, Transcriber
 from regard.errors import ConfigError
 from regard.runs.run import Run
-from regard.tasks.recognition.evaluator import Transcript
+from regard.tasks.recognition.transcripts import Transcript
 
 
 def transcribe_run(

@@ -10,10 +10,10 @@ from regard.data import Tokenizer, normalize_text
 from regard.errors import ConfigError, suggestion
 from regard.models import RecurrentTranslator, Translator
 from regard.runs.run import Run
-from regard.tasks.translation.search import Translation, TranslationSearch
+from regard.tasks.translation.data import TranslationData
+from regard.tasks.translation.search import SearchConfig, Translation, TranslationSearch
 
 LONGEST = 2048  # tokens of a text: the memory of attention grows with their square
-LIMIT = 100  # tokens of an answer, where a recipe does not say
 
 
 class TranslationCounts(NamedTuple):
@@ -49,13 +49,9 @@ class TranslationPipeline:
         self.model, self.tokenizer = _parts(run)
         self.threshold = 0.0 if run.calibration is None else run.calibration.threshold
         self.languages = _known(languages, target_languages(run))
-        data = run.recipe.data
-        self.beam_width = (
-            max(n_best, getattr(data, "beam_width", 1)) if beam_width is None else beam_width
-        )
-        self.length_penalty = (
-            getattr(data, "length_penalty", 0.6) if length_penalty is None else length_penalty
-        )
+        config = translation_data(run).search
+        self.beam_width = max(n_best, config.beam_width) if beam_width is None else beam_width
+        self.length_penalty = config.length_penalty if length_penalty is None else length_penalty
         self.n_best, self.counts = n_best, TranslationCounts()
         if self.beam_width < 1 or not 1 <= n_best <= self.beam_width:
             raise ConfigError(
@@ -63,14 +59,16 @@ class TranslationPipeline:
             )
         table = _table(self.model)
         self.max_source_tokens = LONGEST if table is None else table
-        wanted = (
-            getattr(data, "max_source_tokens", LIMIT) if max_new_tokens is None else max_new_tokens
-        )
+        wanted = config.max_new_tokens if max_new_tokens is None else max_new_tokens
         self.max_new_tokens = wanted if table is None else min(wanted, table)
+        config = SearchConfig(
+            beam_width=self.beam_width,
+            length_penalty=self.length_penalty,
+            max_new_tokens=self.max_new_tokens,
+        )
         self.search = TranslationSearch(
-            self.model, self.tokenizer, beam_width=self.beam_width, length_penalty=self.length_penalty, n_best=n_best,
-            max_new_tokens=self.max_new_tokens, calibration=run.calibration,
-        )  # fmt: skip
+            self.model, self.tokenizer, config, n_best=n_best, calibration=run.calibration
+        )
 
     def refusal(self, text: str) -> str:
         """Why a text cannot be translated, in words; nothing where it can."""
@@ -125,7 +123,7 @@ def translate_run(
     >>> words = rg.data.ByteTokenizer(languages=("de", "fr"))
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=words.vocab)).eval()
     >>> run = Run(None, rg.tasks.recipe("phrases"), model, words, [], {})
-    >>> sorted(translate_run(run, ["2 days", "3 days"], languages=["fr", "de"], max_new_tokens=4))
+    >>> sorted(translate_run(run, ["2 days", "3 days"], to=["fr", "de"], max_new_tokens=4))
     ['de', 'fr']
     """
     texts = [texts] if isinstance(texts, str) else texts
@@ -143,12 +141,13 @@ def target_languages(run: Run) -> list[str]:
     >>> target_languages(run)  # it reads English
     ['de']
     """
-    data, known = run.recipe.data, list(run.tokenizer.languages)
-    if hasattr(data, "target"):
-        return [data.target, *([data.source] if data.both else [])]
-    sources = getattr(data, "sources", ())
-    # of two sources each is a target of the other
-    return [x for x in known if len(sources) != 1 or x not in sources]
+    return translation_data(run).target_languages(run.tokenizer)
+
+
+def translation_data(run: Run) -> TranslationData:
+    """The data module of a run of a translator."""
+    assert isinstance(run.recipe.data, TranslationData)
+    return run.recipe.data
 
 
 def _parts(run: Run) -> tuple[nn.Module, Tokenizer]:

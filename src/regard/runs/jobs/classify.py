@@ -25,7 +25,7 @@ class ClassifyJob:
         if own_size and size is not None:
             raise ConfigError(f"size: needs to be left out beside --own-size, got {size}")
         config = self.model.config
-        self.patch = getattr(config, "patch", 1)
+        self.patch = config.patch_size if isinstance(config, models.VisionConfig) else 1
         if size is not None and (size < self.patch or size % self.patch):
             raise ConfigError(f"size: needs a multiple of the patch, {self.patch}, got {size}")
         self.size = None if own_size else size or trained

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Image classification: data modules, evaluators and recipes."""

@@ -1,4 +1,4 @@
-"""How good a classifier of pictures is: its loss, the share of right answers, and their grades."""
+"""Evaluation of image classifiers: loss, accuracy, and graded answers for calibration."""
 
 from typing import Any
 
@@ -10,17 +10,17 @@ from regard.errors import ShapeError
 from regard.train.losses import label_smoothed_cross_entropy
 from regard.train.metrics.calibration import GradedAnswer
 
-ROWS = 1000  # pictures that are looked at together
+BATCH_SIZE = 1000
 
 
 class ClassificationEvaluator:
-    """What a classifier gets on fixed pictures: loss and accuracy.
+    """Loss and accuracy of a classifier on a fixed set of images.
 
     >>> class Bright(torch.nn.Module):
     ...     def forward(self, x):
     ...         return torch.stack([1 - x.mean((1, 2, 3)), x.mean((1, 2, 3))], 1)
-    >>> pictures = torch.tensor([0, 255]).to(torch.uint8).reshape(2, 1, 1, 1)
-    >>> ClassificationEvaluator(pictures, torch.tensor([0, 1]))(Bright())["accuracy"]
+    >>> images = torch.tensor([0, 255]).to(torch.uint8).reshape(2, 1, 1, 1)
+    >>> ClassificationEvaluator(images, torch.tensor([0, 1]))(Bright())["accuracy"]
     1.0
     """
 
@@ -37,28 +37,29 @@ class ClassificationEvaluator:
     def __call__(self, model: nn.Module) -> dict[str, Any]:
         logits = self.logits(model, self.images)
         loss = float(label_smoothed_cross_entropy(logits, self.labels)) / len(self.labels)
-        right = int((logits.argmax(-1) == self.labels).sum())
-        return {"loss": loss, "accuracy": right / len(self.labels)}
+        correct = int((logits.argmax(-1) == self.labels).sum())
+        return {"loss": loss, "accuracy": correct / len(self.labels)}
 
     @torch.no_grad()
     def logits(
         self, model: nn.Module, images: UInt8[Tensor, "count channel height width"]
     ) -> Float[Tensor, "count classes"]:
-        """What the model says of pictures, on the CPU."""
+        """The model's logits of images, on the CPU."""
         device = next(model.parameters(), images).device
-        rows = (part.to(device).float() / 255 for part in images.split(ROWS))
-        return torch.cat([model(part).float().cpu() for part in rows])
+        batches = (batch.to(device).float() / 255 for batch in images.split(BATCH_SIZE))
+        return torch.cat([model(batch).float().cpu() for batch in batches])
 
 
 class CalibratedClassificationEvaluator(ClassificationEvaluator):
-    """The same, with every answer graded for calibration; an answer to a foreign picture is wrong.
+    """A `ClassificationEvaluator` that also grades answers, those to OOD images as incorrect.
 
     >>> class Bright(torch.nn.Module):
     ...     def forward(self, x):
     ...         return torch.stack([1 - x.mean((1, 2, 3)), x.mean((1, 2, 3))], 1)
-    >>> pictures = torch.tensor([0, 255]).to(torch.uint8).reshape(2, 1, 1, 1)
-    >>> scores = CalibratedClassificationEvaluator(pictures, torch.tensor([0, 1]), ood_images=pictures[:1] + 128)
-    >>> [one.right for one in scores.grade(Bright())]
+    >>> images = torch.tensor([0, 255]).to(torch.uint8).reshape(2, 1, 1, 1)
+    >>> labels, grey = torch.tensor([0, 1]), images[:1] + 128
+    >>> evaluator = CalibratedClassificationEvaluator(images, labels, ood_images=grey)
+    >>> [answer.correct for answer in evaluator.grade(Bright())]
     [True, True, False]
     """
 
@@ -73,17 +74,17 @@ class CalibratedClassificationEvaluator(ClassificationEvaluator):
         self.ood_images = ood_images
 
     def grade(self, model: nn.Module) -> list[GradedAnswer]:
-        """Each picture's score, and whether its likeliest class is right."""
+        """Raw score and correctness of the top class of every image."""
         logits = self.logits(model, self.images)
-        right = (logits.argmax(-1) == self.labels).tolist()
+        correct = (logits.argmax(-1) == self.labels).tolist()
         scores = top_log_odds(logits).tolist()
-        foreign = top_log_odds(self.logits(model, self.ood_images)).tolist()
-        graded = [GradedAnswer(*one) for one in zip(scores, right, strict=True)]
-        return graded + [GradedAnswer(score, False) for score in foreign]
+        ood_scores = top_log_odds(self.logits(model, self.ood_images)).tolist()
+        graded = [GradedAnswer(*pair) for pair in zip(scores, correct, strict=True)]
+        return graded + [GradedAnswer(score, False) for score in ood_scores]
 
 
 def top_log_odds(logits: Float[Tensor, "*batch classes"]) -> Float[Tensor, "*batch"]:
-    """The raw score of a classification: log p / (1 - p) of its likeliest class.
+    """Log-odds of the top class, log p / (1 - p): the raw score that confidence is calibrated on.
 
     >>> top_log_odds(torch.tensor([0.8, 0.1, 0.1]).log()).exp()  # 0.8 / 0.2
     tensor(4.)

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Language modelling: data modules, batches of windows, evaluators and recipes."""

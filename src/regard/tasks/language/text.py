@@ -1,33 +1,55 @@
-"""Language models of plain text: Python's own library, tiny shakespeare, or files of your own."""
+"""Language models of plain text: Python's standard library, tiny shakespeare, or own files."""
 
 import bz2
 import gzip
 import lzma
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.data import BPETokenizer, ByteTokenizer, CharTokenizer, TextFiles, Tokenizer
 from regard.errors import ConfigError, FileError
 from regard.models import LanguageConfig, language_small
 from regard.models.config import check_choices, check_positive
 from regard.tasks.language.windows import LanguageEvaluator, WindowBatches
-from regard.tasks.recipe import EvalSplit, Recipe
+from regard.tasks.recipe import DataModule, EvalSplit, Recipe
+from regard.tasks.registry import register
 from regard.train.config import TrainConfig
 
 
-@dataclass(frozen=True, kw_only=True)
-class TextData:
-    """Which text: a file or a folder of files, or (folder left out) Python's standard library.
+class LanguageData(DataModule):
+    """Data module of a language-modelling task."""
 
-    parts="files": each file goes to train, valid or test by a hash of its text. parts="tail": the
-    last tenth of all text is not trained on; it is both valid and test. Windows of `length` tokens
-    are trained on; `valid` of them, evenly spread, are scored on the way (None: all). On the test
-    part every token has `overlap` tokens of its own file before it, where there are so many.
+    objective: ClassVar[str] = "next_token"
+
+    @abstractmethod
+    def document_edges(self, tokenizer: Tokenizer) -> list[int]:
+        """The tokens before and after each document; a prompt starts with them."""
+
+    def resolve(self, model: LanguageConfig, tokenizer: Tokenizer) -> LanguageConfig:
+        """The model's config with the vocabulary size."""
+        return replace(model, vocab=tokenizer.vocab)
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class TextData(LanguageData):
+    """Text files, or Python's standard library.
+
+    Args:
+        folder: a file or a folder of files; "" is the standard library.
+        split_by: "files" assigns each file to train, valid or test by a hash of its text; "tail"
+            makes the last tenth of all text both valid and test.
+        tokenizer_type: characters, bytes or byte-pair encoding.
+        vocab_size: of byte-pair encoding.
+        length: tokens per window.
+        valid_windows: windows of the valid split to evaluate, evenly spaced; None is all.
+        overlap: tokens of context that every prediction on the test split has at least.
 
     >>> TextData().objective
     'next_token'
@@ -36,7 +58,7 @@ class TextData:
     folder: str = ""
     split_by: Literal["files", "tail"] = "files"
     tokenizer_type: Literal["characters", "bytes", "bpe"] = "bpe"
-    vocab_size: int = 4096  # of the vocabulary, where it is byte pairs
+    vocab_size: int = 4096
     length: int = 256
     valid_windows: int | None = None
     overlap: int = 0
@@ -49,13 +71,8 @@ class TextData:
                 f"overlap: needs 0 to {self.length - 1}, less than length, got {self.overlap}"
             )
 
-    @property
-    def objective(self) -> str:
-        """The loss, by its name."""
-        return "next_token"
-
     def texts(self, split: Literal["train", "valid", "test"]) -> list[str]:
-        """The texts of a part: its files, or its share of all text in one."""
+        """The texts of a split: its files, or with "tail" one text."""
         if self.folder and not Path(self.folder).exists():
             raise FileError(
                 f"folder: needs a text file or a folder of them, got nothing at {self.folder!r}"
@@ -65,18 +82,18 @@ class TextData:
             texts = [document.text for document in source.documents(split)]
         else:
             files = source.files["train"]
-            pieces = TextFiles(files, files, files).documents(
-                "train"
-            )  # all of them, whatever the hash
-            whole = "".join(document.text for document in pieces)
-            cut = int(0.9 * len(whole))
-            texts = [whole[:cut] if split == "train" else whole[cut:]]
+            documents = TextFiles(files, files, files).documents("train")  # all, whatever the hash
+            text = "".join(document.text for document in documents)
+            cut = int(0.9 * len(text))
+            texts = [text[:cut] if split == "train" else text[cut:]]
         if not any(texts):
-            raise FileError(f"folder: needs text for the {split} part, got none; try parts=tail")
+            raise FileError(
+                f"folder: needs text for the {split} split, got none; try split_by=tail"
+            )
         return texts
 
     def tokenizer(self, seed: int) -> Tokenizer:
-        """Characters or byte pairs of the train part; bytes need no training."""
+        """Characters or byte pairs of the train split, or bytes."""
         if self.tokenizer_type == "bytes":
             return ByteTokenizer()
         texts = self.texts("train")
@@ -84,63 +101,61 @@ class TextData:
             return CharTokenizer.train(texts)
         return BPETokenizer.train(texts, self.vocab_size)
 
-    def resolve(self, model: Any, tokenizer: Tokenizer) -> Any:
-        """The model's config with the tokenizer's vocabulary."""
-        return replace(model, vocab=tokenizer.vocab)
+    def document_edges(self, tokenizer: Tokenizer) -> list[int]:
+        """The end token around each file; none with "tail", which is cut anywhere."""
+        return [tokenizer.eos_id] if self.split_by == "files" else []
 
     def batches(
         self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world_size: int = 1
     ) -> WindowBatches:
-        """Windows of the train part, cut at another place each turn."""
-        row = torch.cat(self._rows(tokenizer, self.texts("train")))
-        rows = max(1, train.batch_tokens // self.length)
+        """Windows of the train split, cut at another offset each epoch."""
+        row = torch.cat(self._encode(tokenizer, self.texts("train")))
+        rows = max(1, self.batch_limit(train) // self.length)
         return WindowBatches(
             row, length=self.length, rows=rows, seed=train.seed, rank=rank, world_size=world_size
         )
 
-    def evaluator(
-        self, tokenizer: Tokenizer, split: EvalSplit
-    ) -> Callable[[nn.Module], dict[str, Any]]:
-        """Loss and bits per byte; on the test part beside what compressors make of it."""
+    def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> LanguageEvaluator:
+        """Loss and bits per byte; on the test split of files also those of compressors."""
         texts = self.texts(split)
-        rows, size = self._rows(tokenizer, texts), sum(len(text.encode()) for text in texts)
+        rows, size = self._encode(tokenizer, texts), sum(len(text.encode()) for text in texts)
         if split == "valid":
             return LanguageEvaluator(rows, size, length=self.length, max_windows=self.valid_windows)
-        beside = compression_baselines(texts) if self.split_by == "files" else None
+        baselines = compression_baselines(texts) if self.split_by == "files" else None
         return LanguageEvaluator(
-            rows, size, length=self.length, overlap=self.overlap, baselines=beside
+            rows, size, length=self.length, overlap=self.overlap, baselines=baselines
         )
 
-    def _rows(self, tokenizer: Tokenizer, texts: Sequence[str]) -> list[Tensor]:
-        """The tokens of each text; a file is between two ends, a share of a whole has none."""
-        edge = [tokenizer.eos_id] if self.split_by == "files" else []
-        found = (tokenizer.encode_input(text) for text in texts)
-        return [torch.tensor([*edge, *ids, *edge], dtype=torch.int32) for ids in found]
+    def _encode(self, tokenizer: Tokenizer, texts: Sequence[str]) -> list[Tensor]:
+        edges = self.document_edges(tokenizer)
+        encoded = (tokenizer.encode_input(text) for text in texts)
+        return [torch.tensor([*edges, *ids, *edges], dtype=torch.int32) for ids in encoded]
 
 
 def compression_baselines(texts: Sequence[str]) -> dict[str, float]:
-    """Bits per byte of gzip -9, bzip2 -9 and xz -9e: all texts joined, and each text apart.
+    """Bits per byte of gzip -9, bzip2 -9 and xz -9e: of all texts joined, and of each separately.
 
     >>> compression_baselines(["a" * 1000])["gzip"]  # 29 bytes
     0.232
     """
-    with_ = {
+    compressors = {
         "gzip": lambda data: gzip.compress(data, 9, mtime=0),
         "bzip2": lambda data: bz2.compress(data, 9),
         "xz": lambda data: lzma.compress(data, preset=9 | lzma.PRESET_EXTREME),
     }
-    parts = [text.encode() for text in texts]
-    whole = b"".join(parts)
-    joined = {name: 8 * len(pack(whole)) / len(whole) for name, pack in with_.items()}
-    apart = {
-        f"{name}_apart": 8 * sum(len(pack(part)) for part in parts) / len(whole)
-        for name, pack in with_.items()
+    encoded = [text.encode() for text in texts]
+    joined = b"".join(encoded)
+    bits = {name: 8 * len(compress(joined)) for name, compress in compressors.items()}
+    bits |= {
+        f"{name}_separate": 8 * sum(len(compress(text)) for text in encoded)
+        for name, compress in compressors.items()
     }
-    return joined | apart
+    return {name: count / len(joined) for name, count in bits.items()}
 
 
+@register
 def shakespeare() -> Recipe:
-    """Tiny shakespeare by the character: 6 layers of 384, windows of 256, the size of nanoGPT's.
+    """Tiny shakespeare by characters: 6 layers of 384, windows of 256, the size of nanoGPT's.
 
     >>> shakespeare().model.layers
     6
@@ -157,8 +172,9 @@ def shakespeare() -> Recipe:
     return Recipe(name="shakespeare", data=data, model=model, train=train)
 
 
+@register
 def stdlib() -> Recipe:
-    """Python's standard library on this machine, by a small model: minutes on a CPU.
+    """Python's standard library of this machine and a small model: minutes on a CPU.
 
     >>> stdlib().data.tokenizer_type
     'bpe'
@@ -170,13 +186,14 @@ def stdlib() -> Recipe:
     return Recipe(
         name="stdlib",
         data=TextData(vocab_size=4096, length=256, valid_windows=64, overlap=64),
-        model=language_small(1, layers=3, dim=128, heads=4, kv_heads=4, hidden=352, dropout=0.0),
+        model=language_small(1, layers=3, dim=128, heads=4, kv_heads=4, ffn_dim=352, dropout=0.0),
         train=train,
     )
 
 
+@register
 def stdlib_long() -> Recipe:
-    """The same by a larger model: minutes on a GPU.
+    """Python's standard library and a larger model: minutes on a GPU.
 
     >>> stdlib_long().model.dim
     512
@@ -188,8 +205,6 @@ def stdlib_long() -> Recipe:
     return Recipe(
         name="stdlib-long",
         data=TextData(vocab_size=8192, length=512, valid_windows=256, overlap=256),
-        model=language_small(
-            1, layers=8, dim=512, heads=8, kv_heads=8, hidden=1408, dropout=0.1
-        ),
+        model=language_small(1, layers=8, dim=512, heads=8, kv_heads=8, ffn_dim=1408, dropout=0.1),
         train=train,
-    )  # fmt: skip
+    )

@@ -1,4 +1,4 @@
-"""One long row of tokens in windows: batches to train on, and what a model makes of all of it."""
+"""Windows of a long token sequence: training batches, and evaluation over every token."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,13 +12,21 @@ from regard.data.source import permute_index
 from regard.errors import ConfigError, FileError
 from regard.train.losses import label_smoothed_cross_entropy
 
-TOGETHER = 1 << 14  # tokens that are scored in one call
+TOKENS_PER_CALL = 1 << 14  # of the evaluation
 
 
 class WindowBatches:
-    """Batches of windows of a row, each with the token after it; every turn cuts at another place.
+    """Shuffled windows of a token sequence, each with the token after it.
 
-    All ranks walk one list of batches and take turns, so that the order is one, whatever the world.
+    Every epoch cuts the windows at another offset. All ranks share one sequence of batches and take
+    turns, so that the order does not depend on the world size.
+
+    Args:
+        row: the tokens.
+        length: tokens per window.
+        rows: windows per batch.
+        seed: of the order.
+        rank, world_size: of this process.
 
     >>> batches = WindowBatches(torch.arange(100), length=4, rows=2)
     >>> next(iter(batches))["tokens"].diff().unique()  # neighbours stay neighbours
@@ -46,24 +54,24 @@ class WindowBatches:
             )
         self.row, self.length, self.rows = row, length, rows
         self.seed, self.rank, self.world_size, self.position = seed, rank, world_size, 0
-        self.windows_per_epoch = (
-            len(row) - 1
-        ) // length - 1  # windows a turn; one less: the first cut moves
+        self.windows_per_epoch = (len(row) - 1) // length - 1  # one less: the offset varies
 
     def state(self) -> dict[str, int]:
-        """Where it stands, for all ranks together: how many batches were given out."""
-        held = {name: getattr(self, name) for name in ("seed", "length", "rows")}
-        return {**held, "position": self.position}
+        """The position, in batches of all ranks together, and the settings it depends on."""
+        return {
+            "seed": self.seed,
+            "length": self.length,
+            "rows": self.rows,
+            "position": self.position,
+        }
 
     def restore(self, state: Mapping[str, int]) -> None:
-        """Go on from a state: the next batch is the one that would have come."""
+        """Continue from a state."""
         if set(state) != {"seed", "length", "rows", "position"}:
-            raise FileError(f"{state}: needs length, position, rows, seed of Windows.state()")
-        for name in ("length", "rows"):
-            if state[name] != getattr(self, name):
-                raise ConfigError(
-                    f"{name}: needs to be {state[name]} as in the state, got {getattr(self, name)}"
-                )
+            raise FileError(f"{state}: needs length, position, rows, seed of WindowBatches.state()")
+        for name, value in (("length", self.length), ("rows", self.rows)):
+            if state[name] != value:
+                raise ConfigError(f"{name}: needs to be {state[name]} as in the state, got {value}")
         self.seed, self.position = state["seed"], state["position"]
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
@@ -71,28 +79,34 @@ class WindowBatches:
             first = (self.position + self.rank) * self.rows
             starts = torch.tensor([self._start(n) for n in range(first, first + self.rows)])
             self.position += self.world_size
-            yield {"tokens": _windows(self.row, starts, self.length)}
+            yield {"tokens": _take_windows(self.row, starts, self.length)}
 
     def _start(self, number: int) -> int:
-        turn, index = divmod(number, self.windows_per_epoch)
-        shift = permute_index(turn % self.length, self.length, f"{self.seed}/shift")
-        return shift + self.length * permute_index(
-            index, self.windows_per_epoch, f"{self.seed}/{turn}"
-        )
+        epoch, index = divmod(number, self.windows_per_epoch)
+        offset = permute_index(epoch % self.length, self.length, f"{self.seed}/shift")
+        window = permute_index(index, self.windows_per_epoch, f"{self.seed}/{epoch}")
+        return offset + self.length * window
 
 
 class LanguageEvaluator:
-    """How well a model knows what comes next in some rows: nats a token, and bits a byte.
+    """Loss in nats per token and bits per byte of a language model.
 
     loss = Σ -log p(token) / tokens,   bits per byte = loss / ln 2 · tokens / bytes
 
-    Every token but the first of each row is told once, from the tokens of its row that are in the
-    same window: `overlap` at least, where there are so many. `most` windows, evenly spread, stand
-    for all.
+    Every token but the first of each row is predicted once, from the tokens of its row in the same
+    window.
+
+    Args:
+        rows: the tokens of each text.
+        num_bytes: of all texts together.
+        length: tokens per window.
+        overlap: tokens of context that every prediction has at least, where the row has them.
+        max_windows: evaluate so many windows, evenly spaced; None is all.
+        baselines: further scores to report beside.
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=256)).eval()
     >>> scores = LanguageEvaluator([torch.arange(100)], 100, length=8)(model)
-    >>> round(scores["bits_per_byte"] / scores["loss"] * math.log(2), 2)  # 99 are told
+    >>> round(scores["bits_per_byte"] / scores["loss"] * math.log(2), 2)  # 99 predictions
     0.99
     """
 
@@ -107,49 +121,46 @@ class LanguageEvaluator:
         baselines: Mapping[str, float] | None = None,
     ):
         self.row, self.length, self.baselines = torch.cat(list(rows)), length, dict(baselines or {})
-        told = sum(len(row) - 1 for row in rows)
-        self.tokens_per_byte = told / max(1, num_bytes)
-        self.windows = _cuts([len(row) for row in rows], length, overlap)
-        if max_windows is not None and max_windows < len(self.windows):
-            self.windows = [
-                self.windows[n * len(self.windows) // max_windows] for n in range(max_windows)
-            ]
+        self.tokens_per_byte = sum(len(row) - 1 for row in rows) / max(1, num_bytes)
+        self.windows = windows = _split_windows([len(row) for row in rows], length, overlap)
+        if max_windows is not None and max_windows < len(windows):
+            self.windows = [windows[n * len(windows) // max_windows] for n in range(max_windows)]
 
     @torch.no_grad()
     def __call__(self, model: nn.Module) -> dict[str, Any]:
         device = next(model.parameters()).device
-        together, total, count = max(1, TOGETHER // self.length), 0.0, 0
-        for at in range(0, len(self.windows), together):
-            first, known, end = torch.tensor(self.windows[at : at + together]).T
-            tokens = _windows(self.row, first, self.length).to(device)
-            places = first[:, None] + torch.arange(1, self.length + 1)
-            live = ((places >= known[:, None]) & (places < end[:, None])).to(device)
+        step, total, count = max(1, TOKENS_PER_CALL // self.length), 0.0, 0
+        for n in range(0, len(self.windows), step):
+            starts, targets, ends = torch.tensor(self.windows[n : n + step]).T
+            tokens = _take_windows(self.row, starts, self.length).to(device)
+            positions = starts[:, None] + torch.arange(1, self.length + 1)
+            mask = ((positions >= targets[:, None]) & (positions < ends[:, None])).to(device)
             logits = model(tokens[:, :-1])
-            total += float(label_smoothed_cross_entropy(logits, tokens[:, 1:], 0.0, live))
-            count += int(live.sum())
+            total += float(label_smoothed_cross_entropy(logits, tokens[:, 1:], 0.0, mask))
+            count += int(mask.sum())
         loss = total / count
         bits = loss / math.log(2) * self.tokens_per_byte
         return {"loss": loss, "bits_per_byte": bits, **self.baselines}
 
 
-def _cuts(lengths: Sequence[int], length: int, overlap: int) -> list[tuple[int, int, int]]:
-    """Windows over rows in a row: where each starts, its first token to be told, its row's end.
+def _split_windows(lengths: Sequence[int], length: int, overlap: int) -> list[tuple[int, int, int]]:
+    """Windows over concatenated rows: start, first token to predict, end of the row.
 
-    >>> _cuts([6], length=4, overlap=2)  # tokens 1 to 4 from what is before them, then 5
+    >>> _split_windows([6], length=4, overlap=2)  # predicts tokens 1 to 4, then 5
     [(0, 1, 6), (2, 5, 6)]
     """
-    cuts, before = [], 0
+    windows, row_start = [], 0
     for size in lengths:
         start = 0
         while start == 0 or start + overlap + 1 < size:
-            known = 1 if start == 0 else start + overlap + 1
-            cuts.append((before + start, before + known, before + size))
+            target = 1 if start == 0 else start + overlap + 1
+            windows.append((row_start + start, row_start + target, row_start + size))
             start += length - overlap
-        before += size
-    return [cut for cut in cuts if cut[1] < cut[2]]
+        row_start += size
+    return [window for window in windows if window[1] < window[2]]
 
 
-def _windows(row: Tensor, starts: Tensor, length: int) -> Tensor:
-    """Rows of length + 1 tokens; behind the end stands the last token again, which nobody asks."""
-    places = starts[:, None] + torch.arange(length + 1)
-    return row[places.clamp(max=len(row) - 1)].long()
+def _take_windows(row: Tensor, starts: Tensor, length: int) -> Tensor:
+    """Windows of length + 1 tokens; past the end the last token repeats, always masked."""
+    positions = starts[:, None] + torch.arange(length + 1)
+    return row[positions.clamp(max=len(row) - 1)].long()

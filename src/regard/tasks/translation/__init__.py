@@ -1,1 +1,1 @@
-"""TODO."""
+"""Translation: data modules, search, evaluators and recipes."""

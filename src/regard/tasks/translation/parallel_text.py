@@ -1,7 +1,8 @@
-"""Own parallel text, two aligned files a part; Multi30k, from one language into another."""
+"""Parallel text in aligned files, and the Multi30k recipes."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,20 +24,33 @@ from regard.errors import FileError
 from regard.models import recurrent_small, translator_small
 from regard.models.config import check_choices, check_positive
 from regard.tasks.recipe import EvalSplit, Recipe
-from regard.tasks.translation.evaluator import TranslationEvaluator, score_texts
+from regard.tasks.registry import register
+from regard.tasks.translation.data import TranslationData
+from regard.tasks.translation.evaluator import TranslationEvaluator
+from regard.tasks.translation.search import SearchConfig
 from regard.train.config import TrainConfig
+from regard.train.metrics.bleu import score_texts
 
-CORRECT_CHRF = 50.0  # chrF of an answer that counts as right when confidence is calibrated
-WINDOW = 8192  # pairs that are sorted by length together: little padding, and all is held anyway
+CORRECT_CHRF = 50.0  # chrF from which an answer is graded as correct
+SORT_WINDOW = 8192  # pairs sorted by length together: little padding, and all are in memory anyway
 
 
+@register
 @dataclass(frozen=True, kw_only=True)
-class ParallelTextData:
-    """Pairs from two aligned files a part: `folder`/train.de and `folder`/train.en, and so on.
+class ParallelTextData(TranslationData):
+    """Sentence pairs in two aligned files per split: `folder`/train.de and `folder`/train.en, …
 
-    All are held in memory, encoded once. `lowercase` forgets the case on both sides; `both` trains
-    on the way back too, a token saying which way. The valid part is answered greedily, the test
-    part by a beam of `width`; answers end at `longest` tokens.
+    All pairs are held in memory, encoded once.
+
+    Args:
+        folder: of the files.
+        source_language, target_language: their suffixes.
+        train_stem, valid_stem, test_stem: their names before the suffix.
+        tokenizer_type: byte-pair encoding or words.
+        vocab_size: of the vocabulary that both sides share.
+        lowercase: lower-case both sides.
+        bidirectional: also train in the other direction; a token says into which language.
+        search: on the test split; the valid split is searched greedily.
 
     >>> ParallelTextData(folder="multi30k").files("valid")
     (PosixPath('multi30k/val.de'), PosixPath('multi30k/val.en'))
@@ -49,45 +63,41 @@ class ParallelTextData:
     valid_stem: str = "val"
     test_stem: str = "test_2016_flickr"
     tokenizer_type: Literal["bpe", "words"] = "bpe"
-    vocab_size: int = 8000  # of the vocabulary, which both sides share
+    vocab_size: int = 8000
     lowercase: bool = False
     bidirectional: bool = False
-    beam_width: int = 1
-    length_penalty: float = 1.0
-    max_new_tokens: int = 80
+    search: SearchConfig = SearchConfig(length_penalty=1.0, max_new_tokens=80)
 
     def __post_init__(self) -> None:
         check_choices(self)
-        check_positive(self, "vocab_size", "beam_width", "max_new_tokens")
-
-    @property
-    def objective(self) -> str:
-        """The loss, by its name."""
-        return "translation"
+        check_positive(self, "vocab_size")
 
     def files(self, split: Literal["train", "valid", "test"]) -> tuple[Path, Path]:
-        """The two files of a part."""
+        """The two files of a split."""
         stem = {"train": self.train_stem, "valid": self.valid_stem, "test": self.test_stem}[split]
         folder = Path(self.folder)
         return folder / f"{stem}.{self.source_language}", folder / f"{stem}.{self.target_language}"
 
     def pairs(self, split: Literal["train", "valid", "test"]) -> list[Pair]:
-        """All pairs of a part, as they are trained on and scored."""
-        self._check()
-        places = [self.files(part) for part in ("train", "valid", "test")]
-        read = ParallelCorpus(
-            *places, languages=(self.source_language, self.target_language)
-        ).pairs(split)
-        pairs = [_lower(pair) for pair in read] if self.lowercase else list(read)
-        back = self.bidirectional and split == "train"
-        return pairs + [Pair(p.target, p.source, self.source_language) for p in pairs if back]
+        """All pairs of a split, lower-cased and in both directions where so set."""
+        self._check_files()
+        files = [self.files(name) for name in ("train", "valid", "test")]
+        languages = (self.source_language, self.target_language)
+        pairs = list(ParallelCorpus(*files, languages=languages).pairs(split))
+        if self.lowercase:
+            pairs = [p._replace(source=p.source.lower(), target=p.target.lower()) for p in pairs]
+        if self.bidirectional and split == "train":
+            pairs += [Pair(p.target, p.source, self.source_language) for p in pairs]
+        return pairs
+
+    def target_languages(self, tokenizer: Tokenizer) -> list[str]:
+        """The target language and, if bidirectional, the source language."""
+        return [self.target_language, *([self.source_language] if self.bidirectional else [])]
 
     def tokenizer(self, seed: int) -> Tokenizer:
-        """One vocabulary for both sides, learnt from the train part."""
-        texts, languages = (
-            iter_texts(self.pairs("train")),
-            (self.source_language, self.target_language),
-        )
+        """One vocabulary for both sides, trained on the train split."""
+        texts = iter_texts(self.pairs("train"))
+        languages = (self.source_language, self.target_language)
         if self.tokenizer_type == "words":
             tokenizer = WordTokenizer.train(texts, languages=languages, vocab_size=self.vocab_size)
         else:
@@ -95,66 +105,64 @@ class ParallelTextData:
         tokenizer.normalizers = ("lower",) if self.lowercase else ()
         return tokenizer
 
-    def resolve(self, model: Any, tokenizer: Tokenizer) -> Any:
-        """The model's config with the tokenizer's vocabulary on both sides."""
-        return replace(model, source_vocab=tokenizer.vocab, target_vocab=tokenizer.vocab)
-
     def batches(
         self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world_size: int = 1
     ) -> Batches:
-        """Pairs of like lengths together, in a new order each turn."""
-        held = InMemorySource(train=list(_encoded(self.pairs("train"), tokenizer)))
+        """Pairs of similar length, in a new order each epoch."""
+        encoded = InMemorySource(train=list(_encode(self.pairs("train"), tokenizer)))
         return Batches(
-            held, _as_it_is, split="train", batch_tokens=train.batch_tokens, seed=train.seed,
-            rank=rank, world_size=world_size, sort_window=WINDOW, pad_id=tokenizer.pad_id,
+            encoded, _identity, split="train", batch_tokens=self.batch_limit(train),
+            seed=train.seed, rank=rank, world_size=world_size, sort_window=SORT_WINDOW,
+            pad_id=tokenizer.pad_id,
         )  # fmt: skip
 
-    def evaluator(
-        self, tokenizer: Tokenizer, split: EvalSplit
-    ) -> Callable[[nn.Module], dict[str, Any]]:
-        """Loss, exact answers and BLEU, as written and with the case forgotten."""
-        return ParallelTextEvaluator(
-            InMemorySource(**{split: self.pairs(split)}), tokenizer, split=split, max_new_tokens=self.max_new_tokens,
-            beam_width=self.beam_width if split == "test" else 1, length_penalty=self.length_penalty,
-        )  # fmt: skip
+    def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> TranslationEvaluator:
+        """Loss, exact match and BLEU, cased and lower-cased."""
+        search = self.search if split == "test" else replace(self.search, beam_width=1)
+        source = InMemorySource(**{split: self.pairs(split)})
+        return ParallelTextEvaluator(source, tokenizer, split=split, search=search)
 
-    def _check(self) -> None:
-        """The files, before anything is read: what must be there, and that nothing fetches it."""
-        for part in ("train", "valid", "test"):
-            for file in self.files(part):
+    def _check_files(self) -> None:
+        """Raise for a missing file before anything is read; nothing is downloaded."""
+        for split in ("train", "valid", "test"):
+            for file in self.files(split):
                 if self.folder and file.is_file():
                     continue
                 packed = file.with_name(f"{file.name}.gz").is_file()
-                way = f"gunzip --keep {file}.gz" if packed else "--set folder=…"
+                fix = f"gunzip --keep {file}.gz" if packed else "--set folder=…"
                 raise FileError(
-                    f"folder: needs {file.name}, one sentence a line, got "
-                    f"{'it packed' if packed else 'none'} in {self.folder!r}; try {way}"
+                    f"folder: needs {file.name}, one sentence per line, got "
+                    f"{'it packed' if packed else 'none'} in {self.folder!r}; try {fix}"
                 )
 
 
 class ParallelTextEvaluator(TranslationEvaluator):
-    """What a translator gets on pairs: as `TranslationEvaluator`, and BLEU with the case forgotten.
+    """A `TranslationEvaluator` with lower-cased BLEU, `bleu_lower`, beside the cased one.
 
-    >>> pairs = InMemorySource(valid_stem=[Pair("zwei", "Two", None)])
+    >>> pairs = InMemorySource(valid=[Pair("zwei", "Two", None)])
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=260)).eval()
-    >>> sorted(ParallelTextEvaluator(pairs, rg.data.ByteTokenizer(), split="valid", limit=5)(model))[:3]
+    >>> search = SearchConfig(max_new_tokens=5)
+    >>> evaluator = ParallelTextEvaluator(
+    ...     pairs, rg.data.ByteTokenizer(), split="valid", search=search
+    ... )
+    >>> sorted(evaluator(model))[:3]
     ['bleu', 'bleu_lower', 'exact']
     """
 
     def score(self, model: nn.Module, answers: Sequence[str]) -> dict[str, Any]:
-        """The scores of answers that the model gave."""
+        """The scores of a model that gave these answers."""
         lower = score_texts([a.lower() for a in answers], [r.lower() for r in self.references])
         return super().score(model, answers) | {"bleu_lower": lower["bleu"]}
 
     def is_correct(self, answer: str, reference: str) -> bool:
-        """Whether chrF, the overlap in character n-grams, is `CORRECT_CHRF` or more: few are identical."""
+        """Whether chrF (character n-gram F-score) is at least `CORRECT_CHRF`: few are identical."""
         from sacrebleu.metrics.chrf import CHRF
 
         return CHRF().sentence_score(answer, [reference]).score >= CORRECT_CHRF
 
 
 def multi30k_de_en(kind: Literal["lstm", "gru", "gru-attention", "transformer"]) -> Recipe:
-    """A rung of the ladder on Multi30k, German to English: the same data, another model.
+    """Multi30k, German to English, by one of four models on the same data.
 
     >>> multi30k_de_en("gru").model.attention
     'none'
@@ -165,7 +173,7 @@ def multi30k_de_en(kind: Literal["lstm", "gru", "gru-attention", "transformer"])
     )  # fmt: skip
     cell, _, attention = kind.partition("-")
     if cell == "transformer":
-        model = translator_small(1, dim=256, heads=4, hidden=512, dropout=0.3)
+        model = translator_small(1, dim=256, heads=4, ffn_dim=512, dropout=0.3)
     else:
         model = recurrent_small(
             1, cell=cell, dim=256, hidden=512, layers=1, dropout=0.4,
@@ -175,37 +183,39 @@ def multi30k_de_en(kind: Literal["lstm", "gru", "gru-attention", "transformer"])
     return Recipe(name=f"multi30k-de-en-{kind}", data=data, model=model, train=train)
 
 
+for _kind in ("lstm", "gru", "gru-attention", "transformer"):
+    register(partial(multi30k_de_en, _kind), name=f"multi30k-de-en-{_kind}")
+
+
+@register
 def multi30k_en_de() -> Recipe:
-    """Multi30k, English to German, by a small Transformer whose two passes over a batch must agree.
+    """Multi30k, English to German, by a small Transformer with R-Drop and checkpoint averaging.
 
-    The mean of the last ten checkpoints is what stays.
-
-    >>> multi30k_en_de().data.beam_width
+    >>> multi30k_en_de().data.search.beam_width
     5
     """
     return Recipe(
         name="multi30k-en-de",
-        data=ParallelTextData(source_language="en", target_language="de", vocab_size=10000, lowercase=True, beam_width=5),
+        data=ParallelTextData(
+            source_language="en", target_language="de", vocab_size=10000, lowercase=True,
+            search=SearchConfig(beam_width=5, length_penalty=1.0, max_new_tokens=80),
+        ),
         model=translator_small(
-            1, layers=4, decoder_layers=4, dim=256, heads=4, hidden=512, dropout=0.3
+            1, layers=4, decoder_layers=4, dim=256, heads=4, ffn_dim=512, dropout=0.3
         ),
         train=TrainConfig(
-            steps=8400, batch_tokens=4096, lr=3e-3, schedule="inverse_sqrt", warmup=2000, label_smoothing=0.1,
-            rdrop=2.5, weight_decay=0.05, monitor="bleu", evaluate_every=2100, save_every=210, keep_last=10,
-            average_last=10,
+            steps=8400, batch_tokens=4096, lr=3e-3, schedule="inverse_sqrt", warmup=2000,
+            label_smoothing=0.1, rdrop=2.5, weight_decay=0.05, monitor="bleu", evaluate_every=2100,
+            save_every=210, keep_last=10, average_last=10,
         ),
     )  # fmt: skip
 
 
-def _encoded(pairs: list[Pair], tokenizer: Tokenizer) -> Iterator[dict[str, torch.Tensor]]:
+def _encode(pairs: list[Pair], tokenizer: Tokenizer) -> Iterator[dict[str, torch.Tensor]]:
     encode = pair_preprocessor(tokenizer)
     for pair in pairs:
         yield {name: torch.tensor(ids) for name, ids in encode(pair).items()}
 
 
-def _as_it_is(example: Any) -> Any:
+def _identity(example: Any) -> Any:
     return example
-
-
-def _lower(pair: Pair) -> Pair:
-    return pair._replace(source=pair.source.lower(), target=pair.target.lower())

@@ -1,4 +1,4 @@
-"""Phrases: dates, times, durations, units, money and lists, from one language into many."""
+"""Phrases: dates, times, durations, units, prices and lists in twelve languages, from CLDR."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,24 +22,35 @@ from regard.data.text.phrases.paraphrases import add_typo
 from regard.models import RecurrentTranslatorConfig, translator_tiny
 from regard.models.config import check_positive
 from regard.tasks.recipe import EvalSplit, Recipe
+from regard.tasks.registry import register
+from regard.tasks.translation.data import TranslationData
 from regard.tasks.translation.evaluator import MAX_GRADED, TranslationEvaluator
+from regard.tasks.translation.search import SearchConfig
 from regard.train.config import TrainConfig
 from regard.train.metrics.calibration import GradedAnswer
 
-NORMALIZE = ("typography", "lower")  # of what is read
+NORMALIZE = ("typography", "lower")  # of sources
 TWELVE = ("cs", "de", "en", "es", "fi", "fr", "it", "ja", "nl", "pl", "pt", "tr")
 
 
+@register
 @dataclass(frozen=True, kw_only=True)
-class PhrasesData:
-    """Which phrases: the languages, those that are read, and how many unseen facts are scored.
+class PhrasesData(TranslationData):
+    """Phrases generated from Unicode CLDR.
 
-    The words of the first `texts` examples are the vocabulary; others are spelled out, and so are
-    numbers, by at most `digits` digits at a time. Sources are normalised: case, spaces, quotes and
-    dashes make no difference; answers keep CLDR's typography.
+    Sources are normalised: case, spaces, quotes and dashes make no difference. Targets keep CLDR's
+    typography. The valid and test splits are CLDR's own forms.
 
-    `natural` is the share of training sources as people type them, `foreign` that of texts which
-    are none of the facts, and whose answer is empty; valid and test are CLDR's own forms.
+    Args:
+        languages: all languages.
+        source_languages: those translated from.
+        kinds: of phrases.
+        vocab_texts: examples whose words are the vocabulary; other words are spelled out.
+        digits_per_token: at most.
+        valid_size, test_size: examples of these splits.
+        search: for translations.
+        natural_fraction: of training sources as people type them.
+        ood_fraction: of out-of-distribution training sources, whose target is empty.
 
     >>> len(PhrasesData().languages)
     12
@@ -52,113 +63,126 @@ class PhrasesData:
     digits_per_token: int = 2
     valid_size: int = 300
     test_size: int = 1000
-    max_new_tokens: int = 100  # tokens of an answer; what is cut there is wrong
+    search: SearchConfig = SearchConfig()
     natural_fraction: float = 0.0
     ood_fraction: float = 0.0
 
     def __post_init__(self) -> None:
-        check_positive(
-            self, "vocab_texts", "digits_per_token", "valid_size", "test_size", "max_new_tokens"
-        )
-        self.source(1)  # its errors, now
-
-    @property
-    def objective(self) -> str:
-        """The loss, by its name."""
-        return "translation"
+        check_positive(self, "vocab_texts", "digits_per_token", "valid_size", "test_size")
+        self.source(1)  # raises for settings that cannot be generated
 
     def source(self, count: int) -> Phrases:
-        """The phrases themselves, with so many in the parts that are scored."""
+        """The generator of phrases, with `count` examples in the held-out splits."""
         return Phrases(
-            self.languages, source_languages=self.source_languages, kinds=self.kinds, eval_size=count,
-            natural_fraction=self.natural_fraction, ood_fraction=self.ood_fraction,
+            self.languages, source_languages=self.source_languages, kinds=self.kinds,
+            eval_size=count, natural_fraction=self.natural_fraction, ood_fraction=self.ood_fraction,
         )  # fmt: skip
 
-    def tokenizer(self, seed: int) -> Tokenizer:
-        """Words of the first examples, and a token for each language.
+    def target_languages(self, tokenizer: Tokenizer) -> list[str]:
+        """All languages but a single source language; of several, each is also a target."""
+        sources = self.source_languages
+        return [x for x in tokenizer.languages if len(sources) != 1 or x not in sources]
 
-        What is none of the facts adds no words: it is spelled out, as all that is unknown will be.
+    def tokenizer(self, seed: int) -> Tokenizer:
+        """Words of the first examples, and a token per language.
+
+        Out-of-distribution texts add no words: they are spelled out, as unknown words will be.
         """
         pairs = islice(self.source(1).examples("train", seed), self.vocab_texts)
-        known = (p._replace(source=normalize_text(p.source, NORMALIZE)) for p in pairs if p.target)
+        normalized = (
+            p._replace(source=normalize_text(p.source, NORMALIZE)) for p in pairs if p.target
+        )
         tokenizer = WordTokenizer.train(
-            iter_texts(known), languages=self.languages, max_digits=self.digits_per_token
+            iter_texts(normalized), languages=self.languages, max_digits=self.digits_per_token
         )
         tokenizer.normalizers = NORMALIZE
         return tokenizer
 
-    def resolve(self, model: Any, tokenizer: Tokenizer) -> Any:
-        """The model's config with the tokenizer's vocabulary on both sides."""
-        return replace(model, source_vocab=tokenizer.vocab, target_vocab=tokenizer.vocab)
-
     def batches(
         self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world_size: int = 1
     ) -> Batches:
-        """Pairs of like lengths together."""
+        """Pairs of similar length."""
         return Batches(
-            self.source(1), pair_preprocessor(tokenizer), split="train", batch_tokens=train.batch_tokens,
-            seed=train.seed, rank=rank, world_size=world_size, pad_id=tokenizer.pad_id,
+            self.source(1), pair_preprocessor(tokenizer), split="train",
+            batch_tokens=self.batch_limit(train), seed=train.seed, rank=rank,
+            world_size=world_size, pad_id=tokenizer.pad_id,
         )  # fmt: skip
 
-    def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> TranslationEvaluator:
-        """Loss, exact answers and BLEU on unseen facts."""
+    def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> "PhrasesEvaluator":
+        """Loss, exact match and BLEU on held-out phrases."""
         source = self.source(self.valid_size if split == "valid" else self.test_size)
-        return PhrasesEvaluator(source, tokenizer, split=split, limit=self.max_new_tokens)
+        return PhrasesEvaluator(source, tokenizer, split=split, search=self.search)
 
 
 class PhrasesEvaluator(TranslationEvaluator):
-    """What a translator gets on phrases: on CLDR's own forms, and where it was trained on them, on
-    what people type (`natural`: exact answers) and on what is no fact (`foreign`: empty answers).
+    """A `TranslationEvaluator` of phrases.
 
-    >>> source = Phrases(("en", "de"), source_languages=("en",), count=2)
-    >>> scores = PhrasesEvaluator(source, rg.data.ByteTokenizer(("en", "de")), split="test")
-    >>> [len(some) for some in (scores.pairs, scores.natural_fraction, scores.ood_pairs)]
-    [2, 2, 2]
+    Where the training had them, it adds the exact match on natural sources, `natural_exact`, and
+    the fraction of empty answers to out-of-distribution sources, `ood_empty`.
+
+    >>> source = Phrases(("en", "de"), source_languages=("en",), eval_size=2)
+    >>> tokenizer = rg.data.ByteTokenizer(("en", "de"))
+    >>> evaluator = PhrasesEvaluator(source, tokenizer, split="test")
+    >>> len(evaluator.pairs), len(evaluator.natural_pairs), len(evaluator.ood_pairs)
+    (2, 2, 2)
     """
 
-    def __init__(self, source: Phrases, tokenizer: Tokenizer, *, split: EvalSplit, **given: Any):
-        super().__init__(source, tokenizer, split=split, **given)
+    def __init__(
+        self,
+        source: Phrases,
+        tokenizer: Tokenizer,
+        *,
+        split: EvalSplit,
+        search: SearchConfig | None = None,
+    ):
+        super().__init__(source, tokenizer, split=split, search=search)
         self.source = source
         self.split: EvalSplit = split
 
     @cached_property
-    def natural(self) -> list[Pair]:
-        """The same facts as people type them."""
+    def natural_pairs(self) -> list[Pair]:
+        """The same phrases as people type them."""
         return list(islice(self.source.natural_examples(self.split), MAX_GRADED))
 
     @property
     def ood_pairs(self) -> list[Pair]:
-        """Texts that are none of the facts."""
+        """Out-of-distribution texts, whose target is empty."""
         return list(islice(self.source.ood_examples(self.split), MAX_GRADED))
 
     def score(self, model: nn.Module, answers: Sequence[str]) -> dict[str, Any]:
-        """The scores of answers that the model gave."""
+        """The scores of a model that gave these answers."""
         scores = super().score(model, answers)
-        both = {"natural": self.natural if self.source.natural_fraction else []}
-        both |= {"foreign": self.ood_pairs if self.source.ood_fraction else []}
-        for name, pairs in both.items():
-            found = zip(self.translate(model, pairs), pairs, strict=True)
-            right = [answer.text == pair.target for answer, pair in found]
-            scores |= {name: sum(right) / len(right)} if right else {}
+        if self.source.natural_fraction:
+            scores["natural_exact"] = self._exact(model, self.natural_pairs)
+        if self.source.ood_fraction:
+            scores["ood_empty"] = self._exact(model, self.ood_pairs)
         return scores
 
+    def _exact(self, model: nn.Module, pairs: Sequence[Pair]) -> float:
+        answers = self.translate(model, pairs)
+        correct = [a.text == pair.target for a, pair in zip(answers, pairs, strict=True)]
+        return sum(correct) / len(correct)
+
     def grade(self, model: nn.Module) -> list[GradedAnswer]:
-        """Answers with their raw scores: to CLDR's forms, natural ones, and foreign texts.
+        """Graded answers to CLDR's forms, natural sources and out-of-distribution texts.
 
-        Natural texts come with and without a slip of the keys: a good model makes its mistakes
-        there, and confidence is calibrated on mistakes.
+        Natural sources come with and without a typo: a good model makes its mistakes there, and
+        calibration needs mistakes.
         """
-        slips = [p._replace(source=add_typo(p.source, f"{n}")) for n, p in enumerate(self.natural)]
-        pairs = self.natural + slips
-        found = zip(self.translate(model, pairs), pairs, strict=True)
-        graded = [
-            GradedAnswer(answer.raw_score, answer.text == pair.target) for answer, pair in found
+        typos = [
+            pair._replace(source=add_typo(pair.source, f"{n}"))
+            for n, pair in enumerate(self.natural_pairs)
         ]
-        return super().grade(model) + graded
+        pairs = self.natural_pairs + typos
+        return super().grade(model) + [
+            GradedAnswer(answer.raw_score, answer.text == pair.target)
+            for answer, pair in zip(self.translate(model, pairs), pairs, strict=True)
+        ]
 
 
+@register
 def phrases() -> Recipe:
-    """English dates, times, durations, units, money and lists into eleven languages.
+    """English dates, times, durations, units, prices and lists into eleven languages.
 
     >>> phrases().model.layers
     1
@@ -166,12 +190,12 @@ def phrases() -> Recipe:
     return Recipe(
         name="phrases",
         data=PhrasesData(),
-        # One layer that reads and one that writes learn it in half the time of two and two; and
-        # small batches learn more than as many tokens in larger ones.
+        # One encoder and one decoder layer learn it in half the time of two and two, and small
+        # batches learn more than as many tokens in larger ones.
         model=translator_tiny(
-            1, layers=1, decoder_layers=1, dim=128, heads=8, hidden=256, dropout=0.0,
+            1, layers=1, decoder_layers=1, dim=128, heads=8, ffn_dim=256, dropout=0.0,
             positions="none", rope_theta=10000.0,
-            tied=False,  # a tied readout begins by repeating what it reads: half the speed
+            tied=False,  # a tied output layer starts out copying its input: half the speed
         ),
         train=TrainConfig(
             steps=2000, batch_tokens=512, lr=3e-3, warmup=100, monitor="exact", evaluate_every=1000,
@@ -180,8 +204,9 @@ def phrases() -> Recipe:
     )  # fmt: skip
 
 
+@register
 def phrases_gru() -> Recipe:
-    """The same by a GRU with Luong's attention, of about as many parameters.
+    """The same by a GRU with Luong attention, of about as many parameters.
 
     >>> phrases_gru().model.cell
     'gru'
@@ -190,10 +215,11 @@ def phrases_gru() -> Recipe:
         source_vocab=1, target_vocab=1, cell="gru", attention="luong", dim=128, hidden=248
     )
     base = phrases()
-    loop = replace(base.train, steps=1000, batch_tokens=1024, evaluate_every=500, save_every=500)
-    return replace(base, name="phrases-gru", model=model, train=loop)
+    train = replace(base.train, steps=1000, batch_tokens=1024, evaluate_every=500, save_every=500)
+    return replace(base, name="phrases-gru", model=model, train=train)
 
 
+@register
 def phrases_long() -> Recipe:
     """The same by a larger Transformer, for a GPU.
 
@@ -202,22 +228,23 @@ def phrases_long() -> Recipe:
     """
     base = phrases()
     model = replace(base.model, dim=256, heads=8, ffn_dim=512, layers=3, decoder_layers=3)
-    loop = replace(
+    train = replace(
         base.train, steps=3000, batch_tokens=8192, lr=1.5e-3, warmup=300, evaluate_every=1500,
         save_every=1500,
     )  # fmt: skip
-    return replace(base, name="phrases-long", model=model, train=loop)
+    return replace(base, name="phrases-long", model=model, train=train)
 
 
+@register
 def phrases_natural() -> Recipe:
-    """The pretrained `phrases`: also reads what people type, and says what is none of its facts.
+    """The recipe of the pretrained `phrases`: also natural and out-of-distribution sources.
 
     >>> recipe = phrases_natural()
-    >>> recipe.data.natural_fraction, recipe.data.ood_pairs
+    >>> recipe.data.natural_fraction, recipe.data.ood_fraction
     (0.5, 0.12)
     """
     base = phrases_long()
     model = replace(base.model, dim=192, heads=6, ffn_dim=384, layers=3, decoder_layers=2)
-    data = replace(base.data, natural_fraction=0.5, ood_fraction=0.12)
-    loop = replace(base.train, steps=8000, lr=2e-3, evaluate_every=2000, save_every=1000)
-    return replace(base, name="phrases-natural", data=data, model=model, train=loop)
+    data = PhrasesData(natural_fraction=0.5, ood_fraction=0.12)
+    train = replace(base.train, steps=8000, lr=2e-3, evaluate_every=2000, save_every=1000)
+    return replace(base, name="phrases-natural", data=data, model=model, train=train)

@@ -1,7 +1,8 @@
-"""The search for translations that evaluation and `regard translate` share, with its confidence."""
+"""The search for translations, shared by evaluation and `regard translate`, with confidence."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -10,19 +11,40 @@ from torch import Tensor, nn
 from regard.data import Pair, Tokenizer, collate, pair_preprocessor
 from regard.data.batches import batch_by_length
 from regard.decode import DecodeResult, beam, greedy, make_stepper
+from regard.models.config import check_positive
 from regard.train.metrics.calibration import Calibration
 
-# answers that are written together, all places of the beam counted: a step of a GPU is all waiting
-ROWS = {"cpu": 128, "cuda": 8192}
-MOST = 20.0  # bounds raw scores: float32 tells no probability nearer to 0 or 1
+# hypotheses per batch, all places of the beam counted: small steps leave a GPU idle
+MAX_HYPOTHESES = {"cpu": 128, "cuda": 8192}
+MAX_LOGIT = 20.0  # of raw scores: float32 resolves no probability nearer to 0 or 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig:
+    """Settings of the search for translations.
+
+    Args:
+        beam_width: 1 is greedy search.
+        length_penalty: of `decode.beam`; a higher one favours longer answers.
+        max_new_tokens: longest answer; what is cut there has not `ended`.
+
+    >>> SearchConfig().beam_width
+    1
+    """
+
+    beam_width: int = 1
+    length_penalty: float = 0.6
+    max_new_tokens: int = 100
+
+    def __post_init__(self) -> None:
+        check_positive(self, "beam_width", "max_new_tokens")
 
 
 class Translation(NamedTuple):
-    """One answer: its text, its score, and whether it came to its end before the limit.
+    """One answer: text, length-penalised log-probability, whether it ended before the limit.
 
-    The score is that of `decode.beam`: the log-probability over the penalty of its length. The
-    confidence is the calibrated probability that the answer is right, where the run has a
-    calibration; `raw` is the score that it is calibrated from.
+    `confidence` is the calibrated probability that the answer is correct, None for a run without a
+    calibration; `raw_score` is the score it is calibrated on.
 
     >>> Translation("2 Tage", -0.1, True).text
     '2 Tage'
@@ -36,19 +58,18 @@ class Translation(NamedTuple):
 
 
 class TranslationSearch:
-    """Texts to translations, by greedy or beam search; each text is read once for its languages.
+    """Greedy or beam search for translations; each text is encoded once for all its languages.
 
     Args:
         model: a Translator or RecurrentTranslator, in evaluation mode.
-        tokenizer: the one it was trained with; its normalisation is applied to every text.
-        width: of the beam; 1 is greedy.
-        penalty: of `decode.beam`, for short answers.
-        best: how many answers are returned per text and language.
-        limit: the most tokens of an answer.
+        tokenizer: of its training; its normalisation is applied to every text.
+        config: beam width, length penalty and longest answer.
+        n_best: answers per text and language.
         calibration: of the confidence.
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=261)).eval()
-    >>> search = TranslationSearch(model, rg.data.ByteTokenizer(languages=("de",)), max_new_tokens=3)
+    >>> tokenizer = rg.data.ByteTokenizer(languages=("de",))
+    >>> search = TranslationSearch(model, tokenizer, SearchConfig(max_new_tokens=3))
     >>> len(search(["two", "three"], [["de"], ["de"]]))
     2
     """
@@ -57,94 +78,89 @@ class TranslationSearch:
         self,
         model: nn.Module,
         tokenizer: Tokenizer,
+        config: SearchConfig | None = None,
         *,
-        beam_width: int = 1,
-        length_penalty: float = 0.6,
         n_best: int = 1,
-        max_new_tokens: int = 100,
         calibration: Calibration | None = None,
     ):
         self.model, self.tokenizer, self.stepper = model, tokenizer, make_stepper(model)
-        self.beam_width, self.length_penalty, self.n_best, self.max_new_tokens = (
-            beam_width,
-            length_penalty,
-            n_best,
-            max_new_tokens,
-        )
-        self.calibration = calibration
+        self.config = config or SearchConfig()
+        self.n_best, self.calibration = n_best, calibration
 
     @torch.no_grad()
     def __call__(
         self, texts: Sequence[str], languages: Sequence[Sequence[str | None]]
     ) -> list[list[list[Translation]]]:
-        """What each text becomes in each of its languages, the best first.
-
-        A language is None where the model knows but one.
-        """
+        """Translations by text and language, best first; None is a model's only language."""
         encode = pair_preprocessor(self.tokenizer)
         encoded = [encode(Pair(text, "", None)) for text in texts]
         device = next(self.model.parameters()).device
-        most = max(map(len, languages), default=1)
-        together = max(1, ROWS.get(device.type, 128) // (self.beam_width * max(1, most)))
-        found: list[list[list[Translation]]] = [[] for _ in texts]
-        for rows in batch_by_length([len(one["source"]) for one in encoded], together):
+        hypotheses = self.config.beam_width * max(1, max(map(len, languages), default=1))
+        batch_size = max(1, MAX_HYPOTHESES.get(device.type, 128) // hypotheses)
+        results: list[list[list[Translation]]] = [[] for _ in texts]
+        for rows in batch_by_length([len(ids["source"]) for ids in encoded], batch_size):
             batch = collate([encoded[n] for n in rows], self.tokenizer.pad_id)
             source, lengths = (batch[x].to(device) for x in ("source", "source_lengths"))
-            answers = iter(
-                self._translations(self._search(source, lengths, [languages[n] for n in rows]))
-            )
+            decoded = self._search(source, lengths, [languages[n] for n in rows])
+            answers = iter(self._translations(decoded))
             for n in rows:
-                found[n] = [next(answers) for _ in languages[n]]
-        return found
+                results[n] = [next(answers) for _ in languages[n]]
+        return results
 
     def _search(
-        self, source: Tensor, lengths: Tensor, to: Sequence[Sequence[str | None]]
+        self, source: Tensor, lengths: Tensor, languages: Sequence[Sequence[str | None]]
     ) -> DecodeResult:
-        """One encoding, and one row of the search for every language."""
-        stepper, words = self.stepper, self.tokenizer
+        """Encode every source once and search one row per language."""
+        stepper, tokenizer, config = self.stepper, self.tokenizer, self.config
         state = stepper.start(source, lengths)
-        names = [name for some in to for name in some]
-        first = [words.bos_id if name is None else words.language_id(name) for name in names]
-        first = torch.tensor(first, device=source.device)
-        if any(len(some) != 1 for some in to):
-            each = torch.tensor([len(some) for some in to], device=source.device)
-            rows = torch.arange(len(to), device=source.device).repeat_interleave(each)
+        first = torch.tensor(
+            [
+                tokenizer.bos_id if name is None else tokenizer.language_id(name)
+                for names in languages
+                for name in names
+            ],
+            device=source.device,
+        )
+        if any(len(names) != 1 for names in languages):
+            counts = torch.tensor([len(names) for names in languages], device=source.device)
+            rows = torch.arange(len(languages), device=source.device).repeat_interleave(counts)
             state = stepper.select(state, rows)
-        if self.beam_width == 1:
-            found = greedy(
-                stepper, state, first, end=words.eos_id, max_new_tokens=self.max_new_tokens
+        if config.beam_width == 1:
+            decoded = greedy(
+                stepper, state, first, end=tokenizer.eos_id, max_new_tokens=config.max_new_tokens
             )
-            return DecodeResult(*(x[:, None] for x in found))
+            return DecodeResult(*(x[:, None] for x in decoded))
         return beam(
-            stepper, state, first, end=words.eos_id, max_new_tokens=self.max_new_tokens, width=self.beam_width,
-            length_penalty=self.length_penalty, n_best=self.n_best,
+            stepper, state, first, end=tokenizer.eos_id, max_new_tokens=config.max_new_tokens,
+            width=config.beam_width, length_penalty=config.length_penalty, n_best=self.n_best,
         )  # fmt: skip
 
-    def _translations(self, found: DecodeResult) -> list[list[Translation]]:
-        texts = [self.tokenizer.decode(ids) for ids in found.to_lists()]
-        scores, ended = found.scores(self.length_penalty).flatten().tolist(), found.ended.flatten()
-        raw = raw_scores(found).flatten().tolist()
-        sure = [None if self.calibration is None else self.calibration.confidence(x) for x in raw]
-        flat = zip(texts, scores, ended.tolist(), sure, raw, strict=True)
-        flat = [Translation(*one) for one in flat]
+    def _translations(self, decoded: DecodeResult) -> list[list[Translation]]:
+        texts = [self.tokenizer.decode(ids) for ids in decoded.to_lists()]
+        scores = decoded.scores(self.config.length_penalty).flatten().tolist()
+        raw = raw_scores(decoded).flatten().tolist()
+        calibration = self.calibration
+        sure = [None if calibration is None else calibration.confidence(x) for x in raw]
+        rows = zip(texts, scores, decoded.ended.flatten().tolist(), sure, raw, strict=True)
+        flat = [Translation(*row) for row in rows]
         return [flat[n : n + self.n_best] for n in range(0, len(flat), self.n_best)]
 
 
 def raw_scores(decoded: DecodeResult) -> Tensor:
-    """What confidence is calibrated from: the logit of the probability per token, length damped.
+    """The scores that confidence is calibrated on: logits of length-damped probabilities.
 
     s = 6 · log p(y) / (5 + |y|),   raw = s - log(1 - exp s)
 
-    For an empty answer s = log(1 - p(y)): the probability that there is any other.
+    For an empty answer s = log(1 - p(y)): the probability of any other answer.
 
     >>> two = [[4, 1], [1, 1]], [1, 0], [-0.7, -1e-3], [True, True]
     >>> raw_scores(DecodeResult(*map(torch.tensor, two)))
     tensor([ 0.1959, -6.9073])
     """
-    log_prob = decoded.log_prob.double().clamp(-MOST, -math.exp(-MOST))
+    log_prob = decoded.log_prob.double().clamp(-MAX_LOGIT, -math.exp(-MAX_LOGIT))
     empty = (decoded.lengths == 0) & decoded.ended
     score = torch.where(empty, _log1mexp(log_prob), decoded._replace(log_prob=log_prob).scores(1.0))
-    return (score - _log1mexp(score)).clamp(-MOST, MOST).to(decoded.log_prob)
+    return (score - _log1mexp(score)).clamp(-MAX_LOGIT, MAX_LOGIT).to(decoded.log_prob)
 
 
 def _log1mexp(x: Tensor) -> Tensor:
@@ -157,24 +173,21 @@ def translate_texts(
     tokenizer: Tokenizer,
     texts: Sequence[str],
     languages: Sequence[str | None],
-    *,
-    beam_width: int = 1,
-    length_penalty: float = 0.6,
-    max_new_tokens: int = 100,
+    config: SearchConfig | None = None,
 ) -> list[str]:
-    """Texts in other languages, a language for each (None where a model knows but one).
+    """The best translation of each text.
 
-    A `width` of 1 is greedy; a wider beam has the `penalty` of `decode.beam` for short answers.
+    Args:
+        model: a Translator or RecurrentTranslator, in evaluation mode.
+        tokenizer: of its training.
+        texts: in the source language.
+        languages: one per text; None is a model's only one.
+        config: of the search; greedy by default.
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=261)).eval()
-    >>> len(translate_texts(model, rg.data.ByteTokenizer(languages=("de",)), ["two"], ["de"], max_new_tokens=3))
+    >>> tokenizer = rg.data.ByteTokenizer(languages=("de",))
+    >>> len(translate_texts(model, tokenizer, ["two"], ["de"], SearchConfig(max_new_tokens=3)))
     1
     """
-    search = TranslationSearch(
-        model,
-        tokenizer,
-        beam_width=beam_width,
-        length_penalty=length_penalty,
-        max_new_tokens=max_new_tokens,
-    )
+    search = TranslationSearch(model, tokenizer, config)
     return [row[0][0].text for row in search(texts, [[name] for name in languages])]

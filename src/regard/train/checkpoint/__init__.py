@@ -1,1 +1,1 @@
-"""TODO."""
+"""Checkpoints on disk: atomic, verified, full or sharded."""

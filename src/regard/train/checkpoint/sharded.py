@@ -1,4 +1,4 @@
-"""Checkpoints that all ranks write together: whole or not at all, whoever fails."""
+"""Sharded checkpoints: every rank writes its shard; all of them count, or none."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,36 +23,44 @@ def save_sharded_checkpoint(
     every: int = 1,
     ranks: Ranks,
 ) -> None:
-    """Write a checkpoint of which each rank holds a part, into a folder that all of them see.
+    """Write a checkpoint of which each rank holds a shard, into a folder that all ranks see.
+
+    Args:
+        step: the last update.
+        tensors: of this rank, as `merge_tensors` names them.
+        state: JSON state.
+        folder, keep, every: as of `save_checkpoint`.
+        ranks: all of them call it.
 
     >>> import tempfile
     >>> from regard.train import load_checkpoint
     >>> folder = Path(tempfile.mkdtemp())
-    >>> import torch
-    >>> save_sharded_checkpoint(3, {"model.w": torch.single_row_kernels(1)}, {}, folder, keep=1, ranks=Ranks())
+    >>> tensors = {"model.w": torch.ones(1)}
+    >>> save_sharded_checkpoint(3, tensors, {}, folder, keep=1, ranks=Ranks())
     >>> load_checkpoint(folder / "step-00000003").model
     {'w': tensor([1.])}
     """
-    with ExitStack() as stack:  # the first rank's folder takes its place, or goes again
-        place = atomic_checkpoint_folder(step, folder, keep, every)
-        beside = ranks.run_on_first(lambda: str(stack.enter_context(place)))
-        told = ranks.all_gather(_write(tensors, Path(beside)))
-        wrong = [one["wrong"] for one in told if "wrong" in one]
-        if wrong:
+    with ExitStack() as stack:  # rank 0 renames or removes the temporary folder
+        pending = atomic_checkpoint_folder(step, folder, keep, every)
+        partial = Path(ranks.run_on_first(lambda: str(stack.enter_context(pending))))
+        written = ranks.all_gather(_write(tensors, partial))
+        problems = [shard["error"] for shard in written if "error" in shard]
+        if problems:
             raise FileError(
-                f"{folder}: cannot take a checkpoint, {wrong[0]}; "
+                f"{folder}: cannot take a checkpoint, {problems[0]}; "
                 f"the ones before it are whole; try freeing space, then resume"
             )
-        files = {name: found for one in told for name, found in one["files"].items()}
+        files = {name: digest for shard in written for name, digest in shard["files"].items()}
 
-        def end() -> None:
-            write_state(Path(beside), step, state, files)
+        def finish() -> None:
+            write_state(partial, step, state, files)
             stack.close()
 
-        ranks.run_on_first(end)
+        ranks.run_on_first(finish)
 
 
 def _write(tensors: dict[str, Tensor], folder: Path) -> dict[str, Any]:
+    """This rank's files with their digests, or its error: all ranks have to learn of it."""
     from torch.distributed.checkpoint.api import CheckpointException
 
     try:
@@ -61,4 +69,4 @@ def _write(tensors: dict[str, Tensor], folder: Path) -> dict[str, Any]:
             fsync_path(file)
         return {"files": {file.name: sha256_of(file) for file in files}}
     except (OSError, CheckpointException) as error:
-        return {"wrong": " ".join(str(error).split())[:200]}
+        return {"error": " ".join(str(error).split())[:200]}

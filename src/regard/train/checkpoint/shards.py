@@ -1,4 +1,4 @@
-"""Tensors on disk in parts, a file a rank: torch's distributed checkpoints, as safetensors."""
+"""Sharded tensors on disk, one safetensors file per rank, by torch's distributed checkpointing."""
 
 import warnings
 from collections.abc import Iterator
@@ -12,11 +12,11 @@ from torch import Tensor
 
 
 def write_shards(tensors: dict[str, Tensor], folder: Path) -> list[Path]:
-    """Write this rank's part of some tensors; every rank must call it. Its own files come back.
+    """Write this rank's shards; every rank must call it. Returns the files of this rank.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
-    >>> [file.suffix for file in write_shards({"w": torch.single_row_kernels(2)}, folder)]
+    >>> [file.suffix for file in write_shards({"w": torch.ones(2)}, folder)]
     ['.safetensors']
     >>> read_unsharded(folder)
     {'w': tensor([1., 1.])}
@@ -24,7 +24,7 @@ def write_shards(tensors: dict[str, Tensor], folder: Path) -> list[Path]:
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
-    with _alone_is_fine():
+    with _ignore_no_dist_warning():
         writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
         save(tensors, storage_writer=writer, no_dist=not dist.is_initialized())
     rank = dist.get_rank() if dist.is_initialized() else 0
@@ -32,32 +32,32 @@ def write_shards(tensors: dict[str, Tensor], folder: Path) -> list[Path]:
 
 
 def read_shards(tensors: dict[str, Tensor], folder: Path) -> None:
-    """Fill tensors, whole or this rank's part of them, from what any number of ranks wrote."""
+    """Read into tensors, full or sharded, from files written by any number of ranks."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
-    with _alone_is_fine():
+    with _ignore_no_dist_warning():
         reader = HuggingFaceStorageReader(str(folder))
         load(tensors, storage_reader=reader, no_dist=not dist.is_initialized())
 
 
 def read_unsharded(folder: Path) -> dict[str, Tensor]:
-    """All tensors that were written in parts, each in one piece on the host."""
+    """Read sharded files as full tensors on the CPU."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
-    with _alone_is_fine():
+    with _ignore_no_dist_warning():
         reader = HuggingFaceStorageReader(str(folder))
-        found: dict[str, Any] = reader.read_metadata().state_dict_metadata
+        metadata: dict[str, Any] = reader.read_metadata().state_dict_metadata
         tensors = {
-            name: torch.empty(one.size, dtype=one.properties.dtype) for name, one in found.items()
+            name: torch.empty(x.size, dtype=x.properties.dtype) for name, x in metadata.items()
         }
         load(tensors, storage_reader=reader, no_dist=True)
     return tensors
 
 
 @contextmanager
-def _alone_is_fine() -> Iterator[None]:
+def _ignore_no_dist_warning() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Training over several processes: ranks, DDP and FSDP."""

@@ -1,4 +1,4 @@
-"""Many processes that train one model together: who this one is, and what they tell each other."""
+"""The ranks of a distributed training, and their communication."""
 
 import json
 import os
@@ -15,14 +15,14 @@ from torch import Tensor
 from regard import errors
 from regard.errors import ConfigError, RegardError, TrainError
 
-TIMEOUT = timedelta(minutes=60)  # the others wait while the first one evaluates and writes
+TIMEOUT = timedelta(minutes=60)  # ranks wait while rank 0 evaluates and writes
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which of how many processes this is; alone, everything it says is said to itself.
+    """Rank and world size of this process; with one process every collective is a no-op.
 
-    What they tell each other goes through the hosts, as JSON, so that no GPU waits for it.
+    Python values travel between CPUs, as JSON: no GPU waits for them.
 
     >>> Ranks().is_first, Ranks().sum_counts(3, 4), Ranks().all_gather("me")
     (True, [3, 4], ['me'])
@@ -30,31 +30,31 @@ class Ranks:
 
     rank: int = 0
     world_size: int = 1
-    local_rank: int = 0  # among those on this machine: the number of its GPU
+    local_rank: int = 0  # on this machine: the index of its GPU
 
     @property
     def is_first(self) -> bool:
-        """Whether this one writes, shows and evaluates."""
+        """Whether this is rank 0, which writes, prints and evaluates."""
         return self.rank == 0
 
     def sum_counts(self, *counts: int) -> list[int]:
-        """The sums of some numbers over all ranks."""
+        """Sums of integers over all ranks."""
         if self.world_size == 1:
             return list(counts)
-        told = torch.tensor(counts)
+        totals = torch.tensor(counts)
         with self.collective():
-            dist.all_reduce(told)
-        return told.tolist()
+            dist.all_reduce(totals)
+        return totals.tolist()
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """The sum of a tensor over all ranks, on its own device, in place."""
+        """Sum a tensor over all ranks, in place, on its device."""
         if self.world_size > 1:
             with self.collective():
                 dist.all_reduce(x)
         return x
 
     def all_gather(self, value: Any) -> list[Any]:
-        """What each rank has, plain data, on every rank and in their order."""
+        """The JSON values of all ranks, in rank order, on every rank."""
         if self.world_size == 1:
             return [value]
         text = json.dumps(value).encode()
@@ -62,35 +62,34 @@ class Ranks:
         sizes[self.rank] = len(text)
         with self.collective():
             dist.all_reduce(sizes)
-            room = torch.zeros(self.world_size, int(sizes.max()), dtype=torch.uint8)
-            room[self.rank, : len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-            dist.all_reduce(room)
-        rows = zip(room.numpy(), sizes.tolist(), strict=True)
+            texts = torch.zeros(self.world_size, int(sizes.max()), dtype=torch.uint8)
+            texts[self.rank, : len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+            dist.all_reduce(texts)
+        rows = zip(texts.numpy(), sizes.tolist(), strict=True)
         return [json.loads(row[:size].tobytes()) for row, size in rows]
 
     def run_on_first(self, function: Callable[[], Any]) -> Any:
-        """What the first rank's work gives, plain data, on every rank; its error is everyone's."""
+        """Call a function on rank 0; every rank returns its JSON result, or raises its error."""
         if self.world_size == 1:
             return function()
-        told: dict[str, Any] = {}
+        reply: dict[str, Any] = {}
         if self.is_first:
             try:
-                told = {"given": function()}
+                reply = {"result": function()}
             except RegardError as error:
-                told = {"kind": type(error).__name__, "text": str(error)}
+                reply = {"error": type(error).__name__, "message": str(error)}
             except BaseException:
-                self.all_gather(
-                    {"kind": "TrainError", "text": "rank 0: stopped, its message says why"}
-                )
+                message = "rank 0: stopped, its message says why"
+                self.all_gather({"error": "TrainError", "message": message})
                 raise
-        told = self.all_gather(told)[0]
-        if "kind" in told:
-            raise getattr(errors, told["kind"])(told["text"])
-        return told["given"]
+        reply = self.all_gather(reply)[0]
+        if "error" in reply:
+            raise getattr(errors, reply["error"])(reply["message"])
+        return reply["result"]
 
     @contextmanager
     def collective(self) -> Iterator[None]:
-        """While it lasts, a rank that is gone is said so."""
+        """Context of a collective call: the loss of another rank becomes a TrainError."""
         try:
             yield
         except RuntimeError as error:
@@ -104,17 +103,19 @@ class Ranks:
 
 
 def init_distributed(device: str = "auto") -> Ranks:
-    """Meet the other processes that torchrun started; without torchrun, be alone.
+    """Join the process group that torchrun set up; without torchrun, one rank of one.
 
     >>> init_distributed().world_size
     1
     """
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    if world == 1:
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size == 1:
         return Ranks()
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
-        raise ConfigError(f"WORLD_SIZE: needs {missing[0]} beside {world}, got none; try torchrun")
+        raise ConfigError(
+            f"WORLD_SIZE: needs {missing[0]} beside {world_size}, got none; try torchrun"
+        )
     rank, local = int(os.environ["RANK"]), int(os.environ.get("LOCAL_RANK", "0"))
     on_gpu = device != "cpu" and torch.cuda.is_available()
     if on_gpu:
@@ -125,14 +126,14 @@ def init_distributed(device: str = "auto") -> Ranks:
             )
         torch.cuda.set_device(local)
     if not dist.is_initialized():
-        # what hosts tell each other goes by gloo, or every word would wait for a GPU
+        # CPU tensors go by gloo: with NCCL every message would wait for a GPU
         backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
         dist.init_process_group(backend, timeout=TIMEOUT)
-    return Ranks(rank, world, local)
+    return Ranks(rank, world_size, local)
 
 
 def shutdown_distributed() -> None:
-    """Part from the other processes.
+    """Leave the process group, if there is one.
 
     >>> shutdown_distributed()
     """

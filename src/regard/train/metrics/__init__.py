@@ -1,1 +1,1 @@
-"""TODO."""
+"""Metrics of trained models, calibration of their confidence, and the metrics log of a run."""

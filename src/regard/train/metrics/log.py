@@ -1,4 +1,4 @@
-"""metrics.jsonl: a line now and then about how a training goes, and its copy for TensorBoard."""
+"""metrics.jsonl: training and validation metrics of a run, one JSON object per line."""
 
 import json
 import math
@@ -12,7 +12,7 @@ METRICS_FILE = "metrics.jsonl"
 
 
 def append_metrics(folder: Path, line: dict[str, Any]) -> None:
-    """Put a line below the others.
+    """Append one line to a run's metrics.jsonl.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -31,7 +31,7 @@ def append_metrics(folder: Path, line: dict[str, Any]) -> None:
 
 
 def truncate_metrics(folder: Path, step: int) -> None:
-    """Take out the lines of updates that will be made again, and half a line.
+    """Drop the lines after update `step`, which a resumed run writes again, and invalid lines.
 
     >>> truncate_metrics(Path("nowhere"), 3)
     """
@@ -41,7 +41,7 @@ def truncate_metrics(folder: Path, step: int) -> None:
 
 
 def read_metrics(folder: str | Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics.jsonl; what is no such line is left out, as one cut by a crash.
+    """The lines of a run's metrics.jsonl; invalid ones, such as one cut by a crash, are skipped.
 
     >>> read_metrics("nowhere")
     []

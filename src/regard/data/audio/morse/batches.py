@@ -24,9 +24,19 @@ def morse_batches(
     rank: int = 0,
     world_size: int = 1,
 ) -> AudioBatches:
-    """The train part of Morse code, made on a device: noise, tone and log-mel of a batch at once.
+    """Training batches of Morse code: tone, noise and log-mel of a batch, computed on a device.
 
-    The waves are normalised, padded and dithered as `PeakNormalizer` does it where the model runs.
+    Waves are normalised, padded and dithered as for inference (`normalize_recording`).
+
+    Args:
+        source: speeds, pitches and channel effects.
+        tokenizer: of the labels.
+        mels: log-mel bands.
+        batch_size: recordings per batch.
+        device: where to compute.
+        seed: of texts and noise.
+        rank: which of the `world_size` processes this is.
+        world_size: number of processes.
 
     >>> tokenizer = rg.data.CharTokenizer.train(["ET"])
     >>> source = Morse(letters=(1, 1), alphabet="ET")
@@ -38,13 +48,13 @@ def morse_batches(
     def render(plans: Sequence[Keying], number: int) -> Batch:
         generator = seeded_generator(seed, "noise", number, device=device)
         waves, lengths = render_keyings(plans, source.rate, generator)
-        under = torch.tensor([plan.channel.below_peak for plan in plans], device=device)
+        below_peak = torch.tensor([plan.channel.below_peak for plan in plans], device=device)
         waves, lengths = normalize_recordings(
-            waves, lengths, source.rate, generator, gain=10 ** (-under / 20)
+            waves, lengths, source.rate, generator, gain=10 ** (-below_peak / 20)
         )
         return ctc_batch(waves, lengths, [p.text for p in plans], tokenizer, source.rate, mels)
 
     return AudioBatches(
-        lambda number: source.draw_keying(f"train/{seed}/{number}"), lambda plan: plan.seconds, render,
-        batch_size=batch_size, seed=seed, rank=rank, world_size=world_size,
+        lambda number: source.draw_keying(f"train/{seed}/{number}"), lambda plan: plan.seconds,
+        render, batch_size=batch_size, seed=seed, rank=rank, world_size=world_size,
     )  # fmt: skip

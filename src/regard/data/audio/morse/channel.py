@@ -1,6 +1,6 @@
-"""Key presses as a receiver plays them: tone, fading, noise, other stations, gain control, limiter.
+"""Renders key presses as a radio receiver plays them: tone, fading, noise, interference, AGC.
 
-A whole batch is rendered at once, on the device of the random generator.
+A batch is rendered at once, on the device of the random generator.
 """
 
 import math
@@ -13,17 +13,17 @@ from torch import Tensor
 
 from regard.data.audio.morse.keying import Channel, Keying, noise_std
 
-CHIRP_SECONDS = 0.03  # seconds in which the pitch settles after a press
-AGC_BLOCK_SECONDS = 0.005  # seconds, the resolution of the gain control
-MAX_AGC_GAIN = 30.0  # its largest gain
-MAX_AGC_OUTPUT = 1.5  # for a tone of 1: what its output stage lets through
-NOISE_FILTER_TAPS = 129  # of the filter that narrows noise
+CHIRP_SECONDS = 0.03  # time constant of the pitch after a press
+AGC_BLOCK_SECONDS = 0.005  # resolution of the gain control
+MAX_AGC_GAIN = 30.0
+MAX_AGC_OUTPUT = 1.5  # limit of the output stage, for a tone of amplitude 1
+NOISE_FILTER_TAPS = 129  # of the band-pass filter of the noise
 
 
 def render_keyings(
     plans: Sequence[Keying], rate: int, generator: torch.Generator
 ) -> tuple[Float[Tensor, "batch sample"], Int[Tensor, " batch"]]:
-    """Keyings as sound, zeros behind the shorter ones, and how long each is, in samples.
+    """Waveforms of keyings, zero-padded, and their lengths in samples.
 
     >>> plan = Keying("E", 20.0, (0.0, 0.06), (0.06,), 0.1, 0.4)
     >>> wave, lengths = render_keyings([plan], 8000, rg.data.seeded_generator(0))
@@ -35,9 +35,9 @@ def render_keyings(
     edges = [
         torch.tensor([plan.lead_silence + edge for edge in plan.edges]) * rate for plan in plans
     ]
-    numbers = torch.tensor([plan.channel for plan in plans], dtype=torch.float64)
-    level = [noise_std(plan.channel.snr) for plan in plans]
-    ch = Channel(*numbers.to(device, torch.float32).T[:, :, None])  # type: ignore[arg-type]
+    parameters = torch.tensor([plan.channel for plan in plans], dtype=torch.float64)
+    stds = [noise_std(plan.channel.snr) for plan in plans]
+    ch = Channel(*parameters.to(device, torch.float32).T[:, :, None])  # type: ignore[arg-type]
     place = torch.arange(int(lengths.max()), device=device, dtype=torch.float32)
     padded = torch.nn.utils.rnn.pad_sequence(edges, True, 1e9).to(device)
     key, since = _keyed(padded, place, rate, ch)
@@ -45,12 +45,12 @@ def render_keyings(
     chirp = ch.chirp * CHIRP_SECONDS * (1 - torch.exp(-since / CHIRP_SECONDS))
     fade = 0.5 + 0.5 * torch.sin(2 * math.pi * ch.fade_rate * time + ch.fade_phase)
     wave = key * _sine((ch.pitch + ch.drift * time / 2) * time + chirp) * (1 - ch.fade_depth * fade)
-    wave = wave + _stations(key, time, ch)
-    wave = wave + _noise(wave, torch.tensor(level, device=device)[:, None], ch, rate, generator)
-    real = place < lengths.to(device)[:, None]
-    wave = _peak_1(_gain_control(wave, ch, rate) * real)
+    wave = wave + _interference(key, time, ch)
+    wave = wave + _noise(wave, torch.tensor(stds, device=device)[:, None], ch, rate, generator)
+    valid = place < lengths.to(device)[:, None]
+    wave = _peak_1(_gain_control(wave, ch, rate) * valid)
     wave = _limited(wave, ch) + ch.dc_offset
-    return _peak_1(wave * real) * 10 ** (ch.gain / 20), lengths
+    return _peak_1(wave * valid) * 10 ** (ch.gain / 20), lengths
 
 
 def _sine(cycles: Tensor) -> Tensor:
@@ -62,10 +62,10 @@ def _peak_1(wave: Tensor) -> Tensor:
 
 
 def _keyed(edges: Tensor, place: Tensor, rate: int, ch: Channel) -> tuple[Tensor, Tensor]:
-    """The key with raised-cosine edges, and the seconds since it last moved."""
-    if not edges.shape[1]:  # nobody sends
-        nothing = place.new_zeros(len(edges), len(place))
-        return nothing, nothing
+    """Key envelope with raised-cosine edges, and the seconds since the last edge."""
+    if not edges.shape[1]:  # no key presses at all
+        zeros = place.new_zeros(len(edges), len(place))
+        return zeros, zeros
     count = torch.searchsorted(edges, place.expand(len(edges), -1).contiguous(), right=True)
     since = (place - edges.gather(1, (count - 1).clamp(min=0))).clamp(min=0) / rate
     moved = torch.sin(math.pi / 2 * (since / ch.rise_time).clamp(max=1)) ** 2
@@ -73,8 +73,8 @@ def _keyed(edges: Tensor, place: Tensor, rate: int, ch: Channel) -> tuple[Tensor
     return key.masked_fill(count == 0, 0), since
 
 
-def _stations(key: Tensor, time: Tensor, ch: Channel) -> Tensor:
-    """Mains hum, and a weaker tone that another sends; it has the rhythm of a neighbour."""
+def _interference(key: Tensor, time: Tensor, ch: Channel) -> Tensor:
+    """Mains hum, and a weaker station keyed like a neighbour in the batch."""
     hum = sum(_sine(n * ch.hum_pitch * time) / n for n in (1, 2, 3, 5))
     rhythm = key.roll(1, 0).roll(len(time) // 3, 1)
     other = (rhythm * ch.interference_keyed + 1 - ch.interference_keyed) * _sine(
@@ -89,26 +89,26 @@ def _noise(
     noise = torch.randn(wave.shape, generator=generator, device=wave.device)
     rows = (ch.noise_bandwidth[:, 0] > 0).nonzero()[:, 0]  # type: ignore[index]
     if len(rows):
-        # the density of white noise inside of the band, nothing outside
+        # the density of white noise within the band, none outside
         tap = torch.arange(NOISE_FILTER_TAPS, device=wave.device) - NOISE_FILTER_TAPS // 2
         width = rate / (math.pi * ch.noise_bandwidth[rows].clamp(min=150))  # type: ignore[index]
         bell = torch.exp(-((tap / width) ** 2))
         taps = 2 * bell / bell.sum(1, keepdim=True)
         taps = taps * torch.cos(2 * math.pi * ch.pitch[rows] * tap / rate)  # type: ignore[index]
-        some = F.conv1d(
+        narrow = F.conv1d(
             noise[None, rows], taps[:, None], padding=NOISE_FILTER_TAPS // 2, groups=len(rows)
         )
-        noise = noise.index_copy(0, rows, some[0])
-    drawn = torch.rand(wave.shape, generator=generator, device=wave.device)
-    crackle = (drawn < ch.impulse_rate / rate) * 6.0 * (level + 0.5)
+        noise = noise.index_copy(0, rows, narrow[0])
+    uniform = torch.rand(wave.shape, generator=generator, device=wave.device)
+    crackle = (uniform < ch.impulse_rate / rate) * 6.0 * (level + 0.5)
     return noise * (level + crackle)
 
 
 def _gain_control(wave: Tensor, ch: Channel, rate: int) -> Tensor:
-    """Loudness followed at once upwards and slowly downwards, and taken out: the noise pumps.
+    """Automatic gain control with immediate attack and slow release: noise rises in pauses.
 
-    It amplifies by 30 dB at most. It is one block late, so that an onset pops, but not beyond
-    what the receiver's output stage lets through.
+    The gain is at most 30 dB. It lags by one block, so that onsets pop, up to the limit of the
+    output stage.
     """
     size = round(AGC_BLOCK_SECONDS * rate)
     blocks = F.max_pool1d(wave.abs(), size, ceil_mode=True).clamp(min=MAX_AGC_GAIN**-1).log()

@@ -1,4 +1,4 @@
-"""Morse code as key presses: the code table, and when a hand holds the key down."""
+"""Morse code as key presses: code table, timing of the sender, and channel parameters."""
 
 import math
 from collections.abc import Callable
@@ -21,56 +21,58 @@ MORSE_CODE = {
     )
     for letter, code in zip(letters, codes, strict=True)
 }
-RISE_SECONDS = 0.005  # seconds in which a tone comes and goes: without, it clicks
+RISE_SECONDS = 0.005  # rise and fall time of a tone, against clicks
 
 
 class SenderTiming(NamedTuple):
-    """How a sender departs from the timing of the book, as factors of one dot's length.
+    """Deviation of a sender from standard timing, in units of a dot.
 
     >>> SenderTiming(jitter=0.2).spacing
     1.0
     """
 
-    jitter: float = 0.0  # standard deviation of every press and gap, as a share of its length
+    jitter: float = 0.0  # standard deviation of every press and gap, relative to its length
     dash: float = 3.0
-    spacing: float = 1.0  # of the gaps between letters and words: Farnsworth timing
-    weight: float = 0.0  # dots by which every press is longer and the gap after it shorter
-    pause: float = 0.0  # dots that a gap between words may last longer, in half of all
+    spacing: float = 1.0  # factor of the gaps between letters and words (Farnsworth timing)
+    weight: float = 0.0  # added to every press, taken from the gap after it
+    pause: float = 0.0  # largest extra gap between words, in half of the cases
 
 
 class Channel(NamedTuple):
-    """What happens between the key and the sound card; the default is a clean tone.
+    """Effects of transmitter, radio channel and receiver; the default is a clean tone.
 
     >>> Channel(snr=10.0).pitch
     600.0
     """
 
     pitch: float = 600.0
-    snr: float = math.inf  # decibels, tone against noise
+    snr: float = math.inf  # dB, tone over noise
     rise_time: float = RISE_SECONDS  # seconds
-    drift: float = 0.0  # of the pitch, hertz per second
-    chirp: float = 0.0  # hertz at the start of every press
-    fade_rate: float = 0.2  # hertz
+    drift: float = 0.0  # of the pitch, Hz per second
+    chirp: float = 0.0  # Hz at the start of every press
+    fade_rate: float = 0.2  # Hz
     fade_phase: float = 0.0
     fade_depth: float = 0.0
-    noise_bandwidth: float = 0.0  # hertz, half the width of the noise around the pitch; 0: white
+    noise_bandwidth: float = (
+        0.0  # Hz, half the width of the noise band around the pitch; 0 is white
+    )
     impulse_rate: float = 0.0  # impulses per second
-    hum: float = 0.0  # amplitude, for a tone of 1
+    hum: float = 0.0  # amplitude, for a tone of amplitude 1
     hum_pitch: float = 50.0
     interference: float = 0.0  # amplitude of another station
     interference_pitch: float = 900.0
-    interference_keyed: float = 0.0  # 1: it sends too, 0: a steady carrier
-    agc: float = 0.0  # 1: every loudness becomes the same
-    agc_release: float = 0.3  # seconds of the automatic gain control
-    drive: float = 0.0  # over the peak, into a limiter
-    soft_clip: float = 0.0  # 1: it saturates, 0: it clips
-    dc_offset: float = 0.0  # constant, for a peak of 1
-    gain: float = 0.0  # decibels of the recording's peak
-    below_peak: float = 0.0  # decibels of the tone below the peak after normalisation
+    interference_keyed: float = 0.0  # 1: keyed, 0: a steady carrier
+    agc: float = 0.0  # 1: constant output level
+    agc_release: float = 0.3  # seconds
+    drive: float = 0.0  # gain into the limiter, relative to the peak
+    soft_clip: float = 0.0  # 1: saturates (tanh), 0: clips
+    dc_offset: float = 0.0  # for a peak of 1
+    gain: float = 0.0  # dB, peak of the recording
+    below_peak: float = 0.0  # dB of the tone below the peak after normalisation
 
 
 class Keying(NamedTuple):
-    """All that is drawn about one sound of Morse code but its noise; times are in seconds.
+    """All random parameters of one recording but its noise; times are in seconds.
 
     >>> Keying("E", 20.0, (0.0, 0.06), (0.06,), 0.1, 0.4).seconds
     0.56
@@ -78,22 +80,22 @@ class Keying(NamedTuple):
 
     text: str
     wpm: float
-    edges: tuple[float, ...]  # when the key goes down and up, in turn
-    char_ends: tuple[float, ...]  # of the characters
-    lead_silence: float  # silence
+    edges: tuple[float, ...]  # key down and key up, alternating
+    char_ends: tuple[float, ...]  # end of each character
+    lead_silence: float
     tail_silence: float
     channel: Channel = Channel()
 
     @property
     def seconds(self) -> float:
-        """How long it sounds, with the silence around."""
+        """Duration, silence included."""
         return self.lead_silence + (self.edges[-1] if self.edges else 0.0) + self.tail_silence
 
 
 def key_text(text: str, wpm: float = 20.0, rate: int = 8000) -> tuple[np.ndarray, tuple[int, ...]]:
-    """When the key is down, 1 or 0 a sample, and where each character has ended.
+    """Whether the key is down, per sample, and the end of each character in samples.
 
-    dot = 1.2 s / wpm, dash = 3 dots, gap = 1 dot inside a letter, 3 between, 7 between words
+    dot = 1.2 s / wpm, dash = 3 dots, gap = 1 dot in a letter, 3 between letters, 7 between words
 
     >>> down, ends = key_text("ET", wpm=12, rate=10)
     >>> down.astype(int).tolist(), ends
@@ -103,7 +105,9 @@ def key_text(text: str, wpm: float = 20.0, rate: int = 8000) -> tuple[np.ndarray
     if not 0 < wpm <= 1.2 * rate:
         raise ConfigError(f"wpm: needs to be from 0 to {1.2 * rate:g}, got {wpm}")
     dot = 1.2 / wpm * rate
-    times = np.rint(np.array(edges) * dot).astype(int)  # from the start: no error adds up
+    times = np.rint(np.array(edges) * dot).astype(
+        int
+    )  # rounded from the start: errors do not accumulate
     down = np.zeros(times[-1], dtype=bool)
     for first, last in zip(times[::2], times[1::2], strict=True):
         down[first:last] = True
@@ -113,7 +117,7 @@ def key_text(text: str, wpm: float = 20.0, rate: int = 8000) -> tuple[np.ndarray
 def key_edges(
     text: str, timing: SenderTiming | None = None, rng: Random | None = None
 ) -> tuple[list[float], list[float]]:
-    """When the key goes down and up, in turn, and when each character has ended; in dots.
+    """Alternating key-down and key-up times, and the end of each character, in dots.
 
     >>> key_edges("ET")
     ([0.0, 1.0, 4.0, 7.0], [1.0, 7.0])
@@ -125,10 +129,10 @@ def key_edges(
     if not text or text != " ".join(text.split()):
         raise ConfigError(f"text: needs words with one space between, got {text!r}")
     timing, rng = timing or SenderTiming(), rng or Random(0)
-    varied = _varied(timing.jitter, rng)
+    jitter = _jitter(timing.jitter, rng)
     edges: list[float] = []
     marks: list[float] = []
-    now, gap = 0.0, 0.0  # when the last press ended, and the silence after it
+    now, gap = 0.0, 0.0  # end of the last press, and the silence after it
     for character in text:
         if character == " ":
             gap = 7 * timing.spacing
@@ -136,10 +140,10 @@ def key_edges(
                 gap += rng.uniform(0, timing.pause)
             marks.append(now + gap)
             continue
-        for sign in MORSE_CODE[character]:
-            now += varied(gap - timing.weight) if edges else 0.0
+        for symbol in MORSE_CODE[character]:
+            now += jitter(gap - timing.weight) if edges else 0.0
             edges.append(now)
-            now += varied((timing.dash if sign == "-" else 1.0) + timing.weight)
+            now += jitter((timing.dash if symbol == "-" else 1.0) + timing.weight)
             edges.append(now)
             gap = 1.0
         marks.append(now)
@@ -147,28 +151,27 @@ def key_edges(
     return edges, marks
 
 
-def _varied(jitter: float, rng: Random) -> Callable[[float], float]:
-    # beyond two standard deviations a dot would be a dash to anybody
-    return lambda x: x * (1 + jitter * min(2.0, max(-2.0, rng.gauss(0, 1)))) if jitter else x
+def _jitter(std: float, rng: Random) -> Callable[[float], float]:
+    # clipped at two standard deviations: a longer dot would be a dash
+    return lambda x: x * (1 + std * min(2.0, max(-2.0, rng.gauss(0, 1)))) if std else x
 
 
 def keyed_tone(key_down: np.ndarray, pitch: float, rate: int) -> np.ndarray:
-    """A sine while the key is down, with soft edges.
+    """A sine while the key is down, with smooth edges.
 
     >>> keyed_tone(np.ones(4, dtype=bool), pitch=2, rate=8).round(3).tolist()
     [0.0, 1.0, 0.0, -1.0]
     """
     width = max(1, int(RISE_SECONDS * rate))
     window = np.hanning(width + 2)[1:-1]
-    soft = np.convolve(
+    envelope = np.convolve(
         np.pad(key_down.astype(float), width, mode="edge"), window / window.sum(), "same"
     )
-    soft = soft[width:-width]
-    return soft * np.sin(2 * math.pi * pitch * np.arange(len(key_down)) / rate)
+    return envelope[width:-width] * np.sin(2 * math.pi * pitch * np.arange(len(key_down)) / rate)
 
 
 def noise_std(snr: float) -> float:
-    """The spread of noise that stands so many decibels below a sine of amplitude 1.
+    """Standard deviation of noise at an SNR in dB against a sine of amplitude 1.
 
     >>> noise_std(0.0) ** 2  # the power of that sine
     0.5000000000000001

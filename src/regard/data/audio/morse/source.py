@@ -1,4 +1,4 @@
-"""Morse code as sound: sent by any hand at any speed, as radios play it, with exact labels."""
+"""Random Morse code recordings with exact labels."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -19,16 +19,26 @@ from regard.errors import ConfigError
 
 
 class Morse:
-    """Random texts as Morse code, each of its own speed, pitch, fading and noise; endless.
+    """Random texts as Morse code with random speed, pitch, fading and noise; endless.
 
     snr = 10 log₁₀(power of the tone while the key is down / power of the noise)
 
-    With `radio` each has what hands and receivers add too: uneven timing, wide gaps, a drifting
-    pitch, key clicks, hum, another station, gain control, a limiter, any level, and silence or
-    none before and after. `empty` is the share of such sounds in which nobody sends.
+    Args:
+        letters: shortest and longest text.
+        wpm: slowest and fastest speed, in words per minute.
+        pitch: lowest and highest tone, in Hz.
+        snr: lowest and highest signal-to-noise ratio, in dB.
+        fading: largest depth of fading.
+        rate: samples per second.
+        eval_size: number of recordings of the valid and test splits.
+        alphabet: characters to draw from.
+        held_out_wpm: ranges of speed that are never sent.
+        radio_effects: add uneven timing, wide gaps, drift, key clicks, hum, interference, gain
+            control, limiter, any level, and silence or none at both ends.
+        empty_fraction: fraction of recordings without a transmission, with `radio_effects`.
 
-    >>> sound = next(Morse(letters=(3, 5)).examples("train", seed=0))
-    >>> 3 <= len(sound.text) <= 5 and len(sound.char_ends) == len(sound.text)
+    >>> example = next(Morse(letters=(3, 5)).examples("train", seed=0))
+    >>> 3 <= len(example.text) <= 5 and len(example.char_ends) == len(example.text)
     True
     """
 
@@ -51,31 +61,34 @@ class Morse:
         for name, (low, high) in ranges.items():
             if low > high or (name != "snr" and low <= 0):
                 raise ConfigError(f"{name}: needs a lower and an upper limit, got {low} to {high}")
-        for name, share in (("fading", fading), ("empty", empty_fraction)):
-            if not 0 <= share < 1:
-                raise ConfigError(f"{name}: needs to be from 0 to less than 1, got {share}")
+        for name, value in (("fading", fading), ("empty_fraction", empty_fraction)):
+            if not 0 <= value < 1:
+                raise ConfigError(f"{name}: needs to be from 0 to less than 1, got {value}")
         if pitch[1] >= rate / 2:
             raise ConfigError(f"pitch: needs to be below half of rate={rate}, got {pitch[1]}")
         self.letters, self.wpm, self.pitch, self.snr = letters, wpm, pitch, snr
         self.fading, self.rate, self.eval_size, self.alphabet = fading, rate, eval_size, alphabet
         self.radio_effects, self.empty_fraction = radio_effects, empty_fraction
-        self.held_out_wpm = tuple(held_out_wpm)  # speeds that are never sent
+        self.held_out_wpm = tuple(held_out_wpm)
         if any(low <= wpm[0] and high >= wpm[1] for low, high in self.held_out_wpm):
-            raise ConfigError(f"spared: needs to leave some of {wpm[0]} to {wpm[1]} wpm, got all")
+            raise ConfigError(
+                f"held_out_wpm: needs to leave some of {wpm[0]} to {wpm[1]} wpm, got all"
+            )
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[AudioExample]:
-        """Sounds from the one numbered `start`: for ever for train, the same ones otherwise."""
+        """Recordings from number `start`; train is endless, valid and test are fixed."""
         number = start
         while split == "train" or number < self.eval_size:
-            name = f"train/{seed}/{number}" if split == "train" else f"{split}/{number}"
-            yield self._send(name)
+            yield self._render(
+                f"train/{seed}/{number}" if split == "train" else f"{split}/{number}"
+            )
             number += 1
 
     def draw_keying(self, key: str) -> Keying:
-        """What is sent under a name, and how."""
+        """Text and random parameters of the recording of a key."""
         rng = Random(key)
         text, wpm = self._text(rng), self._wpm(rng)
-        # until three dots are over nobody who hears it live can know that a letter has ended
+        # a live listener needs three dots of silence to know that a letter has ended
         before, after = rng.uniform(0.1, 0.4), max(rng.uniform(0.1, 0.4), 5 * 1.2 / wpm)
         channel = Channel(
             pitch=rng.uniform(*self.pitch),
@@ -84,13 +97,13 @@ class Morse:
             fade_phase=rng.uniform(0, 2 * math.pi),
             fade_depth=rng.uniform(0, self.fading),
         )
-        hand = SenderTiming()
+        timing = SenderTiming()
         if self.radio_effects:
-            hand, channel = _hand(rng, 1.2 / wpm), _received(channel, rng)
+            timing, channel = _draw_timing(rng, 1.2 / wpm), _draw_channel(channel, rng)
             before, after = _silence(rng), _silence(rng)
             if rng.random() < self.empty_fraction:
                 text, before = "", before + rng.uniform(1.0, 5.0)
-        edges, marks = key_edges(text, hand, rng) if text else ([], [])
+        edges, marks = key_edges(text, timing, rng) if text else ([], [])
         dot = 1.2 / wpm
         return Keying(
             text=text,
@@ -108,23 +121,23 @@ class Morse:
             if not any(low <= wpm <= high for low, high in self.held_out_wpm):
                 return wpm
 
-    def _send(self, name: str) -> AudioExample:
-        plan = self.draw_keying(name)
-        waves, _ = render_keyings([plan], self.rate, seeded_generator(name))
+    def _render(self, key: str) -> AudioExample:
+        plan = self.draw_keying(key)
+        waves, _ = render_keyings([plan], self.rate, seeded_generator(key))
         ends = tuple(round((plan.lead_silence + end) * self.rate) for end in plan.char_ends)
         return AudioExample(waves[0], plan.text, self.rate, ends)
 
     def _text(self, rng: Random) -> str:
         size = rng.randint(*self.letters)
         drawn = [rng.choice(self.alphabet) for _ in range(size)]
-        for place in range(1, size - 1):  # words of five letters, about
+        for place in range(1, size - 1):  # words of about five letters
             if rng.random() < 0.2 and drawn[place - 1] != " ":
                 drawn[place] = " "
         return "".join(drawn)
 
 
-def _hand(rng: Random, dot: float) -> SenderTiming:
-    """Some senders are machines; hands are uneven by up to a fifth. Any may pause for seconds."""
+def _draw_timing(rng: Random, dot: float) -> SenderTiming:
+    """40% of the senders are machines; manual timing varies by up to a fifth."""
     machine = rng.random() < 0.4
     spacing = math.exp(rng.uniform(0, math.log(2.5))) if rng.random() < 0.3 else 1.0
     return SenderTiming(
@@ -136,34 +149,34 @@ def _hand(rng: Random, dot: float) -> SenderTiming:
     )
 
 
-def _received(channel: Channel, rng: Random) -> Channel:
-    """Each trouble of a receiver in some of the sounds, several in many."""
+def _draw_channel(channel: Channel, rng: Random) -> Channel:
+    """Each effect with its own probability."""
 
-    def some(share: float, low: float, high: float, otherwise: float = 0.0) -> float:
-        return rng.uniform(low, high) if rng.random() < share else otherwise
+    def maybe(probability: float, low: float, high: float, otherwise: float = 0.0) -> float:
+        return rng.uniform(low, high) if rng.random() < probability else otherwise
 
     away = rng.choice((-1, 1)) * rng.uniform(170, 700)
     other = channel.pitch + away if channel.pitch + away > 150 else channel.pitch - away
     return channel._replace(
         snr=channel.snr if rng.random() < 0.7 else rng.uniform(20, 80),
         rise_time=math.exp(rng.uniform(math.log(0.0005), math.log(0.012))),
-        drift=some(0.2, -8, 8),
-        chirp=some(0.15, -40, 40),
-        fade_depth=some(0.15, 0, 0.8, channel.fade_depth),
-        noise_bandwidth=some(0.35, 200, 1200),
-        impulse_rate=some(0.15, 0.2, 4.0),
-        hum=some(0.15, 0.02, 0.5),
+        drift=maybe(0.2, -8, 8),
+        chirp=maybe(0.15, -40, 40),
+        fade_depth=maybe(0.15, 0, 0.8, channel.fade_depth),
+        noise_bandwidth=maybe(0.35, 200, 1200),
+        impulse_rate=maybe(0.15, 0.2, 4.0),
+        hum=maybe(0.15, 0.02, 0.5),
         hum_pitch=rng.choice((50.0, 60.0)),
-        interference=10 ** (some(0.2, -26, -9, -200.0) / 20),
+        interference=10 ** (maybe(0.2, -26, -9, -200.0) / 20),
         interference_pitch=other,
         interference_keyed=float(rng.random() < 0.7),
-        agc=some(0.35, 0.4, 1.0),
+        agc=maybe(0.35, 0.4, 1.0),
         agc_release=math.exp(rng.uniform(math.log(0.05), math.log(2.0))),
-        drive=math.exp(some(0.3, math.log(1.3), math.log(40), -math.inf)),
+        drive=math.exp(maybe(0.3, math.log(1.3), math.log(40), -math.inf)),
         soft_clip=float(rng.random() < 0.5),
-        dc_offset=some(0.1, -0.3, 0.3),
+        dc_offset=maybe(0.1, -0.3, 0.3),
         gain=rng.uniform(-40, 0),
-        below_peak=some(0.3, 0, 25),
+        below_peak=maybe(0.3, 0, 25),
     )
 
 

@@ -1,4 +1,4 @@
-"""Typefaces to draw letters in: those of Pillow and matplotlib, and those of a folder."""
+"""Fonts of Pillow, matplotlib and an optional folder, split into train, valid and test."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -10,8 +10,8 @@ from PIL import Image, ImageDraw, ImageFont
 from regard.data.split import Split
 from regard.errors import ConfigError, FileError
 
-PILLOW_FONT = "Aileron"  # the face inside Pillow: no file
-# Whole faces are held out: no letter of a valid or test face is ever trained on.
+PILLOW_FONT = "Aileron"  # built into Pillow, without a file
+# whole fonts are held out: training sees no glyph of a valid or test font
 FONTS: dict[Split, tuple[str, ...]] = {
     "train": (
         PILLOW_FONT,
@@ -24,55 +24,55 @@ FONTS: dict[Split, tuple[str, ...]] = {
     "test": ("STIXGeneral", "STIXGeneralBol", "cmss10"),
 }
 FONT_SUFFIXES = (".ttf", ".otf")
-MISSING_CHARACTER = "\U0010fffe"  # no face has it: what is drawn stands for a missing glyph
+MISSING_CHARACTER = "\U0010fffe"  # no font has it: renders as the missing-glyph box
 
 
 @lru_cache(32)
 def find_fonts(split: Split, *, characters: str, folder: str | None = None) -> tuple[str, ...]:
-    """Faces of a split that have all characters: files, or the name of Pillow's own.
+    """Fonts of a split that have all characters: paths, or the name of Pillow's own.
 
-    The fonts of `folder` are added to those of training, except where they are held out.
+    The fonts of `folder` are added to train, except held-out ones.
 
-    >>> [Path(face).stem for face in find_fonts("test", characters="AB")]
+    >>> [Path(font).stem for font in find_fonts("test", characters="AB")]
     ['STIXGeneral', 'STIXGeneralBol', 'cmss10']
     """
-    here = folder is not None and Path(folder).expanduser().is_dir()
-    added = _files(folder) if split == "train" or here else ()  # a trained model needs no folder
+    exists = folder is not None and Path(folder).expanduser().is_dir()
+    added = _files(folder) if split == "train" or exists else ()  # only training needs it
     bundled = {path.stem: path for path in (*added, *_files(_matplotlib()))}
-    faces = [
+    fonts = [
         PILLOW_FONT if name == PILLOW_FONT else str(bundled.get(name, "")) for name in FONTS[split]
     ]
     if split == "train":
         known = {name for names in FONTS.values() for name in names}
-        faces += [str(path) for path in added if path.stem not in known]
-    found = tuple(face for face in faces if face and has_glyphs(face, characters))
-    if not found:
+        fonts += [str(path) for path in added if path.stem not in known]
+    usable = tuple(font for font in fonts if font and has_glyphs(font, characters))
+    if not usable:
         raise ConfigError(
-            f"classes: need characters that a face for {split} has, got {characters!r}; "
-            "try other ones, or faces=one"
+            f"classes: need characters that a font of {split} has, got {characters!r}; "
+            "try others, or typefaces=one"
         )
-    return found
+    return usable
 
 
 def _matplotlib() -> str | None:
-    """The folder of matplotlib's fonts, without the second that importing it takes."""
+    """Folder of matplotlib's fonts, without importing it (1 s)."""
     spec = find_spec("matplotlib")
-    places = spec.submodule_search_locations if spec else None
-    return str(Path(next(iter(places))) / "mpl-data" / "fonts" / "ttf") if places else None
+    folders = spec.submodule_search_locations if spec else None
+    return str(Path(next(iter(folders))) / "mpl-data" / "fonts" / "ttf") if folders else None
 
 
 def _files(folder: str | None) -> tuple[Path, ...]:
     if folder is None:
         return ()
-    place = Path(folder).expanduser()
-    if not place.is_dir():
-        raise FileError(f"fonts: needs a folder of .ttf or .otf files, got {folder}")
-    return tuple(sorted(path for path in place.rglob("*") if path.suffix.lower() in FONT_SUFFIXES))
+    path = Path(folder).expanduser()
+    if not path.is_dir():
+        raise FileError(f"font_folder: needs a folder of .ttf or .otf files, got {folder}")
+    return tuple(sorted(file for file in path.rglob("*") if file.suffix.lower() in FONT_SUFFIXES))
 
 
 @lru_cache(4096)
 def load_font(font: str, size: int) -> ImageFont.FreeTypeFont:
-    """A face at a size in pixels.
+    """A font at a size in pixels.
 
     >>> load_font(PILLOW_FONT, 12).size
     12
@@ -87,16 +87,16 @@ def load_font(font: str, size: int) -> ImageFont.FreeTypeFont:
 
 @lru_cache(None)
 def has_glyphs(font: str, characters: str | Sequence[str]) -> bool:
-    """Whether a face draws every one of the characters: neither blank nor the sign for missing.
+    """Whether a font has a glyph for every character: neither blank nor the missing-glyph box.
 
     >>> has_glyphs(PILLOW_FONT, "AZ09"), has_glyphs(PILLOW_FONT, "漢")
     (True, False)
     """
     missing = _pixels(font, MISSING_CHARACTER)
-    return all(any(x := _pixels(font, one)) and x != missing for one in characters)
+    return all(any(x := _pixels(font, character)) and x != missing for character in characters)
 
 
-def _pixels(face: str, character: str) -> bytes:
-    picture = Image.new("L", (48, 48))
-    ImageDraw.Draw(picture).text((8, 4), character, 255, load_font(face, 24))
-    return picture.tobytes()
+def _pixels(font: str, character: str) -> bytes:
+    image = Image.new("L", (48, 48))
+    ImageDraw.Draw(image).text((8, 4), character, 255, load_font(font, 24))
+    return image.tobytes()

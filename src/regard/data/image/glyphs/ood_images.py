@@ -1,4 +1,4 @@
-"""Pictures that show no letter or digit: a classifier learns that none of its classes is right."""
+"""Out-of-distribution images for the glyphs task: noise, shapes, other characters, words."""
 
 import math
 from collections.abc import Callable
@@ -9,17 +9,17 @@ from PIL import Image, ImageDraw, ImageFilter
 
 from regard.data.image.glyphs.fonts import has_glyphs, load_font
 
-# Only what is not also a capital or a digit in some face: no l, o, s, y, no | or -
+# none that looks like a capital or digit in some font: no l, o, s, y, no | or -
 OTHER_CHARACTERS = "adefhmnrt" + "#%&@?*+=<>~{}:" + "€§ΔΞΠΣΦΨΩДЖИЛЦШЩЫЭЮЯ"
 MIRRORED_CHARACTERS = "BCEFGJKLPR2479"
 WORD_CHARACTERS = "ABCDEGHKMNPRSTUXZabdeghknprstu0123456789"
 
 
 def draw_ood_image(rng: Random, font: str, classes: str) -> Image.Image | str:
-    """A mask of something else, white on black, or other text to be set in the face.
+    """A mask that shows none of the classes, white on black, or other text to be rendered.
 
-    >>> picture = draw_ood_image(Random(0), "Aileron", "0123456789")
-    >>> isinstance(picture, Image.Image | str)
+    >>> image = draw_ood_image(Random(0), "Aileron", "0123456789")
+    >>> isinstance(image, Image.Image | str)
     True
     """
     if rng.random() < 0.35:
@@ -27,15 +27,15 @@ def draw_ood_image(rng: Random, font: str, classes: str) -> Image.Image | str:
     return rng.choice(OOD_IMAGE_KINDS)(rng)
 
 
-def _text(rng: Random, face: str, classes: str) -> Image.Image | str:
+def _text(rng: Random, font_name: str, classes: str) -> Image.Image | str:
     kind = rng.random()
-    known = [one for one in OTHER_CHARACTERS if one not in classes and has_glyphs(face, one)]
+    known = [x for x in OTHER_CHARACTERS if x not in classes and has_glyphs(font_name, x)]
     if kind < 0.6 and known:
         return rng.choice(known)
     if kind < 0.85:
         word = [rng.choice(WORD_CHARACTERS) for _ in range(rng.randrange(2, 6))]
-        return "".join(one for one in word if has_glyphs(face, one)) or "??"
-    font = load_font(face, rng.randrange(20, 60))
+        return "".join(x for x in word if has_glyphs(font_name, x)) or "??"
+    font = load_font(font_name, rng.randrange(20, 60))
     letter = rng.choice(MIRRORED_CHARACTERS)
     box = font.getbbox(letter)
     mask = Image.new("L", (int(box[2]) + 4, int(box[3]) + 4))
@@ -47,7 +47,7 @@ def _side(rng: Random) -> int:
     return round(math.exp(rng.uniform(math.log(16), math.log(72))))
 
 
-def _grain(rng: Random) -> np.random.Generator:
+def _numpy_rng(rng: Random) -> np.random.Generator:
     return np.random.default_rng(rng.getrandbits(32))
 
 
@@ -57,21 +57,21 @@ def _image(values: np.ndarray) -> Image.Image:
 
 def _noise(rng: Random) -> Image.Image:
     side = _side(rng)
-    grain = _grain(rng)
+    noise = _numpy_rng(rng)
     if rng.random() < 0.3:
-        return _image((grain.random((side, side)) < rng.uniform(0.01, 0.6)).astype(np.float32))
+        return _image((noise.random((side, side)) < rng.uniform(0.01, 0.6)).astype(np.float32))
     if rng.random() < 0.5:
-        return _image(grain.random((side, side)))
-    return _image(0.5 + rng.uniform(0.05, 0.4) * grain.standard_normal((side, side)))
+        return _image(noise.random((side, side)))
+    return _image(0.5 + rng.uniform(0.05, 0.4) * noise.standard_normal((side, side)))
 
 
 def _clouds(rng: Random) -> Image.Image:
-    """Noise of several scales, as in a photograph out of focus."""
-    side, grain = _side(rng), _grain(rng)
+    """Noise of several scales, like an unfocused photograph."""
+    side, noise = _side(rng), _numpy_rng(rng)
     total = np.zeros((side, side), np.float32)
     for octave in range(rng.randrange(1, 5)):
-        few = _image(grain.random((3 * 2**octave, 3 * 2**octave)))
-        smooth = few.resize((side, side), Image.Resampling.BICUBIC)
+        coarse = _image(noise.random((3 * 2**octave, 3 * 2**octave)))
+        smooth = coarse.resize((side, side), Image.Resampling.BICUBIC)
         total += np.asarray(smooth, dtype=np.float32) / 255 * rng.uniform(0.5, 1) / (1 + octave)
     total = (total - total.min()) / max(float(np.ptp(total)), 1e-3)
     return _image(total > 0.5) if rng.random() < 0.2 else _image(total)
@@ -79,17 +79,19 @@ def _clouds(rng: Random) -> Image.Image:
 
 def _blank(rng: Random) -> Image.Image:
     side = _side(rng)
-    even = np.full((side, side), rng.random())
+    values = np.full((side, side), rng.random())
     if rng.random() < 0.5:
-        even = even + rng.choice((0.003, 0.01, 0.05)) * _grain(rng).standard_normal((side, side))
-    return _image(even)
+        values = values + rng.choice((0.003, 0.01, 0.05)) * _numpy_rng(rng).standard_normal(
+            (side, side)
+        )
+    return _image(values)
 
 
 def _gradient(rng: Random) -> Image.Image:
     side = _side(rng)
     y, x = np.mgrid[-1 : 1 : side * 1j, -1 : 1 : side * 1j]
-    turn = rng.uniform(0, 2 * math.pi)
-    slope = 0.5 + 0.5 * (math.cos(turn) * x + math.sin(turn) * y)
+    angle = rng.uniform(0, 2 * math.pi)
+    slope = 0.5 + 0.5 * (math.cos(angle) * x + math.sin(angle) * y)
     round_ = 1 - np.hypot(x - rng.uniform(-0.5, 0.5), y - rng.uniform(-0.5, 0.5))
     return _image(rng.choice((slope, slope**3, round_, np.sqrt(np.abs(round_)))))
 
@@ -97,25 +99,25 @@ def _gradient(rng: Random) -> Image.Image:
 def _pattern(rng: Random) -> Image.Image:
     side = _side(rng)
     y, x = np.mgrid[0:side, 0:side] / side
-    turn, waves = rng.uniform(0, math.pi), rng.uniform(1.5, 9)
-    along = np.sin(2 * math.pi * waves * (math.cos(turn) * x + math.sin(turn) * y))
-    across = np.sin(2 * math.pi * waves * (math.cos(turn) * y - math.sin(turn) * x))
+    angle, waves = rng.uniform(0, math.pi), rng.uniform(1.5, 9)
+    along = np.sin(2 * math.pi * waves * (math.cos(angle) * x + math.sin(angle) * y))
+    across = np.sin(2 * math.pi * waves * (math.cos(angle) * y - math.sin(angle) * x))
     field = rng.choice((along, along * across, np.maximum(along, across)))
     return _image(field > rng.uniform(-0.6, 0.6)) if rng.random() < 0.6 else _image(field / 2 + 0.5)
 
 
 def _canvas(rng: Random) -> tuple[Image.Image, ImageDraw.ImageDraw, int]:
     side = rng.randrange(32, 73)
-    picture = Image.new("L", (side, side))
-    return picture, ImageDraw.Draw(picture), side
+    image = Image.new("L", (side, side))
+    return image, ImageDraw.Draw(image), side
 
 
 def _shapes(rng: Random) -> Image.Image:
-    """Two to six ellipses, boxes, arcs and polygons over each other, as icons are made."""
-    picture, draw, side = _canvas(rng)
+    """Two to six overlapping ellipses, boxes, arcs and polygons, like an icon."""
+    image, draw, side = _canvas(rng)
     for _ in range(rng.randrange(2, 7)):
         _shape(rng, draw, side)
-    return picture
+    return image
 
 
 def _shape(rng: Random, draw: ImageDraw.ImageDraw, side: int) -> None:
@@ -138,54 +140,54 @@ def _shape(rng: Random, draw: ImageDraw.ImageDraw, side: int) -> None:
 
 
 def _strokes(rng: Random) -> Image.Image:
-    """Six to sixteen strokes, mostly level or upright, as in Chinese characters."""
-    picture, draw, side = _canvas(rng)
+    """Six to sixteen mostly horizontal or vertical strokes, like a Chinese character."""
+    image, draw, side = _canvas(rng)
     width = rng.randrange(1, 5)
     for _ in range(rng.randrange(6, 17)):
         x, y = rng.uniform(0, side), rng.uniform(0, side)
         long, kind = rng.uniform(0.2, 0.9) * side, rng.randrange(4)
-        turn = (0, math.pi / 2, rng.uniform(0.5, 1.1), rng.uniform(2.0, 2.6))[kind]
-        draw.line([(x, y), (x + long * math.cos(turn), y + long * math.sin(turn))], 255, width)
-    return picture
+        angle = (0, math.pi / 2, rng.uniform(0.5, 1.1), rng.uniform(2.0, 2.6))[kind]
+        draw.line([(x, y), (x + long * math.cos(angle), y + long * math.sin(angle))], 255, width)
+    return image
 
 
 def _scribble(rng: Random) -> Image.Image:
-    """One long line that wanders and crosses itself."""
-    picture, draw, side = _canvas(rng)
-    x, y, turn, bend = side / 2, side / 2, rng.uniform(0, 7), 0.0
+    """A long, self-crossing line."""
+    image, draw, side = _canvas(rng)
+    x, y, angle, bend = side / 2, side / 2, rng.uniform(0, 7), 0.0
     points = []
     for _ in range(rng.randrange(60, 240)):
         bend = 0.85 * bend + rng.gauss(0, 0.15)
-        turn += bend
-        x, y = x + side / 25 * math.cos(turn), y + side / 25 * math.sin(turn)
+        angle += bend
+        x, y = x + side / 25 * math.cos(angle), y + side / 25 * math.sin(angle)
         if not (0 < x < side and 0 < y < side):
-            turn += math.pi / 2
+            angle += math.pi / 2
             x, y = min(max(x, 0), side), min(max(y, 0), side)
         points.append((x, y))
     draw.line(points, 255, rng.randrange(1, 5), "curve")
-    return picture
+    return image
 
 
 def _silhouette(rng: Random) -> Image.Image:
-    """A filled outline with texture in it, as a thing on a plain ground."""
-    picture, draw, side = _canvas(rng)
+    """A textured shape on a plain background."""
+    image, draw, side = _canvas(rng)
     spread, corners = rng.uniform(0.1, 0.6), rng.randrange(5, 14)
     mirrored = rng.random() < 0.5
     radii = [side / 2 * (1 - spread * rng.random()) for _ in range(corners)]
     if mirrored:
         radii = radii + radii[::-1]
-    turns = [2 * math.pi * n / len(radii) + math.pi / 2 for n in range(len(radii))]
+    angles = [2 * math.pi * n / len(radii) + math.pi / 2 for n in range(len(radii))]
     outline = [
         (side / 2 + r * math.cos(t), side / 2 + r * math.sin(t))
-        for r, t in zip(radii, turns, strict=True)
+        for r, t in zip(radii, angles, strict=True)
     ]
     draw.polygon(outline, 255)
     if rng.random() < 0.5:
-        picture = picture.filter(ImageFilter.GaussianBlur(side / 24))
+        image = image.filter(ImageFilter.GaussianBlur(side / 24))
     if rng.random() < 0.3:
-        return picture
+        return image
     inner = rng.choice((_clouds, _gradient, _pattern, _shapes))(rng).resize((side, side))
-    mixed = np.asarray(picture, np.float32) / 255
+    mixed = np.asarray(image, np.float32) / 255
     return _image(mixed * (0.35 + 0.65 * np.asarray(inner, np.float32) / 255))
 
 

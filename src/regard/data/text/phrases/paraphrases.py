@@ -1,7 +1,7 @@
-"""Facts as people write them in English: ordinals, abbreviations, number words, symbols, any order.
+"""English paraphrases of facts: ordinals, abbreviations, number words, symbols, any order.
 
-The tables below hold the ways of writing; the fact decides what is meant, so that nothing of the
-test is trained on in any of them. A time without am or pm is read on the 24-hour clock.
+The split depends on the fact, not on its form, so no test fact occurs in training in any form. A
+time without am or pm is on the 24-hour clock.
 """
 
 import re
@@ -33,26 +33,14 @@ DAY_FORMS = (
     *("the {w} of {M}", "{M} {w}", "{d}. {M}", "the {o} {M}"),
 )
 MONTH_YEAR_FORMS = (
-    "{M} {y}",
-    "{M}, {y}",
-    "{M} of {y}",
-    "{M} {y}",
-    "{y}-{mm}",
-    "{mm}/{y}",
-    "{M} '{yy}",
+    *("{M} {y}", "{M}, {y}", "{M} of {y}", "{M} {y}", "{y}-{mm}", "{mm}/{y}", "{M} '{yy}"),
 )
 CLOCK_FORMS = ("{h}:{mm}", "{hh}:{mm}", "{hh}:{mm}", "{h}h{mm}", "{hh}:{mm}h", "{hh}:{mm} h")
 DATETIME_FORMS = (
-    "{d} at {t}",
-    "{d}, {t}",
-    "{d} {t}",
-    "{t} on {d}",
-    "{t}, {d}",
-    "{t} {d}",
-    "at {t} on {d}",
+    *("{d} at {t}", "{d}, {t}", "{d} {t}", "{t} on {d}", "{t}, {d}", "{t} {d}", "at {t} on {d}"),
 )
 
-# Symbols may follow the number directly, words not.
+# (symbols, names): only symbols may follow the number without a space
 UNIT_NAMES = {
     "length-kilometer": ("km kms", "kilometers|kilometres|kilometer|kilometre|km"),
     "length-meter": ("m", "meters|metres|meter|metre|mtrs"),
@@ -93,13 +81,8 @@ DURATION_NAMES = {
     "duration-month": ("mo mos", "months|mths|month"),
     "duration-year": ("yr yrs y", "years|yrs|year"),
 }
-HALF_UNITS = {
-    ("hour", 30),
-    ("minute", 30),
-    ("day", 12),
-    ("year", 6),
-}  # so many of the next are half
-CURRENCY_NAMES = {  # symbols, codes, names, hundredths
+HALF_UNITS = {("hour", 30), ("minute", 30), ("day", 12), ("year", 6)}  # half, in the next unit
+CURRENCY_NAMES = {  # (symbols, codes, names, names of a hundredth)
     "EUR": ("€", "EUR", "euros|euro", "cents|cent"),
     "USD": ("$|US$", "USD", "dollars|US dollars|bucks|dollar|American dollars", "cents|cent"),
     "GBP": ("£", "GBP", "pounds|British pounds|pounds sterling|pound|quid", "pence|p"),
@@ -125,26 +108,26 @@ ORDINAL_WORDS = {
     "one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth",
     "nine": "ninth", "twelve": "twelfth",
 }  # fmt: skip
-TYPO_WORD = re.compile(r"[^\W\d_]{4,}")  # words in which a slip can be made out
+TYPO_WORD = re.compile(r"[^\W\d_]{4,}")  # shorter words are unrecognisable with a typo
 END_PUNCTUATION = ("", "", "", "", "", "", "", "", "", "", ".", ".", "!", ",", "?", ";")
 
 
 def paraphrase(fact: Fact, key: str) -> str:
-    """A fact as a person might type it in English; the key decides which way.
+    """A fact as a person might type it in English; the key determines the form.
 
     >>> paraphrase(Fact("date", (2024, 3, 5), "long"), "1"), paraphrase(Fact("time", (15, 30)), "3")
     ('5th March, 2024', 'half past three pm')
     """
-    dice = HashRng(f"natural/{key}")
-    end = dice.choice(END_PUNCTUATION)
-    text = _vary(fact, dice, key)
+    rng = HashRng(f"natural/{key}")
+    end = rng.choice(END_PUNCTUATION)
+    text = _paraphrase(fact, rng, key)
     return text if text.endswith(".") else text + end
 
 
 def typical_fact(fact: Fact, key: str) -> Fact:
-    """The fact, half of its times at a full hour or quarter, some numbers larger: as in life.
+    """The fact with typical values: round times in half of the cases, some larger numbers.
 
-    It stays in its split.
+    The result is in the same split.
 
     >>> typical_fact(Fact("time", (15, 32)), "0")
     Fact(kind='time', value=(15, 15), style='')
@@ -152,20 +135,20 @@ def typical_fact(fact: Fact, key: str) -> Fact:
     if fact.kind in COMPOSITE_KINDS:
         parts = (typical_fact(part, f"{key}/{n}") for n, part in enumerate(fact.value))
         return fact._replace(value=tuple(parts))
-    dice = HashRng(f"usual/{key}")
+    rng = HashRng(f"usual/{key}")
     if fact.kind == "time":
-        hour = 12 * dice(2) if dice(16) == 0 else fact.value[0]
-        value = hour, dice.choice((0, 0, 0, 15, 30, 45, 5 * dice(12)))
-        keep = dice(2)
+        hour = 12 * rng(2) if rng(16) == 0 else fact.value[0]
+        value = hour, rng.choice((0, 0, 0, 15, 30, 45, 5 * rng(12)))
+        keep = rng(2)
     else:
-        value, keep = _larger(fact, dice), dice(10)
+        value, keep = _larger(fact, rng), rng(10)
     near = fact._replace(value=value)
     return near if not keep and fact_split(near) == fact_split(fact) else fact
 
 
-def _larger(fact: Fact, dice: HashRng) -> tuple[Any, ...]:
-    """The same of a number with one digit more than `facts` draws, often a round one."""
-    number = (1000 + dice(9000)) if dice(2) else 100 * (10 + dice(90))
+def _larger(fact: Fact, rng: HashRng) -> tuple[Any, ...]:
+    """The value with a number one digit longer than `draw_fact` gives, often a round one."""
+    number = (1000 + rng(9000)) if rng(2) else 100 * (10 + rng(90))
     match fact.kind, fact.value:
         case "unit", (_, 0, unit):
             return number, 0, unit
@@ -177,52 +160,50 @@ def _larger(fact: Fact, dice: HashRng) -> tuple[Any, ...]:
 
 
 def add_typo(text: str, key: str) -> str:
-    """The text with a slip in one of its words: a letter lost, doubled, wrong, or before its time.
+    """A typo in one word: a letter dropped, doubled, replaced or swapped.
 
     >>> add_typo("5 kilometres", "0"), add_typo("3:05 pm", "0")
     ('5 kiloometres', '3:05 pm')
     """
-    found = [one.span() for one in TYPO_WORD.finditer(text)]
-    if not found:
+    spans = [match.span() for match in TYPO_WORD.finditer(text)]
+    if not spans:
         return text
-    dice = HashRng(f"typo/{key}")
-    first, last = dice.choice(found)
-    at = first + dice(last - first - 1)
-    one, two = text[at], text[at + 1]
-    slip = dice.choice(
-        (one, one + two + two, two + one, one + "abcdefghijklmnopqrstuvwxyz"[dice(26)])
-    )
-    return text[:at] + slip + text[at + 2 :]
+    rng = HashRng(f"typo/{key}")
+    first, last = rng.choice(spans)
+    at = first + rng(last - first - 1)
+    a, b = text[at], text[at + 1]
+    typo = rng.choice((a, a + b + b, b + a, a + "abcdefghijklmnopqrstuvwxyz"[rng(26)]))
+    return text[:at] + typo + text[at + 2 :]
 
 
-def _vary(fact: Fact, dice: HashRng, key: str) -> str:
+def _paraphrase(fact: Fact, rng: HashRng, key: str) -> str:
     if fact.kind == "list":
-        # the parts of a list are mostly written alike
-        alike = dice(4) > 0
+        # the items of a list mostly have the same form
+        alike = rng(4) > 0
         parts = [
-            _vary(part, HashRng(f"part/{key}" if alike else f"part{n}/{key}"), key)
+            _paraphrase(part, HashRng(f"part/{key}" if alike else f"part{n}/{key}"), key)
             for n, part in enumerate(fact.value)
         ]
-        word = "or" if fact.style == "or" else dice.choice(("and", "and", "and", "&"))
-        oxford = "," if len(parts) > 2 and dice(2) else ""
+        word = "or" if fact.style == "or" else rng.choice(("and", "and", "and", "&"))
+        oxford = "," if len(parts) > 2 and rng(2) else ""
         return f"{', '.join(parts[:-1])}{oxford} {word} {parts[-1]}"
     if fact.kind == "moment":
         day, hour = fact.value
-        return dice.choice(DATETIME_FORMS).format(d=_date(day, dice), t=_time(hour.value, dice))
+        return rng.choice(DATETIME_FORMS).format(d=_date(day, rng), t=_time(hour.value, rng))
     if fact.kind == "date":
-        return _date(fact, dice)
+        return _date(fact, rng)
     if fact.kind == "time":
-        return _time(fact.value, dice)
+        return _time(fact.value, rng)
     if fact.kind == "duration":
-        return _duration(fact.value, dice)
+        return _duration(fact.value, rng)
     if fact.kind == "unit":
         number, places, unit = fact.value
-        return _measured(number, places, UNIT_NAMES[unit], dice)
-    return _money(fact, dice)
+        return _measured(number, places, UNIT_NAMES[unit], rng)
+    return _money(fact, rng)
 
 
 def spell_number(number: int, rng: HashRng | None = None) -> str:
-    """A number from 0 to 999,999 in words.
+    """Number words of 0 to 999,999.
 
     >>> spell_number(942), spell_number(1200)
     ('nine hundred and forty-two', 'one thousand two hundred')
@@ -234,14 +215,14 @@ def spell_number(number: int, rng: HashRng | None = None) -> str:
         dash = " " if rng and rng(3) == 0 else "-"
         return TENS_WORDS[tens] + (f"{dash}{NUMBER_WORDS[ones]}" if ones else "")
     size, name = (1000, "thousand") if number >= 1000 else (100, "hundred")
-    many, rest = divmod(number, size)
+    count, rest = divmod(number, size)
     joint = " and " if rest and rest < 100 and not (rng and rng(3) == 0) else " "
-    one = "a" if many == 1 and rng and rng(3) == 0 else spell_number(many, rng)
-    return f"{one} {name}" + (joint + spell_number(rest, rng) if rest else "")
+    words = "a" if count == 1 and rng and rng(3) == 0 else spell_number(count, rng)
+    return f"{words} {name}" + (joint + spell_number(rest, rng) if rest else "")
 
 
 def format_ordinal(number: int) -> str:
-    """A number in order, as digits.
+    """Ordinal in digits.
 
     >>> [format_ordinal(n) for n in (1, 2, 3, 4, 11, 22)]
     ['1st', '2nd', '3rd', '4th', '11th', '22nd']
@@ -251,7 +232,7 @@ def format_ordinal(number: int) -> str:
 
 
 def spell_ordinal(number: int) -> str:
-    """A number in order, in words.
+    """Ordinal in words.
 
     >>> spell_ordinal(5), spell_ordinal(21), spell_ordinal(30)
     ('fifth', 'twenty-first', 'thirtieth')
@@ -261,33 +242,33 @@ def spell_ordinal(number: int) -> str:
     return before + dash + last
 
 
-def _named(table: str, index: int, dice: HashRng) -> str:
-    """A month or a weekday: its name, or one of its short forms."""
+def _named(table: str, index: int, rng: HashRng) -> str:
+    """Name of a month or weekday, full or abbreviated."""
     forms = table.split("|")[index].split()
-    return forms[0] if dice(2) else dice.choice(forms[1:])
+    return forms[0] if rng(2) else rng.choice(forms[1:])
 
 
-def _date(fact: Fact, dice: HashRng) -> str:
+def _date(fact: Fact, rng: HashRng) -> str:
     value = fact.value
     year, month, day = (*value, 1)[:3]
     forms = MONTH_YEAR_FORMS if len(value) == 2 else DATE_FORMS if year else DAY_FORMS
-    if len(value) == 3 and year and (day > 12 or day == month) and dice(8) == 0:
-        forms = SLASHED_DATE_FORMS  # only where the order of day and month is plain
-    text = dice.choice(forms).format(
-        d=day, dd=f"{day:02}", o=format_ordinal(day), w=spell_ordinal(day), m=month, mm=f"{month:02}",
-        M=_named(MONTH_NAMES, month - 1, dice), y=year, yy=f"{year % 100:02}",
+    if len(value) == 3 and year and (day > 12 or day == month) and rng(8) == 0:
+        forms = SLASHED_DATE_FORMS  # only where the order of day and month is unambiguous
+    text = rng.choice(forms).format(
+        d=day, dd=f"{day:02}", o=format_ordinal(day), w=spell_ordinal(day), m=month,
+        mm=f"{month:02}", M=_named(MONTH_NAMES, month - 1, rng), y=year, yy=f"{year % 100:02}",
     )  # fmt: skip
     if fact.style != "full":
         return text
-    name = _named(WEEKDAY_NAMES, date(year, month, day).weekday(), dice)
-    return f"{name}{dice.choice((', ', ' '))}{text}"
+    name = _named(WEEKDAY_NAMES, date(year, month, day).weekday(), rng)
+    return f"{name}{rng.choice((', ', ' '))}{text}"
 
 
-def _half(hour: int, dice: HashRng) -> str:
-    """The half of the day, with the space before it."""
+def _half(hour: int, rng: HashRng) -> str:
+    """am or pm, with or without a leading space."""
     letter = "ap"[hour >= 12]
-    short = dice.choice((f"{letter}m", f"{letter}m", f"{letter.upper()}M", f"{letter}.m."))
-    return dice.choice(("", " ")) + short
+    short = rng.choice((f"{letter}m", f"{letter}m", f"{letter.upper()}M", f"{letter}.m."))
+    return rng.choice(("", " ")) + short
 
 
 def _part(hour: int) -> str:
@@ -296,115 +277,110 @@ def _part(hour: int) -> str:
     return " in the afternoon" if hour < 18 else " in the evening" if hour < 22 else " at night"
 
 
-def _time(value: tuple[int, ...], dice: HashRng) -> str:
+def _time(value: tuple[int, ...], rng: HashRng) -> str:
     hour, minute = value
-    small, way = hour % 12 or 12, dice(8)
-    if minute == 0 and hour % 12 == 0 and dice(2):
-        return dice.choice(("noon", "12 noon", "midday") if hour else ("midnight", "12 midnight"))
-    if way < 3:
-        form = dice.choice(CLOCK_FORMS)
-        return form.format(h=hour, hh=f"{hour:02}", mm=f"{minute:02}")
-    if way < 6 and minute == 0 and dice(3):
-        return f"{dice.choice((small, small, spell_number(small)))}{_half(hour, dice)}"
-    if way < 6:
-        return f"{small}{dice.choice((':', ':', '.'))}{minute:02}{_half(hour, dice)}"
-    return _spoken(hour, minute, dice)
+    small, form = hour % 12 or 12, rng(8)
+    if minute == 0 and hour % 12 == 0 and rng(2):
+        return rng.choice(("noon", "12 noon", "midday") if hour else ("midnight", "12 midnight"))
+    if form < 3:
+        return rng.choice(CLOCK_FORMS).format(h=hour, hh=f"{hour:02}", mm=f"{minute:02}")
+    if form < 6 and minute == 0 and rng(3):
+        return f"{rng.choice((small, small, spell_number(small)))}{_half(hour, rng)}"
+    if form < 6:
+        return f"{small}{rng.choice((':', ':', '.'))}{minute:02}{_half(hour, rng)}"
+    return _spoken(hour, minute, rng)
 
 
-def _spoken(hour: int, minute: int, dice: HashRng) -> str:
-    """The clock in words: half past three, quarter to four, three o'clock, three forty."""
+def _spoken(hour: int, minute: int, rng: HashRng) -> str:
+    """A spoken time: half past three, quarter to four, three o'clock, three forty."""
     after = minute > 30 and minute % 5 == 0
     shown = (hour + after) % 12 or 12
-    name = str(shown) if dice(3) == 0 else spell_number(shown)
-    # without am or pm it has to be the hour that the 24-hour clock has, too
+    name = str(shown) if rng(3) == 0 else spell_number(shown)
+    # without am or pm it must be right on the 24-hour clock
     plain = hour >= 1 and hour + after == shown
-    half = dice.choice(("" if plain else " pm" if hour >= 12 else " am", _half(hour, dice), None))
+    half = rng.choice(("" if plain else " pm" if hour >= 12 else " am", _half(hour, rng), None))
     half = _part(hour) if half is None else half if half.startswith(" ") or not half else f" {half}"
     if minute == 0:
-        return name + ("" if len(half) > 5 and dice(2) else " o'clock") + half
-    if minute % 5 or dice(5) == 0:
+        return name + ("" if len(half) > 5 and rng(2) else " o'clock") + half
+    if minute % 5 or rng(5) == 0:
         zero = "oh " if minute < 10 else ""
-        return f"{spell_number(hour % 12 or 12)} {zero}{spell_number(minute, dice)}{half}"
+        return f"{spell_number(hour % 12 or 12)} {zero}{spell_number(minute, rng)}{half}"
     apart = 60 - minute if after else minute
-    how = {15: dice.choice(("quarter", "a quarter")), 30: "half"}.get(apart)
-    how = how or dice.choice((spell_number(apart), str(apart)))
-    minutes = " minutes" if apart % 15 and dice(6) == 0 else ""
+    how = {15: rng.choice(("quarter", "a quarter")), 30: "half"}.get(apart)
+    how = how or rng.choice((spell_number(apart), str(apart)))
+    minutes = " minutes" if apart % 15 and rng(6) == 0 else ""
     return f"{how}{minutes} {'to' if after else 'past'} {name}{half}"
 
 
-def _count(number: int, dice: HashRng) -> str:
-    """A whole number: digits, with the thousands apart or not."""
+def _count(number: int, rng: HashRng) -> str:
+    """Digits of an integer, with or without thousands separators."""
     if number < 1000:
         return str(number)
-    return f"{number:,}".replace(",", dice.choice((",", ",", "", "", " ")))
+    return f"{number:,}".replace(",", rng.choice((",", ",", "", "", " ")))
 
 
-def _measured(number: int, places: int, names: tuple[str, str], dice: HashRng) -> str:
+def _measured(number: int, places: int, names: tuple[str, str], rng: HashRng) -> str:
     symbols, long = names[0].split(), names[1].split("|")
     whole, rest = divmod(number, 10**places)
-    if dice(2):  # digits and a symbol
-        text = _count(whole, dice) + (f".{rest}" if places else "")
-        return text + dice.choice(("", " ")) + dice.choice(symbols)
-    name = long[0] if dice(2) else dice.choice(long)
-    if dice(2):
-        return f"{_count(whole, dice)}{f'.{rest}' if places else ''} {name}"
+    if rng(2):  # digits and a symbol
+        text = _count(whole, rng) + (f".{rest}" if places else "")
+        return text + rng.choice(("", " ")) + rng.choice(symbols)
+    name = long[0] if rng(2) else rng.choice(long)
+    if rng(2):
+        return f"{_count(whole, rng)}{f'.{rest}' if places else ''} {name}"
     if places:
-        return f"{spell_number(whole, dice)} point {spell_number(rest)} {name}"
+        return f"{spell_number(whole, rng)} point {spell_number(rest)} {name}"
     if whole == 1:
-        single = dice.choice([one for one in long if not one.endswith("s")] or long)
+        single = rng.choice([name for name in long if not name.endswith("s")] or long)
         article = "an" if single[0] in "aeiou" or single.startswith(("hour", "hr")) else "a"
-        return f"{dice.choice((article, 'one'))} {single}"
-    if whole in (2, 12) and dice(4) == 0:
+        return f"{rng.choice((article, 'one'))} {single}"
+    if whole in (2, 12) and rng(4) == 0:
         return f"{'a couple of' if whole == 2 else 'a dozen'} {name}"
-    return f"{spell_number(whole, dice)} {name}"
+    return f"{spell_number(whole, rng)} {name}"
 
 
-def _duration(parts: tuple[tuple[int, str], ...], dice: HashRng) -> str:
+def _duration(parts: tuple[tuple[int, str], ...], rng: HashRng) -> str:
     if len(parts) == 1:
         ((number, span),) = parts
-        if (number, span) == (30, "duration-minute") and dice(2):
-            return dice.choice(("half an hour", "half an hour", "a half hour", "half hour"))
-        if (number, span) == (2, "duration-week") and dice(2):
-            return dice.choice(("a fortnight", "one fortnight"))
-        return _measured(number, 0, DURATION_NAMES[span], dice)
+        if (number, span) == (30, "duration-minute") and rng(2):
+            return rng.choice(("half an hour", "half an hour", "a half hour", "half hour"))
+        if (number, span) == (2, "duration-week") and rng(2):
+            return rng.choice(("a fortnight", "one fortnight"))
+        return _measured(number, 0, DURATION_NAMES[span], rng)
     (large, span), (small, under) = parts
     name = span.removeprefix("duration-")
-    if (name, small) in HALF_UNITS and dice(2):
+    if (name, small) in HALF_UNITS and rng(2):
         if large == 1:
-            return f"{dice.choice(('an' if name == 'hour' else 'a', 'one'))} {name} and a half"
-        return f"{dice.choice((spell_number(large, dice), str(large)))} and a half {name}s"
-    way = HashRng(f"{dice(1 << 30)}")
-    left = way.state
-    texts: list[str] = []
-    for number, one in parts:  # both parts in the same way
-        way.state = left
-        texts.append(_measured(number, 0, DURATION_NAMES[one], way))
+            return f"{rng.choice(('an' if name == 'hour' else 'a', 'one'))} {name} and a half"
+        return f"{rng.choice((spell_number(large, rng), str(large)))} and a half {name}s"
+    key = f"{rng(1 << 30)}"  # both parts have the same form
+    texts = [_measured(number, 0, DURATION_NAMES[unit], HashRng(key)) for number, unit in parts]
     joints = (" and ", " and ", " ", ", ", ", and ", *([""] if texts[0].isalnum() else []))
-    return dice.choice(joints).join(texts)
+    return rng.choice(joints).join(texts)
 
 
-def _money(fact: Fact, dice: HashRng) -> str:
+def _money(fact: Fact, rng: HashRng) -> str:
     amount, currency = fact.value
     signs, codes, names, hundredths = (text.split("|") for text in CURRENCY_NAMES[currency])
     whole, cents = divmod(amount, 100)
-    text = _count(whole, dice)
-    if currency != "JPY" and (cents or dice(3) == 0):
+    text = _count(whole, rng)
+    if currency != "JPY" and (cents or rng(3) == 0):
         text += f".{cents:02}"
     if fact.style == "standard":
-        sign = dice.choice(signs) if dice(3) else dice.choice(codes)
-        letters = sign.isalpha() and dice(4) > 0
+        sign = rng.choice(signs) if rng(3) else rng.choice(codes)
+        letters = sign.isalpha() and rng(4) > 0
         forms = ("{s} {t}", "{t} {s}") if letters else ("{s}{t}", "{s}{t}", "{t}{s}", "{t} {s}")
-        return dice.choice(forms).format(s=sign, t=text)
-    name = names[0] if dice(2) else dice.choice(names)
-    if dice(2):
+        return rng.choice(forms).format(s=sign, t=text)
+    name = names[0] if rng(2) else rng.choice(names)
+    if rng(2):
         return f"{text} {name}"
     if not cents or currency == "JPY":
-        one = next((x for x in names if not x.endswith("s")), name)
+        singular = next((x for x in names if not x.endswith("s")), name)
         if whole == 1:
-            return f"{dice.choice(('a', 'one'))} {one}"
-        return f"{spell_number(whole, dice)} {name}"
-    digits = dice(2)
-    most, least = (str(x) if digits else spell_number(x, dice) for x in (whole, cents))
-    if dice(3) == 0:
-        return f"{most} {name} {least}"
-    return f"{most} {name} and {least} {dice.choice(hundredths)}"
+            return f"{rng.choice(('a', 'one'))} {singular}"
+        return f"{spell_number(whole, rng)} {name}"
+    digits = rng(2)
+    large, small = (str(x) if digits else spell_number(x, rng) for x in (whole, cents))
+    if rng(3) == 0:
+        return f"{large} {name} {small}"
+    return f"{large} {name} and {small} {rng.choice(hundredths)}"

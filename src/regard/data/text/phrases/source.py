@@ -1,4 +1,4 @@
-"""Translation without a download: facts said in many languages, in the words of Unicode's CLDR."""
+"""Translation pairs without a download: facts formatted by Unicode CLDR in many languages."""
 
 from collections.abc import Iterator, Sequence
 from datetime import date, time
@@ -23,22 +23,22 @@ LANGUAGES = (
     *("ar", "cs", "de", "el", "en", "es", "fi", "fr"),
     *("it", "ja", "nl", "pl", "pt", "ru", "tr", "zh"),
 )
-CACHE_SIZE = 1 << 16  # cached texts of one kind: some megabytes
+CACHE_SIZE = 1 << 16  # cached texts per kind: a few megabytes
 
 
 class Phrases:
-    """Endless translations among languages: dates, times, durations, units, money, lists of these.
+    """Endless translation pairs: dates, times, durations, units, money, and lists of these.
 
-    A fact is drawn from the seed and the example's number, and said in two languages; no fact of
-    the test is in the training, in any language, alone or in a list.
+    Seed and example number determine a fact, which is formatted in two languages. No fact of the
+    test split occurs in training, in any language, alone or in a list.
 
     Args:
-        languages: those written.
-        sources: those read; all if not given.
-        kinds: the kinds of facts.
-        count: examples of the valid and test splits.
-        natural: share of English training sources as people type them instead of CLDR's form.
-        foreign: share of training sources that are none of the facts; their target is empty.
+        languages: target languages.
+        source_languages: source languages; all of `languages` by default.
+        kinds: kinds of facts.
+        eval_size: number of examples of the valid and test splits.
+        natural_fraction: fraction of English training sources as people type them.
+        ood_fraction: fraction of training sources that are no facts; their target is empty.
 
     >>> phrases = Phrases(("en", "de"), source_languages=("en",), kinds=("duration",))
     >>> next(phrases.examples("train", seed=0))
@@ -57,11 +57,10 @@ class Phrases:
     ):
         self.languages, self.kinds, self.eval_size = tuple(languages), tuple(kinds), eval_size
         self.natural_fraction, self.ood_fraction = natural_fraction, ood_fraction
-        if not (
-            natural_fraction >= 0 and ood_fraction >= 0 and natural_fraction + ood_fraction <= 1
-        ):
+        if min(natural_fraction, ood_fraction) < 0 or natural_fraction + ood_fraction > 1:
             raise ConfigError(
-                f"natural, foreign: need shares of at most 1 together, got {natural_fraction} and {ood_fraction}"
+                f"natural_fraction, ood_fraction: need 0 to 1 in sum, got {natural_fraction} "
+                f"and {ood_fraction}"
             )
         self.source_languages = tuple(source_languages or languages)
         for language in {*self.languages, *self.source_languages}:
@@ -74,7 +73,7 @@ class Phrases:
         check_kinds(self.kinds)
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[Pair]:
-        """Pairs from the one numbered `start`: endless for train, the same `count` ones otherwise.
+        """Pairs from number `start`; train is endless, valid and test have `eval_size` pairs.
 
         >>> first = Phrases().examples("train", seed=0)
         >>> _ = next(first), next(first)
@@ -85,51 +84,51 @@ class Phrases:
         for number, (fact, source, target) in enumerate(self.facts(split, seed, start), start):
             if varied:
                 key = f"{seed}/{number}"
-                share = HashRng(f"share/{key}")(1000) / 1000
-                if share < self.ood_fraction:
-                    yield self._foreign(key, split, target)
+                uniform = HashRng(f"share/{key}")(1000) / 1000
+                if uniform < self.ood_fraction:
+                    yield self._ood_pair(key, split, target)
                     continue
-                if share < self.ood_fraction + self.natural_fraction and source == "en":
-                    yield _natural(fact, key, target)
+                if uniform < self.ood_fraction + self.natural_fraction and source == "en":
+                    yield _natural_pair(fact, key, target)
                     continue
             yield Pair(format_fact(fact, source), format_fact(fact, target), target)
 
     def natural_examples(self, split: Split) -> Iterator[Pair]:
-        """The facts of a held-out split as people type them, where English is read."""
+        """The English sources of a held-out split, paraphrased."""
         for number, (fact, source, target) in enumerate(self.facts(split, 0)):
             if source == "en":
-                yield _natural(fact, f"{split}/{number}", target)
+                yield _natural_pair(fact, f"{split}/{number}", target)
 
     def ood_examples(self, split: Split) -> Iterator[Pair]:
-        """Held-out texts that are none of the facts; their target is empty."""
+        """Held-out texts that are no facts; their target is empty."""
         for number, (_, _, target) in enumerate(self.facts(split, 0)):
-            yield self._foreign(f"{split}/{number}", split, target)
+            yield self._ood_pair(f"{split}/{number}", split, target)
 
-    def _foreign(self, key: str, split: Split, target: str) -> Pair:
-        """A text of no fact, one in eight a fact in a language that is not read."""
-        dice = HashRng(f"unread/{key}")
-        unread = [one for one in self.languages if one not in self.source_languages]
-        if unread and dice(8) == 0:
+    def _ood_pair(self, key: str, split: Split, target: str) -> Pair:
+        """An out-of-distribution text; one in eight is a fact in a language that is no source."""
+        rng = HashRng(f"unread/{key}")
+        others = [name for name in self.languages if name not in self.source_languages]
+        if others and rng(8) == 0:
             fact = draw_fact(f"{key}/unread", split, ("date", "duration"))
-            text = format_fact(fact, dice.choice(unread))
+            text = format_fact(fact, rng.choice(others))
             if _words(text) - _words(format_fact(fact, "en")):  # else it could be English
                 return Pair(text, "", target)
         return Pair(ood_text(key, split), "", target)
 
     def facts(self, split: Split, seed: int, start: int = 0) -> Iterator[tuple[Fact, str, str]]:
-        """What the examples say before it is said: the fact and its two languages."""
+        """The fact, source language and target language of each example."""
         key = f"{seed}" if split == "train" else split
         number = start
         while split == "train" or number < self.eval_size:
             at = f"{key}/{number}"
-            dice = HashRng(f"languages/{at}")
-            source = dice.choice(self.source_languages)
-            target = dice.choice([other for other in self.languages if other != source])
+            rng = HashRng(f"languages/{at}")
+            source = rng.choice(self.source_languages)
+            target = rng.choice([other for other in self.languages if other != source])
             yield draw_fact(at, split, self.kinds), source, target
             number += 1
 
 
-def _natural(fact: Fact, key: str, target: str) -> Pair:
+def _natural_pair(fact: Fact, key: str, target: str) -> Pair:
     fact = typical_fact(fact, key)
     return Pair(paraphrase(fact, key), format_fact(fact, target), target)
 
@@ -139,7 +138,7 @@ def _words(text: str) -> set[str]:
 
 
 def format_fact(fact: Fact, language: str) -> str:
-    """A fact in words, as CLDR has them.
+    """A fact as text, in the long form of Unicode CLDR.
 
     >>> fact = Fact("date", (2026, 11, 5), "full")
     >>> format_fact(fact, "en"), format_fact(fact, "tr")
@@ -150,24 +149,24 @@ def format_fact(fact: Fact, language: str) -> str:
         parts = [format_fact(part, language) for part in value]
         return _join(language, fact.style, len(parts)).format(*parts)
     if fact.kind == "date":
-        return _say_date(value, fact.style, language)
+        return _format_date(value, fact.style, language)
     if fact.kind == "time":
-        return _say_time(value, language)
+        return _format_time(value, language)
     if fact.kind == "moment":
         day, hour = (format_fact(part, language) for part in value)
         return _at(language).format(hour, day)
     if fact.kind == "duration":
-        parts = [_say_unit(number, 0, span, language) for number, span in value]
+        parts = [_format_unit(number, 0, span, language) for number, span in value]
         return _join(language, "standard", len(parts)).format(*parts)
     if fact.kind == "unit":
         number, places, unit = value
-        return _say_unit(number, places, unit, language)
+        return _format_unit(number, places, unit, language)
     amount, currency = value
-    return _say_money(amount, currency, fact.style, language)
+    return _format_money(amount, currency, fact.style, language)
 
 
-# What follows is Babel's own answer, taken apart once a language and put together a phrase: the
-# tests hold it to format_date, format_unit and format_currency, which are three times slower.
+# Babel's patterns, parsed once per language and filled per phrase: three times faster than
+# format_date, format_unit and format_currency, to which the tests compare it.
 
 
 @lru_cache(None)
@@ -181,8 +180,8 @@ def _locale(language: str) -> Locale:
 
 
 @lru_cache(None)
-def _join(language: str, style: Any, many: int) -> str:
-    return format_list([f"{{{i}}}" for i in range(many)], style, _locale(language))
+def _join(language: str, style: Any, count: int) -> str:
+    return format_list([f"{{{i}}}" for i in range(count)], style, _locale(language))
 
 
 @lru_cache(None)
@@ -192,7 +191,7 @@ def _at(language: str) -> str:
 
 @lru_cache(None)
 def _pattern(language: str, style: str) -> tuple[str, tuple[str, ...]]:
-    """How a date is written here, with holes, and what goes into them."""
+    """Date pattern of a language, and the names of its fields."""
     locale = _locale(language)
     if style in ("full", "long"):
         pattern: Any = locale.date_formats[style]
@@ -202,37 +201,38 @@ def _pattern(language: str, style: str) -> tuple[str, tuple[str, ...]]:
             match_skeleton(wanted, locale.datetime_skeletons) or wanted
         ]
     text = str(pattern.format)
-    holes = text.split("%(")[1:]
-    return text, tuple(hole.partition(")")[0] for hole in holes)
+    return text, tuple(part.partition(")")[0] for part in text.split("%(")[1:])
 
 
 @lru_cache(None)
-def _field(language: str, hole: str, number: int) -> str:
-    """One hole of a date: a day of the month, a month, a year or a weekday from 0, Monday."""
+def _field(language: str, field: str, number: int) -> str:
+    """One formatted field of a date: day, month, year, or weekday counted from Monday, 0."""
     days = {"d": (2026, 1, number), "M": (2026, number, 1), "L": (2026, number, 1)}
     days |= {"y": (number, 1, 1)}
-    day = date(*days.get(hole[0], (2026, 6, 1 + number)))  # 1 June 2026 is a Monday
-    return DateTimeFormat(day, _locale(language))[hole]
+    day = date(*days.get(field[0], (2026, 6, 1 + number)))  # 1 June 2026 is a Monday
+    return DateTimeFormat(day, _locale(language))[field]
 
 
-def _say_date(value: tuple[int, ...], style: str, language: str) -> str:
+def _format_date(value: tuple[int, ...], style: str, language: str) -> str:
     style = style or ("month" if len(value) == 2 else "day")
-    text, holes = _pattern(language, style)
+    text, names = _pattern(language, style)
     year, month, day = (*value, 1)[:3]
-    of = {"y": year, "M": month, "L": month, "d": day}
+    values = {"y": year, "M": month, "L": month, "d": day}
     return text % {
-        hole: _field(language, hole, of[hole[0]] if hole[0] in of else date(*value).weekday())
-        for hole in holes
+        name: _field(
+            language, name, values[name[0]] if name[0] in values else date(*value).weekday()
+        )
+        for name in names
     }
 
 
 @lru_cache(CACHE_SIZE)
-def _say_time(value: tuple[int, int], language: str) -> str:
+def _format_time(value: tuple[int, int], language: str) -> str:
     return format_time(time(*value), "short", locale=_locale(language))
 
 
 @lru_cache(CACHE_SIZE)
-def _say_number(whole: int, language: str) -> str:
+def _format_number(whole: int, language: str) -> str:
     return format_decimal(whole, locale=_locale(language))
 
 
@@ -247,8 +247,8 @@ def _plural(language: str, number: int, places: int) -> str:
     return _locale(language).plural_form(value if places else number)
 
 
-def _say_unit(number: int, places: int, unit: str, language: str) -> str:
-    text = _say_number(number // 10**places, language)
+def _format_unit(number: int, places: int, unit: str, language: str) -> str:
+    text = _format_number(number // 10**places, language)
     if places:
         text += f"{_point(language)}{number % 10**places:0{places}}"
     return _measure(language, unit, _plural(language, number, places), number, places).format(text)
@@ -258,31 +258,31 @@ _measures: dict[tuple[str, str, str], str] = {}
 
 
 def _measure(language: str, unit: str, plural: str, number: int, places: int) -> str:
-    """The words around a number of this plural form, made from any number that has it."""
+    """Unit pattern of a plural form, derived from one number of that form."""
     if (language, unit, plural) not in _measures:
         locale, value = _locale(language), Decimal(number).scaleb(-places)
-        said = format_unit(value, unit, "long", locale=locale)
-        if unit in said:  # no long form in CLDR: Babel shows the unit's code
-            said = format_unit(value, unit, "short", locale=locale)
-        holed = said.replace(format_decimal(value, locale=locale), "{}")
-        _measures[language, unit, plural] = holed
+        text = format_unit(value, unit, "long", locale=locale)
+        if unit in text:  # no long form in CLDR: Babel returns the code of the unit
+            text = format_unit(value, unit, "short", locale=locale)
+        pattern = text.replace(format_decimal(value, locale=locale), "{}")
+        _measures[language, unit, plural] = pattern
     return _measures[language, unit, plural]
 
 
 _prices: dict[tuple[str, str, str, str], str] = {}
 
 
-def _say_money(amount: int, currency: str, style: str, language: str) -> str:
+def _format_money(amount: int, currency: str, style: str, language: str) -> str:
     cents, whole = amount % 100, amount // 100
     plural = _plural(language, amount, 2) if cents else _plural(language, whole, 0)
     key = language, currency, style, plural
     if key not in _prices:
         _prices[key] = _price(Decimal(amount).scaleb(-2), currency, style, language)
-    text = _say_number(whole, language)
+    text = _format_number(whole, language)
     return _prices[key].format(text if currency == "JPY" else f"{text}{_point(language)}{cents:02}")
 
 
 def _price(value: Decimal, currency: str, style: Any, language: str) -> str:
-    locale, written = _locale(language), "#,##0" if currency == "JPY" else "#,##0.00"
-    said = format_currency(value, currency, locale=locale, format_type=style)
-    return said.replace(format_decimal(value, written, locale=locale), "{}")
+    locale, decimal = _locale(language), "#,##0" if currency == "JPY" else "#,##0.00"
+    text = format_currency(value, currency, locale=locale, format_type=style)
+    return text.replace(format_decimal(value, decimal, locale=locale), "{}")

@@ -1,0 +1,128 @@
+"""Augmented training batches of own recordings."""
+
+import math
+from collections.abc import Sequence
+from random import Random
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from regard.data.audio.audio_batches import AudioBatches, ctc_batch
+from regard.data.audio.augmentation import SpeechAugmentation, augment_speech
+from regard.data.audio.peak_normalization import PAD_SECONDS, normalize_recordings
+from regard.data.audio.resampler import Resampler
+from regard.data.audio.speech_manifest import ManifestEntry, SpeechManifest
+from regard.data.batches import Batch
+from regard.data.generated_batches import seeded_generator
+from regard.data.text.tokenizers import Tokenizer
+from regard.errors import FileError
+
+FRAMES_PER_SECOND = 25  # outputs of a recogniser, after subsampling
+MAX_SNR = 40.0  # dB
+
+
+class RecordingPlan(NamedTuple):
+    """A recording, its speed factor and its signal-to-noise ratio in dB."""
+
+    entry: ManifestEntry
+    speed: float
+    snr: float
+
+
+def speech_batches(
+    source: SpeechManifest,
+    tokenizer: Tokenizer,
+    *,
+    mels: int,
+    batch_size: int,
+    augmentation: SpeechAugmentation | None = None,
+    speeds: Sequence[float] = (1.0,),
+    min_snr: float | None = None,
+    dither: float = 0.0,
+    second_view: bool = False,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+    rank: int = 0,
+    world_size: int = 1,
+) -> AudioBatches:
+    """CTC training batches of recordings with speed perturbation, noise and augmentation.
+
+    Args:
+        source: the recordings.
+        tokenizer: of the transcripts.
+        mels: log-mel bands.
+        batch_size: recordings per batch.
+        augmentation: of the log-mel frames; none by default.
+        speeds: speed factors to choose from (Ko et al. 2015); pitch changes with them.
+        min_snr: lowest signal-to-noise ratio of added white noise in dB; None adds none.
+        dither: standard deviation of noise after normalisation; 0 for a model with online CMVN.
+        second_view: add `frames_again`, the same recordings augmented anew, for R-Drop.
+        device: where features are computed.
+        seed: order and augmentation.
+        rank: which of the `world_size` processes this is.
+        world_size: number of processes.
+    """
+    if not source.entries["train"]:
+        raise FileError("manifest: needs recordings to train on, got none")
+    for entry in source.entries["train"]:
+        _check_alignable(entry, tokenizer, max(speeds))
+
+    def draw_plan(number: int) -> RecordingPlan:
+        rng = Random(f"train/{seed}/{number}")
+        snr = math.inf if min_snr is None else rng.uniform(min_snr, MAX_SNR)
+        return RecordingPlan(source.shuffled_entry(number, seed), rng.choice(speeds), snr)
+
+    def render(plans: Sequence[RecordingPlan], number: int) -> Batch:
+        cpu_generator = seeded_generator(seed, "voice", number)
+        generator = seeded_generator(seed, "noise", number, device=device)
+        rows = [_change_speed(source.read(p.entry).wave, p.speed, source.rate) for p in plans]
+        waves = pad_sequence(rows, batch_first=True).to(device)
+        lengths = torch.tensor([len(row) for row in rows])
+        if min_snr is not None:
+            waves = _add_noise(waves, lengths, [plan.snr for plan in plans], generator)
+        waves, lengths = normalize_recordings(waves, lengths, source.rate, generator, dither=dither)
+        texts = [plan.entry.text for plan in plans]
+        batch = ctc_batch(waves, lengths, texts, tokenizer, source.rate, mels)
+        if augmentation is not None:
+            frames = batch["frames"]
+            for name in ("frames", "frames_again") if second_view else ("frames",):
+                batch[name] = augment_speech(frames, augmentation, cpu_generator, generator)
+        return batch
+
+    return AudioBatches(
+        draw_plan, lambda plan: plan.entry.seconds / plan.speed, render,
+        batch_size=batch_size, seed=seed, rank=rank, world_size=world_size,
+    )  # fmt: skip
+
+
+def _check_alignable(entry: ManifestEntry, tokenizer: Tokenizer, speed: float) -> None:
+    """CTC needs one output per label, and a blank between equal ones."""
+    labels = tokenizer.encode(entry.text)
+    needed = len(labels) + sum(a == b for a, b in zip(labels, labels[1:], strict=False))
+    outputs = int((entry.seconds / speed + PAD_SECONDS) * FRAMES_PER_SECOND) - 1
+    if needed > outputs:
+        raise FileError(
+            f"{entry.path}: needs at most {outputs} labels for {entry.seconds:.1f} s, "
+            f"got {needed}; try larger units, or leaving it out of the manifest"
+        )
+
+
+def _change_speed(wave: Tensor, speed: float, rate: int) -> Tensor:
+    """Resample so that the recording is `speed` times as fast."""
+    if speed == 1:
+        return wave
+    resample = Resampler(round(rate * speed), rate)
+    return torch.cat([resample(wave), resample.finish()])
+
+
+def _add_noise(
+    waves: Tensor, lengths: Tensor, snrs: Sequence[float], generator: torch.Generator
+) -> Tensor:
+    """White noise at the SNR of each recording; the padding stays zero."""
+    valid = torch.arange(waves.shape[1], device=waves.device) < lengths.to(waves.device)[:, None]
+    power = waves.square().sum(1, keepdim=True) / valid.sum(1, keepdim=True).clamp(min=1)
+    ratio = torch.tensor([[10 ** (-snr / 20)] for snr in snrs]).to(waves)
+    noise = torch.randn(waves.shape, generator=generator, device=waves.device)
+    return (waves + power.sqrt() * ratio * noise) * valid

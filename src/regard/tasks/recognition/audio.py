@@ -1,0 +1,36 @@
+"""Base class of the data modules of recognition."""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+
+from regard.data import Tokenizer
+from regard.models import Recogniser
+from regard.tasks.recipe import BatchUnit, DataModule
+from regard.train.config import TrainConfig
+
+CMVN_BATCHES = 8  # batches over which feature statistics are estimated
+CMVN_BATCH_SIZE = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class AudioData(DataModule):
+    """Data of a recogniser: CTC loss, and global feature statistics from training batches."""
+
+    objective: ClassVar[str] = "ctc"
+    batch_unit: ClassVar[BatchUnit] = "batch_size"
+
+    def prepare_model(self, model: Recogniser, tokenizer: Tokenizer, train: TrainConfig) -> None:
+        """Estimate mean and standard deviation of the features on training batches."""
+        size = min(self.batch_limit(train), CMVN_BATCH_SIZE)
+        config = replace(train, device="cpu", precision="auto", batch_size=size)
+        stream: Any = iter(self.batches(tokenizer, config))
+        batches = [next(stream) for _ in range(CMVN_BATCHES)]
+        longest = max(batch["frames"].shape[1] for batch in batches)
+        frames = [
+            torch.nn.functional.pad(batch["frames"], (0, 0, 0, longest - batch["frames"].shape[1]))
+            for batch in batches
+        ]
+        lengths = torch.cat([batch["frames_lengths"] for batch in batches])
+        model.standardise.fit(model.normalize_features(torch.cat(frames))[0], lengths)

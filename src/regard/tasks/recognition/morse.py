@@ -1,0 +1,125 @@
+"""Morse code in radio noise, at speeds held out of training."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from regard.data import AudioBatches, CharTokenizer, Morse, Tokenizer, morse_batches
+from regard.data.audio.morse.keying import MORSE_CODE
+from regard.models import RecogniserConfig, recogniser_tiny
+from regard.models.config import check_positive
+from regard.tasks.recipe import EvalSplit, Recipe
+from regard.tasks.recognition.audio import AudioData
+from regard.tasks.recognition.evaluator import RecognitionEvaluator
+from regard.tasks.registry import register
+from regard.train.config import TrainConfig
+from regard.train.device import select_device
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class MorseData(AudioData):
+    """Synthesised Morse code.
+
+    Training covers all speeds but the held-out ranges; valid and test have these only, at
+    `test_snr`.
+
+    Args:
+        min_letters, max_letters: length of the texts.
+        min_wpm, max_wpm: speed in words per minute.
+        held_out_wpm: pairs of low and high speed that are not trained on.
+        min_snr: lowest signal-to-noise ratio of training, in dB.
+        test_snr: signal-to-noise ratio of valid and test, in dB.
+        min_pitch, max_pitch: frequency of the tone, in Hz.
+        radio_effects: add the effects of senders and receivers (`data.Morse`).
+        empty_fraction: of training recordings without a transmission.
+        n_mels: log-mel bands.
+        valid_size, test_size: recordings of these splits.
+
+    >>> MorseData().held_out_bands
+    ((17.0, 19.0), (26.0, 29.0))
+    """
+
+    min_letters: int = 3
+    max_letters: int = 12
+    min_wpm: float = 8.0
+    max_wpm: float = 45.0
+    held_out_wpm: tuple[float, ...] = (17.0, 19.0, 26.0, 29.0)
+    min_snr: float = -3.0
+    test_snr: float = 0.0
+    min_pitch: float = 250.0
+    max_pitch: float = 1300.0
+    radio_effects: bool = True
+    empty_fraction: float = 0.04
+    n_mels: int = 40
+    valid_size: int = 200
+    test_size: int = 1000
+
+    def __post_init__(self) -> None:
+        check_positive(self, "min_letters", "max_letters", "n_mels", "valid_size", "test_size")
+        self.source()  # raises on invalid settings
+
+    @property
+    def held_out_bands(self) -> tuple[tuple[float, float], ...]:
+        """Ranges of speed that are not trained on."""
+        return tuple(zip(self.held_out_wpm[::2], self.held_out_wpm[1::2], strict=True))
+
+    def source(self, **changes: Any) -> Morse:
+        """The generator of training recordings, with some arguments changed."""
+        options: dict[str, Any] = {
+            "letters": (self.min_letters, self.max_letters),
+            "wpm": (self.min_wpm, self.max_wpm),
+            "snr": (self.min_snr, 20.0),
+            "pitch": (self.min_pitch, self.max_pitch),
+            "radio_effects": self.radio_effects,
+            "empty_fraction": self.empty_fraction,
+            "held_out_wpm": self.held_out_bands,
+        }
+        return Morse(**(options | changes))
+
+    def tokenizer(self, seed: int) -> Tokenizer:
+        """All characters of the Morse code, and the space."""
+        return CharTokenizer.train(["".join(MORSE_CODE) + " "])
+
+    def resolve(self, model: RecogniserConfig, tokenizer: Tokenizer) -> RecogniserConfig:
+        """The model's config with the vocabulary and features of the data."""
+        return replace(model, vocab=tokenizer.vocab, n_mels=self.n_mels, sample_rate=8000)
+
+    def batches(
+        self, tokenizer: Tokenizer, train: TrainConfig, *, rank: int = 0, world_size: int = 1
+    ) -> AudioBatches:
+        """Endless training batches."""
+        return morse_batches(
+            self.source(), tokenizer, mels=self.n_mels, batch_size=self.batch_limit(train),
+            device=select_device(train), seed=train.seed, rank=rank, world_size=world_size,
+        )  # fmt: skip
+
+    def evaluator(self, tokenizer: Tokenizer, split: EvalSplit) -> RecognitionEvaluator:
+        """Character error rate at the held-out speeds."""
+        bands = self.held_out_bands or ((self.min_wpm, self.max_wpm),)
+        size = -(-(self.valid_size if split == "valid" else self.test_size) // len(bands))
+        audio = []
+        for band in bands:
+            source = self.source(
+                wpm=band, snr=(self.test_snr, self.test_snr), held_out_wpm=(), empty_fraction=0,
+                eval_size=size,
+            )  # fmt: skip
+            audio += source.examples(split, 0)
+        return RecognitionEvaluator(audio, tokenizer)
+
+
+@register
+def morse() -> Recipe:
+    """Streaming recognition of Morse code at 0 dB SNR, at held-out speeds.
+
+    >>> morse().model.chunk  # strictly causal
+    1
+    """
+    return Recipe(
+        name="morse",
+        data=MorseData(),
+        model=recogniser_tiny(44, dim=128, layers=4, left_chunks=64, dropout=0.0),
+        train=TrainConfig(
+            steps=2111, batch_size=64, lr=1e-3, warmup=175, betas=(0.9, 0.98),
+            evaluate_every=351, save_every=1053, log_every=50,
+        ),
+    )  # fmt: skip

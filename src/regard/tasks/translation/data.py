@@ -1,0 +1,25 @@
+"""What translation tasks share: the search, the target languages, the model's vocabulary."""
+
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from regard.data import Tokenizer
+from regard.tasks.recipe import DataModule
+from regard.tasks.translation.search import SearchConfig
+
+
+class TranslationData(DataModule):
+    """Data module of a translation task."""
+
+    objective: ClassVar[str] = "translation"
+
+    search: SearchConfig  # of the test split and of `regard translate`
+
+    @abstractmethod
+    def target_languages(self, tokenizer: Tokenizer) -> list[str]:
+        """The languages that a model is trained to translate into."""
+
+    def resolve(self, model: Any, tokenizer: Tokenizer) -> Any:
+        """The model's config with the vocabulary size, shared by both sides."""
+        return replace(model, source_vocab=tokenizer.vocab, target_vocab=tokenizer.vocab)

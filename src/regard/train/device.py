@@ -1,0 +1,23 @@
+"""The device of a training run."""
+
+import torch
+
+from regard.errors import ConfigError
+from regard.train.config import TrainConfig
+from regard.train.distributed.ranks import Ranks
+
+
+def select_device(config: TrainConfig, ranks: Ranks | None = None) -> torch.device:
+    """The device that a config asks for; bf16 on a CPU, where it is a hundred times slower, raises.
+
+    >>> select_device(TrainConfig(steps=1, device="cpu"))
+    device(type='cpu')
+    """
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device: needs a CUDA device for cuda, got none here; try cpu")
+    if config.device != "cpu" and torch.cuda.is_available():
+        # without ranks: the device that `init_distributed` has set
+        return torch.device("cuda", ranks.local_rank if ranks else torch.cuda.current_device())
+    if config.precision == "bf16":
+        raise ConfigError("precision: needs a CUDA device for bf16, got cpu; try float32")
+    return torch.device("cpu")
