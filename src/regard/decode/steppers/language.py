@@ -220,7 +220,7 @@ class LanguageStepper:
 
         if time:
             b.output_tokens[:, :time] = tokens
-            if skip is None and self.model.config.window is None:
+            if skip is None and not any(self.model.config.windows):
                 self.engine.prefill(b, time, read)
             else:  # masks that ask about their lengths
                 read()
