@@ -85,7 +85,7 @@ class DecoderBlock(nn.Module):
     The memory may be given as keys and values already projected, (k, v), to use them again.
 
     >>> block, x, memory = DecoderBlock(8, 2), torch.randn(1, 3, 8), torch.randn(1, 5, 8)
-    >>> once = block.cross_attention.project_keys(memory)
+    >>> once = block.cross_attention.project_kv(memory)
     >>> torch.equal(block(x, once), block(x, memory))
     True
     """
@@ -141,13 +141,16 @@ def _sort_out(options: BlockOptions) -> dict[str, dict[str, Any]]:
     for name in ("qkv_bias", "out_bias"):
         given[name] = given["bias"] if given.get(name) is None else given[name]
     renamed = {"attention": "attention_dropout", "feed_forward": "activation_dropout"}
-    parts = {}
+    parts, unknown = {}, set(given) - {*renamed.values()}
     for part, kind in _PARTS.items():
         known = signature(kind.__init__).parameters
         chosen = {name: value for name, value in given.items() if name in known}
+        unknown -= set(known)
         if part in renamed:  # each has a dropout of its own
             chosen["dropout"] = given.get(renamed[part], 0.0)
         parts[part] = chosen
+    if unknown:
+        raise TypeError(f"got an unexpected keyword argument {sorted(unknown)[0]!r}")
     return parts
 
 
