@@ -8,8 +8,7 @@ from torch.testing import assert_close
 
 import regard as rg
 from regard import models
-from regard.decode import beam, greedy, make_stepper
-from regard.decode.cpu import decoder as cpu_decoder
+from regard.decode import beam, cache, greedy, make_stepper
 from regard.decode.cpu.decoder import CpuState
 from regard.decode.search.beam import grouped_topk
 
@@ -55,7 +54,7 @@ def start(model: models.Translator, source: torch.Tensor, lengths: torch.Tensor)
 
 @each_config
 def test_logits_are_the_models_own(name, monkeypatch):
-    monkeypatch.setattr(cpu_decoder, "CPU_INITIAL_CAPACITY", 2)  # it must grow on the way
+    monkeypatch.setattr(cache, "INITIAL_CAPACITY", 2)  # it must grow on the way
     model, (source, lengths), target = made(name), sources(), torch.randint(VOCAB, (4, 9))
     stepper, state = start(model, source, lengths)
     steps = []
@@ -106,7 +105,7 @@ def test_a_state_may_be_gone_on_from_twice_and_in_any_order():
     logits, _ = stepper.step(torch.full((6,), 5), picked)
     written = torch.cat([target, torch.full((4, 1), 8), torch.full((4, 1), 5)], 1)
     assert_close(logits, model(source, written, lengths)[rows, -1], atol=1e-5, rtol=1e-5)
-    assert other.length == 2
+    assert other.cache.length == 2
 
 
 def test_rows_of_one_sequence_are_reordered_and_taken_apart():

@@ -115,8 +115,7 @@ def test_a_piece_longer_than_a_block_is_the_same_as_many():
 
 def bytes_of(state: AudioStreamState) -> int:
     """What the state keeps alive: a view would keep all of what it was cut from."""
-    pairs = [x for pair in state.keys_values.values() for x in pair]
-    held = [state.samples, *state.conv_inputs, state.pending, *pairs]
+    held = [state.samples, *state.conv_inputs, state.pending, *state.cache.storage.layers]
     return sum(x.untyped_storage().nbytes() for x in held)
 
 
@@ -134,7 +133,7 @@ def test_the_state_does_not_grow_with_time(chunk, piece, time):
             sizes.append(state.size)
         most.append(max(sizes))
     assert most[0] == most[-1]
-    assert state.cache_length == 2 * chunk
+    assert state.cache.length == 2 * chunk
 
 
 def test_an_output_comes_as_soon_as_the_models_delay_allows():

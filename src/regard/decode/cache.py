@@ -1,94 +1,148 @@
-"""Keys and values in buffers with room for more, written in place: no step copies the past."""
+"""Key/value cache of incremental decoding: immutable handles on shared, preallocated storage.
 
-from dataclasses import dataclass, field
+A step writes behind the past and copies nothing. A handle whose place another step has taken
+continues on a copy, so that every state stays valid.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
 from regard.nn import KeysValues
 
-INITIAL_CAPACITY = 32  # places that a cache starts with
+INITIAL_CAPACITY = 32  # steps that new storage has room for
 
 
 @dataclass
 class KVStorage:
-    """Where the keys and values of every attention stand; `filled` places are taken."""
+    """Tensors of all layers, (source, 2 · kv_head, capacity, head_dim): heads of keys, then of values.
 
-    layers: dict[nn.Module, KeysValues] = field(default_factory=dict)
+    `length` is the number of steps written.
+    """
+
+    layers: list[Tensor] = field(default_factory=list)
     length: int = 0
 
 
 @dataclass(frozen=True)
 class KVCache:
-    """The keys and values that each attention made so far, and how many tokens those are.
+    """Keys and values of the first `length` steps.
 
-    >>> kept, layer = KVCache(), torch.nn.Identity()
+    With several rows per source (a beam), each step holds one key per row, side by side, and a beam
+    that continues from other rows moves nothing: `history` masks what belongs to a row's own past.
+    With `max_length`, only the last steps are kept (a stream).
+
+    >>> cache, layer = KVCache(), torch.nn.Identity()
     >>> for k in (torch.ones(1, 1, 2, 3), torch.zeros(1, 1, 1, 3)):  # two tokens, then one
-    ...     growing = KVCacheWriter(kept, k.shape[2])
-    ...     keys, values = growing(layer, k, k)
-    ...     kept = growing.new_cache()
-    >>> keys[0, 0, :, 0].tolist(), kept.length
+    ...     writer = cache.append(k.shape[2])
+    ...     keys, values = writer(layer, k, k)
+    ...     cache = writer.new_cache()
+    >>> keys[0, 0, :, 0].tolist(), cache.length
     ([1.0, 1.0, 0.0], 3)
     """
 
     storage: KVStorage = field(default_factory=KVStorage)
     length: int = 0
+    rows_per_source: int = 1
+    history: Tensor | None = None  # (source, row, step · row), bool; None: everything
+    max_length: int | None = None
 
     @classmethod
-    def from_layers(cls, layers: dict[nn.Module, KeysValues], length: int) -> "KVCache":
-        """What was kept elsewhere, `time` of it taken."""
-        return cls(KVStorage(layers, length), length)
+    def from_layers(cls, layers: Sequence[KeysValues], length: int) -> "KVCache":
+        """A cache of given keys and values, one pair per layer."""
+        return cls(KVStorage([torch.cat(pair, -3) for pair in layers], length), length)
 
-    @property
-    def layers(self) -> dict[nn.Module, KeysValues]:
-        """Just the part that is taken."""
-        time = self.length
-        return {
-            site: (k[..., :time, :], v[..., :time, :])
-            for site, (k, v) in self.storage.layers.items()
-        }
+    def keys_values(self, layer: int) -> KeysValues:
+        """Keys and values of one layer, each (source, kv_head, step · row, head_dim)."""
+        return _split(self.storage.layers[layer], self.length * self.rows_per_source)
+
+    def append(self, new_tokens: int) -> "KVCacheWriter":
+        """The `cache` argument of a model call that adds this many tokens."""
+        return KVCacheWriter(self, new_tokens)
 
     def select(self, rows: Tensor) -> "KVCache":
-        """The past of these rows, in this order."""
-        # with the room behind it, so that the next step finds a place
-        pairs = self.storage.layers.items()
-        return KVCache.from_layers(
-            {site: (k[rows], v[rows]) for site, (k, v) in pairs}, self.length
-        )
+        """The past of these rows, in this order, one row per source."""
+        layers, each = self.storage.layers, self.rows_per_source
+        if self.history is None:  # with the free capacity, so that the next step need not grow
+            layers = [x[rows // each] for x in layers]
+        else:  # of every step, one key is of the row's own past
+            source, row = rows // each, rows % each
+            at = self.history[source, row].nonzero()[:, 1].view(len(rows), 1, self.length, 1)
+            layers = [
+                x[source].gather(2, at.expand(-1, x.shape[1], -1, x.shape[3])) for x in layers
+            ]
+        storage = KVStorage(layers, self.length)
+        return replace(self, storage=storage, rows_per_source=1, history=None)
+
+    def reorder(self, rows: Tensor) -> "KVCache":
+        """Like `select` for rows that stay with their source: nothing is copied."""
+        if self.history is None:
+            return self
+        history = self.history.flatten(0, 1)[rows].unflatten(0, (-1, self.rows_per_source))
+        return replace(self, history=history)
 
 
 class KVCacheWriter:
-    """The `cache` of one call: puts the new keys behind the kept ones, which stay as they were.
-
-    A place that another step has taken is not taken again: that step's past is copied instead.
-    """
+    """Adds tokens to a cache; layers write in the order in which they are called."""
 
     def __init__(self, old: KVCache, new_tokens: int):
-        self.old, self.length = old, old.length + new_tokens
-        self.in_place = old.storage.length == old.length
+        self.old, self.length, self.layer = old, old.length + new_tokens, 0
+        self.in_place = old.storage.length == old.length and old.max_length is None
         self.storage = old.storage if self.in_place else KVStorage()
 
     def __call__(self, site: nn.Module, k: Tensor, v: Tensor) -> KeysValues:
-        pair = self.old.storage.layers.get(site)
-        kept = tuple(self._put(n, pair, x) for n, x in enumerate((k, v)))
-        self.storage.layers[site] = kept[0], kept[1]
-        return kept[0][..., : self.length, :], kept[1][..., : self.length, :]
+        if k.requires_grad or self.old.max_length is not None:
+            # a gradient needs the past unchanged; a bounded cache is small
+            x = torch.cat([k, v], -3)
+            if (past := self._past()) is not None:
+                x = torch.cat([past[:, :, : self.old.length], x], -2)
+            self._put(x if self.old.max_length is None else _last(x, self.old.max_length))
+            return _split(x, x.shape[-2])
+        rows, heads, _, head_dim = k.shape
+        x = self.reserve((rows, 2 * heads, head_dim), k)
+        x[:, :heads, self.old.length : self.length] = k
+        x[:, heads:, self.old.length : self.length] = v
+        return _split(x, self.length)
 
-    def new_cache(self) -> KVCache:
-        """All there is now."""
-        self.storage.length = self.length
-        return KVCache(self.storage, self.length)
+    def reserve(self, shape: tuple[int, int, int], like: Tensor) -> Tensor:
+        """The next layer's tensor with room for the new steps, the past in it."""
+        each, x = self.old.rows_per_source, self._past()
+        used, needed = self.old.length * each, self.length * each
+        if x is None or not self.in_place or x.shape[2] < needed:
+            capacity = max(INITIAL_CAPACITY, 2 * self.length) * each
+            wide = like.new_empty(*shape[:2], capacity, shape[2])
+            if x is not None:
+                wide[:, :, :used] = x[:, :, :used]
+            x = wide
+        self._put(x)
+        return x
 
-    def _put(self, n: int, pair: KeysValues | None, new: Tensor) -> Tensor:
-        begin = self.old.length
-        past = None if pair is None else pair[n]
-        if new.requires_grad:  # what a gradient goes back through cannot be written over
-            return new if past is None else torch.cat([past[..., :begin, :], new], -2)
-        if past is None or not self.in_place or past.shape[-2] < self.length:
-            room = max(INITIAL_CAPACITY, 2 * self.length)
-            wide = new.new_empty(*new.shape[:-2], room, new.shape[-1])
-            if past is not None:
-                wide[..., :begin, :] = past[..., :begin, :]
-            past = wide
-        past[..., begin : self.length, :] = new
-        return past
+    def new_cache(self, history: Tensor | None = None) -> KVCache:
+        """The cache with the new tokens; `history` replaces the mask of several rows per source."""
+        limit = self.old.max_length
+        self.storage.length = self.length if limit is None else min(limit, self.length)
+        length = self.storage.length
+        return replace(self.old, storage=self.storage, length=length, history=history)
+
+    def _past(self) -> Tensor | None:
+        layers = self.old.storage.layers
+        return layers[self.layer] if self.layer < len(layers) else None
+
+    def _put(self, x: Tensor) -> None:
+        if self.layer == len(self.storage.layers):
+            self.storage.layers.append(x)
+        else:
+            self.storage.layers[self.layer] = x
+        self.layer += 1
+
+
+def _split(x: Tensor, length: int) -> KeysValues:
+    heads = x.shape[1] // 2
+    return x[:, :heads, :length], x[:, heads:, :length]
+
+
+def _last(x: Tensor, count: int) -> Tensor:
+    """The last steps, as memory of their own: a view would keep all of it alive."""
+    return x if x.shape[-2] <= count else x[..., x.shape[-2] - count :, :].clone()

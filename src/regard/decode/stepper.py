@@ -1,19 +1,18 @@
 """Models one token at a time: what a search asks of a model, and how each kind answers."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.decode.cache import KVCache, KVCacheWriter
+from regard.decode.cache import KVCache
 from regard.decode.cpu.decoder import CpuDecoder, CpuState, split_rows, supports_cpu_decoder
 from regard.decode.steppers.language import LanguageStepper
 from regard.errors import ConfigError
 from regard.models import LanguageModel, RecurrentTranslator, Translator
-from regard.nn import DecoderBlock, KeysValues, RecurrentMemory
+from regard.nn import KeysValues, RecurrentMemory
 from regard.ops.intercept import is_intercepted
 from regard.ops.recurrence import State
 
@@ -101,12 +100,12 @@ class TranslatorStepper:
         if isinstance(state, CpuState):
             if not is_intercepted(self.model):
                 return self.cpu_decoder.step(tokens, state)
-            state = self._slowly(state, len(tokens))
-        cache, time = KVCacheWriter(state.cache, 1), state.cache.length
+            state = self._to_model_state(state, len(tokens))
+        writer, length = state.cache.append(1), state.cache.length
         logits = self.model.decode(
-            tokens[:, None], state.memory, state.lengths, offset=time, cache=cache
+            tokens[:, None], state.memory, state.lengths, offset=length, cache=writer
         )
-        return logits[:, 0], replace(state, cache=cache.new_cache())
+        return logits[:, 0], replace(state, cache=writer.new_cache())
 
     def select(
         self, state: "TranslatorState | CpuState", rows: Tensor
@@ -117,15 +116,10 @@ class TranslatorStepper:
         lengths = None if state.lengths is None else state.lengths[rows]
         return TranslatorState(memory, lengths, state.cache.select(rows))
 
-    def _slowly(self, state: CpuState, rows: int) -> TranslatorState:
-        """The same state for the model itself, which somebody came to look at."""
+    def _to_model_state(self, state: CpuState, rows: int) -> TranslatorState:
+        """The state for the model itself, whose calls are now intercepted."""
         state = split_rows(state, torch.arange(rows))
-        blocks = cast(Iterable[DecoderBlock], self.model.decoder.blocks)
-        kept: dict[nn.Module, KeysValues] = {}
-        if state.cache is not None:
-            pairs = zip(state.cache.keys, state.cache.values, strict=True)
-            kept = {b.self_attention: kv for b, kv in zip(blocks, pairs, strict=True)}
-        return TranslatorState(state.memory, state.lengths, KVCache.from_layers(kept, state.length))
+        return TranslatorState(state.memory, state.lengths, state.cache)
 
 
 @dataclass(frozen=True)

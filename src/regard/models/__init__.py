@@ -1,4 +1,4 @@
-"""Whole networks, their configs and presets."""
+"""Models, their configs and presets, saved files, and conversion from and to Hugging Face."""
 
 from regard.models.classifier import (
     Classifier,
@@ -14,7 +14,8 @@ from regard.models.config import (
     make_embedding,
     make_encoder,
 )
-from regard.models.hub.convert import from_transformers
+from regard.models.hub.convert import from_transformers, to_transformers
+from regard.models.hub.folder import from_pretrained, save_pretrained
 from regard.models.language import (
     LanguageConfig,
     LanguageModel,
@@ -38,8 +39,9 @@ from regard.models.recurrent import (
     recurrent_small,
     recurrent_tiny,
 )
+from regard.models.registry import MODELS, build, config_types, register_model
 from regard.models.resnet import ResNet, ResNetConfig, resnet_of_size
-from regard.models.serialization import build, config_types, load, save
+from regard.models.serialization import load, save
 from regard.models.speech_encoder import SpeechEncoder, SpeechEncoderConfig
 from regard.models.translator import (
     Translator,
@@ -59,11 +61,12 @@ from regard.models.vision import (
 __all__ = [
     "Classifier",
     "ClassifierConfig",
-    "OnnxFile",
     "LanguageConfig",
     "LanguageModel",
     "MLP",
     "MLPConfig",
+    "MODELS",
+    "OnnxFile",
     "Recogniser",
     "RecogniserConfig",
     "RecurrentTranslator",
@@ -84,6 +87,7 @@ __all__ = [
     "config_types",
     "ctc_loss",
     "export_onnx",
+    "from_pretrained",
     "from_transformers",
     "is_quantized",
     "language_base",
@@ -99,8 +103,11 @@ __all__ = [
     "recogniser_tiny",
     "recurrent_small",
     "recurrent_tiny",
+    "register_model",
     "resnet_of_size",
     "save",
+    "save_pretrained",
+    "to_transformers",
     "translator_base",
     "translator_small",
     "translator_tiny",

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
 from regard.models.config import TokenConfig, check_positive, make_embedding, make_encoder
+from regard.models.registry import register_model
 from regard.nn import xavier_linear
 from regard.ops import Padding
 
@@ -34,6 +35,7 @@ class ClassifierConfig(TokenConfig):
             raise ConfigError(f"classes: needs 0 or more, got {self.classes}")
 
 
+@register_model(ClassifierConfig)
 class Classifier(nn.Module):
     """Read everything, both ways, then say what it is.
 

@@ -1,6 +1,6 @@
-"""What the sizes and choices of a stack are, checked on the spot, and what is built from them."""
+"""Configs of Transformer stacks, validated on construction, and the modules built from them."""
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import torch
@@ -23,10 +23,12 @@ from regard.nn.norm import NormKind
 
 @dataclass(frozen=True, kw_only=True)
 class StackConfig:
-    """Blocks on top of each other. The defaults are the pre-LN Transformer of today.
+    """A stack of Transformer blocks; the defaults give a pre-LN Transformer.
 
-    Left out, `feat` is dim / heads, `key_heads` is heads, `hidden` is 4 · dim, `scale` is 1/√feat.
-    `rotary` is the base of rotary positions. `relative` names a bias that all layers share.
+    Fields that share a name with `nn.BlockOptions` are passed to every block. None stands for:
+    head_dim = dim / heads, kv_heads = heads, ffn_dim = 4 · dim, scale = 1/√head_dim, qkv_bias and
+    out_bias = bias. `rope_theta` is the base of rotary positions; `relative_bias` names the
+    position bias that all layers share.
 
     >>> StackConfig(layers=2, dim=64, heads=4).block_options["norm_first"]
     True
@@ -45,6 +47,8 @@ class StackConfig:
     final_norm: bool = True
     eps: float = 1e-5
     bias: bool = True
+    qkv_bias: bool | None = None
+    out_bias: bool | None = None
     scale: float | None = None
     softcap: float | None = None
     sinks: bool = False
@@ -52,7 +56,7 @@ class StackConfig:
     rotate_half: bool = False
     relative_bias: Literal["none", "buckets", "toeplitz", "keys", "alibi"] = "none"
     buckets: int = 32
-    max_distance: int = 128  # distances beyond are one: the last bucket, or the table's radius
+    max_distance: int = 128  # larger distances share the last bucket, or the table's edge
     dropout: float = 0.0
     attention_dropout: float = 0.0
     activation_dropout: float = 0.0
@@ -71,41 +75,50 @@ class StackConfig:
 
     @property
     def block_options(self) -> BlockOptions:
-        """What each block is told."""
-        chosen = asdict(self)
-        return BlockOptions(**{name: chosen[name] for name in _OPTIONS})
+        """The keyword options of every block."""
+        return BlockOptions(**{name: getattr(self, name) for name in BLOCK_OPTIONS})
 
     @property
     def resolved_head_dim(self) -> int:
-        """The width of one head."""
+        """Width of one head."""
         return self.dim // self.heads if self.head_dim is None else self.head_dim
 
     @property
     def resolved_kv_heads(self) -> int:
-        """How many heads have keys and values of their own."""
+        """Number of key/value heads."""
         return self.kv_heads or self.heads
 
     @property
     def resolved_ffn_dim(self) -> int:
-        """The width inside a feed-forward."""
+        """Hidden width of the feed-forward."""
         return 4 * self.dim if self.ffn_dim is None else self.ffn_dim
+
+    @property
+    def resolved_qkv_bias(self) -> bool:
+        """Whether query, key and value projections have biases."""
+        return self.bias if self.qkv_bias is None else self.qkv_bias
+
+    @property
+    def resolved_out_bias(self) -> bool:
+        """Whether the output projection of attention has a bias."""
+        return self.bias if self.out_bias is None else self.out_bias
 
 
 Stack = TypeVar("Stack", Encoder, Decoder)
-_OPTIONS = tuple(BlockOptions.__annotations__)
+BLOCK_OPTIONS = frozenset(get_type_hints(BlockOptions))
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenConfig(StackConfig):
-    """A stack that reads tokens: how they are embedded.
+    """A stack over tokens, with its input embedding.
 
     >>> TokenConfig(layers=1, dim=8, heads=2).positions
     'sinusoidal'
     """
 
     positions: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
-    max_positions: int = 512  # where learned positions end
-    scale_embedding: bool = True  # embeddings times √dim, so that positions do not drown them
+    max_positions: int = 512  # size of a learned position table
+    scale_embedding: bool = True  # times √dim, so that positions do not dominate
     embedding_norm: bool = False
     segments: int = 0
 
@@ -117,7 +130,7 @@ class TokenConfig(StackConfig):
 
 
 def make_embedding(config: TokenConfig, vocab: int) -> TokenEmbedding:
-    """The input stage that the config describes.
+    """The token embedding that a config describes.
 
     >>> make_embedding(TokenConfig(layers=1, dim=8, heads=2), vocab=5).token_embeddings.shape
     torch.Size([5, 8])
@@ -136,7 +149,7 @@ def make_embedding(config: TokenConfig, vocab: int) -> TokenEmbedding:
 
 
 def make_encoder(config: StackConfig, *, bidirectional: bool = True) -> Encoder:
-    """The stack of encoder blocks; `bidirectional=False` if it will only ever look back.
+    """The encoder stack that a config describes; `bidirectional=False` if it is used causally.
 
     >>> len(make_encoder(StackConfig(layers=3, dim=8, heads=2)).blocks)
     3
@@ -146,14 +159,14 @@ def make_encoder(config: StackConfig, *, bidirectional: bool = True) -> Encoder:
         config.dim,
         config.heads,
         final_norm=config.final_norm,
-        relative=_relative(config, both_sides=bidirectional),
+        relative=_relative_bias(config, bidirectional=bidirectional),
         **config.block_options,
     )
-    return _calmed(encoder, config, residuals=2 * config.layers)
+    return _scale_init_by_depth(encoder, config, residuals=2 * config.layers)
 
 
 def make_decoder(config: StackConfig, layers: int) -> Decoder:
-    """The stack of decoder blocks, of the same sizes.
+    """A decoder stack of the same sizes.
 
     >>> len(make_decoder(StackConfig(layers=3, dim=8, heads=2), layers=1).blocks)
     1
@@ -163,22 +176,31 @@ def make_decoder(config: StackConfig, layers: int) -> Decoder:
         config.dim,
         config.heads,
         final_norm=config.final_norm,
-        relative=_relative(config, both_sides=False),
+        relative=_relative_bias(config, bidirectional=False),
         **config.block_options,
     )
-    return _calmed(decoder, config, residuals=3 * layers)
+    return _scale_init_by_depth(decoder, config, residuals=3 * layers)
 
 
 def check_positive(config: Any, *names: str) -> None:
-    """Raise a ConfigError for a size that is not a whole number of 1 or more (None is left out)."""
+    """Raise a ConfigError for a field that is neither None nor an integer of 1 or more."""
     for name in names:
         value = getattr(config, name)
         if value is not None and (not isinstance(value, int) or value < 1):
             raise ConfigError(f"{name}: needs a whole number of 1 or more, got {value!r}")
 
 
+def check_shared_vocab(config: Any) -> None:
+    """Raise a ConfigError for a shared embedding of two vocabularies."""
+    if config.shared_embedding and config.source_vocab != config.target_vocab:
+        raise ConfigError(
+            f"target_vocab: needs source_vocab={config.source_vocab} for a shared embedding, "
+            f"got {config.target_vocab}; try shared_embedding=False"
+        )
+
+
 def check_choices(config: Any) -> None:
-    """Raise a ConfigError for a word that is not among those its field allows."""
+    """Raise a ConfigError for a value outside the choices of a Literal field."""
     hints = get_type_hints(type(config))
     for field in fields(config):
         value, hint = getattr(config, field.name), hints[field.name]
@@ -187,14 +209,14 @@ def check_choices(config: Any) -> None:
             raise ConfigError(f"{field.name}: needs one of {words}, got {value!r}")
 
 
-def _relative(config: StackConfig, *, both_sides: bool) -> RelativeBias | None:
+def _relative_bias(config: StackConfig, *, bidirectional: bool) -> RelativeBias | None:
     match config.relative_bias:
         case "buckets":
             return BucketBias(
                 config.heads,
                 buckets=config.buckets,
                 max_distance=config.max_distance,
-                bidirectional=both_sides,
+                bidirectional=bidirectional,
             )
         case "toeplitz":
             return ToeplitzBias(config.heads, radius=config.max_distance)
@@ -205,8 +227,8 @@ def _relative(config: StackConfig, *, both_sides: bool) -> RelativeBias | None:
     return None
 
 
-def _calmed(stack: Stack, config: StackConfig, residuals: int) -> Stack:
-    """Pre-LN sums all its sublayers: each starts smaller, so that depth does not add up."""
+def _scale_init_by_depth(stack: Stack, config: StackConfig, residuals: int) -> Stack:
+    """Depth-scaled init: pre-LN sums all sublayers, so each starts at 1/√residuals (GPT-2)."""
     if config.norm_first:
         with torch.no_grad():
             for name, weight in stack.named_parameters():

@@ -1,34 +1,52 @@
-"""A decoder-only Transformer: read what came so far, score what may come next."""
+"""Decoder-only Transformer language model."""
 
 from dataclasses import dataclass, replace
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from regard.errors import ConfigError
 from regard.models.config import TokenConfig, check_positive, make_embedding, make_encoder
+from regard.models.registry import register_model
 from regard.nn import CacheUpdate, Readout
 from regard.ops import Causal, Local, Mask, Padding, masks
 
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageConfig(TokenConfig):
-    """A language model; `window` tokens are visible to each (None: all before it).
+    """Config of a language model.
+
+    `window` is the number of tokens that each position attends to, itself included (None: all up to
+    it); a tuple gives one per layer.
 
     >>> LanguageConfig(vocab=100, layers=2, dim=64, heads=4, kv_heads=1, window=16).tied
     True
     """
 
     vocab: int
-    window: int | None = None
+    window: int | None | tuple[int | None, ...] = None
     tied: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(self, "vocab", "window")
+        check_positive(self, "vocab")
+        if isinstance(self.window, tuple) and len(self.window) != self.layers:
+            raise ConfigError(
+                f"window: needs one or layers={self.layers} of them, got {len(self.window)}"
+            )
+        for window in self.windows:
+            if window is not None and (not isinstance(window, int) or window < 1):
+                raise ConfigError(f"window: needs a whole number of 1 or more, got {window!r}")
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """The window of each layer."""
+        return self.window if isinstance(self.window, tuple) else (self.window,) * self.layers
 
 
+@register_model(LanguageConfig)
 class LanguageModel(nn.Module):
-    """Which token comes next, at every position at once.
+    """Next-token logits at every position.
 
     p(token_{t+1} | token_1 … token_t) = softmax(logits_t)
 
@@ -54,7 +72,16 @@ class LanguageModel(nn.Module):
         offset: int = 0,
         cache: CacheUpdate | None = None,
     ) -> Float[Tensor, "batch time vocab"]:
-        """The logits. A `mask` narrows what the causal one allows; `offset` tokens came before."""
+        """Next-token logits.
+
+        Args:
+            tokens: Token ids.
+            lengths: Real tokens per row; the rest is padding. All by default.
+            mask: Combined with the causal mask.
+            positions: Position ids; by default `offset`, `offset` + 1, …
+            offset: Number of tokens already in the cache.
+            cache: Stores the new keys and values of each layer and returns all of them.
+        """
         x = self.hidden_states(
             tokens, lengths, mask=mask, positions=positions, offset=offset, cache=cache
         )
@@ -70,7 +97,7 @@ class LanguageModel(nn.Module):
         offset: int = 0,
         cache: CacheUpdate | None = None,
     ) -> Float[Tensor, "batch time dim"]:
-        """What the blocks make of each token, before any is scored; a prompt needs no more.
+        """Output of the last block, before the readout; arguments as in `forward`.
 
         x = block_L(… block_1(embed(tokens)) …);   logits = readout(x)
 
@@ -80,7 +107,7 @@ class LanguageModel(nn.Module):
         x = self.embedding(tokens, positions=positions, offset=offset)
         return self.decoder(
             x,
-            mask=self.mask(lengths, mask),
+            mask=self._masks(lengths, mask),
             positions=positions,
             offset=offset,
             cache=cache,
@@ -90,26 +117,35 @@ class LanguageModel(nn.Module):
         self,
         lengths: Int[Tensor, " batch"] | None = None,
         extra_mask: Mask | Bool[Tensor, "... _ _"] | None = None,
+        *,
+        layer: int = 0,
     ) -> Mask:
-        """What each token may see: what came before, inside the window, and not the padding.
+        """The attention mask of a layer: causal, inside its window, without padding.
 
         >>> LanguageModel(language_tiny(vocab=10)).mask()
         Causal()
         """
-        seen: Mask = Causal()
-        if self.config.window is not None:
-            seen = seen & Local(self.config.window - 1)
+        mask: Mask = Causal()
+        window = self.config.windows[layer]
+        if window is not None:
+            mask = mask & Local(window - 1)
         if lengths is not None:
-            seen = seen & Padding(lengths)
-        if extra_mask is not None:
-            seen = seen & (
-                masks.DenseMask(extra_mask) if isinstance(extra_mask, Tensor) else extra_mask
-            )
-        return seen
+            mask = mask & Padding(lengths)
+        if extra_mask is None:
+            return mask
+        return mask & (
+            masks.DenseMask(extra_mask) if isinstance(extra_mask, Tensor) else extra_mask
+        )
+
+    def _masks(self, lengths: Tensor | None, extra: Mask | Tensor | None) -> Mask | list[Mask]:
+        """One mask for all layers, or one per layer where their windows differ."""
+        if len(set(self.config.windows)) == 1:
+            return self.mask(lengths, extra)
+        return [self.mask(lengths, extra, layer=n) for n in range(self.config.layers)]
 
 
 def language_tiny(vocab: int, **changes) -> LanguageConfig:
-    """For tests and lectures: 2 layers of 64.
+    """Preset for tests and lectures: 2 layers of width 64.
 
     >>> language_tiny(vocab=10).dim
     64
@@ -119,7 +155,7 @@ def language_tiny(vocab: int, **changes) -> LanguageConfig:
 
 
 def language_small(vocab: int, **changes) -> LanguageConfig:
-    """Trains on a CPU: 6 layers of 256, rotary positions, RMS norm, gated feed-forward.
+    """Preset that trains on a CPU: 6 layers of width 256, RoPE, RMSNorm, gated feed-forward.
 
     >>> language_small(vocab=10).rope_theta
     10000.0
@@ -144,7 +180,7 @@ def language_small(vocab: int, **changes) -> LanguageConfig:
 
 
 def language_base(vocab: int, **changes) -> LanguageConfig:
-    """The sizes and choices of GPT-2: 12 layers of 768, learned positions.
+    """Preset of GPT-2's architecture: 12 layers of width 768, learned positions.
 
     >>> language_base(vocab=10).max_positions
     1024

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
 from regard.models.config import check_choices, check_positive
+from regard.models.registry import register_model
 
 _ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "identity": nn.Identity}
 
@@ -34,6 +35,7 @@ class MLPConfig:
             raise ConfigError(f"layers: needs 0 or more, got {self.layers}")
 
 
+@register_model(MLPConfig)
 class MLP(nn.Module):
     """Every input connected to every hidden unit: no order, no neighbourhood, one size only.
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
 from regard.models.config import StackConfig, check_positive, make_encoder
+from regard.models.registry import register_model
 from regard.nn import ConvSubsampling, GlobalCMVN, xavier_linear
 from regard.ops import Causal, Chunked, Local, Mask, Padding, log_mel, mel_frame_count, online_cmvn
 from regard.ops.audio.log_mel import HOP_SECONDS, WINDOW_SECONDS
@@ -76,6 +77,7 @@ class RecogniserConfig(StackConfig):
         return round(WINDOW_SECONDS + HOP_SECONDS * 4 * (self.chunk - 1), 6)
 
 
+@register_model(RecogniserConfig)
 class Recogniser(nn.Module):
     """From sound to the log-probability of each label at each moment.
 
@@ -161,23 +163,6 @@ class Recogniser(nn.Module):
         _check_lengths(lengths, *wave.shape)
         frames = [mel_frame_count(samples, rate) for samples in lengths.tolist()]
         return self(features, torch.tensor(frames, device=lengths.device))
-
-    def loss(
-        self,
-        features: Float[Tensor, "batch time mel"],
-        lengths: Int[Tensor, " batch"],
-        targets: Int[Tensor, "batch label"],
-        target_lengths: Int[Tensor, " batch"],
-    ) -> Float[Tensor, ""]:
-        """How surprising the right text is, whatever its timing: `ctc_loss` of what was heard.
-
-        >>> model = Recogniser(recogniser_tiny(vocab=30))
-        >>> one = torch.tensor([1])
-        >>> bool(model.loss(torch.randn(1, 9, 40), torch.tensor([9]), one[None], one) > 0)
-        True
-        """
-        log_probs, lengths = self(features, lengths)
-        return ctc_loss(log_probs, lengths, targets, target_lengths)
 
 
 def ctc_loss(

@@ -7,7 +7,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
-from regard.models.config import check_choices, check_positive
+from regard.models.config import check_choices, check_positive, check_shared_vocab
+from regard.models.registry import register_model
 from regard.nn import (
     AttentiveRecurrent,
     BahdanauDecoder,
@@ -47,11 +48,7 @@ class RecurrentTranslatorConfig:
     def __post_init__(self) -> None:
         check_choices(self)
         check_positive(self, "source_vocab", "target_vocab", "dim", "hidden", "layers")
-        if self.shared_embedding and self.source_vocab != self.target_vocab:
-            raise ConfigError(
-                f"target_vocab: needs source_vocab={self.source_vocab} for a shared embedding, "
-                f"got {self.target_vocab}; try shared_embedding=False"
-            )
+        check_shared_vocab(self)
         if self.bidirectional and self.hidden % 2:
             raise ConfigError(f"hidden: needs an even number, half a direction, got {self.hidden}")
         if not 0 <= self.dropout < 1:
@@ -63,6 +60,7 @@ class RecurrentTranslatorConfig:
         return self.attention != "hybrid"
 
 
+@register_model(RecurrentTranslatorConfig)
 class RecurrentTranslator(nn.Module):
     """Read the source into states, then write the target a state at a time.
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
 from regard.models.config import check_positive
+from regard.models.registry import register_model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +39,7 @@ class ResNetConfig:
         return tuple(self.width >> self.stages - 1 - stage for stage in range(self.stages))
 
 
+@register_model(ResNetConfig)
 class ResNet(nn.Module):
     """Local filters shared over the whole picture, in blocks that are skipped by a sum.
 

@@ -1,7 +1,7 @@
 """Models on disk: one safetensors file with the weights and, in its header, the config as JSON.
 
-One file, written beside its place and moved there in one step: weights and config can neither be
-parted nor half written. Nothing in it can run, unlike a pickle.
+The file is written to a temporary name and renamed, so that weights and config stay together and are
+never half written. Unlike a pickle, it holds no code.
 """
 
 import json
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,22 +20,19 @@ from torch import Tensor, nn
 from regard.errors import ConfigError, FileError, RegardError
 from regard.files import atomic_path, parse_json
 from regard.models.quantization import is_quantized, pack_int8, swap_int8_modules, unpack_int8
+from regard.models.registry import MODELS, build, config_type, is_registered
 
 WEIGHTS_FILE = "model.safetensors"
-VERSION = 1  # of the file's layout; raise it when an older reader would go wrong
-COUNT_FIELDS = (
-    "layers",
-    "decoder_layers",
-    "stages",
-    "blocks",
-)  # each of them has weights of its own
-MAX_UNCHECKED_COUNT = 64  # of those that any file may claim: so many are built at once
-MAX_INT_VALUE = 1 << 31  # any other number in a config
-MAX_BUFFER_BYTES = 256 << 20  # bytes of tables that are computed and not saved, such as sinusoids
+VERSION = 1  # of the file layout; raise it when older readers would misread a file
+# config fields that count parts with weights of their own
+COUNT_FIELDS = ("layers", "decoder_layers", "stages", "blocks")
+MAX_UNCHECKED_COUNT = 64  # of such parts that a file may claim with fewer tensors
+MAX_INT_VALUE = 1 << 31  # of any other integer in a config
+MAX_BUFFER_BYTES = 256 << 20  # of buffers that are computed and not saved, such as sinusoids
 
 
 def save(model: nn.Module, path: str | Path) -> Path:
-    """Write a model to a file ending in .safetensors, or into a folder; the file's path comes back.
+    """Save a model to a .safetensors file or into a folder; returns the file's path.
 
     >>> from regard.models import LanguageModel, language_tiny
     >>> import tempfile
@@ -43,11 +40,11 @@ def save(model: nn.Module, path: str | Path) -> Path:
     >>> save(LanguageModel(language_tiny(vocab=10)), folder).name
     'model.safetensors'
     """
-    kind, config = type(model).__name__, getattr(model, "config", None)
-    if config is None or _kinds().get(kind) is not type(model):
-        known = ", ".join(sorted(_kinds()))
+    kind, config = type(model).__name__, cast(Any, model.config) if is_registered(model) else None
+    if config is None:
+        known = ", ".join(sorted(MODELS))
         raise ConfigError(f"model: needs one of {known}, got {kind}; try model.state_dict()")
-    tensors = {name: x.detach().cpu().contiguous() for name, x in _own(model).items()}
+    tensors = {name: x.detach().cpu().contiguous() for name, x in _unique_tensors(model).items()}
     header: dict[str, Any] = {"model": kind, "version": VERSION, "config": asdict(config)}
     if is_quantized(model):
         tensors, header["int8"] = pack_int8(tensors), True
@@ -62,7 +59,7 @@ def save(model: nn.Module, path: str | Path) -> Path:
 
 
 def load(path: str | Path) -> nn.Module:
-    """Read a model that `save` wrote, ready for use: on the CPU, in evaluation mode.
+    """Load a model that `save` wrote, on the CPU and in evaluation mode.
 
     >>> from regard.models import LanguageModel, language_tiny
     >>> import tempfile
@@ -73,33 +70,10 @@ def load(path: str | Path) -> nn.Module:
     """
     file = Path(path) if Path(path).is_file() else _file(path)
     header, tensors = _read(file)
-    whole = bool(header.get("int8"))
-    tensors = _unpacked(tensors, file) if whole else tensors
+    int8 = bool(header.get("int8"))
+    tensors = _unpack(tensors, file) if int8 else tensors
     model = _build(header, tensors, file)
-    return (swap_int8_modules(model) if whole else model).eval()
-
-
-def build(config: Any) -> nn.Module:
-    """The model that a config is for, freshly drawn.
-
-    >>> from regard.models import language_tiny
-    >>> type(build(language_tiny(vocab=10))).__name__
-    'LanguageModel'
-    """
-    for kind in _kinds().values():
-        if _config_of(kind) is type(config):
-            return kind(config)
-    known = ", ".join(config_types())
-    raise ConfigError(f"config: needs one of {known}, got {type(config).__name__}")
-
-
-def config_types() -> dict[str, type]:
-    """Every config that a model can be built from, by its name.
-
-    >>> "LanguageConfig" in config_types()
-    True
-    """
-    return {_config_of(kind).__name__: _config_of(kind) for kind in _kinds().values()}
+    return (swap_int8_modules(model) if int8 else model).eval()
 
 
 def _file(path: str | Path) -> Path:
@@ -108,16 +82,19 @@ def _file(path: str | Path) -> Path:
 
 
 def write_safetensors(tensors: dict[str, Tensor], header: dict[str, str], file: Path) -> None:
-    """Beside its place first, and moved there once it is on the disk: never half a file."""
+    """Write a safetensors file atomically: under a temporary name first, renamed when complete."""
     try:
         with atomic_path(file) as place:
             save_file(tensors, place, header)
-    except SafetensorError as error:  # its way to say that the disk is full
+    except SafetensorError as error:  # raised when the disk is full
         raise OSError(str(error)) from error
 
 
 def read_safetensors(file: Path, writer: str) -> tuple[str | None, dict[str, Tensor]]:
-    """Our header and all tensors of a safetensors file, or one clear error about it."""
+    """The `regard` header entry (None if missing) and all tensors of a safetensors file.
+
+    `writer` names the function that writes such files, for the error.
+    """
     if not file.is_file():
         raise FileError(f"{file}: needs to be a file that `{writer}` wrote, got nothing there")
     try:
@@ -134,7 +111,7 @@ def read_safetensors(file: Path, writer: str) -> tuple[str | None, dict[str, Ten
 def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     header, tensors = read_safetensors(file, "save")
     if header is None:
-        raise FileError(f"{file}: needs our header, got foreign weights; try from_transformers")
+        raise FileError(f"{file}: needs our header, got other weights; try models.from_pretrained")
     header = _parse(header, file)
     if (got := checksum(tensors)) != header["checksum"]:
         raise FileError(
@@ -158,25 +135,25 @@ def _parse(text: str, file: Path) -> dict[str, Any]:
     return header
 
 
-def _unpacked(tensors: dict[str, Tensor], file: Path) -> dict[str, Tensor]:
+def _unpack(tensors: dict[str, Tensor], file: Path) -> dict[str, Tensor]:
     try:
         return unpack_int8(tensors)
     except (RuntimeError, TypeError) as error:  # a scale of another shape than its weight
-        raise FileError(f"{file}: needs a scale for each row of a weight, got {error}") from error
+        raise FileError(f"{file}: needs one scale per row of a weight, got {error}") from error
 
 
 def _build(header: dict[str, Any], tensors: Mapping[str, Tensor], file: Path) -> nn.Module:
-    kinds, kind, given = _kinds(), header["model"], header["config"]
-    if kind not in kinds:
-        raise FileError(f"{file}: needs a known model, got {kind!r}{_nearest(kind, kinds)}")
-    made = _config_of(kinds[kind])
-    known = {field.name: field for field in fields(made)}
+    kind, given = header["model"], header["config"]
+    if kind not in MODELS:
+        raise FileError(f"{file}: needs a known model, got {kind!r}{_nearest(kind, MODELS)}")
+    config_class = config_type(MODELS[kind])
+    known = {field.name: field for field in fields(config_class)}
     if not isinstance(given, dict):
         raise FileError(f"{file}: needs a config of names and values, got {given!r}")
     for name in given:
         if name not in known:
             raise FileError(
-                f"{file}: needs a config of {made.__name__}, got unknown {name!r}"
+                f"{file}: needs a config of {config_class.__name__}, got unknown {name!r}"
                 f"{_nearest(name, known)}"
             )
     for name, field in known.items():
@@ -184,27 +161,27 @@ def _build(header: dict[str, Any], tensors: Mapping[str, Tensor], file: Path) ->
             raise FileError(f"{file}: needs {name!r} in its config, got none")
     values = {name: tuple(x) if isinstance(x, list) else x for name, x in given.items()}
     try:
-        config = made(**values)
+        config = config_class(**values)
     except (RegardError, TypeError, ArithmeticError) as error:
         raise FileError(f"{file}: needs a valid config, got {error}") from error
     check_config_against_tensors(config, tensors, file)
     with torch.random.fork_rng(devices=[]):  # the initial weights are replaced; no seed is spent
         model = build(config)
-    for name, x in _own(model).items():
-        x.data = tensors[name]  # in place of copying: keeps ties, and the dtype it was saved in
+    for name, x in _unique_tensors(model).items():
+        x.data = tensors[name]  # instead of a copy: keeps ties and the saved dtype
     return model
 
 
 def check_config_against_tensors(
     config: Any, tensors: Mapping[str, Tensor], file: str | Path
 ) -> None:
-    """Compare a config with the weights of its file before any memory is taken for its model.
+    """Check that a config fits the tensors of its file, before memory is allocated for the model.
 
-    Sizes in a file are claims: the model is built on the meta device, where it takes no memory,
-    and only one whose weights are all there may be built for real.
+    Sizes in a file are untrusted: the model is first built on the meta device, without memory, and
+    its parameters are compared with the tensors that are there.
 
     >>> from regard.models import language_tiny
-    >>> check_config_against_tensors(language_tiny(vocab=10**6), {}, "a.file")  # no 256 MB are taken
+    >>> check_config_against_tensors(language_tiny(vocab=10**6), {}, "a.file")  # allocates nothing
     Traceback (most recent call last):
         ...
     regard.errors.FileError: a.file: needs 'embedding.token_embeddings' as float32 (1000000, 64), got none
@@ -223,7 +200,7 @@ def check_config_against_tensors(
             model = build(config)
     except (RegardError, TypeError, ArithmeticError, RuntimeError) as error:
         raise FileError(f"{file}: needs a valid config, got {error}") from error
-    _compare(_own(model), tensors, type(model).__name__, file)
+    _compare(_unique_tensors(model), tensors, type(model).__name__, file)
     extra = sum(x.nbytes for x in model.buffers()) - sum(x.nbytes for x in tensors.values())
     if extra > MAX_BUFFER_BYTES:
         raise FileError(
@@ -249,32 +226,16 @@ def _compare(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], kind: str
             )
 
 
-def _own(model: nn.Module) -> dict[str, Tensor]:
-    """Every tensor that is saved, once: a tied one goes under its first name."""
+def _unique_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The state dict without repeats: a tied tensor goes under its first name."""
     first = {}
     for name, x in model.state_dict(keep_vars=True).items():
         first.setdefault(id(x), (name, x))
     return dict(first.values())
 
 
-def _kinds() -> dict[str, type[nn.Module]]:
-    """Every public class of `models` that is made from a config."""
-    from regard import models  # at call time: models imports this file
-
-    public = {name: getattr(models, name) for name in models.__all__}
-    return {
-        name: kind
-        for name, kind in public.items()
-        if isinstance(kind, type) and issubclass(kind, nn.Module) and _config_of(kind) is not None
-    }
-
-
-def _config_of(kind: type[nn.Module]) -> Any:
-    return get_type_hints(kind.__init__).get("config")
-
-
 def checksum(tensors: Mapping[str, Tensor]) -> int:
-    """One number of all names and numbers, to tell a damaged file."""
+    """CRC-32 over names and bytes of all tensors, to detect damaged files."""
     total = 0
     for name in sorted(tensors):
         numbers = tensors[name].reshape(-1).view(torch.uint8).numpy()

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
 from regard.models.config import StackConfig, check_positive, make_encoder
+from regard.models.registry import register_model
 from regard.nn import ConvSubsampling
 from regard.ops import Padding, lookup_positions
 
@@ -30,6 +31,7 @@ class SpeechEncoderConfig(StackConfig):
             raise ConfigError(f"dim: needs an even number of 4 or more, got {self.dim}")
 
 
+@register_model(SpeechEncoderConfig)
 class SpeechEncoder(nn.Module):
     """Two convolutions that halve the frames, fixed position codes, a pre-norm encoder.
 

@@ -6,14 +6,15 @@ from dataclasses import dataclass, replace
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.errors import ConfigError
 from regard.models.config import (
     TokenConfig,
     check_positive,
+    check_shared_vocab,
     make_decoder,
     make_embedding,
     make_encoder,
 )
+from regard.models.registry import register_model
 from regard.nn import CacheUpdate, KeysValues, Readout
 from regard.ops import Causal, Padding
 
@@ -39,13 +40,10 @@ class TranslatorConfig(TokenConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(self, "source_vocab", "target_vocab", "decoder_layers")
-        if self.shared_embedding and self.source_vocab != self.target_vocab:
-            raise ConfigError(
-                f"target_vocab: needs source_vocab={self.source_vocab} for a shared embedding, "
-                f"got {self.target_vocab}; try shared_embedding=False"
-            )
+        check_shared_vocab(self)
 
 
+@register_model(TranslatorConfig)
 class Translator(nn.Module):
     """Encode the source once, decode a target from it.
 

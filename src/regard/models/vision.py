@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError
 from regard.models.config import StackConfig, check_positive, make_encoder
+from regard.models.registry import register_model
 from regard.nn import ClassToken, PatchEmbedding, xavier_linear
 from regard.ops import interpolate_positions, patch_grid
 
@@ -48,6 +49,7 @@ class VisionConfig(StackConfig):
         return self.grid[0] * self.grid[1] + 1
 
 
+@register_model(VisionConfig)
 class VisionTransformer(nn.Module):
     """Patches become tokens, all look at all, and the class token says what the picture shows.
 

@@ -1,6 +1,7 @@
 """One layer of a Transformer: attention and feed-forward, each with its residual."""
 
-from typing import TypedDict, Unpack
+from inspect import signature
+from typing import Any, Unpack
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ class BlockOptions(AttentionOptions, total=False):
 
     On top of attention's: `hidden` width of the feed-forward (4 · dim), its `activation` (relu) and
     whether it is `gated`; `norm` (layer) with its `eps` (1e-5), `norm_first` for pre-LN; `bias` of
-    every linear map and norm; dropout of what is added, of the attention weights, and inside the
+    every linear map and norm, `qkv_bias` and `out_bias` of attention's (as `bias` if None); dropout of what is added, of the attention weights, and inside the
     feed-forward; `skip=False` takes the residual connections out.
 
     >>> options = BlockOptions(ffn_dim=16, gated=True, norm="rms", norm_first=True, bias=False)
@@ -31,6 +32,8 @@ class BlockOptions(AttentionOptions, total=False):
     norm_first: bool
     eps: float
     bias: bool
+    qkv_bias: bool | None
+    out_bias: bool | None
     dropout: float
     attention_dropout: float
     activation_dropout: float
@@ -132,23 +135,23 @@ class DecoderBlock(nn.Module):
         return self.feed_forward_residual(x, self.feed_forward)
 
 
-class _Parts(TypedDict):
-    attention: dict
-    feed_forward: dict
-    residual: dict
+def _sort_out(options: BlockOptions) -> dict[str, dict[str, Any]]:
+    """Which option belongs to which part: the one whose constructor has a parameter of its name."""
+    given: dict[str, Any] = {"bias": True, **options}
+    for name in ("qkv_bias", "out_bias"):
+        given[name] = given["bias"] if given.get(name) is None else given[name]
+    renamed = {"attention": "attention_dropout", "feed_forward": "activation_dropout"}
+    parts, unknown = {}, set(given) - {*renamed.values()}
+    for part, kind in _PARTS.items():
+        known = signature(kind.__init__).parameters
+        chosen = {name: value for name, value in given.items() if name in known}
+        unknown -= set(known)
+        if part in renamed:  # each has a dropout of its own
+            chosen["dropout"] = given.get(renamed[part], 0.0)
+        parts[part] = chosen
+    if unknown:
+        raise TypeError(f"got an unexpected keyword argument {sorted(unknown)[0]!r}")
+    return parts
 
 
-def _sort_out(options: BlockOptions) -> _Parts:
-    """Which option belongs to which part."""
-    given = dict(options)
-    bias, ffn_names = given.pop("bias", True), ("ffn_dim", "activation", "gated")
-    feed_forward = {name: given.pop(name) for name in ffn_names if name in given}
-    names = ("norm", "norm_first", "eps", "dropout", "skip")
-    residual = {name: given.pop(name) for name in names if name in given}
-    feed_forward["dropout"] = given.pop("activation_dropout", 0.0)
-    given["dropout"] = given.pop("attention_dropout", 0.0)  # what is left is attention's
-    return {
-        "attention": {**given, "qkv_bias": bias},
-        "feed_forward": {**feed_forward, "bias": bias},
-        "residual": {**residual, "bias": bias},
-    }
+_PARTS = {"attention": MultiHeadAttention, "feed_forward": FeedForward, "residual": Residual}

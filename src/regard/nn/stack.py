@@ -44,14 +44,16 @@ class Encoder(nn.Module):
         self,
         x: Float[Tensor, "*batch time dim"],
         *,
-        mask: Mask | Bool[Tensor, "... _ _"] | None = None,
+        mask: Mask | Bool[Tensor, "... _ _"] | Sequence[Mask] | None = None,
         bias: Bias | Float[Tensor, "... _ _"] | None = None,
         positions: Int[Tensor, "*_ time"] | None = None,
         offset: int = 0,
         cache: CacheUpdate | None = None,
     ) -> Float[Tensor, "*batch time dim"]:
+        """The output of the last block; `mask` is one for all layers, or a sequence of one each."""
         bias = _one_bias(bias, self.relative)
-        for block in self.blocks:
+        masks = mask if isinstance(mask, list | tuple) else [mask] * len(self.blocks)
+        for block, mask in zip(self.blocks, masks, strict=True):
             x = block(x, mask=mask, bias=bias, positions=positions, offset=offset, cache=cache)
         return x if self.norm is None else self.norm(x)
 

@@ -193,7 +193,7 @@ class StepLauncher:
     def _attend(self, b: StepBuffers, layer: int, scale: float | None) -> None:
         self.attention_kernels.attend_step[(b.rows * self.heads,)](
             b.scratch["qkv"], b.keys[layer], b.values[layer], b.scratch["attention_out"],
-            *self._asked(b, scale), **self._asking(b),
+            *self._asked(b, layer, scale), **self._asking(b),
         )  # fmt: skip
 
     def _attend_out(self, b: StepBuffers, layer: int, block: EncoderBlock) -> None:
@@ -206,12 +206,12 @@ class StepLauncher:
             b.scratch["qkv"], b.keys[layer], b.values[layer],
             out.weight, out.weight if out.bias is None else out.bias,
             b.scratch["x"], b.scratch["overflow"],
-            *self._asked(b, block.self_attention.scale), dim, self.max_increment,
+            *self._asked(b, layer, block.self_attention.scale), dim, self.max_increment,
             OUTS=outs, BIASED=out.bias is not None, **asking,
         )  # fmt: skip
 
-    def _asked(self, b: StepBuffers, scale: float | None) -> tuple[Any, ...]:
-        work, window = b.scratch, self.config.window
+    def _asked(self, b: StepBuffers, layer: int, scale: float | None) -> tuple[Any, ...]:
+        work, window = b.scratch, self.config.windows[layer]
         return (
             b.lengths, b.left_padding, b.cache_rows, work.get("cos", work["x"]), work.get("sin", work["x"]),
             self.heads, self.kv_heads, b.capacity, self.head_dim**-0.5 if scale is None else scale,

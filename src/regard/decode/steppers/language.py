@@ -5,16 +5,15 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from regard.decode.cache import KVCache, KVCacheWriter
+from regard.decode.cache import KVCache
 from regard.decode.constraints import AllowedTokens, SuppressTokens, TokenConstraint, allowed_mask
 from regard.decode.gpu.buffers import StepBuffers
 from regard.decode.gpu.engine import CudaGraphEngine, get_engine
 from regard.decode.sampling import Sampling, row_uniforms
 from regard.errors import ShapeError
 from regard.models import LanguageModel
-from regard.nn import EncoderBlock, KeysValues
 from regard.ops import Padding
 from regard.ops.intercept import is_intercepted
 
@@ -211,16 +210,15 @@ class LanguageStepper:
         b = lease.buffers
 
         def read() -> None:
-            kept = self._read(
+            cache = self._read(
                 b.output_tokens[:, :time], LanguageState(KVCache(), skip), scored=False
             )[1].cache
-            for n, block in enumerate(self._blocks()):
-                k, v = kept.layers[block.self_attention]
-                b.keys[n, :, :, :time], b.values[n, :, :, :time] = k, v
+            for n in range(self.model.config.layers):
+                b.keys[n, :, :, :time], b.values[n, :, :, :time] = cache.keys_values(n)
 
         if time:
             b.output_tokens[:, :time] = tokens
-            if skip is None and self.model.config.window is None:
+            if skip is None and not any(self.model.config.windows):
                 self.engine.prefill(b, time, read)
             else:  # masks that ask about their lengths
                 read()
@@ -232,15 +230,10 @@ class LanguageStepper:
         b, time = state.lease.buffers, state.length
         home = _homes(b) if state.cache_rows is None else state.cache_rows
         at = home[:, :time].long()[:, None, :, None]
-        kept: dict[nn.Module, KeysValues] = {}
-        for n, block in enumerate(self._blocks()):
-            index = at.expand(-1, b.keys.shape[2], -1, b.keys.shape[4])
-            pair = [x[n][:, :, :time].gather(0, index) for x in (b.keys, b.values)]
-            kept[block.self_attention] = pair[0], pair[1]
-        return LanguageState(KVCache.from_layers(kept, time), state.left_padding)
-
-    def _blocks(self) -> list[EncoderBlock]:
-        return cast(list[EncoderBlock], list(self.model.decoder.blocks))
+        index = at.expand(-1, b.keys.shape[2], -1, b.keys.shape[4])
+        keys, values = ([x[:, :, :time].gather(0, index) for x in y] for y in (b.keys, b.values))
+        pairs = list(zip(keys, values, strict=True))
+        return LanguageState(KVCache.from_layers(pairs, time), state.left_padding)
 
     def _fits(self, state: GpuState, steps: int) -> bool:
         config = self.model.config  # where learned positions end the model itself says so
@@ -249,7 +242,7 @@ class LanguageStepper:
     def _read(
         self, tokens: Tensor, state: LanguageState, *, scored: bool = True
     ) -> tuple[Tensor, LanguageState]:
-        cache, time = KVCacheWriter(state.cache, tokens.shape[1]), state.cache.length
+        cache, time = state.cache.append(tokens.shape[1]), state.cache.length
         mask = positions = None
         if state.left_padding is not None:
             after = time + tokens.shape[1]

@@ -7,9 +7,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from regard.decode.cache import KVCache
 from regard.errors import ConfigError, ShapeError
 from regard.models import Recogniser
-from regard.nn import KeysValues, TimeFrequencyConv
+from regard.nn import TimeFrequencyConv
 from regard.ops import frame_sizes, log_mel, mel_frame_count
 from regard.ops.terms import upcast
 
@@ -31,18 +32,17 @@ class AudioStreamState:
     samples: Tensor  # of frames that are not over
     conv_inputs: tuple[Tensor, ...]  # what each convolution will read again
     pending: Tensor  # outputs of the convolutions whose chunk is not full
-    keys_values: dict[nn.Module, KeysValues]
+    cache: KVCache
     cmvn_state: Tensor | None = None  # of a model that reads features against their running means
-    cache_length: int = 0  # outputs whose keys and values are in `layers`
     total_outputs: int = 0  # outputs that ever were
 
     @property
     def size(self) -> int:
         """How many numbers it holds."""
-        pairs = (x for pair in self.keys_values.values() for x in pair)
+        layers = self.cache.storage.layers
         level = () if self.cmvn_state is None else (self.cmvn_state,)
         return sum(
-            x.numel() for x in (self.samples, *self.conv_inputs, self.pending, *level, *pairs)
+            x.numel() for x in (self.samples, *self.conv_inputs, self.pending, *level, *layers)
         )
 
 
@@ -106,7 +106,7 @@ class AudioStream:
                 for c in convolutions
             ),
             pending=some.new_zeros(1, 0, self.config.dim),
-            keys_values={},
+            cache=KVCache(max_length=self.max_cache_length),
             cmvn_state=cmvn_state,
         )
 
@@ -167,36 +167,19 @@ class AudioStream:
         new = x.shape[1]
         if not new:
             return self._nothing(), state
-        cache = _Bounded(state.keys_values, self.max_cache_length)
-        # what is kept is seen by the whole of the next chunk: only several need a mask
+        writer = state.cache.append(new)
+        # one chunk sees all of the cache: only several chunks need a mask
         mask = None if new <= self.chunk else self.config.mask
         positions = torch.arange(state.total_outputs, state.total_outputs + new, device=x.device)
         x = self.model.encoder(
-            x, mask=mask, positions=positions, offset=state.cache_length, cache=cache
+            x, mask=mask, positions=positions, offset=state.cache.length, cache=writer
         )
         log_probs = upcast(self.model.head(x)).log_softmax(-1)
-        kept = min(self.max_cache_length, state.cache_length + new)
-        return log_probs[0], replace(
-            state, keys_values=cache.new, cache_length=kept, total_outputs=state.total_outputs + new
-        )
+        total = state.total_outputs + new
+        return log_probs[0], replace(state, cache=writer.new_cache(), total_outputs=total)
 
     def _nothing(self) -> Tensor:
         return upcast(self.model.standardise.mean.new_zeros(0, self.config.vocab))
-
-
-class _Bounded:
-    """The `cache` of one call: new keys join the kept ones, of which the last `keep` stay."""
-
-    def __init__(self, old: dict[nn.Module, KeysValues], keep: int):
-        self.old, self.keep, self.new = old, keep, dict[nn.Module, KeysValues]()
-
-    def __call__(self, site: nn.Module, k: Tensor, v: Tensor) -> KeysValues:
-        if site in self.old:
-            old_k, old_v = self.old[site]
-            k, v = torch.cat([old_k, k], -2), torch.cat([old_v, v], -2)
-        first = max(0, k.shape[-2] - self.keep)
-        self.new[site] = (k[..., first:, :].clone(), v[..., first:, :].clone())
-        return k, v
 
 
 def _convolve(convolution: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Conversion between Hugging Face checkpoints and Regard models, both ways."""

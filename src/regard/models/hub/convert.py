@@ -1,66 +1,83 @@
-"""Weights of Hugging Face models, taken over into ours by the names in their state.
+"""Conversion of state dicts and configs, without transformers: only names and numbers are read.
 
-Only names and numbers are read: transformers itself is not needed. Nothing is dropped in silence:
-a tensor that a family's function did not take is an error, and so is an option we have not.
+Nothing is dropped silently: a tensor or an option without a counterpart is an error.
 """
 
-from collections.abc import Callable, Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from regard.errors import ConfigError
-from regard.models.hub.encoder_decoder import convert_marian, convert_t5
-from regard.models.hub.single_stack import convert_bert, convert_gpt2, convert_llama
-from regard.models.hub.state_dict import HubConfig, NamedTensors, StateDictReader
-from regard.models.hub.vision_audio import convert_vit, convert_whisper
+from regard.errors import ConfigError, suggestion
+from regard.models.hub.bert import Bert
+from regard.models.hub.family import Family, HubConfig, NamedTensors
+from regard.models.hub.gpt2 import GPT2
+from regard.models.hub.llama import Llama, Mistral, Qwen2
+from regard.models.hub.marian import Marian
+from regard.models.hub.t5 import T5
+from regard.models.hub.vit import ViT
+from regard.models.hub.whisper import Whisper
 
-# a family's function takes what it knows from the state and gives a model and its weights, by name
-Converter = Callable[[StateDictReader, HubConfig], tuple[nn.Module, NamedTensors]]
-CONVERTERS: dict[str, Converter] = {
-    "bert": convert_bert,
-    "gpt2": convert_gpt2,
-    "llama": convert_llama,
-    "marian": convert_marian,
-    "mistral": convert_llama,
-    "t5": convert_t5,
-    "vit": convert_vit,
-    "whisper": convert_whisper,
+FAMILIES: dict[str, Family] = {
+    name: family()
+    for family in (Bert, GPT2, Llama, Marian, Mistral, Qwen2, T5, ViT, Whisper)
+    for name in family.model_types
 }
 
 
 def from_transformers(state: Mapping[str, Tensor], config: HubConfig) -> nn.Module:
-    """Our model with the weights of one of theirs, from its state_dict and its config as a dict.
+    """A Regard model with the weights of a transformers model.
 
-    from_transformers(theirs.state_dict(), theirs.config.to_dict())(tokens) = theirs(tokens).logits
+    from_transformers(hub.state_dict(), hub.config.to_dict())(tokens) = hub(tokens).logits
 
     >>> from transformers import LlamaConfig, LlamaForCausalLM
     >>> sizes = {"hidden_size": 8, "intermediate_size": 12, "num_attention_heads": 2}
-    >>> theirs = LlamaForCausalLM(LlamaConfig(vocab_size=9, num_hidden_layers=1, **sizes))
-    >>> ours = from_transformers(theirs.state_dict(), theirs.config.to_dict())
+    >>> hub = LlamaForCausalLM(LlamaConfig(vocab_size=9, num_hidden_layers=1, **sizes))
+    >>> model = from_transformers(hub.state_dict(), hub.config.to_dict())
     >>> tokens = torch.tensor([[1, 2, 3]])
-    >>> torch.allclose(ours(tokens), theirs(tokens).logits, atol=1e-5)
+    >>> torch.allclose(model(tokens), hub(tokens).logits, atol=1e-5)
     True
     """
-    kind = config.get("model_type")
-    if kind not in CONVERTERS:
-        close = get_close_matches(str(kind), CONVERTERS, 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+    return _family(config.get("model_type")).read(state, config)
+
+
+def to_transformers(
+    model: nn.Module, model_type: str | None = None
+) -> tuple[NamedTensors, dict[str, Any]]:
+    """The inverse of `from_transformers`: state dict and config of a model.
+
+    `model_type` names the family; by default it is the first that has all of the model's options.
+
+    >>> config = rg.models.classifier_base(vocab=9, classes=2, layers=1, dim=24)
+    >>> model = rg.models.Classifier(config)
+    >>> state, config = to_transformers(model)
+    >>> config["model_type"], state["classifier.weight"].shape
+    ('bert', torch.Size([2, 24]))
+    """
+    if model_type is not None:
+        family = _family(model_type)
+        if type(model) is not family.model:
+            raise ConfigError(
+                f"model: needs {family.model.__name__} for {model_type}, got {type(model).__name__}"
+            )
+        return family.write(model)
+    reasons = []
+    for family in FAMILIES.values():
+        if type(model) is family.model:
+            try:
+                return family.write(model)
+            except ConfigError as error:
+                reasons.append(f"{family.model_types[0]} ({error})")
+    if reasons:
+        raise ConfigError(f"model: needs the options of one family, got {'; '.join(reasons)}")
+    known = ", ".join(sorted({family.model.__name__ for family in FAMILIES.values()}))
+    raise ConfigError(f"model: needs one of {known}, got {type(model).__name__}; try models.save")
+
+
+def _family(model_type: Any) -> Family:
+    if model_type not in FAMILIES:
         raise ConfigError(
-            f"model_type: needs one of {', '.join(sorted(CONVERTERS))}, got {kind!r}{hint}"
+            f"model_type: needs one of {', '.join(sorted(FAMILIES))}, got {model_type!r}"
+            f"{suggestion(str(model_type), FAMILIES)}"
         )
-    theirs = StateDictReader(state)
-    with torch.random.fork_rng(devices=[]):  # the start is overwritten; luck is not spent
-        model, named = CONVERTERS[kind](theirs, config)
-    theirs.check_empty()
-    _load(model, named)
-    return model.eval()
-
-
-def _load(model: nn.Module, named: NamedTensors) -> None:
-    try:
-        model.load_state_dict(named)
-    except RuntimeError as error:
-        why = " ".join(str(error).split())
-        raise ConfigError(f"state: needs tensors that fit the config, got {why}") from error
+    return FAMILIES[model_type]

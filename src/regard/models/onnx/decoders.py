@@ -1,5 +1,6 @@
 """Models that write, as graphs: a Translator's encoder and step, a LanguageModel's step."""
 
+from regard.errors import ConfigError
 from regard.models.language import LanguageModel
 from regard.models.onnx import layers
 from regard.models.onnx.graph import Graph
@@ -24,12 +25,15 @@ def language_graphs(model: LanguageModel) -> list[Graph]:
     >>> [graph.outputs for graph in language_graphs(model)]
     [['logits', 'past.next']]
     """
+    windows = set(model.config.windows)
+    if len(windows) > 1:
+        raise ConfigError(f"window: needs one for all layers to export, got {model.config.window}")
     g, stack = Graph("step"), model.decoder
     tokens = g.input("tokens", ["batch", "time"], integer=True)
     past = g.input("past", cache_axes(stack))
     before = layers.emit_size(g, past, 4)
     after = g.Add(before, layers.emit_size(g, tokens, 1))
-    allowed = emit_causal_mask(g, before, after, model.config.window)
+    allowed = emit_causal_mask(g, before, after, windows.pop())
     here = layers.emit_context(g, stack, before, after, allowed)
     x = layers.emit_embedding(g, tokens, model.embedding, here)
     held = layers.emit_unstack_layers(g, past, len(stack.blocks))

@@ -1,5 +1,7 @@
 """Keys and values stay where they are while a sequence grows; an old state stays as it was."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -7,29 +9,29 @@ from torch.testing import assert_close
 
 from regard import models
 from regard.decode import cache, make_stepper
-from regard.decode.cache import KVCache, KVCacheWriter
+from regard.decode.cache import KVCache
 
 LAYER = nn.Identity()
 
 
 def grown(kept: KVCache, *numbers: float) -> KVCache:
     k = torch.tensor(numbers)[None, None, :, None]
-    growing = KVCacheWriter(kept, len(numbers))
+    growing = kept.append(len(numbers))
     growing(LAYER, k, -k)
     return growing.new_cache()
 
 
 def held(kept: KVCache) -> list[float]:
-    k, v = kept.layers[LAYER]
+    k, v = kept.keys_values(0)
     assert_close(v, -k)
     return k[0, 0, :, 0].tolist()
 
 
 def test_a_step_writes_behind_the_last_and_moves_nothing():
     one = grown(KVCache(), 1.0, 2.0)
-    place = one.storage.layers[LAYER][0].data_ptr()
+    place = one.storage.layers[0].data_ptr()
     two = grown(one, 3.0)
-    assert two.storage.layers[LAYER][0].data_ptr() == place
+    assert two.storage.layers[0].data_ptr() == place
     assert held(two) == [1.0, 2.0, 3.0]
     assert held(one) == [1.0, 2.0]
 
@@ -52,12 +54,29 @@ def test_a_cache_without_room_finds_more(monkeypatch):
 
 def test_rows_are_selected_with_the_room_behind_them():
     k = torch.arange(3.0)[:, None, None, None]
-    growing = KVCacheWriter(KVCache(), 1)
+    growing = KVCache().append(1)
     growing(LAYER, k, k)
     picked = growing.new_cache().select(torch.tensor([2, 2, 0]))
-    keys, _ = picked.layers[LAYER]
+    keys, _ = picked.keys_values(0)
     assert keys.flatten().tolist() == [2.0, 2.0, 0.0]
-    assert picked.storage.layers[LAYER][0].shape[2] == cache.INITIAL_CAPACITY
+    assert picked.storage.layers[0].shape[2] == cache.INITIAL_CAPACITY
+
+
+def test_a_bounded_cache_keeps_the_last_steps_and_every_handle_stays_valid():
+    first = grown(KVCache(max_length=3), 1.0, 2.0)
+    later = grown(grown(first, 3.0), 4.0, 5.0)
+    assert (held(first), held(later)) == ([1.0, 2.0], [3.0, 4.0, 5.0])
+    assert held(grown(first, 9.0)) == [1.0, 2.0, 9.0]
+    assert later.storage.layers[0].untyped_storage().nbytes() == 2 * 3 * 4
+
+
+def test_rows_of_a_source_are_told_apart_by_their_history():
+    history = torch.tensor([[[True, False, False, True], [False, True, True, False]]])
+    k = torch.arange(1.0, 5.0)[None, None, :, None]  # two steps of two rows
+    cache = replace(KVCache.from_layers([(k, -k)], 2), rows_per_source=2, history=history)
+    assert held(cache.select(torch.tensor([0]))) == [1.0, 4.0]
+    assert held(cache.select(torch.tensor([1]))) == [2.0, 3.0]
+    assert held(cache.reorder(torch.tensor([1, 0])).select(torch.tensor([0]))) == [2.0, 3.0]
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -67,10 +86,10 @@ def test_no_step_without_gradients_allocates_a_cache(batch):
     with torch.no_grad():
         state = stepper.start(token[:, None].expand(-1, 4))
         _, state = stepper.step(token, state)
-        places = [k.data_ptr() for k, _ in state.cache.storage.layers.values()]
+        places = [k.data_ptr() for k in state.cache.storage.layers]
         for _ in range(5):
             _, state = stepper.step(token, state)
-    assert [k.data_ptr() for k, _ in state.cache.storage.layers.values()] == places
+    assert [k.data_ptr() for k in state.cache.storage.layers] == places
 
 
 def test_a_gradient_goes_back_through_every_step():

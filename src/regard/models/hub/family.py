@@ -1,0 +1,251 @@
+"""A Hugging Face model family: tables of tensor names and config fields, used both ways."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard.errors import ConfigError, suggestion
+from regard.models.config import StackConfig
+
+HubConfig = Mapping[str, Any]
+NamedTensors = dict[str, Tensor]
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "silu": "silu",
+    "swish": "silu",
+}
+
+
+class Chunk(NamedTuple):
+    """One of several equal row blocks of a hub tensor (GPT-2 stacks q, k and v)."""
+
+    name: str
+    block: int
+    blocks: int
+
+
+class HubField(NamedTuple):
+    """A config field of the hub that older checkpoints leave out."""
+
+    name: str
+    default: Any
+
+
+class Family:
+    """A converter: subclasses fill in the tables, and hooks for what a table cannot express.
+
+    Names are those of modules (weight, bias and gain follow) or of single tensors; `{i}` is the
+    layer. `fields` maps config fields to the hub's; `fixed` are the options the family always has.
+    """
+
+    model_types: ClassVar[tuple[str, ...]]
+    architecture: ClassVar[str]
+    model: ClassVar[type[nn.Module]]
+    config: ClassVar[type[StackConfig]]
+    prefix: ClassVar[str] = ""  # of the base model inside one with a head
+    heads: ClassVar[tuple[str, ...]] = ("head", "readout")  # modules outside of the base model
+    names: ClassVar[Mapping[str, str | Chunk]]
+    fields: ClassVar[Mapping[str, str | HubField]]
+    fixed: ClassVar[Mapping[str, Any]] = {}
+    unsupported: ClassVar[tuple[str, ...]] = ()  # hub options that have to be off
+    copies: ClassVar[tuple[str, ...]] = ()  # suffixes of tensors that hold nothing learned
+    renamed: ClassVar[Mapping[str, str]] = {}  # substrings of other transformers releases
+    transposed: ClassVar[tuple[str, ...]] = ()  # modules stored as (in, out)
+    zero_bias: ClassVar[tuple[str, ...]] = ()  # modules whose bias the hub does not have
+
+    # ---- hooks
+
+    def read_options(self, config: HubConfig, state: NamedTensors) -> dict[str, Any]:
+        """Config values that `fields` cannot express, from the hub's config and tensors."""
+        return {}
+
+    def write_options(self, config: Any) -> dict[str, Any]:
+        """The inverse of `read_options`."""
+        return {}
+
+    def extra_tensors(self, config: Any) -> NamedTensors:
+        """Tensors that the hub computes instead of storing."""
+        return {}
+
+    def shape(self, name: str, x: Tensor, *, to_hub: bool) -> Tensor:
+        """A tensor in the other side's shape."""
+        return x
+
+    # ---- hub → Regard
+
+    def read(self, tensors: Mapping[str, Tensor], config: HubConfig) -> nn.Module:
+        """The model with the weights of a hub checkpoint."""
+        for name in self.unsupported:
+            if config.get(name):
+                raise ConfigError(f"{name}: needs to be off, no such layer, got {config[name]}")
+        state = self.base_names(tensors)
+        options = self._read_fields(config)
+        with torch.random.fork_rng(devices=[]):  # initial weights are replaced: no seed is spent
+            made = self.config(**{**options, **self.fixed, **self.read_options(config, state)})
+            model = self.model(made)
+        computed, taken, named = self.extra_tensors(made), set[str](), NamedTensors()
+        for name, own in model.state_dict().items():
+            hub, chunk = self.hub_name(name, made)
+            taken.add(hub)
+            if hub in state:
+                x = self._oriented(name, state[hub])
+                x = x if chunk is None else x.chunk(chunk.blocks)[chunk.block]
+                named[name] = self.shape(name, x, to_hub=False)
+            elif name in computed:
+                named[name] = computed[name]
+            elif name.removesuffix(".bias") != name and self._is_in(name, self.zero_bias):
+                named[name] = torch.zeros_like(own)
+            else:
+                hint = suggestion(hub, state).replace("try", "nearest is")
+                raise ConfigError(f"state: needs {hub!r}, got no such tensor{hint}")
+        _check_all_taken(set(state) - taken)
+        _load(model, named)
+        return model.eval()
+
+    def base_names(self, tensors: Mapping[str, Tensor]) -> NamedTensors:
+        """The hub's tensors by their names in the base model, without copies."""
+        state = {}
+        for name, x in tensors.items():
+            name = name.removeprefix(self.prefix)
+            for other, own in self.renamed.items():
+                name = name.replace(other, own)
+            if not name.endswith(self.copies or ("\0",)):
+                state[name] = x
+        return state
+
+    def _read_fields(self, config: HubConfig) -> dict[str, Any]:
+        options = {}
+        for own, field in self.fields.items():
+            if isinstance(field, HubField):
+                value = config.get(field.name, field.default)
+            elif field in config:
+                value = config[field]
+            else:
+                raise ConfigError(f"config: needs {field!r} for {config['model_type']}, got none")
+            options[own] = read_activation(value) if own == "activation" else value
+        return options
+
+    # ---- Regard → hub
+
+    def write(self, model: nn.Module) -> tuple[NamedTensors, dict[str, Any]]:
+        """The tensors and the config of a model, as the hub has them."""
+        config: Any = model.config
+        hub_config = self._write_config(config)
+        computed, chunks, state = self.extra_tensors(config), dict[str, list[Tensor]](), {}
+        for name, x in model.state_dict().items():
+            hub, chunk = self.hub_name(name, config)
+            if name.endswith(".bias") and self._is_in(name, self.zero_bias):
+                continue
+            if name in computed:
+                if not torch.allclose(x, computed[name].to(x), atol=1e-5):
+                    raise ConfigError(f"model: needs the sinusoids of {hub!r}, got a trained table")
+                continue
+            outside = name.startswith(self.heads)
+            hub, x = hub if outside else self.prefix + hub, self.shape(name, x, to_hub=True)
+            if chunk is None:
+                state[hub] = self._oriented(name, x)
+            else:
+                chunks.setdefault(hub, []).append(x)
+                state[hub] = self._oriented(name, torch.cat(chunks[hub]))
+        return {name: x.contiguous() for name, x in state.items()}, hub_config
+
+    def _write_config(self, config: Any) -> dict[str, Any]:
+        hub = {"model_type": self.model_types[0], "architectures": [self.architecture]}
+        hub |= self.write_options(config)
+        for own, field in self.fields.items():
+            value = _resolved(config, own)
+            value = write_activation(value) if own == "activation" else value
+            hub.setdefault(field.name if isinstance(field, HubField) else field, value)
+        # what a reader makes of it: an option that does not survive would be lost silently
+        options = {**self._read_fields(hub), **self.fixed, **self.read_options(hub, {})}
+        again = self.config(**options | {name: getattr(config, name) for name in self.from_tensors})
+        for name in {field.name for field in fields(config)} - _without_effect(config):
+            value, want = _resolved(config, name), _resolved(again, name)
+            if value != want:
+                raise ConfigError(
+                    f"{name}: needs {want!r} for a {self.model_types[0]} checkpoint, got {value!r}"
+                )
+        return hub
+
+    from_tensors: ClassVar[tuple[str, ...]] = ("tied",)  # options that the tensors decide
+
+    # ---- names
+
+    def hub_name(self, name: str, config: Any) -> tuple[str, Chunk | None]:
+        """The hub's name of one of our tensors, and which part of it this is."""
+        number = re.search(r"\bblocks\.(\d+)\.", name)
+        key = name if number is None else name.replace(f"blocks.{number[1]}.", "blocks.{i}.")
+        module, _, leaf = key.rpartition(".")
+        hub = self.names[key] if key in self.names else self.names.get(module)
+        if hub is None:
+            raise ConfigError(
+                f"model: needs only layers of {self.model_types[0]}, got {name}; try models.save"
+            )
+        chunk = hub if isinstance(hub, Chunk) else None
+        text = hub.name if isinstance(hub, Chunk) else hub
+        if key not in self.names:
+            text += ".weight" if leaf == "gain" else f".{leaf}"
+        return text.replace("{i}", number[1] if number else ""), chunk
+
+    def _oriented(self, name: str, x: Tensor) -> Tensor:
+        flips = name.endswith(".weight") and self._is_in(name, self.transposed)
+        return x.mT if flips else x
+
+    def _is_in(self, name: str, modules: tuple[str, ...]) -> bool:
+        return name.rpartition(".")[0].endswith(modules or ("\0",))
+
+
+def is_untied(state: NamedTensors, table: str) -> bool:
+    """Whether an output layer has weights of its own; a copy of the embedding is dropped."""
+    weight = state.get("lm_head.weight")
+    if weight is not None and table in state and torch.equal(weight, state[table]):
+        del state["lm_head.weight"]
+    return "lm_head.weight" in state
+
+
+def read_activation(name: str) -> str:
+    """Our name of a hub activation."""
+    if name not in ACTIVATIONS:
+        raise ConfigError(f"activation: needs one of {', '.join(ACTIVATIONS)}, got {name!r}")
+    return ACTIVATIONS[name]
+
+
+def write_activation(name: str) -> str:
+    """The hub's name of one of our activations."""
+    return next(hub for hub, own in ACTIVATIONS.items() if own == name)
+
+
+def _resolved(config: Any, name: str) -> Any:
+    return getattr(config, f"resolved_{name}", getattr(config, name))
+
+
+def _without_effect(config: Any) -> set[str]:
+    """Options that do not change what the model computes in evaluation mode."""
+    names = {"dropout", "attention_dropout", "activation_dropout"}
+    if getattr(config, "positions", None) != "learned":
+        names.add("max_positions")
+    return names | ({"buckets", "max_distance"} if config.relative_bias == "none" else set())
+
+
+def _check_all_taken(names: set[str]) -> None:
+    if names:
+        first = sorted(names)[:3]
+        raise ConfigError(
+            f"state: needs only tensors of the family, got {len(names)} more: "
+            f"{', '.join(first)}{' …' if len(names) > 3 else ''}"
+        )
+
+
+def _load(model: nn.Module, named: NamedTensors) -> None:
+    try:
+        model.load_state_dict(named)
+    except RuntimeError as error:
+        why = " ".join(str(error).split())
+        raise ConfigError(f"state: needs tensors that fit the config, got {why}") from error

@@ -1,0 +1,115 @@
+"""Folders of Hugging Face: config.json, model.safetensors, and the tokenizer's files."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from regard.errors import FileError
+from regard.files import atomic_write, make_folder, parse_json
+from regard.models.hub.convert import from_transformers, to_transformers
+from regard.models.serialization import write_safetensors
+
+WEIGHTS_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "spiece.model",
+    "source.spm",
+    "target.spm",
+    "tokenizer.model",
+    "preprocessor_config.json",
+    "generation_config.json",
+)
+
+
+def from_pretrained(folder: str | Path) -> nn.Module:
+    """Load a Hugging Face folder as a Regard model, in evaluation mode.
+
+    Reads config.json and the safetensors files, sharded or not; transformers is not needed.
+
+    >>> import tempfile
+    >>> config = rg.models.classifier_base(vocab=9, classes=2, layers=1, dim=24)
+    >>> model = rg.models.Classifier(config)
+    >>> folder, tokens = save_pretrained(model, tempfile.mkdtemp()), torch.tensor([[1, 2]])
+    >>> torch.equal(from_pretrained(folder)(tokens), model.eval()(tokens))
+    True
+    """
+    folder = Path(folder)
+    config = _read_json(folder / "config.json")
+    return from_transformers(_read_weights(folder), config)
+
+
+def save_pretrained(
+    model: nn.Module,
+    folder: str | Path,
+    *,
+    model_type: str | None = None,
+    tokenizer: str | Path | None = None,
+) -> Path:
+    """Save a model as a Hugging Face folder that transformers loads; returns the folder.
+
+    Args:
+        model: A model of a family in `hub`: its options must be those of the family.
+        folder: Where config.json and model.safetensors are written.
+        model_type: The family, such as "llama"; by default the first that fits.
+        tokenizer: A folder whose tokenizer files are copied along.
+    """
+    folder = Path(folder)
+    state, config = to_transformers(model, model_type)
+    make_folder(folder)
+    state = {name: x.detach().cpu() for name, x in state.items()}
+    try:
+        write_safetensors(state, {"format": "pt"}, folder / WEIGHTS_FILE)
+        with atomic_write(folder / "config.json") as place:
+            place.write_text(json.dumps(config, indent=2) + "\n")
+        for name in TOKENIZER_FILES if tokenizer is not None else ():
+            file = Path(tokenizer or "") / name
+            if file.is_file() and file.parent.resolve() != folder.resolve():
+                shutil.copyfile(file, folder / name)
+    except OSError as error:
+        raise FileError(f"{folder}: cannot be written, {error.strerror or error}") from error
+    return folder
+
+
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    files = [WEIGHTS_FILE]
+    if not (folder / WEIGHTS_FILE).is_file() and (folder / INDEX_FILE).is_file():
+        shards = _read_json(folder / INDEX_FILE).get("weight_map")
+        if not isinstance(shards, dict):
+            raise FileError(f"{folder / INDEX_FILE}: needs a weight_map, got none")
+        files = sorted({Path(str(name)).name for name in shards.values()})
+    state = {}
+    for name in files:
+        file = folder / name
+        if not file.is_file():
+            raise FileError(
+                f"{file}: needs weights as safetensors, got no such file; "
+                "try save_pretrained of transformers, which converts .bin files"
+            )
+        try:
+            state |= load_file(file)
+        except (SafetensorError, OSError) as error:
+            raise FileError(f"{file}: needs a whole safetensors file, got {error}") from error
+    return state
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise FileError(f"{file}: needs a Hugging Face config, got no such file")
+    try:
+        values = parse_json(file.read_text())
+    except (ValueError, OSError) as error:
+        raise FileError(f"{file}: needs JSON, got {error}") from error
+    if not isinstance(values, dict):
+        raise FileError(f"{file}: needs an object of names and values, got {values!r:.40}")
+    return values

@@ -1,0 +1,127 @@
+"""Llama, Mistral (a sliding window) and Qwen2 (biases of q, k and v)."""
+
+from typing import Any
+
+from regard.errors import ConfigError
+from regard.models.hub.family import Family, HubConfig, HubField, NamedTensors, is_untied
+from regard.models.language import LanguageConfig, LanguageModel
+
+
+class Llama(Family):
+    model_types = ("llama",)
+    architecture = "LlamaForCausalLM"
+    model, config = LanguageModel, LanguageConfig
+    prefix, copies = "model.", ("rotary_emb.inv_freq",)
+    names = {
+        "embedding.token_embeddings": "embed_tokens.weight",
+        "decoder.norm": "norm",
+        "decoder.blocks.{i}.self_attention.to_q": "layers.{i}.self_attn.q_proj",
+        "decoder.blocks.{i}.self_attention.to_k": "layers.{i}.self_attn.k_proj",
+        "decoder.blocks.{i}.self_attention.to_v": "layers.{i}.self_attn.v_proj",
+        "decoder.blocks.{i}.self_attention.to_out": "layers.{i}.self_attn.o_proj",
+        "decoder.blocks.{i}.self_residual.norm": "layers.{i}.input_layernorm",
+        "decoder.blocks.{i}.feed_forward.to_gate": "layers.{i}.mlp.gate_proj",
+        "decoder.blocks.{i}.feed_forward.to_hidden": "layers.{i}.mlp.up_proj",
+        "decoder.blocks.{i}.feed_forward.to_out": "layers.{i}.mlp.down_proj",
+        "decoder.blocks.{i}.feed_forward_residual.norm": "layers.{i}.post_attention_layernorm",
+        "readout": "lm_head",
+    }
+    fields = {
+        "vocab": "vocab_size",
+        "layers": "num_hidden_layers",
+        "dim": "hidden_size",
+        "heads": "num_attention_heads",
+        "kv_heads": HubField("num_key_value_heads", None),
+        "head_dim": HubField("head_dim", None),
+        "ffn_dim": "intermediate_size",
+        "activation": "hidden_act",
+        "eps": "rms_norm_eps",
+        "max_positions": HubField("max_position_embeddings", 512),
+        "attention_dropout": HubField("attention_dropout", 0.0),
+    }
+    fixed = {
+        "gated": True,
+        "norm": "rms",
+        "rotate_half": True,
+        "positions": "none",
+        "scale_embedding": False,
+    }
+
+    def read_options(self, config: HubConfig, state: NamedTensors) -> dict[str, Any]:
+        attention_bias = config.get("attention_bias", False)
+        return {
+            "tied": not is_untied(state, "embed_tokens.weight"),
+            "window": self.read_window(config),
+            "bias": config.get("mlp_bias", False),
+            "qkv_bias": attention_bias,
+            "out_bias": attention_bias,
+            "rope_theta": _read_rope_theta(config),
+        }
+
+    def write_options(self, config: LanguageConfig) -> dict[str, Any]:
+        theta = config.rope_theta or 10000.0  # None: refused when the options are compared
+        return {
+            "tie_word_embeddings": config.tied,
+            "rope_theta": theta,  # of releases up to 4; later ones read rope_parameters
+            "rope_parameters": {"rope_type": "default", "rope_theta": theta},
+            "mlp_bias": config.bias,
+            "attention_bias": config.resolved_qkv_bias,
+            "bos_token_id": None,
+            "eos_token_id": None,
+        }
+
+    def read_window(self, config: HubConfig) -> Any:
+        """The sliding window, one for all layers or one per layer."""
+        return None
+
+
+class Mistral(Llama):
+    model_types = ("mistral",)
+    architecture = "MistralForCausalLM"
+
+    def read_window(self, config: HubConfig) -> Any:
+        return config.get("sliding_window")
+
+    def write_options(self, config: LanguageConfig) -> dict[str, Any]:
+        options = super().write_options(config) | {"sliding_window": config.window}
+        del options["mlp_bias"], options["attention_bias"]
+        return options
+
+
+class Qwen2(Llama):
+    model_types = ("qwen2",)
+    architecture = "Qwen2ForCausalLM"
+
+    def read_options(self, config: HubConfig, state: NamedTensors) -> dict[str, Any]:
+        return super().read_options(config, state) | {
+            "bias": False,
+            "qkv_bias": True,
+            "out_bias": False,
+        }
+
+    def read_window(self, config: HubConfig) -> Any:
+        if not config.get("use_sliding_window") or config.get("sliding_window") is None:
+            return None
+        first = config.get("max_window_layers", 0)  # the layers below attend to everything
+        layers = config["num_hidden_layers"]
+        return tuple(None if n < first else config["sliding_window"] for n in range(layers))
+
+    def write_options(self, config: LanguageConfig) -> dict[str, Any]:
+        windows = config.windows
+        first = next((n for n, window in enumerate(windows) if window is not None), len(windows))
+        options = super().write_options(config) | {
+            "use_sliding_window": first < len(windows),
+            "sliding_window": windows[-1],
+            "max_window_layers": first,
+        }
+        del options["mlp_bias"], options["attention_bias"]
+        return options
+
+
+def _read_rope_theta(config: HubConfig) -> float:
+    """The rotary base, from `rope_parameters` (release 5) or `rope_theta` (before)."""
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind != "default":
+        raise ConfigError(f"rope_type: needs default, unscaled rotary positions, got {kind!r}")
+    return float(rope.get("rope_theta", config.get("rope_theta", 10000.0)))

@@ -1,0 +1,59 @@
+"""The registry of models: which class is built from which config."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from torch import nn
+
+from regard.errors import ConfigError
+
+Model = TypeVar("Model", bound=type[nn.Module])
+MODELS: dict[str, type[nn.Module]] = {}  # by the name that stands in files
+_CONFIGS: dict[type[nn.Module], type] = {}
+
+
+def register_model(config: type) -> Callable[[Model], Model]:
+    """Class decorator: the model can be built from this config, saved and loaded.
+
+    >>> @register_model(ToyConfig)  # doctest: +SKIP
+    ... class Toy(nn.Module): ...
+    """
+
+    def register(model: Model) -> Model:
+        MODELS[model.__name__], _CONFIGS[model] = model, config
+        return model
+
+    return register
+
+
+def build(config: Any) -> nn.Module:
+    """The model that a config describes, with newly initialised weights.
+
+    >>> from regard.models import language_tiny
+    >>> type(build(language_tiny(vocab=10))).__name__
+    'LanguageModel'
+    """
+    for model, kind in _CONFIGS.items():
+        if kind is type(config):
+            return model(config)
+    known = ", ".join(config_types())
+    raise ConfigError(f"config: needs one of {known}, got {type(config).__name__}")
+
+
+def config_types() -> dict[str, type]:
+    """All configs that a model can be built from, by class name.
+
+    >>> "LanguageConfig" in config_types()
+    True
+    """
+    return {kind.__name__: kind for kind in _CONFIGS.values()}
+
+
+def is_registered(model: nn.Module) -> bool:
+    """Whether a model's class can be saved and loaded."""
+    return MODELS.get(type(model).__name__) is type(model)
+
+
+def config_type(model: type[nn.Module]) -> type:
+    """The config class of a registered model class."""
+    return _CONFIGS[model]

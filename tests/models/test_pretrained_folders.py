@@ -1,0 +1,161 @@
+"""Hugging Face folders: both directions give equal outputs, without downloads."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from test_convert import (
+    ENDS,
+    VOCAB,
+    batch,
+    bert,
+    gpt2,
+    llama,
+    marian,
+    mistral,
+    same,
+    shaken,
+    t5,
+    untied,
+)
+
+from regard import models
+from regard.errors import ConfigError, FileError
+
+
+def qwen2(**more):
+    config = transformers.Qwen2Config(
+        vocab_size=VOCAB,
+        hidden_size=16,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=24,
+        **ENDS,
+        **more,
+    )
+    return shaken(transformers.Qwen2ForCausalLM(config))
+
+
+def vit(**more):
+    config = transformers.ViTConfig(
+        image_size=8, patch_size=4, num_channels=1, hidden_size=16, num_hidden_layers=2,
+        num_attention_heads=4, intermediate_size=24, num_labels=3, **more,
+    )  # fmt: skip
+    return shaken(transformers.ViTForImageClassification(config))
+
+
+def whisper():
+    from transformers.models.whisper.modeling_whisper import WhisperEncoder
+
+    config = transformers.WhisperConfig(
+        vocab_size=VOCAB, num_mel_bins=5, d_model=16, encoder_layers=2, encoder_attention_heads=4,
+        encoder_ffn_dim=24, max_source_positions=10, decoder_start_token_id=0, **ENDS,
+    )  # fmt: skip
+    return shaken(WhisperEncoder(config))
+
+
+FAMILIES = {
+    "bert": bert,
+    "bert without a head": lambda: bert("BertModel"),
+    "gpt2": gpt2,
+    "gpt2 untied": lambda: untied(gpt2(tie_word_embeddings=False)),
+    "llama": lambda: llama(tie_word_embeddings=False, rope_theta=500.0),
+    "llama with biases": lambda: llama(attention_bias=True, mlp_bias=True, head_dim=6),
+    "marian": marian,
+    "mistral": mistral,
+    "qwen2": qwen2,
+    "qwen2 with windows": lambda: qwen2(
+        use_sliding_window=True, sliding_window=3, max_window_layers=1, tie_word_embeddings=True
+    ),
+    "t5": t5,
+    "t5 1.1": lambda: untied(t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
+    "vit": vit,
+    "vit without biases of q, k and v": lambda: vit(qkv_bias=False),
+    "whisper": whisper,
+}
+each_family = pytest.mark.parametrize("make", FAMILIES.values(), ids=FAMILIES)
+
+
+def outputs(ours, theirs):
+    """What both models compute from one input."""
+    torch.manual_seed(0)
+    tokens = batch()[0]
+    match ours:
+        case models.VisionTransformer():
+            images = torch.randn(2, 1, 8, 8)
+            return ours(images), theirs(images).logits
+        case models.SpeechEncoder():
+            sound = torch.randn(2, 20, 5)
+            return ours(sound), theirs(sound.mT).last_hidden_state
+        case models.Translator():
+            target = tokens[:, :4]
+            return ours(tokens, target), theirs(tokens, decoder_input_ids=target).logits
+        case models.Classifier() if ours.head is None:
+            return ours(tokens), theirs(tokens).pooler_output
+    return ours(tokens), theirs(tokens).logits
+
+
+@each_family
+@torch.no_grad()
+def test_a_folder_of_transformers_is_loaded_and_saved_again(make, tmp_path):
+    theirs = make()
+    theirs.save_pretrained(tmp_path / "theirs")
+    ours = models.from_pretrained(tmp_path / "theirs")
+    same(*outputs(ours, theirs))
+    models.save_pretrained(ours, tmp_path / "ours", model_type=theirs.config.model_type)
+    again = type(theirs).from_pretrained(tmp_path / "ours").eval()
+    same(*outputs(ours, again))
+    same(outputs(models.from_pretrained(tmp_path / "ours"), theirs)[0], outputs(ours, theirs)[0])
+
+
+def test_every_family_is_tested():
+    from regard.models.hub.convert import FAMILIES as CONVERTERS
+
+    assert {make().config.model_type for make in FAMILIES.values()} == set(CONVERTERS)
+
+
+def test_the_family_is_found_by_the_options(tmp_path):
+    model = models.LanguageModel(models.language_base(9, layers=1, dim=24))
+    assert models.to_transformers(model)[1]["model_type"] == "gpt2"
+    rotary = models.language_small(9, layers=1, rotate_half=True)
+    assert models.to_transformers(models.LanguageModel(rotary))[1]["model_type"] == "llama"
+
+
+def test_an_option_that_a_family_does_not_have_is_not_lost_silently():
+    model = models.LanguageModel(models.language_base(9, layers=1, dim=24, softcap=5.0))
+    with pytest.raises(ConfigError, match="softcap: needs None for a gpt2 checkpoint, got 5.0"):
+        models.to_transformers(model, "gpt2")
+    with pytest.raises(ConfigError, match="model: needs the options of one family, got gpt2"):
+        models.to_transformers(model)
+    with pytest.raises(ConfigError, match="model: needs Classifier for bert, got LanguageModel"):
+        models.to_transformers(model, "bert")
+
+
+def test_tokenizer_files_are_copied_along(tmp_path):
+    (tmp_path / "tokenizer.json").write_text("{}")
+    (tmp_path / "notes.txt").write_text("")
+    model = models.LanguageModel(models.language_base(9, layers=1, dim=24))
+    folder = models.save_pretrained(model, tmp_path / "saved", tokenizer=tmp_path)
+    assert {file.name for file in folder.iterdir()} == {
+        "config.json", "model.safetensors", "tokenizer.json",
+    }  # fmt: skip
+
+
+def test_sharded_weights_are_read(tmp_path):
+    theirs = gpt2()
+    theirs.save_pretrained(tmp_path, max_shard_size="4KB")
+    assert (tmp_path / "model.safetensors.index.json").is_file()
+    same(*outputs(models.from_pretrained(tmp_path), theirs))
+
+
+def test_folders_that_cannot_be_loaded(tmp_path):
+    with pytest.raises(FileError, match="config.json: needs a Hugging Face config, got no such"):
+        models.from_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    with pytest.raises(FileError, match="model.safetensors: needs weights as safetensors, got no"):
+        models.from_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"none")
+    with pytest.raises(FileError, match="model.safetensors: needs a whole safetensors file"):
+        models.from_pretrained(tmp_path)
