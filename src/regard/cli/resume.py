@@ -1,4 +1,4 @@
-"""`regard resume`: go on with a run that was stopped."""
+"""`regard resume`: continue an interrupted training."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,19 +10,19 @@ from regard.cli.train import print_outcome
 
 
 def resume(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write metrics for TensorBoard too (an extra).")
+        bool, typer.Option("--tensorboard", help="Also write TensorBoard event files (an extra).")
     ] = False,
 ) -> None:
-    """Go on from the last good checkpoint of a run, to the same end as if it had not stopped.
+    """Resume a run from its last valid checkpoint; the result is that of an uninterrupted run.
 
-    Started by torchrun, any number of ranks goes on, however many there were before.
+    Under torchrun, the number of ranks may differ from before.
     """
     from regard import runs
 
     with distributed_command(runs.read_recipe(run).train.device) as ranks:
-        outcome, wrong = runs.resume_run(run, show=True, ranks=ranks, tensorboard=tensorboard)
-        for line in wrong if ranks.is_first else ():
-            print(f"left out: {line}")
+        outcome, damaged = runs.resume_run(run, show=True, ranks=ranks, tensorboard=tensorboard)
+        for line in damaged if ranks.is_first else ():
+            print(f"skipped: {line}")
     print_outcome(outcome, run, ranks.is_first)
