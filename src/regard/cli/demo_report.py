@@ -138,9 +138,7 @@ def write_demo_report(run: runs.Run, translations: list[TranslatedPair], view: H
 
 def _translate(run: runs.Run, pairs: list[Pair]) -> list[str]:
     texts, languages = [pair.source for pair in pairs], [pair.language for pair in pairs]
-    return tasks.translate_texts(
-        run.model, run.tokenizer, texts, languages, max_new_tokens=run.recipe.data.max_new_tokens
-    )
+    return tasks.translate_texts(run.model, run.tokenizer, texts, languages, run.recipe.data.search)
 
 
 def _print_languages(console: Console, run: runs.Run, source: str) -> None:

@@ -46,7 +46,7 @@ def print_outcome(outcome, folder: Path, is_first: bool = True) -> None:
         raise typer.Exit(128 + outcome.signal)
     if not is_first:
         return
-    from regard.train.loop import format_scores
+    from regard.train.evaluation import format_scores
 
     scores = format_scores(outcome.scores)
     print(f"{folder}: {outcome.reason} at step {outcome.step}; on the test split: {scores}")

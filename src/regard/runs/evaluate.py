@@ -1,15 +1,16 @@
 """Evaluation of a run on held-out data, with its mistakes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import nn
 
 from regard.errors import ConfigError
 from regard.runs.run import Device, Run, model_on, require_verb
-from regard.tasks.recipe import EvalSplit
-from regard.train.loop import run_evaluation
-from regard.train.metrics.calibration import Gradable, calibration_metrics
+from regard.tasks import EvalSplit, TranslationEvaluator
+from regard.train import Gradable, calibration_metrics
+from regard.train.evaluation import run_evaluation
 
 
 class Mistake(NamedTuple):
@@ -78,7 +79,7 @@ def evaluate_run(
         device: where to evaluate, on a copy of the model; None is where the model is.
 
     >>> import tempfile
-    >>> small = ["steps=2", "vocab_texts=99", "valid_size=2", "test_size=2", "max_new_tokens=5"]
+    >>> small = ["steps=2", "vocab_texts=99", "valid_size=2", "test_size=2", "search.max_new_tokens=5"]
     >>> small += ["dim=16", "device=cpu"]
     >>> folder = tempfile.mkdtemp()
     >>> recipe = rg.runs.override_settings(rg.tasks.recipe("phrases"), small)
@@ -91,12 +92,10 @@ def evaluate_run(
         raise ConfigError(f"split: needs one of valid, test, got {split!r}")
     evaluator = run.recipe.data.evaluator(run.tokenizer, split)
     if beam_width is not None:
-        if not hasattr(evaluator, "beam_width"):
+        if not isinstance(evaluator, TranslationEvaluator):
             kind = type(run.model).__name__
             raise ConfigError(f"beam_width: needs a run with a beam search, got one of a {kind}")
-        if beam_width < 1:
-            raise ConfigError(f"beam_width: needs 1 or more, got {beam_width}")
-        evaluator.beam_width = beam_width
+        evaluator.search = replace(evaluator.search, beam_width=beam_width)
     model = model_on(run.model, device)
     confidence = _confidence(run, model, evaluator)
     if not isinstance(evaluator, AnswerEvaluator):

@@ -6,7 +6,7 @@ from typing import Any
 from regard.errors import FileError
 from regard.runs.run import RECIPE_FILE, read_recipe, read_result
 from regard.runs.settings import iter_settings
-from regard.train.loop import read_metrics
+from regard.train import read_metrics
 
 
 def list_runs(folder: str | Path) -> list[dict[str, Any]]:

@@ -17,11 +17,15 @@ from regard.files import parse_json
 from regard.models.serialization import WEIGHTS_FILE, check_config_against_tensors
 from regard.runs.settings import config_from_json
 from regard.runs.text_model import TextModel
-from regard.tasks.recipe import EvalSplit
-from regard.tasks.registry import Recipe, recipe_config_types
-from regard.train.checkpoint.store import load_last_valid, load_weights
-from regard.train.loop import CHECKPOINTS, read_metrics
-from regard.train.metrics.calibration import Calibration, load_calibration
+from regard.tasks import EvalSplit, Recipe, recipe_config_types
+from regard.train import (
+    Calibration,
+    load_calibration,
+    load_last_valid,
+    load_weights,
+    read_metrics,
+)
+from regard.train.loop import CHECKPOINTS
 
 if TYPE_CHECKING:
     from regard.decode import Sampling
@@ -297,10 +301,7 @@ def build_model(recipe: Recipe, tokenizer: Tokenizer | None) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(recipe.train.seed)
         model = models.build(recipe.data.resolve(recipe.model, tokenizer))
-        # statistics of the data that a model needs before the first update, such as a scale
-        prepare = getattr(recipe.data, "prepare", None)
-        if prepare is not None:
-            prepare(model, tokenizer, recipe.train)
+        recipe.data.prepare_model(model, tokenizer, recipe.train)
         return model
 
 

@@ -24,13 +24,20 @@ from regard.runs.run import (
     read_recipe,
 )
 from regard.runs.settings import config_to_json
-from regard.tasks.registry import Recipe
+from regard.tasks import Recipe
+from regard.train import (
+    Gradable,
+    Outcome,
+    Ranks,
+    Trainer,
+    calibrate,
+    objective,
+    save_calibration,
+)
 from regard.train.checkpoint.store import remove_partial_checkpoints
-from regard.train.distributed.ranks import Ranks
+from regard.train.evaluation import run_evaluation
 from regard.train.logger import tensorboard_logger
-from regard.train.loop import CHECKPOINTS, Outcome, Trainer, run_evaluation
-from regard.train.losses import objective
-from regard.train.metrics.calibration import Gradable, calibrate, save_calibration
+from regard.train.loop import CHECKPOINTS
 
 
 def start_run(
@@ -51,7 +58,7 @@ def start_run(
         tensorboard: also write TensorBoard event files.
 
     >>> import tempfile
-    >>> small = ["steps=2", "vocab_texts=99", "valid_size=2", "test_size=2", "max_new_tokens=5"]
+    >>> small = ["steps=2", "vocab_texts=99", "valid_size=2", "test_size=2", "search.max_new_tokens=5"]
     >>> small += ["dim=16", "device=cpu"]
     >>> folder = Path(tempfile.mkdtemp()) / "run"
     >>> recipe = rg.runs.override_settings(rg.tasks.recipe("phrases"), small)

@@ -7,9 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from regard.data import crop_to_ink, open_image, read_image
-from regard.data.image.image_file import crop_to_multiple
 from regard.errors import ConfigError
+from regard.models import VisionTransformer
 from regard.runs.run import Device, Run, model_on, require_verb
 from regard.tasks.classification.evaluator import top_log_odds
 
@@ -69,7 +68,7 @@ def classify_run(
     require_verb(run, "classify")
     if top < 1:
         raise ConfigError(f"top: needs 1 or more, got {top}")
-    model, size = model_on(run.model, device), training_image_size(run)
+    model, size = model_on(run.model, device), run.recipe.data.input_size
     where, predictions = next(model.parameters()).device, []
     for path in [images] if isinstance(images, str | Path) else images:
         image = read_run_image(run, path, size=size, invert=invert)
@@ -94,12 +93,9 @@ def read_run_image(
     >>> read_run_image(rg.load("glyphs"), file, size=24).shape
     torch.Size([1, 24, 24])
     """
-    config, multiple = run.model.config, patch_size(run)
-    if not getattr(run.recipe.data, "crops_to_ink", False):
-        image = read_image(path, size=size, multiple=multiple, channels=config.channels)
-        return 1 - image if invert else image
-    image = crop_to_ink(open_image(path, auto_background=True), size, invert=invert)
-    return crop_to_multiple(image, multiple, path)
+    return run.recipe.data.read_image(
+        path, size=size, multiple=patch_size(run), channels=run.model.config.channels, invert=invert
+    )
 
 
 def build_prediction(run: Run, logits: Float[Tensor, " classes"], top: int) -> ClassPrediction:
@@ -124,19 +120,9 @@ def top_classes(
     return [(names[n], x) for n, x in rows]
 
 
-def training_image_size(run: Run) -> int:
-    """The side in pixels of the images that a run was trained on.
-
-    >>> training_image_size(rg.load("glyphs"))
-    24
-    """
-    size = getattr(run.model.config, "image_size", None)
-    return size or getattr(run.recipe.data, "image_size", 28)
-
-
 def patch_size(run: Run) -> int:
     """The side of a patch of a vision Transformer; 1 for a convolutional network."""
-    return getattr(run.model.config, "patch_size", 1)
+    return run.model.config.patch_size if isinstance(run.model, VisionTransformer) else 1
 
 
 def class_names(run: Run) -> list[str]:
@@ -145,6 +131,5 @@ def class_names(run: Run) -> list[str]:
     >>> "".join(class_names(rg.load("glyphs")))
     '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ'
     """
-    count = run.model.config.classes
-    names = tuple(getattr(run.recipe.data, "class_names", ()))
+    count, names = run.model.config.classes, run.recipe.data.class_names
     return list(names) if len(names) == count else [str(label) for label in range(count)]

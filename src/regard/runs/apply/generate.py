@@ -75,9 +75,8 @@ def _stream(
 
 
 def _prompt_ids(run: Run, prompt: str) -> list[int]:
-    """Token ids of the prompt; documents that were trained on separately begin after an end."""
-    start = [run.tokenizer.eos_id] if getattr(run.recipe.data, "split_by", "") == "files" else []
-    ids = start + run.tokenizer.encode_input(prompt)
+    """Token ids of the prompt, after the edge of a document where the data has such edges."""
+    ids = run.recipe.data.document_edges(run.tokenizer) + run.tokenizer.encode_input(prompt)
     if not ids:
         raise ConfigError("prompt: needs a text for this model to continue, got none")
     return ids

@@ -10,7 +10,7 @@ from torch import Tensor
 from regard.data import AudioFile
 from regard.decode import PrefixBeam, Transcriber
 from regard.runs.run import Device, Run, model_on, require_verb
-from regard.tasks.recognition.evaluator import Transcript
+from regard.tasks import Transcript
 
 
 def transcribe_run(

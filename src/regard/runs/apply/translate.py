@@ -8,10 +8,9 @@ from torch import nn
 from regard.data import normalize_text
 from regard.errors import ConfigError, suggestion
 from regard.runs.run import Device, Run, model_on, require_verb
-from regard.tasks.translation.search import Translation, TranslationSearch
+from regard.tasks import SearchConfig, Translation, TranslationSearch
 
 MAX_SOURCE_TOKENS = 2048  # of models without a position table: attention memory is quadratic
-MAX_NEW_TOKENS = 100  # where the recipe sets no limit
 
 
 class TranslationCounts(NamedTuple):
@@ -55,28 +54,28 @@ class TranslationPipeline:
         device: Device | None = None,
     ):
         require_verb(run, "translate")
-        data = run.recipe.data
+        data, search = run.recipe.data, run.recipe.data.search
         self.model, self.tokenizer = model_on(run.model, device).eval(), run.tokenizer
         self.threshold = 0.0 if run.calibration is None else run.calibration.threshold
-        self.languages = _check_languages(languages, target_languages(run))
+        self.languages = _check_languages(languages, data.target_languages(run.tokenizer))
         if beam_width is None:
-            beam_width = max(n_best, int(getattr(data, "beam_width", 1)))
-        if length_penalty is None:
-            length_penalty = float(getattr(data, "length_penalty", 0.6))
-        if max_new_tokens is None:
-            max_new_tokens = int(getattr(data, "max_new_tokens", MAX_NEW_TOKENS))
+            beam_width = max(n_best, search.beam_width)
         if beam_width < 1 or not 1 <= n_best <= beam_width:
             raise ConfigError(
                 f"n_best: needs 1 to beam_width={beam_width}, got {n_best}; try a wider beam"
             )
-        positions = _max_positions(self.model)
+        limit, positions = max_new_tokens or search.max_new_tokens, _max_positions(self.model)
         self.max_source_tokens = positions or MAX_SOURCE_TOKENS
-        self.max_new_tokens = min(max_new_tokens, positions or max_new_tokens)
+        self.max_new_tokens = min(limit, positions or limit)
         self.n_best, self.counts = n_best, TranslationCounts()
+        config = SearchConfig(
+            beam_width=beam_width,
+            length_penalty=search.length_penalty if length_penalty is None else length_penalty,
+            max_new_tokens=self.max_new_tokens,
+        )
         self.search = TranslationSearch(
-            self.model, self.tokenizer, beam_width=beam_width, length_penalty=length_penalty,
-            n_best=n_best, max_new_tokens=self.max_new_tokens, calibration=run.calibration,
-        )  # fmt: skip
+            self.model, self.tokenizer, config, n_best=n_best, calibration=run.calibration
+        )
 
     def refusal(self, text: str) -> str:
         """Why a text cannot be translated; empty if it can."""
@@ -147,21 +146,6 @@ def translate_run(
     )  # fmt: skip
     rows = pipeline.translate([texts] if isinstance(texts, str) else texts)
     return {name: [row[n][0].text for row in rows] for n, name in enumerate(pipeline.languages)}
-
-
-def target_languages(run: Run) -> list[str]:
-    """The languages that a run was trained to translate into.
-
-    >>> tokenizer = rg.data.ByteTokenizer(("de", "en"))
-    >>> target_languages(Run(None, rg.tasks.recipe("phrases"), None, tokenizer))  # from English
-    ['de']
-    """
-    data, languages = run.recipe.data, list(run.tokenizer.languages)
-    if hasattr(data, "target_language"):
-        return [data.target_language, *([data.source_language] if data.bidirectional else [])]
-    sources = getattr(data, "source_languages", ())
-    # with several source languages, each is a target of the others
-    return [x for x in languages if len(sources) != 1 or x not in sources]
 
 
 def _check_languages(to: str | Sequence[str], known: list[str]) -> list[str]:

@@ -16,7 +16,6 @@ from regard.runs.apply.classify import (
     build_prediction,
     patch_size,
     read_run_image,
-    training_image_size,
 )
 from regard.runs.jobs.report import confidence_warning
 from regard.runs.run import Run, require_verb
@@ -86,7 +85,7 @@ def classify_files(run: Run, request: ClassifyRequest) -> Iterator[ClassifiedFil
 
 
 def _classify(run: Run, request: ClassifyRequest) -> Iterator[ClassifiedFile]:
-    size = None if request.own_size else request.size or training_image_size(run)
+    size = None if request.own_size else request.size or run.recipe.data.input_size
     for path in request.images:
         try:
             image = read_run_image(run, path, size=size, invert=request.invert)

@@ -28,8 +28,6 @@ from regard.train.config import TrainConfig
 from regard.train.loop import select_device
 
 LabeledImages = tuple[Tensor, Tensor]
-FASHION_CLASSES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker")
-FASHION_CLASSES += ("bag", "ankle boot")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +86,6 @@ class FashionData(_Altered):
 
     folder: str = "fashion-mnist"
     valid_images: int = 5000
-    class_names: tuple[str, ...] = ()  # empty: the numbers of the classes
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -162,11 +159,6 @@ class GlyphsData(_Altered):
         if not 0 <= self.ood_fraction < 1:
             raise ConfigError(f"foreign: needs to be from 0 to below 1, got {self.ood_fraction}")
         self.source()  # its errors, now
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """One character per class."""
-        return tuple(self.classes)
 
     @property
     def crops_to_ink(self) -> bool:
@@ -246,7 +238,7 @@ def fashion_vit() -> Recipe:
     """
     return Recipe(
         name="fashion-vit",
-        data=FashionData(random_erasing=0.25, cutmix=0.5, class_names=FASHION_CLASSES),
+        data=FashionData(random_erasing=0.25, cutmix=0.5),
         model=VisionConfig(
             classes=10, image_size=28, channels=1, patch_size=2, layers=6, dim=192, heads=6, dropout=0.1
         ),
@@ -265,7 +257,7 @@ def fashion_resnet() -> Recipe:
     """
     return Recipe(
         name="fashion-resnet",
-        data=FashionData(random_erasing=0.5, class_names=FASHION_CLASSES),
+        data=FashionData(random_erasing=0.5),
         model=ResNetConfig(classes=10, width=256),
         train=TrainConfig(
             steps=4858, batch_tokens=512, lr=2e-3, warmup=404, weight_decay=0.05, betas=(0.9, 0.95),
