@@ -1,85 +1,333 @@
-"""Regard: a workbench for sequence models, where every number can be seen, asked about and checked.
+"""Regard: a workbench for sequence models, where every number can be inspected and verified.
 
-Names are loaded when first used, so that `regard --help` does not wait for torch.
+Names are imported on first use, so `import regard` and `regard --help` load no torch.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from regard.costs import *  # noqa: F403
-    from regard.inspection import *  # noqa: F403
-    from regard.models import quantize  # noqa: F401
-    from regard.ops import *  # noqa: F403
-    from regard.runs import (  # noqa: F401  # noqa: F401  # noqa: F401
-        Alignment,
-        Link,
-        TextModel,
-        align,
-        build_or_load_model,
-        load_pretrained,
-        load_text_model,
-        record_translation,
-        with_output_tokens,
+    from regard import (  # fmt: skip
+        costs,
+        data,
+        decode,
+        errors,
+        inspection,
+        models,
+        nn,
+        ops,
+        runs,
+        tasks,
+        train,
+        work,
     )
-    from regard.runs import classify_run as classify  # noqa: F401
-    from regard.runs import export_run as export  # noqa: F401
-    from regard.runs import generate_run as generate  # noqa: F401
-    from regard.runs import transcribe_run as transcribe  # noqa: F401
-    from regard.runs import translate_run as translate  # noqa: F401
-    from regard.work import explain  # noqa: F401
+    from regard.costs import *  # noqa: F403  # remove with _OTHER_NAMES
+    from regard.costs import Cost, cost, diagram
+    from regard.errors import RegardError
+    from regard.inspection import *  # noqa: F403  # remove with _OTHER_NAMES
+    from regard.inspection import (
+        AttentionMonitor,
+        Sight,
+        Site,
+        attention_rollout,
+        compare_edits,
+        gradient_norms,
+        head_importance,
+        load_sight,
+        look,
+        make_site,
+        record_gates,
+        what_if,
+        write_report,
+    )
+    from regard.ops import *  # noqa: F403  # remove with _OTHER_NAMES
+    from regard.ops import (
+        ALiBi,
+        Bias,
+        Buckets,
+        Causal,
+        Chunked,
+        Documents,
+        Influence,
+        Local,
+        Mask,
+        Padding,
+        RelativeKeys,
+        Survey,
+        Toeplitz,
+        attend,
+        attention_weights,
+        influence,
+        softargmax,
+        survey,
+        window,
+    )
+    from regard.runs import Run, load
+    from regard.work import explain
 
-_FOLDERS = (
+__all__ = [
+    "ALiBi",
+    "AttentionMonitor",
+    "Bias",
+    "Buckets",
+    "Causal",
+    "Chunked",
+    "Cost",
+    "Documents",
+    "Influence",
+    "Local",
+    "Mask",
+    "Padding",
+    "RegardError",
+    "RelativeKeys",
+    "Run",
+    "Sight",
+    "Site",
+    "Survey",
+    "Toeplitz",
+    "attend",
+    "attention_rollout",
+    "attention_weights",
+    "compare_edits",
+    "cost",
     "costs",
     "data",
     "decode",
+    "diagram",
+    "draw",
+    "edit",
+    "errors",
+    "explain",
+    "gradient_norms",
+    "head_importance",
+    "influence",
     "inspection",
+    "load",
+    "load_sight",
+    "look",
+    "make_site",
     "models",
     "nn",
     "ops",
+    "record_gates",
     "runs",
+    "softargmax",
+    "survey",
     "tasks",
     "train",
+    "what_if",
+    "window",
     "work",
-)
-_AT_THE_TOP = ("ops", "inspection", "costs")  # what these export is a name of rg too
-_ALSO = {
-    "classify": ("runs", "classify_run"),
-    "explain": ("work", "explain"),
-    "export": ("runs", "export_run"),
-    "generate": ("runs", "generate_run"),
-    "load_pretrained": ("runs", "load_pretrained"),
-    "quantize": ("models", "quantize"),
-    "transcribe": ("runs", "transcribe_run"),
-    "translate": ("runs", "translate_run"),
-} | {
-    name: ("runs", name)
-    for name in (
+    "write_report",
+]
+
+# what `rg.NAME` is, by the package that exports it
+_NAMES: dict[str, tuple[str, ...]] = {
+    "costs": ("Cost", "cost", "diagram"),
+    "errors": ("RegardError",),
+    "inspection": (
+        "AttentionMonitor",
+        "Sight",
+        "Site",
+        "attention_rollout",
+        "compare_edits",
+        "gradient_norms",
+        "head_importance",
+        "load_sight",
+        "look",
+        "make_site",
+        "record_gates",
+        "what_if",
+        "write_report",
+    ),
+    "ops": (
+        "ALiBi",
+        "Bias",
+        "Buckets",
+        "Causal",
+        "Chunked",
+        "Documents",
+        "Influence",
+        "Local",
+        "Mask",
+        "Padding",
+        "RelativeKeys",
+        "Survey",
+        "Toeplitz",
+        "attend",
+        "attention_weights",
+        "influence",
+        "softargmax",
+        "survey",
+        "window",
+    ),
+    "runs": ("Run", "load"),
+    "work": ("explain",),
+}
+_MODULES = {  # sub-packages, and modules that serve as namespaces
+    "costs": "regard.costs",
+    "data": "regard.data",
+    "decode": "regard.decode",
+    "draw": "regard.inspection.draw",
+    "edit": "regard.inspection.edit",
+    "errors": "regard.errors",
+    "inspection": "regard.inspection",
+    "models": "regard.models",
+    "nn": "regard.nn",
+    "ops": "regard.ops",
+    "runs": "regard.runs",
+    "tasks": "regard.tasks",
+    "train": "regard.train",
+    "work": "regard.work",
+}
+
+# ---- to be removed when all users have moved to the packages -------------------------------------
+_OTHER_NAMES: dict[str, tuple[str, ...]] = {
+    "costs": (
+        "CostPart",
+        "Diagram",
+        "Formula",
+        "SharedEncoding",
+        "break_even_length",
+        "generation_cost",
+        "layer_cost",
+        "shared_encoding_cost",
+    ),
+    "inspection": (
+        "Attribution",
+        "Comparison",
+        "ContextSimilarity",
+        "Edit",
+        "EditLog",
+        "Gates",
+        "GradientFlag",
+        "GradientNorms",
+        "HeadImportance",
+        "HeadRow",
+        "HeadTable",
+        "NoiseEffect",
+        "OutputChange",
+        "Thresholds",
+        "TimeGradients",
+        "WeightBreakdown",
+        "all_hidden_states",
+        "attention_flow",
+        "compare_contexts",
+        "describe_head",
+        "draw_alignment",
+        "draw_gates",
+        "draw_head_types",
+        "draw_heads",
+        "draw_lines",
+        "draw_map",
+        "draw_overlay",
+        "draw_statistics",
+        "draw_token",
+        "drop_head",
+        "drop_key",
+        "drop_key_effect",
+        "hardmax",
+        "hidden_states",
+        "jitter_key",
+        "jitter_key_effect",
+        "jitter_query",
+        "jitter_query_effect",
+        "keep_heads",
+        "memory_retention",
+        "nearest_neighbours",
+        "output_projection",
+        "patch",
+        "probe_induction",
+        "relevance",
+        "replace_window",
+        "scale_head",
+        "scale_key",
+        "scale_key_effect",
+        "scale_scores",
+        "scale_scores_effect",
+        "uniform",
+        "value_norms",
+        "weighted_value_norms",
+    ),
+    "ops": (
+        "GRUStep",
+        "GRUWeights",
+        "LSTMStep",
+        "LSTMWeights",
+        "RNNStep",
+        "RNNWeights",
+        "RecurrenceResult",
+        "Terms",
+        "additive",
+        "alibi_slopes",
+        "apply_rope",
+        "biases",
+        "bilinear",
+        "dot",
+        "frame_sizes",
+        "frequencies",
+        "gru_step",
+        "gumbel_softmax",
+        "influence_window",
+        "interpolate_positions",
+        "layer_norm",
+        "log_mel",
+        "lookup_positions",
+        "lstm_step",
+        "masks",
+        "mel_filters",
+        "mel_frame_count",
+        "online_cmvn",
+        "patch_grid",
+        "patchify",
+        "recur",
+        "rms_norm",
+        "rnn_step",
+        "scaled_dot",
+        "score_moments",
+        "sinusoidal",
+        "sinusoidal_shift",
+        "straight_through",
+        "unpatchify",
+    ),
+    "models": ("quantize",),
+    "runs": (
         "Alignment",
         "Link",
         "TextModel",
         "align",
         "build_or_load_model",
+        "classify",
+        "export",
+        "generate",
+        "load_pretrained",
         "load_text_model",
         "record_translation",
+        "transcribe",
+        "translate",
         "with_output_tokens",
-    )
+    ),
+}
+_RENAMED = {
+    name: f"{name}_run" for name in ("classify", "export", "generate", "transcribe", "translate")
+}
+# --------------------------------------------------------------------------------------------------
+
+_PACKAGE_OF = {
+    name: package
+    for table in (_NAMES, _OTHER_NAMES)
+    for package, names in table.items()
+    for name in names
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _FOLDERS:
-        return import_module(f"regard.{name}")
-    if name in _ALSO:
-        folder, there = _ALSO[name]
-        return getattr(import_module(f"regard.{folder}"), there)
-    for folder in _AT_THE_TOP:
-        package = import_module(f"regard.{folder}")
-        if name in package.__all__:
-            return getattr(package, name)
+    if name in _MODULES:
+        return import_module(_MODULES[name])
+    if name in _PACKAGE_OF:
+        return getattr(import_module(f"regard.{_PACKAGE_OF[name]}"), _RENAMED.get(name, name))
     raise AttributeError(f"module 'regard' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    names = (import_module(f"regard.{folder}").__all__ for folder in _AT_THE_TOP)
-    return sorted({*_FOLDERS, *_ALSO, *(name for some in names for name in some)})
+    return sorted({*_PACKAGE_OF, *_MODULES})

@@ -6,6 +6,7 @@ RegardError
 ├── BackendError     a form asked for by name that cannot run here
 ├── LookError     a model, or a part of it, that cannot be seen
 ├── TrainError    a training that cannot go on
+│   └── RankLostError    a process of a distributed training that is gone
 ├── WorkError     a problem that cannot be worked by hand
 └── FileError     a file that is missing, damaged or foreign
 
@@ -38,6 +39,10 @@ class LookError(RegardError):
 
 class TrainError(RegardError):
     """A training that cannot go on, with the step and what to do."""
+
+
+class RankLostError(TrainError):
+    """A process of a distributed training that is gone."""
 
 
 class WorkError(RegardError):

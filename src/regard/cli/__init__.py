@@ -1,4 +1,4 @@
-"""The command line: one file a command. Only a command that runs imports torch."""
+"""The command line: one file per command; torch is imported only by a command that runs."""
 
 import codecs
 import io
@@ -32,17 +32,17 @@ __all__ = ["app", "main"]
 
 
 class Commands(TyperGroup):
-    """All commands, and what a caller sees when one of them stops."""
+    """The commands; errors of the caller are printed as one line, with exit code 2."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except RegardError as error:
-            print(f"regard: {error}", file=sys.stderr)  # plain: a path in it is not rich markup
+            print(f"regard: {error}", file=sys.stderr)  # not by rich: a path is no markup
             raise typer.Exit(2) from None
         except BrokenPipeError:
-            raise  # whoever read our output has seen enough: click ends without a word
-        except OSError as error:  # a folder or disk that refuses is no fault of ours
+            raise  # the reader of our output has closed the pipe: click exits silently
+        except OSError as error:  # a folder or disk that cannot be read or written
             if error.errno is None:
                 raise
             place = f"{error.filename}: " if error.filename else ""
@@ -54,34 +54,37 @@ class Commands(TyperGroup):
 
 app = typer.Typer(
     cls=Commands,
-    help="A workbench for sequence models: every number can be seen, asked about and checked.",
+    help="A workbench for sequence models: inspect, explain and verify every number.",
     no_args_is_help=True,
     add_completion=False,
-    pretty_exceptions_enable=False,  # our own faults keep Python's traceback, to be reported
+    pretty_exceptions_enable=False,  # bugs keep Python's traceback, to be reported
 )
-app.command()(classify)
-app.command()(cost)
-app.command()(demo)
-app.command()(evaluate)
-app.command()(export)
-app.command()(generate)
-app.command()(look)
-app.command()(quantize)
-app.command()(resume)
-app.command()(runs)
-app.command()(tour)
-app.command()(train)
-app.command()(transcribe)
-app.command()(translate)
-app.command()(version)
-app.command()(work)
+for command in (
+    classify,
+    cost,
+    demo,
+    evaluate,
+    export,
+    generate,
+    look,
+    quantize,
+    resume,
+    runs,
+    tour,
+    train,
+    transcribe,
+    translate,
+    version,
+    work,
+):
+    app.command()(command)
 
 
 def main() -> None:
     """Entry point of `regard`."""
     escapes = _escapes()
     for kind in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(kind) is signal.SIG_DFL:  # under nohup it is not
+        if signal.getsignal(kind) is signal.SIG_DFL:  # ignored under nohup
             signal.signal(kind, _leave)
     code: Any = 0
     try:
@@ -106,19 +109,21 @@ def main() -> None:
 
 
 def _leave(kind: int, frame: object) -> None:
-    """End as on Ctrl-C: files that are being written are put away."""
+    """Exit as on Ctrl-C: files that are being written are cleaned up."""
     raise SystemExit(128 + kind)
 
 
 def _escapes() -> list[str]:
-    """Make standard output write what its encoding lacks as \\uXXXX, and collect it."""
+    """Make standard output write characters outside its encoding as \\uXXXX, and collect them."""
     escaped: list[str] = []
 
     def escape(error: UnicodeError) -> tuple[str | bytes, int]:
         assert isinstance(error, UnicodeEncodeError)
         text = error.object[error.start : error.end]
-        if all("\udc80" <= sign <= "\udcff" for sign in text):
-            return codecs.lookup_error("surrogateescape")(error)  # bytes that were no text before
+        if all("\udc80" <= character <= "\udcff" for character in text):
+            return codecs.lookup_error("surrogateescape")(
+                error
+            )  # bytes that could not be decoded before
         escaped.extend(text)
         return codecs.lookup_error("backslashreplace")(error)
 

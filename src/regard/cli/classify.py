@@ -1,4 +1,4 @@
-"""`regard classify`: what pictures show, with probabilities, and what the model looked at."""
+"""`regard classify`: classes of images, with probabilities and attention overlays."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,34 +8,43 @@ import typer
 
 def classify(
     run: Annotated[
-        str, typer.Argument(metavar="RUN", help="The folder of a run, or a specimen: glyphs.")
+        str, typer.Argument(metavar="RUN", help="Run folder or pretrained model: glyphs.")
     ],
     images: Annotated[list[str], typer.Argument(metavar="IMAGE…", help="PNG, JPEG and others.")],
-    top: Annotated[int, typer.Option(help="How many classes to tell, the likeliest first.")] = 3,
+    top: Annotated[int, typer.Option(help="Classes per image, most probable first.")] = 3,
     size: Annotated[
         int | None,
-        typer.Option(help="Make pictures squares of so many pixels; as in training if left out."),
+        typer.Option(help="Side in pixels to resize images to; that of training if not given."),
     ] = None,
     own_size: Annotated[
-        bool, typer.Option("--own-size", help="Leave pictures as large as they are.")
+        bool, typer.Option("--own-size", help="Keep the size of each image.")
     ] = False,
     invert: Annotated[
-        bool, typer.Option("--invert", help="Ink is dark on light paper. Detected for glyphs.")
+        bool, typer.Option("--invert", help="Ink is dark on light. Detected for glyphs.")
     ] = False,
     overlay: Annotated[
         Path | None,
-        typer.Option(help="Draw what it looked at, such as out.png; out-NAME.png for several."),
+        typer.Option(help="Draw the attention, such as out.png; out-NAME.png for several images."),
     ] = None,
 ) -> None:
-    """Say what pictures show: a line a class, the picture's name, the class, its probability.
+    """Classify images. Prints one line per prediction: file, class, probability.
 
-    A picture that cannot be read is named, and the others are still answered; the exit code is
-    then 1, and 2 if none could be. It is 1 too after a warning that the confidence is low.
+    Exit code 1: an image could not be read, or a confidence is low (with a warning). 2: none could
+    be read.
     """
     from regard import runs
-    from regard.runs.jobs.classify import ClassifyJob
+    from regard.cli.output import exit_code, iterate_with_progress, print_message
 
-    job = ClassifyJob(runs.load_run(runs.find_run(run)), top=top, size=size, own_size=own_size)
-    job.run(images, invert=invert, overlay=overlay)
-    if job.exit_code:
-        raise typer.Exit(job.exit_code)
+    request = runs.ClassifyRequest(
+        images=images, top=top, size=size, own_size=own_size, invert=invert, overlay=overlay
+    )
+    results = runs.classify_files(runs.load(run, device="cpu"), request)
+    failed = warnings = 0
+    for result in iterate_with_progress(results, "classifying", len(images)):
+        for name, probability in result.prediction:
+            print(f"{result.path}\t{name}\t{probability:.4f}", flush=True)
+        if message := str(result.error or result.warning):
+            print_message(message)
+        failed += result.error is not None
+        warnings += bool(result.warning)
+    raise typer.Exit(exit_code(len(images), failed, warnings))

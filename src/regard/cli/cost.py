@@ -1,4 +1,4 @@
-"""`regard cost`: what a preset or a saved model costs, part by part."""
+"""`regard cost`: parameters, FLOPs, bytes and memory of a model, by part."""
 
 from typing import Annotated
 
@@ -8,25 +8,20 @@ import typer
 def cost(
     name: Annotated[
         str,
-        typer.Argument(
-            metavar="RUN|PRESET", help="A preset's or a specimen's name, or a saved model."
-        ),
+        typer.Argument(metavar="RUN|PRESET", help="Preset, pretrained model or saved model."),
     ],
     source: Annotated[
-        int | None, typer.Option(help="Tokens, frames, or the side of a picture.")
+        int | None, typer.Option(help="Source tokens, audio frames, or image side in pixels.")
     ] = None,
-    target: Annotated[int, typer.Option(help="Tokens that are written.")] = 64,
-    batch_size: Annotated[int, typer.Option(help="How many at a time.")] = 1,
-    vocab: Annotated[int, typer.Option(help="Vocabulary of a preset.")] = 32000,
-    classes: Annotated[int, typer.Option(help="Classes of a preset.")] = 10,
+    target: Annotated[int, typer.Option(help="Target tokens.")] = 64,
+    batch_size: Annotated[int, typer.Option(help="Batch size.")] = 1,
+    vocab: Annotated[int, typer.Option(help="Vocabulary size of a preset.")] = 32000,
+    classes: Annotated[int, typer.Option(help="Number of classes of a preset.")] = 10,
 ) -> None:
     """Show parameters, multiply-adds, bytes moved and memory of a model, with the formulas."""
     from rich.console import Console
 
-    from regard.costs.model_cost import cost as cost_of
-    from regard.runs.named_models import build_or_load_model
+    from regard.runs import cost_by_name
 
-    model = build_or_load_model(name, vocab=vocab, classes=classes)
-    Console(width=None if Console().is_terminal else 140, highlight=False).print(
-        cost_of(model, source, target, batch_size)
-    )
+    table = cost_by_name(name, source, target, batch_size, vocab=vocab, classes=classes)
+    Console(width=None if Console().is_terminal else 140, highlight=False).print(table)

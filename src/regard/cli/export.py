@@ -1,4 +1,4 @@
-"""`regard export`: a run as ONNX files, for programs without torch."""
+"""`regard export`: a run as ONNX files."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,22 +7,19 @@ import typer
 
 
 def export(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="The folder of a run, or a specimen's name.")
-    ],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run folder or pretrained model.")],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="The folder to write; RUN-onnx here if not given."),
+        typer.Option("--out", "-o", help="Folder to write; ./RUN-onnx if not given."),
     ] = None,
 ) -> None:
-    """Write a run as ONNX files, each compared with torch, with its tokenizer and export.json."""
+    """Export a run to ONNX files, compared with torch, with its tokenizer and export.json."""
     from regard import runs
-    from regard.runs.jobs.progress import progress_bar
+    from regard.cli.output import progress_bar
 
     folder = out or Path(f"{Path(run).name}-onnx")
-    opened = runs.load_run(runs.find_run(run))
     with progress_bar("exporting"):
-        files = runs.export_run(opened, folder)
+        files = runs.load(run, device="cpu").export(folder)
     for file, difference in files:
         size = file.stat().st_size / 1e6
         print(f"{file}\t{size:.1f} MB\tat most {difference:.1e} from torch", flush=True)

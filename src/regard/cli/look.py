@@ -1,4 +1,4 @@
-"""`regard look`: a page about what the heads of a model do while it reads a text."""
+"""`regard look`: what the attention heads of a model do on a text."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,75 +11,50 @@ def look(
         str,
         typer.Argument(
             metavar="RUN|FOLDER",
-            help="A run, a specimen's name, a saved model, or a Hugging Face model in a folder.",
+            help="Run folder, pretrained model, saved model or Hugging Face folder.",
         ),
     ],
     text: Annotated[
         str,
-        typer.Argument(
-            metavar="INPUT", help="What the model reads; token numbers if it has no tokenizer."
-        ),
+        typer.Argument(metavar="INPUT", help="Input text; token ids if there is no tokenizer."),
     ],
-    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
-    target: Annotated[
-        str | None, typer.Option(help="What a model that translates writes, in the same way.")
-    ] = None,
-    to: Annotated[
-        str | None, typer.Option(help="The language that a run's translator writes.")
-    ] = None,
-    at: Annotated[str, typer.Option(help="Which attentions: a glob over their names.")] = "*",
+    out: Annotated[Path, typer.Option(help="HTML page to write.")] = Path("report.html"),
+    target: Annotated[str | None, typer.Option(help="Target text of an encoder-decoder.")] = None,
+    to: Annotated[str | None, typer.Option(help="Target language of a run's translator.")] = None,
+    at: Annotated[str, typer.Option(help="Glob over attention sites.")] = "*",
     cell: Annotated[
         str | None,
         typer.Option(
             metavar="HEAD,QUERY,KEY",
-            help="Tell the arithmetic of this weight, counted from 0, instead of writing a page.",
+            help="Print the arithmetic of one weight, counted from 0, instead of a page.",
         ),
     ] = None,
     describe: Annotated[
-        bool, typer.Option("--words", help="Tell every map in words instead.")
+        bool, typer.Option("--describe", help="Describe every head in words instead.")
     ] = False,
     query: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Tell where this token looks, by layer and head, and before training."
+            min=0,
+            help="List the top keys of this query per head, trained and untrained, instead.",
         ),
     ] = None,
     probe: Annotated[
-        bool, typer.Option(help="Also look for heads that copy, on random tokens read twice.")
+        bool, typer.Option(help="Also score induction heads on repeated random tokens.")
     ] = False,
 ) -> None:
-    """Write a page, to be opened in any browser, about what each head looks at."""
+    """Write an HTML page about what each attention head attends to."""
+    from regard import runs
+    from regard.cli.output import progress_bar, report_written
     from regard.cli.transformers_logging import silence_transformers
-    from regard.errors import FileError
-    from regard.files import is_stream
-    from regard.inspection import probe_induction as find_copying
-    from regard.inspection import write_report
-    from regard.runs import load_text_model
-    from regard.runs.jobs.progress import progress_bar, report_written
+    from regard.runs.jobs.look import parse_cell
 
-    if not out.resolve().parent.is_dir():  # said now, not after the model has run
-        raise FileError(f"out: needs a folder that exists, got {out.parent}; try another place")
-    with silence_transformers():
-        with progress_bar("looking"):
-            reader = load_text_model(model)
-        if query is not None:
-            from regard.runs.look_text import format_attention_table
-
-            print(format_attention_table(reader, text, query, target, at, to))
-            return
-        with progress_bar("looking"):
-            sight = reader.look(text, target, at, to=to)
-            probed = find_copying(reader.model, reader.vocab or 2) if probe else None
-    if cell is not None or describe:
-        from regard.runs.look_text import describe_maps, explain_weight
-
-        print(describe_maps(sight) if cell is None else explain_weight(reader.model, sight, cell))
-        return
-    title = f"What {type(reader.model).__name__} looks at"
-    with progress_bar("writing"):
-        write_report(sight, out, title=title, separators=reader.separators, probe=probed)
-    heads = sum(site.heads for site in sight)
-    size = "" if is_stream(out) else f", {out.stat().st_size / 1e6:.1f} MB"
-    report_written(out, f"{out}: {len(sight)} attentions, {heads} heads{size}")
-    for name, reason in sight.skipped.items():
-        report_written(out, f"not seen: {name}, {reason}")
+    request = runs.LookRequest(
+        text=text, target=target, to=to, at=at, out=out, describe=describe, query=query,
+        cell=None if cell is None else parse_cell(cell), probe=probe,
+    )  # fmt: skip
+    with silence_transformers(), progress_bar("looking"):
+        report = runs.look_report(runs.load_text_model(model, device="cpu"), request)
+    report_written(out, report.text)
+    for name, reason in report.skipped.items():
+        report_written(out, f"not recorded: {name}, {reason}")

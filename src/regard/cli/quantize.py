@@ -1,4 +1,4 @@
-"""`regard quantize`: a run with weights of one byte each, and what that costs in score."""
+"""`regard quantize`: a run with int8 weights."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,26 +7,24 @@ import typer
 
 
 def quantize(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="The folder of a run, or a specimen's name.")
-    ],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run folder or pretrained model.")],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="The new folder; RUN-int8 here if not given."),
+        typer.Option("--out", "-o", help="New run folder; ./RUN-int8 if not given."),
     ] = None,
     score: Annotated[
-        bool, typer.Option("--score/--no-score", help="Score both on the test part.")
+        bool, typer.Option("--score/--no-score", help="Evaluate both on the test split.")
     ] = True,
 ) -> None:
-    """Round a run's weights to a byte each: a smaller file, quicker on a CPU, used as any run."""
+    """Quantise a run to int8 weights: a smaller file, faster on a CPU, usable as any run."""
     from regard import runs
-    from regard.runs.jobs.progress import progress_bar
+    from regard.cli.output import progress_bar
 
     folder = out or Path(f"{Path(run).name}-int8")
-    with progress_bar("quantizing"):
-        found = runs.quantize_run(runs.load_run(runs.find_run(run)), folder, score=score)
-    old, new = (size / 1e6 for size in found.file_sizes)
+    with progress_bar("quantising"):
+        result = runs.load(run).quantize(folder, score=score)
+    old, new = (size / 1e6 for size in result.file_sizes)
     print(f"{folder}\t{old:.2f} MB before\t{new:.2f} MB after")
-    for name, value in found.scores_after.items():
+    for name, value in result.scores_after.items():
         if isinstance(value, int | float):
-            print(f"{name}\t{found.scores_before[name]:.4f} before\t{value:.4f} after")
+            print(f"{name}\t{result.scores_before[name]:.4f} before\t{value:.4f} after")

@@ -1,6 +1,5 @@
-"""`regard resume`: go on with a run that was stopped."""
+"""`regard resume`: continue an interrupted training."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -10,39 +9,20 @@ from regard.cli.torchrun import distributed_command
 from regard.cli.train import print_outcome
 
 
-class Parallel(StrEnum):
-    """Values of --parallel."""
-
-    auto = "auto"
-    none = "none"
-    ddp = "ddp"
-    fsdp = "fsdp"
-
-
 def resume(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write metrics for TensorBoard too (an extra).")
+        bool, typer.Option("--tensorboard", help="Also write TensorBoard event files (an extra).")
     ] = False,
-    parallel: Annotated[
-        Parallel | None,
-        typer.Option(help="How ranks share the work, instead of the recipe's setting."),
-    ] = None,
 ) -> None:
-    """Go on from the last good checkpoint of a run, to the same end as if it had not stopped.
+    """Resume a run from its last valid checkpoint; the result is that of an uninterrupted run.
 
-    Started by torchrun, any number of ranks goes on, however many there were before.
+    Under torchrun, the number of ranks may differ from before.
     """
     from regard import runs
 
     with distributed_command(runs.read_recipe(run).train.device) as ranks:
-        outcome, wrong = runs.resume_run(
-            run,
-            show=True,
-            ranks=ranks,
-            tensorboard=tensorboard,
-            parallel=parallel.value if parallel else None,
-        )
-        for line in wrong if ranks.is_first else ():
-            print(f"left out: {line}")
+        outcome, damaged = runs.resume_run(run, show=True, ranks=ranks, tensorboard=tensorboard)
+        for line in damaged if ranks.is_first else ():
+            print(f"skipped: {line}")
     print_outcome(outcome, run, ranks.is_first)

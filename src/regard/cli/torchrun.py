@@ -1,4 +1,4 @@
-"""A command that torchrun may have started many times over: the first one speaks for all."""
+"""Commands under torchrun: every rank runs the command, the first one prints errors."""
 
 import time
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from regard.errors import RegardError
+from regard.errors import RankLostError, RegardError
 
 if TYPE_CHECKING:
     from regard.train import Ranks
@@ -15,16 +15,17 @@ if TYPE_CHECKING:
 
 @contextmanager
 def distributed_command(device: str) -> Iterator["Ranks"]:
-    """Meet the other ranks for a while; an error that all share is told once."""
+    """Join the process group for the duration of a command; a shared error is printed once."""
     from regard import train
 
     ranks = train.init_distributed(device)
     try:
         yield ranks
-    except RegardError as error:
-        # the first one may be the one that is gone: then whoever is left says so
-        if ranks.is_first or "gone" in str(error):
+    except RankLostError:  # the first rank may be the one that is gone: every other one says so
+        raise
+    except RegardError:
+        if ranks.is_first:
             raise
-        time.sleep(1)  # torchrun ends all as soon as one has left: let the first one speak
+        time.sleep(1)  # torchrun kills all ranks when one exits: let the first one print
         raise typer.Exit(2) from None
     train.shutdown_distributed()

@@ -1,4 +1,4 @@
-"""`regard tour`: a short walk past what exists, every number computed while you watch."""
+"""`regard tour`: a short overview of the library, every number computed live."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,18 +7,16 @@ import typer
 
 
 def tour(
-    svg: Annotated[
-        Path | None, typer.Option(help="Also keep what was shown, as an SVG picture.")
-    ] = None,
+    svg: Annotated[Path | None, typer.Option(help="Also write the output as an SVG image.")] = None,
 ) -> None:
-    """Take a short tour: attention by hand, sharpness, masks, models, and forms that agree."""
+    """Show attention by hand, sharpness, masks, backends that agree, and the models."""
     from rich.console import Console
 
     from regard.cli import tour_sections
     from regard.errors import FileError
     from regard.files import write_text
 
-    if svg is not None and not svg.resolve().parent.is_dir():  # said now, not after the tour
+    if svg is not None and not svg.resolve().parent.is_dir():  # raised now, not after the tour
         raise FileError(f"svg: needs a folder that exists, got {svg.parent}; try another place")
     console = Console(record=svg is not None, width=tour_sections.WIDTH, highlight=False)
     tour_sections.print_head_by_hand(console)

@@ -1,4 +1,4 @@
-"""The stations of the tour that `regard tour` makes."""
+"""The sections of `regard tour`."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -25,9 +25,9 @@ from regard.ops import (
 from regard.ops.attend.op import AttendBackend
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
 
-WIDTH = 80  # the width of a plain terminal and of the README's picture
+WIDTH = 80  # of a plain terminal and of the README's figure
 
-# Three tokens of four features, and the weights of one head; all answers are exact fractions.
+# Three tokens of four features and the weights of one head; all results are exact fractions.
 TOKENS = [[1, -1, 0, 2], [0, -1, 2, 1], [-2, 2, -1, 0]]
 W_Q = [[0, 1], [1, 0], [-0.5, 0], [1, 1]]
 W_K = [[1, -0.5], [0, 1], [0.5, -0.5], [1, 0.5]]
@@ -35,8 +35,8 @@ W_V = [[1, 0.5], [-0.5, 0], [-1, 2], [0.5, -1]]
 
 
 def print_head_by_hand(console: Console) -> None:
-    """One head over three tokens, each step as it would be written on paper."""
-    _heading(console, "One head by hand", "rows are tokens; scores have a row a query")
+    """One attention head over three tokens, step by step."""
+    _heading(console, "One head by hand", "rows are tokens; scores have one row per query")
     x, w_q, w_k, w_v = (torch.tensor(m, dtype=torch.float64) for m in (TOKENS, W_Q, W_K, W_V))
     q, k, v = x @ w_q, x @ w_k, x @ w_v
     _beside(
@@ -58,7 +58,7 @@ def print_head_by_hand(console: Console) -> None:
 
 
 def print_sharpness(console: Console) -> None:
-    """From sharing equally to taking the best: both limits are exact, and ties are shared."""
+    """Softmax from uniform (beta 0) to argmax (beta ∞); both limits are exact, ties are shared."""
     _heading(console, "Sharpness", "weights of the scores 1, 2, 2, 0 as beta grows")
     scores = torch.tensor([1.0, 2.0, 2.0, 0.0], dtype=torch.float64)
     table = Table(box=None, pad_edge=False)
@@ -73,8 +73,8 @@ def print_sharpness(console: Console) -> None:
 
 
 def print_masks(console: Console) -> None:
-    """What each mask lets a query see."""
-    _heading(console, "Masks", "a row a query, a column a key; they combine with & and |")
+    """The keys that each mask allows a query to attend to."""
+    _heading(console, "Masks", "one row per query, one column per key; & and | combine them")
     ids = torch.tensor([[0] * 3 + [1] * 2 + [2] * 4])
     zoo: dict[str, Mask] = {
         "Causal()": Causal(),
@@ -84,38 +84,40 @@ def print_masks(console: Console) -> None:
         "Causal() & Documents": Causal() & Documents(ids),
         "Causal() & Padding(6)": Causal() & Padding(torch.tensor(6)),
     }
-    pictures = [f"[cyan]{name}[/]\n{_picture(mask, 9)}" for name, mask in zoo.items()]
+    pictures = [f"[cyan]{name}[/]\n{_mask_text(mask, 9)}" for name, mask in zoo.items()]
     _beside(console, *pictures[:3])
     console.print()
     _beside(console, *pictures[3:])
 
 
 def print_backends(console: Console) -> None:
-    """The same attention by every form, compared with the equation in float64."""
-    _heading(console, "One definition, several forms", "largest difference from float64")
-    start = torch.Generator().manual_seed(0)
-    q, k, v = torch.randn(3, 2, 4, 64, 16, generator=start)  # batch 2, heads 4, time 64, feat 16
+    """The same attention by every backend, compared with the reference in float64."""
+    _heading(console, "One definition, several backends", "largest difference from float64")
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(
+        3, 2, 4, 64, 16, generator=generator
+    )  # batch 2, heads 4, time 64, head_dim 16
     mask = Causal() & Local(20)
-    truth = _answers(q.double(), k.double(), v.double(), mask, "reference")
+    truth = _outputs(q.double(), k.double(), v.double(), mask, "reference")
     table, refused = Table(box=None, pad_edge=False), []
-    for column in ("form", "output", "lse", "gradient of q"):
+    for column in ("backend", "output", "lse", "gradient of q"):
         table.add_column(column)
-    for form in ("reference", "tiled", "fused", "flex"):
+    for backend in ("reference", "tiled", "fused", "flex"):
         try:
-            got = _answers(q, k, v, mask, form)
+            got = _outputs(q, k, v, mask, backend)
         except BackendError as error:
             refused.append(str(error))
             continue
         errors = ((a - b).abs().max().item() for a, b in zip(got, truth, strict=True))
-        table.add_row(form, *(f"{error:.1e}" for error in errors))
+        table.add_row(backend, *(f"{error:.1e}" for error in errors))
     console.print(table)
     for reason in refused:
         console.print(f"[dim]{reason}[/]")
 
 
 def print_models(console: Console) -> None:
-    """Every model once, small and untrained: what goes in and out, and what it is made of."""
-    _heading(console, "Models", "batch 2, untrained; attentions are counted as they run")
+    """Every model, small and untrained: input and output shapes, parameters, attention calls."""
+    _heading(console, "Models", "batch 2, untrained; attention calls are counted as they run")
     table = Table(box=None, pad_edge=False)
     for column in ("", "in", "out", "parameters", "attentions"):
         numeric = column in ("parameters", "attentions")
@@ -153,11 +155,11 @@ def _models() -> list[tuple[nn.Module, tuple[Tensor, ...]]]:
 def _run(model: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, int]:
     calls: list[AttentionCall] = []
 
-    def note(call: AttentionCall, proceed: Proceed) -> AttentionResult:
+    def count(call: AttentionCall, proceed: Proceed) -> AttentionResult:
         calls.append(call)
         return proceed(call)
 
-    with intercepting(note):
+    with intercepting(count):
         out = model(*inputs)
     return (out[0] if isinstance(out, tuple) else out), len(calls)
 
@@ -166,11 +168,11 @@ def _shape(x: Tensor) -> str:
     return " × ".join(str(size) for size in x.shape[1:])
 
 
-def _answers(
-    q: Tensor, k: Tensor, v: Tensor, mask: Mask, form: AttendBackend
+def _outputs(
+    q: Tensor, k: Tensor, v: Tensor, mask: Mask, backend: AttendBackend
 ) -> tuple[Tensor, ...]:
     q = q.clone().requires_grad_()
-    out, lse = attend(q, k, v, mask=mask, backend=form)
+    out, lse = attend(q, k, v, mask=mask, backend=backend)
     (grad,) = torch.autograd.grad(out.square().sum() + lse.sum(), q)
     return out, lse, grad
 
@@ -194,9 +196,9 @@ def _matrix(title: str, rows: Tensor, show: Callable[[float], str] = _decimal) -
     return "\n".join([f"[cyan]{title}[/]", *lines])
 
 
-def _picture(mask: Mask, size: int) -> str:
+def _mask_text(mask: Mask, size: int) -> str:
     rows = mask.dense(size, size).tolist()
-    return "\n".join("".join("██" if seen else "··" for seen in row) for row in rows)
+    return "\n".join("".join("██" if allowed else "··" for allowed in row) for row in rows)
 
 
 def _beside(console: Console, *blocks: str) -> None:

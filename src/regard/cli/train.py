@@ -1,4 +1,4 @@
-"""`regard train`: a recipe becomes a run."""
+"""`regard train`: train a model by a recipe."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,21 +9,21 @@ from regard.cli.torchrun import distributed_command
 
 
 def train(
-    name: Annotated[str, typer.Argument(metavar="RECIPE", help="What to train, such as phrases.")],
+    name: Annotated[str, typer.Argument(metavar="RECIPE", help="Recipe name, such as phrases.")],
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Change a setting: lr=1e-3, model.dim=64, languages=en,de."),
+        typer.Option("--set", help="Override a setting: lr=1e-3, model.dim=64, languages=en,de."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The folder of the run; a new one in runs/ if not given.")
+        Path | None, typer.Option(help="Run folder; a new one in runs/ if not given.")
     ] = None,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Write metrics for TensorBoard too (an extra).")
+        bool, typer.Option("--tensorboard", help="Also write TensorBoard event files (an extra).")
     ] = False,
 ) -> None:
-    """Train a model by a recipe. Ctrl-C saves; `regard resume` goes on from there.
+    """Train a model by a recipe. Ctrl-C saves a checkpoint; `regard resume` continues from it.
 
-    Started by torchrun, all ranks train one model together.
+    Under torchrun, all ranks train one model together.
     """
     from regard import runs, tasks
 
@@ -39,18 +39,16 @@ def train(
 
 
 def print_outcome(outcome, folder: Path, is_first: bool = True) -> None:
-    """How it ended; one that was asked to stop leaves with the code of its signal."""
+    """Print how a training ended; one stopped by a signal exits with 128 plus its number."""
     if outcome.signal is not None:
         if is_first:
-            print(f"{folder}: saved at step {outcome.step}; regard resume {folder} goes on")
+            print(f"{folder}: saved at step {outcome.step}; regard resume {folder} continues")
         raise typer.Exit(128 + outcome.signal)
     if not is_first:
         return
-    scores = ", ".join(
-        f"{name} {value:.4f}"
-        for name, value in outcome.scores.items()
-        if isinstance(value, int | float)
-    )
-    print(f"{folder}: {outcome.reason} at step {outcome.step}; on unseen data: {scores}")
+    from regard.train.evaluation import format_scores
+
+    scores = format_scores(outcome.scores)
+    print(f"{folder}: {outcome.reason} at step {outcome.step}; on the test split: {scores}")
     if "signature" in outcome.scores:
         print(outcome.scores["signature"])

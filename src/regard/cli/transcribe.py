@@ -1,52 +1,139 @@
-"""`regard transcribe`: the text that is said in files, or in sound that is still coming."""
+"""`regard transcribe`: the text of audio files or of a live stream."""
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from regard.runs import TranscribeJob, TranscriptChunk
 
 
 def transcribe(
     run: Annotated[
-        str, typer.Argument(metavar="RUN", help="The folder of a run, or a specimen: morse.")
+        str, typer.Argument(metavar="RUN", help="Run folder or pretrained model: morse.")
     ],
     paths: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE…|-", help="WAV, FLAC or OGG; - for 16-bit samples on standard input."
+            metavar="FILE…|-",
+            help="WAV, FLAC or OGG; - for raw 16-bit samples on standard input.",
         ),
     ],
     rate: Annotated[
         int | None,
-        typer.Option(help="Samples a second on standard input; the model's if left out."),
+        typer.Option(help="Sample rate of standard input; the model's if not given."),
     ] = None,
-    beam: Annotated[
-        int, typer.Option(help="How many texts are kept in the search; 1 is the likeliest path.")
-    ] = 1,
+    beam: Annotated[int, typer.Option(help="CTC beam width; 1 takes the best path.")] = 1,
     normalize: Annotated[
-        bool, typer.Option(help="Bring soft or clean sound to the level and noise of training.")
+        bool, typer.Option(help="Normalise level and noise floor to those of training.")
     ] = True,
-    chunk: Annotated[
-        float, typer.Option(help="Seconds of live sound that are heard together.")
-    ] = 0.1,
+    chunk: Annotated[float, typer.Option(help="Seconds of live audio per chunk.")] = 0.1,
 ) -> None:
-    """Write down what is said in files, or live, for example with arecord.
+    """Transcribe audio files or a live stream.
 
     arecord -q -t raw -f S16_LE -r 8000 | regard transcribe morse -
 
-    Text goes to standard output as it is heard: a line a file, with its name where there are
-    several; live, a line a word or what was said before a pause, and on a terminal one line that
-    grows. All else goes to standard error. What could not be heard, or not all of it, is said, and
-    the exit code is then 1; 2 if nothing could.
+    Text is printed as it is recognised: one line per file, with its name if there are several;
+    live, one line per word or pause, and on a terminal one growing line. Everything else goes to
+    standard error. Exit code 1: a file could not be read in full, or a confidence is low. 2: no
+    file could be read.
     """
-    from regard import runs
-    from regard.runs.jobs.transcribe import TranscribeJob
+    import torch
 
-    job = TranscribeJob(
-        runs.load_run(runs.find_run(run)), beam_width=beam, normalize_peak=normalize
+    from regard import runs
+
+    torch.set_num_threads(1)  # the work per chunk is too small to share
+    job = runs.TranscribeJob(
+        runs.load(run, device="cpu"), beam_width=beam, normalize_peak=normalize
     )
-    if "-" in paths:
-        job.live(rate, chunk, is_only_input=len(paths) == 1)
-    else:
-        job.files(paths)
-    if job.exit_code:
-        raise typer.Exit(job.exit_code)
+    raise typer.Exit(_stream(job, paths, rate, chunk) if "-" in paths else _files(job, paths))
+
+
+def _files(job: "TranscribeJob", paths: list[str]) -> int:
+    from regard.cli.output import exit_code, print_message, progress_bar
+
+    failed = warnings = 0
+    is_start = True
+    with progress_bar("transcribing", len(paths), prints_results=True) as advance:
+        for chunk in job.files(paths):
+            if chunk.error is not None:
+                print_message(str(chunk.error))
+                failed += 1
+            else:
+                name = f"{chunk.path}\t" if is_start and len(paths) > 1 else ""
+                end = "\n" if chunk.is_last else ""
+                if line := f"{name}{chunk.text}{end}":
+                    print(line, end="", flush=True)
+                warnings += _print_notes(chunk)
+            is_start = chunk.is_last
+            advance(int(chunk.is_last))
+    if failed < len(paths):
+        _print_timing(job)
+    return exit_code(len(paths), failed, warnings)
+
+
+def _stream(job: "TranscribeJob", paths: list[str], rate: int | None, chunk_seconds: float) -> int:
+    import sys
+
+    from regard.cli.output import LineWriter, TerminalReporter, TerminalWriter, exit_code
+    from regard.errors import ConfigError, FileError
+    from regard.runs.jobs.transcribe import TranscriptChunk, read_samples
+
+    if len(paths) > 1:
+        raise ConfigError("paths: needs - alone, got files beside it; try one after the other")
+    if not 0.01 <= chunk_seconds <= 10:
+        raise ConfigError(f"chunk: needs 0.01 to 10 seconds, got {chunk_seconds:g}")
+    if sys.stdin.isatty():
+        raise FileError(
+            "standard input: needs 16-bit samples from a pipe, got a terminal; try "
+            f"arecord -q -t raw -f S16_LE -r {job.sample_rate} | regard transcribe … -"
+        )
+    size = int((rate or job.sample_rate) * chunk_seconds)
+    waves = read_samples(sys.stdin.buffer, size, reporter=TerminalReporter())
+    writer = TerminalWriter(sys.stdout) if sys.stdout.isatty() else LineWriter(sys.stdout)
+    last = TranscriptChunk("standard input")
+
+    def show(chunks: Iterable[TranscriptChunk]) -> None:
+        nonlocal last
+        for chunk in chunks:
+            writer.write(chunk.text, chunk.partial_text, chunk.seconds)
+            last = chunk
+
+    code = 0
+    try:
+        show(job.stream(waves, rate=rate, name="standard input"))
+    except KeyboardInterrupt:  # the usual end of a live stream
+        code = 130
+        show(job.finish_stream())
+    writer.end()
+    warnings = _print_notes(last)
+    _print_timing(job, chunk_seconds)
+    return code or exit_code(1, 0, warnings)
+
+
+def _print_notes(chunk: "TranscriptChunk") -> int:
+    """Print the notes and the warning of a finished input; 1 if it is incomplete or unsure."""
+    from regard.cli.output import print_message
+
+    for note in chunk.notes:
+        print_message(f"{chunk.path}: {note}")
+    if chunk.warning:
+        print_message(chunk.warning)
+    return int(bool(chunk.warning) or not chunk.is_complete)
+
+
+def _print_timing(job: "TranscribeJob", chunk_seconds: float | None = None) -> None:
+    from statistics import median
+
+    from regard.cli.output import print_message
+
+    timing = job.timing
+    text = f"{timing.audio_seconds:.1f} s of audio, real-time factor "
+    text += f"{timing.real_time_factor:.3f}; latency: the model waits {1000 * timing.delay:.0f} ms"
+    if chunk_seconds is not None:
+        text += f", chunks of {1000 * chunk_seconds:.0f} ms"
+    if timing.chunk_times:
+        times = [1000 * seconds for seconds in timing.chunk_times]
+        text += f", each computed in {median(times):.1f} ms ({max(times):.1f} at most)"
+    print_message(text)

@@ -1,64 +1,88 @@
 """`regard translate`: texts, lines, tables and catalogs in other languages."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from regard.runs import TranslationRequest
+
 
 def translate(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="The folder of a run, or a specimen's name.")
-    ],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run folder or pretrained model.")],
     text: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TEXT…|FILE|-", help="Texts, or a file of them, or standard input."),
+        typer.Argument(metavar="TEXT…|FILE|-", help="Texts, one file, or - for standard input."),
     ] = None,
-    to: Annotated[str, typer.Option(help="Languages, such as de,fr,cs.")] = "",
+    to: Annotated[str, typer.Option(help="Target languages, such as de,fr,cs.")] = "",
     out: Annotated[
-        Path | None, typer.Option(help="Where to write; standard output if not given.")
+        Path | None, typer.Option(help="Output file; standard output if not given.")
     ] = None,
-    kind: Annotated[
+    file_format: Annotated[
         str | None,
-        typer.Option(
-            "--format", help="lines, tsv or po; by the end of the file's name if not given."
-        ),
+        typer.Option("--format", help="lines, tsv or po; by the file's suffix if not given."),
     ] = None,
-    beam: Annotated[
-        int | None, typer.Option(help="How many answers are kept in the search; 1 is greedy.")
-    ] = None,
-    best: Annotated[
-        int, typer.Option("--n-best", help="How many answers to give, with their scores.")
-    ] = 1,
+    beam: Annotated[int | None, typer.Option(help="Beam width; 1 is greedy.")] = None,
+    n_best: Annotated[int, typer.Option(help="Translations per text, with their scores.")] = 1,
     align: Annotated[
-        bool, typer.Option("--align", help="Say which word comes from which, with its weight.")
+        bool, typer.Option("--align", help="Print the word alignment with its weights.")
     ] = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw that for one text and language, such as out.png.")
+        Path | None, typer.Option(help="Draw the alignment of one text, such as out.png.")
     ] = None,
     cost: Annotated[
-        bool, typer.Option("--cost", help="Say what reading once for all languages has saved.")
+        bool, typer.Option("--cost", help="Print what encoding once for all languages saves.")
     ] = False,
 ) -> None:
-    """Translate texts, a file of lines, the first column of a .tsv, or what a .po has untranslated.
+    """Translate texts, the lines of a file, the first column of a .tsv, or a .po catalog.
 
-    Lines become lines, one column a language; a .tsv gets one column more a language; a .po gets
-    its untranslated and fuzzy messages filled and marked fuzzy. What could not be translated is
-    left empty (in a .po as it was) and said, and the exit code is then 1. So it is where the
-    calibrated confidence of an answer is below the run's threshold; the answer is printed, with a
-    warning on standard error.
+    Lines become lines, with one column per language; a .tsv gets one more column per language; in
+    a .po the untranslated and fuzzy messages are filled and marked fuzzy. Exit code 1: a text could
+    not be translated (it is left empty, in a .po unchanged), or a confidence is low; both are
+    reported on standard error.
     """
     from regard import runs
-    from regard.runs.jobs.translate import TranslateJob, TranslationRequest
+    from regard.cli.output import TerminalReporter, exit_code, print_message
+    from regard.runs.jobs.translate import format_shared_cost
 
-    asked = TranslationRequest.parse(text or [], kind, out)
-    opened = runs.load_run(runs.find_run(run))
+    request = _request(text or [], file_format, out, align, plot)
     languages = [name.strip() for name in to.split(",") if name.strip()]
-    interpreter = runs.TranslationPipeline(opened, languages, beam_width=beam, n_best=best)
-    job = TranslateJob(asked, interpreter, align=align, plot=plot)
-    job.run()
-    if cost:
-        job.print_cost()
-    job.print_summary()
-    if job.problems or job.unsure_count:
-        raise typer.Exit(1)
+    pipeline = runs.TranslationPipeline(runs.load(run), languages, beam_width=beam, n_best=n_best)
+    report = runs.translate_files(pipeline, request, TerminalReporter())
+    if cost and (text_cost := format_shared_cost(pipeline)):
+        print_message(text_cost)
+    raise typer.Exit(exit_code(0, report.problems, report.unsure))
+
+
+def _request(
+    arguments: list[str], file_format: str | None, out: Path | None, align: bool, plot: Path | None
+) -> "TranslationRequest":
+    import sys
+    from functools import partial
+
+    from regard.errors import ConfigError, FileError
+    from regard.runs.jobs.translate import TranslationRequest, is_stdout
+
+    if not arguments and sys.stdin.isatty():
+        raise ConfigError("text: needs a text, a file or - for standard input, got none")
+    output = sys.stdout if out is None or is_stdout(out) else out
+    request = partial(
+        TranslationRequest, out=output, file_format=file_format, align=align, plot=plot
+    )
+    if arguments in ([], ["-"]):
+        return request(file=sys.stdin.buffer)
+    file = Path(arguments[0])
+    if len(arguments) == 1 and _is_file(file):
+        return request(file=file)
+    request = request(texts=arguments)
+    if len(arguments) == 1 and (file.suffix in (".po", ".tsv", ".txt") or file_format is not None):
+        raise FileError(f"{file}: needs to be a file, got nothing there")
+    return request
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a text too long to be a file name
+        return False

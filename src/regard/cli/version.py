@@ -1,4 +1,4 @@
-"""`regard version`: what is installed, for a bug report."""
+"""`regard version`: installed versions, for a bug report."""
 
 import platform
 from importlib.metadata import version as installed
@@ -8,4 +8,4 @@ def version() -> None:
     """Print the versions of Regard, Python and torch."""
     print(f"regard {installed('regard')}")
     print(f"python {platform.python_version()}")
-    print(f"torch {installed('torch')}")  # asked from its metadata: importing it takes seconds
+    print(f"torch {installed('torch')}")  # from the metadata: importing torch takes seconds

@@ -133,7 +133,7 @@ def _need_one(check: list[Path] | None) -> None:
 def _write(text: str, out: Path | None, says: str = "") -> None:
     """To the terminal, or to a file whose path is then said."""
     from regard import work
-    from regard.runs.jobs.progress import report_written
+    from regard.cli.output import report_written
 
     if out is None:
         print(text)
@@ -272,7 +272,7 @@ def _check(solution: "Solution", places: list[Path], form: str, out: Path | None
 
 def _make(exercises: list, form: str, out: Path | None, solutions: bool) -> None:
     from regard import work
-    from regard.runs.jobs.progress import report_written
+    from regard.cli.output import report_written
 
     if out is None:
         print(work.sheet_as(exercises, form, solutions))

@@ -1,17 +1,18 @@
-"""Which word of a translation comes from which word of its source, by the attention across."""
+"""Word alignment of a translation with its source, from cross-attention."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from regard.data import Pair, Tokenizer, pair_preprocessor
 from regard.errors import LookError
+from regard.inspection.record.sight import Sight
 from regard.inspection.sites.site import Site
 from regard.runs.translation_sight import record_translation, with_output_tokens
 
 
 class Link(NamedTuple):
-    """A word that was written, the word it looks at most, and the share of its weight there.
+    """A target word, the source word it attends to most, and the weight on that word.
 
     >>> Link("Tage", "days", 0.9).source
     'days'
@@ -23,7 +24,7 @@ class Link(NamedTuple):
 
 
 class Alignment(NamedTuple):
-    """The links of all words that were written, and the site and head that they were read from.
+    """One link per target word, and the site and head that they are read from.
 
     >>> Alignment(None, 0, [Link("Tage", "days", 0.9)]).links[0].weight
     0.9
@@ -35,53 +36,62 @@ class Alignment(NamedTuple):
 
 
 def align(model: nn.Module, tokenizer: Tokenizer, pair: Pair) -> Alignment:
-    """The words of a translation, each with the word of the source that it looks at most.
+    """Align each target word with the source word that it attends to most.
 
-    weight(word, other) = Σ_{j in other} mean_{i in word} w_ij,   i writes, j is read
+    weight(word, other) = Σ_{j in other} mean_{i in word} w_ij,   i of the target, j of the source
 
-    Of all heads across, the one is taken whose queries look most sharply, each at another key.
+    The head is `alignment_head`.
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=261)).eval()
-    >>> words, pair = rg.data.ByteTokenizer(("de",)), rg.data.Pair("two days", "zwei Tage", "de")
-    >>> [link.target for link in align(model, words, pair).links]
+    >>> tokenizer = rg.data.ByteTokenizer(("de",))
+    >>> pair = rg.data.Pair("two days", "zwei Tage", "de")
+    >>> [link.target for link in align(model, tokenizer, pair).links]
     ['zwei', 'Tage']
     """
     sight = record_translation(model, tokenizer, pair)
-    across = [row for row in sight.heads() if row.kind == "cross"]
-    if not across:
-        kind = type(model).__name__
-        raise LookError(f"model: needs attention to its source, got a {kind} that has none")
-    best = max(across, key=lambda row: row.peak * row.distinct - row.sink_share)
-    site, ids = (
-        with_output_tokens(sight[best.site], tokenizer, pair),
-        pair_preprocessor(tokenizer)(pair),
-    )
+    best = alignment_head(sight)
+    site = with_output_tokens(sight[best.site], tokenizer, pair)
+    ids = pair_preprocessor(tokenizer)(pair)
     weights = site.window(best.head)[0].float()
-    others = _words(tokenizer, ids["source"])
+    sources = _words(tokenizer, ids["source"])
     links = []
-    for word, places in _words(tokenizer, ids["target"][1:]):
-        row = weights[places].mean(0)
-        shares = [float(row[at].sum()) for _, at in others]
+    for word, positions in _words(tokenizer, ids["target"][1:]):
+        row = weights[positions].mean(0)
+        shares = [float(row[keys].sum()) for _, keys in sources]
         most = max(range(len(shares)), key=shares.__getitem__)
         # weights are recomputed from the log-sum-exp, so rounding can take them past 1
-        links.append(Link(word, others[most][0], min(shares[most], 1.0)))
+        links.append(Link(word, sources[most][0], min(shares[most], 1.0)))
     return Alignment(site, best.head, links)
 
 
+def alignment_head(sight: Sight) -> Any:
+    """The row of `sight.heads()` whose cross-attention is sharpest with a distinct key per query.
+
+    >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=261)).eval()
+    >>> tokenizer, pair = rg.data.ByteTokenizer(("de",)), rg.data.Pair("two", "zwei", "de")
+    >>> alignment_head(record_translation(model, tokenizer, pair)).kind
+    'cross'
+    """
+    rows = [row for row in sight.heads() if row.kind == "cross"]
+    if not rows:
+        raise LookError("model: needs cross-attention to align words, got a model without any")
+    return max(rows, key=lambda row: row.peak * row.distinct - row.sink_share)
+
+
 def _words(tokenizer: Tokenizer, ids: list[int]) -> list[tuple[str, list[int]]]:
-    """The words of tokens, each with the places of its tokens; without spaces each is a word."""
-    pieces = [
+    """Words with the positions of their tokens; in text without spaces every token is a word."""
+    tokens = [
         (at, tokenizer.id_to_token(i)) for at, i in enumerate(ids) if i >= tokenizer.first_text_id
     ]
-    spaced = any(piece[:1].isspace() or piece[-1:].isspace() for _, piece in pieces)
+    has_spaces = any(token[:1].isspace() or token[-1:].isspace() for _, token in tokens)
     words: list[tuple[str, list[int]]] = []
-    apart = True
-    for at, piece in pieces:
-        if piece.isspace():
-            apart = True
+    after_space = True
+    for at, token in tokens:
+        if token.isspace():
+            after_space = True
             continue
-        if apart or piece[0].isspace() or not spaced:
+        if after_space or token[0].isspace() or not has_spaces:
             words.append(("", []))
-        words[-1] = words[-1][0] + piece, [*words[-1][1], at]
-        apart = piece[-1].isspace()
-    return [(text.strip(), places) for text, places in words]
+        words[-1] = words[-1][0] + token, [*words[-1][1], at]
+        after_space = token[-1].isspace()
+    return [(text.strip(), positions) for text, positions in words]

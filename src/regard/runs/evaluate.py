@@ -1,22 +1,20 @@
-"""A run scored again: on either part, with another search, with what it got wrong."""
+"""Evaluation of a run on held-out data, with its mistakes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-import torch
 from torch import nn
 
 from regard.errors import ConfigError
-from regard.runs.run import Run
-from regard.tasks.recipe import EvalSplit
-from regard.tasks.translation.evaluator import TranslationEvaluator
+from regard.runs.run import Device, Run, model_on, require_verb
+from regard.tasks import EvalSplit, TranslationEvaluator
+from regard.train import Gradable, calibration_metrics
 from regard.train.evaluation import run_evaluation
-from regard.train.metrics.calibration import Gradable, calibration_metrics
 
 
 class Mistake(NamedTuple):
-    """What was asked, what is right, and what the model said.
+    """A source with its reference and a prediction that differs from it.
 
     >>> Mistake("de: two days", "zwei Tage", "zwei Tag").prediction
     'zwei Tag'
@@ -28,9 +26,10 @@ class Mistake(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """The scores of a run on a part, and its mistakes in order, where it gives answers.
+    """Scores of a run on a split, its mistakes in order, and the quality of its confidence.
 
-    `confidence` is how well the calibrated confidence does there, where the run has one.
+    `mistakes` is empty for a task without text output, `confidence` for a run without a
+    calibration.
 
     >>> Evaluation("test", {"exact": 1.0}, []).scores["exact"]
     1.0
@@ -44,11 +43,12 @@ class Evaluation(NamedTuple):
 
 @runtime_checkable
 class AnswerEvaluator(Protocol):
-    """Scores of answers in words, which can be shown one by one.
+    """An evaluator whose predictions are texts that can be compared one by one.
 
     >>> pairs = rg.data.InMemorySource(valid=[rg.data.Pair("two", "zwei", "de")])
-    >>> words = rg.data.ByteTokenizer(languages=("de",))
-    >>> isinstance(rg.tasks.TranslationEvaluator(pairs, words, split="valid"), AnswerEvaluator)
+    >>> tokenizer = rg.data.ByteTokenizer(languages=("de",))
+    >>> evaluator = rg.tasks.TranslationEvaluator(pairs, tokenizer, split="valid")
+    >>> isinstance(evaluator, AnswerEvaluator)
     True
     """
 
@@ -64,43 +64,55 @@ class AnswerEvaluator(Protocol):
 
 
 def evaluate_run(
-    run: Run, split: EvalSplit = "test", *, beam_width: int | None = None
+    run: Run,
+    split: EvalSplit = "test",
+    *,
+    beam_width: int | None = None,
+    device: Device | None = None,
 ) -> Evaluation:
-    """The scores of a run on a part of its data, as when it ended, or with a beam of `width`.
+    """Scores of a run on the valid or test split of its data.
+
+    Args:
+        run: the run to evaluate.
+        split: "valid" or "test".
+        beam_width: of the beam search; None takes the recipe's.
+        device: where to evaluate, on a copy of the model; None is where the model is.
 
     >>> import tempfile
-    >>> small = ["steps=2", "vocab_texts=99", "valid_size=2", "test_size=2", "max_new_tokens=5"]
+    >>> small = ["steps=2", "vocab_texts=99", "valid_size=2", "test_size=2", "search.max_new_tokens=5"]
     >>> small += ["dim=16", "device=cpu"]
-    >>> recipe = rg.runs.override_settings(rg.tasks.recipe("phrases"), small)
     >>> folder = tempfile.mkdtemp()
+    >>> recipe = rg.runs.override_settings(rg.tasks.recipe("phrases"), small)
     >>> scores = rg.runs.start_run(recipe, folder).scores
     >>> evaluate_run(rg.runs.load_run(folder)).scores == scores
     True
     """
-    scorer = run.recipe.data.evaluator(run.tokenizer, split)
+    require_verb(run, "evaluate")
+    if split not in ("valid", "test"):
+        raise ConfigError(f"split: needs one of valid, test, got {split!r}")
+    evaluator = run.recipe.data.evaluator(run.tokenizer, split)
     if beam_width is not None:
-        if not isinstance(scorer, TranslationEvaluator):
+        if not isinstance(evaluator, TranslationEvaluator):
             kind = type(run.model).__name__
-            raise ConfigError(f"width: needs a run that searches for words, got one of a {kind}")
-        if beam_width < 1:
-            raise ConfigError(f"width: needs 1 or more, got {beam_width}")
-        scorer.search = replace(scorer.search, beam_width=beam_width)
-    model = run.model.to("cuda" if torch.cuda.is_available() else "cpu")
-    sure = _confidence(run, model, scorer)
-    if not isinstance(scorer, AnswerEvaluator):
-        return Evaluation(split, run_evaluation(model, scorer), [], sure)
+            raise ConfigError(f"beam_width: needs a run with a beam search, got one of a {kind}")
+        evaluator.search = replace(evaluator.search, beam_width=beam_width)
+    model = model_on(run.model, device)
+    confidence = _confidence(run, model, evaluator)
+    if not isinstance(evaluator, AnswerEvaluator):
+        return Evaluation(split, run_evaluation(model, evaluator), [], confidence)
     answers: list[str] = []
 
-    def judged(model: nn.Module) -> dict[str, Any]:
-        answers.extend(scorer.predict(model))
-        return scorer.score(model, answers)
+    def predict_and_score(model: nn.Module) -> dict[str, Any]:
+        answers.extend(evaluator.predict(model))
+        return evaluator.score(model, answers)
 
-    scores = run_evaluation(model, judged)
-    both = zip(scorer.sources, scorer.references, answers, strict=True)
-    return Evaluation(split, scores, [Mistake(*one) for one in both if one[1] != one[2]], sure)
+    scores = run_evaluation(model, predict_and_score)
+    rows = zip(evaluator.sources, evaluator.references, answers, strict=True)
+    mistakes = [Mistake(*row) for row in rows if row[1] != row[2]]
+    return Evaluation(split, scores, mistakes, confidence)
 
 
-def _confidence(run: Run, model: nn.Module, scorer: object) -> dict[str, float]:
-    if run.calibration is None or not isinstance(scorer, Gradable):
+def _confidence(run: Run, model: nn.Module, evaluator: object) -> dict[str, float]:
+    if run.calibration is None or not isinstance(evaluator, Gradable):
         return {}
-    return calibration_metrics(run_evaluation(model, scorer.grade), run.calibration)
+    return calibration_metrics(run_evaluation(model, evaluator.grade), run.calibration)

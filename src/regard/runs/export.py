@@ -1,4 +1,4 @@
-"""A run as files for other programs: its model as ONNX, its tokenizer, and what to know of both."""
+"""Export of a run for other programs: ONNX files, the tokenizer and export.json."""
 
 import json
 from pathlib import Path
@@ -13,49 +13,49 @@ from regard.models import OnnxFile, Recogniser, VisionTransformer, export_onnx
 from regard.models.recogniser import BLANK
 from regard.ops.audio.log_mel import frame_sizes
 from regard.runs.apply.classify import class_names
-from regard.runs.run import Run
+from regard.runs.run import Run, model_on, require_verb
 
 EXPORT_FILE = "export.json"
 
 
 def export_run(run: Run, folder: str | Path) -> list[OnnxFile]:
-    """Write a run into a folder: ONNX files checked against torch, the tokenizer, export.json.
+    """Write ONNX files compared with torch, the tokenizer and export.json into a folder.
 
-    export.json says what a program has to know: the end's token and each language's first one, how
-    texts are normalised, the names of classes, or the rate and frames of sound. This is
-    `rg.export`.
+    export.json holds what a program needs beside the model: the end token and the first decoder
+    token of each language, text normalisation, class names, or sample rate and frame sizes.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
-    >>> [file.name for file, _ in export_run(rg.load_pretrained("phrases"), folder)]
+    >>> [file.name for file, _ in rg.load("phrases", device="cpu").export(folder)]
     ['encoder.onnx', 'step.onnx']
     >>> sorted(path.name for path in folder.iterdir())
     ['encoder.onnx', 'export.json', 'step.onnx', 'tokenizer.json']
-    >>> json.loads((folder / "export.json").read_text())["first"]["de"]
+    >>> json.loads((folder / "export.json").read_text())["language_ids"]["de"]
     5
     """
     if not isinstance(run, Run):
         raise ConfigError(
             f"run: needs a run, got {type(run).__name__}; try rg.models.export_onnx for a model"
         )
-    model, folder = run.model, Path(folder)
-    files = export_onnx(model, folder)
-    about: dict[str, Any] = {"model": type(model).__name__}
-    about["difference"] = {file.name: float(f"{apart:.2g}") for file, apart in files}
-    about |= _to_know(run)
+    require_verb(run, "export")
+    folder = Path(folder)
+    files = export_onnx(model_on(run.model, "cpu"), folder)
+    info: dict[str, Any] = {"model": type(run.model).__name__}
+    info["max_abs_difference"] = {file.name: float(f"{diff:.2g}") for file, diff in files}
+    info |= _task_info(run)
     if run.tokenizer is not None:
         run.tokenizer.save(folder)
-    write_text(folder / EXPORT_FILE, json.dumps(about, indent=1, ensure_ascii=False) + "\n")
+    write_text(folder / EXPORT_FILE, json.dumps(info, indent=1, ensure_ascii=False) + "\n")
     return files
 
 
-def _to_know(run: Run) -> dict[str, Any]:
+def _task_info(run: Run) -> dict[str, Any]:
     if isinstance(run.model, Recogniser):
         config = run.model.config
         window, hop = frame_sizes(config.sample_rate)
-        pieces = run.model.subsample.factor * (config.chunk or 1)
-        sizes = {"rate": config.sample_rate, "window": window, "hop": hop, "frames": pieces}
-        # what `data.normalize_recording` does to a sound before its frames are made
+        frames = run.model.subsample.factor * (config.chunk or 1)
+        sizes = {"rate": config.sample_rate, "window": window, "hop": hop, "chunk_frames": frames}
+        # what `data.normalize_recording` does to samples before the frames are computed
         level = {"peak": 1.0, "dither": select_dither(config), "padding": PAD_SECONDS}
         return {"blank": BLANK, **sizes, **level}
     if isinstance(run.model, VisionTransformer):
@@ -64,7 +64,5 @@ def _to_know(run: Run) -> dict[str, Any]:
     if tokenizer is None:
         return {}
     languages = {name: tokenizer.language_id(name) for name in tokenizer.languages}
-    ids = {"start": tokenizer.bos_id, "end": tokenizer.eos_id, "first": languages}
-    return ids | {
-        "normalize": list(tokenizer.normalizers)
-    }  # steps before a text is cut into tokens
+    ids = {"start": tokenizer.bos_id, "end": tokenizer.eos_id, "language_ids": languages}
+    return ids | {"normalize": list(tokenizer.normalizers)}  # steps before tokenisation

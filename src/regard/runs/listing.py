@@ -1,4 +1,4 @@
-"""All runs in a folder side by side: how far, how good, and in which settings they differ."""
+"""A table of the runs in a folder: progress, scores, and the settings in which they differ."""
 
 from pathlib import Path
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 from regard.errors import FileError
 from regard.runs.run import RECIPE_FILE, read_recipe, read_result
 from regard.runs.settings import iter_settings
-from regard.train.metrics.log import read_metrics
+from regard.train import read_metrics
 
 
 def list_runs(folder: str | Path) -> list[dict[str, Any]]:
-    """A row for each run: its name, recipe, step, how it ended, its scores, what is its own.
+    """One row per run: name, recipe, step, state, scores, and the settings that differ.
 
-    The scores are those on the test part where it has ended, else the last on the valid part.
+    Scores are those on the test split for a finished run, else the latest on the valid split.
 
     >>> import tempfile
     >>> list_runs(tempfile.mkdtemp())
@@ -21,33 +21,33 @@ def list_runs(folder: str | Path) -> list[dict[str, Any]]:
     folder = Path(folder)
     if not folder.is_dir():
         raise FileError(f"{folder}: needs to be a folder with runs, got nothing there")
-    rows, settings = [], {}
-    for place in sorted(file.parent for file in folder.glob(f"*/{RECIPE_FILE}")):
+    rows, settings = [], dict[str, dict[str, Any]]()
+    for run in sorted(file.parent for file in folder.glob(f"*/{RECIPE_FILE}")):
         try:
-            rows.append(_row(place))
-            settings[place.name] = dict(iter_settings(read_recipe(place)))
-        except FileError as error:  # one that cannot be read does not hide the others
-            rows.append({"run": place.name, "state": str(error)})
-    known = {name for one in settings.values() for name in one}
-    differ = sorted(n for n in known if len({repr(s.get(n)) for s in settings.values()}) > 1)
+            rows.append(_row(run))
+            settings[run.name] = dict(iter_settings(read_recipe(run)))
+        except FileError as error:  # a damaged run does not hide the others
+            rows.append({"run": run.name, "state": str(error)})
+    names = {name for values in settings.values() for name in values}
+    differ = sorted(n for n in names if len({repr(s.get(n)) for s in settings.values()}) > 1)
     for row in rows:
-        own = settings.get(row["run"], {})
-        row["differs"] = {name: own[name] for name in differ if name in own}
+        values = settings.get(row["run"], {})
+        row["differs"] = {name: values[name] for name in differ if name in values}
     return rows
 
 
-def _row(place: Path) -> dict[str, Any]:
-    recipe, result, metrics = read_recipe(place), read_result(place), read_metrics(place)
+def _row(run: Path) -> dict[str, Any]:
+    recipe, result, metrics = read_recipe(run), read_result(run), read_metrics(run)
     valid = [line for line in metrics if "valid_loss" in line]
     last = {n.removeprefix("valid_"): x for n, x in (valid or [{}])[-1].items() if "valid_" in n}
     scores = result.get("test", last)
     return {
-        "run": place.name,
+        "run": run.name,
         "recipe": recipe.name,
         "step": result.get("step", metrics[-1]["step"] if metrics else 0),
         "steps": recipe.train.steps,
         "state": result.get("reason", "not finished"),
-        "part": "test" if result else "valid",
+        "split": "test" if result else "valid",
         "scores": {n: x for n, x in scores.items() if isinstance(x, int | float)},
         "seconds": result.get("seconds", metrics[-1]["seconds"] if metrics else 0.0),
     }

@@ -1,4 +1,4 @@
-"""A lock on the folder of a run: one training at a time writes there."""
+"""A lock on the folder of a run: one training process at a time."""
 
 import errno
 import os
@@ -9,14 +9,14 @@ from pathlib import Path
 
 from regard.errors import FileError
 
-LOCK = ".lock"
+LOCK_FILE = ".lock"
 
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold the run's lock; one that another process holds is an error that names it.
+    """Hold the lock of a run; raise a FileError that names the process which holds it, if any.
 
-    The operating system lets go of it when the process ends, however it ends.
+    The operating system releases it when the process ends, however it ends.
 
     >>> import tempfile
     >>> with lock_folder(Path(tempfile.mkdtemp())):
@@ -27,7 +27,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     except ImportError:  # not a POSIX system
         yield
         return
-    file = folder / LOCK
+    file = folder / LOCK_FILE
     handle = _open(file, fcntl)
     try:
         os.truncate(handle, 0)

@@ -1,4 +1,4 @@
-"""Models by name, to be measured and drawn: presets without numbers, or a saved file."""
+"""Models by name for cost estimates and diagrams: presets on the meta device, or saved models."""
 
 from difflib import get_close_matches
 from pathlib import Path
@@ -7,9 +7,11 @@ import torch
 from torch import nn
 
 from regard import models
+from regard.costs.model_cost import Cost, cost
 from regard.errors import ConfigError
+from regard.runs.pretrained import find_run, pretrained_names
 
-_KINDS = {
+_MODELS = {
     "translator": models.Translator,
     "recurrent": models.RecurrentTranslator,
     "language": models.LanguageModel,
@@ -20,22 +22,20 @@ _KINDS = {
 
 
 def build_or_load_model(name: str, *, vocab: int = 32000, classes: int = 10) -> nn.Module:
-    """The model that a preset's name, a specimen's or a path stands for.
+    """A model by the name of a preset or pretrained model, or by its path.
 
-    A preset is built on the meta device: it has all sizes, and its weights take no memory.
+    A preset is built on the meta device: it has all shapes, and its weights take no memory.
 
     >>> model = build_or_load_model("translator_base")
     >>> model.readout.weight, next(model.parameters()).device
     (None, device(type='meta'))
     """
-    from regard.runs import find_run, pretrained_names  # only who asks for a model waits for it
-
     if name in preset_names():
         kind = name.partition("_")[0]
         sizes = {"classifier": {"vocab": vocab, "classes": classes}, "vision": {"classes": classes}}
         config = getattr(models, name)(**sizes.get(kind, {"vocab": vocab}))
         with torch.device("meta"):
-            return _KINDS[kind](config)
+            return _MODELS[kind](config)
     if Path(name).exists() or name in pretrained_names():
         return models.load(find_run(name)).float()
     known = [*preset_names(), *pretrained_names()]
@@ -45,10 +45,36 @@ def build_or_load_model(name: str, *, vocab: int = 32000, classes: int = 10) -> 
     )
 
 
+def cost_by_name(
+    name: str,
+    source: int | None = None,
+    target: int = 64,
+    batch_size: int = 1,
+    *,
+    vocab: int = 32000,
+    classes: int = 10,
+) -> Cost:
+    """`rg.cost` of a model that `build_or_load_model` knows.
+
+    Args:
+        name: of a preset or pretrained model, or a path.
+        source: tokens or frames that are read, or the side of an image in pixels.
+        target: tokens that are written.
+        batch_size: sequences or images per batch.
+        vocab: vocabulary size of a preset.
+        classes: number of classes of a preset.
+
+    >>> cost_by_name("language_tiny", 8, vocab=100).parameters > 0
+    True
+    """
+    model = build_or_load_model(name, vocab=vocab, classes=classes)
+    return cost(model, source, target, batch_size)
+
+
 def preset_names() -> list[str]:
-    """Every preset of `models` by name.
+    """Names of the model presets.
 
     >>> "translator_base" in preset_names()
     True
     """
-    return [name for name in models.__all__ if name.partition("_")[0] in _KINDS]
+    return [name for name in models.__all__ if name.partition("_")[0] in _MODELS]

@@ -1,16 +1,15 @@
-"""Trained models that come with the package: runs without their checkpoints, in half precision."""
+"""Pretrained models of the package: runs without checkpoints, in half precision."""
 
 from pathlib import Path
 
 from regard.errors import FileError, suggestion
-from regard.models.serialization import WEIGHTS_FILE as WEIGHTS
-from regard.runs.run import CHECKPOINTS, RECIPE_FILE, Run, load_run
+from regard.runs.run import CHECKPOINTS, RECIPE_FILE, WEIGHTS_FILE, Device, Run, load_run
 
 PRETRAINED_FOLDER = Path(__file__).parents[1] / "pretrained"
 
 
 def pretrained_names() -> list[str]:
-    """Every specimen by its name.
+    """Names of the pretrained models.
 
     >>> "phrases" in pretrained_names()
     True
@@ -18,34 +17,32 @@ def pretrained_names() -> list[str]:
     return sorted(file.parent.name for file in PRETRAINED_FOLDER.glob(f"*/{RECIPE_FILE}"))
 
 
-def load_pretrained(name: str) -> Run:
-    """A trained model that comes with the package, opened as any other run.
+def load_pretrained(name: str, *, device: Device = "cpu") -> Run:
+    """Open a pretrained model of the package by name.
 
-    >>> run = rg.load_pretrained("phrases")
-    >>> rg.train.translate(run.model, run.tokenizer, ["2 days"], ["de"])
-    ['2 Tage']
+    >>> load_pretrained("phrases").translate("2 days", to="de")
+    {'de': ['2 Tage']}
     """
     if name not in pretrained_names():
         raise FileError(
             f"name: needs one of {_known()}, got {name!r}{suggestion(name, pretrained_names())}"
         )
-    return load_run(PRETRAINED_FOLDER / name)
+    return load_run(PRETRAINED_FOLDER / name, device=device)
 
 
 def find_run(name: str | Path) -> Path:
-    """The folder that a path or the name of a specimen stands for.
+    """The folder of a run or saved model, given by its path or as the name of a pretrained model.
 
-    A folder of that name goes first if it holds a run or a model; one of other files, such as
-    recordings in `morse/`, does not hide the specimen. `./morse` is always the folder.
+    A folder of that name takes precedence if it holds a run or a model; one of other files, such as
+    recordings in `morse/`, does not hide the pretrained model. `./morse` is always the folder.
 
     >>> find_run("phrases").parent.name
-    'specimens'
+    'pretrained'
     """
-    path = Path(name)
-    is_specimen = str(name) in pretrained_names()
-    if path.exists() and not (is_specimen and not _is_run(path)):
+    path, is_pretrained = Path(name), str(name) in pretrained_names()
+    if path.exists() and (_holds_model(path) or not is_pretrained):
         return path
-    if is_specimen:
+    if is_pretrained:
         return PRETRAINED_FOLDER / name
     raise FileError(
         f"{name}: needs to be a run, a saved model or one of {_known()}, got nothing there"
@@ -53,9 +50,10 @@ def find_run(name: str | Path) -> Path:
     )
 
 
-def _is_run(path: Path) -> bool:
-    return any((path / name).exists() for name in (RECIPE_FILE, WEIGHTS, CHECKPOINTS))
+def _holds_model(path: Path) -> bool:
+    return any((path / name).exists() for name in (RECIPE_FILE, WEIGHTS_FILE, CHECKPOINTS))
 
 
 def _known() -> str:
-    return f"the specimens {', '.join(pretrained_names())}" if pretrained_names() else "no specimen"
+    names = pretrained_names()
+    return f"the pretrained models {', '.join(names)}" if names else "no pretrained model"

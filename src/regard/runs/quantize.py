@@ -1,4 +1,4 @@
-"""A run with weights of one byte each: another folder, used as any run is."""
+"""A run with int8 weights, in a new folder that is a run itself."""
 
 import json
 import shutil
@@ -6,16 +6,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard import models
+from regard.data.text.tokenizer_file import TOKENIZER_FILE
 from regard.errors import FileError
 from regard.files import atomic_write, make_folder, write_text
-from regard.models.serialization import WEIGHTS_FILE as WEIGHTS
 from regard.runs.evaluate import evaluate_run
-from regard.runs.run import RECIPE_FILE, RESULT_FILE, WORDS, Run, load_run
+from regard.runs.run import (
+    RECIPE_FILE,
+    RESULT_FILE,
+    WEIGHTS_FILE,
+    Device,
+    Run,
+    load_run,
+    model_on,
+    require_verb,
+)
 from regard.train.metrics.calibration import CALIBRATION_FILE
 
 
 class QuantizationResult(NamedTuple):
-    """What rounding did: bytes of the weights and scores on the test part, before and after.
+    """File sizes of the weights in bytes, and scores on the test split, before and after.
 
     >>> QuantizationResult((200, 100), {}, {}).file_sizes
     (200, 100)
@@ -26,37 +35,43 @@ class QuantizationResult(NamedTuple):
     scores_after: dict[str, Any]
 
 
-def quantize_run(run: Run, folder: str | Path, *, score: bool = True) -> QuantizationResult:
-    """Write a run with its weights rounded to a byte each into a new folder, and score both.
+def quantize_run(
+    run: Run, folder: str | Path, *, score: bool = True, device: Device | None = None
+) -> QuantizationResult:
+    """Write a run with int8 weights into a new folder, and evaluate both.
 
-    What is written is a run: every command takes it. On a CPU its products are of whole numbers.
+    The result is a run that every command takes. On a CPU its matrix products are int8 too.
+
+    Args:
+        run: the run to quantise; it is not changed.
+        folder: the new folder.
+        score: evaluate both on the test split.
+        device: where the float run is evaluated; None is where its model is.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp()) / "small"
-    >>> found = quantize_run(rg.load_pretrained("glyphs"), folder, score=False)
-    >>> found.file_sizes[1] < 0.6 * found.file_sizes[0]
+    >>> result = quantize_run(rg.load("glyphs", device="cpu"), folder, score=False)
+    >>> result.file_sizes[1] < 0.6 * result.file_sizes[0]
     True
     >>> rg.models.is_quantized(rg.runs.load_run(folder).model)
     True
     """
+    require_verb(run, "quantize")
+    assert run.folder is not None
     folder = Path(folder)
     if (folder / RECIPE_FILE).exists():
         raise FileError(f"{folder}: needs to be without a run, got one; try another folder")
-    made = models.quantize(run.model.cpu())
-    models.save(made, make_folder(folder))
-    for name in (
-        WORDS,
-        CALIBRATION_FILE,
-        RECIPE_FILE,
-    ):  # the recipe last: it says that all is there
+    models.save(models.quantize(model_on(run.model, "cpu")), make_folder(folder))
+    # the recipe last: it marks the folder as complete
+    for name in (TOKENIZER_FILE, CALIBRATION_FILE, RECIPE_FILE):
         if (run.folder / name).exists():
-            with atomic_write(folder / name) as place:
-                shutil.copyfile(run.folder / name, place)
-    before = evaluate_run(run).scores if score else {}
+            with atomic_write(folder / name) as path:
+                shutil.copyfile(run.folder / name, path)
+    before = evaluate_run(run, device=device).scores if score else {}
     after = evaluate_run(load_run(folder)).scores if score else {}
     if run.result:
-        told = {**run.result, "test": after} if score else run.result | {"test": {}}
-        write_text(folder / RESULT_FILE, json.dumps(told, indent=1) + "\n")
-    old = run.folder / WEIGHTS
-    sizes = (old.stat().st_size if old.exists() else 0, (folder / WEIGHTS).stat().st_size)
+        result = {**run.result, "test": after}
+        write_text(folder / RESULT_FILE, json.dumps(result, indent=1) + "\n")
+    old, new = run.folder / WEIGHTS_FILE, folder / WEIGHTS_FILE
+    sizes = (old.stat().st_size if old.exists() else 0, new.stat().st_size)
     return QuantizationResult(sizes, before, after)

@@ -1,175 +1,234 @@
-"""A run is a folder: the recipe, the tokenizer, the weights, the metrics and the checkpoints."""
+"""`Run`: a training run on disk, opened, with the verbs of its task as methods."""
 
-import json
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from regard import models
 from regard.data import Tokenizer
-from regard.data.text.tokenizer_file import TOKENIZER_FILE as WORDS
-from regard.errors import ConfigError, FileError, RegardError
-from regard.files import make_folder, parse_json, write_text
-from regard.models.serialization import WEIGHTS_FILE as WEIGHTS
-from regard.models.serialization import check_config_against_tensors
-from regard.runs.lock import lock_folder
-from regard.runs.settings import config_from_json, config_to_json
-from regard.tasks.registry import Recipe, recipe_config_types
-from regard.train.checkpoint.store import load_last_valid, remove_partial_checkpoints
-from regard.train.distributed.ranks import Ranks
-from regard.train.evaluation import run_evaluation
-from regard.train.logger import Logger, tensorboard_logger
-from regard.train.loop import CHECKPOINTS, Outcome, Trainer
-from regard.train.losses import objective
-from regard.train.metrics.calibration import (
+from regard.data.text.tokenizer_file import TOKENIZER_FILE
+from regard.errors import ConfigError, FileError
+from regard.files import parse_json
+from regard.models.serialization import WEIGHTS_FILE, check_config_against_tensors
+from regard.runs.settings import config_from_json
+from regard.runs.text_model import TextModel
+from regard.tasks import EvalSplit, Recipe, recipe_config_types
+from regard.train import (
     Calibration,
-    Gradable,
-    calibrate,
     load_calibration,
-    save_calibration,
+    load_last_valid,
+    load_weights,
+    read_metrics,
 )
-from regard.train.metrics.log import read_metrics
-from regard.train.weights import load_weights
+from regard.train.loop import CHECKPOINTS
+
+if TYPE_CHECKING:
+    from regard.decode import Sampling
+    from regard.inspection import Sight
+    from regard.models import OnnxFile
+    from regard.runs.apply.classify import ClassPrediction
+    from regard.runs.evaluate import Evaluation
+    from regard.runs.quantize import QuantizationResult
 
 RECIPE_FILE, RESULT_FILE = "recipe.json", "result.json"
 VERSION = 1  # of the folder's layout
 
+Device = str | torch.device
 
-class Run(NamedTuple):
-    """A run, opened: what it was told, what it became, and what it scored.
+TASK_MODELS: dict[str, tuple[type[nn.Module], ...]] = {
+    "translate": (models.Translator, models.RecurrentTranslator),
+    "generate": (models.LanguageModel,),
+    "transcribe": (models.Recogniser,),
+    "classify": (models.VisionTransformer, models.ResNet),
+}
 
-    >>> Run(Path("runs/a"), None, None, None, [], {}).folder.name
-    'a'
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A trained model with its recipe, tokenizer, metrics and scores.
+
+    `verbs` lists the methods that its task supports; any other raises a ConfigError. A verb never
+    moves the model: with `device=` it runs a copy there.
+
+    A saved model without a recipe, or a Hugging Face folder, opens as a Run whose only verb is
+    `look`.
+
+    >>> run = rg.load("phrases", device="cpu")
+    >>> run.verbs
+    ['translate', 'look', 'evaluate', 'export', 'quantize']
+    >>> run.translate(["3 days"], to=["de"])
+    {'de': ['3 Tage']}
     """
 
-    folder: Path
-    recipe: Any
+    folder: Any  # a Path; None for a run that is not on disk
+    recipe: Any  # a Recipe; None for a model without one
     model: Any
     tokenizer: Any
-    metrics: list[dict[str, Any]]
-    result: dict[str, Any]
-    calibration: Calibration | None = None  # of the confidence in its answers
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    result: dict[str, Any] = field(default_factory=dict)
+    calibration: Calibration | None = None
+    hub_model: TextModel | None = None  # of a Hugging Face folder: the model with its tokenizer
+
+    @property
+    def verbs(self) -> list[str]:
+        """Names of the methods that this run supports."""
+        task = [] if self.recipe is None else [v for v in TASK_MODELS if can(self, v)]
+        look = ["look"] if self.hub_model or TextModel.supports(self.model) else []
+        return [*task, *look, *(["evaluate", "export", "quantize"] if self.recipe else [])]
+
+    @property
+    def text_model(self) -> TextModel:
+        """The model with its tokenizer, for recording attention on a text."""
+        return self.hub_model or TextModel.from_model(self.model, self.tokenizer)
+
+    def translate(
+        self,
+        texts: str | Sequence[str],
+        to: str | Sequence[str] = (),
+        *,
+        beam_width: int | None = None,
+        length_penalty: float | None = None,
+        max_new_tokens: int | None = None,
+        device: Device | None = None,
+    ) -> dict[str, list[str]]:
+        """Translations by target language; see `regard.runs.translate_run`."""
+        from regard.runs.apply.translate import translate_run
+
+        return translate_run(
+            self, texts, to, beam_width=beam_width, length_penalty=length_penalty,
+            max_new_tokens=max_new_tokens, device=device,
+        )  # fmt: skip
+
+    def generate(
+        self,
+        prompt: str = "",
+        *,
+        max_new_tokens: int = 200,
+        sampling: "Sampling | None" = None,
+        device: Device | None = None,
+    ) -> str:
+        """The continuation of a prompt; `regard.runs.generate_run` yields it piece by piece."""
+        from regard.runs.apply.generate import generate_run
+
+        pieces = generate_run(
+            self, prompt, max_new_tokens=max_new_tokens, sampling=sampling, device=device
+        )
+        return "".join(pieces)
+
+    def transcribe(
+        self,
+        paths: str | Path | Sequence[str | Path],
+        *,
+        beam_width: int = 1,
+        device: Device | None = None,
+    ) -> list[str]:
+        """The text of each audio file; see `regard.runs.transcribe_run`."""
+        from regard.runs.apply.transcribe import transcribe_run
+
+        return transcribe_run(self, paths, beam_width=beam_width, device=device)
+
+    def classify(
+        self,
+        images: str | Path | Sequence[str | Path],
+        *,
+        top: int = 1,
+        invert: bool = False,
+        device: Device | None = None,
+    ) -> "list[ClassPrediction]":
+        """The most probable classes of each image file; see `regard.runs.classify_run`."""
+        from regard.runs.apply.classify import classify_run
+
+        return classify_run(self, images, top=top, invert=invert, device=device)
+
+    def look(
+        self,
+        text: str,
+        *,
+        target: str | None = None,
+        to: str | None = None,
+        at: str = "*",
+        device: Device | None = None,
+    ) -> "Sight":
+        """Record every attention of the model on a text; see `TextModel.look`."""
+        require_verb(self, "look")
+        return self.text_model.on(device).look(text, target, at, to=to)
+
+    def evaluate(
+        self,
+        split: EvalSplit = "test",
+        *,
+        beam_width: int | None = None,
+        device: Device | None = None,
+    ) -> "Evaluation":
+        """Scores on held-out data, with the mistakes; see `regard.runs.evaluate_run`."""
+        from regard.runs.evaluate import evaluate_run
+
+        return evaluate_run(self, split, beam_width=beam_width, device=device)
+
+    def export(self, folder: str | Path) -> "list[OnnxFile]":
+        """Write ONNX files, the tokenizer and export.json; see `regard.runs.export_run`."""
+        from regard.runs.export import export_run
+
+        return export_run(self, folder)
+
+    def quantize(
+        self, folder: str | Path, *, score: bool = True, device: Device | None = None
+    ) -> "QuantizationResult":
+        """Write a copy of the run with int8 weights; see `regard.runs.quantize_run`."""
+        from regard.runs.quantize import quantize_run
+
+        return quantize_run(self, folder, score=score, device=device)
 
 
-def start_run(
-    recipe: Recipe,
-    folder: str | Path,
-    *,
-    show: bool = False,
-    ranks: Ranks | None = None,
-    tensorboard: bool = False,
-) -> Outcome:
-    """Train by a recipe in a new folder, score the result on unseen data, and leave all there.
-
-    With `ranks`, all of them call it, with a folder that all of them see.
-
-    >>> import tempfile
-    >>> small = ["steps=2", "vocab_texts=99", "valid_size=2", "test_size=2", "max_new_tokens=5"]
-    >>> small += ["dim=16", "device=cpu"]
-    >>> recipe = rg.runs.override_settings(rg.tasks.recipe("phrases"), small)
-    >>> folder = Path(tempfile.mkdtemp()) / "run"
-    >>> start_run(recipe, folder).reason
-    'finished'
-    >>> sorted(path.name for path in folder.iterdir())[-3:]
-    ['recipe.json', 'result.json', 'tokenizer.json']
-    """
-    folder, ranks = Path(folder), ranks or Ranks()
-    with _held(folder, ranks):
-        listeners = _listeners(folder, tensorboard and ranks.is_first)
-        ranks.run_on_first(lambda: _prepare(recipe, folder))
-        tokenizer = _words(folder)
-        how: dict[str, Any] = {"show": show, "ranks": ranks, "listeners": listeners}
-        try:
-            trainer = _trainer(recipe, tokenizer, folder, **how)
-        except RegardError:
-            if ranks.is_first:
-                _forget(folder)  # such as data that is not where the recipe says: nothing began
-            raise
-        return _finish(trainer, recipe, tokenizer, folder)
+def can(run: Run, verb: str) -> bool:
+    """Whether the model of a run is of the kind that a task verb needs."""
+    return isinstance(run.model, TASK_MODELS[verb])
 
 
-@contextmanager
-def _held(folder: Path, ranks: Ranks) -> Iterator[None]:
-    """The folder, made if need be and locked by the first rank while all of them train."""
-    with ExitStack() as stack:
+def require_verb(run: Run, verb: str) -> None:
+    """Raise a ConfigError that lists the verbs of a run, unless `verb` is one of them.
 
-        def hold() -> None:
-            new = not folder.exists()
-            make_folder(folder)
-            if new:  # what stays empty goes again
-                stack.callback(_remove_if_empty, folder)
-            try:
-                stack.enter_context(lock_folder(folder))
-            except OSError as error:
-                raise FileError(
-                    f"{folder}: cannot be written, {error.strerror or error}"
-                ) from error
-
-        ranks.run_on_first(hold)
-        yield
-
-
-def _forget(folder: Path) -> None:
-    """Take away what `_prepare` left."""
-    for name in (RECIPE_FILE, WORDS):
-        (folder / name).unlink(missing_ok=True)
-
-
-def _remove_if_empty(folder: Path) -> None:
-    with suppress(OSError):
-        folder.rmdir()
-
-
-def _prepare(recipe: Recipe, folder: Path) -> None:
-    if (folder / RECIPE_FILE).exists():
-        raise FileError(f"{folder}: needs to be without a run, got one; try regard resume {folder}")
-    tokenizer = recipe.data.tokenizer(recipe.train.seed)
-    make_folder(folder)
-    if tokenizer is not None:
-        tokenizer.save(folder)
-    # the recipe last: a folder that has one has all that a resumed run needs
-    told = {"version": VERSION, "recipe": config_to_json(recipe)}
-    write_text(folder / RECIPE_FILE, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
-
-
-def resume_run(
-    folder: str | Path,
-    *,
-    show: bool = False,
-    ranks: Ranks | None = None,
-    tensorboard: bool = False,
-    parallel: Literal["auto", "none", "ddp", "fsdp"] | None = None,
-) -> tuple[Outcome, list[str]]:
-    """Go on with a run from its last good checkpoint; what is wrong with newer ones comes back.
-
-    `parallel` replaces the recipe's, such as none for a run of several ranks that goes on on one.
-
-    >>> resume_run("nowhere")
+    >>> require_verb(rg.load("morse"), "classify")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    regard.errors.FileError: nowhere: needs to be the folder of a run, got no recipe.json in it
+    regard.errors.ConfigError: run: needs a model that can classify, got a Recogniser; try ...
     """
-    folder = Path(folder)
-    recipe, tokenizer = read_recipe(folder), _words(folder)
-    if parallel is not None:
-        recipe = replace(recipe, train=replace(recipe.train, parallel=parallel))
-    ranks = ranks or Ranks()
-    with _held(folder, ranks):
-        listeners = _listeners(folder, tensorboard and ranks.is_first)
-        ranks.run_on_first(lambda: remove_partial_checkpoints(folder / CHECKPOINTS))
-        trainer = _trainer(recipe, tokenizer, folder, show=show, ranks=ranks, listeners=listeners)
-        wrong = trainer.resume()
-        return _finish(trainer, recipe, tokenizer, folder), wrong
+    if verb not in run.verbs:
+        kind, verbs = type(run.model).__name__, ", ".join(run.verbs) or "rg.look(model)"
+        raise ConfigError(f"run: needs a model that can {verb}, got a {kind}; try {verbs}")
 
 
-def load_run(folder: str | Path) -> Run:
-    """Open a run: its model as it ended, or as its last good checkpoint has it.
+def model_on(model: nn.Module, device: Device | None) -> nn.Module:
+    """The model itself, or a copy of it where `device` is another one: never moved in place.
+
+    >>> model = torch.nn.Linear(1, 1)
+    >>> model_on(model, None) is model, model_on(model, "cpu") is model
+    (True, True)
+    """
+    if device is None:
+        return model
+    device, current = torch.device(device), next(model.parameters()).device
+    if device.type == current.type and device.index in (None, current.index):
+        return model
+    return copy.deepcopy(model).to(device)
+
+
+def default_device() -> torch.device:
+    """CUDA where it is available, else the CPU.
+
+    >>> default_device().type in ("cpu", "cuda")
+    True
+    """
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def load_run(folder: str | Path, *, device: Device = "cpu") -> Run:
+    """Open the folder of a run: its final model, or that of the last valid checkpoint.
 
     >>> load_run("nowhere")
     Traceback (most recent call last):
@@ -177,22 +236,21 @@ def load_run(folder: str | Path) -> Run:
     regard.errors.FileError: nowhere: needs to be the folder of a run, got no recipe.json in it
     """
     folder = Path(folder)
-    recipe, tokenizer = read_recipe(folder), _words(folder)
+    recipe, tokenizer = read_recipe(folder), load_tokenizer(folder)
     result = read_result(folder)
-    if (folder / WEIGHTS).exists():
-        model = models.load(folder).float()  # specimens are kept in half precision
+    if (folder / WEIGHTS_FILE).exists():
+        model = models.load(folder).float()  # pretrained weights are stored in half precision
     else:
-        found, wrong = load_last_valid(folder / CHECKPOINTS)
-        if found is None:
-            got = "; ".join(["none yet", *wrong])
+        checkpoint, reasons = load_last_valid(folder / CHECKPOINTS)
+        if checkpoint is None:
+            got = "; ".join(["none yet", *reasons])
             raise FileError(f"{folder}: needs weights, got {got}; try regard resume {folder}")
-        check_config_against_tensors(
-            recipe.data.resolve(recipe.model, tokenizer), found.model, folder
-        )
+        config = recipe.data.resolve(recipe.model, tokenizer)
+        check_config_against_tensors(config, checkpoint.model, folder)
         model = build_model(recipe, tokenizer)
-        load_weights(model, found.model, str(folder))
-    calibration = load_calibration(folder)
-    return Run(folder, recipe, model.eval(), tokenizer, read_metrics(folder), result, calibration)
+        load_weights(model, checkpoint.model, str(folder))
+    model, calibration = model.to(device).eval(), load_calibration(folder)
+    return Run(folder, recipe, model, tokenizer, read_metrics(folder), result, calibration)
 
 
 def read_recipe(folder: str | Path) -> Recipe:
@@ -207,23 +265,23 @@ def read_recipe(folder: str | Path) -> Recipe:
     if not file.is_file():
         raise FileError(f"{folder}: needs to be the folder of a run, got no {RECIPE_FILE} in it")
     try:
-        told = parse_json(file.read_text(encoding="utf-8"))
-        if told["version"] != VERSION:
-            raise FileError(f"{file}: needs version {VERSION}, got {told['version']}")
-        return config_from_json(Recipe, told["recipe"], "recipe", recipe_config_types())
+        content = parse_json(file.read_text(encoding="utf-8"))
+        if content["version"] != VERSION:
+            raise FileError(f"{file}: needs version {VERSION}, got {content['version']}")
+        return config_from_json(Recipe, content["recipe"], "recipe", recipe_config_types())
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FileError(f"{file}: needs a recipe, got a damaged one, {error}") from error
 
 
 def read_result(folder: str | Path) -> dict[str, Any]:
-    """What a run ended with; nothing if it has not ended."""
+    """The final scores of a run; empty if it has not finished."""
     file = Path(folder) / RESULT_FILE
     if not file.is_file():
         return {}
     try:
         result = parse_json(file.read_text(encoding="utf-8"))
-        known = {"step": int, "reason": str, "seconds": int | float, "valid": dict, "test": dict}
-        for name, kind in known.items():
+        types = {"step": int, "reason": str, "seconds": int | float, "valid": dict, "test": dict}
+        for name, kind in types.items():
             if not isinstance(result[name], kind):
                 raise ValueError(f"{name} is {result[name]!r:.40}")
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -233,8 +291,13 @@ def read_result(folder: str | Path) -> dict[str, Any]:
     return result
 
 
+def load_tokenizer(folder: Path) -> Tokenizer | None:
+    """The tokenizer of a run; None if its data has no text."""
+    return Tokenizer.load(folder) if (folder / TOKENIZER_FILE).exists() else None
+
+
 def build_model(recipe: Recipe, tokenizer: Tokenizer | None) -> nn.Module:
-    """The model of a recipe, with the sizes of its data, drawn from the recipe's seed."""
+    """The model of a recipe, with the sizes of its data, initialised from the recipe's seed."""
     with torch.random.fork_rng():
         torch.manual_seed(recipe.train.seed)
         model = models.build(recipe.data.resolve(recipe.model, tokenizer))
@@ -242,71 +305,16 @@ def build_model(recipe: Recipe, tokenizer: Tokenizer | None) -> nn.Module:
         return model
 
 
-def _words(folder: Path) -> Tokenizer | None:
-    return Tokenizer.load(folder) if (folder / WORDS).exists() else None
-
-
-def _trainer(
-    recipe: Recipe,
-    tokenizer: Tokenizer | None,
-    folder: Path,
-    *,
-    show: bool,
-    ranks: Ranks,
-    listeners: Sequence[Logger] = (),
-) -> Trainer:
-    torch.manual_seed(recipe.train.seed)  # dropout; a resumed run takes the checkpoint's instead
-    return Trainer(
-        build_model(recipe, tokenizer),
-        objective(recipe.data.objective),
-        recipe.data.batches(tokenizer, recipe.train, rank=ranks.rank, world_size=ranks.world_size),
-        recipe.train,
-        folder=folder,
-        evaluate=recipe.data.evaluator(tokenizer, "valid"),
-        show=show,
-        ranks=ranks,
-        loggers=listeners,
-    )
-
-
-def _listeners(folder: Path, tensorboard: bool) -> list[Logger]:
-    return [tensorboard_logger(folder)] if tensorboard else []
-
-
-def _finish(trainer: Trainer, recipe: Recipe, tokenizer: Tokenizer | None, folder: Path) -> Outcome:
-    """Train, and if it came to its end, write the weights and score them on the test part."""
-    began = time.monotonic()
-    outcome = trainer.run()
-    if outcome.reason == "interrupted":
-        return outcome
-    trained = round(time.monotonic() - began, 1)
-
-    def end() -> dict[str, Any]:
-        models.save(trainer.model, folder)
-        scores = run_evaluation(trainer.model, recipe.data.evaluator(tokenizer, "test"))
-        result = {"step": outcome.step, "reason": outcome.reason, "seconds": trained}
-        result |= {"valid": outcome.scores, "test": scores}
-        if isinstance(trainer.evaluate, Gradable):  # the valid split, made once for the training
-            save_calibration(
-                folder, calibrate(run_evaluation(trainer.model, trainer.evaluate.grade))
-            )
-        write_text(folder / RESULT_FILE, json.dumps(result, indent=1) + "\n")
-        return scores
-
-    return outcome._replace(scores=trainer.ranks.run_on_first(end))
-
-
 def new_run_folder(parent: str | Path, name: str) -> Path:
-    """A folder for one more run: the name itself, or with the first free number.
+    """A path for a new run: `name`, or `name` with the first free number appended.
 
     >>> new_run_folder("nowhere", "phrases")
     PosixPath('nowhere/phrases')
     """
-    parent, number = Path(parent), 1
-    place = parent / name
-    while place.exists():
-        number += 1
-        place = parent / f"{name}-{number}"
     if not name or "/" in name:
         raise ConfigError(f"name: needs one word, got {name!r}")
-    return place
+    folder, number = Path(parent) / name, 1
+    while folder.exists():
+        number += 1
+        folder = Path(parent) / f"{name}-{number}"
+    return folder

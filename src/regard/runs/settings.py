@@ -1,4 +1,4 @@
-"""Configs as text: to JSON and back, and single settings changed by name."""
+"""Configs as JSON, and settings overridden by name from the command line."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -11,14 +11,16 @@ C = TypeVar("C")
 
 
 def override_settings(config: C, settings: Sequence[str]) -> C:
-    """A config with some settings changed, each `name=value`; a name may leave out what is clear.
+    """A copy of a config with settings changed, each given as `name=value`.
 
-    The settings are checked together, once all have their values: their order does not matter.
+    A name may be the last part of a dotted one where that is unique. Values are validated together,
+    so their order does not matter.
 
     >>> from regard.train import TrainConfig
-    >>> override_settings(TrainConfig(steps=9), ["lr=3e-4", "patience=none", "betas=0.9,0.95"]).betas
+    >>> config = TrainConfig(steps=9)
+    >>> override_settings(config, ["lr=3e-4", "patience=none", "betas=0.9,0.95"]).betas
     (0.9, 0.95)
-    >>> override_settings(TrainConfig(steps=9), ["wormup=5"])
+    >>> override_settings(config, ["wormup=5"])
     Traceback (most recent call last):
         ...
     regard.errors.ConfigError: set: needs the name of a setting, got 'wormup'; try warmup
@@ -33,7 +35,7 @@ def override_settings(config: C, settings: Sequence[str]) -> C:
 
 
 def iter_settings(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every setting of a config with its value, by its dotted name.
+    """Every setting of a config as (dotted name, value).
 
     >>> from regard.train import TrainConfig
     >>> dict(iter_settings(TrainConfig(steps=9)))["steps"]
@@ -48,25 +50,29 @@ def iter_settings(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def config_to_json(config: Any) -> dict[str, Any]:
-    """A config as JSON can hold it; each part says of which kind it is.
+    """A config as JSON data; each dataclass is tagged with its `kind`.
 
     >>> from regard.train import TrainConfig
     >>> config_to_json(TrainConfig(steps=9))["kind"]
     'TrainConfig'
     """
-    told: dict[str, Any] = {"kind": type(config).__name__}
+    data: dict[str, Any] = {"kind": type(config).__name__}
     for field in fields(config):
         value = getattr(config, field.name)
-        told[field.name] = config_to_json(value) if is_dataclass(value) else value
-    return told
+        data[field.name] = config_to_json(value) if is_dataclass(value) else value
+    return data
 
 
 def config_from_json(
     kind: type[C], data: Any, label: str, kinds: Mapping[str, type] | None = None
 ) -> C:
-    """The config that `config_to_json` told; what is unknown or missing is an error that names it.
+    """Read back what `config_to_json` wrote; an unknown or missing setting raises a ConfigError.
 
-    Parts are of the kind that their setting says, or else one of `kinds`, by name.
+    Args:
+        kind: the dataclass to read.
+        data: parsed JSON.
+        label: how error messages name it.
+        kinds: dataclasses by name, for settings whose annotation does not tell which.
 
     >>> from regard.train import TrainConfig
     >>> config_from_json(TrainConfig, config_to_json(TrainConfig(steps=9, lr=0.5)), "recipe").lr
@@ -89,11 +95,11 @@ def config_from_json(
 
 
 def _value(value: Any, hint: Any, what: str, kinds: Mapping[str, type]) -> Any:
-    """Lists become tuples again, parts become configs of their kind."""
+    """JSON lists become tuples, tagged objects become configs."""
     if isinstance(value, Mapping):
-        parts: tuple[Any, ...] = get_args(hint) or (hint,)
-        said: dict[str, Any] = {p.__name__: p for p in parts if hasattr(p, "__dataclass_fields__")}
-        known = said or kinds
+        types: tuple[Any, ...] = get_args(hint) or (hint,)
+        annotated = {t.__name__: t for t in types if hasattr(t, "__dataclass_fields__")}
+        known: Mapping[str, Any] = annotated or kinds
         kind = known.get(str(value.get("kind")))
         if kind is None:
             raise ConfigError(f"{what}: needs one of {', '.join(known)}, got {value.get('kind')!r}")
@@ -116,11 +122,11 @@ def _find(config: Any, name: str) -> str:
     )
 
 
-def _put(config: Any, values: Mapping[str, str], before: str = "") -> Any:
-    """The config with the values of its dotted names, read and checked together."""
+def _put(config: Any, values: Mapping[str, str], prefix: str = "") -> Any:
+    """The config with values parsed and put at their dotted names."""
     hints, changed = get_type_hints(type(config)), dict[str, Any]()
     for field in fields(config):
-        value, path = getattr(config, field.name), before + field.name
+        value, path = getattr(config, field.name), prefix + field.name
         if path in values:
             changed[field.name] = parse_value(values[path], hints[field.name], path)
         elif any(name.startswith(f"{path}.") for name in values):
@@ -129,7 +135,7 @@ def _put(config: Any, values: Mapping[str, str], before: str = "") -> Any:
 
 
 def parse_value(text: str, hint: Any, name: str = "value") -> Any:
-    """A value from a command line, of the type that its setting has.
+    """Parse a value by its type annotation.
 
     >>> parse_value("3", int), parse_value("3", float), parse_value("en,de", tuple[str, ...])
     (3, 3.0, ('en', 'de'))
@@ -140,22 +146,22 @@ def parse_value(text: str, hint: Any, name: str = "value") -> Any:
     for kind in kinds:
         try:
             if kind is not NoneType:
-                return _read_one(text, kind)
+                return _parse(text, kind)
         except ValueError:
             continue
-    raise ConfigError(f"{name}: needs {_told(hint)}, got {text!r}")
+    raise ConfigError(f"{name}: needs {_describe(hint)}, got {text!r}")
 
 
-def _read_one(text: str, kind: Any) -> Any:
+def _parse(text: str, kind: Any) -> Any:
     if get_origin(kind) is Literal:
-        words = {str(word): word for word in get_args(kind)}
-        return words[text] if text in words else _refuse(text)
+        choices = {str(choice): choice for choice in get_args(kind)}
+        return choices[text] if text in choices else _refuse(text)
     if get_origin(kind) is tuple:
         of = get_args(kind)[0]
-        return tuple(_read_one(part.strip(), of) for part in text.split(",") if part.strip())
+        return tuple(_parse(part.strip(), of) for part in text.split(",") if part.strip())
     if kind is bool:
-        words = {"true": True, "yes": True, "false": False, "no": False}
-        return words[text.lower()] if text.lower() in words else _refuse(text)
+        choices = {"true": True, "yes": True, "false": False, "no": False}
+        return choices[text.lower()] if text.lower() in choices else _refuse(text)
     return kind(text)
 
 
@@ -163,8 +169,8 @@ def _refuse(text: str) -> Any:
     raise ValueError(text)
 
 
-def _told(hint: Any) -> str:
+def _describe(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return f"one of {', '.join(map(str, get_args(hint)))}"
-    simple = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    simple = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
     return simple.get(hint, str(hint))

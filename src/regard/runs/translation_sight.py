@@ -1,4 +1,4 @@
-"""A translator of ours at work on one text and its answer, seen with their words."""
+"""Recorded attention of a translator on one source and its target, with their tokens."""
 
 from dataclasses import replace
 
@@ -13,32 +13,32 @@ from regard.inspection.sites.site import Site
 
 @torch.no_grad()
 def record_translation(model: nn.Module, tokenizer: Tokenizer, pair: Pair, at: str = "*") -> Sight:
-    """What a translator looks at while it reads a source and writes a target, word by word.
+    """Record the attention of a translator while it decodes a given target (teacher forcing).
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=261)).eval()
-    >>> sight = record_translation(model, rg.data.ByteTokenizer(("de",)), rg.data.Pair("two", "zwei", "de"))
-    >>> sight["decoder.0.cross"]
+    >>> tokenizer, pair = rg.data.ByteTokenizer(("de",)), rg.data.Pair("two", "zwei", "de")
+    >>> record_translation(model, tokenizer, pair)["decoder.0.cross"]
     decoder.0.cross: cross, 4 heads, 5 queries, 4 keys
     """
     batch = collate([pair_preprocessor(tokenizer)(pair)])
     source, target = batch["source"], batch["target"][:, :-1]
-    words = {
+    tokens = {
         name: [tokenizer.id_to_token(i) for i in ids[0].tolist()]
         for name, ids in (("source", source), ("target", target))
     }
     device = next(model.parameters()).device
-    with look(model, at, tokens=words) as sight:
+    with look(model, at, tokens=tokens) as sight:
         model(source.to(device), target.to(device))
     return sight
 
 
 def with_output_tokens(site: Site, tokenizer: Tokenizer, pair: Pair) -> Site:
-    """A decoder's site, each query named by what it writes: the token after the one it reads.
+    """A decoder's site with each query labelled by its output token instead of its input token.
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=261)).eval()
-    >>> words, pair = rg.data.ByteTokenizer(("de",)), rg.data.Pair("two", "zwei", "de")
-    >>> site = record_translation(model, words, pair)["decoder.0.cross"]
-    >>> site.query_tokens, with_output_tokens(site, words, pair).query_tokens
+    >>> tokenizer, pair = rg.data.ByteTokenizer(("de",)), rg.data.Pair("two", "zwei", "de")
+    >>> site = record_translation(model, tokenizer, pair)["decoder.0.cross"]
+    >>> site.query_tokens, with_output_tokens(site, tokenizer, pair).query_tokens
     ([['<de>', 'z', 'w', 'e', 'i']], [['z', 'w', 'e', 'i', '<end>']])
     """
     ids = pair_preprocessor(tokenizer)(pair)["target"][1:]

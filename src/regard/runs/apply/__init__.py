@@ -1,1 +1,1 @@
-"""TODO."""
+"""The task verbs applied to a run: translate, generate, transcribe, classify."""

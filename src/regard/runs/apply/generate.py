@@ -1,4 +1,4 @@
-"""A trained language model at work: it goes on with a text, piece by piece."""
+"""Text generation by the language model of a run."""
 
 from collections.abc import Iterator
 
@@ -8,67 +8,75 @@ from regard.data import Tokenizer
 from regard.decode import Sampling, SuppressTokens, last_tokens, make_stepper, stream
 from regard.errors import ConfigError
 from regard.models import LanguageModel
-from regard.runs.run import Run
-from regard.tasks.language.text import LanguageData
+from regard.runs.run import Device, Run, model_on, require_verb
 
 
 def generate_run(
-    run: Run, prompt: str = "", *, max_new_tokens: int = 200, sampling: Sampling | None = None
+    run: Run,
+    prompt: str = "",
+    *,
+    max_new_tokens: int = 200,
+    sampling: Sampling | None = None,
+    device: Device | None = None,
 ) -> Iterator[str]:
-    """What a language model goes on with after a prompt, as it comes; greedy if `how` is None.
+    """Continue a prompt, yielding text as it is decoded, until the end token.
 
-    Without a prompt it begins a new text. It ends at the end of a text, or after `limit` tokens.
-    This is `rg.generate`.
+    Args:
+        run: a run of a language model.
+        prompt: text to continue; empty starts a new document.
+        max_new_tokens: the most tokens to generate.
+        sampling: temperature, top-k, top-p, min-p and seed; None is greedy.
+        device: where to decode, on a copy of the model; None is where the model is.
 
-    >>> words = rg.data.ByteTokenizer()
-    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=words.vocab)).eval()
-    >>> run = Run(None, rg.tasks.recipe("stdlib"), model, words, [], {})
+    >>> tokenizer = rg.data.ByteTokenizer()
+    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=tokenizer.vocab)).eval()
+    >>> run = Run(None, rg.tasks.recipe("stdlib"), model, tokenizer)
     >>> text = "".join(generate_run(run, "import ", max_new_tokens=5))
     """
-    if not isinstance(run.model, LanguageModel):
-        kind = type(run.model).__name__
-        raise ConfigError(f"run: needs a language model, got a {kind}; try translate")
-    ids = _begin(run, prompt)
-    model, tokenizer = run.model.eval(), run.tokenizer
-    if (
-        model.config.positions == "learned"
-        and len(ids) + max_new_tokens > model.config.max_positions
-    ):
+    require_verb(run, "generate")
+    ids = _prompt_ids(run, prompt)
+    model = model_on(run.model, device).eval()
+    assert isinstance(model, LanguageModel)
+    config = model.config
+    if config.positions == "learned" and len(ids) + max_new_tokens > config.max_positions:
         raise ConfigError(
-            f"limit: needs at most {model.config.max_positions - len(ids)} after this prompt, the end "
-            f"of the learned positions, got {max_new_tokens}; try fewer, or a shorter prompt"
+            f"max_new_tokens: needs at most {config.max_positions - len(ids)} after this prompt, "
+            f"the end of the learned positions, got {max_new_tokens}; try a shorter prompt"
         )
-    return _pieces(model, tokenizer, ids, max_new_tokens, sampling)
+    return _stream(model, run.tokenizer, ids, max_new_tokens, sampling)
 
 
-def _pieces(
-    model: LanguageModel, tokenizer: Tokenizer, ids: list[int], limit: int, how: Sampling | None
+def _stream(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    ids: list[int],
+    max_new_tokens: int,
+    sampling: Sampling | None,
 ) -> Iterator[str]:
-    device, stepper = next(model.parameters()).device, make_stepper(model)
-    read = torch.tensor([ids], device=device)
+    stepper = make_stepper(model)
+    prompt = torch.tensor([ids], device=next(model.parameters()).device)
     with torch.no_grad():
-        state = stepper.start(read)
-    # a text holds no special token; its end is the only one that means something
+        state = stepper.start(prompt)
+    # of the special tokens only the end token may be generated
     text_only = SuppressTokens(i for i in range(tokenizer.first_text_id) if i != tokenizer.eos_id)
     steps = stream(
-        stepper, state, last_tokens(read), end=tokenizer.eos_id, max_new_tokens=limit, sampling=how,
-        constraints=[text_only],
+        stepper, state, last_tokens(prompt), end=tokenizer.eos_id, max_new_tokens=max_new_tokens,
+        sampling=sampling, constraints=[text_only],
     )  # fmt: skip
-    waiting: list[int] = []
+    pending: list[int] = []
     for step in steps:
-        waiting += step.tokens.tolist()
-        text = tokenizer.decode(waiting)
-        if not text.endswith("�"):  # half a letter waits for its other half
-            waiting = []
+        pending += step.tokens.tolist()
+        text = tokenizer.decode(pending)
+        if not text.endswith("�"):  # a character may be spread over several byte tokens
+            pending = []
             yield text
-    if waiting:
-        yield tokenizer.decode(waiting)
+    if pending:
+        yield tokenizer.decode(pending)
 
 
-def _begin(run: Run, prompt: str) -> list[int]:
-    """What the model reads first: texts it was trained on stand between two ends, or have none."""
-    assert isinstance(run.recipe.data, LanguageData)
+def _prompt_ids(run: Run, prompt: str) -> list[int]:
+    """Token ids of the prompt, after the edge of a document where the data has such edges."""
     ids = run.recipe.data.document_edges(run.tokenizer) + run.tokenizer.encode_input(prompt)
     if not ids:
-        raise ConfigError("prompt: needs a text for this model to go on with, got none")
+        raise ConfigError("prompt: needs a text for this model to continue, got none")
     return ids

@@ -1,4 +1,4 @@
-"""A trained recogniser at work: what is said in each file, and how sure that is."""
+"""Transcription of audio files by the recogniser of a run."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,59 +9,73 @@ from torch import Tensor
 
 from regard.data import AudioFile
 from regard.decode import PrefixBeam, Transcriber
-from regard.errors import ConfigError
-from regard.runs.run import Run
-from regard.tasks.recognition.transcripts import Transcript
+from regard.runs.run import Device, Run, model_on, require_verb
+from regard.tasks import Transcript
 
 
 def transcribe_run(
-    run: Run, paths: str | Path | Sequence[str | Path], *, beam_width: int = 1
+    run: Run,
+    paths: str | Path | Sequence[str | Path],
+    *,
+    beam_width: int = 1,
+    device: Device | None = None,
 ) -> list[str]:
-    """The text of each sound file, heard piece by piece as a live sound would be.
-
-    A sound of another rate is resampled, loudness is levelled. This is `rg.transcribe`.
+    """The text of each audio file; see `transcribe_run_detailed`.
 
     >>> import tempfile, wave
-    >>> place = tempfile.mkdtemp() + "/silence.wav"
-    >>> with wave.open(place, "wb") as file:
+    >>> path = tempfile.mkdtemp() + "/silence.wav"
+    >>> with wave.open(path, "wb") as file:
     ...     file.setparams((1, 2, 8000, 0, "NONE", ""))
     ...     file.writeframes(bytes(16000))
-    >>> transcribe_run(rg.load_pretrained("morse"), [place])
+    >>> transcribe_run(rg.load("morse", device="cpu"), [path])
     ['']
     """
-    return [found.text for found in transcribe_run_detailed(run, paths, beam_width=beam_width)]
+    transcripts = transcribe_run_detailed(run, paths, beam_width=beam_width, device=device)
+    return [transcript.text for transcript in transcripts]
 
 
 def transcribe_run_detailed(
-    run: Run, paths: str | Path | Sequence[str | Path], *, beam_width: int = 1
+    run: Run,
+    paths: str | Path | Sequence[str | Path],
+    *,
+    beam_width: int = 1,
+    device: Device | None = None,
 ) -> list[Transcript]:
-    """The same, each with the confidence that the run's calibration gives it.
+    """Text, score and calibrated confidence of each audio file.
+
+    Files are decoded chunk by chunk, as a live stream is; other sample rates are resampled and the
+    peak level is normalised.
+
+    Args:
+        run: a run of a recogniser.
+        paths: WAV, FLAC or OGG files.
+        beam_width: of the CTC prefix beam search; 1 takes the best path.
+        device: where to compute, on a copy of the model; None is where the model is.
 
     >>> import tempfile, wave
-    >>> place = tempfile.mkdtemp() + "/silence.wav"
-    >>> with wave.open(place, "wb") as file:
+    >>> path = tempfile.mkdtemp() + "/silence.wav"
+    >>> with wave.open(path, "wb") as file:
     ...     file.setparams((1, 2, 8000, 0, "NONE", ""))
     ...     file.writeframes(bytes(16000))
-    >>> transcribe_run_detailed(rg.load_pretrained("morse"), [place])[0].text
+    >>> transcribe_run_detailed(rg.load("morse", device="cpu"), [path])[0].text
     ''
     """
-    transcriber = build_transcriber(run, beam_width)
-    paths = [paths] if isinstance(paths, str | Path) else paths
-    found = list[Transcript]()
-    for path in paths:
-        sound = open_audio(transcriber, path)
-        pieces = rechunk(sound.chunks(), transcriber.sample_rate)
-        text = "".join([transcriber.push(piece) for piece in pieces])
+    transcriber = build_transcriber(run, beam_width, device=device)
+    transcripts = list[Transcript]()
+    for path in [paths] if isinstance(paths, str | Path) else paths:
+        chunks = rechunk(open_audio(transcriber, path).chunks(), transcriber.sample_rate)
+        text = "".join([transcriber.push(chunk) for chunk in chunks])
         text = (text + transcriber.finish()).strip()
-        confidence = transcript_confidence(run, transcriber.score if text else -math.inf)
-        found.append(Transcript(text, transcriber.score, confidence))
-    return found
+        score = transcriber.score if text else -math.inf
+        confidence = None if run.calibration is None else run.calibration.confidence(score)
+        transcripts.append(Transcript(text, transcriber.score, confidence))
+    return transcripts
 
 
 def open_audio(transcriber: Transcriber, path: str | Path) -> AudioFile:
-    """A sound file at its beginning, after a first pass that has prepared the transcriber for it.
+    """Open an audio file, after a first pass over it that prepares the transcriber.
 
-    >>> open_audio(build_transcriber(rg.load_pretrained("morse")), "nothing.wav")
+    >>> open_audio(build_transcriber(rg.load("morse", device="cpu")), "nothing.wav")
     Traceback (most recent call last):
         ...
     regard.errors.FileError: nothing.wav: needs to be a sound file, got nothing there
@@ -70,38 +84,31 @@ def open_audio(transcriber: Transcriber, path: str | Path) -> AudioFile:
     return AudioFile(path, transcriber.sample_rate)
 
 
-def rechunk(pieces: Iterable[Tensor], size: int) -> Iterator[Tensor]:
-    """The same sound in pieces of at least this size: each costs the same, small or large.
+def rechunk(chunks: Iterable[Tensor], size: int) -> Iterator[Tensor]:
+    """Concatenate chunks to at least `size` samples: the cost per chunk is constant.
 
-    >>> [len(piece) for piece in rechunk(torch.zeros(7).split(2), 4)]
+    >>> [len(chunk) for chunk in rechunk(torch.zeros(7).split(2), 4)]
     [4, 3]
     """
-    held, count = list[Tensor](), 0
-    for piece in pieces:
-        held.append(piece)
-        count += len(piece)
+    buffer, count = list[Tensor](), 0
+    for chunk in chunks:
+        buffer.append(chunk)
+        count += len(chunk)
         if count >= size:
-            yield torch.cat(held)
-            held, count = [], 0
-    yield torch.cat([torch.zeros(0), *held])
+            yield torch.cat(buffer)
+            buffer, count = [], 0
+    yield torch.cat([torch.zeros(0), *buffer])
 
 
-def transcript_confidence(run: Run, score: float) -> float | None:
-    """The probability that a transcript of this score is right; None of a run that cannot tell.
+def build_transcriber(
+    run: Run, beam_width: int = 1, *, normalize_peak: bool = True, device: Device | None = None
+) -> Transcriber:
+    """A streaming `Transcriber` with the model and tokenizer of a run.
 
-    >>> transcript_confidence(rg.load_pretrained("morse")._replace(calibration=None), -0.1) is None
-    True
-    """
-    return None if run.calibration is None else run.calibration.confidence(score)
-
-
-def build_transcriber(run: Run, beam_width: int = 1, *, normalize_peak: bool = True) -> Transcriber:
-    """What turns sound into text by a run's model, if it is one that hears.
-
-    >>> build_transcriber(rg.load_pretrained("morse")).rate
+    >>> build_transcriber(rg.load("morse", device="cpu")).sample_rate
     8000
     """
-    if run.tokenizer is None:
-        raise ConfigError("run: needs one that hears, got one without a tokenizer; try morse")
-    search = PrefixBeam(width=beam_width) if beam_width != 1 else None  # its own check of the width
-    return Transcriber(run.model, run.tokenizer, search=search, normalize_peak=normalize_peak)
+    require_verb(run, "transcribe")
+    search = PrefixBeam(width=beam_width) if beam_width != 1 else None  # it checks the width
+    model = model_on(run.model, device)
+    return Transcriber(model, run.tokenizer, search=search, normalize_peak=normalize_peak)

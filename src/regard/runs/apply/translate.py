@@ -1,23 +1,20 @@
-"""A trained translator at work: each text is read once and written in every language asked for."""
+"""Translation by the model of a run: one encoding per text, decoded into every target language."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch import nn
 
-from regard.data import Tokenizer, normalize_text
+from regard.data import normalize_text
 from regard.errors import ConfigError, suggestion
-from regard.models import RecurrentTranslator, Translator
-from regard.runs.run import Run
-from regard.tasks.translation.data import TranslationData
-from regard.tasks.translation.search import SearchConfig, Translation, TranslationSearch
+from regard.runs.run import Device, Run, model_on, require_verb
+from regard.tasks import SearchConfig, Translation, TranslationSearch
 
-LONGEST = 2048  # tokens of a text: the memory of attention grows with their square
+MAX_SOURCE_TOKENS = 2048  # of models without a position table: attention memory is quadratic
 
 
 class TranslationCounts(NamedTuple):
-    """What was done: texts, tokens read (once each) and tokens written (in all languages)."""
+    """Texts, tokens encoded (once per text) and tokens decoded (in all languages)."""
 
     texts: int = 0
     source_tokens: int = 0
@@ -25,45 +22,55 @@ class TranslationCounts(NamedTuple):
 
 
 class TranslationPipeline:
-    """A run that translates into some languages; a beam of `width`, of which the `best` are given.
+    """Translates texts into fixed target languages with the model of a run.
 
-    >>> words = rg.data.ByteTokenizer(languages=("de", "fr"))
-    >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=words.vocab)).eval()
-    >>> run = Run(None, rg.tasks.recipe("phrases"), model, words, [], {})
-    >>> interpreter = TranslationPipeline(run, ["de", "fr"], max_new_tokens=4)
-    >>> answers = interpreter.translate(["2 days", "3 days"])
-    >>> len(answers), len(answers[0]), len(answers[0][0])  # texts, languages, best
+    Args:
+        run: a run of a translator.
+        languages: target languages; may be empty if the run has only one.
+        beam_width: 1 is greedy; None takes the recipe's, or `n_best` if that is larger.
+        length_penalty: of the beam search; None takes the recipe's.
+        n_best: translations returned per text and language.
+        max_new_tokens: the most tokens per translation; None takes the recipe's.
+        device: where to decode, on a copy of the model; None is where the model is.
+
+    >>> tokenizer = rg.data.ByteTokenizer(languages=("de", "fr"))
+    >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=tokenizer.vocab)).eval()
+    >>> run = Run(None, rg.tasks.recipe("phrases"), model, tokenizer)
+    >>> pipeline = TranslationPipeline(run, ["de", "fr"], max_new_tokens=4)
+    >>> translations = pipeline.translate(["2 days", "3 days"])
+    >>> len(translations), len(translations[0]), len(translations[0][0])  # texts, languages, n_best
     (2, 2, 1)
     """
 
     def __init__(
         self,
         run: Run,
-        languages: Sequence[str] = (),
+        languages: str | Sequence[str] = (),
         *,
         beam_width: int | None = None,
         length_penalty: float | None = None,
         n_best: int = 1,
         max_new_tokens: int | None = None,
+        device: Device | None = None,
     ):
-        self.model, self.tokenizer = _parts(run)
+        require_verb(run, "translate")
+        data, search = run.recipe.data, run.recipe.data.search
+        self.model, self.tokenizer = model_on(run.model, device).eval(), run.tokenizer
         self.threshold = 0.0 if run.calibration is None else run.calibration.threshold
-        self.languages = _known(languages, target_languages(run))
-        config = translation_data(run).search
-        self.beam_width = max(n_best, config.beam_width) if beam_width is None else beam_width
-        self.length_penalty = config.length_penalty if length_penalty is None else length_penalty
-        self.n_best, self.counts = n_best, TranslationCounts()
-        if self.beam_width < 1 or not 1 <= n_best <= self.beam_width:
+        self.languages = _check_languages(languages, data.target_languages(run.tokenizer))
+        if beam_width is None:
+            beam_width = max(n_best, search.beam_width)
+        if beam_width < 1 or not 1 <= n_best <= beam_width:
             raise ConfigError(
-                f"best: needs 1 to width={self.beam_width}, got {n_best}; try a wider beam, 1 or more"
+                f"n_best: needs 1 to beam_width={beam_width}, got {n_best}; try a wider beam"
             )
-        table = _table(self.model)
-        self.max_source_tokens = LONGEST if table is None else table
-        wanted = config.max_new_tokens if max_new_tokens is None else max_new_tokens
-        self.max_new_tokens = wanted if table is None else min(wanted, table)
+        limit, positions = max_new_tokens or search.max_new_tokens, _max_positions(self.model)
+        self.max_source_tokens = positions or MAX_SOURCE_TOKENS
+        self.max_new_tokens = min(limit, positions or limit)
+        self.n_best, self.counts = n_best, TranslationCounts()
         config = SearchConfig(
-            beam_width=self.beam_width,
-            length_penalty=self.length_penalty,
+            beam_width=beam_width,
+            length_penalty=search.length_penalty if length_penalty is None else length_penalty,
             max_new_tokens=self.max_new_tokens,
         )
         self.search = TranslationSearch(
@@ -71,7 +78,7 @@ class TranslationPipeline:
         )
 
     def refusal(self, text: str) -> str:
-        """Why a text cannot be translated, in words; nothing where it can."""
+        """Why a text cannot be translated; empty if it can."""
         if not normalize_text(text, self.tokenizer.normalizers).strip():
             return "it needs words, got none"
         tokens = len(self.tokenizer.encode_input(text)) + 1
@@ -82,98 +89,81 @@ class TranslationPipeline:
         return ""
 
     def translate(self, texts: Sequence[str]) -> list[list[list[Translation]]]:
-        """What each text becomes: by text, by language, the best first."""
+        """Translations indexed by text, language and rank, best first."""
         for text in texts:
-            if wrong := self.refusal(text):
-                raise ConfigError(f"text: needs to fit the model, got {_short(text)!r}; {wrong}")
-        found = self.search(texts, [self.languages] * len(texts))
-        self._count(texts, found)
-        return found
+            if reason := self.refusal(text):
+                raise ConfigError(f"text: needs to fit the model, got {_short(text)!r}; {reason}")
+        translations = self.search(texts, [self.languages] * len(texts))
+        self._count(texts, translations)
+        return translations
 
-    def is_unsure(self, answer: Translation) -> bool:
-        """Whether an answer deserves a warning: it is empty, or its confidence is too low."""
-        if answer.confidence is None:
+    def is_unsure(self, translation: Translation) -> bool:
+        """Whether a translation is empty or its confidence is below the run's threshold."""
+        if translation.confidence is None:
             return False
-        return not answer.text.strip() or answer.confidence < self.threshold
+        return not translation.text.strip() or translation.confidence < self.threshold
 
-    def _count(self, texts: Sequence[str], found: list[list[list[Translation]]]) -> None:
-        words = self.tokenizer
-        read = sum(len(words.encode_input(text)) + 1 for text in texts)
-        written = sum(len(words.encode(row[0].text)) + 1 for some in found for row in some)
+    def _count(self, texts: Sequence[str], translations: list[list[list[Translation]]]) -> None:
+        sizes = [len(self.tokenizer.encode_input(text)) + 1 for text in texts]
+        best = [ranked[0] for languages in translations for ranked in languages]
         self.counts = TranslationCounts(
             self.counts.texts + len(texts),
-            self.counts.source_tokens + read,
-            self.counts.target_tokens + written,
+            self.counts.source_tokens + sum(sizes),
+            self.counts.target_tokens + sum(len(self.tokenizer.encode(t.text)) + 1 for t in best),
         )
 
 
 def translate_run(
     run: Run,
-    texts: Sequence[str],
-    to: Sequence[str] = (),
+    texts: str | Sequence[str],
+    to: str | Sequence[str] = (),
     *,
     beam_width: int | None = None,
     length_penalty: float | None = None,
     max_new_tokens: int | None = None,
+    device: Device | None = None,
 ) -> dict[str, list[str]]:
-    """Texts in other languages, by language; each text is read once, whatever their number.
+    """Translations by target language; each text is encoded once for all languages.
 
-    Beam, penalty and limit are the recipe's if not given. This is `rg.translate`.
+    Args:
+        run: a run of a translator.
+        texts: one text or several.
+        to: target languages; may be empty if the run has only one.
+        beam_width: 1 is greedy; None takes the recipe's.
+        length_penalty: of the beam search; None takes the recipe's.
+        max_new_tokens: the most tokens per translation; None takes the recipe's.
+        device: where to decode, on a copy of the model; None is where the model is.
 
-    >>> words = rg.data.ByteTokenizer(languages=("de", "fr"))
-    >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=words.vocab)).eval()
-    >>> run = Run(None, rg.tasks.recipe("phrases"), model, words, [], {})
+    >>> tokenizer = rg.data.ByteTokenizer(languages=("de", "fr"))
+    >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=tokenizer.vocab)).eval()
+    >>> run = Run(None, rg.tasks.recipe("phrases"), model, tokenizer)
     >>> sorted(translate_run(run, ["2 days", "3 days"], to=["fr", "de"], max_new_tokens=4))
     ['de', 'fr']
     """
-    texts = [texts] if isinstance(texts, str) else texts
-    interpreter = TranslationPipeline(
-        run, to, beam_width=beam_width, length_penalty=length_penalty, max_new_tokens=max_new_tokens
-    )
-    found = interpreter.translate(texts)
-    return {to: [row[n][0].text for row in found] for n, to in enumerate(interpreter.languages)}
+    pipeline = TranslationPipeline(
+        run, to, beam_width=beam_width, length_penalty=length_penalty,
+        max_new_tokens=max_new_tokens, device=device,
+    )  # fmt: skip
+    rows = pipeline.translate([texts] if isinstance(texts, str) else texts)
+    return {name: [row[n][0].text for row in rows] for n, name in enumerate(pipeline.languages)}
 
 
-def target_languages(run: Run) -> list[str]:
-    """The languages that a run was trained to write.
-
-    >>> run = Run(None, rg.tasks.recipe("phrases"), None, rg.data.ByteTokenizer(("de", "en")), [], {})
-    >>> target_languages(run)  # it reads English
-    ['de']
-    """
-    return translation_data(run).target_languages(run.tokenizer)
-
-
-def translation_data(run: Run) -> TranslationData:
-    """The data module of a run of a translator."""
-    assert isinstance(run.recipe.data, TranslationData)
-    return run.recipe.data
-
-
-def _parts(run: Run) -> tuple[nn.Module, Tokenizer]:
-    if not isinstance(run.model, Translator | RecurrentTranslator):
-        kind = type(run.model).__name__
-        raise ConfigError(f"run: needs a translator, got a {kind}; try generate, or look")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return run.model.to(device).eval(), run.tokenizer
-
-
-def _known(to: Sequence[str], known: list[str]) -> list[str]:
-    asked = [to] if isinstance(to, str) else list(to)
-    if not asked and len(known) == 1:
+def _check_languages(to: str | Sequence[str], known: list[str]) -> list[str]:
+    names = [to] if isinstance(to, str) else list(to)
+    if not names and len(known) == 1:
         return known
-    if not asked:
+    if not names:
         raise ConfigError(f"to: needs one or more of {' '.join(known)}, got none")
-    for name in asked:
+    for name in names:
         if name not in known:
             hint = suggestion(name.lower(), known, 0.4)
             raise ConfigError(f"to: needs one or more of {' '.join(known)}, got {name!r}{hint}")
-    if len(set(asked)) < len(asked):
-        raise ConfigError(f"to: needs each language once, got {' '.join(asked)}")
-    return asked
+    if len(set(names)) < len(names):
+        raise ConfigError(f"to: needs each language once, got {' '.join(names)}")
+    return names
 
 
-def _table(model: nn.Module) -> int | None:
+def _max_positions(model: nn.Module) -> int | None:
     config: Any = model.config
     return config.max_positions if getattr(config, "positions", "") == "learned" else None
 

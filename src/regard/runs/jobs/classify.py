@@ -1,82 +1,111 @@
-"""What `regard classify` does: pictures in, classes with probabilities and overlays out."""
+"""Classification of many image files: bad files are reported, attention overlays drawn."""
 
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard import models
 from regard.errors import ConfigError, FileError
 from regard.inspection import draw_overlay, look
-from regard.runs import Run
-from regard.runs.apply.classify import build_prediction, image_model, read_run_image
-from regard.runs.jobs.progress import iterate_with_progress
+from regard.models import VisionTransformer
+from regard.runs.apply.classify import (
+    ClassPrediction,
+    build_prediction,
+    patch_size,
+    read_run_image,
+)
+from regard.runs.jobs.report import confidence_warning
+from regard.runs.run import Run, require_verb
 
 
-class ClassifyJob:
-    """A run made ready to see; `code` is the command's exit code."""
+@dataclass(frozen=True, kw_only=True)
+class ClassifyRequest:
+    """Image files and how to read them.
 
-    def __init__(self, run: Run, *, top: int = 3, size: int | None = None, own_size: bool = False):
-        self.trained_run, (self.model, trained) = run, image_model(run)
-        if top < 1:
-            raise ConfigError(f"top: needs 1 or more, got {top}")
-        if own_size and size is not None:
-            raise ConfigError(f"size: needs to be left out beside --own-size, got {size}")
-        config = self.model.config
-        self.patch = config.patch_size if isinstance(config, models.VisionConfig) else 1
-        if size is not None and (size < self.patch or size % self.patch):
-            raise ConfigError(f"size: needs a multiple of the patch, {self.patch}, got {size}")
-        self.size = None if own_size else size or trained
-        self.top, self.exit_code = top, 0
+    Args:
+        images: image files.
+        top: classes per image.
+        size: side in pixels that images are resized to; None is that of training.
+        own_size: keep each image's own size.
+        invert: the ink is dark on a light ground.
+        overlay: file to draw the attention to; several images get OVERLAY-NAME.
+    """
 
-    def run(
-        self, paths: Sequence[str], *, invert: bool = False, overlay: Path | None = None
-    ) -> None:
-        """The likeliest classes of each picture; one that is not read is said."""
-        self._check(overlay)
-        bad, unsure = 0, False
-        for path in iterate_with_progress(paths, "classifying"):
-            try:
-                image = read_run_image(self.trained_run, path, size=self.size, invert=invert)
-            except FileError as error:
-                print(f"regard: {error}", file=sys.stderr)
-                bad += 1
-                continue
-            place = overlay
-            if overlay is not None and len(paths) > 1:
-                place = overlay.with_name(f"{overlay.stem}-{Path(path).stem}{overlay.suffix}")
-            unsure |= self._tell(path, image, place)
-        self.exit_code = 2 if bad == len(paths) else int(bad > 0 or unsure)
+    images: Sequence[str | Path]
+    top: int = 3
+    size: int | None = None
+    own_size: bool = False
+    invert: bool = False
+    overlay: Path | None = None
 
-    def _check(self, overlay: Path | None) -> None:
-        if overlay is None:
-            return
-        if not isinstance(self.model, models.VisionTransformer):
-            raise ConfigError(
-                f"overlay: needs a model that attends, got {type(self.model).__name__}"
-            )
-        if not overlay.parent.is_dir():
-            raise FileError(f"overlay: needs a folder that exists, got {overlay.parent}")
 
-    @torch.no_grad()
-    def _tell(self, path: str, image: Tensor, place: Path | None) -> bool:
-        """Print the classes; whether the answer is unsure, which is a warning."""
-        if place is None:
-            logits = self.model(image[None])[0]
-        else:
-            with look(self.model) as sight:
-                logits = self.model(image[None])[0]
-            # the class token of the last layer: the head reads nothing else
-            draw_overlay(sight[sight.names[-1]], image, path=place)
-        found = build_prediction(self.trained_run, logits, self.top)
-        for name, chance in found:
-            print(f"{path}\t{name}\t{chance:.4f}", flush=True)
-        if found.unsure:
-            print(
-                f"regard: warning: {path}: confidence {found.confidence:.2f} is below "
-                f"{found.threshold:.2f}; the class may be wrong",
-                file=sys.stderr,
-            )
-        return found.unsure
+class ClassifiedFile(NamedTuple):
+    """The prediction for one file, or the error that it could not be read with."""
+
+    path: str | Path
+    prediction: ClassPrediction
+    error: FileError | None = None
+
+    @property
+    def warning(self) -> str:
+        """The low-confidence warning; empty if there is none."""
+        prediction = self.prediction
+        if prediction.confidence is None or not prediction.unsure:
+            return ""
+        return confidence_warning(
+            str(self.path), prediction.confidence, prediction.threshold, "the class may be wrong"
+        )
+
+
+def classify_files(run: Run, request: ClassifyRequest) -> Iterator[ClassifiedFile]:
+    """Classify image files one by one; the request is checked before the first.
+
+    >>> (result,) = classify_files(rg.load("glyphs"), ClassifyRequest(images=["none.png"]))
+    >>> type(result.error).__name__
+    'FileError'
+    """
+    require_verb(run, "classify")
+    patch = patch_size(run)
+    if request.top < 1:
+        raise ConfigError(f"top: needs 1 or more, got {request.top}")
+    if request.own_size and request.size is not None:
+        raise ConfigError(f"size: needs to be left out beside --own-size, got {request.size}")
+    if request.size is not None and (request.size < patch or request.size % patch):
+        raise ConfigError(f"size: needs a multiple of the patch, {patch}, got {request.size}")
+    if request.overlay is not None:
+        if not isinstance(run.model, VisionTransformer):
+            kind = type(run.model).__name__
+            raise ConfigError(f"overlay: needs a model with attention, got {kind}")
+        if not request.overlay.parent.is_dir():
+            raise FileError(f"overlay: needs a folder that exists, got {request.overlay.parent}")
+    return _classify(run, request)
+
+
+def _classify(run: Run, request: ClassifyRequest) -> Iterator[ClassifiedFile]:
+    size = None if request.own_size else request.size or run.recipe.data.input_size
+    for path in request.images:
+        try:
+            image = read_run_image(run, path, size=size, invert=request.invert)
+        except FileError as error:
+            yield ClassifiedFile(path, ClassPrediction(), error)
+            continue
+        overlay = request.overlay
+        if overlay is not None and len(request.images) > 1:
+            overlay = overlay.with_name(f"{overlay.stem}-{Path(path).stem}{overlay.suffix}")
+        logits = _logits(run, image, overlay)
+        yield ClassifiedFile(path, build_prediction(run, logits, request.top))
+
+
+@torch.no_grad()
+def _logits(run: Run, image: Tensor, overlay: Path | None) -> Tensor:
+    batch = image[None].to(next(run.model.parameters()).device)
+    if overlay is None:
+        return run.model(batch)[0].cpu()
+    with look(run.model) as sight:
+        logits = run.model(batch)[0].cpu()
+    # the class token of the last layer: the classification head reads nothing else
+    draw_overlay(sight[sight.names[-1]], image, path=overlay)
+    return logits

@@ -1,232 +1,212 @@
-"""What `regard transcribe` does: sound from files or a pipe, text as it comes, and a report."""
+"""Transcription of many audio files or of a live stream, with timing and confidence."""
 
-import shutil
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from statistics import median
-from typing import Any, TextIO
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from regard.data import AudioFile, Resampler
+from regard.data import Resampler
 from regard.errors import ConfigError, FileError
-from regard.runs import Run
 from regard.runs.apply.transcribe import build_transcriber, open_audio, rechunk
-from regard.runs.jobs.progress import iterate_with_progress
+from regard.runs.jobs.report import Reporter, confidence_warning
+from regard.runs.run import Device, Run
 
-PAUSE = 1.0  # seconds without a new character after which a line is told
 MAGIC = {b"RIFF": "a WAV file", b"fLaC": "a FLAC file", b"OggS": "an OGG file"}
 
 
+class TranscriptChunk(NamedTuple):
+    """New text of one input, as it is recognised.
+
+    The last chunk of an input has `is_last`; `error` is set if the file could not be read.
+    """
+
+    path: str | Path
+    text: str = ""  # decided since the previous chunk
+    partial_text: str = ""  # may still change
+    seconds: float = 0.0  # of audio in this chunk
+    is_last: bool = False
+    is_complete: bool = True  # False if the file is damaged or truncated
+    notes: tuple[str, ...] = ()  # such as "resampled from …"
+    warning: str = ""  # about low confidence
+    error: FileError | None = None
+
+
+class TranscribeTiming(NamedTuple):
+    """Seconds of audio and of computation, the model's look-ahead, and the time of each chunk."""
+
+    audio_seconds: float
+    compute_seconds: float
+    delay: float  # seconds of audio that the model waits for before it decides
+    chunk_times: list[float]
+
+    @property
+    def real_time_factor(self) -> float:
+        return self.compute_seconds / self.audio_seconds if self.audio_seconds else 0.0
+
+
 class TranscribeJob:
-    """A run made ready to hear, and what came of it; `code` is the command's exit code."""
+    """Transcribes files or a stream with one run, and measures the time.
 
-    def __init__(self, run: Run, *, beam_width: int = 1, normalize_peak: bool = True):
-        torch.set_num_threads(1)  # the work is too small to share: two threads only wait
-        self.transcriber = build_transcriber(run, beam_width, normalize_peak=normalize_peak)
-        self.calibration, self.exit_code = run.calibration, 0
-        self.audio_seconds = self.compute_seconds = 0.0  # seconds of sound, and of work
-        self.delays: list[float] = []
+    Args:
+        run: a run of a recogniser.
+        beam_width: of the CTC prefix beam search; 1 takes the best path.
+        normalize_peak: normalise level and noise floor to those of training.
+        device: where to compute, on a copy of the model; None is where the model is.
 
-    def files(self, paths: Sequence[str]) -> None:
-        """A line of text for each file; one that is not heard is said, and the others still are."""
-        bad = 0
-        for path in iterate_with_progress(paths, "transcribing"):
-            try:
-                sound = open_audio(self.transcriber, path)
-            except FileError as error:
-                print_stderr(f"regard: {error}")
-                bad += 1
-                continue
-            has_text = self._file(sound, f"{path}\t" if len(paths) > 1 else "")
-            for note in sound.notes:
-                print_stderr(f"{path}: {note}")
-            self.exit_code = self.exit_code if sound.is_complete else 1
-            self._judge(path, has_text=has_text)
-        self.exit_code = 2 if bad == len(paths) else 1 if bad else self.exit_code
-        if bad < len(paths):
-            self._report()
+    >>> job = TranscribeJob(rg.load("morse", device="cpu"))
+    >>> [type(chunk.error).__name__ for chunk in job.files(["none.wav"])]
+    ['FileError']
+    """
 
-    def _file(self, sound: AudioFile, name: str) -> bool:
-        """Write a file's text as it comes; whether there was any."""
-        print_text(name)
-        spaces, has_text = "", False  # a space is written with the word after it
-        for piece in rechunk(sound.chunks(), self.transcriber.sample_rate):
-            text = spaces + self._hear(piece)
-            spaces = text[len(text.rstrip()) :]
-            print_text(text.rstrip())
-            has_text = has_text or bool(text.strip())
-        text = (spaces + self._finish()).rstrip()
-        print_text(text + "\n")
-        return has_text or bool(text)
-
-    def _judge(self, name: str, *, has_text: bool) -> None:
-        """A warning about text that may be wrong, if the run's calibration can tell."""
-        if self.calibration is None:
-            return
-        score, threshold = self.transcriber.score, self.calibration.threshold
-        if not has_text:
-            print_stderr(f"regard: warning: {name}: nothing recognised")
-        elif self.calibration.is_unsure(score):
-            told = f"confidence {self.calibration.confidence(score):.2f} is below {threshold:.2f}"
-            print_stderr(f"regard: warning: {name}: {told}; the text may be wrong")
-        else:
-            return
-        self.exit_code = self.exit_code or 1
-
-    def live(self, rate: int | None, chunk_seconds: float, *, is_only_input: bool = True) -> None:
-        """Text from standard input while it comes, until that ends or somebody interrupts."""
-        if not is_only_input:
-            raise ConfigError("sounds: needs - alone, got files beside it; try one after the other")
-        if not 0.01 <= chunk_seconds <= 10:
-            raise ConfigError(f"piece: needs 0.01 to 10 seconds, got {chunk_seconds:g}")
-        if sys.stdin.isatty():
-            raise FileError(
-                "standard input: needs 16-bit samples from a pipe, got a terminal; try "
-                f"arecord -q -t raw -f S16_LE -r {self.transcriber.sample_rate} | regard transcribe … -"
-            )
-        rate = self.transcriber.sample_rate if rate is None else rate
-        if not 1000 <= rate <= 1_000_000:
-            raise ConfigError(f"rate: needs 1000 to 1000000 samples a second, got {rate}")
-        resample = (
-            None
-            if rate == self.transcriber.sample_rate
-            else Resampler(rate, self.transcriber.sample_rate)
+    def __init__(
+        self,
+        run: Run,
+        *,
+        beam_width: int = 1,
+        normalize_peak: bool = True,
+        device: Device | None = None,
+    ):
+        self.transcriber = build_transcriber(
+            run, beam_width, normalize_peak=normalize_peak, device=device
         )
-        if resample is not None:
-            print_stderr(
-                f"standard input: resampled from {rate} to {self.transcriber.sample_rate} samples a second"
-            )
-        shown = TerminalWriter(sys.stdout) if sys.stdout.isatty() else LineWriter(sys.stdout)
-        has_text = False
+        self.sample_rate, self.calibration = self.transcriber.sample_rate, run.calibration
+        self.audio_seconds = self.compute_seconds = 0.0
+        self.chunk_times: list[float] = []
+        self._has_text = self._is_live = False
+        self._resampler: Resampler | None = None
+        self._name, self._notes = "stream", tuple[str, ...]()
 
-        def hear(wave: Tensor) -> None:
-            nonlocal has_text
-            began = time.monotonic()
-            text = self._hear(wave)
-            has_text = has_text or bool(text)
-            shown.write(
-                text, self.transcriber.partial_text, len(wave) / self.transcriber.sample_rate
-            )
-            self.delays.append(time.monotonic() - began)
+    @property
+    def timing(self) -> TranscribeTiming:
+        """Timing of everything transcribed so far."""
+        delay = self.transcriber.delay if self._is_live else self.transcriber.stream.config.delay
+        return TranscribeTiming(self.audio_seconds, self.compute_seconds, delay, self.chunk_times)
 
-        try:
-            for wave in read_samples(sys.stdin.buffer, int(rate * chunk_seconds)):
-                hear(wave if resample is None else resample(wave))
-        except KeyboardInterrupt:  # the usual end of a live sound: what was heard is not lost
-            self.exit_code = 130
-        if resample is not None:
-            hear(resample.finish())
+    def files(self, paths: Sequence[str | Path]) -> Iterator[TranscriptChunk]:
+        """Transcribe files one after the other; a file that cannot be read stops no other."""
+        for path in paths:
+            try:
+                audio = open_audio(self.transcriber, path)
+            except FileError as error:
+                yield TranscriptChunk(path, is_last=True, error=error)
+                continue
+            spaces = ""  # trailing spaces wait for the next word
+            for chunk in rechunk(audio.chunks(), self.sample_rate):
+                text = spaces + self._push(chunk)
+                spaces = text[len(text.rstrip()) :]
+                yield TranscriptChunk(path, text.rstrip())
+            text = (spaces + self._finish()).rstrip()
+            yield TranscriptChunk(
+                path, text, is_last=True, is_complete=audio.is_complete,
+                notes=tuple(audio.notes), warning=self._warning(str(path)),
+            )  # fmt: skip
+
+    def stream(
+        self, waves: Iterable[Tensor], *, rate: int | None = None, name: str = "stream"
+    ) -> Iterator[TranscriptChunk]:
+        """Transcribe a live stream of sample chunks until it ends.
+
+        After an interrupt, `finish_stream` gives the text that is still pending.
+
+        Args:
+            waves: chunks of samples in [-1, 1].
+            rate: their sample rate; None is the model's.
+            name: how messages name the stream.
+        """
+        rate = self.sample_rate if rate is None else rate
+        if not 1000 <= rate <= 1_000_000:
+            raise ConfigError(f"rate: needs 1000 to 1000000 samples per second, got {rate}")
+        self._is_live, self._name = True, name
+        if rate != self.sample_rate:
+            self._resampler = Resampler(rate, self.sample_rate)
+            self._notes = (f"resampled from {rate} to {self.sample_rate} samples per second",)
+        return self._stream(waves)
+
+    def _stream(self, waves: Iterable[Tensor]) -> Iterator[TranscriptChunk]:
+        for wave in waves:
+            yield self._live(wave if self._resampler is None else self._resampler(wave))
+        yield from self.finish_stream()
+
+    def finish_stream(self) -> Iterator[TranscriptChunk]:
+        """The last chunks of a live stream."""
+        if self._resampler is not None:
+            yield self._live(self._resampler.finish())
         text = self._finish()
-        shown.write(text, "", 0.0)
-        shown.end()
-        self._judge("standard input", has_text=has_text or bool(text))
-        self._report(f", samples heard {1000 * chunk_seconds:.0f} ms at a time")
+        yield TranscriptChunk(
+            self._name, text, is_last=True, notes=self._notes, warning=self._warning(self._name)
+        )
 
-    def _hear(self, wave: Tensor) -> str:
-        began = time.monotonic()
+    def _live(self, wave: Tensor) -> TranscriptChunk:
+        started = time.monotonic()
+        text = self._push(wave)
+        self.chunk_times.append(time.monotonic() - started)
+        seconds = len(wave) / self.sample_rate
+        return TranscriptChunk(self._name, text, self.transcriber.partial_text, seconds)
+
+    def _push(self, wave: Tensor) -> str:
+        started = time.monotonic()
         text = self.transcriber.push(wave)
-        self.compute_seconds += time.monotonic() - began
-        self.audio_seconds += len(wave) / self.transcriber.sample_rate
+        self.compute_seconds += time.monotonic() - started
+        self.audio_seconds += len(wave) / self.sample_rate
+        self._has_text = self._has_text or bool(text.strip())
         return text
 
     def _finish(self) -> str:
-        began = time.monotonic()
+        started = time.monotonic()
         text = self.transcriber.finish()
-        self.compute_seconds += time.monotonic() - began
+        self.compute_seconds += time.monotonic() - started
+        self._has_text = self._has_text or bool(text.strip())
         return text
 
-    def _report(self, how: str = "") -> None:
-        factor = self.compute_seconds / self.audio_seconds if self.audio_seconds else 0.0
-        delay = 1000 * (self.transcriber.delay if how else self.transcriber.stream.config.delay)
-        told = f"{self.audio_seconds:.1f} s of sound, real-time factor {factor:.3f}; "
-        told += f"latency: the model waits {delay:.0f} ms{how}"
-        if self.delays:
-            told += f", each in {1000 * median(self.delays):.1f} ms of work"
-            told += f" ({1000 * max(self.delays):.1f} at most)"
-        print_stderr(told)
+    def _warning(self, name: str) -> str:
+        has_text, self._has_text = self._has_text, False
+        if self.calibration is None:
+            return ""
+        if not has_text:
+            return f"warning: {name}: nothing recognised"
+        score, threshold = self.transcriber.score, self.calibration.threshold
+        if not self.calibration.is_unsure(score):
+            return ""
+        confidence = self.calibration.confidence(score)
+        return confidence_warning(name, confidence, threshold, "the text may be wrong")
 
 
-def read_samples(source: Any, size: int) -> Iterator[Tensor]:
-    """16-bit little-endian samples as they come, `size` together or what there is at the end."""
-    held, heard = b"", 0
-    read = getattr(source, "read1", source.read)  # does not wait for more than there is
-    while more := read(2 * size):
-        held += more
-        if not heard and held[:4] in MAGIC:
+def read_samples(
+    source: Any, size: int, *, name: str = "standard input", reporter: Reporter | None = None
+) -> Iterator[Tensor]:
+    """Chunks of raw 16-bit little-endian samples from a binary stream, as they arrive.
+
+    A chunk has `size` samples or more, the last one what is left; half a sample at the end is
+    dropped and reported.
+
+    >>> import io
+    >>> [chunk.tolist() for chunk in read_samples(io.BytesIO(bytes([0, 64, 0, 192])), 1)]
+    [[0.5, -0.5]]
+    """
+    buffer, count = b"", 0
+    read = getattr(source, "read1", source.read)  # does not block until `size` is complete
+    while block := read(2 * size):
+        buffer += block
+        if not count and buffer[:4] in MAGIC:
             raise FileError(
-                f"standard input: needs bare 16-bit samples, got {MAGIC[held[:4]]}; try its name"
+                f"{name}: needs raw 16-bit samples, got {MAGIC[buffer[:4]]}; try its name"
             )
-        if len(held) >= 2 * size:
-            whole = len(held) // 2 * 2
-            heard += whole
-            yield _to_wave(held[:whole])
-            held = held[whole:]
-    if len(held) > 1:
-        heard += len(held)
-        yield _to_wave(held[: len(held) // 2 * 2])
-    if len(held) % 2:
-        print_stderr("standard input: it ended within a sample, whose one byte is left out")
-    if not heard:
-        raise FileError("standard input: needs 16-bit samples, got nothing; try arecord -f S16_LE")
+        if len(buffer) >= 2 * size:
+            end = len(buffer) // 2 * 2
+            count += end
+            yield _to_wave(buffer[:end])
+            buffer = buffer[end:]
+    if len(buffer) > 1:
+        count += len(buffer)
+        yield _to_wave(buffer[: len(buffer) // 2 * 2])
+    if len(buffer) % 2 and reporter is not None:
+        reporter.message(f"{name}: it ended within a sample; the last byte is dropped")
+    if not count:
+        raise FileError(f"{name}: needs 16-bit samples, got nothing; try arecord -f S16_LE")
 
 
-def _to_wave(raw: bytes) -> Tensor:
-    whole = torch.frombuffer(bytearray(raw), dtype=torch.int16)
-    return whole.float() / 32768
-
-
-class LineWriter:
-    """Text for a file or a pipe: a line a word, or what was said before a pause."""
-
-    def __init__(self, out: TextIO):
-        self.out, self.line, self.since = out, "", 0.0
-
-    def write(self, text: str, tentative: str, seconds: float) -> None:
-        """Some text that is new, after so many seconds of sound."""
-        # what is not decided yet belongs to the word before it: no pause
-        self.since = 0.0 if text or tentative else self.since + seconds
-        *words, self.line = (self.line + text).split(" ")
-        if self.since >= PAUSE:
-            words, self.line = [*words, self.line], ""
-        for word in filter(None, words):
-            print(word, file=self.out, flush=True)
-
-    def end(self) -> None:
-        """What is left."""
-        if self.line:
-            print(self.line, file=self.out, flush=True)
-
-
-class TerminalWriter:
-    """Text for a terminal: one line that grows, its end shown where it is too long."""
-
-    def __init__(self, out: TextIO):
-        self.out, self.text = out, ""
-
-    def write(self, text: str, tentative: str, seconds: float) -> None:
-        """Some text that is new, and what may follow."""
-        self.text += text
-        width = shutil.get_terminal_size().columns - 1
-        room = max(0, width - len(tentative))
-        shown = self.text[-room:] if room else ""
-        print(
-            f"\r\x1b[K{shown}\x1b[2m{tentative[-width:]}\x1b[0m", end="", file=self.out, flush=True
-        )
-
-    def end(self) -> None:
-        """All of it, where a line was too short."""
-        print(f"\r\x1b[K{self.text}", file=self.out, flush=True)
-
-
-def print_text(text: str) -> None:
-    """Text to standard output at once: whoever reads it sees it come."""
-    if text:
-        print(text, end="", flush=True)
-
-
-def print_stderr(text: str) -> None:
-    """A line to standard error."""
-    print(text, file=sys.stderr, flush=True)
+def _to_wave(samples: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(samples), dtype=torch.int16).float() / 32768

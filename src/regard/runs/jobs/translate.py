@@ -1,11 +1,12 @@
-"""The work of `regard translate`: what comes in, what is made of it, and where it goes."""
+"""Translation of texts and files (lines, .tsv, .po), written as it is done."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO, cast
+from typing import Any, BinaryIO, NamedTuple, TextIO, cast
 
 from regard.costs import shared_encoding_cost
 from regard.data import Pair, PoCatalog
@@ -20,309 +21,348 @@ from regard.files import (
     open_binary,
 )
 from regard.inspection import draw_alignment
-from regard.runs import TranslationPipeline, align
-from regard.runs.jobs.progress import progress_bar
+from regard.runs.alignment import align
+from regard.runs.apply.translate import TranslationPipeline
+from regard.runs.jobs.report import Reporter, SilentReporter, confidence_warning
+from regard.runs.run import Run
 from regard.tasks import Translation
 
 FORMATS = ("lines", "tsv", "po")
-BATCH_LINES = 512  # lines; those of like length make batches, and what is done is kept if it stops
-WARNINGS = 5  # of low confidence that a file gets in full; the rest is counted
+BATCH_LINES = 512  # sorted into batches by length; written before the next ones are read
+MAX_WARNINGS = 5  # low-confidence warnings per file that are reported one by one
 
 
-class TranslationRequest(NamedTuple):
-    """What is to be translated (texts, or a file: None is standard input), and where it goes."""
+@dataclass(frozen=True, kw_only=True)
+class TranslationRequest:
+    """What to translate, and where the translations go.
 
-    texts: list[str]
-    file: Path | None
-    file_format: str
-    out: Path | None
-
-    @staticmethod
-    def parse(
-        arguments: list[str], file_format: str | None, out: Path | None
-    ) -> "TranslationRequest":
-        """Sort out what was typed."""
-        if file_format is not None and file_format not in FORMATS:
-            raise ConfigError(f"format: needs one of {', '.join(FORMATS)}, got {file_format!r}")
-        if not arguments and sys.stdin.isatty():
-            raise ConfigError("text: needs a text, a file or - for standard input, got none")
-        if out is not None and not out.resolve().parent.is_dir():
-            raise FileError(f"out: needs a folder that exists, got {out.parent}; try another place")
-        if out is not None and file_descriptor(out) == 1:
-            out = None  # /dev/stdout
-        if arguments in ([], ["-"]):
-            return TranslationRequest([], None, file_format or "lines", out)
-        _check(arguments)
-        file = Path(arguments[0])
-        if len(arguments) == 1 and _is_file(file):
-            named = file.suffix.removeprefix(".")
-            return TranslationRequest(
-                [], file, file_format or (named if named in FORMATS else "lines"), out
-            )
-        if len(arguments) == 1 and (
-            file.suffix in (".po", ".tsv", ".txt") or file_format is not None
-        ):
-            raise FileError(f"{file}: needs to be a file, got nothing there")
-        return TranslationRequest(arguments, None, "texts", out)
-
-
-class TranslateJob:
-    """One translation of all that was asked.
-
-    `problems` counts what could not be done, `unsure` the answers of low confidence among `given`.
+    Args:
+        texts: texts, where there is no file.
+        file: a file or an open binary stream to translate instead.
+        out: a file or an open text stream to write to.
+        file_format: "lines", "tsv" (first column) or "po"; None goes by the file's suffix.
+        align: write the word alignment below each translation.
+        plot: draw the alignment of one text into this file.
+        name: how messages name an input stream.
     """
 
-    def __init__(
-        self,
-        request: TranslationRequest,
-        pipeline: TranslationPipeline,
-        *,
-        align: bool = False,
-        plot: Path | None = None,
-    ):
-        self.request, self.pipeline, self.problems = request, pipeline, 0
-        self.unsure_count, self.answer_count = 0, 0
-        self.align, self.plot = align, plot
-        several = len(request.texts) != 1 or len(pipeline.languages) != 1
-        if plot is not None and several:
-            raise ConfigError("picture: needs one text and one language, got others; try fewer")
-        if request.file_format in ("tsv", "po") and (align or pipeline.n_best > 1):
+    out: Path | TextIO
+    texts: Sequence[str] = ()
+    file: Path | BufferedIOBase | BinaryIO | None = None
+    file_format: str | None = None
+    align: bool = False
+    plot: Path | None = None
+    name: str = "standard input"
+
+    def __post_init__(self) -> None:
+        if self.file_format is not None and self.file_format not in FORMATS:
             raise ConfigError(
-                f"format: needs lines for --align and --n-best, got {request.file_format}"
+                f"format: needs one of {', '.join(FORMATS)}, got {self.file_format!r}"
             )
-        if request.file_format == "po" and len(pipeline.languages) > 1:
+        if isinstance(self.out, Path) and not self.out.resolve().parent.is_dir():
+            raise FileError(
+                f"out: needs a folder that exists, got {self.out.parent}; try another place"
+            )
+        for text in self.texts:
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise ConfigError(f"text: needs UTF-8, got {text!r}; try a file") from error
+
+    @property
+    def format(self) -> str:
+        """ "texts" without a file; else the file format."""
+        if self.file is None:
+            return "texts"
+        suffix = self.file.suffix.removeprefix(".") if isinstance(self.file, Path) else ""
+        return self.file_format or (suffix if suffix in FORMATS else "lines")
+
+
+class TranslationReport(NamedTuple):
+    """Counts of a translation job.
+
+    `problems` could not be translated (each was reported as a message), `unsure` of the
+    `translations` have a confidence below the threshold.
+    """
+
+    translations: int
+    problems: int
+    unsure: int
+
+
+def translate_files(
+    pipeline: TranslationPipeline, request: TranslationRequest, reporter: Reporter | None = None
+) -> TranslationReport:
+    """Run a translation job: translations go to `request.out`, messages to the reporter.
+
+    A line of text becomes a line, with one column per language; a .tsv gets one more column per
+    language; in a .po the untranslated and fuzzy messages are filled and marked fuzzy. A file is
+    replaced when all is done; after an interrupt, what is done is in FILE.partial.
+
+    >>> import io
+    >>> pipeline = rg.runs.TranslationPipeline(rg.load("phrases", device="cpu"), ["de", "fr"])
+    >>> request = TranslationRequest(file=io.BytesIO(b"3 days\\n2 days\\n"), out=io.StringIO())
+    >>> translate_files(pipeline, request).translations
+    4
+    >>> request.out.getvalue()
+    '3 Tage\\t3 jours\\n2 Tage\\t2 jours\\n'
+    """
+    return _Job(pipeline, request, reporter or SilentReporter()).run()
+
+
+def translate_file(
+    run: Run, file: str | Path, out: str | Path, *, to: str | Sequence[str] = ()
+) -> TranslationReport:
+    """Translate a text, .tsv or .po file into another file; see `translate_files`.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "a.txt"
+    >>> _ = file.write_text("3 days\\n")
+    >>> translate_file(rg.load("phrases", device="cpu"), file, file, to="de")
+    TranslationReport(translations=1, problems=0, unsure=0)
+    >>> file.read_text()
+    '3 Tage\\n'
+    """
+    request = TranslationRequest(file=Path(file), out=Path(out))
+    return translate_files(TranslationPipeline(run, to), request)
+
+
+def format_shared_cost(pipeline: TranslationPipeline) -> str:
+    """What encoding once for all languages has saved, by formula, at the mean lengths so far."""
+    texts, read, written = pipeline.counts
+    if not texts:
+        return ""
+    count = len(pipeline.languages)
+    source, target = -(-read // texts), -(-written // (texts * count))
+    cost = shared_encoding_cost(pipeline.model, source, target, count)
+    return (
+        f"per text: M = {source} source tokens, N = {target} target tokens per language (means)\n"
+        f"{cost}"
+    )
+
+
+@dataclass
+class _Job:
+    pipeline: TranslationPipeline
+    request: TranslationRequest
+    reporter: Reporter
+    problems: int = field(default=0, init=False)
+    unsure: int = field(default=0, init=False)
+    translations: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        request, languages = self.request, self.pipeline.languages
+        if request.plot is not None and (len(request.texts) != 1 or len(languages) != 1):
+            raise ConfigError("plot: needs one text and one language, got others; try fewer")
+        if request.format in ("tsv", "po") and (request.align or self.pipeline.n_best > 1):
+            raise ConfigError(f"format: needs lines for --align and --n-best, got {request.format}")
+        if request.format == "po" and len(languages) > 1:
             raise ConfigError(
-                f"to: needs one language for a .po, got {' '.join(pipeline.languages)}; "
-                "try one file a language"
+                f"to: needs one language for a .po, got {' '.join(languages)}; "
+                "try one file per language"
             )
 
-    def run(self) -> None:
-        """Do it; what is done is written before the next is begun."""
-        if self.request.file_format == "po":
-            self._catalog()
-            return
-        with _source(self.request) as source, _place(self.request) as place:
-            if self.request.file_format == "texts":
-                self._texts(place)
-                return
-            file, number = self.request.file, 0
-            size = file.stat().st_size if file is not None and file.is_file() else None
-            with progress_bar("translating", size, prints_results=place is sys.stdout) as advance:
-                for some in iter_utf8_lines(iter_chunks(source), file or "standard input"):
-                    for lines in _groups(some):
-                        self._some(lines, number, place)
-                        number += len(lines)
-                        advance(sum(map(len, lines)) + len(lines))
+    def run(self) -> TranslationReport:
+        match self.request.format:
+            case "po":
+                self._translate_catalog()
+            case "texts":
+                with self._output() as out:
+                    self._translate_texts(out)
+            case _:
+                with self._input() as source, self._output() as out:
+                    self._translate_lines(source, out)
+        if self.unsure > MAX_WARNINGS and self.request.format != "texts":
+            self.reporter.message(
+                f"warning: {self.unsure} of {self.translations} translations are below the "
+                f"confidence threshold {self.pipeline.threshold:.2f}"
+            )
+        return TranslationReport(self.translations, self.problems, self.unsure)
 
-    def print_cost(self) -> None:
-        """What reading once has saved, next to the formula, for texts of the mean length."""
-        texts, read, written = self.pipeline.counts
-        if not texts:
-            return
-        count = len(self.pipeline.languages)
-        source, target = -(-read // texts), -(-written // (texts * count))
-        print_message(
-            f"a text: M = {source} tokens read, N = {target} written in each language (means)"
-        )
-        print_message(str(shared_encoding_cost(self.pipeline.model, source, target, count)))
-
-    def _texts(self, place: TextIO) -> None:
+    def _translate_texts(self, out: TextIO) -> None:
         texts = self.request.texts
-        for n, found in enumerate(self.pipeline.translate(texts)):
-            for to, answers in zip(self.pipeline.languages, found, strict=True):
-                self._check(answers, f"text {n + 1}", to, repr(_short(texts[n])))
+        for n, by_language in enumerate(self.pipeline.translate(texts)):
+            for to, ranked in zip(self.pipeline.languages, by_language, strict=True):
+                self._check(ranked, f"text {n + 1}", to, repr(_short(texts[n])))
                 if self.pipeline.n_best > 1:
-                    self._write_best(place, n, to, answers)
+                    self._write_ranked(out, n, to, ranked)
                 else:
-                    named = f"{to}\t" if len(self.pipeline.languages) > 1 else ""
-                    place.write(f"{named}{_column(answers[0].text)}\n")
-                self._tell_links(place, texts[n], to, answers[0].text)
+                    label = f"{to}\t" if len(self.pipeline.languages) > 1 else ""
+                    out.write(f"{label}{_one_line(ranked[0].text)}\n")
+                self._write_alignment(out, texts[n], to, ranked[0].text)
 
-    def _some(self, lines: list[bytes], before: int, place: TextIO) -> None:
-        """Some lines: each becomes one, in order, whatever is wrong with it."""
-        texts = [self._text(line, before + n + 1) for n, line in enumerate(lines)]
+    def _translate_lines(self, source: BufferedIOBase, out: TextIO) -> None:
+        file, number = self.request.file, 0
+        size = file.stat().st_size if isinstance(file, Path) and file.is_file() else None
+        name = file if isinstance(file, Path) else self.request.name
+        prints = not isinstance(self.request.out, Path)
+        with self.reporter.progress("translating", size, prints_results=prints) as advance:
+            for block in iter_utf8_lines(iter_chunks(source), name):
+                for first in range(0, len(block), BATCH_LINES):
+                    lines = block[first : first + BATCH_LINES]
+                    self._translate_batch(lines, number, out)
+                    number += len(lines)
+                    advance(sum(map(len, lines)) + len(lines))
+
+    def _translate_batch(self, lines: list[bytes], offset: int, out: TextIO) -> None:
+        """Every line becomes one line, in order, whatever is wrong with it."""
+        texts = [self._text(line, offset + n + 1) for n, line in enumerate(lines)]
         ready = [n for n, text in enumerate(texts) if text.strip()]
-        found = dict(zip(ready, self.pipeline.translate([texts[n] for n in ready]), strict=True))
+        results = dict(zip(ready, self.pipeline.translate([texts[n] for n in ready]), strict=True))
         for n, line in enumerate(lines):
-            answers = found.get(n, [[] for _ in self.pipeline.languages])
-            for to, some in zip(self.pipeline.languages, answers, strict=True):
-                self._check(some, f"line {before + n + 1}", to, f"line {before + n + 1}")
+            by_language = results.get(n, [[] for _ in self.pipeline.languages])
+            pairs = list(zip(self.pipeline.languages, by_language, strict=True))
+            for to, ranked in pairs:
+                self._check(ranked, f"line {offset + n + 1}", to, f"line {offset + n + 1}")
                 if self.pipeline.n_best > 1:
-                    self._write_best(place, before + n, to, some)
+                    self._write_ranked(out, offset + n, to, ranked)
             if self.pipeline.n_best == 1:
-                columns = [_column(some[0].text) if some else "" for some in answers]
-                kept = (
-                    [line.decode(errors="surrogateescape")]
-                    if self.request.file_format == "tsv"
-                    else []
-                )
-                place.write("\t".join([*kept, *columns]) + "\n")
-            for to, some in zip(self.pipeline.languages, answers, strict=True):
-                if some:
-                    self._tell_links(place, texts[n], to, some[0].text)
-        place.flush()
+                columns = [_one_line(ranked[0].text) if ranked else "" for ranked in by_language]
+                if self.request.format == "tsv":
+                    columns.insert(0, line.decode(errors="surrogateescape"))
+                out.write("\t".join(columns) + "\n")
+            for to, ranked in pairs:
+                if ranked:
+                    self._write_alignment(out, texts[n], to, ranked[0].text)
+        out.flush()
 
     def _text(self, line: bytes, number: int) -> str:
-        """What a line asks for; nothing, said, where it cannot be read or translated."""
+        """The text of a line; empty, with a message, where it cannot be read or translated."""
+        column = line.partition(b"\t")[0] if self.request.format == "tsv" else line
         try:
-            text = (
-                line.partition(b"\t")[0] if self.request.file_format == "tsv" else line
-            ).decode()
+            text = column.decode()
         except UnicodeDecodeError as error:
             got = f"byte {line[error.start]:#04x} at byte {error.start + 1}"
             self._problem(f"line {number}: it needs UTF-8, got {got}; try iconv -t UTF-8")
             return ""
-        if "\0" in text:
-            self._problem(f"line {number}: it needs text, got a zero byte")
-            return ""
-        wrong = self.pipeline.refusal(text) if text.strip() else ""
-        if wrong:
-            self._problem(f"line {number}: {wrong}")
-        return "" if wrong else text
+        reason = self.pipeline.refusal(text) if text.strip() else ""
+        reason = "it needs text, got a zero byte" if "\0" in text else reason
+        if reason:
+            self._problem(f"line {number}: {reason}")
+        return "" if reason else text
 
-    def _catalog(self) -> None:
-        if self.request.file is None:
-            catalog = PoCatalog("standard input", sys.stdin.buffer.read())
+    def _translate_catalog(self) -> None:
+        file = self.request.file
+        if isinstance(file, Path):
+            catalog = PoCatalog(file)
         else:
-            catalog = PoCatalog(self.request.file)
+            assert file is not None
+            catalog = PoCatalog(self.request.name, file.read())
+        pending = [message for message in catalog.messages if message.needs_translation]
+        total = sum(len(message.untranslated()) for message in pending)
 
-        waiting = sum(
-            len(message.untranslated()) for message in catalog.messages if message.needs_translation
-        )
-
-        def translated(texts: list[str]) -> list[str | None]:
-            found = [answers[0][0] for answers in self.pipeline.translate(texts)]
+        def translate(texts: list[str]) -> list[str | None]:
+            best = [by_language[0][0] for by_language in self.pipeline.translate(texts)]
             advance(len(texts))
-            for text, answer in zip(texts, found, strict=True):
-                self._warn(answer, f"{_short(text)!r} ({self.pipeline.languages[0]})")
-            return [answer.text if answer.ended and answer.text else None for answer in found]
+            for text, translation in zip(texts, best, strict=True):
+                self._warn(translation, f"{_short(text)!r} ({self.pipeline.languages[0]})")
+            return [t.text if t.ended and t.text else None for t in best]
 
-        with _place(self.request) as place, progress_bar("translating", waiting) as advance:
+        with self._output() as out, self.reporter.progress("translating", total) as advance:
             try:
-                done = catalog.fill(translated, self.pipeline.refusal)
-            finally:  # stopped, it is a catalog that has fewer translations
-                if self.request.out is not None or sys.exc_info()[0] is None:
-                    place.write(str(catalog))
-        for reason in done.skipped:
+                result = catalog.fill(translate, self.pipeline.refusal)
+            finally:  # after an interrupt, a catalog with fewer translations
+                if isinstance(self.request.out, Path) or sys.exc_info()[0] is None:
+                    out.write(str(catalog))
+        for reason in result.skipped:
             self._problem(f"left as it was: {reason}")
-        print_message(
-            f"filled {done.filled} and marked them fuzzy, kept {done.unchanged}, left {len(done.skipped)}"
+        self.reporter.message(
+            f"filled {result.filled} and marked them fuzzy, kept {result.unchanged}, "
+            f"left {len(result.skipped)}"
         )
 
-    def _write_best(self, place: TextIO, at: int, to: str, answers: list[Translation]) -> None:
-        for answer in answers:
-            place.write(f"{at + 1}\t{to}\t{answer.score:.4f}\t{_column(answer.text)}\n")
+    def _write_ranked(self, out: TextIO, at: int, to: str, ranked: list[Translation]) -> None:
+        for translation in ranked:
+            text = _one_line(translation.text)
+            out.write(f"{at + 1}\t{to}\t{translation.score:.4f}\t{text}\n")
 
-    def _tell_links(self, place: TextIO, text: str, to: str, answer: str) -> None:
-        if not (self.align or self.plot) or not answer.strip():
+    def _write_alignment(self, out: TextIO, text: str, to: str, translation: str) -> None:
+        request = self.request
+        if not (request.align or request.plot) or not translation.strip():
             return
-        model, tokenizer = self.pipeline.model, self.pipeline.tokenizer
-        found = align(model, tokenizer, Pair(text, answer, to))
-        if self.align:
-            for link in found.links:
-                place.write(f"\t{link.target}\t{link.source}\t{link.weight:.2f}\n")
-        if self.plot:
+        pair = Pair(text, translation, to)
+        alignment = align(self.pipeline.model, self.pipeline.tokenizer, pair)
+        if request.align:
+            for link in alignment.links:
+                out.write(f"\t{link.target}\t{link.source}\t{link.weight:.2f}\n")
+        if request.plot:
             try:
-                draw_alignment(found.site, found.head, path=self.plot)
+                draw_alignment(alignment.site, alignment.head, path=request.plot)
             except FileError:
                 raise
             except ValueError as error:
-                raise FileError(f"{self.plot}: cannot be drawn, {error}") from error
-            print_message(f"{self.plot}: {found.site.name}, head {found.head}")
+                raise FileError(f"{request.plot}: cannot be drawn, {error}") from error
+            head = f"{alignment.site.name}, head {alignment.head}"
+            self.reporter.message(f"{request.plot}: {head}")
 
-    def print_summary(self) -> None:
-        """How many answers were of low confidence, where not all of them were named."""
-        if self.unsure_count > WARNINGS and self.request.file_format != "texts":
-            print_message(
-                f"warning: {self.unsure_count} of {self.answer_count} answers are below the confidence "
-                f"threshold {self.pipeline.threshold:.2f}"
-            )
-
-    def _check(self, answers: list[Translation], where: str, to: str, name: str) -> None:
-        if answers and not answers[0].ended:
+    def _check(self, ranked: list[Translation], where: str, to: str, name: str) -> None:
+        if ranked and not ranked[0].ended:
             limit = self.pipeline.max_new_tokens
-            self._problem(f"{where}: the answer in {to} was cut at {limit} tokens")
-        elif answers:
-            self._warn(answers[0], f"{name} ({to})")
+            self._problem(f"{where}: the translation into {to} was cut at {limit} tokens")
+        elif ranked:
+            self._warn(ranked[0], f"{name} ({to})")
 
-    def _warn(self, answer: Translation, name: str) -> None:
-        """Say that an answer is of low confidence; of those in a file, the first few."""
-        self.answer_count += 1
-        if not self.pipeline.is_unsure(answer):
+    def _warn(self, translation: Translation, name: str) -> None:
+        """Count a translation, and warn if its confidence is low; of a file, the first few."""
+        self.translations += 1
+        if not self.pipeline.is_unsure(translation):
             return
-        self.unsure_count += 1
-        if self.unsure_count <= WARNINGS or self.request.file_format == "texts":
-            known = (
-                "the answer may be wrong" if answer.text.strip() else "not understood, no answer"
-            )
-            print_message(
-                f"warning: {name}: confidence {answer.confidence:.2f} is below "
-                f"{self.pipeline.threshold:.2f}; {known}"
-            )
+        self.unsure += 1
+        if self.unsure <= MAX_WARNINGS or self.request.format == "texts":
+            assert translation.confidence is not None
+            has_text = bool(translation.text.strip())
+            consequence = "the translation may be wrong" if has_text else "not understood, no text"
+            confidence, threshold = translation.confidence, self.pipeline.threshold
+            self.reporter.message(confidence_warning(name, confidence, threshold, consequence))
 
-    def _problem(self, what: str) -> None:
+    def _problem(self, message: str) -> None:
         self.problems += 1
-        print_message(what)
+        self.reporter.message(message)
+
+    @contextmanager
+    def _input(self) -> Iterator[BufferedIOBase]:
+        if isinstance(self.request.file, Path):
+            with open_binary(self.request.file) as file:
+                yield file
+        else:
+            yield cast(BufferedIOBase, self.request.file)
+
+    @contextmanager
+    def _output(self) -> Iterator[TextIO]:
+        """The output, opened before any work; a file is replaced when all is done."""
+        out, options = self.request.out, _TEXT_OPTIONS
+        if not isinstance(out, Path):
+            yield out
+            out.flush()
+        elif is_stream(out):  # a FIFO or device gets each line as it comes
+            with out.open("w", **options) as file:
+                yield file
+        else:
+            with atomic_write(out) as path:
+                try:
+                    with path.open("w", **options) as file:
+                        yield file
+                except BaseException:
+                    if partial := keep_partial(path, out):
+                        self.reporter.message(f"interrupted; what was done is in {partial}")
+                    raise
 
 
-def print_message(message: str) -> None:
-    """A line for people, on standard error."""
-    print(f"regard: {message}" if "\n" not in message else message, file=sys.stderr)
+_TEXT_OPTIONS: dict[str, Any] = {"encoding": "utf-8", "newline": "", "errors": "surrogateescape"}
 
 
-@contextmanager
-def _source(asked: TranslationRequest) -> Iterator[BufferedIOBase]:
-    if asked.file is None:
-        yield cast(BufferedIOBase, sys.stdin.buffer)
-        return
-    with open_binary(asked.file) as opened:
-        yield opened
+def is_stdout(path: Path) -> bool:
+    """Whether a path, such as /dev/stdout, is standard output.
+
+    >>> is_stdout(Path("out.txt"))
+    False
+    """
+    return file_descriptor(path) == 1
 
 
-@contextmanager
-def _place(asked: TranslationRequest) -> Iterator[TextIO]:
-    """Where answers go, opened before the work; a file gets its name when all is done."""
-    how: dict[str, Any] = {"encoding": "utf-8", "newline": "", "errors": "surrogateescape"}
-    if asked.out is None:
-        yield sys.stdout
-        sys.stdout.flush()
-    elif is_stream(asked.out):  # a FIFO or device gets each line as it comes
-        with asked.out.open("w", **how) as opened:
-            yield opened
-    else:
-        with atomic_write(asked.out) as place:
-            try:
-                with place.open("w", **how) as opened:
-                    yield opened
-            except BaseException:
-                if kept := keep_partial(place, asked.out):
-                    print_message(f"stopped before the end; what was done is in {kept}")
-                raise
-
-
-def _groups(lines: list[bytes]) -> Iterator[list[bytes]]:
-    for first in range(0, len(lines), BATCH_LINES):
-        yield lines[first : first + BATCH_LINES]
-
-
-def _check(texts: list[str]) -> None:
-    for text in texts:
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ConfigError(f"text: needs UTF-8, got {text!r}; try a file") from error
-
-
-def _column(text: str) -> str:
-    """A text that stays in its column and line."""
+def _one_line(text: str) -> str:
+    """The text without tabs and line breaks."""
     return " ".join(text.split("\t")).replace("\n", " ").replace("\r", " ")
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a text too long to be a name
-        return False
 
 
 def _short(text: str) -> str:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from regard import errors
-from regard.errors import ConfigError, RegardError, TrainError
+from regard.errors import ConfigError, RankLostError, RegardError
 
 TIMEOUT = timedelta(minutes=60)  # ranks wait while rank 0 evaluates and writes
 
@@ -96,7 +96,7 @@ class Ranks:
             words = ("gloo", "nccl", "connection", "peer", "process group")
             if self.world_size == 1 or not any(word in str(error).lower() for word in words):
                 raise
-            raise TrainError(
+            raise RankLostError(
                 f"ranks: need all {self.world_size} to go on, got one that is gone "
                 f"({str(error).splitlines()[0][:100]}); the last checkpoint is whole; try resume"
             ) from error

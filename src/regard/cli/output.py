@@ -1,0 +1,142 @@
+"""Terminal output: messages on standard error, progress bars, live text and exit codes."""
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO, TypeVar
+
+from regard.files import is_stream
+
+PAUSE = 1.0  # seconds without new text that end a line of live text
+
+Item = TypeVar("Item")
+
+
+class TerminalReporter:
+    """A `regard.runs.Reporter` that prints messages and draws progress bars on standard error."""
+
+    def message(self, text: str) -> None:
+        print_message(text)
+
+    @contextmanager
+    def progress(
+        self, description: str, total: float | None = None, *, prints_results: bool = False
+    ) -> Iterator[Callable[[float], None]]:
+        with progress_bar(description, total, prints_results=prints_results) as advance:
+            yield advance
+
+
+def print_message(text: str) -> None:
+    """Print a line on standard error, marked as ours; text of several lines stays as it is."""
+    print(f"regard: {text}" if "\n" not in text else text, file=sys.stderr, flush=True)
+
+
+def report_written(out: Path, message: str) -> None:
+    """Print what was written: on standard output, or on standard error if that was written to."""
+    print(message, file=sys.stderr if is_stream(out) else sys.stdout)
+
+
+def exit_code(items: int, failed: int, warnings: int) -> int:
+    """2 if every item failed, 1 if some failed or had a warning, else 0.
+
+    >>> exit_code(3, 3, 0), exit_code(3, 1, 0), exit_code(3, 0, 1), exit_code(3, 0, 0)
+    (2, 1, 1, 0)
+    """
+    return 2 if items and failed == items else int(failed > 0 or warnings > 0)
+
+
+@contextmanager
+def progress_bar(
+    description: str, total: float | None = None, *, prints_results: bool = False
+) -> Iterator[Callable[[float], None]]:
+    """Show a progress bar on standard error; call the value with each amount of work done.
+
+    Nothing is shown where standard error is no terminal, nor where results are printed to the same
+    terminal while the work runs.
+
+    >>> with progress_bar("translating", 10) as advance:
+    ...     advance(5)
+    """
+    if not sys.stderr.isatty() or (prints_results and sys.stdout.isatty()):
+        yield lambda amount: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    end = [TimeElapsedColumn()] if total is None else [TaskProgressColumn(), TimeRemainingColumn()]
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        *end,
+        console=Console(stderr=True),
+        transient=True,
+        redirect_stdout=False,  # results stay on standard output
+    )
+    with bar:
+        task = bar.add_task(description, total=total)
+        yield lambda amount: bar.advance(task, amount)
+
+
+def iterate_with_progress(
+    items: Iterator[Item] | Sequence[Item], description: str, total: int
+) -> Iterator[Item]:
+    """Iterate over results that are printed one by one, with a progress bar.
+
+    >>> list(iterate_with_progress(["a.png", "b.png"], "classifying", 2))
+    ['a.png', 'b.png']
+    """
+    with progress_bar(description, total, prints_results=True) as advance:
+        for item in items:
+            yield item
+            advance(1)
+
+
+class LineWriter:
+    """Live text for a file or a pipe: one line per word, or per pause."""
+
+    def __init__(self, out: TextIO):
+        self.out, self.line, self.silence = out, "", 0.0
+
+    def write(self, text: str, partial_text: str, seconds: float) -> None:
+        """Add the text that was decided in so many seconds of audio."""
+        # text that is still undecided belongs to the word before it: no pause
+        self.silence = 0.0 if text or partial_text else self.silence + seconds
+        *words, self.line = (self.line + text).split(" ")
+        if self.silence >= PAUSE:
+            words, self.line = [*words, self.line], ""
+        for word in filter(None, words):
+            print(word, file=self.out, flush=True)
+
+    def end(self) -> None:
+        """Write what is left."""
+        if self.line:
+            print(self.line, file=self.out, flush=True)
+
+
+class TerminalWriter:
+    """Live text for a terminal: one growing line, whose end is shown where it is too long."""
+
+    def __init__(self, out: TextIO):
+        self.out, self.text = out, ""
+
+    def write(self, text: str, partial_text: str, seconds: float) -> None:
+        """Add the decided text, with the undecided text dimmed behind it."""
+        self.text += text
+        width = shutil.get_terminal_size().columns - 1
+        space = max(0, width - len(partial_text))
+        shown = self.text[-space:] if space else ""
+        dimmed = f"\x1b[2m{partial_text[-width:]}\x1b[0m"
+        print(f"\r\x1b[K{shown}{dimmed}", end="", file=self.out, flush=True)
+
+    def end(self) -> None:
+        """Write the whole text."""
+        print(f"\r\x1b[K{self.text}", file=self.out, flush=True)

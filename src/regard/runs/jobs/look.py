@@ -1,0 +1,152 @@
+"""Reports about the attention of a model on a text: HTML page, one weight, prose, or a table."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import nn
+
+from regard.errors import FileError, LookError, ShapeError
+from regard.files import is_stream
+from regard.inspection import (
+    Sight,
+    Site,
+    describe_head,
+    output_projection,
+    probe_induction,
+    write_report,
+)
+from regard.runs.text_model import TextModel
+
+TOP_KEYS = 2  # keys listed per head
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookRequest:
+    """A text, and what to report about the attention on it.
+
+    Args:
+        text: what the model reads; token ids if it has no tokenizer.
+        target: what an encoder-decoder writes; a run's translator decodes its own if None.
+        to: target language of a run's translator.
+        at: glob over attention sites.
+        out: HTML page to write, unless one of the next three is set.
+        cell: (head, query, key) of one weight to explain.
+        describe: describe every head in words.
+        query: list the top keys of this query, trained and untrained.
+        probe: also score induction heads on repeated random tokens.
+    """
+
+    text: str
+    target: str | None = None
+    to: str | None = None
+    at: str = "*"
+    out: Path = Path("report.html")
+    cell: tuple[int, int, int] | None = None
+    describe: bool = False
+    query: int | None = None
+    probe: bool = False
+
+
+class LookReport(NamedTuple):
+    """The text of a report, and the sites that could not be recorded with the reasons."""
+
+    text: str
+    skipped: dict[str, str] = {}
+
+
+def look_report(model: TextModel, request: LookRequest) -> LookReport:
+    """Record the attention of a model on a text and report about it.
+
+    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10)).eval()
+    >>> request = LookRequest(text="3 1 4", at="*.0.self", cell=(0, 1, 0))
+    >>> "softmax" in look_report(rg.runs.TextModel(model, vocab=10), request).text
+    True
+    """
+    if not request.out.resolve().parent.is_dir():  # raised now, not after the forward pass
+        raise FileError(
+            f"out: needs a folder that exists, got {request.out.parent}; try another place"
+        )
+    if request.query is not None:
+        return LookReport(format_attention_table(model, request, request.query))
+    sight = model.look(request.text, request.target, request.at, to=request.to)
+    if request.cell is not None:
+        return LookReport(explain_weight(model.model, sight, *request.cell))
+    if request.describe:
+        return LookReport(describe_heads(sight))
+    probe = probe_induction(model.model, model.vocab or 2) if request.probe else None
+    title = f"Attention of {type(model.model).__name__}"
+    write_report(sight, request.out, title=title, separators=model.separators, probe=probe)
+    heads = sum(site.heads for site in sight)
+    size = "" if is_stream(request.out) else f", {request.out.stat().st_size / 1e6:.1f} MB"
+    text = f"{request.out}: {len(sight)} attention sites, {heads} heads{size}"
+    return LookReport(text, dict(sight.skipped))
+
+
+def parse_cell(text: str) -> tuple[int, int, int]:
+    """A cell given as "head,query,key".
+
+    >>> parse_cell("0,1,2")
+    (0, 1, 2)
+    """
+    parts = text.split(",")
+    if len(parts) != 3 or not all(part.strip().lstrip("-").isdigit() for part in parts):
+        raise LookError(f"cell: needs a head, a query and a key, got {text!r}; try 0,1,2")
+    head, query, key = map(int, parts)
+    return head, query, key
+
+
+def explain_weight(model: nn.Module, sight: Sight, head: int, query: int, key: int) -> str:
+    """The arithmetic of one weight of the only recorded site, with its output projection."""
+    from regard.work import explain
+
+    if len(sight) != 1:
+        names = ", ".join(sight.names[:3])
+        raise LookError(f"at: needs one attention site for a cell, got {len(sight)}; try {names}")
+    (site,) = sight.sites
+    try:
+        w_out = output_projection(model, site)
+    except LookError:  # a module whose output projection has an unknown name: leave that step out
+        w_out = None
+    return str(explain(site, head, query, key, w_out=w_out))
+
+
+def describe_heads(sight: Sight) -> str:
+    """One line per head: its attention in words, derived from its statistics."""
+    return "\n".join(
+        f"{site.name}, head {head}: {describe_head(site, head)}"
+        for site in sight
+        for head in range(site.heads)
+    )
+
+
+def format_attention_table(model: TextModel, request: LookRequest, query: int) -> str:
+    """The top keys of one query by site and head, of the trained and of an untrained model."""
+    text, at, to = request.text, request.at, request.to
+    target = model.complete_target(text, request.target, to)  # the same for both models
+    trained, untrained = (m.look(text, target, at, to=to) for m in (model, model.untrained()))
+    rows = [("attention, head", "trained", "untrained")]
+    for site, other in zip(trained, untrained, strict=True):
+        if 0 <= query < site.queries:  # source and target differ in length
+            rows += [
+                (f"{site.name} {head}", _top_keys(site, head, query), _top_keys(other, head, query))
+                for head in range(site.heads)
+            ]
+    if len(rows) == 1:
+        longest = max((site.queries for site in trained), default=0)
+        raise ShapeError(f"query: needs less than {longest}, got {query}; try 0")
+    widths = [max(len(row[n]) for row in rows) for n in range(2)]
+    lines = [f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in rows]
+    names = {_token(site.query_tokens, query) for site in trained if query < site.queries}
+    return "\n".join([f"query {query}: {' or '.join(sorted(names))}", *lines])
+
+
+def _top_keys(site: Site, head: int, query: int) -> str:
+    row = site.window(head=head, rows=slice(query, query + 1))[0, 0]
+    weights, keys = row.topk(min(TOP_KEYS, len(row)))
+    pairs = zip(keys.tolist(), weights.tolist(), strict=True)
+    return ", ".join(f"{_token(site.key_tokens, key)} {weight:.2f}" for key, weight in pairs)
+
+
+def _token(tokens: list[list[str]] | None, at: int) -> str:
+    return str(at) if tokens is None else repr(tokens[0][at])

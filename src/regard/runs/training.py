@@ -1,0 +1,188 @@
+"""Training by a recipe in a run folder: start and resume."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from regard import models
+from regard.data import Tokenizer
+from regard.data.text.tokenizer_file import TOKENIZER_FILE
+from regard.errors import FileError, RegardError
+from regard.files import make_folder, write_text
+from regard.runs.lock import lock_folder
+from regard.runs.run import (
+    RECIPE_FILE,
+    RESULT_FILE,
+    VERSION,
+    build_model,
+    load_tokenizer,
+    read_recipe,
+)
+from regard.runs.settings import config_to_json
+from regard.tasks import Recipe
+from regard.train import (
+    Gradable,
+    Outcome,
+    Ranks,
+    Trainer,
+    calibrate,
+    objective,
+    save_calibration,
+)
+from regard.train.checkpoint.store import remove_partial_checkpoints
+from regard.train.evaluation import run_evaluation
+from regard.train.logger import tensorboard_logger
+from regard.train.loop import CHECKPOINTS
+
+
+def start_run(
+    recipe: Recipe,
+    folder: str | Path,
+    *,
+    show: bool = False,
+    ranks: Ranks | None = None,
+    tensorboard: bool = False,
+) -> Outcome:
+    """Train by a recipe in a new folder, then evaluate on the test split.
+
+    Args:
+        recipe: data, model and training settings.
+        folder: where to write recipe, tokenizer, checkpoints, metrics, weights and scores.
+        show: print progress.
+        ranks: of distributed training; every rank makes this call, with one shared folder.
+        tensorboard: also write TensorBoard event files.
+
+    >>> import tempfile
+    >>> small = ["steps=2", "vocab_texts=99", "valid_size=2", "test_size=2", "search.max_new_tokens=5"]
+    >>> small += ["dim=16", "device=cpu"]
+    >>> folder = Path(tempfile.mkdtemp()) / "run"
+    >>> recipe = rg.runs.override_settings(rg.tasks.recipe("phrases"), small)
+    >>> start_run(recipe, folder).reason
+    'finished'
+    >>> sorted(path.name for path in folder.iterdir())[-3:]
+    ['recipe.json', 'result.json', 'tokenizer.json']
+    """
+    folder, ranks = Path(folder), ranks or Ranks()
+    with _locked(folder, ranks):
+        ranks.run_on_first(lambda: _write_recipe(recipe, folder))
+        tokenizer = load_tokenizer(folder)
+        try:
+            trainer = _trainer(recipe, tokenizer, folder, show, ranks, tensorboard)
+        except RegardError:
+            if ranks.is_first:  # nothing began (data not found, for example): leave no run behind
+                for name in (RECIPE_FILE, TOKENIZER_FILE):
+                    (folder / name).unlink(missing_ok=True)
+            raise
+        return _train(trainer, recipe, tokenizer, folder)
+
+
+def resume_run(
+    folder: str | Path,
+    *,
+    show: bool = False,
+    ranks: Ranks | None = None,
+    tensorboard: bool = False,
+) -> tuple[Outcome, list[str]]:
+    """Resume a run from its last valid checkpoint.
+
+    Returns the outcome, and one line for each newer checkpoint that is damaged. Options are those
+    of `start_run`.
+
+    >>> resume_run("nowhere")
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: nowhere: needs to be the folder of a run, got no recipe.json in it
+    """
+    folder, ranks = Path(folder), ranks or Ranks()
+    recipe, tokenizer = read_recipe(folder), load_tokenizer(folder)
+    with _locked(folder, ranks):
+        ranks.run_on_first(lambda: remove_partial_checkpoints(folder / CHECKPOINTS))
+        trainer = _trainer(recipe, tokenizer, folder, show, ranks, tensorboard)
+        damaged = trainer.resume()
+        return _train(trainer, recipe, tokenizer, folder), damaged
+
+
+@contextmanager
+def _locked(folder: Path, ranks: Ranks) -> Iterator[None]:
+    """Create the folder if needed; the first rank holds its lock while all ranks train."""
+    with ExitStack() as stack:
+
+        def lock() -> None:
+            is_new = not folder.exists()
+            make_folder(folder)
+            if is_new:
+                stack.callback(_remove_if_empty, folder)
+            try:
+                stack.enter_context(lock_folder(folder))
+            except OSError as error:
+                raise FileError(
+                    f"{folder}: cannot be written, {error.strerror or error}"
+                ) from error
+
+        ranks.run_on_first(lock)
+        yield
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _write_recipe(recipe: Recipe, folder: Path) -> None:
+    if (folder / RECIPE_FILE).exists():
+        raise FileError(f"{folder}: needs to be without a run, got one; try regard resume {folder}")
+    tokenizer = recipe.data.tokenizer(recipe.train.seed)
+    if tokenizer is not None:
+        tokenizer.save(folder)
+    # the recipe last: a folder that has one has all that a resumed run needs
+    content = {"version": VERSION, "recipe": config_to_json(recipe)}
+    write_text(folder / RECIPE_FILE, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def _trainer(
+    recipe: Recipe,
+    tokenizer: Tokenizer | None,
+    folder: Path,
+    show: bool,
+    ranks: Ranks,
+    tensorboard: bool,
+) -> Trainer:
+    torch.manual_seed(recipe.train.seed)  # dropout; a resumed run takes the checkpoint's instead
+    return Trainer(
+        build_model(recipe, tokenizer),
+        objective(recipe.data.objective),
+        recipe.data.batches(tokenizer, recipe.train, rank=ranks.rank, world_size=ranks.world_size),
+        recipe.train,
+        folder=folder,
+        evaluate=recipe.data.evaluator(tokenizer, "valid"),
+        show=show,
+        ranks=ranks,
+        loggers=[tensorboard_logger(folder)] if tensorboard and ranks.is_first else [],
+    )
+
+
+def _train(trainer: Trainer, recipe: Recipe, tokenizer: Tokenizer | None, folder: Path) -> Outcome:
+    """Train; if not interrupted, write the weights, the test scores and the calibration."""
+    started = time.monotonic()
+    outcome = trainer.run()
+    if outcome.reason == "interrupted":
+        return outcome
+    seconds = round(time.monotonic() - started, 1)
+
+    def finish() -> dict[str, Any]:
+        models.save(trainer.model, folder)
+        scores = run_evaluation(trainer.model, recipe.data.evaluator(tokenizer, "test"))
+        result = {"step": outcome.step, "reason": outcome.reason, "seconds": seconds}
+        result |= {"valid": outcome.scores, "test": scores}
+        if isinstance(trainer.evaluate, Gradable):  # on the valid split, loaded for the training
+            graded = run_evaluation(trainer.model, trainer.evaluate.grade)
+            save_calibration(folder, calibrate(graded))
+        write_text(folder / RESULT_FILE, json.dumps(result, indent=1) + "\n")
+        return scores
+
+    return outcome._replace(scores=trainer.ranks.run_on_first(finish))
