@@ -26,7 +26,7 @@ format: $(VENV)/.tested
 docs: $(VENV)/.docs
 	$(BIN)/python docs/make_reference.py
 	$(BIN)/python docs/make_questions.py
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 tour: $(VENV)/.installed
 	$(BIN)/regard tour --svg docs/start/tour.svg

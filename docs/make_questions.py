@@ -32,7 +32,7 @@ class Question(NamedTuple):
 QUESTIONS = (
     Question(
         "Update one of three word vectors by plain self-attention; now all at once.",
-        "regard work plain",
+        "regard work self-attention",
         "The worked entry is that of the first word; the matrices hold all words.",
     ),
     Question(
@@ -46,7 +46,7 @@ QUESTIONS = (
     ),
     Question(
         "Which convention is this, and what shape is each matrix? Why does this product fail?",
-        "regard work columns docs/work/problems/other-convention.toml --shapes",
+        "regard work column-convention docs/work/problems/other-convention.toml --shapes",
         "The second problem is written for columns and worked as rows.",
     ),
     Question(
@@ -69,7 +69,7 @@ QUESTIONS = (
     Question(
         "Split d = 512 into 8 heads: dimensions, weights, cost; run two heads by hand on a toy "
         "of 4 features.",
-        "regard work 512-8 two-heads --only d_k,w_QKV,w_O,w_A,FF,A_*,H_*,H,O,remarks",
+        "regard work parameter-counts two-heads --only d_k,w_QKV,w_O,w_A,FF,A_*,H_*,H,O,remarks",
     ),
     Question(
         "Write the position codes for 0..3 with d = 4; show the rotation by k; the dot product "
@@ -89,7 +89,7 @@ QUESTIONS = (
     ),
     Question(
         "Cut an image into patches, embed, add CLS and positions, classify; resize the table.",
-        "regard work vit resize --only T,X_p,X_c,X_0,A,LN_f,x,l,p,pos_*,remarks",
+        "regard work vit position-resize --only T,X_p,X_c,X_0,A,LN_f,x,l,p,pos_*,remarks",
     ),
     Question(
         "Unroll RNN, GRU and LSTM for T steps with given numbers; gate values and states.",
@@ -100,25 +100,25 @@ QUESTIONS = (
         "gates as distributions.",
         "regard work gates --only remarks",
     ),
-    Question("Prove σ(-x) = 1 - σ(x).", "regard work proof-sigmoid-minus"),
+    Question("Prove σ(-x) = 1 - σ(x).", "regard work proof-sigmoid-negation"),
     Question(
         "Derive ∂J/∂W_g, check it with autograd, show the product of the forget gates.",
-        "regard work forward-lstm --autograd --only f_*,dc_*,dW_c,X_*,Dc_*,Dh_*,fW_c,remarks",
+        "regard work forward-mode-lstm --autograd --only f_*,dc_*,dW_c,X_*,Dc_*,Dh_*,fW_c,remarks",
         "Backward in time; ∂J/∂W_c also forward in time, from the derivative of each state by W_c; "
         "all compared with autograd.",
     ),
     Question(
         "Why do gradients vanish or explode; at which ρ? What does clipping do?",
-        "regard work back-rnn --only ρ,u,n_*,n,k,cW,remarks",
+        "regard work bptt-rnn --only ρ,u,n_*,n,k,cW,remarks",
     ),
     Question(
         "RNN with attention, step by step, with each score function.",
-        "regard work look-back-additive --each score=dot,scaled,additive "
+        "regard work recurrent-attention-additive --each score=dot,scaled,additive "
         "--only p_3,q_3,k_3,s_3,z_3,A_3,a_3,h_1,h_2,h_3,remarks",
     ),
     Question(
         "Mean and variance of q·k for given μ, σ, d; the right scale; a simulation.",
-        "regard work dot-product",
+        "regard work dot-product-moments",
     ),
     Question(
         "Multiply-adds for encoder, cross and decoder attention at M, N, k; which term wins; the "

@@ -27,7 +27,7 @@ def test_every_component_has_one_row():
 def test_the_objects_of_a_component_exist(row):
     _, _, objects, tests = row
     named = re.findall(
-        r"`((?:ops|nn|models|decode|train|inspection|costs|work|tasks|runs)\.[\w.]+)`", objects
+        r"`((?:ops|nn|models|decode|train|inspection|costs|tasks|runs)\.[\w.]+)`", objects
     )
     for dotted in named:
         layer, *path = dotted.split(".")
@@ -35,6 +35,9 @@ def test_the_objects_of_a_component_exist(row):
         assert path[0] in member.__all__, f"{dotted} is not public"
         for name in path:
             member = getattr(member, name)
+    families = import_module("regard.work").FAMILIES
+    for worked in re.findall(r"family (`[\w-]+`(?:, `[\w-]+`)*)", objects):
+        assert set(re.findall(r"`([\w-]+)`", worked)) <= set(families)
     assert named or tests.strip(), "neither an object nor a test"
 
 

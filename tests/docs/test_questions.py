@@ -40,6 +40,6 @@ def test_the_page_has_what_the_command_prints(command):
 
 def test_an_outdated_page_fails():
     assert (
-        make_questions.command_block("regard work plain --digits 3")
+        make_questions.command_block("regard work self-attention --digits 3")
         not in (ROOT / "docs/work/questions.md").read_text()
     )
