@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from regard.data import Resample, SoundFile
-from regard.decode import Level
+from regard.data import Level, Resample, SoundFile
 from regard.errors import ConfigError, FileError
 
 

@@ -45,7 +45,7 @@ def test_two_tokens_by_hand():
 
 def test_the_largest_terms_come_first_and_the_rest_is_summed():
     q = torch.tensor([[1.0, 2.0, 3.0, 4.0, 0.5, 0.1]])
-    told = rg.explain(rg.site_of(q, q), 0, 0, 0, most=2)
+    told = rg.explain(rg.site_of(q, q), 0, 0, 0, max_terms=2)
     assert list(told["f"]) == [3, 2]
     assert [float(x) for x in told["P"]] == [16, 9]
     assert float(told["rest"][0]) == pytest.approx(1 + 4 + 0.25 + 0.01)
@@ -127,7 +127,7 @@ def test_it_prints_in_every_way_and_is_data():
     site = rg.site_of(torch.randn(3, 8), torch.randn(3, 8), tokens=["<b>", "&", "c"])
     told = rg.explain(site, 0, 0, 2)
     for form in work.FORMATS:
-        assert "w" in work.shown_as(told, form)
+        assert "w" in work.format_solution(told, form)
     assert "<b>" not in told._repr_html_()
     assert "head 0: query 0 &#x27;&lt;b&gt;&#x27; gives" in work.as_html(told)
     assert told._repr_markdown_().startswith("# attention, head 0")
@@ -144,7 +144,7 @@ def test_it_prints_in_every_way_and_is_data():
 def test_what_cannot_be_explained_is_said():
     site = rg.site_of(torch.eye(2), torch.eye(2))
     with pytest.raises(WorkError, match="most: needs 1 to 16 terms, got 0"):
-        rg.explain(site, 0, 0, 0, most=0)
+        rg.explain(site, 0, 0, 0, max_terms=0)
     with pytest.raises(ShapeError, match="key: needs less than 2, got 5"):
         rg.explain(site, 0, 0, 5)
     with pytest.raises(ShapeError, match="w_out: needs"):

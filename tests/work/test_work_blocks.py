@@ -15,7 +15,7 @@ import regard as rg
 from regard import work
 from regard.errors import RegardError
 from regard.work.rules import M
-from regard.work.solution import CARRIED
+from regard.work.solution import ROUNDING_NOTE
 
 small = st.fractions(-2, 2, max_denominator=2).map(str)
 
@@ -59,7 +59,7 @@ def load_norm(residual, worked, n):
 
 
 def test_layer_norm_of_one_token():
-    worked = work.work(work.read_problem("layer-norm"))
+    worked = work.solve(work.read_problem("layer-norm"))
     assert worked["m"] == M([3, 5])
     assert worked["v"] == M([sympy.Rational(7, 2), 0])
     assert worked["LN"].row(1) == M([[0, 1, 0, 0]])  # a token of equal features: the shift alone
@@ -69,19 +69,19 @@ def test_layer_norm_of_one_token():
 def test_nothing_to_add_is_the_identity_only_with_the_norm_first():
     zero = [[0, 0], [0, 0]]
     told = {"X": [[1, 3]], "W_V": zero, "W_1": zero, "W_2": zero}
-    assert work.encoder(told, norm="pre")["P_2"] == M([[1, 3]])
-    assert work.encoder(told, norm="post", eps=0)["LN_2"] == M([[-1, 1]])
+    assert work.solve_encoder(told, norm="pre")["P_2"] == M([[1, 3]])
+    assert work.solve_encoder(told, norm="post", eps=0)["LN_2"] == M([[-1, 1]])
 
 
 def test_a_whole_block_takes_seconds_and_says_where_digits_begin():
     start = time.process_time()
-    worked = work.work(work.read_problem("encoder"))
+    worked = work.solve(work.read_problem("encoder"))
     assert time.process_time() - start < 10
-    said = [step.name for step in worked.steps if CARRIED in step.says]
+    said = [step.name for step in worked.steps if ROUNDING_NOTE in step.title]
     first = next(step.name for step in worked.steps if step.value.has(sympy.Float))
     assert said
     assert said[0] == first
-    assert worked.again() == worked.values()
+    assert worked.recompute() == worked.values()
 
 
 # ---- properties
@@ -90,7 +90,7 @@ def test_a_whole_block_takes_seconds_and_says_where_digits_begin():
 @settings(max_examples=8, deadline=None)
 @given(cells(2, 3, small), cells(1, 3, small), cells(1, 3, small))
 def test_layer_norm_is_that_of_torch(x, gamma, beta):
-    worked = work.layer_norm({"X": x, "gamma": gamma, "beta": beta})
+    worked = work.solve_layer_norm({"X": x, "gamma": gamma, "beta": beta})
     want = F.layer_norm(floats(worked["X"]), (3,), floats(worked["γ"])[0], floats(worked["β"])[0])
     assert_near(worked["LN"], want)
 
@@ -104,7 +104,9 @@ def test_layer_norm_is_that_of_torch(x, gamma, beta):
     st.sampled_from(["relu", "gelu"]),
 )
 def test_the_feed_forward_is_that_of_the_layer(x, w1, b1, w2, activation):
-    worked = work.feed_forward({"X": x, "W_1": w1, "b_1": b1, "W_2": w2}, activation=activation)
+    worked = work.solve_feed_forward(
+        {"X": x, "W_1": w1, "b_1": b1, "W_2": w2}, activation=activation
+    )
     layer = rg.nn.FeedForward(2, 3, activation=activation).double()
     load(layer.to_hidden, worked, "W_1")
     load(layer.to_out, worked, "W_2")
@@ -122,7 +124,7 @@ def test_an_encoder_block_is_that_of_the_layer(seed, norm, mask):
         "W_2": draw(3, 4),
     }
     told |= {name: draw(1, 4) for name in ("b_Q", "b_2", "gamma_1", "beta_2")}
-    worked = work.encoder(told, heads=2, norm=norm, mask=mask)
+    worked = work.solve_encoder(told, heads=2, norm=norm, mask=mask)
     block = rg.nn.EncoderBlock(4, 2, hidden=3, norm_first=norm == "pre").double()
     load_attention(block.self_attention, worked, "W")
     load(block.feed_forward.to_hidden, worked, "W_1")
@@ -137,7 +139,9 @@ def test_a_block_of_today_is_that_of_the_layer():
     draw = some(1)
     told = {"X": draw(2, 4), "W_1": draw(4, 3), "W_G": draw(4, 3), "W_2": draw(3, 4)}
     told |= {f"W_{one}": draw(4, 4) for one in "QKVO"} | {"gamma_1": draw(1, 4)}
-    worked = work.encoder(told, heads=2, norm="pre", kind="rms", activation="silu", mask="causal")
+    worked = work.solve_encoder(
+        told, heads=2, norm="pre", norm_kind="rms", activation="silu", mask="causal"
+    )
     block = rg.nn.EncoderBlock(
         4, 2, hidden=3, norm="rms", norm_first=True, gated=True, activation="silu"
     ).double()
@@ -148,7 +152,7 @@ def test_a_block_of_today_is_that_of_the_layer():
         load(layer, worked, name)
     load_norm(block.self_residual, worked, 1)
     assert_near(worked["P_2"], block(floats(worked["X"]), mask=rg.Causal()).detach())
-    assert worked.again() == worked.values()
+    assert worked.recompute() == worked.values()
 
 
 @settings(max_examples=3, deadline=None, phases=[Phase.generate])
@@ -159,7 +163,7 @@ def test_a_decoder_block_is_that_of_the_layer(seed, norm, heads):
     told |= {"X": draw(2, 4), "Y": draw(3, 4)}
     told |= {"W_1": draw(4, 3), "W_2": draw(3, 4)}
     told |= {name: draw(1, 4) for name in ("b_2", "gamma_2", "beta_3")}
-    worked = work.decoder(told, norm=norm, heads=heads)
+    worked = work.solve_decoder(told, norm=norm, heads=heads)
     block = rg.nn.DecoderBlock(4, heads, hidden=3, norm_first=norm == "pre").double()
     load_attention(block.self_attention, worked, "W")
     load_attention(block.cross_attention, worked, "U")
@@ -170,14 +174,14 @@ def test_a_decoder_block_is_that_of_the_layer(seed, norm, heads):
         load_norm(residual, worked, n)
     want = block(floats(worked["X"]), floats(worked["Y"]), mask=rg.Causal())
     assert_near(worked["LN_3" if norm == "post" else "P_3"], want.detach())
-    assert worked.again() == worked.values()
+    assert worked.recompute() == worked.values()
 
 
 # ---- answers
 
-NORM = work.work(work.read_problem("layer-norm"))
-BLOCK = work.work(work.read_problem("encoder"))
-FEED = work.work(work.read_problem("feed-forward"))
+NORM = work.solve(work.read_problem("layer-norm"))
+BLOCK = work.solve(work.read_problem("encoder"))
+FEED = work.solve(work.read_problem("feed-forward"))
 
 
 @pytest.mark.parametrize(
@@ -194,24 +198,24 @@ FEED = work.work(work.read_problem("feed-forward"))
 )
 def test_slips_of_blocks_are_recognised(worked, name, slip):
     step = next(one for one in worked.steps if one.name == name)
-    found = work.rule(step.rule).slips[slip](*(worked[one] for one in step.takes))
+    found = work.get_rule(step.rule).mistakes[slip](*(worked[one] for one in step.takes))
     told = [[f"{float(x):.9f}" for x in row] for row in found.evalf(20).tolist()]
-    wrong = work.first_wrong(work.check(worked, {name: told}))
+    wrong = work.first_wrong(work.check_answers(worked, {name: told}))
     assert wrong is not None
-    assert wrong.why == slip
+    assert wrong.diagnosis == slip
 
 
 def test_a_residual_left_out_is_recognised_and_the_rest_carried_forward():
     # who forgets the first sum and goes on rightly has one mistake, not ten
     told = {"P_1": BLOCK["O"]}
-    told["m_1"] = work.rule("mean of rows").run(told["P_1"])
-    told["c_1"] = work.rule("centre rows").run(told["P_1"], told["m_1"])
+    told["m_1"] = work.get_rule("mean of rows").run(told["P_1"])
+    told["c_1"] = work.get_rule("centre rows").run(told["P_1"], told["m_1"])
     answers = {
         name: [[f"{float(x):.{places}f}" for x in row] for row in value.evalf(20).tolist()]
         for (name, value), places in zip(told.items(), (12, 9, 6), strict=True)
     }
-    found = {one.name: one for one in work.check(BLOCK, answers)}
-    assert found["P_1"].why == "the residual was left out"
+    found = {one.name: one for one in work.check_answers(BLOCK, answers)}
+    assert found["P_1"].diagnosis == "the residual was left out"
     assert found["m_1"].verdict == found["c_1"].verdict == "carried forward"
 
 
@@ -242,4 +246,4 @@ ONE = [[1]]
 )  # fmt: skip
 def test_blocks_that_cannot_be_worked_are_told_why(problem, message):
     with pytest.raises(RegardError, match=message):
-        work.work(problem)
+        work.solve(problem)

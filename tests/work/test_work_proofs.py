@@ -40,31 +40,31 @@ def test_all_lines_of_a_proof_are_equal_at_random_places(name, data):
     ],
 )  # fmt: skip
 def test_the_last_line_is_what_was_to_be_shown(name, line, want):
-    found = work.work(work.read_problem(f"proof-{name}"))[f"L_{line}"]
-    assert all(proofs.same(one, other) for one, other in zip(found, want, strict=True))
+    found = work.solve(work.read_problem(f"proof-{name}"))[f"L_{line}"]
+    assert all(proofs.is_same_formula(one, other) for one, other in zip(found, want, strict=True))
 
 
 def test_a_line_that_does_not_follow_is_refused():
-    run = work.rule("tanh, line 2").run
+    run = work.get_rule("tanh, line 2").run
     with pytest.raises(WorkError, match="line: needs to equal the one before it"):
-        run(work.matrix(1))
+        run(work.parse_matrix(1))
 
 
 def test_a_line_written_another_way_is_right_and_a_known_slip_is_named():
-    worked = work.work(work.read_problem("proof-sigmoid-minus"))
+    worked = work.solve(work.read_problem("proof-sigmoid-minus"))
     right = {"L_2": "1 / (1 + exp(x))", "L_4": "exp(-x) / (1 + exp(-x))"}
-    assert [one.verdict for one in work.check(worked, right)] == ["right", "right"]
-    found = work.first_wrong(work.check(worked, {"L_4": "-1 / (1 + exp(-x))"}))
+    assert [one.verdict for one in work.check_answers(worked, right)] == ["right", "right"]
+    found = work.first_wrong(work.check_answers(worked, {"L_4": "-1 / (1 + exp(-x))"}))
     assert found is not None
-    assert found.why == "σ was taken to be odd"
+    assert found.diagnosis == "σ was taken to be odd"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_known_slips_are_wrong(name):
     for line in proofs.PROOFS[name].lines:
-        for wrong in line.slips.values():
+        for wrong in line.mistakes.values():
             pairs = [(one[0], other[0]) for one, other in zip(wrong, line.cells, strict=True)]
-            assert not all(proofs.same(one, other) for one, other in pairs)
+            assert not all(proofs.is_same_formula(one, other) for one, other in pairs)
 
 
 @pytest.mark.usefixtures("users_view")
@@ -77,4 +77,4 @@ def test_known_slips_are_wrong(name):
 )
 def test_what_cannot_be_proved_is_said(told, of, message):
     with pytest.raises(WorkError, match=message):
-        work.proof(told, of=of)
+        work.solve_proof(told, identity=of)

@@ -3,15 +3,15 @@
 import json
 
 from regard import work
-from regard.work.solution import Working
-from regard.work.tex import SIGNS, tex_words
+from regard.work.show.latex_escape import LATEX_SYMBOLS, escape_latex
+from regard.work.solution import SolutionBuilder
 
 
 def told():
-    working = Working("by hand", {"a": [[1, 2]]})
-    working.step("b", "exp", "a", says="the exponentials")
-    working.remark("σ'(0) = ¼: 100% of its {largest} slope, at x_1 ≠ 2")
-    return working.done()
+    working = SolutionBuilder("by hand", {"a": [[1, 2]]})
+    working.add_step("b", "exp", "a", title="the exponentials")
+    working.add_remark("σ'(0) = ¼: 100% of its {largest} slope, at x_1 ≠ 2")
+    return working.build()
 
 
 def test_remarks_stand_after_the_steps_in_every_format():
@@ -25,10 +25,10 @@ def test_remarks_stand_after_the_steps_in_every_format():
 
 
 def test_a_solution_without_remarks_says_nothing_of_them():
-    worked = work.work(work.read_problem("gru"))
+    worked = work.solve(work.read_problem("gru"))
     assert worked.remarks == ()
     assert "What follows" not in work.as_text(worked) + work.as_latex(worked)
 
 
 def test_every_sign_that_is_known_is_ascii_in_latex():
-    assert tex_words("".join(SIGNS)).isascii()
+    assert escape_latex("".join(LATEX_SYMBOLS)).isascii()

@@ -13,7 +13,7 @@ from regard import work
 from regard.cli import app
 from regard.errors import FileError, WorkError
 from regard.work.rules import RULES
-from regard.work.solution import Working
+from regard.work.solution import SolutionBuilder
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 ONE = {"mfrac": 2, "msub": 2, "msup": 2, "msubsup": 3, "munder": 2, "munderover": 3, "mover": 2}
@@ -22,7 +22,7 @@ ONE |= {"mroot": 2}
 
 def solved(name):
     if name not in _SOLVED:
-        _SOLVED[name] = work.work(work.read_problem(name))
+        _SOLVED[name] = work.solve(work.read_problem(name))
     return _SOLVED[name]
 
 
@@ -68,15 +68,15 @@ class Strict(HTMLParser):
 
 
 def test_a_formula_is_what_mathml_has_for_it():
-    assert work.mathml(r"\frac12 K^\top") == (
+    assert work.tex_to_mathml(r"\frac12 K^\top") == (
         "<math><mfrac><mn>1</mn><mn>2</mn></mfrac><msup><mi>K</mi><mi>⊤</mi></msup></math>"
     )
-    assert work.mathml(r"\begin{pmatrix} 1 & -\infty \end{pmatrix}") == (
+    assert work.tex_to_mathml(r"\begin{pmatrix} 1 & -\infty \end{pmatrix}") == (
         '<math><mrow><mo fence="true">(</mo><mtable><mtr><mtd><mn>1</mn></mtd><mtd><mo>−</mo>'
         '<mi>∞</mi></mtd></mtr></mtable><mo fence="true">)</mo></mrow></math>'
     )
-    assert "<munderover><mo>∑</mo>" in work.mathml(r"\sum_{j=1}^n x_j")
-    assert "<mtext>where it is &lt;</mtext>" in work.mathml(r"\text{where it is <}")
+    assert "<munderover><mo>∑</mo>" in work.tex_to_mathml(r"\sum_{j=1}^n x_j")
+    assert "<mtext>where it is &lt;</mtext>" in work.tex_to_mathml(r"\text{where it is <}")
 
 
 def test_the_page_shows_the_matrices_of_the_solution():
@@ -84,7 +84,7 @@ def test_the_page_shows_the_matrices_of_the_solution():
     page = Strict(work.as_html(worked))
     told = "".join(page.words)
     assert "Q₁₁ = 1·0 + (-1)·1 + 0·(-1/2) + 2·1 = 1" in told
-    assert "".join(work.decimal(x) for x in worked["H"]).replace("-", "−") in told
+    assert "".join(work.format_decimal(x) for x in worked["H"]).replace("-", "−") in told
     assert [a["href"] for tag, a in page.tags if tag == "a"][1:3] == ["#at-Q", "#at-K"]
     places = {a["id"] for _, a in page.tags if "id" in a}
     assert {a["href"][1:] for tag, a in page.tags if tag == "a"} <= places
@@ -112,7 +112,7 @@ def test_the_latex_of_every_problem_is_well_formed(name):
     formulas = re.findall(r"^\\\[ (.*) \\\]$|^\$(.*)\$$", tex, re.MULTILINE)
     assert len(formulas) >= len(solved(name).steps)
     for one in formulas:
-        work.mathml("".join(one))  # which refuses what it does not know or is not closed
+        work.tex_to_mathml("".join(one))  # which refuses what it does not know or is not closed
     begun, ended = (re.findall(rf"\\{word}\{{(\w+)\}}", tex) for word in ("begin", "end"))
     assert sorted(begun) == sorted(ended)
 
@@ -120,7 +120,7 @@ def test_the_latex_of_every_problem_is_well_formed(name):
 @pytest.mark.parametrize("rule", [pytest.param(r, id=n) for n, r in RULES.items()])
 def test_the_formula_of_every_rule_is_latex_that_is_known(rule):
     names = [f"W_{{{n}}}" for n in range(16)]
-    assert "<math>" in work.mathml(rule.tex.format(*names))
+    assert "<math>" in work.tex_to_mathml(rule.tex.format(*names))
 
 
 @pytest.mark.slow
@@ -145,7 +145,7 @@ def test_colours_change_no_letter():
 @pytest.mark.parametrize("form", work.FORMATS)
 def test_only_some_steps_can_be_shown_with_their_own_numbers(form):
     worked = solved("three-tokens")
-    text = work.shown_as(worked, form, only=["A", "H"])
+    text = work.format_solution(worked, form, only=["A", "H"])
     if form != "json":
         assert "mixture" in text
         assert "exponentials" not in text
@@ -154,23 +154,23 @@ def test_only_some_steps_can_be_shown_with_their_own_numbers(form):
 
 
 def test_what_stands_in_a_step_is_text_not_markup():
-    working = Working("<b>", {"a": [[1]]})
-    working.step("b", "exp", "a", says="<script>alert(1)</script> & [[BODY]]")
-    working.remark("<i>")
-    page = Strict(work.as_html(working.done()))
+    working = SolutionBuilder("<b>", {"a": [[1]]})
+    working.add_step("b", "exp", "a", title="<script>alert(1)</script> & [[BODY]]")
+    working.add_remark("<i>")
+    page = Strict(work.as_html(working.build()))
     assert not {"script", "b", "i"} & {tag for tag, _ in page.tags}
     assert any("[[BODY]]" in words for words in page.words)
 
 
 def test_wide_matrices_are_within_what_latex_allows():
-    wide = Working("wide", {"a": [list(range(12))]}).done()
+    wide = SolutionBuilder("wide", {"a": [list(range(12))]}).build()
     assert "\\setcounter{MaxMatrixCols}{40}" in work.as_latex(wide)
 
 
 def test_small_and_infinite_numbers_are_powers_and_signs_in_formulas():
-    working = Working("small", {"a": [[-30, "-inf"]]})
-    working.step("b", "exp", "a", says="small")
-    tex = work.as_latex(working.done())
+    working = SolutionBuilder("small", {"a": [[-30, "-inf"]]})
+    working.add_step("b", "exp", "a", title="small")
+    tex = work.as_latex(working.build())
     assert "9.35762\\cdot 10^{-14}" in tex
     assert "-\\infty" in tex
 
@@ -196,12 +196,12 @@ def test_what_cannot_be_shown_is_said(tmp_path):
     with pytest.raises(WorkError, match="only: needs names of steps, X, .*got 'h'"):
         work.as_text(solved("plain"), only=["h"])
     with pytest.raises(WorkError, match="form: needs one of text"):
-        work.shown_as(solved("plain"), "pdf")
+        work.format_solution(solved("plain"), "pdf")
     with pytest.raises(WorkError, match=r"tex: needs LaTeX that we know, got \\foo"):
-        work.mathml(r"\foo")
+        work.tex_to_mathml(r"\foo")
     for broken in (r"\frac{1", r"a}", r"\begin{pmatrix} 1", r"\left( 1", r"\begin{x}\end{x}"):
         with pytest.raises(WorkError, match="tex: needs"):
-            work.mathml(broken)
+            work.tex_to_mathml(broken)
     with pytest.raises(FileError, match="cannot be written"):
         work.write_page(tmp_path / "no" / "it.html", "")
 
@@ -209,7 +209,7 @@ def test_what_cannot_be_shown_is_said(tmp_path):
 def test_choices_can_be_set_and_gone_through():
     run = CliRunner()
     shown = run.invoke(app, ["work", "three-tokens", "--set", "mask=causal", "--only", "A"])
-    causal = work.work(work.read_problem("three-tokens") | {"mask": "causal"})
+    causal = work.solve(work.read_problem("three-tokens") | {"mask": "causal"})
     assert shown.output == work.as_text(causal, only=["A"]) + "\n"
     each = run.invoke(app, ["work", "three-tokens", "--each", "scale=0,1/2", "--only", "A"]).output
     assert each.startswith("--- scale = 0\n")

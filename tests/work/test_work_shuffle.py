@@ -14,7 +14,7 @@ tokens = st.lists(st.lists(small, min_size=2, max_size=2), min_size=3, max_size=
 
 
 def test_without_a_mask_order_only_moves_the_outputs():
-    worked = work.work(work.read_problem("shuffle"))
+    worked = work.solve(work.read_problem("shuffle"))
     assert not any(worked["D"])
     assert not any(worked["d"])
     assert "equivariant" in worked.remarks[0]
@@ -22,7 +22,7 @@ def test_without_a_mask_order_only_moves_the_outputs():
 
 
 def test_a_causal_mask_sees_the_order():
-    worked = work.work(work.read_problem("shuffle") | {"mask": "causal"})
+    worked = work.solve(work.read_problem("shuffle") | {"mask": "causal"})
     assert any(worked["D"])
     assert any(worked["d"])
     assert "not the same" in worked.remarks[0]
@@ -31,7 +31,7 @@ def test_a_causal_mask_sees_the_order():
 @settings(max_examples=6, deadline=None)
 @given(tokens, st.permutations([1, 2, 3]), st.sampled_from([None, "causal"]))
 def test_both_orders_are_those_of_the_ops(x, order, mask):
-    worked = work.shuffle({"X": x, "order": order}, mask=mask)
+    worked = work.solve_shuffle({"X": x, "order": order}, mask=mask)
     for name in ("X", "X_P"):
         q = torch.tensor(worked[name].evalf(20).tolist(), dtype=torch.float64)
         want, _ = rg.attend(q, q, q, mask=rg.Causal() if mask else None, form="reference")
@@ -42,6 +42,6 @@ def test_both_orders_are_those_of_the_ops(x, order, mask):
 @pytest.mark.usefixtures("users_view")
 def test_orders_that_are_none_are_said():
     with pytest.raises(WorkError, match="order: needs each of 1 to 2 once, got"):
-        work.shuffle({"X": [[1], [2]], "order": [1, 1]})
+        work.solve_shuffle({"X": [[1], [2]], "order": [1, 1]})
     with pytest.raises(WorkError, match="given: needs X and order, got no order"):
-        work.shuffle({"X": [[1], [2]]})
+        work.solve_shuffle({"X": [[1], [2]]})

@@ -79,10 +79,10 @@ def work(
         "each": each,
     }
     names = [name.strip() for name in (only or "").split(",") if name.strip()]
-    to = form.value if form else work.form_of(out)
+    to = form.value if form else work.infer_format(out)
     if make is not None:
         _need_none("make", options | {"problem": problems})
-        _make(work.sheet(make, seed, level, count), to, out, solutions)
+        _make(work.make_sheet(make, seed, level, count), to, out, solutions)
         return
     if not problems:
         _need_none("problem", options | {"format": form, "out": out, "solutions": solutions})
@@ -98,9 +98,9 @@ def work(
         _need_one(check)
         _show_several(told, to, out, digits, names, autograd)
     elif check:
-        _check(work.work(*told.values()), check, to, out)
+        _check(work.solve(*told.values()), check, to, out)
     else:
-        _show(work.work(*told.values()), to, out, digits, names, autograd)
+        _show(work.solve(*told.values()), to, out, digits, names, autograd)
 
 
 def _need_none(what: str, others: dict[str, Any]) -> None:
@@ -146,7 +146,9 @@ def _list() -> None:
     wide = max(map(len, titles))
     print("\n".join(f"{name:<{wide}}  {title}" for name, title in titles.items()))
     print("\nregard work three-tokens works one; a TOML file of your own is worked the same way.")
-    print("Exercises are made of " + ", ".join(work.PLANS) + ": regard work --make rnn.")
+    print(
+        "Exercises are made of " + ", ".join(work.EXERCISE_TEMPLATES) + ": regard work --make rnn."
+    )
 
 
 def _choice(told: str) -> tuple[str, Any]:
@@ -185,7 +187,7 @@ def _shapes(told: dict[str, dict[str, Any]], out: Path | None) -> None:
 
     parts = []
     for heading, problem in told.items():
-        text = work.shapes_as_text(work.work(problem))
+        text = work.shapes_as_text(work.solve(problem))
         parts.append(f"--- {heading}\n\n{text}" if len(told) > 1 else text)
         if out is None:
             print(("\n" if len(parts) > 1 else "") + parts[-1])
@@ -204,18 +206,18 @@ def _show_several(
     """One solution after another; a name that is asked for need not be in each."""
     from regard import work
 
-    solutions = {heading: work.work(problem) for heading, problem in told.items()}
+    solutions = {heading: work.solve(problem) for heading, problem in told.items()}
     says = f"{len(solutions)} solutions"
     if not autograd:
-        _write(work.several_as(solutions, form, digits, names), out, says)
+        _write(work.format_solutions(solutions, form, digits, names), out, says)
         return
     _need_text("autograd", form)
-    work.need_names(names, *solutions.values())
+    work.check_names(names, *solutions.values())
     parts = []
     for heading, solution in solutions.items():
         here = [name for name in names if work.has_name(solution, name)]
         shown = [work.as_text(solution, digits, here)] if here else []
-        held = work.autograd_as_text(work.by_autograd(solution))
+        held = work.autograd_as_text(work.compare_with_autograd(solution))
         parts.append("\n\n".join([f"--- {heading}", *shown, held]))
     _write("\n\n".join(parts), out, says)
 
@@ -236,14 +238,14 @@ def _show(
     if autograd:
         _need_text("autograd", form)
         shown = [work.as_text(solution, digits, names)] if names else []
-        held = work.autograd_as_text(work.by_autograd(solution))
+        held = work.autograd_as_text(work.compare_with_autograd(solution))
         _write("\n\n".join([*shown, held]), out, says)
     elif out is None and form == "text" and sys.stdout.isatty():
         from rich.console import Console  # colours where there is somebody to see them
 
         Console(highlight=False).print(work.as_rich(solution, digits, names), soft_wrap=True)
     else:
-        _write(work.shown_as(solution, form, digits, names), out, says)
+        _write(work.format_solution(solution, form, digits, names), out, says)
 
 
 def _check(solution: "Solution", places: list[Path], form: str, out: Path | None) -> None:
@@ -255,16 +257,16 @@ def _check(solution: "Solution", places: list[Path], form: str, out: Path | None
     from regard import work
 
     if len(places) == 1 and not places[0].is_dir():
-        findings = work.check(solution, work.read_toml(places[0]))
-        marks = work.marks_of(findings, [step.name for step in solution.steps])
-        wrong, finished = work.first_wrong(findings) is not None, work.is_finished(findings)
+        findings = work.check_answers(solution, work.read_toml(places[0]))
+        marks = work.marks_from_findings(findings, [step.name for step in solution.steps])
+        wrong, finished = work.first_wrong(findings) is not None, work.is_complete(findings)
     else:
-        found = work.papers(solution, places)
-        marks = work.marks_of_papers(found)
+        found = work.check_submissions(solution, places)
+        marks = work.marks_from_submissions(found)
         wrong = any(paper.is_wrong for paper in found)
-        finished = all(paper.is_right for paper in found)
+        finished = all(paper.is_correct for paper in found)
     title = f"Marks: {places[0].stem}" if len(places) == 1 else "Marks"
-    _write(work.marks_as(marks, form, title), out, marks.summary[0])
+    _write(work.format_marks(marks, form, title), out, marks.summary[0])
     raise typer.Exit(3 if wrong else 0 if finished else 1)
 
 
@@ -273,7 +275,7 @@ def _make(exercises: list, form: str, out: Path | None, solutions: bool) -> None
     from regard.cli.progress import report_written
 
     if out is None:
-        print(work.sheet_as(exercises, form, solutions))
+        print(work.format_sheet(exercises, form, solutions))
         return
     for file in work.write_sheet(exercises, form, out):
         report_written(out, str(file))

@@ -1,138 +1,152 @@
 """A computation told step by step, exact; and the first wrong step of an answer."""
 
-from regard.work.attention import attention, cross, mask_of
-from regard.work.autograd import Beside, autograd_as_text, by_autograd
-from regard.work.block import decoder, encoder, feed_forward, layer_norm
-from regard.work.check import Finding, check, first_wrong, is_finished
-from regard.work.constructions import convolution, identity, permutation
-from regard.work.cost import cost
-from regard.work.counts import counts
+from regard.work.exact.numbers import format_decimal, parse_matrix, parse_number
 from regard.work.explain import Explanation, explain
-from regard.work.formats import FORMATS, form_of, several_as, shown_as
-from regard.work.gates import gates
-from regard.work.gradients import bptt
-from regard.work.hybrid import hybrid
+from regard.work.families.attention import parse_mask, solve_attention, solve_cross_attention
+from regard.work.families.block import (
+    solve_decoder,
+    solve_encoder,
+    solve_feed_forward,
+    solve_layer_norm,
+)
+from regard.work.families.constructions import solve_convolution, solve_identity, solve_permutation
+from regard.work.families.cost import solve_cost
+from regard.work.families.counts import solve_counts
+from regard.work.families.moments import solve_moments
+from regard.work.families.multi_head import solve_multi_head
+from regard.work.families.perturb import solve_perturb
+from regard.work.families.positions import solve_positions, solve_rotary
+from regard.work.families.proofs import solve_proof
+from regard.work.families.recurrent.attention import solve_recurrent_attention
+from regard.work.families.recurrent.autograd import (
+    GradientComparison,
+    autograd_as_text,
+    compare_with_autograd,
+)
+from regard.work.families.recurrent.bptt import solve_bptt
+from regard.work.families.recurrent.cells import solve_recurrent
+from regard.work.families.recurrent.gates import solve_gates
+from regard.work.families.sharpness import solve_sharpness
+from regard.work.families.shuffle import solve_shuffle
+from regard.work.families.vision import solve_position_resize, solve_vit
 from regard.work.making import (
-    PLANS,
+    EXERCISE_TEMPLATES,
     Exercise,
-    Paper,
-    make,
-    papers,
-    papers_as_text,
-    sheet,
-    sheet_as,
+    Submission,
+    check_submissions,
+    format_sheet,
+    make_exercise,
+    make_sheet,
+    submissions_as_text,
     write_sheet,
 )
-from regard.work.mathml import mathml
-from regard.work.moments import moments
-from regard.work.multi_head import multi_head
-from regard.work.numbers import decimal, matrix, number
-from regard.work.page import write_page
-from regard.work.perturb import perturb
-from regard.work.positions import positions, rotary
+from regard.work.marking.findings import Finding, check_answers, first_wrong, is_complete
 from regard.work.problem import (
     FAMILIES,
     problem_names,
     problem_titles,
     read_problem,
     read_toml,
-    work,
+    solve,
 )
-from regard.work.proofs import proof
-from regard.work.recurrent import unrolled
-from regard.work.rules import RULES, Rule, rule
-from regard.work.shapes import Sized, convention_of, shapes_as_text, shapes_of
-from regard.work.sharpness import sharpness
-from regard.work.show_html import as_html
-from regard.work.show_marks import findings_as_text, marks_as, marks_of, marks_of_papers
-from regard.work.show_tex import as_latex, as_markdown
-from regard.work.show_text import as_rich, as_text, worked_entry
-from regard.work.shown import has_name, need_names
-from regard.work.shuffle import shuffle
-from regard.work.solution import Slip, Solution, Step, Working
-from regard.work.vision import resized, vit
+from regard.work.rules import RULES, Rule, get_rule
+from regard.work.shapes import ShapeRow, detect_convention, list_shapes, shapes_as_text
+from regard.work.show.formats import FORMATS, format_solution, format_solutions, infer_format
+from regard.work.show.html import as_html
+from regard.work.show.latex import as_latex, as_markdown
+from regard.work.show.marks import (
+    findings_as_text,
+    format_marks,
+    marks_from_findings,
+    marks_from_submissions,
+)
+from regard.work.show.mathml import tex_to_mathml
+from regard.work.show.page import write_page
+from regard.work.show.selection import check_names, has_name
+from regard.work.show.text import as_rich, as_text, entry_text
+from regard.work.solution import KnownMistake, Solution, SolutionBuilder, Step
 
 __all__ = [
-    "Beside",
+    "GradientComparison",
     "Exercise",
     "Explanation",
     "FAMILIES",
     "FORMATS",
     "Finding",
-    "PLANS",
-    "Paper",
+    "EXERCISE_TEMPLATES",
+    "Submission",
     "RULES",
     "Rule",
-    "Sized",
-    "Slip",
+    "ShapeRow",
+    "KnownMistake",
     "Solution",
     "Step",
-    "Working",
+    "SolutionBuilder",
     "as_html",
     "as_latex",
     "as_markdown",
     "as_rich",
     "as_text",
-    "attention",
+    "solve_attention",
     "autograd_as_text",
-    "bptt",
-    "by_autograd",
-    "check",
-    "convention_of",
-    "convolution",
-    "cost",
-    "counts",
-    "cross",
-    "decimal",
-    "decoder",
-    "encoder",
+    "solve_bptt",
+    "compare_with_autograd",
+    "check_answers",
+    "detect_convention",
+    "solve_convolution",
+    "solve_cost",
+    "solve_counts",
+    "solve_cross_attention",
+    "format_decimal",
+    "solve_decoder",
+    "solve_encoder",
     "explain",
-    "feed_forward",
+    "solve_feed_forward",
     "findings_as_text",
     "first_wrong",
-    "form_of",
-    "gates",
+    "infer_format",
+    "solve_gates",
     "has_name",
-    "hybrid",
-    "identity",
-    "is_finished",
-    "layer_norm",
-    "make",
-    "marks_as",
-    "marks_of",
-    "marks_of_papers",
-    "mask_of",
-    "mathml",
-    "matrix",
-    "moments",
-    "multi_head",
-    "need_names",
-    "number",
-    "papers",
-    "papers_as_text",
-    "permutation",
-    "perturb",
-    "positions",
+    "solve_recurrent_attention",
+    "solve_identity",
+    "is_complete",
+    "solve_layer_norm",
+    "make_exercise",
+    "format_marks",
+    "marks_from_findings",
+    "marks_from_submissions",
+    "parse_mask",
+    "tex_to_mathml",
+    "parse_matrix",
+    "solve_moments",
+    "solve_multi_head",
+    "check_names",
+    "parse_number",
+    "check_submissions",
+    "submissions_as_text",
+    "solve_permutation",
+    "solve_perturb",
+    "solve_positions",
     "problem_names",
     "problem_titles",
-    "proof",
+    "solve_proof",
     "read_problem",
     "read_toml",
-    "resized",
-    "rotary",
-    "rule",
-    "several_as",
+    "solve_position_resize",
+    "solve_rotary",
+    "get_rule",
+    "format_solutions",
     "shapes_as_text",
-    "shapes_of",
-    "sharpness",
-    "sheet",
-    "sheet_as",
-    "shown_as",
-    "shuffle",
-    "unrolled",
-    "vit",
-    "work",
-    "worked_entry",
+    "list_shapes",
+    "solve_sharpness",
+    "make_sheet",
+    "format_sheet",
+    "format_solution",
+    "solve_shuffle",
+    "solve_recurrent",
+    "solve_vit",
+    "solve",
+    "entry_text",
     "write_page",
     "write_sheet",
 ]

@@ -8,7 +8,7 @@ import sympy
 
 from regard.errors import WorkError
 from regard.work.rules import M, Matrix
-from regard.work.solution import Solution, Working
+from regard.work.solution import Solution, SolutionBuilder
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from regard.look.site import Site
 
 DIGITS = 17  # of a float64
-MOST = 16  # terms that stand by themselves
+MAX_TERMS = 16  # terms that stand by themselves
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,17 @@ class Explanation(Solution):
     cell: Any = None  # the same numbers as tensors
 
     def __str__(self) -> str:
-        from regard.work.show_text import as_text
+        from regard.work.show.text import as_text
 
         return f"{self.title}\n\n{as_text(self)}"
 
     def _repr_html_(self) -> str:
-        from regard.work.show_html import html_body
+        from regard.work.show.html import html_body
 
         return f"<h3>{escape(self.title)}</h3>{html_body(self)}"
 
     def _repr_markdown_(self) -> str:
-        from regard.work.show_tex import as_markdown
+        from regard.work.show.latex import as_markdown
 
         return f"# {self.title}\n\n{as_markdown(self)}"
 
@@ -59,7 +59,7 @@ def explain(
     key: int,
     *,
     batch: int = 0,
-    most: int = 4,
+    max_terms: int = 4,
     w_out: "Tensor | None" = None,
 ) -> Explanation:
     """The arithmetic of one weight, and what that weight does to the output.
@@ -72,89 +72,95 @@ def explain(
     >>> [step.name for step in told.steps]
     ['P', 'd', 's', 'w', 'c']
     """
-    if not 1 <= most <= MOST:
-        raise WorkError(f"most: needs 1 to {MOST} terms, got {most}")
+    if not 1 <= max_terms <= MAX_TERMS:
+        raise WorkError(f"most: needs 1 to {MAX_TERMS} terms, got {max_terms}")
     cell = site.cell(head, query, key, batch)
     head, query, key, batch = head % site.heads, query % site.queries, key % site.keys, batch
-    working = Working("explain", {})
-    score = _score(working, site, cell, (batch, head, query, key), most)
-    working.give("L", _row([cell.lse]))
+    working = SolutionBuilder("explain", {})
+    score = _score(working, site, cell, (batch, head, query, key), max_terms)
+    working.add_given("L", _row([cell.lse]))
     says = "the weight: divided by what all keys of this query add up to, which is exp(L)"
-    working.step("w", "weight", score, "L", says=says)
-    _output(working, cell, most)
+    working.add_step("w", "weight", score, "L", title=says)
+    _output(working, cell, max_terms)
     if w_out is not None:
-        _way_out(working, site, cell, w_out, head, most)
+        _way_out(working, site, cell, w_out, head, max_terms)
     for sentence in _sentences(site, cell, (batch, head, query, key)):
-        working.remark(sentence)
-    done = working.done()
+        working.add_remark(sentence)
+    done = working.build()
     title = _title(site, (batch, head, query, key), cell.weight)
     return Explanation(done.family, done.given, done.steps, done.remarks, title=title, cell=cell)
 
 
-Place = tuple[int, int, int, int]  # of a sequence, a head, a query, a key
+CellIndex = tuple[int, int, int, int]  # of a sequence, a head, a query, a key
 
 
-def _score(working: Working, site: "Site", cell: "Cell", at: Place, most: int) -> str:
+def _score(working: SolutionBuilder, site: "Site", cell: "Cell", at: CellIndex, most: int) -> str:
     """From the products to the score; the name of the last step comes back."""
     if cell.products is None:
-        name = working.give("s", _row([cell.scaled]))  # a score of the model's own making
+        name = working.add_given("s", _row([cell.scaled]))  # a score of the model's own making
     else:
         name = _dot(working, site, cell.products, at, most)
-        working.give("β", _row([cell.scale]))
-        name = working.step("s", "scale", name, "β", says="scaled")
+        working.add_given("β", _row([cell.scale]))
+        name = working.add_step("s", "scale", name, "β", title="scaled")
     if cell.softcap is not None:
-        working.give("cap", _row([cell.softcap]))
-        name = working.step("z", "softcap", name, "cap", says="held between -cap and cap")
+        working.add_given("cap", _row([cell.softcap]))
+        name = working.add_step("z", "softcap", name, "cap", title="held between -cap and cap")
     if site.terms.bias is not None:
-        working.give("b", _row([cell.bias]))
-        name = working.step("t", "add", name, "b", says="with the bias of these two positions")
+        working.add_given("b", _row([cell.bias]))
+        name = working.add_step("t", "add", name, "b", title="with the bias of these two positions")
     if site.terms.mask is not None:
-        working.give("m", M([[int(cell.allowed)]]))
+        working.add_given("m", M([[int(cell.allowed)]]))
         says = "the mask lets this key be seen" if cell.allowed else "the mask hides this key"
-        name = working.step("r", "mask", name, "m", says=says)
+        name = working.add_step("r", "mask", name, "m", title=says)
     return name
 
 
-def _dot(working: Working, site: "Site", products: "Tensor", at: Place, most: int) -> str:
+def _dot(
+    working: SolutionBuilder, site: "Site", products: "Tensor", at: CellIndex, most: int
+) -> str:
     batch, head, query, key = at
     first = products.abs().argsort(descending=True)[:most]
     own = head // (site.heads // site.k.shape[1])  # a group of heads shares a key head
-    working.give("f", M([first.tolist()]))
-    working.give("q", _row(site.q[batch, head, query].double()[first.to(site.q.device)].tolist()))
-    working.give("k", _row(site.k[batch, own, key].double()[first.to(site.k.device)].tolist()))
+    working.add_given("f", M([first.tolist()]))
+    working.add_given(
+        "q", _row(site.q[batch, head, query].double()[first.to(site.q.device)].tolist())
+    )
+    working.add_given("k", _row(site.k[batch, own, key].double()[first.to(site.k.device)].tolist()))
     says = "query times key, the features f with the largest products"
-    name = working.step("P", "by entry", "q", "k", says=says)
+    name = working.add_step("P", "by entry", "q", "k", title=says)
     if len(first) == len(products):
-        return working.step("d", "sum over rows", name, says="the dot product, all of its terms")
-    working.give("rest", _row([(products.sum() - products[first].sum()).item()]))
+        return working.add_step(
+            "d", "sum over rows", name, title="the dot product, all of its terms"
+        )
+    working.add_given("rest", _row([(products.sum() - products[first].sum()).item()]))
     says = f"the dot product, with the sum of the other {len(products) - len(first)} terms"
-    return working.step("d", "sum with the rest", name, "rest", says=says)
+    return working.add_step("d", "sum with the rest", name, "rest", title=says)
 
 
-def _output(working: Working, cell: "Cell", most: int) -> None:
+def _output(working: SolutionBuilder, cell: "Cell", most: int) -> None:
     first = cell.share.abs().argsort(descending=True)[:most]
-    working.give("g", M([first.tolist()]))
-    working.give("v", _row(cell.value[first].tolist()))
-    working.give("h", _row(cell.out[first].tolist()))
+    working.add_given("g", M([first.tolist()]))
+    working.add_given("v", _row(cell.value[first].tolist()))
+    working.add_given("h", _row(cell.out[first].tolist()))
     says = "what this key adds to the output, at the features g, where the output is h"
-    working.step("c", "scale", "v", "w", says=says)
+    working.add_step("c", "scale", "v", "w", title=says)
 
 
 def _way_out(
-    working: Working, site: "Site", cell: "Cell", w_out: "Tensor", head: int, most: int
+    working: SolutionBuilder, site: "Site", cell: "Cell", w_out: "Tensor", head: int, most: int
 ) -> None:
     from regard.look.output_weights import check_weights
 
     check_weights(site, w_out)
     sent = cell.value @ w_out[head].detach().double().cpu()
     first = sent.abs().argsort(descending=True)[:most]
-    working.give("n", M([first.tolist()]))
-    working.give("u", _row(sent[first].tolist()))
+    working.add_given("n", M([first.tolist()]))
+    working.add_given("u", _row(sent[first].tolist()))
     says = "the same after the output projection, v W_O = u, at its largest features n"
-    working.step("y", "scale", "u", "w", says=says)
+    working.add_step("y", "scale", "u", "w", title=says)
 
 
-def _sentences(site: "Site", cell: "Cell", at: Place) -> list[str]:
+def _sentences(site: "Site", cell: "Cell", at: CellIndex) -> list[str]:
     """What the numbers say: the rivals of this key, its part of the output, and of a sink."""
     batch, head, query, key = at
     row = site.window(head=head, rows=slice(query, query + 1))[batch, 0].double()
@@ -174,7 +180,7 @@ def _sentences(site: "Site", cell: "Cell", at: Place) -> list[str]:
     return said
 
 
-def _title(site: "Site", at: Place, weight: float) -> str:
+def _title(site: "Site", at: CellIndex, weight: float) -> str:
     batch, head, query, key = at
     asks = f"query {query}{_word(site.query_tokens, batch, query)}"
     answers = f"key {key}{_word(site.key_tokens, batch, key)}"

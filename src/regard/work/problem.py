@@ -8,65 +8,70 @@ from typing import Any
 
 from regard.errors import FileError, WorkError, nearest
 from regard.files import read_text
-from regard.work.attention import attention, cross
-from regard.work.block import decoder, encoder, feed_forward, layer_norm
-from regard.work.constructions import convolution, identity, permutation
-from regard.work.cost import cost
-from regard.work.counts import counts
-from regard.work.gates import gates
-from regard.work.gradients import bptt
-from regard.work.hybrid import hybrid
-from regard.work.moments import moments
-from regard.work.multi_head import multi_head
-from regard.work.numbers import shortened
-from regard.work.perturb import perturb
-from regard.work.positions import positions, rotary
-from regard.work.proofs import proof
-from regard.work.recurrent import NEEDS, unrolled
-from regard.work.sharpness import sharpness
-from regard.work.shuffle import shuffle
+from regard.work.exact.numbers import shorten_repr
+from regard.work.exact.symbols import parse_symbolic, parse_symbols, substitute_values
+from regard.work.families.attention import solve_attention, solve_cross_attention
+from regard.work.families.block import (
+    solve_decoder,
+    solve_encoder,
+    solve_feed_forward,
+    solve_layer_norm,
+)
+from regard.work.families.constructions import solve_convolution, solve_identity, solve_permutation
+from regard.work.families.cost import solve_cost
+from regard.work.families.counts import solve_counts
+from regard.work.families.moments import solve_moments
+from regard.work.families.multi_head import solve_multi_head
+from regard.work.families.perturb import solve_perturb
+from regard.work.families.positions import solve_positions, solve_rotary
+from regard.work.families.proofs import solve_proof
+from regard.work.families.recurrent.attention import solve_recurrent_attention
+from regard.work.families.recurrent.bptt import solve_bptt
+from regard.work.families.recurrent.cells import CELL_WEIGHTS, solve_recurrent
+from regard.work.families.recurrent.gates import solve_gates
+from regard.work.families.sharpness import solve_sharpness
+from regard.work.families.shuffle import solve_shuffle
+from regard.work.families.vision import solve_position_resize, solve_vit
 from regard.work.solution import Solution
-from regard.work.symbols import declared, put_in, with_symbols
-from regard.work.vision import resized, vit
 
 PROBLEMS = Path(__file__).parent / "problems"
-LARGEST = 1 << 20  # bytes of a problem; one by hand is far smaller
-DOTTED = re.compile(r"""(?<![\w'"-])(?:[\w'"-]++\s*+\.\s*+){20}""")
+MAX_BYTES = 1 << 20  # bytes of a problem; one by hand is far smaller
+LONG_DOTTED_KEY = re.compile(r"""(?<![\w'"-])(?:[\w'"-]++\s*+\.\s*+){20}""")
 Family = Callable[..., Solution]
-ALWAYS = ("family", "given", "symbols", "values")  # what every problem may have
+COMMON_KEYS = ("family", "given", "symbols", "values")  # what every problem may have
 
-ATTENTION = ("convention", "scale", "mask", "score")
-BLOCK = ("heads", "norm", "mask", "scale", "activation", "eps", "kind")
+ATTENTION_OPTIONS = ("convention", "scale", "mask", "score")
+BLOCK_OPTIONS = ("heads", "norm", "mask", "scale", "activation", "eps", "kind")
 FAMILIES: dict[str, tuple[Family, tuple[str, ...]]] = {
-    "attention": (attention, ATTENTION),
-    "cross": (cross, ATTENTION),
-    "sharpness": (sharpness, ("scales",)),
-    "multi-head": (multi_head, ("convention", "scale", "mask", "heads")),
-    "counts": (counts, ()),
-    "layer-norm": (layer_norm, ("eps",)),
-    "feed-forward": (feed_forward, ("activation",)),
-    "encoder": (encoder, BLOCK),
-    "decoder": (decoder, BLOCK),
-    "vit": (vit, ("patch", "heads", "layers", "norm", "activation", "eps", "resize")),
-    "resize": (resized, ("old", "new", "resize")),
-    "shuffle": (shuffle, ("scale", "mask")),
-    "positions": (positions, ()),
-    "rotary": (rotary, ("scale", "mask")),
-    "bptt": (bptt, ("cell", "clip", "forward")),
-    "gates": (gates, ("small",)),
-    "hybrid": (hybrid, ("score", "query")),
-    "perturb": (perturb, ("what", "index", "scale", "noise")),
-    "identity": (identity, ("scale", "reach")),
-    "permutation": (permutation, ("scale", "reach")),
-    "convolution": (convolution, ("heads",)),
-    "cost": (cost, ()),
-    "proof": (proof, ("of",)),
-    "moments": (moments, ("draws", "seed", "same")),
-    **{name: (lambda given, name=name: unrolled(name, given), ()) for name in NEEDS},
+    "attention": (solve_attention, ATTENTION_OPTIONS),
+    "cross": (solve_cross_attention, ATTENTION_OPTIONS),
+    "sharpness": (solve_sharpness, ("scales",)),
+    "multi-head": (solve_multi_head, ("convention", "scale", "mask", "heads")),
+    "counts": (solve_counts, ()),
+    "layer-norm": (solve_layer_norm, ("eps",)),
+    "feed-forward": (solve_feed_forward, ("activation",)),
+    "encoder": (solve_encoder, BLOCK_OPTIONS),
+    "decoder": (solve_decoder, BLOCK_OPTIONS),
+    "vit": (solve_vit, ("patch", "heads", "layers", "norm", "activation", "eps", "resize")),
+    "resize": (solve_position_resize, ("old", "new", "resize")),
+    "shuffle": (solve_shuffle, ("scale", "mask")),
+    "positions": (solve_positions, ()),
+    "rotary": (solve_rotary, ("scale", "mask")),
+    "bptt": (solve_bptt, ("cell", "clip", "forward")),
+    "gates": (solve_gates, ("small",)),
+    "hybrid": (solve_recurrent_attention, ("score", "query")),
+    "perturb": (solve_perturb, ("what", "index", "scale", "noise")),
+    "identity": (solve_identity, ("scale", "reach")),
+    "permutation": (solve_permutation, ("scale", "reach")),
+    "convolution": (solve_convolution, ("heads",)),
+    "cost": (solve_cost, ()),
+    "proof": (solve_proof, ("of",)),
+    "moments": (solve_moments, ("draws", "seed", "same")),
+    **{name: (lambda given, name=name: solve_recurrent(name, given), ()) for name in CELL_WEIGHTS},
 }
 
 
-def work(problem: Mapping[str, Any]) -> Solution:
+def solve(problem: Mapping[str, Any]) -> Solution:
     """Work a problem: `family`, what may be chosen in it, and the numbers under `given`.
 
     >>> worked = work({"family": "attention", "scale": 1, "given": {"X": [[1, 0], [1, 1], [0, 2]]}})
@@ -77,11 +82,11 @@ def work(problem: Mapping[str, Any]) -> Solution:
     if not isinstance(name, str) or name not in FAMILIES:
         hint = nearest(name, FAMILIES) if isinstance(name, str) else ""
         some = ", ".join(FAMILIES)
-        raise WorkError(f"family: needs one of {some}, got {shortened(name)}{hint}")
+        raise WorkError(f"family: needs one of {some}, got {shorten_repr(name)}{hint}")
     family, choices = FAMILIES[name]
     for key in problem:
-        if key not in (*ALWAYS, *choices):
-            hint = nearest(key, (*choices, *ALWAYS), 0.5)
+        if key not in (*COMMON_KEYS, *choices):
+            hint = nearest(key, (*choices, *COMMON_KEYS), 0.5)
             rule = f"one of {', '.join(choices)}" if choices else "left out, there is no choice,"
             raise WorkError(f"{key}: needs to be {rule} for {name}, got it{hint}")
     given = problem.get("given")
@@ -89,13 +94,13 @@ def work(problem: Mapping[str, Any]) -> Solution:
         raise WorkError("given: needs a table of numbers, got none; try [given] and X = [[1, 0]]")
     values = problem.get("values", {})
     if not isinstance(values, Mapping):
-        got = shortened(values)
+        got = shorten_repr(values)
         raise WorkError(f"values: needs a table, a number for each symbol, got {got}")
-    if symbols := declared(problem.get("symbols"), values):
-        problem = with_symbols(problem, symbols)
+    if symbols := parse_symbols(problem.get("symbols"), values):
+        problem = parse_symbolic(problem, symbols)
         given = problem["given"]
-    chosen = {key: value for key, value in problem.items() if key not in ALWAYS}
-    return put_in(family(given, **chosen), values)
+    chosen = {key: value for key, value in problem.items() if key not in COMMON_KEYS}
+    return substitute_values(family(given, **chosen), values)
 
 
 def problem_names() -> list[str]:
@@ -120,21 +125,21 @@ def _first_line(file: Path) -> str:
     return file.read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
 
 
-def read_problem(told: str | Path) -> dict[str, Any]:
+def read_problem(source: str | Path) -> dict[str, Any]:
     """A problem from a file, or one that comes along by its name.
 
     >>> read_problem("gru")["family"]
     'gru'
     """
-    own = PROBLEMS / f"{told}.toml"
-    if not Path(told).exists() and own.parent == PROBLEMS:
+    own = PROBLEMS / f"{source}.toml"
+    if not Path(source).exists() and own.parent == PROBLEMS:
         if own.is_file():
             return read_toml(own)
-        if not Path(told).suffix:
-            hint = nearest(str(told), problem_names())
+        if not Path(source).suffix:
+            hint = nearest(str(source), problem_names())
             some = ", ".join(problem_names())
-            raise WorkError(f"problem: needs a TOML file or one of {some}, got {told}{hint}")
-    return read_toml(told)
+            raise WorkError(f"problem: needs a TOML file or one of {some}, got {source}{hint}")
+    return read_toml(source)
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -149,10 +154,10 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     try:
         if not file.is_file():
             raise FileError(f"{file}: needs to be a TOML file, got nothing there")
-        if file.stat().st_size > LARGEST:
-            raise FileError(f"{file}: needs at most {LARGEST} bytes, got {file.stat().st_size}")
+        if file.stat().st_size > MAX_BYTES:
+            raise FileError(f"{file}: needs at most {MAX_BYTES} bytes, got {file.stat().st_size}")
         text = read_text(file).replace("\r\n", "\n").replace("\r", "\n")
-        if DOTTED.search(text):  # tomllib takes their count squared
+        if LONG_DOTTED_KEY.search(text):  # tomllib takes their count squared
             raise FileError(f"{file}: needs TOML with short names, got one of more than 20 parts")
         # a float would lose the places of 0.50, and the digits after the sixteenth
         return tomllib.loads(text, parse_float=lambda decimal: decimal.replace("_", ""))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from regard.errors import ShapeError
-from regard.work.rules import Matrix, rule
+from regard.work.rules import Matrix, get_rule
 
 if TYPE_CHECKING:
     from regard.work.solution import Solution  # which tells its errors in the words of this file
@@ -15,8 +15,8 @@ _SIDES = {
     "product with transpose": (False, True),
     "transpose times": (True, False),
 }
-ROWS = "tokens are rows: X W, Q Kᵀ, A V"
-COLUMNS = "tokens are columns: W X, Kᵀ Q, V A"
+ROW_CONVENTION = "tokens are rows: X W, Q Kᵀ, A V"
+COLUMN_CONVENTION = "tokens are columns: W X, Kᵀ Q, V A"
 
 
 class Factor(NamedTuple):
@@ -29,20 +29,20 @@ class Factor(NamedTuple):
     name: str
     rows: int
     cols: int
-    turned: bool = False
+    transposed: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
         """Its size as it stands in the product."""
-        return (self.cols, self.rows) if self.turned else (self.rows, self.cols)
+        return (self.cols, self.rows) if self.transposed else (self.rows, self.cols)
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         """Its name as it stands in the product."""
-        return f"{self.name}ᵀ" if self.turned else self.name
+        return f"{self.name}ᵀ" if self.transposed else self.name
 
 
-def size(value: Matrix) -> str:
+def format_shape(value: Matrix) -> str:
     """The shape of a matrix in words.
 
     >>> import sympy
@@ -52,8 +52,12 @@ def size(value: Matrix) -> str:
     return f"{value.rows}×{value.cols}"
 
 
-def not_met(
-    name: str, by: str, takes: tuple[str, ...], values: Mapping[str, Matrix], why: ShapeError
+def shape_error(
+    name: str,
+    rule_name: str,
+    inputs: tuple[str, ...],
+    values: Mapping[str, Matrix],
+    error: ShapeError,
 ) -> ShapeError:
     """The error of a step whose sizes do not meet, told by the names of what it takes.
 
@@ -63,17 +67,18 @@ def not_met(
     H = A V: needs as many rows in V as A has columns, 5, got A 6×5 and V 3×6; \
 try V A (tokens are columns: W X, Kᵀ Q, V A)
     """
-    step = f"{name} = {rule(by).text.format(*takes)}"
-    told = " and ".join(f"{one} {size(values[one])}" for one in dict.fromkeys(takes))
-    if str(why).partition(":")[0] in takes:
-        return why  # it names what it is about, and knows better
-    if by not in _SIDES:
-        said = str(why).partition(", got")[0].partition("needs ")[2] or "sizes that meet"
+    step = f"{name} = {get_rule(rule_name).text.format(*inputs)}"
+    told = " and ".join(f"{one} {format_shape(values[one])}" for one in dict.fromkeys(inputs))
+    if str(error).partition(":")[0] in inputs:
+        return error  # it names what it is about, and knows better
+    if rule_name not in _SIDES:
+        said = str(error).partition(", got")[0].partition("needs ")[2] or "sizes that meet"
         return ShapeError(f"{step}: needs {said}, got {told}")
     left, right = (
-        _factor(one, values[one], turned) for one, turned in zip(takes, _SIDES[by], strict=True)
+        _factor(one, values[one], turned)
+        for one, turned in zip(inputs, _SIDES[rule_name], strict=True)
     )
-    hints = meeting(left, right)
+    hints = suggest_products(left, right)
     hint = f"; try {hints[0]}" if hints else ""
     return ShapeError(
         f"{step}: needs as many {_side(right, 0)} in {right.name} as {left.name} has "
@@ -86,10 +91,10 @@ def _factor(name: str, value: Matrix, turned: bool) -> Factor:
 
 
 def _side(factor: Factor, which: int) -> str:
-    return ("rows", "columns")[which ^ factor.turned]
+    return ("rows", "columns")[which ^ factor.transposed]
 
 
-def meeting(left: Factor, right: Factor) -> list[str]:
+def suggest_products(left: Factor, right: Factor) -> list[str]:
     """The products of the same two matrices whose sizes do meet, the likeliest first.
 
     >>> meeting(Factor("X", 3, 4), Factor("W", 2, 4))
@@ -99,9 +104,11 @@ def meeting(left: Factor, right: Factor) -> list[str]:
     for first, second in ((right, left), (left, _turned(right)), (_turned(left), right)):
         if first.shape[1] != second.shape[0]:
             continue
-        product = f"{first.told} {second.told}"
+        product = f"{first.label} {second.label}"
         if first is right:
-            found.append(f"{product} ({COLUMNS if _is_rows(left, right) else ROWS})")
+            found.append(
+                f"{product} ({COLUMN_CONVENTION if _is_rows(left, right) else ROW_CONVENTION})"
+            )
         else:
             turned = second if first is left else first
             found.append(f"{product}, as {turned.name} is written for the other convention")
@@ -109,17 +116,19 @@ def meeting(left: Factor, right: Factor) -> list[str]:
 
 
 def _turned(factor: Factor) -> Factor:
-    return factor._replace(turned=not factor.turned)
+    return factor._replace(turned=not factor.transposed)
 
 
 def _is_rows(left: Factor, right: Factor) -> bool:
     """Whether a product is of the convention where tokens are rows."""
-    if left.name[:1] in "WU" or right.name[:1] == "A" or left.turned:
+    if left.name[:1] in "WU" or right.name[:1] == "A" or left.transposed:
         return False
-    return right.name[:1] in "WU" or right.turned or left.name[:1] == "A" or left.name[:1] == "s"
+    return (
+        right.name[:1] in "WU" or right.transposed or left.name[:1] == "A" or left.name[:1] == "s"
+    )
 
 
-class Sized(NamedTuple):
+class ShapeRow(NamedTuple):
     """One row of a table of shapes: a name, its size, and the sizes that it comes from.
 
     >>> Sized("S", "3×3", "Q Kᵀ: 3×2 times 2×3").size
@@ -127,11 +136,11 @@ class Sized(NamedTuple):
     """
 
     name: str
-    size: str
-    made: str
+    shape: str
+    origin: str
 
 
-def shapes_of(solution: "Solution") -> list[Sized]:
+def list_shapes(solution: "Solution") -> list[ShapeRow]:
     """The shape of every matrix of a solution, and of which sizes it was made.
 
     >>> from regard.work import attention
@@ -139,18 +148,18 @@ def shapes_of(solution: "Solution") -> list[Sized]:
     Sized(name='S', size='3×3', made='X Xᵀ: 3×2 times 2×3')
     """
     values = solution.values()
-    found = [Sized(name, size(value), "given") for name, value in solution.given.items()]
+    found = [ShapeRow(name, format_shape(value), "given") for name, value in solution.given.items()]
     for step in solution.steps:
         made = step.formula.partition(" = ")[2]
         if step.rule in _SIDES:
-            sides = zip(step.takes, _SIDES[step.rule], strict=True)
+            sides = zip(step.inputs, _SIDES[step.rule], strict=True)
             shapes = (_factor(one, values[one], turned).shape for one, turned in sides)
             made += ": " + " times ".join(f"{rows}×{cols}" for rows, cols in shapes)
-        found.append(Sized(step.name, size(step.value), made))
+        found.append(ShapeRow(step.name, format_shape(step.value), made))
     return found
 
 
-def convention_of(solution: "Solution") -> str:
+def detect_convention(solution: "Solution") -> str:
     """Which way of writing a solution uses, from its products; empty where it shows in none.
 
     >>> from regard.work import attention
@@ -158,16 +167,16 @@ def convention_of(solution: "Solution") -> str:
     'tokens are rows: X W, Q Kᵀ, A V'
     """
     for step in solution.steps:
-        if step.rule not in _SIDES or step.takes[0] == step.takes[1] and step.rule == "product":
+        if step.rule not in _SIDES or step.inputs[0] == step.inputs[1] and step.rule == "product":
             continue
         left, right = (
             Factor(one, 1, 1, turned)
-            for one, turned in zip(step.takes, _SIDES[step.rule], strict=True)
+            for one, turned in zip(step.inputs, _SIDES[step.rule], strict=True)
         )
         if _is_rows(left, right):
-            return ROWS
-        if left.name[:1] in "WU" or right.name[:1] == "A" or left.turned:
-            return COLUMNS
+            return ROW_CONVENTION
+        if left.name[:1] in "WU" or right.name[:1] == "A" or left.transposed:
+            return COLUMN_CONVENTION
     return ""
 
 
@@ -178,7 +187,7 @@ def shapes_as_text(solution: "Solution") -> str:
     >>> print(shapes_as_text(attention({"X": [[1, 0], [1, 1]]}, scale=1)).splitlines()[0])
     tokens are rows: X W, Q Kᵀ, A V
     """
-    rows = shapes_of(solution)
-    wide = max(len(row.name) for row in rows), max(len(row.size) for row in rows)
-    lines = [f"{row.name:<{wide[0]}}  {row.size:>{wide[1]}}  {row.made}" for row in rows]
-    return "\n".join([*filter(None, [convention_of(solution)]), *lines])
+    rows = list_shapes(solution)
+    wide = max(len(row.name) for row in rows), max(len(row.shape) for row in rows)
+    lines = [f"{row.name:<{wide[0]}}  {row.shape:>{wide[1]}}  {row.origin}" for row in rows]
+    return "\n".join([*filter(None, [detect_convention(solution)]), *lines])

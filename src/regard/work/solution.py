@@ -7,17 +7,19 @@ from typing import Any, NamedTuple
 import sympy
 
 from regard.errors import RegardError, ShapeError, WorkError
-from regard.work.evaluate import evaluated, need_near
-from regard.work.numbers import matrix
-from regard.work.parse import is_long
-from regard.work.rules import M, Matrix, Run, rule
-from regard.work.shapes import not_met
+from regard.work.exact.evaluate import check_arguments, evaluate_digits
+from regard.work.exact.numbers import parse_matrix
+from regard.work.exact.parse import has_too_many_digits
+from regard.work.rules import M, Matrix, MatrixFunction, get_rule
+from regard.work.shapes import shape_error
 
-LONGEST = 100  # parts of one number's formula; back through an LSTM takes 1 s, with 400 minutes
+MAX_OPERATIONS = (
+    100  # parts of one number's formula; back through an LSTM takes 1 s, with 400 minutes
+)
 DIGITS = 50
-CARRIED = f"from here on to {DIGITS} digits: the exact numbers are too long"
-GREEK = {"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "varepsilon", "μ": "mu"}
-GREEK |= {"ρ": "rho", "σ": "sigma", "ω": "omega", "Δ": "Delta", "Θ": "Theta"}
+ROUNDING_NOTE = f"from here on to {DIGITS} digits: the exact numbers are too long"
+LATEX_GREEK = {"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "varepsilon", "μ": "mu"}
+LATEX_GREEK |= {"ρ": "rho", "σ": "sigma", "ω": "omega", "Δ": "Delta", "Θ": "Theta"}
 
 
 @dataclass(frozen=True)
@@ -30,20 +32,20 @@ class Step:
 
     name: str
     rule: str
-    takes: tuple[str, ...]
+    inputs: tuple[str, ...]
     value: Matrix
-    says: str
+    title: str
 
     @property
     def formula(self) -> str:
         """The step as an equation in plain text."""
-        return f"{self.name} = {rule(self.rule).text.format(*self.takes)}"
+        return f"{self.name} = {get_rule(self.rule).text.format(*self.inputs)}"
 
     @property
     def tex(self) -> str:
         """The same in LaTeX."""
-        takes = [tex_name(name) for name in self.takes]
-        return f"{tex_name(self.name)} = {rule(self.rule).tex.format(*takes)}"
+        takes = [tex_name(name) for name in self.inputs]
+        return f"{tex_name(self.name)} = {get_rule(self.rule).tex.format(*takes)}"
 
 
 def tex_name(name: str) -> str:
@@ -53,14 +55,14 @@ def tex_name(name: str) -> str:
     W_{Q} h_{10} \mathrm{mask}
     """
     first, _, rest = name.partition("_")
-    if first in GREEK:
-        first = f"\\{GREEK[first]}"
+    if first in LATEX_GREEK:
+        first = f"\\{LATEX_GREEK[first]}"
     elif len(first) > 1:
         first = f"\\mathrm{{{first}}}"
     return f"{first}_{{{rest}}}" if rest else first
 
 
-class Slip(NamedTuple):
+class KnownMistake(NamedTuple):
     """A mistake that one rule alone cannot show: whose step, what was done, what it gives.
 
     >>> Slip("A", "the mask was applied after the softmax", M([[0]])).name
@@ -68,20 +70,20 @@ class Slip(NamedTuple):
     """
 
     name: str
-    says: str
+    description: str
     value: Matrix
 
 
-def applied(by: str, *parts: Matrix) -> Matrix:
+def apply_rule(rule_name: str, *inputs: Matrix) -> Matrix:
     """What a rule makes of its parts, exactly; a number too long for that is carried to 50 digits.
 
     >>> applied("exp", M([[1, 0]]))
     Matrix([[E, 1]])
     """
-    return M(computed(by, rule(by).run, *parts).applyfunc(_carried))
+    return M(run_checked(rule_name, get_rule(rule_name).run, *inputs).applyfunc(_carried))
 
 
-def computed(by: str, run: Run, *parts: Matrix) -> Matrix:
+def run_checked(rule_name: str, run: MatrixFunction, *inputs: Matrix) -> Matrix:
     """What a function of matrices gives, where that is real numbers; else a WorkError.
 
     >>> computed("log", lambda a: a.applyfunc(sympy.log), M([[-1]]))
@@ -90,15 +92,17 @@ def computed(by: str, run: Run, *parts: Matrix) -> Matrix:
     regard.errors.WorkError: log: needs real numbers that give one, got a root or log below 0
     """
     try:
-        value = run(*parts)
+        value = run(*inputs)
     except RegardError:
         raise
     except (ArithmeticError, TypeError, ValueError, IndexError) as error:  # sympy's own words
-        raise WorkError(f"{by}: needs numbers that give one, got {error}") from error
+        raise WorkError(f"{rule_name}: needs numbers that give one, got {error}") from error
     if value.has(sympy.nan, sympy.zoo):
-        raise WorkError(f"{by}: needs numbers that give one, got inf - inf, 0 · inf or 1 / 0")
+        raise WorkError(
+            f"{rule_name}: needs numbers that give one, got inf - inf, 0 · inf or 1 / 0"
+        )
     if value.has(sympy.I):
-        raise WorkError(f"{by}: needs real numbers that give one, got a root or log below 0")
+        raise WorkError(f"{rule_name}: needs real numbers that give one, got a root or log below 0")
     return value
 
 
@@ -106,10 +110,10 @@ def _carried(x: Any) -> Any:
     if x.free_symbols:
         return x
     if x.is_Atom:
-        return evaluated(x, DIGITS) if is_long(x) else x
-    need_near(x)
+        return evaluate_digits(x, DIGITS) if has_too_many_digits(x) else x
+    check_arguments(x)
     # once digits, always digits: a mixture of both would grow on
-    return evaluated(x, DIGITS) if x.has(sympy.Float) or x.count_ops() > LONGEST else x
+    return evaluate_digits(x, DIGITS) if x.has(sympy.Float) or x.count_ops() > MAX_OPERATIONS else x
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,7 @@ class Solution:
     given: Mapping[str, Matrix]
     steps: tuple[Step, ...]
     remarks: tuple[str, ...] = ()
-    slips: tuple[Slip, ...] = ()
+    mistakes: tuple[KnownMistake, ...] = ()
 
     def __getitem__(self, name: str) -> Matrix:
         values = self.values()
@@ -141,11 +145,11 @@ class Solution:
         """What was given and what was found, by name."""
         return {**self.given, **{step.name: step.value for step in self.steps}}
 
-    def again(self) -> dict[str, Matrix]:
+    def recompute(self) -> dict[str, Matrix]:
         """Every step recomputed from its inputs."""
         values = dict(self.given)
         for step in self.steps:
-            values[step.name] = applied(step.rule, *(values[name] for name in step.takes))
+            values[step.name] = apply_rule(step.rule, *(values[name] for name in step.inputs))
         return values
 
     def to_json(self) -> dict[str, Any]:
@@ -158,8 +162,8 @@ class Solution:
             {
                 "name": s.name,
                 "rule": s.rule,
-                "takes": list(s.takes),
-                "says": s.says,
+                "takes": list(s.inputs),
+                "says": s.title,
                 "value": _cells(s.value),
             }
             for s in self.steps
@@ -172,7 +176,7 @@ class Solution:
 
 
 @dataclass
-class Working:
+class SolutionBuilder:
     """A solution in the making.
 
     >>> Working("none", {"a": "1/2"}).given["a"]
@@ -183,44 +187,44 @@ class Working:
     given: dict[str, Any]
     steps: list[Step] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
-    slips: list[Slip] = field(default_factory=list)
+    mistakes: list[KnownMistake] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.given = {name: matrix(value, name) for name, value in self.given.items()}
+        self.given = {name: parse_matrix(value, name) for name, value in self.given.items()}
         self.values: dict[str, Matrix] = dict(self.given)
 
-    def give(self, name: str, value: Any) -> str:
+    def add_given(self, name: str, value: Any) -> str:
         """One more given, found on the way: a scale, a mask."""
-        self.given[name] = self.values[name] = matrix(value, name)
+        self.given[name] = self.values[name] = parse_matrix(value, name)
         return name
 
-    def step(self, name: str, by: str, *takes: str, says: str) -> str:
+    def add_step(self, name: str, rule_name: str, *inputs: str, title: str) -> str:
         """Take one step; its name comes back, to be taken by others."""
         if name in self.values:
             raise WorkError(f"name: needs a new one for each step, got {name!r} again")
-        before = any(self.values[one].has(sympy.Float) for one in takes)
+        before = any(self.values[one].has(sympy.Float) for one in inputs)
         try:
-            value = applied(by, *(self.values[one] for one in takes))
+            value = apply_rule(rule_name, *(self.values[one] for one in inputs))
         except ShapeError as error:
-            raise not_met(name, by, takes, self.values, error) from error
+            raise shape_error(name, rule_name, inputs, self.values, error) from error
         self.values[name] = value
-        drawn = by.startswith("simulate")  # never was exact
+        drawn = rule_name.startswith("simulate")  # never was exact
         if value.has(sympy.Float) and not before and not drawn:
-            says = f"{says} ({CARRIED})"
-        self.steps.append(Step(name, by, takes, value, says))
+            title = f"{title} ({ROUNDING_NOTE})"
+        self.steps.append(Step(name, rule_name, inputs, value, title))
         return name
 
-    def remark(self, sentence: str) -> None:
+    def add_remark(self, sentence: str) -> None:
         """Say what the numbers so far show."""
         self.remarks.append(sentence)
 
-    def slip(self, name: str, says: str, value: Matrix) -> None:
+    def add_mistake(self, name: str, description: str, value: Matrix) -> None:
         """Name a mistake over several steps, and what it makes of one of them."""
-        self.slips.append(Slip(name, says, value))
+        self.mistakes.append(KnownMistake(name, description, value))
 
-    def done(self) -> Solution:
+    def build(self) -> Solution:
         """The finished solution."""
-        steps, remarks, slips = tuple(self.steps), tuple(self.remarks), tuple(self.slips)
+        steps, remarks, slips = tuple(self.steps), tuple(self.remarks), tuple(self.mistakes)
         return Solution(self.family, dict(self.given), steps, remarks, slips)
 
 

@@ -5,7 +5,15 @@ from typing import Any
 import sympy
 
 from regard.errors import ShapeError
-from regard.work.rules.rule import M, Matrix, Rule, Run, bare, each, told
+from regard.work.rules.rule import (
+    M,
+    Matrix,
+    MatrixFunction,
+    Rule,
+    elementwise,
+    format_bare,
+    format_operand,
+)
 
 
 def _product(a: Matrix, b: Matrix) -> Matrix:
@@ -25,7 +33,7 @@ def _product(a: Matrix, b: Matrix) -> Matrix:
 
 
 def _product_entry(i: int, j: int, a: Matrix, b: Matrix) -> str:
-    terms = [f"{told(a[i, n])}·{told(b[n, j])}" for n in range(a.cols)]
+    terms = [f"{format_operand(a[i, n])}·{format_operand(b[n, j])}" for n in range(a.cols)]
     return " + ".join(terms)
 
 
@@ -79,7 +87,7 @@ def _divided_columns(a: Matrix, by: Matrix) -> Matrix:
 
 def _over(a: Any, by: Any) -> str:
     over, under = (
-        f"({one})" if "/" in one and one[0] != "(" else one for one in map(told, (a, by))
+        f"({one})" if "/" in one and one[0] != "(" else one for one in map(format_operand, (a, by))
     )
     return f"{over} / {under}"
 
@@ -91,7 +99,7 @@ def _scaled(a: Matrix, by: Matrix) -> Matrix:
     return M(a.applyfunc(lambda x: x if x.is_infinite else x * by[0, 0]))
 
 
-def _transposed(run: Run, which: int) -> Run:
+def _transposed(run: MatrixFunction, which: int) -> MatrixFunction:
     def slipped(*parts: Matrix) -> Matrix:
         parts_ = list(parts)
         parts_[which] = M(parts_[which].T)
@@ -105,7 +113,7 @@ def _kept(z: Matrix, u: Matrix, v: Matrix) -> Matrix:
     return _add(_by_entry(M(ones - z), u), _by_entry(z, v))
 
 
-BASIC: dict[str, Rule] = {
+BASIC_RULES: dict[str, Rule] = {
     "product": Rule(
         _product,
         "{0} {1}",
@@ -146,7 +154,7 @@ BASIC: dict[str, Rule] = {
             "it was divided where it should be multiplied": lambda a, by: M(a / by[0, 0]),
             "the scale was applied twice": lambda a, by: M(a * by[0, 0] ** 2),
         },
-        lambda i, j, a, by: f"{told(by[0, 0])}·{told(a[i, j])}",
+        lambda i, j, a, by: f"{format_operand(by[0, 0])}·{format_operand(a[i, j])}",
     ),
     "mask": Rule(
         _masked,
@@ -159,25 +167,25 @@ BASIC: dict[str, Rule] = {
         },
     ),
     "exp": Rule(
-        each(lambda x: sympy.exp(x)),
+        elementwise(lambda x: sympy.exp(x)),
         "exp({0})",
         "\\exp {0}",
         {},
-        lambda i, j, a: f"exp({bare(a[i, j])})",
+        lambda i, j, a: f"exp({format_bare(a[i, j])})",
     ),
     "sum over rows": Rule(
         _over_rows,
         "row sums of {0}",
         "{0} \\mathbf 1",
         {"columns were added up instead of rows": lambda a: M(_over_columns(a).T)},
-        lambda i, j, a: " + ".join(told(x) for x in a.row(i)),
+        lambda i, j, a: " + ".join(format_operand(x) for x in a.row(i)),
     ),
     "sum over columns": Rule(
         _over_columns,
         "column sums of {0}",
         "\\mathbf 1^\\top {0}",
         {"rows were added up instead of columns": lambda a: M(_over_rows(a).T)},
-        lambda i, j, a: " + ".join(told(x) for x in a.col(j)),
+        lambda i, j, a: " + ".join(format_operand(x) for x in a.col(j)),
     ),
     "divide rows": Rule(
         _divided_rows,
@@ -198,31 +206,31 @@ BASIC: dict[str, Rule] = {
         "{0} + {1}",
         "{0} + {1}",
         {"one was subtracted": lambda a, b: M(a - b)},
-        lambda i, j, a, b: f"{told(a[i, j])} + {told(b[i, j])}",
+        lambda i, j, a, b: f"{format_operand(a[i, j])} + {format_operand(b[i, j])}",
     ),
     "by entry": Rule(
         _by_entry,
         "{0} ∘ {1}",
         "{0} \\circ {1}",
         {"they were added instead": _add},
-        lambda i, j, a, b: f"{told(a[i, j])}·{told(b[i, j])}",
+        lambda i, j, a, b: f"{format_operand(a[i, j])}·{format_operand(b[i, j])}",
     ),
     "sigmoid": Rule(
-        each(sigmoid),
+        elementwise(sigmoid),
         "σ({0})",
         "\\sigma({0})",
         {
-            "the sign of the exponent": each(lambda x: sigmoid(-x)),
-            "tanh was used": each(sympy.tanh),
+            "the sign of the exponent": elementwise(lambda x: sigmoid(-x)),
+            "tanh was used": elementwise(sympy.tanh),
         },
-        lambda i, j, a: f"1 / (1 + exp(-{told(a[i, j])}))",
+        lambda i, j, a: f"1 / (1 + exp(-{format_operand(a[i, j])}))",
     ),
     "tanh": Rule(
-        each(sympy.tanh),
+        elementwise(sympy.tanh),
         "tanh({0})",
         "\\tanh({0})",
-        {"σ was used": each(sigmoid), "it was left out": lambda a: a},
-        lambda i, j, a: f"tanh({bare(a[i, j])})",
+        {"σ was used": elementwise(sigmoid), "it was left out": lambda a: a},
+        lambda i, j, a: f"tanh({format_bare(a[i, j])})",
     ),
     "keep and take": Rule(
         _kept,
@@ -230,7 +238,7 @@ BASIC: dict[str, Rule] = {
         "(1 - {0}) \\circ {1} + {0} \\circ {2}",
         {"the gate was turned round (the other GRU convention)": lambda z, u, v: _kept(z, v, u)},
         lambda i, j, z, u, v: (
-            f"(1 - {told(z[i, j])})·{told(u[i, j])} + {told(z[i, j])}·{told(v[i, j])}"
+            f"(1 - {format_operand(z[i, j])})·{format_operand(u[i, j])} + {format_operand(z[i, j])}·{format_operand(v[i, j])}"
         ),
     ),
 }

@@ -6,7 +6,7 @@ from typing import Any
 import sympy
 
 from regard.errors import ShapeError, WorkError
-from regard.work.rules.rule import M, Matrix, Rule, bare, each, told
+from regard.work.rules.rule import M, Matrix, Rule, elementwise, format_bare, format_operand
 
 
 def _times(a: Matrix, b: Matrix) -> Matrix:
@@ -31,8 +31,8 @@ def _affine(x: Matrix, w: Matrix, b: Matrix, sign: int = 1) -> Matrix:
 
 
 def _affine_entry(i: int, j: int, x: Matrix, w: Matrix, b: Matrix) -> str:
-    terms = [f"{told(x[i, n])}·{told(w[n, j])}" for n in range(x.cols)]
-    return " + ".join([*terms, told(list(b)[j])])
+    terms = [f"{format_operand(x[i, n])}·{format_operand(w[n, j])}" for n in range(x.cols)]
+    return " + ".join([*terms, format_operand(list(b)[j])])
 
 
 def _mean(a: Matrix) -> Matrix:
@@ -40,7 +40,7 @@ def _mean(a: Matrix) -> Matrix:
 
 
 def _mean_entry(i: int, j: int, a: Matrix) -> str:
-    return f"({' + '.join(told(x) for x in a.row(i))}) / {a.cols}"
+    return f"({' + '.join(format_operand(x) for x in a.row(i))}) / {a.cols}"
 
 
 def _down(a: Matrix) -> list[Any]:
@@ -56,7 +56,7 @@ def _variance(c: Matrix, less: int = 0) -> Matrix:
 
 
 def _variance_entry(i: int, j: int, c: Matrix) -> str:
-    return f"({' + '.join(f'{told(x)}²' for x in c.row(i))}) / {c.cols}"
+    return f"({' + '.join(f'{format_operand(x)}²' for x in c.row(i))}) / {c.cols}"
 
 
 def _inverse(v: Matrix, eps: Matrix) -> Matrix:
@@ -111,27 +111,27 @@ def _counted(by: Callable[[int], Rule]) -> Callable[[str], Rule]:
 
 def _so_many(n: int) -> Rule:
     return Rule(
-        each(lambda x: n * x),
+        elementwise(lambda x: n * x),
         f"{n} · {{0}}",
         f"{n} \\cdot {{0}}",
         {f"the {n} was left out": lambda a: a},
-        lambda i, j, a: f"{n}·{told(a[i, j])}",
+        lambda i, j, a: f"{n}·{format_operand(a[i, j])}",
     )
 
 
 def _more(n: int) -> Rule:
     return Rule(
-        each(lambda x: x + n),
+        elementwise(lambda x: x + n),
         f"{{0}} + {n}",
         f"{{0}} + {n}",
         {f"the {n} was left out": lambda a: a},
-        lambda i, j, a: f"{told(a[i, j])} + {n}",
+        lambda i, j, a: f"{format_operand(a[i, j])} + {n}",
     )
 
 
-COUNTED = {r"times (\d+)": _counted(_so_many), r"plus (\d+)": _counted(_more)}
+ARITHMETIC_MAKERS = {r"times (\d+)": _counted(_so_many), r"plus (\d+)": _counted(_more)}
 
-BLOCKS: dict[str, Rule] = {
+BLOCK_RULES: dict[str, Rule] = {
     "affine": Rule(
         _affine,
         "{0} {1} + {2}",
@@ -168,7 +168,7 @@ BLOCKS: dict[str, Rule] = {
             "the mean was added": lambda a, m: _centred(a, m, -1),
             "the mean of each column was taken off": lambda a, m: _to_rows(a, M([_down(a)]), -1),
         },
-        lambda i, j, a, m: f"{told(a[i, j])} - {told(m[i, 0])}",
+        lambda i, j, a, m: f"{format_operand(a[i, j])} - {format_operand(m[i, 0])}",
     ),
     "variance of rows": Rule(
         _variance,
@@ -192,14 +192,14 @@ BLOCKS: dict[str, Rule] = {
             ),
             "it was not inverted": lambda v, e: M(v.applyfunc(lambda x: sympy.sqrt(x + e[0, 0]))),
         },
-        lambda i, j, v, e: f"1 / √({told(v[i, j])} + {told(e[0, 0])})",
+        lambda i, j, v, e: f"1 / √({format_operand(v[i, j])} + {format_operand(e[0, 0])})",
     ),
     "times rows": Rule(
         _times_rows,
         "{0} · {1}, row by row",
         "\\operatorname{{diag}}({1})\\, {0}",
         {"it was divided": lambda a, r: _times_rows(a, M(r.applyfunc(lambda x: 1 / x)))},
-        lambda i, j, a, r: f"{told(a[i, j])}·{told(r[i, 0])}",
+        lambda i, j, a, r: f"{format_operand(a[i, j])}·{format_operand(r[i, 0])}",
     ),
     "gain and shift": Rule(
         _gained,
@@ -210,62 +210,64 @@ BLOCKS: dict[str, Rule] = {
             "the shift was left out": lambda n, g, s: _gained(n, g, M.zeros(1, n.cols)),
             "the shift was scaled too": lambda n, g, s: _gained(_to_rows(n, s), g, 0 * s),
         },
-        lambda i, j, n, g, s: f"{told(list(g)[j])}·{told(n[i, j])} + {told(list(s)[j])}",
+        lambda i, j, n, g, s: (
+            f"{format_operand(list(g)[j])}·{format_operand(n[i, j])} + {format_operand(list(s)[j])}"
+        ),
     ),
     "gain": Rule(
         lambda n, g: _gained(n, g, M.zeros(1, n.cols)),
         "{1} ∘ {0}, row by row",
         "{0} \\operatorname{{diag}}({1})",
         {"it was left out": lambda n, g: n},
-        lambda i, j, n, g: f"{told(list(g)[j])}·{told(n[i, j])}",
+        lambda i, j, n, g: f"{format_operand(list(g)[j])}·{format_operand(n[i, j])}",
     ),
     "add to rows": Rule(
         _to_rows,
         "{0} + {1}, row by row",
         "{0} + \\mathbf 1 {1}",
         {"it was left out": lambda a, row: a},
-        lambda i, j, a, row: f"{told(a[i, j])} + {told(list(row)[j])}",
+        lambda i, j, a, row: f"{format_operand(a[i, j])} + {format_operand(list(row)[j])}",
     ),
     "relu": Rule(
-        each(relu),
+        elementwise(relu),
         "max(0, {0})",
         "\\max(0, {0})",
         {
             "it was left out": lambda a: a,
-            "the sign was dropped instead": each(sympy.Abs),
-            "the negative part was kept": each(lambda x: x - relu(x)),
+            "the sign was dropped instead": elementwise(sympy.Abs),
+            "the negative part was kept": elementwise(lambda x: x - relu(x)),
         },
-        lambda i, j, a: f"max(0, {bare(a[i, j])})",
+        lambda i, j, a: f"max(0, {format_bare(a[i, j])})",
     ),
     "gelu": Rule(
-        each(gelu),
+        elementwise(gelu),
         "{0} ∘ Φ({0})",
         "{0} \\circ \\Phi({0})",
-        {"it was left out": lambda a: a, "relu was used": each(relu)},
-        lambda i, j, a: f"{told(a[i, j])}·Φ({bare(a[i, j])})",
+        {"it was left out": lambda a: a, "relu was used": elementwise(relu)},
+        lambda i, j, a: f"{format_operand(a[i, j])}·Φ({format_bare(a[i, j])})",
     ),
     "silu": Rule(
-        each(lambda x: x / (1 + sympy.exp(-x))),
+        elementwise(lambda x: x / (1 + sympy.exp(-x))),
         "{0} ∘ σ({0})",
         "{0} \\circ \\sigma({0})",
         {
-            "only σ was taken": each(lambda x: 1 / (1 + sympy.exp(-x))),
-            "relu was used": each(relu),
+            "only σ was taken": elementwise(lambda x: 1 / (1 + sympy.exp(-x))),
+            "relu was used": elementwise(relu),
         },
-        lambda i, j, a: f"{told(a[i, j])} / (1 + exp(-{told(a[i, j])}))",
+        lambda i, j, a: f"{format_operand(a[i, j])} / (1 + exp(-{format_operand(a[i, j])}))",
     ),
     "quotient": Rule(
         _quotient,
         "{0} / {1}",
         "{0} / {1}",
         {"they were multiplied": lambda a, b: M([[a[0, 0] * b[0, 0]]])},
-        lambda i, j, a, b: f"{told(a[0, 0])} / {told(b[0, 0])}",
+        lambda i, j, a, b: f"{format_operand(a[0, 0])} / {format_operand(b[0, 0])}",
     ),
     "square": Rule(
-        each(lambda x: x**2),
+        elementwise(lambda x: x**2),
         "{0}²",
         "{0}^2",
-        {"it was doubled": each(lambda x: 2 * x), "it was not squared": lambda a: a},
-        lambda i, j, a: f"{told(a[i, j])}²",
+        {"it was doubled": elementwise(lambda x: 2 * x), "it was not squared": lambda a: a},
+        lambda i, j, a: f"{format_operand(a[i, j])}²",
     ),
 }

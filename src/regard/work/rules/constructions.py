@@ -5,8 +5,8 @@ from typing import Any
 import sympy
 
 from regard.errors import WorkError
-from regard.work.evaluate import as_float
-from regard.work.rules.rule import M, Matrix, Rule, told
+from regard.work.exact.evaluate import to_float
+from regard.work.rules.rule import M, Matrix, Rule, format_operand
 
 
 def _own_share(beta: Matrix, n: Matrix) -> Matrix:
@@ -19,11 +19,11 @@ def _lead(s: Matrix) -> Matrix:
     if s.rows == 1:
         return M([[sympy.S.One]])
     leads = [s[i, i] - s[i, j] for i in range(s.rows) for j in range(s.cols) if i != j]
-    return M([[min(leads, key=lambda x: as_float(x))]])
+    return M([[min(leads, key=lambda x: to_float(x))]])
 
 
 def _needed(p: Matrix, n: Matrix, lead: Matrix) -> Matrix:
-    if as_float(lead[0]) <= 0:
+    if to_float(lead[0]) <= 0:
         return M([[sympy.oo]])
     return M([[sympy.log(p[0] / (1 - p[0]) * (n[0] - 1)) / lead[0]]])
 
@@ -34,7 +34,7 @@ def _inverse(a: Matrix) -> Matrix:
     return M(a.inv())
 
 
-def taps(kernel: Matrix, x: Matrix) -> Matrix:
+def convolution_matrix(kernel: Matrix, x: Matrix) -> Matrix:
     """The matrix of a convolution: entry (i, j) is the tap for distance j - i, 0 beyond the ends.
 
     >>> taps(M([[1, 2, 3]]), M([[0], [0], [0]]))
@@ -59,7 +59,7 @@ def _log(x: Any) -> Any:
     return -sympy.oo if x == 0 else sympy.log(x)
 
 
-CONSTRUCTIONS: dict[str, Rule] = {
+CONSTRUCTION_RULES: dict[str, Rule] = {
     "share of one's own": Rule(
         _own_share,
         "e^{0} / (e^{0} + {1} - 1)",
@@ -68,7 +68,9 @@ CONSTRUCTIONS: dict[str, Rule] = {
             "softmax of the unit matrix was taken to be the unit matrix": lambda b, n: M([[1]]),
             "one too many in the sum": lambda b, n: _own_share(b, M([[n[0] + 1]])),
         },
-        lambda i, j, b, n: f"exp({told(b[0])}) / (exp({told(b[0])}) + {told(n[0])} - 1)",
+        lambda i, j, b, n: (
+            f"exp({format_operand(b[0])}) / (exp({format_operand(b[0])}) + {format_operand(n[0])} - 1)"
+        ),
     ),
     "lead": Rule(
         _lead,
@@ -81,7 +83,9 @@ CONSTRUCTIONS: dict[str, Rule] = {
         "log({0} / (1 - {0}) · ({1} - 1)) / {2}",
         "\\log\\Bigl(\\frac{{{0}}}{{1 - {0}}} ({1} - 1)\\Bigr) / {2}",
         {"the count of the others was left out": lambda p, n, d: _needed(p, M([[2]]), d)},
-        lambda i, j, p, n, d: f"log({told(p[0] / (1 - p[0]))}·{told(n[0] - 1)}) / {told(d[0])}",
+        lambda i, j, p, n, d: (
+            f"log({format_operand(p[0] / (1 - p[0]))}·{format_operand(n[0] - 1)}) / {format_operand(d[0])}"
+        ),
     ),
     "inverse": Rule(
         _inverse,
@@ -93,23 +97,23 @@ CONSTRUCTIONS: dict[str, Rule] = {
         },
     ),
     "log taps": Rule(
-        lambda kernel, x: M(taps(kernel, x).applyfunc(_log)),
+        lambda kernel, x: M(convolution_matrix(kernel, x).applyfunc(_log)),
         "log of the tap of {0} for each distance j - i, for each pair of {1}",
         "\\bigl[\\log {0}_{{j-i}}\\bigr]_{{ij}}",
         {
-            "the logarithm was left out": taps,
+            "the logarithm was left out": convolution_matrix,
             "the distance was taken as i - j": lambda kernel, x: M(
-                taps(kernel, x).T.applyfunc(_log)
+                convolution_matrix(kernel, x).T.applyfunc(_log)
             ),
         },
-        lambda i, j, kernel, x: f"log({told(taps(kernel, x)[i, j])})",
+        lambda i, j, kernel, x: f"log({format_operand(convolution_matrix(kernel, x)[i, j])})",
     ),
     "taps": Rule(
-        taps,
+        convolution_matrix,
         "the tap of {0} for each distance j - i, for each pair of {1}",
         "\\bigl[{0}_{{j-i}}\\bigr]_{{ij}}",
-        {"the distance was taken as i - j": lambda kernel, x: M(taps(kernel, x).T)},
-        lambda i, j, kernel, x: told(taps(kernel, x)[i, j]),
+        {"the distance was taken as i - j": lambda kernel, x: M(convolution_matrix(kernel, x).T)},
+        lambda i, j, kernel, x: format_operand(convolution_matrix(kernel, x)[i, j]),
     ),
     "shift": Rule(
         _shifted,

@@ -6,10 +6,10 @@ from typing import Any
 
 import sympy
 
-from regard.work.rules.rule import M, Matrix, Rule, raised, told
+from regard.work.rules.rule import M, Matrix, Rule, format_operand, format_power
 
-POWERS = {"": 1, "²": 2, "³": 3}
-TEXTS = (
+SUPERSCRIPTS = {"": 1, "²": 2, "³": 3}
+COUNT_FORMULAS = (
     *("4Mk²", "2M²k", "8Mk²", "4Nk²", "2N²k", "2Nk²", "2Mk²", "2MNk", "8Nk²", "NkV", "N²k + Nk"),
     *(
         "4Nk² + N²k + Nk",
@@ -28,7 +28,7 @@ TEXTS = (
 Term = tuple[int, tuple[tuple[str, int], ...]]
 
 
-def terms_of(text: str) -> list[Term]:
+def parse_terms(text: str) -> list[Term]:
     """What a formula adds up: each term its factor and its sizes with their powers.
 
     >>> terms_of("4nd² + n")
@@ -37,12 +37,12 @@ def terms_of(text: str) -> list[Term]:
     found = []
     for term in text.split(" + "):
         factor, letters = re.fullmatch(r"(\d*)(.+)", term).groups()  # type: ignore[union-attr]
-        sizes = tuple((a, POWERS[b]) for a, b in re.findall(r"([A-Za-z])([²³]?)", letters))
+        sizes = tuple((a, SUPERSCRIPTS[b]) for a, b in re.findall(r"([A-Za-z])([²³]?)", letters))
         found.append((int(factor or 1), sizes))
     return found
 
 
-def letters_of(text: str) -> list[str]:
+def size_symbols(text: str) -> list[str]:
     """The sizes that a formula takes, in the order in which they come.
 
     >>> letters_of("2MNk")
@@ -52,7 +52,7 @@ def letters_of(text: str) -> list[str]:
 
 
 def _counted(text: str) -> Rule:
-    terms, letters = terms_of(text), letters_of(text)
+    terms, letters = parse_terms(text), size_symbols(text)
 
     def value(parts: tuple[Matrix, ...], chosen: list[Term], plain: bool = False) -> Matrix:
         size = dict(zip(letters, (part[0] for part in parts), strict=True))
@@ -85,7 +85,9 @@ def _counted(text: str) -> Rule:
 def _put_in(term: Term, size: dict[str, Any]) -> str:
     factor, sizes = term
     powers = [
-        raised(size[letter], {2: "²", 3: "³"}[power]) if power > 1 else told(size[letter])
+        format_power(size[letter], {2: "²", 3: "³"}[power])
+        if power > 1
+        else format_operand(size[letter])
         for letter, power in sizes
     ]
     return "·".join([*([str(factor)] if factor > 1 else []), *powers])
@@ -104,8 +106,8 @@ def _again(n: Matrix, k: Matrix) -> Matrix:
     )
 
 
-COST: dict[str, Rule] = {
-    **{f"count {text}": _counted(text) for text in TEXTS},
+COST_RULES: dict[str, Rule] = {
+    **{f"count {text}": _counted(text) for text in COUNT_FORMULAS},
     "count all done again": Rule(
         _again,
         "Σ over t = 1 … {0} of 4t{1}² + 2t²{1}",

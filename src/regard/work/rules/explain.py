@@ -3,7 +3,7 @@
 import sympy
 
 from regard.errors import ShapeError
-from regard.work.rules.rule import M, Matrix, Rule, told
+from regard.work.rules.rule import M, Matrix, Rule, format_operand
 
 
 def _capped(a: Matrix, cap: Matrix) -> Matrix:
@@ -20,26 +20,28 @@ def _all(terms: Matrix, rest: Matrix) -> Matrix:
     return M([[sum(terms) + rest[0, 0]]])
 
 
-EXPLAIN: dict[str, Rule] = {
+EXPLAIN_RULES: dict[str, Rule] = {
     "sum with the rest": Rule(
         _all,
         "sum of {0} + {1}",
         "{0} \\mathbf 1 + {1}",
         {"the rest was left out": lambda terms, rest: M([[sum(terms)]])},
-        lambda i, j, terms, rest: " + ".join(told(x) for x in (*terms, rest[0])),
+        lambda i, j, terms, rest: " + ".join(format_operand(x) for x in (*terms, rest[0])),
     ),
     "softcap": Rule(
         _capped,
         "{1} tanh({0} / {1})",
         "{1} \\tanh({0} / {1})",
         {"the cap was left out": lambda a, cap: a},
-        lambda i, j, a, cap: f"{told(cap[0])}·tanh({told(a[i, j])} / {told(cap[0])})",
+        lambda i, j, a, cap: (
+            f"{format_operand(cap[0])}·tanh({format_operand(a[i, j])} / {format_operand(cap[0])})"
+        ),
     ),
     "weight": Rule(
         _weight,
         "exp({0} - {1})",
         "e^{{{0} - {1}}}",
         {"it was not divided by the sum": lambda score, lse: M(score.applyfunc(sympy.exp))},
-        lambda i, j, score, lse: f"exp({told(score[0])} - {told(lse[0])})",
+        lambda i, j, score, lse: f"exp({format_operand(score[0])} - {format_operand(lse[0])})",
     ),
 }

@@ -5,7 +5,7 @@ from typing import Any
 import sympy
 
 from regard.errors import WorkError
-from regard.work.rules.rule import M, Matrix, Rule, told
+from regard.work.rules.rule import M, Matrix, Rule, format_operand
 
 
 def _row(a: Matrix, i: Matrix) -> int:
@@ -45,7 +45,7 @@ def _second(a: Matrix, d: Matrix) -> Matrix:
 
 
 def _first_entry(i: int, j: int, a: Matrix, d: Matrix) -> str:
-    return f"{told(a[i, j])}·({told(d[i, j])} - {told(_weighted(a, d)[i])})"
+    return f"{format_operand(a[i, j])}·({format_operand(d[i, j])} - {format_operand(_weighted(a, d)[i])})"
 
 
 def _by_key(
@@ -82,7 +82,7 @@ def _nothing(*parts: Matrix) -> Matrix:
     return M.zeros(*parts[3].shape)
 
 
-PERTURB: dict[str, Rule] = {
+PERTURB_RULES: dict[str, Rule] = {
     "move one row": Rule(
         _moved,
         "{0} with {1} added to row {2}",

@@ -6,8 +6,8 @@ import sympy
 from sympy.simplify.fu import TR8
 
 from regard.errors import ShapeError, WorkError
-from regard.work.numbers import plain
-from regard.work.rules.rule import M, Matrix, Rule, bare, each, told
+from regard.work.exact.numbers import format_plain
+from regard.work.rules.rule import M, Matrix, Rule, elementwise, format_bare, format_operand
 
 
 def _frequencies(d: Matrix, base: Matrix, step: int = 2) -> Matrix:
@@ -30,7 +30,7 @@ def _halves(angles: Matrix) -> Matrix:
 
 
 def _waves_entry(i: int, j: int, angles: Matrix) -> str:
-    return f"{'cos' if j % 2 else 'sin'}({bare(angles[i, j // 2])})"
+    return f"{'cos' if j % 2 else 'sin'}({format_bare(angles[i, j // 2])})"
 
 
 def _turns(angles: Matrix) -> Matrix:
@@ -68,13 +68,13 @@ def _turned_halves(x: Matrix, angles: Matrix) -> Matrix:
 
 def _turned_entry(i: int, j: int, x: Matrix, angles: Matrix) -> str:
     a, b = x[i, j - j % 2], x[i, j - j % 2 + 1]
-    by = bare(angles[i, j // 2])
+    by = format_bare(angles[i, j // 2])
     if j % 2:
-        return f"{told(a)}·sin({by}) + {told(b)}·cos({by})"
-    return f"{told(a)}·cos({by}) - {told(b)}·sin({by})"
+        return f"{format_operand(a)}·sin({by}) + {format_operand(b)}·cos({by})"
+    return f"{format_operand(a)}·cos({by}) - {format_operand(b)}·sin({by})"
 
 
-def gathered(x: Any) -> Any:
+def combine_trig(x: Any) -> Any:
     """Products of sines and cosines as sines and cosines of sums.
 
     >>> gathered(sympy.sin(1) * sympy.cos(2) + sympy.cos(1) * sympy.sin(2))
@@ -83,7 +83,7 @@ def gathered(x: Any) -> Any:
     return sympy.expand(TR8(sympy.expand(x))) if x.has(sympy.sin, sympy.cos) else x
 
 
-POSITIONS: dict[str, Rule] = {
+POSITION_RULES: dict[str, Rule] = {
     "frequencies": Rule(
         _frequencies,
         "{1}^(-2i / {0}), i = 0, 1 …, the number of the pair",
@@ -95,7 +95,7 @@ POSITIONS: dict[str, Rule] = {
             "the 2 before i was left out": lambda d, b: _frequencies(d, b, 1),
             "the sign of the exponent": lambda d, b: _frequencies(d, b, -2),
         },
-        lambda i, j, d, b: f"{told(b[0, 0])}^(-{2 * j}/{told(d[0, 0])})",
+        lambda i, j, d, b: f"{format_operand(b[0, 0])}^(-{2 * j}/{format_operand(d[0, 0])})",
     ),
     "sines and cosines": Rule(
         _waves,
@@ -128,10 +128,10 @@ POSITIONS: dict[str, Rule] = {
         _turned_entry,
     ),
     "addition theorem": Rule(
-        each(gathered),
+        elementwise(combine_trig),
         "{0}, by sin(a + b) = sin a cos b + cos a sin b and its like",
         "{0} \\quad (\\sin(a + b) = \\sin a \\cos b + \\cos a \\sin b)",
         {},
-        lambda i, j, a: plain(gathered(a[i, j])),
+        lambda i, j, a: format_plain(combine_trig(a[i, j])),
     ),
 }

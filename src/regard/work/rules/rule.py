@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 
 import sympy
 
-from regard.work.numbers import decimal, is_simple, plain
+from regard.work.exact.numbers import format_decimal, format_plain, is_short_form
 
 Matrix = Any  # sympy does not say what a matrix holds
 M: Any = sympy.ImmutableMatrix
-Run = Callable[..., Matrix]
+MatrixFunction = Callable[..., Matrix]
 
 
 class Rule(NamedTuple):
@@ -22,44 +22,44 @@ class Rule(NamedTuple):
     Matrix([[2, 4]])
     """
 
-    run: Run
+    run: MatrixFunction
     text: str
     tex: str
-    slips: Mapping[str, Run]
-    entry: Callable[..., str] | None = None
+    mistakes: Mapping[str, MatrixFunction]
+    format_entry: Callable[..., str] | None = None
 
 
-def told(x: Any) -> str:
+def format_operand(x: Any) -> str:
     """A number as one writes it inside a formula: short, and in brackets where it needs them.
 
     >>> told(sympy.Rational(-1, 2)), told(sympy.E)
     ('(-1/2)', '2.71828')
     """
-    text = plain(x) if is_simple(x) else decimal(x)
+    text = format_plain(x) if is_short_form(x) else format_decimal(x)
     return f"({text})" if text.startswith("-") or " " in text else text
 
 
-def bare(x: Any) -> str:
+def format_bare(x: Any) -> str:
     """The same without the brackets.
 
     >>> bare(sympy.Rational(-1, 2)), bare(sympy.sqrt(2))
     ('-1/2', 'sqrt(2)')
     """
-    text = told(x)
+    text = format_operand(x)
     return text[1:-1] if text.startswith("(") else text
 
 
-def raised(x: Any, power: str = "²") -> str:
+def format_power(x: Any, power: str = "²") -> str:
     """A number with its power, in brackets where the power could be read as of its end alone.
 
     >>> raised(sympy.Rational(1, 2)), raised(sympy.Integer(3), "⁴")
     ('(1/2)²', '3⁴')
     """
-    text = told(x)
+    text = format_operand(x)
     return f"({text}){power}" if "/" in text and not text.startswith("(") else f"{text}{power}"
 
 
-def each(run: Callable[[Any], Any]) -> Run:
+def elementwise(run: Callable[[Any], Any]) -> MatrixFunction:
     """A rule that does one thing to every entry.
 
     >>> each(lambda x: x + 1)(M([[1, 2]]))

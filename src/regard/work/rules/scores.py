@@ -5,9 +5,9 @@ from typing import Any
 import sympy
 
 from regard.errors import ShapeError, WorkError
-from regard.work.rules.rule import M, Matrix, Rule, told
+from regard.work.rules.rule import M, Matrix, Rule, format_operand
 
-TIE = sympy.Float("1e-30", 30)  # two exact scores nearer than this are one
+TIE_TOLERANCE = sympy.Float("1e-30", 30)  # two exact scores nearer than this are one
 
 
 def _pairs(p: Matrix, g: Matrix, v: Matrix, bend: Any = sympy.tanh) -> Matrix:
@@ -25,7 +25,10 @@ def _pairs(p: Matrix, g: Matrix, v: Matrix, bend: Any = sympy.tanh) -> Matrix:
 
 
 def _pairs_entry(i: int, j: int, p: Matrix, g: Matrix, v: Matrix) -> str:
-    terms = (f"{told(w)}·tanh({told(p[i, f])} + {told(g[j, f])})" for f, w in enumerate(v))
+    terms = (
+        f"{format_operand(w)}·tanh({format_operand(p[i, f])} + {format_operand(g[j, f])})"
+        for f, w in enumerate(v)
+    )
     return " + ".join(terms)
 
 
@@ -37,10 +40,10 @@ def _is_below(a: Any, b: Any) -> bool:
     gap = (b - a).evalf(30)
     if not gap.is_number:
         raise WorkError(f"largest: needs numbers, not symbols, to compare, got {a} and {b}")
-    return bool(gap > TIE)
+    return bool(gap > TIE_TOLERANCE)
 
 
-def largest(row: Matrix) -> list[int]:
+def argmax_ties(row: Matrix) -> list[int]:
     """Where the largest of some numbers stand: one place, or several in a tie.
 
     >>> largest(M([[1, 2, 2, 0]]))
@@ -51,20 +54,20 @@ def largest(row: Matrix) -> list[int]:
 
 
 def _top(scores: Matrix) -> Matrix:
-    return M([scores[i, largest(scores.row(i))[0]] for i in range(scores.rows)])
+    return M([scores[i, argmax_ties(scores.row(i))[0]] for i in range(scores.rows)])
 
 
 def _shared(scores: Matrix, top: Matrix) -> Matrix:
     def share(i: int) -> list[Any]:
         # who may see nothing gets nothing
-        best = [] if top[i, 0] == -sympy.oo else largest(scores.row(i))
+        best = [] if top[i, 0] == -sympy.oo else argmax_ties(scores.row(i))
         return [sympy.Rational(int(j in best), max(len(best), 1)) for j in range(scores.cols)]
 
     return M([share(i) for i in range(scores.rows)])
 
 
 def _first(scores: Matrix, top: Matrix) -> Matrix:
-    best = [largest(scores.row(i))[0] for i in range(scores.rows)]
+    best = [argmax_ties(scores.row(i))[0] for i in range(scores.rows)]
     return M(scores.rows, scores.cols, lambda i, j: int(j == best[i]))
 
 
@@ -75,7 +78,7 @@ def _entropy(a: Matrix, log: Any = sympy.log) -> Matrix:
     )
 
 
-SCORES: dict[str, Rule] = {
+SCORE_RULES: dict[str, Rule] = {
     "entropy of rows": Rule(
         _entropy,
         "-Σ a log a over each row of {0}",
@@ -85,7 +88,9 @@ SCORES: dict[str, Rule] = {
             "the logarithm was to base 2": lambda a: _entropy(a, lambda x: sympy.log(x, 2)),
             "the logarithm was to base 10": lambda a: _entropy(a, lambda x: sympy.log(x, 10)),
         },
-        lambda i, j, a: " - ".join(["", *(f"{told(x)}·log({told(x)})" for x in a.row(i) if x)])[1:],
+        lambda i, j, a: " - ".join(
+            ["", *(f"{format_operand(x)}·log({format_operand(x)})" for x in a.row(i) if x)]
+        )[1:],
     ),
     "transpose": Rule(
         lambda a: M(a.T), "{0}ᵀ", "{0}^\\top", {"it was not transposed": lambda a: a}
@@ -116,14 +121,14 @@ SCORES: dict[str, Rule] = {
         "the largest in each row of {0}",
         "\\max\\nolimits_j {0}",
         {"the largest of each column was taken": lambda a: _top(M(a.T))},
-        lambda i, j, a: f"max({', '.join(told(x) for x in a.row(i))})",
+        lambda i, j, a: f"max({', '.join(format_operand(x) for x in a.row(i))})",
     ),
     "largest of columns": Rule(
         lambda a: M(_top(M(a.T)).T),
         "the largest in each column of {0}",
         "\\max\\nolimits_i {0}",
         {"the largest of each row was taken": lambda a: M(_top(a).T)},
-        lambda i, j, a: f"max({', '.join(told(x) for x in a.col(j))})",
+        lambda i, j, a: f"max({', '.join(format_operand(x) for x in a.col(j))})",
     ),
     "share rows": Rule(
         _shared,

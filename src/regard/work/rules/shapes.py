@@ -4,8 +4,8 @@ import re
 from collections.abc import Callable
 
 from regard.errors import ShapeError
-from regard.work.rules.blocks import COUNTED
-from regard.work.rules.rule import M, Matrix, Rule, told
+from regard.work.rules.blocks import ARITHMETIC_MAKERS
+from regard.work.rules.rule import M, Matrix, Rule, format_operand
 
 
 def _part(a: Matrix, first: int, last: int, *, rows: bool) -> Matrix:
@@ -88,11 +88,11 @@ def _relative(queries: str, keys: str) -> Rule:
         "{0} by distance j - i",
         "\\bigl[({0})_{{j-i}}\\bigr]_{{ij}}",
         {"the distance was taken as i - j": lambda row: spread(row, -1)},
-        lambda i, j, row: told(spread(row)[i, j]),
+        lambda i, j, row: format_operand(spread(row)[i, j]),
     )
 
 
-def cut(image: Matrix, side: int) -> Matrix:
+def patch_rows(image: Matrix, patch_size: int) -> Matrix:
     """Each square patch as one row, read row by row.
 
     >>> cut(M([[1, 2, 3, 4], [5, 6, 7, 8]]), 2)
@@ -100,16 +100,16 @@ def cut(image: Matrix, side: int) -> Matrix:
     [1, 2, 5, 6],
     [3, 4, 7, 8]])
     """
-    if side < 1 or image.rows % side or image.cols % side:
+    if patch_size < 1 or image.rows % patch_size or image.cols % patch_size:
         raise ShapeError(
-            f"image: needs rows and columns in multiples of the patch {side}, got "
+            f"image: needs rows and columns in multiples of the patch {patch_size}, got "
             f"{image.rows}×{image.cols}; try another patch, or pad with zeros"
         )
     return M(
         [
-            [image[r + y, c + x] for y in range(side) for x in range(side)]
-            for r in range(0, image.rows, side)
-            for c in range(0, image.cols, side)
+            [image[r + y, c + x] for y in range(patch_size) for x in range(patch_size)]
+            for r in range(0, image.rows, patch_size)
+            for c in range(0, image.cols, patch_size)
         ]
     )
 
@@ -119,19 +119,19 @@ def _patches(side: str) -> Rule:
     down = "patches were counted down the columns first"
     turned = "each patch was read column by column"
     return Rule(
-        lambda image: cut(image, p),
+        lambda image: patch_rows(image, p),
         f"{{0}} cut into patches of {p}×{p}, one a row",
         f"\\operatorname{{{{patches}}}}_{{{{{p} \\times {p}}}}}({{0}})",
         {
             turned: lambda image: M(
                 [
                     [row[y * p + x] for x in range(p) for y in range(p)]
-                    for row in cut(image, p).tolist()
+                    for row in patch_rows(image, p).tolist()
                 ]
             ),
             down: lambda image: M(
                 [
-                    cut(image, p).row(r * (image.cols // p) + c).tolist()[0]
+                    patch_rows(image, p).row(r * (image.cols // p) + c).tolist()[0]
                     for c in range(image.cols // p)
                     for r in range(image.rows // p)
                 ]
@@ -140,24 +140,24 @@ def _patches(side: str) -> Rule:
     )
 
 
-MAKERS: dict[str, Callable[..., Rule]] = {
+RULE_MAKERS: dict[str, Callable[..., Rule]] = {
     r"columns (\d+) to (\d+)": _columns,
     r"rows (\d+) to (\d+)": _rows,
     r"join (\d+)": _join,
     r"stack (\d+)": _stack,
     r"relative (\d+)×(\d+)": _relative,
     r"patches of (\d+)": _patches,
-    **COUNTED,
+    **ARITHMETIC_MAKERS,
 }
 
 
-def made(name: str) -> Rule | None:
+def rule_from_pattern(name: str) -> Rule | None:
     """The rule that a name with numbers in it stands for, if any does.
 
     >>> made("columns 2 to 3").run(M([[1, 2, 3]]))
     Matrix([[2, 3]])
     """
-    for pattern, make in MAKERS.items():
+    for pattern, make in RULE_MAKERS.items():
         if found := re.fullmatch(pattern, name):
             return make(*found.groups())
     return None

@@ -5,19 +5,19 @@ import sympy
 from regard.errors import ShapeError
 from regard.work.rules.rule import M, Matrix, Rule
 
-START = "put in "
+SUBSTITUTION_PREFIX = "put in "
 
 
-def put_in(name: str) -> Rule | None:
+def substitution_rule(name: str) -> Rule | None:
     """The rule `put in a, b`, which takes a matrix and a number for each symbol; else None.
 
     >>> a = sympy.Symbol("a", real=True)
     >>> put_in("put in a").run(M([[a, a + 1]]), M([[2]]))
     Matrix([[2, 3]])
     """
-    if not name.startswith(START):
+    if not name.startswith(SUBSTITUTION_PREFIX):
         return None
-    symbols = name.removeprefix(START).split(", ")
+    symbols = name.removeprefix(SUBSTITUTION_PREFIX).split(", ")
 
     def run(a: Matrix, *values: Matrix) -> Matrix:
         if len(values) != len(symbols) or any(one.shape != (1, 1) for one in values):

@@ -1,0 +1,216 @@
+"""The rules of the chain rule: slopes of gates and sums over paths."""
+
+from typing import Any
+
+import sympy
+
+from regard.errors import ShapeError
+from regard.work.rules.rule import M, Matrix, MatrixFunction, Rule, format_operand, format_power
+
+MAX_SUM_TERMS = 12  # parts that one sum may have
+
+
+def elementwise_product(*parts: Matrix) -> Matrix:
+    """The product entry by entry, all of one shape.
+
+    >>> times(M([[1, 2]]), M([[3, 4]]))
+    Matrix([[3, 8]])
+    """
+    if len({part.shape for part in parts}) > 1:
+        shapes = " and ".join(f"{part.rows}×{part.cols}" for part in parts)
+        raise ShapeError(f"factors: needs all of one shape, got {shapes}")
+    found = parts[0]
+    for part in parts[1:]:
+        found = found.multiply_elementwise(part)
+    return M(found)
+
+
+def tanh_derivative(y: Matrix) -> Matrix:
+    """The slope of tanh where its value is y: 1 - y².
+
+    >>> bent(M([[0, 1]]))
+    Matrix([[1, 0]])
+    """
+    return M(y.applyfunc(lambda x: 1 - x**2))
+
+
+def sigmoid_derivative(y: Matrix) -> Matrix:
+    """The slope of σ where its value is y: y (1 - y).
+
+    >>> gated(M([[0, sympy.Rational(1, 2)]]))
+    Matrix([[0, 1/4]])
+    """
+    return M(y.applyfunc(lambda x: x * (1 - x)))
+
+
+def _sum_of(count: int) -> Rule:
+    """A sum of so many parts; leaving one of them out is what people do."""
+
+    def run(*parts: Matrix) -> Matrix:
+        if len({part.shape for part in parts}) > 1:
+            shapes = " and ".join(f"{part.rows}×{part.cols}" for part in parts)
+            raise ShapeError(f"sum: needs all of one shape, got {shapes}")
+        return M(sum(parts[1:], parts[0]))
+
+    def without(which: int) -> MatrixFunction:
+        return lambda *parts: run(*(part for n, part in enumerate(parts) if n != which))
+
+    slips: dict[str, MatrixFunction] = {
+        f"part {n + 1} of the sum was left out": without(n) for n in range(count)
+    }
+    slips |= {f"only part {n + 1} of the sum was taken": _part(n) for n in range(count)}
+    slips["the mean was taken instead of the sum"] = lambda *parts: M(run(*parts) / count)
+    text = " + ".join(f"{{{n}}}" for n in range(count))
+    return Rule(
+        run,
+        text,
+        text,
+        slips,
+        lambda i, j, *parts: " + ".join(format_operand(part[i, j]) for part in parts),
+    )
+
+
+def _part(which: int) -> MatrixFunction:
+    return lambda *parts: parts[which]
+
+
+def _half_square(h: Matrix, target: Matrix) -> Matrix:
+    return M([[sum((x**2 for x in h - target), sympy.S.Zero) / 2]])
+
+
+def _slope_entry(slope: str) -> Any:
+    return lambda i, j, d, y: (
+        f"{format_operand(d[i, j])}·{slope.replace('y²', format_power(y[i, j])).replace('y', format_operand(y[i, j]))}"
+    )
+
+
+GRADIENT_RULES: dict[str, Rule] = {
+    **{f"sum of {n}": _sum_of(n) for n in range(2, MAX_SUM_TERMS + 1)},
+    "same": Rule(lambda a: a, "{0}", "{0}", {}),
+    "sum of entries": Rule(
+        lambda a: M([[sum(a)]]),
+        "sum of the entries of {0}",
+        "\\mathbf 1^\\top {0}",
+        {"the mean was taken": lambda a: M([[sum(a) / len(a)]])},
+        lambda i, j, a: " + ".join(format_operand(x) for x in a),
+    ),
+    "ones like": Rule(
+        lambda a: M.ones(*a.shape),
+        "1 for each entry of {0}",
+        "\\partial\\, \\mathbf 1^\\top {0} / \\partial {0}",
+        {},
+    ),
+    "half square": Rule(
+        _half_square,
+        "½ ‖{0} - {1}‖²",
+        "\\tfrac12 \\lVert {0} - {1} \\rVert^2",
+        {"the half was left out": lambda h, y: M(2 * _half_square(h, y))},
+        lambda i, j, h, y: (
+            "½·(" + " + ".join(f"{format_power(a - b)}" for a, b in zip(h, y, strict=True)) + ")"
+        ),
+    ),
+    "subtract": Rule(
+        lambda a, b: M(a - b),
+        "{0} - {1}",
+        "{0} - {1}",
+        {
+            "they were added": lambda a, b: M(a + b),
+            "they were exchanged": lambda a, b: M(b - a),
+        },
+        lambda i, j, a, b: f"{format_operand(a[i, j])} - {format_operand(b[i, j])}",
+    ),
+    "direct and later": Rule(
+        lambda e, later: M(e + later),
+        "{0} + {1}",
+        "{0} + {1}",
+        {
+            "only the direct part was taken, not what comes back from later": lambda e, later: e,
+            "the direct part was left out": lambda e, later: later,
+        },
+        lambda i, j, e, later: f"{format_operand(e[i, j])} + {format_operand(later[i, j])}",
+    ),
+    "through tanh": Rule(
+        lambda d, y: elementwise_product(d, tanh_derivative(y)),
+        "{0} ∘ (1 - {1}²)",
+        "{0} \\circ (1 - {1}^2)",
+        {
+            "the slope of tanh was left out": lambda d, y: d,
+            "the slope of σ was used for that of tanh": lambda d, y: elementwise_product(
+                d, sigmoid_derivative(y)
+            ),
+            "1 - y was used for 1 - y²": lambda d, y: elementwise_product(
+                d, M(y.applyfunc(lambda x: 1 - x))
+            ),
+            "the slope was taken at the value, not at what went in": lambda d, y: (
+                elementwise_product(d, tanh_derivative(M(y.applyfunc(sympy.tanh))))
+            ),
+        },
+        _slope_entry("(1 - y²)"),
+    ),
+    "through σ": Rule(
+        lambda d, y: elementwise_product(d, sigmoid_derivative(y)),
+        "{0} ∘ {1} ∘ (1 - {1})",
+        "{0} \\circ {1} \\circ (1 - {1})",
+        {
+            "the slope of σ was left out": lambda d, y: d,
+            "the slope of tanh was used for that of σ": lambda d, y: elementwise_product(
+                d, tanh_derivative(y)
+            ),
+            "(1 - y) was left out": elementwise_product,
+        },
+        _slope_entry("y·(1 - y)"),
+    ),
+    "by what it gates": Rule(
+        lambda d, y: elementwise_product(d, y),
+        "{0} ∘ {1}",
+        "{0} \\circ {1}",
+        {"the other factor was left out": lambda d, y: d},
+        lambda i, j, d, y: f"{format_operand(d[i, j])}·{format_operand(y[i, j])}",
+    ),
+    "by new less old": Rule(
+        lambda d, new, old: elementwise_product(d, M(new - old)),
+        "{0} ∘ ({1} - {2})",
+        "{0} \\circ ({1} - {2})",
+        {
+            "new and old were exchanged": lambda d, new, old: elementwise_product(d, M(old - new)),
+            "the old state was left out": lambda d, new, old: elementwise_product(d, new),
+        },
+        lambda i, j, d, n, o: (
+            f"{format_operand(d[i, j])}·({format_operand(n[i, j])} - {format_operand(o[i, j])})"
+        ),
+    ),
+    "by what is kept": Rule(
+        lambda d, z: elementwise_product(d, M(z.applyfunc(lambda x: 1 - x))),
+        "{0} ∘ (1 - {1})",
+        "{0} \\circ (1 - {1})",
+        {"z was used for 1 - z": elementwise_product},
+        lambda i, j, d, z: f"{format_operand(d[i, j])}·(1 - {format_operand(z[i, j])})",
+    ),
+    "from state to cell": Rule(
+        lambda d, o, y: elementwise_product(d, o, tanh_derivative(y)),
+        "{0} ∘ {1} ∘ (1 - {2}²)",
+        "{0} \\circ {1} \\circ (1 - {2}^2)",
+        {
+            "the slope of tanh was left out": lambda d, o, y: elementwise_product(d, o),
+            "the output gate was left out": lambda d, o, y: elementwise_product(
+                d, tanh_derivative(y)
+            ),
+            "the slope of σ was used for that of tanh": lambda d, o, y: elementwise_product(
+                d, o, sigmoid_derivative(y)
+            ),
+        },
+        lambda i, j, d, o, y: (
+            f"{format_operand(d[i, j])}·{format_operand(o[i, j])}·(1 - {format_power(y[i, j])})"
+        ),
+    ),
+    "two paths": Rule(
+        lambda h, c: M(h + c),
+        "{0} + {1}",
+        "{0} + {1}",
+        {
+            "the path through h was left out": lambda h, c: c,
+            "the path through the next cell was left out": lambda h, c: h,
+        },
+        lambda i, j, h, c: f"{format_operand(h[i, j])} + {format_operand(c[i, j])}",
+    ),
+}

@@ -1,0 +1,56 @@
+"""Words as LaTeX has them: signs that it knows by other names, and characters that it reserves."""
+
+LATEX_SYMBOLS = {
+    "∂": "\\partial",
+    "σ": "\\sigma",
+    "β": "\\beta",
+    "α": "\\alpha",
+    "ε": "\\varepsilon",
+    "μ": "\\mu",
+    "δ": "\\delta",
+    "Δ": "\\Delta",
+    "λ": "\\lambda",
+    "ρ": "\\rho",
+    "φ": "\\varphi",
+    "γ": "\\gamma",
+    "Σ": "\\sum",
+    "√": "\\surd",
+    "≈": "\\approx",
+    "≤": "\\leq",
+    "≥": "\\geq",
+    "≠": "\\neq",
+    "→": "\\to",
+    "×": "\\times",
+    "·": "\\cdot",
+    "∘": "\\circ",
+    "±": "\\pm",
+    "∞": "\\infty",
+    "‖": "\\|",
+    "½": "\\tfrac12",
+    "¼": "\\tfrac14",
+    "²": "^2",
+    "³": "^3",
+    "⁴": "^4",
+    "ᵀ": "^\\top",
+    "′": "'",
+    "−": "-",
+    "<": "<",
+    ">": ">",
+    "|": "|",
+    "…": "\\ldots",
+}
+LATEX_ESCAPES = {one: f"\\{one}" for one in "&%$#_{}"} | {
+    "\\": "\\textbackslash{}",
+    "^": "\\textasciicircum{}",
+    "~": "\\textasciitilde{}",
+}
+
+
+def escape_latex(text: str) -> str:
+    r"""A sentence for LaTeX, in ASCII; a sign becomes a formula of its own.
+
+    >>> print(tex_words("σ(-x) is 50% at h_1"))
+    $\sigma$(-x) is 50\% at h\_1
+    """
+    marks = {sign: f"${name}$" for sign, name in LATEX_SYMBOLS.items()} | LATEX_ESCAPES
+    return "".join(marks.get(letter, letter) for letter in text)

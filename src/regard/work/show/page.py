@@ -1,0 +1,51 @@
+"""Pages for a browser, whole in one file, without a script."""
+
+import re
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+
+from regard.files import write_text
+
+PAGE_TEMPLATE = Path(__file__).parent / "page.html"
+
+
+def render_page(
+    title: str, subtitle: str, body: str, links: Mapping[str, str] | None = None
+) -> str:
+    """A page of its own; `links` leads from a place on it to the words that name it.
+
+    >>> "<h1>A &lt; B</h1>" in page("A < B", "two of them", "<p>so it is</p>")
+    True
+    """
+    led = "\n".join(f'<a href="#{at}">{escape(name)}</a>' for at, name in (links or {}).items())
+    parts = {
+        "TITLE": escape(title),
+        "FACTS": escape(subtitle),
+        "NAV": f'<nav aria-label="Steps">{led}</nav>' if led else "",
+        "BODY": body,
+    }
+    # one pass, so that a mark inside a title stays what it is
+    return re.sub(
+        r"\[\[([A-Z]+)\]\]", lambda mark: parts[mark[1]], PAGE_TEMPLATE.read_text(encoding="utf-8")
+    )
+
+
+def anchor_id(name: str) -> str:
+    """A name as a place on a page can be called.
+
+    >>> anchor("h_1"), anchor("∂h_1")
+    ('at-h_1', 'at-2202-h_1')
+    """
+    return "at-" + re.sub(r"[^A-Za-z0-9_]", lambda odd: f"{ord(odd[0]):x}-", name).strip("-")
+
+
+def write_page(path: str | Path, text: str) -> Path:
+    """Write a solution or sheet to a file, whole or not at all; its path comes back.
+
+    >>> write_page("nowhere/at/all.html", "")
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: nowhere/at/all.html: cannot be written, No such file or directory
+    """
+    return write_text(path, text)

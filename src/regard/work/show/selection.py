@@ -1,0 +1,152 @@
+"""What of a solution is shown, whatever the format: which steps, which entry, exact or rounded."""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from regard.errors import WorkError, nearest
+from regard.work.exact.numbers import format_decimal, format_plain, is_exact_in, is_short_form
+from regard.work.rules import Matrix, get_rule
+from regard.work.solution import Solution, Step
+
+MAX_ENTRY_CHARS = 160  # characters; a longer one nobody reads
+
+
+class WorkedEntry(NamedTuple):
+    """The first entry of a step with its numbers put in, and what they make.
+
+    >>> Entry("1·2", "2").put_in
+    '1·2'
+    """
+
+    expression: str
+    result: str
+
+
+class DisplayStep(NamedTuple):
+    """One step as it is shown: its number, its entry, and which results are worth their place.
+
+    >>> from regard.work import attention
+    >>> shown(attention({"X": [[1, 0], [0, 2]]}, scale=1))[0].says
+    'The scores: how well each query fits each key'
+    """
+
+    number: int
+    step: Step
+    entry: WorkedEntry | None
+    show_exact: bool
+    show_rounded: bool
+
+    @property
+    def heading(self) -> str:
+        """What the step is for, as a heading."""
+        return f"{self.step.title[:1].upper()}{self.step.title[1:]}"
+
+
+def select_steps(
+    solution: Solution, only: Sequence[str] = (), digits: int = 6
+) -> list[DisplayStep]:
+    """The steps to show, all or those whose names match; `A*` stands for all that begin with A.
+
+    >>> from regard.work import attention
+    >>> [one.at for one in shown(attention({"X": [[1, 0], [0, 2]]}, scale=1), ["A", "H"])]
+    [4, 5]
+    """
+    check_names(only, solution)
+    return [
+        DisplayStep(
+            at,
+            step,
+            first_entry(solution, step, digits),
+            all(map(is_short_form, step.value)) or bool(step.value.free_symbols),
+            not all(x.is_Rational or x.is_infinite or x.free_symbols for x in step.value),
+        )
+        for at, step in enumerate(solution.steps, 1)
+        if not only or matches_any(step.name, only)
+    ]
+
+
+def check_names(only: Sequence[str], *solutions: Solution) -> None:
+    """Raise unless each of these names, or patterns, is of something in one of the solutions.
+
+    >>> from regard.work import attention
+    >>> need_names(["A", "remarks"], attention({"X": [[1, 0], [0, 2]]}))
+    """
+    for told in only:
+        if not any(has_name(solution, told) for solution in solutions):
+            names = list(dict.fromkeys(name for one in solutions for name in _names(one)))
+            raise WorkError(
+                f"only: needs names of steps, {', '.join(names)}, got {told!r}"
+                f"{nearest(told, names)}"
+            )
+
+
+def has_name(solution: Solution, pattern: str) -> bool:
+    """Whether a name, or a pattern, is of something in a solution.
+
+    >>> from regard.work import attention
+    >>> has_name(attention({"X": [[1, 0], [0, 2]]}), "h_*")
+    False
+    """
+    return any(fnmatchcase(name, pattern) for name in _names(solution))
+
+
+def _names(solution: Solution) -> list[str]:
+    return [*solution.given, *(step.name for step in solution.steps), "remarks"]
+
+
+def select_given(solution: Solution, only: Sequence[str] = ()) -> dict[str, Matrix]:
+    """What was given, all or those whose names match.
+
+    >>> from regard.work import attention
+    >>> list(given_shown(attention({"X": [[1, 0], [0, 2]]}, scale=1), ["β"]))
+    ['β']
+    """
+    return {n: v for n, v in solution.given.items() if not only or matches_any(n, only)}
+
+
+def select_remarks(solution: Solution, only: Sequence[str] = ()) -> tuple[str, ...]:
+    """The sentences at the end; where only some steps are shown, if `remarks` is among the names.
+
+    >>> from regard.work import attention
+    >>> remarks_shown(attention({"X": [[1, 0], [0, 2]]}, scale=1), ["A"])
+    ()
+    """
+    return solution.remarks if not only or matches_any("remarks", only) else ()
+
+
+def matches_any(name: str, patterns: Sequence[str]) -> bool:
+    """Whether a name is among those asked for.
+
+    >>> wanted("h_2", ["h_*"]), wanted("A", ["H"])
+    (True, False)
+    """
+    return any(fnmatchcase(name, told) for told in patterns)
+
+
+def first_entry(solution: Solution, step: Step, digits: int = 6) -> WorkedEntry | None:
+    """The first entry with its numbers put in; None where there is nothing to put in.
+
+    >>> from regard.work import attention
+    >>> worked = attention({"X": [[1, 0], [0, 2]]}, scale=1)
+    >>> first_entry(worked, worked.steps[0])
+    Entry(put_in='1·1 + 0·0', equals='1')
+    """
+    tell = get_rule(step.rule).format_entry
+    if tell is None:
+        return None
+    values = solution.values()
+    put_in = tell(0, 0, *(values[name] for name in step.inputs))
+    result = step.value[0, 0]
+    equals = format_plain(result)
+    if not is_short_form(result):
+        # the dots stand for digits left off: a 3 that was carried to 50 digits has none
+        short = is_exact_in(result, digits)
+        equals = (
+            format_decimal(result, digits)
+            if short
+            else f"{format_decimal(result, digits, keep_zeros=True)} …"
+        )
+    if not put_in or len(put_in) > MAX_ENTRY_CHARS or put_in == equals:
+        return None
+    return WorkedEntry(put_in, equals)
