@@ -12,7 +12,7 @@ from regard.errors import WorkError
 
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
 def test_every_gradient_of_a_problem_is_autograds(cell):
-    worked = work.solve(work.read_problem(f"back-{cell}"))
+    worked = work.solve(work.read_problem(f"bptt-{cell}"))
     found = work.compare_with_autograd(worked)
     weights = {name for name in worked.given if name[0] in "WUb"}
     assert weights <= {one.name for one in found}
@@ -20,7 +20,7 @@ def test_every_gradient_of_a_problem_is_autograds(cell):
 
 
 def test_a_wrong_gradient_is_seen():
-    worked = work.solve(work.read_problem("back-rnn"))
+    worked = work.solve(work.read_problem("bptt-rnn"))
     steps = tuple(
         replace(step, value=step.value.T) if step.name == "dU" else step for step in worked.steps
     )
@@ -35,7 +35,7 @@ def test_a_wrong_gradient_is_seen():
 
 
 def test_the_command_shows_them_side_by_side():
-    shown = CliRunner().invoke(app, ["work", "back-lstm", "--autograd"]).output.splitlines()
+    shown = CliRunner().invoke(app, ["work", "bptt-lstm", "--autograd"]).output.splitlines()
     assert shown[0].split() == ["∂J/∂", "largest", "by", "hand", "autograd", "is", "off", "by"]
     assert all(line.endswith("less than 1e-12") for line in shown[1:])
 
@@ -43,4 +43,4 @@ def test_the_command_shows_them_side_by_side():
 @pytest.mark.usefixtures("users_view")
 def test_only_gradients_are_held_to_autograd():
     with pytest.raises(WorkError, match="autograd: needs the family bptt with numbers, got atten"):
-        work.compare_with_autograd(work.solve(work.read_problem("plain")))
+        work.compare_with_autograd(work.solve(work.read_problem("self-attention")))

@@ -100,9 +100,9 @@ def changed(solution, name, slip):
     """What a student has at the end who made this slip and all else right."""
     values = dict(solution.values())
     at = [step.name for step in solution.steps].index(name)
-    values[name] = slip(*(values[one] for one in solution.steps[at].takes))
+    values[name] = slip(*(values[one] for one in solution.steps[at].inputs))
     for step in solution.steps[at + 1 :]:
-        values[step.name] = work.get_rule(step.rule).run(*(values[one] for one in step.takes))
+        values[step.name] = work.get_rule(step.rule).run(*(values[one] for one in step.inputs))
     return values
 
 

@@ -25,7 +25,7 @@ def near(told, site, head, query, key, batch=0):
     at = [int(n) for n in told["g"]]
     share = want * site.v[batch, own, key][at]
     assert [float(x) for x in told["c"]] == pytest.approx(share.tolist(), abs=1e-5)
-    assert told.again() == told.values()
+    assert told.recompute() == told.values()
 
 
 # ---- worked numbers
@@ -143,7 +143,7 @@ def test_it_prints_in_every_way_and_is_data():
 @pytest.mark.usefixtures("users_view")
 def test_what_cannot_be_explained_is_said():
     site = rg.site_of(torch.eye(2), torch.eye(2))
-    with pytest.raises(WorkError, match="most: needs 1 to 16 terms, got 0"):
+    with pytest.raises(WorkError, match="max_terms: needs 1 to 16 terms, got 0"):
         rg.explain(site, 0, 0, 0, max_terms=0)
     with pytest.raises(ShapeError, match="key: needs less than 2, got 5"):
         rg.explain(site, 0, 0, 5)

@@ -43,7 +43,9 @@ def test_every_family_and_level_makes_an_exercise_that_can_be_worked_and_checked
 
 @settings(max_examples=12, deadline=None)
 @given(
-    st.sampled_from(["attention", "rnn", "gru", "cross"]), st.integers(0, 999), st.integers(1, 2)
+    st.sampled_from(["attention", "rnn", "gru", "cross-attention"]),
+    st.integers(0, 999),
+    st.integers(1, 2),
 )
 def test_numbers_are_clean(family, seed, level):
     one = work.make_exercise(family, seed, level)
@@ -153,9 +155,9 @@ def test_what_cannot_be_made_is_said(tmp_path):
         work.make_exercise("rnn", level=4)
     with pytest.raises(WorkError, match="count: needs 1 to 100, got 0"):
         work.make_sheet("rnn", count=0)
-    with pytest.raises(WorkError, match="form: needs one of text"):
+    with pytest.raises(WorkError, match="fmt: needs one of text"):
         work.format_sheet(work.make_sheet("rnn", count=1), "pdf")
     with pytest.raises(WorkError, match="count: needs 1 for TOML, got 2; try --out FOLDER"):
         work.format_sheet(work.make_sheet("rnn", count=2), "toml")
     with pytest.raises(FileError, match="needs to hold TOML files, got none"):
-        work.check_submissions(work.solve(work.read_problem("plain")), [tmp_path])
+        work.check_submissions(work.solve(work.read_problem("self-attention")), [tmp_path])

@@ -210,7 +210,7 @@ def with_slips(solution, *slips):
     for name, i, j, by in slips:
         wrong.setdefault(name, []).append((i, j, sympy.sympify(by)))
     for step in solution.steps:
-        value = apply_rule(step.rule, *(values[one] for one in step.takes)).as_mutable()
+        value = apply_rule(step.rule, *(values[one] for one in step.inputs)).as_mutable()
         for i, j, by in wrong.get(step.name, ()):
             value[i, j] += by
         values[step.name] = value.as_immutable()
@@ -225,8 +225,8 @@ SLIPS = {
     "three-tokens": [("K", 0, 1, 1), ("A", 2, 0, "1/4")],
     "gru": [("rs_1", 0, 0, "1/2"), ("g_1", 0, 0, "-1/5")],
     "encoder": [("Q_1", 0, 0, 2), ("P_1", 1, 1, "1/3")],
-    "back-lstm": [("f_1", 0, 0, "1/5"), ("dh_1", 0, 0, 1)],
-    "512-8": [("d_k", 0, 0, 1), ("w_QKV", 0, 0, 7)],
+    "bptt-lstm": [("f_1", 0, 0, "1/5"), ("dh_1", 0, 0, 1)],
+    "parameter-counts": [("d_k", 0, 0, 1), ("w_QKV", 0, 0, 7)],
     "layer-norm": [("m", 0, 0, 1), ("LN", 1, 0, "1/2")],
 }
 
@@ -234,7 +234,7 @@ SLIPS = {
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow if name in ("encoder", "back-lstm") else ())
+        pytest.param(name, marks=pytest.mark.slow if name in ("encoder", "bptt-lstm") else ())
         for name in SLIPS
     ],
 )
@@ -254,7 +254,7 @@ def test_a_second_slip_is_shown_beside_what_follows_from_the_first():
     first, second = work.check_answers(THREE, told)[1:]
     assert first.differences == ("(1,2): 0 should be -0.5",)
     assert (
-        second._replace(why="")
+        second._replace(diagnosis="")
         == work.Finding("S", "wrong", ("(1,1): 4 should be 3",), "", (), ("K",))
         or second.verdict == "carried forward"
     )
@@ -340,11 +340,11 @@ def test_marks_are_written_as_the_file_ends(ending, tmp_path):
 def test_marks_in_json_are_data(tmp_path):
     found = marked(tmp_path, RIGHT.replace("-2", "2"), "--format", "json")
     told = json.loads(found.output)
-    assert (found.exit_code, told["steps"][0]["why"]) == (3, "a sign, in (3,2)")
+    assert (found.exit_code, told["steps"][0]["diagnosis"]) == (3, "a sign, in (3,2)")
 
 
 @pytest.mark.parametrize("more", [
-    ["plain"], ["plain", "columns"], ["plain", "--each", "scale=0,1"], ["--make", "rnn"],
+    ["self-attention"], ["self-attention", "column-convention"], ["self-attention", "--each", "scale=0,1"], ["--make", "rnn"],
 ])  # fmt: skip
 def test_every_output_follows_the_ending_and_a_format_that_is_named_wins(more, tmp_path):
     for ending, start in {".html": "<!doctype html>", ".tex": "\\documentclass"}.items():
@@ -366,8 +366,8 @@ def test_one_exercise_may_go_to_a_toml_file(tmp_path):
 
 
 @pytest.mark.parametrize("options", [
-    ["--check", "a.toml"], ["plain", "--shapes", "--format", "html"], ["--make", "rnn", "plain"],
-    ["plain", "--check", "a.toml", "--only", "A"], ["back-rnn", "--autograd", "-o", "a.html"],
+    ["--check", "a.toml"], ["self-attention", "--shapes", "--format", "html"], ["--make", "rnn", "self-attention"],
+    ["self-attention", "--check", "a.toml", "--only", "A"], ["bptt-rnn", "--autograd", "-o", "a.html"],
 ])  # fmt: skip
 def test_an_option_that_would_be_dropped_is_refused(options):
     assert run.invoke(app, ["work", *options]).exit_code == 2
@@ -465,11 +465,11 @@ def test_no_mangled_problem_or_sheet_ends_in_a_traceback(seed):
     quick = (
         "rnn",
         "gru",
-        "plain",
-        "hard",
+        "self-attention",
+        "hard-attention",
         "layer-norm",
-        "512-8",
-        "cross",
+        "parameter-counts",
+        "cross-attention",
         "feed-forward",
         "symbols",
     )

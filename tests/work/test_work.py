@@ -62,7 +62,7 @@ def test_three_tokens_under_a_causal_mask():
 
 def test_plain_attention():
     e = sympy.E
-    worked = work.solve(work.read_problem("plain"))
+    worked = work.solve(work.read_problem("self-attention"))
     assert worked["A"][0, :] == sympy.Matrix([[e, e, 1]]) / (2 * e + 1)
     assert_near(worked["H"][0, :], [[0.8446376, 0.7330436]], 1e-7)
 
@@ -145,7 +145,7 @@ def test_every_step_follows_from_its_stated_inputs(name):
     symbols = told.get("symbols", ())
     values = {n: work.parse_matrix(v, n, symbols) for n, v in told["given"].items()}
     for step in told["steps"]:
-        parts = [values[one] for one in step["takes"]]
+        parts = [values[one] for one in step["inputs"]]
         found = apply_rule(step["rule"], *parts)
         values[step["name"]] = found
         assert sympy.Matrix(found).evalf(15) == worked[step["name"]].evalf(15)

@@ -30,7 +30,7 @@ def test_both_limits_of_the_scale_are_exact():
 
 
 def test_a_bias_of_logarithms_makes_a_convolution():
-    worked = work.solve(work.read_problem("smooth"))
+    worked = work.solve(work.read_problem("attention-as-convolution"))
     third, quarter = sympy.Rational(1, 3), sympy.Rational(1, 4)
     assert worked["A"].row(0) == M([[2 * third, third, 0, 0]])
     assert worked["A"].row(1) == M([[quarter, 2 * quarter, quarter, 0]])
@@ -115,7 +115,7 @@ def test_hard_attention_is_that_of_the_ops(q, k, v, mask):
 @settings(max_examples=4, deadline=None)
 @given(cells(2, 2, small), cells(3, 2, small))
 def test_every_sharpness_is_that_of_the_ops_and_spreads_less_and_less(q, k):
-    worked = work.solve_sharpness({"Q": q, "K": k, "V": k}, scales=["inf", 0, "usual", 3])
+    worked = work.solve_sharpness({"Q": q, "K": k, "V": k}, scales=["inf", 0, "default", 3])
     scores = floats(worked["S"])
     for n, beta in enumerate((0.0, 2**-0.5, 3.0), 1):
         weights = rg.softargmax(scores, beta)
@@ -149,10 +149,10 @@ def test_a_mask_after_the_softmax_is_recognised():
 @pytest.mark.parametrize(
     ("problem", "name", "slip"),
     [
-        ("hard", "A", "the first of those that tie took all"),
+        ("hard-attention", "A", "the first of those that tie took all"),
         ("additive", "S", "tanh was left out"),
         ("additive", "S", "the vector after tanh was left out"),
-        ("cross", "Z", "the scale was left out"),
+        ("cross-attention", "Z", "the scale was left out"),
     ],
 )
 def test_slips_of_scores_are_recognised(problem, name, slip):
@@ -191,7 +191,10 @@ def test_the_relative_bias_the_wrong_way_round_is_recognised():
         ({"given": {"X": [[1]], "rel": [1]}, "scale": "inf"}, "scale: needs to be finite"),
         ({"given": {"X": [[1]], "rel": [1, 2]}}, "rel: needs one row of an odd count"),
         ({"family": "sharpness", "given": {"X": [[1]]}, "scales": 1}, "scales: needs a list"),
-        ({"family": "cross", "given": {"X": [[1]]}}, "got no Y; try the family attention"),
+        (
+            {"family": "cross-attention", "given": {"X": [[1]]}},
+            "got no Y; try the family attention",
+        ),
     ],
 )
 def test_what_no_attention_can_do_is_said(problem, message):

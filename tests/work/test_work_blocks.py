@@ -198,7 +198,7 @@ FEED = work.solve(work.read_problem("feed-forward"))
 )
 def test_slips_of_blocks_are_recognised(worked, name, slip):
     step = next(one for one in worked.steps if one.name == name)
-    found = work.get_rule(step.rule).mistakes[slip](*(worked[one] for one in step.takes))
+    found = work.get_rule(step.rule).mistakes[slip](*(worked[one] for one in step.inputs))
     told = [[f"{float(x):.9f}" for x in row] for row in found.evalf(20).tolist()]
     wrong = work.first_wrong(work.check_answers(worked, {name: told}))
     assert wrong is not None

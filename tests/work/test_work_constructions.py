@@ -73,7 +73,9 @@ def test_a_width_of_three_is_exact_inside_and_renormalised_at_the_ends():
 @given(st.lists(st.integers(-3, 3), min_size=3, max_size=3).filter(lambda k: sum(map(bool, k)) > 1),
        st.lists(st.integers(-3, 3), min_size=3, max_size=5))  # fmt: skip
 def test_a_head_a_tap_is_the_convolution_of_torch(kernel, x):
-    worked = work.solve_convolution({"kernel": kernel, "X": [[one] for one in x]}, method="taps")
+    worked = work.solve_convolution(
+        {"kernel": kernel, "X": [[one] for one in x]}, method="head_per_tap"
+    )
     taps = torch.tensor(kernel, dtype=torch.float64)[None, None]
     want = torch.nn.functional.conv1d(
         torch.tensor(x, dtype=torch.float64)[None, None], taps, padding=1
@@ -94,14 +96,14 @@ def test_that_softmax_of_the_unit_matrix_is_not_the_unit_matrix_is_a_known_slip(
     ("problem", "message"),
     [
         ({"family": "identity", "given": {"W_V": 1}}, "given: needs X, or n from 2 to 12"),
-        ({"family": "identity", "reach": 1, "given": {"n": 2}}, "reach: needs a share between"),
+        ({"family": "identity", "target_weight": 1, "given": {"n": 2}}, "target_weight: needs a share between"),
         ({"family": "identity", "given": {"n": 2, "W_V": [[0, 0], [0, 0]]}}, "W_V: needs to be sq"),
         ({"family": "permutation", "given": {"order": [1, 3]}}, "order: needs 2 to 12 numbers"),
         ({"family": "convolution", "given": {"kernel": [1, 0, -1], "X": [[1]]}},
-         'got -1; try heads = "taps"'),
+         'got -1; try method = "head_per_tap"'),
         ({"family": "convolution", "given": {"kernel": [1, 1], "X": [[1]]}}, "an odd count"),
         ({"family": "convolution", "given": {"X": [[1]]}}, "got no kernel"),
-        ({"family": "convolution", "heads": "two", "given": {"X": [[1]]}}, "heads: needs one or"),
+        ({"family": "convolution", "method": "two", "given": {"X": [[1]]}}, "method: needs one_h"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_built_is_said(problem, message):

@@ -75,7 +75,7 @@ def test_every_gradient_is_that_of_autograd(cell, data):
 
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
 def test_the_loss_may_be_a_sum_or_a_distance(cell):
-    given_ = work.read_problem(f"back-{cell}")["given"]
+    given_ = work.read_problem(f"bptt-{cell}")["given"]
     told = {name: value for name, value in given_.items() if name not in ("dh", "target")}
     size = 2 if cell == "rnn" else 1
     told["h"] = told.get("h", [[0]] * size)
@@ -121,7 +121,7 @@ def test_the_spectral_radius_is_the_largest_eigenvalue(u):
 
 
 def test_the_direct_path_of_an_lstm_is_the_product_of_its_forget_gates():
-    worked = work.solve(work.read_problem("back-lstm"))
+    worked = work.solve(work.read_problem("bptt-lstm"))
     gates = float(worked["f_1"][0]) * float(worked["f_2"][0])
     assert float(worked["F_0"][0]) == pytest.approx(gates)
     # the whole path, by a small change of the cell before the last step, through the state too
@@ -142,7 +142,7 @@ def test_the_direct_path_of_an_lstm_is_the_product_of_its_forget_gates():
 
 
 def test_clipping_keeps_the_direction_and_bounds_the_norm():
-    worked = work.solve(work.read_problem("back-rnn"))
+    worked = work.solve(work.read_problem("bptt-rnn"))
     whole = torch.cat([floats(worked[name]).flatten() for name in ("dW", "dU")])
     cut = torch.cat([floats(worked[name]).flatten() for name in ("cW", "cU")])
     assert float(cut.norm()) == pytest.approx(0.25)
@@ -177,7 +177,7 @@ def test_the_radius_says_whether_gradients_vanish(u, says):
     ],
 )  # fmt: skip
 def test_the_slips_people_make_in_the_chain_rule_are_recognised(cell, name, slip, says):
-    worked = work.solve(work.read_problem(f"back-{cell}"))
+    worked = work.solve(work.read_problem(f"bptt-{cell}"))
     wrong = [[f"{float(x):.9f}" for x in row] for row in slip(worked).evalf(20).tolist()]
     found = work.first_wrong(work.check_answers(worked, {name: wrong}))
     assert found is not None
@@ -207,7 +207,7 @@ def test_forward_in_time_the_gradient_is_the_same(weight, data):
 )  # fmt: skip
 def test_totals_for_partials_and_a_path_left_out_are_recognised(name, slip, says):
     worked = work.solve_bptt(
-        work.read_problem("back-lstm")["given"], cell="lstm", forward_mode="W_c"
+        work.read_problem("bptt-lstm")["given"], cell="lstm", forward_mode="W_c"
     )
     wrong = [[f"{float(x):.9f}" for x in row] for row in slip(worked).evalf(20).tolist()]
     found = work.first_wrong(work.check_answers(worked, {name: wrong}))
@@ -231,14 +231,14 @@ def test_what_does_not_fit_is_said(given_, message):
 
 @pytest.mark.usefixtures("users_view")
 def test_forward_needs_a_weight_of_an_lstm():
-    given_ = work.read_problem("back-lstm")["given"]
-    with pytest.raises(WorkError, match="forward: needs one of W_i, U_i"):
+    given_ = work.read_problem("bptt-lstm")["given"]
+    with pytest.raises(WorkError, match="forward_mode: needs one of W_i, U_i"):
         work.solve_bptt(given_, cell="lstm", forward_mode="W")
-    with pytest.raises(WorkError, match="forward: needs an lstm, got rnn"):
+    with pytest.raises(WorkError, match="forward_mode: needs an lstm, got rnn"):
         work.solve_bptt({"x": 1, "W": 1, "U": 1}, forward_mode="W")
 
 
 @pytest.mark.usefixtures("users_view")
 def test_a_norm_to_clip_to_is_above_zero():
-    with pytest.raises(WorkError, match="clip: needs a norm above 0, got 0"):
+    with pytest.raises(WorkError, match="max_grad_norm: needs a norm above 0, got 0"):
         work.solve_bptt({"x": 1, "W": 1, "U": 1}, max_grad_norm=0)

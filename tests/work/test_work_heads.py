@@ -20,13 +20,13 @@ WEIGHTS = ("W_Q", "W_K", "W_V", "W_O")
 
 
 def test_the_counts_of_512_in_8_heads():
-    worked = work.solve(work.read_problem("512-8"))
+    worked = work.solve(work.read_problem("parameter-counts"))
     want = {"d_k": 64, "w_QKV": 786432, "w_O": 262144, "FF": 2099712}
     assert {name: int(worked[name][0]) for name in want} == want
 
 
 def test_the_tokens_of_a_picture():
-    worked = work.solve(work.read_problem("picture-sizes"))
+    worked = work.solve(work.read_problem("image-sizes"))
     assert [int(worked[name][0]) for name in ("N", "tokens", "v")] == [196, 197, 768]
     larger = work.solve_counts({"side": 384, "P": 16, "C": 3})
     assert int(larger["tokens"][0]) == 576 + 1

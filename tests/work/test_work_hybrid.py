@@ -32,7 +32,7 @@ def in_torch(told, score, query):
 
 @pytest.mark.parametrize("score", ["dot", "scaled", "additive"])
 @settings(max_examples=3, deadline=None)
-@given(st.data(), st.sampled_from(["candidate", "before"]))
+@given(st.data(), st.sampled_from(["candidate", "previous"]))
 def test_every_state_is_that_of_torch(score, data, query):
     def cells(rows, columns):
         return [[data.draw(small) for _ in range(columns)] for _ in range(rows)]
@@ -46,7 +46,7 @@ def test_every_state_is_that_of_torch(score, data, query):
 
 @pytest.mark.parametrize("score", ["dot", "scaled", "additive"])
 def test_the_problem_that_comes_along_is_that_of_torch(score):
-    told = work.read_problem("look-back")["given"] | {"h": [["1/2"], [-1]]}
+    told = work.read_problem("recurrent-attention")["given"] | {"h": [["1/2"], [-1]]}
     told |= {"W_1": [[1, 2]], "W_2": [[-1, 1]], "V_a": [[3]]}
     worked = work.solve_recurrent_attention(told, score=score)
     for t, want in enumerate(in_torch(told, score, "candidate"), 1):
@@ -54,7 +54,7 @@ def test_the_problem_that_comes_along_is_that_of_torch(score):
 
 
 def test_the_first_step_looks_at_nothing_and_each_later_one_at_all_before_it():
-    worked = work.solve(work.read_problem("look-back"))
+    worked = work.solve(work.read_problem("recurrent-attention"))
     assert worked["a_1"] == work.parse_matrix([[0], [0]])
     assert [worked[f"A_{t}"].rows for t in (2, 3)] == [1, 2]
     assert worked["A_2"] == work.parse_matrix(1)
@@ -69,7 +69,7 @@ def test_a_state_grows_with_time_but_never_past_it():
 
 
 def test_the_state_before_as_query_is_recognised():
-    worked = work.solve_recurrent_attention(work.read_problem("look-back")["given"])
+    worked = work.solve_recurrent_attention(work.read_problem("recurrent-attention")["given"])
     other = (worked["H_3"].T * worked["h_2"]).evalf(20).tolist()
     found = work.first_wrong(
         work.check_answers(worked, {"s_3": [[f"{float(x):.9f}" for x in r] for r in other]})
@@ -89,4 +89,4 @@ def test_the_state_before_as_query_is_recognised():
 )
 def test_a_circle_and_other_slips_are_refused(choices, message):
     with pytest.raises(WorkError, match=message):
-        work.solve_recurrent_attention(work.read_problem("look-back")["given"], **choices)
+        work.solve_recurrent_attention(work.read_problem("recurrent-attention")["given"], **choices)

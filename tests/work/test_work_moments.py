@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from regard import work
 from regard.errors import WorkError
 
-FX12 = work.solve(work.read_problem("dot-product"))
+FX12 = work.solve(work.read_problem("dot-product-moments"))
 
 
 def test_the_published_moments():
@@ -89,7 +89,11 @@ def test_known_slips_are_recognised(name, told, says):
         ({"mu": 1, "sigma": 1, "d": 0}, {}, "d: needs a whole number of 1 or more, got 0"),
         ({"mu": 1, "sigma": 0, "d": 2}, {}, "sigma: needs a number above 0, got 0"),
         ({"mu": 1, "sigma": 1}, {"seed": -1}, "seed: needs a whole number from 0 on, got -1"),
-        ({"mu": 1, "sigma": 1, "d": 2}, {"draws": 10**9}, "draws: needs 2 to 10000000 for d = 2"),
+        (
+            {"mu": 1, "sigma": 1, "d": 2},
+            {"samples": 10**9},
+            "samples: needs 2 to 10000000 for d = 2",
+        ),
     ],
 )
 def test_what_does_not_fit_is_said(told, choices, message):

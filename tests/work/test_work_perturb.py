@@ -147,10 +147,14 @@ def test_the_mean_change_is_half_the_curvature(what):
 @pytest.mark.parametrize(
     ("change", "choices", "message"),
     [
-        ({}, {"what": "value"}, "what: needs one of key, query, token, got 'value'"),
+        ({}, {"target": "value"}, "target: needs one of key, query, token, got 'value'"),
         ({"alpha": 2}, {}, "needs eps to move by or alpha to scale by, got both"),
-        ({}, {"what": "token"}, "given: needs X for a token that changes"),
-        ({"X": [[1, 0]]}, {"what": "token"}, "needs X and weights for a token.*Q and K and V too"),
+        ({}, {"target": "token"}, "given: needs X for a token that changes"),
+        (
+            {"X": [[1, 0]]},
+            {"target": "token"},
+            "needs X and weights for a token.*Q and K and V too",
+        ),
         ({}, {"index": 1.5}, "index: needs a whole number from 1 on, got 1.5"),
         ({}, {"index": 4}, "index: needs one of the rows 1 to 3, got 4"),
         ({"eps": [1]}, {}, "eps: needs 2 numbers, one a feature, got 1×1"),

@@ -30,11 +30,11 @@ def test_all_lines_of_a_proof_are_equal_at_random_places(name, data):
 @pytest.mark.parametrize(
     ("name", "line", "want"),
     [
-        ("sigmoid-minus", 4, [1 / (1 + sympy.exp(proofs.x))]),
+        ("sigmoid-negation", 4, [1 / (1 + sympy.exp(proofs.x))]),
         ("tanh", 4, [sympy.tanh(proofs.x)]),
-        ("sigmoid-slope", 3, [sympy.diff(1 / (1 + sympy.exp(-proofs.x)), proofs.x)]),
-        ("tanh-slope", 3, [sympy.diff(sympy.tanh(proofs.x), proofs.x)]),
-        ("softmax-slope", 3, [sympy.diff(sympy.exp(proofs.a) / (sympy.exp(proofs.a)
+        ("sigmoid-derivative", 3, [sympy.diff(1 / (1 + sympy.exp(-proofs.x)), proofs.x)]),
+        ("tanh-derivative", 3, [sympy.diff(sympy.tanh(proofs.x), proofs.x)]),
+        ("softmax-derivative", 3, [sympy.diff(sympy.exp(proofs.a) / (sympy.exp(proofs.a)
          + sympy.exp(proofs.b) + sympy.exp(proofs.c)), one)
          for one in (proofs.a, proofs.b)]),
     ],
@@ -51,7 +51,7 @@ def test_a_line_that_does_not_follow_is_refused():
 
 
 def test_a_line_written_another_way_is_right_and_a_known_slip_is_named():
-    worked = work.solve(work.read_problem("proof-sigmoid-minus"))
+    worked = work.solve(work.read_problem("proof-sigmoid-negation"))
     right = {"L_2": "1 / (1 + exp(x))", "L_4": "exp(-x) / (1 + exp(-x))"}
     assert [one.verdict for one in work.check_answers(worked, right)] == ["right", "right"]
     found = work.first_wrong(work.check_answers(worked, {"L_4": "-1 / (1 + exp(-x))"}))
@@ -71,7 +71,7 @@ def test_known_slips_are_wrong(name):
 @pytest.mark.parametrize(
     ("told", "of", "message"),
     [
-        ({"x": 1}, "sigmoid-minu", "got 'sigmoid-minu'; try sigmoid-minus"),
+        ({"x": 1}, "sigmoid-negatio", "got 'sigmoid-negatio'; try sigmoid-negation"),
         ({"y": 1}, "tanh", "given: needs a number for each of x, got y"),
     ],
 )

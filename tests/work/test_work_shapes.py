@@ -87,11 +87,11 @@ def test_the_table_says_the_convention_and_each_size():
     assert shown[0] == "tokens are rows: X W, Q Kᵀ, A V"
     assert shown[1].split() == ["X", "3×4", "given"]
     assert shown[-1].split() == ["H", "3×2", "A", "V:", "3×3", "times", "3×2"]
-    columns = work.solve(work.read_problem("columns"))
+    columns = work.solve(work.read_problem("column-convention"))
     assert work.detect_convention(columns) == "tokens are columns: W X, Kᵀ Q, V A"
 
 
-@pytest.mark.parametrize("name", ["three-tokens", "columns", "gru", "lstm"])
+@pytest.mark.parametrize("name", ["three-tokens", "column-convention", "gru", "lstm"])
 def test_the_table_has_every_matrix(name):
     worked = work.solve(work.read_problem(name))
     told = {one.name: one.shape for one in work.list_shapes(worked)}

@@ -180,23 +180,25 @@ def test_small_and_infinite_numbers_are_powers_and_signs_in_formulas():
 
 def test_the_command_writes_a_page_whole(tmp_path):
     run, out = CliRunner(), tmp_path / "it.html"
-    done = run.invoke(app, ["work", "plain", "--format", "html", "-o", str(out)])
+    done = run.invoke(app, ["work", "self-attention", "--format", "html", "-o", str(out)])
     assert done.exit_code == 0, done.output
     assert done.output == f"{out}: 5 steps\n"
-    assert out.read_text() == work.as_html(solved("plain"))
+    assert out.read_text() == work.as_html(solved("self-attention"))
     assert list(tmp_path.iterdir()) == [out]
-    bad = run.invoke(app, ["work", "plain", "--format", "html", "-o", str(tmp_path / "no/it.html")])
+    bad = run.invoke(
+        app, ["work", "self-attention", "--format", "html", "-o", str(tmp_path / "no/it.html")]
+    )
     assert bad.exit_code == 2
-    shown = run.invoke(app, ["work", "plain", "--only", "H"])
-    assert shown.output == work.as_text(solved("plain"), only=["H"]) + "\n"
+    shown = run.invoke(app, ["work", "self-attention", "--only", "H"])
+    assert shown.output == work.as_text(solved("self-attention"), only=["H"]) + "\n"
 
 
 @pytest.mark.usefixtures("users_view")
 def test_what_cannot_be_shown_is_said(tmp_path):
     with pytest.raises(WorkError, match="only: needs names of steps, X, .*got 'h'"):
-        work.as_text(solved("plain"), only=["h"])
-    with pytest.raises(WorkError, match="form: needs one of text"):
-        work.format_solution(solved("plain"), "pdf")
+        work.as_text(solved("self-attention"), only=["h"])
+    with pytest.raises(WorkError, match="fmt: needs one of text"):
+        work.format_solution(solved("self-attention"), "pdf")
     with pytest.raises(WorkError, match=r"tex: needs LaTeX that we know, got \\foo"):
         work.tex_to_mathml(r"\foo")
     for broken in (r"\frac{1", r"a}", r"\begin{pmatrix} 1", r"\left( 1", r"\begin{x}\end{x}"):
@@ -222,7 +224,7 @@ def test_choices_can_be_set_and_gone_through():
 def test_working_by_hand_does_not_wait_for_torch():
     code = (
         "import sys; from typer.testing import CliRunner; from regard.cli import app; "
-        "print(CliRunner().invoke(app, ['work', 'plain']).exit_code, 'torch' in sys.modules)"
+        "print(CliRunner().invoke(app, ['work', 'self-attention']).exit_code, 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", "False"]
@@ -230,14 +232,14 @@ def test_working_by_hand_does_not_wait_for_torch():
 
 def test_several_problems_share_what_can_be_shared_and_refuse_the_rest():
     run = CliRunner()
-    shapes = run.invoke(app, ["work", "plain", "columns", "--shapes"])
-    assert "--- plain" in shapes.output
+    shapes = run.invoke(app, ["work", "self-attention", "column-convention", "--shapes"])
+    assert "--- self-attention" in shapes.output
     assert "tokens are columns" in shapes.output
-    held = run.invoke(app, ["work", "back-rnn", "back-gru", "--autograd", "--only", "dW"])
+    held = run.invoke(app, ["work", "bptt-rnn", "bptt-gru", "--autograd", "--only", "dW"])
     assert held.output.count("autograd is off by") == 2
-    alone = run.invoke(app, ["work", "back-rnn", "--autograd", "--only", "dW"])
+    alone = run.invoke(app, ["work", "bptt-rnn", "--autograd", "--only", "dW"])
     assert "dW = " in alone.output
     assert "autograd is off by" in alone.output
-    refused = run.invoke(app, ["work", "plain", "columns", "--check", "a.toml"])
+    refused = run.invoke(app, ["work", "self-attention", "column-convention", "--check", "a.toml"])
     assert refused.exit_code == 2
     assert "needs one problem, got several" in refused.output

@@ -135,11 +135,15 @@ def test_slips_of_patches_are_recognised(slip):
 @pytest.mark.parametrize(
     ("changes", "choices", "message"),
     [
-        ({}, {"patch": 3}, "needs rows and columns in multiples of the patch 3"),
+        ({}, {"patch_size": 3}, "needs rows and columns in multiples of the patch 3"),
         ({"image": None}, {}, "given: needs image, or image_1"),
         ({"W_H": None}, {}, "given: needs W_H for the family vit"),
         ({"pos": [[0, 0]] * 4}, {}, "pos: needs 1 row for the class token and a square number"),
-        ({"pos": [[0, 0]] * 5}, {"resize": "sinc"}, "resize: needs cubic or linear, got 'sinc'"),
+        (
+            {"pos": [[0, 0]] * 5},
+            {"interpolation": "sinc"},
+            "interpolation: needs cubic or linear, got 'sinc'",
+        ),
         ({}, {"layers": 99}, "layers: needs at most 12 by hand, got 99"),
         ({}, {"layers": 0}, "layers: needs a whole number from 1 on, got 0"),
         ({"W_1_L2": ONE}, {"layers": 2}, "given: needs W_2_L2 too"),
@@ -154,5 +158,7 @@ def test_pictures_that_cannot_be_worked_are_told_why(changes, choices, message):
 def test_grids_that_do_not_fit_are_told_why():
     with pytest.raises(RegardError, match="pos: needs 1 . 3 · 3 rows for this grid, got 2"):
         work.solve_position_resize({"pos": ONE}, old_grid=[3, 3], new_grid=[2, 2])
-    with pytest.raises(RegardError, match="old: needs two numbers, patches down and across"):
-        work.solve({"family": "resize", "given": {"pos": ONE}, "old": 3, "new": [2, 2]})
+    with pytest.raises(RegardError, match="old_grid: needs two numbers, patches down and across"):
+        work.solve(
+            {"family": "position-resize", "given": {"pos": ONE}, "old_grid": 3, "new_grid": [2, 2]}
+        )

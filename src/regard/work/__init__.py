@@ -50,7 +50,6 @@ from regard.work.problem import (
     solve,
 )
 from regard.work.rules import RULES, Rule, get_rule
-from regard.work.shapes import ShapeRow, detect_convention, list_shapes, shapes_as_text
 from regard.work.show.formats import FORMATS, format_solution, format_solutions, infer_format
 from regard.work.show.html import as_html
 from regard.work.show.latex import as_latex, as_markdown
@@ -63,6 +62,7 @@ from regard.work.show.marks import (
 from regard.work.show.mathml import tex_to_mathml
 from regard.work.show.page import write_page
 from regard.work.show.selection import check_names, has_name
+from regard.work.show.shapes import ShapeRow, detect_convention, list_shapes, shapes_as_text
 from regard.work.show.text import as_rich, as_text, entry_text
 from regard.work.solution import KnownMistake, Solution, SolutionBuilder, Step
 

@@ -73,7 +73,7 @@ def explain(
     ['P', 'd', 's', 'w', 'c']
     """
     if not 1 <= max_terms <= MAX_TERMS:
-        raise WorkError(f"most: needs 1 to {MAX_TERMS} terms, got {max_terms}")
+        raise WorkError(f"max_terms: needs 1 to {MAX_TERMS} terms, got {max_terms}")
     cell = site.cell(head, query, key, batch)
     head, query, key, batch = head % site.heads, query % site.queries, key % site.keys, batch
     working = SolutionBuilder("explain", {})
@@ -127,14 +127,14 @@ def _dot(
     )
     working.add_given("k", _row(site.k[batch, own, key].double()[first.to(site.k.device)].tolist()))
     says = "query times key, the features f with the largest products"
-    name = working.add_step("P", "by entry", "q", "k", title=says)
+    name = working.add_step("P", "elementwise product", "q", "k", title=says)
     if len(first) == len(products):
         return working.add_step(
             "d", "sum over rows", name, title="the dot product, all of its terms"
         )
     working.add_given("rest", _row([(products.sum() - products[first].sum()).item()]))
     says = f"the dot product, with the sum of the other {len(products) - len(first)} terms"
-    return working.add_step("d", "sum with the rest", name, "rest", title=says)
+    return working.add_step("d", "sum with remainder", name, "rest", title=says)
 
 
 def _output(working: SolutionBuilder, cell: "Cell", most: int) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from regard.errors import FileError, WorkError, nearest
 from regard.files import read_text
-from regard.work.exact.numbers import shorten_repr
-from regard.work.exact.symbols import parse_symbolic, parse_symbols, substitute_values
+from regard.work.exact.numbers import parse_matrix, shorten_repr
+from regard.work.exact.symbols import parse_symbolic, parse_symbols
 from regard.work.families.attention import solve_attention, solve_cross_attention
 from regard.work.families.block import (
     solve_decoder,
@@ -32,7 +32,8 @@ from regard.work.families.recurrent.gates import solve_gates
 from regard.work.families.sharpness import solve_sharpness
 from regard.work.families.shuffle import solve_shuffle
 from regard.work.families.vision import solve_position_resize, solve_vit
-from regard.work.solution import Solution
+from regard.work.rules.symbols import SUBSTITUTION_PREFIX
+from regard.work.solution import Solution, Step, apply_rule
 
 PROBLEMS = Path(__file__).parent / "problems"
 MAX_BYTES = 1 << 20  # bytes of a problem; one by hand is far smaller
@@ -41,10 +42,10 @@ Family = Callable[..., Solution]
 COMMON_KEYS = ("family", "given", "symbols", "values")  # what every problem may have
 
 ATTENTION_OPTIONS = ("convention", "scale", "mask", "score")
-BLOCK_OPTIONS = ("heads", "norm", "mask", "scale", "activation", "eps", "kind")
+BLOCK_OPTIONS = ("heads", "norm", "mask", "scale", "activation", "eps", "norm_kind")
 FAMILIES: dict[str, tuple[Family, tuple[str, ...]]] = {
     "attention": (solve_attention, ATTENTION_OPTIONS),
-    "cross": (solve_cross_attention, ATTENTION_OPTIONS),
+    "cross-attention": (solve_cross_attention, ATTENTION_OPTIONS),
     "sharpness": (solve_sharpness, ("scales",)),
     "multi-head": (solve_multi_head, ("convention", "scale", "mask", "heads")),
     "counts": (solve_counts, ()),
@@ -52,21 +53,24 @@ FAMILIES: dict[str, tuple[Family, tuple[str, ...]]] = {
     "feed-forward": (solve_feed_forward, ("activation",)),
     "encoder": (solve_encoder, BLOCK_OPTIONS),
     "decoder": (solve_decoder, BLOCK_OPTIONS),
-    "vit": (solve_vit, ("patch", "heads", "layers", "norm", "activation", "eps", "resize")),
-    "resize": (solve_position_resize, ("old", "new", "resize")),
+    "vit": (
+        solve_vit,
+        ("patch_size", "heads", "layers", "norm", "activation", "eps", "interpolation"),
+    ),
+    "position-resize": (solve_position_resize, ("old_grid", "new_grid", "interpolation")),
     "shuffle": (solve_shuffle, ("scale", "mask")),
     "positions": (solve_positions, ()),
     "rotary": (solve_rotary, ("scale", "mask")),
-    "bptt": (solve_bptt, ("cell", "clip", "forward")),
-    "gates": (solve_gates, ("small",)),
-    "hybrid": (solve_recurrent_attention, ("score", "query")),
-    "perturb": (solve_perturb, ("what", "index", "scale", "noise")),
-    "identity": (solve_identity, ("scale", "reach")),
-    "permutation": (solve_permutation, ("scale", "reach")),
-    "convolution": (solve_convolution, ("heads",)),
+    "bptt": (solve_bptt, ("cell", "max_grad_norm", "forward_mode")),
+    "gates": (solve_gates, ("gate_eps",)),
+    "recurrent-attention": (solve_recurrent_attention, ("score", "query")),
+    "perturb": (solve_perturb, ("target", "index", "scale", "noise_std")),
+    "identity": (solve_identity, ("scale", "target_weight")),
+    "permutation": (solve_permutation, ("scale", "target_weight")),
+    "convolution": (solve_convolution, ("method",)),
     "cost": (solve_cost, ()),
-    "proof": (solve_proof, ("of",)),
-    "moments": (solve_moments, ("draws", "seed", "same")),
+    "proof": (solve_proof, ("identity",)),
+    "moments": (solve_moments, ("samples", "seed", "q_is_k")),
     **{name: (lambda given, name=name: solve_recurrent(name, given), ()) for name in CELL_WEIGHTS},
 }
 
@@ -74,7 +78,7 @@ FAMILIES: dict[str, tuple[Family, tuple[str, ...]]] = {
 def solve(problem: Mapping[str, Any]) -> Solution:
     """Work a problem: `family`, what may be chosen in it, and the numbers under `given`.
 
-    >>> worked = work({"family": "attention", "scale": 1, "given": {"X": [[1, 0], [1, 1], [0, 2]]}})
+    >>> worked = solve({"family": "attention", "scale": 1, "given": {"X": [[1, 0], [1, 1], [0, 2]]}})
     >>> [step.name for step in worked.steps]
     ['S', 'E', 'N', 'A', 'H']
     """
@@ -101,6 +105,40 @@ def solve(problem: Mapping[str, Any]) -> Solution:
         given = problem["given"]
     chosen = {key: value for key, value in problem.items() if key not in COMMON_KEYS}
     return substitute_values(family(given, **chosen), values)
+
+
+def substitute_values(solution: Solution, values: Mapping[str, Any]) -> Solution:
+    """The solution with one more step: its last result with numbers in the places of symbols.
+
+    >>> from regard.work import solve
+    >>> told = {"symbols": ["a"], "values": {"a": 2}, "scale": 1, "given": {"X": [["a"], [0]]}}
+    >>> solve(told)["H_values"]
+    Matrix([
+    [2*exp(4)/(1 + exp(4))],
+    [                    1]])
+    """
+    if not values or not solution.steps:
+        return solution
+    used = sorted({str(one) for value in solution.given.values() for one in value.free_symbols})
+    for name in values:
+        if name not in used:
+            some, hint = ", ".join(used) or "none", nearest(name, used)
+            raise WorkError(f"values: needs symbols of [given], {some}, got {name!r}{hint}")
+    last = solution.steps[-1]
+    own = {name: parse_matrix(value, name) for name, value in values.items()}
+    for name in own:
+        if name in solution.values():
+            raise WorkError(f"symbols: need names that nothing else has, got {name!r}")
+    by, takes = SUBSTITUTION_PREFIX + ", ".join(own), (last.name, *own)
+    value = apply_rule(by, last.value, *own.values())
+    step = Step(f"{last.name}_values", by, takes, value, "with the values put in")
+    return Solution(
+        solution.family,
+        {**solution.given, **own},
+        (*solution.steps, step),
+        solution.remarks,
+        solution.mistakes,
+    )
 
 
 def problem_names() -> list[str]:

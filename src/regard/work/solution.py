@@ -65,7 +65,7 @@ def tex_name(name: str) -> str:
 class KnownMistake(NamedTuple):
     """A mistake that one rule alone cannot show: whose step, what was done, what it gives.
 
-    >>> Slip("A", "the mask was applied after the softmax", M([[0]])).name
+    >>> KnownMistake("A", "the mask was applied after the softmax", M([[0]])).name
     'A'
     """
 
@@ -77,7 +77,7 @@ class KnownMistake(NamedTuple):
 def apply_rule(rule_name: str, *inputs: Matrix) -> Matrix:
     """What a rule makes of its parts, exactly; a number too long for that is carried to 50 digits.
 
-    >>> applied("exp", M([[1, 0]]))
+    >>> apply_rule("exp", M([[1, 0]]))
     Matrix([[E, 1]])
     """
     return M(run_checked(rule_name, get_rule(rule_name).run, *inputs).applyfunc(_carried))
@@ -86,7 +86,7 @@ def apply_rule(rule_name: str, *inputs: Matrix) -> Matrix:
 def run_checked(rule_name: str, run: MatrixFunction, *inputs: Matrix) -> Matrix:
     """What a function of matrices gives, where that is real numbers; else a WorkError.
 
-    >>> computed("log", lambda a: a.applyfunc(sympy.log), M([[-1]]))
+    >>> run_checked("log", lambda a: a.applyfunc(sympy.log), M([[-1]]))
     Traceback (most recent call last):
         ...
     regard.errors.WorkError: log: needs real numbers that give one, got a root or log below 0
@@ -122,10 +122,10 @@ class Solution:
 
     The remarks are sentences that follow from the numbers, to be read after them.
 
-    >>> work = Working("by hand", {"a": [[1, 2]], "b": [[3], [4]]})
-    >>> work.step("c", "product", "a", "b", says="the product")
+    >>> work = SolutionBuilder("by hand", {"a": [[1, 2]], "b": [[3], [4]]})
+    >>> work.add_step("c", "product", "a", "b", title="the product")
     'c'
-    >>> work.done()["c"]
+    >>> work.build()["c"]
     Matrix([[11]])
     """
 
@@ -155,15 +155,15 @@ class Solution:
     def to_json(self) -> dict[str, Any]:
         """The solution as JSON can hold it, its numbers as text that reads back exactly.
 
-        >>> Working("none", {"a": 1}).done().to_json()["given"]
+        >>> SolutionBuilder("none", {"a": 1}).build().to_json()["given"]
         {'a': [['1']]}
         """
         steps = [
             {
                 "name": s.name,
                 "rule": s.rule,
-                "takes": list(s.inputs),
-                "says": s.title,
+                "inputs": list(s.inputs),
+                "title": s.title,
                 "value": _cells(s.value),
             }
             for s in self.steps
@@ -179,7 +179,7 @@ class Solution:
 class SolutionBuilder:
     """A solution in the making.
 
-    >>> Working("none", {"a": "1/2"}).given["a"]
+    >>> SolutionBuilder("none", {"a": "1/2"}).given["a"]
     Matrix([[1/2]])
     """
 

@@ -29,7 +29,7 @@ class _Unsure(Exception):
 def evaluate_digits(x: sympy.Expr, digits: int) -> Any:
     """A number to so many digits, as `x.evalf(digits)`, in time that grows with its distinct parts.
 
-    >>> evaluated(sympy.sqrt(2) / 2, 12)
+    >>> evaluate_digits(sympy.sqrt(2) / 2, 12)
     0.707106781187
     """
     # no question to sympy here: what it knows of a number it learns slowly
@@ -45,7 +45,7 @@ def evaluate_digits(x: sympy.Expr, digits: int) -> Any:
 def check_arguments(x: sympy.Expr) -> None:
     """Raise where an exponential, a tanh or a wave is taken of a number too large to work with.
 
-    >>> need_near(sympy.exp(10**9, evaluate=False))
+    >>> check_arguments(sympy.exp(10**9, evaluate=False))
     Traceback (most recent call last):
         ...
     regard.errors.WorkError: exp: needs numbers up to 100000, got 1.0e+9
@@ -70,9 +70,9 @@ def _need_near(part: Any) -> None:
 def to_float(x: sympy.Expr) -> float:
     """A number to compare and to speak of; what still holds a symbol is refused.
 
-    >>> as_float(sympy.exp(sympy.Integer(0)) / 4)
+    >>> to_float(sympy.exp(sympy.Integer(0)) / 4)
     0.25
-    >>> as_float(sympy.Symbol("a") + 1)
+    >>> to_float(sympy.Symbol("a") + 1)
     Traceback (most recent call last):
         ...
     regard.errors.WorkError: symbols: need to be numbers for this, got a

@@ -19,9 +19,9 @@ def parse_number(value: Any, symbols: Collection[str] = ()) -> sympy.Expr:
 
     Names that were declared as `symbols` stand for themselves.
 
-    >>> number(0.1) + number("1/2"), number("sqrt(8)"), number("2*a", ["a"])
+    >>> parse_number(0.1) + parse_number("1/2"), parse_number("sqrt(8)"), parse_number("2*a", ["a"])
     (3/5, 2*sqrt(2), 2*a)
-    >>> number([1])
+    >>> parse_number([1])
     Traceback (most recent call last):
         ...
     regard.errors.WorkError: number: needs one such as 3, 0.25, 5/2 or sqrt(2), got [1]
@@ -43,7 +43,7 @@ def parse_number(value: Any, symbols: Collection[str] = ()) -> sympy.Expr:
 def shorten_repr(value: Any, max_chars: int = 80) -> str:
     """A value as a message can show it, cut where it is long.
 
-    >>> shortened("1" * 100, 8)
+    >>> shorten_repr("1" * 100, 8)
     "'11111…"
     """
     try:
@@ -56,11 +56,11 @@ def shorten_repr(value: Any, max_chars: int = 80) -> str:
 def parse_matrix(values: Any, name: str = "matrix", symbols: Collection[str] = ()) -> Any:
     """Rows of numbers; one row may stand alone, and a lone number is a matrix of one.
 
-    >>> matrix([["1/2", 0], [-1, 2]])
+    >>> parse_matrix([["1/2", 0], [-1, 2]])
     Matrix([
     [1/2, 0],
     [ -1, 2]])
-    >>> matrix([[1, 2], [3]], "W")
+    >>> parse_matrix([[1, 2], [3]], "W")
     Traceback (most recent call last):
         ...
     regard.errors.ShapeError: W: needs rows of one length, got 2 and 1 numbers
@@ -89,9 +89,9 @@ def format_decimal(x: sympy.Expr, digits: int = 6, keep_zeros: bool = False) -> 
 
     With `zeros` those at the end are kept: 2.00000 is rounded, 2 may be exact.
 
-    >>> decimal(sympy.sqrt(2)), decimal(sympy.Rational(1, 4)), decimal(-sympy.oo)
+    >>> format_decimal(sympy.sqrt(2)), format_decimal(sympy.Rational(1, 4)), format_decimal(-sympy.oo)
     ('1.41421', '0.25', '-inf')
-    >>> decimal(sympy.tanh(20), zeros=True)
+    >>> format_decimal(sympy.tanh(20), keep_zeros=True)
     '1.00000'
     """
     if x.free_symbols:
@@ -109,7 +109,7 @@ def format_decimal(x: sympy.Expr, digits: int = 6, keep_zeros: bool = False) -> 
 def is_exact_in(x: sympy.Expr, digits: int) -> bool:
     """Whether so many digits are all that a number has.
 
-    >>> is_whole_in(sympy.Float("3", 50), 6), is_whole_in(sympy.sqrt(2), 6)
+    >>> is_exact_in(sympy.Float("3", 50), 6), is_exact_in(sympy.sqrt(2), 6)
     (True, False)
     """
     if x.free_symbols or x.is_infinite:
@@ -122,7 +122,7 @@ def is_exact_in(x: sympy.Expr, digits: int) -> bool:
 def is_short_form(x: sympy.Expr) -> bool:
     """Whether a number is best shown as it is: whole, a short fraction, a lone root, in symbols.
 
-    >>> is_simple(sympy.Rational(5, 2)), is_simple(sympy.exp(1) / 3)
+    >>> is_short_form(sympy.Rational(5, 2)), is_short_form(sympy.exp(1) / 3)
     (True, False)
     """
     if x.is_Float:  # digits without end
@@ -137,7 +137,7 @@ def format_plain(x: sympy.Expr) -> str:
     """A number or formula as one line of text, the way it is written by hand.
 
     >>> a = sympy.Symbol("a")
-    >>> plain(2 * a**2 + 1), plain(-sympy.oo)
+    >>> format_plain(2 * a**2 + 1), format_plain(-sympy.oo)
     ('2·a² + 1', '-inf')
     """
     text = re.sub(r"\*\*(\d+)", lambda high: high[1].translate(_RAISED), str(x))

@@ -38,9 +38,9 @@ _TOKEN = re.compile(rf"\s*(?:({_NUMBER})|({SYMBOL.pattern})|(\*\*|[-+*/()^·]))"
 def parse_expression(text: str, symbols: Collection[str] = ()) -> sympy.Expr:
     """A formula of numbers, the functions that are known, and the symbols that were declared.
 
-    >>> parsed("2*a**2 - sqrt(8)/2", ["a"])
+    >>> parse_expression("2*a**2 - sqrt(8)/2", ["a"])
     2*a**2 - sqrt(2)
-    >>> parsed("2**999999999")
+    >>> parse_expression("2**999999999")
     Traceback (most recent call last):
         ...
     regard.errors.WorkError: number: needs powers up to 64, got '2**999999999'
@@ -57,7 +57,7 @@ def parse_expression(text: str, symbols: Collection[str] = ()) -> sympy.Expr:
 def has_too_many_digits(x: Any) -> bool:
     """Whether an exact number has more digits than anybody writes.
 
-    >>> is_long(sympy.Integer(10) ** 1000), is_long(sympy.Rational(1, 3))
+    >>> has_too_many_digits(sympy.Integer(10) ** 1000), has_too_many_digits(sympy.Rational(1, 3))
     (True, False)
     """
     return x.is_Rational and max(int(x.p).bit_length(), int(x.q).bit_length()) > MAX_BITS

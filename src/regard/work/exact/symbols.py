@@ -3,11 +3,9 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from regard.errors import WorkError, nearest
-from regard.work.exact.numbers import parse_matrix, parse_number, shorten_repr
+from regard.errors import WorkError
+from regard.work.exact.numbers import parse_number, shorten_repr
 from regard.work.exact.parse import CONSTANTS, FUNCTIONS, SYMBOL
-from regard.work.rules.symbols import SUBSTITUTION_PREFIX
-from regard.work.solution import Solution, Step, apply_rule
 
 MAX_SYMBOLS = 12  # symbols of one problem
 
@@ -15,7 +13,7 @@ MAX_SYMBOLS = 12  # symbols of one problem
 def parse_symbols(symbols: Any, values: Mapping[str, Any] | None = None) -> tuple[str, ...]:
     """The names of symbols, checked; those that have values are declared by that.
 
-    >>> declared(["a", "x_1"], {"b": 2})
+    >>> parse_symbols(["a", "x_1"], {"b": 2})
     ('a', 'x_1', 'b')
     """
     told: Any = [symbols] if isinstance(symbols, str) else symbols or []
@@ -36,7 +34,7 @@ _TAKEN = {*FUNCTIONS, *(set(CONSTANTS) - {"e", "E"})}
 def parse_symbolic(values: Any, symbols: Collection[str]) -> Any:
     """What was given, with every text that may hold a symbol read.
 
-    >>> with_symbols({"X": [["2*a", 1]], "mask": "causal"}, ["a"])
+    >>> parse_symbolic({"X": [["2*a", 1]], "mask": "causal"}, ["a"])
     {'X': [[2*a, 1]], 'mask': 'causal'}
     """
     if isinstance(values, Mapping):
@@ -50,37 +48,3 @@ def parse_symbolic(values: Any, symbols: Collection[str]) -> Any:
     except WorkError:
         return values  # a word that the family knows, or one that it refuses in its own words
     return found if found.free_symbols else values
-
-
-def substitute_values(solution: Solution, values: Mapping[str, Any]) -> Solution:
-    """The solution with one more step: its last result with numbers in the places of symbols.
-
-    >>> from regard.work import work
-    >>> told = {"symbols": ["a"], "values": {"a": 2}, "scale": 1, "given": {"X": [["a"], [0]]}}
-    >>> work(told)["H_values"]
-    Matrix([
-    [2*exp(4)/(1 + exp(4))],
-    [                    1]])
-    """
-    if not values or not solution.steps:
-        return solution
-    used = sorted({str(one) for value in solution.given.values() for one in value.free_symbols})
-    for name in values:
-        if name not in used:
-            some, hint = ", ".join(used) or "none", nearest(name, used)
-            raise WorkError(f"values: needs symbols of [given], {some}, got {name!r}{hint}")
-    last = solution.steps[-1]
-    own = {name: parse_matrix(value, name) for name, value in values.items()}
-    for name in own:
-        if name in solution.values():
-            raise WorkError(f"symbols: need names that nothing else has, got {name!r}")
-    by, takes = SUBSTITUTION_PREFIX + ", ".join(own), (last.name, *own)
-    value = apply_rule(by, last.value, *own.values())
-    step = Step(f"{last.name}_values", by, takes, value, "with the values put in")
-    return Solution(
-        solution.family,
-        {**solution.given, **own},
-        (*solution.steps, step),
-        solution.remarks,
-        solution.mistakes,
-    )

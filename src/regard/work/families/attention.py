@@ -22,7 +22,7 @@ MAX_SCALE = 10_000  # exponentials of more have more digits than they are worth
 class AttentionSetup(NamedTuple):
     """How an attention is done: matrices by rows or columns, its scale, mask, score, and names.
 
-    >>> Ways().score
+    >>> AttentionSetup().score
     'dot'
     """
 
@@ -57,7 +57,7 @@ def solve_attention(
     `mask` is causal, local:N, both, or a matrix of 0 and 1, a row a query; `score` is dot, bilinear
     (W_B) or additive (W_1, W_2, V_a). A bias is added where given: B, or rel, by distance.
 
-    >>> worked = attention({"X": [[1, 0], [1, 1], [0, 2]]}, scale=1)
+    >>> worked = solve_attention({"X": [[1, 0], [1, 1], [0, 2]]}, scale=1)
     >>> worked["A"][0, 0]
     E/(1 + 2*E)
     """
@@ -82,7 +82,7 @@ def solve_cross_attention(
 
     Q = X W_Q,   K = Y W_K,   V = Y W_V,   H = softmax(β Q Kᵀ) V
 
-    >>> cross({"X": [[1]], "Y": [[2], [2]]})["A"]
+    >>> solve_cross_attention({"X": [[1]], "Y": [[2], [2]]})["A"]
     Matrix([[1/2, 1/2]])
     """
     missing = [name for name in ("X", "Y") if given.get(name) is None]
@@ -92,7 +92,7 @@ def solve_cross_attention(
             f"{' and no '.join(missing)}; try the family attention for one sequence"
         )
     solved = solve_attention(given, convention=convention, scale=scale, mask=mask, score=score)
-    return replace(solved, family="cross")
+    return replace(solved, family="cross-attention")
 
 
 def _wrong_source(work: SolutionBuilder, rows: bool) -> None:
@@ -107,7 +107,7 @@ def _wrong_source(work: SolutionBuilder, rows: bool) -> None:
 def is_row_convention(convention: str) -> bool:
     """Whether tokens are rows; else they are columns.
 
-    >>> is_rows("columns")
+    >>> is_row_convention("columns")
     False
     """
     if convention not in ("rows", "columns"):
@@ -124,8 +124,8 @@ def project_qkv(
 ) -> tuple[str, str, str]:
     """The names of queries, keys and values, projected by the weights `by` unless they were given.
 
-    >>> work = Working("none", {"X": [[1, 2]], "W_Q": [[1], [1]]})
-    >>> project(work)
+    >>> work = SolutionBuilder("none", {"X": [[1, 2]], "W_Q": [[1], [1]]})
+    >>> project_qkv(work)
     ('Q', 'X', 'X')
     """
     memory = sources[1] if sources[1] in builder.values else sources[0]
@@ -162,8 +162,8 @@ def add_linear(
 ) -> str:
     """Tokens times weights, with the bias b of the same index where one is given.
 
-    >>> work = Working("none", {"X": [[1, 2]], "W_F": [[1], [1]], "b_F": [[4]]})
-    >>> work.values[linear(work, "F", "X", "W_F", says="the hidden layer")]
+    >>> work = SolutionBuilder("none", {"X": [[1, 2]], "W_F": [[1], [1]], "b_F": [[4]]})
+    >>> work.values[add_linear(work, "F", "X", "W_F", title="the hidden layer")]
     Matrix([[7]])
     """
     bias = f"b{weight[1:]}" if weight.startswith("W") else f"b_{weight}"
@@ -185,8 +185,8 @@ def add_attention(
 ) -> str:
     """From queries, keys and values to the outputs, in the steps of a hand; names end in `at`.
 
-    >>> work = Working("none", {"Q": [[1]], "K": [[1], [1]], "V": [[0], [4]]})
-    >>> work.values[attend(work, "Q", "K", "V", "_1")]
+    >>> work = SolutionBuilder("none", {"Q": [[1]], "K": [[1], [1]], "V": [[0], [4]]})
+    >>> work.values[add_attention(work, "Q", "K", "V", "_1")]
     Matrix([[2]])
     """
     setup = setup or AttentionSetup()
@@ -205,8 +205,8 @@ def add_softmax_output(
 ) -> str:
     """From scores to the outputs; `width`, that of a query, makes the usual scale.
 
-    >>> work = Working("none", {"S": [[0, 0]], "V": [[0], [4]]})
-    >>> work.values[weigh(work, "S", 1, "V", "", Ways())]
+    >>> work = SolutionBuilder("none", {"S": [[0, 0]], "V": [[0], [4]]})
+    >>> work.values[add_softmax_output(work, "S", 1, "V", "", AttentionSetup())]
     Matrix([[2]])
     """
     rows, sharp = setup.tokens_as_rows, _scale(builder, head_dim, setup)
@@ -249,8 +249,8 @@ def _width(work: SolutionBuilder, q: str, ways: AttentionSetup) -> int:
 def add_scores(builder: SolutionBuilder, q: str, k: str, suffix: str, setup: AttentionSetup) -> str:
     """The step that scores every query against every key; its name comes back.
 
-    >>> work = Working("none", {"Q": [[2]], "K": [[3]]})
-    >>> work.values[scored(work, "Q", "K", "", Ways())]
+    >>> work = SolutionBuilder("none", {"Q": [[2]], "K": [[3]]})
+    >>> work.values[add_scores(work, "Q", "K", "", AttentionSetup())]
     Matrix([[6]])
     """
     if not isinstance(setup.score, str) or setup.score not in SCORE_WEIGHTS:
@@ -324,7 +324,7 @@ def _hard(work: SolutionBuilder, scores: str, at: str, ways: AttentionSetup) -> 
         f"M{at}", f"largest of {ways.softmax_axis}", scores, title="the best score of a query"
     )
     says = "the weights in the limit of a large β: the best take all, in equal shares"
-    work.add_step(f"A{at}", f"share {ways.softmax_axis}", scores, top, title=says)
+    work.add_step(f"A{at}", f"hardmax {ways.softmax_axis}", scores, top, title=says)
 
 
 def _late(work: SolutionBuilder, free: str, ways: AttentionSetup) -> Matrix:
@@ -365,7 +365,7 @@ def _read_map(work: SolutionBuilder, rows: bool) -> None:
 def parse_mask(spec: Any, queries: int, keys: int) -> Matrix | None:
     """A mask as a matrix of 0 and 1, a row a query: causal, local:N, both, or as given.
 
-    >>> mask_of("causal, local:1", 3, 3)
+    >>> parse_mask("causal, local:1", 3, 3)
     Matrix([
     [1, 0, 0],
     [1, 1, 0],

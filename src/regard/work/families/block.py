@@ -18,7 +18,7 @@ GREEK_LETTERS = {"gamma": "γ", "beta": "β"}  # as a TOML file can write them
 class BlockSetup(NamedTuple):
     """What is chosen about a block: its heads, where the norm stands, the activation, the mask.
 
-    >>> Block().first
+    >>> BlockSetup().pre_norm
     False
     """
 
@@ -43,7 +43,7 @@ def solve_layer_norm(given: Mapping[str, Any], *, eps: Any = DEFAULT_EPS) -> Sol
 
     Given is X, and gamma and beta where wanted.
 
-    >>> layer_norm({"X": [[1, 3]]}, eps=0)["LN"]
+    >>> solve_layer_norm({"X": [[1, 3]]}, eps=0)["LN"]
     Matrix([[-1, 1]])
     """
     check_given("layer-norm", given)
@@ -58,7 +58,7 @@ def solve_feed_forward(given: Mapping[str, Any], *, activation: str = "relu") ->
 
     FF = f(X W_1 + b_1) W_2 + b_2,   f = relu: max(0, x);   gated: (f(X W_G) ∘ X W_1) W_2
 
-    >>> feed_forward({"X": [[1, -1]], "W_1": [[1, 0], [0, 1]], "W_2": [[2], [3]]})["FF"]
+    >>> solve_feed_forward({"X": [[1, -1]], "W_1": [[1, 0], [0, 1]], "W_2": [[2], [3]]})["FF"]
     Matrix([[2]])
     """
     check_given("feed-forward", given)
@@ -89,7 +89,7 @@ def solve_encoder(
 
     >>> zero = [[0, 0], [0, 0]]
     >>> told = {"X": [[1, 3]], "W_V": zero, "W_1": zero, "W_2": zero}
-    >>> encoder(told, norm="pre")["P_2"]  # with nothing to add, pre-LN is the identity
+    >>> solve_encoder(told, norm="pre")["P_2"]  # with nothing to add, pre-LN is the identity
     Matrix([[1, 3]])
     """
     check_given("encoder", given)
@@ -120,7 +120,7 @@ def solve_decoder(
 
     >>> zero = [[0, 0], [0, 0]]
     >>> told = {"X": [[1, 3]], "Y": [[1, 1]], "W_V": zero, "U_V": zero, "W_1": zero, "W_2": zero}
-    >>> decoder(told, norm="pre")["P_3"]
+    >>> solve_decoder(told, norm="pre")["P_3"]
     Matrix([[1, 3]])
     """
     check_given("decoder", given)
@@ -143,7 +143,7 @@ def solve_decoder(
 def start_block(family: str, given: Mapping[str, Any], eps: Any, *required: str) -> SolutionBuilder:
     """A working with γ and β under their letters, and ε where a norm comes.
 
-    >>> list(start("none", {"X": 1, "gamma_1": 2}, 0).given)
+    >>> list(start_block("none", {"X": 1, "gamma_1": 2}, 0).given)
     ['X', 'γ_1', 'ε']
     """
     missing = [name for name in ("X", *required) if given.get(name) is None]
@@ -166,7 +166,7 @@ def start_block(family: str, given: Mapping[str, Any], eps: Any, *required: str)
 def is_pre_norm(norm: str) -> bool:
     """Whether the norm stands before each part (pre-LN), not after the sum (post-LN).
 
-    >>> is_first("pre")
+    >>> is_pre_norm("pre")
     True
     """
     if norm not in ("pre", "post"):
@@ -180,8 +180,8 @@ def add_encoder_block(
     """One encoder block from the tokens called x; its steps end in `at`, its weights in `own`.
 
     >>> zero = [[0, 0], [0, 0]]
-    >>> work = start("none", {"X": [[1, 3]], "W_V": zero, "W_1": zero, "W_2": zero}, 0)
-    >>> encode(work, "X", Block())
+    >>> work = start_block("none", {"X": [[1, 3]], "W_V": zero, "W_1": zero, "W_2": zero}, 0)
+    >>> add_encoder_block(work, "X", BlockSetup())
     'LN_2'
     """
     by = f"W_{{}}{weight_suffix}"
@@ -218,12 +218,12 @@ def add_norm(
 ) -> str:
     """The steps of layer norm, or of RMS norm, which takes no mean off; the name of what comes out.
 
-    >>> work = start("none", {"X": [[0, 4]], "gamma": [[1, 2]]}, 0)
-    >>> work.values[norm(work, "X")]
+    >>> work = start_block("none", {"X": [[0, 4]], "gamma": [[1, 2]]}, 0)
+    >>> work.values[add_norm(work, "X")]
     Matrix([[-1, 2]])
     """
     if kind not in ("layer", "rms"):
-        raise WorkError(f"kind: needs layer or rms, got {kind!r}")
+        raise WorkError(f"norm_kind: needs layer or rms, got {kind!r}")
     if kind == "rms":
         return _rms(builder, x, suffix, weight_suffix)
     m = builder.add_step(f"m{suffix}", "mean of rows", x, title="the mean of each token's features")
@@ -231,11 +231,11 @@ def add_norm(
     v = builder.add_step(
         f"v{suffix}", "variance of rows", c, title="the variance of each token's features"
     )
-    r = builder.add_step(f"r{suffix}", "inverse deviation", v, "ε", title="one over the deviation")
+    r = builder.add_step(f"r{suffix}", "inverse std", v, "ε", title="one over the deviation")
     gain, shift = (_its(one, suffix, weight_suffix) for one in "γβ")
     if gain not in builder.values and shift not in builder.values:
-        return builder.add_step(f"LN{suffix}", "times rows", c, r, title="mean 0 and variance 1")
-    n = builder.add_step(f"n{suffix}", "times rows", c, r, title="mean 0 and variance 1")
+        return builder.add_step(f"LN{suffix}", "scale rows", c, r, title="mean 0 and variance 1")
+    n = builder.add_step(f"n{suffix}", "scale rows", c, r, title="mean 0 and variance 1")
     for name, usual in ((gain, M.ones), (shift, M.zeros)):
         if name not in builder.values:
             builder.add_given(name, usual(1, builder.values[x].cols))
@@ -252,11 +252,11 @@ def _rms(work: SolutionBuilder, x: str, at: str, own: str) -> str:
     v = work.add_step(
         f"v{at}", "variance of rows", x, title="the mean square of each token's features"
     )
-    r = work.add_step(f"r{at}", "inverse deviation", v, "ε", title="one over its root")
+    r = work.add_step(f"r{at}", "inverse std", v, "ε", title="one over its root")
     gain = _its("γ", at, own)
     if gain not in work.values:
-        return work.add_step(f"LN{at}", "times rows", x, r, title="a mean square of 1")
-    n = work.add_step(f"n{at}", "times rows", x, r, title="a mean square of 1")
+        return work.add_step(f"LN{at}", "scale rows", x, r, title="a mean square of 1")
+    n = work.add_step(f"n{at}", "scale rows", x, r, title="a mean square of 1")
     return work.add_step(f"LN{at}", "gain", n, gain, title="with a gain for each feature")
 
 
@@ -269,8 +269,8 @@ def add_feed_forward(
 ) -> str:
     """The steps of the feed-forward; the name of what comes out.
 
-    >>> work = start("none", {"X": [[-1]], "W_1": [[1]], "W_2": [[1]], "b_2": [[5]]}, None)
-    >>> work.values[think(work, "X")]
+    >>> work = start_block("none", {"X": [[-1]], "W_1": [[1]], "W_2": [[1]], "b_2": [[5]]}, None)
+    >>> work.values[add_feed_forward(work, "X")]
     Matrix([[5]])
     """
     if activation not in ACTIVATIONS:
@@ -290,7 +290,9 @@ def add_feed_forward(
             builder, f"D{suffix}", x, f"W_G{weight_suffix}", title="the gate, from the same token"
         )
         d = builder.add_step(f"G{suffix}", activation, d, title=says)
-        g = builder.add_step(f"U{suffix}", "by entry", d, f, title="what the gate lets through")
+        g = builder.add_step(
+            f"U{suffix}", "elementwise product", d, f, title="what the gate lets through"
+        )
     else:
         g = builder.add_step(f"G{suffix}", activation, f, title=says)
     return add_linear(

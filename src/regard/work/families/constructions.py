@@ -26,7 +26,7 @@ def solve_identity(
     Given is X, or n for n orthonormal tokens; with W_V the output is undone by its inverse W_O.
     `reach` is the weight on itself that each token should get.
 
-    >>> worked = identity({"n": 4})
+    >>> worked = solve_identity({"n": 4})
     >>> round(float(worked["c"][0]), 4), round(float(worked["b"][0]), 3)
     (0.4754, 5.694)
     """
@@ -52,10 +52,10 @@ def solve_identity(
         out = work.add_step("O", "product", "H", "W_O", title="the output")
     if work.values["S"] == sympy.eye(tokens.rows):
         says = "the weight on oneself, in closed form (orthonormal tokens)"
-        work.add_step("c", "share of one's own", "β", "n", title=says)
-    work.add_step("δ", "lead", "S", title="by how much each token prefers itself")
+        work.add_step("c", "diagonal softmax weight", "β", "n", title=says)
+    work.add_step("δ", "diagonal margin", "S", title="by how much each token prefers itself")
     says = "a scale with which each token keeps the share p for itself"
-    work.add_step("b", "scale that reaches", "p", "n", "δ", title=says)
+    work.add_step("b", "scale for weight", "p", "n", "δ", title=says)
     _distance(work, out, "X")
     _identity_remarks(work)
     return work.build()
@@ -64,7 +64,7 @@ def solve_identity(
 def _share(told: Any) -> Any:
     found = parse_number(told)
     if not 0 < found < 1:
-        raise WorkError(f"reach: needs a share between 0 and 1, got {told}")
+        raise WorkError(f"target_weight: needs a share between 0 and 1, got {told}")
     return found
 
 
@@ -99,7 +99,7 @@ def solve_permutation(
 
     Given are `order`, numbers from 1, and X, the tokens to be moved (unit vectors if left out).
 
-    >>> worked = permutation({"order": [2, 1], "X": [[5], [7]]}, scale="inf")
+    >>> worked = solve_permutation({"order": [2, 1], "X": [[5], [7]]}, scale="inf")
     >>> worked["H"]
     Matrix([
     [7],
@@ -123,7 +123,7 @@ def solve_permutation(
     add_attention(work, "Q", "K", "X", setup=AttentionSetup(scale=scale))
     work.add_given("one", 1)
     says = "a scale with which each place takes the share p from the token it wants"
-    work.add_step("b", "scale that reaches", "p", "n", "one", title=says)
+    work.add_step("b", "scale for weight", "p", "n", "one", title=says)
     work.add_step(
         "Y", "product", "Q", "X", title="what it should be: the tokens in their new order"
     )
@@ -142,20 +142,20 @@ def solve_permutation(
     return work.build()
 
 
-def solve_convolution(given: Mapping[str, Any], *, method: str = "one") -> Solution:
+def solve_convolution(given: Mapping[str, Any], *, method: str = "one_head") -> Solution:
     """A layer that should be a convolution: from one head's bias, or exactly, with a head a tap.
 
-    one:   A = softmax(log kernel[j - i]),  O = (Σ kernel) A X     taps of 0 or more
-    taps:  O = Σ_k kernel[k] A_k X,  A_k the shift by k            any taps
+    one_head:      A = softmax(log kernel[j - i]),  O = (Σ kernel) A X     taps of 0 or more
+    head_per_tap:  O = Σ_k kernel[k] A_k X,  A_k the shift by k            any taps
 
     Given are `kernel`, an odd count of taps with the middle for distance 0, and X, tokens as rows.
 
-    >>> worked = convolution({"kernel": ["1/4", "1/2", "1/4"], "X": [[1], [1], [1]]})
+    >>> worked = solve_convolution({"kernel": ["1/4", "1/2", "1/4"], "X": [[1], [1], [1]]})
     >>> worked["A"].row(0), worked["r"]
     (Matrix([[2/3, 1/3, 0]]), Matrix([[sqrt(2)/4]]))
     """
-    if method not in ("one", "taps"):
-        raise WorkError(f"heads: needs one or taps, got {method!r}")
+    if method not in ("one_head", "head_per_tap"):
+        raise WorkError(f"method: needs one_head or head_per_tap, got {method!r}")
     check_given("convolution", given)
     missing = [name for name in ("kernel", "X") if name not in given]
     if missing:
@@ -169,7 +169,7 @@ def solve_convolution(given: Mapping[str, Any], *, method: str = "one") -> Solut
         "C", "taps", "kernel", "X", title="the matrix of the convolution, zeros beyond the ends"
     )
     work.add_step("Y", "product", "C", "X", title="what it should give")
-    (_one_head if method == "one" else _head_a_tap)(work)
+    (_one_head if method == "one_head" else _head_a_tap)(work)
     _distance(work, "O", "Y")
     _edges(work, method)
     return work.build()
@@ -180,7 +180,7 @@ def _one_head(work: SolutionBuilder) -> None:
     if any(to_float(tap) < 0 for tap in kernel) or not any(kernel):
         low = min(kernel)
         raise WorkError(
-            f'kernel: needs taps of 0 or more for one head, got {low}; try heads = "taps"'
+            f'kernel: needs taps of 0 or more for one head, got {low}; try method = "head_per_tap"'
         )
     work.add_step("B", "log taps", "kernel", "X", title="the bias: the score of each distance")
     work.add_step("E", "exp", "B", title="the exponentials: the taps again")
@@ -219,13 +219,13 @@ def _is_zero(x: Any) -> bool:
     return sympy.simplify(x) == 0 if x.free_symbols else abs(to_float(x)) < 1e-25
 
 
-def _edges(work: SolutionBuilder, heads: str) -> None:
+def _edges(work: SolutionBuilder, method: str) -> None:
     off = [
         i + 1
         for i in range(work.values["R"].rows)
         if any(not _is_zero(x) for x in work.values["R"].row(i))
     ]
-    if heads == "taps":
+    if method == "head_per_tap":
         work.add_remark(
             f"{'Exact everywhere' if not off else 'Off at ' + str(off)}: one head for each tap, "
             "each a shift, its tap in the values. So can any convolution be made, signs and all."
@@ -239,7 +239,7 @@ def _edges(work: SolutionBuilder, heads: str) -> None:
     )
     work.add_remark(
         "One head has taps of 0 or more and the same values for all of them; for a difference or "
-        'for weights of its own at each tap take a head a tap (heads = "taps").'
+        'for weights of its own at each tap use method = "head_per_tap".'
     )
     if len(work.values["kernel"]) == 1:
         work.add_remark(

@@ -29,9 +29,9 @@ def solve_cost(given: Mapping[str, Any]) -> Solution:
     M and N are the tokens of source and target, k the width; with L layers and V words if wanted.
     Sizes may be symbols: then the formulas come out.
 
-    >>> cost({"n": 512, "d": 512})["att"]
+    >>> solve_cost({"n": 512, "d": 512})["att"]
     Matrix([[805306368]])
-    >>> cost({"M": 30, "N": 30, "k": 512})["e"]
+    >>> solve_cost({"M": 30, "N": 30, "k": 512})["e"]
     Matrix([[95293440]])
     """
     check_given("cost", given)
@@ -91,7 +91,7 @@ def _translation(work: SolutionBuilder) -> None:
     _count(work, "DC", "N²k + Nk", "the pairs that a causal mask allows")
     _count(work, "wc", "4Nk² + N²k + Nk", "writing word by word, keys and values kept")
     work.add_step(
-        "wa", "count all done again", "N", "k", title="the same with all done again each time"
+        "wa", "count without KV cache", "N", "k", title="the same with all done again each time"
     )
     work.add_step("wr", "divided by", "wa", "wc", title="how many times dearer that is")
 

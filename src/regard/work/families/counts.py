@@ -12,12 +12,12 @@ def solve_counts(given: Mapping[str, Any]) -> Solution:
     """Count what an attention, its feed-forward or a Vision Transformer holds.
 
     d, h:            d_k = d / h,   3 d² weights for Q, K and V whatever h is, d² for W_O
-    with hidden:     2 d hidden weights and hidden + d biases of the feed-forward
+    with d_ff:       2 d d_ff weights and d_ff + d biases of the feed-forward
     side, P, C:      N = (side / P)² patches of P² C numbers, N + 1 tokens
 
-    >>> counts({"d": 512, "h": 8})["d_k"]
+    >>> solve_counts({"d": 512, "h": 8})["d_k"]
     Matrix([[64]])
-    >>> counts({"side": 224, "P": 16, "C": 3})["tokens"]
+    >>> solve_counts({"side": 224, "P": 16, "C": 3})["tokens"]
     Matrix([[197]])
     """
     check_given("counts", given)
@@ -28,13 +28,13 @@ def solve_counts(given: Mapping[str, Any]) -> Solution:
     known = set(work.given)
     if {"d", "h"} <= known:
         _heads(work)
-    if {"d", "hidden"} <= known:
+    if {"d", "d_ff"} <= known:
         _feed_forward(work)
     if {"side", "P"} <= known:
         _pictures(work)
     if not work.steps:
         some = ", ".join(known) or "nothing"
-        raise WorkError(f"given: needs d and h, d and hidden, or side and P, got {some}")
+        raise WorkError(f"given: needs d and h, d and d_ff, or side and P, got {some}")
     return work.build()
 
 
@@ -50,17 +50,23 @@ def _whole(work: SolutionBuilder, name: str, over: str, under: str, says: str) -
 
 def _heads(work: SolutionBuilder) -> None:
     _whole(work, "d_k", "d", "h", "the width of one head")
-    work.add_step("w_1", "by entry", "d", "d_k", title="the weights of one head's queries")
-    work.add_step("w_Q", "by entry", "h", "w_1", title="of all heads: d² again, whatever h is")
+    work.add_step(
+        "w_1", "elementwise product", "d", "d_k", title="the weights of one head's queries"
+    )
+    work.add_step(
+        "w_Q", "elementwise product", "h", "w_1", title="of all heads: d² again, whatever h is"
+    )
     work.add_step("w_QKV", "times 3", "w_Q", title="with those of keys and values")
     work.add_step("w_O", "square", "d", title="the matrix that mixes the heads")
     work.add_step("w_A", "add", "w_QKV", "w_O", title="all weights of the attention")
 
 
 def _feed_forward(work: SolutionBuilder) -> None:
-    work.add_step("w_F", "by entry", "d", "hidden", title="the weights up, and as many down")
+    work.add_step(
+        "w_F", "elementwise product", "d", "d_ff", title="the weights up, and as many down"
+    )
     work.add_step("w_FF", "times 2", "w_F", title="both together")
-    work.add_step("b_FF", "add", "hidden", "d", title="the biases")
+    work.add_step("b_FF", "add", "d_ff", "d", title="the biases")
     work.add_step("FF", "add", "w_FF", "b_FF", title="the feed-forward")
 
 
@@ -71,7 +77,11 @@ def _pictures(work: SolutionBuilder) -> None:
     work.add_step("p", "square", "P", title="numbers of one patch and channel")
     vector = "p"
     if "C" in work.values:
-        vector = work.add_step("v", "by entry", "p", "C", title="the vector of one patch")
+        vector = work.add_step(
+            "v", "elementwise product", "p", "C", title="the vector of one patch"
+        )
     if "d" in work.values:
-        work.add_step("w_E", "by entry", vector, "d", title="the weights that embed a patch")
-        work.add_step("w_P", "by entry", "tokens", "d", title="the table of positions")
+        work.add_step(
+            "w_E", "elementwise product", vector, "d", title="the weights that embed a patch"
+        )
+        work.add_step("w_P", "elementwise product", "tokens", "d", title="the table of positions")

@@ -24,23 +24,23 @@ _CELLS = {
 # a # stands for 1, 2, 3 … without a gap
 GIVEN_NAMES: dict[str, str] = {
     "attention": f"{_PLAIN} Y W_B W_1 W_2 V_a",
-    "cross": f"{_PLAIN} Y W_B W_1 W_2 V_a",
+    "cross-attention": f"{_PLAIN} Y W_B W_1 W_2 V_a",
     "sharpness": f"{_PLAIN} Y",
     "multi-head": f"X Y Q K V {_HEADS} B B_# rel β",
-    "counts": "d h hidden side P C",
+    "counts": "d h d_ff side P C",
     "layer-norm": "X gamma beta γ β",
     "feed-forward": f"X {_WIDE}",
     "encoder": f"X {_BLOCK}",
     "decoder": f"X Y {_BLOCK} {_CROSS} gamma_3 beta_3 γ_3 β_3",
     "vit": f"image image_# W_E b_E cls pos W_H b_H W_P b_P {_BLOCK} gamma_f beta_f γ_f β_f",
-    "resize": "pos",
+    "position-resize": "pos",
     "shuffle": f"X order {_MAPS} B rel β",
     "positions": "p d k base",
     "rotary": "Q K V p base B rel β",
     **_CELLS,
     **{f"bptt of {cell}": f"{names} target dh" for cell, names in _CELLS.items()},
     "gates": f"W U x h c {_LSTM}",
-    "hybrid": f"{_CELLS['rnn']} W_1 W_2 V_a",
+    "recurrent-attention": f"{_CELLS['rnn']} W_1 W_2 V_a",
     "perturb": f"{_PLAIN} eps alpha",
     "identity": "X n W_V",
     "permutation": "order X",
@@ -53,7 +53,7 @@ GIVEN_NAMES: dict[str, str] = {
 def check_given(family: str, given: Mapping[str, Any]) -> None:
     """Raise unless every given name is one that the family takes.
 
-    >>> need_known("attention", {"X": 1, "WQ": 2})
+    >>> check_given("attention", {"X": 1, "WQ": 2})
     Traceback (most recent call last):
         ...
     regard.errors.WorkError: given: needs names that attention takes, got 'WQ'; try W_Q

@@ -20,11 +20,11 @@ def solve_moments(
     Given are σ as `sigma`, and `mu` (its entries; or one for all with `d`), or `mm` (μᵀμ) with `d`.
     A simulation of so many `draws` stands beside the formula; none with draws = 0, or with symbols.
 
-    >>> worked = moments({"mu": 0, "sigma": "1/2", "d": 64}, draws=0)
+    >>> worked = solve_moments({"mu": 0, "sigma": "1/2", "d": 64}, samples=0)
     >>> worked["E"], worked["v"], worked["s"]
     (Matrix([[0]]), Matrix([[4]]), Matrix([[2]]))
     """
-    for name, value in {"draws": samples, "seed": seed}.items():
+    for name, value in {"samples": samples, "seed": seed}.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise WorkError(f"{name}: needs a whole number from 0 on, got {value!r}")
     check_given("moments", given)
@@ -34,10 +34,10 @@ def solve_moments(
             raise WorkError(f"{name}: needs finite numbers, got inf")
     if q_is_k:
         takes = ("σ", "m", "d")
-        work.add_step("E", "mean of one with itself", *takes, title="the mean of q·q")
-        work.add_step("v", "variance of one with itself", *takes, title="the variance of q·q")
+        work.add_step("E", "mean of q·q", *takes, title="the mean of q·q")
+        work.add_step("v", "variance of q·q", *takes, title="the variance of q·q")
     else:
-        work.add_step("E", "same", "m", title="the mean: E[q·k] = E[q]·E[k], q and k independent")
+        work.add_step("E", "copy", "m", title="the mean: E[q·k] = E[q]·E[k], q and k independent")
         says = "the variance that the mean brings in"
         work.add_step("v_1", "variance from the mean", "σ", "m", "d", title=says)
         says = "the variance of the noise: d products, σ⁴ each"
@@ -52,7 +52,7 @@ def solve_moments(
     if samples and not symbols:
         work.add_given("n", samples)
         work.add_given("seed", seed)
-        by = "simulate one with itself" if q_is_k else "simulate"
+        by = "simulate q·q" if q_is_k else "simulate"
         says = "a simulation: mean, its standard error, variance, its standard error"
         work.add_step("sim", by, "m", "σ", "d", "n", "seed", title=says)
     if not symbols:

@@ -37,7 +37,7 @@ def solve_multi_head(
 
     >>> one = [[1, 0], [0, 1]]
     >>> told = {"X": [[1, 2]], "W_Q": one, "W_K": one, "W_V": one, "W_O": one}
-    >>> multi_head(told, heads=2)["O"]
+    >>> solve_multi_head(told, heads=2)["O"]
     Matrix([[1, 2]])
     """
     check_given("multi-head", given)
@@ -60,8 +60,8 @@ def add_multi_head(
 ) -> str:
     """The heads side by side, joined and mixed by W_O; the name of what comes out.
 
-    >>> work = Working("none", {"X": [[1, 2]]})
-    >>> work.values[attend_heads(work, Ways(), heads=2)]
+    >>> work = SolutionBuilder("none", {"X": [[1, 2]]})
+    >>> work.values[add_multi_head(work, AttentionSetup(), heads=2)]
     Matrix([[1, 2]])
     """
     count = _count(builder, heads, weight_pattern)
@@ -96,7 +96,7 @@ def add_multi_head(
 def extend_suffix(suffix: str, n: int) -> str:
     """The index of part n below an index: _1, _s1 for head 1 of s, _2.1 for head 1 of layer 2.
 
-    >>> index("", 1), index("_s", 1), index("_2", 1)
+    >>> extend_suffix("", 1), extend_suffix("_s", 1), extend_suffix("_2", 1)
     ('_1', '_s1', '_2.1')
     """
     if not suffix:

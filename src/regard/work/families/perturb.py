@@ -34,12 +34,12 @@ def solve_perturb(
     Given are Q, K, V, or X (and W_Q, W_K, W_V), tokens as rows, and eps or alpha; `scale` is β.
     With `noise` the mean change for random noise of that spread in the key or query is added.
 
-    >>> worked = perturb({"Q": [[1], [-1]], "K": [[1], [1]], "V": [[0], [1]], "alpha": 2}, scale=1)
+    >>> worked = solve_perturb({"Q": [[1], [-1]], "K": [[1], [1]], "V": [[0], [1]], "alpha": 2}, scale=1)
     >>> [round(float(x), 7) for x in worked["A_a"].col(0)]
     [0.7310586, 0.2689414]
     """
     if target not in tuple(TARGETS):
-        raise WorkError(f"what: needs one of {', '.join(TARGETS)}, got {target!r}")
+        raise WorkError(f"target: needs one of {', '.join(TARGETS)}, got {target!r}")
     if not isinstance(index, int) or isinstance(index, bool):
         raise WorkError(f"index: needs a whole number from 1 on, got {index!r}")
     if ("eps" in given) == ("alpha" in given):
@@ -157,7 +157,7 @@ def _scaled(work: SolutionBuilder, name: str, scores: str, says: str) -> str:
 
 def _expected(work: SolutionBuilder, what: str, names: tuple[str, str, str], noise: Any) -> None:
     if what == "token":
-        raise WorkError("noise: needs a key or a query that changes, got a token")
+        raise WorkError("noise_std: needs a key or a query that changes, got a token")
     work.add_given("σ", noise)
     source = names[0] if what == "key" else names[1]
     says = f"the mean change of the outputs for noise of spread σ in the {what}"

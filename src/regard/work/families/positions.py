@@ -27,7 +27,7 @@ def solve_positions(given: Mapping[str, Any]) -> Solution:
 
     Given are d and p: how many positions, from 0 on, or a row of them; k and base where wanted.
 
-    >>> positions({"p": 1, "d": 4})["PE"]
+    >>> solve_positions({"p": 1, "d": 4})["PE"]
     Matrix([[0, 1, 0, 1]])
     """
     check_given("positions", given)
@@ -59,7 +59,7 @@ def solve_rotary(given: Mapping[str, Any], *, scale: Any = None, mask: Any = Non
 
     Given are Q and K, and V, p (places, 0 on if left out) and base where wanted.
 
-    >>> rotary({"Q": [[1, 0]], "K": [[1, 0]], "p": [[5]]})["Q_p"]
+    >>> solve_rotary({"Q": [[1, 0]], "K": [[1, 0]], "p": [[5]]})["Q_p"]
     Matrix([[cos(5), sin(5)]])
     """
     check_given("rotary", given)
@@ -73,7 +73,7 @@ def solve_rotary(given: Mapping[str, Any], *, scale: Any = None, mask: Any = Non
     _angles(work, given)
     for letter, what in (("Q", "queries"), ("K", "keys")):
         work.add_step(
-            f"{letter}_p", "turn pairs", letter, "Θ", title=f"the {what}, turned by place"
+            f"{letter}_p", "rotate pairs", letter, "Θ", title=f"the {what}, turned by place"
         )
     if "V" in work.values:
         add_attention(work, "Q_p", "K_p", "V", setup=AttentionSetup(scale=scale, mask=mask))
@@ -113,7 +113,7 @@ def _angles(work: SolutionBuilder, given: Mapping[str, Any]) -> None:
 def _move(work: SolutionBuilder) -> None:
     """R_k applied to every code, beside the codes k further on."""
     work.add_step("δ", "scale", "ω", "k", title="how far k steps turn each pair")
-    work.add_step("R_k", "turns", "δ", title="the matrix that moves every code by k")
+    work.add_step("R_k", "rotation", "δ", title="the matrix that moves every code by k")
     work.add_step("T", "product with transpose", "PE", "R_k", title="the codes, moved")
     work.add_step("T_k", "addition theorem", "T", title="the same, gathered")
     work.add_step("Θ_k", "add to rows", "Θ", "δ", title="the angles k steps on")
@@ -140,7 +140,7 @@ def _say_shift(work: SolutionBuilder) -> None:
     """Turn everything one place further and see the scores stay."""
     moved = M([[x + y for x, y in zip(row, work.values["ω"], strict=True)]
                for row in work.values["Θ"].tolist()])  # fmt: skip
-    q, k = (POSITION_RULES["turn pairs"].run(work.values[one], moved) for one in "QK")
+    q, k = (POSITION_RULES["rotate pairs"].run(work.values[one], moved) for one in "QK")
     gap = (q * k.T - work.values["S"]).evalf(30)
     if not gap.free_symbols and all(abs(x) < sympy.Float("1e-20") for x in gap):
         work.add_remark(

@@ -10,14 +10,14 @@ from regard.work.rules.proofs import PROOFS
 from regard.work.solution import Solution, SolutionBuilder
 
 
-def solve_proof(given: Mapping[str, Any], *, identity: str = "sigmoid-minus") -> Solution:
+def solve_proof(given: Mapping[str, Any], *, identity: str = "sigmoid-negation") -> Solution:
     """Show an identity line by line; every line is held to equal the one before it.
 
     σ(-x) = 1 - σ(x),   tanh x = 2σ(2x) - 1,   σ' = σ (1 - σ),   softmax(x + s) = softmax(x),   …
 
     Given are numbers for its symbols, at which first and last line are compared.
 
-    >>> worked = proof({"x": 2})
+    >>> worked = solve_proof({"x": 2})
     >>> worked["L_4"]
     Matrix([[1 - 1/(1 + exp(-x))]])
     >>> worked.remarks[0]
@@ -25,7 +25,7 @@ def solve_proof(given: Mapping[str, Any], *, identity: str = "sigmoid-minus") ->
     """
     if identity not in tuple(PROOFS):
         raise WorkError(
-            f"of: needs one of {', '.join(PROOFS)}, got {identity!r}{nearest(str(identity), PROOFS)}"
+            f"identity: needs one of {', '.join(PROOFS)}, got {identity!r}{nearest(str(identity), PROOFS)}"
         )
     told = PROOFS[identity]
     if set(given) != set(told.symbols):
@@ -36,7 +36,7 @@ def solve_proof(given: Mapping[str, Any], *, identity: str = "sigmoid-minus") ->
     for n, line in enumerate(told.lines, 1):
         before = [f"L_{n - 1}"] if n > 1 else []
         work.add_step(f"L_{n}", f"{identity}, line {n}", *before, title=line.reason)
-    put_in = f"put in {', '.join(told.symbols)}"
+    put_in = f"substitute {', '.join(told.symbols)}"
     last = f"L_{len(told.lines)}"
     work.add_step("v", put_in, "L_1", *told.symbols, title="the first line at these numbers")
     work.add_step("w", put_in, last, *told.symbols, title="the last line at these numbers")

@@ -18,7 +18,7 @@ from regard.work.families.given import check_given
 from regard.work.rules import M
 from regard.work.solution import Solution, SolutionBuilder
 
-DEFAULT_SCALES = (0, "usual", 1, 10, "inf")
+DEFAULT_SCALES = (0, "default", 1, 10, "inf")
 
 
 def solve_sharpness(
@@ -32,7 +32,7 @@ def solve_sharpness(
     query's weights (in nats) says how much it spreads: log of the count of keys at most.
 
     >>> told = {"Q": 1, "K": [[1], [2], [2], [0]], "V": [[1], [2], [4], [0]]}
-    >>> worked = sharpness(told, scales=[0, "inf"])
+    >>> worked = solve_sharpness(told, scales=[0, "inf"])
     >>> worked["A_1"], worked["A_2"]
     (Matrix([[1/4, 1/4, 1/4, 1/4]]), Matrix([[0, 1/2, 1/2, 0]]))
     """
@@ -43,7 +43,7 @@ def solve_sharpness(
     q, k, v = project_qkv(work)
     s, width = add_scores(work, q, k, "", AttentionSetup()), work.values[q].cols
     usual = 1 / sympy.sqrt(width)
-    betas = sorted((usual if one == "usual" else parse_number(one) for one in scales), key=_size)
+    betas = sorted((usual if one == "default" else parse_number(one) for one in scales), key=_size)
     for n, beta in enumerate(betas, 1):
         add_softmax_output(
             work, s, width, v, f"_{n}", AttentionSetup(scale=beta, scale_name=f"β_{n}")

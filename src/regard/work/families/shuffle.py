@@ -23,7 +23,7 @@ def solve_shuffle(given: Mapping[str, Any], *, scale: Any = None, mask: Any = No
 
     Given are X, order (which token stands where, from 1), and W_Q, W_K, W_V where wanted.
 
-    >>> worked = shuffle({"X": [[1], [2], [0]], "order": [3, 1, 2]}, scale=1)
+    >>> worked = solve_shuffle({"X": [[1], [2], [0]], "order": [3, 1, 2]}, scale=1)
     >>> worked["D"]
     Matrix([
     [0],

@@ -7,7 +7,7 @@ from typing import Any
 import sympy
 
 from regard.errors import ShapeError, WorkError
-from regard.work.exact.numbers import MOST, format_decimal
+from regard.work.exact.numbers import MAX_ENTRIES, format_decimal
 from regard.work.families.attention import add_linear
 from regard.work.families.block import (
     DEFAULT_EPS,
@@ -49,7 +49,7 @@ def solve_vit(
 
     >>> one = [[1, 0], [0, 1]]
     >>> told = {"image": [[1, 0], [0, 1]], "W_E": [[1, 0]] * 4, "cls": [[0, 0]], "W_H": one}
-    >>> vit(told | {"pos": [[0, 0]] * 2, "W_1": one, "W_2": one})["T"]
+    >>> solve_vit(told | {"pos": [[0, 0]] * 2, "W_1": one, "W_2": one})["T"]
     Matrix([[1, 0, 0, 1]])
     """
     check_given("vit", given)
@@ -80,16 +80,16 @@ def solve_position_resize(
     pos' = [pos_cls; R pos_patches],   R = the weights of a picture resized from old to new
 
     >>> told = {"pos": [[9], [1], [2], [3], [4]]}
-    >>> resized(told, old=[2, 2], new=[1, 1])["pos_new"]
+    >>> solve_position_resize(told, old_grid=[2, 2], new_grid=[1, 1])["pos_new"]
     Matrix([
     [  9],
     [5/2]])
     """
-    check_given("resize", given)
+    check_given("position-resize", given)
     if given.get("pos") is None:
         raise WorkError("given: needs pos, the table of positions, got none")
-    work = SolutionBuilder("resize", {"pos": given["pos"]})
-    _resize(work, _grid("old", old_grid), _grid("new", new_grid), interpolation)
+    work = SolutionBuilder("position-resize", {"pos": given["pos"]})
+    _resize(work, _grid("old_grid", old_grid), _grid("new_grid", new_grid), interpolation)
     return work.build()
 
 
@@ -114,8 +114,8 @@ def _grid(name: str, told: Any) -> tuple[int, int]:
     if not isinstance(told, list | tuple) or len(told) != 2:
         raise WorkError(f"{name}: needs two numbers, patches down and across, got {told!r}")
     down, across = _whole(name, told[0]), _whole(name, told[1])
-    if down * across > MOST:
-        raise WorkError(f"{name}: needs at most {MOST} patches, got {down}×{across}")
+    if down * across > MAX_ENTRIES:
+        raise WorkError(f"{name}: needs at most {MAX_ENTRIES} patches, got {down}×{across}")
     return down, across
 
 
@@ -133,7 +133,7 @@ def _channels(given: Mapping[str, Any]) -> list[str]:
 
 def _embed(work: SolutionBuilder, names: list[str], patch: int, resize: str) -> str:
     """From a picture to tokens with their places."""
-    cut = f"patches of {_whole('patch', patch)}"
+    cut = f"patches of {_whole('patch_size', patch)}"
     if len(names) == 1:
         t = work.add_step("T", cut, names[0], title="the patches, one a row, read row by row")
     else:
@@ -185,7 +185,7 @@ def _resize(work: SolutionBuilder, old: tuple[int, int], new: tuple[int, int], k
 def interpolation_weights(old: int, new: int, kind: str = "cubic") -> Matrix:
     """How much each of `old` places gives to each of `new` along one side, exactly.
 
-    >>> weights(2, 4, "linear")
+    >>> interpolation_weights(2, 4, "linear")
     Matrix([
     [  1,   0],
     [3/4, 1/4],
@@ -193,7 +193,7 @@ def interpolation_weights(old: int, new: int, kind: str = "cubic") -> Matrix:
     [  0,   1]])
     """
     if kind not in ("cubic", "linear"):
-        raise WorkError(f"resize: needs cubic or linear, got {kind!r}")
+        raise WorkError(f"interpolation: needs cubic or linear, got {kind!r}")
     found = sympy.zeros(new, old)
     taps = range(-1, 3) if kind == "cubic" else range(2)
     for i in range(new):

@@ -22,7 +22,7 @@ MAX_EXERCISES = 100  # exercises of one sheet
 class Exercise(NamedTuple):
     """A problem as `regard work` takes it, its solution, and the steps that are asked for.
 
-    >>> make("attention", seed=1).problem["family"]
+    >>> make_exercise("attention", seed=1).problem["family"]
     'attention'
     """
 
@@ -35,7 +35,7 @@ class Exercise(NamedTuple):
 def make_exercise(family: str, seed: int = 0, level: int = 1, variant: int = 1) -> Exercise:
     """A new exercise with clean numbers; the same seed, level and number make the same one.
 
-    >>> make("rnn", seed=3).problem == make("rnn", seed=3).problem
+    >>> make_exercise("rnn", seed=3).problem == make_exercise("rnn", seed=3).problem
     True
     """
     if family not in EXERCISE_TEMPLATES:
@@ -67,7 +67,7 @@ def make_exercise(family: str, seed: int = 0, level: int = 1, variant: int = 1) 
 def make_sheet(family: str, seed: int = 0, level: int = 1, count: int = 4) -> list[Exercise]:
     """So many exercises, no two alike where the family has so many.
 
-    >>> [one.name for one in sheet("counts", count=2)]
+    >>> [one.name for one in make_sheet("counts", count=2)]
     ['counts-1-0-1', 'counts-1-0-2']
     """
     if not 1 <= count <= MAX_EXERCISES:

@@ -8,12 +8,12 @@ from typing import Any
 from regard.errors import WorkError
 from regard.files import is_stream, make_folder, write_text
 from regard.work.making.exercise import Exercise
-from regard.work.shapes import detect_convention
 from regard.work.show.html import html_body
 from regard.work.show.latex import LATEX_PREAMBLE, as_markdown, latex_lines, tex_equation
 from regard.work.show.latex_escape import escape_latex
 from regard.work.show.mathml import tex_to_mathml
 from regard.work.show.page import render_page
+from regard.work.show.shapes import detect_convention
 from regard.work.show.text import as_text
 from regard.work.solution import tex_name
 
@@ -23,12 +23,12 @@ SUFFIXES = {"text": ".txt", "markdown": ".md", "latex": ".tex", "html": ".html",
 def format_sheet(exercises: Sequence[Exercise], fmt: str = "text", solutions: bool = False) -> str:
     """The exercises as one text, or their solutions.
 
-    >>> from regard.work import sheet
-    >>> print(sheet_as(sheet("rnn", seed=1, count=1)).splitlines()[0])
+    >>> from regard.work import make_sheet
+    >>> print(format_sheet(make_sheet("rnn", seed=1, count=1)).splitlines()[0])
     Exercises: rnn
     """
     if fmt not in SHEET_FORMATS:
-        raise WorkError(f"form: needs one of {', '.join(SHEET_FORMATS)}, got {fmt!r}")
+        raise WorkError(f"fmt: needs one of {', '.join(SHEET_FORMATS)}, got {fmt!r}")
     return SHEET_FORMATS[fmt](exercises, solutions)
 
 
@@ -39,9 +39,9 @@ def write_sheet(exercises: Sequence[Exercise], fmt: str, path: str | Path) -> li
     exercise may go to a file whose name ends in .toml.
 
     >>> import tempfile
-    >>> from regard.work import sheet
+    >>> from regard.work import make_sheet
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     [file.name for file in write_sheet(sheet("rnn", count=1), "toml", folder)]
+    ...     [file.name for file in write_sheet(make_sheet("rnn", count=1), "toml", folder)]
     ['rnn-1-0-1.toml', 'rnn-1-0-1-answers.toml']
     """
     place = Path(path)
@@ -66,8 +66,8 @@ def write_sheet(exercises: Sequence[Exercise], fmt: str, path: str | Path) -> li
 def blank_answers(exercise: Exercise) -> str:
     """A file for the answers to an exercise: each step that is asked for, every entry open.
 
-    >>> from regard.work import make
-    >>> print(blank_answers(make("rnn", seed=1)).splitlines()[-1])
+    >>> from regard.work import make_exercise
+    >>> print(blank_answers(make_exercise("rnn", seed=1)).splitlines()[-1])
     h_1 = [["?"]]
     """
     lines = ['# A number for each ?: 0.25, "1/4", "sqrt(2)". What is left open is not checked.']
@@ -90,7 +90,7 @@ def _asked(names: Sequence[str]) -> str:
 
 def _chosen(one: Exercise) -> str:
     """What it is about: the family, the way of writing, and what was chosen that no given shows."""
-    seen = ("draws", "family", "given", "scale", "convention")
+    seen = ("samples", "family", "given", "scale", "convention")
     told = [f"{name}: {value}" for name, value in one.problem.items() if name not in seen]
     return "; ".join(filter(None, [one.solution.family, detect_convention(one.solution), *told]))
 

@@ -9,7 +9,7 @@ MatrixShape = tuple[int, int]
 class ExerciseTemplate(NamedTuple):
     """One level of a family: matrices to draw, numbers to pick, choices, and what is asked for.
 
-    >>> Plan({"X": (2, 2)}).asks
+    >>> ExerciseTemplate({"X": (2, 2)}).questions
     ('*',)
     """
 
@@ -63,7 +63,7 @@ EXERCISE_TEMPLATES: dict[str, tuple[ExerciseTemplate, ExerciseTemplate, Exercise
             questions=_ATTENTION,
         ),
     ),
-    "cross": (
+    "cross-attention": (
         ExerciseTemplate(
             {"X": (1, 2), "Y": (2, 2)}, option_choices={"scale": (1,)}, questions=_ATTENTION
         ),
@@ -129,10 +129,12 @@ EXERCISE_TEMPLATES: dict[str, tuple[ExerciseTemplate, ExerciseTemplate, Exercise
     ),
     "perturb": (
         ExerciseTemplate(
-            _THREE, {"eps": ([1, 0], [0, 1])}, _MOVED | {"what": ("query",)}, _CHANGES
+            _THREE, {"eps": ([1, 0], [0, 1])}, _MOVED | {"target": ("query",)}, _CHANGES
         ),
-        ExerciseTemplate(_THREE, {"eps": ([1, 0], [0, 1])}, _MOVED | {"what": ("key",)}, _CHANGES),
-        ExerciseTemplate(_THREE, {"alpha": (2, 3)}, _MOVED | {"what": ("key",)}, _CHANGES),
+        ExerciseTemplate(
+            _THREE, {"eps": ([1, 0], [0, 1])}, _MOVED | {"target": ("key",)}, _CHANGES
+        ),
+        ExerciseTemplate(_THREE, {"alpha": (2, 3)}, _MOVED | {"target": ("key",)}, _CHANGES),
     ),
     "positions": (
         ExerciseTemplate(value_choices={"p": (2, 3), "d": (2,)}, questions=("ω", "Θ", "PE")),
@@ -141,21 +143,21 @@ EXERCISE_TEMPLATES: dict[str, tuple[ExerciseTemplate, ExerciseTemplate, Exercise
     ),
     "counts": (
         ExerciseTemplate(value_choices={"d": (64, 128, 256), "h": (2, 4, 8)}),
-        ExerciseTemplate(value_choices={"d": (512, 768), "h": (8,), "hidden": (2048, 3072)}),
+        ExerciseTemplate(value_choices={"d": (512, 768), "h": (8,), "d_ff": (2048, 3072)}),
         ExerciseTemplate(value_choices={"side": (224, 96), "P": (16, 8), "C": (3, 1)}),
     ),
     "moments": (
         ExerciseTemplate(
             value_choices={"mu": (0,), "sigma": (1, 2), "d": (16, 64)},
-            option_choices={"draws": (0,)},
+            option_choices={"samples": (0,)},
         ),
         ExerciseTemplate(
             value_choices={"mm": (3, 5, 9), "sigma": (1, 2), "d": (16, 64)},
-            option_choices={"draws": (0,)},
+            option_choices={"samples": (0,)},
         ),
         ExerciseTemplate(
             value_choices={"mu": ([1, 0, 2], [1, -1, 1]), "sigma": ("1/2", 2)},
-            option_choices={"draws": (0,), "same": (True, False)},
+            option_choices={"samples": (0,), "q_is_k": (True, False)},
         ),
     ),
     "rnn": (
@@ -185,7 +187,7 @@ EXERCISE_TEMPLATES: dict[str, tuple[ExerciseTemplate, ExerciseTemplate, Exercise
             questions=_LSTM,
         ),
     ),
-    "hybrid": (
+    "recurrent-attention": (
         ExerciseTemplate({"x": (1, 2)}, {"W": (1, 2), "U": (1, -1)}, questions=_LOOKING),
         ExerciseTemplate({"x": (1, 3)}, {"W": (1, 2), "U": (1, -1)}, questions=_LOOKING),
         ExerciseTemplate(

@@ -31,7 +31,7 @@ _DECIMAL = re.compile(r"[+-]?(\d+|\d*\.(\d*))(?:[eE]([+-]?\d{1,6}))?")
 class AnswerEntry(NamedTuple):
     """One entry as it was written: its value, its text, and the power of ten of its last digit.
 
-    >>> Cell(sympy.Rational(1, 2), "0.50", -2).place
+    >>> AnswerEntry(sympy.Rational(1, 2), "0.50", -2).exponent
     -2
     """
 
@@ -44,7 +44,7 @@ class AnswerEntry(NamedTuple):
 class StudentAnswer(NamedTuple):
     """A student's matrix; entries left out are None.
 
-    >>> Told([[None, Cell(sympy.Integer(1), "1")]]).left_open
+    >>> StudentAnswer([[None, AnswerEntry(sympy.Integer(1), "1")]]).blanks
     ('(1,1)',)
     """
 
@@ -68,7 +68,7 @@ class StudentAnswer(NamedTuple):
 def format_index(i: int, j: int) -> str:
     """The place of an entry as it is called, from 1.
 
-    >>> at(0, 1)
+    >>> format_index(0, 1)
     '(1,2)'
     """
     return f"({i + 1},{j + 1})"
@@ -81,7 +81,7 @@ def parse_answer(step: Step, values: Any, symbols: list[str]) -> StudentAnswer:
     beside 3.7), is rounded to units; with fewer it is held to the finest place beside it.
 
     >>> step = Step("N", "exp", ("E",), sympy.zeros(3, 1), "")
-    >>> [row[0] and row[0].place for row in read_told(step, ["1.25", "?", "9.5e-1"], []).cells]
+    >>> [row[0] and row[0].exponent for row in parse_answer(step, ["1.25", "?", "9.5e-1"], []).cells]
     [-2, None, -2]
     """
     want = step.value
@@ -156,14 +156,14 @@ def _placed(x: AnswerEntry | None, finest: int, fewest: int) -> AnswerEntry | No
     if x is None or x.exponent is not None or not re.fullmatch(r"[+-]?\d+", x.text):
         return x
     if _significant(x.text) >= max(1, min(fewest, ROUNDED_INTEGER_DIGITS)):
-        return x._replace(place=0)
-    return x._replace(place=finest) if finest < 0 else x
+        return x._replace(exponent=0)
+    return x._replace(exponent=finest) if finest < 0 else x
 
 
 def list_differences(answer: StudentAnswer, expected: Matrix) -> list[str]:
     """The entries that differ by more than honest rounding, each with what it should be.
 
-    >>> apart(Told([[Cell(sympy.Integer(1), "1")]]), M([[2]]))
+    >>> list_differences(StudentAnswer([[AnswerEntry(sympy.Integer(1), "1")]]), M([[2]]))
     ['(1,1): 1 should be 2']
     """
     return [
@@ -176,7 +176,7 @@ def list_differences(answer: StudentAnswer, expected: Matrix) -> list[str]:
 def matches_answer(answer: StudentAnswer, expected: Matrix) -> bool:
     """Whether every entry that was written is right to its own precision.
 
-    >>> agrees(Told([[Cell(sympy.Rational(1, 3), "1/3"), None]]), M([["1/3", 5]]))
+    >>> matches_answer(StudentAnswer([[AnswerEntry(sympy.Rational(1, 3), "1/3"), None]]), M([["1/3", 5]]))
     True
     """
     return all(x is None or matches_entry(x, expected[i, j]) for i, j, x in answer.entries())
@@ -204,7 +204,7 @@ def matches_entry(x: AnswerEntry, expected: sympy.Expr) -> bool:
     """Whether an entry is right to the digits it was written with.
 
     >>> third = sympy.Rational(1, 3)
-    >>> [fits(Cell(x, "", -2), third) for x in (sympy.Rational(33, 100), sympy.Rational(34, 100))]
+    >>> [matches_entry(AnswerEntry(x, "", -2), third) for x in (sympy.Rational(33, 100), sympy.Rational(34, 100))]
     [True, False]
     """
     return (
@@ -217,7 +217,7 @@ def matches_entry(x: AnswerEntry, expected: sympy.Expr) -> bool:
 def rounding_tolerance(x: AnswerEntry) -> Any:
     """Half of the last place that was written; 0 for what is exact.
 
-    >>> half_place(Cell(sympy.Rational(1, 2), "0.5", -1))
+    >>> rounding_tolerance(AnswerEntry(sympy.Rational(1, 2), "0.5", -1))
     1/20
     """
     return sympy.S.Zero if x.exponent is None else sympy.Rational(10) ** x.exponent / 2
@@ -226,7 +226,7 @@ def rounding_tolerance(x: AnswerEntry) -> Any:
 def is_truncated(x: AnswerEntry, expected: sympy.Expr) -> bool:
     """Whether the digits of the right value were cut off where it should have been rounded.
 
-    >>> is_truncated(Cell(sympy.Rational(66, 100), "0.66", -2), sympy.Rational(2, 3))
+    >>> is_truncated(AnswerEntry(sympy.Rational(66, 100), "0.66", -2), sympy.Rational(2, 3))
     True
     """
     if x.exponent is None or expected.free_symbols or expected.is_infinite:
@@ -242,7 +242,7 @@ def _digits(x: sympy.Expr) -> Any:
 def is_close(a: sympy.Expr, b: sympy.Expr, tolerance: Any = 0) -> bool:
     """Whether two numbers, or two formulas, are as good as one: `far` is what rounding may do.
 
-    >>> near(sympy.sqrt(2), sympy.Rational(141, 100), 0.005)
+    >>> is_close(sympy.sqrt(2), sympy.Rational(141, 100), 0.005)
     True
     """
     if a.is_infinite or b.is_infinite:
@@ -266,7 +266,7 @@ def is_close(a: sympy.Expr, b: sympy.Expr, tolerance: Any = 0) -> bool:
 def fill_blanks(answer: StudentAnswer, defaults: Matrix) -> Matrix:
     """The student's matrix, with what follows from it in the entries left open.
 
-    >>> filled(Told([[None, Cell(sympy.Integer(3), "3")]]), M([[1, 2]]))
+    >>> fill_blanks(StudentAnswer([[None, AnswerEntry(sympy.Integer(3), "3")]]), M([[1, 2]]))
     Matrix([[1, 3]])
     """
     cells = [defaults[i, j] if x is None else x.value for i, j, x in answer.entries()]
@@ -276,7 +276,7 @@ def fill_blanks(answer: StudentAnswer, defaults: Matrix) -> Matrix:
 def jitter_rounding(value: Matrix, answer: StudentAnswer, signs: random.Random) -> Matrix:
     """A matrix with every entry moved by half of the place it was written to, up or down.
 
-    >>> shifted(M([[1, 2]]), Told([[Cell(sympy.Integer(1), "1.0", -1), None]]), random.Random(0))
+    >>> jitter_rounding(M([[1, 2]]), StudentAnswer([[AnswerEntry(sympy.Integer(1), "1.0", -1), None]]), random.Random(0))
     Matrix([[19/20, 2]])
     """
     moves = [
@@ -289,7 +289,7 @@ def jitter_rounding(value: Matrix, answer: StudentAnswer, signs: random.Random) 
 def matches_within(answer: StudentAnswer, expected: Matrix, samples: Sequence[Matrix]) -> bool:
     """Whether every entry is right to its own place and what `moved` shows of values before it.
 
-    >>> within(Told([[Cell(sympy.Integer(3), "3")]]), M([[2]]), [M([["5/2"]])])
+    >>> matches_within(StudentAnswer([[AnswerEntry(sympy.Integer(3), "3")]]), M([[2]]), [M([["5/2"]])])
     True
     """
     for i, j, x in answer.entries():

@@ -15,9 +15,9 @@ MAX_RECOMPUTED_STEPS = 1_500  # steps recomputed in the search; forty papers sho
 def recompute_step(step: Step, student_values: Values, fallback: Values) -> Matrix:
     """What follows from the student's own values, where anything does.
 
-    >>> from regard.work import attention
-    >>> worked = attention({"X": [[1], [2]]}, scale=1)
-    >>> follows(worked.steps[0], worked.values(), worked.values()) == worked["S"]
+    >>> from regard.work.families.attention import solve_attention
+    >>> worked = solve_attention({"X": [[1], [2]]}, scale=1)
+    >>> recompute_step(worked.steps[0], worked.values(), worked.values()) == worked["S"]
     True
     """
     try:
@@ -29,7 +29,7 @@ def recompute_step(step: Step, student_values: Values, fallback: Values) -> Matr
 class Diagnosis(NamedTuple):
     """A slip in words, and all the digits of what it gives; neither where none is known.
 
-    >>> Cause().says
+    >>> Diagnosis().description
     ''
     """
 
@@ -49,11 +49,11 @@ def diagnose(
     `maps` are the values that the student may have started from, the likeliest first: as written,
     with all digits, and the right ones.
 
-    >>> from regard.work import attention
-    >>> from regard.work.marking.answers import read_told
-    >>> worked = attention({"X": [[1, 2], [0, 1]]})
-    >>> told = read_told(worked.steps[1], [[5, 2], [2, 1]], [])
-    >>> cause(worked, worked.steps[1], told, [worked.values()], ["Z"]).says
+    >>> from regard.work.families.attention import solve_attention
+    >>> from regard.work.marking.answers import parse_answer
+    >>> worked = solve_attention({"X": [[1, 2], [0, 1]]})
+    >>> answer = parse_answer(worked.steps[1], [[5, 2], [2, 1]], [])
+    >>> diagnose(worked, worked.steps[1], answer, [worked.values()], ["Z"]).description
     'the scale was left out'
     """
     found = _longer(solution, step, answer) or _here(step, answer, candidates, solution.values())

@@ -56,13 +56,13 @@ def check_answers(solution: Solution, answers: Mapping[str, Any]) -> list[Findin
     Each entry is held to its own written precision (0.998 to three decimals, 9.98e-1 to three
     digits, "1/2" exactly). An entry may be left open as "?" or "".
 
-    >>> from regard.work import attention
-    >>> worked = attention({"X": [[1, 0], [1, 1], [0, 2]]}, scale=1)
-    >>> [found.verdict for found in check(worked, {"N": [["6.44", 1, 1]]})]
+    >>> from regard.work.families.attention import solve_attention
+    >>> worked = solve_attention({"X": [[1, 0], [1, 1], [0, 2]]}, scale=1)
+    >>> [found.verdict for found in check_answers(worked, {"N": [["6.44", 1, 1]]})]
     Traceback (most recent call last):
         ...
     regard.errors.WorkError: N: needs 3 rows of 1 numbers, got 1 of 3
-    >>> [found.verdict for found in check(worked, {"N": [["6.44"], ["12.8"], ["63.0"]]})]
+    >>> [found.verdict for found in check_answers(worked, {"N": [["6.44"], ["12.8"], ["63.0"]]})]
     ['wrong']
     """
     _need_steps(solution, answers)
@@ -127,7 +127,7 @@ class _Paper:
         else:
             found = Finding(name, "wrong", tuple(list_differences(told, right)), EARLY_ROUNDING)
             self.spoilt[name] = (name,)
-        self.findings.append(found._replace(left_open=told.blanks))
+        self.findings.append(found._replace(blanks=told.blanks))
         self.own[name] = fill_blanks(told, self.full[name] if followed is None else followed)
 
     def _is_early_rounding(self, step: Step, told: StudentAnswer) -> bool:
@@ -228,8 +228,10 @@ def _as_one(findings: list[Finding]) -> list[Finding]:
     for n, (first, second) in enumerate(zip(findings, findings[1:], strict=False)):
         if first.diagnosis and _AXIS.get(first.diagnosis) == second.diagnosis:
             axis = first.diagnosis.split()[0]
-            findings[n] = first._replace(why=f"the softmax was taken over the {axis}")
-            findings[n + 1] = second._replace(verdict="carried forward", wrong=(), why="")
+            findings[n] = first._replace(diagnosis=f"the softmax was taken over the {axis}")
+            findings[n + 1] = second._replace(
+                verdict="carried forward", differences=(), diagnosis=""
+            )
     return findings
 
 
@@ -245,7 +247,7 @@ def first_wrong(findings: Sequence[Finding]) -> Finding | None:
 def is_complete(findings: Sequence[Finding]) -> bool:
     """Whether there is an answer, and nothing that the sheet names is left open.
 
-    >>> is_finished([]), is_finished([Finding("S", "open", (), "", ("(1,1)",))])
+    >>> is_complete([]), is_complete([Finding("S", "open", (), "", ("(1,1)",))])
     (False, False)
     """
     return bool(findings) and not any(found.blanks for found in findings)

@@ -16,7 +16,7 @@ class Submission(NamedTuple):
 
     `trouble` says why a paper could not be read.
 
-    >>> Paper("ada", 3, 3, None, "").is_right
+    >>> Submission("ada", 3, 3, None, "").is_correct
     True
     """
 
@@ -41,8 +41,8 @@ class Submission(NamedTuple):
 def check_submissions(solution: Solution, paths: Sequence[str | Path]) -> list[Submission]:
     """Every paper among these files and folders, checked; one that cannot be read says why.
 
-    >>> from regard.work import attention
-    >>> papers(attention({"X": [[1]]}), ["nobody.toml"])[0].trouble
+    >>> from regard.work.families.attention import solve_attention
+    >>> check_submissions(solve_attention({"X": [[1]]}), ["nobody.toml"])[0].read_error
     'needs to be a TOML file, got nothing there'
     """
     files: list[Path] = []
@@ -67,7 +67,7 @@ def _paper(solution: Solution, file: Path) -> Submission:
 def submissions_as_text(submissions: Sequence[Submission]) -> str:
     """The table, and under it which steps went wrong first and how often.
 
-    >>> print(papers_as_text([Paper("ada", 3, 3, None, "")]))
+    >>> print(submissions_as_text([Submission("ada", 3, 3, None, "")]))
     ada  3 of 3  all right
     1 of 1 all right
     """
@@ -82,7 +82,7 @@ def submissions_as_text(submissions: Sequence[Submission]) -> str:
 def summarize_submissions(submissions: Sequence[Submission]) -> list[str]:
     """How many papers are all right, and which steps went wrong first.
 
-    >>> summary_of([Paper("ada", 0, 0, None, "")])
+    >>> summarize_submissions([Submission("ada", 0, 0, None, "")])
     ['0 of 1 all right', 'not finished: ada']
     """
     lines = [f"{sum(paper.is_correct for paper in submissions)} of {len(submissions)} all right"]
@@ -100,7 +100,7 @@ def summarize_submissions(submissions: Sequence[Submission]) -> list[str]:
 def describe_submission(submission: Submission) -> str:
     """One paper in a few words.
 
-    >>> result_of(Paper("ada", 0, 0, None, ""))
+    >>> describe_submission(Submission("ada", 0, 0, None, ""))
     'nothing was answered'
     """
     if submission.read_error:

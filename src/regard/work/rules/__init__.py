@@ -61,7 +61,7 @@ __all__ = [
 def get_rule(name: str) -> Rule:
     """A rule by its name.
 
-    >>> rule("exp").text
+    >>> get_rule("exp").text
     'exp({0})'
     """
     found = RULES.get(name) or rule_from_pattern(name) or substitution_rule(name)

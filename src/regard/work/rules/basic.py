@@ -208,7 +208,7 @@ BASIC_RULES: dict[str, Rule] = {
         {"one was subtracted": lambda a, b: M(a - b)},
         lambda i, j, a, b: f"{format_operand(a[i, j])} + {format_operand(b[i, j])}",
     ),
-    "by entry": Rule(
+    "elementwise product": Rule(
         _by_entry,
         "{0} ∘ {1}",
         "{0} \\circ {1}",
@@ -232,7 +232,7 @@ BASIC_RULES: dict[str, Rule] = {
         {"σ was used": elementwise(sigmoid), "it was left out": lambda a: a},
         lambda i, j, a: f"tanh({format_bare(a[i, j])})",
     ),
-    "keep and take": Rule(
+    "gated mix": Rule(
         _kept,
         "(1 - {0}) ∘ {1} + {0} ∘ {2}",
         "(1 - {0}) \\circ {1} + {0} \\circ {2}",

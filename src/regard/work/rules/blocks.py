@@ -181,7 +181,7 @@ BLOCK_RULES: dict[str, Rule] = {
         },
         _variance_entry,
     ),
-    "inverse deviation": Rule(
+    "inverse std": Rule(
         _inverse,
         "1 / √({0} + {1})",
         "({0} + {1})^{{-1/2}}",
@@ -194,7 +194,7 @@ BLOCK_RULES: dict[str, Rule] = {
         },
         lambda i, j, v, e: f"1 / √({format_operand(v[i, j])} + {format_operand(e[0, 0])})",
     ),
-    "times rows": Rule(
+    "scale rows": Rule(
         _times_rows,
         "{0} · {1}, row by row",
         "\\operatorname{{diag}}({1})\\, {0}",

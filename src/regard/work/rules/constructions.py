@@ -37,7 +37,7 @@ def _inverse(a: Matrix) -> Matrix:
 def convolution_matrix(kernel: Matrix, x: Matrix) -> Matrix:
     """The matrix of a convolution: entry (i, j) is the tap for distance j - i, 0 beyond the ends.
 
-    >>> taps(M([[1, 2, 3]]), M([[0], [0], [0]]))
+    >>> convolution_matrix(M([[1, 2, 3]]), M([[0], [0], [0]]))
     Matrix([
     [2, 3, 0],
     [1, 2, 3],
@@ -60,7 +60,7 @@ def _log(x: Any) -> Any:
 
 
 CONSTRUCTION_RULES: dict[str, Rule] = {
-    "share of one's own": Rule(
+    "diagonal softmax weight": Rule(
         _own_share,
         "e^{0} / (e^{0} + {1} - 1)",
         "\\frac{{e^{{{0}}}}}{{e^{{{0}}} + {1} - 1}}",
@@ -72,13 +72,13 @@ CONSTRUCTION_RULES: dict[str, Rule] = {
             f"exp({format_operand(b[0])}) / (exp({format_operand(b[0])}) + {format_operand(n[0])} - 1)"
         ),
     ),
-    "lead": Rule(
+    "diagonal margin": Rule(
         _lead,
         "the smallest lead of a diagonal entry of {0} over the rest of its row",
         "\\min_{{i \\neq j}} \\bigl(({0})_{{ii}} - ({0})_{{ij}}\\bigr)",
         {"columns were compared instead of rows": lambda s: _lead(M(s.T))},
     ),
-    "scale that reaches": Rule(
+    "scale for weight": Rule(
         _needed,
         "log({0} / (1 - {0}) · ({1} - 1)) / {2}",
         "\\log\\Bigl(\\frac{{{0}}}{{1 - {0}}} ({1} - 1)\\Bigr) / {2}",

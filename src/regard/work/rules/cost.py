@@ -31,7 +31,7 @@ Term = tuple[int, tuple[tuple[str, int], ...]]
 def parse_terms(text: str) -> list[Term]:
     """What a formula adds up: each term its factor and its sizes with their powers.
 
-    >>> terms_of("4nd² + n")
+    >>> parse_terms("4nd² + n")
     [(4, (('n', 1), ('d', 2))), (1, (('n', 1),))]
     """
     found = []
@@ -45,7 +45,7 @@ def parse_terms(text: str) -> list[Term]:
 def size_symbols(text: str) -> list[str]:
     """The sizes that a formula takes, in the order in which they come.
 
-    >>> letters_of("2MNk")
+    >>> size_symbols("2MNk")
     ['M', 'N', 'k']
     """
     return list(dict.fromkeys(re.findall(r"[A-Za-z]", text)))
@@ -108,7 +108,7 @@ def _again(n: Matrix, k: Matrix) -> Matrix:
 
 COST_RULES: dict[str, Rule] = {
     **{f"count {text}": _counted(text) for text in COUNT_FORMULAS},
-    "count all done again": Rule(
+    "count without KV cache": Rule(
         _again,
         "Σ over t = 1 … {0} of 4t{1}² + 2t²{1}",
         "\\sum_{{t=1}}^{{{0}}} (4 t {1}^2 + 2 t^2 {1})",

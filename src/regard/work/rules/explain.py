@@ -21,7 +21,7 @@ def _all(terms: Matrix, rest: Matrix) -> Matrix:
 
 
 EXPLAIN_RULES: dict[str, Rule] = {
-    "sum with the rest": Rule(
+    "sum with remainder": Rule(
         _all,
         "sum of {0} + {1}",
         "{0} \\mathbf 1 + {1}",

@@ -22,7 +22,7 @@ def _drawn(m: Matrix, sigma: Matrix, d: Matrix, draws: Matrix, seed: Matrix, sam
     size, count = int(d[0]), int(draws[0])
     if not 2 <= count <= MAX_SAMPLED_NUMBERS // size:
         raise WorkError(
-            f"draws: needs 2 to {MAX_SAMPLED_NUMBERS // size} for d = {size}, got {count}"
+            f"samples: needs 2 to {MAX_SAMPLED_NUMBERS // size} for d = {size}, got {count}"
         )
     chance = np.random.default_rng(int(seed[0]))
     # the law depends on the length of the mean alone, so that any direction will do
@@ -88,7 +88,7 @@ MOMENT_RULES: dict[str, Rule] = {
         },
         lambda i, j, s, d: f"{format_operand(d[0])}·{format_power(s[0], '⁴')}",
     ),
-    "mean of one with itself": Rule(
+    "mean of q·q": Rule(
         _one(lambda s, m, d: m + d * s**2),
         "{1} + {2} {0}²",
         "{1} + {2}\\, {0}^2",
@@ -97,7 +97,7 @@ MOMENT_RULES: dict[str, Rule] = {
             f"{format_operand(m[0])} + {format_operand(d[0])}·{format_power(s[0], '²')}"
         ),
     ),
-    "variance of one with itself": Rule(
+    "variance of q·q": Rule(
         _one(lambda s, m, d: 4 * s**2 * m + 2 * d * s**4),
         "4 {0}² {1} + 2 {2} {0}⁴",
         "4\\, {0}^2\\, {1} + 2\\, {2}\\, {0}^4",
@@ -133,7 +133,7 @@ MOMENT_RULES: dict[str, Rule] = {
         "\\operatorname{{simulate}}({0}, {1}, {2}; {3}, {4})",
         {},
     ),
-    "simulate one with itself": Rule(
+    "simulate q·q": Rule(
         lambda *parts: _figures(_drawn(*parts, same=True)),
         "mean ± error, variance ± error of {3} squares, from {0}, {1}, {2} and the {4}",
         "\\operatorname{{simulate}}({0}, {1}, {2}; {3}, {4})",

@@ -77,7 +77,7 @@ def _turned_entry(i: int, j: int, x: Matrix, angles: Matrix) -> str:
 def combine_trig(x: Any) -> Any:
     """Products of sines and cosines as sines and cosines of sums.
 
-    >>> gathered(sympy.sin(1) * sympy.cos(2) + sympy.cos(1) * sympy.sin(2))
+    >>> combine_trig(sympy.sin(1) * sympy.cos(2) + sympy.cos(1) * sympy.sin(2))
     sin(3)
     """
     return sympy.expand(TR8(sympy.expand(x))) if x.has(sympy.sin, sympy.cos) else x
@@ -110,14 +110,14 @@ POSITION_RULES: dict[str, Rule] = {
         },
         _waves_entry,
     ),
-    "turns": Rule(
+    "rotation": Rule(
         _turns,
         "a turn by {0} for each pair: [cos sin; -sin cos]",
         "\\operatorname{{diag}}\\begin{{pmatrix}} \\cos {0} & \\sin {0} \\\\ "
         "-\\sin {0} & \\cos {0} \\end{{pmatrix}}",
         {"it turns the other way: the sign of the sines": lambda a: M(_turns(a).T)},
     ),
-    "turn pairs": Rule(
+    "rotate pairs": Rule(
         _turned,
         "each pair of {0} turned by {1}",
         "\\operatorname{{turn}}({0}, {1})",

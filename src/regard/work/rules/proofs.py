@@ -23,7 +23,7 @@ def _over(top: Any, bottom: Any) -> Any:
 class ProofLine(NamedTuple):
     """One line of a proof: why it follows, what it says, and what people write there instead.
 
-    >>> Line("by definition", [[x]]).why
+    >>> ProofLine("by definition", [[x]]).reason
     'by definition'
     """
 
@@ -35,7 +35,7 @@ class ProofLine(NamedTuple):
 class Proof(NamedTuple):
     """A proof: what it starts from, what it shows, its symbols, and its lines.
 
-    >>> PROOFS["sigmoid-minus"].shows
+    >>> PROOFS["sigmoid-negation"].statement
     'σ(-x) = 1 - σ(x)'
     """
 
@@ -61,7 +61,7 @@ def _shifted(one: Any) -> Any:
 
 
 PROOFS: dict[str, Proof] = {
-    "sigmoid-minus": Proof(
+    "sigmoid-negation": Proof(
         "σ(-x) = 1 - σ(x)",
         ("σ(-x)", "\\sigma(-x)"),
         ("x",),
@@ -89,7 +89,7 @@ PROOFS: dict[str, Proof] = {
                   "the 2 before σ was left out": [[1 / (1 + _TWICE) - 1]]}),
         ),
     ),
-    "sigmoid-slope": Proof(
+    "sigmoid-derivative": Proof(
         "σ'(x) = σ(x) (1 - σ(x))",
         ("σ'(x)", "\\sigma'(x)"),
         ("x",),
@@ -103,7 +103,7 @@ PROOFS: dict[str, Proof] = {
                  {"the slope of tanh was written": [[1 - _SIGMOID**2]]}),
         ),
     ),
-    "tanh-slope": Proof(
+    "tanh-derivative": Proof(
         "tanh'(x) = 1 - tanh²(x)",
         ("tanh'(x)", "\\tanh'(x)"),
         ("x",),
@@ -133,7 +133,7 @@ PROOFS: dict[str, Proof] = {
                  {"exp(s) was left on top": [[_SHIFT * one / _Z] for one in (_A, _B, _C)]}),
         ),
     ),
-    "softmax-slope": Proof(
+    "softmax-derivative": Proof(
         "∂p_i/∂x_j = p_i (δ_ij - p_j), here of p_1 by its own score and by another",
         ("(∂p_1/∂a, ∂p_1/∂b)", "(\\partial p_1 / \\partial a,\\ \\partial p_1 / \\partial b)"),
         ("a", "b", "c"),
@@ -169,7 +169,7 @@ PROOFS: dict[str, Proof] = {
 def is_same_formula(left: Any, right: Any) -> bool:
     """Whether two formulas are one, by SymPy.
 
-    >>> same((x + 1) ** 2, x**2 + 2 * x + 1), same(x, -x)
+    >>> is_same_formula((x + 1) ** 2, x**2 + 2 * x + 1), is_same_formula(x, -x)
     (True, False)
     """
     left, right = (sympy.sympify(one).doit().rewrite(sympy.exp) for one in (left, right))

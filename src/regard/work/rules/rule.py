@@ -32,7 +32,7 @@ class Rule(NamedTuple):
 def format_operand(x: Any) -> str:
     """A number as one writes it inside a formula: short, and in brackets where it needs them.
 
-    >>> told(sympy.Rational(-1, 2)), told(sympy.E)
+    >>> format_operand(sympy.Rational(-1, 2)), format_operand(sympy.E)
     ('(-1/2)', '2.71828')
     """
     text = format_plain(x) if is_short_form(x) else format_decimal(x)
@@ -42,7 +42,7 @@ def format_operand(x: Any) -> str:
 def format_bare(x: Any) -> str:
     """The same without the brackets.
 
-    >>> bare(sympy.Rational(-1, 2)), bare(sympy.sqrt(2))
+    >>> format_bare(sympy.Rational(-1, 2)), format_bare(sympy.sqrt(2))
     ('-1/2', 'sqrt(2)')
     """
     text = format_operand(x)
@@ -52,7 +52,7 @@ def format_bare(x: Any) -> str:
 def format_power(x: Any, power: str = "²") -> str:
     """A number with its power, in brackets where the power could be read as of its end alone.
 
-    >>> raised(sympy.Rational(1, 2)), raised(sympy.Integer(3), "⁴")
+    >>> format_power(sympy.Rational(1, 2)), format_power(sympy.Integer(3), "⁴")
     ('(1/2)²', '3⁴')
     """
     text = format_operand(x)
@@ -62,7 +62,7 @@ def format_power(x: Any, power: str = "²") -> str:
 def elementwise(run: Callable[[Any], Any]) -> MatrixFunction:
     """A rule that does one thing to every entry.
 
-    >>> each(lambda x: x + 1)(M([[1, 2]]))
+    >>> elementwise(lambda x: x + 1)(M([[1, 2]]))
     Matrix([[2, 3]])
     """
     return lambda a: M(a.applyfunc(run))

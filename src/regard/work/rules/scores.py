@@ -46,7 +46,7 @@ def _is_below(a: Any, b: Any) -> bool:
 def argmax_ties(row: Matrix) -> list[int]:
     """Where the largest of some numbers stand: one place, or several in a tie.
 
-    >>> largest(M([[1, 2, 2, 0]]))
+    >>> argmax_ties(M([[1, 2, 2, 0]]))
     [1, 2]
     """
     cells = list(row)
@@ -130,13 +130,13 @@ SCORE_RULES: dict[str, Rule] = {
         {"the largest of each row was taken": lambda a: M(_top(a).T)},
         lambda i, j, a: f"max({', '.join(format_operand(x) for x in a.col(j))})",
     ),
-    "share rows": Rule(
+    "hardmax rows": Rule(
         _shared,
         "1 where {0} is {1}, shared by those that tie, else 0",
         "\\lim_{{\\beta \\to \\infty}} \\operatorname{{softmax}}(\\beta\\, {0})",
         {"the first of those that tie took all": _first},
     ),
-    "share columns": Rule(
+    "hardmax columns": Rule(
         lambda a, top: M(_shared(M(a.T), M(top.T)).T),
         "1 where {0} is {1}, shared by those that tie, else 0",
         "\\lim_{{\\beta \\to \\infty}} \\operatorname{{softmax}}(\\beta\\, {0})",

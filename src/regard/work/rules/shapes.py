@@ -95,7 +95,7 @@ def _relative(queries: str, keys: str) -> Rule:
 def patch_rows(image: Matrix, patch_size: int) -> Matrix:
     """Each square patch as one row, read row by row.
 
-    >>> cut(M([[1, 2, 3, 4], [5, 6, 7, 8]]), 2)
+    >>> patch_rows(M([[1, 2, 3, 4], [5, 6, 7, 8]]), 2)
     Matrix([
     [1, 2, 5, 6],
     [3, 4, 7, 8]])
@@ -154,7 +154,7 @@ RULE_MAKERS: dict[str, Callable[..., Rule]] = {
 def rule_from_pattern(name: str) -> Rule | None:
     """The rule that a name with numbers in it stands for, if any does.
 
-    >>> made("columns 2 to 3").run(M([[1, 2, 3]]))
+    >>> rule_from_pattern("columns 2 to 3").run(M([[1, 2, 3]]))
     Matrix([[2, 3]])
     """
     for pattern, make in RULE_MAKERS.items():

@@ -5,14 +5,14 @@ import sympy
 from regard.errors import ShapeError
 from regard.work.rules.rule import M, Matrix, Rule
 
-SUBSTITUTION_PREFIX = "put in "
+SUBSTITUTION_PREFIX = "substitute "
 
 
 def substitution_rule(name: str) -> Rule | None:
-    """The rule `put in a, b`, which takes a matrix and a number for each symbol; else None.
+    """The rule `substitute a, b`, which takes a matrix and a number for each symbol; else None.
 
     >>> a = sympy.Symbol("a", real=True)
-    >>> put_in("put in a").run(M([[a, a + 1]]), M([[2]]))
+    >>> substitution_rule("substitute a").run(M([[a, a + 1]]), M([[2]]))
     Matrix([[2, 3]])
     """
     if not name.startswith(SUBSTITUTION_PREFIX):

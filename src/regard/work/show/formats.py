@@ -43,9 +43,9 @@ FORMAT_BY_SUFFIX = {
 def infer_format(path: str | Path | None) -> str:
     """The format that the ending of a file's name stands for; text where there is none.
 
-    >>> form_of("a.html"), form_of("a"), form_of(None)
+    >>> infer_format("a.html"), infer_format("a"), infer_format(None)
     ('html', 'text', 'text')
-    >>> form_of("a.pdf")
+    >>> infer_format("a.pdf")
     Traceback (most recent call last):
         ...
     regard.errors.WorkError: out: needs a name that ends in .txt, .md, .tex, .html, .htm, .json, \
@@ -63,12 +63,12 @@ def format_solution(
 ) -> str:
     """A solution in one of the formats; `only` some of its steps, by name.
 
-    >>> from regard.work import attention
-    >>> print(shown_as(attention({"X": [[1, 0], [0, 2]]}, scale=1), "markdown", only=["S"])[:9])
+    >>> from regard.work.families.attention import solve_attention
+    >>> print(format_solution(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1), "markdown", only=["S"])[:9])
     ## 1. The
     """
     if fmt not in FORMATS:
-        raise WorkError(f"form: needs one of {', '.join(FORMATS)}, got {fmt!r}")
+        raise WorkError(f"fmt: needs one of {', '.join(FORMATS)}, got {fmt!r}")
     return FORMATS[fmt](solution, digits, only)
 
 
@@ -80,15 +80,15 @@ def format_solutions(
 ) -> str:
     """Several solutions one after another, each under its heading; a step need not be in each.
 
-    >>> from regard.work import attention
-    >>> worked = {"a": attention({"X": [[1]]}), "b": attention({"X": [[2]]})}
-    >>> print(several_as(worked, "markdown", only=["S"])[:14])
+    >>> from regard.work.families.attention import solve_attention
+    >>> worked = {"a": solve_attention({"X": [[1]]}), "b": solve_attention({"X": [[2]]})}
+    >>> print(format_solutions(worked, "markdown", only=["S"])[:14])
     # a
     <BLANKLINE>
     ## 1. The
     """
     if fmt not in FORMATS:
-        raise WorkError(f"form: needs one of {', '.join(FORMATS)}, got {fmt!r}")
+        raise WorkError(f"fmt: needs one of {', '.join(FORMATS)}, got {fmt!r}")
     check_names(only, *solutions.values())
     here = {
         heading: [name for name in only if has_name(solution, name)]

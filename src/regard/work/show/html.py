@@ -16,8 +16,8 @@ def as_html(
 ) -> str:
     """The solution as one page that needs nothing else: no network, no script.
 
-    >>> from regard.work import attention
-    >>> "<h1>By hand: attention</h1>" in as_html(attention({"X": [[1, 0], [0, 2]]}, scale=1))
+    >>> from regard.work.families.attention import solve_attention
+    >>> "<h1>By hand: attention</h1>" in as_html(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1))
     True
     """
     steps = select_steps(solution, only, digits)
@@ -34,8 +34,8 @@ def html_body(
 ) -> str:
     """The solution without the page around it; `before` keeps the places of several apart.
 
-    >>> from regard.work import attention
-    >>> html_body(attention({"X": [[1], [2]]}, scale=1), only=["S"])[:28]
+    >>> from regard.work.families.attention import solve_attention
+    >>> html_body(solve_attention({"X": [[1], [2]]}, scale=1), only=["S"])[:28]
     '<section id="at-S" aria-labe'
     """
     given, parts = select_given(solution, only), []

@@ -24,8 +24,8 @@ LATEX_PREAMBLE = (
 def as_markdown(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> str:
     """The same for a Markdown page, formulas between dollars.
 
-    >>> from regard.work import attention
-    >>> as_markdown(attention({"X": [[1, 0], [0, 2]]}, scale=1)).startswith("## Given")
+    >>> from regard.work.families.attention import solve_attention
+    >>> as_markdown(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1)).startswith("## Given")
     True
     """
     given, parts = select_given(solution, only), []
@@ -44,8 +44,8 @@ def as_markdown(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -
 def as_latex(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> str:
     r"""The same as a LaTeX document that compiles by itself.
 
-    >>> from regard.work import attention
-    >>> as_latex(attention({"X": [[1, 0], [0, 2]]}, scale=1)).splitlines()[0]
+    >>> from regard.work.families.attention import solve_attention
+    >>> as_latex(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1)).splitlines()[0]
     '\\documentclass{article}'
     """
     return "\n".join([*LATEX_PREAMBLE, *latex_lines(solution, digits, only), "\\end{document}", ""])
@@ -54,8 +54,8 @@ def as_latex(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> s
 def latex_lines(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> list[str]:
     r"""The lines of a solution without what a document needs around them.
 
-    >>> from regard.work import attention
-    >>> latex_lines(attention({"X": [[1, 0], [0, 2]]}, scale=1), only=["S"])[1]
+    >>> from regard.work.families.attention import solve_attention
+    >>> latex_lines(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1), only=["S"])[1]
     '\\[ S = X X^\\top \\]'
     """
     given, lines = select_given(solution, only), []
@@ -82,8 +82,8 @@ def latex_lines(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -
 def results_tex(display: DisplayStep, digits: int) -> list[str]:
     """The results of a step worth their place: exact, rounded, or both; none if the entry is all.
 
-    >>> from regard.work import attention
-    >>> results_tex(shown(attention({"X": [[1], [2]]}, scale=1), ["S"])[0], 6)
+    >>> from regard.work.families.attention import solve_attention
+    >>> results_tex(select_steps(solve_attention({"X": [[1], [2]]}, scale=1), ["S"])[0], 6)
     ['S = \\\\begin{pmatrix} 1 & 2 \\\\\\\\ 2 & 4 \\\\end{pmatrix}']
     """
     step, told = display.step, []
@@ -101,8 +101,8 @@ def results_tex(display: DisplayStep, digits: int) -> list[str]:
 def entry_tex(display: DisplayStep) -> str:
     r"""The worked entry of a step as a formula.
 
-    >>> from regard.work import attention
-    >>> print(entry_tex(shown(attention({"X": [[1, 0], [0, 2]]}, scale=1))[0]))
+    >>> from regard.work.families.attention import solve_attention
+    >>> print(entry_tex(select_steps(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1))[0]))
     S_{11} = 1\cdot 1 + 0\cdot 0 = 1
     """
     assert display.entry is not None
@@ -154,7 +154,7 @@ def _sign(letter: str) -> str:
 def decimal_tex_formatter(digits: int) -> Callable[[sympy.Expr], str]:
     r"""How a number is told in decimals, for LaTeX.
 
-    >>> print(rounded_tex(3)(sympy.exp(-30)), rounded_tex(3)(-sympy.oo))
+    >>> print(decimal_tex_formatter(3)(sympy.exp(-30)), decimal_tex_formatter(3)(-sympy.oo))
     9.36\cdot 10^{-14} -\infty
     """
     return lambda x: formula_tex(format_decimal(x, digits))
@@ -163,7 +163,7 @@ def decimal_tex_formatter(digits: int) -> Callable[[sympy.Expr], str]:
 def tex_equation(name: str, value: Matrix, digits: int = 6) -> str:
     r"""A name and the matrix that it stands for.
 
-    >>> print(tex_is("W_Q", sympy.Matrix([[1, 2]])))
+    >>> print(tex_equation("W_Q", sympy.Matrix([[1, 2]])))
     W_{Q} = \begin{pmatrix} 1 & 2 \end{pmatrix}
     """
     if value.has(sympy.Float):  # a model's own number, to be rounded like any other

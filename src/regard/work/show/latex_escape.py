@@ -49,7 +49,7 @@ LATEX_ESCAPES = {one: f"\\{one}" for one in "&%$#_{}"} | {
 def escape_latex(text: str) -> str:
     r"""A sentence for LaTeX, in ASCII; a sign becomes a formula of its own.
 
-    >>> print(tex_words("σ(-x) is 50% at h_1"))
+    >>> print(escape_latex("σ(-x) is 50% at h_1"))
     $\sigma$(-x) is 50\% at h\_1
     """
     marks = {sign: f"${name}$" for sign, name in LATEX_SYMBOLS.items()} | LATEX_ESCAPES

@@ -21,7 +21,7 @@ from regard.work.show.page import render_page
 class Marks(NamedTuple):
     """The marks of an answer: a line per step with its details, a summary, and all of it as data.
 
-    >>> marks_of([Finding("S", "right", (), "")]).lines
+    >>> marks_from_findings([Finding("S", "right", (), "")]).lines
     [('S: right', [])]
     """
 
@@ -34,7 +34,7 @@ class Marks(NamedTuple):
 def marks_from_findings(findings: Sequence[Finding], steps: Sequence[str] = ()) -> Marks:
     """The marks of one answer; `steps` are the names of all steps, to say which are missing.
 
-    >>> print(marks_of([], ["S", "A"]).text)
+    >>> print(marks_from_findings([], ["S", "A"]).text)
     Nothing was answered: needs a value for any of S, A.
     """
     lines = [(_verdict(found), _details(found)) for found in findings]
@@ -47,18 +47,19 @@ def marks_from_findings(findings: Sequence[Finding], steps: Sequence[str] = ()) 
 def marks_from_submissions(submissions: Sequence[Submission]) -> Marks:
     """The marks of a class, a line per paper.
 
-    >>> marks_of_papers([Paper("ada", 3, 3, None, "")]).summary
+    >>> marks_from_submissions([Submission("ada", 3, 3, None, "")]).summary
     ['1 of 1 all right']
     """
     lines = [
         (f"{p.name}: {p.correct} of {p.answers}, {describe_submission(p)}", []) for p in submissions
     ]
     rows = [
-        {**p._asdict(), "wrong": p.first_wrong and p.first_wrong._asdict()} for p in submissions
+        {**p._asdict(), "first_wrong": p.first_wrong and p.first_wrong._asdict()}
+        for p in submissions
     ]
     summary = summarize_submissions(submissions)
     return Marks(
-        lines, summary, {"papers": rows, "summary": summary}, submissions_as_text(submissions)
+        lines, summary, {"submissions": rows, "summary": summary}, submissions_as_text(submissions)
     )
 
 
@@ -74,11 +75,11 @@ def findings_as_text(findings: Sequence[Finding], steps: Sequence[str] = ()) -> 
 def format_marks(marks: Marks, fmt: str = "text", title: str = "Marks") -> str:
     """Marks in one of the formats: text, markdown, latex, html or json.
 
-    >>> marks_as(marks_of([Finding("S", "right", (), "")]), "markdown").splitlines()[2]
+    >>> format_marks(marks_from_findings([Finding("S", "right", (), "")]), "markdown").splitlines()[2]
     '- S: right'
     """
     if fmt not in MARK_FORMATS:
-        raise WorkError(f"format: needs one of {', '.join(MARK_FORMATS)} for --check, got {fmt!r}")
+        raise WorkError(f"fmt: needs one of {', '.join(MARK_FORMATS)} for --check, got {fmt!r}")
     return MARK_FORMATS[fmt](marks, title)
 
 

@@ -50,9 +50,9 @@ _FENCES = {"pmatrix": "()", "bmatrix": "[]", "vmatrix": "||", "matrix": "  ", "c
 def tex_to_mathml(tex: str, *, display: bool = False) -> str:
     r"""A formula as browsers show it without any script; LaTeX that is not known is refused.
 
-    >>> mathml(r"A_{1} = \frac{1}{2}")
+    >>> tex_to_mathml(r"A_{1} = \frac{1}{2}")
     '<math><msub><mi>A</mi><mn>1</mn></msub><mo>=</mo><mfrac><mn>1</mn><mn>2</mn></mfrac></math>'
-    >>> mathml(r"\sqrt{2")
+    >>> tex_to_mathml(r"\sqrt{2")
     Traceback (most recent call last):
         ...
     regard.errors.WorkError: tex: needs an end of its group, got none in '\\sqrt{2'

@@ -15,7 +15,7 @@ def render_page(
 ) -> str:
     """A page of its own; `links` leads from a place on it to the words that name it.
 
-    >>> "<h1>A &lt; B</h1>" in page("A < B", "two of them", "<p>so it is</p>")
+    >>> "<h1>A &lt; B</h1>" in render_page("A < B", "two of them", "<p>so it is</p>")
     True
     """
     led = "\n".join(f'<a href="#{at}">{escape(name)}</a>' for at, name in (links or {}).items())
@@ -34,7 +34,7 @@ def render_page(
 def anchor_id(name: str) -> str:
     """A name as a place on a page can be called.
 
-    >>> anchor("h_1"), anchor("∂h_1")
+    >>> anchor_id("h_1"), anchor_id("∂h_1")
     ('at-h_1', 'at-2202-h_1')
     """
     return "at-" + re.sub(r"[^A-Za-z0-9_]", lambda odd: f"{ord(odd[0]):x}-", name).strip("-")

@@ -15,7 +15,7 @@ MAX_ENTRY_CHARS = 160  # characters; a longer one nobody reads
 class WorkedEntry(NamedTuple):
     """The first entry of a step with its numbers put in, and what they make.
 
-    >>> Entry("1·2", "2").put_in
+    >>> WorkedEntry("1·2", "2").expression
     '1·2'
     """
 
@@ -26,8 +26,8 @@ class WorkedEntry(NamedTuple):
 class DisplayStep(NamedTuple):
     """One step as it is shown: its number, its entry, and which results are worth their place.
 
-    >>> from regard.work import attention
-    >>> shown(attention({"X": [[1, 0], [0, 2]]}, scale=1))[0].says
+    >>> from regard.work.families.attention import solve_attention
+    >>> select_steps(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1))[0].heading
     'The scores: how well each query fits each key'
     """
 
@@ -48,8 +48,8 @@ def select_steps(
 ) -> list[DisplayStep]:
     """The steps to show, all or those whose names match; `A*` stands for all that begin with A.
 
-    >>> from regard.work import attention
-    >>> [one.at for one in shown(attention({"X": [[1, 0], [0, 2]]}, scale=1), ["A", "H"])]
+    >>> from regard.work.families.attention import solve_attention
+    >>> [step.number for step in select_steps(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1), ["A", "H"])]
     [4, 5]
     """
     check_names(only, solution)
@@ -69,8 +69,8 @@ def select_steps(
 def check_names(only: Sequence[str], *solutions: Solution) -> None:
     """Raise unless each of these names, or patterns, is of something in one of the solutions.
 
-    >>> from regard.work import attention
-    >>> need_names(["A", "remarks"], attention({"X": [[1, 0], [0, 2]]}))
+    >>> from regard.work.families.attention import solve_attention
+    >>> check_names(["A", "remarks"], solve_attention({"X": [[1, 0], [0, 2]]}))
     """
     for told in only:
         if not any(has_name(solution, told) for solution in solutions):
@@ -84,8 +84,8 @@ def check_names(only: Sequence[str], *solutions: Solution) -> None:
 def has_name(solution: Solution, pattern: str) -> bool:
     """Whether a name, or a pattern, is of something in a solution.
 
-    >>> from regard.work import attention
-    >>> has_name(attention({"X": [[1, 0], [0, 2]]}), "h_*")
+    >>> from regard.work.families.attention import solve_attention
+    >>> has_name(solve_attention({"X": [[1, 0], [0, 2]]}), "h_*")
     False
     """
     return any(fnmatchcase(name, pattern) for name in _names(solution))
@@ -98,8 +98,8 @@ def _names(solution: Solution) -> list[str]:
 def select_given(solution: Solution, only: Sequence[str] = ()) -> dict[str, Matrix]:
     """What was given, all or those whose names match.
 
-    >>> from regard.work import attention
-    >>> list(given_shown(attention({"X": [[1, 0], [0, 2]]}, scale=1), ["β"]))
+    >>> from regard.work.families.attention import solve_attention
+    >>> list(select_given(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1), ["β"]))
     ['β']
     """
     return {n: v for n, v in solution.given.items() if not only or matches_any(n, only)}
@@ -108,8 +108,8 @@ def select_given(solution: Solution, only: Sequence[str] = ()) -> dict[str, Matr
 def select_remarks(solution: Solution, only: Sequence[str] = ()) -> tuple[str, ...]:
     """The sentences at the end; where only some steps are shown, if `remarks` is among the names.
 
-    >>> from regard.work import attention
-    >>> remarks_shown(attention({"X": [[1, 0], [0, 2]]}, scale=1), ["A"])
+    >>> from regard.work.families.attention import solve_attention
+    >>> select_remarks(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1), ["A"])
     ()
     """
     return solution.remarks if not only or matches_any("remarks", only) else ()
@@ -118,7 +118,7 @@ def select_remarks(solution: Solution, only: Sequence[str] = ()) -> tuple[str, .
 def matches_any(name: str, patterns: Sequence[str]) -> bool:
     """Whether a name is among those asked for.
 
-    >>> wanted("h_2", ["h_*"]), wanted("A", ["H"])
+    >>> matches_any("h_2", ["h_*"]), matches_any("A", ["H"])
     (True, False)
     """
     return any(fnmatchcase(name, told) for told in patterns)
@@ -127,10 +127,10 @@ def matches_any(name: str, patterns: Sequence[str]) -> bool:
 def first_entry(solution: Solution, step: Step, digits: int = 6) -> WorkedEntry | None:
     """The first entry with its numbers put in; None where there is nothing to put in.
 
-    >>> from regard.work import attention
-    >>> worked = attention({"X": [[1, 0], [0, 2]]}, scale=1)
+    >>> from regard.work.families.attention import solve_attention
+    >>> worked = solve_attention({"X": [[1, 0], [0, 2]]}, scale=1)
     >>> first_entry(worked, worked.steps[0])
-    Entry(put_in='1·1 + 0·0', equals='1')
+    WorkedEntry(expression='1·1 + 0·0', result='1')
     """
     tell = get_rule(step.rule).format_entry
     if tell is None:

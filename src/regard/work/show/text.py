@@ -28,8 +28,8 @@ INFINITY_TEXT = {"oo": "inf", "-oo": "-inf"}
 def as_text(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> str:
     """The solution in plain text: each step with its formula, one entry put in, and the result.
 
-    >>> from regard.work import attention
-    >>> print(as_text(attention({"X": [[1, 0], [0, 2]]}, scale=1), only=["N"]))
+    >>> from regard.work.families.attention import solve_attention
+    >>> print(as_text(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1), only=["N"]))
     3. What each query divides by
        N = row sums of E
        N₁₁ = 2.71828 + 1 = 3.71828 …
@@ -42,8 +42,8 @@ def as_text(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> st
 def as_rich(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> "Text":
     """The same text with colours, for a terminal.
 
-    >>> from regard.work import attention
-    >>> as_rich(attention({"X": [[1, 0], [0, 2]]}, scale=1)).plain[:5]
+    >>> from regard.work.families.attention import solve_attention
+    >>> as_rich(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1)).plain[:5]
     'Given'
     """
     from rich.text import Text  # takes a while to import, and a pipe has no colours
@@ -93,9 +93,9 @@ def _step_lines(solution: Solution, one: DisplayStep, digits: int) -> list[Style
 def entry_text(solution: Solution, step: Step, digits: int = 6) -> str:
     """The first entry with its numbers put in; empty where there is nothing to put in.
 
-    >>> from regard.work import attention
-    >>> worked = attention({"X": [[1, 0], [0, 2]]}, scale=1)
-    >>> worked_entry(worked, worked.steps[0])
+    >>> from regard.work.families.attention import solve_attention
+    >>> worked = solve_attention({"X": [[1, 0], [0, 2]]}, scale=1)
+    >>> entry_text(worked, worked.steps[0])
     'S₁₁ = 1·1 + 0·0 = 1'
     """
     entry = first_entry(solution, step, digits)

@@ -13,7 +13,7 @@ from regard.work.rules import M
 from regard.work.solution import Solution, SolutionBuilder
 
 RECURRENT_SCORE_WEIGHTS = {"dot": (), "scaled": (), "additive": ("W_1", "W_2", "V_a")}
-QUERY_SOURCES = ("candidate", "before")
+QUERY_SOURCES = ("candidate", "previous")
 
 
 def solve_recurrent_attention(
@@ -26,7 +26,7 @@ def solve_recurrent_attention(
     The query cannot be h_t, which a_t is to make: it is the `candidate` p_t, or the state `before`.
     Scores are dot, scaled (1/√d) or additive: V_aᵀ tanh(W_1 query + W_2 h_j).
 
-    >>> worked = hybrid({"x": [[0, 0]], "W": 1, "U": 1, "h": "1/2"})
+    >>> worked = solve_recurrent_attention({"x": [[0, 0]], "W": 1, "U": 1, "h": "1/2"})
     >>> worked["a_1"], worked["a_2"] == worked["h_1"]
     (Matrix([[0]]), True)
     """
@@ -34,14 +34,14 @@ def solve_recurrent_attention(
         raise WorkError(f"score: needs one of {', '.join(RECURRENT_SCORE_WEIGHTS)}, got {score!r}")
     if query not in QUERY_SOURCES:
         raise WorkError(
-            f"query: needs candidate or before, got {query!r}; h_t itself needs a_t, and a_t h_t"
+            f"query: needs candidate or previous, got {query!r}; h_t itself needs a_t, and a_t h_t"
         )
     missing = [name for name in RECURRENT_SCORE_WEIGHTS[score] if name not in given]
     if missing:
         raise WorkError(f"given: needs {', '.join(missing)} for the score {score}, got none")
-    check_given("hybrid", given)
+    check_given("recurrent-attention", given)
     work, steps = start_recurrent("rnn", given)
-    work.family = "hybrid"
+    work.family = "recurrent-attention"
     if score == "scaled":
         size = work.values["h_0"].rows
         work.given["β"] = work.values["β"] = M([[1 / sympy.sqrt(size)]])
@@ -63,7 +63,7 @@ def _step(work: SolutionBuilder, t: int, score: str, query: str) -> None:
     else:
         _look_back(work, t, score, p if query == "candidate" else f"h_{t - 1}")
     says = f"the state after step {t}: what is new and what is remembered"
-    work.add_step(f"h_{t}", "new and remembered", p, f"a_{t}", title=says)
+    work.add_step(f"h_{t}", "add context", p, f"a_{t}", title=says)
 
 
 def _look_back(work: SolutionBuilder, t: int, score: str, query: str) -> None:

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 TORCH_RULES: dict[str, Callable[..., Any]] = {
     "product": lambda a, b: a @ b,
     "add": lambda a, b: a + b,
-    "by entry": lambda a, b: a * b,
+    "elementwise product": lambda a, b: a * b,
     "sigmoid": lambda a: a.sigmoid(),
     "tanh": lambda a: a.tanh(),
-    "keep and take": lambda z, u, v: (1 - z) * u + z * v,
+    "gated mix": lambda z, u, v: (1 - z) * u + z * v,
 }
 
 
 class GradientComparison(NamedTuple):
     """One gradient: what it is of, how large it is by hand, and how far autograd's is from it.
 
-    >>> Beside("W", 0.5, 0.0).apart
+    >>> GradientComparison("W", 0.5, 0.0).max_error
     0.0
     """
 
@@ -37,9 +37,9 @@ class GradientComparison(NamedTuple):
 def compare_with_autograd(solution: Solution) -> list[GradientComparison]:
     """Every gradient of a back-propagation by hand beside that of autograd, in float64.
 
-    >>> from regard.work import bptt
-    >>> worked = bptt({"x": [[1, 0]], "W": 1, "U": "1/2"})
-    >>> [one.name for one in by_autograd(worked)]
+    >>> from regard.work.families.recurrent.bptt import solve_bptt
+    >>> worked = solve_bptt({"x": [[1, 0]], "W": 1, "U": "1/2"})
+    >>> [one.name for one in compare_with_autograd(worked)]
     ['W', 'U', 'h_0']
     """
     if solution.family != "bptt" or any(v.free_symbols for v in solution.given.values()):
@@ -66,7 +66,7 @@ def compare_with_autograd(solution: Solution) -> list[GradientComparison]:
 def autograd_as_text(comparisons: list[GradientComparison]) -> str:
     """The gradients in a table.
 
-    >>> print(autograd_as_text([Beside("W", 0.5, 0.0)]))
+    >>> print(autograd_as_text([GradientComparison("W", 0.5, 0.0)]))
     ∂J/∂   largest by hand  autograd is off by
     W             0.500000     less than 1e-12
     """

@@ -5,8 +5,7 @@ from typing import Any
 
 from regard.errors import WorkError
 from regard.work.exact.numbers import parse_matrix, parse_number
-from regard.work.families.recurrent.cells import add_time_step as one_step
-from regard.work.families.recurrent.cells import check_cell_given, start_recurrent
+from regard.work.families.recurrent.cells import add_time_step, check_cell_given, start_recurrent
 from regard.work.families.recurrent.forward_mode import add_forward_mode
 from regard.work.families.recurrent.jacobians import (
     add_clipping,
@@ -40,7 +39,7 @@ def solve_bptt(
     `clip` is the largest norm that the whole gradient may have; `forward` names a weight of an LSTM
     whose gradient is worked forward in time too.
 
-    >>> worked = bptt({"x": [[0, 0]], "W": 1, "U": "1/2"})
+    >>> worked = solve_bptt({"x": [[0, 0]], "W": 1, "U": "1/2"})
     >>> worked["dh_1"], worked["dh_0"]
     (Matrix([[1/2]]), Matrix([[1/4]]))
     """
@@ -51,9 +50,9 @@ def solve_bptt(
     if steps > MAX_SUM_TERMS:
         raise WorkError(f"x: needs at most {MAX_SUM_TERMS} inputs, a column each, got {steps}")
     if forward_mode is not None and cell != "lstm":
-        raise WorkError(f'forward: needs an lstm, got {cell}; try cell = "lstm"')
+        raise WorkError(f'forward_mode: needs an lstm, got {cell}; try cell = "lstm"')
     for t in range(1, steps + 1):
-        one_step(work, cell, t)
+        add_time_step(work, cell, t)
     _loss(work, steps, given)
     for t in range(steps, 0, -1):
         _arrived(work, t, steps)
@@ -63,10 +62,12 @@ def solve_bptt(
     symbols = any(value.free_symbols for value in work.given.values())
     if max_grad_norm is not None:
         if symbols:
-            raise WorkError(f"clip: needs numbers alone, got {max_grad_norm} beside symbols")
+            raise WorkError(
+                f"max_grad_norm: needs numbers alone, got {max_grad_norm} beside symbols"
+            )
         most = parse_number(max_grad_norm)
         if not most.is_positive:
-            raise WorkError(f"clip: needs a norm above 0, got {max_grad_norm}")
+            raise WorkError(f"max_grad_norm: needs a norm above 0, got {max_grad_norm}")
         add_clipping(work, found, most)
     if forward_mode is not None:
         add_forward_mode(work, steps, forward_mode)
@@ -109,12 +110,12 @@ def _arrived(work: SolutionBuilder, t: int, steps: int) -> None:
     later = [name for name in (f"k{t}", f"p{t}", f"q{t}", f"r{t}", f"s{t}") if name in work.values]
     direct, says = f"e_{t}", f"∂J/∂h_{t}, in all: "
     if not later:
-        work.add_step(f"dh_{t}", "same", direct, title=says + "nothing comes after it")
+        work.add_step(f"dh_{t}", "copy", direct, title=says + "nothing comes after it")
         return
     whole = f"dh_{t}" if direct not in work.values else f"later_{t}"
     if len(later) == 1:
         if whole == f"dh_{t}":
-            work.add_step(whole, "same", *later, title=says + f"what comes back from step {t + 1}")
+            work.add_step(whole, "copy", *later, title=says + f"what comes back from step {t + 1}")
         else:
             whole = later[0]
     else:
@@ -123,7 +124,11 @@ def _arrived(work: SolutionBuilder, t: int, steps: int) -> None:
         )
     if direct in work.values:
         work.add_step(
-            f"dh_{t}", "direct and later", direct, whole, title=says + "directly and by later steps"
+            f"dh_{t}",
+            "add future gradient",
+            direct,
+            whole,
+            title=says + "directly and by later steps",
         )
 
 
@@ -134,7 +139,7 @@ def _entered(work: SolutionBuilder, t: int, letter: str) -> str:
 
 def _rnn(work: SolutionBuilder, t: int, steps: int) -> None:
     says = f"∂J/∂{_entered(work, t, 'h')}: through tanh"
-    work.add_step(f"dhs_{t}", "through tanh", f"dh_{t}", f"h_{t}", title=says)
+    work.add_step(f"dhs_{t}", "tanh backward", f"dh_{t}", f"h_{t}", title=says)
     work.add_step(
         f"p{t - 1}", "transpose times", "U", f"dhs_{t}", title=f"back to h_{t - 1} through U"
     )
@@ -142,15 +147,17 @@ def _rnn(work: SolutionBuilder, t: int, steps: int) -> None:
 
 def _gru(work: SolutionBuilder, t: int, steps: int) -> None:
     d, z, r, g, old = f"dh_{t}", f"z_{t}", f"r_{t}", f"g_{t}", f"h_{t - 1}"
-    work.add_step(f"dz_{t}", "by new less old", d, g, old, title=f"∂J/∂z_{t}: new less old state")
-    work.add_step(f"dzs_{t}", "through σ", f"dz_{t}", z, title="through σ")
-    work.add_step(f"dg_{t}", "by what it gates", d, z, title=f"∂J/∂g_{t}: as far as it is taken")
-    work.add_step(f"dgs_{t}", "through tanh", f"dg_{t}", g, title="through tanh")
-    work.add_step(f"dr_{t}", "by what it gates", f"dgs_{t}", f"gh_{t}", title=f"∂J/∂r_{t}: by U h")
-    work.add_step(f"drs_{t}", "through σ", f"dr_{t}", r, title="through σ")
-    work.add_step(f"dgh_{t}", "by what it gates", f"dgs_{t}", r, title="∂J/∂(U h): as far as heard")
+    work.add_step(
+        f"dz_{t}", "update gate backward", d, g, old, title=f"∂J/∂z_{t}: new less old state"
+    )
+    work.add_step(f"dzs_{t}", "σ backward", f"dz_{t}", z, title="through σ")
+    work.add_step(f"dg_{t}", "gate backward", d, z, title=f"∂J/∂g_{t}: as far as it is taken")
+    work.add_step(f"dgs_{t}", "tanh backward", f"dg_{t}", g, title="through tanh")
+    work.add_step(f"dr_{t}", "gate backward", f"dgs_{t}", f"gh_{t}", title=f"∂J/∂r_{t}: by U h")
+    work.add_step(f"drs_{t}", "σ backward", f"dr_{t}", r, title="through σ")
+    work.add_step(f"dgh_{t}", "gate backward", f"dgs_{t}", r, title="∂J/∂(U h): as far as heard")
     back = f"back to {old} "
-    work.add_step(f"k{t - 1}", "by what is kept", d, z, title=back + "along what was kept")
+    work.add_step(f"k{t - 1}", "keep path backward", d, z, title=back + "along what was kept")
     work.add_step(f"p{t - 1}", "transpose times", "U_z", f"dzs_{t}", title=back + "through U_z")
     work.add_step(f"q{t - 1}", "transpose times", "U_r", f"drs_{t}", title=back + "through U_r")
     work.add_step(f"r{t - 1}", "transpose times", "U", f"dgh_{t}", title=back + "through U")
@@ -158,25 +165,23 @@ def _gru(work: SolutionBuilder, t: int, steps: int) -> None:
 
 def _lstm(work: SolutionBuilder, t: int, steps: int) -> None:
     d, i, f, o, g, bent = f"dh_{t}", f"i_{t}", f"f_{t}", f"o_{t}", f"g_{t}", f"t_{t}"
-    work.add_step(f"do_{t}", "by what it gates", d, bent, title=f"∂J/∂o_{t}: by tanh of the cell")
+    work.add_step(f"do_{t}", "gate backward", d, bent, title=f"∂J/∂o_{t}: by tanh of the cell")
     whole = f"hc_{t}" if t < steps else f"dc_{t}"
-    work.add_step(whole, "from state to cell", d, o, bent, title=f"∂J/∂c_{t}: by way of h_{t}")
+    work.add_step(whole, "cell backward", d, o, bent, title=f"∂J/∂c_{t}: by way of h_{t}")
     if t < steps:
         says = f"∂J/∂c_{t}: by h_{t} and by the next cell"
-        work.add_step(f"dc_{t}", "two paths", whole, f"kc_{t}", title=says)
+        work.add_step(f"dc_{t}", "add cell paths", whole, f"kc_{t}", title=says)
     c = f"dc_{t}"
-    work.add_step(f"di_{t}", "by what it gates", c, g, title=f"∂J/∂i_{t}: by the candidate")
-    work.add_step(
-        f"df_{t}", "by what it gates", c, f"c_{t - 1}", title=f"∂J/∂f_{t}: by the old cell"
-    )
-    work.add_step(f"dg_{t}", "by what it gates", c, i, title=f"∂J/∂g_{t}: by the input gate")
+    work.add_step(f"di_{t}", "gate backward", c, g, title=f"∂J/∂i_{t}: by the candidate")
+    work.add_step(f"df_{t}", "gate backward", c, f"c_{t - 1}", title=f"∂J/∂f_{t}: by the old cell")
+    work.add_step(f"dg_{t}", "gate backward", c, i, title=f"∂J/∂g_{t}: by the input gate")
     for gate in "ifo":
         work.add_step(
-            f"d{gate}s_{t}", "through σ", f"d{gate}_{t}", f"{gate}_{t}", title="through σ"
+            f"d{gate}s_{t}", "σ backward", f"d{gate}_{t}", f"{gate}_{t}", title="through σ"
         )
-    work.add_step(f"dgs_{t}", "through tanh", f"dg_{t}", g, title="through tanh")
+    work.add_step(f"dgs_{t}", "tanh backward", f"dg_{t}", g, title="through tanh")
     says = f"back to c_{t - 1}, straight: by the forget gate"
-    work.add_step(f"kc_{t - 1}" if t > 1 else "dc_0", "by what it gates", c, f, title=says)
+    work.add_step(f"kc_{t - 1}" if t > 1 else "dc_0", "gate backward", c, f, title=says)
     for name, (gate, index) in zip("pqrs", GATE_SUFFIXES["lstm"].items(), strict=True):
         says = f"back to h_{t - 1} through U{index}"
         work.add_step(f"{name}{t - 1}", "transpose times", f"U{index}", f"d{gate}s_{t}", title=says)
@@ -191,7 +196,7 @@ def _weights(work: SolutionBuilder, cell: str, steps: int) -> list[str]:
         found.append(_summed(work, f"dU{index}", recurrent, "h", steps, 1))
         if f"b{index}" in work.values:
             name, parts = f"db{index}", [f"d{gate}s_{t}" for t in range(1, steps + 1)]
-            by = f"sum of {steps}" if steps > 1 else "same"
+            by = f"sum of {steps}" if steps > 1 else "copy"
             found.append(work.add_step(name, by, *parts, title=f"∂J/∂b{index}: over all steps"))
     return found
 

@@ -26,7 +26,7 @@ def solve_recurrent(cell: str, given: Mapping[str, Any]) -> Solution:
 
     The states h (and c) are zeros if not given; b, b_z … are added where given.
 
-    >>> worked = unrolled("rnn", {"x": [[0, 0]], "W": 1, "U": 1})
+    >>> worked = solve_recurrent("rnn", {"x": [[0, 0]], "W": 1, "U": 1})
     >>> worked["h_2"]
     Matrix([[0]])
     """
@@ -40,7 +40,7 @@ def solve_recurrent(cell: str, given: Mapping[str, Any]) -> Solution:
 def check_cell_given(cell: str, given: Mapping[str, Any], family_pattern: str = "{}") -> None:
     """Raise unless the cell is one that is known, and every given name one that it takes.
 
-    >>> need_known_cell("rnn", {"b_h": 1})
+    >>> check_cell_given("rnn", {"b_h": 1})
     Traceback (most recent call last):
         ...
     regard.errors.WorkError: given: needs names that rnn takes, got 'b_h'; try b
@@ -53,7 +53,7 @@ def check_cell_given(cell: str, given: Mapping[str, Any], family_pattern: str = 
 def start_recurrent(cell: str, given: Mapping[str, Any]) -> tuple[SolutionBuilder, int]:
     """A cell before its first step, its states and inputs named by time; and how many inputs.
 
-    >>> work, steps = begun("rnn", {"x": [[1, 2]], "W": 1, "U": 1})
+    >>> work, steps = start_recurrent("rnn", {"x": [[1, 2]], "W": 1, "U": 1})
     >>> list(work.given), steps
     (['W', 'U', 'h_0', 'x_1', 'x_2'], 2)
     """
@@ -73,8 +73,8 @@ def start_recurrent(cell: str, given: Mapping[str, Any]) -> tuple[SolutionBuilde
 def add_time_step(builder: SolutionBuilder, cell: str, t: int) -> None:
     """One step of a cell in time.
 
-    >>> work, _ = begun("rnn", {"x": 0, "W": 1, "U": 1})
-    >>> forward(work, "rnn", 1)
+    >>> work, _ = start_recurrent("rnn", {"x": 0, "W": 1, "U": 1})
+    >>> add_time_step(work, "rnn", 1)
     >>> [step.name for step in work.steps]
     ['hx_1', 'hh_1', 'hs_1', 'h_1']
     """
@@ -109,7 +109,7 @@ def _gru(work: SolutionBuilder, t: int) -> None:
     )
     x = work.add_step(f"gx_{t}", "product", "W", f"x_{t}", title="the candidate: the input")
     h = work.add_step(f"gh_{t}", "product", "U", f"h_{t - 1}", title="and the state")
-    heard = work.add_step(f"gr_{t}", "by entry", r, h, title="as far as it is heard")
+    heard = work.add_step(f"gr_{t}", "elementwise product", r, h, title="as far as it is heard")
     before = apply_rule("product", work.values["U"], _heard(work, r, f"h_{t - 1}"))
     work.add_mistake(
         heard, "the state was reset before the product, U (r ∘ h): the other GRU", before
@@ -118,11 +118,11 @@ def _gru(work: SolutionBuilder, t: int) -> None:
     if "b" in work.values:
         total = work.add_step(f"gb_{t}", "add", total, "b", title="with the bias")
     g = work.add_step(f"g_{t}", "tanh", total, title="the candidate")
-    work.add_step(f"h_{t}", "keep and take", z, f"h_{t - 1}", g, title=f"the state after step {t}")
+    work.add_step(f"h_{t}", "gated mix", z, f"h_{t - 1}", g, title=f"the state after step {t}")
 
 
 def _heard(work: SolutionBuilder, r: str, h: str) -> Matrix:
-    return apply_rule("by entry", work.values[r], work.values[h])
+    return apply_rule("elementwise product", work.values[r], work.values[h])
 
 
 def _lstm(work: SolutionBuilder, t: int) -> None:
@@ -136,8 +136,12 @@ def _lstm(work: SolutionBuilder, t: int) -> None:
     g = work.add_step(
         f"g_{t}", "tanh", _sum(work, t, "g", "_c", "the candidate"), title="the candidate"
     )
-    kept = work.add_step(f"k_{t}", "by entry", gates["f"], f"c_{t - 1}", title="what is kept")
-    new = work.add_step(f"n_{t}", "by entry", gates["i"], g, title="what comes in")
+    kept = work.add_step(
+        f"k_{t}", "elementwise product", gates["f"], f"c_{t - 1}", title="what is kept"
+    )
+    new = work.add_step(f"n_{t}", "elementwise product", gates["i"], g, title="what comes in")
     c = work.add_step(f"c_{t}", "add", kept, new, title=f"the cell after step {t}")
     bent = work.add_step(f"t_{t}", "tanh", c, title="the cell, bent")
-    work.add_step(f"h_{t}", "by entry", gates["o"], bent, title=f"the state after step {t}")
+    work.add_step(
+        f"h_{t}", "elementwise product", gates["o"], bent, title=f"the state after step {t}"
+    )

@@ -18,20 +18,23 @@ def add_forward_mode(builder: SolutionBuilder, steps: int, weight: str) -> None:
     A row is an entry of the state, a column an entry of the weight, row by row. The ∂J/∂h_t here is
     the direct one; the dependence of later states is in Dh.
 
-    >>> from regard.work import bptt, read_problem
-    >>> told = read_problem("back-lstm")["given"]
-    >>> worked = bptt(told, cell="lstm", forward="W_c")
+    >>> from regard.work import read_problem
+    >>> from regard.work.families.recurrent.bptt import solve_bptt
+    >>> told = read_problem("bptt-lstm")["given"]
+    >>> worked = solve_bptt(told, cell="lstm", forward_mode="W_c")
     >>> abs(worked["fW_c"] - worked["dW_c"])[0] < 1e-40
     True
     """
     if weight not in CELL_WEIGHTS["lstm"]:
-        raise WorkError(f"forward: needs one of {', '.join(CELL_WEIGHTS['lstm'])}, got {weight!r}")
+        raise WorkError(
+            f"forward_mode: needs one of {', '.join(CELL_WEIGHTS['lstm'])}, got {weight!r}"
+        )
     gate = next(one for one, index in LSTM_GATE_SUFFIXES.items() if weight.endswith(index))
     parts = []
     for t in range(1, steps + 1):
         taken = f"x_{t}" if weight.startswith("W") else f"h_{t - 1}"
         says = f"what went into the gate at step {t}, by {weight} itself"
-        builder.add_step(f"X_{t}", "spread", taken, f"{gate}_{t}", title=says)
+        builder.add_step(f"X_{t}", "Kronecker with identity", taken, f"{gate}_{t}", title=says)
         moved = [one for one in LSTM_GATE_SUFFIXES if _gate(builder, t, one, one == gate)]
         _cell(builder, t, gate, moved, weight)
         _state(builder, t, "o" in moved, weight)
@@ -44,7 +47,7 @@ def add_forward_mode(builder: SolutionBuilder, steps: int, weight: str) -> None:
     if len(parts) > 1:
         builder.add_step("y", f"sum of {len(parts)}", *parts, title="over all steps")
     name = builder.add_step(
-        f"f{weight}", "fold", total, weight, title=f"∂J/∂{weight}, as a matrix again"
+        f"f{weight}", "reshape", total, weight, title=f"∂J/∂{weight}, as a matrix again"
     )
     _slip_of_totals(builder, name, steps, weight)
     _same_as_back(builder, name, f"d{weight}")
@@ -75,7 +78,7 @@ def _gate(work: SolutionBuilder, t: int, gate: str, own: bool) -> bool:
         whole = work.add_step(
             f"T{gate}_{t}", "sum of 2", *parts, title="in all: by h and by itself"
         )
-    by = "rows by slope of tanh" if gate == "g" else "rows by slope of σ"
+    by = "scale rows by tanh'" if gate == "g" else "scale rows by σ'"
     work.add_step(f"D{gate}_{t}", by, f"{gate}_{t}", whole, title=f"so much of it moves {gate}_{t}")
     return True
 
@@ -83,23 +86,34 @@ def _gate(work: SolutionBuilder, t: int, gate: str, own: bool) -> bool:
 def _cell(work: SolutionBuilder, t: int, own: str, moved: list[str], weight: str) -> None:
     gated = {"f": f"c_{t - 1}", "i": f"g_{t}", "g": f"i_{t}"}
     parts = [
-        work.add_step(f"K{one}_{t}", "rows by", by, f"D{one}_{t}", title=f"by {one}_{t} into c_{t}")
+        work.add_step(
+            f"K{one}_{t}",
+            "scale rows by vector",
+            by,
+            f"D{one}_{t}",
+            title=f"by {one}_{t} into c_{t}",
+        )
         for one, by in gated.items()
         if one in moved
     ]
     if t > 1:
         says = f"what c_{t - 1} brings along"
-        parts.append(work.add_step(f"Kc_{t}", "rows by", f"f_{t}", f"Dc_{t - 1}", title=says))
+        parts.append(
+            work.add_step(f"Kc_{t}", "scale rows by vector", f"f_{t}", f"Dc_{t - 1}", title=says)
+        )
     says = f"how c_{t} depends on {weight}"
     if not parts:  # the output gate's weight moves no cell at first
         work.add_step(f"Dc_{t}", "zeros like", f"X_{t}", title=says)
         return
-    by = "same" if len(parts) == 1 else f"sum of {len(parts)}"
+    by = "copy" if len(parts) == 1 else f"sum of {len(parts)}"
     name = work.add_step(f"Dc_{t}", by, *parts, title=says)
     if t > 1 and own in gated:
-        slope = "rows by slope of tanh" if own == "g" else "rows by slope of σ"
+        slope = "scale rows by tanh'" if own == "g" else "scale rows by σ'"
         direct = get_rule(slope).run(work.values[f"{own}_{t}"], work.values[f"X_{t}"])
-        alone = get_rule("rows by").run(work.values[gated[own]], direct) + work.values[f"Kc_{t}"]
+        alone = (
+            get_rule("scale rows by vector").run(work.values[gated[own]], direct)
+            + work.values[f"Kc_{t}"]
+        )
         work.add_mistake(name, "the path through h was left out", M(alone))
 
 
@@ -107,11 +121,13 @@ def _state(work: SolutionBuilder, t: int, shown: bool, weight: str) -> None:
     says = f"how h_{t} depends on {weight}"
     inner = (f"o_{t}", f"t_{t}", f"Dc_{t}")
     if not shown:
-        work.add_step(f"Dh_{t}", "rows by o and slope", *inner, title=says)
+        work.add_step(f"Dh_{t}", "scale rows by o tanh'", *inner, title=says)
         return
     parts = (
-        work.add_step(f"Ko_{t}", "rows by", f"t_{t}", f"Do_{t}", title=f"by o_{t} into h_{t}"),
-        work.add_step(f"Kh_{t}", "rows by o and slope", *inner, title=f"by c_{t} into h_{t}"),
+        work.add_step(
+            f"Ko_{t}", "scale rows by vector", f"t_{t}", f"Do_{t}", title=f"by o_{t} into h_{t}"
+        ),
+        work.add_step(f"Kh_{t}", "scale rows by o tanh'", *inner, title=f"by c_{t} into h_{t}"),
     )
     work.add_step(f"Dh_{t}", "sum of 2", *parts, title=says)
 
@@ -121,6 +137,6 @@ def _slip_of_totals(work: SolutionBuilder, name: str, steps: int, weight: str) -
     if steps == 1:
         return
     each = [work.values[f"dh_{t}"].T * work.values[f"Dh_{t}"] for t in range(1, steps + 1)]
-    wrong: Matrix = get_rule("fold").run(M(sum(each[1:], each[0])), work.values[weight])
+    wrong: Matrix = get_rule("reshape").run(M(sum(each[1:], each[0])), work.values[weight])
     says = "the total ∂J/∂h_t was taken where the direct one belongs"
     work.add_mistake(name, says, wrong)

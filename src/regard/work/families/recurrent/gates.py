@@ -21,7 +21,7 @@ def solve_gates(given: Mapping[str, Any], *, gate_eps: Any = "1/1000") -> Soluti
     `small` is how near a gate of "about 0" or "about 1" comes to it.
 
     >>> zeros = {f"{w}_{g}": 0 for w in "WU" for g in "ifoc"}
-    >>> told = gates({"W": 1, "U": 1, "x": 0, "h": 1, "c": -1, **zeros})
+    >>> told = solve_gates({"W": 1, "U": 1, "x": 0, "h": 1, "c": -1, **zeros})
     >>> told.remarks[0]
     '1. z ≈ 0 keeps the state: true. With z = 1/1000 it moves by 0.000238, which is z ‖g - h‖.'
     """
@@ -66,7 +66,7 @@ def _update(work: SolutionBuilder, near: Any) -> None:
         "g", "tanh", work.add_step("gs", "add", x, h, title="together"), title="the candidate"
     )
     work.add_step(
-        "a", "keep and take", "z_0", "h_0", "g", title="statement 1: the new state with z about 0"
+        "a", "gated mix", "z_0", "h_0", "g", title="statement 1: the new state with z about 0"
     )
     work.add_step("am", "subtract", "a", "h_0", title="how far it moved")
     work.add_step("an", "norm of 1", "am", title="as a length")
@@ -81,10 +81,10 @@ def _reset(work: SolutionBuilder) -> None:
         "g_0", "tanh", "gx", title="statement 2: the candidate with r about 0: the input alone"
     )
     says = "∂h'/∂h with z about 1 and r about 0, gates held"
-    work.add_step("Ja", "slope with gates held", "z_1", "r_0", "g_0", "U", title=says)
+    work.add_step("Ja", "Jacobian with fixed gates", "z_1", "r_0", "g_0", "U", title=says)
     work.add_step("na", "norm of 1", "Ja", title="how much of the old state is left")
     says = "the same with z about 1 and r = 1"
-    work.add_step("Jb", "slope with gates held", "z_1", "r_1", "g", "U", title=says)
+    work.add_step("Jb", "Jacobian with fixed gates", "z_1", "r_1", "g", "U", title=says)
     work.add_step("nb", "norm of 1", "Jb", title="now the candidate still hears the state")
     work.add_remark(
         f"2. z ≈ 1 and r ≈ 0 forget the state: true, ‖∂h'/∂h‖ = {_size(work, 'na'):.3g}. "
@@ -109,9 +109,9 @@ def _silent_input(work: SolutionBuilder) -> None:
 
 def _forget(work: SolutionBuilder) -> None:
     says = "statement 4: ∂c/∂h with f = 0: through the gate i"
-    work.add_step("Bi", "slope of a gate", "g_1", "i_1", "U_i", title=says)
+    work.add_step("Bi", "Jacobian of a gate", "g_1", "i_1", "U_i", title=says)
     work.add_step(
-        "Bg", "slope of the candidate", "i_1", "g_1", "U_c", title="through the candidate"
+        "Bg", "Jacobian of the candidate", "i_1", "g_1", "U_c", title="through the candidate"
     )
     work.add_step("B", "add", "Bi", "Bg", title="together; the path through f is 0")
     work.add_step("Bn", "norm of 1", "B", title="what still flows back")

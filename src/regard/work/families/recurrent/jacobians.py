@@ -13,8 +13,8 @@ def add_rnn_jacobians(builder: SolutionBuilder, steps: int) -> None:
 
     ∂h_T/∂h_t = Π diag(1 - h²) U,   ‖∂h_T/∂h_t‖ ≤ ‖U‖^(T - t)
 
-    >>> from regard.work import bptt
-    >>> worked = bptt({"x": [[0, 0]], "W": 1, "U": "1/2"})
+    >>> from regard.work.families.recurrent.bptt import solve_bptt
+    >>> worked = solve_bptt({"x": [[0, 0]], "W": 1, "U": "1/2"})
     >>> worked["G_0"], worked["ρ"]
     (Matrix([[1/4]]), Matrix([[1/2]]))
     """
@@ -22,16 +22,16 @@ def add_rnn_jacobians(builder: SolutionBuilder, steps: int) -> None:
         "ρ", "spectral radius", "U", title="the spectral radius: what U does in the long run"
     )
     builder.add_step(
-        "u", "largest gain", "U", title="the most that U stretches a vector in one step"
+        "u", "spectral norm", "U", title="the most that U stretches a vector in one step"
     )
     for t in range(1, steps + 1):
         says = f"∂h_{t}/∂h_{t - 1}: the Jacobian of step {t}"
-        builder.add_step(f"J_{t}", "slope of a step", f"h_{t}", "U", title=says)
+        builder.add_step(f"J_{t}", "Jacobian of a step", f"h_{t}", "U", title=says)
     whole = f"J_{steps}"
     lengths = []
     for t in range(steps - 1, -1, -1):
         says = f"∂h_{steps}/∂h_{t}: over a distance of {steps - t}"
-        taken = ("same", whole) if t == steps - 1 else ("product", whole, f"J_{t + 1}")
+        taken = ("copy", whole) if t == steps - 1 else ("product", whole, f"J_{t + 1}")
         whole = builder.add_step(f"G_{t}", *taken, title=says)
         builder.add_step(f"n_{t}", "norm of 1", whole, title="its size (Frobenius)")
         lengths.append(f"{format_decimal(builder.values[f'n_{t}'][0], 3)} at distance {steps - t}")
@@ -72,14 +72,14 @@ def add_lstm_jacobians(builder: SolutionBuilder, steps: int) -> None:
 
     directly ∂c_t/∂c_{t-1} = diag(f_t);   in all diag(f_t) + (∂c_t/∂h_{t-1}) (∂h_{t-1}/∂c_{t-1})
 
-    >>> from regard.work import bptt
+    >>> from regard.work.families.recurrent.bptt import solve_bptt
     >>> zeros = {f"{w}_{g}": 0 for w in "WU" for g in "ifoc"}
-    >>> bptt({"x": [[1, 1]], **zeros}, cell="lstm")["F_0"]
+    >>> solve_bptt({"x": [[1, 1]], **zeros}, cell="lstm")["F_0"]
     Matrix([[1/4]])
     """
     for t in range(steps - 1, -1, -1):
         says = f"∂c_{steps}/∂c_{t} along the direct path: the product of the forget gates"
-        taken = ("same", f"f_{steps}") if t == steps - 1 else ("by entry", f"F_{t + 1}")
+        taken = ("copy", f"f_{steps}") if t == steps - 1 else ("elementwise product", f"F_{t + 1}")
         builder.add_step(f"F_{t}", *taken, *([] if t == steps - 1 else [f"f_{t + 1}"]), title=says)
     far = [to_float(x) for x in builder.values["F_0"]]
     kept = (sum(far) / len(far)) ** (1 / steps)
@@ -100,17 +100,17 @@ def _whole_path(work: SolutionBuilder, t: int) -> None:
     says = f"∂c_{t}/∂h_{t - 1} through the "
     parts = [
         work.add_step(
-            "Bf", "slope of a gate", f"c_{t - 1}", f"f_{t}", "U_f", title=says + "gate f"
+            "Bf", "Jacobian of a gate", f"c_{t - 1}", f"f_{t}", "U_f", title=says + "gate f"
         ),
-        work.add_step("Bi", "slope of a gate", f"g_{t}", f"i_{t}", "U_i", title=says + "gate i"),
+        work.add_step("Bi", "Jacobian of a gate", f"g_{t}", f"i_{t}", "U_i", title=says + "gate i"),
         work.add_step(
-            "Bg", "slope of the candidate", f"i_{t}", f"g_{t}", "U_c", title=says + "candidate"
+            "Bg", "Jacobian of the candidate", f"i_{t}", f"g_{t}", "U_c", title=says + "candidate"
         ),
     ]
     work.add_step("B", "sum of 3", *parts, title=f"∂c_{t}/∂h_{t - 1} in all")
     before = (f"o_{t - 1}", f"t_{t - 1}")
     says = f"∂c_{t}/∂c_{t - 1} by way of h_{t - 1}"
-    work.add_step("D", "columns by o and slope", "B", *before, title=says)
+    work.add_step("D", "scale columns by o tanh'", "B", *before, title=says)
     says = f"∂c_{t}/∂c_{t - 1} in all: directly and by way of h_{t - 1}"
     work.add_step("C", "diagonal and rest", f"f_{t}", "D", title=says)
     most = max(abs(to_float(x)) for x in work.values["D"])
@@ -123,8 +123,8 @@ def _whole_path(work: SolutionBuilder, t: int) -> None:
 def add_clipping(builder: SolutionBuilder, gradients: list[str], max_norm: Any) -> None:
     """All gradients made shorter by one factor, so that their common norm is at most `most`.
 
-    >>> from regard.work import bptt
-    >>> worked = bptt({"x": 3, "W": 0, "U": 0, "h": 4}, clip=1)
+    >>> from regard.work.families.recurrent.bptt import solve_bptt
+    >>> worked = solve_bptt({"x": 3, "W": 0, "U": 0, "h": 4}, max_grad_norm=1)
     >>> worked["n"], worked["cW"], worked["cU"]
     (Matrix([[5]]), Matrix([[3/5]]), Matrix([[4/5]]))
     """

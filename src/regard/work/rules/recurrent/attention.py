@@ -27,7 +27,7 @@ RECURRENT_ATTENTION_RULES: dict[str, Rule] = {
         },
         lambda i, j, keys, query, before: _terms(i, keys, query),
     ),
-    "new and remembered": Rule(
+    "add context": Rule(
         lambda p, a: M(p + a),
         "{0} + {1}",
         "{0} + {1}",

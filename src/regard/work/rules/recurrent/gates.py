@@ -18,7 +18,7 @@ def _held_entry(i: int, j: int, z: Matrix, r: Matrix, g: Matrix, u: Matrix) -> s
 
 
 GATE_RULES: dict[str, Rule] = {
-    "slope with gates held": Rule(
+    "Jacobian with fixed gates": Rule(
         _held,
         "diag(1 - {0}) + diag({0} ∘ {1} ∘ (1 - {2}²)) {3}",
         "\\operatorname{{diag}}(1 - {0}) + \\operatorname{{diag}}({0} \\circ {1} \\circ "

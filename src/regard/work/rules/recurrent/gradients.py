@@ -13,7 +13,7 @@ MAX_SUM_TERMS = 12  # parts that one sum may have
 def elementwise_product(*parts: Matrix) -> Matrix:
     """The product entry by entry, all of one shape.
 
-    >>> times(M([[1, 2]]), M([[3, 4]]))
+    >>> elementwise_product(M([[1, 2]]), M([[3, 4]]))
     Matrix([[3, 8]])
     """
     if len({part.shape for part in parts}) > 1:
@@ -28,7 +28,7 @@ def elementwise_product(*parts: Matrix) -> Matrix:
 def tanh_derivative(y: Matrix) -> Matrix:
     """The slope of tanh where its value is y: 1 - y².
 
-    >>> bent(M([[0, 1]]))
+    >>> tanh_derivative(M([[0, 1]]))
     Matrix([[1, 0]])
     """
     return M(y.applyfunc(lambda x: 1 - x**2))
@@ -37,7 +37,7 @@ def tanh_derivative(y: Matrix) -> Matrix:
 def sigmoid_derivative(y: Matrix) -> Matrix:
     """The slope of σ where its value is y: y (1 - y).
 
-    >>> gated(M([[0, sympy.Rational(1, 2)]]))
+    >>> sigmoid_derivative(M([[0, sympy.Rational(1, 2)]]))
     Matrix([[0, 1/4]])
     """
     return M(y.applyfunc(lambda x: x * (1 - x)))
@@ -86,7 +86,7 @@ def _slope_entry(slope: str) -> Any:
 
 GRADIENT_RULES: dict[str, Rule] = {
     **{f"sum of {n}": _sum_of(n) for n in range(2, MAX_SUM_TERMS + 1)},
-    "same": Rule(lambda a: a, "{0}", "{0}", {}),
+    "copy": Rule(lambda a: a, "{0}", "{0}", {}),
     "sum of entries": Rule(
         lambda a: M([[sum(a)]]),
         "sum of the entries of {0}",
@@ -119,7 +119,7 @@ GRADIENT_RULES: dict[str, Rule] = {
         },
         lambda i, j, a, b: f"{format_operand(a[i, j])} - {format_operand(b[i, j])}",
     ),
-    "direct and later": Rule(
+    "add future gradient": Rule(
         lambda e, later: M(e + later),
         "{0} + {1}",
         "{0} + {1}",
@@ -129,7 +129,7 @@ GRADIENT_RULES: dict[str, Rule] = {
         },
         lambda i, j, e, later: f"{format_operand(e[i, j])} + {format_operand(later[i, j])}",
     ),
-    "through tanh": Rule(
+    "tanh backward": Rule(
         lambda d, y: elementwise_product(d, tanh_derivative(y)),
         "{0} ∘ (1 - {1}²)",
         "{0} \\circ (1 - {1}^2)",
@@ -147,7 +147,7 @@ GRADIENT_RULES: dict[str, Rule] = {
         },
         _slope_entry("(1 - y²)"),
     ),
-    "through σ": Rule(
+    "σ backward": Rule(
         lambda d, y: elementwise_product(d, sigmoid_derivative(y)),
         "{0} ∘ {1} ∘ (1 - {1})",
         "{0} \\circ {1} \\circ (1 - {1})",
@@ -160,14 +160,14 @@ GRADIENT_RULES: dict[str, Rule] = {
         },
         _slope_entry("y·(1 - y)"),
     ),
-    "by what it gates": Rule(
+    "gate backward": Rule(
         lambda d, y: elementwise_product(d, y),
         "{0} ∘ {1}",
         "{0} \\circ {1}",
         {"the other factor was left out": lambda d, y: d},
         lambda i, j, d, y: f"{format_operand(d[i, j])}·{format_operand(y[i, j])}",
     ),
-    "by new less old": Rule(
+    "update gate backward": Rule(
         lambda d, new, old: elementwise_product(d, M(new - old)),
         "{0} ∘ ({1} - {2})",
         "{0} \\circ ({1} - {2})",
@@ -179,14 +179,14 @@ GRADIENT_RULES: dict[str, Rule] = {
             f"{format_operand(d[i, j])}·({format_operand(n[i, j])} - {format_operand(o[i, j])})"
         ),
     ),
-    "by what is kept": Rule(
+    "keep path backward": Rule(
         lambda d, z: elementwise_product(d, M(z.applyfunc(lambda x: 1 - x))),
         "{0} ∘ (1 - {1})",
         "{0} \\circ (1 - {1})",
         {"z was used for 1 - z": elementwise_product},
         lambda i, j, d, z: f"{format_operand(d[i, j])}·(1 - {format_operand(z[i, j])})",
     ),
-    "from state to cell": Rule(
+    "cell backward": Rule(
         lambda d, o, y: elementwise_product(d, o, tanh_derivative(y)),
         "{0} ∘ {1} ∘ (1 - {2}²)",
         "{0} \\circ {1} \\circ (1 - {2}^2)",
@@ -203,7 +203,7 @@ GRADIENT_RULES: dict[str, Rule] = {
             f"{format_operand(d[i, j])}·{format_operand(o[i, j])}·(1 - {format_power(y[i, j])})"
         ),
     ),
-    "two paths": Rule(
+    "add cell paths": Rule(
         lambda h, c: M(h + c),
         "{0} + {1}",
         "{0} + {1}",

@@ -77,7 +77,7 @@ def _rows_by(v: Matrix, a: Matrix) -> Matrix:
 
 JACOBIAN_RULES: dict[str, Rule] = {
     **{f"norm of {n}": _norm_of(n) for n in range(1, MAX_SUM_TERMS + 1)},
-    "slope of a step": Rule(
+    "Jacobian of a step": Rule(
         lambda y, u: M(_diag(tanh_derivative(y)) * u),
         "diag(1 - {0}²) {1}",
         "\\operatorname{{diag}}(1 - {0}^2)\\, {1}",
@@ -91,7 +91,7 @@ JACOBIAN_RULES: dict[str, Rule] = {
         },
         lambda i, j, y, u: f"(1 - {format_power(y[i, 0])})·{format_operand(u[i, j])}",
     ),
-    "slope of a gate": Rule(
+    "Jacobian of a gate": Rule(
         lambda v, y, u: M(_diag(elementwise_product(v, sigmoid_derivative(y))) * u),
         "diag({0} ∘ {1} ∘ (1 - {1})) {2}",
         "\\operatorname{{diag}}({0} \\circ {1} \\circ (1 - {1}))\\, {2}",
@@ -100,7 +100,7 @@ JACOBIAN_RULES: dict[str, Rule] = {
             f"{format_operand(v[i, 0])}·{format_operand(y[i, 0])}·(1 - {format_operand(y[i, 0])})·{format_operand(u[i, j])}"
         ),
     ),
-    "slope of the candidate": Rule(
+    "Jacobian of the candidate": Rule(
         lambda v, y, u: M(_diag(elementwise_product(v, tanh_derivative(y))) * u),
         "diag({0} ∘ (1 - {1}²)) {2}",
         "\\operatorname{{diag}}({0} \\circ (1 - {1}^2))\\, {2}",
@@ -109,7 +109,7 @@ JACOBIAN_RULES: dict[str, Rule] = {
             f"{format_operand(v[i, 0])}·(1 - {format_power(y[i, 0])})·{format_operand(u[i, j])}"
         ),
     ),
-    "columns by o and slope": Rule(
+    "scale columns by o tanh'": Rule(
         lambda b, o, y: M(b * _diag(elementwise_product(o, tanh_derivative(y)))),
         "{0} diag({1} ∘ (1 - {2}²))",
         "{0} \\operatorname{{diag}}({1} \\circ (1 - {2}^2))",
@@ -128,7 +128,7 @@ JACOBIAN_RULES: dict[str, Rule] = {
         },
     ),
     "spectral radius": Rule(_radius, "ρ({0})", "\\rho({0})", {}, _radius_entry),
-    "largest gain": Rule(
+    "spectral norm": Rule(
         lambda a: M(_radius(M(a.T * a)).applyfunc(sympy.sqrt)),
         "‖{0}‖, the largest gain",
         "\\lVert {0} \\rVert_2",
@@ -145,26 +145,26 @@ JACOBIAN_RULES: dict[str, Rule] = {
             f"min(1, {format_power(most[0, 0], '')} / {format_operand(norm[0, 0])})"
         ),
     ),
-    "spread": Rule(
+    "Kronecker with identity": Rule(
         lambda v, gate: M(sympy.kronecker_product(sympy.eye(gate.rows), v.T)),
         "I ⊗ {0}ᵀ, a row for each entry of {1}",
         "I \\otimes {0}^\\top",
         {},
     ),
-    "fold": Rule(
+    "reshape": Rule(
         lambda row, weight: M(weight.rows, weight.cols, list(row)),
         "{0} in the shape of {1}",
         "\\operatorname{{fold}}({0})",
         {"it was folded column by column": lambda row, w: M(M(w.cols, w.rows, list(row)).T)},
     ),
-    "rows by": Rule(
+    "scale rows by vector": Rule(
         _rows_by,
         "diag({0}) {1}",
         "\\operatorname{{diag}}({0})\\, {1}",
         {"the factor was left out": lambda v, a: a},
         lambda i, j, v, a: f"{format_operand(v[i, 0])}·{format_operand(a[i, j])}",
     ),
-    "rows by slope of σ": Rule(
+    "scale rows by σ'": Rule(
         lambda y, a: _rows_by(sigmoid_derivative(y), a),
         "diag({0} ∘ (1 - {0})) {1}",
         "\\operatorname{{diag}}({0} \\circ (1 - {0}))\\, {1}",
@@ -178,7 +178,7 @@ JACOBIAN_RULES: dict[str, Rule] = {
             f"{format_operand(y[i, 0])}·(1 - {format_operand(y[i, 0])})·{format_operand(a[i, j])}"
         ),
     ),
-    "rows by slope of tanh": Rule(
+    "scale rows by tanh'": Rule(
         lambda y, a: _rows_by(tanh_derivative(y), a),
         "diag(1 - {0}²) {1}",
         "\\operatorname{{diag}}(1 - {0}^2)\\, {1}",
@@ -190,7 +190,7 @@ JACOBIAN_RULES: dict[str, Rule] = {
         },
         lambda i, j, y, a: f"(1 - {format_power(y[i, 0])})·{format_operand(a[i, j])}",
     ),
-    "rows by o and slope": Rule(
+    "scale rows by o tanh'": Rule(
         lambda o, y, a: _rows_by(elementwise_product(o, tanh_derivative(y)), a),
         "diag({0} ∘ (1 - {1}²)) {2}",
         "\\operatorname{{diag}}({0} \\circ (1 - {1}^2))\\, {2}",
