@@ -7,6 +7,10 @@ from typer.testing import CliRunner
 from regard import work
 from regard.cli import app
 from regard.errors import WorkError
+from regard.work.exact.numbers import parse_matrix
+from regard.work.families.attention import solve_attention
+from regard.work.marking.findings import first_wrong
+from regard.work.rules import get_rule
 from regard.work.solution import SolutionBuilder
 
 FX1 = work.solve(work.read_problem("three-tokens"))
@@ -17,7 +21,7 @@ def verdicts(answers, solution=FX1):
 
 
 def cause(answers, solution=FX1):
-    found = work.first_wrong(work.check_answers(solution, answers))
+    found = first_wrong(work.check_answers(solution, answers))
     assert found is not None
     return found.diagnosis
 
@@ -41,18 +45,18 @@ def test_a_hand_worked_answer_with_its_known_slips():
     assert found["A"].verdict == "right"  # to the two places that were written
     assert found["H"].verdict == "wrong"
     assert found["H"].diagnosis == "the values before it were rounded"
-    assert work.first_wrong(list(found.values())) == found["K"]
+    assert first_wrong(list(found.values())) == found["K"]
 
 
 def test_what_follows_from_a_wrong_step_is_carried_forward():
     wrong = SolutionBuilder(
         "attention", {"Q": [[1, 0], [0, 2]], "K": [[1, 1], [0, 1]], "V": [[1], [2]]}
     )
-    right = work.solve_attention(
+    right = solve_attention(
         {"Q": [[1, 0], [0, 2]], "K": [[1, 1], [0, 1]], "V": [[1], [2]]}, scale=1
     )
     scores = [[1, 0], [2, 1]]  # the last should be 2
-    wrong.given["S"] = wrong.values["S"] = work.parse_matrix(scores)
+    wrong.given["S"] = wrong.values["S"] = parse_matrix(scores)
     for step in right.steps[1:]:
         wrong.add_step(step.name, step.rule, *step.inputs, title=step.title)
     told = {name: [[f"{float(x):.6f}" for x in row] for row in m.tolist()]
@@ -72,16 +76,16 @@ def test_what_follows_from_a_wrong_step_is_carried_forward():
 def test_known_slips_are_recognised(name, slip):
     step = next(one for one in FX1.steps if one.name == name)
     parts = [FX1[one] for one in step.inputs]
-    found = work.get_rule(step.rule).mistakes[slip](*parts)
+    found = get_rule(step.rule).mistakes[slip](*parts)
     told = [[f"{float(x):.9f}" for x in row] for row in found.evalf(20).tolist()]
     assert cause({name: told}) == slip
 
 
 def test_the_missing_scale_and_the_other_triangle_are_recognised():
     given = {"X": [[1, 2], [0, 1]]}
-    scaled = work.solve_attention(given)
+    scaled = solve_attention(given)
     assert cause({"Z": [[5, 2], [2, 1]]}, scaled) == "the scale was left out"
-    masked = work.solve_attention(given, scale=1, mask="causal")
+    masked = solve_attention(given, scale=1, mask="causal")
     assert cause({"R": [[5, 2], ["-inf", 1]]}, masked) == "the other triangle was masked"
 
 
@@ -102,7 +106,7 @@ def changed(solution, name, slip):
     at = [step.name for step in solution.steps].index(name)
     values[name] = slip(*(values[one] for one in solution.steps[at].inputs))
     for step in solution.steps[at + 1 :]:
-        values[step.name] = work.get_rule(step.rule).run(*(values[one] for one in step.inputs))
+        values[step.name] = get_rule(step.rule).run(*(values[one] for one in step.inputs))
     return values
 
 
@@ -119,17 +123,17 @@ def changed(solution, name, slip):
 )
 def test_a_slip_in_a_step_that_was_not_written_is_found(name, slip, only):
     given = {"X": [[1, 0], [1, 1], [0, 2]], "W_Q": [[1, 2], [0, 1]], "W_K": [[1, 0], [1, 1]]}
-    worked = work.solve_attention(given | {"W_V": [[1, 0], [2, -1]]}, mask="causal")
+    worked = solve_attention(given | {"W_V": [[1, 0], [2, -1]]}, mask="causal")
     step = next(one for one in worked.steps if one.name == name)
-    values = changed(worked, name, work.get_rule(step.rule).mistakes[slip])
+    values = changed(worked, name, get_rule(step.rule).mistakes[slip])
     assert cause({only: decimals(values[only])}, worked) == f"{slip}, in {name}"
 
 
 def test_a_mask_after_the_softmax_is_found_in_the_output():
     given = {"X": [[1, 0], [1, 1], [0, 2]]}
     worked, free = (
-        work.solve_attention(given, scale=1, mask="causal"),
-        work.solve_attention(given, scale=1),
+        solve_attention(given, scale=1, mask="causal"),
+        solve_attention(given, scale=1),
     )
     late = free["A"].multiply_elementwise(worked["mask"]) * free["X"]
     assert cause({"H": decimals(late)}, worked) == "the mask was applied after the softmax, in A"
@@ -138,8 +142,8 @@ def test_a_mask_after_the_softmax_is_found_in_the_output():
 def test_a_softmax_along_the_wrong_axis_is_one_slip_over_two_steps():
     e = FX1["E"]
     sums = [sum(e.col(j)) for j in range(3)]
-    n = work.parse_matrix([[x] for x in sums])
-    a = work.parse_matrix([[e[i, j] / sums[j] for j in range(3)] for i in range(3)])
+    n = parse_matrix([[x] for x in sums])
+    a = parse_matrix([[e[i, j] / sums[j] for j in range(3)] for i in range(3)])
     told = {"N": decimals(n), "A": decimals(a), "H": decimals(a * FX1["V"])}
     found = work.check_answers(FX1, told)
     assert [one.verdict for one in found] == ["wrong", "carried forward", "carried forward"]

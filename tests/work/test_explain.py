@@ -11,6 +11,8 @@ import regard as rg
 from regard import work
 from regard.cli import app
 from regard.errors import ShapeError, WorkError
+from regard.work.show.formats import FORMATS
+from regard.work.show.html import as_html
 
 
 def last(told, name):
@@ -126,10 +128,10 @@ def test_hugging_face_models_with_grouped_heads_windows_and_caps(kind, more):
 def test_it_prints_in_every_way_and_is_data():
     site = rg.site_of(torch.randn(3, 8), torch.randn(3, 8), tokens=["<b>", "&", "c"])
     told = rg.explain(site, 0, 0, 2)
-    for form in work.FORMATS:
+    for form in FORMATS:
         assert "w" in work.format_solution(told, form)
     assert "<b>" not in told._repr_html_()
-    assert "head 0: query 0 &#x27;&lt;b&gt;&#x27; gives" in work.as_html(told)
+    assert "head 0: query 0 &#x27;&lt;b&gt;&#x27; gives" in as_html(told)
     assert told._repr_markdown_().startswith("# attention, head 0")
     data = json.loads(json.dumps(told.to_json()))
     assert data["title"] == told.title

@@ -13,6 +13,11 @@ from regard import work
 from regard.cli import app
 from regard.errors import RegardError, WorkError
 from regard.work.exact.evaluate import evaluate_digits
+from regard.work.exact.numbers import parse_number
+from regard.work.families.cost import solve_cost
+from regard.work.problem import read_toml
+from regard.work.show.marks import findings_as_text
+from regard.work.show.text import as_text, entry_text
 from regard.work.solution import apply_rule
 
 run = CliRunner()
@@ -166,7 +171,7 @@ def test_trailing_zeros_claim_their_places(tmp_path):
     assert one("0.46", "0.50").verdict == "wrong"
     file = tmp_path / "a.toml"
     file.write_text("a = 0.50\nb = 1.0e-3\nc = 12345678901234567890.125\n")
-    told = work.read_toml(file)
+    told = read_toml(file)
     assert list(told.values()) == ["0.50", "1.0e-3", "12345678901234567890.125"]
 
 
@@ -190,7 +195,7 @@ def test_a_wrong_number_is_never_shown_beside_an_equal_one(want, written):
 
 
 def test_a_count_that_is_off_by_one_is_wrong_however_large():
-    sizes = work.solve_cost({"n": 512, "d": 512})
+    sizes = solve_cost({"n": 512, "d": 512})
     assert work.check_answers(sizes, {"att": 805306368})[0].verdict == "right"
     assert work.check_answers(sizes, {"att": 805306369})[0].verdict == "wrong"
 
@@ -261,7 +266,7 @@ def test_a_second_slip_is_shown_beside_what_follows_from_the_first():
     told["S"][0][0] = 4
     second = work.check_answers(THREE, told)[2]
     assert (second.differences, second.wrong_inputs) == (("(1,1): 4 should be 3",), ("K",))
-    said = work.findings_as_text(work.check_answers(THREE, told))
+    said = findings_as_text(work.check_answers(THREE, told))
     assert "S: wrong, by what follows from K as written\n   (1,1): 4 should be 3" in said
 
 
@@ -271,7 +276,7 @@ def test_a_right_value_that_does_not_follow_is_right_and_said_not_to_follow():
     found = work.check_answers(THREE, told | {"A": THREE["A"].tolist()})
     assert [(one.verdict, one.inconsistent_with) for one in found] == [
         ("wrong", ()), ("right", ("K",)), ("right", ())]  # fmt: skip
-    assert "S: right, but it does not follow from K as written" in work.findings_as_text(found)
+    assert "S: right, but it does not follow from K as written" in findings_as_text(found)
 
 
 def test_values_that_no_rule_takes_do_not_stop_the_marking():
@@ -395,12 +400,12 @@ def test_an_option_that_would_be_dropped_is_refused(options):
 )
 def test_a_formula_without_a_real_value_is_refused(text, message):
     with pytest.raises(WorkError, match=message):
-        work.parse_number(text)
+        parse_number(text)
 
 
 def test_powers_beside_each_other_are_not_powers_of_powers():
     text = "*".join(["(1 + sqrt(2))**9"] * 8)
-    assert work.parse_number(text) == (1 + sympy.sqrt(2)) ** 72
+    assert parse_number(text) == (1 + sympy.sqrt(2)) ** 72
 
 
 @pytest.mark.parametrize(
@@ -416,7 +421,7 @@ def test_files_without_end_are_refused_at_once(text, tmp_path):
     assert found.exit_code == 2
     assert len(found.output) < 600
     with pytest.raises(RegardError):
-        work.solve(work.read_toml(file))
+        work.solve(read_toml(file))
 
 
 def test_an_exact_number_has_no_digits_left_off():
@@ -424,11 +429,11 @@ def test_an_exact_number_has_no_digits_left_off():
     fifty.add_step("c", "product", "a", "b", title="carried to 50 digits, and whole")
     fifty.add_step("d", "tanh", "b", title="not whole")
     worked = fifty.build()
-    assert work.entry_text(worked, worked.steps[0]) == "c = 1.5·2 = 3"
-    assert work.entry_text(worked, worked.steps[1]) == "d = tanh(2) = 0.964028 …"
+    assert entry_text(worked, worked.steps[0]) == "c = 1.5·2 = 3"
+    assert entry_text(worked, worked.steps[1]) == "d = tanh(2) = 0.964028 …"
     near = work.SolutionBuilder("none", {"a": 20})
     near.add_step("b", "tanh", "a", title="nearly 1")
-    assert work.entry_text(near.build(), near.steps[0]) == "b = tanh(20) = 1.00000 …"
+    assert entry_text(near.build(), near.steps[0]) == "b = tanh(20) = 1.00000 …"
 
 
 # ---- whatever is written, a WorkError with its place or an answer
@@ -478,6 +483,6 @@ def test_no_mangled_problem_or_sheet_ends_in_a_traceback(seed):
         sheet = {step.name: step.value.tolist() for step in worked.steps}
         for _ in range(4):
             with contextlib.suppress(RegardError):
-                work.as_text(work.solve(mangled(PROBLEMS[name], rng)))
+                as_text(work.solve(mangled(PROBLEMS[name], rng)))
             with contextlib.suppress(RegardError):
-                work.findings_as_text(work.check_answers(worked, mangled(sheet, rng)))
+                findings_as_text(work.check_answers(worked, mangled(sheet, rng)))

@@ -10,6 +10,11 @@ from hypothesis import strategies as st
 import regard as rg
 from regard import work
 from regard.errors import ShapeError, WorkError
+from regard.work.exact.numbers import parse_matrix
+from regard.work.families.attention import solve_attention
+from regard.work.families.recurrent.cells import solve_recurrent
+from regard.work.show.latex import as_latex, as_markdown
+from regard.work.show.text import as_text
 from regard.work.solution import apply_rule
 
 FX1 = work.read_problem("three-tokens")
@@ -90,7 +95,7 @@ small = st.fractions(-3, 3, max_denominator=4).map(str)
        st.sampled_from([None, 1, "1/2"]), st.sampled_from([None, "causal", "local:1"]))  # fmt: skip
 def test_attention_is_that_of_the_ops(x, wq, wk, wv, scale, mask):
     told = {"X": x, "W_Q": wq, "W_K": wk, "W_V": wv}
-    worked = work.solve_attention(told, scale=scale, mask=mask)
+    worked = solve_attention(told, scale=scale, mask=mask)
     q, k, v = (floats(worked[name]) for name in "QKV")
     masks = {None: None, "causal": rg.Causal(), "local:1": rg.Local(1)}
     want, _ = rg.attend(
@@ -112,8 +117,8 @@ def test_columns_are_rows_transposed(x, wq, wk, wv, mask):
         return [list(row) for row in zip(*m, strict=True)]
 
     told = {"X": x, "W_Q": wq, "W_K": wk, "W_V": wv}
-    rows = work.solve_attention(told, mask=mask)
-    columns = work.solve_attention(
+    rows = solve_attention(told, mask=mask)
+    columns = solve_attention(
         {name: turned(m) for name, m in told.items()}, convention="columns", mask=mask
     )
     for name in "SAH":
@@ -126,7 +131,7 @@ def test_cells_are_those_of_torch(data):
     told = {"x": data.draw(cells(2, 2, small))}
     told |= {name: data.draw(cells(2, 2, small)) for name in ("W_i", "W_f", "W_c", "W_o")}
     told |= {name: data.draw(cells(2, 2, small)) for name in ("U_i", "U_f", "U_c", "U_o")}
-    worked = work.solve_recurrent("lstm", told)
+    worked = solve_recurrent("lstm", told)
     cell = torch.nn.LSTMCell(2, 2, bias=False, dtype=torch.float64)
     with torch.no_grad():
         cell.weight_ih.copy_(torch.cat([floats(worked[f"W_{g}"]) for g in "ifco"]))
@@ -143,7 +148,7 @@ def test_every_step_follows_from_its_stated_inputs(name):
     assert worked.recompute() == worked.values()
     told = worked.to_json()
     symbols = told.get("symbols", ())
-    values = {n: work.parse_matrix(v, n, symbols) for n, v in told["given"].items()}
+    values = {n: parse_matrix(v, n, symbols) for n, v in told["given"].items()}
     for step in told["steps"]:
         parts = [values[one] for one in step["inputs"]]
         found = apply_rule(step["rule"], *parts)
@@ -154,10 +159,10 @@ def test_every_step_follows_from_its_stated_inputs(name):
 @pytest.mark.parametrize("name", work.problem_names())
 def test_every_problem_can_be_shown_in_every_way(name):
     worked = work.solve(work.read_problem(name))
-    text = work.as_text(worked)
+    text = as_text(worked)
     assert all(step.formula in text for step in worked.steps)
-    assert work.as_markdown(worked).count("$$") % 2 == 0
-    tex = work.as_latex(worked)
+    assert as_markdown(worked).count("$$") % 2 == 0
+    tex = as_latex(worked)
     assert tex.isascii()
     assert tex.count("{") == tex.count("}")
     assert tex.count("\\[") == tex.count("\\]")

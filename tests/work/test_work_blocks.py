@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 import regard as rg
 from regard import work
 from regard.errors import RegardError
-from regard.work.rules import M
+from regard.work.families.block import (
+    solve_decoder,
+    solve_encoder,
+    solve_feed_forward,
+    solve_layer_norm,
+)
+from regard.work.marking.findings import first_wrong
+from regard.work.rules import M, get_rule
 from regard.work.solution import ROUNDING_NOTE
 
 small = st.fractions(-2, 2, max_denominator=2).map(str)
@@ -69,8 +76,8 @@ def test_layer_norm_of_one_token():
 def test_nothing_to_add_is_the_identity_only_with_the_norm_first():
     zero = [[0, 0], [0, 0]]
     told = {"X": [[1, 3]], "W_V": zero, "W_1": zero, "W_2": zero}
-    assert work.solve_encoder(told, norm="pre")["P_2"] == M([[1, 3]])
-    assert work.solve_encoder(told, norm="post", eps=0)["LN_2"] == M([[-1, 1]])
+    assert solve_encoder(told, norm="pre")["P_2"] == M([[1, 3]])
+    assert solve_encoder(told, norm="post", eps=0)["LN_2"] == M([[-1, 1]])
 
 
 def test_a_whole_block_takes_seconds_and_says_where_digits_begin():
@@ -90,7 +97,7 @@ def test_a_whole_block_takes_seconds_and_says_where_digits_begin():
 @settings(max_examples=8, deadline=None)
 @given(cells(2, 3, small), cells(1, 3, small), cells(1, 3, small))
 def test_layer_norm_is_that_of_torch(x, gamma, beta):
-    worked = work.solve_layer_norm({"X": x, "gamma": gamma, "beta": beta})
+    worked = solve_layer_norm({"X": x, "gamma": gamma, "beta": beta})
     want = F.layer_norm(floats(worked["X"]), (3,), floats(worked["γ"])[0], floats(worked["β"])[0])
     assert_near(worked["LN"], want)
 
@@ -104,9 +111,7 @@ def test_layer_norm_is_that_of_torch(x, gamma, beta):
     st.sampled_from(["relu", "gelu"]),
 )
 def test_the_feed_forward_is_that_of_the_layer(x, w1, b1, w2, activation):
-    worked = work.solve_feed_forward(
-        {"X": x, "W_1": w1, "b_1": b1, "W_2": w2}, activation=activation
-    )
+    worked = solve_feed_forward({"X": x, "W_1": w1, "b_1": b1, "W_2": w2}, activation=activation)
     layer = rg.nn.FeedForward(2, 3, activation=activation).double()
     load(layer.to_hidden, worked, "W_1")
     load(layer.to_out, worked, "W_2")
@@ -124,7 +129,7 @@ def test_an_encoder_block_is_that_of_the_layer(seed, norm, mask):
         "W_2": draw(3, 4),
     }
     told |= {name: draw(1, 4) for name in ("b_Q", "b_2", "gamma_1", "beta_2")}
-    worked = work.solve_encoder(told, heads=2, norm=norm, mask=mask)
+    worked = solve_encoder(told, heads=2, norm=norm, mask=mask)
     block = rg.nn.EncoderBlock(4, 2, hidden=3, norm_first=norm == "pre").double()
     load_attention(block.self_attention, worked, "W")
     load(block.feed_forward.to_hidden, worked, "W_1")
@@ -139,7 +144,7 @@ def test_a_block_of_today_is_that_of_the_layer():
     draw = some(1)
     told = {"X": draw(2, 4), "W_1": draw(4, 3), "W_G": draw(4, 3), "W_2": draw(3, 4)}
     told |= {f"W_{one}": draw(4, 4) for one in "QKVO"} | {"gamma_1": draw(1, 4)}
-    worked = work.solve_encoder(
+    worked = solve_encoder(
         told, heads=2, norm="pre", norm_kind="rms", activation="silu", mask="causal"
     )
     block = rg.nn.EncoderBlock(
@@ -163,7 +168,7 @@ def test_a_decoder_block_is_that_of_the_layer(seed, norm, heads):
     told |= {"X": draw(2, 4), "Y": draw(3, 4)}
     told |= {"W_1": draw(4, 3), "W_2": draw(3, 4)}
     told |= {name: draw(1, 4) for name in ("b_2", "gamma_2", "beta_3")}
-    worked = work.solve_decoder(told, norm=norm, heads=heads)
+    worked = solve_decoder(told, norm=norm, heads=heads)
     block = rg.nn.DecoderBlock(4, heads, hidden=3, norm_first=norm == "pre").double()
     load_attention(block.self_attention, worked, "W")
     load_attention(block.cross_attention, worked, "U")
@@ -198,9 +203,9 @@ FEED = work.solve(work.read_problem("feed-forward"))
 )
 def test_slips_of_blocks_are_recognised(worked, name, slip):
     step = next(one for one in worked.steps if one.name == name)
-    found = work.get_rule(step.rule).mistakes[slip](*(worked[one] for one in step.inputs))
+    found = get_rule(step.rule).mistakes[slip](*(worked[one] for one in step.inputs))
     told = [[f"{float(x):.9f}" for x in row] for row in found.evalf(20).tolist()]
-    wrong = work.first_wrong(work.check_answers(worked, {name: told}))
+    wrong = first_wrong(work.check_answers(worked, {name: told}))
     assert wrong is not None
     assert wrong.diagnosis == slip
 
@@ -208,8 +213,8 @@ def test_slips_of_blocks_are_recognised(worked, name, slip):
 def test_a_residual_left_out_is_recognised_and_the_rest_carried_forward():
     # who forgets the first sum and goes on rightly has one mistake, not ten
     told = {"P_1": BLOCK["O"]}
-    told["m_1"] = work.get_rule("mean of rows").run(told["P_1"])
-    told["c_1"] = work.get_rule("centre rows").run(told["P_1"], told["m_1"])
+    told["m_1"] = get_rule("mean of rows").run(told["P_1"])
+    told["c_1"] = get_rule("centre rows").run(told["P_1"], told["m_1"])
     answers = {
         name: [[f"{float(x):.{places}f}" for x in row] for row in value.evalf(20).tolist()]
         for (name, value), places in zip(told.items(), (12, 9, 6), strict=True)

@@ -5,12 +5,13 @@ import torch
 
 from regard import work
 from regard.errors import WorkError
+from regard.work.families.recurrent.gates import solve_gates
 
 PROBLEM = work.read_problem("gates")
 
 
 def told(change=()):
-    return work.solve_gates({**PROBLEM["given"], **dict(change)}).remarks
+    return solve_gates({**PROBLEM["given"], **dict(change)}).remarks
 
 
 def as_tensor(value):
@@ -65,4 +66,4 @@ def test_a_cell_at_rest_stays_at_rest():
 @pytest.mark.usefixtures("users_view")
 def test_what_is_missing_is_named():
     with pytest.raises(WorkError, match="given: needs W, U, x, h, c, W_i"):
-        work.solve_gates({"U_i": 1})
+        solve_gates({"U_i": 1})

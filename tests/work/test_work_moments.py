@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from regard import work
 from regard.errors import WorkError
+from regard.work.families.moments import solve_moments
+from regard.work.marking.findings import first_wrong
 
 FX12 = work.solve(work.read_problem("dot-product-moments"))
 
@@ -15,18 +17,18 @@ FX12 = work.solve(work.read_problem("dot-product-moments"))
 def test_the_published_moments():
     assert FX12["E"][0] == sympy.Rational("13.283")
     assert FX12["v"][0] == sympy.Rational("90.566")
-    centred = work.solve_moments({"mu": 0, "sigma": "1/2", "d": 64}, samples=0)
+    centred = solve_moments({"mu": 0, "sigma": "1/2", "d": 64}, samples=0)
     assert centred["v"][0] == 4
     assert centred["u"][0] == sympy.Rational(1, 16)
 
 
 def test_moments_small_enough_to_check_by_hand():
-    two = work.solve_moments({"mu": [1, 2], "sigma": 1}, samples=0)
+    two = solve_moments({"mu": [1, 2], "sigma": 1}, samples=0)
     assert (two["m"][0], two["E"][0], two["v"][0]) == (5, 5, 12)
     assert two["w"][0] == 5 / sympy.sqrt(2)
-    itself = work.solve_moments({"mu": [1, 2], "sigma": 1}, samples=0, q_is_k=True)
+    itself = solve_moments({"mu": [1, 2], "sigma": 1}, samples=0, q_is_k=True)
     assert (itself["E"][0], itself["v"][0]) == (7, 24)
-    alike = work.solve_moments({"mu": 2, "sigma": 1, "d": 3}, samples=0)
+    alike = solve_moments({"mu": 2, "sigma": 1, "d": 3}, samples=0)
     assert alike["m"][0] == 12
 
 
@@ -38,8 +40,8 @@ def test_the_simulation_agrees_within_its_error_bars():
 
 
 def test_a_simulation_is_the_same_from_the_same_seed():
-    again = work.solve_moments({"mm": "13.283", "sigma": 1, "d": 64})
-    other = work.solve_moments({"mm": "13.283", "sigma": 1, "d": 64}, seed=1)
+    again = solve_moments({"mm": "13.283", "sigma": 1, "d": 64})
+    other = solve_moments({"mm": "13.283", "sigma": 1, "d": 64}, seed=1)
     assert again["sim"] == FX12["sim"] != other["sim"]
     assert FX12.recompute() == FX12.values()
 
@@ -48,7 +50,7 @@ def test_a_simulation_is_the_same_from_the_same_seed():
 @given(st.lists(st.integers(-2, 2), min_size=1, max_size=4), st.sampled_from([0.5, 1, 2]),
        st.booleans())  # fmt: skip
 def test_the_formulas_are_those_of_draws(mu, sigma, same):
-    worked = work.solve_moments({"mu": mu, "sigma": sigma}, samples=0, q_is_k=same)
+    worked = solve_moments({"mu": mu, "sigma": sigma}, samples=0, q_is_k=same)
     chance = np.random.default_rng(3)
     q, k = (chance.normal(mu, sigma, (200_000, len(mu))) for _ in range(2))
     s = (q * (q if same else k)).sum(1)
@@ -74,7 +76,7 @@ def test_mean_and_variance_of_symbols_are_the_formulas():
     ],
 )
 def test_known_slips_are_recognised(name, told, says):
-    found = work.first_wrong(work.check_answers(FX12, {name: told}))
+    found = first_wrong(work.check_answers(FX12, {name: told}))
     assert found is not None
     assert says in found.diagnosis
 
@@ -98,4 +100,4 @@ def test_known_slips_are_recognised(name, told, says):
 )
 def test_what_does_not_fit_is_said(told, choices, message):
     with pytest.raises(WorkError, match=message):
-        work.solve_moments(told, **choices)
+        solve_moments(told, **choices)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from regard import work
 from regard.errors import WorkError
 from regard.work.exact.evaluate import evaluate_digits
+from regard.work.families.perturb import solve_perturb
 
 MOVE = work.read_problem("move-key")
 small = st.integers(-30, 30).map(lambda x: f"{x / 20}")
@@ -30,7 +31,7 @@ def test_the_weights_and_outputs_are_those_of_torch(data, what, index):
         return [[data.draw(small) for _ in range(columns)] for _ in range(rows)]
 
     told = {"X": cells(3, 2), "W_Q": cells(2, 2), "W_K": cells(2, 2), "W_V": cells(2, 2)}
-    worked = work.solve_perturb(told | {"eps": cells(1, 2)}, target=what, index=index)
+    worked = solve_perturb(told | {"eps": cells(1, 2)}, target=what, index=index)
     x, eps = floats(worked["X"]), floats(worked["ε"])
     x_a = x.clone()
     x_a[index - 1] += eps[0]
@@ -47,7 +48,7 @@ def test_the_orders_leave_a_square_and_a_cube(what):
     told = {"X": [[1, 0], [0, 1], [1, -1]], "W_V": [[1, 0], [1, 2]]}
     left = []
     for eps in ("1/10", "1/100"):
-        worked = work.solve_perturb(told | {"eps": [eps, 0]}, target=what, index=1)
+        worked = solve_perturb(told | {"eps": [eps, 0]}, target=what, index=1)
         left.append([float(evaluate_digits(worked[n][0], 20)) for n in ("n_1", "n_2")])
     first, second = ((b / a) for a, b in zip(*left, strict=True))
     assert first == pytest.approx(1e-2, rel=0.2)  # a tenth of ε: a hundredth is left
@@ -63,7 +64,7 @@ def test_the_orders_are_the_derivatives_that_autograd_takes(what, change, weight
         told |= {"W_Q": [[1, 2], [0, 1]], "W_K": [[1, 0], [-1, 1]], "W_V": [[1, 1], [2, 0]]}
     if "biases" in weights:
         told |= {"b_Q": [1, 0], "b_K": ["1/2", 1], "b_V": [0, -1]}
-    worked = work.solve_perturb(told | change, target=what, index=2)
+    worked = solve_perturb(told | change, target=what, index=2)
     x = floats(worked["X"])
     names = [worked.given.get(f"{part}_{one}") for one in "QKV" for part in "Wb"]
     w = [None if one is None else floats(one) for one in names]
@@ -101,10 +102,10 @@ def test_a_moved_token_is_query_and_key_of_its_own_score():
 
 def test_a_query_moves_one_output_a_key_and_a_token_all():
     told = MOVE["given"]
-    assert changed(work.solve_perturb(told, target="query", index=2)) == [2]
-    assert changed(work.solve_perturb(told, target="key", index=2)) == [1, 2, 3]
+    assert changed(solve_perturb(told, target="query", index=2)) == [2]
+    assert changed(solve_perturb(told, target="key", index=2)) == [1, 2, 3]
     token = {"X": told["K"], "eps": told["eps"]}
-    assert changed(work.solve_perturb(token, target="token", index=2)) == [1, 2, 3]
+    assert changed(solve_perturb(token, target="token", index=2)) == [1, 2, 3]
 
 
 def test_a_key_moves_one_column_of_the_scores_and_every_weight():
@@ -116,7 +117,7 @@ def test_a_key_moves_one_column_of_the_scores_and_every_weight():
 
 @pytest.mark.parametrize("what", ["key", "query"])
 def test_the_mean_change_under_noise_is_that_of_many_draws(what):
-    worked = work.solve_perturb(MOVE["given"], target=what, index=2, noise_std="1/10")
+    worked = solve_perturb(MOVE["given"], target=what, index=2, noise_std="1/10")
     q, k, v = (floats(worked[name]) for name in "QKV")
     noise = torch.randn(100_000, 2, generator=torch.Generator().manual_seed(1)).double() / 10
     noise = torch.cat([noise, -noise])  # pairs: the first order falls out exactly
@@ -129,7 +130,7 @@ def test_the_mean_change_under_noise_is_that_of_many_draws(what):
 
 @pytest.mark.parametrize("what", ["key", "query"])
 def test_the_mean_change_is_half_the_curvature(what):
-    worked = work.solve_perturb(MOVE["given"], target=what, index=2, noise_std="1/10")
+    worked = solve_perturb(MOVE["given"], target=what, index=2, noise_std="1/10")
     q, k, v = (floats(worked[name]) for name in "QKV")
     unit = torch.tensor([[0.0], [1.0], [0.0]], dtype=torch.float64)
 
@@ -162,4 +163,4 @@ def test_the_mean_change_is_half_the_curvature(what):
 )
 def test_what_does_not_fit_is_said(change, choices, message):
     with pytest.raises(WorkError, match=message):
-        work.solve_perturb(MOVE["given"] | change, **choices)
+        solve_perturb(MOVE["given"] | change, **choices)

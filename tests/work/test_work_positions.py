@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 import regard as rg
 from regard import work
 from regard.errors import ShapeError, WorkError
+from regard.work.families.positions import solve_positions, solve_rotary
+from regard.work.marking.findings import first_wrong
+from regard.work.rules import get_rule
 
 
 def assert_near(value, want, within=1e-9):
@@ -46,7 +49,7 @@ def test_moving_and_the_product_of_two_are_exact():
 @settings(max_examples=4, deadline=None)
 @given(st.integers(1, 3), st.sampled_from([2, 4]), st.integers(0, 3), st.sampled_from([100, 10000]))
 def test_codes_and_turns_are_those_of_the_ops(count, dim, k, base):
-    worked = work.solve_positions({"p": count, "d": dim, "k": k, "base": base})
+    worked = solve_positions({"p": count, "d": dim, "k": k, "base": base})
     places = torch.arange(count)
     assert_near(worked["PE"], rg.sinusoidal(places, dim, base))
     assert_near(worked["PE_k"], rg.sinusoidal(places + k, dim, base))
@@ -60,7 +63,7 @@ small = st.integers(-2, 2)
 @given(st.lists(st.lists(small, min_size=4, max_size=4), min_size=4, max_size=4),
        st.sampled_from([None, [[3, 1]]]))  # fmt: skip
 def test_rotary_is_that_of_the_ops(numbers, places):
-    worked = work.solve_rotary({"Q": numbers[:2], "K": numbers[2:], "V": [[1], [2]], "p": places})
+    worked = solve_rotary({"Q": numbers[:2], "K": numbers[2:], "V": [[1], [2]], "p": places})
     at = torch.tensor([0, 1] if places is None else places[0])
     q, k = (rg.rotary(floats(worked[one]), at) for one in "QK")
     assert_near(worked["Q_p"], q)
@@ -84,18 +87,18 @@ def test_rotary_is_that_of_the_ops(numbers, places):
 def test_slips_of_positions_are_recognised(name, slip):
     worked = work.solve(work.read_problem("positions"))
     step = next(one for one in worked.steps if one.name == name)
-    found = work.get_rule(step.rule).mistakes[slip](*(worked[one] for one in step.inputs))
+    found = get_rule(step.rule).mistakes[slip](*(worked[one] for one in step.inputs))
     told = [[f"{float(x):.9f}" for x in row] for row in found.evalf(20).tolist()]
-    wrong = work.first_wrong(work.check_answers(worked, {name: told}))
+    wrong = first_wrong(work.check_answers(worked, {name: told}))
     assert wrong is not None
     assert wrong.diagnosis == slip
 
 
 def test_pairs_taken_from_two_halves_are_recognised():
-    worked = work.solve_rotary({"Q": [[1, 2, 3, 4]], "K": [[1, 0, 0, 0]], "p": [[2]]})
+    worked = solve_rotary({"Q": [[1, 2, 3, 4]], "K": [[1, 0, 0, 0]], "p": [[2]]})
     halves = rg.rotary(torch.tensor([[1.0, 2, 3, 4]]).double(), torch.tensor([2]), halves=True)
     told = [[f"{x:.6f}" for x in row] for row in halves.tolist()]
-    wrong = work.first_wrong(work.check_answers(worked, {"Q_p": told}))
+    wrong = first_wrong(work.check_answers(worked, {"Q_p": told}))
     assert wrong is not None
     assert wrong.diagnosis == "a pair was taken from the two halves"
 
@@ -106,16 +109,16 @@ def test_pairs_taken_from_two_halves_are_recognised():
 @pytest.mark.usefixtures("users_view")
 def test_positions_that_cannot_be_are_said():
     with pytest.raises(ShapeError, match="d: needs an even number, sine and cosine share"):
-        work.solve_positions({"p": 2, "d": 3})
+        solve_positions({"p": 2, "d": 3})
     with pytest.raises(WorkError, match="given: needs p and d, got no d"):
-        work.solve_positions({"p": 2})
+        solve_positions({"p": 2})
     with pytest.raises(WorkError, match="p: needs a count from 1 to 64"):
-        work.solve_positions({"p": 1000, "d": 2})
+        solve_positions({"p": 1000, "d": 2})
     with pytest.raises(WorkError, match="k: needs one number up to 512, got inf"):
-        work.solve_positions({"p": 2, "d": 2, "k": "inf"})
+        solve_positions({"p": 2, "d": 2, "k": "inf"})
     with pytest.raises(WorkError, match="p: needs one row of places"):
-        work.solve_positions({"p": [["inf", 1]], "d": 2})
+        solve_positions({"p": [["inf", 1]], "d": 2})
     with pytest.raises(WorkError, match="given: needs Q and K, got no K"):
-        work.solve_rotary({"Q": [[1, 0]]})
+        solve_rotary({"Q": [[1, 0]]})
     with pytest.raises(ShapeError, match="needs one angle for two features"):
-        work.solve_rotary({"Q": [[1, 0]], "K": [[1, 0], [0, 1]]})
+        solve_rotary({"Q": [[1, 0]], "K": [[1, 0], [0, 1]]})

@@ -7,7 +7,10 @@ from hypothesis import strategies as st
 
 from regard import work
 from regard.errors import WorkError
-from regard.work.rules import proofs
+from regard.work.exact.numbers import parse_matrix
+from regard.work.families.proofs import solve_proof
+from regard.work.marking.findings import first_wrong
+from regard.work.rules import get_rule, proofs
 
 NAMES = list(proofs.PROOFS)
 
@@ -45,16 +48,16 @@ def test_the_last_line_is_what_was_to_be_shown(name, line, want):
 
 
 def test_a_line_that_does_not_follow_is_refused():
-    run = work.get_rule("tanh, line 2").run
+    run = get_rule("tanh, line 2").run
     with pytest.raises(WorkError, match="line: needs to equal the one before it"):
-        run(work.parse_matrix(1))
+        run(parse_matrix(1))
 
 
 def test_a_line_written_another_way_is_right_and_a_known_slip_is_named():
     worked = work.solve(work.read_problem("proof-sigmoid-negation"))
     right = {"L_2": "1 / (1 + exp(x))", "L_4": "exp(-x) / (1 + exp(-x))"}
     assert [one.verdict for one in work.check_answers(worked, right)] == ["right", "right"]
-    found = work.first_wrong(work.check_answers(worked, {"L_4": "-1 / (1 + exp(-x))"}))
+    found = first_wrong(work.check_answers(worked, {"L_4": "-1 / (1 + exp(-x))"}))
     assert found is not None
     assert found.diagnosis == "σ was taken to be odd"
 
@@ -77,4 +80,4 @@ def test_known_slips_are_wrong(name):
 )
 def test_what_cannot_be_proved_is_said(told, of, message):
     with pytest.raises(WorkError, match=message):
-        work.solve_proof(told, identity=of)
+        solve_proof(told, identity=of)

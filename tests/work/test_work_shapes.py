@@ -8,6 +8,8 @@ from typer.testing import CliRunner
 from regard import work
 from regard.cli import app
 from regard.errors import ShapeError
+from regard.work.families.attention import solve_attention
+from regard.work.show.shapes import detect_convention, list_shapes
 from regard.work.solution import SolutionBuilder
 
 
@@ -17,7 +19,7 @@ def ones(rows, columns):
 
 def refused(given, **choices):
     with pytest.raises(ShapeError) as caught:
-        work.solve_attention(given, **choices)
+        solve_attention(given, **choices)
     return str(caught.value)
 
 
@@ -39,7 +41,7 @@ def test_weights_of_the_other_convention():
     told = refused(as_columns)
     assert told.startswith("Q = X W_Q: needs as many rows in W_Q as X has columns, 3, got X 4×3")
     assert told.endswith("try W_Q X (tokens are columns: W X, Kᵀ Q, V A)")
-    assert work.solve_attention(as_columns, convention="columns")["H"].shape == (h, n)
+    assert solve_attention(as_columns, convention="columns")["H"].shape == (h, n)
     as_rows = {"X": ones(n, d), "W_Q": ones(d, h), "W_K": ones(d, h), "W_V": ones(d, h)}
     assert refused(as_rows, convention="columns").endswith(
         "try X W_Q (tokens are rows: X W, Q Kᵀ, A V)"
@@ -88,11 +90,11 @@ def test_the_table_says_the_convention_and_each_size():
     assert shown[1].split() == ["X", "3×4", "given"]
     assert shown[-1].split() == ["H", "3×2", "A", "V:", "3×3", "times", "3×2"]
     columns = work.solve(work.read_problem("column-convention"))
-    assert work.detect_convention(columns) == "tokens are columns: W X, Kᵀ Q, V A"
+    assert detect_convention(columns) == "tokens are columns: W X, Kᵀ Q, V A"
 
 
 @pytest.mark.parametrize("name", ["three-tokens", "column-convention", "gru", "lstm"])
 def test_the_table_has_every_matrix(name):
     worked = work.solve(work.read_problem(name))
-    told = {one.name: one.shape for one in work.list_shapes(worked)}
+    told = {one.name: one.shape for one in list_shapes(worked)}
     assert told == {n: f"{v.rows}×{v.cols}" for n, v in worked.values().items()}

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import regard as rg
 from regard import work
 from regard.errors import WorkError
+from regard.work.families.shuffle import solve_shuffle
 
 small = st.fractions(-2, 2, max_denominator=2).map(str)
 tokens = st.lists(st.lists(small, min_size=2, max_size=2), min_size=3, max_size=3)
@@ -31,7 +32,7 @@ def test_a_causal_mask_sees_the_order():
 @settings(max_examples=6, deadline=None)
 @given(tokens, st.permutations([1, 2, 3]), st.sampled_from([None, "causal"]))
 def test_both_orders_are_those_of_the_ops(x, order, mask):
-    worked = work.solve_shuffle({"X": x, "order": order}, mask=mask)
+    worked = solve_shuffle({"X": x, "order": order}, mask=mask)
     for name in ("X", "X_P"):
         q = torch.tensor(worked[name].evalf(20).tolist(), dtype=torch.float64)
         want, _ = rg.attend(q, q, q, mask=rg.Causal() if mask else None, form="reference")
@@ -42,6 +43,6 @@ def test_both_orders_are_those_of_the_ops(x, order, mask):
 @pytest.mark.usefixtures("users_view")
 def test_orders_that_are_none_are_said():
     with pytest.raises(WorkError, match="order: needs each of 1 to 2 once, got"):
-        work.solve_shuffle({"X": [[1], [2]], "order": [1, 1]})
+        solve_shuffle({"X": [[1], [2]], "order": [1, 1]})
     with pytest.raises(WorkError, match="given: needs X and order, got no order"):
-        work.solve_shuffle({"X": [[1], [2]]})
+        solve_shuffle({"X": [[1], [2]]})

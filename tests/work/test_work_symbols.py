@@ -7,6 +7,9 @@ from hypothesis import strategies as st
 
 from regard import work
 from regard.errors import WorkError
+from regard.work.exact.numbers import parse_number
+from regard.work.show.latex import as_latex
+from regard.work.show.text import as_text
 
 A, B = (sympy.Symbol(name, real=True) for name in "ab")
 
@@ -16,9 +19,9 @@ def test_attention_in_symbols_by_hand():
     assert worked["S"] == sympy.Matrix([[A**2, 0], [0, B**2]])
     assert worked["A"][0, 0] == sympy.exp(A**2) / (sympy.exp(A**2) + 1)
     assert worked["H_values"][0, 0] == 2 * sympy.exp(4) / (sympy.exp(4) + 1)
-    assert "S₁₁ = a·a + 0·0 = a²" in work.as_text(worked)
-    assert "≈" not in work.as_text(worked, only=["A"])
-    assert "a^{2}" in work.as_latex(worked)
+    assert "S₁₁ = a·a + 0·0 = a²" in as_text(worked)
+    assert "≈" not in as_text(worked, only=["A"])
+    assert "a^{2}" in as_latex(worked)
 
 
 @settings(max_examples=8, deadline=None)
@@ -43,7 +46,7 @@ def test_cells_work_in_symbols_and_every_step_follows(family):
     assert worked.recompute() == worked.values()
     assert worked.to_json()["symbols"] == ["w"]
     told = {"family": family, "given": given}
-    put = worked.steps[-1].value.subs(sympy.Symbol("w", real=True), work.parse_number(given[name]))
+    put = worked.steps[-1].value.subs(sympy.Symbol("w", real=True), parse_number(given[name]))
     assert abs(put[0].evalf(20) - work.solve(told).steps[-1].value[0].evalf(20)) < 1e-15
 
 
@@ -69,14 +72,14 @@ def test_numbers_are_read_as_people_write_them():
     told = {"-1/2": -half, ".5": half, "2.": 2, "1e-3": half / 500, "-2**2": -4, "2^-1": half}
     told |= {"(1 + 2)*3": 9, "1/sqrt(2)": sympy.sqrt(half), "-inf": -sympy.oo, "3·2": 6, "−1": -1}
     for text, want in told.items():
-        assert work.parse_number(text) == want, text
+        assert parse_number(text) == want, text
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.text("0123456789.+-*/()^ eEabinfsqrtxp_'[]{}:=,%", max_size=24))
 def test_whatever_is_written_is_a_number_or_refused(text):
     try:
-        found = work.parse_number(text, ["a", "b"])
+        found = parse_number(text, ["a", "b"])
     except WorkError:
         return
     assert found.free_symbols <= {A, B}
@@ -93,7 +96,7 @@ def test_whatever_is_written_is_a_number_or_refused(text):
 ))  # fmt: skip
 def test_what_is_printed_reads_back(x):
     if len(str(x)) <= 200:
-        assert work.parse_number(str(x), ["a", "b"]) == x
+        assert parse_number(str(x), ["a", "b"]) == x
 
 
 @pytest.mark.parametrize("text", [
@@ -103,7 +106,7 @@ def test_what_is_printed_reads_back(x):
 ])  # fmt: skip
 def test_what_is_no_number_is_refused_at_once(text):
     with pytest.raises(WorkError, match="number: needs"):
-        work.parse_number(text)
+        parse_number(text)
 
 
 # ---- errors

@@ -14,8 +14,9 @@ import regard as rg
 from regard import work
 from regard.errors import RegardError
 from regard.models import VisionConfig, VisionTransformer
-from regard.work.families.vision import interpolation_weights
-from regard.work.rules import M
+from regard.work.families.vision import interpolation_weights, solve_position_resize, solve_vit
+from regard.work.marking.findings import first_wrong
+from regard.work.rules import M, get_rule
 
 ONE = [[1, 0], [0, 1]]
 TINY = {"image": ONE, "W_E": [[1, 0]] * 4, "cls": [[0, 1]], "pos": [[0, 0]] * 2,
@@ -41,7 +42,7 @@ def test_a_picture_is_cut_row_by_row_and_the_class_token_stands_first():
 
 
 def test_a_table_of_the_same_size_stays_as_it_is():
-    worked = work.solve_position_resize(
+    worked = solve_position_resize(
         {"pos": [[9], [1], [2], [3], [4]]}, old_grid=[2, 2], new_grid=[2, 2]
     )
     assert worked["R"] == sympy.eye(4)
@@ -55,7 +56,7 @@ def test_a_table_of_the_same_size_stays_as_it_is():
 @pytest.mark.parametrize(("old", "new"), [((2, 2), (3, 3)), ((3, 2), (2, 5)), ((4, 4), (1, 3))])
 def test_a_resized_table_is_that_of_the_op(old, new):
     table = some(old[0])(1 + old[0] * old[1], 2)
-    worked = work.solve_position_resize({"pos": table}, old_grid=list(old), new_grid=list(new))
+    worked = solve_position_resize({"pos": table}, old_grid=list(old), new_grid=list(new))
     want = rg.resize_grid(floats(worked["pos"]), old, new)
     torch.testing.assert_close(floats(worked["pos_new"]), want, rtol=1e-9, atol=1e-9)
     image = torch.eye(4, dtype=torch.float64)[None]
@@ -74,7 +75,7 @@ def test_a_vision_transformer_is_that_of_the_model(seed, layers, channels, hidde
         told |= {f"W_1{own}": draw(4, 3), f"W_2{own}": draw(3, 4), f"gamma_2{own}": draw(1, 4)}
     if hidden:
         told["W_P"] = draw(4, 4)
-    worked = work.solve_vit(told, heads=2, layers=layers, activation="gelu", eps="1/1000000")
+    worked = solve_vit(told, heads=2, layers=layers, activation="gelu", eps="1/1000000")
     config = VisionConfig(classes=3, image=4, patch=2, channels=channels, layers=layers, dim=4,
                           heads=2, hidden=3, head="mlp" if hidden else "linear")  # fmt: skip
     model: Any = VisionTransformer(config).double()
@@ -107,7 +108,7 @@ def test_a_vision_transformer_is_that_of_the_model(seed, layers, channels, hidde
 
 def test_a_table_for_another_size_is_resized_on_the_way():
     wide = TINY | {"image": [[1, 0, 0, 1], [0, 1, 1, 0]]}
-    worked = work.solve_vit(wide)
+    worked = solve_vit(wide)
     assert worked["pos_new"].rows == 3
     assert worked.recompute() == worked.values()
 
@@ -120,10 +121,10 @@ def test_a_table_for_another_size_is_resized_on_the_way():
     ["each patch was read column by column", "patches were counted down the columns first"],
 )
 def test_slips_of_patches_are_recognised(slip):
-    worked = work.solve_vit(TINY | {"image": [[1, 2, 3, 4], [5, 6, 7, 8], [9, 1, 2, 3], [4, 5, 6, 7]],
+    worked = solve_vit(TINY | {"image": [[1, 2, 3, 4], [5, 6, 7, 8], [9, 1, 2, 3], [4, 5, 6, 7]],
                               "pos": [[0, 0]] * 5})  # fmt: skip
-    found = work.get_rule("patches of 2").mistakes[slip](worked["image"])
-    wrong = work.first_wrong(work.check_answers(worked, {"T": found.tolist()}))
+    found = get_rule("patches of 2").mistakes[slip](worked["image"])
+    wrong = first_wrong(work.check_answers(worked, {"T": found.tolist()}))
     assert wrong is not None
     assert wrong.diagnosis == slip
 
@@ -151,13 +152,13 @@ def test_slips_of_patches_are_recognised(slip):
 )
 def test_pictures_that_cannot_be_worked_are_told_why(changes, choices, message):
     with pytest.raises(RegardError, match=message):
-        work.solve_vit(TINY | changes, **choices)
+        solve_vit(TINY | changes, **choices)
 
 
 @pytest.mark.usefixtures("users_view")
 def test_grids_that_do_not_fit_are_told_why():
     with pytest.raises(RegardError, match="pos: needs 1 . 3 · 3 rows for this grid, got 2"):
-        work.solve_position_resize({"pos": ONE}, old_grid=[3, 3], new_grid=[2, 2])
+        solve_position_resize({"pos": ONE}, old_grid=[3, 3], new_grid=[2, 2])
     with pytest.raises(RegardError, match="old_grid: needs two numbers, patches down and across"):
         work.solve(
             {"family": "position-resize", "given": {"pos": ONE}, "old_grid": 3, "new_grid": [2, 2]}

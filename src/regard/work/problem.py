@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,69 +10,14 @@ from regard.errors import FileError, WorkError, nearest
 from regard.files import read_text
 from regard.work.exact.numbers import parse_matrix, shorten_repr
 from regard.work.exact.symbols import parse_symbolic, parse_symbols
-from regard.work.families.attention import solve_attention, solve_cross_attention
-from regard.work.families.block import (
-    solve_decoder,
-    solve_encoder,
-    solve_feed_forward,
-    solve_layer_norm,
-)
-from regard.work.families.constructions import solve_convolution, solve_identity, solve_permutation
-from regard.work.families.cost import solve_cost
-from regard.work.families.counts import solve_counts
-from regard.work.families.moments import solve_moments
-from regard.work.families.multi_head import solve_multi_head
-from regard.work.families.perturb import solve_perturb
-from regard.work.families.positions import solve_positions, solve_rotary
-from regard.work.families.proofs import solve_proof
-from regard.work.families.recurrent.attention import solve_recurrent_attention
-from regard.work.families.recurrent.bptt import solve_bptt
-from regard.work.families.recurrent.cells import CELL_WEIGHTS, solve_recurrent
-from regard.work.families.recurrent.gates import solve_gates
-from regard.work.families.sharpness import solve_sharpness
-from regard.work.families.shuffle import solve_shuffle
-from regard.work.families.vision import solve_position_resize, solve_vit
+from regard.work.families import FAMILIES
 from regard.work.rules.symbols import SUBSTITUTION_PREFIX
 from regard.work.solution import Solution, Step, apply_rule
 
 PROBLEMS = Path(__file__).parent / "problems"
 MAX_BYTES = 1 << 20  # bytes of a problem; one by hand is far smaller
 LONG_DOTTED_KEY = re.compile(r"""(?<![\w'"-])(?:[\w'"-]++\s*+\.\s*+){20}""")
-Family = Callable[..., Solution]
 COMMON_KEYS = ("family", "given", "symbols", "values")  # what every problem may have
-
-ATTENTION_OPTIONS = ("convention", "scale", "mask", "score")
-BLOCK_OPTIONS = ("heads", "norm", "mask", "scale", "activation", "eps", "norm_kind")
-FAMILIES: dict[str, tuple[Family, tuple[str, ...]]] = {
-    "attention": (solve_attention, ATTENTION_OPTIONS),
-    "cross-attention": (solve_cross_attention, ATTENTION_OPTIONS),
-    "sharpness": (solve_sharpness, ("scales",)),
-    "multi-head": (solve_multi_head, ("convention", "scale", "mask", "heads")),
-    "counts": (solve_counts, ()),
-    "layer-norm": (solve_layer_norm, ("eps",)),
-    "feed-forward": (solve_feed_forward, ("activation",)),
-    "encoder": (solve_encoder, BLOCK_OPTIONS),
-    "decoder": (solve_decoder, BLOCK_OPTIONS),
-    "vit": (
-        solve_vit,
-        ("patch_size", "heads", "layers", "norm", "activation", "eps", "interpolation"),
-    ),
-    "position-resize": (solve_position_resize, ("old_grid", "new_grid", "interpolation")),
-    "shuffle": (solve_shuffle, ("scale", "mask")),
-    "positions": (solve_positions, ()),
-    "rotary": (solve_rotary, ("scale", "mask")),
-    "bptt": (solve_bptt, ("cell", "max_grad_norm", "forward_mode")),
-    "gates": (solve_gates, ("gate_eps",)),
-    "recurrent-attention": (solve_recurrent_attention, ("score", "query")),
-    "perturb": (solve_perturb, ("target", "index", "scale", "noise_std")),
-    "identity": (solve_identity, ("scale", "target_weight")),
-    "permutation": (solve_permutation, ("scale", "target_weight")),
-    "convolution": (solve_convolution, ("method",)),
-    "cost": (solve_cost, ()),
-    "proof": (solve_proof, ("identity",)),
-    "moments": (solve_moments, ("samples", "seed", "q_is_k")),
-    **{name: (lambda given, name=name: solve_recurrent(name, given), ()) for name in CELL_WEIGHTS},
-}
 
 
 def solve(problem: Mapping[str, Any]) -> Solution:
@@ -87,7 +32,7 @@ def solve(problem: Mapping[str, Any]) -> Solution:
         hint = nearest(name, FAMILIES) if isinstance(name, str) else ""
         some = ", ".join(FAMILIES)
         raise WorkError(f"family: needs one of {some}, got {shorten_repr(name)}{hint}")
-    family, choices = FAMILIES[name]
+    family, choices = FAMILIES[name], FAMILIES[name].options
     for key in problem:
         if key not in (*COMMON_KEYS, *choices):
             hint = nearest(key, (*choices, *COMMON_KEYS), 0.5)
@@ -104,7 +49,7 @@ def solve(problem: Mapping[str, Any]) -> Solution:
         problem = parse_symbolic(problem, symbols)
         given = problem["given"]
     chosen = {key: value for key, value in problem.items() if key not in COMMON_KEYS}
-    return substitute_values(family(given, **chosen), values)
+    return substitute_values(family.solve(given, **chosen), values)
 
 
 def substitute_values(solution: Solution, values: Mapping[str, Any]) -> Solution:
@@ -178,6 +123,47 @@ def read_problem(source: str | Path) -> dict[str, Any]:
             some = ", ".join(problem_names())
             raise WorkError(f"problem: needs a TOML file or one of {some}, got {source}{hint}")
     return read_toml(source)
+
+
+def parse_option(text: str) -> tuple[str, Any]:
+    """Name and value of an option written NAME=VALUE; integers and booleans are converted.
+
+    >>> parse_option("heads=2"), parse_option("mask=causal")
+    (('heads', 2), ('mask', 'causal'))
+    """
+    name, sign, value = (part.strip() for part in text.partition("="))
+    if not (name and sign and value):
+        raise WorkError(f"set: needs NAME=VALUE, got {text!r}; try mask=causal")
+    if value in ("true", "false"):
+        return name, value == "true"
+    return name, int(value) if value.lstrip("-").isdigit() else value
+
+
+def read_problems(
+    sources: Sequence[str | Path],
+    options: Mapping[str, Any] | None = None,
+    sweep: str | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Read problems, override options, and vary one option; by heading.
+
+    Args:
+        sources: TOML files or names of included problems.
+        options: options that replace those of each problem.
+        sweep: NAME=V1,V2 …: one copy of each problem per value.
+
+    >>> list(read_problems(["self-attention"], sweep="scale=0,1"))
+    ['scale = 0', 'scale = 1']
+    """
+    problems = {str(source): read_problem(source) | dict(options or {}) for source in sources}
+    if sweep is None:
+        return problems
+    name, _, values = sweep.partition("=")
+    return {
+        f"{source}, {name} = {value}" if len(problems) > 1 else f"{name} = {value}": problem
+        | dict([parse_option(f"{name}={value}")])
+        for source, problem in problems.items()
+        for value in values.split(",")
+    }
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Exact arithmetic on SymPy numbers: parsing, evaluation to many digits, formatting."""

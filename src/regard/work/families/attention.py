@@ -9,7 +9,8 @@ import sympy
 
 from regard.errors import WorkError, nearest
 from regard.work.exact.numbers import format_decimal, parse_matrix, parse_number
-from regard.work.families.given import check_given
+from regard.work.families.names import ATTENTION_NAMES
+from regard.work.families.registry import ExerciseTemplate, check_given, family, weight_shapes
 from regard.work.rules import M, Matrix
 from regard.work.rules.scores import argmax_ties
 from regard.work.solution import Solution, SolutionBuilder
@@ -17,6 +18,7 @@ from regard.work.solution import Solution, SolutionBuilder
 SCORE_WEIGHTS = {"dot": (), "bilinear": ("W_B",), "additive": ("W_1", "W_2", "V_a")}
 
 MAX_SCALE = 10_000  # exponentials of more have more digits than they are worth
+_QUESTIONS = ("Q", "K", "V", "S", "Z", "R", "A", "H")
 
 
 class AttentionSetup(NamedTuple):
@@ -39,6 +41,23 @@ class AttentionSetup(NamedTuple):
         return "rows" if self.tokens_as_rows else "columns"
 
 
+@family(
+    "attention",
+    given=f"{ATTENTION_NAMES} Y W_B W_1 W_2 V_a",
+    exercises=(
+        ExerciseTemplate({"X": (2, 2)}, option_choices={"scale": (1,)}, questions=_QUESTIONS),
+        ExerciseTemplate(
+            {"X": (3, 2)} | weight_shapes("QKV", (2, 2)),
+            option_choices={"scale": (1,)},
+            questions=_QUESTIONS,
+        ),
+        ExerciseTemplate(
+            {"X": (3, 3)} | weight_shapes("QKV", (3, 3)),
+            option_choices={"mask": ("none", "causal"), "convention": ("rows", "columns")},
+            questions=_QUESTIONS,
+        ),
+    ),
+)
 def solve_attention(
     given: Mapping[str, Any],
     *,
@@ -70,6 +89,23 @@ def solve_attention(
     return work.build()
 
 
+@family(
+    "cross-attention",
+    given=f"{ATTENTION_NAMES} Y W_B W_1 W_2 V_a",
+    exercises=(
+        ExerciseTemplate(
+            {"X": (1, 2), "Y": (2, 2)}, option_choices={"scale": (1,)}, questions=_QUESTIONS
+        ),
+        ExerciseTemplate(
+            {"X": (2, 2), "Y": (2, 2)} | weight_shapes("QKV", (2, 2)),
+            option_choices={"scale": (1,)},
+            questions=_QUESTIONS,
+        ),
+        ExerciseTemplate(
+            {"X": (2, 2), "Y": (3, 2)} | weight_shapes("QKV", (2, 2)), questions=_QUESTIONS
+        ),
+    ),
+)
 def solve_cross_attention(
     given: Mapping[str, Any],
     *,

@@ -5,14 +5,19 @@ from typing import Any, NamedTuple
 
 from regard.errors import WorkError, nearest
 from regard.work.families.attention import AttentionSetup, add_linear
-from regard.work.families.given import check_given
 from regard.work.families.multi_head import add_multi_head, extend_suffix
+from regard.work.families.names import BLOCK_NAMES, CROSS_NAMES, FEED_FORWARD_NAMES
+from regard.work.families.registry import ExerciseTemplate, check_given, family, weight_shapes
 from regard.work.rules import M
 from regard.work.solution import Solution, SolutionBuilder
 
 DEFAULT_EPS = "1/100000"
 ACTIVATIONS = ("relu", "gelu", "silu")
 GREEK_LETTERS = {"gamma": "γ", "beta": "β"}  # as a TOML file can write them
+# rows whose variance is a square, so that its root is rational
+_EVEN_2 = ([1, 3], [0, 4], [5, -1], [2, 0], [-3, 1])
+_EVEN_4 = ([1, 1, 3, 3], [0, 4, 0, 4], [7, -1, 1, 1], [-3, 5, 3, 3], [2, 0, 0, 2], [4, 4, -2, -2])
+_QUESTIONS = ("A*", "O", "P_*", "m_*", "v_*", "LN_*", "FF")
 
 
 class BlockSetup(NamedTuple):
@@ -36,6 +41,17 @@ class BlockSetup(NamedTuple):
         )
 
 
+@family(
+    "layer-norm",
+    given="X gamma beta γ β",
+    exercises=(
+        ExerciseTemplate(value_choices={"X": _EVEN_2}, option_choices={"eps": (0,)}),
+        ExerciseTemplate(
+            value_choices={"X": _EVEN_4, "gamma": ([1, 1, 2, 1],)}, option_choices={"eps": (0,)}
+        ),
+        ExerciseTemplate({"X": (2, 4)}, {"gamma": ([1, 2, 1, 1],), "beta": ([0, 1, 0, -1],)}),
+    ),
+)
 def solve_layer_norm(given: Mapping[str, Any], *, eps: Any = DEFAULT_EPS) -> Solution:
     """Layer norm: each token brought to mean 0 and variance 1, then to a gain and shift of its own.
 
@@ -53,6 +69,15 @@ def solve_layer_norm(given: Mapping[str, Any], *, eps: Any = DEFAULT_EPS) -> Sol
     return work.build()
 
 
+@family(
+    "feed-forward",
+    given=f"X {FEED_FORWARD_NAMES}",
+    exercises=(
+        ExerciseTemplate({"X": (1, 2), "W_1": (2, 2), "W_2": (2, 2)}),
+        ExerciseTemplate({"X": (2, 2), "W_1": (2, 3), "b_1": (1, 3), "W_2": (3, 2)}),
+        ExerciseTemplate({"X": (2, 3), "W_1": (3, 4), "b_1": (1, 4), "W_2": (4, 3), "b_2": (1, 3)}),
+    ),
+)
 def solve_feed_forward(given: Mapping[str, Any], *, activation: str = "relu") -> Solution:
     """The feed-forward of a block: the same small network for each token alone.
 
@@ -67,6 +92,27 @@ def solve_feed_forward(given: Mapping[str, Any], *, activation: str = "relu") ->
     return work.build()
 
 
+@family(
+    "encoder",
+    given=f"X {BLOCK_NAMES}",
+    exercises=(
+        ExerciseTemplate(
+            {"X": (2, 2)} | weight_shapes("QKVO12", (2, 2)),
+            option_choices={"scale": (1,)},
+            questions=_QUESTIONS,
+        ),
+        ExerciseTemplate(
+            {"X": (2, 4)} | weight_shapes("QKVO", (4, 4)) | {"W_1": (4, 3), "W_2": (3, 4)},
+            option_choices={"heads": (2,)},
+            questions=_QUESTIONS,
+        ),
+        ExerciseTemplate(
+            {"X": (3, 4)} | weight_shapes("QKVO", (4, 4)) | {"W_1": (4, 3), "W_2": (3, 4)},
+            option_choices={"heads": (2,), "norm": ("pre", "post")},
+            questions=_QUESTIONS,
+        ),
+    ),
+)
 def solve_encoder(
     given: Mapping[str, Any],
     *,
@@ -100,6 +146,7 @@ def solve_encoder(
     return work.build()
 
 
+@family("decoder", given=f"X Y {BLOCK_NAMES} {CROSS_NAMES} gamma_3 beta_3 γ_3 β_3")
 def solve_decoder(
     given: Mapping[str, Any],
     *,

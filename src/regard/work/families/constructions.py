@@ -9,13 +9,14 @@ from regard.errors import WorkError
 from regard.work.exact.evaluate import to_float
 from regard.work.exact.numbers import format_decimal, parse_matrix, parse_number
 from regard.work.families.attention import AttentionSetup, add_attention
-from regard.work.families.given import check_given
+from regard.work.families.registry import check_given, family
 from regard.work.rules import M
 from regard.work.solution import Solution, SolutionBuilder
 
 MAX_TOKENS = 12  # tokens; more are nothing for a hand
 
 
+@family("identity", given="X n W_V")
 def solve_identity(
     given: Mapping[str, Any], *, scale: Any = 1, target_weight: Any = "99/100"
 ) -> Solution:
@@ -90,6 +91,7 @@ def _identity_remarks(work: SolutionBuilder) -> None:
         )
 
 
+@family("permutation", given="order X")
 def solve_permutation(
     given: Mapping[str, Any], *, scale: Any = 10, target_weight: Any = "99/100"
 ) -> Solution:
@@ -142,6 +144,7 @@ def solve_permutation(
     return work.build()
 
 
+@family("convolution", given="kernel X")
 def solve_convolution(given: Mapping[str, Any], *, method: str = "one_head") -> Solution:
     """A layer that should be a convolution: from one head's bias, or exactly, with a head a tap.
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from regard.errors import WorkError
 from regard.work.exact.evaluate import to_float
-from regard.work.families.given import check_given
+from regard.work.families.registry import check_given, family
 from regard.work.rules.cost import size_symbols
 from regard.work.solution import Solution, SolutionBuilder
 
@@ -20,6 +20,7 @@ LAYER_PARAMETERS = {
 }
 
 
+@family("cost", given="M N k L V n d")
 def solve_cost(given: Mapping[str, Any]) -> Solution:
     """Count the multiply-adds of a translation, or of one layer beside other kinds of layers.
 

@@ -4,10 +4,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from regard.errors import WorkError
-from regard.work.families.given import check_given
+from regard.work.families.registry import ExerciseTemplate, check_given, family
 from regard.work.solution import Solution, SolutionBuilder
 
 
+@family(
+    "counts",
+    given="d h d_ff side P C",
+    exercises=(
+        ExerciseTemplate(value_choices={"d": (64, 128, 256), "h": (2, 4, 8)}),
+        ExerciseTemplate(value_choices={"d": (512, 768), "h": (8,), "d_ff": (2048, 3072)}),
+        ExerciseTemplate(value_choices={"side": (224, 96), "P": (16, 8), "C": (3, 1)}),
+    ),
+)
 def solve_counts(given: Mapping[str, Any]) -> Solution:
     """Count what an attention, its feed-forward or a Vision Transformer holds.
 

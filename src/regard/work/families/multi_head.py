@@ -14,11 +14,35 @@ from regard.work.families.attention import (
     is_row_convention,
     project_qkv,
 )
-from regard.work.families.given import check_given
+from regard.work.families.names import HEAD_NAMES
+from regard.work.families.registry import ExerciseTemplate, check_given, family, weight_shapes
 from regard.work.rules import M, Matrix
 from regard.work.solution import Solution, SolutionBuilder
 
+_QUESTIONS = ("Q_*", "K_*", "V_*", "S_*", "Z_*", "R_*", "A_*", "H_*", "H", "O")
 
+
+@family(
+    "multi-head",
+    given=f"X Y Q K V {HEAD_NAMES} B B_# rel β",
+    exercises=(
+        ExerciseTemplate(
+            {"X": (2, 2)} | weight_shapes("QKVO", (2, 2)),
+            option_choices={"heads": (2,), "scale": (1,)},
+            questions=_QUESTIONS,
+        ),
+        ExerciseTemplate(
+            {"X": (2, 4)} | weight_shapes("QKVO", (4, 4)),
+            option_choices={"heads": (2,)},
+            questions=_QUESTIONS,
+        ),
+        ExerciseTemplate(
+            {"X": (3, 4)} | weight_shapes("QKVO", (4, 4)),
+            option_choices={"heads": (2,), "mask": ("causal",)},
+            questions=_QUESTIONS,
+        ),
+    ),
+)
 def solve_multi_head(
     given: Mapping[str, Any],
     *,

@@ -7,14 +7,33 @@ from regard.errors import WorkError
 from regard.work.exact.evaluate import to_float
 from regard.work.exact.numbers import format_decimal, parse_matrix
 from regard.work.families.attention import AttentionSetup, add_attention, project_qkv
-from regard.work.families.given import check_given
+from regard.work.families.names import ATTENTION_NAMES
+from regard.work.families.registry import ExerciseTemplate, check_given, family
 from regard.work.rules import M, get_rule
 from regard.work.solution import Solution, SolutionBuilder
 
 TARGETS = {"key": "K", "query": "Q", "token": "X"}
 MIN_CHANGE = 1e-25  # what is left of 0 in 50 digits
+_QKV_SHAPES = {"Q": (2, 2), "K": (3, 2), "V": (3, 2)}
+_OPTIONS = {"scale": (1,), "index": (1, 2)}
+_QUESTIONS = ("A", "H", "S_a", "A_a", "H_a", "dS", "dA", "dH")
 
 
+@family(
+    "perturb",
+    given=f"{ATTENTION_NAMES} eps alpha",
+    exercises=(
+        ExerciseTemplate(
+            _QKV_SHAPES, {"eps": ([1, 0], [0, 1])}, _OPTIONS | {"target": ("query",)}, _QUESTIONS
+        ),
+        ExerciseTemplate(
+            _QKV_SHAPES, {"eps": ([1, 0], [0, 1])}, _OPTIONS | {"target": ("key",)}, _QUESTIONS
+        ),
+        ExerciseTemplate(
+            _QKV_SHAPES, {"alpha": (2, 3)}, _OPTIONS | {"target": ("key",)}, _QUESTIONS
+        ),
+    ),
+)
 def solve_perturb(
     given: Mapping[str, Any],
     *,

@@ -8,7 +8,7 @@ import sympy
 from regard.errors import WorkError
 from regard.work.exact.numbers import format_decimal, parse_matrix
 from regard.work.families.attention import AttentionSetup, add_attention
-from regard.work.families.given import check_given
+from regard.work.families.registry import ExerciseTemplate, check_given, family
 from regard.work.rules import M, Matrix
 from regard.work.rules.positions import POSITION_RULES
 from regard.work.solution import Solution, SolutionBuilder
@@ -19,6 +19,15 @@ MAX_POSITIONS = 64  # positions that a hand would write
 MAX_PAIR_PRODUCTS = 2000  # of sines and cosines in a table of all pairs; more take minutes
 
 
+@family(
+    "positions",
+    given="p d k base",
+    exercises=(
+        ExerciseTemplate(value_choices={"p": (2, 3), "d": (2,)}, questions=("ω", "Θ", "PE")),
+        ExerciseTemplate(value_choices={"p": (2, 3, 4), "d": (4,)}, questions=("ω", "Θ", "PE")),
+        ExerciseTemplate(value_choices={"p": (2, 3), "d": (4,), "k": (1, 2)}),
+    ),
+)
 def solve_positions(given: Mapping[str, Any]) -> Solution:
     """The code of each position, what moves it by k, and the product of two of them.
 
@@ -52,6 +61,7 @@ def solve_positions(given: Mapping[str, Any]) -> Solution:
     return work.build()
 
 
+@family("rotary", given="Q K V p base B rel β")
 def solve_rotary(given: Mapping[str, Any], *, scale: Any = None, mask: Any = None) -> Solution:
     """Rotary positions: queries and keys are turned by their place, then attend as ever.
 

@@ -6,10 +6,12 @@ from typing import Any
 from regard.errors import WorkError, nearest
 from regard.work.exact.evaluate import evaluate_digits
 from regard.work.exact.numbers import format_decimal
+from regard.work.families.registry import family
 from regard.work.rules.proofs import PROOFS
 from regard.work.solution import Solution, SolutionBuilder
 
 
+@family("proof")
 def solve_proof(given: Mapping[str, Any], *, identity: str = "sigmoid-negation") -> Solution:
     """Show an identity line by line; every line is held to equal the one before it.
 

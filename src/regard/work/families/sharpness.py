@@ -14,13 +14,15 @@ from regard.work.families.attention import (
     add_softmax_output,
     project_qkv,
 )
-from regard.work.families.given import check_given
+from regard.work.families.names import ATTENTION_NAMES
+from regard.work.families.registry import check_given, family
 from regard.work.rules import M
 from regard.work.solution import Solution, SolutionBuilder
 
 DEFAULT_SCALES = (0, "default", 1, 10, "inf")
 
 
+@family("sharpness", given=f"{ATTENTION_NAMES} Y")
 def solve_sharpness(
     given: Mapping[str, Any], *, scales: Sequence[Any] = DEFAULT_SCALES
 ) -> Solution:

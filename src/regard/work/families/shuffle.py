@@ -9,13 +9,25 @@ from regard.errors import WorkError
 from regard.work.exact.evaluate import evaluate_digits
 from regard.work.exact.numbers import format_decimal, parse_matrix
 from regard.work.families.attention import AttentionSetup, add_attention, project_qkv
-from regard.work.families.given import check_given
+from regard.work.families.names import PROJECTION_NAMES
+from regard.work.families.registry import ExerciseTemplate, check_given, family
 from regard.work.rules import M, Matrix
 from regard.work.solution import Solution, SolutionBuilder
 
 ZERO_TOLERANCE = 1e-30  # what is left of numbers that were carried to 50 digits
+_ORDERS = ([3, 1, 2], [2, 3, 1], [2, 1, 3], [3, 2, 1])
+_QUESTIONS = ("H_1", "H_2", "PH", "D", "c_1", "c_2", "d")
 
 
+@family(
+    "shuffle",
+    given=f"X order {PROJECTION_NAMES} B rel β",
+    exercises=(
+        ExerciseTemplate({"X": (2, 2)}, {"order": ([2, 1],)}, {"scale": (1,)}, _QUESTIONS),
+        ExerciseTemplate({"X": (3, 2)}, {"order": _ORDERS}, {"scale": (1,)}, _QUESTIONS),
+        ExerciseTemplate({"X": (3, 2)}, {"order": _ORDERS}, {"mask": ("causal",)}, _QUESTIONS),
+    ),
+)
 def solve_shuffle(given: Mapping[str, Any], *, scale: Any = None, mask: Any = None) -> Solution:
     """Attention over tokens, and over the same tokens in another order; tokens are rows.
 

@@ -17,7 +17,8 @@ from regard.work.families.block import (
     is_pre_norm,
     start_block,
 )
-from regard.work.families.given import check_given
+from regard.work.families.names import BLOCK_NAMES
+from regard.work.families.registry import check_given, family
 from regard.work.rules import M, Matrix
 from regard.work.rules.scores import argmax_ties
 from regard.work.solution import Solution, SolutionBuilder
@@ -27,6 +28,10 @@ MAX_LAYERS = 12
 CUBIC_COEFFICIENT = sympy.Rational(-3, 4)  # how far a cubic swings over, as image libraries have it
 
 
+@family(
+    "vit",
+    given=f"image image_# W_E b_E cls pos W_H b_H W_P b_P {BLOCK_NAMES} gamma_f beta_f γ_f β_f",
+)
 def solve_vit(
     given: Mapping[str, Any],
     *,
@@ -52,7 +57,7 @@ def solve_vit(
     >>> solve_vit(told | {"pos": [[0, 0]] * 2, "W_1": one, "W_2": one})["T"]
     Matrix([[1, 0, 0, 1]])
     """
-    check_given("vit", given)
+    check_given("vit", given, layered=True)
     names = _channels(given)
     eps = DEFAULT_EPS if eps is None else eps
     work = start_block("vit", {**given, "X": given[names[0]]}, eps, *VIT_REQUIRED)
@@ -68,6 +73,7 @@ def solve_vit(
     return work.build()
 
 
+@family("position-resize", given="pos")
 def solve_position_resize(
     given: Mapping[str, Any],
     *,

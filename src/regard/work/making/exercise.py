@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from regard.errors import RegardError, WorkError, nearest
 from regard.work.exact.evaluate import evaluate_digits
-from regard.work.making.templates import EXERCISE_TEMPLATES, ExerciseTemplate
+from regard.work.families.registry import FAMILIES, ExerciseTemplate, exercise_families
 from regard.work.problem import solve
 from regard.work.show.selection import matches_any
 from regard.work.solution import Solution
@@ -38,16 +38,16 @@ def make_exercise(family: str, seed: int = 0, level: int = 1, variant: int = 1) 
     >>> make_exercise("rnn", seed=3).problem == make_exercise("rnn", seed=3).problem
     True
     """
-    if family not in EXERCISE_TEMPLATES:
-        hint = nearest(family, EXERCISE_TEMPLATES)
+    if family not in exercise_families():
+        hint = nearest(family, exercise_families())
         raise WorkError(
-            f"family: needs one of {', '.join(EXERCISE_TEMPLATES)}, got {family!r}{hint}"
+            f"family: needs one of {', '.join(exercise_families())}, got {family!r}{hint}"
         )
     if not 1 <= level <= 3:
         raise WorkError(f"level: needs 1, 2 or 3, got {level}")
     name = f"{family}-{level}-{seed}-{variant}"
     plan, draw = (
-        EXERCISE_TEMPLATES[family][level - 1],
+        FAMILIES[family].exercises[level - 1],
         random.Random(name),
     )  # a text seeds alike everywhere
     for _ in range(MAX_DRAWS):

@@ -3,19 +3,23 @@
 import json
 from collections.abc import Callable, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from regard.errors import WorkError
-from regard.work.marking.findings import Finding, first_wrong, is_complete
+from regard.work.marking.findings import Finding, check_answers, first_wrong, is_complete
 from regard.work.marking.submissions import (
     Submission,
+    check_submissions,
     describe_submission,
     submissions_as_text,
     summarize_submissions,
 )
+from regard.work.problem import read_toml
 from regard.work.show.latex import LATEX_PREAMBLE
 from regard.work.show.latex_escape import escape_latex
 from regard.work.show.page import render_page
+from regard.work.solution import Solution
 
 
 class Marks(NamedTuple):
@@ -29,6 +33,8 @@ class Marks(NamedTuple):
     summary: list[str]
     data: dict[str, Any]
     text: str
+    is_wrong: bool  # something is wrong or unreadable
+    is_complete: bool  # every question has an answer
 
 
 def marks_from_findings(findings: Sequence[Finding], steps: Sequence[str] = ()) -> Marks:
@@ -41,7 +47,9 @@ def marks_from_findings(findings: Sequence[Finding], steps: Sequence[str] = ()) 
     summary = _summary(findings, steps)
     text = [part for head, rest in lines for part in (head, *(f"   {one}" for one in rest))]
     data = {"steps": [found._asdict() for found in findings], "summary": summary}
-    return Marks(lines, summary, data, "\n".join([*text, *summary]))
+    text = "\n".join([*text, *summary])
+    wrong = first_wrong(findings) is not None
+    return Marks(lines, summary, data, text, wrong, is_complete(findings))
 
 
 def marks_from_submissions(submissions: Sequence[Submission]) -> Marks:
@@ -59,8 +67,26 @@ def marks_from_submissions(submissions: Sequence[Submission]) -> Marks:
     ]
     summary = summarize_submissions(submissions)
     return Marks(
-        lines, summary, {"submissions": rows, "summary": summary}, submissions_as_text(submissions)
+        lines,
+        summary,
+        {"submissions": rows, "summary": summary},
+        submissions_as_text(submissions),
+        any(submission.is_wrong for submission in submissions),
+        all(submission.is_correct for submission in submissions),
     )
+
+
+def mark_files(solution: Solution, paths: Sequence[str | Path]) -> Marks:
+    """Check answer files: one in detail, several or a folder as a table.
+
+    >>> from regard.work import read_problem, solve
+    >>> mark_files(solve(read_problem("rnn")), ["missing.toml", "lost.toml"]).is_wrong
+    True
+    """
+    if len(paths) == 1 and not Path(paths[0]).is_dir():
+        findings = check_answers(solution, read_toml(paths[0]))
+        return marks_from_findings(findings, [step.name for step in solution.steps])
+    return marks_from_submissions(check_submissions(solution, paths))
 
 
 def findings_as_text(findings: Sequence[Finding], steps: Sequence[str] = ()) -> str:

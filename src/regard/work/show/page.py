@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 
-from regard.files import write_text
-
 PAGE_TEMPLATE = Path(__file__).parent / "page.html"
 
 
@@ -21,7 +19,7 @@ def render_page(
     led = "\n".join(f'<a href="#{at}">{escape(name)}</a>' for at, name in (links or {}).items())
     parts = {
         "TITLE": escape(title),
-        "FACTS": escape(subtitle),
+        "SUBTITLE": escape(subtitle),
         "NAV": f'<nav aria-label="Steps">{led}</nav>' if led else "",
         "BODY": body,
     }
@@ -38,14 +36,3 @@ def anchor_id(name: str) -> str:
     ('at-h_1', 'at-2202-h_1')
     """
     return "at-" + re.sub(r"[^A-Za-z0-9_]", lambda odd: f"{ord(odd[0]):x}-", name).strip("-")
-
-
-def write_page(path: str | Path, text: str) -> Path:
-    """Write a solution or sheet to a file, whole or not at all; its path comes back.
-
-    >>> write_page("nowhere/at/all.html", "")
-    Traceback (most recent call last):
-        ...
-    regard.errors.FileError: nowhere/at/all.html: cannot be written, No such file or directory
-    """
-    return write_text(path, text)

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Families of recurrent cells: forward passes, back-propagation through time, and gates."""

@@ -7,15 +7,28 @@ import sympy
 
 from regard.errors import WorkError
 from regard.work.exact.evaluate import to_float
-from regard.work.families.given import check_given
-from regard.work.families.recurrent.cells import start_recurrent
-from regard.work.rules import M
+from regard.work.families.recurrent.cells import CELL_NAMES, cell_shapes, start_recurrent
+from regard.work.families.registry import ExerciseTemplate, check_given, family
 from regard.work.solution import Solution, SolutionBuilder
 
 RECURRENT_SCORE_WEIGHTS = {"dot": (), "scaled": (), "additive": ("W_1", "W_2", "V_a")}
 QUERY_SOURCES = ("candidate", "previous")
+_QUESTIONS = ("p_*", "s_*", "A_*", "a_*", "h_*")
 
 
+@family(
+    "recurrent-attention",
+    given=f"{CELL_NAMES['rnn']} W_1 W_2 V_a",
+    exercises=(
+        ExerciseTemplate({"x": (1, 2)}, {"W": (1, 2), "U": (1, -1)}, questions=_QUESTIONS),
+        ExerciseTemplate({"x": (1, 3)}, {"W": (1, 2), "U": (1, -1)}, questions=_QUESTIONS),
+        ExerciseTemplate(
+            {"x": (2, 2)} | cell_shapes(".", 2, 2),
+            option_choices={"score": ("dot", "scaled")},
+            questions=_QUESTIONS,
+        ),
+    ),
+)
 def solve_recurrent_attention(
     given: Mapping[str, Any], *, score: str = "dot", query: str = "candidate"
 ) -> Solution:
@@ -40,11 +53,10 @@ def solve_recurrent_attention(
     if missing:
         raise WorkError(f"given: needs {', '.join(missing)} for the score {score}, got none")
     check_given("recurrent-attention", given)
-    work, steps = start_recurrent("rnn", given)
-    work.family = "recurrent-attention"
+    work, steps = start_recurrent("rnn", given, "recurrent-attention")
     if score == "scaled":
         size = work.values["h_0"].rows
-        work.given["β"] = work.values["β"] = M([[1 / sympy.sqrt(size)]])
+        work.add_given("β", 1 / sympy.sqrt(size))
     for t in range(1, steps + 1):
         _step(work, t, score, query)
     _remarks(work, steps)

@@ -5,24 +5,51 @@ from typing import Any
 
 from regard.errors import WorkError
 from regard.work.exact.numbers import parse_matrix, parse_number
-from regard.work.families.recurrent.cells import add_time_step, check_cell_given, start_recurrent
+from regard.work.families.recurrent.cells import (
+    GATE_SUFFIXES,
+    SCALAR_CHOICES,
+    add_time_step,
+    cell_shapes,
+    check_cell_given,
+    start_recurrent,
+)
 from regard.work.families.recurrent.forward_mode import add_forward_mode
 from regard.work.families.recurrent.jacobians import (
     add_clipping,
     add_lstm_jacobians,
     add_rnn_jacobians,
 )
+from regard.work.families.registry import ExerciseTemplate, family
 from regard.work.rules import M
 from regard.work.rules.recurrent.gradients import MAX_SUM_TERMS
 from regard.work.solution import Solution, SolutionBuilder
 
-GATE_SUFFIXES = {
-    "rnn": {"h": ""},
-    "gru": {"z": "_z", "r": "_r", "g": ""},
-    "lstm": {"i": "_i", "f": "_f", "o": "_o", "g": "_c"},
-}
+_QUESTIONS = ("h_*", "c_*", "J", "dh_*", "dc_*", "dW*", "dU*")
 
 
+@family(
+    "bptt",
+    exercises=(
+        ExerciseTemplate(
+            {"x": (1, 2)},
+            {"W": SCALAR_CHOICES, "U": SCALAR_CHOICES, "target": (0, 1)},
+            {"cell": ("rnn",)},
+            questions=_QUESTIONS,
+        ),
+        ExerciseTemplate(
+            {"x": (2, 2)} | cell_shapes(".", 2, 2),
+            {"target": ([1, 0],)},
+            {"cell": ("rnn",)},
+            questions=_QUESTIONS,
+        ),
+        ExerciseTemplate(
+            {"x": (1, 2)} | cell_shapes("ifoc", 1, 1),
+            {"target": (0, 1)},
+            {"cell": ("lstm",)},
+            questions=_QUESTIONS,
+        ),
+    ),
+)
 def solve_bptt(
     given: Mapping[str, Any],
     *,
@@ -43,10 +70,9 @@ def solve_bptt(
     >>> worked["dh_1"], worked["dh_0"]
     (Matrix([[1/2]]), Matrix([[1/4]]))
     """
-    check_cell_given(cell, given, "bptt of {}")
+    check_cell_given(cell, given, "bptt of {}", "target dh")
     told = {name: value for name, value in given.items() if name not in ("dh", "target")}
-    work, steps = start_recurrent(cell, told)
-    work.family = "bptt"
+    work, steps = start_recurrent(cell, told, "bptt")
     if steps > MAX_SUM_TERMS:
         raise WorkError(f"x: needs at most {MAX_SUM_TERMS} inputs, a column each, got {steps}")
     if forward_mode is not None and cell != "lstm":
@@ -91,13 +117,13 @@ def _loss(work: SolutionBuilder, steps: int, given: Mapping[str, Any]) -> None:
             )
         for t in range(1, steps + 1):
             if t == steps or any(told.col(t - 1)):
-                work.given[f"e_{t}"] = work.values[f"e_{t}"] = M(told.col(t - 1))
+                work.add_given(f"e_{t}", told.col(t - 1))
     elif "target" in given:
         told = parse_matrix(given["target"], "target")
         told = M(told.T) if told.shape == (1, size) else told
         if told.shape != (size, 1):
             raise WorkError(f"target: needs {size} numbers, got {told.rows}×{told.cols}")
-        work.given["y"] = work.values["y"] = told
+        work.add_given("y", told)
         work.add_step("J", "half square", last, "y", title="the loss: half the squared distance")
         work.add_step(f"e_{steps}", "subtract", last, "y", title=f"∂J/∂{last}, directly")
     else:

@@ -1,12 +1,13 @@
-"""Recurrent cells by hand: RNN, GRU and LSTM, unrolled over a few steps with all their gates."""
+"""Recurrent cells unrolled over time: RNN, GRU and LSTM with every gate."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from regard.errors import WorkError
 from regard.work.exact.numbers import parse_matrix
-from regard.work.families.given import check_given
-from regard.work.rules import M, Matrix
+from regard.work.families.registry import ExerciseTemplate, MatrixShape, check_given, family
+from regard.work.rules import M
 from regard.work.solution import Solution, SolutionBuilder, apply_rule
 
 CELL_WEIGHTS = {
@@ -14,31 +15,113 @@ CELL_WEIGHTS = {
     "gru": ("W_z", "U_z", "W_r", "U_r", "W", "U"),
     "lstm": ("W_i", "U_i", "W_f", "U_f", "W_o", "U_o", "W_c", "U_c"),
 }
+GATE_SUFFIXES = {  # gate or candidate: suffix of its weights
+    "rnn": {"h": ""},
+    "gru": {"z": "_z", "r": "_r", "g": ""},
+    "lstm": {"i": "_i", "f": "_f", "o": "_o", "g": "_c"},
+}
+CELL_NAMES = {
+    "rnn": "x W U h b",
+    "gru": f"x {' '.join(CELL_WEIGHTS['gru'])} h b_z b_r b",
+    "lstm": f"x {' '.join(CELL_WEIGHTS['lstm'])} h c b_i b_f b_o b_c",
+}
+SCALAR_CHOICES = (-2, -1, "-1/2", "1/2", 1, 2)  # entries of 1×1 exercises
+_GRU_QUESTIONS = ("z_*", "r_*", "g_*", "h_*")
+_LSTM_QUESTIONS = ("i_*", "f_*", "o_*", "g_*", "c_*", "h_*")
 
 
 def solve_recurrent(cell: str, given: Mapping[str, Any]) -> Solution:
-    """A cell over a few steps; vectors are columns, x has one input a column.
+    """Unroll a recurrent cell over time; vectors are columns, x has one column per time step.
 
     rnn:   h' = tanh(W x + U h)
     gru:   z = σ(W_z x + U_z h), r = σ(W_r x + U_r h), g = tanh(W x + r ∘ (U h)),
            h' = (1 - z) ∘ h + z ∘ g
     lstm:  i, f, o = σ(W x + U h), g = tanh(W_c x + U_c h), c' = f ∘ c + i ∘ g, h' = o ∘ tanh c'
 
-    The states h (and c) are zeros if not given; b, b_z … are added where given.
+    The initial states h (and c) default to zeros; biases b, b_z … are optional.
 
-    >>> worked = solve_recurrent("rnn", {"x": [[0, 0]], "W": 1, "U": 1})
-    >>> worked["h_2"]
+    >>> solution = solve_recurrent("rnn", {"x": [[0, 0]], "W": 1, "U": 1})
+    >>> solution["h_2"]
     Matrix([[0]])
     """
     check_cell_given(cell, given)
-    work, steps = start_recurrent(cell, given)
+    builder, steps = start_recurrent(cell, given)
     for t in range(1, steps + 1):
-        add_time_step(work, cell, t)
-    return work.build()
+        add_time_step(builder, cell, t)
+    return builder.build()
 
 
-def check_cell_given(cell: str, given: Mapping[str, Any], family_pattern: str = "{}") -> None:
-    """Raise unless the cell is one that is known, and every given name one that it takes.
+def cell_shapes(gates: str, hidden: int, inputs: int) -> dict[str, MatrixShape]:
+    """Shapes of W and U of each gate for an exercise; a dot is the pair without a suffix.
+
+    >>> cell_shapes(".z", 2, 1)
+    {'W': (2, 1), 'W_z': (2, 1), 'U': (2, 2), 'U_z': (2, 2)}
+    """
+    names = ["" if gate == "." else f"_{gate}" for gate in gates]
+    return {f"W{n}": (hidden, inputs) for n in names} | {f"U{n}": (hidden, hidden) for n in names}
+
+
+_EXERCISES = {
+    "rnn": (
+        ExerciseTemplate(
+            value_choices={
+                "x": SCALAR_CHOICES,
+                "W": SCALAR_CHOICES,
+                "U": SCALAR_CHOICES,
+                "h": SCALAR_CHOICES,
+            },
+            questions=("h_*",),
+        ),
+        ExerciseTemplate(
+            {"x": (1, 2)},
+            {"W": SCALAR_CHOICES, "U": SCALAR_CHOICES, "h": (0, 1)},
+            questions=("h_*",),
+        ),
+        ExerciseTemplate({"x": (2, 2)} | cell_shapes(".", 2, 2), questions=("h_*",)),
+    ),
+    "gru": (
+        ExerciseTemplate(
+            {"x": (1, 1)} | cell_shapes("zr.", 1, 1),
+            {"h": SCALAR_CHOICES},
+            questions=_GRU_QUESTIONS,
+        ),
+        ExerciseTemplate(
+            {"x": (1, 2)} | cell_shapes("zr.", 1, 1),
+            {"h": SCALAR_CHOICES},
+            questions=_GRU_QUESTIONS,
+        ),
+        ExerciseTemplate(
+            {"x": (2, 1)} | cell_shapes("zr.", 2, 2),
+            {"h": ([[1], [0]], [["1/2"], [-1]])},
+            questions=_GRU_QUESTIONS,
+        ),
+    ),
+    "lstm": (
+        ExerciseTemplate(
+            {"x": (1, 1)} | cell_shapes("ifoc", 1, 1),
+            {"h": SCALAR_CHOICES, "c": SCALAR_CHOICES},
+            questions=_LSTM_QUESTIONS,
+        ),
+        ExerciseTemplate(
+            {"x": (1, 2)} | cell_shapes("ifoc", 1, 1),
+            {"h": SCALAR_CHOICES, "c": SCALAR_CHOICES},
+            questions=_LSTM_QUESTIONS,
+        ),
+        ExerciseTemplate(
+            {"x": (2, 1)} | cell_shapes("ifoc", 2, 2),
+            {"h": ([[1], [0]],), "c": ([[0], [1]],)},
+            questions=_LSTM_QUESTIONS,
+        ),
+    ),
+}
+for _cell, _exercises in _EXERCISES.items():
+    family(_cell, given=CELL_NAMES[_cell], exercises=_exercises)(partial(solve_recurrent, _cell))
+
+
+def check_cell_given(
+    cell: str, given: Mapping[str, Any], label: str = "{}", extra_names: str = ""
+) -> None:
+    """Raise a WorkError unless the cell type is known and takes every given name.
 
     >>> check_cell_given("rnn", {"b_h": 1})
     Traceback (most recent call last):
@@ -46,15 +129,17 @@ def check_cell_given(cell: str, given: Mapping[str, Any], family_pattern: str = 
     regard.errors.WorkError: given: needs names that rnn takes, got 'b_h'; try b
     """
     if cell not in tuple(CELL_WEIGHTS):
-        raise WorkError(f"family: needs one of {', '.join(CELL_WEIGHTS)}, got {cell!r}")
-    check_given(family_pattern.format(cell), given)
+        raise WorkError(f"cell: needs one of {', '.join(CELL_WEIGHTS)}, got {cell!r}")
+    check_given(label.format(cell), given, f"{CELL_NAMES[cell]} {extra_names}")
 
 
-def start_recurrent(cell: str, given: Mapping[str, Any]) -> tuple[SolutionBuilder, int]:
-    """A cell before its first step, its states and inputs named by time; and how many inputs.
+def start_recurrent(
+    cell: str, given: Mapping[str, Any], family: str | None = None
+) -> tuple[SolutionBuilder, int]:
+    """A builder with states and inputs named by time (h_0, x_1, x_2 …), and the sequence length.
 
-    >>> work, steps = start_recurrent("rnn", {"x": [[1, 2]], "W": 1, "U": 1})
-    >>> list(work.given), steps
+    >>> builder, steps = start_recurrent("rnn", {"x": [[1, 2]], "W": 1, "U": 1})
+    >>> list(builder.given), steps
     (['W', 'U', 'h_0', 'x_1', 'x_2'], 2)
     """
     missing = [name for name in ("x", *CELL_WEIGHTS[cell]) if name not in given]
@@ -63,85 +148,80 @@ def start_recurrent(cell: str, given: Mapping[str, Any]) -> tuple[SolutionBuilde
     inputs = parse_matrix(given["x"], "x")
     size = parse_matrix(given[CELL_WEIGHTS[cell][1]], "U").rows
     rest = {name: value for name, value in given.items() if name not in ("x", "h", "c")}
-    start = {"h_0": parse_matrix(given.get("h", [[0]] * size), "h")}
+    states = {"h_0": parse_matrix(given.get("h", [[0]] * size), "h")}
     if cell == "lstm":
-        start["c_0"] = parse_matrix(given.get("c", [[0]] * size), "c")
+        states["c_0"] = parse_matrix(given.get("c", [[0]] * size), "c")
     xs = {f"x_{t + 1}": M(inputs.col(t)) for t in range(inputs.cols)}
-    return SolutionBuilder(cell, {**rest, **start, **xs}), inputs.cols
+    return SolutionBuilder(family or cell, {**rest, **states, **xs}), inputs.cols
 
 
 def add_time_step(builder: SolutionBuilder, cell: str, t: int) -> None:
-    """One step of a cell in time.
+    """Add the steps of one time step of a cell.
 
-    >>> work, _ = start_recurrent("rnn", {"x": 0, "W": 1, "U": 1})
-    >>> add_time_step(work, "rnn", 1)
-    >>> [step.name for step in work.steps]
+    >>> builder, _ = start_recurrent("rnn", {"x": 0, "W": 1, "U": 1})
+    >>> add_time_step(builder, "rnn", 1)
+    >>> [step.name for step in builder.steps]
     ['hx_1', 'hh_1', 'hs_1', 'h_1']
     """
     {"rnn": _rnn, "gru": _gru, "lstm": _lstm}[cell](builder, t)
 
 
-def _sum(work: SolutionBuilder, t: int, letter: str, weights: str, says: str) -> str:
-    """W x + U h (+ b) of one gate, in the steps that a hand takes."""
-    a = work.add_step(
-        f"{letter}x_{t}", "product", f"W{weights}", f"x_{t}", title=f"{says}: the input"
+def _add_preactivation(
+    builder: SolutionBuilder, t: int, letter: str, suffix: str, title: str
+) -> str:
+    """W x + U h (+ b) of one gate."""
+    x = builder.add_step(
+        f"{letter}x_{t}", "product", f"W{suffix}", f"x_{t}", title=f"{title}: the input"
     )
-    b = work.add_step(
-        f"{letter}h_{t}", "product", f"U{weights}", f"h_{t - 1}", title="and the state"
+    h = builder.add_step(
+        f"{letter}h_{t}", "product", f"U{suffix}", f"h_{t - 1}", title="the previous state"
     )
-    total = work.add_step(f"{letter}s_{t}", "add", a, b, title="together")
-    if f"b{weights}" in work.values:
-        total = work.add_step(f"{letter}b_{t}", "add", total, f"b{weights}", title="with the bias")
+    return _add_sum(builder, t, letter, x, h, f"b{suffix}")
+
+
+def _add_sum(builder: SolutionBuilder, t: int, letter: str, x: str, h: str, bias: str) -> str:
+    total = builder.add_step(f"{letter}s_{t}", "add", x, h, title="their sum")
+    if bias in builder.values:
+        total = builder.add_step(f"{letter}b_{t}", "add", total, bias, title="with the bias")
     return total
 
 
-def _rnn(work: SolutionBuilder, t: int) -> None:
-    total = _sum(work, t, "h", "", "the new state")
-    work.add_step(f"h_{t}", "tanh", total, title=f"the state after step {t}")
+def _rnn(builder: SolutionBuilder, t: int) -> None:
+    total = _add_preactivation(builder, t, "h", "", "the new state")
+    builder.add_step(f"h_{t}", "tanh", total, title=f"the state after step {t}")
 
 
-def _gru(work: SolutionBuilder, t: int) -> None:
-    z = work.add_step(
-        f"z_{t}", "sigmoid", _sum(work, t, "z", "_z", "the update gate"), title="how much is new"
+def _gru(builder: SolutionBuilder, t: int) -> None:
+    previous = f"h_{t - 1}"
+    total = _add_preactivation(builder, t, "z", "_z", "the update gate")
+    z = builder.add_step(f"z_{t}", "sigmoid", total, title="the update gate")
+    total = _add_preactivation(builder, t, "r", "_r", "the reset gate")
+    r = builder.add_step(f"r_{t}", "sigmoid", total, title="the reset gate")
+    x = builder.add_step(f"gx_{t}", "product", "W", f"x_{t}", title="the candidate: the input")
+    h = builder.add_step(f"gh_{t}", "product", "U", previous, title="the previous state")
+    reset = builder.add_step(f"gr_{t}", "elementwise product", r, h, title="the reset state")
+    # Cho et al. (2014) reset before the product; cuDNN and torch after it, as here
+    reset_first = apply_rule("elementwise product", builder.values[r], builder.values[previous])
+    builder.add_mistake(
+        reset,
+        "the state was reset before the product, U (r ∘ h): the other GRU",
+        apply_rule("product", builder.values["U"], reset_first),
     )
-    r = work.add_step(
-        f"r_{t}", "sigmoid", _sum(work, t, "r", "_r", "the reset gate"), title="how much is heard"
-    )
-    x = work.add_step(f"gx_{t}", "product", "W", f"x_{t}", title="the candidate: the input")
-    h = work.add_step(f"gh_{t}", "product", "U", f"h_{t - 1}", title="and the state")
-    heard = work.add_step(f"gr_{t}", "elementwise product", r, h, title="as far as it is heard")
-    before = apply_rule("product", work.values["U"], _heard(work, r, f"h_{t - 1}"))
-    work.add_mistake(
-        heard, "the state was reset before the product, U (r ∘ h): the other GRU", before
-    )
-    total = work.add_step(f"gs_{t}", "add", x, heard, title="together")
-    if "b" in work.values:
-        total = work.add_step(f"gb_{t}", "add", total, "b", title="with the bias")
-    g = work.add_step(f"g_{t}", "tanh", total, title="the candidate")
-    work.add_step(f"h_{t}", "gated mix", z, f"h_{t - 1}", g, title=f"the state after step {t}")
+    total = _add_sum(builder, t, "g", x, reset, "b")
+    g = builder.add_step(f"g_{t}", "tanh", total, title="the candidate")
+    builder.add_step(f"h_{t}", "gated mix", z, previous, g, title=f"the state after step {t}")
 
 
-def _heard(work: SolutionBuilder, r: str, h: str) -> Matrix:
-    return apply_rule("elementwise product", work.values[r], work.values[h])
-
-
-def _lstm(work: SolutionBuilder, t: int) -> None:
-    says = {"i": "how much comes in", "f": "how much is kept", "o": "how much is shown"}
-    gates = {
-        one: work.add_step(
-            f"{one}_{t}", "sigmoid", _sum(work, t, one, f"_{one}", f"the gate {one}"), title=what
-        )
-        for one, what in says.items()
-    }
-    g = work.add_step(
-        f"g_{t}", "tanh", _sum(work, t, "g", "_c", "the candidate"), title="the candidate"
-    )
-    kept = work.add_step(
-        f"k_{t}", "elementwise product", gates["f"], f"c_{t - 1}", title="what is kept"
-    )
-    new = work.add_step(f"n_{t}", "elementwise product", gates["i"], g, title="what comes in")
-    c = work.add_step(f"c_{t}", "add", kept, new, title=f"the cell after step {t}")
-    bent = work.add_step(f"t_{t}", "tanh", c, title="the cell, bent")
-    work.add_step(
-        f"h_{t}", "elementwise product", gates["o"], bent, title=f"the state after step {t}"
-    )
+def _lstm(builder: SolutionBuilder, t: int) -> None:
+    gates = {}
+    for gate, title in {"i": "input", "f": "forget", "o": "output"}.items():
+        total = _add_preactivation(builder, t, gate, f"_{gate}", f"the {title} gate")
+        gates[gate] = builder.add_step(f"{gate}_{t}", "sigmoid", total, title=f"the {title} gate")
+    total = _add_preactivation(builder, t, "g", "_c", "the candidate")
+    g = builder.add_step(f"g_{t}", "tanh", total, title="the candidate")
+    by = "elementwise product"
+    kept = builder.add_step(f"k_{t}", by, gates["f"], f"c_{t - 1}", title="the part that is kept")
+    new = builder.add_step(f"n_{t}", by, gates["i"], g, title="the part that is added")
+    c = builder.add_step(f"c_{t}", "add", kept, new, title=f"the cell after step {t}")
+    tanh = builder.add_step(f"t_{t}", "tanh", c, title="tanh of the cell")
+    builder.add_step(f"h_{t}", by, gates["o"], tanh, title=f"the state after step {t}")

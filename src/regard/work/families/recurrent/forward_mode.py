@@ -2,11 +2,9 @@
 
 from regard.errors import WorkError
 from regard.work.exact.evaluate import to_float
-from regard.work.families.recurrent.cells import CELL_WEIGHTS
+from regard.work.families.recurrent.cells import CELL_WEIGHTS, GATE_SUFFIXES
 from regard.work.rules import M, Matrix, get_rule
 from regard.work.solution import SolutionBuilder
-
-LSTM_GATE_SUFFIXES = {"i": "_i", "f": "_f", "o": "_o", "g": "_c"}
 
 
 def add_forward_mode(builder: SolutionBuilder, steps: int, weight: str) -> None:
@@ -29,13 +27,13 @@ def add_forward_mode(builder: SolutionBuilder, steps: int, weight: str) -> None:
         raise WorkError(
             f"forward_mode: needs one of {', '.join(CELL_WEIGHTS['lstm'])}, got {weight!r}"
         )
-    gate = next(one for one, index in LSTM_GATE_SUFFIXES.items() if weight.endswith(index))
+    gate = next(one for one, index in GATE_SUFFIXES["lstm"].items() if weight.endswith(index))
     parts = []
     for t in range(1, steps + 1):
         taken = f"x_{t}" if weight.startswith("W") else f"h_{t - 1}"
         says = f"what went into the gate at step {t}, by {weight} itself"
         builder.add_step(f"X_{t}", "Kronecker with identity", taken, f"{gate}_{t}", title=says)
-        moved = [one for one in LSTM_GATE_SUFFIXES if _gate(builder, t, one, one == gate)]
+        moved = [one for one in GATE_SUFFIXES["lstm"] if _gate(builder, t, one, one == gate)]
         _cell(builder, t, gate, moved, weight)
         _state(builder, t, "o" in moved, weight)
         if f"e_{t}" in builder.values:
@@ -67,7 +65,7 @@ def _gate(work: SolutionBuilder, t: int, gate: str, own: bool) -> bool:
     parts = [f"X_{t}"] if own else []
     if t > 1:
         says = f"what went into {gate}_{t}, by way of h_{t - 1}"
-        recurrent = f"U{LSTM_GATE_SUFFIXES[gate]}"
+        recurrent = f"U{GATE_SUFFIXES['lstm'][gate]}"
         parts.insert(
             0, work.add_step(f"S{gate}_{t}", "product", recurrent, f"Dh_{t - 1}", title=says)
         )

@@ -6,14 +6,15 @@ from typing import Any
 from regard.errors import WorkError
 from regard.work.exact.evaluate import to_float
 from regard.work.exact.numbers import parse_matrix, parse_number
-from regard.work.families.given import check_given
 from regard.work.families.recurrent.cells import CELL_WEIGHTS, add_time_step, start_recurrent
+from regard.work.families.registry import check_given, family
 from regard.work.rules import M
 from regard.work.solution import Solution, SolutionBuilder
 
 GRU_GIVEN = ("W", "U", "x")
 
 
+@family("gates", given=f"W U x h c {' '.join(CELL_WEIGHTS['lstm'])}")
 def solve_gates(given: Mapping[str, Any], *, gate_eps: Any = "1/1000") -> Solution:
     """Six statements on gates, each decided by numbers: true or false, and why.
 
@@ -31,13 +32,12 @@ def solve_gates(given: Mapping[str, Any], *, gate_eps: Any = "1/1000") -> Soluti
         raise WorkError(f"given: needs {', '.join(missing)} for gates, got none")
     size, inputs = parse_matrix(given["U"], "U").rows, parse_matrix(given["W"], "W").cols
     lstm = {name: given[name] for name in CELL_WEIGHTS["lstm"]} | {"h": given["h"], "c": given["c"]}
-    work, _ = start_recurrent("lstm", lstm | {"x": [[0]] * inputs})
-    work.family = "gates"
+    work, _ = start_recurrent("lstm", lstm | {"x": [[0]] * inputs}, "gates")
     near = parse_number(gate_eps)
     rest = {name: parse_matrix(given[name], name) for name in GRU_GIVEN}
     rest |= {"z_0": _all(near, size), "z_1": _all(1 - near, size), "r_0": _all(0, size)}
     for name, value in (rest | {"r_1": _all(1, size)}).items():
-        work.given[name] = work.values[name] = M(value.T) if value.shape == (1, size) else value
+        work.add_given(name, M(value.T) if value.shape == (1, size) else value)
     _update(work, near)
     _reset(work)
     _silent_input(work)

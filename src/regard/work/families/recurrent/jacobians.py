@@ -4,7 +4,6 @@ from typing import Any
 
 from regard.work.exact.evaluate import to_float
 from regard.work.exact.numbers import format_decimal
-from regard.work.rules import M
 from regard.work.solution import SolutionBuilder
 
 
@@ -128,7 +127,7 @@ def add_clipping(builder: SolutionBuilder, gradients: list[str], max_norm: Any) 
     >>> worked["n"], worked["cW"], worked["cU"]
     (Matrix([[5]]), Matrix([[3/5]]), Matrix([[4/5]]))
     """
-    builder.given["m"] = builder.values["m"] = M([[max_norm]])
+    builder.add_given("m", max_norm)
     builder.add_step(
         "n", f"norm of {len(gradients)}", *gradients, title="the norm of the whole gradient"
     )
