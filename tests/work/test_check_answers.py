@@ -68,7 +68,7 @@ def test_what_follows_from_a_wrong_step_is_carried_forward():
 @pytest.mark.parametrize(
     ("name", "slip"),
     [
-        ("S", "rows and columns of the result are exchanged"),
+        ("S", "the result was transposed"),
         ("A", "it was divided by the column sums"),
         ("N", "columns were added up instead of rows"),
     ],
@@ -115,7 +115,7 @@ def changed(solution, name, slip):
     [
         ("Q", "the second matrix was transposed", "S"),
         ("Z", "the scale was left out", "A"),
-        ("Z", "it was divided where it should be multiplied", "H"),
+        ("Z", "it was divided instead of multiplied", "H"),
         ("R", "the other triangle was masked", "H"),
         ("R", "no mask was used", "A"),
         ("A", "it was divided by the column sums", "H"),

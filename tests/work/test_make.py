@@ -77,8 +77,8 @@ def test_a_sheet_asks_and_its_solutions_answer(form):
     exercises = work.make_sheet("attention", level=2, count=2)
     asked, answered = (work.format_sheet(exercises, form, solutions) for solutions in (False, True))
     assert "Find" in asked
-    assert "mixture of the values" not in asked
-    assert answered.count("mixture of the values") == 2
+    assert "weighted means of the values" not in asked
+    assert answered.count("weighted means of the values") == 2
     if form == "latex":
         assert asked.isascii()
         assert answered.isascii()

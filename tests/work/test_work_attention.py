@@ -51,9 +51,9 @@ def test_the_causal_mask_is_lower_by_rows_and_upper_by_columns():
 
 def test_a_map_is_read_in_words_that_follow_from_its_numbers():
     first, second = work.solve(work.read_problem("three-tokens")).remarks
-    want = "Query 1 looks most at key 3 (0.998), query 2 at key 3 (1), query 3 at key 1 (0.622)."
+    want = "Query 1 attends most at key 3 (0.998), query 2 at key 3 (1), query 3 at key 1 (0.622)."
     assert first == want
-    assert second == "Those that look most at themselves: none."
+    assert second == "Queries with their largest weight on themselves: none."
 
 
 # ---- properties
@@ -151,7 +151,7 @@ def test_a_mask_after_the_softmax_is_recognised():
 @pytest.mark.parametrize(
     ("problem", "name", "slip"),
     [
-        ("hard-attention", "A", "the first of those that tie took all"),
+        ("hard-attention", "A", "the first of the tied keys took all the weight"),
         ("additive", "S", "tanh was left out"),
         ("additive", "S", "the vector after tanh was left out"),
         ("cross-attention", "Z", "the scale was left out"),
@@ -168,7 +168,7 @@ def test_slips_of_scores_are_recognised(problem, name, slip):
 def test_keys_from_the_wrong_sequence_are_recognised():
     worked = solve_cross_attention({"X": [[1, 2]], "Y": [[3, 4]], "W_K": [[1, 0], [0, 2]]})
     assert cause({"K": [[1, 4]]}, worked) == (
-        "they were taken from X, the queries' tokens, not from Y"
+        "they were computed from X, the queries' tokens, not from Y"
     )
 
 
@@ -191,7 +191,7 @@ def test_the_relative_bias_the_wrong_way_round_is_recognised():
         ({"given": {"X": [[1]]}, "scale": 10**30}, 'scale: needs at most 10000.*try "inf"'),
         ({"given": {"X": [[1]]}, "score": [1]}, "score: needs one of dot"),
         ({"given": {"X": [[1]], "rel": [1]}, "scale": "inf"}, "scale: needs to be finite"),
-        ({"given": {"X": [[1]], "rel": [1, 2]}}, "rel: needs one row of an odd count"),
+        ({"given": {"X": [[1]], "rel": [1, 2]}}, "rel: needs one row of an odd number"),
         ({"family": "sharpness", "given": {"X": [[1]]}, "scales": 1}, "scales: needs a list"),
         (
             {"family": "cross-attention", "given": {"X": [[1]]}},

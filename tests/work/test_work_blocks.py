@@ -193,12 +193,12 @@ FEED = work.solve(work.read_problem("feed-forward"))
     ("worked", "name", "slip"),
     [
         (NORM, "m", "the sum was not divided"),
-        (NORM, "v", "divided by one less than the count"),
-        (NORM, "r", "ε was added outside the root"),
+        (NORM, "v", "divided by n - 1 instead of n"),
+        (NORM, "r", "ε was added outside the square root"),
         (NORM, "LN", "the shift was scaled too"),
-        (NORM, "c", "the mean of each column was taken off"),
+        (NORM, "c", "the mean of each column was subtracted"),
         (FEED, "F", "the bias was left out"),
-        (FEED, "G", "the sign was dropped instead"),
+        (FEED, "G", "the absolute value was taken"),
     ],
 )
 def test_slips_of_blocks_are_recognised(worked, name, slip):

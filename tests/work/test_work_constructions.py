@@ -56,7 +56,7 @@ def test_a_permutation_is_reached_in_the_limit_and_a_gather_is_none():
     worked = solve_permutation({"order": [3, 1, 2], "X": [[1], [2], [3]]}, scale="inf")
     assert list(worked["H"]) == [3, 1, 2]
     assert worked["r"][0] == 0
-    assert worked.remarks[0] == "Each token is taken just once: a permutation."
+    assert worked.remarks[0] == "Each token is selected exactly once: a permutation."
     gather = solve_permutation({"order": [1, 1, 1]})
     assert list(gather["T"]) == [3, 0, 0]
     assert "n!/nⁿ = 0.222" in gather.remarks[0]
@@ -88,7 +88,7 @@ def test_that_softmax_of_the_unit_matrix_is_not_the_unit_matrix_is_a_known_slip(
     worked = work.solve(work.read_problem("identity"))
     found = first_wrong(work.check_answers(worked, {"c": 1}))
     assert found is not None
-    assert "softmax of the unit matrix" in found.diagnosis
+    assert "softmax of the identity" in found.diagnosis
 
 
 @pytest.mark.usefixtures("users_view")
@@ -96,12 +96,12 @@ def test_that_softmax_of_the_unit_matrix_is_not_the_unit_matrix_is_a_known_slip(
     ("problem", "message"),
     [
         ({"family": "identity", "given": {"W_V": 1}}, "given: needs X, or n from 2 to 12"),
-        ({"family": "identity", "target_weight": 1, "given": {"n": 2}}, "target_weight: needs a share between"),
+        ({"family": "identity", "target_weight": 1, "given": {"n": 2}}, "target_weight: needs a weight between"),
         ({"family": "identity", "given": {"n": 2, "W_V": [[0, 0], [0, 0]]}}, "W_V: needs to be sq"),
         ({"family": "permutation", "given": {"order": [1, 3]}}, "order: needs 2 to 12 numbers"),
         ({"family": "convolution", "given": {"kernel": [1, 0, -1], "X": [[1]]}},
          'got -1; try method = "head_per_tap"'),
-        ({"family": "convolution", "given": {"kernel": [1, 1], "X": [[1]]}}, "an odd count"),
+        ({"family": "convolution", "given": {"kernel": [1, 1], "X": [[1]]}}, "an odd number"),
         ({"family": "convolution", "given": {"X": [[1]]}}, "got no kernel"),
         ({"family": "convolution", "method": "two", "given": {"X": [[1]]}}, "method: needs one_h"),
     ],

@@ -83,7 +83,7 @@ def test_the_missing_factor_and_the_missing_pairs_are_recognised():
     worked = solve_cost({"M": 30, "N": 20, "k": 16})
     for name, told, says in (
         ("ES", 30 * 30 * 16, "the factors in front were left out"),
-        ("e", 4 * 30 * 256 + 8 * 30 * 256, "part 2 of the sum was left out"),
+        ("e", 4 * 30 * 256 + 8 * 30 * 256, "term 2 of the sum was left out"),
         ("EP", 8 * 30 * 256, "multiply and add were counted as two"),
     ):
         found = first_wrong(work.check_answers(worked, {name: told}))

@@ -168,12 +168,12 @@ def test_the_radius_says_whether_gradients_vanish(u, says):
 @pytest.mark.parametrize(
     ("cell", "name", "slip", "says"),
     [
-        ("rnn", "dhs_3", lambda w: w["dh_3"], "the slope of tanh was left out"),
+        ("rnn", "dhs_3", lambda w: w["dh_3"], "the derivative of tanh was left out"),
         ("lstm", "dc_1", lambda w: w["kc_1"], "the path through h was left out"),
         ("lstm", "dh_1", lambda w: w["e_1"], "only the direct part was taken"),
         ("lstm", "dgs_2", lambda w: w["dg_2"] * w["g_2"] * (w["g_2"].applyfunc(lambda x: 1 - x)),
-         "the slope of σ was used for that of tanh"),
-        ("lstm", "dW_i", lambda w: w["dWi_2"], "part 1 of the sum was left out"),
+         "the derivative of σ was used for that of tanh"),
+        ("lstm", "dW_i", lambda w: w["dWi_2"], "term 1 of the sum was left out"),
         ("rnn", "dU_2", lambda w: w["dhs_2"] * w["h_2"].T, "the state after the step was taken"),
         ("gru", "k1", lambda w: w["dh_2"] * w["z_2"], "z was used for 1 - z"),
     ],
@@ -202,7 +202,7 @@ def test_forward_in_time_the_gradient_is_the_same(weight, data):
     ("name", "slip", "says"),
     [
         ("fW_c", lambda w: w["dh_1"].T * w["Dh_1"] + w["dh_2"].T * w["Dh_2"],
-         "the total ∂J/∂h_t was taken where the direct one belongs"),
+         "the total ∂J/∂h_t was used instead of the direct one"),
         ("Dc_2", lambda w: w["i_2"] * (1 - w["g_2"][0] ** 2) * w["X_2"] + w["Kc_2"],
          "the path through h was left out"),
     ],

@@ -100,7 +100,7 @@ def test_the_scale_of_all_heads_together_is_recognised():
     wrong = [[f"{float(x / 2):.6f}" for x in row] for row in worked["S_1"].tolist()]
     found = first_wrong(work.check_answers(worked, {"Z_1": wrong}))
     assert found is not None
-    assert found.diagnosis == "the scale was that of all heads together"
+    assert found.diagnosis == "the scale was that of the full width"
 
 
 def test_an_output_without_its_last_matrix_is_recognised():

@@ -78,7 +78,7 @@ def test_the_state_before_as_query_is_recognised():
         work.check_answers(worked, {"s_3": [[f"{float(x):.9f}" for x in r] for r in other]})
     )
     assert found is not None
-    assert found.diagnosis == "the state before was taken as the query"
+    assert found.diagnosis == "the previous state was taken as the query"
 
 
 @pytest.mark.usefixtures("users_view")
@@ -86,7 +86,7 @@ def test_the_state_before_as_query_is_recognised():
     ("choices", "message"),
     [
         ({"score": "cosine"}, "score: needs one of dot, scaled, additive, got 'cosine'"),
-        ({"query": "h_t"}, "got 'h_t'; h_t itself needs a_t, and a_t h_t"),
+        ({"query": "h_t"}, "got 'h_t'; h_t itself depends on a_t"),
         ({"score": "additive"}, "given: needs W_1, W_2, V_a for the score additive"),
     ],
 )

@@ -70,7 +70,7 @@ def test_mean_and_variance_of_symbols_are_the_formulas():
 @pytest.mark.parametrize(
     ("name", "told", "says"),
     [
-        ("v_1", str(2 * 64 * 13.283), "a factor d was put before it"),
+        ("v_1", str(2 * 64 * 13.283), "an extra factor d"),
         ("v_2", "1", "the d was left out"),
         ("s", "90.566", "the root was left out"),
     ],

@@ -78,10 +78,10 @@ def test_rotary_is_that_of_the_ops(numbers, places):
 @pytest.mark.parametrize(
     ("name", "slip"),
     [
-        ("ω", "i was taken as the number of the feature, not of the pair"),
+        ("ω", "i was taken as the index of the feature, not of the pair"),
         ("PE", "all sines stand first, then all cosines"),
-        ("PE", "sine and cosine were exchanged"),
-        ("R_k", "it turns the other way: the sign of the sines"),
+        ("PE", "sine and cosine were swapped"),
+        ("R_k", "it rotates the other way: the sign of the sines"),
     ],
 )
 def test_slips_of_positions_are_recognised(name, slip):
@@ -100,7 +100,7 @@ def test_pairs_taken_from_two_halves_are_recognised():
     told = [[f"{x:.6f}" for x in row] for row in halves.tolist()]
     wrong = first_wrong(work.check_answers(worked, {"Q_p": told}))
     assert wrong is not None
-    assert wrong.diagnosis == "a pair was taken from the two halves"
+    assert wrong.diagnosis == "pairs were taken from the two halves"
 
 
 # ---- errors
@@ -108,7 +108,7 @@ def test_pairs_taken_from_two_halves_are_recognised():
 
 @pytest.mark.usefixtures("users_view")
 def test_positions_that_cannot_be_are_said():
-    with pytest.raises(ShapeError, match="d: needs an even number, sine and cosine share"):
+    with pytest.raises(ShapeError, match="d: needs an even number, one sine and one cosine"):
         solve_positions({"p": 2, "d": 3})
     with pytest.raises(WorkError, match="given: needs p and d, got no d"):
         solve_positions({"p": 2})

@@ -33,13 +33,13 @@ def test_all_lines_of_a_proof_are_equal_at_random_places(name, data):
 @pytest.mark.parametrize(
     ("name", "line", "want"),
     [
-        ("sigmoid-negation", 4, [1 / (1 + sympy.exp(proofs.x))]),
-        ("tanh", 4, [sympy.tanh(proofs.x)]),
-        ("sigmoid-derivative", 3, [sympy.diff(1 / (1 + sympy.exp(-proofs.x)), proofs.x)]),
-        ("tanh-derivative", 3, [sympy.diff(sympy.tanh(proofs.x), proofs.x)]),
-        ("softmax-derivative", 3, [sympy.diff(sympy.exp(proofs.a) / (sympy.exp(proofs.a)
-         + sympy.exp(proofs.b) + sympy.exp(proofs.c)), one)
-         for one in (proofs.a, proofs.b)]),
+        ("sigmoid-negation", 4, [1 / (1 + sympy.exp(proofs._X))]),
+        ("tanh", 4, [sympy.tanh(proofs._X)]),
+        ("sigmoid-derivative", 3, [sympy.diff(1 / (1 + sympy.exp(-proofs._X)), proofs._X)]),
+        ("tanh-derivative", 3, [sympy.diff(sympy.tanh(proofs._X), proofs._X)]),
+        ("softmax-derivative", 3, [sympy.diff(sympy.exp(proofs._a) / (sympy.exp(proofs._a)
+         + sympy.exp(proofs._b) + sympy.exp(proofs._c)), one)
+         for one in (proofs._a, proofs._b)]),
     ],
 )  # fmt: skip
 def test_the_last_line_is_what_was_to_be_shown(name, line, want):

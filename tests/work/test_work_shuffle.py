@@ -19,7 +19,7 @@ def test_without_a_mask_order_only_moves_the_outputs():
     assert not any(worked["D"])
     assert not any(worked["d"])
     assert "equivariant" in worked.remarks[0]
-    assert "not invariant by itself" in worked.remarks[-1]
+    assert "alone is not invariant" in worked.remarks[-1]
 
 
 def test_a_causal_mask_sees_the_order():

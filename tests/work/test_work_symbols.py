@@ -118,7 +118,7 @@ def test_what_is_no_number_is_refused_at_once(text):
     ({"given": {"X": [["x"]]}, "symbols": ["sqrt"]}, "symbols: needs names such as a"),
     ({"given": {"X": [["x"]]}, "symbols": ["x y"]}, "symbols: needs names such as a"),
     ({"given": {"X": [[1]]}, "symbols": [f"a_{n}" for n in range(20)]}, "symbols: needs at most"),
-    ({"given": {"X": [["X"]]}, "values": {"X": 1}}, "symbols: need names that nothing else has"),
+    ({"given": {"X": [["X"]]}, "values": {"X": 1}}, "symbols: need names that no step has"),
     ({"given": {"X": [[1]]}, "values": 3}, "values: needs a table"),
 ])  # fmt: skip
 def test_symbols_that_cannot_be_are_said(problem, message):

@@ -38,7 +38,7 @@ def test_a_picture_is_cut_row_by_row_and_the_class_token_stands_first():
     assert worked["T"] == M([[1, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0], [2, 0, 0, 2]])
     assert worked["X_c"].row(0) == worked["cls"]
     assert worked["x"] == worked["LN_f"].row(0)
-    assert worked.remarks[0].startswith("The picture is class 1, with a chance of 0.8346")
+    assert worked.remarks[0].startswith("The prediction is class 1, with probability 0.8346")
 
 
 def test_a_table_of_the_same_size_stays_as_it_is():
@@ -47,7 +47,7 @@ def test_a_table_of_the_same_size_stays_as_it_is():
     )
     assert worked["R"] == sympy.eye(4)
     assert worked["pos_new"] == worked["pos"]
-    assert "stays as it is" in worked.remarks[0]
+    assert "R is the identity" in worked.remarks[0]
 
 
 # ---- properties
@@ -136,7 +136,7 @@ def test_slips_of_patches_are_recognised(slip):
 @pytest.mark.parametrize(
     ("changes", "choices", "message"),
     [
-        ({}, {"patch_size": 3}, "needs rows and columns in multiples of the patch 3"),
+        ({}, {"patch_size": 3}, "needs rows and columns in multiples of the patch size 3"),
         ({"image": None}, {}, "given: needs image, or image_1"),
         ({"W_H": None}, {}, "given: needs W_H for the family vit"),
         ({"pos": [[0, 0]] * 4}, {}, "pos: needs 1 row for the class token and a square number"),

@@ -1,4 +1,4 @@
-"""One weight of a model that ran, worked step by step with the model's own numbers."""
+"""Arithmetic of one attention weight of a recorded model, step by step."""
 
 from dataclasses import dataclass
 from html import escape
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from regard.look.cell import Cell
     from regard.look.site import Site
 
-DIGITS = 17  # of a float64
-MAX_TERMS = 16  # terms that stand by themselves
+DIGITS = 17  # significant digits of a float64
+MAX_TERMS = 16  # terms shown separately
 
 
 @dataclass(frozen=True)
 class Explanation(Solution):
-    """The steps of one weight, a solution like any other; printed, it is text.
+    """Solution that derives one attention weight; prints as text, renders as HTML in notebooks.
 
     >>> site = rg.site_of(torch.eye(2), torch.eye(2), tokens=["a", "b"], scale=1.0)
     >>> rg.explain(site, head=0, query=0, key=1).title
@@ -30,7 +30,7 @@ class Explanation(Solution):
     """
 
     title: str = ""
-    cell: Any = None  # the same numbers as tensors
+    cell: Any = None  # regard.look Cell: the same numbers as tensors
 
     def __str__(self) -> str:
         from regard.work.show.text import as_text
@@ -48,7 +48,7 @@ class Explanation(Solution):
         return f"# {self.title}\n\n{as_markdown(self)}"
 
     def to_json(self) -> dict[str, Any]:
-        """The explanation as JSON can hold it."""
+        """JSON-serialisable dict: the title and the solution."""
         return {"title": self.title} | super().to_json()
 
 
@@ -62,133 +62,148 @@ def explain(
     max_terms: int = 4,
     w_out: "Tensor | None" = None,
 ) -> Explanation:
-    """The arithmetic of one weight, and what that weight does to the output.
+    """Derive one attention weight from q, k and lse, and its contribution to the output.
 
-    The `most` largest terms stand by themselves, the rest is summed. With `w_out`, as
-    `rg.output_weights` finds it, the way out through the output projection is told too.
+    Args:
+        site: recorded attention.
+        head, query, key: indices of the weight; negative ones count from the end.
+        batch: index of the sequence.
+        max_terms: number of largest products shown separately; the others are summed.
+        w_out: output projection per head, as `output_weights` returns it; adds the contribution
+            after the projection.
 
     >>> site = rg.site_of(torch.eye(2), torch.eye(2), scale=1.0)
-    >>> told = rg.explain(site, head=0, query=0, key=1)
-    >>> [step.name for step in told.steps]
+    >>> explanation = rg.explain(site, head=0, query=0, key=1)
+    >>> [step.name for step in explanation.steps]
     ['P', 'd', 's', 'w', 'c']
     """
     if not 1 <= max_terms <= MAX_TERMS:
         raise WorkError(f"max_terms: needs 1 to {MAX_TERMS} terms, got {max_terms}")
     cell = site.cell(head, query, key, batch)
     head, query, key, batch = head % site.heads, query % site.queries, key % site.keys, batch
-    working = SolutionBuilder("explain", {})
-    score = _score(working, site, cell, (batch, head, query, key), max_terms)
-    working.add_given("L", _row([cell.lse]))
-    says = "the weight: divided by what all keys of this query add up to, which is exp(L)"
-    working.add_step("w", "weight", score, "L", title=says)
-    _output(working, cell, max_terms)
+    builder = SolutionBuilder("explain", {})
+    score = _add_score(builder, site, cell, (batch, head, query, key), max_terms)
+    builder.add_given("L", _row([cell.lse]))
+    title = "the weight: divided by exp(L), the sum over all keys of this query"
+    builder.add_step("w", "weight", score, "L", title=title)
+    _add_output(builder, cell, max_terms)
     if w_out is not None:
-        _way_out(working, site, cell, w_out, head, max_terms)
-    for sentence in _sentences(site, cell, (batch, head, query, key)):
-        working.add_remark(sentence)
-    done = working.build()
+        _add_projection(builder, site, cell, w_out, head, max_terms)
+    for remark in _remarks(site, cell, (batch, head, query, key)):
+        builder.add_remark(remark)
+    solution = builder.build()
     title = _title(site, (batch, head, query, key), cell.weight)
-    return Explanation(done.family, done.given, done.steps, done.remarks, title=title, cell=cell)
+    return Explanation(
+        solution.family, solution.given, solution.steps, solution.remarks, title=title, cell=cell
+    )
 
 
-CellIndex = tuple[int, int, int, int]  # of a sequence, a head, a query, a key
+CellIndex = tuple[int, int, int, int]  # batch, head, query, key
 
 
-def _score(working: SolutionBuilder, site: "Site", cell: "Cell", at: CellIndex, most: int) -> str:
-    """From the products to the score; the name of the last step comes back."""
+def _add_score(
+    builder: SolutionBuilder, site: "Site", cell: "Cell", index: CellIndex, max_terms: int
+) -> str:
+    """Add the steps from the products to the score; return the name of the last one."""
     if cell.products is None:
-        name = working.add_given("s", _row([cell.scaled]))  # a score of the model's own making
+        name = builder.add_given("s", _row([cell.scaled]))  # custom score function: no products
     else:
-        name = _dot(working, site, cell.products, at, most)
-        working.add_given("β", _row([cell.scale]))
-        name = working.add_step("s", "scale", name, "β", title="scaled")
+        name = _add_dot(builder, site, cell.products, index, max_terms)
+        builder.add_given("β", _row([cell.scale]))
+        name = builder.add_step("s", "scale", name, "β", title="scaled")
     if cell.softcap is not None:
-        working.add_given("cap", _row([cell.softcap]))
-        name = working.add_step("z", "softcap", name, "cap", title="held between -cap and cap")
+        builder.add_given("cap", _row([cell.softcap]))
+        name = builder.add_step("z", "softcap", name, "cap", title="soft-capped to (-cap, cap)")
     if site.terms.bias is not None:
-        working.add_given("b", _row([cell.bias]))
-        name = working.add_step("t", "add", name, "b", title="with the bias of these two positions")
+        builder.add_given("b", _row([cell.bias]))
+        name = builder.add_step("t", "add", name, "b", title="with the bias of this pair")
     if site.terms.mask is not None:
-        working.add_given("m", M([[int(cell.allowed)]]))
-        says = "the mask lets this key be seen" if cell.allowed else "the mask hides this key"
-        name = working.add_step("r", "mask", name, "m", title=says)
+        builder.add_given("m", M([[int(cell.allowed)]]))
+        title = "the mask allows this key" if cell.allowed else "the mask hides this key"
+        name = builder.add_step("r", "mask", name, "m", title=title)
     return name
 
 
-def _dot(
-    working: SolutionBuilder, site: "Site", products: "Tensor", at: CellIndex, most: int
+def _add_dot(
+    builder: SolutionBuilder, site: "Site", products: "Tensor", index: CellIndex, max_terms: int
 ) -> str:
-    batch, head, query, key = at
-    first = products.abs().argsort(descending=True)[:most]
-    own = head // (site.heads // site.k.shape[1])  # a group of heads shares a key head
-    working.add_given("f", M([first.tolist()]))
-    working.add_given(
+    batch, head, query, key = index
+    first = products.abs().argsort(descending=True)[:max_terms]
+    kv_head = head // (site.heads // site.k.shape[1])  # grouped-query attention
+    builder.add_given("f", M([first.tolist()]))
+    builder.add_given(
         "q", _row(site.q[batch, head, query].double()[first.to(site.q.device)].tolist())
     )
-    working.add_given("k", _row(site.k[batch, own, key].double()[first.to(site.k.device)].tolist()))
-    says = "query times key, the features f with the largest products"
-    name = working.add_step("P", "elementwise product", "q", "k", title=says)
+    builder.add_given(
+        "k", _row(site.k[batch, kv_head, key].double()[first.to(site.k.device)].tolist())
+    )
+    title = "query times key at the features f with the largest products"
+    name = builder.add_step("P", "elementwise product", "q", "k", title=title)
     if len(first) == len(products):
-        return working.add_step(
-            "d", "sum over rows", name, title="the dot product, all of its terms"
-        )
-    working.add_given("rest", _row([(products.sum() - products[first].sum()).item()]))
-    says = f"the dot product, with the sum of the other {len(products) - len(first)} terms"
-    return working.add_step("d", "sum with remainder", name, "rest", title=says)
+        return builder.add_step("d", "sum over rows", name, title="the dot product")
+    builder.add_given("rest", _row([(products.sum() - products[first].sum()).item()]))
+    title = f"the dot product, with the sum of the other {len(products) - len(first)} terms"
+    return builder.add_step("d", "sum with remainder", name, "rest", title=title)
 
 
-def _output(working: SolutionBuilder, cell: "Cell", most: int) -> None:
-    first = cell.share.abs().argsort(descending=True)[:most]
-    working.add_given("g", M([first.tolist()]))
-    working.add_given("v", _row(cell.value[first].tolist()))
-    working.add_given("h", _row(cell.out[first].tolist()))
-    says = "what this key adds to the output, at the features g, where the output is h"
-    working.add_step("c", "scale", "v", "w", title=says)
+def _add_output(builder: SolutionBuilder, cell: "Cell", max_terms: int) -> None:
+    first = cell.share.abs().argsort(descending=True)[:max_terms]
+    builder.add_given("g", M([first.tolist()]))
+    builder.add_given("v", _row(cell.value[first].tolist()))
+    builder.add_given("h", _row(cell.out[first].tolist()))
+    title = "contribution of this key to the output h, at its largest features g"
+    builder.add_step("c", "scale", "v", "w", title=title)
 
 
-def _way_out(
-    working: SolutionBuilder, site: "Site", cell: "Cell", w_out: "Tensor", head: int, most: int
+def _add_projection(
+    builder: SolutionBuilder, site: "Site", cell: "Cell", w_out: "Tensor", head: int, max_terms: int
 ) -> None:
     from regard.look.output_weights import check_weights
 
     check_weights(site, w_out)
-    sent = cell.value @ w_out[head].detach().double().cpu()
-    first = sent.abs().argsort(descending=True)[:most]
-    working.add_given("n", M([first.tolist()]))
-    working.add_given("u", _row(sent[first].tolist()))
-    says = "the same after the output projection, v W_O = u, at its largest features n"
-    working.add_step("y", "scale", "u", "w", title=says)
+    projected = cell.value @ w_out[head].detach().double().cpu()
+    first = projected.abs().argsort(descending=True)[:max_terms]
+    builder.add_given("n", M([first.tolist()]))
+    builder.add_given("u", _row(projected[first].tolist()))
+    title = "the contribution after the output projection, u = v W_O, at its largest features n"
+    builder.add_step("y", "scale", "u", "w", title=title)
 
 
-def _sentences(site: "Site", cell: "Cell", at: CellIndex) -> list[str]:
-    """What the numbers say: the rivals of this key, its part of the output, and of a sink."""
-    batch, head, query, key = at
+def _remarks(site: "Site", cell: "Cell", index: CellIndex) -> list[str]:
+    """Rank of this key, its competitors, the sink's share, and its share of the output."""
+    batch, head, query, key = index
     row = site.window(head=head, rows=slice(query, query + 1))[batch, 0].double()
     order = row.argsort(descending=True).tolist()
-    said = [f"Of {site.keys} keys this one is number {order.index(key) + 1} by weight."]
+    remarks = [f"Rank {order.index(key) + 1} of {site.keys} keys by weight."]
     others = [n for n in order if n != key][:3]
     if others:
-        told = (f"{n}{_word(site.key_tokens, batch, n)} {row[n].item():.4g}" for n in others)
-        said.append(f"The others with the most: {', '.join(told)}.")
+        others_text = (
+            f"{n}{_token(site.key_tokens, batch, n)} {row[n].item():.4g}" for n in others
+        )
+        remarks.append(f"Largest other weights: {', '.join(others_text)}.")
     if site.terms.sinks is not None:
         sink = (site.terms.sinks[head].double().cpu() - cell.lse).exp().item()
-        said.append(f"A sink takes {sink:.4g} of this query's weight and gives nothing.")
+        remarks.append(
+            f"A sink takes {sink:.4g} of this query's weight and adds nothing to the output."
+        )
     size = (cell.out @ cell.out).item()
     if size > 0:
         part = (cell.share @ cell.out).item() / size
-        said.append(f"Along the output's own direction this key gives {part:.1%} of it.")
-    return said
+        remarks.append(
+            f"This key contributes {part:.1%} of the output, projected on its direction."
+        )
+    return remarks
 
 
-def _title(site: "Site", at: CellIndex, weight: float) -> str:
-    batch, head, query, key = at
-    asks = f"query {query}{_word(site.query_tokens, batch, query)}"
-    answers = f"key {key}{_word(site.key_tokens, batch, key)}"
-    return f"{site.name}, head {head}: {asks} gives {answers} the weight {weight:.6g}"
+def _title(site: "Site", index: CellIndex, weight: float) -> str:
+    batch, head, query, key = index
+    query_text = f"query {query}{_token(site.query_tokens, batch, query)}"
+    key_text = f"key {key}{_token(site.key_tokens, batch, key)}"
+    return f"{site.name}, head {head}: {query_text} gives {key_text} the weight {weight:.6g}"
 
 
-def _word(tokens: list[list[str]] | None, batch: int, at: int) -> str:
-    return "" if tokens is None else f" {tokens[batch][at]!r}"
+def _token(tokens: list[list[str]] | None, batch: int, index: int) -> str:
+    return "" if tokens is None else f" {tokens[batch][index]!r}"
 
 
 def _row(numbers: list[float]) -> Matrix:

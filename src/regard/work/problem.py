@@ -1,4 +1,4 @@
-"""Problems as small files: a family, its choices, and the numbers that are given."""
+"""Problem files: read from TOML, validated, and solved by their family."""
 
 import re
 import tomllib
@@ -15,28 +15,31 @@ from regard.work.rules.symbols import SUBSTITUTION_PREFIX
 from regard.work.solution import Solution, Step, apply_rule
 
 PROBLEMS = Path(__file__).parent / "problems"
-MAX_BYTES = 1 << 20  # bytes of a problem; one by hand is far smaller
+MAX_BYTES = 1 << 20  # largest problem or answer file
 LONG_DOTTED_KEY = re.compile(r"""(?<![\w'"-])(?:[\w'"-]++\s*+\.\s*+){20}""")
-COMMON_KEYS = ("family", "given", "symbols", "values")  # what every problem may have
+COMMON_KEYS = ("family", "given", "symbols", "values")  # keys of every family
 
 
 def solve(problem: Mapping[str, Any]) -> Solution:
-    """Work a problem: `family`, what may be chosen in it, and the numbers under `given`.
+    """Solve a problem: a dict with `family`, the options of that family, and `given`.
 
-    >>> worked = solve({"family": "attention", "scale": 1, "given": {"X": [[1, 0], [1, 1], [0, 2]]}})
-    >>> [step.name for step in worked.steps]
+    Optional: `symbols` (names kept symbolic) and `values` (numbers substituted at the end).
+
+    >>> problem = {"family": "attention", "scale": 1, "given": {"X": [[1, 0], [1, 1], [0, 2]]}}
+    >>> solution = solve(problem)
+    >>> [step.name for step in solution.steps]
     ['S', 'E', 'N', 'A', 'H']
     """
     name = problem.get("family", "attention")
     if not isinstance(name, str) or name not in FAMILIES:
         hint = nearest(name, FAMILIES) if isinstance(name, str) else ""
-        some = ", ".join(FAMILIES)
-        raise WorkError(f"family: needs one of {some}, got {shorten_repr(name)}{hint}")
-    family, choices = FAMILIES[name], FAMILIES[name].options
+        names = ", ".join(FAMILIES)
+        raise WorkError(f"family: needs one of {names}, got {shorten_repr(name)}{hint}")
+    family, options = FAMILIES[name], FAMILIES[name].options
     for key in problem:
-        if key not in (*COMMON_KEYS, *choices):
-            hint = nearest(key, (*choices, *COMMON_KEYS), 0.5)
-            rule = f"one of {', '.join(choices)}" if choices else "left out, there is no choice,"
+        if key not in (*COMMON_KEYS, *options):
+            hint = nearest(key, (*options, *COMMON_KEYS), 0.5)
+            rule = f"one of {', '.join(options)}" if options else "left out, there is no option,"
             raise WorkError(f"{key}: needs to be {rule} for {name}, got it{hint}")
     given = problem.get("given")
     if not isinstance(given, Mapping) or not given:
@@ -44,7 +47,7 @@ def solve(problem: Mapping[str, Any]) -> Solution:
     values = problem.get("values", {})
     if not isinstance(values, Mapping):
         got = shorten_repr(values)
-        raise WorkError(f"values: needs a table, a number for each symbol, got {got}")
+        raise WorkError(f"values: needs a table with one number per symbol, got {got}")
     if symbols := parse_symbols(problem.get("symbols"), values):
         problem = parse_symbolic(problem, symbols)
         given = problem["given"]
@@ -53,33 +56,33 @@ def solve(problem: Mapping[str, Any]) -> Solution:
 
 
 def substitute_values(solution: Solution, values: Mapping[str, Any]) -> Solution:
-    """The solution with one more step: its last result with numbers in the places of symbols.
+    """Add a final step that substitutes numbers for the symbols of the last result.
 
     >>> from regard.work import solve
-    >>> told = {"symbols": ["a"], "values": {"a": 2}, "scale": 1, "given": {"X": [["a"], [0]]}}
-    >>> solve(told)["H_values"]
+    >>> problem = {"symbols": ["a"], "values": {"a": 2}, "scale": 1, "given": {"X": [["a"], [0]]}}
+    >>> solve(problem)["H_values"]
     Matrix([
     [2*exp(4)/(1 + exp(4))],
     [                    1]])
     """
     if not values or not solution.steps:
         return solution
-    used = sorted({str(one) for value in solution.given.values() for one in value.free_symbols})
+    used = sorted({str(s) for value in solution.given.values() for s in value.free_symbols})
     for name in values:
         if name not in used:
-            some, hint = ", ".join(used) or "none", nearest(name, used)
-            raise WorkError(f"values: needs symbols of [given], {some}, got {name!r}{hint}")
+            known, hint = ", ".join(used) or "none", nearest(name, used)
+            raise WorkError(f"values: needs symbols of [given], {known}, got {name!r}{hint}")
     last = solution.steps[-1]
-    own = {name: parse_matrix(value, name) for name, value in values.items()}
-    for name in own:
+    numbers = {name: parse_matrix(value, name) for name, value in values.items()}
+    for name in numbers:
         if name in solution.values():
-            raise WorkError(f"symbols: need names that nothing else has, got {name!r}")
-    by, takes = SUBSTITUTION_PREFIX + ", ".join(own), (last.name, *own)
-    value = apply_rule(by, last.value, *own.values())
-    step = Step(f"{last.name}_values", by, takes, value, "with the values put in")
+            raise WorkError(f"symbols: need names that no step has, got {name!r}")
+    rule, inputs = SUBSTITUTION_PREFIX + ", ".join(numbers), (last.name, *numbers)
+    value = apply_rule(rule, last.value, *numbers.values())
+    step = Step(f"{last.name}_values", rule, inputs, value, "with the values substituted")
     return Solution(
         solution.family,
-        {**solution.given, **own},
+        {**solution.given, **numbers},
         (*solution.steps, step),
         solution.remarks,
         solution.mistakes,
@@ -87,7 +90,7 @@ def substitute_values(solution: Solution, values: Mapping[str, Any]) -> Solution
 
 
 def problem_names() -> list[str]:
-    """The problems that come along.
+    """Names of the included problems.
 
     >>> "three-tokens" in problem_names()
     True
@@ -96,7 +99,7 @@ def problem_names() -> list[str]:
 
 
 def problem_titles() -> dict[str, str]:
-    """The problems that come along, each with what it is about.
+    """Included problems: name and one-line title.
 
     >>> problem_titles()["rnn"]
     'An RNN of two numbers over three steps.'
@@ -109,19 +112,19 @@ def _first_line(file: Path) -> str:
 
 
 def read_problem(source: str | Path) -> dict[str, Any]:
-    """A problem from a file, or one that comes along by its name.
+    """Read a problem from a TOML file, or an included one by name.
 
     >>> read_problem("gru")["family"]
     'gru'
     """
-    own = PROBLEMS / f"{source}.toml"
-    if not Path(source).exists() and own.parent == PROBLEMS:
-        if own.is_file():
-            return read_toml(own)
+    included = PROBLEMS / f"{source}.toml"
+    if not Path(source).exists() and included.parent == PROBLEMS:
+        if included.is_file():
+            return read_toml(included)
         if not Path(source).suffix:
             hint = nearest(str(source), problem_names())
-            some = ", ".join(problem_names())
-            raise WorkError(f"problem: needs a TOML file or one of {some}, got {source}{hint}")
+            names = ", ".join(problem_names())
+            raise WorkError(f"problem: needs a TOML file or one of {names}, got {source}{hint}")
     return read_toml(source)
 
 
@@ -167,7 +170,7 @@ def read_problems(
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """A small TOML file, of a problem or of answers; decimals stay text, exact as written.
+    """Read a TOML file of at most 1 MiB; decimals stay strings, so that no digit is lost.
 
     >>> read_toml("nowhere.toml")
     Traceback (most recent call last):
@@ -181,9 +184,9 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         if file.stat().st_size > MAX_BYTES:
             raise FileError(f"{file}: needs at most {MAX_BYTES} bytes, got {file.stat().st_size}")
         text = read_text(file).replace("\r\n", "\n").replace("\r", "\n")
-        if LONG_DOTTED_KEY.search(text):  # tomllib takes their count squared
+        if LONG_DOTTED_KEY.search(text):  # tomllib is quadratic in the number of parts
             raise FileError(f"{file}: needs TOML with short names, got one of more than 20 parts")
-        # a float would lose the places of 0.50, and the digits after the sixteenth
+        # a float would lose the trailing zero of 0.50 and digits after the sixteenth
         return tomllib.loads(text, parse_float=lambda decimal: decimal.replace("_", ""))
     except FileError:
         raise
@@ -192,5 +195,5 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         hint = 'try a point in decimals, 0.5, and quotes around formulas and "?"'
         raise FileError(f"{file}: needs TOML, got {error}; {hint}") from error
-    except (ValueError, OSError) as error:  # a number of 5,000 digits, a name that holds a NUL
+    except (ValueError, OSError) as error:  # an integer of 5,000 digits, a NUL in a name
         raise FileError(f"{file}: needs TOML, got {error}") from error

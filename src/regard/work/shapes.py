@@ -1,4 +1,4 @@
-"""Shapes told the way a teacher tells them: what does not meet, and which convention would."""
+"""Shape errors that name the matrices and suggest the product that would work."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 from regard.errors import ShapeError
 from regard.work.rules import Matrix, get_rule
 
-# what stands left and right in a product, and whether it is turned round
+# rule: whether the left and the right factor are transposed
 PRODUCT_SIDES = {
     "product": (False, False),
     "product with transpose": (False, True),
@@ -17,7 +17,7 @@ COLUMN_CONVENTION = "tokens are columns: W X, Kᵀ Q, V A"
 
 
 class Factor(NamedTuple):
-    """A matrix in a product: its name, its size, and whether it is transposed.
+    """A factor of a matrix product: its name, stored size, and whether it is transposed.
 
     >>> Factor("K", 3, 2, True).label, Factor("K", 3, 2, True).shape
     ('Kᵀ', (2, 3))
@@ -30,17 +30,17 @@ class Factor(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Its size as it stands in the product."""
+        """Shape in the product."""
         return (self.cols, self.rows) if self.transposed else (self.rows, self.cols)
 
     @property
     def label(self) -> str:
-        """Its name as it stands in the product."""
+        """Name in the product, with ᵀ if transposed."""
         return f"{self.name}ᵀ" if self.transposed else self.name
 
 
 def format_shape(value: Matrix) -> str:
-    """The shape of a matrix in words.
+    """Shape of a matrix as text.
 
     >>> import sympy
     >>> format_shape(sympy.zeros(2, 3))
@@ -56,7 +56,7 @@ def shape_error(
     values: Mapping[str, Matrix],
     error: ShapeError,
 ) -> ShapeError:
-    """The error of a step whose sizes do not meet, told by the names of what it takes.
+    """The ShapeError of a step, with the names and shapes of its inputs and a suggestion.
 
     >>> import sympy
     >>> values = {"A": sympy.zeros(6, 5), "V": sympy.zeros(3, 6)}
@@ -65,26 +65,29 @@ def shape_error(
 try V A (tokens are columns: W X, Kᵀ Q, V A)
     """
     step = f"{name} = {get_rule(rule_name).text.format(*inputs)}"
-    told = " and ".join(f"{one} {format_shape(values[one])}" for one in dict.fromkeys(inputs))
+    shapes = " and ".join(
+        f"{input_name} {format_shape(values[input_name])}" for input_name in dict.fromkeys(inputs)
+    )
     if str(error).partition(":")[0] in inputs:
-        return error  # it names what it is about, and knows better
+        return error  # it already names an input
     if rule_name not in PRODUCT_SIDES:
-        said = str(error).partition(", got")[0].partition("needs ")[2] or "sizes that meet"
-        return ShapeError(f"{step}: needs {said}, got {told}")
+        rule = str(error).partition(", got")[0].partition("needs ")[2] or "matching shapes"
+        return ShapeError(f"{step}: needs {rule}, got {shapes}")
     left, right = (
-        make_factor(one, values[one], turned)
-        for one, turned in zip(inputs, PRODUCT_SIDES[rule_name], strict=True)
+        make_factor(input_name, values[input_name], transposed)
+        for input_name, transposed in zip(inputs, PRODUCT_SIDES[rule_name], strict=True)
     )
     hints = suggest_products(left, right)
     hint = f"; try {hints[0]}" if hints else ""
     return ShapeError(
         f"{step}: needs as many {_side(right, 0)} in {right.name} as {left.name} has "
-        f"{_side(left, 1)}, {left.shape[1]}, got {told}{hint}"
+        f"{_side(left, 1)}, {left.shape[1]}, got {shapes}{hint}"
     )
 
 
-def make_factor(name: str, value: Matrix, turned: bool) -> Factor:
-    return Factor(name, value.rows, value.cols, turned)
+def make_factor(name: str, value: Matrix, transposed: bool) -> Factor:
+    """Factor with the shape of a matrix."""
+    return Factor(name, value.rows, value.cols, transposed)
 
 
 def _side(factor: Factor, which: int) -> str:
@@ -92,32 +95,31 @@ def _side(factor: Factor, which: int) -> str:
 
 
 def suggest_products(left: Factor, right: Factor) -> list[str]:
-    """The products of the same two matrices whose sizes do meet, the likeliest first.
+    """Products of the same two matrices whose shapes match, the most likely first.
 
     >>> suggest_products(Factor("X", 3, 4), Factor("W", 2, 4))
     ['X Wᵀ, as W is written for the other convention']
     """
-    found = []
-    for first, second in ((right, left), (left, _turned(right)), (_turned(left), right)):
+    products = []
+    for first, second in ((right, left), (left, _transpose(right)), (_transpose(left), right)):
         if first.shape[1] != second.shape[0]:
             continue
         product = f"{first.label} {second.label}"
         if first is right:
-            found.append(
-                f"{product} ({COLUMN_CONVENTION if is_row_product(left, right) else ROW_CONVENTION})"
-            )
+            is_row = is_row_product(left, right)
+            products.append(f"{product} ({COLUMN_CONVENTION if is_row else ROW_CONVENTION})")
         else:
-            turned = second if first is left else first
-            found.append(f"{product}, as {turned.name} is written for the other convention")
-    return found
+            other = second if first is left else first
+            products.append(f"{product}, as {other.name} is written for the other convention")
+    return products
 
 
-def _turned(factor: Factor) -> Factor:
+def _transpose(factor: Factor) -> Factor:
     return factor._replace(transposed=not factor.transposed)
 
 
 def is_row_product(left: Factor, right: Factor) -> bool:
-    """Whether a product is of the convention where tokens are rows."""
+    """Whether a product follows the convention in which tokens are rows."""
     if left.name[:1] in "WU" or right.name[:1] == "A" or left.transposed:
         return False
     return (

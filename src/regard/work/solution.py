@@ -1,4 +1,4 @@
-"""A solution as data: what was given, and step after step what follows from it, exactly."""
+"""Solutions as data: given matrices, exact steps, remarks and known mistakes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,18 +13,18 @@ from regard.work.exact.parse import has_too_many_digits
 from regard.work.rules import M, Matrix, MatrixFunction, get_rule
 from regard.work.shapes import shape_error
 
-MAX_OPERATIONS = (
-    100  # parts of one number's formula; back through an LSTM takes 1 s, with 400 minutes
-)
+# operations in one exact entry before it is rounded to DIGITS: BPTT of an LSTM takes 1 s with 100,
+# minutes with 400
+MAX_OPERATIONS = 100
 DIGITS = 50
-ROUNDING_NOTE = f"from here on to {DIGITS} digits: the exact numbers are too long"
+ROUNDING_NOTE = f"rounded to {DIGITS} digits from here on: the exact numbers are too long"
 LATEX_GREEK = {"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "varepsilon", "μ": "mu"}
 LATEX_GREEK |= {"ρ": "rho", "σ": "sigma", "ω": "omega", "Δ": "Delta", "Θ": "Theta"}
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step: a name for its result, the rule, the names of what it takes, and the result.
+    """One step: result name, rule, input names, value, and a title.
 
     >>> Step("S", "exp", ("Z",), sympy.zeros(1), "the exponentials").formula
     'S = exp(Z)'
@@ -38,18 +38,18 @@ class Step:
 
     @property
     def formula(self) -> str:
-        """The step as an equation in plain text."""
+        """The step as an equation, in plain text."""
         return f"{self.name} = {get_rule(self.rule).text.format(*self.inputs)}"
 
     @property
     def tex(self) -> str:
-        """The same in LaTeX."""
-        takes = [tex_name(name) for name in self.inputs]
-        return f"{tex_name(self.name)} = {get_rule(self.rule).tex.format(*takes)}"
+        """The step as an equation, in LaTeX."""
+        inputs = [tex_name(name) for name in self.inputs]
+        return f"{tex_name(self.name)} = {get_rule(self.rule).tex.format(*inputs)}"
 
 
 def tex_name(name: str) -> str:
-    r"""A name as LaTeX has it: what follows an underscore is an index.
+    r"""LaTeX of a name: what follows an underscore becomes a subscript.
 
     >>> print(tex_name("W_Q"), tex_name("h_10"), tex_name("mask"))
     W_{Q} h_{10} \mathrm{mask}
@@ -63,7 +63,7 @@ def tex_name(name: str) -> str:
 
 
 class KnownMistake(NamedTuple):
-    """A mistake that one rule alone cannot show: whose step, what was done, what it gives.
+    """A common mistake over several steps: the step it shows in, a description, and its value.
 
     >>> KnownMistake("A", "the mask was applied after the softmax", M([[0]])).name
     'A'
@@ -75,16 +75,16 @@ class KnownMistake(NamedTuple):
 
 
 def apply_rule(rule_name: str, *inputs: Matrix) -> Matrix:
-    """What a rule makes of its parts, exactly; a number too long for that is carried to 50 digits.
+    """Apply a rule exactly; entries that grow too long are rounded to 50 digits.
 
     >>> apply_rule("exp", M([[1, 0]]))
     Matrix([[E, 1]])
     """
-    return M(run_checked(rule_name, get_rule(rule_name).run, *inputs).applyfunc(_carried))
+    return M(run_checked(rule_name, get_rule(rule_name).run, *inputs).applyfunc(_limit_length))
 
 
 def run_checked(rule_name: str, run: MatrixFunction, *inputs: Matrix) -> Matrix:
-    """What a function of matrices gives, where that is real numbers; else a WorkError.
+    """Run a function of matrices; raise a WorkError unless the result is real.
 
     >>> run_checked("log", lambda a: a.applyfunc(sympy.log), M([[-1]]))
     Traceback (most recent call last):
@@ -95,7 +95,7 @@ def run_checked(rule_name: str, run: MatrixFunction, *inputs: Matrix) -> Matrix:
         value = run(*inputs)
     except RegardError:
         raise
-    except (ArithmeticError, TypeError, ValueError, IndexError) as error:  # sympy's own words
+    except (ArithmeticError, TypeError, ValueError, IndexError) as error:  # raised by sympy
         raise WorkError(f"{rule_name}: needs numbers that give one, got {error}") from error
     if value.has(sympy.nan, sympy.zoo):
         raise WorkError(
@@ -106,26 +106,26 @@ def run_checked(rule_name: str, run: MatrixFunction, *inputs: Matrix) -> Matrix:
     return value
 
 
-def _carried(x: Any) -> Any:
+def _limit_length(x: Any) -> Any:
     if x.free_symbols:
         return x
     if x.is_Atom:
         return evaluate_digits(x, DIGITS) if has_too_many_digits(x) else x
     check_arguments(x)
-    # once digits, always digits: a mixture of both would grow on
+    # once rounded, always rounded: a mixture of exact and rounded terms would keep growing
     return evaluate_digits(x, DIGITS) if x.has(sympy.Float) or x.count_ops() > MAX_OPERATIONS else x
 
 
 @dataclass(frozen=True)
 class Solution:
-    """All steps of a problem in their order; every number can be had again from those before it.
+    """Steps of a problem in order; every value can be recomputed from those before it.
 
-    The remarks are sentences that follow from the numbers, to be read after them.
+    Remarks are sentences that interpret the numbers.
 
-    >>> work = SolutionBuilder("by hand", {"a": [[1, 2]], "b": [[3], [4]]})
-    >>> work.add_step("c", "product", "a", "b", title="the product")
+    >>> builder = SolutionBuilder("example", {"a": [[1, 2]], "b": [[3], [4]]})
+    >>> builder.add_step("c", "product", "a", "b", title="the product")
     'c'
-    >>> work.build()["c"]
+    >>> builder.build()["c"]
     Matrix([[11]])
     """
 
@@ -142,18 +142,18 @@ class Solution:
         return values[name]
 
     def values(self) -> dict[str, Matrix]:
-        """What was given and what was found, by name."""
+        """Given matrices and step results, by name."""
         return {**self.given, **{step.name: step.value for step in self.steps}}
 
     def recompute(self) -> dict[str, Matrix]:
-        """Every step recomputed from its inputs."""
+        """All values, with every step recomputed from its inputs."""
         values = dict(self.given)
         for step in self.steps:
             values[step.name] = apply_rule(step.rule, *(values[name] for name in step.inputs))
         return values
 
     def to_json(self) -> dict[str, Any]:
-        """The solution as JSON can hold it, its numbers as text that reads back exactly.
+        """JSON-serialisable dict; entries are strings that parse back exactly.
 
         >>> SolutionBuilder("none", {"a": 1}).build().to_json()["given"]
         {'a': [['1']]}
@@ -171,13 +171,13 @@ class Solution:
         given = {name: _cells(value) for name, value in self.given.items()}
         remarks = list(self.remarks)
         symbols = sorted({str(s) for value in self.given.values() for s in value.free_symbols})
-        told = {"family": self.family, "given": given, "steps": steps, "remarks": remarks}
-        return told | ({"symbols": symbols} if symbols else {})
+        data = {"family": self.family, "given": given, "steps": steps, "remarks": remarks}
+        return data | ({"symbols": symbols} if symbols else {})
 
 
 @dataclass
 class SolutionBuilder:
-    """A solution in the making.
+    """Builds a solution step by step.
 
     >>> SolutionBuilder("none", {"a": "1/2"}).given["a"]
     Matrix([[1/2]])
@@ -194,41 +194,40 @@ class SolutionBuilder:
         self.values: dict[str, Matrix] = dict(self.given)
 
     def add_given(self, name: str, value: Any) -> str:
-        """One more given, found on the way: a scale, a mask."""
+        """Add a given matrix, such as a default scale or a mask; return its name."""
         self.given[name] = self.values[name] = parse_matrix(value, name)
         return name
 
     def add_step(self, name: str, rule_name: str, *inputs: str, title: str) -> str:
-        """Take one step; its name comes back, to be taken by others."""
+        """Compute and add a step; return its name."""
         if name in self.values:
-            raise WorkError(f"name: needs a new one for each step, got {name!r} again")
-        before = any(self.values[one].has(sympy.Float) for one in inputs)
+            raise WorkError(f"name: needs a new one per step, got {name!r} again")
+        was_rounded = any(self.values[key].has(sympy.Float) for key in inputs)
         try:
-            value = apply_rule(rule_name, *(self.values[one] for one in inputs))
+            value = apply_rule(rule_name, *(self.values[key] for key in inputs))
         except ShapeError as error:
             raise shape_error(name, rule_name, inputs, self.values, error) from error
         self.values[name] = value
-        drawn = rule_name.startswith("simulate")  # never was exact
-        if value.has(sympy.Float) and not before and not drawn:
+        is_random = get_rule(rule_name).is_random  # never was exact
+        if value.has(sympy.Float) and not was_rounded and not is_random:
             title = f"{title} ({ROUNDING_NOTE})"
         self.steps.append(Step(name, rule_name, inputs, value, title))
         return name
 
-    def add_remark(self, sentence: str) -> None:
-        """Say what the numbers so far show."""
-        self.remarks.append(sentence)
+    def add_remark(self, text: str) -> None:
+        """Add a sentence about the numbers so far."""
+        self.remarks.append(text)
 
     def add_mistake(self, name: str, description: str, value: Matrix) -> None:
-        """Name a mistake over several steps, and what it makes of one of them."""
+        """Add a common mistake: a description, and the value that step `name` then has."""
         self.mistakes.append(KnownMistake(name, description, value))
 
     def build(self) -> Solution:
         """The finished solution."""
-        steps, remarks, slips = tuple(self.steps), tuple(self.remarks), tuple(self.mistakes)
-        return Solution(self.family, dict(self.given), steps, remarks, slips)
+        steps, remarks, mistakes = tuple(self.steps), tuple(self.remarks), tuple(self.mistakes)
+        return Solution(self.family, dict(self.given), steps, remarks, mistakes)
 
 
 def _cells(value: sympy.MatrixBase) -> list[list[str]]:
-    # as it is read back
-    infinite = {sympy.oo: "inf", -sympy.oo: "-inf"}
-    return [[infinite.get(x, str(x)) for x in value.row(i)] for i in range(value.rows)]
+    infinity = {sympy.oo: "inf", -sympy.oo: "-inf"}
+    return [[infinity.get(x, str(x)) for x in value.row(i)] for i in range(value.rows)]

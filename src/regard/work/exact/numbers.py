@@ -1,4 +1,4 @@
-"""Exact numbers: read as people write them, kept as they are, rounded only when shown."""
+"""Exact numbers and matrices: parsing, and rounding for display only."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -11,13 +11,11 @@ from regard.work.exact.evaluate import evaluate_digits
 from regard.work.exact.parse import parse_expression
 
 Cells = Sequence[Sequence[Any]]
-MAX_ENTRIES = 1_024  # numbers of one matrix; exact, thirty rows of thirty take seconds
+MAX_ENTRIES = 1_024  # per matrix: exact arithmetic on 30×30 takes seconds
 
 
 def parse_number(value: Any, symbols: Collection[str] = ()) -> sympy.Expr:
-    """A number as it was written: 3, 0.25, "5/2", "1/sqrt(2)", "-inf"; a decimal is taken exactly.
-
-    Names that were declared as `symbols` stand for themselves.
+    """Parse 3, 0.25, "5/2", "1/sqrt(2)" or "-inf" exactly; names in `symbols` stay symbols.
 
     >>> parse_number(0.1) + parse_number("1/2"), parse_number("sqrt(8)"), parse_number("2*a", ["a"])
     (3/5, 2*sqrt(2), 2*a)
@@ -34,27 +32,27 @@ def parse_number(value: Any, symbols: Collection[str] = ()) -> sympy.Expr:
         )
     try:
         return parse_expression(str(value), symbols)
-    except ValueError as error:  # a whole number of 5,000 digits has no text
+    except ValueError as error:  # str() of an integer of 5,000 digits
         if isinstance(error, WorkError):
             raise
         raise WorkError(f"number: needs at most a thousand digits, got {error}") from error
 
 
 def shorten_repr(value: Any, max_chars: int = 80) -> str:
-    """A value as a message can show it, cut where it is long.
+    """repr of a value for an error message, truncated.
 
     >>> shorten_repr("1" * 100, 8)
     "'11111…"
     """
     try:
         text = repr(value)
-    except (RecursionError, ValueError):  # brackets without end, digits without end
+    except (RecursionError, ValueError):  # deep nesting, very long integers
         return f"a {type(value).__name__}"
     return text if len(text) <= max_chars else f"{text[: max_chars - 2]}…"
 
 
 def parse_matrix(values: Any, name: str = "matrix", symbols: Collection[str] = ()) -> Any:
-    """Rows of numbers; one row may stand alone, and a lone number is a matrix of one.
+    """Parse a list of rows; a flat list is one row, a number a 1×1 matrix.
 
     >>> parse_matrix([["1/2", 0], [-1, 2]])
     Matrix([
@@ -85,12 +83,12 @@ def parse_matrix(values: Any, name: str = "matrix", symbols: Collection[str] = (
 
 
 def format_decimal(x: sympy.Expr, digits: int = 6, keep_zeros: bool = False) -> str:
-    """A number to so many digits that count, short where it is exact; a symbol stays what it is.
+    """Format to significant digits; expressions with symbols are printed as they are.
 
-    With `zeros` those at the end are kept: 2.00000 is rounded, 2 may be exact.
+    With `keep_zeros` trailing zeros stay: 2.00000 is rounded, 2 may be exact.
 
-    >>> format_decimal(sympy.sqrt(2)), format_decimal(sympy.Rational(1, 4)), format_decimal(-sympy.oo)
-    ('1.41421', '0.25', '-inf')
+    >>> [format_decimal(x) for x in (sympy.sqrt(2), sympy.Rational(1, 4), -sympy.oo)]
+    ['1.41421', '0.25', '-inf']
     >>> format_decimal(sympy.tanh(20), keep_zeros=True)
     '1.00000'
     """
@@ -98,50 +96,50 @@ def format_decimal(x: sympy.Expr, digits: int = 6, keep_zeros: bool = False) -> 
         return format_plain(x)
     if x in (sympy.oo, -sympy.oo):
         return "inf" if x == sympy.oo else "-inf"
-    found = evaluate_digits(x, digits + 5)
-    if digits > 15 or found and not 1e-300 < abs(found) < 1e300:  # more than a float has
-        return str(sympy.Float(found, digits))
+    number = evaluate_digits(x, digits + 5)
+    if digits > 15 or number and not 1e-300 < abs(number) < 1e300:  # beyond a float
+        return str(sympy.Float(number, digits))
     if keep_zeros:
-        return f"{float(found):#.{digits}g}".rstrip(".")
-    return f"{float(found):.{digits}g}"
+        return f"{float(number):#.{digits}g}".rstrip(".")
+    return f"{float(number):.{digits}g}"
 
 
 def is_exact_in(x: sympy.Expr, digits: int) -> bool:
-    """Whether so many digits are all that a number has.
+    """Whether a number equals its rounding to `digits` significant digits.
 
     >>> is_exact_in(sympy.Float("3", 50), 6), is_exact_in(sympy.sqrt(2), 6)
     (True, False)
     """
     if x.free_symbols or x.is_infinite:
         return True
-    found = evaluate_digits(x, 50)
-    shown = sympy.Rational(str(sympy.Float(found, digits)))
-    return bool(abs(found - shown) <= abs(found) * sympy.Rational(1, 10**40))
+    number = evaluate_digits(x, 50)
+    rounded = sympy.Rational(str(sympy.Float(number, digits)))
+    return bool(abs(number - rounded) <= abs(number) * sympy.Rational(1, 10**40))
 
 
 def is_short_form(x: sympy.Expr) -> bool:
-    """Whether a number is best shown as it is: whole, a short fraction, a lone root, in symbols.
+    """Whether a number is shown exactly: rational, a single root, or symbolic.
 
     >>> is_short_form(sympy.Rational(5, 2)), is_short_form(sympy.exp(1) / 3)
     (True, False)
     """
-    if x.is_Float:  # digits without end
+    if x.is_Float:
         return False
     if x.is_Rational or x.is_infinite or x.free_symbols:
         return True
-    most = 8 if x.has(sympy.sin, sympy.cos) else 4  # a sum of two products of waves is still read
-    return not x.has(sympy.exp, sympy.E, sympy.tanh) and x.count_ops() < most
+    max_ops = 8 if x.has(sympy.sin, sympy.cos) else 4  # a sum of two products of sines is readable
+    return not x.has(sympy.exp, sympy.E, sympy.tanh) and x.count_ops() < max_ops
 
 
 def format_plain(x: sympy.Expr) -> str:
-    """A number or formula as one line of text, the way it is written by hand.
+    """Format a number or formula as plain text, with · and superscripts.
 
     >>> a = sympy.Symbol("a")
     >>> format_plain(2 * a**2 + 1), format_plain(-sympy.oo)
     ('2·a² + 1', '-inf')
     """
-    text = re.sub(r"\*\*(\d+)", lambda high: high[1].translate(_RAISED), str(x))
+    text = re.sub(r"\*\*(\d+)", lambda power: power[1].translate(_SUPERSCRIPT_DIGITS), str(x))
     return text.replace("*", "·").replace("oo", "inf")
 
 
-_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+_SUPERSCRIPT_DIGITS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")

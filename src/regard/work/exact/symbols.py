@@ -1,4 +1,4 @@
-"""Symbols among the given numbers: declared, worked with exactly, and at the end put in."""
+"""Symbols among the given numbers: declaration and parsing."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -7,44 +7,44 @@ from regard.errors import WorkError
 from regard.work.exact.numbers import parse_number, shorten_repr
 from regard.work.exact.parse import CONSTANTS, FUNCTIONS, SYMBOL
 
-MAX_SYMBOLS = 12  # symbols of one problem
+MAX_SYMBOLS = 12  # per problem
 
 
 def parse_symbols(symbols: Any, values: Mapping[str, Any] | None = None) -> tuple[str, ...]:
-    """The names of symbols, checked; those that have values are declared by that.
+    """Validate symbol names; those with values need no declaration.
 
     >>> parse_symbols(["a", "x_1"], {"b": 2})
     ('a', 'x_1', 'b')
     """
-    told: Any = [symbols] if isinstance(symbols, str) else symbols or []
-    if not isinstance(told, list | tuple):
-        raise WorkError(f'symbols: needs a list such as ["a", "x_1"], got {shorten_repr(told)}')
-    for name in (*told, *(values or {})):
-        if not isinstance(name, str) or not SYMBOL.fullmatch(name) or name in _TAKEN:
+    declared: Any = [symbols] if isinstance(symbols, str) else symbols or []
+    if not isinstance(declared, list | tuple):
+        raise WorkError(f'symbols: needs a list such as ["a", "x_1"], got {shorten_repr(declared)}')
+    for name in (*declared, *(values or {})):
+        if not isinstance(name, str) or not SYMBOL.fullmatch(name) or name in _RESERVED:
             raise WorkError(f"symbols: needs names such as a, x_1 or β, got {name!r}")
-    names: list[str] = list(dict.fromkeys([*told, *(values or {})]))
+    names: list[str] = list(dict.fromkeys([*declared, *(values or {})]))
     if len(names) > MAX_SYMBOLS:
         raise WorkError(f"symbols: needs at most {MAX_SYMBOLS}, got {len(names)}")
     return tuple(names)
 
 
-_TAKEN = {*FUNCTIONS, *(set(CONSTANTS) - {"e", "E"})}
+_RESERVED = {*FUNCTIONS, *(set(CONSTANTS) - {"e", "E"})}
 
 
 def parse_symbolic(values: Any, symbols: Collection[str]) -> Any:
-    """What was given, with every text that may hold a symbol read.
+    """Parse every string that contains a declared symbol, in nested lists and tables.
 
     >>> parse_symbolic({"X": [["2*a", 1]], "mask": "causal"}, ["a"])
     {'X': [[2*a, 1]], 'mask': 'causal'}
     """
     if isinstance(values, Mapping):
-        return {name: parse_symbolic(one, symbols) for name, one in values.items()}
+        return {name: parse_symbolic(value, symbols) for name, value in values.items()}
     if isinstance(values, list | tuple):
-        return [parse_symbolic(one, symbols) for one in values]
+        return [parse_symbolic(value, symbols) for value in values]
     if not isinstance(values, str):
         return values
     try:
-        found = parse_number(values, symbols)
+        number = parse_number(values, symbols)
     except WorkError:
-        return values  # a word that the family knows, or one that it refuses in its own words
-    return found if found.free_symbols else values
+        return values  # an option such as mask = "causal"; the family validates it
+    return number if number.free_symbols else values

@@ -1,4 +1,4 @@
-"""Attention by hand: any score, mask and bias, self or cross, either way of writing matrices."""
+"""Self- and cross-attention: any score, mask and bias, tokens as rows or columns."""
 
 import re
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ from regard.work.solution import Solution, SolutionBuilder
 
 SCORE_WEIGHTS = {"dot": (), "bilinear": ("W_B",), "additive": ("W_1", "W_2", "V_a")}
 
-MAX_SCALE = 10_000  # exponentials of more have more digits than they are worth
+MAX_SCALE = 10_000  # exact exponentials of more get too long
 _QUESTIONS = ("Q", "K", "V", "S", "Z", "R", "A", "H")
 
 
 class AttentionSetup(NamedTuple):
-    """How an attention is done: matrices by rows or columns, its scale, mask, score, and names.
+    """Options of an attention: convention, scale, mask, score, and names of scale and mask.
 
     >>> AttentionSetup().score
     'dot'
@@ -32,12 +32,12 @@ class AttentionSetup(NamedTuple):
     scale: Any = None
     mask: Any = None
     score: str = "dot"
-    scale_name: str = "β"  # how the scale is called
-    mask_name: str = "mask"  # and the mask
+    scale_name: str = "β"
+    mask_name: str = "mask"
 
     @property
     def softmax_axis(self) -> str:
-        """Where the weights of one query lie."""
+        """Axis along which the weights of one query sum to 1."""
         return "rows" if self.tokens_as_rows else "columns"
 
 
@@ -66,27 +66,32 @@ def solve_attention(
     mask: Any = None,
     score: str = "dot",
 ) -> Solution:
-    """Attention over a few tokens, every step exact.
+    """Scaled dot-product, bilinear or additive attention over a few tokens.
 
     rows:     Q = X W_Q, …   A = softmax(β Q Kᵀ) over each row,      H = A V
     columns:  Q = W_Q X, …   A = softmax(β Kᵀ Q) down each column,   H = V A
 
-    Given is X (and W_Q, W_K, W_V: without one, X itself is taken), or Q, K and V at once; with Y
-    too, keys and values come from Y. The scale β is 1/√d if not said; 0 and "inf" are the limits.
-    `mask` is causal, local:N, both, or a matrix of 0 and 1, a row a query; `score` is dot, bilinear
-    (W_B) or additive (W_1, W_2, V_a). A bias is added where given: B, or rel, by distance.
+    Given: X with W_Q, W_K, W_V (a missing one is the identity), or Q, K, V. With Y, keys and values
+    come from Y. Optional biases: B (matrix) or rel (by distance).
 
-    >>> worked = solve_attention({"X": [[1, 0], [1, 1], [0, 2]]}, scale=1)
-    >>> worked["A"][0, 0]
+    Args:
+        given: matrices by name.
+        convention: "rows" or "columns": how tokens are written.
+        scale: β, a number or "inf" for hard attention; 1/√d if None.
+        mask: "causal", "local:N", both, or a matrix of 0 and 1 with one row per query.
+        score: "dot", "bilinear" (needs W_B) or "additive" (needs W_1, W_2, V_a).
+
+    >>> solution = solve_attention({"X": [[1, 0], [1, 1], [0, 2]]}, scale=1)
+    >>> solution["A"][0, 0]
     E/(1 + 2*E)
     """
     check_given("attention", given)
-    ways = AttentionSetup(is_row_convention(convention), scale, mask, score)
-    work = SolutionBuilder("attention", {k: v for k, v in given.items() if v is not None})
-    add_attention(work, *project_qkv(work, ways.tokens_as_rows), setup=ways)
-    _wrong_source(work, ways.tokens_as_rows)
-    _read_map(work, ways.tokens_as_rows)
-    return work.build()
+    setup = AttentionSetup(is_row_convention(convention), scale, mask, score)
+    builder = SolutionBuilder("attention", {k: v for k, v in given.items() if v is not None})
+    add_attention(builder, *project_qkv(builder, setup.tokens_as_rows), setup=setup)
+    _add_source_mistakes(builder, setup.tokens_as_rows)
+    _add_remarks(builder, setup.tokens_as_rows)
+    return builder.build()
 
 
 @family(
@@ -114,7 +119,7 @@ def solve_cross_attention(
     mask: Any = None,
     score: str = "dot",
 ) -> Solution:
-    """Cross-attention: queries from X (what is being written), keys and values from Y (the memory).
+    """Cross-attention: queries from X, keys and values from Y.
 
     Q = X W_Q,   K = Y W_K,   V = Y W_V,   H = softmax(β Q Kᵀ) V
 
@@ -131,13 +136,18 @@ def solve_cross_attention(
     return replace(solved, family="cross-attention")
 
 
-def _wrong_source(work: SolutionBuilder, rows: bool) -> None:
-    """Who takes keys and values from the queries' own tokens makes this of them."""
+def _add_source_mistakes(builder: SolutionBuilder, rows: bool) -> None:
+    """Mistake: keys and values projected from X instead of Y."""
     for letter in "KV":
-        x, weight = work.values.get("X"), work.values.get(f"W_{letter}")
-        if "Y" in work.given and letter not in work.given and x is not None and weight is not None:
-            says = "they were taken from X, the queries' tokens, not from Y"
-            work.add_mistake(letter, says, M(x * weight) if rows else M(weight * x))
+        x, weight = builder.values.get("X"), builder.values.get(f"W_{letter}")
+        if (
+            "Y" in builder.given
+            and letter not in builder.given
+            and x is not None
+            and weight is not None
+        ):
+            description = "they were computed from X, the queries' tokens, not from Y"
+            builder.add_mistake(letter, description, M(x * weight) if rows else M(weight * x))
 
 
 def is_row_convention(convention: str) -> bool:
@@ -158,33 +168,37 @@ def project_qkv(
     sources: tuple[str, str] = ("X", "Y"),
     weight_pattern: str = "W_{}",
 ) -> tuple[str, str, str]:
-    """The names of queries, keys and values, projected by the weights `by` unless they were given.
+    """Add the projections that are not given; return the names of queries, keys and values.
 
-    >>> work = SolutionBuilder("none", {"X": [[1, 2]], "W_Q": [[1], [1]]})
-    >>> project_qkv(work)
+    >>> builder = SolutionBuilder("none", {"X": [[1, 2]], "W_Q": [[1], [1]]})
+    >>> project_qkv(builder)
     ('Q', 'X', 'X')
     """
     memory = sources[1] if sources[1] in builder.values else sources[0]
     q, k, v = (
-        _projected(builder, letter, source, tokens_as_rows, suffix, weight_pattern.format(letter))
+        _add_projection(
+            builder, letter, source, tokens_as_rows, suffix, weight_pattern.format(letter)
+        )
         for letter, source in zip("QKV", (sources[0], memory, memory), strict=True)
     )
     return q, k, v
 
 
-def _projected(
-    work: SolutionBuilder, letter: str, source: str, rows: bool, at: str, weight: str
+def _add_projection(
+    builder: SolutionBuilder, letter: str, source: str, rows: bool, suffix: str, weight: str
 ) -> str:
-    name = f"{letter}{at}"
-    if name in work.values:
+    name = f"{letter}{suffix}"
+    if name in builder.values:
         return name
-    if source not in work.values:
-        raise WorkError(f"given: needs X, or Q, K and V, got {', '.join(work.given) or 'nothing'}")
-    if weight not in work.values:
+    if source not in builder.values:
+        raise WorkError(
+            f"given: needs X, or Q, K and V, got {', '.join(builder.given) or 'nothing'}"
+        )
+    if weight not in builder.values:
         return source
-    words = {"Q": "queries: what each token asks", "K": "keys: what each answers to"}
-    says = f"the {words.get(letter, 'values: what each gives')}"
-    return add_linear(work, name, source, weight, tokens_as_rows=rows, title=says)
+    names = {"Q": "queries", "K": "keys"}
+    title = f"the {names.get(letter, 'values')}"
+    return add_linear(builder, name, source, weight, tokens_as_rows=rows, title=title)
 
 
 def add_linear(
@@ -196,18 +210,18 @@ def add_linear(
     title: str,
     tokens_as_rows: bool = True,
 ) -> str:
-    """Tokens times weights, with the bias b of the same index where one is given.
+    """Add a linear layer; its bias has the name of the weight with b for W, and is optional.
 
-    >>> work = SolutionBuilder("none", {"X": [[1, 2]], "W_F": [[1], [1]], "b_F": [[4]]})
-    >>> work.values[add_linear(work, "F", "X", "W_F", title="the hidden layer")]
+    >>> builder = SolutionBuilder("none", {"X": [[1, 2]], "W_F": [[1], [1]], "b_F": [[4]]})
+    >>> builder.values[add_linear(builder, "F", "X", "W_F", title="the hidden layer")]
     Matrix([[7]])
     """
     bias = f"b{weight[1:]}" if weight.startswith("W") else f"b_{weight}"
-    parts = (x, weight) if tokens_as_rows else (weight, x)
+    inputs = (x, weight) if tokens_as_rows else (weight, x)
     if bias not in builder.values:
-        return builder.add_step(name, "product", *parts, title=title)
+        return builder.add_step(name, "product", *inputs, title=title)
     return builder.add_step(
-        name, "affine" if tokens_as_rows else "affine, columns", *parts, bias, title=title
+        name, "affine" if tokens_as_rows else "affine, columns", *inputs, bias, title=title
     )
 
 
@@ -219,10 +233,10 @@ def add_attention(
     suffix: str = "",
     setup: AttentionSetup | None = None,
 ) -> str:
-    """From queries, keys and values to the outputs, in the steps of a hand; names end in `at`.
+    """Add the steps from queries, keys and values to the outputs; step names end in `suffix`.
 
-    >>> work = SolutionBuilder("none", {"Q": [[1]], "K": [[1], [1]], "V": [[0], [4]]})
-    >>> work.values[add_attention(work, "Q", "K", "V", "_1")]
+    >>> builder = SolutionBuilder("none", {"Q": [[1]], "K": [[1], [1]], "V": [[0], [4]]})
+    >>> builder.values[add_attention(builder, "Q", "K", "V", "_1")]
     Matrix([[2]])
     """
     setup = setup or AttentionSetup()
@@ -239,54 +253,54 @@ def add_attention(
 def add_softmax_output(
     builder: SolutionBuilder, scores: str, head_dim: int, v: str, suffix: str, setup: AttentionSetup
 ) -> str:
-    """From scores to the outputs; `width`, that of a query, makes the usual scale.
+    """Add the steps from scores to outputs; `head_dim` sets the default scale.
 
-    >>> work = SolutionBuilder("none", {"S": [[0, 0]], "V": [[0], [4]]})
-    >>> work.values[add_softmax_output(work, "S", 1, "V", "", AttentionSetup())]
+    >>> builder = SolutionBuilder("none", {"S": [[0, 0]], "V": [[0], [4]]})
+    >>> builder.values[add_softmax_output(builder, "S", 1, "V", "", AttentionSetup())]
     Matrix([[2]])
     """
-    rows, sharp = setup.tokens_as_rows, _scale(builder, head_dim, setup)
-    if sharp != sympy.oo and sharp != 1:
-        sharper = sharp.is_number and sharp > 1
-        says = "scaled, so that " + (
-            "the best stand out" if sharper else "no score drowns the others"
+    rows, scale = setup.tokens_as_rows, _add_scale(builder, head_dim, setup)
+    if scale != sympy.oo and scale != 1:
+        scores = builder.add_step(
+            f"Z{suffix}", "scale", scores, setup.scale_name, title="the scaled scores"
         )
-        scores = builder.add_step(f"Z{suffix}", "scale", scores, setup.scale_name, title=says)
-    bias = _bias(builder, scores, suffix, setup)
+    bias = _add_bias(builder, scores, suffix, setup)
     if bias is not None:
-        if sharp == sympy.oo:
+        if scale == sympy.oo:
             raise WorkError("scale: needs to be finite where a bias is added, got inf")
         scores = builder.add_step(
             f"C{suffix}", "add", scores, bias, title="with the bias of each pair"
         )
     shape = builder.values[scores].shape
-    seen = parse_mask(setup.mask, *(shape if rows else shape[::-1]))
-    free = scores
-    if seen is not None:
+    mask = parse_mask(setup.mask, *(shape if rows else shape[::-1]))
+    unmasked = scores
+    if mask is not None:
         if setup.mask_name not in builder.values:
-            builder.add_given(setup.mask_name, seen if rows else seen.T)
-        says = "what may not be seen is set to -inf"
-        scores = builder.add_step(f"R{suffix}", "mask", scores, setup.mask_name, title=says)
-    (_hard if sharp == sympy.oo else _soft)(builder, scores, suffix, setup)
-    if seen is not None and sharp != sympy.oo:
+            builder.add_given(setup.mask_name, mask if rows else mask.T)
+        title = "masked scores are set to -inf"
+        scores = builder.add_step(f"R{suffix}", "mask", scores, setup.mask_name, title=title)
+    (_add_hardmax if scale == sympy.oo else _add_softmax)(builder, scores, suffix, setup)
+    if mask is not None and scale != sympy.oo:
         builder.add_mistake(
-            f"A{suffix}", "the mask was applied after the softmax", _late(builder, free, setup)
+            f"A{suffix}",
+            "the mask was applied after the softmax",
+            _masked_after_softmax(builder, unmasked, setup),
         )
-    mixed = (f"A{suffix}", v) if rows else (v, f"A{suffix}")
+    inputs = (f"A{suffix}", v) if rows else (v, f"A{suffix}")
     return builder.add_step(
-        f"H{suffix}", "product", *mixed, title="the outputs: each a mixture of the values"
+        f"H{suffix}", "product", *inputs, title="the outputs: weighted means of the values"
     )
 
 
-def _width(work: SolutionBuilder, q: str, ways: AttentionSetup) -> int:
-    return work.values[q].cols if ways.tokens_as_rows else work.values[q].rows
+def _width(builder: SolutionBuilder, q: str, setup: AttentionSetup) -> int:
+    return builder.values[q].cols if setup.tokens_as_rows else builder.values[q].rows
 
 
 def add_scores(builder: SolutionBuilder, q: str, k: str, suffix: str, setup: AttentionSetup) -> str:
-    """The step that scores every query against every key; its name comes back.
+    """Add the scores of every query-key pair; return the name of the step.
 
-    >>> work = SolutionBuilder("none", {"Q": [[2]], "K": [[3]]})
-    >>> work.values[add_scores(work, "Q", "K", "", AttentionSetup())]
+    >>> builder = SolutionBuilder("none", {"Q": [[2]], "K": [[3]]})
+    >>> builder.values[add_scores(builder, "Q", "K", "", AttentionSetup())]
     Matrix([[6]])
     """
     if not isinstance(setup.score, str) or setup.score not in SCORE_WEIGHTS:
@@ -297,109 +311,124 @@ def add_scores(builder: SolutionBuilder, q: str, k: str, suffix: str, setup: Att
     missing = [name for name in SCORE_WEIGHTS[setup.score] if name not in builder.values]
     if missing:
         raise WorkError(f"given: needs {', '.join(missing)} for the score {setup.score}, got none")
-    rows, says = setup.tokens_as_rows, "the scores: how well each query fits each key"
+    rows, title = setup.tokens_as_rows, "the scores of each query and key"
     if setup.score == "additive":
-        p = _times(builder, f"P{suffix}", q, "W_1", rows, "each query as the score sees it")
-        g = _times(builder, f"G{suffix}", k, "W_2", rows, "each key as the score sees it")
-        by = "additive scores" if rows else "additive scores, columns"
-        return builder.add_step(f"S{suffix}", by, p, g, "V_a", title=says)
+        p = _add_product(
+            builder, f"P{suffix}", q, "W_1", rows, "each query, projected for the score"
+        )
+        g = _add_product(builder, f"G{suffix}", k, "W_2", rows, "each key, projected for the score")
+        rule = "additive scores" if rows else "additive scores, columns"
+        return builder.add_step(f"S{suffix}", rule, p, g, "V_a", title=title)
     if setup.score == "bilinear":
-        q = _times(
-            builder, f"P{suffix}", q, "W_B", rows, "each query carried to the side of the keys"
+        q = _add_product(
+            builder, f"P{suffix}", q, "W_B", rows, "each query, projected into key space"
         )
-    by = "product with transpose" if rows else "transpose times"
-    return builder.add_step(f"S{suffix}", by, *((q, k) if rows else (k, q)), title=says)
+    rule = "product with transpose" if rows else "transpose times"
+    return builder.add_step(f"S{suffix}", rule, *((q, k) if rows else (k, q)), title=title)
 
 
-def _times(work: SolutionBuilder, name: str, x: str, weight: str, rows: bool, says: str) -> str:
-    return work.add_step(name, "product", *((x, weight) if rows else (weight, x)), title=says)
+def _add_product(
+    builder: SolutionBuilder, name: str, x: str, weight: str, rows: bool, title: str
+) -> str:
+    return builder.add_step(name, "product", *((x, weight) if rows else (weight, x)), title=title)
 
 
-def _scale(work: SolutionBuilder, width: int, ways: AttentionSetup) -> Any:
-    """The scale, given or found: 1/√d for the dot product, 1 for scores that learn their own."""
-    if ways.scale_name not in work.values:
-        usual = 1 / sympy.sqrt(width) if ways.score == "dot" else sympy.Integer(1)
-        work.add_given(
-            ways.scale_name, M([[usual if ways.scale is None else parse_number(ways.scale)]])
+def _add_scale(builder: SolutionBuilder, width: int, setup: AttentionSetup) -> Any:
+    """The scale, given or default: 1/√d for the dot product, 1 for learned scores."""
+    if setup.scale_name not in builder.values:
+        default = 1 / sympy.sqrt(width) if setup.score == "dot" else sympy.Integer(1)
+        builder.add_given(
+            setup.scale_name, M([[default if setup.scale is None else parse_number(setup.scale)]])
         )
-    found = work.values[ways.scale_name][0, 0]
-    if found.is_negative:
-        raise WorkError(f"scale: needs 0 or more, got {found}; try the keys negated")
-    if found.is_number and MAX_SCALE < found < sympy.oo:
-        raise WorkError(f'scale: needs at most {MAX_SCALE}, got {found}; try "inf", the limit')
-    return found
+    result = builder.values[setup.scale_name][0, 0]
+    if result.is_negative:
+        raise WorkError(f"scale: needs 0 or more, got {result}; try the keys negated")
+    if result.is_number and MAX_SCALE < result < sympy.oo:
+        raise WorkError(f'scale: needs at most {MAX_SCALE}, got {result}; try "inf", the limit')
+    return result
 
 
-def _bias(work: SolutionBuilder, scores: str, at: str, ways: AttentionSetup) -> str | None:
-    """The name of what is added to the scores, a row a query as masks are."""
-    shape = work.values[scores].shape
-    queries, keys = shape if ways.tokens_as_rows else shape[::-1]
-    name = next((one for one in (f"B{at}", "B") if one in work.values), None)
+def _add_bias(
+    builder: SolutionBuilder, scores: str, suffix: str, setup: AttentionSetup
+) -> str | None:
+    """Name of the bias matrix, if any; B has one row per query, as masks have."""
+    shape = builder.values[scores].shape
+    queries, keys = shape if setup.tokens_as_rows else shape[::-1]
+    name = next(
+        (candidate for candidate in (f"B{suffix}", "B") if candidate in builder.values), None
+    )
     if name is None:
-        if "rel" not in work.values:
+        if "rel" not in builder.values:
             return None
-        says = "the bias of each pair, by how far the key is from the query"
-        name = work.add_step(f"B{at}", f"relative {queries}×{keys}", "rel", title=says)
+        title = "the bias of each pair, by distance"
+        name = builder.add_step(f"B{suffix}", f"relative {queries}×{keys}", "rel", title=title)
     return (
         name
-        if ways.tokens_as_rows
-        else work.add_step(f"D{at}", "transpose", name, title="a column a query")
+        if setup.tokens_as_rows
+        else builder.add_step(f"D{suffix}", "transpose", name, title="one column per query")
     )
 
 
-def _soft(work: SolutionBuilder, scores: str, at: str, ways: AttentionSetup) -> None:
-    e, n = f"E{at}", f"N{at}"
-    work.add_step(e, "exp", scores, title="the exponentials")
-    work.add_step(n, f"sum over {ways.softmax_axis}", e, title="what each query divides by")
-    says = "the weights: for each query they add up to 1"
-    work.add_step(f"A{at}", f"divide {ways.softmax_axis}", e, n, title=says)
+def _add_softmax(builder: SolutionBuilder, scores: str, suffix: str, setup: AttentionSetup) -> None:
+    e, n = f"E{suffix}", f"N{suffix}"
+    builder.add_step(e, "exp", scores, title="the exponentials")
+    builder.add_step(n, f"sum over {setup.softmax_axis}", e, title="the normaliser of each query")
+    title = "the weights: they sum to 1 for each query"
+    builder.add_step(f"A{suffix}", f"divide {setup.softmax_axis}", e, n, title=title)
 
 
-def _hard(work: SolutionBuilder, scores: str, at: str, ways: AttentionSetup) -> None:
-    top = work.add_step(
-        f"M{at}", f"largest of {ways.softmax_axis}", scores, title="the best score of a query"
+def _add_hardmax(builder: SolutionBuilder, scores: str, suffix: str, setup: AttentionSetup) -> None:
+    top = builder.add_step(
+        f"M{suffix}",
+        f"largest of {setup.softmax_axis}",
+        scores,
+        title="the largest score of each query",
     )
-    says = "the weights in the limit of a large β: the best take all, in equal shares"
-    work.add_step(f"A{at}", f"hardmax {ways.softmax_axis}", scores, top, title=says)
+    title = "the weights in the limit β → ∞: divided equally among the largest scores"
+    builder.add_step(f"A{suffix}", f"hardmax {setup.softmax_axis}", scores, top, title=title)
 
 
-def _late(work: SolutionBuilder, free: str, ways: AttentionSetup) -> Matrix:
-    """The weights of someone who masks after the softmax: those left no longer add up to 1."""
-    scores = work.values[free].evalf(20)
+def _masked_after_softmax(builder: SolutionBuilder, unmasked: str, setup: AttentionSetup) -> Matrix:
+    """Mistake: masked after the softmax, so that the remaining weights do not sum to 1."""
+    scores = builder.values[unmasked].evalf(20)
     e = scores.applyfunc(sympy.exp)
-    e = e if ways.tokens_as_rows else e.T
-    kept = work.values[ways.mask_name] if ways.tokens_as_rows else work.values[ways.mask_name].T
+    e = e if setup.tokens_as_rows else e.T
+    mask = (
+        builder.values[setup.mask_name]
+        if setup.tokens_as_rows
+        else builder.values[setup.mask_name].T
+    )
     sums = [sum(e.row(i)) for i in range(e.rows)]
-    found = M(e.rows, e.cols, lambda i, j: e[i, j] / sums[i] * kept[i, j])
-    return found if ways.tokens_as_rows else M(found.T)
+    result = M(e.rows, e.cols, lambda i, j: e[i, j] / sums[i] * mask[i, j])
+    return result if setup.tokens_as_rows else M(result.T)
 
 
-def _read_map(work: SolutionBuilder, rows: bool) -> None:
-    """Say who looks at whom; a sentence that follows from the weights."""
-    weights = work.values["A"] if rows else work.values["A"].T
+def _add_remarks(builder: SolutionBuilder, rows: bool) -> None:
+    """Remark which key has the largest weight of each query."""
+    weights = builder.values["A"] if rows else builder.values["A"].T
     if weights.free_symbols:
         return
-    own = "Y" not in work.values
-    told, self_seeing = [], []
+    is_self = "Y" not in builder.values
+    sentences, self_attending = [], []
     for i in range(weights.rows):
         best = argmax_ties(weights.row(i))
         if weights[i, best[0]] == 0:
-            told.append(f"query {i + 1} sees nothing")
+            sentences.append(f"query {i + 1} attends to nothing")
             continue
         keys = " and ".join(str(j + 1) for j in best)
-        most, word = format_decimal(weights[i, best[0]], 3), "key" if len(best) == 1 else "keys"
-        looks = "" if told else " looks most"
-        told.append(f"query {i + 1}{looks} at {word} {keys} ({most})")
-        self_seeing += [i + 1] if i in best else []
-    line = ", ".join(told)
-    work.add_remark(f"{line[0].upper()}{line[1:]}.")
-    if own and weights.rows == weights.cols:
-        who = ", ".join(map(str, self_seeing)) or "none"
-        work.add_remark(f"Those that look most at themselves: {who}.")
+        top, word = format_decimal(weights[i, best[0]], 3), "key" if len(best) == 1 else "keys"
+        verb = "" if sentences else " attends most"
+        sentences.append(f"query {i + 1}{verb} at {word} {keys} ({top})")
+        self_attending += [i + 1] if i in best else []
+    line = ", ".join(sentences)
+    builder.add_remark(f"{line[0].upper()}{line[1:]}.")
+    if is_self and weights.rows == weights.cols:
+        queries = ", ".join(map(str, self_attending)) or "none"
+        builder.add_remark(f"Queries with their largest weight on themselves: {queries}.")
 
 
 def parse_mask(spec: Any, queries: int, keys: int) -> Matrix | None:
-    """A mask as a matrix of 0 and 1, a row a query: causal, local:N, both, or as given.
+    """Parse a mask into a matrix of 0 and 1 with one row per query.
 
     >>> parse_mask("causal, local:1", 3, 3)
     Matrix([
@@ -411,23 +440,25 @@ def parse_mask(spec: Any, queries: int, keys: int) -> Matrix | None:
         return None
     if isinstance(spec, str):
         kinds = re.split(r"\s*[,+]\s*|\s+", spec.strip())
-        reaches = [re.fullmatch(r"local:(\d+)", kind) for kind in kinds]
-        if not all(kind == "causal" or far for kind, far in zip(kinds, reaches, strict=True)):
+        windows = [re.fullmatch(r"local:(\d+)", kind) for kind in kinds]
+        if not all(kind == "causal" or radius for kind, radius in zip(kinds, windows, strict=True)):
             raise WorkError(
                 f"mask: needs none, causal, local:N, both, or rows of 0 and 1, got {spec!r}"
             )
-        far = min((int(one[1]) for one in reaches if one), default=queries + keys)
-        ahead = 0 if "causal" in kinds else keys
+        radius = min(
+            (int(candidate[1]) for candidate in windows if candidate), default=queries + keys
+        )
+        lookahead = 0 if "causal" in kinds else keys
         return M(
             [
-                [int(abs(i - j) <= far and j - i <= ahead) for j in range(keys)]
+                [int(abs(i - j) <= radius and j - i <= lookahead) for j in range(keys)]
                 for i in range(queries)
             ]
         )
-    found = parse_matrix(spec, "mask")
-    if found.shape != (queries, keys) or set(found) - {0, 1}:
+    result = parse_matrix(spec, "mask")
+    if result.shape != (queries, keys) or set(result) - {0, 1}:
         raise WorkError(
             f"mask: needs {queries} rows of {keys} numbers, each 0 or 1, got "
-            f"{found.rows}×{found.cols}"
+            f"{result.rows}×{result.cols}"
         )
-    return found
+    return result

@@ -1,4 +1,4 @@
-"""Blocks of a Transformer by hand: layer norm, feed-forward, encoder and decoder."""
+"""Transformer blocks: layer norm, RMS norm, feed-forward, encoder and decoder."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from regard.work.solution import Solution, SolutionBuilder
 
 DEFAULT_EPS = "1/100000"
 ACTIVATIONS = ("relu", "gelu", "silu")
-GREEK_LETTERS = {"gamma": "γ", "beta": "β"}  # as a TOML file can write them
+GREEK_LETTERS = {"gamma": "γ", "beta": "β"}  # ASCII spelling in TOML
 # rows whose variance is a square, so that its root is rational
 _EVEN_2 = ([1, 3], [0, 4], [5, -1], [2, 0], [-3, 1])
 _EVEN_4 = ([1, 1, 3, 3], [0, 4, 0, 4], [7, -1, 1, 1], [-3, 5, 3, 3], [2, 0, 0, 2], [4, 4, -2, -2])
@@ -21,21 +21,21 @@ _QUESTIONS = ("A*", "O", "P_*", "m_*", "v_*", "LN_*", "FF")
 
 
 class BlockSetup(NamedTuple):
-    """What is chosen about a block: its heads, where the norm stands, the activation, the mask.
+    """Options of a block: heads, norm placement and kind, activation, mask, scale.
 
     >>> BlockSetup().pre_norm
     False
     """
 
     heads: int | None = None
-    pre_norm: bool = False  # the norm before each part: pre-LN
+    pre_norm: bool = False
     activation: str = "relu"
     mask: Any = None
     scale: Any = None
-    norm_kind: str = "layer"  # of the norm: layer or rms
+    norm_kind: str = "layer"  # layer or rms
 
     def attention_setup(self, suffix: str = "", mask: Any = None) -> AttentionSetup:
-        """How its attention is done; the scale and the mask get names of their own."""
+        """Setup of one attention, whose scale and mask have their own names."""
         return AttentionSetup(
             scale=self.scale, mask=mask, scale_name=f"scale{suffix}", mask_name=f"mask{suffix}"
         )
@@ -53,20 +53,21 @@ class BlockSetup(NamedTuple):
     ),
 )
 def solve_layer_norm(given: Mapping[str, Any], *, eps: Any = DEFAULT_EPS) -> Solution:
-    """Layer norm: each token brought to mean 0 and variance 1, then to a gain and shift of its own.
+    """Layer norm over the features of each token.
 
-    LN(x) = γ ∘ (x - mean(x)) / √(var(x) + ε) + β,   over the features of one token
+    LN(x) = γ ∘ (x - mean(x)) / √(var(x) + ε) + β
 
-    Given is X, and gamma and beta where wanted.
+    Given: X; gamma and beta are optional.
 
     >>> solve_layer_norm({"X": [[1, 3]]}, eps=0)["LN"]
     Matrix([[-1, 1]])
     """
     check_given("layer-norm", given)
-    work = start_block("layer-norm", given, DEFAULT_EPS if eps is None else eps)
-    add_norm(work, "X")
-    _say_norm(work)
-    return work.build()
+    builder = start_block("layer-norm", given)
+    add_eps(builder, eps)
+    add_norm(builder, "X")
+    _add_norm_remarks(builder)
+    return builder.build()
 
 
 @family(
@@ -79,7 +80,7 @@ def solve_layer_norm(given: Mapping[str, Any], *, eps: Any = DEFAULT_EPS) -> Sol
     ),
 )
 def solve_feed_forward(given: Mapping[str, Any], *, activation: str = "relu") -> Solution:
-    """The feed-forward of a block: the same small network for each token alone.
+    """Position-wise feed-forward network, optionally gated.
 
     FF = f(X W_1 + b_1) W_2 + b_2,   f = relu: max(0, x);   gated: (f(X W_G) ∘ X W_1) W_2
 
@@ -87,9 +88,9 @@ def solve_feed_forward(given: Mapping[str, Any], *, activation: str = "relu") ->
     Matrix([[2]])
     """
     check_given("feed-forward", given)
-    work = start_block("feed-forward", given, None, "W_1", "W_2")
-    add_feed_forward(work, "X", activation)
-    return work.build()
+    builder = start_block("feed-forward", given, "W_1", "W_2")
+    add_feed_forward(builder, "X", activation)
+    return builder.build()
 
 
 @family(
@@ -124,26 +125,37 @@ def solve_encoder(
     eps: Any = DEFAULT_EPS,
     norm_kind: str = "layer",
 ) -> Solution:
-    """A whole encoder block, every tensor of it.
+    """Transformer encoder block with every intermediate result.
 
     post:  LN_1 = LN(X + MHA(X)),   LN_2 = LN(LN_1 + FFN(LN_1))
     pre:   P_1 = X + MHA(LN(X)),    P_2 = P_1 + FFN(LN(P_1))
 
-    Given are X, W_Q, W_K, W_V, W_O (or W_Q_1 … a head), W_1, W_2, and where wanted biases b_Q …
-    b_1, b_2, and gamma_1, beta_1, gamma_2, beta_2. A mask makes it a block of a decoder-only model;
-    with `kind` rms, `norm` pre, `activation` silu and a gate W_G it is one of today's.
+    Given: X, W_Q, W_K, W_V, W_O (or W_Q_1 … per head), W_1, W_2; optional biases b_Q … b_1, b_2,
+    norm parameters gamma_1, beta_1, gamma_2, beta_2, and a gate W_G. A causal mask makes it a block
+    of a decoder-only model.
+
+    Args:
+        given: matrices by name.
+        heads: number of heads; from the weights if None.
+        norm: "post" or "pre".
+        mask: as for attention.
+        scale: β of the attention; 1/√d if None.
+        activation: "relu", "gelu" or "silu".
+        eps: ε of the norm.
+        norm_kind: "layer" or "rms".
 
     >>> zero = [[0, 0], [0, 0]]
-    >>> told = {"X": [[1, 3]], "W_V": zero, "W_1": zero, "W_2": zero}
-    >>> solve_encoder(told, norm="pre")["P_2"]  # with nothing to add, pre-LN is the identity
+    >>> given = {"X": [[1, 3]], "W_V": zero, "W_1": zero, "W_2": zero}
+    >>> solve_encoder(given, norm="pre")["P_2"]  # zero weights: pre-LN is the identity
     Matrix([[1, 3]])
     """
     check_given("encoder", given)
-    work = start_block("encoder", given, DEFAULT_EPS if eps is None else eps, "W_1", "W_2")
-    block = BlockSetup(heads, is_pre_norm(norm), activation, mask, scale, norm_kind)
-    out = add_encoder_block(work, "X", block)
-    work.add_remark(f"What leaves the block is {out}.")
-    return work.build()
+    builder = start_block("encoder", given, "W_1", "W_2")
+    add_eps(builder, eps)
+    setup = BlockSetup(heads, is_pre_norm(norm), activation, mask, scale, norm_kind)
+    out = add_encoder_block(builder, "X", setup)
+    builder.add_remark(f"The output of the block is {out}.")
+    return builder.build()
 
 
 @family("decoder", given=f"X Y {BLOCK_NAMES} {CROSS_NAMES} gamma_3 beta_3 γ_3 β_3")
@@ -158,60 +170,62 @@ def solve_decoder(
     eps: Any = DEFAULT_EPS,
     norm_kind: str = "layer",
 ) -> Solution:
-    """A whole decoder block: what was written so far, then what was read, then each token alone.
+    """Transformer decoder block: masked self-attention, cross-attention, feed-forward.
 
     post:  LN_1 = LN(X + MHA(X)),   LN_2 = LN(LN_1 + MHA(LN_1, Y)),   LN_3 = LN(LN_2 + FFN(LN_2))
 
-    Given are X, the memory Y, W_Q, W_K, W_V, W_O for the masked self-attention (steps with index
-    s), U_Q, U_K, U_V, U_O for the cross-attention (index c), W_1, W_2, and what an encoder takes.
+    Given: as for an encoder, the memory Y, and U_Q, U_K, U_V, U_O of the cross-attention. Steps of
+    the self-attention have the suffix s, those of the cross-attention c. Options as for an encoder.
 
     >>> zero = [[0, 0], [0, 0]]
-    >>> told = {"X": [[1, 3]], "Y": [[1, 1]], "W_V": zero, "U_V": zero, "W_1": zero, "W_2": zero}
-    >>> solve_decoder(told, norm="pre")["P_3"]
+    >>> given = {"X": [[1, 3]], "Y": [[1, 1]], "W_V": zero, "U_V": zero, "W_1": zero, "W_2": zero}
+    >>> solve_decoder(given, norm="pre")["P_3"]
     Matrix([[1, 3]])
     """
     check_given("decoder", given)
-    work = start_block("decoder", given, DEFAULT_EPS if eps is None else eps, "Y", "W_1", "W_2")
-    block = BlockSetup(heads, is_pre_norm(norm), activation, mask, scale, norm_kind)
+    builder = start_block("decoder", given, "Y", "W_1", "W_2")
+    add_eps(builder, eps)
+    setup = BlockSetup(heads, is_pre_norm(norm), activation, mask, scale, norm_kind)
 
-    def look_back(x: str) -> str:
-        return add_multi_head(work, block.attention_setup("_s", mask), heads, "_s", (x, x))
+    def self_attention(x: str) -> str:
+        return add_multi_head(builder, setup.attention_setup("_s", mask), heads, "_s", (x, x))
 
-    def look_across(x: str) -> str:
-        return add_multi_head(work, block.attention_setup("_c"), heads, "_c", (x, "Y"), "U_{}")
+    def cross_attention(x: str) -> str:
+        return add_multi_head(builder, setup.attention_setup("_c"), heads, "_c", (x, "Y"), "U_{}")
 
-    x = _around(work, "X", look_back, block, "_1")
-    x = _around(work, x, look_across, block, "_2")
-    out = _around(work, x, lambda x: add_feed_forward(work, x, activation), block, "_3")
-    work.add_remark(f"What leaves the block is {out}.")
-    return work.build()
+    x = _add_sublayer(builder, "X", self_attention, setup, "_1")
+    x = _add_sublayer(builder, x, cross_attention, setup, "_2")
+    out = _add_sublayer(builder, x, lambda x: add_feed_forward(builder, x, activation), setup, "_3")
+    builder.add_remark(f"The output of the block is {out}.")
+    return builder.build()
 
 
-def start_block(family: str, given: Mapping[str, Any], eps: Any, *required: str) -> SolutionBuilder:
-    """A working with γ and β under their letters, and ε where a norm comes.
+def start_block(family: str, given: Mapping[str, Any], *required: str) -> SolutionBuilder:
+    """A builder with gamma and beta renamed to γ and β; X and the required names must be given.
 
-    >>> list(start_block("none", {"X": 1, "gamma_1": 2}, 0).given)
-    ['X', 'γ_1', 'ε']
+    >>> list(start_block("example", {"X": 1, "gamma_1": 2}).given)
+    ['X', 'γ_1']
     """
     missing = [name for name in ("X", *required) if given.get(name) is None]
     if missing:
         raise WorkError(f"given: needs {', '.join(missing)} for the family {family}, got none")
-    named = {}
+    renamed = {}
     for name, value in given.items():
-        first, under, rest = name.partition("_")
+        head, separator, rest = name.partition("_")
         if value is not None:
-            named[f"{GREEK_LETTERS.get(first, first)}{under}{rest}"] = value
-    work = SolutionBuilder(family, named)
-    if eps is None:
-        return work
-    small = work.values[work.add_given("ε", eps)]
-    if small.shape != (1, 1) or not small[0, 0].is_number or not 0 <= small[0, 0] <= 1:
+            renamed[f"{GREEK_LETTERS.get(head, head)}{separator}{rest}"] = value
+    return SolutionBuilder(family, renamed)
+
+
+def add_eps(builder: SolutionBuilder, eps: Any) -> None:
+    """Add ε of the norms to the given matrices; DEFAULT_EPS if None."""
+    epsilon = builder.values[builder.add_given("ε", DEFAULT_EPS if eps is None else eps)]
+    if epsilon.shape != (1, 1) or not epsilon[0, 0].is_number or not 0 <= epsilon[0, 0] <= 1:
         raise WorkError(f"eps: needs a number from 0 to 1, got {eps}")
-    return work
 
 
 def is_pre_norm(norm: str) -> bool:
-    """Whether the norm stands before each part (pre-LN), not after the sum (post-LN).
+    """Whether norms come before each sublayer (pre-LN) or after the residual sum (post-LN).
 
     >>> is_pre_norm("pre")
     True
@@ -224,22 +238,28 @@ def is_pre_norm(norm: str) -> bool:
 def add_encoder_block(
     builder: SolutionBuilder, x: str, setup: BlockSetup, suffix: str = "", weight_suffix: str = ""
 ) -> str:
-    """One encoder block from the tokens called x; its steps end in `at`, its weights in `own`.
+    """Add an encoder block on x; step names end in `suffix`, weight names in `weight_suffix`.
 
     >>> zero = [[0, 0], [0, 0]]
-    >>> work = start_block("none", {"X": [[1, 3]], "W_V": zero, "W_1": zero, "W_2": zero}, 0)
-    >>> add_encoder_block(work, "X", BlockSetup())
+    >>> builder = start_block("example", {"X": [[1, 3]], "W_V": zero, "W_1": zero, "W_2": zero})
+    >>> add_eps(builder, 0)
+    >>> add_encoder_block(builder, "X", BlockSetup())
     'LN_2'
     """
-    by = f"W_{{}}{weight_suffix}"
+    weight_pattern = f"W_{{}}{weight_suffix}"
 
-    def look(x: str) -> str:
+    def self_attention(x: str) -> str:
         return add_multi_head(
-            builder, setup.attention_setup(mask=setup.mask), setup.heads, suffix, (x, x), by
+            builder,
+            setup.attention_setup(mask=setup.mask),
+            setup.heads,
+            suffix,
+            (x, x),
+            weight_pattern,
         )
 
-    x = _around(builder, x, look, setup, extend_suffix(suffix, 1), weight_suffix)
-    return _around(
+    x = _add_sublayer(builder, x, self_attention, setup, extend_suffix(suffix, 1), weight_suffix)
+    return _add_sublayer(
         builder,
         x,
         lambda x: add_feed_forward(builder, x, setup.activation, suffix, weight_suffix),
@@ -249,62 +269,76 @@ def add_encoder_block(
     )
 
 
-def _around(
-    work: SolutionBuilder, x: str, part: Any, block: BlockSetup, at: str, own: str = ""
+def _add_sublayer(
+    builder: SolutionBuilder,
+    x: str,
+    sublayer: Any,
+    setup: BlockSetup,
+    suffix: str,
+    weight_suffix: str = "",
 ) -> str:
-    """A part of a block with its residual, and the norm after the sum or before the part."""
-    found = part(add_norm(work, x, at, own, block.norm_kind) if block.pre_norm else x)
-    says = "the residual: what came in is added"
-    total = work.add_step(f"P{at}", "add", x, found, title=says)
-    work.add_mistake(total, "the residual was left out", work.values[found])
-    return total if block.pre_norm else add_norm(work, total, at, own, block.norm_kind)
+    """Add a sublayer with its residual and norm."""
+    output = sublayer(
+        add_norm(builder, x, suffix, weight_suffix, setup.norm_kind) if setup.pre_norm else x
+    )
+    title = "the residual: plus the input"
+    total = builder.add_step(f"P{suffix}", "add", x, output, title=title)
+    builder.add_mistake(total, "the residual was left out", builder.values[output])
+    return (
+        total
+        if setup.pre_norm
+        else add_norm(builder, total, suffix, weight_suffix, setup.norm_kind)
+    )
 
 
 def add_norm(
     builder: SolutionBuilder, x: str, suffix: str = "", weight_suffix: str = "", kind: str = "layer"
 ) -> str:
-    """The steps of layer norm, or of RMS norm, which takes no mean off; the name of what comes out.
+    """Add a layer norm, or an RMS norm (no mean subtracted); return the name of the result.
 
-    >>> work = start_block("none", {"X": [[0, 4]], "gamma": [[1, 2]]}, 0)
-    >>> work.values[add_norm(work, "X")]
+    >>> builder = start_block("example", {"X": [[0, 4]], "gamma": [[1, 2]]})
+    >>> add_eps(builder, 0)
+    >>> builder.values[add_norm(builder, "X")]
     Matrix([[-1, 2]])
     """
     if kind not in ("layer", "rms"):
         raise WorkError(f"norm_kind: needs layer or rms, got {kind!r}")
     if kind == "rms":
-        return _rms(builder, x, suffix, weight_suffix)
+        return _add_rms_norm(builder, x, suffix, weight_suffix)
     m = builder.add_step(f"m{suffix}", "mean of rows", x, title="the mean of each token's features")
-    c = builder.add_step(f"c{suffix}", "centre rows", x, m, title="less the mean: centred")
+    c = builder.add_step(f"c{suffix}", "centre rows", x, m, title="centred: minus the mean")
     v = builder.add_step(
         f"v{suffix}", "variance of rows", c, title="the variance of each token's features"
     )
-    r = builder.add_step(f"r{suffix}", "inverse std", v, "ε", title="one over the deviation")
-    gain, shift = (_its(one, suffix, weight_suffix) for one in "γβ")
+    r = builder.add_step(
+        f"r{suffix}", "inverse std", v, "ε", title="one over the standard deviation"
+    )
+    gain, shift = (_norm_parameter(letter, suffix, weight_suffix) for letter in "γβ")
     if gain not in builder.values and shift not in builder.values:
         return builder.add_step(f"LN{suffix}", "scale rows", c, r, title="mean 0 and variance 1")
     n = builder.add_step(f"n{suffix}", "scale rows", c, r, title="mean 0 and variance 1")
-    for name, usual in ((gain, M.ones), (shift, M.zeros)):
+    for name, default in ((gain, M.ones), (shift, M.zeros)):
         if name not in builder.values:
-            builder.add_given(name, usual(1, builder.values[x].cols))
-    says = "with a gain and a shift for each feature"
-    return builder.add_step(f"LN{suffix}", "gain and shift", n, gain, shift, title=says)
+            builder.add_given(name, default(1, builder.values[x].cols))
+    title = "with a gain and a shift per feature"
+    return builder.add_step(f"LN{suffix}", "gain and shift", n, gain, shift, title=title)
 
 
-def _its(letter: str, at: str, own: str) -> str:
-    places = at.rpartition(".")[2].lstrip("_")  # γ_1 stands in every layer, for its first norm
-    return f"{letter}_{places}{own}" if places else letter
+def _norm_parameter(letter: str, suffix: str, weight_suffix: str) -> str:
+    index = suffix.rpartition(".")[2].lstrip("_")  # γ_1 is shared by the first norm of every layer
+    return f"{letter}_{index}{weight_suffix}" if index else letter
 
 
-def _rms(work: SolutionBuilder, x: str, at: str, own: str) -> str:
-    v = work.add_step(
-        f"v{at}", "variance of rows", x, title="the mean square of each token's features"
+def _add_rms_norm(builder: SolutionBuilder, x: str, suffix: str, weight_suffix: str) -> str:
+    v = builder.add_step(
+        f"v{suffix}", "variance of rows", x, title="the mean square of each token's features"
     )
-    r = work.add_step(f"r{at}", "inverse std", v, "ε", title="one over its root")
-    gain = _its("γ", at, own)
-    if gain not in work.values:
-        return work.add_step(f"LN{at}", "scale rows", x, r, title="a mean square of 1")
-    n = work.add_step(f"n{at}", "scale rows", x, r, title="a mean square of 1")
-    return work.add_step(f"LN{at}", "gain", n, gain, title="with a gain for each feature")
+    r = builder.add_step(f"r{suffix}", "inverse std", v, "ε", title="one over its square root")
+    gain = _norm_parameter("γ", suffix, weight_suffix)
+    if gain not in builder.values:
+        return builder.add_step(f"LN{suffix}", "scale rows", x, r, title="a mean square of 1")
+    n = builder.add_step(f"n{suffix}", "scale rows", x, r, title="a mean square of 1")
+    return builder.add_step(f"LN{suffix}", "gain", n, gain, title="with a gain per feature")
 
 
 def add_feed_forward(
@@ -314,58 +348,52 @@ def add_feed_forward(
     suffix: str = "",
     weight_suffix: str = "",
 ) -> str:
-    """The steps of the feed-forward; the name of what comes out.
+    """Add the feed-forward network; return the name of the result.
 
-    >>> work = start_block("none", {"X": [[-1]], "W_1": [[1]], "W_2": [[1]], "b_2": [[5]]}, None)
-    >>> work.values[add_feed_forward(work, "X")]
+    >>> builder = start_block("example", {"X": [[-1]], "W_1": [[1]], "W_2": [[1]], "b_2": [[5]]})
+    >>> builder.values[add_feed_forward(builder, "X")]
     Matrix([[5]])
     """
     if activation not in ACTIVATIONS:
         hint = nearest(str(activation), ACTIVATIONS)
-        some = ", ".join(ACTIVATIONS)
-        raise WorkError(f"activation: needs one of {some}, got {activation!r}{hint}")
+        names = ", ".join(ACTIVATIONS)
+        raise WorkError(f"activation: needs one of {names}, got {activation!r}{hint}")
     f = add_linear(
         builder,
         f"F{suffix}",
         x,
         f"W_1{weight_suffix}",
-        title="the feed-forward: each token by itself",
+        title="the hidden layer of the feed-forward",
     )
-    says = f"bent: what is negative {'goes' if activation == 'relu' else 'fades'}"
+    title = f"the activation {activation}"
     if f"W_G{weight_suffix}" in builder.values:
-        d = add_linear(
-            builder, f"D{suffix}", x, f"W_G{weight_suffix}", title="the gate, from the same token"
-        )
-        d = builder.add_step(f"G{suffix}", activation, d, title=says)
-        g = builder.add_step(
-            f"U{suffix}", "elementwise product", d, f, title="what the gate lets through"
-        )
+        d = add_linear(builder, f"D{suffix}", x, f"W_G{weight_suffix}", title="the gate")
+        d = builder.add_step(f"G{suffix}", activation, d, title=title)
+        g = builder.add_step(f"U{suffix}", "elementwise product", d, f, title="gated")
     else:
-        g = builder.add_step(f"G{suffix}", activation, f, title=says)
+        g = builder.add_step(f"G{suffix}", activation, f, title=title)
     return add_linear(
         builder,
         f"FF{suffix}",
         g,
         f"W_2{weight_suffix}",
-        title="and back to the width of the tokens",
+        title="projected back to the model width",
     )
 
 
-def _say_norm(work: SolutionBuilder) -> None:
-    """Mean and variance before and after the gain and the shift, of the first token."""
-    for name, where in (
+def _add_norm_remarks(builder: SolutionBuilder) -> None:
+    """Remark mean and variance of the first token before and after γ and β."""
+    for name, when in (
         ("n", "Before γ and β"),
-        ("LN", "After them" if "n" in work.values else ""),
+        ("LN", "After them" if "n" in builder.values else ""),
     ):
-        if name not in work.values or work.values[name].free_symbols:
+        if name not in builder.values or builder.values[name].free_symbols:
             continue
-        row = [float(x.evalf(20)) for x in work.values[name].row(0)]
+        row = [float(x.evalf(20)) for x in builder.values[name].row(0)]
         mean = sum(row) / len(row)
         variance = sum((x - mean) ** 2 for x in row) / len(row)
-        who = f"{where} token 1" if where else "Token 1"
+        subject = f"{when} token 1" if when else "Token 1"
         mean, variance = (f"{round(x, 9) + 0.0:.6g}" for x in (mean, variance))
-        work.add_remark(f"{who} has mean {mean} and variance {variance}.")
-    if 0 in work.values["v"]:
-        work.add_remark(
-            "A token whose features are all equal becomes zeros; without ε it would be 0/0."
-        )
+        builder.add_remark(f"{subject} has mean {mean} and variance {variance}.")
+    if 0 in builder.values["v"]:
+        builder.add_remark("A token with equal features becomes zeros; without ε it would be 0/0.")

@@ -1,4 +1,4 @@
-"""Sizes by hand: the width of a head, the weights of a block, the tokens of a picture."""
+"""Parameter and token counts of attention, feed-forward and Vision Transformers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ from regard.work.solution import Solution, SolutionBuilder
     ),
 )
 def solve_counts(given: Mapping[str, Any]) -> Solution:
-    """Count what an attention, its feed-forward or a Vision Transformer holds.
+    """Count parameters of attention and feed-forward layers, and tokens of an image.
 
     d, h:            d_k = d / h,   3 d² weights for Q, K and V whatever h is, d² for W_O
     with d_ff:       2 d d_ff weights and d_ff + d biases of the feed-forward
@@ -30,67 +30,67 @@ def solve_counts(given: Mapping[str, Any]) -> Solution:
     Matrix([[197]])
     """
     check_given("counts", given)
-    work = SolutionBuilder("counts", {k: v for k, v in given.items() if v is not None})
-    for name, value in work.given.items():
+    builder = SolutionBuilder("counts", {k: v for k, v in given.items() if v is not None})
+    for name, value in builder.given.items():
         if value.shape != (1, 1) or not value[0, 0].is_Integer or value[0, 0] < 1:
             raise WorkError(f"{name}: needs one whole number from 1 on, got {value.tolist()}")
-    known = set(work.given)
-    if {"d", "h"} <= known:
-        _heads(work)
-    if {"d", "d_ff"} <= known:
-        _feed_forward(work)
-    if {"side", "P"} <= known:
-        _pictures(work)
-    if not work.steps:
-        some = ", ".join(known) or "nothing"
-        raise WorkError(f"given: needs d and h, d and d_ff, or side and P, got {some}")
-    return work.build()
+    sizes = set(builder.given)
+    if {"d", "h"} <= sizes:
+        _add_heads(builder)
+    if {"d", "d_ff"} <= sizes:
+        _add_feed_forward(builder)
+    if {"side", "P"} <= sizes:
+        _add_patches(builder)
+    if not builder.steps:
+        names = ", ".join(sizes) or "nothing"
+        raise WorkError(f"given: needs d and h, d and d_ff, or side and P, got {names}")
+    return builder.build()
 
 
-def _whole(work: SolutionBuilder, name: str, over: str, under: str, says: str) -> str:
-    """A quotient that has to come out even."""
-    work.add_step(name, "quotient", over, under, title=says)
-    if not work.values[name][0, 0].is_Integer:
-        a, b = (int(work.values[one][0, 0]) for one in (over, under))
-        fit = ", ".join(str(n) for n in range(1, a + 1) if a % n == 0)
-        raise WorkError(f"{under}: needs a divisor of {over} = {a}, got {b}; try one of {fit}")
+def _add_exact_quotient(
+    builder: SolutionBuilder, name: str, numerator: str, denominator: str, title: str
+) -> str:
+    """Add a quotient that must be an integer."""
+    builder.add_step(name, "quotient", numerator, denominator, title=title)
+    if not builder.values[name][0, 0].is_Integer:
+        a, b = (int(builder.values[size][0, 0]) for size in (numerator, denominator))
+        divisors = ", ".join(str(n) for n in range(1, a + 1) if a % n == 0)
+        raise WorkError(
+            f"{denominator}: needs a divisor of {numerator} = {a}, got {b}; try one of {divisors}"
+        )
     return name
 
 
-def _heads(work: SolutionBuilder) -> None:
-    _whole(work, "d_k", "d", "h", "the width of one head")
-    work.add_step(
-        "w_1", "elementwise product", "d", "d_k", title="the weights of one head's queries"
+def _add_heads(builder: SolutionBuilder) -> None:
+    _add_exact_quotient(builder, "d_k", "d", "h", "the width of one head")
+    builder.add_step("w_1", "elementwise product", "d", "d_k", title="query weights of one head")
+    builder.add_step(
+        "w_Q", "elementwise product", "h", "w_1", title="query weights of all heads: d² for any h"
     )
-    work.add_step(
-        "w_Q", "elementwise product", "h", "w_1", title="of all heads: d² again, whatever h is"
+    builder.add_step("w_QKV", "times 3", "w_Q", title="with keys and values")
+    builder.add_step("w_O", "square", "d", title="weights of the output projection")
+    builder.add_step("w_A", "add", "w_QKV", "w_O", title="weights of the attention")
+
+
+def _add_feed_forward(builder: SolutionBuilder) -> None:
+    builder.add_step(
+        "w_F", "elementwise product", "d", "d_ff", title="weights of one layer of the feed-forward"
     )
-    work.add_step("w_QKV", "times 3", "w_Q", title="with those of keys and values")
-    work.add_step("w_O", "square", "d", title="the matrix that mixes the heads")
-    work.add_step("w_A", "add", "w_QKV", "w_O", title="all weights of the attention")
+    builder.add_step("w_FF", "times 2", "w_F", title="weights of both layers")
+    builder.add_step("b_FF", "add", "d_ff", "d", title="the biases")
+    builder.add_step("FF", "add", "w_FF", "b_FF", title="the feed-forward")
 
 
-def _feed_forward(work: SolutionBuilder) -> None:
-    work.add_step(
-        "w_F", "elementwise product", "d", "d_ff", title="the weights up, and as many down"
-    )
-    work.add_step("w_FF", "times 2", "w_F", title="both together")
-    work.add_step("b_FF", "add", "d_ff", "d", title="the biases")
-    work.add_step("FF", "add", "w_FF", "b_FF", title="the feed-forward")
-
-
-def _pictures(work: SolutionBuilder) -> None:
-    _whole(work, "g", "side", "P", "patches along one side")
-    work.add_step("N", "square", "g", title="patches")
-    work.add_step("tokens", "plus 1", "N", title="with the class token")
-    work.add_step("p", "square", "P", title="numbers of one patch and channel")
+def _add_patches(builder: SolutionBuilder) -> None:
+    _add_exact_quotient(builder, "g", "side", "P", "patches along one side")
+    builder.add_step("N", "square", "g", title="patches")
+    builder.add_step("tokens", "plus 1", "N", title="with the class token")
+    builder.add_step("p", "square", "P", title="pixels per patch and channel")
     vector = "p"
-    if "C" in work.values:
-        vector = work.add_step(
-            "v", "elementwise product", "p", "C", title="the vector of one patch"
+    if "C" in builder.values:
+        vector = builder.add_step("v", "elementwise product", "p", "C", title="values per patch")
+    if "d" in builder.values:
+        builder.add_step(
+            "w_E", "elementwise product", vector, "d", title="weights of the patch embedding"
         )
-    if "d" in work.values:
-        work.add_step(
-            "w_E", "elementwise product", vector, "d", title="the weights that embed a patch"
-        )
-        work.add_step("w_P", "elementwise product", "tokens", "d", title="the table of positions")
+        builder.add_step("w_P", "elementwise product", "tokens", "d", title="position embeddings")

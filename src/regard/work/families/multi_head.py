@@ -1,4 +1,4 @@
-"""Attention with several heads by hand: split, attended side by side, joined and mixed."""
+"""Multi-head attention: split, attend, concatenate, project."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -51,27 +51,34 @@ def solve_multi_head(
     mask: Any = None,
     heads: int | None = None,
 ) -> Solution:
-    """Attention with several heads, every step exact; what each head adds stands at the end.
+    """Multi-head attention, with the contribution of each head to the output.
 
     rows:     O = [H_1 | … | H_h] W_O,    H_i = attention of X W_Q_i, X W_K_i, X W_V_i
     columns:  O = W_O [H_1; …; H_h]
 
-    Given is X (and Y, for keys and values), and W_Q_1, W_K_1, W_V_1, W_Q_2 … a head, or one big
-    W_Q, W_K, W_V and `heads`, which splits what they give. W_O and biases b_Q … where wanted.
+    Given: X (and Y for keys and values), and W_Q_1, W_K_1, W_V_1, W_Q_2 … per head, or W_Q, W_K,
+    W_V that are split into `heads`. W_O and biases b_Q … are optional.
 
-    >>> one = [[1, 0], [0, 1]]
-    >>> told = {"X": [[1, 2]], "W_Q": one, "W_K": one, "W_V": one, "W_O": one}
-    >>> solve_multi_head(told, heads=2)["O"]
+    Args:
+        given: matrices by name.
+        convention: "rows" or "columns": how tokens are written.
+        scale: β; 1/√d_head if None.
+        mask: as for attention.
+        heads: number of heads; from the weights if None.
+
+    >>> eye = [[1, 0], [0, 1]]
+    >>> given = {"X": [[1, 2]], "W_Q": eye, "W_K": eye, "W_V": eye, "W_O": eye}
+    >>> solve_multi_head(given, heads=2)["O"]
     Matrix([[1, 2]])
     """
     check_given("multi-head", given)
-    ways = AttentionSetup(is_row_convention(convention), scale, mask)
-    work = SolutionBuilder("multi-head", {k: v for k, v in given.items() if v is not None})
-    if "X" not in work.values:
-        raise WorkError(f"given: needs X, got {', '.join(work.given) or 'nothing'}")
-    add_multi_head(work, ways, heads)
-    _add_up(work, ways.tokens_as_rows)
-    return work.build()
+    setup = AttentionSetup(is_row_convention(convention), scale, mask)
+    builder = SolutionBuilder("multi-head", {k: v for k, v in given.items() if v is not None})
+    if "X" not in builder.values:
+        raise WorkError(f"given: needs X, got {', '.join(builder.given) or 'nothing'}")
+    add_multi_head(builder, setup, heads)
+    _add_remark(builder, setup.tokens_as_rows)
+    return builder.build()
 
 
 def add_multi_head(
@@ -82,10 +89,10 @@ def add_multi_head(
     sources: tuple[str, str] = ("X", "Y"),
     weight_pattern: str = "W_{}",
 ) -> str:
-    """The heads side by side, joined and mixed by W_O; the name of what comes out.
+    """Add the heads, their concatenation and the output projection; return the name of the result.
 
-    >>> work = SolutionBuilder("none", {"X": [[1, 2]]})
-    >>> work.values[add_multi_head(work, AttentionSetup(), heads=2)]
+    >>> builder = SolutionBuilder("none", {"X": [[1, 2]]})
+    >>> builder.values[add_multi_head(builder, AttentionSetup(), heads=2)]
     Matrix([[1, 2]])
     """
     count = _count(builder, heads, weight_pattern)
@@ -97,28 +104,28 @@ def add_multi_head(
             setup,
         )
     else:
-        parts = [
+        heads_out = [
             add_attention(builder, *names, extend_suffix(suffix, n), setup)
             for n, names in enumerate(
                 _split(builder, setup, count, suffix, sources, weight_pattern), 1
             )
         ]
-        together = f"join {count}" if setup.tokens_as_rows else f"stack {count}"
-        joined = builder.add_step(f"H{suffix}", together, *parts, title="the heads, joined")
-        _wide_scale(builder, setup, count, suffix)
+        rule = f"join {count}" if setup.tokens_as_rows else f"stack {count}"
+        joined = builder.add_step(f"H{suffix}", rule, *heads_out, title="the concatenated heads")
+        _add_scale_mistakes(builder, setup, count, suffix)
     out = weight_pattern.format("O")
     if out not in builder.values:
         return joined
-    says = "the heads, mixed into one vector a token"
+    title = "the output projection"
     name = add_linear(
-        builder, f"O{suffix}", joined, out, tokens_as_rows=setup.tokens_as_rows, title=says
+        builder, f"O{suffix}", joined, out, tokens_as_rows=setup.tokens_as_rows, title=title
     )
     builder.add_mistake(name, "W_O was left out", builder.values[joined])
     return name
 
 
 def extend_suffix(suffix: str, n: int) -> str:
-    """The index of part n below an index: _1, _s1 for head 1 of s, _2.1 for head 1 of layer 2.
+    """Suffix of head n below a suffix: _1, _s1 for head 1 of s, _2.1 for head 1 of layer 2.
 
     >>> extend_suffix("", 1), extend_suffix("_s", 1), extend_suffix("_2", 1)
     ('_1', '_s1', '_2.1')
@@ -128,83 +135,101 @@ def extend_suffix(suffix: str, n: int) -> str:
     return f"{suffix}.{n}" if suffix[-1].isdigit() else f"{suffix}{n}"
 
 
-def _count(work: SolutionBuilder, heads: int | None, by: str) -> int:
-    """How many heads: as told, or as many as have weights of their own."""
-    own = 0
-    while by.format(f"Q_{own + 1}") in work.values:
-        own += 1
+def _count(builder: SolutionBuilder, heads: int | None, weight_pattern: str) -> int:
+    """Number of heads: as requested, or from the weights W_Q_1, W_Q_2 …"""
+    head_weights = 0
+    while weight_pattern.format(f"Q_{head_weights + 1}") in builder.values:
+        head_weights += 1
     if heads is None:
-        return max(own, 1)
+        return max(head_weights, 1)
     if isinstance(heads, bool) or not isinstance(heads, int) or heads < 1:
         raise WorkError(f"heads: needs a whole number from 1 on, got {heads!r}")
-    if own and own != heads:
-        first = by.format("Q_1")
-        raise WorkError(f"heads: needs as many as there are {first} …: {own}, got {heads}")
+    if head_weights and head_weights != heads:
+        first = weight_pattern.format("Q_1")
+        raise WorkError(f"heads: needs as many as there are {first} …: {head_weights}, got {heads}")
     return heads
 
 
 def _split(
-    work: SolutionBuilder, ways: AttentionSetup, count: int, at: str, of: tuple[str, str], by: str
+    builder: SolutionBuilder,
+    setup: AttentionSetup,
+    count: int,
+    suffix: str,
+    sources: tuple[str, str],
+    weight_pattern: str,
 ) -> list[tuple[str, str, str]]:
-    """The queries, keys and values of each head: by weights of its own, or its part of all."""
-    if by.format("Q_1") in work.values:
+    """Queries, keys and values of each head: from its own weights, or slices of the whole."""
+    if weight_pattern.format("Q_1") in builder.values:
         return [
-            project_qkv(work, ways.tokens_as_rows, extend_suffix(at, n), of, by.format(f"{{}}_{n}"))
+            project_qkv(
+                builder,
+                setup.tokens_as_rows,
+                extend_suffix(suffix, n),
+                sources,
+                weight_pattern.format(f"{{}}_{n}"),
+            )
             for n in range(1, count + 1)
         ]
-    wholes = project_qkv(work, ways.tokens_as_rows, at, of, by)
+    projections = project_qkv(builder, setup.tokens_as_rows, suffix, sources, weight_pattern)
     widths = [
-        work.values[one].cols if ways.tokens_as_rows else work.values[one].rows for one in wholes
+        builder.values[name].cols if setup.tokens_as_rows else builder.values[name].rows
+        for name in projections
     ]
     for width in widths:
         if width % count:
-            fit = [str(n) for n in range(1, width + 1) if width % n == 0]
+            divisors = [str(n) for n in range(1, width + 1) if width % n == 0]
             raise ShapeError(
-                f"heads: needs a divisor of the width {width}, each head gets an equal part, got "
-                f"{count}; try one of {', '.join(fit)}"
+                f"heads: needs a divisor of the width {width}, got "
+                f"{count}; try one of {', '.join(divisors)}"
             )
-    made: dict[tuple[str, int], str] = {}
+    slices: dict[tuple[str, int], str] = {}
 
-    def part(letter: int, n: int) -> str:
-        whole, width = wholes[letter], widths[letter] // count
-        # without weights of their own, queries, keys and values are one thing, split once
-        if (whole, n) not in made:
-            kind = "columns" if ways.tokens_as_rows else "rows"
-            rule = f"{kind} {(n - 1) * width + 1} to {n * width}"
-            name = f"{whole[0]}{extend_suffix(at, n)}"
-            made[whole, n] = work.add_step(name, rule, whole, title=f"the part of head {n}")
-        return made[whole, n]
+    def head_slice(letter: int, n: int) -> str:
+        full, width = projections[letter], widths[letter] // count
+        # without projections queries, keys and values are the same matrix, split once
+        if (full, n) not in slices:
+            axis = "columns" if setup.tokens_as_rows else "rows"
+            rule = f"{axis} {(n - 1) * width + 1} to {n * width}"
+            name = f"{full[0]}{extend_suffix(suffix, n)}"
+            slices[full, n] = builder.add_step(name, rule, full, title=f"the slice of head {n}")
+        return slices[full, n]
 
-    return [(part(0, n), part(1, n), part(2, n)) for n in range(1, count + 1)]
+    return [(head_slice(0, n), head_slice(1, n), head_slice(2, n)) for n in range(1, count + 1)]
 
 
-def _wide_scale(work: SolutionBuilder, ways: AttentionSetup, count: int, at: str) -> None:
-    """Who scales each head by the width of all heads together makes this of it."""
+def _add_scale_mistakes(
+    builder: SolutionBuilder, setup: AttentionSetup, count: int, suffix: str
+) -> None:
+    """Mistake: each head scaled by the width of all heads."""
     for n in range(1, count + 1):
-        scores = work.values.get(f"S{extend_suffix(at, n)}")
-        if ways.scale is None and scores is not None and f"Z{extend_suffix(at, n)}" in work.values:
-            wrong = M(scores * work.values[ways.scale_name][0, 0] / sympy.sqrt(count))
-            says = "the scale was that of all heads together"
-            work.add_mistake(f"Z{extend_suffix(at, n)}", says, wrong)
+        scores = builder.values.get(f"S{extend_suffix(suffix, n)}")
+        if (
+            setup.scale is None
+            and scores is not None
+            and f"Z{extend_suffix(suffix, n)}" in builder.values
+        ):
+            wrong = M(scores * builder.values[setup.scale_name][0, 0] / sympy.sqrt(count))
+            title = "the scale was that of the full width"
+            builder.add_mistake(f"Z{extend_suffix(suffix, n)}", title, wrong)
 
 
-def _add_up(work: SolutionBuilder, rows: bool) -> None:
-    """Say what each head adds to the first token, and that together it is the output."""
-    heads = [name for name in work.values if name.startswith("H_")]
-    if "O" not in work.values or len(heads) < 2:
+def _add_remark(builder: SolutionBuilder, rows: bool) -> None:
+    """Remark the contribution of each head to the first token."""
+    heads = [name for name in builder.values if name.startswith("H_")]
+    if "O" not in builder.values or len(heads) < 2:
         return
-    out, whole = work.values["W_O"], work.values["O"]
-    out, whole = (out, whole) if rows else (out.T, whole.T)
-    start, told = 0, []
+    out, full = builder.values["W_O"], builder.values["O"]
+    out, full = (out, full) if rows else (out.T, full.T)
+    offset, terms = 0, []
     for n, name in enumerate(heads, 1):
-        part = work.values[name] if rows else work.values[name].T
-        adds = part.row(0) * out[start : start + part.cols, :]
-        start += part.cols
-        told.append(f"head {n} adds {_vector(adds)}")
-    bias = f", the bias {_vector(work.values['b_O'])}" if "b_O" in work.values else ""
-    work.add_remark(
-        f"Each head meets its own part of W_O, and the parts add up: to token 1 "
-        f"{', '.join(told)}{bias}; together {_vector(whole.row(0))}."
+        head_slice = builder.values[name] if rows else builder.values[name].T
+        contribution = head_slice.row(0) * out[offset : offset + head_slice.cols, :]
+        offset += head_slice.cols
+        terms.append(f"head {n} adds {_vector(contribution)}")
+    bias = f", the bias {_vector(builder.values['b_O'])}" if "b_O" in builder.values else ""
+    builder.add_remark(
+        f"Each head is multiplied by its rows of W_O, and the products are added: for token 1 "
+        f"{', '.join(terms)}{bias}; together {_vector(full.row(0))}."
     )
 
 

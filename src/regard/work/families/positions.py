@@ -1,4 +1,4 @@
-"""Positions by hand: the table of sines and cosines, its turns, and rotary positions."""
+"""Sinusoidal position encodings and rotary position embeddings (RoPE)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,8 +15,8 @@ from regard.work.solution import Solution, SolutionBuilder
 
 DEFAULT_BASE = 10000
 MAX_DIM = 512
-MAX_POSITIONS = 64  # positions that a hand would write
-MAX_PAIR_PRODUCTS = 2000  # of sines and cosines in a table of all pairs; more take minutes
+MAX_POSITIONS = 64
+MAX_PAIR_PRODUCTS = 2000  # products of sinusoids in the Gram matrix; more take minutes
 
 
 @family(
@@ -29,12 +29,12 @@ MAX_PAIR_PRODUCTS = 2000  # of sines and cosines in a table of all pairs; more t
     ),
 )
 def solve_positions(given: Mapping[str, Any]) -> Solution:
-    """The code of each position, what moves it by k, and the product of two of them.
+    """Sinusoidal encodings, the rotation that shifts them by k, and their dot products.
 
     PE(p, 2i) = sin(p · base^(-2i/d)),   PE(p, 2i+1) = cos(p · base^(-2i/d))
     PE(p + k) = R_k PE(p),   PE(p) · PE(q) = Σ_i cos((p - q) ω_i)
 
-    Given are d and p: how many positions, from 0 on, or a row of them; k and base where wanted.
+    Given: d and p, a number of positions from 0 or a list of them; k and base are optional.
 
     >>> solve_positions({"p": 1, "d": 4})["PE"]
     Matrix([[0, 1, 0, 1]])
@@ -43,31 +43,35 @@ def solve_positions(given: Mapping[str, Any]) -> Solution:
     missing = [name for name in ("p", "d") if given.get(name) is None]
     if missing:
         raise WorkError(f"given: needs p and d, got no {' and no '.join(missing)}")
-    rest = {k: v for k, v in given.items() if k not in ("p", "base") and v is not None}
-    work = SolutionBuilder("positions", {"p": _places(given["p"]), **rest})
+    others = {k: v for k, v in given.items() if k not in ("p", "base") and v is not None}
+    builder = SolutionBuilder("positions", {"p": _parse_positions(given["p"]), **others})
     for name in ("d", "k"):
-        value = work.values.get(name)
-        if value is not None and (value.shape != (1, 1) or not _is_near(value[0, 0])):
+        value = builder.values.get(name)
+        if value is not None and (value.shape != (1, 1) or not _is_small(value[0, 0])):
             raise WorkError(f"{name}: needs one number up to {MAX_DIM}, got {given[name]}")
-    _angles(work, given)
-    work.add_step("PE", "sines and cosines", "Θ", title="the codes, a row a position")
-    if "k" in work.values:
-        _move(work)
-    rows, width = work.values["PE"].shape
+    _add_angles(builder, given)
+    builder.add_step("PE", "sines and cosines", "Θ", title="the encodings, one row per position")
+    if "k" in builder.values:
+        _add_shift(builder)
+    rows, width = builder.values["PE"].shape
     if rows * rows * width <= MAX_PAIR_PRODUCTS:
-        work.add_step("G", "product with transpose", "PE", "PE", title="each code times each other")
-        work.add_step("L", "addition theorem", "G", title="the same: only the distance is left")
-        _say_lags(work)
-    return work.build()
+        builder.add_step(
+            "G", "product with transpose", "PE", "PE", title="the dot product of each pair"
+        )
+        builder.add_step(
+            "L", "addition theorem", "G", title="simplified: a function of the distance"
+        )
+        _lag_remark(builder)
+    return builder.build()
 
 
 @family("rotary", given="Q K V p base B rel β")
 def solve_rotary(given: Mapping[str, Any], *, scale: Any = None, mask: Any = None) -> Solution:
-    """Rotary positions: queries and keys are turned by their place, then attend as ever.
+    """Attention with rotary position embeddings.
 
-    Q_p = turn(Q, p ω),   K_p = turn(K, p ω),   S = Q_p K_pᵀ,   which knows only distances
+    Q_p = rotate(Q, p ω),   K_p = rotate(K, p ω),   S = Q_p K_pᵀ,   a function of distances only
 
-    Given are Q and K, and V, p (places, 0 on if left out) and base where wanted.
+    Given: Q and K; V, p (positions, default 0, 1 …) and base are optional.
 
     >>> solve_rotary({"Q": [[1, 0]], "K": [[1, 0]], "p": [[5]]})["Q_p"]
     Matrix([[cos(5), sin(5)]])
@@ -77,82 +81,88 @@ def solve_rotary(given: Mapping[str, Any], *, scale: Any = None, mask: Any = Non
     if missing:
         raise WorkError(f"given: needs Q and K, got no {' and no '.join(missing)}")
     q = parse_matrix(given["Q"], "Q")
-    rest = {k: v for k, v in given.items() if k not in ("p", "base") and v is not None}
-    places = _places(given["p"] if given.get("p") is not None else q.rows)
-    work = SolutionBuilder("rotary", {"p": places, **rest, "d": q.cols})
-    _angles(work, given)
-    for letter, what in (("Q", "queries"), ("K", "keys")):
-        work.add_step(
-            f"{letter}_p", "rotate pairs", letter, "Θ", title=f"the {what}, turned by place"
+    others = {k: v for k, v in given.items() if k not in ("p", "base") and v is not None}
+    positions = _parse_positions(given["p"] if given.get("p") is not None else q.rows)
+    builder = SolutionBuilder("rotary", {"p": positions, **others, "d": q.cols})
+    _add_angles(builder, given)
+    for letter, kind in (("Q", "queries"), ("K", "keys")):
+        builder.add_step(
+            f"{letter}_p", "rotate pairs", letter, "Θ", title=f"the {kind}, rotated by position"
         )
-    if "V" in work.values:
-        add_attention(work, "Q_p", "K_p", "V", setup=AttentionSetup(scale=scale, mask=mask))
+    if "V" in builder.values:
+        add_attention(builder, "Q_p", "K_p", "V", setup=AttentionSetup(scale=scale, mask=mask))
     else:
-        says = "the scores: how well each query fits each key"
-        work.add_step("S", "product with transpose", "Q_p", "K_p", title=says)
-    _say_shift(work)
-    return work.build()
+        title = "the scores of each query and key"
+        builder.add_step("S", "product with transpose", "Q_p", "K_p", title=title)
+    _shift_remark(builder)
+    return builder.build()
 
 
-def _is_near(x: Any) -> bool:
-    """Whether a number is one to work with; a symbol may stand for any."""
+def _is_small(x: Any) -> bool:
+    """Whether a number is symbolic or at most MAX_DIM."""
     return bool(x.free_symbols or abs(x) <= MAX_DIM)
 
 
-def _places(told: Any) -> Matrix:
-    """Positions as a column: so many from 0 on, or those that are told."""
-    found = parse_matrix(told, "p")
-    if found.shape == (1, 1) and not isinstance(told, list | tuple | sympy.MatrixBase):
-        count = found[0, 0]
+def _parse_positions(spec: Any) -> Matrix:
+    """Positions as a column: 0 … n - 1 for a number n, or the listed ones."""
+    positions = parse_matrix(spec, "p")
+    if positions.shape == (1, 1) and not isinstance(spec, list | tuple | sympy.MatrixBase):
+        count = positions[0, 0]
         if not count.is_Integer or not 1 <= count <= MAX_POSITIONS:
             raise WorkError(
-                f"p: needs a count from 1 to {MAX_POSITIONS}, or a row of places, got {count}"
+                f"p: needs a count from 1 to {MAX_POSITIONS}, or a row of positions, got {count}"
             )
         return M(list(range(int(count))))
-    if 1 not in found.shape or found.has(sympy.oo):
-        raise WorkError(f"p: needs one row of places, got {found.tolist()}")
-    return M(list(found))
+    if 1 not in positions.shape or positions.has(sympy.oo):
+        raise WorkError(f"p: needs one row of positions, got {positions.tolist()}")
+    return M(list(positions))
 
 
-def _angles(work: SolutionBuilder, given: Mapping[str, Any]) -> None:
-    work.add_given("base", given.get("base", DEFAULT_BASE))
-    work.add_step("ω", "frequencies", "d", "base", title="how far each pair turns a step")
-    work.add_step("Θ", "product", "p", "ω", title="the angles: a row a position, a column a pair")
+def _add_angles(builder: SolutionBuilder, given: Mapping[str, Any]) -> None:
+    builder.add_given("base", given.get("base", DEFAULT_BASE))
+    builder.add_step("ω", "frequencies", "d", "base", title="the angular frequency of each pair")
+    builder.add_step(
+        "Θ", "product", "p", "ω", title="the angles: one row per position, one column per pair"
+    )
 
 
-def _move(work: SolutionBuilder) -> None:
-    """R_k applied to every code, beside the codes k further on."""
-    work.add_step("δ", "scale", "ω", "k", title="how far k steps turn each pair")
-    work.add_step("R_k", "rotation", "δ", title="the matrix that moves every code by k")
-    work.add_step("T", "product with transpose", "PE", "R_k", title="the codes, moved")
-    work.add_step("T_k", "addition theorem", "T", title="the same, gathered")
-    work.add_step("Θ_k", "add to rows", "Θ", "δ", title="the angles k steps on")
-    work.add_step("PE_k", "sines and cosines", "Θ_k", title="the codes of p + k, from the formula")
-    if work.values["T_k"] == work.values["PE_k"]:
-        work.add_remark("R_k PE(p) is PE(p + k), exactly and for every p: R_k knows k, not p.")
-
-
-def _say_lags(work: SolutionBuilder) -> None:
-    """Tell the product of two codes by their distance, if that is all it depends on."""
-    places, found = list(work.values["p"]), work.values["L"]
-    by_lag: dict[Any, set[Any]] = {}
-    for i, p in enumerate(places):
-        for j, q in enumerate(places):
-            by_lag.setdefault(abs(p - q), set()).add(found[i, j])
-    if all(len(values) == 1 for values in by_lag.values()):
-        told = ", ".join(f"{lag}: {format_decimal(min(by_lag[lag]), 4)}" for lag in sorted(by_lag))
-        work.add_remark(
-            f"The product of two codes depends on their distance alone. By distance, {told}."
+def _add_shift(builder: SolutionBuilder) -> None:
+    """Add R_k PE(p) and PE(p + k), for comparison."""
+    builder.add_step("δ", "scale", "ω", "k", title="the angle of a shift by k")
+    builder.add_step("R_k", "rotation", "δ", title="the matrix that shifts every encoding by k")
+    builder.add_step("T", "product with transpose", "PE", "R_k", title="the shifted encodings")
+    builder.add_step("T_k", "addition theorem", "T", title="simplified")
+    builder.add_step("Θ_k", "add to rows", "Θ", "δ", title="the angles at p + k")
+    builder.add_step(
+        "PE_k", "sines and cosines", "Θ_k", title="the encodings of p + k, from the formula"
+    )
+    if builder.values["T_k"] == builder.values["PE_k"]:
+        builder.add_remark(
+            "R_k PE(p) equals PE(p + k) exactly, for every p: R_k depends on k only."
         )
 
 
-def _say_shift(work: SolutionBuilder) -> None:
-    """Turn everything one place further and see the scores stay."""
-    moved = M([[x + y for x, y in zip(row, work.values["ω"], strict=True)]
-               for row in work.values["Θ"].tolist()])  # fmt: skip
-    q, k = (POSITION_RULES["rotate pairs"].run(work.values[one], moved) for one in "QK")
-    gap = (q * k.T - work.values["S"]).evalf(30)
-    if not gap.free_symbols and all(abs(x) < sympy.Float("1e-20") for x in gap):
-        work.add_remark(
-            "With every place one further, the scores stay as they are: only distance counts."
+def _lag_remark(builder: SolutionBuilder) -> None:
+    """Remark the dot products by distance, if they depend on nothing else."""
+    positions, products = list(builder.values["p"]), builder.values["L"]
+    by_lag: dict[Any, set[Any]] = {}
+    for i, p in enumerate(positions):
+        for j, q in enumerate(positions):
+            by_lag.setdefault(abs(p - q), set()).add(products[i, j])
+    if all(len(values) == 1 for values in by_lag.values()):
+        text = ", ".join(f"{lag}: {format_decimal(min(by_lag[lag]), 4)}" for lag in sorted(by_lag))
+        builder.add_remark(
+            f"The dot product of two encodings depends on their distance only. By distance: {text}."
+        )
+
+
+def _shift_remark(builder: SolutionBuilder) -> None:
+    """Remark that the scores do not change when every position is shifted by 1."""
+    shifted = M([[x + y for x, y in zip(row, builder.values["ω"], strict=True)]
+               for row in builder.values["Θ"].tolist()])  # fmt: skip
+    q, k = (POSITION_RULES["rotate pairs"].run(builder.values[name], shifted) for name in "QK")
+    difference = (q * k.T - builder.values["S"]).evalf(30)
+    if not difference.free_symbols and all(abs(x) < sympy.Float("1e-20") for x in difference):
+        builder.add_remark(
+            "Shifting every position by 1 does not change the scores: only distances matter."
         )

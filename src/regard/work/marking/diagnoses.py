@@ -16,8 +16,8 @@ def recompute_step(step: Step, student_values: Values, fallback: Values) -> Matr
     """What follows from the student's own values, where anything does.
 
     >>> from regard.work.families.attention import solve_attention
-    >>> worked = solve_attention({"X": [[1], [2]]}, scale=1)
-    >>> recompute_step(worked.steps[0], worked.values(), worked.values()) == worked["S"]
+    >>> solution = solve_attention({"X": [[1], [2]]}, scale=1)
+    >>> recompute_step(solution.steps[0], solution.values(), solution.values()) == solution["S"]
     True
     """
     try:
@@ -51,9 +51,9 @@ def diagnose(
 
     >>> from regard.work.families.attention import solve_attention
     >>> from regard.work.marking.answers import parse_answer
-    >>> worked = solve_attention({"X": [[1, 2], [0, 1]]})
-    >>> answer = parse_answer(worked.steps[1], [[5, 2], [2, 1]], [])
-    >>> diagnose(worked, worked.steps[1], answer, [worked.values()], ["Z"]).description
+    >>> solution = solve_attention({"X": [[1, 2], [0, 1]]})
+    >>> answer = parse_answer(solution.steps[1], [[5, 2], [2, 1]], [])
+    >>> diagnose(solution, solution.steps[1], answer, [solution.values()], ["Z"]).description
     'the scale was left out'
     """
     found = _longer(solution, step, answer) or _here(step, answer, candidates, solution.values())

@@ -57,12 +57,12 @@ def check_answers(solution: Solution, answers: Mapping[str, Any]) -> list[Findin
     digits, "1/2" exactly). An entry may be left open as "?" or "".
 
     >>> from regard.work.families.attention import solve_attention
-    >>> worked = solve_attention({"X": [[1, 0], [1, 1], [0, 2]]}, scale=1)
-    >>> [found.verdict for found in check_answers(worked, {"N": [["6.44", 1, 1]]})]
+    >>> solution = solve_attention({"X": [[1, 0], [1, 1], [0, 2]]}, scale=1)
+    >>> [found.verdict for found in check_answers(solution, {"N": [["6.44", 1, 1]]})]
     Traceback (most recent call last):
         ...
     regard.errors.WorkError: N: needs 3 rows of 1 numbers, got 1 of 3
-    >>> [found.verdict for found in check_answers(worked, {"N": [["6.44"], ["12.8"], ["63.0"]]})]
+    >>> [found.verdict for found in check_answers(solution, {"N": [["6.44"], ["12.8"], ["63.0"]]})]
     ['wrong']
     """
     _need_steps(solution, answers)

@@ -1,4 +1,4 @@
-"""The rules that steps go by, by name."""
+"""Rules by name: what a step computes, its formula, and common mistakes."""
 
 from regard.errors import WorkError
 from regard.work.rules.basic import BASIC_RULES, sigmoid
@@ -59,12 +59,12 @@ __all__ = [
 
 
 def get_rule(name: str) -> Rule:
-    """A rule by its name.
+    """Look up a rule by name; names with numbers in them are built on demand.
 
     >>> get_rule("exp").text
     'exp({0})'
     """
-    found = RULES.get(name) or rule_from_pattern(name) or substitution_rule(name)
-    if found is None:
+    rule = RULES.get(name) or rule_from_pattern(name) or substitution_rule(name)
+    if rule is None:
         raise WorkError(f"rule: needs one of {', '.join(RULES)}, got {name!r}")
-    return found
+    return rule

@@ -1,4 +1,4 @@
-"""The rules of one weight of a model: what is added up, capped, and divided by."""
+"""Rules of a single attention weight: dot product, soft cap, softmax."""
 
 import sympy
 
@@ -6,7 +6,7 @@ from regard.errors import ShapeError
 from regard.work.rules.rule import M, Matrix, Rule, format_operand
 
 
-def _capped(a: Matrix, cap: Matrix) -> Matrix:
+def _softcap(a: Matrix, cap: Matrix) -> Matrix:
     return M(a.applyfunc(lambda x: cap[0, 0] * sympy.tanh(x / cap[0, 0])))
 
 
@@ -16,20 +16,20 @@ def _weight(score: Matrix, lse: Matrix) -> Matrix:
     return M([[0 if score[0].is_infinite else sympy.exp(score[0] - lse[0])]])
 
 
-def _all(terms: Matrix, rest: Matrix) -> Matrix:
+def _sum_with_remainder(terms: Matrix, rest: Matrix) -> Matrix:
     return M([[sum(terms) + rest[0, 0]]])
 
 
 EXPLAIN_RULES: dict[str, Rule] = {
     "sum with remainder": Rule(
-        _all,
+        _sum_with_remainder,
         "sum of {0} + {1}",
         "{0} \\mathbf 1 + {1}",
         {"the rest was left out": lambda terms, rest: M([[sum(terms)]])},
         lambda i, j, terms, rest: " + ".join(format_operand(x) for x in (*terms, rest[0])),
     ),
     "softcap": Rule(
-        _capped,
+        _softcap,
         "{1} tanh({0} / {1})",
         "{1} \\tanh({0} / {1})",
         {"the cap was left out": lambda a, cap: a},

@@ -1,4 +1,4 @@
-"""What a rule is: what it does to exact numbers, its formula, and the slips people make in it."""
+"""The Rule record, and formatting of numbers inside formulas."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -7,15 +7,15 @@ import sympy
 
 from regard.work.exact.numbers import format_decimal, format_plain, is_short_form
 
-Matrix = Any  # sympy does not say what a matrix holds
+Matrix = Any  # sympy matrices are not typed by entry
 M: Any = sympy.ImmutableMatrix
 MatrixFunction = Callable[..., Matrix]
 
 
 class Rule(NamedTuple):
-    """What a step does: on matrices, in words, and in which ways it is often done wrong.
+    """What a step computes: a matrix function, its formula, and common mistakes.
 
-    `text` and `tex` are its formula, with {0}, {1} … for the names of what it takes.
+    `text` and `tex` are format strings: {0}, {1} … stand for the names of the inputs.
 
     >>> double = Rule(lambda a: M(2 * a), "2 {0}", "2 {0}", {})
     >>> double.run(M([[1, 2]]))
@@ -25,12 +25,13 @@ class Rule(NamedTuple):
     run: MatrixFunction
     text: str
     tex: str
-    mistakes: Mapping[str, MatrixFunction]
-    format_entry: Callable[..., str] | None = None
+    mistakes: Mapping[str, MatrixFunction]  # description: the function computed instead
+    format_entry: Callable[..., str] | None = None  # (i, j, *inputs): arithmetic of one entry
+    is_random: bool = False
 
 
 def format_operand(x: Any) -> str:
-    """A number as one writes it inside a formula: short, and in brackets where it needs them.
+    """Format a number as an operand, in brackets if it is negative or a sum.
 
     >>> format_operand(sympy.Rational(-1, 2)), format_operand(sympy.E)
     ('(-1/2)', '2.71828')
@@ -40,7 +41,7 @@ def format_operand(x: Any) -> str:
 
 
 def format_bare(x: Any) -> str:
-    """The same without the brackets.
+    """Format a number without brackets, as a function argument.
 
     >>> format_bare(sympy.Rational(-1, 2)), format_bare(sympy.sqrt(2))
     ('-1/2', 'sqrt(2)')
@@ -50,7 +51,7 @@ def format_bare(x: Any) -> str:
 
 
 def format_power(x: Any, power: str = "²") -> str:
-    """A number with its power, in brackets where the power could be read as of its end alone.
+    """Format a number with an exponent, fractions in brackets.
 
     >>> format_power(sympy.Rational(1, 2)), format_power(sympy.Integer(3), "⁴")
     ('(1/2)²', '3⁴')
@@ -60,7 +61,7 @@ def format_power(x: Any, power: str = "²") -> str:
 
 
 def elementwise(run: Callable[[Any], Any]) -> MatrixFunction:
-    """A rule that does one thing to every entry.
+    """Lift a scalar function to matrices.
 
     >>> elementwise(lambda x: x + 1)(M([[1, 2]]))
     Matrix([[2, 3]])

@@ -1,4 +1,4 @@
-"""Rules that carry numbers in their names: parts of a matrix, joined matrices, patches."""
+"""Rules with numbers in their names: slices, concatenation, relative biases, patches."""
 
 import re
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from regard.work.rules.blocks import ARITHMETIC_MAKERS
 from regard.work.rules.rule import M, Matrix, Rule, format_operand
 
 
-def _part(a: Matrix, first: int, last: int, *, rows: bool) -> Matrix:
+def _slice(a: Matrix, first: int, last: int, *, rows: bool) -> Matrix:
     size, kind = (a.rows, "rows") if rows else (a.cols, "columns")
     if not 1 <= first <= last <= size:
         raise ShapeError(f"{kind}: needs some of 1 to {size}, got {first} to {last}")
@@ -18,31 +18,31 @@ def _part(a: Matrix, first: int, last: int, *, rows: bool) -> Matrix:
 def _columns(first: str, last: str) -> Rule:
     a, b = int(first), int(last)
     return Rule(
-        lambda x: _part(x, a, b, rows=False),
+        lambda x: _slice(x, a, b, rows=False),
         f"columns {a} to {b} of {{0}}",
         f"({{0}})_{{{{\\,\\cdot\\,,\\,{a} \\ldots {b}}}}}",
-        {"rows were taken instead of columns": lambda x: _part(x, a, b, rows=True)},
+        {"rows were taken instead of columns": lambda x: _slice(x, a, b, rows=True)},
     )
 
 
 def _rows(first: str, last: str) -> Rule:
     a, b = int(first), int(last)
     return Rule(
-        lambda x: _part(x, a, b, rows=True),
+        lambda x: _slice(x, a, b, rows=True),
         f"rows {a} to {b} of {{0}}",
         f"({{0}})_{{{{{a} \\ldots {b},\\,\\cdot}}}}",
-        {"columns were taken instead of rows": lambda x: _part(x, a, b, rows=False)},
+        {"columns were taken instead of rows": lambda x: _slice(x, a, b, rows=False)},
     )
 
 
-def _beside(*parts: Matrix) -> Matrix:
+def _hstack(*parts: Matrix) -> Matrix:
     if len({part.rows for part in parts}) > 1:
         sizes = " and ".join(str(part.rows) for part in parts)
         raise ShapeError(f"join: needs as many rows in each, got {sizes}")
     return M(M.hstack(*parts))
 
 
-def _below(*parts: Matrix) -> Matrix:
+def _vstack(*parts: Matrix) -> Matrix:
     if len({part.cols for part in parts}) > 1:
         sizes = " and ".join(str(part.cols) for part in parts)
         raise ShapeError(f"stack: needs as many columns in each, got {sizes}")
@@ -53,10 +53,10 @@ def _join(count: str) -> Rule:
     names = [f"{{{n}}}" for n in range(int(count))]
     text, tex = " | ".join(names), " \\mid ".join(names)
     return Rule(
-        _beside,
+        _hstack,
         f"[{text}]",
         f"[\\, {tex} \\,]",
-        {"they were joined in another order": lambda *parts: _beside(*reversed(parts))},
+        {"they were joined in another order": lambda *parts: _hstack(*reversed(parts))},
     )
 
 
@@ -64,36 +64,36 @@ def _stack(count: str) -> Rule:
     names = [f"{{{n}}}" for n in range(int(count))]
     text, tex = "; ".join(names), " \\\\ ".join(names)
     return Rule(
-        _below,
+        _vstack,
         f"[{text}]",
         f"\\begin{{{{pmatrix}}}} {tex} \\end{{{{pmatrix}}}}",
-        {"they were stacked in another order": lambda *parts: _below(*reversed(parts))},
+        {"they were stacked in another order": lambda *parts: _vstack(*reversed(parts))},
     )
 
 
 def _relative(queries: str, keys: str) -> Rule:
     n, m = int(queries), int(keys)
 
-    def spread(row: Matrix, sign: int = 1) -> Matrix:
+    def expand(row: Matrix, sign: int = 1) -> Matrix:
         if row.rows != 1 or row.cols % 2 == 0:
             raise ShapeError(
                 f"rel: needs one row of an odd count, the middle for distance 0, got "
                 f"{row.rows}×{row.cols}"
             )
-        far = row.cols // 2
-        return M(n, m, lambda i, j: row[0, max(-far, min(far, sign * (j - i))) + far])
+        radius = row.cols // 2
+        return M(n, m, lambda i, j: row[0, max(-radius, min(radius, sign * (j - i))) + radius])
 
     return Rule(
-        spread,
+        expand,
         "{0} by distance j - i",
         "\\bigl[({0})_{{j-i}}\\bigr]_{{ij}}",
-        {"the distance was taken as i - j": lambda row: spread(row, -1)},
-        lambda i, j, row: format_operand(spread(row)[i, j]),
+        {"the distance was taken as i - j": lambda row: expand(row, -1)},
+        lambda i, j, row: format_operand(expand(row)[i, j]),
     )
 
 
 def patch_rows(image: Matrix, patch_size: int) -> Matrix:
-    """Each square patch as one row, read row by row.
+    """Cut an image into square patches: one row per patch, in row-major order.
 
     >>> patch_rows(M([[1, 2, 3, 4], [5, 6, 7, 8]]), 2)
     Matrix([
@@ -102,7 +102,7 @@ def patch_rows(image: Matrix, patch_size: int) -> Matrix:
     """
     if patch_size < 1 or image.rows % patch_size or image.cols % patch_size:
         raise ShapeError(
-            f"image: needs rows and columns in multiples of the patch {patch_size}, got "
+            f"image: needs rows and columns in multiples of the patch size {patch_size}, got "
             f"{image.rows}×{image.cols}; try another patch, or pad with zeros"
         )
     return M(
@@ -116,20 +116,20 @@ def patch_rows(image: Matrix, patch_size: int) -> Matrix:
 
 def _patches(side: str) -> Rule:
     p = int(side)
-    down = "patches were counted down the columns first"
-    turned = "each patch was read column by column"
+    column_order = "patches were counted down the columns first"
+    column_major = "each patch was read column by column"
     return Rule(
         lambda image: patch_rows(image, p),
-        f"{{0}} cut into patches of {p}×{p}, one a row",
+        f"{{0}} cut into patches of {p}×{p}, one per row",
         f"\\operatorname{{{{patches}}}}_{{{{{p} \\times {p}}}}}({{0}})",
         {
-            turned: lambda image: M(
+            column_major: lambda image: M(
                 [
                     [row[y * p + x] for x in range(p) for y in range(p)]
                     for row in patch_rows(image, p).tolist()
                 ]
             ),
-            down: lambda image: M(
+            column_order: lambda image: M(
                 [
                     patch_rows(image, p).row(r * (image.cols // p) + c).tolist()[0]
                     for c in range(image.cols // p)
@@ -152,12 +152,12 @@ RULE_MAKERS: dict[str, Callable[..., Rule]] = {
 
 
 def rule_from_pattern(name: str) -> Rule | None:
-    """The rule that a name with numbers in it stands for, if any does.
+    """Build the rule that a name such as `columns 2 to 3` stands for; None if there is none.
 
     >>> rule_from_pattern("columns 2 to 3").run(M([[1, 2, 3]]))
     Matrix([[2, 3]])
     """
     for pattern, make in RULE_MAKERS.items():
-        if found := re.fullmatch(pattern, name):
-            return make(*found.groups())
+        if match := re.fullmatch(pattern, name):
+            return make(*match.groups())
     return None

@@ -81,8 +81,8 @@ def format_solutions(
     """Several solutions one after another, each under its heading; a step need not be in each.
 
     >>> from regard.work.families.attention import solve_attention
-    >>> worked = {"a": solve_attention({"X": [[1]]}), "b": solve_attention({"X": [[2]]})}
-    >>> print(format_solutions(worked, "markdown", only=["S"])[:14])
+    >>> solution = {"a": solve_attention({"X": [[1]]}), "b": solve_attention({"X": [[2]]})}
+    >>> print(format_solutions(solution, "markdown", only=["S"])[:14])
     # a
     <BLANKLINE>
     ## 1. The

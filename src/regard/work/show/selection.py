@@ -128,8 +128,8 @@ def first_entry(solution: Solution, step: Step, digits: int = 6) -> WorkedEntry 
     """The first entry with its numbers put in; None where there is nothing to put in.
 
     >>> from regard.work.families.attention import solve_attention
-    >>> worked = solve_attention({"X": [[1, 0], [0, 2]]}, scale=1)
-    >>> first_entry(worked, worked.steps[0])
+    >>> solution = solve_attention({"X": [[1, 0], [0, 2]]}, scale=1)
+    >>> first_entry(solution, solution.steps[0])
     WorkedEntry(expression='1·1 + 0·0', result='1')
     """
     tell = get_rule(step.rule).format_entry

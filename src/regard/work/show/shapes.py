@@ -15,7 +15,7 @@ from regard.work.solution import Solution
 
 
 class ShapeRow(NamedTuple):
-    """One row of a table of shapes: a name, its size, and the sizes that it comes from.
+    """One row of a shape table: a name, its shape, and the product it comes from.
 
     >>> ShapeRow("S", "3×3", "Q Kᵀ: 3×2 times 2×3").shape
     '3×3'
@@ -27,26 +27,28 @@ class ShapeRow(NamedTuple):
 
 
 def list_shapes(solution: Solution) -> list[ShapeRow]:
-    """The shape of every matrix of a solution, and of which sizes it was made.
+    """Shape and origin of every matrix of a solution.
 
     >>> from regard.work.families.attention import solve_attention
     >>> list_shapes(solve_attention({"X": [[1, 0], [1, 1], [0, 2]]}))[2]
     ShapeRow(name='S', shape='3×3', origin='X Xᵀ: 3×2 times 2×3')
     """
     values = solution.values()
-    found = [ShapeRow(name, format_shape(value), "given") for name, value in solution.given.items()]
+    rows = [ShapeRow(name, format_shape(value), "given") for name, value in solution.given.items()]
     for step in solution.steps:
-        made = step.formula.partition(" = ")[2]
+        origin = step.formula.partition(" = ")[2]
         if step.rule in PRODUCT_SIDES:
-            sides = zip(step.inputs, PRODUCT_SIDES[step.rule], strict=True)
-            shapes = (make_factor(one, values[one], turned).shape for one, turned in sides)
-            made += ": " + " times ".join(f"{rows}×{cols}" for rows, cols in shapes)
-        found.append(ShapeRow(step.name, format_shape(step.value), made))
-    return found
+            factors = zip(step.inputs, PRODUCT_SIDES[step.rule], strict=True)
+            shapes = (
+                make_factor(name, values[name], transposed).shape for name, transposed in factors
+            )
+            origin += ": " + " times ".join(f"{rows}×{cols}" for rows, cols in shapes)
+        rows.append(ShapeRow(step.name, format_shape(step.value), origin))
+    return rows
 
 
 def detect_convention(solution: Solution) -> str:
-    """Which way of writing a solution uses, from its products; empty where it shows in none.
+    """Convention of a solution (tokens as rows or columns), from its products; "" if none shows.
 
     >>> from regard.work.families.attention import solve_attention
     >>> detect_convention(solve_attention({"X": [[1, 0], [1, 1], [0, 2]]}))
@@ -60,8 +62,8 @@ def detect_convention(solution: Solution) -> str:
         ):
             continue
         left, right = (
-            Factor(one, 1, 1, turned)
-            for one, turned in zip(step.inputs, PRODUCT_SIDES[step.rule], strict=True)
+            Factor(name, 1, 1, transposed)
+            for name, transposed in zip(step.inputs, PRODUCT_SIDES[step.rule], strict=True)
         )
         if is_row_product(left, right):
             return ROW_CONVENTION
@@ -71,13 +73,13 @@ def detect_convention(solution: Solution) -> str:
 
 
 def shapes_as_text(solution: Solution) -> str:
-    """The convention and a table of shapes, for a terminal.
+    """The convention and the shape table as text.
 
     >>> from regard.work.families.attention import solve_attention
     >>> print(shapes_as_text(solve_attention({"X": [[1, 0], [1, 1]]}, scale=1)).splitlines()[0])
     tokens are rows: X W, Q Kᵀ, A V
     """
     rows = list_shapes(solution)
-    wide = max(len(row.name) for row in rows), max(len(row.shape) for row in rows)
-    lines = [f"{row.name:<{wide[0]}}  {row.shape:>{wide[1]}}  {row.origin}" for row in rows]
+    widths = max(len(row.name) for row in rows), max(len(row.shape) for row in rows)
+    lines = [f"{row.name:<{widths[0]}}  {row.shape:>{widths[1]}}  {row.origin}" for row in rows]
     return "\n".join([*filter(None, [detect_convention(solution)]), *lines])

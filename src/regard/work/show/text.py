@@ -94,8 +94,8 @@ def entry_text(solution: Solution, step: Step, digits: int = 6) -> str:
     """The first entry with its numbers put in; empty where there is nothing to put in.
 
     >>> from regard.work.families.attention import solve_attention
-    >>> worked = solve_attention({"X": [[1, 0], [0, 2]]}, scale=1)
-    >>> entry_text(worked, worked.steps[0])
+    >>> solution = solve_attention({"X": [[1, 0], [0, 2]]}, scale=1)
+    >>> entry_text(solution, solution.steps[0])
     'S₁₁ = 1·1 + 0·0 = 1'
     """
     entry = first_entry(solution, step, digits)

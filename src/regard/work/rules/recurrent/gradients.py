@@ -1,4 +1,4 @@
-"""The rules of the chain rule: slopes of gates and sums over paths."""
+"""Rules of the chain rule: derivatives of gates and sums over paths."""
 
 from typing import Any
 
@@ -7,26 +7,26 @@ import sympy
 from regard.errors import ShapeError
 from regard.work.rules.rule import M, Matrix, MatrixFunction, Rule, format_operand, format_power
 
-MAX_SUM_TERMS = 12  # parts that one sum may have
+MAX_SUM_TERMS = 12
 
 
-def elementwise_product(*parts: Matrix) -> Matrix:
-    """The product entry by entry, all of one shape.
+def elementwise_product(*inputs: Matrix) -> Matrix:
+    """Elementwise (Hadamard) product of matrices of one shape.
 
     >>> elementwise_product(M([[1, 2]]), M([[3, 4]]))
     Matrix([[3, 8]])
     """
-    if len({part.shape for part in parts}) > 1:
-        shapes = " and ".join(f"{part.rows}×{part.cols}" for part in parts)
+    if len({x.shape for x in inputs}) > 1:
+        shapes = " and ".join(f"{x.rows}×{x.cols}" for x in inputs)
         raise ShapeError(f"factors: needs all of one shape, got {shapes}")
-    found = parts[0]
-    for part in parts[1:]:
-        found = found.multiply_elementwise(part)
-    return M(found)
+    product = inputs[0]
+    for x in inputs[1:]:
+        product = product.multiply_elementwise(x)
+    return M(product)
 
 
 def tanh_derivative(y: Matrix) -> Matrix:
-    """The slope of tanh where its value is y: 1 - y².
+    """Derivative of tanh from its output y: 1 - y².
 
     >>> tanh_derivative(M([[0, 1]]))
     Matrix([[1, 0]])
@@ -35,7 +35,7 @@ def tanh_derivative(y: Matrix) -> Matrix:
 
 
 def sigmoid_derivative(y: Matrix) -> Matrix:
-    """The slope of σ where its value is y: y (1 - y).
+    """Derivative of σ from its output y: y (1 - y).
 
     >>> sigmoid_derivative(M([[0, sympy.Rational(1, 2)]]))
     Matrix([[0, 1/4]])
@@ -44,43 +44,44 @@ def sigmoid_derivative(y: Matrix) -> Matrix:
 
 
 def _sum_of(count: int) -> Rule:
-    """A sum of so many parts; leaving one of them out is what people do."""
+    """Sum of `count` terms; the common mistake is to leave one out."""
 
-    def run(*parts: Matrix) -> Matrix:
-        if len({part.shape for part in parts}) > 1:
-            shapes = " and ".join(f"{part.rows}×{part.cols}" for part in parts)
+    def run(*inputs: Matrix) -> Matrix:
+        if len({x.shape for x in inputs}) > 1:
+            shapes = " and ".join(f"{x.rows}×{x.cols}" for x in inputs)
             raise ShapeError(f"sum: needs all of one shape, got {shapes}")
-        return M(sum(parts[1:], parts[0]))
+        return M(sum(inputs[1:], inputs[0]))
 
     def without(which: int) -> MatrixFunction:
-        return lambda *parts: run(*(part for n, part in enumerate(parts) if n != which))
+        return lambda *inputs: run(*(x for n, x in enumerate(inputs) if n != which))
 
-    slips: dict[str, MatrixFunction] = {
-        f"part {n + 1} of the sum was left out": without(n) for n in range(count)
+    mistakes: dict[str, MatrixFunction] = {
+        f"term {n + 1} of the sum was left out": without(n) for n in range(count)
     }
-    slips |= {f"only part {n + 1} of the sum was taken": _part(n) for n in range(count)}
-    slips["the mean was taken instead of the sum"] = lambda *parts: M(run(*parts) / count)
+    mistakes |= {f"only term {n + 1} of the sum was taken": _select(n) for n in range(count)}
+    mistakes["the mean was taken instead of the sum"] = lambda *inputs: M(run(*inputs) / count)
     text = " + ".join(f"{{{n}}}" for n in range(count))
     return Rule(
         run,
         text,
         text,
-        slips,
-        lambda i, j, *parts: " + ".join(format_operand(part[i, j]) for part in parts),
+        mistakes,
+        lambda i, j, *inputs: " + ".join(format_operand(x[i, j]) for x in inputs),
     )
 
 
-def _part(which: int) -> MatrixFunction:
-    return lambda *parts: parts[which]
+def _select(which: int) -> MatrixFunction:
+    return lambda *inputs: inputs[which]
 
 
 def _half_square(h: Matrix, target: Matrix) -> Matrix:
     return M([[sum((x**2 for x in h - target), sympy.S.Zero) / 2]])
 
 
-def _slope_entry(slope: str) -> Any:
+def _derivative_entry(derivative: str) -> Any:
     return lambda i, j, d, y: (
-        f"{format_operand(d[i, j])}·{slope.replace('y²', format_power(y[i, j])).replace('y', format_operand(y[i, j]))}"
+        f"{format_operand(d[i, j])}·"
+        + derivative.replace("y²", format_power(y[i, j])).replace("y", format_operand(y[i, j]))
     )
 
 
@@ -115,50 +116,52 @@ GRADIENT_RULES: dict[str, Rule] = {
         "{0} - {1}",
         {
             "they were added": lambda a, b: M(a + b),
-            "they were exchanged": lambda a, b: M(b - a),
+            "they were swapped": lambda a, b: M(b - a),
         },
         lambda i, j, a, b: f"{format_operand(a[i, j])} - {format_operand(b[i, j])}",
     ),
     "add future gradient": Rule(
-        lambda e, later: M(e + later),
+        lambda e, future: M(e + future),
         "{0} + {1}",
         "{0} + {1}",
         {
-            "only the direct part was taken, not what comes back from later": lambda e, later: e,
-            "the direct part was left out": lambda e, later: later,
+            "only the direct part was taken, not the gradient from later steps": lambda e, future: (
+                e
+            ),
+            "the direct part was left out": lambda e, future: future,
         },
-        lambda i, j, e, later: f"{format_operand(e[i, j])} + {format_operand(later[i, j])}",
+        lambda i, j, e, future: f"{format_operand(e[i, j])} + {format_operand(future[i, j])}",
     ),
     "tanh backward": Rule(
         lambda d, y: elementwise_product(d, tanh_derivative(y)),
         "{0} ∘ (1 - {1}²)",
         "{0} \\circ (1 - {1}^2)",
         {
-            "the slope of tanh was left out": lambda d, y: d,
-            "the slope of σ was used for that of tanh": lambda d, y: elementwise_product(
+            "the derivative of tanh was left out": lambda d, y: d,
+            "the derivative of σ was used for that of tanh": lambda d, y: elementwise_product(
                 d, sigmoid_derivative(y)
             ),
             "1 - y was used for 1 - y²": lambda d, y: elementwise_product(
                 d, M(y.applyfunc(lambda x: 1 - x))
             ),
-            "the slope was taken at the value, not at what went in": lambda d, y: (
+            "the derivative was taken at the output, not at the input": lambda d, y: (
                 elementwise_product(d, tanh_derivative(M(y.applyfunc(sympy.tanh))))
             ),
         },
-        _slope_entry("(1 - y²)"),
+        _derivative_entry("(1 - y²)"),
     ),
     "σ backward": Rule(
         lambda d, y: elementwise_product(d, sigmoid_derivative(y)),
         "{0} ∘ {1} ∘ (1 - {1})",
         "{0} \\circ {1} \\circ (1 - {1})",
         {
-            "the slope of σ was left out": lambda d, y: d,
-            "the slope of tanh was used for that of σ": lambda d, y: elementwise_product(
+            "the derivative of σ was left out": lambda d, y: d,
+            "the derivative of tanh was used for that of σ": lambda d, y: elementwise_product(
                 d, tanh_derivative(y)
             ),
             "(1 - y) was left out": elementwise_product,
         },
-        _slope_entry("y·(1 - y)"),
+        _derivative_entry("y·(1 - y)"),
     ),
     "gate backward": Rule(
         lambda d, y: elementwise_product(d, y),
@@ -172,7 +175,7 @@ GRADIENT_RULES: dict[str, Rule] = {
         "{0} ∘ ({1} - {2})",
         "{0} \\circ ({1} - {2})",
         {
-            "new and old were exchanged": lambda d, new, old: elementwise_product(d, M(old - new)),
+            "new and old were swapped": lambda d, new, old: elementwise_product(d, M(old - new)),
             "the old state was left out": lambda d, new, old: elementwise_product(d, new),
         },
         lambda i, j, d, n, o: (
@@ -191,11 +194,11 @@ GRADIENT_RULES: dict[str, Rule] = {
         "{0} ∘ {1} ∘ (1 - {2}²)",
         "{0} \\circ {1} \\circ (1 - {2}^2)",
         {
-            "the slope of tanh was left out": lambda d, o, y: elementwise_product(d, o),
+            "the derivative of tanh was left out": lambda d, o, y: elementwise_product(d, o),
             "the output gate was left out": lambda d, o, y: elementwise_product(
                 d, tanh_derivative(y)
             ),
-            "the slope of σ was used for that of tanh": lambda d, o, y: elementwise_product(
+            "the derivative of σ was used for that of tanh": lambda d, o, y: elementwise_product(
                 d, o, sigmoid_derivative(y)
             ),
         },

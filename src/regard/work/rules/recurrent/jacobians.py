@@ -1,4 +1,4 @@
-"""The rules of how far a gradient reaches: Jacobians, norms, clipping, and states by weights."""
+"""Rules of Jacobians, norms, gradient clipping and forward-mode derivatives."""
 
 from typing import Any
 
@@ -19,22 +19,22 @@ def _diag(v: Matrix) -> Matrix:
     return M(sympy.diag(*v))
 
 
-def _norm(*parts: Matrix) -> Matrix:
-    return M([[sympy.sqrt(sum((x**2 for part in parts for x in part), sympy.S.Zero))]])
+def _norm(*inputs: Matrix) -> Matrix:
+    return M([[sympy.sqrt(sum((x**2 for part in inputs for x in part), sympy.S.Zero))]])
 
 
 def _radius(a: Matrix) -> Matrix:
-    """The largest size of an eigenvalue; exact up to 2×2, else to 50 digits."""
+    """Spectral radius, the largest |eigenvalue|: exact up to 2×2, else to 50 digits."""
     if a.rows != a.cols:
         raise ShapeError(f"spectral radius: needs a square matrix, got {a.rows}×{a.cols}")
     if a.rows == 1:
         return M([[abs(a[0, 0])]])
     if a.rows == 2:
-        half, product = a.trace() / 2, a.det()
-        apart = half**2 - product
-        if to_float(apart) < 0:  # a pair a ± b i, of size √(a² + b²)
+        half_trace, product = a.trace() / 2, a.det()
+        discriminant = half_trace**2 - product
+        if to_float(discriminant) < 0:  # complex pair a ± b i, |λ| = √(a² + b²)
             return M([[sympy.sqrt(product)]])
-        return M([[abs(half) + sympy.sqrt(apart)]])
+        return M([[abs(half_trace) + sympy.sqrt(discriminant)]])
     roots = sympy.Poly(a.evalf(60).charpoly().as_expr()).nroots(n=50, maxsteps=200)
     return M([[max((abs(root) for root in roots), key=lambda x: x.evalf(30))]])
 
@@ -42,34 +42,35 @@ def _radius(a: Matrix) -> Matrix:
 def _radius_entry(i: int, j: int, a: Matrix) -> str:
     if a.rows != 2:
         return ""
-    return f"the largest |λ| of the roots of λ² - {format_operand(a.trace())}·λ + {format_operand(a.det())}"
+    trace, det = format_operand(a.trace()), format_operand(a.det())
+    return f"the largest |λ| of the roots of λ² - {trace}·λ + {det}"
 
 
 def _norm_of(count: int) -> Rule:
     text = " + ".join(f"‖{{{n}}}‖²" for n in range(count))
     tex = " + ".join(f"\\lVert {{{n}}} \\rVert^2" for n in range(count))
-    squared: MatrixFunction = lambda *parts: M(_norm(*parts).applyfunc(lambda x: x**2))  # noqa: E731
+    squared: MatrixFunction = lambda *inputs: M(_norm(*inputs).applyfunc(lambda x: x**2))  # noqa: E731
     return Rule(
         _norm,
         f"√({text})" if count > 1 else "‖{0}‖",
         f"\\sqrt{{{{{tex}}}}}" if count > 1 else "\\lVert {0} \\rVert",
         {
             "the root was left out": squared,
-            "the largest entry was taken": lambda *parts: M([[_largest(*parts)]]),
+            "the largest entry was taken": lambda *inputs: M([[_max_abs(*inputs)]]),
         },
     )
 
 
-def _largest(*parts: Matrix) -> Any:
-    return max((abs(x) for part in parts for x in part), key=lambda x: to_float(x))
+def _max_abs(*inputs: Matrix) -> Any:
+    return max((abs(x) for part in inputs for x in part), key=lambda x: to_float(x))
 
 
-def _kept_under(norm: Matrix, most: Matrix) -> Matrix:
-    much = to_float(norm[0, 0]) > to_float(most[0, 0])
-    return M([[most[0, 0] / norm[0, 0] if much else sympy.S.One]])
+def _clip_factor(norm: Matrix, max_norm: Matrix) -> Matrix:
+    is_above = to_float(norm[0, 0]) > to_float(max_norm[0, 0])
+    return M([[max_norm[0, 0] / norm[0, 0] if is_above else sympy.S.One]])
 
 
-def _rows_by(v: Matrix, a: Matrix) -> Matrix:
+def _scale_rows(v: Matrix, a: Matrix) -> Matrix:
     if v.shape != (a.rows, 1):
         raise ShapeError(f"rows: needs a number for each of {a.rows}, got {v.rows}×{v.cols}")
     return M(a.rows, a.cols, lambda i, j: v[i, 0] * a[i, j])
@@ -82,10 +83,12 @@ JACOBIAN_RULES: dict[str, Rule] = {
         "diag(1 - {0}²) {1}",
         "\\operatorname{{diag}}(1 - {0}^2)\\, {1}",
         {
-            "the slope of tanh was left out": lambda y, u: u,
-            "the slopes were put on the wrong side": lambda y, u: M(u * _diag(tanh_derivative(y))),
+            "the derivative of tanh was left out": lambda y, u: u,
+            "the derivatives were put on the wrong side": lambda y, u: M(
+                u * _diag(tanh_derivative(y))
+            ),
             "U was transposed": lambda y, u: M(_diag(tanh_derivative(y)) * u.T),
-            "the slope of σ was used for that of tanh": lambda y, u: M(
+            "the derivative of σ was used for that of tanh": lambda y, u: M(
                 _diag(sigmoid_derivative(y)) * u
             ),
         },
@@ -95,16 +98,17 @@ JACOBIAN_RULES: dict[str, Rule] = {
         lambda v, y, u: M(_diag(elementwise_product(v, sigmoid_derivative(y))) * u),
         "diag({0} ∘ {1} ∘ (1 - {1})) {2}",
         "\\operatorname{{diag}}({0} \\circ {1} \\circ (1 - {1}))\\, {2}",
-        {"the slope of σ was left out": lambda v, y, u: M(_diag(v) * u)},
+        {"the derivative of σ was left out": lambda v, y, u: M(_diag(v) * u)},
         lambda i, j, v, y, u: (
-            f"{format_operand(v[i, 0])}·{format_operand(y[i, 0])}·(1 - {format_operand(y[i, 0])})·{format_operand(u[i, j])}"
+            f"{format_operand(v[i, 0])}·{format_operand(y[i, 0])}·"
+            f"(1 - {format_operand(y[i, 0])})·{format_operand(u[i, j])}"
         ),
     ),
     "Jacobian of the candidate": Rule(
         lambda v, y, u: M(_diag(elementwise_product(v, tanh_derivative(y))) * u),
         "diag({0} ∘ (1 - {1}²)) {2}",
         "\\operatorname{{diag}}({0} \\circ (1 - {1}^2))\\, {2}",
-        {"the slope of tanh was left out": lambda v, y, u: M(_diag(v) * u)},
+        {"the derivative of tanh was left out": lambda v, y, u: M(_diag(v) * u)},
         lambda i, j, v, y, u: (
             f"{format_operand(v[i, 0])}·(1 - {format_power(y[i, 0])})·{format_operand(u[i, j])}"
         ),
@@ -113,7 +117,7 @@ JACOBIAN_RULES: dict[str, Rule] = {
         lambda b, o, y: M(b * _diag(elementwise_product(o, tanh_derivative(y)))),
         "{0} diag({1} ∘ (1 - {2}²))",
         "{0} \\operatorname{{diag}}({1} \\circ (1 - {2}^2))",
-        {"the slope of tanh was left out": lambda b, o, y: M(b * _diag(o))},
+        {"the derivative of tanh was left out": lambda b, o, y: M(b * _diag(o))},
         lambda i, j, b, o, y: (
             f"{format_operand(b[i, j])}·{format_operand(o[j, 0])}·(1 - {format_power(y[j, 0])})"
         ),
@@ -130,47 +134,49 @@ JACOBIAN_RULES: dict[str, Rule] = {
     "spectral radius": Rule(_radius, "ρ({0})", "\\rho({0})", {}, _radius_entry),
     "spectral norm": Rule(
         lambda a: M(_radius(M(a.T * a)).applyfunc(sympy.sqrt)),
-        "‖{0}‖, the largest gain",
+        "‖{0}‖₂, the spectral norm",
         "\\lVert {0} \\rVert_2",
         {"the root was left out": lambda a: _radius(M(a.T * a))},
     ),
     "clip by norm": Rule(
-        _kept_under,
+        _clip_factor,
         "min(1, {1} / {0})",
         "\\min(1, {1} / {0})",
         {
-            "it was divided the other way": lambda norm, most: M([[norm[0, 0] / most[0, 0]]]),
+            "it was divided the other way": lambda norm, max_norm: M(
+                [[norm[0, 0] / max_norm[0, 0]]]
+            ),
         },
-        lambda i, j, norm, most: (
-            f"min(1, {format_power(most[0, 0], '')} / {format_operand(norm[0, 0])})"
+        lambda i, j, norm, max_norm: (
+            f"min(1, {format_power(max_norm[0, 0], '')} / {format_operand(norm[0, 0])})"
         ),
     ),
     "Kronecker with identity": Rule(
         lambda v, gate: M(sympy.kronecker_product(sympy.eye(gate.rows), v.T)),
-        "I ⊗ {0}ᵀ, a row for each entry of {1}",
+        "I ⊗ {0}ᵀ, one row per entry of {1}",
         "I \\otimes {0}^\\top",
         {},
     ),
     "reshape": Rule(
         lambda row, weight: M(weight.rows, weight.cols, list(row)),
         "{0} in the shape of {1}",
-        "\\operatorname{{fold}}({0})",
-        {"it was folded column by column": lambda row, w: M(M(w.cols, w.rows, list(row)).T)},
+        "\\operatorname{{reshape}}({0})",
+        {"it was reshaped column by column": lambda row, w: M(M(w.cols, w.rows, list(row)).T)},
     ),
     "scale rows by vector": Rule(
-        _rows_by,
+        _scale_rows,
         "diag({0}) {1}",
         "\\operatorname{{diag}}({0})\\, {1}",
         {"the factor was left out": lambda v, a: a},
         lambda i, j, v, a: f"{format_operand(v[i, 0])}·{format_operand(a[i, j])}",
     ),
     "scale rows by σ'": Rule(
-        lambda y, a: _rows_by(sigmoid_derivative(y), a),
+        lambda y, a: _scale_rows(sigmoid_derivative(y), a),
         "diag({0} ∘ (1 - {0})) {1}",
         "\\operatorname{{diag}}({0} \\circ (1 - {0}))\\, {1}",
         {
-            "the slope of σ was left out": lambda y, a: a,
-            "the slope of tanh was used for that of σ": lambda y, a: _rows_by(
+            "the derivative of σ was left out": lambda y, a: a,
+            "the derivative of tanh was used for that of σ": lambda y, a: _scale_rows(
                 tanh_derivative(y), a
             ),
         },
@@ -179,24 +185,24 @@ JACOBIAN_RULES: dict[str, Rule] = {
         ),
     ),
     "scale rows by tanh'": Rule(
-        lambda y, a: _rows_by(tanh_derivative(y), a),
+        lambda y, a: _scale_rows(tanh_derivative(y), a),
         "diag(1 - {0}²) {1}",
         "\\operatorname{{diag}}(1 - {0}^2)\\, {1}",
         {
-            "the slope of tanh was left out": lambda y, a: a,
-            "the slope of σ was used for that of tanh": lambda y, a: _rows_by(
+            "the derivative of tanh was left out": lambda y, a: a,
+            "the derivative of σ was used for that of tanh": lambda y, a: _scale_rows(
                 sigmoid_derivative(y), a
             ),
         },
         lambda i, j, y, a: f"(1 - {format_power(y[i, 0])})·{format_operand(a[i, j])}",
     ),
     "scale rows by o tanh'": Rule(
-        lambda o, y, a: _rows_by(elementwise_product(o, tanh_derivative(y)), a),
+        lambda o, y, a: _scale_rows(elementwise_product(o, tanh_derivative(y)), a),
         "diag({0} ∘ (1 - {1}²)) {2}",
         "\\operatorname{{diag}}({0} \\circ (1 - {1}^2))\\, {2}",
         {
-            "the slope of tanh was left out": lambda o, y, a: _rows_by(o, a),
-            "the output gate was left out": lambda o, y, a: _rows_by(tanh_derivative(y), a),
+            "the derivative of tanh was left out": lambda o, y, a: _scale_rows(o, a),
+            "the output gate was left out": lambda o, y, a: _scale_rows(tanh_derivative(y), a),
         },
         lambda i, j, o, y, a: (
             f"{format_operand(o[i, 0])}·(1 - {format_power(y[i, 0])})·{format_operand(a[i, j])}"
