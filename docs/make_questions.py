@@ -1,4 +1,4 @@
-"""Write docs/questions.md: what students ask, each with the command that answers and its output.
+"""Write docs/questions.md: exam questions, each with the command that answers it and its output.
 
 python docs/make_questions.py    # about half a minute; a test compares the page with the commands
 """
@@ -22,18 +22,18 @@ PAGE = ROOT / "docs" / "questions.md"
 
 
 class Question(NamedTuple):
-    """What is asked, the command that answers, and a word more where it is needed."""
+    """A question, the command that answers it, and an optional note."""
 
-    asks: str
+    question: str
     command: str
-    says: str = ""
+    note: str = ""
 
 
 QUESTIONS = (
     Question(
         "Update one of three word vectors by plain self-attention; now all at once.",
-        "regard work plain",
-        "The worked entry is the first word's; the matrices are all of them.",
+        "regard work self-attention",
+        "The worked entry is that of the first word; the matrices hold all words.",
     ),
     Question(
         "Given X, W_Q, W_K, W_V: queries, keys, values, scores, weights and output, as fractions, "
@@ -41,13 +41,13 @@ QUESTIONS = (
         'regard work three-tokens --each "scale=1,1/sqrt(2)" --only Q,K,V,S,Z,A,H --digits 12',
     ),
     Question(
-        "The same under a causal or a local mask.",
+        "The same with a causal or a local mask.",
         "regard work three-tokens --each mask=causal,local:1 --only R,A,H",
     ),
     Question(
         "Which convention is this, and what shape is each matrix? Why does this product fail?",
-        "regard work columns docs/problems/other-convention.toml --shapes",
-        "The second problem is written for columns and worked as rows.",
+        "regard work column-convention docs/problems/other-convention.toml --shapes",
+        "The second problem is written for columns but solved as rows.",
     ),
     Question(
         "What happens to A and H when β is 0, 1/√d, huge?",
@@ -67,12 +67,12 @@ QUESTIONS = (
         "regard work identity permutation convolution --only A,H,r,remarks",
     ),
     Question(
-        "Split d = 512 into 8 heads: dimensions, weights, cost; run two heads by hand on a toy "
+        "Split d = 512 into 8 heads: dimensions, weights, cost; compute two heads on a toy example "
         "of 4 features.",
-        "regard work 512-8 two-heads --only d_k,w_QKV,w_O,w_A,FF,A_*,H_*,H,O,remarks",
+        "regard work parameter-counts two-heads --only d_k,w_QKV,w_O,w_A,FF,A_*,H_*,H,O,remarks",
     ),
     Question(
-        "Write the position codes for 0..3 with d = 4; show the rotation by k; the dot product "
+        "Write the position encodings for 0..3 with d = 4; show the rotation by k; the dot product "
         "of two positions.",
         "regard work positions",
     ),
@@ -88,8 +88,8 @@ QUESTIONS = (
         "Without `--only` every one of the 39 and 42 steps is shown.",
     ),
     Question(
-        "Cut an image into patches, embed, add CLS and positions, classify; resize the table.",
-        "regard work vit resize --only T,X_p,X_c,X_0,A,LN_f,x,l,p,pos_*,remarks",
+        "Cut an image into patches, embed, add CLS and positions, classify; resize the position embeddings.",
+        "regard work vit position-resize --only T,X_p,X_c,X_0,A,LN_f,x,l,p,pos_*,remarks",
     ),
     Question(
         "Unroll RNN, GRU and LSTM for T steps with given numbers; gate values and states.",
@@ -100,41 +100,40 @@ QUESTIONS = (
         "gates as distributions.",
         "regard work gates --only remarks",
     ),
-    Question("Prove σ(-x) = 1 - σ(x).", "regard work proof-sigmoid-minus"),
+    Question("Prove σ(-x) = 1 - σ(x).", "regard work proof-sigmoid-negation"),
     Question(
         "Derive ∂J/∂W_g, check it with autograd, show the product of the forget gates.",
-        "regard work forward-lstm --autograd --only f_*,dc_*,dW_c,X_*,Dc_*,Dh_*,fW_c,remarks",
-        "Back in time; ∂J/∂W_c forward in time too, from how each state depends on W_c; and all of "
-        "it held to autograd.",
+        "regard work forward-mode-lstm --autograd --only f_*,dc_*,dW_c,X_*,Dc_*,Dh_*,fW_c,remarks",
+        "BPTT, ∂J/∂W_c also in forward mode, and both compared with autograd.",
     ),
     Question(
         "Why do gradients vanish or explode; at which ρ? What does clipping do?",
-        "regard work back-rnn --only ρ,u,n_*,n,k,cW,remarks",
+        "regard work bptt-rnn --only ρ,u,n_*,n,k,cW,remarks",
     ),
     Question(
         "RNN with attention, step by step, with each score function.",
-        "regard work look-back-additive --each score=dot,scaled,additive "
+        "regard work recurrent-attention-additive --each score=dot,scaled,additive "
         "--only p_3,q_3,k_3,s_3,z_3,A_3,a_3,h_1,h_2,h_3,remarks",
     ),
     Question(
         "Mean and variance of q·k for given μ, σ, d; the right scale; a simulation.",
-        "regard work dot-product",
+        "regard work dot-product-moments",
     ),
     Question(
-        "Multiply-adds for encoder, cross and decoder attention at M, N, k; which term wins; the "
+        "Multiply-adds for encoder, cross and decoder attention at M, N, k; which term dominates; the "
         "cost of a second language.",
         "regard work cost-translation --only E*,D*,C*,t,u,remarks",
     ),
     Question(
         "Read this map: who attends to whom, does any token look at itself?",
         'regard look phrases "14 May 2024" --to de --at encoder.1.self --words',
-        "Of the translator that comes along; one worked by hand is read at the end of question 1.",
+        "The pretrained translator; the map of a worked example is described at the end of question 1.",
     ),
     Question(
         "What does this token point to, by head and layer, before and after training?",
         'regard look phrases "14 May 2024" --to de --at "*.cross" --query 2',
-        "The query reads “14.” and has to write the month: once trained, the last layer looks at "
-        "“may” with every head.",
+        "The query token is “14.”, and the month is next: after training, every head of the last "
+        "layer attends to “may”.",
     ),
     Question(
         "How do the accuracy curves of CNN and ViT compare as data grows?",
@@ -155,34 +154,34 @@ def main() -> None:
 
 
 def page() -> str:
-    """The whole page."""
+    """Text of the page."""
     parts = [
         "# Twenty-five questions",
-        "What students of attention and recurrent networks ask, each with one command that answers "
-        "and what it prints, shortened by `--only` alone. Made by `python docs/make_questions.py`; "
-        "a test runs every command again and compares. What a command takes is told in "
-        "[by hand](work.md).",
+        "Exam questions on attention and recurrent networks, each with one command that answers it "
+        "and its output, shortened with `--only`. Generated by `python docs/make_questions.py`; "
+        "a test runs every command and compares. The options of the command are described in "
+        "[Worked solutions](work.md).",
     ]
     for number, question in enumerate(QUESTIONS, 1):
-        parts.append(f"## {number}. {question.asks}")
-        if question.says:
-            parts.append(question.says)
-        parts.append(told(question.command))
+        parts.append(f"## {number}. {question.question}")
+        if question.note:
+            parts.append(question.note)
+        parts.append(transcript(question.command))
     return "\n\n".join(parts) + "\n"
 
 
-def told(command: str) -> str:
-    """A command and what it prints, as the page has them."""
-    return f"```text\n$ {command}\n{printed(command)}\n```"
+def transcript(command: str) -> str:
+    """A command and its output as a fenced block."""
+    return f"```text\n$ {command}\n{run_command(command)}\n```"
 
 
-def printed(command: str) -> str:
-    """What a command prints, run here."""
+def run_command(command: str) -> str:
+    """Output of a command."""
     program, *rest = shlex.split(command)
     if program == "regard":
         from regard.cli import app
 
-        with _here(ROOT):
+        with _working_directory(ROOT):
             output = CliRunner().invoke(app, rest).output
     else:
         output = _python(rest)
@@ -190,24 +189,24 @@ def printed(command: str) -> str:
 
 
 def _python(rest: list[str]) -> str:
-    """A script of ours, among copies of the files it reads: it may write beside them."""
+    """Output of one of our scripts, run on copies of its input files."""
     script, *arguments = rest
-    said = io.StringIO()
-    with tempfile.TemporaryDirectory() as folder, _here(Path(folder)):
-        for name in (one for one in arguments if (ROOT / one).is_file()):
+    output = io.StringIO()
+    with tempfile.TemporaryDirectory() as folder, _working_directory(Path(folder)):
+        for name in (path for path in arguments if (ROOT / path).is_file()):
             Path(name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, name)
         before, sys.argv = sys.argv, [script, *arguments]
         try:
-            with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+            with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
                 runpy.run_path(str(ROOT / script), run_name="__main__")
         finally:
             sys.argv = before
-    return said.getvalue()
+    return output.getvalue()
 
 
 @contextlib.contextmanager
-def _here(folder: Path) -> Iterator[None]:
+def _working_directory(folder: Path) -> Iterator[None]:
     before = Path.cwd()
     os.chdir(folder)
     try:

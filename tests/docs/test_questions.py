@@ -32,7 +32,7 @@ def test_all_twenty_five_are_asked_and_answered():
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_page_has_what_the_command_prints(command):
     page = (ROOT / "docs/questions.md").read_text()
-    told = make_questions.told(command)
+    told = make_questions.transcript(command)
     assert told in page, f"run python docs/make_questions.py: {command}"
     assert "Traceback" not in told
     assert len(told.splitlines()) > 2
@@ -40,6 +40,6 @@ def test_the_page_has_what_the_command_prints(command):
 
 def test_a_page_that_is_out_of_date_would_be_seen():
     assert (
-        make_questions.told("regard work plain --digits 3")
+        make_questions.transcript("regard work self-attention --digits 3")
         not in (ROOT / "docs/questions.md").read_text()
     )

@@ -1,6 +1,7 @@
 """`regard work`: solve exercises step by step, check answers, make new exercises."""
 
 import sys
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -67,7 +68,7 @@ def work(
     from regard.work.problem import parse_option, read_problems
     from regard.work.show.formats import infer_format
     from regard.work.show.marks import format_marks, mark_files
-    from regard.work.show.report import format_report
+    from regard.work.show.report import format_report, iter_shapes
 
     view = {"only": only, "shapes": shapes, "autograd": autograd}
     given = {"check": check, **view, "set": options, "each": each}
@@ -85,6 +86,11 @@ def work(
     tables = read_problems(problems, dict(map(parse_option, options or [])), each)
     if check and len(tables) > 1:
         raise WorkError("check: needs one problem, got several; try one at a time")
+    if shapes:
+        if form != "text":
+            raise WorkError(f"format: needs text for shapes, got {form}")
+        _print_shapes(iter_shapes(tables), out)
+        return
     solved = {heading: work.solve(table) for heading, table in tables.items()}
     first = next(iter(solved.values()))
     if check:
@@ -93,7 +99,7 @@ def work(
         _write(format_marks(marks, form, title), out, marks.summary[0])
         raise typer.Exit(3 if marks.is_wrong else 0 if marks.is_complete else 1)
     names = [name.strip() for name in (only or "").split(",") if name.strip()]
-    is_plain = out is None and form == "text" and len(solved) == 1 and not (shapes or autograd)
+    is_plain = out is None and form == "text" and len(solved) == 1 and not autograd
     if is_plain and sys.stdout.isatty():
         from rich.console import Console
 
@@ -101,7 +107,7 @@ def work(
 
         Console(highlight=False).print(as_rich(first, digits, names), soft_wrap=True)
         return
-    text = format_report(solved, form, digits=digits, only=names, shapes=shapes, autograd=autograd)
+    text = format_report(solved, form, digits=digits, only=names, autograd=autograd)
     size = f"{len(first.steps)} steps" if len(solved) == 1 else f"{len(solved)} solutions"
     _write(text, out, size)
 
@@ -126,6 +132,14 @@ def _write(text: str, out: Path | None, summary: str = "") -> None:
         print(text)
         return
     report_written(out, f"{write_text(out, text)}{summary and ': '}{summary}")
+
+
+def _print_shapes(parts: Iterator[str], out: Path | None) -> None:
+    if out is not None:
+        _write("\n\n".join(parts), out)
+        return
+    for n, part in enumerate(parts):
+        print(("\n" if n else "") + part)
 
 
 def _print_problems() -> None:

@@ -1,9 +1,11 @@
 """One document from one or several solutions: the output of `regard work PROBLEM...`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from regard.errors import WorkError
 from regard.work.families.recurrent.autograd import autograd_as_text, compare_with_autograd
+from regard.work.problem import solve
 from regard.work.show.formats import format_solution, format_solutions
 from regard.work.show.selection import check_names, has_name
 from regard.work.show.shapes import shapes_as_text
@@ -17,7 +19,6 @@ def format_report(
     *,
     digits: int = 6,
     only: Sequence[str] = (),
-    shapes: bool = False,
     autograd: bool = False,
 ) -> str:
     """Format solutions, each under its heading if there are several.
@@ -27,23 +28,21 @@ def format_report(
         fmt: text, markdown, latex, html or json.
         digits: significant digits of decimals.
         only: names or glob patterns of the steps to show.
-        shapes: show only the convention and the shape of each matrix (text only).
         autograd: compare the gradients of bptt problems with torch's autograd (text only).
 
     >>> from regard.work import read_problem, solve
-    >>> print(format_report({"rnn": solve(read_problem("rnn"))}, shapes=True).splitlines()[0])
-    W     2×2  given
+    >>> print(format_report({"rnn": solve(read_problem("rnn"))}, only=["h_1"]).splitlines()[0])
+    4. The state after step 1
     """
-    if fmt != "text" and (shapes or autograd):
-        raise WorkError(f"fmt: needs text for {'shapes' if shapes else 'autograd'}, got {fmt}")
-    if not shapes and not autograd:
+    if fmt != "text" and autograd:
+        raise WorkError(f"fmt: needs text for autograd, got {fmt}")
+    if not autograd:
         if len(solutions) == 1:
             return format_solution(next(iter(solutions.values())), fmt, digits, only)
         return format_solutions(solutions, fmt, digits, only)
     check_names(only, *solutions.values())
     parts = {
-        heading: shapes_as_text(solution) if shapes else _with_autograd(solution, digits, only)
-        for heading, solution in solutions.items()
+        heading: _with_autograd(solution, digits, only) for heading, solution in solutions.items()
     }
     if len(parts) == 1:
         return next(iter(parts.values()))
@@ -54,3 +53,14 @@ def _with_autograd(solution: Solution, digits: int, only: Sequence[str]) -> str:
     names = [name for name in only if has_name(solution, name)]
     steps = [as_text(solution, digits, names)] if names else []
     return "\n\n".join([*steps, autograd_as_text(compare_with_autograd(solution))])
+
+
+def iter_shapes(problems: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Shape table of each problem, solved one at a time: an error does not hide earlier tables.
+
+    >>> print(next(iter_shapes({"a": {"given": {"X": [[1, 2]]}}})).splitlines()[1])
+    X  1×2  given
+    """
+    for heading, problem in problems.items():
+        text = shapes_as_text(solve(problem))
+        yield f"--- {heading}\n\n{text}" if len(problems) > 1 else text
