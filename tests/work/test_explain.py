@@ -40,7 +40,7 @@ def test_two_tokens_by_hand():
     assert last(told, "d") == 0
     assert last(told, "w") == pytest.approx(1 / (1 + torch.e))
     assert str(told).startswith(told.title)
-    assert "number 2 by weight" in told.remarks[0]
+    assert "Rank 2 of 2" in told.remarks[0]
     share = 0.268941**2 / (0.731059**2 + 0.268941**2)  # of (0, .27) along (.73, .27)
     assert told.remarks[-1].endswith(f"this key gives {share:.1%} of it.")
 
@@ -63,7 +63,7 @@ def test_bias_mask_softcap_and_sinks_are_steps():
     assert [step.name for step in told.steps] == ["P", "d", "s", "z", "t", "r", "w", "c"]
     near(told, site, 1, 2, 0)
     sink = torch.exp(sinks[1] - site.lse[0, 1, 2]).item()
-    assert f"A sink takes {sink:.4g} of this query's weight and gives nothing." in told.remarks
+    assert f"A sink takes {sink:.4g} of this query's weight and adds nothing to the output." in told.remarks
     hidden = rg.explain(site, 1, 0, 2)
     assert last(hidden, "w") == 0
     assert "The mask hides this key" in str(hidden)

@@ -51,7 +51,7 @@ def test_the_causal_mask_is_lower_by_rows_and_upper_by_columns():
 
 def test_a_map_is_read_in_words_that_follow_from_its_numbers():
     first, second = work.solve(work.read_problem("three-tokens")).remarks
-    want = "Query 1 attends most at key 3 (0.998), query 2 at key 3 (1), query 3 at key 1 (0.622)."
+    want = "Query 1 attends most to key 3 (0.998), query 2 to key 3 (1), query 3 to key 1 (0.622)."
     assert first == want
     assert second == "Queries with their largest weight on themselves: none."
 
@@ -127,7 +127,7 @@ def test_every_sharpness_is_that_of_the_ops_and_spreads_less_and_less(q, k):
         spread = torch.special.entr(weights).sum(-1, keepdim=True)
         torch.testing.assert_close(floats(worked[f"h_{n}"]), spread, rtol=1e-9, atol=1e-9)
     assert set(worked["A_4"]) <= {sympy.Rational(*x) for x in ((0, 1), (1, 1), (1, 2), (1, 3))}
-    assert worked.remarks[-1].startswith("The larger β is, the less each query spreads")
+    assert worked.remarks[-1].startswith("The entropy decreases with β")
 
 
 # ---- answers

@@ -155,9 +155,9 @@ def test_clipping_keeps_the_direction_and_bounds_the_norm():
 
 @pytest.mark.parametrize(
     ("u", "says"),
-    [(["1/2", 0], "vanishes exponentially"), ([1, 0], "just on the edge"),
-     ([2, 0], "it explodes where the slopes of tanh stay above 1/ρ = 0.5"),
-     (["1/2", 3], "though it may grow for a few steps")],
+    [(["1/2", 0], "vanishes exponentially"), ([1, 0], "the boundary"),
+     ([2, 0], "it explodes where the derivatives of tanh stay above 1/ρ = 0.5"),
+     (["1/2", 3], "but may grow for a few steps")],
 )  # fmt: skip
 def test_the_radius_says_whether_gradients_vanish(u, says):
     same, across = u
@@ -174,7 +174,7 @@ def test_the_radius_says_whether_gradients_vanish(u, says):
         ("lstm", "dgs_2", lambda w: w["dg_2"] * w["g_2"] * (w["g_2"].applyfunc(lambda x: 1 - x)),
          "the derivative of σ was used for that of tanh"),
         ("lstm", "dW_i", lambda w: w["dWi_2"], "term 1 of the sum was left out"),
-        ("rnn", "dU_2", lambda w: w["dhs_2"] * w["h_2"].T, "the state after the step was taken"),
+        ("rnn", "dU_2", lambda w: w["dhs_2"] * w["h_2"].T, "the state after the step was used"),
         ("gru", "k1", lambda w: w["dh_2"] * w["z_2"], "z was used for 1 - z"),
     ],
 )  # fmt: skip

@@ -418,7 +418,7 @@ def _add_remarks(builder: SolutionBuilder, rows: bool) -> None:
         keys = " and ".join(str(j + 1) for j in best)
         top, word = format_decimal(weights[i, best[0]], 3), "key" if len(best) == 1 else "keys"
         verb = "" if sentences else " attends most"
-        sentences.append(f"query {i + 1}{verb} at {word} {keys} ({top})")
+        sentences.append(f"query {i + 1}{verb} to {word} {keys} ({top})")
         self_attending += [i + 1] if i in best else []
     line = ", ".join(sentences)
     builder.add_remark(f"{line[0].upper()}{line[1:]}.")

@@ -1,4 +1,4 @@
-"""A student's numbers beside the right ones, each held to the precision it was written with."""
+"""Parsing of student answers, and comparison at their written precision."""
 
 import random
 import re
@@ -13,23 +13,19 @@ from regard.work.exact.numbers import format_decimal, format_plain, parse_number
 from regard.work.rules import M, Matrix
 from regard.work.solution import Step
 
-FLOAT_TOLERANCE = sympy.Rational(
-    1, 10**11
-)  # relative: what floating point may lose on the way to a number
-ZERO_THRESHOLD = sympy.Rational(1, 10**25)  # what is left of 0 in 50 digits
-FLOAT_NOISE = sympy.Rational(1, 10**12)  # and in floating point
-TIE_FACTOR = 1 + sympy.Rational(1, 10**20)  # a half rounds up or to even: both are honest
-COMPARED_DIGITS = 40  # that are compared
-ROUNDED_INTEGER_DIGITS = (
-    3  # digits from which on a whole number may be a rounded one, as 149 of 148.6
-)
-SPREAD_FACTOR = 3  # a few corners of what rounding allows are tried; others may lie further out
-SAMPLE_POINT = sympy.Rational(7, 11)  # where formulas are compared
+FLOAT_TOLERANCE = sympy.Rational(1, 10**11)  # relative error of floating-point arithmetic
+ZERO_THRESHOLD = sympy.Rational(1, 10**25)  # zero within the 50 digits carried
+FLOAT_NOISE = sympy.Rational(1, 10**12)  # zero in floating point
+TIE_FACTOR = 1 + sympy.Rational(1, 10**20)  # halves may be rounded up or to even
+COMPARED_DIGITS = 40
+ROUNDED_INTEGER_DIGITS = 3  # integers with as many digits may be rounded: 149 for 148.6
+SPREAD_FACTOR = 3  # safety factor: only a few rounding combinations are sampled
+SAMPLE_POINT = sympy.Rational(7, 11)  # where symbolic formulas are compared
 _DECIMAL = re.compile(r"[+-]?(\d+|\d*\.(\d*))(?:[eE]([+-]?\d{1,6}))?")
 
 
 class AnswerEntry(NamedTuple):
-    """One entry as it was written: its value, its text, and the power of ten of its last digit.
+    """One written entry: value, text, and the power of ten of its last digit.
 
     >>> AnswerEntry(sympy.Rational(1, 2), "0.50", -2).exponent
     -2
@@ -38,11 +34,11 @@ class AnswerEntry(NamedTuple):
     value: sympy.Expr
     text: str
     exponent: int | None = None  # None: exact
-    has_ellipsis: bool = False  # "0.33…" says itself that digits were left off
+    has_ellipsis: bool = False  # "0.33…": marked as truncated
 
 
 class StudentAnswer(NamedTuple):
-    """A student's matrix; entries left out are None.
+    """A student's matrix; blank entries are None.
 
     >>> StudentAnswer([[None, AnswerEntry(sympy.Integer(1), "1")]]).blanks
     ('(1,1)',)
@@ -52,12 +48,12 @@ class StudentAnswer(NamedTuple):
 
     @property
     def blanks(self) -> tuple[str, ...]:
-        """The entries without a number."""
+        """Indices of blank entries."""
         return tuple(format_index(i, j) for i, j, x in self.entries() if x is None)
 
     @property
     def is_blank(self) -> bool:
-        """Whether no entry has a number."""
+        """Whether every entry is blank."""
         return all(x is None for _, _, x in self.entries())
 
     def entries(self) -> Iterator[tuple[int, int, AnswerEntry | None]]:
@@ -66,7 +62,7 @@ class StudentAnswer(NamedTuple):
 
 
 def format_index(i: int, j: int) -> str:
-    """The place of an entry as it is called, from 1.
+    """1-based index of an entry as text.
 
     >>> format_index(0, 1)
     '(1,2)'
@@ -75,136 +71,141 @@ def format_index(i: int, j: int) -> str:
 
 
 def parse_answer(step: Step, values: Any, symbols: list[str]) -> StudentAnswer:
-    """What was written for a step, in its shape.
+    """Parse the answer for a step and check its shape.
 
-    A whole number is exact, but one of three digits, or of as many as a decimal beside it has (16
-    beside 3.7), is rounded to units; with fewer it is held to the finest place beside it.
+    An integer is exact, unless it has three digits or as many as a decimal in the same matrix (16
+    next to 3.7): then it counts as rounded to units.
 
     >>> step = Step("N", "exp", ("E",), sympy.zeros(3, 1), "")
-    >>> [row[0] and row[0].exponent for row in parse_answer(step, ["1.25", "?", "9.5e-1"], []).cells]
+    >>> answer = parse_answer(step, ["1.25", "?", "9.5e-1"], [])
+    >>> [row[0] and row[0].exponent for row in answer.cells]
     [-2, None, -2]
     """
-    want = step.value
+    expected = step.value
     rows = values if isinstance(values, list | tuple) else [values]
     if rows and not isinstance(rows[0], list | tuple):
-        rows = [rows] if want.rows == 1 else [[x] for x in rows]
-    _need_shape(step, rows)
+        rows = [rows] if expected.rows == 1 else [[x] for x in rows]
+    _check_shape(step, rows)
     cells = [
-        [_written(x, symbols, f"{step.name} {format_index(i, j)}") for j, x in enumerate(row)]
+        [_parse_entry(x, symbols, f"{step.name} {format_index(i, j)}") for j, x in enumerate(row)]
         for i, row in enumerate(rows)
     ]
     decimals = [x for row in cells for x in row if x is not None and x.exponent is not None]
-    finest = min((x.exponent or 0 for x in decimals), default=0)
-    fewest = min((_significant(x.text) for x in decimals), default=ROUNDED_INTEGER_DIGITS)
-    return StudentAnswer([[_placed(x, finest, fewest) for x in row] for row in cells])
+    min_exponent = min((x.exponent or 0 for x in decimals), default=0)
+    min_digits = min((_significant(x.text) for x in decimals), default=ROUNDED_INTEGER_DIGITS)
+    return StudentAnswer(
+        [[_with_exponent(x, min_exponent, min_digits) for x in row] for row in cells]
+    )
 
 
-def _need_shape(step: Step, rows: Any) -> None:
-    want = step.value
+def _check_shape(step: Step, rows: Any) -> None:
+    expected = step.value
     if any(not isinstance(row, list | tuple) for row in rows):
         raise WorkError(f"{step.name}: needs rows of numbers, got a row and a number side by side")
-    if len(rows) == want.rows and all(len(row) == want.cols for row in rows):
+    if len(rows) == expected.rows and all(len(row) == expected.cols for row in rows):
         return
     widths = " and ".join(sorted({str(len(row)) for row in rows})) or "0"
     hint = ""
-    if rows and len(rows) == want.rows and all(len(row) == 2 * want.cols for row in rows):
+    if rows and len(rows) == expected.rows and all(len(row) == 2 * expected.cols for row in rows):
         hint = '; try a point, 0.5: a comma separates entries (or "0,5" in quotes)'
     raise WorkError(
-        f"{step.name}: needs {want.rows} rows of {want.cols} numbers, got "
+        f"{step.name}: needs {expected.rows} rows of {expected.cols} numbers, got "
         f"{len(rows)} of {widths}{hint}"
     )
 
 
-def _written(x: Any, symbols: list[str], where: str) -> AnswerEntry | None:
-    """One entry: a decimal with its own precision, a percentage, or an exact formula."""
+def _parse_entry(x: Any, symbols: list[str], label: str) -> AnswerEntry | None:
+    """Parse a decimal, a percentage or an exact formula; None for a blank."""
     if isinstance(x, str) and x.strip() in ("", "?"):
         return None
     text = str(x).strip().replace("−", "-")
-    short, is_cut = re.subn(r"\s*(…|\.\.\.)$", "", text)
-    short, percent = re.subn(r"\s*%$", "", short)
-    if comma := re.fullmatch(r"([+-]?\d+),(\d+)", short):
+    number, has_ellipsis = re.subn(r"\s*(…|\.\.\.)$", "", text)
+    number, percent = re.subn(r"\s*%$", "", number)
+    if comma := re.fullmatch(r"([+-]?\d+),(\d+)", number):
         if len(comma[2]) == 3 and comma[1].lstrip("+-0"):
-            raise WorkError(f"{where}: needs a decimal point, got {text!r}: thousand or decimal?")
-        short = f"{comma[1]}.{comma[2]}"
+            raise WorkError(f"{label}: needs a decimal point, got {text!r}: thousand or decimal?")
+        number = f"{comma[1]}.{comma[2]}"
     try:
-        value = parse_number(short if isinstance(x, str) else x, symbols)
+        value = parse_number(number if isinstance(x, str) else x, symbols)
     except WorkError as error:
         rule, _, got = str(error).removeprefix("number: needs ").partition(", got ")
-        raise WorkError(f"{where}: needs {rule}, got {got}") from None
-    place = _place(short)
+        raise WorkError(f"{label}: needs {rule}, got {got}") from None
+    exponent = _last_digit_exponent(number)
     if percent:
-        value, place = value / 100, (place or 0) - 2
-    return AnswerEntry(value, text, place, bool(is_cut) and place is not None)
+        value, exponent = value / 100, (exponent or 0) - 2
+    return AnswerEntry(value, text, exponent, bool(has_ellipsis) and exponent is not None)
 
 
-def _place(text: str) -> int | None:
-    """The power of ten of the last written digit; None for whole numbers and formulas."""
-    found = _DECIMAL.fullmatch(text)
-    if found is None or found[2] is None and found[3] is None:
+def _last_digit_exponent(text: str) -> int | None:
+    """Power of ten of the last written digit; None for integers and formulas."""
+    match = _DECIMAL.fullmatch(text)
+    if match is None or match[2] is None and match[3] is None:
         return None
-    return int(found[3] or 0) - len(found[2] or "")
+    return int(match[3] or 0) - len(match[2] or "")
 
 
 def _significant(text: str) -> int:
-    """How many digits of a number count."""
+    """Number of significant digits."""
     digits = re.sub(r"[eE].*|[^0-9]", "", text)
     return len(digits.lstrip("0"))
 
 
-def _placed(x: AnswerEntry | None, finest: int, fewest: int) -> AnswerEntry | None:
-    """A whole number with the place that the numbers beside it suggest."""
+def _with_exponent(x: AnswerEntry | None, min_exponent: int, min_digits: int) -> AnswerEntry | None:
+    """Precision of an integer, inferred from the decimals of the same matrix."""
     if x is None or x.exponent is not None or not re.fullmatch(r"[+-]?\d+", x.text):
         return x
-    if _significant(x.text) >= max(1, min(fewest, ROUNDED_INTEGER_DIGITS)):
+    if _significant(x.text) >= max(1, min(min_digits, ROUNDED_INTEGER_DIGITS)):
         return x._replace(exponent=0)
-    return x._replace(exponent=finest) if finest < 0 else x
+    return x._replace(exponent=min_exponent) if min_exponent < 0 else x
 
 
 def list_differences(answer: StudentAnswer, expected: Matrix) -> list[str]:
-    """The entries that differ by more than honest rounding, each with what it should be.
+    """Entries that differ by more than rounding, each with its expected value.
 
     >>> list_differences(StudentAnswer([[AnswerEntry(sympy.Integer(1), "1")]]), M([[2]]))
     ['(1,1): 1 should be 2']
     """
     return [
-        f"{format_index(i, j)}: {_seen(x)} should be {_should_be(x, expected[i, j])}"
+        f"{format_index(i, j)}: {_entry_text(x)} should be {_expected_text(x, expected[i, j])}"
         for i, j, x in answer.entries()
         if x is not None and not matches_entry(x, expected[i, j])
     ]
 
 
 def matches_answer(answer: StudentAnswer, expected: Matrix) -> bool:
-    """Whether every entry that was written is right to its own precision.
+    """Whether every written entry is right to its precision.
 
-    >>> matches_answer(StudentAnswer([[AnswerEntry(sympy.Rational(1, 3), "1/3"), None]]), M([["1/3", 5]]))
+    >>> answer = StudentAnswer([[AnswerEntry(sympy.Rational(1, 3), "1/3"), None]])
+    >>> matches_answer(answer, M([["1/3", 5]]))
     True
     """
     return all(x is None or matches_entry(x, expected[i, j]) for i, j, x in answer.entries())
 
 
-def _seen(x: AnswerEntry) -> str:
-    """An entry as it was written; a formula in symbols as the right one is shown."""
+def _entry_text(x: AnswerEntry) -> str:
+    """An entry as written; symbolic formulas in the format of the expected one."""
     return format_plain(x.value) if x.value.free_symbols else x.text
 
 
-def _should_be(x: AnswerEntry, want: sympy.Expr) -> str:
-    """The right value with enough digits to see that it is another one than x."""
-    shown = format_decimal(want)
-    if x.value.free_symbols or want.free_symbols or x.value.is_infinite or want.is_infinite:
-        return shown
+def _expected_text(x: AnswerEntry, expected: sympy.Expr) -> str:
+    """The expected value with enough digits to differ visibly from x."""
+    text = format_decimal(expected)
+    if x.value.free_symbols or expected.free_symbols or x.value.is_infinite or expected.is_infinite:
+        return text
     for digits in (6, 7, 8, 9, 10, 12, 15, 20, 30, COMPARED_DIGITS):
-        shown = format_decimal(want, digits)
-        seen = sympy.Rational(shown) - _digits(x.value)
-        if 2 * abs(seen) > abs(_digits(want) - _digits(x.value)):
+        text = format_decimal(expected, digits)
+        difference = sympy.Rational(text) - _digits(x.value)
+        if 2 * abs(difference) > abs(_digits(expected) - _digits(x.value)):
             break
-    return shown
+    return text
 
 
 def matches_entry(x: AnswerEntry, expected: sympy.Expr) -> bool:
-    """Whether an entry is right to the digits it was written with.
+    """Whether an entry is right to its written digits.
 
     >>> third = sympy.Rational(1, 3)
-    >>> [matches_entry(AnswerEntry(x, "", -2), third) for x in (sympy.Rational(33, 100), sympy.Rational(34, 100))]
+    >>> hundredths = [sympy.Rational(n, 100) for n in (33, 34)]
+    >>> [matches_entry(AnswerEntry(x, "", -2), third) for x in hundredths]
     [True, False]
     """
     return (
@@ -215,7 +216,7 @@ def matches_entry(x: AnswerEntry, expected: sympy.Expr) -> bool:
 
 
 def rounding_tolerance(x: AnswerEntry) -> Any:
-    """Half of the last place that was written; 0 for what is exact.
+    """Half a unit of the last written digit; 0 for exact entries.
 
     >>> rounding_tolerance(AnswerEntry(sympy.Rational(1, 2), "0.5", -1))
     1/20
@@ -224,15 +225,15 @@ def rounding_tolerance(x: AnswerEntry) -> Any:
 
 
 def is_truncated(x: AnswerEntry, expected: sympy.Expr) -> bool:
-    """Whether the digits of the right value were cut off where it should have been rounded.
+    """Whether an entry is the expected value truncated instead of rounded.
 
     >>> is_truncated(AnswerEntry(sympy.Rational(66, 100), "0.66", -2), sympy.Rational(2, 3))
     True
     """
     if x.exponent is None or expected.free_symbols or expected.is_infinite:
         return False
-    one, a, b = sympy.Rational(10) ** x.exponent, _digits(x.value), _digits(expected)
-    return bool(a * b >= 0 and 0 <= abs(b) - abs(a) < one)
+    unit, a, b = sympy.Rational(10) ** x.exponent, _digits(x.value), _digits(expected)
+    return bool(a * b >= 0 and 0 <= abs(b) - abs(a) < unit)
 
 
 def _digits(x: sympy.Expr) -> Any:
@@ -240,7 +241,7 @@ def _digits(x: sympy.Expr) -> Any:
 
 
 def is_close(a: sympy.Expr, b: sympy.Expr, tolerance: Any = 0) -> bool:
-    """Whether two numbers, or two formulas, are as good as one: `far` is what rounding may do.
+    """Whether two numbers or formulas agree within an absolute tolerance.
 
     >>> is_close(sympy.sqrt(2), sympy.Rational(141, 100), 0.005)
     True
@@ -248,14 +249,14 @@ def is_close(a: sympy.Expr, b: sympy.Expr, tolerance: Any = 0) -> bool:
     if a.is_infinite or b.is_infinite:
         return a == b
     if symbols := sorted(a.free_symbols | b.free_symbols, key=str):
-        # the same formula gives the same numbers; two odd places tell formulas apart
+        # equal formulas agree everywhere; two arbitrary points separate different ones
         for k in (1, 2):
-            here: Any = {s: SAMPLE_POINT * k + n / SAMPLE_POINT for n, s in enumerate(symbols)}
-            if not is_close(a.subs(here), b.subs(here), tolerance):
+            point: Any = {s: SAMPLE_POINT * k + n / SAMPLE_POINT for n, s in enumerate(symbols)}
+            if not is_close(a.subs(point), b.subs(point), tolerance):
                 return False
         return True
     if a.is_Rational and b.is_Rational and not tolerance:
-        return a == b  # a count that is off by one is wrong, however large
+        return a == b  # exact: a count that is off by one is wrong, however large
     x, y = _digits(a), _digits(b)
     if not (x.is_real and y.is_real):
         return False
@@ -264,7 +265,7 @@ def is_close(a: sympy.Expr, b: sympy.Expr, tolerance: Any = 0) -> bool:
 
 
 def fill_blanks(answer: StudentAnswer, defaults: Matrix) -> Matrix:
-    """The student's matrix, with what follows from it in the entries left open.
+    """The student's matrix with blanks filled from `defaults`.
 
     >>> fill_blanks(StudentAnswer([[None, AnswerEntry(sympy.Integer(3), "3")]]), M([[1, 2]]))
     Matrix([[1, 3]])
@@ -274,22 +275,24 @@ def fill_blanks(answer: StudentAnswer, defaults: Matrix) -> Matrix:
 
 
 def jitter_rounding(value: Matrix, answer: StudentAnswer, signs: random.Random) -> Matrix:
-    """A matrix with every entry moved by half of the place it was written to, up or down.
+    """A matrix with each entry shifted by half a unit of its last digit, up or down at random.
 
-    >>> jitter_rounding(M([[1, 2]]), StudentAnswer([[AnswerEntry(sympy.Integer(1), "1.0", -1), None]]), random.Random(0))
+    >>> answer = StudentAnswer([[AnswerEntry(sympy.Integer(1), "1.0", -1), None]])
+    >>> jitter_rounding(M([[1, 2]]), answer, random.Random(0))
     Matrix([[19/20, 2]])
     """
-    moves = [
+    shifts = [
         0 if x is None else rounding_tolerance(x) * signs.choice((1, -1))
         for *_, x in answer.entries()
     ]
-    return M(value.rows, value.cols, [x + move for x, move in zip(value, moves, strict=True)])
+    return M(value.rows, value.cols, [x + move for x, move in zip(value, shifts, strict=True)])
 
 
 def matches_within(answer: StudentAnswer, expected: Matrix, samples: Sequence[Matrix]) -> bool:
-    """Whether every entry is right to its own place and what `moved` shows of values before it.
+    """Whether every entry is right within its rounding plus the spread of `samples`.
 
-    >>> matches_within(StudentAnswer([[AnswerEntry(sympy.Integer(3), "3")]]), M([[2]]), [M([["5/2"]])])
+    >>> answer = StudentAnswer([[AnswerEntry(sympy.Integer(3), "3")]])
+    >>> matches_within(answer, M([[2]]), [M([["5/2"]])])
     True
     """
     for i, j, x in answer.entries():
@@ -297,7 +300,7 @@ def matches_within(answer: StudentAnswer, expected: Matrix, samples: Sequence[Ma
             continue
         if expected[i, j].free_symbols or expected[i, j].is_infinite:
             return False
-        reach = max(abs(_digits(one[i, j]) - _digits(expected[i, j])) for one in samples)
-        if not is_close(x.value, expected[i, j], rounding_tolerance(x) + SPREAD_FACTOR * reach):
+        spread = max(abs(_digits(sample[i, j]) - _digits(expected[i, j])) for sample in samples)
+        if not is_close(x.value, expected[i, j], rounding_tolerance(x) + SPREAD_FACTOR * spread):
             return False
     return True

@@ -1,4 +1,4 @@
-"""Why a value is wrong: the slips that are known, tried one after another, here and before."""
+"""Diagnosis of wrong values: common mistakes tried in the step and in earlier ones."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -9,11 +9,11 @@ from regard.work.rules import M, Matrix, get_rule
 from regard.work.solution import Solution, Step, apply_rule, run_checked
 
 Values = Mapping[str, Matrix]
-MAX_RECOMPUTED_STEPS = 1_500  # steps recomputed in the search; forty papers should not take an hour
+MAX_RECOMPUTED_STEPS = 1_500  # bounds the search per wrong step
 
 
 def recompute_step(step: Step, student_values: Values, fallback: Values) -> Matrix:
-    """What follows from the student's own values, where anything does.
+    """Recompute a step from the student's values; the fallback where the rule fails.
 
     >>> from regard.work.families.attention import solve_attention
     >>> solution = solve_attention({"X": [[1], [2]]}, scale=1)
@@ -27,7 +27,7 @@ def recompute_step(step: Step, student_values: Values, fallback: Values) -> Matr
 
 
 class Diagnosis(NamedTuple):
-    """A slip in words, and all the digits of what it gives; neither where none is known.
+    """Description of a mistake and the unrounded value it gives; empty if none is known.
 
     >>> Diagnosis().description
     ''
@@ -44,10 +44,15 @@ def diagnose(
     candidates: Sequence[Values],
     answered_steps: Collection[str],
 ) -> Diagnosis:
-    """The slip that gives just these values, if one of those that are known does.
+    """Find the known mistake that gives exactly these values.
 
-    `maps` are the values that the student may have started from, the likeliest first: as written,
-    with all digits, and the right ones.
+    Args:
+        solution: the correct solution.
+        step: the wrong step.
+        answer: the student's values of the step.
+        candidates: values the student may have started from, the most likely first: as written,
+            unrounded, and correct.
+        answered_steps: names of the steps on the sheet.
 
     >>> from regard.work.families.attention import solve_attention
     >>> from regard.work.marking.answers import parse_answer
@@ -56,85 +61,97 @@ def diagnose(
     >>> diagnose(solution, solution.steps[1], answer, [solution.values()], ["Z"]).description
     'the scale was left out'
     """
-    found = _longer(solution, step, answer) or _here(step, answer, candidates, solution.values())
+    result = _multi_step_mistake(solution, step, answer) or _mistake_in_step(
+        step, answer, candidates, solution.values()
+    )
     for values in candidates[: 1 if candidates[0] == candidates[-1] else 2]:
-        found = found or _before(solution, step, answer, values, answered_steps)
-    return found or Diagnosis()
+        result = result or _mistake_in_earlier_step(solution, step, answer, values, answered_steps)
+    return result or Diagnosis()
 
 
-def _longer(solution: Solution, step: Step, told: StudentAnswer) -> Diagnosis | None:
-    """The slip over several steps that gives just these values."""
-    for name, says, value in solution.mistakes:
-        if name == step.name and value.shape == step.value.shape and matches_answer(told, value):
-            return Diagnosis(says, value)
+def _multi_step_mistake(solution: Solution, step: Step, answer: StudentAnswer) -> Diagnosis | None:
+    """The mistake over several steps that gives these values."""
+    for name, description, value in solution.mistakes:
+        if name == step.name and value.shape == step.value.shape and matches_answer(answer, value):
+            return Diagnosis(description, value)
     return None
 
 
-def _here(
-    step: Step, told: StudentAnswer, maps: Sequence[Values], right: Values
+def _mistake_in_step(
+    step: Step, answer: StudentAnswer, candidates: Sequence[Values], fallback: Values
 ) -> Diagnosis | None:
-    for values in maps:
-        for says, found in _slipped(step, values):
-            if matches_answer(told, found):
-                return Diagnosis(says, found)
-        want = recompute_step(step, values, right)
-        if want.rows == want.cols and matches_answer(told, M(want.T)):
-            return Diagnosis("rows and columns are exchanged", M(want.T))
-        if says := _signs(told, want):
-            return Diagnosis(says)
+    for values in candidates:
+        for description, result in _mistaken_values(step, values):
+            if matches_answer(answer, result):
+                return Diagnosis(description, result)
+        expected = recompute_step(step, values, fallback)
+        if expected.rows == expected.cols and matches_answer(answer, M(expected.T)):
+            return Diagnosis("rows and columns are swapped", M(expected.T))
+        if description := _signs(answer, expected):
+            return Diagnosis(description)
     return None
 
 
-def _signs(told: StudentAnswer, want: Matrix) -> str:
-    """Entries that are right but for their sign, if there is nothing else wrong."""
+def _signs(answer: StudentAnswer, expected: Matrix) -> str:
+    """Entries that are wrong in their sign only, if nothing else is wrong."""
     wrong = [
         (i, j, x)
-        for i, j, x in told.entries()
-        if x is not None and not matches_entry(x, want[i, j])
+        for i, j, x in answer.entries()
+        if x is not None and not matches_entry(x, expected[i, j])
     ]
-    if wrong and all(x.value and matches_entry(x, -want[i, j]) for i, j, x in wrong):
+    if wrong and all(x.value and matches_entry(x, -expected[i, j]) for i, j, x in wrong):
         return f"a sign, in {', '.join(format_index(i, j) for i, j, _ in wrong)}"
     return ""
 
 
-def _slipped(step: Step, values: Values) -> Iterator[tuple[str, Matrix]]:
-    """What the slips of a step make of these values, each with what it is called."""
-    parts = [values[name] for name in step.inputs]
-    for says, slip in get_rule(step.rule).mistakes.items():
+def _mistaken_values(step: Step, values: Values) -> Iterator[tuple[str, Matrix]]:
+    """Description and value of each common mistake of a step."""
+    inputs = [values[name] for name in step.inputs]
+    for description, mistaken in get_rule(step.rule).mistakes.items():
         try:
-            found = run_checked(step.rule, slip, *parts)
+            result = run_checked(step.rule, mistaken, *inputs)
         except RegardError:
             continue
-        if found.shape == step.value.shape:
-            yield says, found
+        if result.shape == step.value.shape:
+            yield description, result
 
 
-def _before(
-    solution: Solution, step: Step, told: StudentAnswer, own: Values, written: Collection[str]
+def _mistake_in_earlier_step(
+    solution: Solution,
+    step: Step,
+    answer: StudentAnswer,
+    student_values: Values,
+    answered_steps: Collection[str],
 ) -> Diagnosis | None:
-    """The slip in an earlier step, not written down, from which these values follow."""
-    between = _leading_to(solution, step, written)
-    tries = 0
-    for n, early in reversed(list(enumerate(between))):
-        longer = ((says, value) for name, says, value in solution.mistakes if name == early.name)
-        for says, value in (*_slipped(early, own), *longer):
-            tries += len(between) - n
-            if tries > MAX_RECOMPUTED_STEPS:
+    """The mistake in an earlier, unanswered step from which these values follow."""
+    between = _unanswered_ancestors(solution, step, answered_steps)
+    recomputed = 0
+    for n, earlier in reversed(list(enumerate(between))):
+        multi_step = (
+            (description, value)
+            for name, description, value in solution.mistakes
+            if name == earlier.name
+        )
+        for description, value in (*_mistaken_values(earlier, student_values), *multi_step):
+            recomputed += len(between) - n
+            if recomputed > MAX_RECOMPUTED_STEPS:
                 return None
-            values = {**own, early.name: value}
+            values = {**student_values, earlier.name: value}
             for later in between[n + 1 :]:
-                values[later.name] = recompute_step(later, values, own)
-            found = recompute_step(step, values, own)
-            if matches_answer(told, found):
-                return Diagnosis(f"{says}, in {early.name}", found)
+                values[later.name] = recompute_step(later, values, student_values)
+            result = recompute_step(step, values, student_values)
+            if matches_answer(answer, result):
+                return Diagnosis(f"{description}, in {earlier.name}", result)
     return None
 
 
-def _leading_to(solution: Solution, step: Step, written: Collection[str]) -> list[Step]:
-    """The steps that this one rests on without a written value in between, in their order."""
-    needed, found = set(step.inputs), []
-    for early in reversed(solution.steps[: solution.steps.index(step)]):
-        if early.name in needed and early.name not in written:
-            needed |= set(early.inputs)
-            found.append(early)
-    return found[::-1]
+def _unanswered_ancestors(
+    solution: Solution, step: Step, answered_steps: Collection[str]
+) -> list[Step]:
+    """Earlier steps that this one depends on without an answered step in between, in order."""
+    needed, result = set(step.inputs), []
+    for earlier in reversed(solution.steps[: solution.steps.index(step)]):
+        if earlier.name in needed and earlier.name not in answered_steps:
+            needed |= set(earlier.inputs)
+            result.append(earlier)
+    return result[::-1]

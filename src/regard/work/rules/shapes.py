@@ -77,7 +77,7 @@ def _relative(queries: str, keys: str) -> Rule:
     def expand(row: Matrix, sign: int = 1) -> Matrix:
         if row.rows != 1 or row.cols % 2 == 0:
             raise ShapeError(
-                f"rel: needs one row of an odd count, the middle for distance 0, got "
+                f"rel: needs one row of an odd number of entries, the middle for distance 0, got "
                 f"{row.rows}×{row.cols}"
             )
         radius = row.cols // 2
