@@ -219,7 +219,7 @@ def test_totals_for_partials_and_a_path_left_out_are_recognised(name, slip, says
 @pytest.mark.parametrize(
     ("given_", "message"),
     [
-        ({"x": [[1] * 13], "W": 1, "U": 1}, "x: needs at most 12 inputs, a column each, got 13"),
+        ({"x": [[1] * 13], "W": 1, "U": 1}, "x: needs at most 12 inputs, one column each, got 13"),
         ({"x": 1, "W": 1, "U": 1, "dh": [[1, 1]]}, "dh: needs 1 rows of 1 numbers"),
         ({"x": 1, "W": 1, "U": 1, "target": [1, 2]}, "target: needs 1 numbers, got 1×2"),
     ],

@@ -158,7 +158,7 @@ def test_the_mean_change_is_half_the_curvature(what):
         ),
         ({}, {"index": 1.5}, "index: needs a whole number from 1 on, got 1.5"),
         ({}, {"index": 4}, "index: needs one of the rows 1 to 3, got 4"),
-        ({"eps": [1]}, {}, "eps: needs 2 numbers, one a feature, got 1×1"),
+        ({"eps": [1]}, {}, "eps: needs 2 numbers, one per feature, got 1×1"),
     ],
 )
 def test_what_does_not_fit_is_said(change, choices, message):

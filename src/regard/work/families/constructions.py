@@ -247,8 +247,8 @@ def _convolution_remarks(builder: SolutionBuilder, method: str) -> None:
     ]
     if method == "head_per_tap":
         builder.add_remark(
-            f"{f'Wrong at {wrong_rows}' if wrong_rows else 'Exact everywhere'}: one head per tap, each a "
-            "shift, with the tap as a factor of the values. Taps may have any sign."
+            f"{f'Wrong at {wrong_rows}' if wrong_rows else 'Exact everywhere'}: one head per tap, "
+            "each a shift, with the tap as a factor of the values. Taps may have any sign."
         )
         return
     sums = ", ".join(str(sum(builder.values["C"].row(i))) for i in range(builder.values["C"].rows))

@@ -116,8 +116,8 @@ def _translation_remarks(builder: SolutionBuilder) -> None:
         )
     builder.add_remark(
         f"A second target language costs {_size(builder, 'u'):.1%} of a translation if the encoder "
-        f"output is shared. O(N²k + MNk), its pairs, are {_size(builder, 'q'):.1%} of a decoder layer; "
-        "the rest are projections and feed-forward."
+        f"output is shared. O(N²k + MNk), its pairs, are {_size(builder, 'q'):.1%} of a decoder "
+        "layer; the rest are projections and feed-forward."
     )
     builder.add_remark(
         f"Decoding without a KV cache costs {_size(builder, 'wr'):.3g} times as much as with one."

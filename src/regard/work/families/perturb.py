@@ -254,8 +254,8 @@ def _key_remarks(builder: SolutionBuilder, index: int, names: tuple[str, str, st
     if "α" in builder.values:
         builder.add_remark(
             "Scaling a key by α > 1 raises its weight where its score is positive, lowers it where "
-            "negative, and leaves scores of 0 unchanged; as α grows the weight tends to 1 or 0, and "
-            "the output to the key's value or to the weighted mean of the others."
+            "negative, and leaves scores of 0 unchanged; as α grows the weight tends to 1 or 0, "
+            "and the output to the key's value or to the weighted mean of the others."
         )
     builder.add_remark(
         "To first order an output changes by β (q·dk) a (v - h), and v - h is (1 - a) times the "

@@ -1,4 +1,4 @@
-"""An exercise: numbers drawn until they are clean, and its solution."""
+"""Random exercises, redrawn until their numbers are simple."""
 
 import random
 from collections.abc import Mapping
@@ -12,15 +12,15 @@ from regard.work.show.selection import matches_any
 from regard.work.solution import Solution
 
 ENTRY_CHOICES = ((-1, 0, 1, 2), (-2, -1, 0, 1, 2), (-2, -1, "-1/2", 0, "1/2", 1, 2))  # by level
-SPARSE_ENTRY_CHOICES = ((-1, 0, 1), (-1, 0, 0, 1), (-1, 0, 0, "1/2", 1))  # where many are added up
+SPARSE_ENTRY_CHOICES = ((-1, 0, 1), (-1, 0, 0, 1), (-1, 0, 0, "1/2", 1))  # for sums of many terms
 MAX_DRAWS = 300
-MAX_ACTIVATION_INPUT = 4  # what a tanh, a gate or an exponential may be of: more, and all is 0 or 1
-MAX_NUMERATOR, MAX_DENOMINATOR = 24, 8  # of a clean number: what is above its line, and below
-MAX_EXERCISES = 100  # exercises of one sheet
+MAX_ACTIVATION_INPUT = 4  # of exp, σ and tanh: larger ones saturate
+MAX_NUMERATOR, MAX_DENOMINATOR = 24, 8
+MAX_EXERCISES = 100  # per sheet
 
 
 class Exercise(NamedTuple):
-    """A problem as `regard work` takes it, its solution, and the steps that are asked for.
+    """A problem, its solution, and the names of the steps asked for.
 
     >>> make_exercise("attention", seed=1).problem["family"]
     'attention'
@@ -33,7 +33,13 @@ class Exercise(NamedTuple):
 
 
 def make_exercise(family: str, seed: int = 0, level: int = 1, variant: int = 1) -> Exercise:
-    """A new exercise with clean numbers; the same seed, level and number make the same one.
+    """Generate an exercise with simple numbers.
+
+    Args:
+        family: one of `exercise_families()`.
+        seed: random seed.
+        level: difficulty, 1 to 3.
+        variant: number of the exercise on a sheet.
 
     >>> make_exercise("rnn", seed=3).problem == make_exercise("rnn", seed=3).problem
     True
@@ -65,7 +71,7 @@ def make_exercise(family: str, seed: int = 0, level: int = 1, variant: int = 1) 
 
 
 def make_sheet(family: str, seed: int = 0, level: int = 1, count: int = 4) -> list[Exercise]:
-    """So many exercises, no two alike where the family has so many.
+    """Generate `count` exercises, distinct where the family has enough of them.
 
     >>> [one.name for one in make_sheet("counts", count=2)]
     ['counts-1-0-1', 'counts-1-0-2']
@@ -95,7 +101,7 @@ def _drawn(plan: ExerciseTemplate, level: int, draw: random.Random) -> dict[str,
 
 
 def _is_clean(solution: Solution, plan: ExerciseTemplate) -> bool:
-    """Short fractions, nothing that saturates, and not the same number everywhere."""
+    """Whether fractions are short, activations not saturated, and matrices not constant."""
     values = solution.values()
     for step in solution.steps:
         if step.rule in ("exp", "sigmoid", "tanh"):

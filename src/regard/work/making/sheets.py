@@ -1,4 +1,4 @@
-"""A sheet of exercises, or of their solutions, to print, to mark up, or to be worked again."""
+"""Exercise sheets and their solutions in every format."""
 
 from collections.abc import Callable, Sequence
 from html import escape
@@ -21,7 +21,7 @@ SUFFIXES = {"text": ".txt", "markdown": ".md", "latex": ".tex", "html": ".html",
 
 
 def format_sheet(exercises: Sequence[Exercise], fmt: str = "text", solutions: bool = False) -> str:
-    """The exercises as one text, or their solutions.
+    """Format exercises, or their solutions.
 
     >>> from regard.work import make_sheet
     >>> print(format_sheet(make_sheet("rnn", seed=1, count=1)).splitlines()[0])
@@ -33,10 +33,9 @@ def format_sheet(exercises: Sequence[Exercise], fmt: str = "text", solutions: bo
 
 
 def write_sheet(exercises: Sequence[Exercise], fmt: str, path: str | Path) -> list[Path]:
-    """Write the sheet to a file and its solutions beside it; as TOML, a folder of problems.
+    """Write a sheet and its solutions; as TOML, one problem and one blank answer file per exercise.
 
-    Beside each problem in TOML lies a file for its answers, every entry still open. A single
-    exercise may go to a file whose name ends in .toml.
+    A single exercise may go to a path that ends in .toml.
 
     >>> import tempfile
     >>> from regard.work import make_sheet
@@ -47,7 +46,7 @@ def write_sheet(exercises: Sequence[Exercise], fmt: str, path: str | Path) -> li
     place = Path(path)
     if fmt != "toml":
         written = [write_text(place, format_sheet(exercises, fmt))]
-        if not is_stream(place):  # nothing lies beside /dev/stdout
+        if not is_stream(place):  # no second file next to /dev/stdout
             beside = place.with_name(f"{place.stem}-solutions{place.suffix}")
             written.append(write_text(beside, format_sheet(exercises, fmt, solutions=True)))
         return written
@@ -64,7 +63,7 @@ def write_sheet(exercises: Sequence[Exercise], fmt: str, path: str | Path) -> li
 
 
 def blank_answers(exercise: Exercise) -> str:
-    """A file for the answers to an exercise: each step that is asked for, every entry open.
+    """Blank answer file (TOML) of an exercise.
 
     >>> from regard.work import make_exercise
     >>> print(blank_answers(make_exercise("rnn", seed=1)).splitlines()[-1])
@@ -89,7 +88,7 @@ def _asked(names: Sequence[str]) -> str:
 
 
 def _chosen(one: Exercise) -> str:
-    """What it is about: the family, the way of writing, and what was chosen that no given shows."""
+    """Family, convention, and options that the given matrices do not show."""
     seen = ("samples", "family", "given", "scale", "convention")
     told = [f"{name}: {value}" for name, value in one.problem.items() if name not in seen]
     return "; ".join(filter(None, [one.solution.family, detect_convention(one.solution), *told]))

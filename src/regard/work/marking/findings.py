@@ -51,8 +51,8 @@ def check_answers(solution: Solution, answers: Mapping[str, Any]) -> list[Findin
 
     Every step is recomputed from the student's own earlier values: a value that follows from a
     wrong one is carried forward. A right value that does not follow from a wrong one is right, with
-    a note. Entries are compared at their written precision (0.998 to three decimals, 9.98e-1 to three
-    digits, "1/2" exactly); "?" or "" is a blank.
+    a note. Entries are compared at their written precision (0.998 to three decimals, 9.98e-1 to
+    three digits, "1/2" exactly); "?" or "" is a blank.
 
     >>> from regard.work.families.attention import solve_attention
     >>> solution = solve_attention({"X": [[1, 0], [1, 1], [0, 2]]}, scale=1)

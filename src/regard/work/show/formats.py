@@ -1,4 +1,4 @@
-"""The ways of writing a solution, by name."""
+"""Output formats of solutions, by name."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,9 @@ from regard.work.solution import Solution
 
 
 def _as_json(solution: Solution, digits: int, only: Sequence[str]) -> str:
-    return json.dumps(solution.to_json(), indent=1, ensure_ascii=False)  # always whole and exact
+    return json.dumps(
+        solution.to_json(), indent=1, ensure_ascii=False
+    )  # complete and exact, whatever `only` and `digits` are
 
 
 FORMATS: dict[str, Callable[..., str]] = {
@@ -27,7 +29,7 @@ FORMATS: dict[str, Callable[..., str]] = {
     "json": _as_json,
 }
 
-# a name without an ending is a text
+# a path without a suffix is text
 FORMAT_BY_SUFFIX = {
     "": "text",
     ".txt": "text",
@@ -41,7 +43,7 @@ FORMAT_BY_SUFFIX = {
 
 
 def infer_format(path: str | Path | None) -> str:
-    """The format that the ending of a file's name stands for; text where there is none.
+    """Format for the suffix of a path; text without one.
 
     >>> infer_format("a.html"), infer_format("a"), infer_format(None)
     ('html', 'text', 'text')
@@ -61,10 +63,11 @@ def infer_format(path: str | Path | None) -> str:
 def format_solution(
     solution: Solution, fmt: str = "text", digits: int = 6, only: Sequence[str] = ()
 ) -> str:
-    """A solution in one of the formats; `only` some of its steps, by name.
+    """Format a solution; `only` selects steps by name or glob pattern.
 
     >>> from regard.work.families.attention import solve_attention
-    >>> print(format_solution(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1), "markdown", only=["S"])[:9])
+    >>> solution = solve_attention({"X": [[1, 0], [0, 2]]}, scale=1)
+    >>> print(format_solution(solution, "markdown", only=["S"])[:9])
     ## 1. The
     """
     if fmt not in FORMATS:
@@ -78,7 +81,7 @@ def format_solutions(
     digits: int = 6,
     only: Sequence[str] = (),
 ) -> str:
-    """Several solutions one after another, each under its heading; a step need not be in each.
+    """Format several solutions, each under its heading; `only` may match in some of them.
 
     >>> from regard.work.families.attention import solve_attention
     >>> solution = {"a": solve_attention({"X": [[1]]}), "b": solve_attention({"X": [[2]]})}

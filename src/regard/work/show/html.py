@@ -1,4 +1,4 @@
-"""A solution as a page for a browser, its formulas as MathML."""
+"""Solutions as HTML with MathML formulas."""
 
 from collections.abc import Sequence
 from html import escape
@@ -14,7 +14,7 @@ from regard.work.solution import Solution
 def as_html(
     solution: Solution, digits: int = 6, only: Sequence[str] = (), title: str | None = None
 ) -> str:
-    """The solution as one page that needs nothing else: no network, no script.
+    """Format a solution as a self-contained HTML page without scripts.
 
     >>> from regard.work.families.attention import solve_attention
     >>> "<h1>By hand: attention</h1>" in as_html(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1))
@@ -32,7 +32,7 @@ def as_html(
 def html_body(
     solution: Solution, digits: int = 6, only: Sequence[str] = (), id_prefix: str = ""
 ) -> str:
-    """The solution without the page around it; `before` keeps the places of several apart.
+    """HTML of a solution without the page; `id_prefix` keeps element ids unique.
 
     >>> from regard.work.families.attention import solve_attention
     >>> html_body(solve_attention({"X": [[1], [2]]}, scale=1), only=["S"])[:28]

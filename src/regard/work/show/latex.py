@@ -1,4 +1,4 @@
-"""A solution as Markdown, or as LaTeX that compiles."""
+"""Solutions as Markdown and LaTeX."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ LATEX_PREAMBLE = (
 
 
 def as_markdown(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> str:
-    """The same for a Markdown page, formulas between dollars.
+    """Format a solution as Markdown with $$ formulas.
 
     >>> from regard.work.families.attention import solve_attention
     >>> as_markdown(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1)).startswith("## Given")
@@ -42,7 +42,7 @@ def as_markdown(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -
 
 
 def as_latex(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> str:
-    r"""The same as a LaTeX document that compiles by itself.
+    r"""Format a solution as a complete LaTeX document.
 
     >>> from regard.work.families.attention import solve_attention
     >>> as_latex(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1)).splitlines()[0]
@@ -52,7 +52,7 @@ def as_latex(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> s
 
 
 def latex_lines(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> list[str]:
-    r"""The lines of a solution without what a document needs around them.
+    r"""LaTeX lines of a solution, without preamble.
 
     >>> from regard.work.families.attention import solve_attention
     >>> latex_lines(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1), only=["S"])[1]
@@ -70,7 +70,7 @@ def latex_lines(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -
             f"\\[ {one.step.tex} \\]",
         ]
         if one.entry is not None:
-            lines.append(f"${entry_tex(one)}$")  # among words, so that a long one is broken
+            lines.append(f"${entry_tex(one)}$")  # inline, so that long ones break
         lines += [f"\\[ {line} \\]" for line in results_tex(one, digits)]
     if remarks := select_remarks(solution, only):
         lines += ["\\section*{What follows}", "\\begin{itemize}"]
@@ -80,7 +80,7 @@ def latex_lines(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -
 
 
 def results_tex(display: DisplayStep, digits: int) -> list[str]:
-    """The results of a step worth their place: exact, rounded, or both; none if the entry is all.
+    """LaTeX of the results to show: exact, rounded, or both.
 
     >>> from regard.work.families.attention import solve_attention
     >>> results_tex(select_steps(solve_attention({"X": [[1], [2]]}, scale=1), ["S"])[0], 6)
@@ -99,7 +99,7 @@ def results_tex(display: DisplayStep, digits: int) -> list[str]:
 
 
 def entry_tex(display: DisplayStep) -> str:
-    r"""The worked entry of a step as a formula.
+    r"""LaTeX of the worked entry.
 
     >>> from regard.work.families.attention import solve_attention
     >>> print(entry_tex(select_steps(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1))[0]))
@@ -121,7 +121,7 @@ def _entry_name(step: Step) -> str:
 
 
 def formula_tex(text: str) -> str:
-    r"""A formula of plain text, as entries are written, for LaTeX.
+    r"""Convert a plain-text formula to LaTeX.
 
     >>> print(formula_tex("exp(-1/2)·sqrt(2) + 2e-10·x_1"))
     \exp(-1/2)\cdot \sqrt{2} + 2\cdot 10^{-10}\cdot x_{1}
@@ -152,7 +152,7 @@ def _sign(letter: str) -> str:
 
 
 def decimal_tex_formatter(digits: int) -> Callable[[sympy.Expr], str]:
-    r"""How a number is told in decimals, for LaTeX.
+    r"""A function that formats numbers as LaTeX decimals.
 
     >>> print(decimal_tex_formatter(3)(sympy.exp(-30)), decimal_tex_formatter(3)(-sympy.oo))
     9.36\cdot 10^{-14} -\infty
@@ -161,12 +161,12 @@ def decimal_tex_formatter(digits: int) -> Callable[[sympy.Expr], str]:
 
 
 def tex_equation(name: str, value: Matrix, digits: int = 6) -> str:
-    r"""A name and the matrix that it stands for.
+    r"""LaTeX equation of a name and its matrix.
 
     >>> print(tex_equation("W_Q", sympy.Matrix([[1, 2]])))
     W_{Q} = \begin{pmatrix} 1 & 2 \end{pmatrix}
     """
-    if value.has(sympy.Float):  # a model's own number, to be rounded like any other
+    if value.has(sympy.Float):  # a float of a model: rounded
         return f"{tex_name(name)} \\approx {_tex(value, decimal_tex_formatter(digits))}"
     return f"{tex_name(name)} = {_tex(value, sympy.latex)}"
 

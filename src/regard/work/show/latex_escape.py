@@ -1,4 +1,4 @@
-"""Words as LaTeX has them: signs that it knows by other names, and characters that it reserves."""
+"""LaTeX commands for Unicode symbols, and escapes of reserved characters."""
 
 LATEX_SYMBOLS = {
     "∂": "\\partial",
@@ -47,7 +47,7 @@ LATEX_ESCAPES = {one: f"\\{one}" for one in "&%$#_{}"} | {
 
 
 def escape_latex(text: str) -> str:
-    r"""A sentence for LaTeX, in ASCII; a sign becomes a formula of its own.
+    r"""Escape a sentence for LaTeX; symbols become inline formulas.
 
     >>> print(escape_latex("σ(-x) is 50% at h_1"))
     $\sigma$(-x) is 50\% at h\_1

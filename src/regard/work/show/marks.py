@@ -1,4 +1,4 @@
-"""What became of one answer, or of the answers of a class, in every format."""
+"""Output formats of marks: one submission in detail, or one line per submission."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from regard.work.solution import Solution
 
 
 class Marks(NamedTuple):
-    """The marks of an answer: a line per step with its details, a summary, and all of it as data.
+    """Marks: one line per step with details, a summary, the data, and the overall verdict.
 
     >>> marks_from_findings([Finding("S", "right", (), "")]).lines
     [('S: right', [])]
@@ -38,7 +38,7 @@ class Marks(NamedTuple):
 
 
 def marks_from_findings(findings: Sequence[Finding], steps: Sequence[str] = ()) -> Marks:
-    """The marks of one answer; `steps` are the names of all steps, to say which are missing.
+    """Marks of one submission; `steps` are all step names, to list the missing ones.
 
     >>> print(marks_from_findings([], ["S", "A"]).text)
     Nothing was answered: needs a value for any of S, A.
@@ -53,7 +53,7 @@ def marks_from_findings(findings: Sequence[Finding], steps: Sequence[str] = ()) 
 
 
 def marks_from_submissions(submissions: Sequence[Submission]) -> Marks:
-    """The marks of a class, a line per paper.
+    """Marks of many submissions, one line each.
 
     >>> marks_from_submissions([Submission("ada", 3, 3, None, "")]).summary
     ['1 of 1 all right']
@@ -90,7 +90,7 @@ def mark_files(solution: Solution, paths: Sequence[str | Path]) -> Marks:
 
 
 def findings_as_text(findings: Sequence[Finding], steps: Sequence[str] = ()) -> str:
-    """What became of an answer, in words; the first wrong step is named.
+    """Format findings as text, with the first wrong step.
 
     >>> findings_as_text([Finding("S", "right", (), "")])
     'S: right\\nEvery value that was given is right.'
@@ -99,9 +99,10 @@ def findings_as_text(findings: Sequence[Finding], steps: Sequence[str] = ()) -> 
 
 
 def format_marks(marks: Marks, fmt: str = "text", title: str = "Marks") -> str:
-    """Marks in one of the formats: text, markdown, latex, html or json.
+    """Format marks as text, markdown, latex, html or json.
 
-    >>> format_marks(marks_from_findings([Finding("S", "right", (), "")]), "markdown").splitlines()[2]
+    >>> marks = marks_from_findings([Finding("S", "right", (), "")])
+    >>> format_marks(marks, "markdown").splitlines()[2]
     '- S: right'
     """
     if fmt not in MARK_FORMATS:

@@ -1,4 +1,4 @@
-"""Formulas for a browser: the LaTeX that solutions are written in, as MathML."""
+"""Conversion of LaTeX formulas to MathML."""
 
 import re
 from html import escape
@@ -30,7 +30,7 @@ _SIGNS = {
     "prime": "′", "oplus": "⊕", "wedge": "∧", "mapsto": "↦", "propto": "∝",
     "|": "‖", "{": "{", "}": "}", "%": "%", "_": "_", "&": "&amp;", "#": "#", "$": "$",
 }  # fmt: skip
-# without being told, a browser takes a bracket among letters for an operator and spaces it out
+# without an explicit form browsers space brackets as operators
 _BRACKETS = {"(": "prefix", "[": "prefix", ")": "postfix", "]": "postfix", "|": "postfix"}
 _LARGE = {"sum": "∑", "prod": "∏"}
 _NAMED = ("exp", "log", "ln", "tanh", "cosh", "sinh", "sin", "cos", "tan", "max", "min", "det",
@@ -48,7 +48,7 @@ _FENCES = {"pmatrix": "()", "bmatrix": "[]", "vmatrix": "||", "matrix": "  ", "c
 
 
 def tex_to_mathml(tex: str, *, display: bool = False) -> str:
-    r"""A formula as browsers show it without any script; LaTeX that is not known is refused.
+    r"""Convert LaTeX to MathML; raise a WorkError for unknown commands.
 
     >>> tex_to_mathml(r"A_{1} = \frac{1}{2}")
     '<math><msub><mi>A</mi><mn>1</mn></msub><mo>=</mo><mfrac><mn>1</mn><mn>2</mn></mfrac></math>'

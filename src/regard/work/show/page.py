@@ -1,4 +1,4 @@
-"""Pages for a browser, whole in one file, without a script."""
+"""Self-contained HTML pages."""
 
 import re
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ PAGE_TEMPLATE = Path(__file__).parent / "page.html"
 def render_page(
     title: str, subtitle: str, body: str, links: Mapping[str, str] | None = None
 ) -> str:
-    """A page of its own; `links` leads from a place on it to the words that name it.
+    """Render a page; `links` maps element ids to navigation labels.
 
     >>> "<h1>A &lt; B</h1>" in render_page("A < B", "two of them", "<p>so it is</p>")
     True
@@ -23,14 +23,14 @@ def render_page(
         "NAV": f'<nav aria-label="Steps">{led}</nav>' if led else "",
         "BODY": body,
     }
-    # one pass, so that a mark inside a title stays what it is
+    # one pass, so that a placeholder inside a title is not expanded
     return re.sub(
         r"\[\[([A-Z]+)\]\]", lambda mark: parts[mark[1]], PAGE_TEMPLATE.read_text(encoding="utf-8")
     )
 
 
 def anchor_id(name: str) -> str:
-    """A name as a place on a page can be called.
+    """Element id for a step name.
 
     >>> anchor_id("h_1"), anchor_id("∂h_1")
     ('at-h_1', 'at-2202-h_1')

@@ -1,4 +1,4 @@
-"""What of a solution is shown, whatever the format: which steps, which entry, exact or rounded."""
+"""Selection of what is shown, shared by all formats: steps, worked entry, exact or rounded."""
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -9,11 +9,11 @@ from regard.work.exact.numbers import format_decimal, format_plain, is_exact_in,
 from regard.work.rules import Matrix, get_rule
 from regard.work.solution import Solution, Step
 
-MAX_ENTRY_CHARS = 160  # characters; a longer one nobody reads
+MAX_ENTRY_CHARS = 160  # longer worked entries are not shown
 
 
 class WorkedEntry(NamedTuple):
-    """The first entry of a step with its numbers put in, and what they make.
+    """Arithmetic of the first entry of a step, and its result.
 
     >>> WorkedEntry("1·2", "2").expression
     '1·2'
@@ -24,7 +24,7 @@ class WorkedEntry(NamedTuple):
 
 
 class DisplayStep(NamedTuple):
-    """One step as it is shown: its number, its entry, and which results are worth their place.
+    """One step for display: number, worked entry, and whether to show exact and rounded values.
 
     >>> from regard.work.families.attention import solve_attention
     >>> select_steps(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1))[0].heading
@@ -39,17 +39,18 @@ class DisplayStep(NamedTuple):
 
     @property
     def heading(self) -> str:
-        """What the step is for, as a heading."""
+        """Title of the step, capitalised."""
         return f"{self.step.title[:1].upper()}{self.step.title[1:]}"
 
 
 def select_steps(
     solution: Solution, only: Sequence[str] = (), digits: int = 6
 ) -> list[DisplayStep]:
-    """The steps to show, all or those whose names match; `A*` stands for all that begin with A.
+    """Steps to show: all, or those whose names match a glob pattern.
 
     >>> from regard.work.families.attention import solve_attention
-    >>> [step.number for step in select_steps(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1), ["A", "H"])]
+    >>> solution = solve_attention({"X": [[1, 0], [0, 2]]}, scale=1)
+    >>> [step.number for step in select_steps(solution, ["A", "H"])]
     [4, 5]
     """
     check_names(only, solution)
@@ -67,7 +68,7 @@ def select_steps(
 
 
 def check_names(only: Sequence[str], *solutions: Solution) -> None:
-    """Raise unless each of these names, or patterns, is of something in one of the solutions.
+    """Raise a WorkError unless each name or pattern matches in one of the solutions.
 
     >>> from regard.work.families.attention import solve_attention
     >>> check_names(["A", "remarks"], solve_attention({"X": [[1, 0], [0, 2]]}))
@@ -82,7 +83,7 @@ def check_names(only: Sequence[str], *solutions: Solution) -> None:
 
 
 def has_name(solution: Solution, pattern: str) -> bool:
-    """Whether a name, or a pattern, is of something in a solution.
+    """Whether a name or pattern matches anything in a solution.
 
     >>> from regard.work.families.attention import solve_attention
     >>> has_name(solve_attention({"X": [[1, 0], [0, 2]]}), "h_*")
@@ -96,7 +97,7 @@ def _names(solution: Solution) -> list[str]:
 
 
 def select_given(solution: Solution, only: Sequence[str] = ()) -> dict[str, Matrix]:
-    """What was given, all or those whose names match.
+    """Given matrices to show: all, or those whose names match.
 
     >>> from regard.work.families.attention import solve_attention
     >>> list(select_given(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1), ["β"]))
@@ -106,7 +107,7 @@ def select_given(solution: Solution, only: Sequence[str] = ()) -> dict[str, Matr
 
 
 def select_remarks(solution: Solution, only: Sequence[str] = ()) -> tuple[str, ...]:
-    """The sentences at the end; where only some steps are shown, if `remarks` is among the names.
+    """Remarks to show: all without a selection, or if it includes `remarks`.
 
     >>> from regard.work.families.attention import solve_attention
     >>> select_remarks(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1), ["A"])
@@ -116,7 +117,7 @@ def select_remarks(solution: Solution, only: Sequence[str] = ()) -> tuple[str, .
 
 
 def matches_any(name: str, patterns: Sequence[str]) -> bool:
-    """Whether a name is among those asked for.
+    """Whether a name matches one of the glob patterns.
 
     >>> matches_any("h_2", ["h_*"]), matches_any("A", ["H"])
     (True, False)
@@ -125,7 +126,7 @@ def matches_any(name: str, patterns: Sequence[str]) -> bool:
 
 
 def first_entry(solution: Solution, step: Step, digits: int = 6) -> WorkedEntry | None:
-    """The first entry with its numbers put in; None where there is nothing to put in.
+    """Arithmetic of the first entry; None where the rule has none or it is too long.
 
     >>> from regard.work.families.attention import solve_attention
     >>> solution = solve_attention({"X": [[1, 0], [0, 2]]}, scale=1)
@@ -140,7 +141,7 @@ def first_entry(solution: Solution, step: Step, digits: int = 6) -> WorkedEntry 
     result = step.value[0, 0]
     equals = format_plain(result)
     if not is_short_form(result):
-        # the dots stand for digits left off: a 3 that was carried to 50 digits has none
+        # … marks omitted digits: a 3 carried to 50 digits has none
         short = is_exact_in(result, digits)
         equals = (
             format_decimal(result, digits)

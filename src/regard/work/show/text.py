@@ -1,4 +1,4 @@
-"""A solution to read in a terminal, in plain text."""
+"""Solutions as plain or coloured text."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 STYLES = {"heading": "bold", "formula": "cyan", "entry": "", "exact": "green", "rounded": "yellow"}
-StyledLine = tuple[str, str]  # what it says, and what kind of line it is
+StyledLine = tuple[str, str]  # text, style
 
 INFINITY_TEXT = {"oo": "inf", "-oo": "-inf"}
 
 
 def as_text(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> str:
-    """The solution in plain text: each step with its formula, one entry put in, and the result.
+    """Format a solution as plain text: formula, arithmetic of one entry, and result per step.
 
     >>> from regard.work.families.attention import solve_attention
     >>> print(as_text(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1), only=["N"]))
@@ -40,13 +40,13 @@ def as_text(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> st
 
 
 def as_rich(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> "Text":
-    """The same text with colours, for a terminal.
+    """Format a solution as coloured text for a terminal.
 
     >>> from regard.work.families.attention import solve_attention
     >>> as_rich(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1)).plain[:5]
     'Given'
     """
-    from rich.text import Text  # takes a while to import, and a pipe has no colours
+    from rich.text import Text  # slow to import
 
     parts = [Text(line, style=STYLES[kind]) for line, kind in _lines(solution, digits, only)]
     return Text("\n").join(parts)
@@ -70,7 +70,7 @@ def _lines(solution: Solution, digits: int, only: Sequence[str]) -> list[StyledL
 
 
 def _given_text(name: str, value: Matrix, digits: int) -> str:
-    if value.has(sympy.Float):  # a model's own number, to be rounded like any other
+    if value.has(sympy.Float):  # a float of a model: rounded
         return _indented(f"{name} ≈ ", _grid(value, lambda x: format_decimal(x, digits)))
     return _indented(f"{name} = ", _grid(value, format_plain))
 
@@ -91,7 +91,7 @@ def _step_lines(solution: Solution, one: DisplayStep, digits: int) -> list[Style
 
 
 def entry_text(solution: Solution, step: Step, digits: int = 6) -> str:
-    """The first entry with its numbers put in; empty where there is nothing to put in.
+    """Arithmetic of the first entry as text; "" where there is none.
 
     >>> from regard.work.families.attention import solve_attention
     >>> solution = solve_attention({"X": [[1, 0], [0, 2]]}, scale=1)

@@ -107,8 +107,8 @@ def _statement_3(builder: SolutionBuilder) -> None:
     moved = _size(builder, "bn")
     verdict = "true here, since it is at a fixed point" if moved == 0 else "false"
     builder.add_remark(
-        f"3. In an LSTM x = 0 leaves h unchanged: {verdict}; it changes by {moved:.3g}, because the "
-        "gates and the candidate depend on h. Only h = c = 0 (without bias) is a fixed point."
+        f"3. In an LSTM x = 0 leaves h unchanged: {verdict}; it changes by {moved:.3g}, because "
+        "the gates and the candidate depend on h. Only h = c = 0 (without bias) is a fixed point."
     )
 
 
