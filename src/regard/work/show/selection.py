@@ -28,7 +28,7 @@ class DisplayStep(NamedTuple):
 
     >>> from regard.work.families.attention import solve_attention
     >>> select_steps(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1))[0].heading
-    'The scores: how well each query fits each key'
+    'The scores of each query and key'
     """
 
     number: int

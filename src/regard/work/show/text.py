@@ -30,7 +30,7 @@ def as_text(solution: Solution, digits: int = 6, only: Sequence[str] = ()) -> st
 
     >>> from regard.work.families.attention import solve_attention
     >>> print(as_text(solve_attention({"X": [[1, 0], [0, 2]]}, scale=1), only=["N"]))
-    3. What each query divides by
+    3. The normaliser of each query
        N = row sums of E
        N₁₁ = 2.71828 + 1 = 3.71828 …
        N ≈ [3.71828]
