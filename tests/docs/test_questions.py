@@ -31,15 +31,15 @@ def test_the_page_has_all_questions():
 @pytest.mark.usefixtures("users_view")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_page_has_what_the_command_prints(command):
-    page = (ROOT / "docs/work/questions.md").read_text()
-    block = make_questions.command_block(command)
-    assert block in page, f"run python docs/make_questions.py: {command}"
-    assert "Traceback" not in block
-    assert len(block.splitlines()) > 2
+    page = (ROOT / "docs/questions.md").read_text()
+    told = make_questions.transcript(command)
+    assert told in page, f"run python docs/make_questions.py: {command}"
+    assert "Traceback" not in told
+    assert len(told.splitlines()) > 2
 
 
 def test_an_outdated_page_fails():
     assert (
-        make_questions.command_block("regard work self-attention --digits 3")
-        not in (ROOT / "docs/work/questions.md").read_text()
+        make_questions.transcript("regard work self-attention --digits 3")
+        not in (ROOT / "docs/questions.md").read_text()
     )

@@ -3,11 +3,11 @@
 import torch
 from hypothesis import strategies as st
 
-from regard.work.evaluate import evaluated
+from regard.work.exact.evaluate import evaluate_digits
 
 
 def floats(value):
-    rows = value.applyfunc(lambda x: evaluated(x, 20)).tolist()
+    rows = value.applyfunc(lambda x: evaluate_digits(x, 20)).tolist()
     return torch.tensor([[float(x) for x in row] for row in rows], dtype=torch.float64)
 
 

@@ -7,19 +7,23 @@ from typer.testing import CliRunner
 from regard import work
 from regard.cli import app
 from regard.errors import WorkError
-from regard.work.solution import Working
+from regard.work.exact.numbers import parse_matrix
+from regard.work.families.attention import solve_attention
+from regard.work.marking.findings import first_wrong
+from regard.work.rules import get_rule
+from regard.work.solution import SolutionBuilder
 
-FX1 = work.work(work.read_problem("three-tokens"))
+FX1 = work.solve(work.read_problem("three-tokens"))
 
 
 def verdicts(answers, solution=FX1):
-    return {found.name: found.verdict for found in work.check(solution, answers)}
+    return {found.name: found.verdict for found in work.check_answers(solution, answers)}
 
 
 def cause(answers, solution=FX1):
-    found = work.first_wrong(work.check(solution, answers))
+    found = first_wrong(work.check_answers(solution, answers))
     assert found is not None
-    return found.why
+    return found.diagnosis
 
 
 def test_a_hand_worked_answer_with_its_known_slips():
@@ -31,26 +35,30 @@ def test_a_hand_worked_answer_with_its_known_slips():
         "A": [[0, 0, 1], [0, 0, 1], [0.62, 0.38, 0]],
         "H": [[-2, -3], [-2, -3], [1.17, 0.21]],
     }
-    found = {one.name: one for one in work.check(FX1, answers)}
+    found = {one.name: one for one in work.check_answers(FX1, answers)}
     assert [found[name].verdict for name in "QV"] == ["right", "right"]
     assert found["K"].verdict == "wrong"
-    assert len(found["K"].wrong) == 3
-    assert found["K"].wrong[0] == "(1,2): -1 should be -0.5"
+    assert len(found["K"].differences) == 3
+    assert found["K"].differences[0] == "(1,2): -1 should be -0.5"
     assert found["S"].verdict == "wrong"  # right but for a sign, whatever the keys were
-    assert found["S"].why == "a sign, in (1,2)"
+    assert found["S"].diagnosis == "a sign, in (1,2)"
     assert found["A"].verdict == "right"  # to the two places that were written
     assert found["H"].verdict == "wrong"
-    assert found["H"].why == "the values before it were rounded"
-    assert work.first_wrong(list(found.values())) == found["K"]
+    assert found["H"].diagnosis == "the values before it were rounded"
+    assert first_wrong(list(found.values())) == found["K"]
 
 
 def test_what_follows_from_a_wrong_step_is_carried_forward():
-    wrong = Working("attention", {"Q": [[1, 0], [0, 2]], "K": [[1, 1], [0, 1]], "V": [[1], [2]]})
-    right = work.attention({"Q": [[1, 0], [0, 2]], "K": [[1, 1], [0, 1]], "V": [[1], [2]]}, scale=1)
+    wrong = SolutionBuilder(
+        "attention", {"Q": [[1, 0], [0, 2]], "K": [[1, 1], [0, 1]], "V": [[1], [2]]}
+    )
+    right = solve_attention(
+        {"Q": [[1, 0], [0, 2]], "K": [[1, 1], [0, 1]], "V": [[1], [2]]}, scale=1
+    )
     scores = [[1, 0], [2, 1]]  # the last should be 2
-    wrong.given["S"] = wrong.values["S"] = work.matrix(scores)
+    wrong.given["S"] = wrong.values["S"] = parse_matrix(scores)
     for step in right.steps[1:]:
-        wrong.step(step.name, step.rule, *step.takes, says=step.says)
+        wrong.add_step(step.name, step.rule, *step.inputs, title=step.title)
     told = {name: [[f"{float(x):.6f}" for x in row] for row in m.tolist()]
             for name, m in wrong.values.items() if name in ("E", "N", "A", "H")}  # fmt: skip
     found = verdicts({"S": scores} | told, right)
@@ -60,29 +68,29 @@ def test_what_follows_from_a_wrong_step_is_carried_forward():
 @pytest.mark.parametrize(
     ("name", "slip"),
     [
-        ("S", "rows and columns of the result are exchanged"),
+        ("S", "the result was transposed"),
         ("A", "it was divided by the column sums"),
         ("N", "columns were added up instead of rows"),
     ],
 )
 def test_known_slips_are_recognised(name, slip):
     step = next(one for one in FX1.steps if one.name == name)
-    parts = [FX1[one] for one in step.takes]
-    found = work.rule(step.rule).slips[slip](*parts)
+    parts = [FX1[one] for one in step.inputs]
+    found = get_rule(step.rule).mistakes[slip](*parts)
     told = [[f"{float(x):.9f}" for x in row] for row in found.evalf(20).tolist()]
     assert cause({name: told}) == slip
 
 
 def test_the_missing_scale_and_the_other_triangle_are_recognised():
     given = {"X": [[1, 2], [0, 1]]}
-    scaled = work.attention(given)
+    scaled = solve_attention(given)
     assert cause({"Z": [[5, 2], [2, 1]]}, scaled) == "the scale was left out"
-    masked = work.attention(given, scale=1, mask="causal")
+    masked = solve_attention(given, scale=1, mask="causal")
     assert cause({"R": [[5, 2], ["-inf", 1]]}, masked) == "the other triangle was masked"
 
 
 def test_the_other_convention_of_a_gru_is_recognised():
-    gru = work.work(work.read_problem("gru"))
+    gru = work.solve(work.read_problem("gru"))
     z, h, g = (float(gru[name][0]) for name in ("z_1", "h_0", "g_1"))
     other = z * h + (1 - z) * g
     assert "other GRU convention" in cause({"h_1": f"{other:.6f}"}, gru)
@@ -96,9 +104,9 @@ def changed(solution, name, slip):
     """What a student has at the end who made this slip and all else right."""
     values = dict(solution.values())
     at = [step.name for step in solution.steps].index(name)
-    values[name] = slip(*(values[one] for one in solution.steps[at].takes))
+    values[name] = slip(*(values[one] for one in solution.steps[at].inputs))
     for step in solution.steps[at + 1 :]:
-        values[step.name] = work.rule(step.rule).run(*(values[one] for one in step.takes))
+        values[step.name] = get_rule(step.rule).run(*(values[one] for one in step.inputs))
     return values
 
 
@@ -107,7 +115,7 @@ def changed(solution, name, slip):
     [
         ("Q", "the second matrix was transposed", "S"),
         ("Z", "the scale was left out", "A"),
-        ("Z", "it was divided where it should be multiplied", "H"),
+        ("Z", "it was divided instead of multiplied", "H"),
         ("R", "the other triangle was masked", "H"),
         ("R", "no mask was used", "A"),
         ("A", "it was divided by the column sums", "H"),
@@ -115,15 +123,18 @@ def changed(solution, name, slip):
 )
 def test_a_slip_in_a_step_that_was_not_written_is_found(name, slip, only):
     given = {"X": [[1, 0], [1, 1], [0, 2]], "W_Q": [[1, 2], [0, 1]], "W_K": [[1, 0], [1, 1]]}
-    worked = work.attention(given | {"W_V": [[1, 0], [2, -1]]}, mask="causal")
+    worked = solve_attention(given | {"W_V": [[1, 0], [2, -1]]}, mask="causal")
     step = next(one for one in worked.steps if one.name == name)
-    values = changed(worked, name, work.rule(step.rule).slips[slip])
+    values = changed(worked, name, get_rule(step.rule).mistakes[slip])
     assert cause({only: decimals(values[only])}, worked) == f"{slip}, in {name}"
 
 
 def test_a_mask_after_the_softmax_is_found_in_the_output():
     given = {"X": [[1, 0], [1, 1], [0, 2]]}
-    worked, free = work.attention(given, scale=1, mask="causal"), work.attention(given, scale=1)
+    worked, free = (
+        solve_attention(given, scale=1, mask="causal"),
+        solve_attention(given, scale=1),
+    )
     late = free["A"].multiply_elementwise(worked["mask"]) * free["X"]
     assert cause({"H": decimals(late)}, worked) == "the mask was applied after the softmax, in A"
 
@@ -131,12 +142,12 @@ def test_a_mask_after_the_softmax_is_found_in_the_output():
 def test_a_softmax_along_the_wrong_axis_is_one_slip_over_two_steps():
     e = FX1["E"]
     sums = [sum(e.col(j)) for j in range(3)]
-    n = work.matrix([[x] for x in sums])
-    a = work.matrix([[e[i, j] / sums[j] for j in range(3)] for i in range(3)])
+    n = parse_matrix([[x] for x in sums])
+    a = parse_matrix([[e[i, j] / sums[j] for j in range(3)] for i in range(3)])
     told = {"N": decimals(n), "A": decimals(a), "H": decimals(a * FX1["V"])}
-    found = work.check(FX1, told)
+    found = work.check_answers(FX1, told)
     assert [one.verdict for one in found] == ["wrong", "carried forward", "carried forward"]
-    assert found[0].why == "the softmax was taken over the columns"
+    assert found[0].diagnosis == "the softmax was taken over the columns"
 
 
 def test_a_gru_that_resets_before_the_product_is_the_other_one():
@@ -144,7 +155,7 @@ def test_a_gru_that_resets_before_the_product_is_the_other_one():
         "x": [[1], [0]], "h": [["1/2"], [1]], "W_z": [[1, 0], [0, 1]], "U_z": [[0, 1], [1, 0]],
         "W_r": [[1, 1], [0, 1]], "U_r": [[1, 0], [0, -1]], "W": [[1, 0], [1, 1]],
         "U": [[1, 2], [-1, 1]]}}  # fmt: skip
-    gru = work.work(problem)
+    gru = work.solve(problem)
     reset = gru["U"] * gru["r_1"].multiply_elementwise(gru["h_0"])
     says = "the state was reset before the product, U (r ∘ h): the other GRU"
     assert cause({"gr_1": decimals(reset)}, gru) == says
@@ -159,7 +170,7 @@ def test_entries_may_be_left_open():
 @pytest.mark.usefixtures("users_view")
 def test_answers_to_nothing_are_refused():
     with pytest.raises(WorkError, match="answers: need names of steps, Q, K"):
-        work.check(FX1, {"T": 1})
+        work.check_answers(FX1, {"T": 1})
 
 
 def test_the_command_works_checks_and_says_what_is_wrong(tmp_path):

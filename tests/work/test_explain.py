@@ -11,6 +11,8 @@ import regard as rg
 from regard import work
 from regard.cli import app
 from regard.errors import ShapeError, WorkError
+from regard.work.show.formats import FORMATS
+from regard.work.show.html import as_html
 
 
 def last(told, name):
@@ -25,27 +27,27 @@ def near(told, site, head, query, key, batch=0):
     at = [int(n) for n in told["g"]]
     share = want * site.v[batch, own, key][at]
     assert [float(x) for x in told["c"]] == pytest.approx(share.tolist(), abs=1e-5)
-    assert told.again() == told.values()
+    assert told.recompute() == told.values()
 
 
 # ---- worked numbers
 
 
 def test_two_tokens_by_hand():
-    site = rg.make_site(torch.eye(2), torch.eye(2), tokens=["a", "b"], scale=1.0)
+    site = rg.site_of(torch.eye(2), torch.eye(2), tokens=["a", "b"], scale=1.0)
     told = rg.explain(site, head=0, query=0, key=1)
     assert told.title == "attention, head 0: query 0 'a' gives key 1 'b' the weight 0.268941"
     assert last(told, "d") == 0
     assert last(told, "w") == pytest.approx(1 / (1 + torch.e))
     assert str(told).startswith(told.title)
-    assert "number 2 by weight" in told.remarks[0]
+    assert "Rank 2 of 2" in told.remarks[0]
     share = 0.268941**2 / (0.731059**2 + 0.268941**2)  # of (0, .27) along (.73, .27)
-    assert told.remarks[-1].endswith(f"this key gives {share:.1%} of it.")
+    assert told.remarks[-1].startswith(f"This key contributes {share:.1%} of the output")
 
 
 def test_the_largest_terms_come_first_and_the_rest_is_summed():
     q = torch.tensor([[1.0, 2.0, 3.0, 4.0, 0.5, 0.1]])
-    told = rg.explain(rg.make_site(q, q), 0, 0, 0, most=2)
+    told = rg.explain(rg.site_of(q, q), 0, 0, 0, max_terms=2)
     assert list(told["f"]) == [3, 2]
     assert [float(x) for x in told["P"]] == [16, 9]
     assert float(told["rest"][0]) == pytest.approx(1 + 4 + 0.25 + 0.01)
@@ -56,12 +58,13 @@ def test_bias_mask_softcap_and_sinks_are_steps():
     q = torch.randn(2, 3, 4, dtype=torch.float64)
     bias = torch.randn(3, 3, dtype=torch.float64)
     sinks = torch.tensor([0.5, 1.0], dtype=torch.float64)
-    site = rg.make_site(q, q, mask=rg.Causal(), bias=bias, softcap=5.0, sinks=sinks)
+    site = rg.site_of(q, q, mask=rg.Causal(), bias=bias, softcap=5.0, sinks=sinks)
     told = rg.explain(site, 1, 2, 0)
     assert [step.name for step in told.steps] == ["P", "d", "s", "z", "t", "r", "w", "c"]
     near(told, site, 1, 2, 0)
     sink = torch.exp(sinks[1] - site.lse[0, 1, 2]).item()
-    assert f"A sink takes {sink:.4g} of this query's weight and gives nothing." in told.remarks
+    remark = f"A sink takes {sink:.4g} of this query's weight and adds nothing to the output."
+    assert remark in told.remarks
     hidden = rg.explain(site, 1, 0, 2)
     assert last(hidden, "w") == 0
     assert "The mask hides this key" in str(hidden)
@@ -69,7 +72,7 @@ def test_bias_mask_softcap_and_sinks_are_steps():
 
 def test_a_score_of_the_callers_own_has_no_products():
     q = torch.randn(3, 4)
-    site = rg.make_site(
+    site = rg.site_of(
         q, q, score=lambda q, k: -(q[..., :, None, :] - k[..., None, :, :]).norm(dim=-1)
     )
     told = rg.explain(site, 0, 1, 2)
@@ -85,7 +88,7 @@ def test_a_translator_and_the_way_out_through_its_projection():
     with rg.look(model) as sight:
         model(torch.tensor([[1, 2, 3]]), torch.tensor([[4, 5]]))
     site = sight["decoder.1.cross"]
-    w_out = rg.output_projection(model, site)
+    w_out = rg.output_weights(model, site)
     told = rg.explain(site, head=1, query=-1, key=-1, w_out=w_out)
     near(told, site, 1, 1, 2)
     sent = site.weights()[0, 1, 1, 2] * site.v[0, 1, 2] @ w_out[1]
@@ -111,7 +114,7 @@ def test_hugging_face_models_with_grouped_heads_windows_and_caps(kind, more):
     with rg.look(model) as sight:
         model(torch.tensor([[1, 2, 3, 4, 5, 6]]))
     site = sight.sites[0]
-    told = rg.explain(site, head=3, query=5, key=4, w_out=rg.output_projection(model, site))
+    told = rg.explain(site, head=3, query=5, key=4, w_out=rg.output_weights(model, site))
     near(told, site, 3, 5, 4)
     assert last(rg.explain(site, 3, 2, 4), "w") == 0
     if kind == "Mistral":
@@ -124,12 +127,12 @@ def test_hugging_face_models_with_grouped_heads_windows_and_caps(kind, more):
 
 
 def test_it_prints_in_every_way_and_is_data():
-    site = rg.make_site(torch.randn(3, 8), torch.randn(3, 8), tokens=["<b>", "&", "c"])
+    site = rg.site_of(torch.randn(3, 8), torch.randn(3, 8), tokens=["<b>", "&", "c"])
     told = rg.explain(site, 0, 0, 2)
-    for form in work.FORMATS:
-        assert "w" in work.shown_as(told, form)
+    for form in FORMATS:
+        assert "w" in work.format_solution(told, form)
     assert "<b>" not in told._repr_html_()
-    assert "head 0: query 0 &#x27;&lt;b&gt;&#x27; gives" in work.as_html(told)
+    assert "head 0: query 0 &#x27;&lt;b&gt;&#x27; gives" in as_html(told)
     assert told._repr_markdown_().startswith("# attention, head 0")
     data = json.loads(json.dumps(told.to_json()))
     assert data["title"] == told.title
@@ -142,9 +145,9 @@ def test_it_prints_in_every_way_and_is_data():
 
 @pytest.mark.usefixtures("users_view")
 def test_what_cannot_be_explained_is_said():
-    site = rg.make_site(torch.eye(2), torch.eye(2))
-    with pytest.raises(WorkError, match="most: needs 1 to 16 terms, got 0"):
-        rg.explain(site, 0, 0, 0, most=0)
+    site = rg.site_of(torch.eye(2), torch.eye(2))
+    with pytest.raises(WorkError, match="max_terms: needs 1 to 16 terms, got 0"):
+        rg.explain(site, 0, 0, 0, max_terms=0)
     with pytest.raises(ShapeError, match="key: needs less than 2, got 5"):
         rg.explain(site, 0, 0, 5)
     with pytest.raises(ShapeError, match="w_out: needs"):

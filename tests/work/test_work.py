@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 import regard as rg
 from regard import work
 from regard.errors import ShapeError, WorkError
-from regard.work.solution import applied
+from regard.work.exact.numbers import parse_matrix
+from regard.work.families.attention import solve_attention
+from regard.work.families.recurrent.cells import solve_recurrent
+from regard.work.show.latex import as_latex, as_markdown
+from regard.work.show.text import as_text
+from regard.work.solution import apply_rule
 
 FX1 = work.read_problem("three-tokens")
 
@@ -25,7 +30,7 @@ def assert_near(value, want, within=1e-9):
 
 
 def test_three_tokens_unscaled():
-    worked = work.work(FX1)
+    worked = work.solve(FX1)
     half = sympy.Rational(1, 2)
     assert worked["Q"] == sympy.Matrix([[1, 3], [-1, 1], [5 * half, -2]])
     assert worked["S"] == sympy.Matrix(
@@ -44,7 +49,7 @@ def test_three_tokens_unscaled():
 
 
 def test_three_tokens_with_the_usual_scale():
-    worked = work.work({k: v for k, v in FX1.items() if k != "scale"})
+    worked = work.solve({k: v for k, v in FX1.items() if k != "scale"})
     assert worked.given["β"][0] == 1 / sympy.sqrt(2)
     assert_near(
         worked["H"],
@@ -54,7 +59,7 @@ def test_three_tokens_with_the_usual_scale():
 
 
 def test_three_tokens_under_a_causal_mask():
-    worked = work.work(FX1 | {"mask": "causal"})
+    worked = work.solve(FX1 | {"mask": "causal"})
     assert worked["A"][0, :] == sympy.Matrix([[1, 0, 0]])
     assert worked["A"][1, :] == sympy.Matrix([[1, 1, 0]]) / 2  # an exact tie
     assert worked["H"][1, :] == sympy.Matrix([[3, 3]]) / 4
@@ -62,18 +67,18 @@ def test_three_tokens_under_a_causal_mask():
 
 def test_plain_attention():
     e = sympy.E
-    worked = work.work(work.read_problem("plain"))
+    worked = work.solve(work.read_problem("self-attention"))
     assert worked["A"][0, :] == sympy.Matrix([[e, e, 1]]) / (2 * e + 1)
     assert_near(worked["H"][0, :], [[0.8446376, 0.7330436]], 1e-7)
 
 
 def test_a_gru_and_an_lstm_of_one_number():
-    gru = work.work(work.read_problem("gru"))
+    gru = work.solve(work.read_problem("gru"))
     assert gru["r_1"][0] == sympy.Rational(1, 2)
     assert_near(gru["z_1"], [[0.6513548647]], 1e-9)
     assert_near(gru["g_1"], [[0.6351489524]], 1e-9)
     assert_near(gru["h_1"], [[0.5880299276]], 1e-9)
-    lstm = work.work(work.read_problem("lstm"))
+    lstm = work.solve(work.read_problem("lstm"))
     for name, want in {"i_1": 0.6513548647, "f_1": 0.7310585786, "o_1": 0.6224593312}.items():
         assert_near(lstm[name], [[want]], 1e-9)
     assert_near(lstm["c_1"], [[0.6665315477]], 1e-9)
@@ -90,11 +95,11 @@ small = st.fractions(-3, 3, max_denominator=4).map(str)
        st.sampled_from([None, 1, "1/2"]), st.sampled_from([None, "causal", "local:1"]))  # fmt: skip
 def test_attention_is_that_of_the_ops(x, wq, wk, wv, scale, mask):
     told = {"X": x, "W_Q": wq, "W_K": wk, "W_V": wv}
-    worked = work.attention(told, scale=scale, mask=mask)
+    worked = solve_attention(told, scale=scale, mask=mask)
     q, k, v = (floats(worked[name]) for name in "QKV")
     masks = {None: None, "causal": rg.Causal(), "local:1": rg.Local(1)}
     want, _ = rg.attend(
-        q, k, v, mask=masks[mask], scale=float(worked.given["β"][0]), backend="reference"
+        q, k, v, mask=masks[mask], scale=float(worked.given["β"][0]), form="reference"
     )
     torch.testing.assert_close(floats(worked["H"]), want, rtol=1e-12, atol=1e-12)
 
@@ -112,8 +117,8 @@ def test_columns_are_rows_transposed(x, wq, wk, wv, mask):
         return [list(row) for row in zip(*m, strict=True)]
 
     told = {"X": x, "W_Q": wq, "W_K": wk, "W_V": wv}
-    rows = work.attention(told, mask=mask)
-    columns = work.attention(
+    rows = solve_attention(told, mask=mask)
+    columns = solve_attention(
         {name: turned(m) for name, m in told.items()}, convention="columns", mask=mask
     )
     for name in "SAH":
@@ -126,7 +131,7 @@ def test_cells_are_those_of_torch(data):
     told = {"x": data.draw(cells(2, 2, small))}
     told |= {name: data.draw(cells(2, 2, small)) for name in ("W_i", "W_f", "W_c", "W_o")}
     told |= {name: data.draw(cells(2, 2, small)) for name in ("U_i", "U_f", "U_c", "U_o")}
-    worked = work.unrolled("lstm", told)
+    worked = solve_recurrent("lstm", told)
     cell = torch.nn.LSTMCell(2, 2, bias=False, dtype=torch.float64)
     with torch.no_grad():
         cell.weight_ih.copy_(torch.cat([floats(worked[f"W_{g}"]) for g in "ifco"]))
@@ -139,25 +144,25 @@ def test_cells_are_those_of_torch(data):
 
 @pytest.mark.parametrize("name", work.problem_names())
 def test_every_step_follows_from_its_stated_inputs(name):
-    worked = work.work(work.read_problem(name))
-    assert worked.again() == worked.values()
+    worked = work.solve(work.read_problem(name))
+    assert worked.recompute() == worked.values()
     told = worked.to_json()
     symbols = told.get("symbols", ())
-    values = {n: work.matrix(v, n, symbols) for n, v in told["given"].items()}
+    values = {n: parse_matrix(v, n, symbols) for n, v in told["given"].items()}
     for step in told["steps"]:
-        parts = [values[one] for one in step["takes"]]
-        found = applied(step["rule"], *parts)
+        parts = [values[one] for one in step["inputs"]]
+        found = apply_rule(step["rule"], *parts)
         values[step["name"]] = found
         assert sympy.Matrix(found).evalf(15) == worked[step["name"]].evalf(15)
 
 
 @pytest.mark.parametrize("name", work.problem_names())
 def test_every_problem_can_be_shown_in_every_way(name):
-    worked = work.work(work.read_problem(name))
-    text = work.as_text(worked)
+    worked = work.solve(work.read_problem(name))
+    text = as_text(worked)
     assert all(step.formula in text for step in worked.steps)
-    assert work.as_markdown(worked).count("$$") % 2 == 0
-    tex = work.as_latex(worked)
+    assert as_markdown(worked).count("$$") % 2 == 0
+    tex = as_latex(worked)
     assert tex.isascii()
     assert tex.count("{") == tex.count("}")
     assert tex.count("\\[") == tex.count("\\]")
@@ -183,4 +188,4 @@ def test_every_problem_can_be_shown_in_every_way(name):
 )  # fmt: skip
 def test_what_cannot_be_worked_is_said(problem, kind, message):
     with pytest.raises(kind, match=message.replace("(", r"\(")):
-        work.work(problem)
+        work.solve(problem)

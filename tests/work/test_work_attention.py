@@ -10,7 +10,11 @@ from hypothesis import strategies as st
 import regard as rg
 from regard import work
 from regard.errors import WorkError
-from regard.work.rules import M
+from regard.work.exact.numbers import parse_matrix
+from regard.work.families.attention import solve_attention, solve_cross_attention
+from regard.work.families.sharpness import solve_sharpness
+from regard.work.marking.findings import first_wrong
+from regard.work.rules import M, get_rule
 
 small = st.fractions(-2, 2, max_denominator=3).map(str)
 
@@ -21,16 +25,16 @@ small = st.fractions(-2, 2, max_denominator=3).map(str)
 def test_both_limits_of_the_scale_are_exact():
     told = {"Q": 1, "K": [[1], [2], [2], [0]], "V": [[1], [2], [4], [0]]}
     half, quarter = sympy.Rational(1, 2), sympy.Rational(1, 4)
-    assert work.attention(told, scale=0)["A"] == M([[quarter] * 4])
-    assert work.attention(told, scale="inf")["A"] == M([[0, half, half, 0]])
-    columns = work.attention(
+    assert solve_attention(told, scale=0)["A"] == M([[quarter] * 4])
+    assert solve_attention(told, scale="inf")["A"] == M([[0, half, half, 0]])
+    columns = solve_attention(
         {"Q": 1, "K": [[1, 2, 2, 0]], "V": [[1, 2, 4, 0]]}, scale="inf", convention="columns"
     )
     assert columns["A"] == M([0, half, half, 0])
 
 
 def test_a_bias_of_logarithms_makes_a_convolution():
-    worked = work.work(work.read_problem("smooth"))
+    worked = work.solve(work.read_problem("attention-as-convolution"))
     third, quarter = sympy.Rational(1, 3), sympy.Rational(1, 4)
     assert worked["A"].row(0) == M([[2 * third, third, 0, 0]])
     assert worked["A"].row(1) == M([[quarter, 2 * quarter, quarter, 0]])
@@ -38,18 +42,18 @@ def test_a_bias_of_logarithms_makes_a_convolution():
 
 def test_the_causal_mask_is_lower_by_rows_and_upper_by_columns():
     x = [[1, 0], [0, 1], [1, 1]]
-    rows = work.attention({"X": x}, mask="causal")["R"]
-    columns = work.attention({"X": turned(x)}, mask="causal", convention="columns")["R"]
+    rows = solve_attention({"X": x}, mask="causal")["R"]
+    columns = solve_attention({"X": turned(x)}, mask="causal", convention="columns")["R"]
     hidden = [[rows[i, j] == -sympy.oo for j in range(3)] for i in range(3)]
     assert hidden == [[False, True, True], [False, False, True], [False, False, False]]
     assert columns == M(rows.T)
 
 
 def test_a_map_is_read_in_words_that_follow_from_its_numbers():
-    first, second = work.work(work.read_problem("three-tokens")).remarks
-    want = "Query 1 looks most at key 3 (0.998), query 2 at key 3 (1), query 3 at key 1 (0.622)."
+    first, second = work.solve(work.read_problem("three-tokens")).remarks
+    want = "Query 1 attends most to key 3 (0.998), query 2 to key 3 (1), query 3 to key 1 (0.622)."
     assert first == want
-    assert second == "Those that look most at themselves: none."
+    assert second == "Queries with their largest weight on themselves: none."
 
 
 # ---- properties
@@ -63,9 +67,9 @@ def test_scores_are_those_of_the_ops(x, y, w1, w2, v, score, rows):
     told = {"X": x, "Y": y, "W_1": w1, "W_2": w2, "V_a": v, "W_B": w1}
     if not rows:
         told = {name: turned(m) for name, m in told.items()}
-    worked = work.cross(told, score=score, convention="rows" if rows else "columns")
+    worked = solve_cross_attention(told, score=score, convention="rows" if rows else "columns")
     got = {name: worked[name] if rows else worked[name].T for name in "SAH"}
-    q, k, a, b, c = (floats(work.matrix(one)) for one in (x, y, w1, w2, v))
+    q, k, a, b, c = (floats(parse_matrix(one)) for one in (x, y, w1, w2, v))
     want = {
         "dot": lambda: rg.dot(q, k),
         "bilinear": lambda: rg.bilinear(q, k, a),
@@ -84,13 +88,13 @@ def test_scores_are_those_of_the_ops(x, y, w1, w2, v, score, rows):
     st.sampled_from(["causal", "causal, local:1", "local:1+causal"]),
 )
 def test_masks_and_relative_biases_are_those_of_the_ops(x, rel, mask):
-    worked = work.attention({"X": x, "rel": rel}, mask=mask)
+    worked = solve_attention({"X": x, "rel": rel}, mask=mask)
     q, row = floats(worked["X"]), floats(worked["rel"])[0]
     far = 4 if mask == "causal" else 1
     i, j = torch.arange(4)[:, None], torch.arange(4)
     seen = (j <= i) & (i - j <= far)
     bias = row[(j - i).clamp(-1, 1) + 1]
-    want, _ = rg.attend(q, q, q, mask=seen, bias=bias, backend="reference")
+    want, _ = rg.attend(q, q, q, mask=seen, bias=bias, form="reference")
     torch.testing.assert_close(floats(worked["H"]), want, rtol=1e-9, atol=1e-9)
 
 
@@ -102,7 +106,7 @@ def test_masks_and_relative_biases_are_those_of_the_ops(x, rel, mask):
     st.sampled_from([None, [[1, 1, 0], [0, 0, 0]]]),
 )
 def test_hard_attention_is_that_of_the_ops(q, k, v, mask):
-    worked = work.attention({"Q": q, "K": k, "V": v}, scale="inf", mask=mask)
+    worked = solve_attention({"Q": q, "K": k, "V": v}, scale="inf", mask=mask)
     scores = floats(worked["S"])
     if mask is not None:
         scores = scores.masked_fill(torch.tensor(mask) == 0, -torch.inf)
@@ -115,7 +119,7 @@ def test_hard_attention_is_that_of_the_ops(q, k, v, mask):
 @settings(max_examples=4, deadline=None)
 @given(cells(2, 2, small), cells(3, 2, small))
 def test_every_sharpness_is_that_of_the_ops_and_spreads_less_and_less(q, k):
-    worked = work.sharpness({"Q": q, "K": k, "V": k}, scales=["inf", 0, "usual", 3])
+    worked = solve_sharpness({"Q": q, "K": k, "V": k}, scales=["inf", 0, "default", 3])
     scores = floats(worked["S"])
     for n, beta in enumerate((0.0, 2**-0.5, 3.0), 1):
         weights = rg.softargmax(scores, beta)
@@ -123,53 +127,53 @@ def test_every_sharpness_is_that_of_the_ops_and_spreads_less_and_less(q, k):
         spread = torch.special.entr(weights).sum(-1, keepdim=True)
         torch.testing.assert_close(floats(worked[f"h_{n}"]), spread, rtol=1e-9, atol=1e-9)
     assert set(worked["A_4"]) <= {sympy.Rational(*x) for x in ((0, 1), (1, 1), (1, 2), (1, 3))}
-    assert worked.remarks[-1].startswith("The larger β is, the less each query spreads")
+    assert worked.remarks[-1].startswith("The entropy decreases with β")
 
 
 # ---- answers
 
 
 def cause(answers, solution):
-    found = work.first_wrong(work.check(solution, answers))
+    found = first_wrong(work.check_answers(solution, answers))
     assert found is not None
-    return found.why
+    return found.diagnosis
 
 
 def test_a_mask_after_the_softmax_is_recognised():
-    worked = work.attention({"X": [[1, 0], [0, 1]]}, scale=1, mask="causal")
+    worked = solve_attention({"X": [[1, 0], [0, 1]]}, scale=1, mask="causal")
     assert cause({"A": [["0.731", 0], ["0.269", "0.731"]]}, worked) == (
         "the mask was applied after the softmax"
     )
-    columns = work.attention({"X": [[1, 0], [0, 1]]}, scale=1, mask="causal", convention="columns")
+    columns = solve_attention({"X": [[1, 0], [0, 1]]}, scale=1, mask="causal", convention="columns")
     assert "after the softmax" in cause({"A": [["0.731", "0.269"], [0, "0.731"]]}, columns)
 
 
 @pytest.mark.parametrize(
     ("problem", "name", "slip"),
     [
-        ("hard", "A", "the first of those that tie took all"),
+        ("hard-attention", "A", "the first of the tied keys took all the weight"),
         ("additive", "S", "tanh was left out"),
         ("additive", "S", "the vector after tanh was left out"),
-        ("cross", "Z", "the scale was left out"),
+        ("cross-attention", "Z", "the scale was left out"),
     ],
 )
 def test_slips_of_scores_are_recognised(problem, name, slip):
-    worked = work.work(work.read_problem(problem))
+    worked = work.solve(work.read_problem(problem))
     step = next(one for one in worked.steps if one.name == name)
-    found = work.rule(step.rule).slips[slip](*(worked[one] for one in step.takes))
+    found = get_rule(step.rule).mistakes[slip](*(worked[one] for one in step.inputs))
     told = [[f"{float(x):.9f}" for x in row] for row in found.evalf(20).tolist()]
     assert cause({name: told}, worked) == slip
 
 
 def test_keys_from_the_wrong_sequence_are_recognised():
-    worked = work.cross({"X": [[1, 2]], "Y": [[3, 4]], "W_K": [[1, 0], [0, 2]]})
+    worked = solve_cross_attention({"X": [[1, 2]], "Y": [[3, 4]], "W_K": [[1, 0], [0, 2]]})
     assert cause({"K": [[1, 4]]}, worked) == (
-        "they were taken from X, the queries' tokens, not from Y"
+        "they were computed from X, the queries' tokens, not from Y"
     )
 
 
 def test_the_relative_bias_the_wrong_way_round_is_recognised():
-    worked = work.attention({"X": [[1], [1]], "rel": [1, 2, 3]}, scale=1)
+    worked = solve_attention({"X": [[1], [1]], "rel": [1, 2, 3]}, scale=1)
     assert worked["B"] == M([[2, 3], [1, 2]])
     assert cause({"B": [[2, 1], [3, 2]]}, worked) == "the distance was taken as i - j"
 
@@ -187,12 +191,15 @@ def test_the_relative_bias_the_wrong_way_round_is_recognised():
         ({"given": {"X": [[1]]}, "scale": 10**30}, 'scale: needs at most 10000.*try "inf"'),
         ({"given": {"X": [[1]]}, "score": [1]}, "score: needs one of dot"),
         ({"given": {"X": [[1]], "rel": [1]}, "scale": "inf"}, "scale: needs to be finite"),
-        ({"given": {"X": [[1]], "rel": [1, 2]}}, "rel: needs one row of an odd count"),
+        ({"given": {"X": [[1]], "rel": [1, 2]}}, "rel: needs one row of an odd number"),
         ({"family": "sharpness", "given": {"X": [[1]]}, "scales": 1}, "scales: needs a list"),
-        ({"family": "cross", "given": {"X": [[1]]}}, "got no Y; try the family attention"),
+        (
+            {"family": "cross-attention", "given": {"X": [[1]]}},
+            "got no Y; try the family attention",
+        ),
     ],
 )
 def test_what_no_attention_can_do_is_said(problem, message):
     with pytest.raises(Exception, match=message) as caught:
-        work.work(problem)
+        work.solve(problem)
     assert isinstance(caught.value, WorkError | rg.errors.ShapeError)

@@ -14,8 +14,15 @@ from hypothesis import strategies as st
 import regard as rg
 from regard import work
 from regard.errors import RegardError
-from regard.work.rules import M
-from regard.work.solution import CARRIED
+from regard.work.families.block import (
+    solve_decoder,
+    solve_encoder,
+    solve_feed_forward,
+    solve_layer_norm,
+)
+from regard.work.marking.findings import first_wrong
+from regard.work.rules import M, get_rule
+from regard.work.solution import ROUNDING_NOTE
 
 small = st.fractions(-2, 2, max_denominator=2).map(str)
 
@@ -59,7 +66,7 @@ def load_norm(residual, worked, n):
 
 
 def test_layer_norm_of_one_token():
-    worked = work.work(work.read_problem("layer-norm"))
+    worked = work.solve(work.read_problem("layer-norm"))
     assert worked["m"] == M([3, 5])
     assert worked["v"] == M([sympy.Rational(7, 2), 0])
     assert worked["LN"].row(1) == M([[0, 1, 0, 0]])  # a token of equal features: the shift alone
@@ -69,19 +76,19 @@ def test_layer_norm_of_one_token():
 def test_nothing_to_add_is_the_identity_only_with_the_norm_first():
     zero = [[0, 0], [0, 0]]
     told = {"X": [[1, 3]], "W_V": zero, "W_1": zero, "W_2": zero}
-    assert work.encoder(told, norm="pre")["P_2"] == M([[1, 3]])
-    assert work.encoder(told, norm="post", eps=0)["LN_2"] == M([[-1, 1]])
+    assert solve_encoder(told, norm="pre")["P_2"] == M([[1, 3]])
+    assert solve_encoder(told, norm="post", eps=0)["LN_2"] == M([[-1, 1]])
 
 
 def test_a_whole_block_takes_seconds_and_says_where_digits_begin():
     start = time.process_time()
-    worked = work.work(work.read_problem("encoder"))
+    worked = work.solve(work.read_problem("encoder"))
     assert time.process_time() - start < 10
-    said = [step.name for step in worked.steps if CARRIED in step.says]
+    said = [step.name for step in worked.steps if ROUNDING_NOTE in step.title]
     first = next(step.name for step in worked.steps if step.value.has(sympy.Float))
     assert said
     assert said[0] == first
-    assert worked.again() == worked.values()
+    assert worked.recompute() == worked.values()
 
 
 # ---- properties
@@ -90,7 +97,7 @@ def test_a_whole_block_takes_seconds_and_says_where_digits_begin():
 @settings(max_examples=8, deadline=None)
 @given(cells(2, 3, small), cells(1, 3, small), cells(1, 3, small))
 def test_layer_norm_is_that_of_torch(x, gamma, beta):
-    worked = work.layer_norm({"X": x, "gamma": gamma, "beta": beta})
+    worked = solve_layer_norm({"X": x, "gamma": gamma, "beta": beta})
     want = F.layer_norm(floats(worked["X"]), (3,), floats(worked["γ"])[0], floats(worked["β"])[0])
     assert_near(worked["LN"], want)
 
@@ -104,7 +111,7 @@ def test_layer_norm_is_that_of_torch(x, gamma, beta):
     st.sampled_from(["relu", "gelu"]),
 )
 def test_the_feed_forward_is_that_of_the_layer(x, w1, b1, w2, activation):
-    worked = work.feed_forward({"X": x, "W_1": w1, "b_1": b1, "W_2": w2}, activation=activation)
+    worked = solve_feed_forward({"X": x, "W_1": w1, "b_1": b1, "W_2": w2}, activation=activation)
     layer = rg.nn.FeedForward(2, 3, activation=activation).double()
     load(layer.to_hidden, worked, "W_1")
     load(layer.to_out, worked, "W_2")
@@ -122,7 +129,7 @@ def test_an_encoder_block_is_that_of_the_layer(seed, norm, mask):
         "W_2": draw(3, 4),
     }
     told |= {name: draw(1, 4) for name in ("b_Q", "b_2", "gamma_1", "beta_2")}
-    worked = work.encoder(told, heads=2, norm=norm, mask=mask)
+    worked = solve_encoder(told, heads=2, norm=norm, mask=mask)
     block = rg.nn.EncoderBlock(4, 2, hidden=3, norm_first=norm == "pre").double()
     load_attention(block.self_attention, worked, "W")
     load(block.feed_forward.to_hidden, worked, "W_1")
@@ -137,7 +144,9 @@ def test_a_block_of_today_is_that_of_the_layer():
     draw = some(1)
     told = {"X": draw(2, 4), "W_1": draw(4, 3), "W_G": draw(4, 3), "W_2": draw(3, 4)}
     told |= {f"W_{one}": draw(4, 4) for one in "QKVO"} | {"gamma_1": draw(1, 4)}
-    worked = work.encoder(told, heads=2, norm="pre", kind="rms", activation="silu", mask="causal")
+    worked = solve_encoder(
+        told, heads=2, norm="pre", norm_kind="rms", activation="silu", mask="causal"
+    )
     block = rg.nn.EncoderBlock(
         4, 2, hidden=3, norm="rms", norm_first=True, gated=True, activation="silu"
     ).double()
@@ -148,7 +157,7 @@ def test_a_block_of_today_is_that_of_the_layer():
         load(layer, worked, name)
     load_norm(block.self_residual, worked, 1)
     assert_near(worked["P_2"], block(floats(worked["X"]), mask=rg.Causal()).detach())
-    assert worked.again() == worked.values()
+    assert worked.recompute() == worked.values()
 
 
 @settings(max_examples=3, deadline=None, phases=[Phase.generate])
@@ -159,7 +168,7 @@ def test_a_decoder_block_is_that_of_the_layer(seed, norm, heads):
     told |= {"X": draw(2, 4), "Y": draw(3, 4)}
     told |= {"W_1": draw(4, 3), "W_2": draw(3, 4)}
     told |= {name: draw(1, 4) for name in ("b_2", "gamma_2", "beta_3")}
-    worked = work.decoder(told, norm=norm, heads=heads)
+    worked = solve_decoder(told, norm=norm, heads=heads)
     block = rg.nn.DecoderBlock(4, heads, hidden=3, norm_first=norm == "pre").double()
     load_attention(block.self_attention, worked, "W")
     load_attention(block.cross_attention, worked, "U")
@@ -170,48 +179,48 @@ def test_a_decoder_block_is_that_of_the_layer(seed, norm, heads):
         load_norm(residual, worked, n)
     want = block(floats(worked["X"]), floats(worked["Y"]), mask=rg.Causal())
     assert_near(worked["LN_3" if norm == "post" else "P_3"], want.detach())
-    assert worked.again() == worked.values()
+    assert worked.recompute() == worked.values()
 
 
 # ---- answers
 
-NORM = work.work(work.read_problem("layer-norm"))
-BLOCK = work.work(work.read_problem("encoder"))
-FEED = work.work(work.read_problem("feed-forward"))
+NORM = work.solve(work.read_problem("layer-norm"))
+BLOCK = work.solve(work.read_problem("encoder"))
+FEED = work.solve(work.read_problem("feed-forward"))
 
 
 @pytest.mark.parametrize(
     ("worked", "name", "slip"),
     [
         (NORM, "m", "the sum was not divided"),
-        (NORM, "v", "divided by one less than the count"),
-        (NORM, "r", "ε was added outside the root"),
+        (NORM, "v", "divided by n - 1 instead of n"),
+        (NORM, "r", "ε was added outside the square root"),
         (NORM, "LN", "the shift was scaled too"),
-        (NORM, "c", "the mean of each column was taken off"),
+        (NORM, "c", "the mean of each column was subtracted"),
         (FEED, "F", "the bias was left out"),
-        (FEED, "G", "the sign was dropped instead"),
+        (FEED, "G", "the absolute value was taken"),
     ],
 )
 def test_slips_of_blocks_are_recognised(worked, name, slip):
     step = next(one for one in worked.steps if one.name == name)
-    found = work.rule(step.rule).slips[slip](*(worked[one] for one in step.takes))
+    found = get_rule(step.rule).mistakes[slip](*(worked[one] for one in step.inputs))
     told = [[f"{float(x):.9f}" for x in row] for row in found.evalf(20).tolist()]
-    wrong = work.first_wrong(work.check(worked, {name: told}))
+    wrong = first_wrong(work.check_answers(worked, {name: told}))
     assert wrong is not None
-    assert wrong.why == slip
+    assert wrong.diagnosis == slip
 
 
 def test_a_residual_left_out_is_recognised_and_the_rest_carried_forward():
     # who forgets the first sum and goes on rightly has one mistake, not ten
     told = {"P_1": BLOCK["O"]}
-    told["m_1"] = work.rule("mean of rows").run(told["P_1"])
-    told["c_1"] = work.rule("centre rows").run(told["P_1"], told["m_1"])
+    told["m_1"] = get_rule("mean of rows").run(told["P_1"])
+    told["c_1"] = get_rule("centre rows").run(told["P_1"], told["m_1"])
     answers = {
         name: [[f"{float(x):.{places}f}" for x in row] for row in value.evalf(20).tolist()]
         for (name, value), places in zip(told.items(), (12, 9, 6), strict=True)
     }
-    found = {one.name: one for one in work.check(BLOCK, answers)}
-    assert found["P_1"].why == "the residual was left out"
+    found = {one.name: one for one in work.check_answers(BLOCK, answers)}
+    assert found["P_1"].diagnosis == "the residual was left out"
     assert found["m_1"].verdict == found["c_1"].verdict == "carried forward"
 
 
@@ -242,4 +251,4 @@ ONE = [[1]]
 )  # fmt: skip
 def test_blocks_that_cannot_be_worked_are_told_why(problem, message):
     with pytest.raises(RegardError, match=message):
-        work.work(problem)
+        work.solve(problem)

@@ -5,12 +5,13 @@ import torch
 
 from regard import work
 from regard.errors import WorkError
+from regard.work.families.recurrent.gates import solve_gates
 
 PROBLEM = work.read_problem("gates")
 
 
 def told(change=()):
-    return work.gates({**PROBLEM["given"], **dict(change)}).remarks
+    return solve_gates({**PROBLEM["given"], **dict(change)}).remarks
 
 
 def as_tensor(value):
@@ -24,13 +25,13 @@ def test_the_six_verdicts():
 
 
 def test_an_update_gate_near_zero_moves_the_state_by_z_times_the_way():
-    worked = work.work(PROBLEM)
+    worked = work.solve(PROBLEM)
     way = (worked["g"] - worked["h_0"]).evalf(20).norm() / 1000
     assert float(worked["an"][0]) == pytest.approx(float(way))
 
 
 def test_the_slope_of_a_gru_step_is_that_of_autograd():
-    worked = work.work(PROBLEM)
+    worked = work.solve(PROBLEM)
     w, u, x, h = (as_tensor(worked[name]) for name in ("W", "U", "x", "h_0"))
 
     def step(h, z, r):
@@ -42,7 +43,7 @@ def test_the_slope_of_a_gru_step_is_that_of_autograd():
 
 
 def test_what_flows_back_with_a_closed_forget_gate_is_that_of_autograd():
-    worked = work.work(PROBLEM)
+    worked = work.solve(PROBLEM)
     p = {n: as_tensor(worked[n]) for n in ("U_i", "U_c", "h_0")}
 
     def cell(h):  # x = 0 and f = 0
@@ -65,4 +66,4 @@ def test_a_cell_at_rest_stays_at_rest():
 @pytest.mark.usefixtures("users_view")
 def test_what_is_missing_is_named():
     with pytest.raises(WorkError, match="given: needs W, U, x, h, c, W_i"):
-        work.gates({"U_i": 1})
+        solve_gates({"U_i": 1})

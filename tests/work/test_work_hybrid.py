@@ -8,13 +8,16 @@ from hypothesis import strategies as st
 
 from regard import work
 from regard.errors import WorkError
-from regard.work.evaluate import evaluated
+from regard.work.exact.evaluate import evaluate_digits
+from regard.work.exact.numbers import parse_matrix
+from regard.work.families.recurrent.attention import solve_recurrent_attention
+from regard.work.marking.findings import first_wrong
 
 small = st.integers(-30, 30).map(lambda x: f"{x / 20}")
 
 
 def in_torch(told, score, query):
-    p = {name: floats(work.matrix(value)) for name, value in told.items()}
+    p = {name: floats(parse_matrix(value)) for name, value in told.items()}
     states, h = [], p["h"]
     for t in range(p["x"].shape[1]):
         new = torch.tanh(p["W"] @ p["x"][:, [t]] + p["U"] @ h)
@@ -32,50 +35,50 @@ def in_torch(told, score, query):
 
 @pytest.mark.parametrize("score", ["dot", "scaled", "additive"])
 @settings(max_examples=3, deadline=None)
-@given(st.data(), st.sampled_from(["candidate", "before"]))
+@given(st.data(), st.sampled_from(["candidate", "previous"]))
 def test_every_state_is_that_of_torch(score, data, query):
     def cells(rows, columns):
         return [[data.draw(small) for _ in range(columns)] for _ in range(rows)]
 
     told = {"x": cells(2, 4), "h": cells(2, 1), "W": cells(2, 2), "U": cells(2, 2)}
     told |= {"W_1": cells(3, 2), "W_2": cells(3, 2), "V_a": cells(1, 3)}
-    worked = work.hybrid(told, score=score, query=query)
+    worked = solve_recurrent_attention(told, score=score, query=query)
     for t, want in enumerate(in_torch(told, score, query), 1):
         torch.testing.assert_close(floats(worked[f"h_{t}"]), want, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("score", ["dot", "scaled", "additive"])
 def test_the_problem_that_comes_along_is_that_of_torch(score):
-    told = work.read_problem("look-back")["given"] | {"h": [["1/2"], [-1]]}
+    told = work.read_problem("recurrent-attention")["given"] | {"h": [["1/2"], [-1]]}
     told |= {"W_1": [[1, 2]], "W_2": [[-1, 1]], "V_a": [[3]]}
-    worked = work.hybrid(told, score=score)
+    worked = solve_recurrent_attention(told, score=score)
     for t, want in enumerate(in_torch(told, score, "candidate"), 1):
         torch.testing.assert_close(floats(worked[f"h_{t}"]), want, rtol=1e-9, atol=1e-9)
 
 
 def test_the_first_step_looks_at_nothing_and_each_later_one_at_all_before_it():
-    worked = work.work(work.read_problem("look-back"))
-    assert worked["a_1"] == work.matrix([[0], [0]])
+    worked = work.solve(work.read_problem("recurrent-attention"))
+    assert worked["a_1"] == parse_matrix([[0], [0]])
     assert [worked[f"A_{t}"].rows for t in (2, 3)] == [1, 2]
-    assert worked["A_2"] == work.matrix(1)
+    assert worked["A_2"] == parse_matrix(1)
 
 
 def test_a_state_grows_with_time_but_never_past_it():
-    worked = work.hybrid({"x": [[9] * 6], "W": 1, "U": 1})
-    sizes = [float(evaluated(worked[f"h_{t}"][0], 20)) for t in range(1, 7)]
+    worked = solve_recurrent_attention({"x": [[9] * 6], "W": 1, "U": 1})
+    sizes = [float(evaluate_digits(worked[f"h_{t}"][0], 20)) for t in range(1, 7)]
     assert sizes == sorted(sizes)
     assert all(size <= t for t, size in enumerate(sizes, 1))
     assert sizes[-1] > 2  # a plain RNN stays below 1
 
 
 def test_the_state_before_as_query_is_recognised():
-    worked = work.hybrid(work.read_problem("look-back")["given"])
+    worked = solve_recurrent_attention(work.read_problem("recurrent-attention")["given"])
     other = (worked["H_3"].T * worked["h_2"]).evalf(20).tolist()
-    found = work.first_wrong(
-        work.check(worked, {"s_3": [[f"{float(x):.9f}" for x in r] for r in other]})
+    found = first_wrong(
+        work.check_answers(worked, {"s_3": [[f"{float(x):.9f}" for x in r] for r in other]})
     )
     assert found is not None
-    assert found.why == "the state before was taken as the query"
+    assert found.diagnosis == "the previous state was taken as the query"
 
 
 @pytest.mark.usefixtures("users_view")
@@ -83,10 +86,10 @@ def test_the_state_before_as_query_is_recognised():
     ("choices", "message"),
     [
         ({"score": "cosine"}, "score: needs one of dot, scaled, additive, got 'cosine'"),
-        ({"query": "h_t"}, "got 'h_t'; h_t itself needs a_t, and a_t h_t"),
+        ({"query": "h_t"}, "got 'h_t'; h_t itself depends on a_t"),
         ({"score": "additive"}, "given: needs W_1, W_2, V_a for the score additive"),
     ],
 )
 def test_a_circle_and_other_slips_are_refused(choices, message):
     with pytest.raises(WorkError, match=message):
-        work.hybrid(work.read_problem("look-back")["given"], **choices)
+        solve_recurrent_attention(work.read_problem("recurrent-attention")["given"], **choices)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from regard import work
 from regard.errors import WorkError
-from regard.work.evaluate import evaluated
+from regard.work.exact.evaluate import evaluate_digits
+from regard.work.families.perturb import solve_perturb
 
 MOVE = work.read_problem("move-key")
 small = st.integers(-30, 30).map(lambda x: f"{x / 20}")
@@ -19,7 +20,7 @@ def changed(worked, name="dH"):
 
 
 def test_a_doubled_key_rises_for_one_query_and_falls_for_the_other():
-    worked = work.work(work.read_problem("scale-key"))
+    worked = work.solve(work.read_problem("scale-key"))
     assert floats(worked["A_a"])[:, 0].tolist() == pytest.approx([0.7310586, 0.2689414], abs=1e-7)
 
 
@@ -30,7 +31,7 @@ def test_the_weights_and_outputs_are_those_of_torch(data, what, index):
         return [[data.draw(small) for _ in range(columns)] for _ in range(rows)]
 
     told = {"X": cells(3, 2), "W_Q": cells(2, 2), "W_K": cells(2, 2), "W_V": cells(2, 2)}
-    worked = work.perturb(told | {"eps": cells(1, 2)}, what=what, index=index)
+    worked = solve_perturb(told | {"eps": cells(1, 2)}, target=what, index=index)
     x, eps = floats(worked["X"]), floats(worked["ε"])
     x_a = x.clone()
     x_a[index - 1] += eps[0]
@@ -39,7 +40,7 @@ def test_the_weights_and_outputs_are_those_of_torch(data, what, index):
         (k if what == "key" else q)[index - 1] += eps[0]
     want = (q @ k.T / 2**0.5).softmax(1) @ v
     torch.testing.assert_close(floats(worked["H_a"]), want, rtol=1e-9, atol=1e-9)
-    assert worked.again() == worked.values()
+    assert worked.recompute() == worked.values()
 
 
 @pytest.mark.parametrize("what", ["key", "query", "token"])
@@ -47,8 +48,8 @@ def test_the_orders_leave_a_square_and_a_cube(what):
     told = {"X": [[1, 0], [0, 1], [1, -1]], "W_V": [[1, 0], [1, 2]]}
     left = []
     for eps in ("1/10", "1/100"):
-        worked = work.perturb(told | {"eps": [eps, 0]}, what=what, index=1)
-        left.append([float(evaluated(worked[n][0], 20)) for n in ("n_1", "n_2")])
+        worked = solve_perturb(told | {"eps": [eps, 0]}, target=what, index=1)
+        left.append([float(evaluate_digits(worked[n][0], 20)) for n in ("n_1", "n_2")])
     first, second = ((b / a) for a, b in zip(*left, strict=True))
     assert first == pytest.approx(1e-2, rel=0.2)  # a tenth of ε: a hundredth is left
     assert second == pytest.approx(1e-3, rel=0.3)
@@ -63,7 +64,7 @@ def test_the_orders_are_the_derivatives_that_autograd_takes(what, change, weight
         told |= {"W_Q": [[1, 2], [0, 1]], "W_K": [[1, 0], [-1, 1]], "W_V": [[1, 1], [2, 0]]}
     if "biases" in weights:
         told |= {"b_Q": [1, 0], "b_K": ["1/2", 1], "b_V": [0, -1]}
-    worked = work.perturb(told | change, what=what, index=2)
+    worked = solve_perturb(told | change, target=what, index=2)
     x = floats(worked["X"])
     names = [worked.given.get(f"{part}_{one}") for one in "QKV" for part in "Wb"]
     w = [None if one is None else floats(one) for one in names]
@@ -89,24 +90,26 @@ def test_the_orders_are_the_derivatives_that_autograd_takes(what, change, weight
 
 
 def test_a_moved_token_is_query_and_key_of_its_own_score():
-    worked = work.work(work.read_problem("move-token"))
+    worked = work.solve(work.read_problem("move-token"))
     row = floats(worked["H_1"])[1].tolist()
     assert row == pytest.approx([0.1368, -0.0682], abs=5e-5)
     unsplit = [["-0.011219", "0.022438", "-0.011219"], ["0.0252427", "-0.048075", "0.0228323"]]
-    found = work.check(worked, {"A_1": [*unsplit, ["-0.00435794", "0.0131963", "-0.0088384"]]})
-    assert found[0].why == "the change of the token's own score was not split by order"
+    found = work.check_answers(
+        worked, {"A_1": [*unsplit, ["-0.00435794", "0.0131963", "-0.0088384"]]}
+    )
+    assert found[0].diagnosis == "the change of the token's own score was not split by order"
 
 
 def test_a_query_moves_one_output_a_key_and_a_token_all():
     told = MOVE["given"]
-    assert changed(work.perturb(told, what="query", index=2)) == [2]
-    assert changed(work.perturb(told, what="key", index=2)) == [1, 2, 3]
+    assert changed(solve_perturb(told, target="query", index=2)) == [2]
+    assert changed(solve_perturb(told, target="key", index=2)) == [1, 2, 3]
     token = {"X": told["K"], "eps": told["eps"]}
-    assert changed(work.perturb(token, what="token", index=2)) == [1, 2, 3]
+    assert changed(solve_perturb(token, target="token", index=2)) == [1, 2, 3]
 
 
 def test_a_key_moves_one_column_of_the_scores_and_every_weight():
-    worked = work.work(MOVE)
+    worked = work.solve(MOVE)
     assert [j for j in range(3) if any(worked["dS"].col(j))] == [1]
     assert (floats(worked["dA"]).abs() > 1e-12).all()
     assert "moves 3 of 9 entries of S and 9 of 9 entries of A" in " ".join(worked.remarks)
@@ -114,7 +117,7 @@ def test_a_key_moves_one_column_of_the_scores_and_every_weight():
 
 @pytest.mark.parametrize("what", ["key", "query"])
 def test_the_mean_change_under_noise_is_that_of_many_draws(what):
-    worked = work.perturb(MOVE["given"], what=what, index=2, noise="1/10")
+    worked = solve_perturb(MOVE["given"], target=what, index=2, noise_std="1/10")
     q, k, v = (floats(worked[name]) for name in "QKV")
     noise = torch.randn(100_000, 2, generator=torch.Generator().manual_seed(1)).double() / 10
     noise = torch.cat([noise, -noise])  # pairs: the first order falls out exactly
@@ -127,7 +130,7 @@ def test_the_mean_change_under_noise_is_that_of_many_draws(what):
 
 @pytest.mark.parametrize("what", ["key", "query"])
 def test_the_mean_change_is_half_the_curvature(what):
-    worked = work.perturb(MOVE["given"], what=what, index=2, noise="1/10")
+    worked = solve_perturb(MOVE["given"], target=what, index=2, noise_std="1/10")
     q, k, v = (floats(worked[name]) for name in "QKV")
     unit = torch.tensor([[0.0], [1.0], [0.0]], dtype=torch.float64)
 
@@ -145,15 +148,19 @@ def test_the_mean_change_is_half_the_curvature(what):
 @pytest.mark.parametrize(
     ("change", "choices", "message"),
     [
-        ({}, {"what": "value"}, "what: needs one of key, query, token, got 'value'"),
+        ({}, {"target": "value"}, "target: needs one of key, query, token, got 'value'"),
         ({"alpha": 2}, {}, "needs eps to move by or alpha to scale by, got both"),
-        ({}, {"what": "token"}, "given: needs X for a token that changes"),
-        ({"X": [[1, 0]]}, {"what": "token"}, "needs X and weights for a token.*Q and K and V too"),
+        ({}, {"target": "token"}, "given: needs X for a token that changes"),
+        (
+            {"X": [[1, 0]]},
+            {"target": "token"},
+            "needs X and weights for a token.*Q and K and V too",
+        ),
         ({}, {"index": 1.5}, "index: needs a whole number from 1 on, got 1.5"),
         ({}, {"index": 4}, "index: needs one of the rows 1 to 3, got 4"),
-        ({"eps": [1]}, {}, "eps: needs 2 numbers, one a feature, got 1×1"),
+        ({"eps": [1]}, {}, "eps: needs 2 numbers, one per feature, got 1×1"),
     ],
 )
 def test_what_does_not_fit_is_said(change, choices, message):
     with pytest.raises(WorkError, match=message):
-        work.perturb(MOVE["given"] | change, **choices)
+        solve_perturb(MOVE["given"] | change, **choices)

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 import regard as rg
 from regard import work
 from regard.errors import ShapeError, WorkError
+from regard.work.families.positions import solve_positions, solve_rotary
+from regard.work.marking.findings import first_wrong
+from regard.work.rules import get_rule
 
 
 def assert_near(value, want, within=1e-9):
@@ -20,7 +23,7 @@ def assert_near(value, want, within=1e-9):
 
 
 def test_the_table_of_four_positions_and_four_features():
-    worked = work.work(work.read_problem("positions"))
+    worked = work.solve(work.read_problem("positions"))
     want = [
         [0, 1, 0, 1],
         [0.841471, 0.540302, 0.010000, 0.999950],
@@ -31,7 +34,7 @@ def test_the_table_of_four_positions_and_four_features():
 
 
 def test_moving_and_the_product_of_two_are_exact():
-    worked = work.work(work.read_problem("positions"))
+    worked = work.solve(work.read_problem("positions"))
     assert worked["T_k"] == worked["PE_k"]
     assert (
         worked["L"][0, 1] == worked["L"][1, 2] == sympy.cos(1) + sympy.cos(sympy.Rational(1, 100))
@@ -46,7 +49,7 @@ def test_moving_and_the_product_of_two_are_exact():
 @settings(max_examples=4, deadline=None)
 @given(st.integers(1, 3), st.sampled_from([2, 4]), st.integers(0, 3), st.sampled_from([100, 10000]))
 def test_codes_and_turns_are_those_of_the_ops(count, dim, k, base):
-    worked = work.positions({"p": count, "d": dim, "k": k, "base": base})
+    worked = solve_positions({"p": count, "d": dim, "k": k, "base": base})
     places = torch.arange(count)
     assert_near(worked["PE"], rg.sinusoidal(places, dim, base))
     assert_near(worked["PE_k"], rg.sinusoidal(places + k, dim, base))
@@ -60,11 +63,11 @@ small = st.integers(-2, 2)
 @given(st.lists(st.lists(small, min_size=4, max_size=4), min_size=4, max_size=4),
        st.sampled_from([None, [[3, 1]]]))  # fmt: skip
 def test_rotary_is_that_of_the_ops(numbers, places):
-    worked = work.rotary({"Q": numbers[:2], "K": numbers[2:], "V": [[1], [2]], "p": places})
+    worked = solve_rotary({"Q": numbers[:2], "K": numbers[2:], "V": [[1], [2]], "p": places})
     at = torch.tensor([0, 1] if places is None else places[0])
-    q, k = (rg.apply_rope(floats(worked[one]), at) for one in "QK")
+    q, k = (rg.rotary(floats(worked[one]), at) for one in "QK")
     assert_near(worked["Q_p"], q)
-    want, _ = rg.attend(q, k, floats(worked["V"]), backend="reference")
+    want, _ = rg.attend(q, k, floats(worked["V"]), form="reference")
     assert_near(worked["H"], want)
     assert "only distance counts" in worked.remarks[-1]
 
@@ -75,31 +78,29 @@ def test_rotary_is_that_of_the_ops(numbers, places):
 @pytest.mark.parametrize(
     ("name", "slip"),
     [
-        ("ω", "i was taken as the number of the feature, not of the pair"),
+        ("ω", "i was taken as the index of the feature, not of the pair"),
         ("PE", "all sines stand first, then all cosines"),
-        ("PE", "sine and cosine were exchanged"),
-        ("R_k", "it turns the other way: the sign of the sines"),
+        ("PE", "sine and cosine were swapped"),
+        ("R_k", "it rotates the other way: the sign of the sines"),
     ],
 )
 def test_slips_of_positions_are_recognised(name, slip):
-    worked = work.work(work.read_problem("positions"))
+    worked = work.solve(work.read_problem("positions"))
     step = next(one for one in worked.steps if one.name == name)
-    found = work.rule(step.rule).slips[slip](*(worked[one] for one in step.takes))
+    found = get_rule(step.rule).mistakes[slip](*(worked[one] for one in step.inputs))
     told = [[f"{float(x):.9f}" for x in row] for row in found.evalf(20).tolist()]
-    wrong = work.first_wrong(work.check(worked, {name: told}))
+    wrong = first_wrong(work.check_answers(worked, {name: told}))
     assert wrong is not None
-    assert wrong.why == slip
+    assert wrong.diagnosis == slip
 
 
 def test_pairs_taken_from_two_halves_are_recognised():
-    worked = work.rotary({"Q": [[1, 2, 3, 4]], "K": [[1, 0, 0, 0]], "p": [[2]]})
-    halves = rg.apply_rope(
-        torch.tensor([[1.0, 2, 3, 4]]).double(), torch.tensor([2]), rotate_half=True
-    )
+    worked = solve_rotary({"Q": [[1, 2, 3, 4]], "K": [[1, 0, 0, 0]], "p": [[2]]})
+    halves = rg.rotary(torch.tensor([[1.0, 2, 3, 4]]).double(), torch.tensor([2]), halves=True)
     told = [[f"{x:.6f}" for x in row] for row in halves.tolist()]
-    wrong = work.first_wrong(work.check(worked, {"Q_p": told}))
+    wrong = first_wrong(work.check_answers(worked, {"Q_p": told}))
     assert wrong is not None
-    assert wrong.why == "a pair was taken from the two halves"
+    assert wrong.diagnosis == "pairs were taken from the two halves"
 
 
 # ---- errors
@@ -107,17 +108,17 @@ def test_pairs_taken_from_two_halves_are_recognised():
 
 @pytest.mark.usefixtures("users_view")
 def test_positions_that_cannot_be_are_said():
-    with pytest.raises(ShapeError, match="d: needs an even number, sine and cosine share"):
-        work.positions({"p": 2, "d": 3})
+    with pytest.raises(ShapeError, match="d: needs an even number, one sine and one cosine"):
+        solve_positions({"p": 2, "d": 3})
     with pytest.raises(WorkError, match="given: needs p and d, got no d"):
-        work.positions({"p": 2})
+        solve_positions({"p": 2})
     with pytest.raises(WorkError, match="p: needs a count from 1 to 64"):
-        work.positions({"p": 1000, "d": 2})
+        solve_positions({"p": 1000, "d": 2})
     with pytest.raises(WorkError, match="k: needs one number up to 512, got inf"):
-        work.positions({"p": 2, "d": 2, "k": "inf"})
+        solve_positions({"p": 2, "d": 2, "k": "inf"})
     with pytest.raises(WorkError, match="p: needs one row of places"):
-        work.positions({"p": [["inf", 1]], "d": 2})
+        solve_positions({"p": [["inf", 1]], "d": 2})
     with pytest.raises(WorkError, match="given: needs Q and K, got no K"):
-        work.rotary({"Q": [[1, 0]]})
+        solve_rotary({"Q": [[1, 0]]})
     with pytest.raises(ShapeError, match="needs one angle for two features"):
-        work.rotary({"Q": [[1, 0]], "K": [[1, 0], [0, 1]]})
+        solve_rotary({"Q": [[1, 0]], "K": [[1, 0], [0, 1]]})

@@ -7,7 +7,10 @@ from hypothesis import strategies as st
 
 from regard import work
 from regard.errors import WorkError
-from regard.work.rules import proofs
+from regard.work.exact.numbers import parse_matrix
+from regard.work.families.proofs import solve_proof
+from regard.work.marking.findings import first_wrong
+from regard.work.rules import get_rule, proofs
 
 NAMES = list(proofs.PROOFS)
 
@@ -30,51 +33,51 @@ def test_all_lines_of_a_proof_are_equal_at_random_places(name, data):
 @pytest.mark.parametrize(
     ("name", "line", "want"),
     [
-        ("sigmoid-minus", 4, [1 / (1 + sympy.exp(proofs.x))]),
-        ("tanh", 4, [sympy.tanh(proofs.x)]),
-        ("sigmoid-slope", 3, [sympy.diff(1 / (1 + sympy.exp(-proofs.x)), proofs.x)]),
-        ("tanh-slope", 3, [sympy.diff(sympy.tanh(proofs.x), proofs.x)]),
-        ("softmax-slope", 3, [sympy.diff(sympy.exp(proofs.a) / (sympy.exp(proofs.a)
-         + sympy.exp(proofs.b) + sympy.exp(proofs.c)), one)
-         for one in (proofs.a, proofs.b)]),
+        ("sigmoid-negation", 4, [1 / (1 + sympy.exp(proofs._X))]),
+        ("tanh", 4, [sympy.tanh(proofs._X)]),
+        ("sigmoid-derivative", 3, [sympy.diff(1 / (1 + sympy.exp(-proofs._X)), proofs._X)]),
+        ("tanh-derivative", 3, [sympy.diff(sympy.tanh(proofs._X), proofs._X)]),
+        ("softmax-derivative", 3, [sympy.diff(sympy.exp(proofs._a) / (sympy.exp(proofs._a)
+         + sympy.exp(proofs._b) + sympy.exp(proofs._c)), one)
+         for one in (proofs._a, proofs._b)]),
     ],
 )  # fmt: skip
 def test_the_last_line_is_what_was_to_be_shown(name, line, want):
-    found = work.work(work.read_problem(f"proof-{name}"))[f"L_{line}"]
-    assert all(proofs.same(one, other) for one, other in zip(found, want, strict=True))
+    found = work.solve(work.read_problem(f"proof-{name}"))[f"L_{line}"]
+    assert all(proofs.is_same_formula(one, other) for one, other in zip(found, want, strict=True))
 
 
 def test_a_line_that_does_not_follow_is_refused():
-    run = work.rule("tanh, line 2").run
+    run = get_rule("tanh, line 2").run
     with pytest.raises(WorkError, match="line: needs to equal the one before it"):
-        run(work.matrix(1))
+        run(parse_matrix(1))
 
 
 def test_a_line_written_another_way_is_right_and_a_known_slip_is_named():
-    worked = work.work(work.read_problem("proof-sigmoid-minus"))
+    worked = work.solve(work.read_problem("proof-sigmoid-negation"))
     right = {"L_2": "1 / (1 + exp(x))", "L_4": "exp(-x) / (1 + exp(-x))"}
-    assert [one.verdict for one in work.check(worked, right)] == ["right", "right"]
-    found = work.first_wrong(work.check(worked, {"L_4": "-1 / (1 + exp(-x))"}))
+    assert [one.verdict for one in work.check_answers(worked, right)] == ["right", "right"]
+    found = first_wrong(work.check_answers(worked, {"L_4": "-1 / (1 + exp(-x))"}))
     assert found is not None
-    assert found.why == "σ was taken to be odd"
+    assert found.diagnosis == "σ was taken to be odd"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_known_slips_are_wrong(name):
     for line in proofs.PROOFS[name].lines:
-        for wrong in line.slips.values():
+        for wrong in line.mistakes.values():
             pairs = [(one[0], other[0]) for one, other in zip(wrong, line.cells, strict=True)]
-            assert not all(proofs.same(one, other) for one, other in pairs)
+            assert not all(proofs.is_same_formula(one, other) for one, other in pairs)
 
 
 @pytest.mark.usefixtures("users_view")
 @pytest.mark.parametrize(
     ("told", "of", "message"),
     [
-        ({"x": 1}, "sigmoid-minu", "got 'sigmoid-minu'; try sigmoid-minus"),
+        ({"x": 1}, "sigmoid-negatio", "got 'sigmoid-negatio'; try sigmoid-negation"),
         ({"y": 1}, "tanh", "given: needs a number for each of x, got y"),
     ],
 )
 def test_what_cannot_be_proved_is_said(told, of, message):
     with pytest.raises(WorkError, match=message):
-        work.proof(told, of=of)
+        solve_proof(told, identity=of)

@@ -3,32 +3,34 @@
 import json
 
 from regard import work
-from regard.work.solution import Working
-from regard.work.tex import SIGNS, tex_words
+from regard.work.show.latex import as_latex, as_markdown
+from regard.work.show.latex_escape import LATEX_SYMBOLS, escape_latex
+from regard.work.show.text import as_text
+from regard.work.solution import SolutionBuilder
 
 
 def told():
-    working = Working("by hand", {"a": [[1, 2]]})
-    working.step("b", "exp", "a", says="the exponentials")
-    working.remark("σ'(0) = ¼: 100% of its {largest} slope, at x_1 ≠ 2")
-    return working.done()
+    working = SolutionBuilder("by hand", {"a": [[1, 2]]})
+    working.add_step("b", "exp", "a", title="the exponentials")
+    working.add_remark("σ'(0) = ¼: 100% of its {largest} slope, at x_1 ≠ 2")
+    return working.build()
 
 
 def test_remarks_stand_after_the_steps_in_every_format():
     worked = told()
-    assert work.as_text(worked).splitlines()[-2:] == ["What follows", f" - {worked.remarks[0]}"]
-    assert work.as_markdown(worked).endswith(f"## What follows\n\n- {worked.remarks[0]}")
+    assert as_text(worked).splitlines()[-2:] == ["What follows", f" - {worked.remarks[0]}"]
+    assert as_markdown(worked).endswith(f"## What follows\n\n- {worked.remarks[0]}")
     assert json.loads(json.dumps(worked.to_json()))["remarks"] == list(worked.remarks)
-    tex = work.as_latex(worked)
+    tex = as_latex(worked)
     assert tex.isascii()
     assert "\\item $\\sigma$'(0) = $\\tfrac14$: 100\\% of its \\{largest\\} slope, at x\\_1" in tex
 
 
 def test_a_solution_without_remarks_says_nothing_of_them():
-    worked = work.work(work.read_problem("gru"))
+    worked = work.solve(work.read_problem("gru"))
     assert worked.remarks == ()
-    assert "What follows" not in work.as_text(worked) + work.as_latex(worked)
+    assert "What follows" not in as_text(worked) + as_latex(worked)
 
 
 def test_every_sign_that_is_known_is_ascii_in_latex():
-    assert tex_words("".join(SIGNS)).isascii()
+    assert escape_latex("".join(LATEX_SYMBOLS)).isascii()

@@ -8,7 +8,9 @@ from typer.testing import CliRunner
 from regard import work
 from regard.cli import app
 from regard.errors import ShapeError
-from regard.work.solution import Working
+from regard.work.families.attention import solve_attention
+from regard.work.show.shapes import detect_convention, list_shapes
+from regard.work.solution import SolutionBuilder
 
 
 def ones(rows, columns):
@@ -17,15 +19,15 @@ def ones(rows, columns):
 
 def refused(given, **choices):
     with pytest.raises(ShapeError) as caught:
-        work.attention(given, **choices)
+        solve_attention(given, **choices)
     return str(caught.value)
 
 
 @pytest.mark.usefixtures("users_view")
 def test_a_product_of_weights_and_values_in_the_wrong_order():
-    working = Working("by hand", {"A": ones(6, 5), "V": ones(3, 6)})  # softmax(KᵀQ) V
+    working = SolutionBuilder("by hand", {"A": ones(6, 5), "V": ones(3, 6)})  # softmax(KᵀQ) V
     with pytest.raises(ShapeError) as caught:
-        working.step("H", "product", "A", "V", says="the outputs")
+        working.add_step("H", "product", "A", "V", title="the outputs")
     assert str(caught.value) == (
         "H = A V: needs as many rows in V as A has columns, 5, got A 6×5 and V 3×6; "
         "try V A (tokens are columns: W X, Kᵀ Q, V A)"
@@ -39,7 +41,7 @@ def test_weights_of_the_other_convention():
     told = refused(as_columns)
     assert told.startswith("Q = X W_Q: needs as many rows in W_Q as X has columns, 3, got X 4×3")
     assert told.endswith("try W_Q X (tokens are columns: W X, Kᵀ Q, V A)")
-    assert work.attention(as_columns, convention="columns")["H"].shape == (h, n)
+    assert solve_attention(as_columns, convention="columns")["H"].shape == (h, n)
     as_rows = {"X": ones(n, d), "W_Q": ones(d, h), "W_K": ones(d, h), "W_V": ones(d, h)}
     assert refused(as_rows, convention="columns").endswith(
         "try X W_Q (tokens are rows: X W, Q Kᵀ, A V)"
@@ -59,20 +61,20 @@ def test_queries_and_keys_of_other_sizes():
 
 @pytest.mark.usefixtures("users_view")
 def test_sums_name_their_parts_too():
-    working = Working("by hand", {"a": ones(1, 2), "b": ones(2, 1)})
+    working = SolutionBuilder("by hand", {"a": ones(1, 2), "b": ones(2, 1)})
     with pytest.raises(
         ShapeError, match=r"c = a \+ b: needs two of one shape, got a 1×2 and b 2×1"
     ):
-        working.step("c", "add", "a", "b", says="together")
+        working.add_step("c", "add", "a", "b", title="together")
 
 
 @settings(max_examples=40, deadline=None)
 @given(*[st.integers(1, 4)] * 4, st.sampled_from(
     ["product", "product with transpose", "transpose times"]))  # fmt: skip
 def test_what_is_proposed_does_meet(a, b, c, d, by):
-    working = Working("by hand", {"X": ones(a, b), "W": ones(c, d)})
+    working = SolutionBuilder("by hand", {"X": ones(a, b), "W": ones(c, d)})
     try:
-        working.step("Y", by, "X", "W", says="a product")
+        working.add_step("Y", by, "X", "W", title="a product")
     except ShapeError as error:
         if "try" not in str(error):
             return
@@ -87,12 +89,12 @@ def test_the_table_says_the_convention_and_each_size():
     assert shown[0] == "tokens are rows: X W, Q Kᵀ, A V"
     assert shown[1].split() == ["X", "3×4", "given"]
     assert shown[-1].split() == ["H", "3×2", "A", "V:", "3×3", "times", "3×2"]
-    columns = work.work(work.read_problem("columns"))
-    assert work.convention_of(columns) == "tokens are columns: W X, Kᵀ Q, V A"
+    columns = work.solve(work.read_problem("column-convention"))
+    assert detect_convention(columns) == "tokens are columns: W X, Kᵀ Q, V A"
 
 
-@pytest.mark.parametrize("name", ["three-tokens", "columns", "gru", "lstm"])
+@pytest.mark.parametrize("name", ["three-tokens", "column-convention", "gru", "lstm"])
 def test_the_table_has_every_matrix(name):
-    worked = work.work(work.read_problem(name))
-    told = {one.name: one.size for one in work.shapes_of(worked)}
+    worked = work.solve(work.read_problem(name))
+    told = {one.name: one.shape for one in list_shapes(worked)}
     assert told == {n: f"{v.rows}×{v.cols}" for n, v in worked.values().items()}

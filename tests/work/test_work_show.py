@@ -12,8 +12,15 @@ from typer.testing import CliRunner
 from regard import work
 from regard.cli import app
 from regard.errors import FileError, WorkError
+from regard.files import write_text
+from regard.work.exact.numbers import format_decimal
 from regard.work.rules import RULES
-from regard.work.solution import Working
+from regard.work.show.formats import FORMATS
+from regard.work.show.html import as_html
+from regard.work.show.latex import as_latex
+from regard.work.show.mathml import tex_to_mathml
+from regard.work.show.text import as_rich, as_text
+from regard.work.solution import SolutionBuilder
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 ONE = {"mfrac": 2, "msub": 2, "msup": 2, "msubsup": 3, "munder": 2, "munderover": 3, "mover": 2}
@@ -22,7 +29,7 @@ ONE |= {"mroot": 2}
 
 def solved(name):
     if name not in _SOLVED:
-        _SOLVED[name] = work.work(work.read_problem(name))
+        _SOLVED[name] = work.solve(work.read_problem(name))
     return _SOLVED[name]
 
 
@@ -68,23 +75,23 @@ class Strict(HTMLParser):
 
 
 def test_a_formula_is_what_mathml_has_for_it():
-    assert work.mathml(r"\frac12 K^\top") == (
+    assert tex_to_mathml(r"\frac12 K^\top") == (
         "<math><mfrac><mn>1</mn><mn>2</mn></mfrac><msup><mi>K</mi><mi>⊤</mi></msup></math>"
     )
-    assert work.mathml(r"\begin{pmatrix} 1 & -\infty \end{pmatrix}") == (
+    assert tex_to_mathml(r"\begin{pmatrix} 1 & -\infty \end{pmatrix}") == (
         '<math><mrow><mo fence="true">(</mo><mtable><mtr><mtd><mn>1</mn></mtd><mtd><mo>−</mo>'
         '<mi>∞</mi></mtd></mtr></mtable><mo fence="true">)</mo></mrow></math>'
     )
-    assert "<munderover><mo>∑</mo>" in work.mathml(r"\sum_{j=1}^n x_j")
-    assert "<mtext>where it is &lt;</mtext>" in work.mathml(r"\text{where it is <}")
+    assert "<munderover><mo>∑</mo>" in tex_to_mathml(r"\sum_{j=1}^n x_j")
+    assert "<mtext>where it is &lt;</mtext>" in tex_to_mathml(r"\text{where it is <}")
 
 
 def test_the_page_shows_the_matrices_of_the_solution():
     worked = solved("three-tokens")
-    page = Strict(work.as_html(worked))
+    page = Strict(as_html(worked))
     told = "".join(page.words)
     assert "Q₁₁ = 1·0 + (-1)·1 + 0·(-1/2) + 2·1 = 1" in told
-    assert "".join(work.decimal(x) for x in worked["H"]).replace("-", "−") in told
+    assert "".join(format_decimal(x) for x in worked["H"]).replace("-", "−") in told
     assert [a["href"] for tag, a in page.tags if tag == "a"][1:3] == ["#at-Q", "#at-K"]
     places = {a["id"] for _, a in page.tags if "id" in a}
     assert {a["href"][1:] for tag, a in page.tags if tag == "a"} <= places
@@ -95,7 +102,7 @@ def test_the_page_shows_the_matrices_of_the_solution():
 
 @pytest.mark.parametrize("name", list(of_each_family()))
 def test_every_problem_is_a_whole_page_that_asks_for_nothing(name):
-    text = work.as_html(solved(name))
+    text = as_html(solved(name))
     page = Strict(text)
     assert "script" not in {tag for tag, _ in page.tags}
     assert not any({"src", "srcset"} & set(attrs) for _, attrs in page.tags)
@@ -107,12 +114,12 @@ def test_every_problem_is_a_whole_page_that_asks_for_nothing(name):
 
 @pytest.mark.parametrize("name", list(of_each_family()))
 def test_the_latex_of_every_problem_is_well_formed(name):
-    tex = work.as_latex(solved(name))
+    tex = as_latex(solved(name))
     assert tex.isascii()
     formulas = re.findall(r"^\\\[ (.*) \\\]$|^\$(.*)\$$", tex, re.MULTILINE)
     assert len(formulas) >= len(solved(name).steps)
     for one in formulas:
-        work.mathml("".join(one))  # which refuses what it does not know or is not closed
+        tex_to_mathml("".join(one))  # which refuses what it does not know or is not closed
     begun, ended = (re.findall(rf"\\{word}\{{(\w+)\}}", tex) for word in ("begin", "end"))
     assert sorted(begun) == sorted(ended)
 
@@ -120,14 +127,14 @@ def test_the_latex_of_every_problem_is_well_formed(name):
 @pytest.mark.parametrize("rule", [pytest.param(r, id=n) for n, r in RULES.items()])
 def test_the_formula_of_every_rule_is_latex_that_is_known(rule):
     names = [f"W_{{{n}}}" for n in range(16)]
-    assert "<math>" in work.mathml(rule.tex.format(*names))
+    assert "<math>" in tex_to_mathml(rule.tex.format(*names))
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX is installed here")
 @pytest.mark.parametrize("name", work.problem_names())
 def test_the_latex_of_every_problem_compiles(name, tmp_path):
-    (tmp_path / "it.tex").write_text(work.as_latex(solved(name)))
+    (tmp_path / "it.tex").write_text(as_latex(solved(name)))
     done = subprocess.run(
         ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "it.tex"],
         cwd=tmp_path, capture_output=True, text=True, errors="replace",
@@ -138,14 +145,14 @@ def test_the_latex_of_every_problem_compiles(name, tmp_path):
 
 def test_colours_change_no_letter():
     worked = solved("lstm")
-    assert work.as_rich(worked).plain == work.as_text(worked)
-    assert {span.style for span in work.as_rich(worked).spans} >= {"bold", "cyan"}
+    assert as_rich(worked).plain == as_text(worked)
+    assert {span.style for span in as_rich(worked).spans} >= {"bold", "cyan"}
 
 
-@pytest.mark.parametrize("form", work.FORMATS)
+@pytest.mark.parametrize("form", FORMATS)
 def test_only_some_steps_can_be_shown_with_their_own_numbers(form):
     worked = solved("three-tokens")
-    text = work.shown_as(worked, form, only=["A", "H"])
+    text = work.format_solution(worked, form, only=["A", "H"])
     if form != "json":
         assert "mixture" in text
         assert "exponentials" not in text
@@ -154,23 +161,23 @@ def test_only_some_steps_can_be_shown_with_their_own_numbers(form):
 
 
 def test_what_stands_in_a_step_is_text_not_markup():
-    working = Working("<b>", {"a": [[1]]})
-    working.step("b", "exp", "a", says="<script>alert(1)</script> & [[BODY]]")
-    working.remark("<i>")
-    page = Strict(work.as_html(working.done()))
+    working = SolutionBuilder("<b>", {"a": [[1]]})
+    working.add_step("b", "exp", "a", title="<script>alert(1)</script> & [[BODY]]")
+    working.add_remark("<i>")
+    page = Strict(as_html(working.build()))
     assert not {"script", "b", "i"} & {tag for tag, _ in page.tags}
     assert any("[[BODY]]" in words for words in page.words)
 
 
 def test_wide_matrices_are_within_what_latex_allows():
-    wide = Working("wide", {"a": [list(range(12))]}).done()
-    assert "\\setcounter{MaxMatrixCols}{40}" in work.as_latex(wide)
+    wide = SolutionBuilder("wide", {"a": [list(range(12))]}).build()
+    assert "\\setcounter{MaxMatrixCols}{40}" in as_latex(wide)
 
 
 def test_small_and_infinite_numbers_are_powers_and_signs_in_formulas():
-    working = Working("small", {"a": [[-30, "-inf"]]})
-    working.step("b", "exp", "a", says="small")
-    tex = work.as_latex(working.done())
+    working = SolutionBuilder("small", {"a": [[-30, "-inf"]]})
+    working.add_step("b", "exp", "a", title="small")
+    tex = as_latex(working.build())
     assert "9.35762\\cdot 10^{-14}" in tex
     assert "-\\infty" in tex
 
@@ -180,37 +187,39 @@ def test_small_and_infinite_numbers_are_powers_and_signs_in_formulas():
 
 def test_the_command_writes_a_page_whole(tmp_path):
     run, out = CliRunner(), tmp_path / "it.html"
-    done = run.invoke(app, ["work", "plain", "--format", "html", "-o", str(out)])
+    done = run.invoke(app, ["work", "self-attention", "--format", "html", "-o", str(out)])
     assert done.exit_code == 0, done.output
     assert done.output == f"{out}: 5 steps\n"
-    assert out.read_text() == work.as_html(solved("plain"))
+    assert out.read_text() == as_html(solved("self-attention"))
     assert list(tmp_path.iterdir()) == [out]
-    bad = run.invoke(app, ["work", "plain", "--format", "html", "-o", str(tmp_path / "no/it.html")])
+    bad = run.invoke(
+        app, ["work", "self-attention", "--format", "html", "-o", str(tmp_path / "no/it.html")]
+    )
     assert bad.exit_code == 2
-    shown = run.invoke(app, ["work", "plain", "--only", "H"])
-    assert shown.output == work.as_text(solved("plain"), only=["H"]) + "\n"
+    shown = run.invoke(app, ["work", "self-attention", "--only", "H"])
+    assert shown.output == as_text(solved("self-attention"), only=["H"]) + "\n"
 
 
 @pytest.mark.usefixtures("users_view")
 def test_what_cannot_be_shown_is_said(tmp_path):
     with pytest.raises(WorkError, match="only: needs names of steps, X, .*got 'h'"):
-        work.as_text(solved("plain"), only=["h"])
-    with pytest.raises(WorkError, match="form: needs one of text"):
-        work.shown_as(solved("plain"), "pdf")
+        as_text(solved("self-attention"), only=["h"])
+    with pytest.raises(WorkError, match="fmt: needs one of text"):
+        work.format_solution(solved("self-attention"), "pdf")
     with pytest.raises(WorkError, match=r"tex: needs LaTeX that we know, got \\foo"):
-        work.mathml(r"\foo")
+        tex_to_mathml(r"\foo")
     for broken in (r"\frac{1", r"a}", r"\begin{pmatrix} 1", r"\left( 1", r"\begin{x}\end{x}"):
         with pytest.raises(WorkError, match="tex: needs"):
-            work.mathml(broken)
+            tex_to_mathml(broken)
     with pytest.raises(FileError, match="cannot be written"):
-        work.write_page(tmp_path / "no" / "it.html", "")
+        write_text(tmp_path / "no" / "it.html", "")
 
 
 def test_choices_can_be_set_and_gone_through():
     run = CliRunner()
     shown = run.invoke(app, ["work", "three-tokens", "--set", "mask=causal", "--only", "A"])
-    causal = work.work(work.read_problem("three-tokens") | {"mask": "causal"})
-    assert shown.output == work.as_text(causal, only=["A"]) + "\n"
+    causal = work.solve(work.read_problem("three-tokens") | {"mask": "causal"})
+    assert shown.output == as_text(causal, only=["A"]) + "\n"
     each = run.invoke(app, ["work", "three-tokens", "--each", "scale=0,1/2", "--only", "A"]).output
     assert each.startswith("--- scale = 0\n")
     assert "A = [1/3  1/3  1/3]" in each
@@ -222,7 +231,7 @@ def test_choices_can_be_set_and_gone_through():
 def test_working_by_hand_does_not_wait_for_torch():
     code = (
         "import sys; from typer.testing import CliRunner; from regard.cli import app; "
-        "print(CliRunner().invoke(app, ['work', 'plain']).exit_code, 'torch' in sys.modules)"
+        "print(CliRunner().invoke(app, ['work', 'self-attention']).exit_code, 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", "False"]
@@ -230,14 +239,14 @@ def test_working_by_hand_does_not_wait_for_torch():
 
 def test_several_problems_share_what_can_be_shared_and_refuse_the_rest():
     run = CliRunner()
-    shapes = run.invoke(app, ["work", "plain", "columns", "--shapes"])
-    assert "--- plain" in shapes.output
+    shapes = run.invoke(app, ["work", "self-attention", "column-convention", "--shapes"])
+    assert "--- self-attention" in shapes.output
     assert "tokens are columns" in shapes.output
-    held = run.invoke(app, ["work", "back-rnn", "back-gru", "--autograd", "--only", "dW"])
-    assert held.output.count("autograd is off by") == 2
-    alone = run.invoke(app, ["work", "back-rnn", "--autograd", "--only", "dW"])
+    held = run.invoke(app, ["work", "bptt-rnn", "bptt-gru", "--autograd", "--only", "dW"])
+    assert held.output.count("autograd error") == 2
+    alone = run.invoke(app, ["work", "bptt-rnn", "--autograd", "--only", "dW"])
     assert "dW = " in alone.output
-    assert "autograd is off by" in alone.output
-    refused = run.invoke(app, ["work", "plain", "columns", "--check", "a.toml"])
+    assert "autograd error" in alone.output
+    refused = run.invoke(app, ["work", "self-attention", "column-convention", "--check", "a.toml"])
     assert refused.exit_code == 2
     assert "needs one problem, got several" in refused.output

@@ -14,8 +14,9 @@ import regard as rg
 from regard import work
 from regard.errors import RegardError
 from regard.models import VisionConfig, VisionTransformer
-from regard.work.rules import M
-from regard.work.vision import weights
+from regard.work.families.vision import interpolation_weights, solve_position_resize, solve_vit
+from regard.work.marking.findings import first_wrong
+from regard.work.rules import M, get_rule
 
 ONE = [[1, 0], [0, 1]]
 TINY = {"image": ONE, "W_E": [[1, 0]] * 4, "cls": [[0, 1]], "pos": [[0, 0]] * 2,
@@ -33,18 +34,20 @@ def some(seed):
 
 
 def test_a_picture_is_cut_row_by_row_and_the_class_token_stands_first():
-    worked = work.work(work.read_problem("vit"))
+    worked = work.solve(work.read_problem("vit"))
     assert worked["T"] == M([[1, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0], [2, 0, 0, 2]])
     assert worked["X_c"].row(0) == worked["cls"]
     assert worked["x"] == worked["LN_f"].row(0)
-    assert worked.remarks[0].startswith("The picture is class 1, with a chance of 0.8346")
+    assert worked.remarks[0].startswith("The prediction is class 1, with probability 0.8346")
 
 
 def test_a_table_of_the_same_size_stays_as_it_is():
-    worked = work.resized({"pos": [[9], [1], [2], [3], [4]]}, old=[2, 2], new=[2, 2])
+    worked = solve_position_resize(
+        {"pos": [[9], [1], [2], [3], [4]]}, old_grid=[2, 2], new_grid=[2, 2]
+    )
     assert worked["R"] == sympy.eye(4)
     assert worked["pos_new"] == worked["pos"]
-    assert "stays as it is" in worked.remarks[0]
+    assert "R is the identity" in worked.remarks[0]
 
 
 # ---- properties
@@ -53,12 +56,12 @@ def test_a_table_of_the_same_size_stays_as_it_is():
 @pytest.mark.parametrize(("old", "new"), [((2, 2), (3, 3)), ((3, 2), (2, 5)), ((4, 4), (1, 3))])
 def test_a_resized_table_is_that_of_the_op(old, new):
     table = some(old[0])(1 + old[0] * old[1], 2)
-    worked = work.resized({"pos": table}, old=list(old), new=list(new))
-    want = rg.interpolate_positions(floats(worked["pos"]), old, new)
+    worked = solve_position_resize({"pos": table}, old_grid=list(old), new_grid=list(new))
+    want = rg.resize_grid(floats(worked["pos"]), old, new)
     torch.testing.assert_close(floats(worked["pos_new"]), want, rtol=1e-9, atol=1e-9)
     image = torch.eye(4, dtype=torch.float64)[None]
     straight = torch.nn.functional.interpolate(image, size=7, mode="linear", align_corners=False)
-    torch.testing.assert_close(floats(weights(4, 7, "linear")), straight[0].T)
+    torch.testing.assert_close(floats(interpolation_weights(4, 7, "linear")), straight[0].T)
 
 
 @settings(max_examples=3, deadline=None, phases=[Phase.generate])
@@ -72,9 +75,9 @@ def test_a_vision_transformer_is_that_of_the_model(seed, layers, channels, hidde
         told |= {f"W_1{own}": draw(4, 3), f"W_2{own}": draw(3, 4), f"gamma_2{own}": draw(1, 4)}
     if hidden:
         told["W_P"] = draw(4, 4)
-    worked = work.vit(told, heads=2, layers=layers, activation="gelu", eps="1/1000000")
-    config = VisionConfig(classes=3, image_size=4, patch_size=2, channels=channels, layers=layers, dim=4,
-                          heads=2, ffn_dim=3, head="mlp" if hidden else "linear")  # fmt: skip
+    worked = solve_vit(told, heads=2, layers=layers, activation="gelu", eps="1/1000000")
+    config = VisionConfig(classes=3, image=4, patch=2, channels=channels, layers=layers, dim=4,
+                          heads=2, hidden=3, head="mlp" if hidden else "linear")  # fmt: skip
     model: Any = VisionTransformer(config).double()
     with torch.no_grad():
         for name, one in model.named_parameters():
@@ -105,9 +108,9 @@ def test_a_vision_transformer_is_that_of_the_model(seed, layers, channels, hidde
 
 def test_a_table_for_another_size_is_resized_on_the_way():
     wide = TINY | {"image": [[1, 0, 0, 1], [0, 1, 1, 0]]}
-    worked = work.vit(wide)
+    worked = solve_vit(wide)
     assert worked["pos_new"].rows == 3
-    assert worked.again() == worked.values()
+    assert worked.recompute() == worked.values()
 
 
 # ---- answers
@@ -118,12 +121,12 @@ def test_a_table_for_another_size_is_resized_on_the_way():
     ["each patch was read column by column", "patches were counted down the columns first"],
 )
 def test_slips_of_patches_are_recognised(slip):
-    worked = work.vit(TINY | {"image": [[1, 2, 3, 4], [5, 6, 7, 8], [9, 1, 2, 3], [4, 5, 6, 7]],
+    worked = solve_vit(TINY | {"image": [[1, 2, 3, 4], [5, 6, 7, 8], [9, 1, 2, 3], [4, 5, 6, 7]],
                               "pos": [[0, 0]] * 5})  # fmt: skip
-    found = work.rule("patches of 2").slips[slip](worked["image"])
-    wrong = work.first_wrong(work.check(worked, {"T": found.tolist()}))
+    found = get_rule("patches of 2").mistakes[slip](worked["image"])
+    wrong = first_wrong(work.check_answers(worked, {"T": found.tolist()}))
     assert wrong is not None
-    assert wrong.why == slip
+    assert wrong.diagnosis == slip
 
 
 # ---- errors
@@ -133,11 +136,15 @@ def test_slips_of_patches_are_recognised(slip):
 @pytest.mark.parametrize(
     ("changes", "choices", "message"),
     [
-        ({}, {"patch": 3}, "needs rows and columns in multiples of the patch 3"),
+        ({}, {"patch_size": 3}, "needs rows and columns in multiples of the patch size 3"),
         ({"image": None}, {}, "given: needs image, or image_1"),
         ({"W_H": None}, {}, "given: needs W_H for the family vit"),
         ({"pos": [[0, 0]] * 4}, {}, "pos: needs 1 row for the class token and a square number"),
-        ({"pos": [[0, 0]] * 5}, {"resize": "sinc"}, "resize: needs cubic or linear, got 'sinc'"),
+        (
+            {"pos": [[0, 0]] * 5},
+            {"interpolation": "sinc"},
+            "interpolation: needs cubic or linear, got 'sinc'",
+        ),
         ({}, {"layers": 99}, "layers: needs at most 12 by hand, got 99"),
         ({}, {"layers": 0}, "layers: needs a whole number from 1 on, got 0"),
         ({"W_1_L2": ONE}, {"layers": 2}, "given: needs W_2_L2 too"),
@@ -145,12 +152,14 @@ def test_slips_of_patches_are_recognised(slip):
 )
 def test_pictures_that_cannot_be_worked_are_told_why(changes, choices, message):
     with pytest.raises(RegardError, match=message):
-        work.vit(TINY | changes, **choices)
+        solve_vit(TINY | changes, **choices)
 
 
 @pytest.mark.usefixtures("users_view")
 def test_grids_that_do_not_fit_are_told_why():
     with pytest.raises(RegardError, match="pos: needs 1 . 3 · 3 rows for this grid, got 2"):
-        work.resized({"pos": ONE}, old=[3, 3], new=[2, 2])
-    with pytest.raises(RegardError, match="old: needs two numbers, patches down and across"):
-        work.work({"family": "resize", "given": {"pos": ONE}, "old": 3, "new": [2, 2]})
+        solve_position_resize({"pos": ONE}, old_grid=[3, 3], new_grid=[2, 2])
+    with pytest.raises(RegardError, match="old_grid: needs two numbers, patches down and across"):
+        work.solve(
+            {"family": "position-resize", "given": {"pos": ONE}, "old_grid": 3, "new_grid": [2, 2]}
+        )

@@ -1,17 +1,16 @@
-"""`regard work`: a problem solved by hand, step by step, and answers checked."""
+"""`regard work`: solve exercises step by step, check answers, make new exercises."""
 
+import sys
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from regard.work import Solution
-
 
 class Format(StrEnum):
-    """How a solution is written."""
+    """Output format."""
 
     text = "text"
     markdown = "markdown"
@@ -24,258 +23,142 @@ class Format(StrEnum):
 def work(
     problems: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[PROBLEM]...", help="TOML files, or names of problems that come along."
-        ),
+        typer.Argument(metavar="[PROBLEM]...", help="TOML files or names of included problems."),
     ] = None,
     check: Annotated[
         list[Path] | None,
-        typer.Option(help="Answers to check: TOML, a value for any of the steps; or a folder."),
+        typer.Option(help="Answers to check: a TOML file with values of steps, or a folder."),
     ] = None,
-    output_format: Annotated[
+    fmt: Annotated[
         Format | None,
-        typer.Option(
-            "--format", help="How to write it: text, or as --out ends; toml is for exercises."
-        ),
+        typer.Option("--format", help="Output format; default: from the suffix of --out, or text."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="A file to write it to; of toml, a folder.")
+        Path | None, typer.Option("--out", "-o", help="Output file; a folder for toml.")
     ] = None,
     only: Annotated[str | None, typer.Option(help="Steps to show, by name: A,H or h_*.")] = None,
     shapes: Annotated[
-        bool, typer.Option("--shapes", help="Only the convention, and the shape of each matrix.")
+        bool, typer.Option("--shapes", help="Show only the convention and the matrix shapes.")
     ] = False,
     autograd: Annotated[
-        bool, typer.Option("--autograd", help="Hold the gradients of a bptt to torch's autograd.")
+        bool, typer.Option("--autograd", help="Compare bptt gradients with torch's autograd.")
     ] = False,
-    chosen: Annotated[
+    options: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="A choice of the problem: mask=causal."),
+        typer.Option("--set", metavar="NAME=VALUE", help="Override an option: mask=causal."),
     ] = None,
     each: Annotated[
         str | None,
-        typer.Option(metavar="NAME=V1,V2", help="Work it once for each: scale=0,1/sqrt(2),100."),
+        typer.Option(metavar="NAME=V1,V2", help="Solve once per value: scale=0,1/sqrt(2),100."),
     ] = None,
-    digits: Annotated[int, typer.Option(min=1, max=50, help="Digits of decimals.")] = 6,
+    digits: Annotated[int, typer.Option(min=1, max=50, help="Significant digits.")] = 6,
     make: Annotated[
         str | None, typer.Option(metavar="FAMILY", help="Make new exercises of this family.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Which exercises: the same seed, the same ones.")] = 0,
-    level: Annotated[int, typer.Option(min=1, max=3, help="How hard they are.")] = 1,
-    count: Annotated[int, typer.Option(min=1, max=100, help="How many.")] = 1,
+    seed: Annotated[int, typer.Option(help="Random seed of the exercises.")] = 0,
+    level: Annotated[int, typer.Option(min=1, max=3, help="Difficulty of the exercises.")] = 1,
+    count: Annotated[int, typer.Option(min=1, max=100, help="Number of exercises.")] = 1,
     solutions: Annotated[
-        bool, typer.Option("--solutions", help="Show the solutions of exercises instead.")
+        bool, typer.Option("--solutions", help="Print the solutions of the exercises instead.")
     ] = False,
 ) -> None:
-    """Work a problem by hand: every step with its formula, its numbers and its exact result."""
+    """Solve a problem step by step: formula, numbers and exact result of each step."""
     from regard import work
+    from regard.errors import WorkError
+    from regard.work.problem import parse_option, read_problems
+    from regard.work.show.formats import infer_format
+    from regard.work.show.marks import format_marks, mark_files
+    from regard.work.show.report import format_report, iter_shapes
 
-    options = {
-        "check": check,
-        "only": only,
-        "shapes": shapes,
-        "autograd": autograd,
-        "set": chosen,
-        "each": each,
-    }
-    names = [name.strip() for name in (only or "").split(",") if name.strip()]
-    to = output_format.value if output_format else work.form_of(out)
+    view = {"only": only, "shapes": shapes, "autograd": autograd}
+    given = {"check": check, **view, "set": options, "each": each}
+    form = fmt.value if fmt else infer_format(out)
     if make is not None:
-        _need_none("make", options | {"problem": problems})
-        _make(work.sheet(make, seed, level, count), to, out, solutions)
+        _refuse("make", given | {"problem": problems})
+        _print_sheet(work.make_sheet(make, seed, level, count), form, out, solutions)
         return
     if not problems:
-        _need_none(
-            "problem", options | {"format": output_format, "out": out, "solutions": solutions}
-        )
-        _list()
+        _refuse("problem", given | {"format": fmt, "out": out, "solutions": solutions})
+        _print_problems()
         return
     if check:
-        _need_none("check", {k: options[k] for k in ("only", "shapes", "autograd")})
-    told = _gone_through(problems, dict(map(_choice, chosen or [])), each)
-    if shapes:
-        _need_text("shapes", to)
-        _shapes(told, out)
-    elif len(told) > 1:
-        _need_one(check)
-        _show_several(told, to, out, digits, names, autograd)
-    elif check:
-        _check(work.work(*told.values()), check, to, out)
-    else:
-        _show(work.work(*told.values()), to, out, digits, names, autograd)
-
-
-def _need_none(what: str, others: dict[str, Any]) -> None:
-    """Raise where an option would be dropped without a word."""
-    from regard.errors import WorkError
-
-    dropped = [name for name, value in others.items() if value]
-    if dropped and what == "problem":
-        raise WorkError(f"problem: needs a TOML file or a name for {dropped[0]}, got none")
-    if dropped:
-        raise WorkError(f"{what}: needs to be without {' and '.join(dropped)}, got both")
-
-
-def _need_text(what: str, form: str) -> None:
-    from regard.errors import WorkError
-
-    if form != "text":
-        raise WorkError(f"format: needs text for {what}, got {form}")
-
-
-def _need_one(check: list[Path] | None) -> None:
-    from regard.errors import WorkError
-
-    if check:
+        _refuse("check", view)
+    tables = read_problems(problems, dict(map(parse_option, options or [])), each)
+    if check and len(tables) > 1:
         raise WorkError("check: needs one problem, got several; try one at a time")
+    if shapes:
+        if form != "text":
+            raise WorkError(f"format: needs text for shapes, got {form}")
+        _print_shapes(iter_shapes(tables), out)
+        return
+    solved = {heading: work.solve(table) for heading, table in tables.items()}
+    first = next(iter(solved.values()))
+    if check:
+        marks = mark_files(first, check)
+        title = f"Marks: {check[0].stem}" if len(check) == 1 else "Marks"
+        _write(format_marks(marks, form, title), out, marks.summary[0])
+        raise typer.Exit(3 if marks.is_wrong else 0 if marks.is_complete else 1)
+    names = [name.strip() for name in (only or "").split(",") if name.strip()]
+    is_plain = out is None and form == "text" and len(solved) == 1 and not autograd
+    if is_plain and sys.stdout.isatty():
+        from rich.console import Console
+
+        from regard.work.show.text import as_rich
+
+        Console(highlight=False).print(as_rich(first, digits, names), soft_wrap=True)
+        return
+    text = format_report(solved, form, digits=digits, only=names, autograd=autograd)
+    size = f"{len(first.steps)} steps" if len(solved) == 1 else f"{len(solved)} solutions"
+    _write(text, out, size)
 
 
-def _write(text: str, out: Path | None, says: str = "") -> None:
-    """To the terminal, or to a file whose path is then said."""
-    from regard import work
-    from regard.cli.output import report_written
+def _refuse(option: str, others: dict[str, Any]) -> None:
+    """Raise where another option would be ignored silently."""
+    from regard.errors import WorkError
+
+    ignored = [name for name, value in others.items() if value]
+    if ignored and option == "problem":
+        raise WorkError(f"problem: needs a TOML file or a name for {ignored[0]}, got none")
+    if ignored:
+        raise WorkError(f"{option}: needs to be without {' and '.join(ignored)}, got both")
+
+
+def _write(text: str, out: Path | None, summary: str = "") -> None:
+    """Print the text, or write it to a file and print its path."""
+    from regard.cli.progress import report_written
+    from regard.files import write_text
 
     if out is None:
         print(text)
         return
-    report_written(out, f"{work.write_page(out, text)}{says and ': '}{says}")
+    report_written(out, f"{write_text(out, text)}{summary and ': '}{summary}")
 
 
-def _list() -> None:
-    from regard import work
-
-    titles = work.problem_titles()
-    wide = max(map(len, titles))
-    print("\n".join(f"{name:<{wide}}  {title}" for name, title in titles.items()))
-    print("\nregard work three-tokens works one; a TOML file of your own is worked the same way.")
-    print("Exercises are made of " + ", ".join(work.PLANS) + ": regard work --make rnn.")
-
-
-def _choice(told: str) -> tuple[str, Any]:
-    """A choice as a problem has it: a number where it is one, else the text."""
-    from regard.errors import WorkError
-
-    name, sign, text = (part.strip() for part in told.partition("="))
-    if not (name and sign and text):
-        raise WorkError(f"set: needs NAME=VALUE, got {told!r}; try mask=causal")
-    if text in ("true", "false"):
-        return name, text == "true"
-    return name, int(text) if text.lstrip("-").isdigit() else text
-
-
-def _gone_through(
-    problems: list[str], chosen: dict[str, Any], each: str | None
-) -> dict[str, dict[str, Any]]:
-    """Every problem with every value of the choice that is gone through, by a heading."""
-    from regard import work
-
-    told = {problem: work.read_problem(problem) | chosen for problem in problems}
-    if each is None:
-        return told
-    name, _, values = each.partition("=")
-    return {
-        f"{problem}, {name} = {value}" if len(problems) > 1 else f"{name} = {value}": given
-        | dict([_choice(f"{name}={value}")])
-        for problem, given in told.items()
-        for value in values.split(",")
-    }
-
-
-def _shapes(told: dict[str, dict[str, Any]], out: Path | None) -> None:
-    """One after another, each worked when the one before it is told."""
-    from regard import work
-
-    parts = []
-    for heading, problem in told.items():
-        text = work.shapes_as_text(work.work(problem))
-        parts.append(f"--- {heading}\n\n{text}" if len(told) > 1 else text)
-        if out is None:
-            print(("\n" if len(parts) > 1 else "") + parts[-1])
+def _print_shapes(parts: Iterator[str], out: Path | None) -> None:
     if out is not None:
         _write("\n\n".join(parts), out)
-
-
-def _show_several(
-    told: dict[str, dict[str, Any]],
-    form: str,
-    out: Path | None,
-    digits: int,
-    names: list[str],
-    autograd: bool,
-) -> None:
-    """One solution after another; a name that is asked for need not be in each."""
-    from regard import work
-
-    solutions = {heading: work.work(problem) for heading, problem in told.items()}
-    says = f"{len(solutions)} solutions"
-    if not autograd:
-        _write(work.several_as(solutions, form, digits, names), out, says)
         return
-    _need_text("autograd", form)
-    work.need_names(names, *solutions.values())
-    parts = []
-    for heading, solution in solutions.items():
-        here = [name for name in names if work.has_name(solution, name)]
-        shown = [work.as_text(solution, digits, here)] if here else []
-        held = work.autograd_as_text(work.by_autograd(solution))
-        parts.append("\n\n".join([f"--- {heading}", *shown, held]))
-    _write("\n\n".join(parts), out, says)
+    for n, part in enumerate(parts):
+        print(("\n" if n else "") + part)
 
 
-def _show(
-    solution: "Solution",
-    form: str,
-    out: Path | None,
-    digits: int,
-    names: list[str],
-    autograd: bool,
-) -> None:
-    import sys
-
+def _print_problems() -> None:
     from regard import work
+    from regard.work.families import exercise_families
 
-    says = f"{len(solution.steps)} steps"
-    if autograd:
-        _need_text("autograd", form)
-        shown = [work.as_text(solution, digits, names)] if names else []
-        held = work.autograd_as_text(work.by_autograd(solution))
-        _write("\n\n".join([*shown, held]), out, says)
-    elif out is None and form == "text" and sys.stdout.isatty():
-        from rich.console import Console  # colours where there is somebody to see them
-
-        Console(highlight=False).print(work.as_rich(solution, digits, names), soft_wrap=True)
-    else:
-        _write(work.shown_as(solution, form, digits, names), out, says)
+    titles = work.problem_titles()
+    width = max(map(len, titles))
+    print("\n".join(f"{name:<{width}}  {title}" for name, title in titles.items()))
+    print("\nSolve one with `regard work three-tokens`, or a TOML file of your own.")
+    print(f"New exercises (`regard work --make rnn`): {', '.join(exercise_families())}.")
 
 
-def _check(solution: "Solution", places: list[Path], form: str, out: Path | None) -> None:
-    """One paper in full, or a table of many.
-
-    3 comes back where something is wrong or cannot be read, 1 where nothing is but something on a
-    sheet is still open or a sheet is blank, else 0.
-    """
+def _print_sheet(exercises: list, form: str, out: Path | None, solutions: bool) -> None:
     from regard import work
-
-    if len(places) == 1 and not places[0].is_dir():
-        findings = work.check(solution, work.read_toml(places[0]))
-        marks = work.marks_of(findings, [step.name for step in solution.steps])
-        wrong, finished = work.first_wrong(findings) is not None, work.is_finished(findings)
-    else:
-        found = work.papers(solution, places)
-        marks = work.marks_of_papers(found)
-        wrong = any(paper.is_wrong for paper in found)
-        finished = all(paper.is_right for paper in found)
-    title = f"Marks: {places[0].stem}" if len(places) == 1 else "Marks"
-    _write(work.marks_as(marks, form, title), out, marks.summary[0])
-    raise typer.Exit(3 if wrong else 0 if finished else 1)
-
-
-def _make(exercises: list, form: str, out: Path | None, solutions: bool) -> None:
-    from regard import work
-    from regard.cli.output import report_written
+    from regard.cli.progress import report_written
 
     if out is None:
-        print(work.sheet_as(exercises, form, solutions))
+        print(work.format_sheet(exercises, form, solutions))
         return
     for file in work.write_sheet(exercises, form, out):
         report_written(out, str(file))

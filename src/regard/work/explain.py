@@ -1,4 +1,4 @@
-"""One weight of a model that ran, worked step by step with the model's own numbers."""
+"""Arithmetic of one attention weight of a recorded model, step by step."""
 
 from dataclasses import dataclass
 from html import escape
@@ -8,47 +8,47 @@ import sympy
 
 from regard.errors import WorkError
 from regard.work.rules import M, Matrix
-from regard.work.solution import Solution, Working
+from regard.work.solution import Solution, SolutionBuilder
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from regard.inspection.sites.breakdown import WeightBreakdown
-    from regard.inspection.sites.site import Site
+    from regard.look.cell import Cell
+    from regard.look.site import Site
 
-DIGITS = 17  # of a float64
-MOST = 16  # terms that stand by themselves
+DIGITS = 17  # significant digits of a float64
+MAX_TERMS = 16  # terms shown separately
 
 
 @dataclass(frozen=True)
 class Explanation(Solution):
-    """The steps of one weight, a solution like any other; printed, it is text.
+    """Solution that derives one attention weight; prints as text, renders as HTML in notebooks.
 
-    >>> site = rg.make_site(torch.eye(2), torch.eye(2), tokens=["a", "b"], scale=1.0)
+    >>> site = rg.site_of(torch.eye(2), torch.eye(2), tokens=["a", "b"], scale=1.0)
     >>> rg.explain(site, head=0, query=0, key=1).title
     "attention, head 0: query 0 'a' gives key 1 'b' the weight 0.268941"
     """
 
     title: str = ""
-    cell: Any = None  # the same numbers as tensors
+    cell: Any = None  # regard.look Cell: the same numbers as tensors
 
     def __str__(self) -> str:
-        from regard.work.show_text import as_text
+        from regard.work.show.text import as_text
 
         return f"{self.title}\n\n{as_text(self)}"
 
     def _repr_html_(self) -> str:
-        from regard.work.show_html import html_body
+        from regard.work.show.html import html_body
 
         return f"<h3>{escape(self.title)}</h3>{html_body(self)}"
 
     def _repr_markdown_(self) -> str:
-        from regard.work.show_tex import as_markdown
+        from regard.work.show.latex import as_markdown
 
         return f"# {self.title}\n\n{as_markdown(self)}"
 
     def to_json(self) -> dict[str, Any]:
-        """The explanation as JSON can hold it."""
+        """JSON-serialisable dict: the title and the solution."""
         return {"title": self.title} | super().to_json()
 
 
@@ -59,130 +59,151 @@ def explain(
     key: int,
     *,
     batch: int = 0,
-    most: int = 4,
+    max_terms: int = 4,
     w_out: "Tensor | None" = None,
 ) -> Explanation:
-    """The arithmetic of one weight, and what that weight does to the output.
+    """Derive one attention weight from q, k and lse, and its contribution to the output.
 
-    The `most` largest terms stand by themselves, the rest is summed. With `w_out`, as
-    `rg.output_projection` finds it, the way out through the output projection is told too.
+    Args:
+        site: recorded attention.
+        head, query, key: indices of the weight; negative ones count from the end.
+        batch: index of the sequence.
+        max_terms: number of largest products shown separately; the others are summed.
+        w_out: output projection per head, as `output_weights` returns it; adds the contribution
+            after the projection.
 
-    >>> site = rg.make_site(torch.eye(2), torch.eye(2), scale=1.0)
-    >>> told = rg.explain(site, head=0, query=0, key=1)
-    >>> [step.name for step in told.steps]
+    >>> site = rg.site_of(torch.eye(2), torch.eye(2), scale=1.0)
+    >>> explanation = rg.explain(site, head=0, query=0, key=1)
+    >>> [step.name for step in explanation.steps]
     ['P', 'd', 's', 'w', 'c']
     """
-    if not 1 <= most <= MOST:
-        raise WorkError(f"most: needs 1 to {MOST} terms, got {most}")
-    cell = site.breakdown(head, query, key, batch)
+    if not 1 <= max_terms <= MAX_TERMS:
+        raise WorkError(f"max_terms: needs 1 to {MAX_TERMS} terms, got {max_terms}")
+    cell = site.cell(head, query, key, batch)
     head, query, key, batch = head % site.heads, query % site.queries, key % site.keys, batch
-    working = Working("explain", {})
-    score = _score(working, site, cell, (batch, head, query, key), most)
-    working.give("L", _row([cell.lse]))
-    says = "the weight: divided by what all keys of this query add up to, which is exp(L)"
-    working.step("w", "weight", score, "L", says=says)
-    _output(working, cell, most)
+    builder = SolutionBuilder("explain", {})
+    score = _add_score(builder, site, cell, (batch, head, query, key), max_terms)
+    builder.add_given("L", _row([cell.lse]))
+    title = "the weight: divided by exp(L), the sum over all keys of this query"
+    builder.add_step("w", "weight", score, "L", title=title)
+    _add_output(builder, cell, max_terms)
     if w_out is not None:
-        _way_out(working, site, cell, w_out, head, most)
-    for sentence in _sentences(site, cell, (batch, head, query, key)):
-        working.remark(sentence)
-    done = working.done()
+        _add_projection(builder, site, cell, w_out, head, max_terms)
+    for remark in _remarks(site, cell, (batch, head, query, key)):
+        builder.add_remark(remark)
+    solution = builder.build()
     title = _title(site, (batch, head, query, key), cell.weight)
-    return Explanation(done.family, done.given, done.steps, done.remarks, title=title, cell=cell)
+    return Explanation(
+        solution.family, solution.given, solution.steps, solution.remarks, title=title, cell=cell
+    )
 
 
-Place = tuple[int, int, int, int]  # of a sequence, a head, a query, a key
+CellIndex = tuple[int, int, int, int]  # batch, head, query, key
 
 
-def _score(working: Working, site: "Site", cell: "WeightBreakdown", at: Place, most: int) -> str:
-    """From the products to the score; the name of the last step comes back."""
+def _add_score(
+    builder: SolutionBuilder, site: "Site", cell: "Cell", index: CellIndex, max_terms: int
+) -> str:
+    """Add the steps from the products to the score; return the name of the last one."""
     if cell.products is None:
-        name = working.give("s", _row([cell.scaled]))  # a score of the model's own making
+        name = builder.add_given("s", _row([cell.scaled]))  # custom score function: no products
     else:
-        name = _dot(working, site, cell.products, at, most)
-        working.give("β", _row([cell.scale]))
-        name = working.step("s", "scale", name, "β", says="scaled")
+        name = _add_dot(builder, site, cell.products, index, max_terms)
+        builder.add_given("β", _row([cell.scale]))
+        name = builder.add_step("s", "scale", name, "β", title="scaled")
     if cell.softcap is not None:
-        working.give("cap", _row([cell.softcap]))
-        name = working.step("z", "softcap", name, "cap", says="held between -cap and cap")
+        builder.add_given("cap", _row([cell.softcap]))
+        name = builder.add_step("z", "softcap", name, "cap", title="soft-capped to (-cap, cap)")
     if site.terms.bias is not None:
-        working.give("b", _row([cell.bias]))
-        name = working.step("t", "add", name, "b", says="with the bias of these two positions")
+        builder.add_given("b", _row([cell.bias]))
+        name = builder.add_step("t", "add", name, "b", title="with the bias of this pair")
     if site.terms.mask is not None:
-        working.give("m", M([[int(cell.allowed)]]))
-        says = "the mask lets this key be seen" if cell.allowed else "the mask hides this key"
-        name = working.step("r", "mask", name, "m", says=says)
+        builder.add_given("m", M([[int(cell.allowed)]]))
+        title = "the mask allows this key" if cell.allowed else "the mask hides this key"
+        name = builder.add_step("r", "mask", name, "m", title=title)
     return name
 
 
-def _dot(working: Working, site: "Site", products: "Tensor", at: Place, most: int) -> str:
-    batch, head, query, key = at
-    first = products.abs().argsort(descending=True)[:most]
-    own = head // (site.heads // site.k.shape[1])  # a group of heads shares a key head
-    working.give("f", M([first.tolist()]))
-    working.give("q", _row(site.q[batch, head, query].double()[first.to(site.q.device)].tolist()))
-    working.give("k", _row(site.k[batch, own, key].double()[first.to(site.k.device)].tolist()))
-    says = "query times key, the features f with the largest products"
-    name = working.step("P", "by entry", "q", "k", says=says)
+def _add_dot(
+    builder: SolutionBuilder, site: "Site", products: "Tensor", index: CellIndex, max_terms: int
+) -> str:
+    batch, head, query, key = index
+    first = products.abs().argsort(descending=True)[:max_terms]
+    kv_head = head // (site.heads // site.k.shape[1])  # grouped-query attention
+    builder.add_given("f", M([first.tolist()]))
+    builder.add_given(
+        "q", _row(site.q[batch, head, query].double()[first.to(site.q.device)].tolist())
+    )
+    builder.add_given(
+        "k", _row(site.k[batch, kv_head, key].double()[first.to(site.k.device)].tolist())
+    )
+    title = "query times key at the features f with the largest products"
+    name = builder.add_step("P", "elementwise product", "q", "k", title=title)
     if len(first) == len(products):
-        return working.step("d", "sum over rows", name, says="the dot product, all of its terms")
-    working.give("rest", _row([(products.sum() - products[first].sum()).item()]))
-    says = f"the dot product, with the sum of the other {len(products) - len(first)} terms"
-    return working.step("d", "sum with the rest", name, "rest", says=says)
+        return builder.add_step("d", "sum over rows", name, title="the dot product")
+    builder.add_given("rest", _row([(products.sum() - products[first].sum()).item()]))
+    title = f"the dot product, with the sum of the other {len(products) - len(first)} terms"
+    return builder.add_step("d", "sum with remainder", name, "rest", title=title)
 
 
-def _output(working: Working, cell: "WeightBreakdown", most: int) -> None:
-    first = cell.contribution.abs().argsort(descending=True)[:most]
-    working.give("g", M([first.tolist()]))
-    working.give("v", _row(cell.value[first].tolist()))
-    working.give("h", _row(cell.out[first].tolist()))
-    says = "what this key adds to the output, at the features g, where the output is h"
-    working.step("c", "scale", "v", "w", says=says)
+def _add_output(builder: SolutionBuilder, cell: "Cell", max_terms: int) -> None:
+    first = cell.share.abs().argsort(descending=True)[:max_terms]
+    builder.add_given("g", M([first.tolist()]))
+    builder.add_given("v", _row(cell.value[first].tolist()))
+    builder.add_given("h", _row(cell.out[first].tolist()))
+    title = "contribution of this key to the output h, at its largest features g"
+    builder.add_step("c", "scale", "v", "w", title=title)
 
 
-def _way_out(
-    working: Working, site: "Site", cell: "WeightBreakdown", w_out: "Tensor", head: int, most: int
+def _add_projection(
+    builder: SolutionBuilder, site: "Site", cell: "Cell", w_out: "Tensor", head: int, max_terms: int
 ) -> None:
-    from regard.inspection.attribution.output_projection import check_output_projection
+    from regard.look.output_weights import check_weights
 
-    check_output_projection(site, w_out)
-    sent = cell.value @ w_out[head].detach().double().cpu()
-    first = sent.abs().argsort(descending=True)[:most]
-    working.give("n", M([first.tolist()]))
-    working.give("u", _row(sent[first].tolist()))
-    says = "the same after the output projection, v W_O = u, at its largest features n"
-    working.step("y", "scale", "u", "w", says=says)
+    check_weights(site, w_out)
+    projected = cell.value @ w_out[head].detach().double().cpu()
+    first = projected.abs().argsort(descending=True)[:max_terms]
+    builder.add_given("n", M([first.tolist()]))
+    builder.add_given("u", _row(projected[first].tolist()))
+    title = "the contribution after the output projection, u = v W_O, at its largest features n"
+    builder.add_step("y", "scale", "u", "w", title=title)
 
 
-def _sentences(site: "Site", cell: "WeightBreakdown", at: Place) -> list[str]:
-    """What the numbers say: the rivals of this key, its part of the output, and of a sink."""
-    batch, head, query, key = at
+def _remarks(site: "Site", cell: "Cell", index: CellIndex) -> list[str]:
+    """Rank of this key, its competitors, the sink's share, and its share of the output."""
+    batch, head, query, key = index
     row = site.window(head=head, rows=slice(query, query + 1))[batch, 0].double()
     order = row.argsort(descending=True).tolist()
-    said = [f"Of {site.keys} keys this one is number {order.index(key) + 1} by weight."]
+    remarks = [f"Rank {order.index(key) + 1} of {site.keys} keys by weight."]
     others = [n for n in order if n != key][:3]
     if others:
-        told = (f"{n}{_word(site.key_tokens, batch, n)} {row[n].item():.4g}" for n in others)
-        said.append(f"The others with the most: {', '.join(told)}.")
+        others_text = (
+            f"{n}{_token(site.key_tokens, batch, n)} {row[n].item():.4g}" for n in others
+        )
+        remarks.append(f"Largest other weights: {', '.join(others_text)}.")
     if site.terms.sinks is not None:
         sink = (site.terms.sinks[head].double().cpu() - cell.lse).exp().item()
-        said.append(f"A sink takes {sink:.4g} of this query's weight and gives nothing.")
+        remarks.append(
+            f"A sink takes {sink:.4g} of this query's weight and adds nothing to the output."
+        )
     size = (cell.out @ cell.out).item()
     if size > 0:
-        part = (cell.contribution @ cell.out).item() / size
-        said.append(f"Along the output's own direction this key gives {part:.1%} of it.")
-    return said
+        part = (cell.share @ cell.out).item() / size
+        remarks.append(
+            f"This key contributes {part:.1%} of the output, projected on its direction."
+        )
+    return remarks
 
 
-def _title(site: "Site", at: Place, weight: float) -> str:
-    batch, head, query, key = at
-    asks = f"query {query}{_word(site.query_tokens, batch, query)}"
-    answers = f"key {key}{_word(site.key_tokens, batch, key)}"
-    return f"{site.name}, head {head}: {asks} gives {answers} the weight {weight:.6g}"
+def _title(site: "Site", index: CellIndex, weight: float) -> str:
+    batch, head, query, key = index
+    query_text = f"query {query}{_token(site.query_tokens, batch, query)}"
+    key_text = f"key {key}{_token(site.key_tokens, batch, key)}"
+    return f"{site.name}, head {head}: {query_text} gives {key_text} the weight {weight:.6g}"
 
 
-def _word(tokens: list[list[str]] | None, batch: int, at: int) -> str:
-    return "" if tokens is None else f" {tokens[batch][at]!r}"
+def _token(tokens: list[list[str]] | None, batch: int, index: int) -> str:
+    return "" if tokens is None else f" {tokens[batch][index]!r}"
 
 
 def _row(numbers: list[float]) -> Matrix:

@@ -1,105 +1,96 @@
-"""Problems as small files: a family, its choices, and the numbers that are given."""
+"""Problem files: read from TOML, validated, and solved by their family."""
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from regard.errors import FileError, WorkError, suggestion
 from regard.files import read_text
-from regard.work.attention import attention, cross
-from regard.work.block import decoder, encoder, feed_forward, layer_norm
-from regard.work.constructions import convolution, identity, permutation
-from regard.work.cost import cost
-from regard.work.counts import counts
-from regard.work.gates import gates
-from regard.work.gradients import bptt
-from regard.work.hybrid import hybrid
-from regard.work.moments import moments
-from regard.work.multi_head import multi_head
-from regard.work.numbers import shortened
-from regard.work.perturb import perturb
-from regard.work.positions import positions, rotary
-from regard.work.proofs import proof
-from regard.work.recurrent import NEEDS, unrolled
-from regard.work.sharpness import sharpness
-from regard.work.shuffle import shuffle
-from regard.work.solution import Solution
-from regard.work.symbols import declared, put_in, with_symbols
-from regard.work.vision import resized, vit
+from regard.work.exact.numbers import parse_matrix, shorten_repr
+from regard.work.exact.symbols import parse_symbolic, parse_symbols
+from regard.work.families import FAMILIES
+from regard.work.rules.symbols import SUBSTITUTION_PREFIX
+from regard.work.solution import Solution, Step, apply_rule
 
 PROBLEMS = Path(__file__).parent / "problems"
-LARGEST = 1 << 20  # bytes of a problem; one by hand is far smaller
-DOTTED = re.compile(r"""(?<![\w'"-])(?:[\w'"-]++\s*+\.\s*+){20}""")
-Family = Callable[..., Solution]
-ALWAYS = ("family", "given", "symbols", "values")  # what every problem may have
-
-ATTENTION = ("convention", "scale", "mask", "score")
-BLOCK = ("heads", "norm", "mask", "scale", "activation", "eps", "kind")
-FAMILIES: dict[str, tuple[Family, tuple[str, ...]]] = {
-    "attention": (attention, ATTENTION),
-    "cross": (cross, ATTENTION),
-    "sharpness": (sharpness, ("scales",)),
-    "multi-head": (multi_head, ("convention", "scale", "mask", "heads")),
-    "counts": (counts, ()),
-    "layer-norm": (layer_norm, ("eps",)),
-    "feed-forward": (feed_forward, ("activation",)),
-    "encoder": (encoder, BLOCK),
-    "decoder": (decoder, BLOCK),
-    "vit": (vit, ("patch", "heads", "layers", "norm", "activation", "eps", "resize")),
-    "resize": (resized, ("old", "new", "resize")),
-    "shuffle": (shuffle, ("scale", "mask")),
-    "positions": (positions, ()),
-    "rotary": (rotary, ("scale", "mask")),
-    "bptt": (bptt, ("cell", "clip", "forward")),
-    "gates": (gates, ("small",)),
-    "hybrid": (hybrid, ("score", "query")),
-    "perturb": (perturb, ("what", "index", "scale", "noise")),
-    "identity": (identity, ("scale", "reach")),
-    "permutation": (permutation, ("scale", "reach")),
-    "convolution": (convolution, ("heads",)),
-    "cost": (cost, ()),
-    "proof": (proof, ("of",)),
-    "moments": (moments, ("draws", "seed", "same")),
-    **{name: (lambda given, name=name: unrolled(name, given), ()) for name in NEEDS},
-}
+MAX_BYTES = 1 << 20  # largest problem or answer file
+LONG_DOTTED_KEY = re.compile(r"""(?<![\w'"-])(?:[\w'"-]++\s*+\.\s*+){20}""")
+COMMON_KEYS = ("family", "given", "symbols", "values")  # keys of every family
 
 
-def work(problem: Mapping[str, Any]) -> Solution:
-    """Work a problem: `family`, what may be chosen in it, and the numbers under `given`.
+def solve(problem: Mapping[str, Any]) -> Solution:
+    """Solve a problem: a dict with `family`, the options of that family, and `given`.
 
-    >>> worked = work({"family": "attention", "scale": 1, "given": {"X": [[1, 0], [1, 1], [0, 2]]}})
-    >>> [step.name for step in worked.steps]
+    Optional: `symbols` (names kept symbolic) and `values` (numbers substituted at the end).
+
+    >>> problem = {"family": "attention", "scale": 1, "given": {"X": [[1, 0], [1, 1], [0, 2]]}}
+    >>> solution = solve(problem)
+    >>> [step.name for step in solution.steps]
     ['S', 'E', 'N', 'A', 'H']
     """
     name = problem.get("family", "attention")
     if not isinstance(name, str) or name not in FAMILIES:
         hint = suggestion(name, FAMILIES) if isinstance(name, str) else ""
-        some = ", ".join(FAMILIES)
-        raise WorkError(f"family: needs one of {some}, got {shortened(name)}{hint}")
-    family, choices = FAMILIES[name]
+        names = ", ".join(FAMILIES)
+        raise WorkError(f"family: needs one of {names}, got {shorten_repr(name)}{hint}")
+    family, options = FAMILIES[name], FAMILIES[name].options
     for key in problem:
-        if key not in (*ALWAYS, *choices):
-            hint = suggestion(key, (*choices, *ALWAYS), 0.5)
-            rule = f"one of {', '.join(choices)}" if choices else "left out, there is no choice,"
+        if key not in (*COMMON_KEYS, *options):
+            hint = suggestion(key, (*options, *COMMON_KEYS), 0.5)
+            rule = f"one of {', '.join(options)}" if options else "left out, there is no option,"
             raise WorkError(f"{key}: needs to be {rule} for {name}, got it{hint}")
     given = problem.get("given")
     if not isinstance(given, Mapping) or not given:
         raise WorkError("given: needs a table of numbers, got none; try [given] and X = [[1, 0]]")
     values = problem.get("values", {})
     if not isinstance(values, Mapping):
-        got = shortened(values)
-        raise WorkError(f"values: needs a table, a number for each symbol, got {got}")
-    if symbols := declared(problem.get("symbols"), values):
-        problem = with_symbols(problem, symbols)
+        got = shorten_repr(values)
+        raise WorkError(f"values: needs a table with one number per symbol, got {got}")
+    if symbols := parse_symbols(problem.get("symbols"), values):
+        problem = parse_symbolic(problem, symbols)
         given = problem["given"]
-    chosen = {key: value for key, value in problem.items() if key not in ALWAYS}
-    return put_in(family(given, **chosen), values)
+    chosen = {key: value for key, value in problem.items() if key not in COMMON_KEYS}
+    return substitute_values(family.solve(given, **chosen), values)
+
+
+def substitute_values(solution: Solution, values: Mapping[str, Any]) -> Solution:
+    """Add a final step that substitutes numbers for the symbols of the last result.
+
+    >>> from regard.work import solve
+    >>> problem = {"symbols": ["a"], "values": {"a": 2}, "scale": 1, "given": {"X": [["a"], [0]]}}
+    >>> solve(problem)["H_values"]
+    Matrix([
+    [2*exp(4)/(1 + exp(4))],
+    [                    1]])
+    """
+    if not values or not solution.steps:
+        return solution
+    used = sorted({str(s) for value in solution.given.values() for s in value.free_symbols})
+    for name in values:
+        if name not in used:
+            known, hint = ", ".join(used) or "none", suggestion(name, used)
+            raise WorkError(f"values: needs symbols of [given], {known}, got {name!r}{hint}")
+    last = solution.steps[-1]
+    numbers = {name: parse_matrix(value, name) for name, value in values.items()}
+    for name in numbers:
+        if name in solution.values():
+            raise WorkError(f"symbols: need names that no step has, got {name!r}")
+    rule, inputs = SUBSTITUTION_PREFIX + ", ".join(numbers), (last.name, *numbers)
+    value = apply_rule(rule, last.value, *numbers.values())
+    step = Step(f"{last.name}_values", rule, inputs, value, "with the values substituted")
+    return Solution(
+        solution.family,
+        {**solution.given, **numbers},
+        (*solution.steps, step),
+        solution.remarks,
+        solution.mistakes,
+    )
 
 
 def problem_names() -> list[str]:
-    """The problems that come along.
+    """Names of the included problems.
 
     >>> "three-tokens" in problem_names()
     True
@@ -108,7 +99,7 @@ def problem_names() -> list[str]:
 
 
 def problem_titles() -> dict[str, str]:
-    """The problems that come along, each with what it is about.
+    """Included problems: name and one-line title.
 
     >>> problem_titles()["rnn"]
     'An RNN of two numbers over three steps.'
@@ -120,25 +111,66 @@ def _first_line(file: Path) -> str:
     return file.read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
 
 
-def read_problem(told: str | Path) -> dict[str, Any]:
-    """A problem from a file, or one that comes along by its name.
+def read_problem(source: str | Path) -> dict[str, Any]:
+    """Read a problem from a TOML file, or an included one by name.
 
     >>> read_problem("gru")["family"]
     'gru'
     """
-    own = PROBLEMS / f"{told}.toml"
-    if not Path(told).exists() and own.parent == PROBLEMS:
-        if own.is_file():
-            return read_toml(own)
-        if not Path(told).suffix:
-            hint = suggestion(str(told), problem_names())
-            some = ", ".join(problem_names())
-            raise WorkError(f"problem: needs a TOML file or one of {some}, got {told}{hint}")
-    return read_toml(told)
+    included = PROBLEMS / f"{source}.toml"
+    if not Path(source).exists() and included.parent == PROBLEMS:
+        if included.is_file():
+            return read_toml(included)
+        if not Path(source).suffix:
+            hint = suggestion(str(source), problem_names())
+            names = ", ".join(problem_names())
+            raise WorkError(f"problem: needs a TOML file or one of {names}, got {source}{hint}")
+    return read_toml(source)
+
+
+def parse_option(text: str) -> tuple[str, Any]:
+    """Name and value of an option written NAME=VALUE; integers and booleans are converted.
+
+    >>> parse_option("heads=2"), parse_option("mask=causal")
+    (('heads', 2), ('mask', 'causal'))
+    """
+    name, sign, value = (part.strip() for part in text.partition("="))
+    if not (name and sign and value):
+        raise WorkError(f"set: needs NAME=VALUE, got {text!r}; try mask=causal")
+    if value in ("true", "false"):
+        return name, value == "true"
+    return name, int(value) if value.lstrip("-").isdigit() else value
+
+
+def read_problems(
+    sources: Sequence[str | Path],
+    options: Mapping[str, Any] | None = None,
+    sweep: str | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Read problems, override options, and vary one option; by heading.
+
+    Args:
+        sources: TOML files or names of included problems.
+        options: options that replace those of each problem.
+        sweep: NAME=V1,V2 …: one copy of each problem per value.
+
+    >>> list(read_problems(["self-attention"], sweep="scale=0,1"))
+    ['scale = 0', 'scale = 1']
+    """
+    problems = {str(source): read_problem(source) | dict(options or {}) for source in sources}
+    if sweep is None:
+        return problems
+    name, _, values = sweep.partition("=")
+    return {
+        f"{source}, {name} = {value}" if len(problems) > 1 else f"{name} = {value}": problem
+        | dict([parse_option(f"{name}={value}")])
+        for source, problem in problems.items()
+        for value in values.split(",")
+    }
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """A small TOML file, of a problem or of answers; decimals stay text, exact as written.
+    """Read a TOML file of at most 1 MiB; decimals stay strings, so that no digit is lost.
 
     >>> read_toml("nowhere.toml")
     Traceback (most recent call last):
@@ -149,12 +181,12 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     try:
         if not file.is_file():
             raise FileError(f"{file}: needs to be a TOML file, got nothing there")
-        if file.stat().st_size > LARGEST:
-            raise FileError(f"{file}: needs at most {LARGEST} bytes, got {file.stat().st_size}")
+        if file.stat().st_size > MAX_BYTES:
+            raise FileError(f"{file}: needs at most {MAX_BYTES} bytes, got {file.stat().st_size}")
         text = read_text(file).replace("\r\n", "\n").replace("\r", "\n")
-        if DOTTED.search(text):  # tomllib takes their count squared
+        if LONG_DOTTED_KEY.search(text):  # tomllib is quadratic in the number of parts
             raise FileError(f"{file}: needs TOML with short names, got one of more than 20 parts")
-        # a float would lose the places of 0.50, and the digits after the sixteenth
+        # a float would lose the trailing zero of 0.50 and digits after the sixteenth
         return tomllib.loads(text, parse_float=lambda decimal: decimal.replace("_", ""))
     except FileError:
         raise
@@ -163,5 +195,5 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         hint = 'try a point in decimals, 0.5, and quotes around formulas and "?"'
         raise FileError(f"{file}: needs TOML, got {error}; {hint}") from error
-    except (ValueError, OSError) as error:  # a number of 5,000 digits, a name that holds a NUL
+    except (ValueError, OSError) as error:  # an integer of 5,000 digits, a NUL in a name
         raise FileError(f"{file}: needs TOML, got {error}") from error

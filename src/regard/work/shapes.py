@@ -1,184 +1,127 @@
-"""Shapes told the way a teacher tells them: what does not meet, and which convention would."""
+"""Shape errors that name the matrices and suggest the product that would work."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from regard.errors import ShapeError
-from regard.work.rules import Matrix, rule
+from regard.work.rules import Matrix, get_rule
 
-if TYPE_CHECKING:
-    from regard.work.solution import Solution  # which tells its errors in the words of this file
-
-# what stands left and right in a product, and whether it is turned round
-_SIDES = {
+# rule: whether the left and the right factor are transposed
+PRODUCT_SIDES = {
     "product": (False, False),
     "product with transpose": (False, True),
     "transpose times": (True, False),
 }
-ROWS = "tokens are rows: X W, Q Kᵀ, A V"
-COLUMNS = "tokens are columns: W X, Kᵀ Q, V A"
+ROW_CONVENTION = "tokens are rows: X W, Q Kᵀ, A V"
+COLUMN_CONVENTION = "tokens are columns: W X, Kᵀ Q, V A"
 
 
 class Factor(NamedTuple):
-    """A matrix in a product: its name, its size, and whether it is transposed.
+    """A factor of a matrix product: its name, stored size, and whether it is transposed.
 
-    >>> Factor("K", 3, 2, True).told, Factor("K", 3, 2, True).shape
+    >>> Factor("K", 3, 2, True).label, Factor("K", 3, 2, True).shape
     ('Kᵀ', (2, 3))
     """
 
     name: str
     rows: int
     cols: int
-    turned: bool = False
+    transposed: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Its size as it stands in the product."""
-        return (self.cols, self.rows) if self.turned else (self.rows, self.cols)
+        """Shape in the product."""
+        return (self.cols, self.rows) if self.transposed else (self.rows, self.cols)
 
     @property
-    def told(self) -> str:
-        """Its name as it stands in the product."""
-        return f"{self.name}ᵀ" if self.turned else self.name
+    def label(self) -> str:
+        """Name in the product, with ᵀ if transposed."""
+        return f"{self.name}ᵀ" if self.transposed else self.name
 
 
-def size(value: Matrix) -> str:
-    """The shape of a matrix in words.
+def format_shape(value: Matrix) -> str:
+    """Shape of a matrix as text.
 
     >>> import sympy
-    >>> size(sympy.zeros(2, 3))
+    >>> format_shape(sympy.zeros(2, 3))
     '2×3'
     """
     return f"{value.rows}×{value.cols}"
 
 
-def not_met(
-    name: str, by: str, takes: tuple[str, ...], values: Mapping[str, Matrix], why: ShapeError
+def shape_error(
+    name: str,
+    rule_name: str,
+    inputs: tuple[str, ...],
+    values: Mapping[str, Matrix],
+    error: ShapeError,
 ) -> ShapeError:
-    """The error of a step whose sizes do not meet, told by the names of what it takes.
+    """The ShapeError of a step, with the names and shapes of its inputs and a suggestion.
 
     >>> import sympy
     >>> values = {"A": sympy.zeros(6, 5), "V": sympy.zeros(3, 6)}
-    >>> print(not_met("H", "product", ("A", "V"), values, ShapeError("")))
+    >>> print(shape_error("H", "product", ("A", "V"), values, ShapeError("")))
     H = A V: needs as many rows in V as A has columns, 5, got A 6×5 and V 3×6; \
 try V A (tokens are columns: W X, Kᵀ Q, V A)
     """
-    step = f"{name} = {rule(by).text.format(*takes)}"
-    told = " and ".join(f"{one} {size(values[one])}" for one in dict.fromkeys(takes))
-    if str(why).partition(":")[0] in takes:
-        return why  # it names what it is about, and knows better
-    if by not in _SIDES:
-        said = str(why).partition(", got")[0].partition("needs ")[2] or "sizes that meet"
-        return ShapeError(f"{step}: needs {said}, got {told}")
-    left, right = (
-        _factor(one, values[one], turned) for one, turned in zip(takes, _SIDES[by], strict=True)
+    step = f"{name} = {get_rule(rule_name).text.format(*inputs)}"
+    shapes = " and ".join(
+        f"{input_name} {format_shape(values[input_name])}" for input_name in dict.fromkeys(inputs)
     )
-    hints = meeting(left, right)
+    if str(error).partition(":")[0] in inputs:
+        return error  # it already names an input
+    if rule_name not in PRODUCT_SIDES:
+        rule = str(error).partition(", got")[0].partition("needs ")[2] or "matching shapes"
+        return ShapeError(f"{step}: needs {rule}, got {shapes}")
+    left, right = (
+        make_factor(input_name, values[input_name], transposed)
+        for input_name, transposed in zip(inputs, PRODUCT_SIDES[rule_name], strict=True)
+    )
+    hints = suggest_products(left, right)
     hint = f"; try {hints[0]}" if hints else ""
     return ShapeError(
         f"{step}: needs as many {_side(right, 0)} in {right.name} as {left.name} has "
-        f"{_side(left, 1)}, {left.shape[1]}, got {told}{hint}"
+        f"{_side(left, 1)}, {left.shape[1]}, got {shapes}{hint}"
     )
 
 
-def _factor(name: str, value: Matrix, turned: bool) -> Factor:
-    return Factor(name, value.rows, value.cols, turned)
+def make_factor(name: str, value: Matrix, transposed: bool) -> Factor:
+    """Factor with the shape of a matrix."""
+    return Factor(name, value.rows, value.cols, transposed)
 
 
 def _side(factor: Factor, which: int) -> str:
-    return ("rows", "columns")[which ^ factor.turned]
+    return ("rows", "columns")[which ^ factor.transposed]
 
 
-def meeting(left: Factor, right: Factor) -> list[str]:
-    """The products of the same two matrices whose sizes do meet, the likeliest first.
+def suggest_products(left: Factor, right: Factor) -> list[str]:
+    """Products of the same two matrices whose shapes match, the most likely first.
 
-    >>> meeting(Factor("X", 3, 4), Factor("W", 2, 4))
+    >>> suggest_products(Factor("X", 3, 4), Factor("W", 2, 4))
     ['X Wᵀ, as W is written for the other convention']
     """
-    found = []
-    for first, second in ((right, left), (left, _turned(right)), (_turned(left), right)):
+    products = []
+    for first, second in ((right, left), (left, _transpose(right)), (_transpose(left), right)):
         if first.shape[1] != second.shape[0]:
             continue
-        product = f"{first.told} {second.told}"
+        product = f"{first.label} {second.label}"
         if first is right:
-            found.append(f"{product} ({COLUMNS if _is_rows(left, right) else ROWS})")
+            is_row = is_row_product(left, right)
+            products.append(f"{product} ({COLUMN_CONVENTION if is_row else ROW_CONVENTION})")
         else:
-            turned = second if first is left else first
-            found.append(f"{product}, as {turned.name} is written for the other convention")
-    return found
+            other = second if first is left else first
+            products.append(f"{product}, as {other.name} is written for the other convention")
+    return products
 
 
-def _turned(factor: Factor) -> Factor:
-    return factor._replace(turned=not factor.turned)
+def _transpose(factor: Factor) -> Factor:
+    return factor._replace(transposed=not factor.transposed)
 
 
-def _is_rows(left: Factor, right: Factor) -> bool:
-    """Whether a product is of the convention where tokens are rows."""
-    if left.name[:1] in "WU" or right.name[:1] == "A" or left.turned:
+def is_row_product(left: Factor, right: Factor) -> bool:
+    """Whether a product follows the convention in which tokens are rows."""
+    if left.name[:1] in "WU" or right.name[:1] == "A" or left.transposed:
         return False
-    return right.name[:1] in "WU" or right.turned or left.name[:1] == "A" or left.name[:1] == "s"
-
-
-class Sized(NamedTuple):
-    """One row of a table of shapes: a name, its size, and the sizes that it comes from.
-
-    >>> Sized("S", "3×3", "Q Kᵀ: 3×2 times 2×3").size
-    '3×3'
-    """
-
-    name: str
-    size: str
-    made: str
-
-
-def shapes_of(solution: "Solution") -> list[Sized]:
-    """The shape of every matrix of a solution, and of which sizes it was made.
-
-    >>> from regard.work import attention
-    >>> shapes_of(attention({"X": [[1, 0], [1, 1], [0, 2]]}))[2]
-    Sized(name='S', size='3×3', made='X Xᵀ: 3×2 times 2×3')
-    """
-    values = solution.values()
-    found = [Sized(name, size(value), "given") for name, value in solution.given.items()]
-    for step in solution.steps:
-        made = step.formula.partition(" = ")[2]
-        if step.rule in _SIDES:
-            sides = zip(step.takes, _SIDES[step.rule], strict=True)
-            shapes = (_factor(one, values[one], turned).shape for one, turned in sides)
-            made += ": " + " times ".join(f"{rows}×{cols}" for rows, cols in shapes)
-        found.append(Sized(step.name, size(step.value), made))
-    return found
-
-
-def convention_of(solution: "Solution") -> str:
-    """Which way of writing a solution uses, from its products; empty where it shows in none.
-
-    >>> from regard.work import attention
-    >>> convention_of(attention({"X": [[1, 0], [1, 1], [0, 2]]}))
-    'tokens are rows: X W, Q Kᵀ, A V'
-    """
-    for step in solution.steps:
-        if step.rule not in _SIDES or step.takes[0] == step.takes[1] and step.rule == "product":
-            continue
-        left, right = (
-            Factor(one, 1, 1, turned)
-            for one, turned in zip(step.takes, _SIDES[step.rule], strict=True)
-        )
-        if _is_rows(left, right):
-            return ROWS
-        if left.name[:1] in "WU" or right.name[:1] == "A" or left.turned:
-            return COLUMNS
-    return ""
-
-
-def shapes_as_text(solution: "Solution") -> str:
-    """The convention and a table of shapes, for a terminal.
-
-    >>> from regard.work import attention
-    >>> print(shapes_as_text(attention({"X": [[1, 0], [1, 1]]}, scale=1)).splitlines()[0])
-    tokens are rows: X W, Q Kᵀ, A V
-    """
-    rows = shapes_of(solution)
-    wide = max(len(row.name) for row in rows), max(len(row.size) for row in rows)
-    lines = [f"{row.name:<{wide[0]}}  {row.size:>{wide[1]}}  {row.made}" for row in rows]
-    return "\n".join([*filter(None, [convention_of(solution)]), *lines])
+    return (
+        right.name[:1] in "WU" or right.transposed or left.name[:1] == "A" or left.name[:1] == "s"
+    )

@@ -1,4 +1,4 @@
-"""A solution as data: what was given, and step after step what follows from it, exactly."""
+"""Solutions as data: given matrices, exact steps, remarks and known mistakes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,22 +7,24 @@ from typing import Any, NamedTuple
 import sympy
 
 from regard.errors import RegardError, ShapeError, WorkError
-from regard.work.evaluate import evaluated, need_near
-from regard.work.numbers import matrix
-from regard.work.parse import is_long
-from regard.work.rules import M, Matrix, Run, rule
-from regard.work.shapes import not_met
+from regard.work.exact.evaluate import check_arguments, evaluate_digits
+from regard.work.exact.numbers import parse_matrix
+from regard.work.exact.parse import has_too_many_digits
+from regard.work.rules import M, Matrix, MatrixFunction, get_rule
+from regard.work.shapes import shape_error
 
-LONGEST = 100  # parts of one number's formula; back through an LSTM takes 1 s, with 400 minutes
+# operations in one exact entry before it is rounded to DIGITS: BPTT of an LSTM takes 1 s with 100,
+# minutes with 400
+MAX_OPERATIONS = 100
 DIGITS = 50
-CARRIED = f"from here on to {DIGITS} digits: the exact numbers are too long"
-GREEK = {"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "varepsilon", "μ": "mu"}
-GREEK |= {"ρ": "rho", "σ": "sigma", "ω": "omega", "Δ": "Delta", "Θ": "Theta"}
+ROUNDING_NOTE = f"rounded to {DIGITS} digits from here on: the exact numbers are too long"
+LATEX_GREEK = {"α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "varepsilon", "μ": "mu"}
+LATEX_GREEK |= {"ρ": "rho", "σ": "sigma", "ω": "omega", "Δ": "Delta", "Θ": "Theta"}
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step: a name for its result, the rule, the names of what it takes, and the result.
+    """One step: result name, rule, input names, value, and a title.
 
     >>> Step("S", "exp", ("Z",), sympy.zeros(1), "the exponentials").formula
     'S = exp(Z)'
@@ -30,98 +32,100 @@ class Step:
 
     name: str
     rule: str
-    takes: tuple[str, ...]
+    inputs: tuple[str, ...]
     value: Matrix
-    says: str
+    title: str
 
     @property
     def formula(self) -> str:
-        """The step as an equation in plain text."""
-        return f"{self.name} = {rule(self.rule).text.format(*self.takes)}"
+        """The step as an equation, in plain text."""
+        return f"{self.name} = {get_rule(self.rule).text.format(*self.inputs)}"
 
     @property
     def tex(self) -> str:
-        """The same in LaTeX."""
-        takes = [tex_name(name) for name in self.takes]
-        return f"{tex_name(self.name)} = {rule(self.rule).tex.format(*takes)}"
+        """The step as an equation, in LaTeX."""
+        inputs = [tex_name(name) for name in self.inputs]
+        return f"{tex_name(self.name)} = {get_rule(self.rule).tex.format(*inputs)}"
 
 
 def tex_name(name: str) -> str:
-    r"""A name as LaTeX has it: what follows an underscore is an index.
+    r"""LaTeX of a name: what follows an underscore becomes a subscript.
 
     >>> print(tex_name("W_Q"), tex_name("h_10"), tex_name("mask"))
     W_{Q} h_{10} \mathrm{mask}
     """
     first, _, rest = name.partition("_")
-    if first in GREEK:
-        first = f"\\{GREEK[first]}"
+    if first in LATEX_GREEK:
+        first = f"\\{LATEX_GREEK[first]}"
     elif len(first) > 1:
         first = f"\\mathrm{{{first}}}"
     return f"{first}_{{{rest}}}" if rest else first
 
 
-class Slip(NamedTuple):
-    """A mistake that one rule alone cannot show: whose step, what was done, what it gives.
+class KnownMistake(NamedTuple):
+    """A common mistake over several steps: the step it shows in, a description, and its value.
 
-    >>> Slip("A", "the mask was applied after the softmax", M([[0]])).name
+    >>> KnownMistake("A", "the mask was applied after the softmax", M([[0]])).name
     'A'
     """
 
     name: str
-    says: str
+    description: str
     value: Matrix
 
 
-def applied(by: str, *parts: Matrix) -> Matrix:
-    """What a rule makes of its parts, exactly; a number too long for that is carried to 50 digits.
+def apply_rule(rule_name: str, *inputs: Matrix) -> Matrix:
+    """Apply a rule exactly; entries that grow too long are rounded to 50 digits.
 
-    >>> applied("exp", M([[1, 0]]))
+    >>> apply_rule("exp", M([[1, 0]]))
     Matrix([[E, 1]])
     """
-    return M(computed(by, rule(by).run, *parts).applyfunc(_carried))
+    return M(run_checked(rule_name, get_rule(rule_name).run, *inputs).applyfunc(_limit_length))
 
 
-def computed(by: str, run: Run, *parts: Matrix) -> Matrix:
-    """What a function of matrices gives, where that is real numbers; else a WorkError.
+def run_checked(rule_name: str, run: MatrixFunction, *inputs: Matrix) -> Matrix:
+    """Run a function of matrices; raise a WorkError unless the result is real.
 
-    >>> computed("log", lambda a: a.applyfunc(sympy.log), M([[-1]]))
+    >>> run_checked("log", lambda a: a.applyfunc(sympy.log), M([[-1]]))
     Traceback (most recent call last):
         ...
     regard.errors.WorkError: log: needs real numbers that give one, got a root or log below 0
     """
     try:
-        value = run(*parts)
+        value = run(*inputs)
     except RegardError:
         raise
-    except (ArithmeticError, TypeError, ValueError, IndexError) as error:  # sympy's own words
-        raise WorkError(f"{by}: needs numbers that give one, got {error}") from error
+    except (ArithmeticError, TypeError, ValueError, IndexError) as error:  # raised by sympy
+        raise WorkError(f"{rule_name}: needs numbers that give one, got {error}") from error
     if value.has(sympy.nan, sympy.zoo):
-        raise WorkError(f"{by}: needs numbers that give one, got inf - inf, 0 · inf or 1 / 0")
+        raise WorkError(
+            f"{rule_name}: needs numbers that give one, got inf - inf, 0 · inf or 1 / 0"
+        )
     if value.has(sympy.I):
-        raise WorkError(f"{by}: needs real numbers that give one, got a root or log below 0")
+        raise WorkError(f"{rule_name}: needs real numbers that give one, got a root or log below 0")
     return value
 
 
-def _carried(x: Any) -> Any:
+def _limit_length(x: Any) -> Any:
     if x.free_symbols:
         return x
     if x.is_Atom:
-        return evaluated(x, DIGITS) if is_long(x) else x
-    need_near(x)
-    # once digits, always digits: a mixture of both would grow on
-    return evaluated(x, DIGITS) if x.has(sympy.Float) or x.count_ops() > LONGEST else x
+        return evaluate_digits(x, DIGITS) if has_too_many_digits(x) else x
+    check_arguments(x)
+    # once rounded, always rounded: a mixture of exact and rounded terms would keep growing
+    return evaluate_digits(x, DIGITS) if x.has(sympy.Float) or x.count_ops() > MAX_OPERATIONS else x
 
 
 @dataclass(frozen=True)
 class Solution:
-    """All steps of a problem in their order; every number can be had again from those before it.
+    """Steps of a problem in order; every value can be recomputed from those before it.
 
-    The remarks are sentences that follow from the numbers, to be read after them.
+    Remarks are sentences that interpret the numbers.
 
-    >>> work = Working("by hand", {"a": [[1, 2]], "b": [[3], [4]]})
-    >>> work.step("c", "product", "a", "b", says="the product")
+    >>> builder = SolutionBuilder("example", {"a": [[1, 2]], "b": [[3], [4]]})
+    >>> builder.add_step("c", "product", "a", "b", title="the product")
     'c'
-    >>> work.done()["c"]
+    >>> builder.build()["c"]
     Matrix([[11]])
     """
 
@@ -129,7 +133,7 @@ class Solution:
     given: Mapping[str, Matrix]
     steps: tuple[Step, ...]
     remarks: tuple[str, ...] = ()
-    slips: tuple[Slip, ...] = ()
+    mistakes: tuple[KnownMistake, ...] = ()
 
     def __getitem__(self, name: str) -> Matrix:
         values = self.values()
@@ -138,28 +142,28 @@ class Solution:
         return values[name]
 
     def values(self) -> dict[str, Matrix]:
-        """What was given and what was found, by name."""
+        """Given matrices and step results, by name."""
         return {**self.given, **{step.name: step.value for step in self.steps}}
 
-    def again(self) -> dict[str, Matrix]:
-        """Every step recomputed from its inputs."""
+    def recompute(self) -> dict[str, Matrix]:
+        """All values, with every step recomputed from its inputs."""
         values = dict(self.given)
         for step in self.steps:
-            values[step.name] = applied(step.rule, *(values[name] for name in step.takes))
+            values[step.name] = apply_rule(step.rule, *(values[name] for name in step.inputs))
         return values
 
     def to_json(self) -> dict[str, Any]:
-        """The solution as JSON can hold it, its numbers as text that reads back exactly.
+        """JSON-serialisable dict; entries are strings that parse back exactly.
 
-        >>> Working("none", {"a": 1}).done().to_json()["given"]
+        >>> SolutionBuilder("none", {"a": 1}).build().to_json()["given"]
         {'a': [['1']]}
         """
         steps = [
             {
                 "name": s.name,
                 "rule": s.rule,
-                "takes": list(s.takes),
-                "says": s.says,
+                "inputs": list(s.inputs),
+                "title": s.title,
                 "value": _cells(s.value),
             }
             for s in self.steps
@@ -167,15 +171,15 @@ class Solution:
         given = {name: _cells(value) for name, value in self.given.items()}
         remarks = list(self.remarks)
         symbols = sorted({str(s) for value in self.given.values() for s in value.free_symbols})
-        told = {"family": self.family, "given": given, "steps": steps, "remarks": remarks}
-        return told | ({"symbols": symbols} if symbols else {})
+        data = {"family": self.family, "given": given, "steps": steps, "remarks": remarks}
+        return data | ({"symbols": symbols} if symbols else {})
 
 
 @dataclass
-class Working:
-    """A solution in the making.
+class SolutionBuilder:
+    """Builds a solution step by step.
 
-    >>> Working("none", {"a": "1/2"}).given["a"]
+    >>> SolutionBuilder("none", {"a": "1/2"}).given["a"]
     Matrix([[1/2]])
     """
 
@@ -183,48 +187,47 @@ class Working:
     given: dict[str, Any]
     steps: list[Step] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
-    slips: list[Slip] = field(default_factory=list)
+    mistakes: list[KnownMistake] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.given = {name: matrix(value, name) for name, value in self.given.items()}
+        self.given = {name: parse_matrix(value, name) for name, value in self.given.items()}
         self.values: dict[str, Matrix] = dict(self.given)
 
-    def give(self, name: str, value: Any) -> str:
-        """One more given, found on the way: a scale, a mask."""
-        self.given[name] = self.values[name] = matrix(value, name)
+    def add_given(self, name: str, value: Any) -> str:
+        """Add a given matrix, such as a default scale or a mask; return its name."""
+        self.given[name] = self.values[name] = parse_matrix(value, name)
         return name
 
-    def step(self, name: str, by: str, *takes: str, says: str) -> str:
-        """Take one step; its name comes back, to be taken by others."""
+    def add_step(self, name: str, rule_name: str, *inputs: str, title: str) -> str:
+        """Compute and add a step; return its name."""
         if name in self.values:
-            raise WorkError(f"name: needs a new one for each step, got {name!r} again")
-        before = any(self.values[one].has(sympy.Float) for one in takes)
+            raise WorkError(f"name: needs a new one per step, got {name!r} again")
+        was_rounded = any(self.values[key].has(sympy.Float) for key in inputs)
         try:
-            value = applied(by, *(self.values[one] for one in takes))
+            value = apply_rule(rule_name, *(self.values[key] for key in inputs))
         except ShapeError as error:
-            raise not_met(name, by, takes, self.values, error) from error
+            raise shape_error(name, rule_name, inputs, self.values, error) from error
         self.values[name] = value
-        drawn = by.startswith("simulate")  # never was exact
-        if value.has(sympy.Float) and not before and not drawn:
-            says = f"{says} ({CARRIED})"
-        self.steps.append(Step(name, by, takes, value, says))
+        is_random = get_rule(rule_name).is_random  # never was exact
+        if value.has(sympy.Float) and not was_rounded and not is_random:
+            title = f"{title} ({ROUNDING_NOTE})"
+        self.steps.append(Step(name, rule_name, inputs, value, title))
         return name
 
-    def remark(self, sentence: str) -> None:
-        """Say what the numbers so far show."""
-        self.remarks.append(sentence)
+    def add_remark(self, text: str) -> None:
+        """Add a sentence about the numbers so far."""
+        self.remarks.append(text)
 
-    def slip(self, name: str, says: str, value: Matrix) -> None:
-        """Name a mistake over several steps, and what it makes of one of them."""
-        self.slips.append(Slip(name, says, value))
+    def add_mistake(self, name: str, description: str, value: Matrix) -> None:
+        """Add a common mistake: a description, and the value that step `name` then has."""
+        self.mistakes.append(KnownMistake(name, description, value))
 
-    def done(self) -> Solution:
+    def build(self) -> Solution:
         """The finished solution."""
-        steps, remarks, slips = tuple(self.steps), tuple(self.remarks), tuple(self.slips)
-        return Solution(self.family, dict(self.given), steps, remarks, slips)
+        steps, remarks, mistakes = tuple(self.steps), tuple(self.remarks), tuple(self.mistakes)
+        return Solution(self.family, dict(self.given), steps, remarks, mistakes)
 
 
 def _cells(value: sympy.MatrixBase) -> list[list[str]]:
-    # as it is read back
-    infinite = {sympy.oo: "inf", -sympy.oo: "-inf"}
-    return [[infinite.get(x, str(x)) for x in value.row(i)] for i in range(value.rows)]
+    infinity = {sympy.oo: "inf", -sympy.oo: "-inf"}
+    return [[infinity.get(x, str(x)) for x in value.row(i)] for i in range(value.rows)]

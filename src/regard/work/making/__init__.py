@@ -1,19 +1,6 @@
-"""New exercises with clean numbers, sheets of them, and a class's answers."""
+"""Random exercises with simple numbers, and sheets of them."""
 
-from regard.work.making.exercise import Exercise, make, sheet
-from regard.work.making.papers import Paper, papers, papers_as_text
-from regard.work.making.plans import PLANS
-from regard.work.making.sheets import SHEETS, sheet_as, write_sheet
+from regard.work.making.exercise import Exercise, make_exercise, make_sheet
+from regard.work.making.sheets import format_sheet, write_sheet
 
-__all__ = [
-    "Exercise",
-    "PLANS",
-    "Paper",
-    "SHEETS",
-    "make",
-    "papers",
-    "papers_as_text",
-    "sheet",
-    "sheet_as",
-    "write_sheet",
-]
+__all__ = ["Exercise", "format_sheet", "make_exercise", "make_sheet", "write_sheet"]

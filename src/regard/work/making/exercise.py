@@ -1,107 +1,121 @@
-"""An exercise: numbers drawn until they are clean, and its solution."""
+"""Random exercises, redrawn until their numbers are simple."""
 
 import random
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from regard.errors import RegardError, WorkError, suggestion
-from regard.work.evaluate import evaluated
-from regard.work.making.plans import PLANS, Plan
-from regard.work.problem import work
-from regard.work.shown import wanted
+from regard.work.exact.evaluate import evaluate_digits
+from regard.work.families.registry import FAMILIES, ExerciseTemplate, exercise_families
+from regard.work.problem import solve
+from regard.work.show.selection import matches_any
 from regard.work.solution import Solution
 
-ENTRIES = ((-1, 0, 1, 2), (-2, -1, 0, 1, 2), (-2, -1, "-1/2", 0, "1/2", 1, 2))  # by level
-FEW = ((-1, 0, 1), (-1, 0, 0, 1), (-1, 0, 0, "1/2", 1))  # where many are added up
-TRIES = 300
-STEEP = 4  # what a tanh, a gate or an exponential may be of: more, and all is 0 or 1
-LARGEST, FINEST = 24, 8  # of a clean number: what is above its line, and below
-MOST = 100  # exercises of one sheet
+ENTRY_CHOICES = ((-1, 0, 1, 2), (-2, -1, 0, 1, 2), (-2, -1, "-1/2", 0, "1/2", 1, 2))  # by level
+SPARSE_ENTRY_CHOICES = ((-1, 0, 1), (-1, 0, 0, 1), (-1, 0, 0, "1/2", 1))  # for sums of many terms
+MAX_DRAWS = 300
+MAX_ACTIVATION_INPUT = 4  # of exp, σ and tanh: larger ones saturate
+MAX_NUMERATOR, MAX_DENOMINATOR = 24, 8
+MAX_EXERCISES = 100  # per sheet
 
 
 class Exercise(NamedTuple):
-    """A problem as `regard work` takes it, its solution, and the steps that are asked for.
+    """A problem, its solution, and the names of the steps asked for.
 
-    >>> make("attention", seed=1).problem["family"]
+    >>> make_exercise("attention", seed=1).problem["family"]
     'attention'
     """
 
     name: str
     problem: Mapping[str, Any]
     solution: Solution
-    asks: tuple[str, ...]
+    questions: tuple[str, ...]
 
 
-def make(family: str, seed: int = 0, level: int = 1, number: int = 1) -> Exercise:
-    """A new exercise with clean numbers; the same seed, level and number make the same one.
+def make_exercise(family: str, seed: int = 0, level: int = 1, variant: int = 1) -> Exercise:
+    """Generate an exercise with simple numbers.
 
-    >>> make("rnn", seed=3).problem == make("rnn", seed=3).problem
+    Args:
+        family: one of `exercise_families()`.
+        seed: random seed.
+        level: difficulty, 1 to 3.
+        variant: number of the exercise on a sheet.
+
+    >>> make_exercise("rnn", seed=3).problem == make_exercise("rnn", seed=3).problem
     True
     """
-    if family not in PLANS:
-        hint = suggestion(family, PLANS)
-        raise WorkError(f"family: needs one of {', '.join(PLANS)}, got {family!r}{hint}")
+    if family not in exercise_families():
+        hint = suggestion(family, exercise_families())
+        raise WorkError(
+            f"family: needs one of {', '.join(exercise_families())}, got {family!r}{hint}"
+        )
     if not 1 <= level <= 3:
         raise WorkError(f"level: needs 1, 2 or 3, got {level}")
-    name = f"{family}-{level}-{seed}-{number}"
-    plan, draw = PLANS[family][level - 1], random.Random(name)  # a text seeds alike everywhere
-    for _ in range(TRIES):
+    name = f"{family}-{level}-{seed}-{variant}"
+    plan, draw = (
+        FAMILIES[family].exercises[level - 1],
+        random.Random(name),
+    )  # a text seeds alike everywhere
+    for _ in range(MAX_DRAWS):
         problem = {"family": family, **_drawn(plan, level, draw)}
         try:
-            solution = work(problem)
+            solution = solve(problem)
         except RegardError:
             continue  # a divisor that does not divide, a variance of 0
         if _is_clean(solution, plan):
-            asks = tuple(step.name for step in solution.steps if wanted(step.name, plan.asks))
+            asks = tuple(
+                step.name for step in solution.steps if matches_any(step.name, plan.questions)
+            )
             return Exercise(name, problem, solution, asks)
     raise WorkError(f"seed: needs one that gives clean numbers, got {seed}; try another")
 
 
-def sheet(family: str, seed: int = 0, level: int = 1, count: int = 4) -> list[Exercise]:
-    """So many exercises, no two alike where the family has so many.
+def make_sheet(family: str, seed: int = 0, level: int = 1, count: int = 4) -> list[Exercise]:
+    """Generate `count` exercises, distinct where the family has enough of them.
 
-    >>> [one.name for one in sheet("counts", count=2)]
+    >>> [one.name for one in make_sheet("counts", count=2)]
     ['counts-1-0-1', 'counts-1-0-2']
     """
-    if not 1 <= count <= MOST:
-        raise WorkError(f"count: needs 1 to {MOST}, got {count}")
+    if not 1 <= count <= MAX_EXERCISES:
+        raise WorkError(f"count: needs 1 to {MAX_EXERCISES}, got {count}")
     found: list[Exercise] = []
     for number in range(1, count + 1):
-        one = make(family, seed, level, number)
+        one = make_exercise(family, seed, level, number)
         for again in range(1, 20):
             if all(one.problem != other.problem for other in found):
                 break
-            one = make(family, seed, level, number + 1000 * again)
+            one = make_exercise(family, seed, level, number + 1000 * again)
         found.append(one._replace(name=f"{family}-{level}-{seed}-{number}"))
     return found
 
 
-def _drawn(plan: Plan, level: int, draw: random.Random) -> dict[str, Any]:
+def _drawn(plan: ExerciseTemplate, level: int, draw: random.Random) -> dict[str, Any]:
     given: dict[str, Any] = {}
-    for name, (rows, columns) in plan.sizes.items():
-        some = (FEW if columns > 2 else ENTRIES)[level - 1]
+    for name, (rows, columns) in plan.shapes.items():
+        some = (SPARSE_ENTRY_CHOICES if columns > 2 else ENTRY_CHOICES)[level - 1]
         cells = [[draw.choice(some) for _ in range(columns)] for _ in range(rows)]
         given[name] = cells[0][0] if rows == columns == 1 else cells
-    given |= {name: draw.choice(some) for name, some in plan.picks.items()}
-    chosen = {name: draw.choice(some) for name, some in plan.choices.items()}
+    given |= {name: draw.choice(some) for name, some in plan.value_choices.items()}
+    chosen = {name: draw.choice(some) for name, some in plan.option_choices.items()}
     return {**{k: v for k, v in chosen.items() if v != "none"}, "given": given}
 
 
-def _is_clean(solution: Solution, plan: Plan) -> bool:
-    """Short fractions, nothing that saturates, and not the same number everywhere."""
+def _is_clean(solution: Solution, plan: ExerciseTemplate) -> bool:
+    """Whether fractions are short, activations not saturated, and matrices not constant."""
     values = solution.values()
     for step in solution.steps:
         if step.rule in ("exp", "sigmoid", "tanh"):
-            inside = [x for x in values[step.takes[0]] if not x.is_infinite]
-            if any(abs(float(evaluated(x, 9))) > STEEP for x in inside):
+            inside = [x for x in values[step.inputs[0]] if not x.is_infinite]
+            if any(abs(float(evaluate_digits(x, 9))) > MAX_ACTIVATION_INPUT for x in inside):
                 return False
-        if plan.sizes and any(
-            x.is_Rational and (abs(x.p) > LARGEST or x.q > FINEST) for x in step.value
+        if plan.shapes and any(
+            x.is_Rational and (abs(x.p) > MAX_NUMERATOR or x.q > MAX_DENOMINATOR)
+            for x in step.value
         ):
             return False
-    if not plan.sizes:  # picked numbers are clean as they are
+    if not plan.shapes:  # picked numbers are clean as they are
         return True
-    drawn = [v for name, v in solution.given.items() if name in plan.sizes and len(v) > 1]
+    drawn = [v for name, v in solution.given.items() if name in plan.shapes and len(v) > 1]
     told = all(len(set(v)) > 1 and all(any(v.row(i)) for i in range(v.rows)) for v in drawn)
     # the last may be a difference that has to be 0
     return told and any(x != 0 for step in solution.steps[-3:] for x in step.value)

@@ -1,4 +1,4 @@
-"""A sheet of exercises, or of their solutions, to print, to mark up, or to be worked again."""
+"""Exercise sheets and their solutions in every format."""
 
 from collections.abc import Callable, Sequence
 from html import escape
@@ -8,52 +8,51 @@ from typing import Any
 from regard.errors import WorkError
 from regard.files import is_stream, make_folder, write_text
 from regard.work.making.exercise import Exercise
-from regard.work.mathml import mathml
-from regard.work.page import page
-from regard.work.shapes import convention_of
-from regard.work.show_html import html_body
-from regard.work.show_tex import PREAMBLE, as_markdown, latex_lines, tex_is
-from regard.work.show_text import as_text
+from regard.work.show.html import html_body
+from regard.work.show.latex import LATEX_PREAMBLE, as_markdown, latex_lines, tex_equation
+from regard.work.show.latex_escape import escape_latex
+from regard.work.show.mathml import tex_to_mathml
+from regard.work.show.page import render_page
+from regard.work.show.shapes import detect_convention
+from regard.work.show.text import as_text
 from regard.work.solution import tex_name
-from regard.work.tex import tex_words
 
 SUFFIXES = {"text": ".txt", "markdown": ".md", "latex": ".tex", "html": ".html", "toml": ".toml"}
 
 
-def sheet_as(exercises: Sequence[Exercise], form: str = "text", solutions: bool = False) -> str:
-    """The exercises as one text, or their solutions.
+def format_sheet(exercises: Sequence[Exercise], fmt: str = "text", solutions: bool = False) -> str:
+    """Format exercises, or their solutions.
 
-    >>> from regard.work import sheet
-    >>> print(sheet_as(sheet("rnn", seed=1, count=1)).splitlines()[0])
+    >>> from regard.work import make_sheet
+    >>> print(format_sheet(make_sheet("rnn", seed=1, count=1)).splitlines()[0])
     Exercises: rnn
     """
-    if form not in SHEETS:
-        raise WorkError(f"form: needs one of {', '.join(SHEETS)}, got {form!r}")
-    return SHEETS[form](exercises, solutions)
+    if fmt not in SHEET_FORMATS:
+        raise WorkError(f"fmt: needs one of {', '.join(SHEET_FORMATS)}, got {fmt!r}")
+    return SHEET_FORMATS[fmt](exercises, solutions)
 
 
-def write_sheet(exercises: Sequence[Exercise], form: str, out: str | Path) -> list[Path]:
-    """Write the sheet to a file and its solutions beside it; as TOML, a folder of problems.
+def write_sheet(exercises: Sequence[Exercise], fmt: str, path: str | Path) -> list[Path]:
+    """Write a sheet and its solutions; as TOML, one problem and one blank answer file per exercise.
 
-    Beside each problem in TOML lies a file for its answers, every entry still open. A single
-    exercise may go to a file whose name ends in .toml.
+    A single exercise may go to a path that ends in .toml.
 
     >>> import tempfile
-    >>> from regard.work import sheet
+    >>> from regard.work import make_sheet
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     [file.name for file in write_sheet(sheet("rnn", count=1), "toml", folder)]
+    ...     [file.name for file in write_sheet(make_sheet("rnn", count=1), "toml", folder)]
     ['rnn-1-0-1.toml', 'rnn-1-0-1-answers.toml']
     """
-    place = Path(out)
-    if form != "toml":
-        written = [write_text(place, sheet_as(exercises, form))]
-        if not is_stream(place):  # nothing lies beside /dev/stdout
+    place = Path(path)
+    if fmt != "toml":
+        written = [write_text(place, format_sheet(exercises, fmt))]
+        if not is_stream(place):  # no second file next to /dev/stdout
             beside = place.with_name(f"{place.stem}-solutions{place.suffix}")
-            written.append(write_text(beside, sheet_as(exercises, form, solutions=True)))
+            written.append(write_text(beside, format_sheet(exercises, fmt, solutions=True)))
         return written
     if place.suffix == ".toml":
         beside = place.with_name(f"{place.stem}-answers.toml")
-        text = sheet_as(exercises, form)
+        text = format_sheet(exercises, fmt)
         return [write_text(place, text), write_text(beside, blank_answers(exercises[0]))]
     make_folder(place)
     written = []
@@ -63,16 +62,16 @@ def write_sheet(exercises: Sequence[Exercise], form: str, out: str | Path) -> li
     return written
 
 
-def blank_answers(one: Exercise) -> str:
-    """A file for the answers to an exercise: each step that is asked for, every entry open.
+def blank_answers(exercise: Exercise) -> str:
+    """Blank answer file (TOML) of an exercise.
 
-    >>> from regard.work import make
-    >>> print(blank_answers(make("rnn", seed=1)).splitlines()[-1])
+    >>> from regard.work import make_exercise
+    >>> print(blank_answers(make_exercise("rnn", seed=1)).splitlines()[-1])
     h_1 = [["?"]]
     """
     lines = ['# A number for each ?: 0.25, "1/4", "sqrt(2)". What is left open is not checked.']
-    values = one.solution.values()
-    for name in one.asks:
+    values = exercise.solution.values()
+    for name in exercise.questions:
         row = "[" + ", ".join(['"?"'] * values[name].cols) + "]"
         lines.append(f"{_key(name)} = [{', '.join([row] * values[name].rows)}]")
     return "\n".join(lines) + "\n"
@@ -89,10 +88,10 @@ def _asked(names: Sequence[str]) -> str:
 
 
 def _chosen(one: Exercise) -> str:
-    """What it is about: the family, the way of writing, and what was chosen that no given shows."""
-    seen = ("draws", "family", "given", "scale", "convention")
+    """Family, convention, and options that the given matrices do not show."""
+    seen = ("samples", "family", "given", "scale", "convention")
     told = [f"{name}: {value}" for name, value in one.problem.items() if name not in seen]
-    return "; ".join(filter(None, [one.solution.family, convention_of(one.solution), *told]))
+    return "; ".join(filter(None, [one.solution.family, detect_convention(one.solution), *told]))
 
 
 def _text(exercises: Sequence[Exercise], solutions: bool) -> str:
@@ -103,7 +102,7 @@ def _text(exercises: Sequence[Exercise], solutions: bool) -> str:
             parts.append(as_text(one.solution))
             continue
         parts.append(as_text(one.solution, only=[*one.solution.given]))
-        parts += [_chosen(one), _asked(one.asks)]
+        parts += [_chosen(one), _asked(one.questions)]
     return "\n".join(parts)
 
 
@@ -114,21 +113,25 @@ def _markdown(exercises: Sequence[Exercise], solutions: bool) -> str:
         if solutions:
             parts.append(as_markdown(one.solution).replace("## ", "### "))
             continue
-        parts += [f"$$ {tex_is(name, value)} $$" for name, value in one.solution.given.items()]
-        parts += [_chosen(one), _asked([f"${tex_name(a)}$" for a in one.asks])]
+        parts += [
+            f"$$ {tex_equation(name, value)} $$" for name, value in one.solution.given.items()
+        ]
+        parts += [_chosen(one), _asked([f"${tex_name(a)}$" for a in one.questions])]
     return "\n\n".join(parts)
 
 
 def _latex(exercises: Sequence[Exercise], solutions: bool) -> str:
-    lines = [*PREAMBLE, f"\\section*{{{tex_words(_title(exercises, solutions))}}}"]
+    lines = [*LATEX_PREAMBLE, f"\\section*{{{escape_latex(_title(exercises, solutions))}}}"]
     for n, one in enumerate(exercises, 1):
         lines.append(f"\\subsection*{{{n}}}")
         if solutions:
             lines += [x.replace("\\section*", "\\paragraph*") for x in latex_lines(one.solution)]
             continue
-        lines += [f"\\[ {tex_is(name, value)} \\]" for name, value in one.solution.given.items()]
-        lines += [tex_words(_chosen(one)), ""]
-        lines.append(_asked([f"${tex_name(a)}$" for a in one.asks]))
+        lines += [
+            f"\\[ {tex_equation(name, value)} \\]" for name, value in one.solution.given.items()
+        ]
+        lines += [escape_latex(_chosen(one)), ""]
+        lines.append(_asked([f"${tex_name(a)}$" for a in one.questions]))
     return "\n".join([*lines, "\\end{document}", ""])
 
 
@@ -137,21 +140,22 @@ def _html(exercises: Sequence[Exercise], solutions: bool) -> str:
     for n, one in enumerate(exercises, 1):
         links[f"exercise-{n}"] = str(n)
         if solutions:
-            inside = html_body(one.solution, before=f"{n}-").replace("<h2", "<h3")
+            inside = html_body(one.solution, id_prefix=f"{n}-").replace("<h2", "<h3")
             parts.append(f'<div id="exercise-{n}" class="new"><h2>{n}</h2>')
             parts.append(inside.replace("</h2>", "</h3>") + "</div>")
             continue
         given = "".join(
-            f'<div class="wide">{mathml(tex_is(*x))}</div>' for x in one.solution.given.items()
+            f'<div class="wide">{tex_to_mathml(tex_equation(*x))}</div>'
+            for x in one.solution.given.items()
         )
-        asks = _asked([mathml(tex_name(a)) for a in one.asks])
+        asks = _asked([tex_to_mathml(tex_name(a)) for a in one.questions])
         chosen = f'<p class="soft">{escape(_chosen(one))}</p>'
         parts.append(
             f'<section id="exercise-{n}"><h2>{n}</h2><div class="row">{given}</div>{chosen}'
             f'<p>{asks}</p><div class="answer"></div></section>'
         )
     facts = f"{len(exercises)} of them, {exercises[0].name.rpartition('-')[0]}"
-    return page(_title(exercises, solutions), facts, "\n".join(parts), links)
+    return render_page(_title(exercises, solutions), facts, "\n".join(parts), links)
 
 
 def _toml(exercises: Sequence[Exercise], solutions: bool) -> str:
@@ -163,12 +167,12 @@ def _toml(exercises: Sequence[Exercise], solutions: bool) -> str:
 def _answers_toml(one: Exercise) -> str:
     values = one.solution.values()
     lines = (f"{_key(a)} = {_value([[str(x) for x in r] for r in values[a].tolist()])}"
-             for a in one.asks)  # fmt: skip
+             for a in one.questions)  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
 def _problem_toml(one: Exercise) -> str:
-    lines = [f"# {one.name}: {_asked(one.asks)}"]
+    lines = [f"# {one.name}: {_asked(one.questions)}"]
     lines += [f"{k} = {_value(v)}" for k, v in one.problem.items() if k != "given"]
     lines += ["", "[given]"]
     lines += [f"{_key(k)} = {_value(v)}" for k, v in one.problem["given"].items()]
@@ -187,7 +191,7 @@ def _value(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-SHEETS: dict[str, Callable[[Sequence[Exercise], bool], str]] = {
+SHEET_FORMATS: dict[str, Callable[[Sequence[Exercise], bool], str]] = {
     "text": _text,
     "markdown": _markdown,
     "latex": _latex,

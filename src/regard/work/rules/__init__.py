@@ -1,51 +1,70 @@
-"""The rules that steps go by, by name."""
+"""Rules by name: what a step computes, its formula, and common mistakes."""
 
 from regard.errors import WorkError
-from regard.work.rules.basic import BASIC, sigmoid
-from regard.work.rules.blocks import BLOCKS
-from regard.work.rules.constructions import CONSTRUCTIONS
-from regard.work.rules.cost import COST
-from regard.work.rules.explain import EXPLAIN
-from regard.work.rules.gates import GATES
-from regard.work.rules.gradients import GRADIENTS
-from regard.work.rules.hybrid import HYBRID
-from regard.work.rules.moments import MOMENTS
-from regard.work.rules.paths import PATHS
-from regard.work.rules.perturb import PERTURB
-from regard.work.rules.positions import POSITIONS
-from regard.work.rules.proofs import LINES
-from regard.work.rules.rule import M, Matrix, Rule, Run, bare, each, told
-from regard.work.rules.scores import SCORES
-from regard.work.rules.shapes import made
-from regard.work.rules.symbols import put_in
+from regard.work.rules.basic import BASIC_RULES, sigmoid
+from regard.work.rules.blocks import BLOCK_RULES
+from regard.work.rules.constructions import CONSTRUCTION_RULES
+from regard.work.rules.cost import COST_RULES
+from regard.work.rules.explain import EXPLAIN_RULES
+from regard.work.rules.moments import MOMENT_RULES
+from regard.work.rules.perturb import PERTURB_RULES
+from regard.work.rules.positions import POSITION_RULES
+from regard.work.rules.proofs import PROOF_RULES
+from regard.work.rules.recurrent.attention import RECURRENT_ATTENTION_RULES
+from regard.work.rules.recurrent.gates import GATE_RULES
+from regard.work.rules.recurrent.gradients import GRADIENT_RULES
+from regard.work.rules.recurrent.jacobians import JACOBIAN_RULES
+from regard.work.rules.rule import (
+    M,
+    Matrix,
+    MatrixFunction,
+    Rule,
+    elementwise,
+    format_bare,
+    format_operand,
+)
+from regard.work.rules.scores import SCORE_RULES
+from regard.work.rules.shapes import rule_from_pattern
+from regard.work.rules.symbols import substitution_rule
 
 RULES: dict[str, Rule] = {
-    **BASIC,
-    **EXPLAIN,
-    **BLOCKS,
-    **POSITIONS,
-    **SCORES,
-    **GRADIENTS,
-    **PATHS,
-    **GATES,
-    **HYBRID,
-    **MOMENTS,
-    **PERTURB,
-    **CONSTRUCTIONS,
-    **COST,
-    **LINES,
+    **BASIC_RULES,
+    **EXPLAIN_RULES,
+    **BLOCK_RULES,
+    **POSITION_RULES,
+    **SCORE_RULES,
+    **GRADIENT_RULES,
+    **JACOBIAN_RULES,
+    **GATE_RULES,
+    **RECURRENT_ATTENTION_RULES,
+    **MOMENT_RULES,
+    **PERTURB_RULES,
+    **CONSTRUCTION_RULES,
+    **COST_RULES,
+    **PROOF_RULES,
 }
 
-__all__ = ["RULES", "M", "Matrix", "Rule", "Run", "bare", "each", "rule", "sigmoid", "told"]
+__all__ = [
+    "RULES",
+    "M",
+    "Matrix",
+    "Rule",
+    "MatrixFunction",
+    "format_bare",
+    "elementwise",
+    "get_rule",
+    "sigmoid",
+    "format_operand",
+]
 
 
-def rule(name: str) -> Rule:
-    """A rule by its name.
+def get_rule(name: str) -> Rule:
+    """Look up a rule by name; names with numbers in them are built on demand.
 
-    >>> rule("exp").text
+    >>> get_rule("exp").text
     'exp({0})'
     """
-    found = RULES.get(name) or made(name) or put_in(name)
-    if found is None:
+    rule = RULES.get(name) or rule_from_pattern(name) or substitution_rule(name)
+    if rule is None:
         raise WorkError(f"rule: needs one of {', '.join(RULES)}, got {name!r}")
-    return found
+    return rule

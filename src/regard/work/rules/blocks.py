@@ -1,4 +1,4 @@
-"""The rules of a Transformer's block: bias, layer norm, activation, and counting."""
+"""Rules of a Transformer block: bias, norms, activations, and counting."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,48 +6,39 @@ from typing import Any
 import sympy
 
 from regard.errors import ShapeError, WorkError
-from regard.work.rules.rule import M, Matrix, Rule, bare, each, told
+from regard.work.rules.basic import matrix_product, product_entry, sigmoid
+from regard.work.rules.rule import M, Matrix, Rule, elementwise, format_bare, format_operand
 
 
-def _times(a: Matrix, b: Matrix) -> Matrix:
-    if a.cols != b.rows:
-        raise ShapeError(
-            f"product: needs as many columns on the left as rows on the right, got "
-            f"{a.rows}×{a.cols} times {b.rows}×{b.cols}"
-        )
-    return M(a * b)
-
-
-def _to_rows(a: Matrix, row: Matrix, sign: int = 1) -> Matrix:
-    """One row added to every row; a column of as many numbers will do."""
-    cells = list(row)
-    if 1 not in row.shape or len(cells) != a.cols:
+def _add_to_rows(a: Matrix, row: Matrix, sign: int = 1) -> Matrix:
+    """Add a vector, given as row or column, to every row."""
+    entries = list(row)
+    if 1 not in row.shape or len(entries) != a.cols:
         raise ShapeError(f"bias: needs {a.cols} numbers, got {row.rows}×{row.cols}")
-    return M(a.rows, a.cols, lambda i, j: a[i, j] + sign * cells[j])
+    return M(a.rows, a.cols, lambda i, j: a[i, j] + sign * entries[j])
 
 
 def _affine(x: Matrix, w: Matrix, b: Matrix, sign: int = 1) -> Matrix:
-    return _to_rows(_times(x, w), b, sign)
+    return _add_to_rows(matrix_product(x, w), b, sign)
 
 
 def _affine_entry(i: int, j: int, x: Matrix, w: Matrix, b: Matrix) -> str:
-    terms = [f"{told(x[i, n])}·{told(w[n, j])}" for n in range(x.cols)]
-    return " + ".join([*terms, told(list(b)[j])])
+    return f"{product_entry(i, j, x, w)} + {format_operand(list(b)[j])}"
 
 
-def _mean(a: Matrix) -> Matrix:
+def _row_means(a: Matrix) -> Matrix:
     return M([sum(a.row(i)) / a.cols for i in range(a.rows)])
 
 
 def _mean_entry(i: int, j: int, a: Matrix) -> str:
-    return f"({' + '.join(told(x) for x in a.row(i))}) / {a.cols}"
+    return f"({' + '.join(format_operand(x) for x in a.row(i))}) / {a.cols}"
 
 
-def _down(a: Matrix) -> list[Any]:
+def _column_means(a: Matrix) -> list[Any]:
     return [sum(a.col(j)) / a.rows for j in range(a.cols)]
 
 
-def _centred(a: Matrix, mean: Matrix, sign: int = 1) -> Matrix:
+def _centre(a: Matrix, mean: Matrix, sign: int = 1) -> Matrix:
     return M(a.rows, a.cols, lambda i, j: a[i, j] - sign * mean[i, 0])
 
 
@@ -56,41 +47,41 @@ def _variance(c: Matrix, less: int = 0) -> Matrix:
 
 
 def _variance_entry(i: int, j: int, c: Matrix) -> str:
-    return f"({' + '.join(f'{told(x)}²' for x in c.row(i))}) / {c.cols}"
+    return f"({' + '.join(f'{format_operand(x)}²' for x in c.row(i))}) / {c.cols}"
 
 
-def _inverse(v: Matrix, eps: Matrix) -> Matrix:
+def _inverse_std(v: Matrix, eps: Matrix) -> Matrix:
     e = eps[0, 0]
     if any(x + e == 0 for x in v):
         raise WorkError("eps: needs more than 0 where all features of a token are equal, got 0")
     return M(v.applyfunc(lambda x: 1 / sympy.sqrt(x + e)))
 
 
-def _times_rows(a: Matrix, r: Matrix) -> Matrix:
+def _scale_rows(a: Matrix, r: Matrix) -> Matrix:
     return M(a.rows, a.cols, lambda i, j: a[i, j] * r[i, 0])
 
 
-def _gained(n: Matrix, gain: Matrix, shift: Matrix) -> Matrix:
+def _gain_and_shift(n: Matrix, gain: Matrix, shift: Matrix) -> Matrix:
     g = list(gain)
     if len(g) != n.cols:
         raise ShapeError(f"gain: needs {n.cols} numbers, got {gain.rows}×{gain.cols}")
-    return _to_rows(M(n.rows, n.cols, lambda i, j: n[i, j] * g[j]), shift)
+    return _add_to_rows(M(n.rows, n.cols, lambda i, j: n[i, j] * g[j]), shift)
 
 
 def relu(x: Any) -> Any:
-    """max(0, x), exactly; with symbols it stays a question.
+    """max(0, x), exact; left unevaluated for symbols.
 
     >>> relu(sympy.sqrt(2) - 2), relu(sympy.Integer(3)), relu(sympy.Symbol("a"))
     (0, 3, Max(0, a))
     """
     if x.free_symbols:
         return sympy.Max(0, x)
-    found = x if x.is_Rational else x.evalf(30)
-    return x if found > 0 else sympy.Integer(0)
+    value = x if x.is_Rational else x.evalf(30)
+    return x if value > 0 else sympy.Integer(0)
 
 
 def gelu(x: Any) -> Any:
-    """x times the share of a normal draw below x.
+    """x Φ(x), with Φ the standard normal CDF.
 
     >>> gelu(sympy.Integer(0))
     0
@@ -99,45 +90,45 @@ def gelu(x: Any) -> Any:
 
 
 def _quotient(a: Matrix, b: Matrix) -> Matrix:
-    over, under = a[0, 0], b[0, 0]
-    if under == 0:
-        raise WorkError("quotient: needs a number other than 0 below the line, got 0")
-    return M([[over / under]])
+    numerator, denominator = a[0, 0], b[0, 0]
+    if denominator == 0:
+        raise WorkError("quotient: needs a divisor other than 0, got 0")
+    return M([[numerator / denominator]])
 
 
-def _counted(by: Callable[[int], Rule]) -> Callable[[str], Rule]:
-    return lambda told: by(int(told))
+def _from_integer(make: Callable[[int], Rule]) -> Callable[[str], Rule]:
+    return lambda text: make(int(text))
 
 
-def _so_many(n: int) -> Rule:
+def _times(n: int) -> Rule:
     return Rule(
-        each(lambda x: n * x),
+        elementwise(lambda x: n * x),
         f"{n} · {{0}}",
         f"{n} \\cdot {{0}}",
         {f"the {n} was left out": lambda a: a},
-        lambda i, j, a: f"{n}·{told(a[i, j])}",
+        lambda i, j, a: f"{n}·{format_operand(a[i, j])}",
     )
 
 
-def _more(n: int) -> Rule:
+def _plus(n: int) -> Rule:
     return Rule(
-        each(lambda x: x + n),
+        elementwise(lambda x: x + n),
         f"{{0}} + {n}",
         f"{{0}} + {n}",
         {f"the {n} was left out": lambda a: a},
-        lambda i, j, a: f"{told(a[i, j])} + {n}",
+        lambda i, j, a: f"{format_operand(a[i, j])} + {n}",
     )
 
 
-COUNTED = {r"times (\d+)": _counted(_so_many), r"plus (\d+)": _counted(_more)}
+ARITHMETIC_MAKERS = {r"times (\d+)": _from_integer(_times), r"plus (\d+)": _from_integer(_plus)}
 
-BLOCKS: dict[str, Rule] = {
+BLOCK_RULES: dict[str, Rule] = {
     "affine": Rule(
         _affine,
         "{0} {1} + {2}",
         "{0} {1} + {2}",
         {
-            "the bias was left out": lambda x, w, b: _times(x, w),
+            "the bias was left out": lambda x, w, b: matrix_product(x, w),
             "the bias was subtracted": lambda x, w, b: _affine(x, w, b, -1),
             "the matrix was transposed": lambda x, w, b: _affine(x, M(w.T), b),
         },
@@ -147,125 +138,133 @@ BLOCKS: dict[str, Rule] = {
         lambda w, x, b: M(_affine(M(x.T), M(w.T), b).T),
         "{0} {1} + {2}",
         "{0} {1} + {2}",
-        {"the bias was left out": lambda w, x, b: _times(w, x)},
+        {"the bias was left out": lambda w, x, b: matrix_product(w, x)},
         lambda i, j, w, x, b: _affine_entry(j, i, M(x.T), M(w.T), b),
     ),
     "mean of rows": Rule(
-        _mean,
+        _row_means,
         "the mean of each row of {0}",
         "\\operatorname{{mean}}({0})",
         {
             "the sum was not divided": lambda a: M([sum(a.row(i)) for i in range(a.rows)]),
-            "means of the columns: over tokens, not features": lambda a: M(_down(a)),
+            "the mean was taken over tokens, not features": lambda a: M(_column_means(a)),
         },
         _mean_entry,
     ),
     "centre rows": Rule(
-        _centred,
+        _centre,
         "{0} - {1}, row by row",
         "{0} - {1} \\mathbf 1^\\top",
         {
-            "the mean was added": lambda a, m: _centred(a, m, -1),
-            "the mean of each column was taken off": lambda a, m: _to_rows(a, M([_down(a)]), -1),
+            "the mean was added": lambda a, m: _centre(a, m, -1),
+            "the mean of each column was subtracted": lambda a, m: _add_to_rows(
+                a, M([_column_means(a)]), -1
+            ),
         },
-        lambda i, j, a, m: f"{told(a[i, j])} - {told(m[i, 0])}",
+        lambda i, j, a, m: f"{format_operand(a[i, j])} - {format_operand(m[i, 0])}",
     ),
     "variance of rows": Rule(
         _variance,
         "the mean of the squares in each row of {0}",
         "\\operatorname{{mean}}({0}^{{\\circ 2}})",
         {
-            "divided by one less than the count": lambda c: _variance(c, 1),
+            "divided by n - 1 instead of n": lambda c: _variance(c, 1),
             "the sum was not divided": lambda c: M(c.cols * _variance(c)),
-            "the root was already taken": lambda c: M(_variance(c).applyfunc(sympy.sqrt)),
+            "the square root was already taken": lambda c: M(_variance(c).applyfunc(sympy.sqrt)),
         },
         _variance_entry,
     ),
-    "inverse deviation": Rule(
-        _inverse,
+    "inverse std": Rule(
+        _inverse_std,
         "1 / √({0} + {1})",
         "({0} + {1})^{{-1/2}}",
         {
-            "no root was taken": lambda v, e: M(v.applyfunc(lambda x: 1 / (x + e[0, 0]))),
-            "ε was added outside the root": lambda v, e: M(
+            "the square root was left out": lambda v, e: M(
+                v.applyfunc(lambda x: 1 / (x + e[0, 0]))
+            ),
+            "ε was added outside the square root": lambda v, e: M(
                 v.applyfunc(lambda x: 1 / (sympy.sqrt(x) + e[0, 0]))
             ),
             "it was not inverted": lambda v, e: M(v.applyfunc(lambda x: sympy.sqrt(x + e[0, 0]))),
         },
-        lambda i, j, v, e: f"1 / √({told(v[i, j])} + {told(e[0, 0])})",
+        lambda i, j, v, e: f"1 / √({format_operand(v[i, j])} + {format_operand(e[0, 0])})",
     ),
-    "times rows": Rule(
-        _times_rows,
+    "scale rows": Rule(
+        _scale_rows,
         "{0} · {1}, row by row",
         "\\operatorname{{diag}}({1})\\, {0}",
-        {"it was divided": lambda a, r: _times_rows(a, M(r.applyfunc(lambda x: 1 / x)))},
-        lambda i, j, a, r: f"{told(a[i, j])}·{told(r[i, 0])}",
+        {"it was divided": lambda a, r: _scale_rows(a, M(r.applyfunc(lambda x: 1 / x)))},
+        lambda i, j, a, r: f"{format_operand(a[i, j])}·{format_operand(r[i, 0])}",
     ),
     "gain and shift": Rule(
-        _gained,
+        _gain_and_shift,
         "{1} ∘ {0} + {2}, row by row",
         "{0} \\operatorname{{diag}}({1}) + \\mathbf 1 {2}",
         {
-            "the gain was left out": lambda n, g, s: _to_rows(n, s),
-            "the shift was left out": lambda n, g, s: _gained(n, g, M.zeros(1, n.cols)),
-            "the shift was scaled too": lambda n, g, s: _gained(_to_rows(n, s), g, 0 * s),
+            "the gain was left out": lambda n, g, s: _add_to_rows(n, s),
+            "the shift was left out": lambda n, g, s: _gain_and_shift(n, g, M.zeros(1, n.cols)),
+            "the shift was scaled too": lambda n, g, s: _gain_and_shift(
+                _add_to_rows(n, s), g, 0 * s
+            ),
         },
-        lambda i, j, n, g, s: f"{told(list(g)[j])}·{told(n[i, j])} + {told(list(s)[j])}",
+        lambda i, j, n, g, s: (
+            f"{format_operand(list(g)[j])}·{format_operand(n[i, j])} + {format_operand(list(s)[j])}"
+        ),
     ),
     "gain": Rule(
-        lambda n, g: _gained(n, g, M.zeros(1, n.cols)),
+        lambda n, g: _gain_and_shift(n, g, M.zeros(1, n.cols)),
         "{1} ∘ {0}, row by row",
         "{0} \\operatorname{{diag}}({1})",
         {"it was left out": lambda n, g: n},
-        lambda i, j, n, g: f"{told(list(g)[j])}·{told(n[i, j])}",
+        lambda i, j, n, g: f"{format_operand(list(g)[j])}·{format_operand(n[i, j])}",
     ),
     "add to rows": Rule(
-        _to_rows,
+        _add_to_rows,
         "{0} + {1}, row by row",
         "{0} + \\mathbf 1 {1}",
         {"it was left out": lambda a, row: a},
-        lambda i, j, a, row: f"{told(a[i, j])} + {told(list(row)[j])}",
+        lambda i, j, a, row: f"{format_operand(a[i, j])} + {format_operand(list(row)[j])}",
     ),
     "relu": Rule(
-        each(relu),
+        elementwise(relu),
         "max(0, {0})",
         "\\max(0, {0})",
         {
             "it was left out": lambda a: a,
-            "the sign was dropped instead": each(sympy.Abs),
-            "the negative part was kept": each(lambda x: x - relu(x)),
+            "the absolute value was taken": elementwise(sympy.Abs),
+            "the negative part was kept": elementwise(lambda x: x - relu(x)),
         },
-        lambda i, j, a: f"max(0, {bare(a[i, j])})",
+        lambda i, j, a: f"max(0, {format_bare(a[i, j])})",
     ),
     "gelu": Rule(
-        each(gelu),
+        elementwise(gelu),
         "{0} ∘ Φ({0})",
         "{0} \\circ \\Phi({0})",
-        {"it was left out": lambda a: a, "relu was used": each(relu)},
-        lambda i, j, a: f"{told(a[i, j])}·Φ({bare(a[i, j])})",
+        {"it was left out": lambda a: a, "relu was used": elementwise(relu)},
+        lambda i, j, a: f"{format_operand(a[i, j])}·Φ({format_bare(a[i, j])})",
     ),
     "silu": Rule(
-        each(lambda x: x / (1 + sympy.exp(-x))),
+        elementwise(lambda x: x * sigmoid(x)),
         "{0} ∘ σ({0})",
         "{0} \\circ \\sigma({0})",
         {
-            "only σ was taken": each(lambda x: 1 / (1 + sympy.exp(-x))),
-            "relu was used": each(relu),
+            "only σ was taken": elementwise(sigmoid),
+            "relu was used": elementwise(relu),
         },
-        lambda i, j, a: f"{told(a[i, j])} / (1 + exp(-{told(a[i, j])}))",
+        lambda i, j, a: f"{format_operand(a[i, j])} / (1 + exp(-{format_operand(a[i, j])}))",
     ),
     "quotient": Rule(
         _quotient,
         "{0} / {1}",
         "{0} / {1}",
         {"they were multiplied": lambda a, b: M([[a[0, 0] * b[0, 0]]])},
-        lambda i, j, a, b: f"{told(a[0, 0])} / {told(b[0, 0])}",
+        lambda i, j, a, b: f"{format_operand(a[0, 0])} / {format_operand(b[0, 0])}",
     ),
     "square": Rule(
-        each(lambda x: x**2),
+        elementwise(lambda x: x**2),
         "{0}²",
         "{0}^2",
-        {"it was doubled": each(lambda x: 2 * x), "it was not squared": lambda a: a},
-        lambda i, j, a: f"{told(a[i, j])}²",
+        {"it was doubled": elementwise(lambda x: 2 * x), "it was not squared": lambda a: a},
+        lambda i, j, a: f"{format_operand(a[i, j])}²",
     ),
 }

@@ -1,31 +1,31 @@
-"""The rules of attention built to order: shares, leads, inverses, taps and shifts."""
+"""Rules of constructed attention: softmax weights, margins, inverses, convolutions, shifts."""
 
 from typing import Any
 
 import sympy
 
 from regard.errors import WorkError
-from regard.work.evaluate import as_float
-from regard.work.rules.rule import M, Matrix, Rule, told
+from regard.work.exact.evaluate import to_float
+from regard.work.rules.rule import M, Matrix, Rule, format_operand
 
 
-def _own_share(beta: Matrix, n: Matrix) -> Matrix:
+def _diagonal_weight(beta: Matrix, n: Matrix) -> Matrix:
     e = sympy.exp(beta[0])
     return M([[e / (e + n[0] - 1)]])
 
 
-def _lead(s: Matrix) -> Matrix:
-    """How far each diagonal entry leads the best of its row; the smallest such lead."""
+def _diagonal_margin(s: Matrix) -> Matrix:
+    """Smallest difference between a diagonal entry and the other entries of its row."""
     if s.rows == 1:
         return M([[sympy.S.One]])
-    leads = [s[i, i] - s[i, j] for i in range(s.rows) for j in range(s.cols) if i != j]
-    return M([[min(leads, key=lambda x: as_float(x))]])
+    margins = [s[i, i] - s[i, j] for i in range(s.rows) for j in range(s.cols) if i != j]
+    return M([[min(margins, key=lambda x: to_float(x))]])
 
 
-def _needed(p: Matrix, n: Matrix, lead: Matrix) -> Matrix:
-    if as_float(lead[0]) <= 0:
+def _scale_for_weight(p: Matrix, n: Matrix, margin: Matrix) -> Matrix:
+    if to_float(margin[0]) <= 0:
         return M([[sympy.oo]])
-    return M([[sympy.log(p[0] / (1 - p[0]) * (n[0] - 1)) / lead[0]]])
+    return M([[sympy.log(p[0] / (1 - p[0]) * (n[0] - 1)) / margin[0]]])
 
 
 def _inverse(a: Matrix) -> Matrix:
@@ -34,24 +34,24 @@ def _inverse(a: Matrix) -> Matrix:
     return M(a.inv())
 
 
-def taps(kernel: Matrix, x: Matrix) -> Matrix:
-    """The matrix of a convolution: entry (i, j) is the tap for distance j - i, 0 beyond the ends.
+def convolution_matrix(kernel: Matrix, x: Matrix) -> Matrix:
+    """Convolution as a banded matrix: entry (i, j) is the tap for j - i, zero padding at the ends.
 
-    >>> taps(M([[1, 2, 3]]), M([[0], [0], [0]]))
+    >>> convolution_matrix(M([[1, 2, 3]]), M([[0], [0], [0]]))
     Matrix([
     [2, 3, 0],
     [1, 2, 3],
     [0, 1, 2]])
     """
-    far = kernel.cols // 2
+    radius = kernel.cols // 2
     return M(
         x.rows,
         x.rows,
-        lambda i, j: kernel[0, int(j - i) + far] if abs(j - i) <= far else sympy.S.Zero,
+        lambda i, j: kernel[0, int(j - i) + radius] if abs(j - i) <= radius else sympy.S.Zero,
     )
 
 
-def _shifted(offset: Matrix, x: Matrix) -> Matrix:
+def _shift_matrix(offset: Matrix, x: Matrix) -> Matrix:
     return M(x.rows, x.rows, lambda i, j: int(j - i == offset[0]))
 
 
@@ -59,29 +59,35 @@ def _log(x: Any) -> Any:
     return -sympy.oo if x == 0 else sympy.log(x)
 
 
-CONSTRUCTIONS: dict[str, Rule] = {
-    "share of one's own": Rule(
-        _own_share,
+CONSTRUCTION_RULES: dict[str, Rule] = {
+    "diagonal softmax weight": Rule(
+        _diagonal_weight,
         "e^{0} / (e^{0} + {1} - 1)",
         "\\frac{{e^{{{0}}}}}{{e^{{{0}}} + {1} - 1}}",
         {
-            "softmax of the unit matrix was taken to be the unit matrix": lambda b, n: M([[1]]),
-            "one too many in the sum": lambda b, n: _own_share(b, M([[n[0] + 1]])),
+            "softmax of the identity was taken to be the identity": lambda b, n: M([[1]]),
+            "the sum has one term too many": lambda b, n: _diagonal_weight(b, M([[n[0] + 1]])),
         },
-        lambda i, j, b, n: f"exp({told(b[0])}) / (exp({told(b[0])}) + {told(n[0])} - 1)",
+        lambda i, j, b, n: (
+            f"exp({format_operand(b[0])}) / "
+            f"(exp({format_operand(b[0])}) + {format_operand(n[0])} - 1)"
+        ),
     ),
-    "lead": Rule(
-        _lead,
-        "the smallest lead of a diagonal entry of {0} over the rest of its row",
+    "diagonal margin": Rule(
+        _diagonal_margin,
+        "the smallest margin of a diagonal entry of {0} over the rest of its row",
         "\\min_{{i \\neq j}} \\bigl(({0})_{{ii}} - ({0})_{{ij}}\\bigr)",
-        {"columns were compared instead of rows": lambda s: _lead(M(s.T))},
+        {"columns were compared instead of rows": lambda s: _diagonal_margin(M(s.T))},
     ),
-    "scale that reaches": Rule(
-        _needed,
+    "scale for weight": Rule(
+        _scale_for_weight,
         "log({0} / (1 - {0}) · ({1} - 1)) / {2}",
         "\\log\\Bigl(\\frac{{{0}}}{{1 - {0}}} ({1} - 1)\\Bigr) / {2}",
-        {"the count of the others was left out": lambda p, n, d: _needed(p, M([[2]]), d)},
-        lambda i, j, p, n, d: f"log({told(p[0] / (1 - p[0]))}·{told(n[0] - 1)}) / {told(d[0])}",
+        {"the factor n - 1 was left out": lambda p, n, d: _scale_for_weight(p, M([[2]]), d)},
+        lambda i, j, p, n, d: (
+            f"log({format_operand(p[0] / (1 - p[0]))}·{format_operand(n[0] - 1)}) / "
+            f"{format_operand(d[0])}"
+        ),
     ),
     "inverse": Rule(
         _inverse,
@@ -89,32 +95,32 @@ CONSTRUCTIONS: dict[str, Rule] = {
         "{0}^{{-1}}",
         {
             "it was transposed instead": lambda a: M(a.T),
-            "each entry was turned over": lambda a: M(a.applyfunc(lambda x: 1 / x if x else x)),
+            "each entry was inverted": lambda a: M(a.applyfunc(lambda x: 1 / x if x else x)),
         },
     ),
     "log taps": Rule(
-        lambda kernel, x: M(taps(kernel, x).applyfunc(_log)),
+        lambda kernel, x: M(convolution_matrix(kernel, x).applyfunc(_log)),
         "log of the tap of {0} for each distance j - i, for each pair of {1}",
         "\\bigl[\\log {0}_{{j-i}}\\bigr]_{{ij}}",
         {
-            "the logarithm was left out": taps,
+            "the logarithm was left out": convolution_matrix,
             "the distance was taken as i - j": lambda kernel, x: M(
-                taps(kernel, x).T.applyfunc(_log)
+                convolution_matrix(kernel, x).T.applyfunc(_log)
             ),
         },
-        lambda i, j, kernel, x: f"log({told(taps(kernel, x)[i, j])})",
+        lambda i, j, kernel, x: f"log({format_operand(convolution_matrix(kernel, x)[i, j])})",
     ),
     "taps": Rule(
-        taps,
+        convolution_matrix,
         "the tap of {0} for each distance j - i, for each pair of {1}",
         "\\bigl[{0}_{{j-i}}\\bigr]_{{ij}}",
-        {"the distance was taken as i - j": lambda kernel, x: M(taps(kernel, x).T)},
-        lambda i, j, kernel, x: told(taps(kernel, x)[i, j]),
+        {"the distance was taken as i - j": lambda kernel, x: M(convolution_matrix(kernel, x).T)},
+        lambda i, j, kernel, x: format_operand(convolution_matrix(kernel, x)[i, j]),
     ),
     "shift": Rule(
-        _shifted,
+        _shift_matrix,
         "1 where j - i = {0}, for each pair of {1}",
         "\\bigl[ j - i = {0} \\bigr]_{{ij}}",
-        {"it was shifted the other way": lambda o, x: M(_shifted(o, x).T)},
+        {"it was shifted the other way": lambda o, x: M(_shift_matrix(o, x).T)},
     ),
 }

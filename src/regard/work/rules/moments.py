@@ -1,138 +1,147 @@
-"""The rules of mean and variance of a dot product, and of a simulation that can be run again."""
+"""Rules of mean and variance of a dot product, and of a seeded simulation."""
 
 from typing import Any
 
 import sympy
 
 from regard.errors import WorkError
-from regard.work.rules.rule import M, Matrix, Rule, bare, raised, told
+from regard.work.rules.rule import M, Matrix, Rule, format_bare, format_operand, format_power
 
-MOST = 20_000_000  # numbers that one simulation may draw
-AT_ONCE = 1_000_000
-
-
-def _simulated(m: Matrix, sigma: Matrix, d: Matrix, draws: Matrix, seed: Matrix) -> Matrix:
-    """Mean and variance of q·k over so many pairs, each with its standard error."""
-    return _figures(_drawn(m, sigma, d, draws, seed, same=False))
+MAX_SAMPLED_NUMBERS = 20_000_000  # per simulation
+CHUNK_SIZE = 1_000_000
 
 
-def _drawn(m: Matrix, sigma: Matrix, d: Matrix, draws: Matrix, seed: Matrix, same: bool) -> Any:
-    import numpy as np  # only who simulates waits for it
-
-    size, count = int(d[0]), int(draws[0])
-    if not 2 <= count <= MOST // size:
-        raise WorkError(f"draws: needs 2 to {MOST // size} for d = {size}, got {count}")
-    chance = np.random.default_rng(int(seed[0]))
-    # the law depends on the length of the mean alone, so that any direction will do
-    mean, spread = float((m[0] / d[0]) ** 0.5), float(sigma[0])
-    found = []
-    for first in range(0, count, max(1, AT_ONCE // size)):
-        rows = min(max(1, AT_ONCE // size), count - first)
-        q = mean + spread * chance.standard_normal((rows, size))
-        k = q if same else mean + spread * chance.standard_normal((rows, size))
-        found.append((q * k).sum(1))
-    return np.concatenate(found)
+def _simulate(m: Matrix, sigma: Matrix, d: Matrix, samples: Matrix, seed: Matrix) -> Matrix:
+    """Sample mean and variance of q·k, each with its standard error."""
+    return _statistics(_sample(m, sigma, d, samples, seed, q_is_k=False))
 
 
-def _figures(s: Any) -> Matrix:
+def _sample(
+    m: Matrix, sigma: Matrix, d: Matrix, samples: Matrix, seed: Matrix, q_is_k: bool
+) -> Any:
+    import numpy as np  # slow to import, needed only here
+
+    size, count = int(d[0]), int(samples[0])
+    if not 2 <= count <= MAX_SAMPLED_NUMBERS // size:
+        raise WorkError(
+            f"samples: needs 2 to {MAX_SAMPLED_NUMBERS // size} for d = {size}, got {count}"
+        )
+    rng = np.random.default_rng(int(seed[0]))
+    # the distribution depends on the norm of the mean only, so any direction will do
+    mean, std = float((m[0] / d[0]) ** 0.5), float(sigma[0])
+    chunks = []
+    for first in range(0, count, max(1, CHUNK_SIZE // size)):
+        rows = min(max(1, CHUNK_SIZE // size), count - first)
+        q = mean + std * rng.standard_normal((rows, size))
+        k = q if q_is_k else mean + std * rng.standard_normal((rows, size))
+        chunks.append((q * k).sum(1))
+    return np.concatenate(chunks)
+
+
+def _statistics(s: Any) -> Matrix:
     centred = s - s.mean()
     variance = centred.var(ddof=1)
-    fourth = (centred**4).mean()
-    of_variance = ((fourth - variance**2) / len(s)) ** 0.5
-    told_ = (s.mean(), (variance / len(s)) ** 0.5, variance, of_variance)
-    return M([[sympy.Float(float(x), 17) for x in told_]])
+    fourth_moment = (centred**4).mean()
+    variance_error = ((fourth_moment - variance**2) / len(s)) ** 0.5
+    statistics = (s.mean(), (variance / len(s)) ** 0.5, variance, variance_error)
+    return M([[sympy.Float(float(x), 17) for x in statistics]])
 
 
-def _one(run: Any) -> Any:
-    """A rule on lone numbers."""
-    return lambda *parts: M([[run(*(part[0] for part in parts))]])
+def _scalar(run: Any) -> Any:
+    """Lift a function of numbers to 1×1 matrices."""
+    return lambda *inputs: M([[run(*(part[0] for part in inputs))]])
 
 
-MOMENTS: dict[str, Rule] = {
+MOMENT_RULES: dict[str, Rule] = {
     "inner product": Rule(
         lambda a: M([[sum(x * x for x in a)]]),
         "{0}ᵀ{0}",
         "{0}^\\top {0}",
         {"the entries were added, not their squares": lambda a: M([[sum(a)]])},
-        lambda i, j, a: " + ".join(f"{raised(x, '²')}" for x in a),
+        lambda i, j, a: " + ".join(f"{format_power(x, '²')}" for x in a),
     ),
     "d squares": Rule(
-        _one(lambda d, mu: d * mu**2),
+        _scalar(lambda d, mu: d * mu**2),
         "{0} {1}²",
         "{0}\\, {1}^2",
-        {"the d was left out": _one(lambda d, mu: mu**2)},
-        lambda i, j, d, mu: f"{told(d[0])}·{raised(mu[0], '²')}",
+        {"the d was left out": _scalar(lambda d, mu: mu**2)},
+        lambda i, j, d, mu: f"{format_operand(d[0])}·{format_power(mu[0], '²')}",
     ),
     "variance from the mean": Rule(
-        _one(lambda s, m, d: 2 * s**2 * m),
+        _scalar(lambda s, m, d: 2 * s**2 * m),
         "2 {0}² {1}",
         "2\\, {0}^2\\, {1}",
         {
-            "a factor d was put before it, which belongs to d μ² only": _one(
+            "an extra factor d, which belongs to d μ² only": _scalar(
                 lambda s, m, d: 2 * d * s**2 * m
             ),
-            "the 2 was left out: q and k both vary": _one(lambda s, m, d: s**2 * m),
-            "σ was not squared": _one(lambda s, m, d: 2 * s * m),
+            "the 2 was left out: q and k both vary": _scalar(lambda s, m, d: s**2 * m),
+            "σ was not squared": _scalar(lambda s, m, d: 2 * s * m),
         },
-        lambda i, j, s, m, d: f"2·{raised(s[0], '²')}·{told(m[0])}",
+        lambda i, j, s, m, d: f"2·{format_power(s[0], '²')}·{format_operand(m[0])}",
     ),
     "variance from the noise": Rule(
-        _one(lambda s, d: d * s**4),
+        _scalar(lambda s, d: d * s**4),
         "{1} {0}⁴",
         "{1}\\, {0}^4",
         {
-            "σ² was taken for σ⁴": _one(lambda s, d: d * s**2),
-            "the d was left out": _one(lambda s, d: s**4),
+            "σ² was taken for σ⁴": _scalar(lambda s, d: d * s**2),
+            "the d was left out": _scalar(lambda s, d: s**4),
         },
-        lambda i, j, s, d: f"{told(d[0])}·{raised(s[0], '⁴')}",
+        lambda i, j, s, d: f"{format_operand(d[0])}·{format_power(s[0], '⁴')}",
     ),
-    "mean of one with itself": Rule(
-        _one(lambda s, m, d: m + d * s**2),
+    "mean of q·q": Rule(
+        _scalar(lambda s, m, d: m + d * s**2),
         "{1} + {2} {0}²",
         "{1} + {2}\\, {0}^2",
-        {"they were taken as independent": _one(lambda s, m, d: m)},
-        lambda i, j, s, m, d: f"{told(m[0])} + {told(d[0])}·{raised(s[0], '²')}",
+        {"they were taken as independent": _scalar(lambda s, m, d: m)},
+        lambda i, j, s, m, d: (
+            f"{format_operand(m[0])} + {format_operand(d[0])}·{format_power(s[0], '²')}"
+        ),
     ),
-    "variance of one with itself": Rule(
-        _one(lambda s, m, d: 4 * s**2 * m + 2 * d * s**4),
+    "variance of q·q": Rule(
+        _scalar(lambda s, m, d: 4 * s**2 * m + 2 * d * s**4),
         "4 {0}² {1} + 2 {2} {0}⁴",
         "4\\, {0}^2\\, {1} + 2\\, {2}\\, {0}^4",
-        {"they were taken as independent": _one(lambda s, m, d: 2 * s**2 * m + d * s**4)},
+        {"they were taken as independent": _scalar(lambda s, m, d: 2 * s**2 * m + d * s**4)},
         lambda i, j, s, m, d: (
-            f"4·{raised(s[0], '²')}·{told(m[0])} + 2·{told(d[0])}·{raised(s[0], '⁴')}"
+            f"4·{format_power(s[0], '²')}·{format_operand(m[0])} + "
+            f"2·{format_operand(d[0])}·{format_power(s[0], '⁴')}"
         ),
     ),
     "root": Rule(
-        _one(sympy.sqrt),
+        _scalar(sympy.sqrt),
         "√{0}",
         "\\sqrt{{{0}}}",
         {"the root was left out": lambda a: a},
-        lambda i, j, a: f"√({bare(a[0])})",
+        lambda i, j, a: f"√({format_bare(a[0])})",
     ),
     "divided by": Rule(
-        _one(lambda a, b: a / b),
+        _scalar(lambda a, b: a / b),
         "{0} / {1}",
         "{0} / {1}",
-        {"it was multiplied": _one(lambda a, b: a * b)},
-        lambda i, j, a, b: f"{raised(a[0], '')} / {raised(b[0], '')}",
+        {"it was multiplied": _scalar(lambda a, b: a * b)},
+        lambda i, j, a, b: f"{format_power(a[0], '')} / {format_power(b[0], '')}",
     ),
     "divided by the square": Rule(
-        _one(lambda a, b: a / b**2),
+        _scalar(lambda a, b: a / b**2),
         "{0} / {1}²",
         "{0} / {1}^2",
-        {"the square was left out": _one(lambda a, b: a / b)},
-        lambda i, j, a, b: f"{raised(a[0], '')} / {raised(b[0])}",
+        {"the square was left out": _scalar(lambda a, b: a / b)},
+        lambda i, j, a, b: f"{format_power(a[0], '')} / {format_power(b[0])}",
     ),
     "simulate": Rule(
-        _simulated,
+        _simulate,
         "mean ± error, variance ± error of {3} dot products, from {0}, {1}, {2} and the {4}",
         "\\operatorname{{simulate}}({0}, {1}, {2}; {3}, {4})",
         {},
+        is_random=True,
     ),
-    "simulate one with itself": Rule(
-        lambda *parts: _figures(_drawn(*parts, same=True)),
+    "simulate q·q": Rule(
+        lambda *inputs: _statistics(_sample(*inputs, q_is_k=True)),
         "mean ± error, variance ± error of {3} squares, from {0}, {1}, {2} and the {4}",
         "\\operatorname{{simulate}}({0}, {1}, {2}; {3}, {4})",
         {},
+        is_random=True,
     ),
 }

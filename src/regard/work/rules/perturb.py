@@ -1,136 +1,133 @@
-"""The rules of a small change: one row moved or scaled, and what softmax makes of it, by order."""
+"""Rules of a perturbed row, and the Taylor expansion of softmax."""
 
 from typing import Any
 
 import sympy
 
 from regard.errors import WorkError
-from regard.work.rules.rule import M, Matrix, Rule, told
+from regard.work.rules.rule import M, Matrix, Rule, format_operand
 
 
-def _row(a: Matrix, i: Matrix) -> int:
+def _row_index(a: Matrix, i: Matrix) -> int:
     n = int(i[0])
     if not 1 <= n <= a.rows:
         raise WorkError(f"index: needs one of the rows 1 to {a.rows}, got {n}")
     return n - 1
 
 
-def _moved(a: Matrix, by: Matrix, i: Matrix) -> Matrix:
-    n = _row(a, i)
+def _move_row(a: Matrix, by: Matrix, i: Matrix) -> Matrix:
+    n = _row_index(a, i)
     if by.shape != (1, a.cols):
-        raise WorkError(f"eps: needs {a.cols} numbers, one a feature, got {by.rows}×{by.cols}")
+        raise WorkError(f"eps: needs {a.cols} numbers, one per feature, got {by.rows}×{by.cols}")
     return M(a.rows, a.cols, lambda r, c: a[r, c] + (by[0, c] if r == n else 0))
 
 
-def _stretched(a: Matrix, by: Matrix, i: Matrix) -> Matrix:
-    n = _row(a, i)
+def _scale_row(a: Matrix, by: Matrix, i: Matrix) -> Matrix:
+    n = _row_index(a, i)
     return M(a.rows, a.cols, lambda r, c: a[r, c] * (by[0] if r == n else 1))
 
 
-def _weighted(a: Matrix, d: Matrix) -> list[Any]:
-    """The mean of d in each row, by the weights a."""
+def _weighted_means(a: Matrix, d: Matrix) -> list[Any]:
+    """Weighted mean of each row of d, with weights a."""
     return [sum(x * y for x, y in zip(a.row(i), d.row(i), strict=True)) for i in range(a.rows)]
 
 
-def _first(a: Matrix, d: Matrix) -> Matrix:
-    mean = _weighted(a, d)
+def _first_order(a: Matrix, d: Matrix) -> Matrix:
+    mean = _weighted_means(a, d)
     return M(a.rows, a.cols, lambda i, j: a[i, j] * (d[i, j] - mean[i]))
 
 
-def _second(a: Matrix, d: Matrix) -> Matrix:
-    mean = _weighted(a, d)
+def _second_order(a: Matrix, d: Matrix) -> Matrix:
+    mean = _weighted_means(a, d)
     square = M(a.rows, a.cols, lambda i, j: (d[i, j] - mean[i]) ** 2)
-    spread = _weighted(a, square)
-    return M(a.rows, a.cols, lambda i, j: a[i, j] * (square[i, j] - spread[i]) / 2)
+    variance = _weighted_means(a, square)
+    return M(a.rows, a.cols, lambda i, j: a[i, j] * (square[i, j] - variance[i]) / 2)
 
 
 def _first_entry(i: int, j: int, a: Matrix, d: Matrix) -> str:
-    return f"{told(a[i, j])}·({told(d[i, j])} - {told(_weighted(a, d)[i])})"
+    mean = format_operand(_weighted_means(a, d)[i])
+    return f"{format_operand(a[i, j])}·({format_operand(d[i, j])} - {mean})"
 
 
-def _by_key(
+def _key_noise(
     q: Matrix, a: Matrix, v: Matrix, h: Matrix, beta: Matrix, sigma: Matrix, i: Matrix
 ) -> Matrix:
-    n = _row(v, i)
+    n = _row_index(v, i)
 
-    def one(row: Any, col: Any) -> Any:
+    def entry(row: Any, col: Any) -> Any:
         w = a[row, n]
         length = sum(x**2 for x in q.row(row))
-        half = (sigma[0] * beta[0]) ** 2 * length / 2
-        return half * w * (1 - 2 * w) * (v[n, col] - h[row, col])
+        factor = (sigma[0] * beta[0]) ** 2 * length / 2
+        return factor * w * (1 - 2 * w) * (v[n, col] - h[row, col])
 
-    return M(h.rows, h.cols, one)
+    return M(h.rows, h.cols, entry)
 
 
-def _by_query(
+def _query_noise(
     k: Matrix, a: Matrix, v: Matrix, h: Matrix, beta: Matrix, sigma: Matrix, i: Matrix
 ) -> Matrix:
-    n = _row(h, i)
+    n = _row_index(h, i)
     mean = a.row(n) * k
-    far = [sum(x**2 for x in k.row(j) - mean) for j in range(k.rows)]
+    distances = [sum(x**2 for x in k.row(j) - mean) for j in range(k.rows)]
 
-    def one(row: Any, col: Any) -> Any:
+    def entry(row: Any, col: Any) -> Any:
         if row != n:
             return sympy.S.Zero
-        parts = (a[n, j] * far[j] * (v[j, col] - h[n, col]) for j in range(k.rows))
-        return (sigma[0] * beta[0]) ** 2 / 2 * sum(parts)
+        inputs = (a[n, j] * distances[j] * (v[j, col] - h[n, col]) for j in range(k.rows))
+        return (sigma[0] * beta[0]) ** 2 / 2 * sum(inputs)
 
-    return M(h.rows, h.cols, one)
-
-
-def _nothing(*parts: Matrix) -> Matrix:
-    return M.zeros(*parts[3].shape)
+    return M(h.rows, h.cols, entry)
 
 
-PERTURB: dict[str, Rule] = {
+def _no_change(*inputs: Matrix) -> Matrix:
+    return M.zeros(*inputs[3].shape)
+
+
+PERTURB_RULES: dict[str, Rule] = {
     "move one row": Rule(
-        _moved,
+        _move_row,
         "{0} with {1} added to row {2}",
         "{0} + e_{{{2}}}\\, {1}",
-        {"it was subtracted": lambda a, by, i: _moved(a, M(-by), i)},
-        None,
+        {"it was subtracted": lambda a, by, i: _move_row(a, M(-by), i)},
     ),
     "scale one row": Rule(
-        _stretched,
+        _scale_row,
         "{0} with row {2} times {1}",
         "{0} + ({1} - 1)\\, e_{{{2}}} e_{{{2}}}^\\top {0}",
-        {"all of it was scaled": lambda a, by, i: M(a * by[0])},
-        None,
+        {"every row was scaled": lambda a, by, i: M(a * by[0])},
     ),
     "softmax, first order": Rule(
-        _first,
+        _first_order,
         "{0} ∘ ({1} - the mean of {1} by the weights {0}, row by row)",
         "{0} \\circ \\bigl({1} - ({0} \\circ {1})\\mathbf 1 \\mathbf 1^\\top\\bigr)",
         {
-            "the rest of the row was not made to give way": lambda a, d: M(
-                a.multiply_elementwise(d)
-            ),
+            "the mean was not subtracted": lambda a, d: M(a.multiply_elementwise(d)),
             "the weights were left out": lambda a, d: d,
         },
         _first_entry,
     ),
     "softmax, second order": Rule(
-        _second,
+        _second_order,
         "½ {0} ∘ (({1} - its mean)² - its variance), by the weights {0}, row by row",
         "\\tfrac12\\, {0} \\circ \\bigl(({1} - \\overline{{{1}}})^2 - "
         "\\operatorname{{Var}} {1}\\bigr)",
         {
-            "the half was left out": lambda a, d: M(2 * _second(a, d)),
+            "the half was left out": lambda a, d: M(2 * _second_order(a, d)),
             "the variance was left out": lambda a, d: M(
-                a.rows, a.cols, lambda i, j: a[i, j] * (d[i, j] - _weighted(a, d)[i]) ** 2 / 2
+                a.rows, a.cols, lambda i, j: a[i, j] * (d[i, j] - _weighted_means(a, d)[i]) ** 2 / 2
             ),
         },
     ),
     "mean change, key noise": Rule(
-        _by_key,
+        _key_noise,
         "½ {5}² {4}² ‖q‖² a (1 - 2a) ({2}_i - {3}), for each query; a = its weight in {1}, i = {6}",
         "\\tfrac12\\, {5}^2 {4}^2 \\lVert q \\rVert^2 a (1 - 2a) (v_i - h)",
-        {"the mean change was taken as 0": _nothing},
+        {"the mean change was taken as 0": _no_change},
     ),
     "mean change, query noise": Rule(
-        _by_query,
+        _query_noise,
         "½ {5}² {4}² Σ a_j ‖k_j - k̄‖² (v_j - h) in row {6}, from {0}, {1}, {2} and {3}",
         "\\tfrac12\\, {5}^2 {4}^2 \\sum_j a_j \\lVert k_j - \\bar k \\rVert^2 (v_j - h)",
-        {"the mean change was taken as 0": _nothing},
+        {"the mean change was taken as 0": _no_change},
     ),
 }

@@ -1,4 +1,4 @@
-"""Proofs as rules: each line follows from the one before it, and is held to that by SymPy."""
+"""Proofs as rules: SymPy checks that each line equals the previous one."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 import sympy
 
 from regard.errors import WorkError
-from regard.work.rules.rule import M, Matrix, Rule, Run
+from regard.work.rules.rule import M, Matrix, MatrixFunction, Rule
 
-x, a, b, c, s = sympy.symbols("x a b c s", real=True)
+_X, _a, _b, _c, _s = sympy.symbols("x a b c s", real=True)
 
 
 def _raw(kind: Any, *parts: Any) -> Any:
-    """A sum or product as it is written, nothing drawn together."""
+    """A sum, product or power that SymPy does not simplify."""
     return kind(*parts, evaluate=False)
 
 
@@ -20,58 +20,58 @@ def _over(top: Any, bottom: Any) -> Any:
     return _raw(sympy.Mul, top, _raw(sympy.Pow, bottom, -1))
 
 
-class Line(NamedTuple):
-    """One line of a proof: why it follows, what it says, and what people write there instead.
+class ProofLine(NamedTuple):
+    """One line of a proof: its reason, its formulas, and common mistakes.
 
-    >>> Line("by definition", [[x]]).why
+    >>> ProofLine("by definition", [[_X]]).reason
     'by definition'
     """
 
-    why: str
+    reason: str
     cells: Sequence[Sequence[Any]]
-    slips: Mapping[str, Any] = {}
+    mistakes: Mapping[str, Any] = {}
 
 
 class Proof(NamedTuple):
-    """A proof: what it starts from, what it shows, its symbols, and its lines.
+    """A proof: the statement, its left side, its symbols, and its lines.
 
-    >>> PROOFS["sigmoid-minus"].shows
+    >>> PROOFS["sigmoid-negation"].statement
     'σ(-x) = 1 - σ(x)'
     """
 
-    shows: str
-    start: tuple[str, str]  # in plain text and in LaTeX
+    statement: str
+    left_side: tuple[str, str]  # plain text, LaTeX
     symbols: tuple[str, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[ProofLine, ...]
 
 
-_E, _DOWN = sympy.exp(x), sympy.exp(-x)
-_ONE = _raw(sympy.Add, 1, _DOWN)
-_SIGMOID = 1 / (1 + _DOWN)
-_TWICE = sympy.exp(-2 * x)
+_E, _E_NEG = sympy.exp(_X), sympy.exp(-_X)
+_ONE = _raw(sympy.Add, 1, _E_NEG)
+_SIGMOID = 1 / (1 + _E_NEG)
+_TWICE = sympy.exp(-2 * _X)
 _BOTTOM = _raw(sympy.Add, 1, _TWICE)
-_SUM, _DIFFERENCE = _E + _DOWN, _E - _DOWN
-_A, _B, _C = sympy.exp(a), sympy.exp(b), sympy.exp(c)
+_SUM, _DIFFERENCE = _E + _E_NEG, _E - _E_NEG
+_A, _B, _C = sympy.exp(_a), sympy.exp(_b), sympy.exp(_c)
 _Z = _A + _B + _C
-_SHIFT = sympy.exp(s)
+_SHIFT = sympy.exp(_s)
 
 
-def _shifted(one: Any) -> Any:
-    return _raw(sympy.Mul, _SHIFT, one)
+def _shifted(term: Any) -> Any:
+    return _raw(sympy.Mul, _SHIFT, term)
 
 
 PROOFS: dict[str, Proof] = {
-    "sigmoid-minus": Proof(
+    "sigmoid-negation": Proof(
         "σ(-x) = 1 - σ(x)",
         ("σ(-x)", "\\sigma(-x)"),
         ("x",),
         (
-            Line("the definition of σ, with -x put in", [[_over(1, _raw(sympy.Add, 1, _E))]],
-                 {"the sign was not put in": [[_SIGMOID]]}),
-            Line("top and bottom times exp(-x)", [[_over(_DOWN, _raw(sympy.Add, _DOWN, 1))]],
-                 {"only the bottom was multiplied": [[1 / (1 + _DOWN)]]}),
-            Line("1 added and taken away on top", [[_over(_raw(sympy.Add, _ONE, -1), _ONE)]]),
-            Line("split in two: 1 - σ(x)", [[_raw(sympy.Add, 1, -_SIGMOID)]],
+            ProofLine("the definition of σ at -x", [[_over(1, _raw(sympy.Add, 1, _E))]],
+                 {"the sign was left out": [[_SIGMOID]]}),
+            ProofLine("top and bottom times exp(-x)", [[_over(_E_NEG, _raw(sympy.Add, _E_NEG, 1))]],
+                 {"only the bottom was multiplied": [[1 / (1 + _E_NEG)]]}),
+            ProofLine("1 added and taken away on top", [[_over(_raw(sympy.Add, _ONE, -1), _ONE)]]),
+            ProofLine("split in two: 1 - σ(x)", [[_raw(sympy.Add, 1, -_SIGMOID)]],
                  {"σ was taken to be odd": [[-_SIGMOID]]}),
         ),
     ),
@@ -80,40 +80,40 @@ PROOFS: dict[str, Proof] = {
         ("tanh x", "\\tanh x"),
         ("x",),
         (
-            Line("the definition of tanh", [[_over(_DIFFERENCE, _SUM)]],
+            ProofLine("the definition of tanh", [[_over(_DIFFERENCE, _SUM)]],
                  {"sum and difference were exchanged": [[_SUM / _DIFFERENCE]]}),
-            Line("top and bottom times exp(-x)", [[_over(1 - _TWICE, _BOTTOM)]]),
-            Line("1 - y is 2 - (1 + y)", [[_over(_raw(sympy.Add, 2, -_BOTTOM), _BOTTOM)]]),
-            Line("split in two: 2 σ(2x) - 1", [[_raw(sympy.Add, 2 / (1 + _TWICE), -1)]],
+            ProofLine("top and bottom times exp(-x)", [[_over(1 - _TWICE, _BOTTOM)]]),
+            ProofLine("1 - y is 2 - (1 + y)", [[_over(_raw(sympy.Add, 2, -_BOTTOM), _BOTTOM)]]),
+            ProofLine("split in two: 2 σ(2x) - 1", [[_raw(sympy.Add, 2 / (1 + _TWICE), -1)]],
                  {"σ(x) was taken for σ(2x)": [[2 * _SIGMOID - 1]],
                   "the 2 before σ was left out": [[1 / (1 + _TWICE) - 1]]}),
         ),
     ),
-    "sigmoid-slope": Proof(
+    "sigmoid-derivative": Proof(
         "σ'(x) = σ(x) (1 - σ(x))",
         ("σ'(x)", "\\sigma'(x)"),
         ("x",),
         (
-            Line("the derivative of (1 + exp(-x)) to the power -1",
-                 [[_raw(sympy.Mul, -1, _raw(sympy.Pow, 1 + _DOWN, -2), -_DOWN)]],
-                 {"the inner derivative was left out": [[-((1 + _DOWN) ** -2)]]}),
-            Line("the signs cancel; one factor apart",
-                 [[_raw(sympy.Mul, _SIGMOID, _over(_DOWN, 1 + _DOWN))]]),
-            Line("the second is σ(-x) = 1 - σ(x)", [[_raw(sympy.Mul, _SIGMOID, 1 - _SIGMOID)]],
+            ProofLine("the derivative of (1 + exp(-x)) to the power -1",
+                 [[_raw(sympy.Mul, -1, _raw(sympy.Pow, 1 + _E_NEG, -2), -_E_NEG)]],
+                 {"the inner derivative was left out": [[-((1 + _E_NEG) ** -2)]]}),
+            ProofLine("the signs cancel; one factor apart",
+                 [[_raw(sympy.Mul, _SIGMOID, _over(_E_NEG, 1 + _E_NEG))]]),
+            ProofLine("the second is σ(-x) = 1 - σ(x)", [[_raw(sympy.Mul, _SIGMOID, 1 - _SIGMOID)]],
                  {"the slope of tanh was written": [[1 - _SIGMOID**2]]}),
         ),
     ),
-    "tanh-slope": Proof(
+    "tanh-derivative": Proof(
         "tanh'(x) = 1 - tanh²(x)",
         ("tanh'(x)", "\\tanh'(x)"),
         ("x",),
         (
-            Line("the rule for quotients",
+            ProofLine("the rule for quotients",
                  [[_over(_raw(sympy.Add, _SUM**2, -(_DIFFERENCE**2)), _raw(sympy.Pow, _SUM, 2))]],
                  {"the terms on top were exchanged": [[(_DIFFERENCE**2 - _SUM**2) / _SUM**2]]}),
-            Line("split in two", [[_raw(sympy.Add, 1, -((_DIFFERENCE / _SUM) ** 2))]]),
-            Line("which is 1 - tanh²", [[1 - sympy.tanh(x) ** 2]],
-                 {"the slope of σ was written": [[sympy.tanh(x) * (1 - sympy.tanh(x))]]}),
+            ProofLine("split in two", [[_raw(sympy.Add, 1, -((_DIFFERENCE / _SUM) ** 2))]]),
+            ProofLine("which is 1 - tanh²", [[1 - sympy.tanh(_X) ** 2]],
+                 {"the slope of σ was written": [[sympy.tanh(_X) * (1 - sympy.tanh(_X))]]}),
         ),
     ),
     "softmax-shift": Proof(
@@ -121,31 +121,31 @@ PROOFS: dict[str, Proof] = {
         ("softmax(a + s, b + s, c + s)", "\\mathrm{{softmax}}(a + s, b + s, c + s)"),
         ("a", "b", "c", "s"),
         (
-            Line("the definition of softmax",
-                 [[sympy.exp(one + s) / sum(sympy.exp(y + s) for y in (a, b, c))]
-                  for one in (a, b, c)]),
-            Line("since exp(y + s) = exp(s) exp(y)",
-                 [[_over(_shifted(one), _raw(sympy.Add, *map(_shifted, (_A, _B, _C))))]
-                  for one in (_A, _B, _C)]),
-            Line("with exp(s) taken out below",
-                 [[_over(_shifted(one), _shifted(_Z))] for one in (_A, _B, _C)]),
-            Line("with exp(s) cancelled", [[one / _Z] for one in (_A, _B, _C)],
-                 {"exp(s) was left on top": [[_SHIFT * one / _Z] for one in (_A, _B, _C)]}),
+            ProofLine("the definition of softmax",
+                 [[sympy.exp(term + _s) / sum(sympy.exp(y + _s) for y in (_a, _b, _c))]
+                  for term in (_a, _b, _c)]),
+            ProofLine("since exp(y + s) = exp(s) exp(y)",
+                 [[_over(_shifted(term), _raw(sympy.Add, *map(_shifted, (_A, _B, _C))))]
+                  for term in (_A, _B, _C)]),
+            ProofLine("with exp(s) taken out below",
+                 [[_over(_shifted(term), _shifted(_Z))] for term in (_A, _B, _C)]),
+            ProofLine("with exp(s) cancelled", [[term / _Z] for term in (_A, _B, _C)],
+                 {"exp(s) was left on top": [[_SHIFT * term / _Z] for term in (_A, _B, _C)]}),
         ),
     ),
-    "softmax-slope": Proof(
+    "softmax-derivative": Proof(
         "∂p_i/∂x_j = p_i (δ_ij - p_j), here of p_1 by its own score and by another",
         ("(∂p_1/∂a, ∂p_1/∂b)", "(\\partial p_1 / \\partial a,\\ \\partial p_1 / \\partial b)"),
         ("a", "b", "c"),
         (
-            Line("the rule for quotients, p_1 being exp(a) / Z",
+            ProofLine("the rule for quotients, p_1 being exp(a) / Z",
                  [[_over(_raw(sympy.Add, _A * _Z, -_raw(sympy.Mul, _A, _A)), _Z**2)],
                   [_over(-_raw(sympy.Mul, _A, _B), _Z**2)]],
                  {"the bottom was not differentiated": [[_A / _Z], [0]]}),
-            Line("one factor apart",
+            ProofLine("one factor apart",
                  [[_raw(sympy.Mul, _A / _Z, _over(_raw(sympy.Add, _Z, -_A), _Z))],
                   [-_raw(sympy.Mul, _A / _Z, _B / _Z)]]),
-            Line("which are p_1 (1 - p_1) and -p_1 p_2",
+            ProofLine("which are p_1 (1 - p_1) and -p_1 p_2",
                  [[_raw(sympy.Mul, _A / _Z, 1 - _A / _Z)], [-_raw(sympy.Mul, _A / _Z, _B / _Z)]],
                  {"the sign of the other was lost":
                   [[_A / _Z * (1 - _A / _Z)], [_A * _B / _Z**2]]}),
@@ -156,49 +156,51 @@ PROOFS: dict[str, Proof] = {
         ("softmax(a, b)", "\\mathrm{{softmax}}(a, b)"),
         ("a", "b"),
         (
-            Line("the definition of softmax", [[_A / (_A + _B)], [_B / (_A + _B)]]),
-            Line("top and bottom over the top: σ(a - b) and σ(b - a)",
-                 [[1 / (1 + sympy.exp(b - a))], [1 / (1 + sympy.exp(a - b))]],
+            ProofLine("the definition of softmax", [[_A / (_A + _B)], [_B / (_A + _B)]]),
+            ProofLine("top and bottom over the top: σ(a - b) and σ(b - a)",
+                 [[1 / (1 + sympy.exp(_b - _a))], [1 / (1 + sympy.exp(_a - _b))]],
                  {"the difference was turned round":
-                  [[1 / (1 + sympy.exp(a - b))], [1 / (1 + sympy.exp(b - a))]]}),
+                  [[1 / (1 + sympy.exp(_a - _b))], [1 / (1 + sympy.exp(_b - _a))]]}),
         ),
     ),
 }  # fmt: skip
 
 
-def same(left: Any, right: Any) -> bool:
-    """Whether two formulas are one, by SymPy.
+def is_same_formula(left: Any, right: Any) -> bool:
+    """Whether SymPy simplifies the difference of two formulas to 0.
 
-    >>> same((x + 1) ** 2, x**2 + 2 * x + 1), same(x, -x)
+    >>> is_same_formula((_X + 1) ** 2, _X**2 + 2 * _X + 1), is_same_formula(_X, -_X)
     (True, False)
     """
-    left, right = (sympy.sympify(one).doit().rewrite(sympy.exp) for one in (left, right))
+    left, right = (sympy.sympify(term).doit().rewrite(sympy.exp) for term in (left, right))
     return sympy.simplify(left - right) == 0
 
 
-def _holds(before: Matrix, line: Matrix) -> Matrix:
-    if before.shape != line.shape or not all(map(same, before, line)):
-        raise WorkError(f"line: needs to equal the one before it, got {list(before)}")
+def _check_equal(previous: Matrix, line: Matrix) -> Matrix:
+    if previous.shape != line.shape or not all(map(is_same_formula, previous, line)):
+        raise WorkError(f"line: needs to equal the one before it, got {list(previous)}")
     return line
 
 
 def _rules(name: str, proof: Proof) -> dict[str, Rule]:
     rules = {}
     for n, line in enumerate(proof.lines, 1):
-        slips: dict[str, Run] = {says: _given(wrong) for says, wrong in line.slips.items()}
+        mistakes: dict[str, MatrixFunction] = {
+            description: _constant(wrong) for description, wrong in line.mistakes.items()
+        }
         cells = M(line.cells)
         if n == 1:
-            rules[f"{name}, line 1"] = Rule(_given(line.cells), *proof.start, slips)
+            rules[f"{name}, line 1"] = Rule(_constant(line.cells), *proof.left_side, mistakes)
         else:
-            run: Run = lambda before, cells=cells: _holds(before, cells)  # noqa: E731
-            rules[f"{name}, line {n}"] = Rule(run, "{0}", "{0}", slips)
+            run: MatrixFunction = lambda previous, cells=cells: _check_equal(previous, cells)  # noqa: E731
+            rules[f"{name}, line {n}"] = Rule(run, "{0}", "{0}", mistakes)
     return rules
 
 
-def _given(cells: Any) -> Run:
+def _constant(cells: Any) -> MatrixFunction:
     return lambda *_: M(cells)
 
 
-LINES: dict[str, Rule] = {
+PROOF_RULES: dict[str, Rule] = {
     key: rule for name, proof in PROOFS.items() for key, rule in _rules(name, proof).items()
 }

@@ -1,68 +1,69 @@
-"""What a rule is: what it does to exact numbers, its formula, and the slips people make in it."""
+"""The Rule record, and formatting of numbers inside formulas."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import sympy
 
-from regard.work.numbers import decimal, is_simple, plain
+from regard.work.exact.numbers import format_decimal, format_plain, is_short_form
 
-Matrix = Any  # sympy does not say what a matrix holds
+Matrix = Any  # sympy matrices are not typed by entry
 M: Any = sympy.ImmutableMatrix
-Run = Callable[..., Matrix]
+MatrixFunction = Callable[..., Matrix]
 
 
 class Rule(NamedTuple):
-    """What a step does: on matrices, in words, and in which ways it is often done wrong.
+    """What a step computes: a matrix function, its formula, and common mistakes.
 
-    `text` and `tex` are its formula, with {0}, {1} … for the names of what it takes.
+    `text` and `tex` are format strings: {0}, {1} … stand for the names of the inputs.
 
     >>> double = Rule(lambda a: M(2 * a), "2 {0}", "2 {0}", {})
     >>> double.run(M([[1, 2]]))
     Matrix([[2, 4]])
     """
 
-    run: Run
+    run: MatrixFunction
     text: str
     tex: str
-    slips: Mapping[str, Run]
-    entry: Callable[..., str] | None = None
+    mistakes: Mapping[str, MatrixFunction]  # description: the function computed instead
+    format_entry: Callable[..., str] | None = None  # (i, j, *inputs): arithmetic of one entry
+    is_random: bool = False
 
 
-def told(x: Any) -> str:
-    """A number as one writes it inside a formula: short, and in brackets where it needs them.
+def format_operand(x: Any) -> str:
+    """Format a number as an operand, in brackets if it is negative or a sum.
 
-    >>> told(sympy.Rational(-1, 2)), told(sympy.E)
+    >>> format_operand(sympy.Rational(-1, 2)), format_operand(sympy.E)
     ('(-1/2)', '2.71828')
     """
-    text = plain(x) if is_simple(x) else decimal(x)
+    text = format_plain(x) if is_short_form(x) else format_decimal(x)
     return f"({text})" if text.startswith("-") or " " in text else text
 
 
-def bare(x: Any) -> str:
-    """The same without the brackets.
+def format_bare(x: Any) -> str:
+    """Format a number without brackets, as a function argument.
 
-    >>> bare(sympy.Rational(-1, 2)), bare(sympy.sqrt(2))
+    >>> format_bare(sympy.Rational(-1, 2)), format_bare(sympy.sqrt(2))
     ('-1/2', 'sqrt(2)')
     """
-    text = told(x)
+    text = format_operand(x)
     return text[1:-1] if text.startswith("(") else text
 
 
-def raised(x: Any, power: str = "²") -> str:
-    """A number with its power, in brackets where the power could be read as of its end alone.
+def format_power(x: Any, power: str = "²") -> str:
+    """Format a number with an exponent, fractions in brackets.
 
-    >>> raised(sympy.Rational(1, 2)), raised(sympy.Integer(3), "⁴")
+    >>> format_power(sympy.Rational(1, 2)), format_power(sympy.Integer(3), "⁴")
     ('(1/2)²', '3⁴')
     """
-    text = told(x)
+    text = format_operand(x)
     return f"({text}){power}" if "/" in text and not text.startswith("(") else f"{text}{power}"
 
 
-def each(run: Callable[[Any], Any]) -> Run:
-    """A rule that does one thing to every entry.
+def elementwise(run: Callable[[Any], Any]) -> MatrixFunction:
+    """Lift a scalar function to matrices.
 
-    >>> each(lambda x: x + 1)(M([[1, 2]]))
+    >>> elementwise(lambda x: x + 1)(M([[1, 2]]))
     Matrix([[2, 3]])
     """
     return lambda a: M(a.applyfunc(run))

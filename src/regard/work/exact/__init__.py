@@ -1,0 +1,1 @@
+"""Exact arithmetic on SymPy numbers: parsing, evaluation to many digits, formatting."""

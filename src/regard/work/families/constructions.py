@@ -1,0 +1,267 @@
+"""Attention constructed as an identity, a permutation or a convolution, and its error."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import sympy
+
+from regard.errors import WorkError
+from regard.work.exact.evaluate import to_float
+from regard.work.exact.numbers import format_decimal, parse_matrix, parse_number
+from regard.work.families.attention import AttentionSetup, add_attention
+from regard.work.families.registry import check_given, family
+from regard.work.rules import M
+from regard.work.solution import Solution, SolutionBuilder
+
+MAX_TOKENS = 12
+
+
+@family("identity", given="X n W_V")
+def solve_identity(
+    given: Mapping[str, Any], *, scale: Any = 1, target_weight: Any = "99/100"
+) -> Solution:
+    """Attention as the identity: how close the scale β brings it.
+
+    A = softmax(β X Xᵀ): for orthonormal tokens e^β / (e^β + n - 1) on the diagonal
+
+    Given: X, or n for n orthonormal tokens; with W_V, the output weights are W_V⁻¹. The scale that
+    gives each token at least `target_weight` on itself is computed too.
+
+    >>> solution = solve_identity({"n": 4})
+    >>> round(float(solution["c"][0]), 4), round(float(solution["b"][0]), 3)
+    (0.4754, 5.694)
+    """
+    check_given("identity", given)
+    count = given.get("n")
+    if "X" not in given and (not isinstance(count, int) or not 2 <= count <= MAX_TOKENS):
+        raise WorkError(
+            f"given: needs X, or n from 2 to {MAX_TOKENS}, got {', '.join(given)} ({count})"
+        )
+    tokens = parse_matrix(given["X"], "X") if "X" in given else M(sympy.eye(int(count or 0)))
+    if tokens.rows < 2:
+        raise WorkError("X: needs 2 tokens or more to choose among, got 1")
+    value_weights = {"W_V": given["W_V"]} if "W_V" in given else {}
+    builder = SolutionBuilder(
+        "identity",
+        {"X": tokens, **value_weights, "n": tokens.rows, "p": _parse_weight(target_weight)},
+    )
+    v, out = "X", "H"
+    if value_weights:
+        v = builder.add_step("V", "product", "X", "W_V", title="the values")
+        builder.add_step("W_O", "inverse", "W_V", title="the output weights: the inverse of W_V")
+    add_attention(builder, "X", "X", v, setup=AttentionSetup(scale=scale))
+    if value_weights:
+        out = builder.add_step("O", "product", "H", "W_O", title="the output")
+    if builder.values["S"] == sympy.eye(tokens.rows):
+        title = "the diagonal weight in closed form (orthonormal tokens)"
+        builder.add_step("c", "diagonal softmax weight", "β", "n", title=title)
+    builder.add_step(
+        "δ", "diagonal margin", "S", title="the margin: own score minus the largest other"
+    )
+    title = "a scale at which each token has a weight of p on itself"
+    builder.add_step("b", "scale for weight", "p", "n", "δ", title=title)
+    _add_error(builder, out, "X")
+    _identity_remarks(builder)
+    return builder.build()
+
+
+def _parse_weight(text: Any) -> Any:
+    weight = parse_number(text)
+    if not 0 < weight < 1:
+        raise WorkError(f"target_weight: needs a weight between 0 and 1, got {text}")
+    return weight
+
+
+def _add_error(builder: SolutionBuilder, actual: str, expected: str) -> None:
+    builder.add_step("R", "subtract", actual, expected, title="the error")
+    builder.add_step("r", "norm of 1", "R", title="the norm of the error")
+
+
+def _identity_remarks(builder: SolutionBuilder) -> None:
+    margin, scale = builder.values["δ"][0], builder.values["b"][0]
+    beta, error = format_decimal(builder.values["β"][0]), format_decimal(builder.values["r"][0], 3)
+    builder.add_remark(
+        f"At β = {beta} the output is {error} away from the input: at a finite β softmax is never "
+        "exactly 0 or 1."
+    )
+    if to_float(margin) > 0:
+        builder.add_remark(
+            f"Each token prefers itself by {format_decimal(margin)} or more, so that β = "
+            f"{format_decimal(scale)} gives each a weight of at least "
+            f"{format_decimal(builder.values['p'][0])} on itself, and β → ∞ the identity."
+        )
+    else:
+        builder.add_remark(
+            "No β makes this an identity: some token scores another at least as high as itself "
+            "(norms differ, or two tokens are alike). Equal norms and distinct tokens would do."
+        )
+
+
+@family("permutation", given="order X")
+def solve_permutation(
+    given: Mapping[str, Any], *, scale: Any = 10, target_weight: Any = "99/100"
+) -> Solution:
+    """Attention as a permutation: token order[i] moves to position i.
+
+    K = I, row i of Q is the unit vector of order[i]:   A = softmax(β Q Kᵀ) → P
+
+    Given: `order`, 1-based, and X (unit vectors if left out).
+
+    >>> solution = solve_permutation({"order": [2, 1], "X": [[5], [7]]}, scale="inf")
+    >>> solution["H"]
+    Matrix([
+    [7],
+    [5]])
+    """
+    check_given("permutation", given)
+    order = given.get("order")
+    n = len(order) if isinstance(order, list) else 0
+    if not 2 <= n <= MAX_TOKENS or any(
+        not isinstance(index, int) or not 1 <= index <= n for index in order or []
+    ):
+        raise WorkError(
+            f"order: needs 2 to {MAX_TOKENS} numbers, each from 1 to their count, got {order}"
+        )
+    tokens = parse_matrix(given.get("X", M(sympy.eye(n))), "X")
+    if tokens.rows != n:
+        raise WorkError(f"X: needs {n} rows, one for each of order, got {tokens.rows}")
+    permutation = M(n, n, lambda i, j: int((order or [])[int(i)] == j + 1))
+    given_matrices = {
+        "Q": permutation,
+        "K": M(sympy.eye(n)),
+        "X": tokens,
+        "n": n,
+        "p": _parse_weight(target_weight),
+    }
+    builder = SolutionBuilder("permutation", given_matrices)
+    add_attention(builder, "Q", "K", "X", setup=AttentionSetup(scale=scale))
+    builder.add_given("one", 1)
+    title = "a scale at which each position has a weight of p on its source"
+    builder.add_step("b", "scale for weight", "p", "n", "one", title=title)
+    builder.add_step("Y", "product", "Q", "X", title="the expected output: the permuted tokens")
+    builder.add_step("T", "sum over columns", "Q", title="how often each token is selected")
+    _add_error(builder, "H", "Y")
+    counts = list(builder.values["T"])
+    if set(counts) == {1}:
+        builder.add_remark("Each token is selected exactly once: a permutation.")
+    else:
+        builder.add_remark(
+            f"One key per query is not yet a permutation: the tokens are selected "
+            f"{', '.join(map(str, counts))} times. It is a gather; of all such maps n!/nⁿ = "
+            f"{format_decimal(sympy.factorial(n) / sympy.Integer(n) ** n, 3)} are permutations."
+        )
+    builder.add_remark(
+        f"Norm of the error: {format_decimal(builder.values['r'][0], 3)}; it decreases as e^-β."
+    )
+    return builder.build()
+
+
+@family("convolution", given="kernel X")
+def solve_convolution(given: Mapping[str, Any], *, method: str = "one_head") -> Solution:
+    """Attention as a convolution: one head with a log-kernel bias, or one head per tap (exact).
+
+    one_head:      A = softmax(log kernel[j - i]),  O = (Σ kernel) A X     taps of 0 or more
+    head_per_tap:  O = Σ_k kernel[k] A_k X,  A_k the shift by k            any taps
+
+    Given: `kernel`, an odd number of taps centred on distance 0, and X, tokens as rows.
+
+    >>> solution = solve_convolution({"kernel": ["1/4", "1/2", "1/4"], "X": [[1], [1], [1]]})
+    >>> solution["A"].row(0), solution["r"]
+    (Matrix([[2/3, 1/3, 0]]), Matrix([[sqrt(2)/4]]))
+    """
+    if method not in ("one_head", "head_per_tap"):
+        raise WorkError(f"method: needs one_head or head_per_tap, got {method!r}")
+    check_given("convolution", given)
+    missing = [name for name in ("kernel", "X") if name not in given]
+    if missing:
+        raise WorkError(f"given: needs kernel and X, got no {' and no '.join(missing)}")
+    kernel = parse_matrix(given["kernel"], "kernel")
+    kernel = kernel if kernel.rows == 1 else M(kernel.T)
+    if kernel.rows != 1 or kernel.cols % 2 == 0:
+        raise WorkError(f"kernel: needs an odd number of taps, got {kernel.rows}×{kernel.cols}")
+    builder = SolutionBuilder("convolution", {"kernel": kernel, "X": given["X"]})
+    builder.add_step("C", "taps", "kernel", "X", title="the convolution matrix, zero-padded")
+    builder.add_step("Y", "product", "C", "X", title="the expected output")
+    (_add_one_head if method == "one_head" else _add_head_per_tap)(builder)
+    _add_error(builder, "O", "Y")
+    _convolution_remarks(builder, method)
+    return builder.build()
+
+
+def _add_one_head(builder: SolutionBuilder) -> None:
+    kernel = list(builder.values["kernel"])
+    if any(to_float(tap) < 0 for tap in kernel) or not any(kernel):
+        smallest = min(kernel)
+        raise WorkError(
+            f"kernel: needs taps of 0 or more for one head, got {smallest}; "
+            'try method = "head_per_tap"'
+        )
+    builder.add_step("B", "log taps", "kernel", "X", title="the bias: the log kernel by distance")
+    builder.add_step("E", "exp", "B", title="the exponentials: the kernel")
+    builder.add_step(
+        "N", "sum over rows", "E", title="the normaliser of each query, smaller at the ends"
+    )
+    builder.add_step(
+        "A", "divide rows", "E", "N", title="the weights: they sum to 1 for each query"
+    )
+    builder.add_step("H", "product", "A", "X", title="the weighted mean")
+    builder.add_step(
+        "k", "sum of entries", "kernel", title="the sum of the kernel, a factor of the values"
+    )
+    builder.add_step("O", "scale", "H", "k", title="the output")
+
+
+def _add_head_per_tap(builder: SolutionBuilder) -> None:
+    kernel = list(builder.values["kernel"])
+    parts = []
+    for n, tap in enumerate(kernel, 1):
+        if tap == 0:
+            continue
+        offset = n - 1 - len(kernel) // 2
+        builder.add_given(f"o_{n}", offset)
+        builder.add_given(f"w_{n}", tap)
+        title = f"head {n} attends to position i {'+' if offset > 0 else '-'} {abs(offset)}"
+        builder.add_step(
+            f"A_{n}",
+            "shift",
+            f"o_{n}",
+            "X",
+            title=title if offset else f"head {n} attends to position i",
+        )
+        builder.add_step(f"P_{n}", "product", f"A_{n}", "X", title="the shifted tokens")
+        parts.append(builder.add_step(f"T_{n}", "scale", f"P_{n}", f"w_{n}", title="times its tap"))
+    if not 2 <= len(parts) <= 12:
+        raise WorkError(f"kernel: needs 2 to 12 taps other than 0 for heads, got {len(parts)}")
+    builder.add_step("O", f"sum of {len(parts)}", *parts, title="the sum of the heads")
+
+
+def _is_zero(x: Any) -> bool:
+    return sympy.simplify(x) == 0 if x.free_symbols else abs(to_float(x)) < 1e-25
+
+
+def _convolution_remarks(builder: SolutionBuilder, method: str) -> None:
+    wrong_rows = [
+        i + 1
+        for i in range(builder.values["R"].rows)
+        if any(not _is_zero(x) for x in builder.values["R"].row(i))
+    ]
+    if method == "head_per_tap":
+        builder.add_remark(
+            f"{f'Wrong at {wrong_rows}' if wrong_rows else 'Exact everywhere'}: one head per tap, "
+            "each a shift, with the tap as a factor of the values. Taps may have any sign."
+        )
+        return
+    sums = ", ".join(str(sum(builder.values["C"].row(i))) for i in range(builder.values["C"].rows))
+    quality = f"off at {', '.join(map(str, wrong_rows))}" if wrong_rows else "exact everywhere"
+    builder.add_remark(
+        f"One head is {quality}: at the ends the rows of the zero-padded convolution "
+        f"sum to less than 1 ({sums}), and softmax normalises them."
+    )
+    builder.add_remark(
+        "One head needs taps of 0 or more and shares its values among them; for signed taps or "
+        'per-tap weights use method = "head_per_tap".'
+    )
+    if len(builder.values["kernel"]) == 1:
+        builder.add_remark(
+            "A single tap attends to the token itself: a 1×1 convolution, a linear layer."
+        )

@@ -1,0 +1,1 @@
+"""Families of recurrent cells: forward passes, back-propagation through time, and gates."""

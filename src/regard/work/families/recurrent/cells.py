@@ -1,0 +1,227 @@
+"""Recurrent cells unrolled over time: RNN, GRU and LSTM with every gate."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from regard.errors import WorkError
+from regard.work.exact.numbers import parse_matrix
+from regard.work.families.registry import ExerciseTemplate, MatrixShape, check_given, family
+from regard.work.rules import M
+from regard.work.solution import Solution, SolutionBuilder, apply_rule
+
+CELL_WEIGHTS = {
+    "rnn": ("W", "U"),
+    "gru": ("W_z", "U_z", "W_r", "U_r", "W", "U"),
+    "lstm": ("W_i", "U_i", "W_f", "U_f", "W_o", "U_o", "W_c", "U_c"),
+}
+GATE_SUFFIXES = {  # gate or candidate: suffix of its weights
+    "rnn": {"h": ""},
+    "gru": {"z": "_z", "r": "_r", "g": ""},
+    "lstm": {"i": "_i", "f": "_f", "o": "_o", "g": "_c"},
+}
+CELL_NAMES = {
+    "rnn": "x W U h b",
+    "gru": f"x {' '.join(CELL_WEIGHTS['gru'])} h b_z b_r b",
+    "lstm": f"x {' '.join(CELL_WEIGHTS['lstm'])} h c b_i b_f b_o b_c",
+}
+SCALAR_CHOICES = (-2, -1, "-1/2", "1/2", 1, 2)  # entries of 1×1 exercises
+_GRU_QUESTIONS = ("z_*", "r_*", "g_*", "h_*")
+_LSTM_QUESTIONS = ("i_*", "f_*", "o_*", "g_*", "c_*", "h_*")
+
+
+def solve_recurrent(cell: str, given: Mapping[str, Any]) -> Solution:
+    """Unroll a recurrent cell over time; vectors are columns, x has one column per time step.
+
+    rnn:   h' = tanh(W x + U h)
+    gru:   z = σ(W_z x + U_z h), r = σ(W_r x + U_r h), g = tanh(W x + r ∘ (U h)),
+           h' = (1 - z) ∘ h + z ∘ g
+    lstm:  i, f, o = σ(W x + U h), g = tanh(W_c x + U_c h), c' = f ∘ c + i ∘ g, h' = o ∘ tanh c'
+
+    The initial states h (and c) default to zeros; biases b, b_z … are optional.
+
+    >>> solution = solve_recurrent("rnn", {"x": [[0, 0]], "W": 1, "U": 1})
+    >>> solution["h_2"]
+    Matrix([[0]])
+    """
+    check_cell_given(cell, given)
+    builder, steps = start_recurrent(cell, given)
+    for t in range(1, steps + 1):
+        add_time_step(builder, cell, t)
+    return builder.build()
+
+
+def cell_shapes(gates: str, hidden: int, inputs: int) -> dict[str, MatrixShape]:
+    """Shapes of W and U of each gate for an exercise; a dot is the pair without a suffix.
+
+    >>> cell_shapes(".z", 2, 1)
+    {'W': (2, 1), 'W_z': (2, 1), 'U': (2, 2), 'U_z': (2, 2)}
+    """
+    names = ["" if gate == "." else f"_{gate}" for gate in gates]
+    return {f"W{n}": (hidden, inputs) for n in names} | {f"U{n}": (hidden, hidden) for n in names}
+
+
+_EXERCISES = {
+    "rnn": (
+        ExerciseTemplate(
+            value_choices={
+                "x": SCALAR_CHOICES,
+                "W": SCALAR_CHOICES,
+                "U": SCALAR_CHOICES,
+                "h": SCALAR_CHOICES,
+            },
+            questions=("h_*",),
+        ),
+        ExerciseTemplate(
+            {"x": (1, 2)},
+            {"W": SCALAR_CHOICES, "U": SCALAR_CHOICES, "h": (0, 1)},
+            questions=("h_*",),
+        ),
+        ExerciseTemplate({"x": (2, 2)} | cell_shapes(".", 2, 2), questions=("h_*",)),
+    ),
+    "gru": (
+        ExerciseTemplate(
+            {"x": (1, 1)} | cell_shapes("zr.", 1, 1),
+            {"h": SCALAR_CHOICES},
+            questions=_GRU_QUESTIONS,
+        ),
+        ExerciseTemplate(
+            {"x": (1, 2)} | cell_shapes("zr.", 1, 1),
+            {"h": SCALAR_CHOICES},
+            questions=_GRU_QUESTIONS,
+        ),
+        ExerciseTemplate(
+            {"x": (2, 1)} | cell_shapes("zr.", 2, 2),
+            {"h": ([[1], [0]], [["1/2"], [-1]])},
+            questions=_GRU_QUESTIONS,
+        ),
+    ),
+    "lstm": (
+        ExerciseTemplate(
+            {"x": (1, 1)} | cell_shapes("ifoc", 1, 1),
+            {"h": SCALAR_CHOICES, "c": SCALAR_CHOICES},
+            questions=_LSTM_QUESTIONS,
+        ),
+        ExerciseTemplate(
+            {"x": (1, 2)} | cell_shapes("ifoc", 1, 1),
+            {"h": SCALAR_CHOICES, "c": SCALAR_CHOICES},
+            questions=_LSTM_QUESTIONS,
+        ),
+        ExerciseTemplate(
+            {"x": (2, 1)} | cell_shapes("ifoc", 2, 2),
+            {"h": ([[1], [0]],), "c": ([[0], [1]],)},
+            questions=_LSTM_QUESTIONS,
+        ),
+    ),
+}
+for _cell, _exercises in _EXERCISES.items():
+    family(_cell, given=CELL_NAMES[_cell], exercises=_exercises)(partial(solve_recurrent, _cell))
+
+
+def check_cell_given(
+    cell: str, given: Mapping[str, Any], label: str = "{}", extra_names: str = ""
+) -> None:
+    """Raise a WorkError unless the cell type is known and takes every given name.
+
+    >>> check_cell_given("rnn", {"b_h": 1})
+    Traceback (most recent call last):
+        ...
+    regard.errors.WorkError: given: needs names that rnn takes, got 'b_h'; try b
+    """
+    if cell not in tuple(CELL_WEIGHTS):
+        raise WorkError(f"cell: needs one of {', '.join(CELL_WEIGHTS)}, got {cell!r}")
+    check_given(label.format(cell), given, f"{CELL_NAMES[cell]} {extra_names}")
+
+
+def start_recurrent(
+    cell: str, given: Mapping[str, Any], family: str | None = None
+) -> tuple[SolutionBuilder, int]:
+    """A builder with states and inputs named by time (h_0, x_1, x_2 …), and the sequence length.
+
+    >>> builder, steps = start_recurrent("rnn", {"x": [[1, 2]], "W": 1, "U": 1})
+    >>> list(builder.given), steps
+    (['W', 'U', 'h_0', 'x_1', 'x_2'], 2)
+    """
+    missing = [name for name in ("x", *CELL_WEIGHTS[cell]) if name not in given]
+    if missing:
+        raise WorkError(f"given: needs {', '.join(missing)} for a {cell}, got none")
+    inputs = parse_matrix(given["x"], "x")
+    size = parse_matrix(given[CELL_WEIGHTS[cell][1]], "U").rows
+    rest = {name: value for name, value in given.items() if name not in ("x", "h", "c")}
+    states = {"h_0": parse_matrix(given.get("h", [[0]] * size), "h")}
+    if cell == "lstm":
+        states["c_0"] = parse_matrix(given.get("c", [[0]] * size), "c")
+    xs = {f"x_{t + 1}": M(inputs.col(t)) for t in range(inputs.cols)}
+    return SolutionBuilder(family or cell, {**rest, **states, **xs}), inputs.cols
+
+
+def add_time_step(builder: SolutionBuilder, cell: str, t: int) -> None:
+    """Add the steps of one time step of a cell.
+
+    >>> builder, _ = start_recurrent("rnn", {"x": 0, "W": 1, "U": 1})
+    >>> add_time_step(builder, "rnn", 1)
+    >>> [step.name for step in builder.steps]
+    ['hx_1', 'hh_1', 'hs_1', 'h_1']
+    """
+    {"rnn": _rnn, "gru": _gru, "lstm": _lstm}[cell](builder, t)
+
+
+def _add_preactivation(
+    builder: SolutionBuilder, t: int, letter: str, suffix: str, title: str
+) -> str:
+    """W x + U h (+ b) of one gate."""
+    x = builder.add_step(
+        f"{letter}x_{t}", "product", f"W{suffix}", f"x_{t}", title=f"{title}: the input"
+    )
+    h = builder.add_step(
+        f"{letter}h_{t}", "product", f"U{suffix}", f"h_{t - 1}", title="the previous state"
+    )
+    return _add_sum(builder, t, letter, x, h, f"b{suffix}")
+
+
+def _add_sum(builder: SolutionBuilder, t: int, letter: str, x: str, h: str, bias: str) -> str:
+    total = builder.add_step(f"{letter}s_{t}", "add", x, h, title="their sum")
+    if bias in builder.values:
+        total = builder.add_step(f"{letter}b_{t}", "add", total, bias, title="with the bias")
+    return total
+
+
+def _rnn(builder: SolutionBuilder, t: int) -> None:
+    total = _add_preactivation(builder, t, "h", "", "the new state")
+    builder.add_step(f"h_{t}", "tanh", total, title=f"the state after step {t}")
+
+
+def _gru(builder: SolutionBuilder, t: int) -> None:
+    previous = f"h_{t - 1}"
+    total = _add_preactivation(builder, t, "z", "_z", "the update gate")
+    z = builder.add_step(f"z_{t}", "sigmoid", total, title="the update gate")
+    total = _add_preactivation(builder, t, "r", "_r", "the reset gate")
+    r = builder.add_step(f"r_{t}", "sigmoid", total, title="the reset gate")
+    x = builder.add_step(f"gx_{t}", "product", "W", f"x_{t}", title="the candidate: the input")
+    h = builder.add_step(f"gh_{t}", "product", "U", previous, title="the previous state")
+    reset = builder.add_step(f"gr_{t}", "elementwise product", r, h, title="the reset state")
+    # Cho et al. (2014) reset before the product; cuDNN and torch after it, as here
+    reset_first = apply_rule("elementwise product", builder.values[r], builder.values[previous])
+    builder.add_mistake(
+        reset,
+        "the state was reset before the product, U (r ∘ h): the other GRU",
+        apply_rule("product", builder.values["U"], reset_first),
+    )
+    total = _add_sum(builder, t, "g", x, reset, "b")
+    g = builder.add_step(f"g_{t}", "tanh", total, title="the candidate")
+    builder.add_step(f"h_{t}", "gated mix", z, previous, g, title=f"the state after step {t}")
+
+
+def _lstm(builder: SolutionBuilder, t: int) -> None:
+    gates = {}
+    for gate, title in {"i": "input", "f": "forget", "o": "output"}.items():
+        total = _add_preactivation(builder, t, gate, f"_{gate}", f"the {title} gate")
+        gates[gate] = builder.add_step(f"{gate}_{t}", "sigmoid", total, title=f"the {title} gate")
+    total = _add_preactivation(builder, t, "g", "_c", "the candidate")
+    g = builder.add_step(f"g_{t}", "tanh", total, title="the candidate")
+    by = "elementwise product"
+    kept = builder.add_step(f"k_{t}", by, gates["f"], f"c_{t - 1}", title="the part that is kept")
+    new = builder.add_step(f"n_{t}", by, gates["i"], g, title="the part that is added")
+    c = builder.add_step(f"c_{t}", "add", kept, new, title=f"the cell after step {t}")
+    tanh = builder.add_step(f"t_{t}", "tanh", c, title="tanh of the cell")
+    builder.add_step(f"h_{t}", by, gates["o"], tanh, title=f"the state after step {t}")

@@ -1,0 +1,133 @@
+"""Registry of problem families: the solver, options, given names and exercises of each."""
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from typing import Any, NamedTuple, TypeVar
+
+from regard.errors import WorkError, suggestion
+from regard.work.solution import Solution
+
+MatrixShape = tuple[int, int]
+Solver = TypeVar("Solver", bound=Callable[..., Solution])
+
+
+class ExerciseTemplate(NamedTuple):
+    """One difficulty level of a family: what to draw at random, and which steps to ask for.
+
+    >>> ExerciseTemplate({"X": (2, 2)}).questions
+    ('*',)
+    """
+
+    shapes: Mapping[str, MatrixShape] = {}  # matrices to fill with random entries
+    value_choices: Mapping[str, tuple[Any, ...]] = {}  # given name: candidate values
+    option_choices: Mapping[str, tuple[Any, ...]] = {}  # option: candidate values
+    questions: tuple[str, ...] = ("*",)  # glob patterns of step names
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kind of problem: how it is solved, and what a problem file may contain.
+
+    >>> FAMILIES["rotary"].options
+    ('scale', 'mask')
+    """
+
+    name: str
+    solve: Callable[..., Solution]
+    options: tuple[str, ...]  # keyword-only parameters of `solve`
+    given: str | None = None  # names under [given]; None where they depend on an option
+    exercises: tuple[ExerciseTemplate, ...] = ()  # one per level; empty: no generator
+
+
+FAMILIES: dict[str, Family] = {}
+
+
+def family(
+    name: str, *, given: str | None = None, exercises: tuple[ExerciseTemplate, ...] = ()
+) -> Callable[[Solver], Solver]:
+    """Register a solver as the family `name`; its keyword-only parameters are the options.
+
+    Args:
+        name: `family` of a problem file.
+        given: names that may stand under `[given]`, separated by spaces; `W_Q_#` stands for
+            W_Q_1, W_Q_2 … without a gap. None where the solver checks them itself.
+        exercises: templates of levels 1, 2 and 3 for `make_exercise`.
+    """
+
+    def register(solve: Solver) -> Solver:
+        parameters = inspect.signature(solve).parameters.values()
+        options = tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+        FAMILIES[name] = Family(name, solve, options, given, exercises)
+        return solve
+
+    return register
+
+
+def exercise_families() -> list[str]:
+    """Names of the families that `make_exercise` can generate.
+
+    >>> "rnn" in exercise_families(), "proof" in exercise_families()
+    (True, False)
+    """
+    return [name for name, record in FAMILIES.items() if record.exercises]
+
+
+def weight_shapes(letters: str, shape: MatrixShape) -> dict[str, MatrixShape]:
+    """Shapes of the weights W_Q, W_K … of an exercise.
+
+    >>> weight_shapes("QK", (2, 3))
+    {'W_Q': (2, 3), 'W_K': (2, 3)}
+    """
+    return {f"W_{letter}": shape for letter in letters}
+
+
+def check_given(
+    label: str, given: Mapping[str, Any], names: str | None = None, *, layered: bool = False
+) -> None:
+    """Raise a WorkError unless every given name is one that the family takes.
+
+    Args:
+        label: family name, for the message and as key of the default `names`.
+        given: the table to check.
+        names: allowed names, separated by spaces; those of the registered family if None.
+        layered: allow a layer index at the end of each name (W_Q_L2).
+
+    >>> check_given("attention", {"X": 1, "WQ": 2})
+    Traceback (most recent call last):
+        ...
+    regard.errors.WorkError: given: needs names that attention takes, got 'WQ'; try W_Q
+    """
+    known = (FAMILIES[label].given or "" if names is None else names).split()
+    for name in given:
+        stem, layer = _split_layer(name) if layered else (name, "")
+        if stem in known:
+            continue
+        pattern, number = re.sub(r"_[1-9]\d*$", "_#", stem), stem.rpartition("_")[2]
+        if pattern == stem or pattern not in known:
+            hint = _suggest_name(stem, known)
+            raise WorkError(f"given: needs names that {label} takes, got {name!r}{hint}")
+        previous = f"{pattern[:-1]}{int(number) - 1}{layer}"
+        if int(number) > 1 and previous not in given:
+            raise WorkError(f"given: needs {previous} before {name}, got none")
+
+
+def _split_layer(name: str) -> tuple[str, str]:
+    match = re.fullmatch(r"(.+?)(_L[1-9]\d*)?", name)
+    return (match[1], match[2] or "") if match else (name, "")
+
+
+def _suggest_name(name: str, known: list[str]) -> str:
+    """The most similar known name, preferring the same first letter; else the whole list."""
+    names = [candidate.replace("#", "1") for candidate in known]
+    folded = {candidate.replace("_", "").lower(): candidate for candidate in names}
+    exact = folded.get(name.replace("_", "").lower())
+    if exact is not None:
+        return f"; try {exact}"
+    alike = [candidate for candidate in names if name and candidate[0].lower() == name[0].lower()]
+    closest = max(alike, key=lambda other: SequenceMatcher(None, name, other).ratio(), default="")
+    if SequenceMatcher(None, name, closest).ratio() > 0.4:
+        return f"; try {closest}"
+    return suggestion(name, names) or f"; try one of {', '.join(known)}"

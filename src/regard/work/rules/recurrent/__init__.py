@@ -1,0 +1,1 @@
+"""Rules of recurrent cells: gates, chain rule, Jacobians, attention over past states."""
