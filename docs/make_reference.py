@@ -49,7 +49,7 @@ class Entry:
 
 def public(layer: str) -> list[Entry]:
     """The public names of a layer, in the order of its files."""
-    return [_entry(name, module) for name, module in _imported(f"regard.{layer}").items()]
+    return _exports(f"regard.{layer}")
 
 
 def pages() -> dict[str, str]:
@@ -57,19 +57,31 @@ def pages() -> dict[str, str]:
     return {"index.md": _index(), **{f"{layer}.md": _page(layer) for layer in LAYERS}}
 
 
-def _imported(package: str) -> dict[str, str]:
-    """Each name that a module imports from regard, with the module that defines it."""
+def _exports(package: str) -> list[Entry]:
+    """The entries of a package's or module's `__all__`."""
+    origins = _origins(package)
+    return [_entry(name, *origins[name]) for name in _all(package)]
+
+
+def _all(package: str) -> list[str]:
+    nodes = ast.parse(_file(package).read_text()).body
+    lists = [node for node in nodes if isinstance(node, ast.Assign) and "__all__" in _names(node)]
+    return ast.literal_eval(lists[0].value) if lists else []
+
+
+def _origins(module: str) -> dict[str, tuple[str, str]]:
+    """For each name that a module imports from regard: the defining module, and its name there."""
     found = {}
-    for node in ast.walk(ast.parse(_file(package).read_text())):  # TYPE_CHECKING blocks too
+    for node in ast.walk(ast.parse(_file(module).read_text())):  # TYPE_CHECKING blocks too
         if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("regard"):
             continue
         for alias in node.names:
-            name, home = alias.asname or alias.name, node.module
-            if _is_module(f"{home}.{alias.name}"):
-                home = f"{home}.{alias.name}"
-            while not _defines(home, name) and name in (deeper := _imported(home)):
-                home = deeper[name]
-            found[name] = home
+            home, name = node.module, alias.name
+            if _is_module(f"{home}.{name}"):
+                home = f"{home}.{name}"
+            while not _defines(home, name) and name in (deeper := _origins(home)):
+                home, name = deeper[name]
+            found[alias.asname or alias.name] = (home, name)
     return found
 
 
@@ -96,20 +108,27 @@ def _file(dotted: str) -> Path:
     return place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
 
 
-def _entry(name: str, module: str) -> Entry:
+def _entry(name: str, module: str, original: str) -> Entry:
     text = _file(module).read_text()
-    for node in ast.parse(text).body:
-        if name in _names(node):
+    for node in reversed(ast.parse(text).body):  # the implementation follows its overloads
+        if original in _names(node):
             return Entry(name, module, text, node)
-    if module.endswith(f".{name}"):
+    if module.endswith(f".{original}"):
         return Entry(name, module, text, None)
     raise LookupError(f"{name} is exported from {module}, but not defined there")
 
 
 def _index() -> str:
     lines = ["# Reference", "", _note("every public name, by package"), ""]
-    for layer in LAYERS:
-        anchors = _anchors(_in_page_order(layer))
+    by_layer = {layer: _anchors(_in_page_order(layer)) for layer in LAYERS}
+    top = [
+        f"[{name}]({layer}.md#{anchors[name]})"
+        for name in sorted(_all("regard"), key=str.lower)
+        for layer, anchors in by_layer.items()
+        if name in anchors
+    ]
+    lines += ["## Top level", "", "`rg.NAME` for:", "", " · ".join(top), ""]
+    for layer, anchors in by_layer.items():
         links = " · ".join(
             f"[{n}]({layer}.md#{anchors[n]})" for n in sorted(anchors, key=str.lower)
         )
@@ -154,15 +173,14 @@ def _note(contents: str) -> str:
 def _module_section(entry: Entry, known: set[str]) -> list[str]:
     """A public module: its re-exports, and classes that are not public names of the package."""
     lines = [f"## {entry.name}", "", "A module; its members are reached through its name.", ""]
-    inner = (
-        [_entry(name, home) for name, home in _imported(entry.module).items()]
-        if (_is_facade(entry.text))
-        else [
+    if _is_facade(entry.text):
+        inner = _exports(entry.module)
+    else:
+        inner = [
             Entry(node.name, entry.module, entry.text, node)
             for node in ast.parse(entry.text).body
             if isinstance(node, ast.ClassDef) and node.name not in known and node.name[0] != "_"
         ]
-    )
     for member in inner:
         section = _section(replace(member, name=f"{entry.name}.{member.name}"))
         lines += ["#" + section[0], *section[1:]]
@@ -178,7 +196,10 @@ def _is_facade(text: str) -> bool:
 def _section(entry: Entry) -> list[str]:
     lines, node = [f"## {entry.name}", ""], entry.node
     assert node is not None
-    lines += _fence("python", _signature(entry.text, node))
+    signature, short = _signature(entry.text, node), entry.name.rpartition(".")[2]
+    if isinstance(node, ast.FunctionDef):  # exported under another name
+        signature = signature.replace(f"def {node.name}(", f"def {short}(", 1)
+    lines += _fence("python", signature)
     lines += _prose(entry.doc)
     if isinstance(node, ast.ClassDef):
         for method in _methods(node):
