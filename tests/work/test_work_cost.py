@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import regard as rg
 from regard import work
 from regard.errors import WorkError
-from regard.look.formulas import Formula, writing_cost
+from regard.costs.formulas import Formula, generation_cost
 from regard.work.exact.numbers import parse_matrix
 from regard.work.families.cost import solve_cost
 from regard.work.marking.findings import first_wrong
@@ -56,8 +56,8 @@ def test_layers_cost_what_the_calculator_says(n, d):
 @given(st.integers(1, 80), size)
 def test_writing_word_by_word_costs_what_the_calculator_says(n, k):
     worked = solve_cost({"M": 3, "N": n, "k": k})
-    assert int(worked["wc"][0]) == writing_cost(n, k)
-    assert int(worked["wa"][0]) == writing_cost(n, k, cached=False)
+    assert int(worked["wc"][0]) == generation_cost(n, k)
+    assert int(worked["wa"][0]) == generation_cost(n, k, cached=False)
 
 
 @pytest.mark.parametrize("text", COUNT_FORMULAS)

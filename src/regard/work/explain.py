@@ -13,8 +13,8 @@ from regard.work.solution import Solution, SolutionBuilder
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from regard.look.cell import Cell
-    from regard.look.site import Site
+    from regard.inspection.sites.breakdown import WeightBreakdown
+    from regard.inspection.sites.site import Site
 
 DIGITS = 17  # significant digits of a float64
 MAX_TERMS = 16  # terms shown separately
@@ -30,7 +30,7 @@ class Explanation(Solution):
     """
 
     title: str = ""
-    cell: Any = None  # regard.look Cell: the same numbers as tensors
+    breakdown: Any = None  # regard.inspection WeightBreakdown: the same numbers as tensors
 
     def __str__(self) -> str:
         from regard.work.show.text import as_text
@@ -79,22 +79,22 @@ def explain(
     """
     if not 1 <= max_terms <= MAX_TERMS:
         raise WorkError(f"max_terms: needs 1 to {MAX_TERMS} terms, got {max_terms}")
-    cell = site.cell(head, query, key, batch)
+    breakdown = site.breakdown(head, query, key, batch)
     head, query, key, batch = head % site.heads, query % site.queries, key % site.keys, batch
     builder = SolutionBuilder("explain", {})
-    score = _add_score(builder, site, cell, (batch, head, query, key), max_terms)
-    builder.add_given("L", _row([cell.lse]))
+    score = _add_score(builder, site, breakdown, (batch, head, query, key), max_terms)
+    builder.add_given("L", _row([breakdown.lse]))
     title = "the weight: divided by exp(L), the sum over all keys of this query"
     builder.add_step("w", "weight", score, "L", title=title)
-    _add_output(builder, cell, max_terms)
+    _add_output(builder, breakdown, max_terms)
     if w_out is not None:
-        _add_projection(builder, site, cell, w_out, head, max_terms)
-    for remark in _remarks(site, cell, (batch, head, query, key)):
+        _add_projection(builder, site, breakdown, w_out, head, max_terms)
+    for remark in _remarks(site, breakdown, (batch, head, query, key)):
         builder.add_remark(remark)
     solution = builder.build()
-    title = _title(site, (batch, head, query, key), cell.weight)
+    title = _title(site, (batch, head, query, key), breakdown.weight)
     return Explanation(
-        solution.family, solution.given, solution.steps, solution.remarks, title=title, cell=cell
+        solution.family, solution.given, solution.steps, solution.remarks, title=title, breakdown=breakdown
     )
 
 
@@ -102,24 +102,24 @@ CellIndex = tuple[int, int, int, int]  # batch, head, query, key
 
 
 def _add_score(
-    builder: SolutionBuilder, site: "Site", cell: "Cell", index: CellIndex, max_terms: int
+    builder: SolutionBuilder, site: "Site", breakdown: "WeightBreakdown", index: CellIndex, max_terms: int
 ) -> str:
     """Add the steps from the products to the score; return the name of the last one."""
-    if cell.products is None:
-        name = builder.add_given("s", _row([cell.scaled]))  # custom score function: no products
+    if breakdown.products is None:
+        name = builder.add_given("s", _row([breakdown.scaled]))  # custom score function: no products
     else:
-        name = _add_dot(builder, site, cell.products, index, max_terms)
-        builder.add_given("β", _row([cell.scale]))
+        name = _add_dot(builder, site, breakdown.products, index, max_terms)
+        builder.add_given("β", _row([breakdown.scale]))
         name = builder.add_step("s", "scale", name, "β", title="scaled")
-    if cell.softcap is not None:
-        builder.add_given("cap", _row([cell.softcap]))
+    if breakdown.softcap is not None:
+        builder.add_given("cap", _row([breakdown.softcap]))
         name = builder.add_step("z", "softcap", name, "cap", title="soft-capped to (-cap, cap)")
     if site.terms.bias is not None:
-        builder.add_given("b", _row([cell.bias]))
+        builder.add_given("b", _row([breakdown.bias]))
         name = builder.add_step("t", "add", name, "b", title="with the bias of this pair")
     if site.terms.mask is not None:
-        builder.add_given("m", M([[int(cell.allowed)]]))
-        title = "the mask allows this key" if cell.allowed else "the mask hides this key"
+        builder.add_given("m", M([[int(breakdown.allowed)]]))
+        title = "the mask allows this key" if breakdown.allowed else "the mask hides this key"
         name = builder.add_step("r", "mask", name, "m", title=title)
     return name
 
@@ -146,22 +146,22 @@ def _add_dot(
     return builder.add_step("d", "sum with remainder", name, "rest", title=title)
 
 
-def _add_output(builder: SolutionBuilder, cell: "Cell", max_terms: int) -> None:
-    first = cell.share.abs().argsort(descending=True)[:max_terms]
+def _add_output(builder: SolutionBuilder, breakdown: "WeightBreakdown", max_terms: int) -> None:
+    first = breakdown.contribution.abs().argsort(descending=True)[:max_terms]
     builder.add_given("g", M([first.tolist()]))
-    builder.add_given("v", _row(cell.value[first].tolist()))
-    builder.add_given("h", _row(cell.out[first].tolist()))
+    builder.add_given("v", _row(breakdown.value[first].tolist()))
+    builder.add_given("h", _row(breakdown.out[first].tolist()))
     title = "contribution of this key to the output h, at its largest features g"
     builder.add_step("c", "scale", "v", "w", title=title)
 
 
 def _add_projection(
-    builder: SolutionBuilder, site: "Site", cell: "Cell", w_out: "Tensor", head: int, max_terms: int
+    builder: SolutionBuilder, site: "Site", breakdown: "WeightBreakdown", w_out: "Tensor", head: int, max_terms: int
 ) -> None:
-    from regard.look.output_weights import check_weights
+    from regard.inspection.attribution.output_projection import check_output_projection
 
-    check_weights(site, w_out)
-    projected = cell.value @ w_out[head].detach().double().cpu()
+    check_output_projection(site, w_out)
+    projected = breakdown.value @ w_out[head].detach().double().cpu()
     first = projected.abs().argsort(descending=True)[:max_terms]
     builder.add_given("n", M([first.tolist()]))
     builder.add_given("u", _row(projected[first].tolist()))
@@ -169,7 +169,7 @@ def _add_projection(
     builder.add_step("y", "scale", "u", "w", title=title)
 
 
-def _remarks(site: "Site", cell: "Cell", index: CellIndex) -> list[str]:
+def _remarks(site: "Site", breakdown: "WeightBreakdown", index: CellIndex) -> list[str]:
     """Rank of this key, its competitors, the sink's share, and its share of the output."""
     batch, head, query, key = index
     row = site.window(head=head, rows=slice(query, query + 1))[batch, 0].double()
@@ -182,13 +182,13 @@ def _remarks(site: "Site", cell: "Cell", index: CellIndex) -> list[str]:
         )
         remarks.append(f"Largest other weights: {', '.join(others_text)}.")
     if site.terms.sinks is not None:
-        sink = (site.terms.sinks[head].double().cpu() - cell.lse).exp().item()
+        sink = (site.terms.sinks[head].double().cpu() - breakdown.lse).exp().item()
         remarks.append(
             f"A sink takes {sink:.4g} of this query's weight and adds nothing to the output."
         )
-    size = (cell.out @ cell.out).item()
+    size = (breakdown.out @ breakdown.out).item()
     if size > 0:
-        part = (cell.share @ cell.out).item() / size
+        part = (breakdown.contribution @ breakdown.out).item() / size
         remarks.append(
             f"This key contributes {part:.1%} of the output, projected on its direction."
         )
