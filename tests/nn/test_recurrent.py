@@ -123,7 +123,7 @@ def test_same_as_torch_with_gradients(kind, dim, hidden, time, layers, bidirecti
 
 @pytest.mark.usefixtures("users_view")
 def test_what_a_user_is_told():
-    with pytest.raises(ConfigError, match="kind: needs rnn, gru or lstm, got 'ltsm'; try 'lstm'"):
+    with pytest.raises(ConfigError, match="kind: needs rnn, gru or lstm, got 'ltsm'; try lstm"):
         Recurrent(3, 4, kind="ltsm")
     with pytest.raises(ConfigError, match="hidden: needs 1 or more, got 0"):
         Recurrent(3, 0)

@@ -236,7 +236,7 @@ def test_luong_asks_with_the_state_after():
 
 @pytest.mark.usefixtures("users_view")
 def test_what_a_user_is_told():
-    with pytest.raises(ConfigError, match="score: needs dot, .*, got 'aditive'; try 'additive'"):
+    with pytest.raises(ConfigError, match="score: needs dot, .*, got 'aditive'; try additive"):
         AttentiveRecurrent(3, 4, score="aditive")
     with pytest.raises(ConfigError, match="combine: needs norm or sum, got 'gate'"):
         AttentiveRecurrent(3, 4, combine="gate")
@@ -252,7 +252,9 @@ def test_what_a_user_is_told():
     with pytest.raises(ShapeError, match="lengths: needs 0 to time=5, got 1 to 9"):
         layer(x, lengths=torch.tensor([1, 9]))
     _, state = layer(x, lengths=torch.tensor([1, 5]))
-    with pytest.raises(ShapeError, match=r"state: needs \(h, history\), got 1 tensors; try start"):
+    with pytest.raises(
+        ShapeError, match=r"state: needs \(h, history\), got 1 tensors; try initial_state"
+    ):
         layer(x, state)
     with pytest.raises(ShapeError, match=r"h: needs batch, layer, hidden of \(2, 1, 4\), got"):
         layer(x, layer.initial_state((torch.zeros(3, 1, 4),)))

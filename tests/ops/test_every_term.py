@@ -1,7 +1,7 @@
 """Every term of a score, in every op and backend, against a map written out in float64.
 
-The map is made here, from plain matrices of the same meaning, and never through `Terms`: backends that
-all forgot one term would agree with each other.
+The map is computed here from plain matrices and never through `Terms`: backends that all forgot one
+term would agree with each other.
 """
 
 from dataclasses import fields

@@ -1,4 +1,4 @@
-"""One layer of a Transformer: attention and feed-forward, each with its residual."""
+"""Transformer blocks: attention and feed-forward, each with a residual connection."""
 
 from typing import TypedDict, Unpack
 
@@ -12,12 +12,22 @@ from regard.ops import Bias, Mask
 
 
 class BlockOptions(AttentionOptions, total=False):
-    """What can be chosen about a block, by keyword; left out, it is the Transformer of the paper.
+    """Keyword arguments of a block; the defaults are those of Vaswani et al. 2017.
 
-    On top of attention's: `hidden` width of the feed-forward (4 · dim), its `activation` (relu) and
-    whether it is `gated`; `norm` (layer) with its `eps` (1e-5), `norm_first` for pre-LN; `bias` of
-    every linear map and norm; dropout of what is added, of the attention weights, and inside the
-    feed-forward; `skip=False` takes the residual connections out.
+    Args:
+        ffn_dim: width of the feed-forward layer, 4 · dim by default.
+        activation: its activation, "relu" by default.
+        gated: whether it is gated (GLU).
+        norm: "layer" (default), "rms" or "none".
+        norm_first: pre-LN instead of post-LN.
+        eps: of the norm, 1e-5 by default.
+        bias: whether linear layers and norms have a bias.
+        dropout: of each sublayer's output.
+        attention_dropout: of the attention weights.
+        activation_dropout: inside the feed-forward layer.
+        skip: False removes the residual connections.
+
+    `AttentionOptions` are accepted too.
 
     >>> options = BlockOptions(ffn_dim=16, gated=True, norm="rms", norm_first=True, bias=False)
     >>> sum(p.numel() for p in EncoderBlock(8, 2, **options).parameters())
@@ -38,7 +48,7 @@ class BlockOptions(AttentionOptions, total=False):
 
 
 class EncoderBlock(nn.Module):
-    """Look at the other positions, then think alone. With a causal mask, a decoder-only block.
+    """Self-attention and feed-forward; with a causal mask, a decoder-only block.
 
     x = LN(x + MHA(x));  x = LN(x + FFN(x)),   or with norm_first  x = x + F(LN(x)) for each
 
@@ -49,11 +59,11 @@ class EncoderBlock(nn.Module):
 
     def __init__(self, dim: int, heads: int, **options: Unpack[BlockOptions]):
         super().__init__()
-        chosen = _sort_out(options)
-        self.self_attention = MultiHeadAttention(dim, heads, **chosen["attention"])
-        self.self_residual = Residual(dim, **chosen["residual"])
-        self.feed_forward = FeedForward(dim, **chosen["feed_forward"])
-        self.feed_forward_residual = Residual(dim, **chosen["residual"])
+        parts = _split_options(options)
+        self.self_attention = MultiHeadAttention(dim, heads, **parts["attention"])
+        self.self_residual = Residual(dim, **parts["residual"])
+        self.feed_forward = FeedForward(dim, **parts["feed_forward"])
+        self.feed_forward_residual = Residual(dim, **parts["residual"])
 
     def forward(
         self,
@@ -65,25 +75,25 @@ class EncoderBlock(nn.Module):
         offset: int = 0,
         cache: CacheUpdate | None = None,
     ) -> Float[Tensor, "*batch time dim"]:
-        def look(x: Tensor) -> Tensor:
+        def attend_self(x: Tensor) -> Tensor:
             return self.self_attention(
                 x, mask=mask, bias=bias, positions=positions, offset=offset, cache=cache
             )
 
-        x = self.self_residual(x, look)
+        x = self.self_residual(x, attend_self)
         return self.feed_forward_residual(x, self.feed_forward)
 
 
 class DecoderBlock(nn.Module):
-    """Look at what was said so far, then at what was read, then think alone.
+    """Self-attention, cross-attention to a memory, and feed-forward.
 
     x = LN(x + MHA(x));  x = LN(x + MHA(x, memory));  x = LN(x + FFN(x)),   or pre-LN as above
 
-    The memory may be given as keys and values already projected, (k, v), to use them again.
+    The memory may be given as projected keys and values, (k, v), to reuse them.
 
     >>> block, x, memory = DecoderBlock(8, 2), torch.randn(1, 3, 8), torch.randn(1, 5, 8)
-    >>> once = block.cross_attention.project_kv(memory)
-    >>> torch.equal(block(x, once), block(x, memory))
+    >>> projected = block.cross_attention.project_kv(memory)
+    >>> torch.equal(block(x, projected), block(x, memory))
     True
     """
 
@@ -96,15 +106,15 @@ class DecoderBlock(nn.Module):
         **options: Unpack[BlockOptions],
     ):
         super().__init__()
-        chosen = _sort_out(options)
-        attention, residual = chosen["attention"], chosen["residual"]
+        parts = _split_options(options)
+        attention, residual = parts["attention"], parts["residual"]
         self.self_attention = MultiHeadAttention(dim, heads, **attention)
         self.self_residual = Residual(dim, **residual)
-        # positions turn queries against keys of one sequence; between two they mean nothing
-        across = {**attention, "rope_theta": None}
-        self.cross_attention = MultiHeadAttention(dim, heads, source_dim=source_dim, **across)
+        # rotary positions are relative within one sequence; between two they mean nothing
+        cross = {**attention, "rope_theta": None}
+        self.cross_attention = MultiHeadAttention(dim, heads, source_dim=source_dim, **cross)
         self.cross_residual = Residual(dim, **residual)
-        self.feed_forward = FeedForward(dim, **chosen["feed_forward"])
+        self.feed_forward = FeedForward(dim, **parts["feed_forward"])
         self.feed_forward_residual = Residual(dim, **residual)
 
     def forward(
@@ -119,16 +129,16 @@ class DecoderBlock(nn.Module):
         offset: int = 0,
         cache: CacheUpdate | None = None,
     ) -> Float[Tensor, "*batch time dim"]:
-        def look_back(x: Tensor) -> Tensor:
+        def attend_self(x: Tensor) -> Tensor:
             return self.self_attention(
                 x, mask=mask, bias=bias, positions=positions, offset=offset, cache=cache
             )
 
-        def look_across(x: Tensor) -> Tensor:
+        def attend_memory(x: Tensor) -> Tensor:
             return self.cross_attention(x, memory, mask=memory_mask)
 
-        x = self.self_residual(x, look_back)
-        x = self.cross_residual(x, look_across)
+        x = self.self_residual(x, attend_self)
+        x = self.cross_residual(x, attend_memory)
         return self.feed_forward_residual(x, self.feed_forward)
 
 
@@ -138,15 +148,15 @@ class _Parts(TypedDict):
     residual: dict
 
 
-def _sort_out(options: BlockOptions) -> _Parts:
-    """Which option belongs to which part."""
+def _split_options(options: BlockOptions) -> _Parts:
+    """The options of each part of a block."""
     given = dict(options)
     bias, ffn_names = given.pop("bias", True), ("ffn_dim", "activation", "gated")
     feed_forward = {name: given.pop(name) for name in ffn_names if name in given}
     names = ("norm", "norm_first", "eps", "dropout", "skip")
     residual = {name: given.pop(name) for name in names if name in given}
     feed_forward["dropout"] = given.pop("activation_dropout", 0.0)
-    given["dropout"] = given.pop("attention_dropout", 0.0)  # what is left is attention's
+    given["dropout"] = given.pop("attention_dropout", 0.0)  # the remaining options are attention's
     return {
         "attention": {**given, "qkv_bias": bias},
         "feed_forward": {**feed_forward, "bias": bias},

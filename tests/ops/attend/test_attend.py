@@ -361,7 +361,7 @@ def test_bad_input_is_answered_with_its_numbers(change, says):
 @pytest.mark.parametrize(
     ("terms", "says"),
     [
-        ({"backend": "flex"}, "flex cannot run here, flex_attention pays only when compiled"),
+        ({"backend": "flex"}, "flex cannot run here, flex_attention is fast only compiled"),
         ({"backend": "fused", "softcap": 1.0}, "no softcap; try backend='auto'"),
         ({"backend": "fused", "score": ops.dot}, "only the dot product"),
         ({"backend": "fused", "dropout": 0.1}, "the CPU kernel has no dropout"),
