@@ -33,7 +33,8 @@ class PatchEmbedding(nn.Module):
             raise ShapeError(
                 f"images: needs (batch, {channels}, height, width), got {tuple(images.shape)}"
             )
-        patch_grid(*images.shape[-2:], self.patch_size)  # checks: a convolution drops edges
+        height, width = images.shape[-2:]
+        patch_grid(height, width, self.patch_size)  # raises: a convolution would drop the edges
         return rearrange(self.project(images), "batch dim h w -> batch (h w) dim")
 
     def to_linear(self) -> nn.Linear:
