@@ -206,7 +206,7 @@ def test_sinks_reach_each_op():
 
 
 def counted(w: Tensor, name: str) -> dict[str, Tensor]:
-    """What `COUNTED` asks a survey for, from the map; a sink is counted from a sequence's start."""
+    """The statistics of `COUNTED` from the map; first_share counts from a sequence's start."""
     first = SKIP[:, None, None, None] if name == "Padding" else 0
     return {
         "entropy": -torch.special.xlogy(w, w).sum(-1),
