@@ -1,7 +1,7 @@
 """The survey on a CPU against one fused attention forward.
 
 python benchmarks/look_cpu.py            # under a minute on two cores
-python benchmarks/look_cpu.py --each     # each statistic args alone, too
+python benchmarks/look_cpu.py --each     # also each statistic alone
 python benchmarks/look_cpu.py --sharp 20 # with scores twenty times as large: peaked rows
 
 Float32, 8 heads of 64 features, n = 8192; medians of interleaved repeats, in seconds.

@@ -59,9 +59,8 @@ def main():
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     where = torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()} CPUs"
-    print(
-        f"torch {torch.__version__}, {where}{', forward and backward' if args.back else ', forward'}"
-    )
+    passes = "forward and backward" if args.back else "forward"
+    print(f"torch {torch.__version__}, {where}, {passes}")
     for kind in ("LSTM", "GRU"):
         for batch, steps, width in SIZES:
             works = contenders(kind, batch, steps, width, device, args.back)
