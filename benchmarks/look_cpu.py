@@ -1,7 +1,7 @@
 """The survey on a CPU against one fused attention forward.
 
 python benchmarks/look_cpu.py            # under a minute on two cores
-python benchmarks/look_cpu.py --each     # each statistic asked alone, too
+python benchmarks/look_cpu.py --each     # also each statistic alone
 python benchmarks/look_cpu.py --sharp 20 # with scores twenty times as large: peaked rows
 
 Float32, 8 heads of 64 features, n = 8192; medians of interleaved repeats, in seconds.
@@ -37,9 +37,9 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sharp", type=float, default=1.0)
     parser.add_argument("--each", action="store_true")
-    asked = parser.parse_args()
-    q, k, v = torch.randn(3, 1, asked.heads, asked.n, 64).unbind(0)
-    q *= asked.sharp
+    args = parser.parse_args()
+    q, k, v = torch.randn(3, 1, args.heads, args.n, 64).unbind(0)
+    q *= args.sharp
     for causal in (False, True):
         mask = rg.Causal() if causal else None
         _, lse = rg.attend(q, k, v, mask=mask)
@@ -50,20 +50,20 @@ def main():
             "forward": lambda c=causal: F.scaled_dot_product_attention(q, k, v, is_causal=c),
             "survey": lambda m=mask, l=lse: rg.survey(q, k, l, mask=m),
         }
-        for name in ALONE if asked.each else ():
+        for name in ALONE if args.each else ():
             works[name] = lambda m=mask, l=lse, a=name: rg.survey(q, k, l, mask=m, statistics=[a])
-        took = {name: [] for name in works}
-        for _ in range(asked.rounds):
+        times = {name: [] for name in works}
+        for _ in range(args.rounds):
             for name, work in works.items():
-                took[name].append(timed(work))
-        median = {name: statistics.median(times) for name, times in took.items()}
-        base, looked = median["forward"], median["survey"]
+                times[name].append(timed(work))
+        median = {name: statistics.median(values) for name, values in times.items()}
+        base, survey = median["forward"], median["survey"]
         print(
-            f"{'causal' if causal else 'full':6} n = {asked.n}, {torch.get_num_threads()} threads: "
-            f"forward {base:.2f} s, survey {looked:.2f} s, ratio {looked / base:.2f}, "
+            f"{'causal' if causal else 'full':6} n = {args.n}, {torch.get_num_threads()} threads: "
+            f"forward {base:.2f} s, survey {survey:.2f} s, ratio {survey / base:.2f}, "
             f"{extra:.0f} MiB extra at most"
         )
-        for name in ALONE if asked.each else ():
+        for name in ALONE if args.each else ():
             print(f"       {name} alone: {median[name] / base:.2f}")
 
 

@@ -3,7 +3,7 @@
 python benchmarks/look_ops.py            # about 3 minutes on an H200
 
 Times are medians in milliseconds, bf16, 16 heads; ratios are to torch's FlashAttention forward and
-to cuDNN's on the same inputs in the same run. `--warm` compiles everything side by side first.
+to cuDNN's on the same inputs in the same run. All kernels are compiled in parallel first.
 """
 
 import argparse
@@ -63,16 +63,17 @@ def check(d, causal):
     return errors
 
 
-def measure(d, n, causal, asks):
+def measure(d, n, causal, selections):
     q, k, v = draw(n, d)
     mask = rg.Causal() if causal else None
     out, lse = rg.attend(q, k, v, mask=mask)
     flash = timed(lambda: forward(q, k, v, causal, SDPBackend.FLASH_ATTENTION))
     cudnn = timed(lambda: forward(q, k, v, causal, SDPBackend.CUDNN_ATTENTION))
     row = {"d": d, "n": n, "causal": causal, "flash": flash, "cudnn": cudnn}
-    for name, ask in asks.items():
-        t = timed(lambda ask=ask: rg.survey(q, k, lse, statistics=ask, mask=mask, backend="kernel"))
-        row[name] = t
+    for name, names in selections.items():
+        row[name] = timed(
+            lambda s=names: rg.survey(q, k, lse, statistics=s, mask=mask, backend="kernel")
+        )
     row["influence"] = timed(lambda: rg.influence(q, k, v, out, lse, mask=mask, backend="kernel"))
     return row
 
@@ -91,7 +92,7 @@ ALL = {"all": DEFAULT_STATISTICS}
 PARTS = {
     "received": ["received"],
     "+entropy": ["received", "entropy"],
-    "+reach": ["received", "entropy", "mean_distance"],
+    "+mean_distance": ["received", "entropy", "mean_distance"],
     "+peak": ["received", "entropy", "mean_distance", "peak"],
 } | ALL
 
@@ -101,13 +102,13 @@ def main():
     parser.add_argument("--sizes", type=int, nargs="+", default=[8192, 16384, 32768, 65536])
     parser.add_argument("--parts", action="store_true", help="what each statistic costs")
     parser.add_argument("--only", nargs=2, type=int, help="d and causal, to compile only")
-    asked = parser.parse_args()
-    asks = PARTS if asked.parts else ALL
-    if asked.only:
-        measure(asked.only[0], 512, bool(asked.only[1]), asks)
+    args = parser.parse_args()
+    selections = PARTS if args.parts else ALL
+    if args.only:
+        measure(args.only[0], 512, bool(args.only[1]), selections)
         return
     warm = [subprocess.Popen([sys.executable, __file__, "--only", str(d), str(c),
-                              *(["--parts"] if asked.parts else [])])
+                              *(["--parts"] if args.parts else [])])
             for d in (64, 128) for c in (0, 1)]  # fmt: skip
     for process in warm:
         process.wait()
@@ -116,9 +117,9 @@ def main():
             errors = check(d, causal)
             print(d, causal, {name: f"{e:.1e}" for name, e in errors.items()}, flush=True)
     for d in (64, 128):
-        for n in asked.sizes:
+        for n in args.sizes:
             for causal in (False, True):
-                show(measure(d, n, causal, asks))
+                show(measure(d, n, causal, selections))
     q, k, v = draw(131072, 128, 1)
     out, lse = rg.attend(q, k, v, mask=rg.Causal())
     part = slice(100000, 100512)

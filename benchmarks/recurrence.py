@@ -1,9 +1,9 @@
-"""A recurrence with all its gates kept, against torch's fused kernels, which keep them inside.
+"""A recurrence that returns all its gates, against torch's fused kernels, which do not.
 
 python benchmarks/recurrence.py          # half a minute on two cores, less on a GPU
 
-LSTM and GRU, one layer, a forward pass (and with --back a pass back as well), float32, the same
-weights and inputs; medians of interleaved rounds in milliseconds, and ours as a share of torch's.
+LSTM and GRU, one layer, forward (with --back also backward), float32, the same weights and inputs;
+medians of interleaved rounds in milliseconds, and the ratio to torch's.
 """
 
 import argparse
@@ -19,16 +19,16 @@ from regard.ops import GRUWeights, LSTMWeights
 SIZES = ((1, 100, 256), (8, 100, 256), (32, 100, 256), (32, 100, 512), (64, 200, 512))
 
 
-def settle(device):
+def synchronize(device):
     if device == "cuda":
         torch.cuda.synchronize()
 
 
 def timed(work, device):
-    settle(device)
+    synchronize(device)
     start = time.perf_counter()
     work()
-    settle(device)
+    synchronize(device)
     return (time.perf_counter() - start) * 1e3
 
 
@@ -44,37 +44,36 @@ def contenders(kind, batch, steps, width, device, back):
         if back:
             out.sum().backward()
 
-    def opened():
-        walk = rg.recur(x, weights, gates=True)
+    def with_gates():
+        result = rg.recur(x, weights, gates=True)
         if back:
-            walk.out.sum().backward()
+            result.out.sum().backward()
 
-    return fused, opened
+    return fused, with_gates
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--back", action="store_true", help="with the pass back")
-    asked = parser.parse_args()
+    parser.add_argument("--back", action="store_true", help="also run the backward pass")
+    args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     where = torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()} CPUs"
-    print(
-        f"torch {torch.__version__}, {where}{', forward and back' if asked.back else ', forward'}"
-    )
+    passes = "forward and backward" if args.back else "forward"
+    print(f"torch {torch.__version__}, {where}, {passes}")
     for kind in ("LSTM", "GRU"):
         for batch, steps, width in SIZES:
-            ways = contenders(kind, batch, steps, width, device, asked.back)
+            works = contenders(kind, batch, steps, width, device, args.back)
             times = [[], []]
-            with torch.set_grad_enabled(asked.back):
-                for n in range(asked.rounds + 3):
-                    for work, kept in zip(ways, times, strict=True):
-                        took = timed(work, device)
-                        kept += [took] if n >= 3 else []
-            fused, opened = map(statistics.median, times)
+            with torch.set_grad_enabled(args.back):
+                for n in range(args.rounds + 3):
+                    for work, values in zip(works, times, strict=True):
+                        elapsed = timed(work, device)
+                        values += [elapsed] if n >= 3 else []
+            fused, with_gates = map(statistics.median, times)
             print(
                 f"{kind:4} {batch:3} × {steps} × {width}: torch {fused:7.2f} ms, "
-                f"open {opened:7.2f} ms, {opened / fused:.2f}"
+                f"with gates {with_gates:7.2f} ms, {with_gates / fused:.2f}"
             )
 
 

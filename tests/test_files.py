@@ -1,4 +1,4 @@
-"""A file is written whole or not at all, and what it is (a link, a device, its mode) stays."""
+"""A file is written completely or not at all, and keeps its kind, mode and owner."""
 
 import ast
 import os
@@ -90,7 +90,7 @@ def test_an_existing_file_keeps_its_owner(tmp_path):
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
-def test_a_new_file_has_the_mode_that_the_umask_asks_for(tmp_path, mask, mode):
+def test_a_new_file_has_the_mode_of_the_umask(tmp_path, mask, mode):
     with umask(mask):
         with atomic_write(tmp_path / "a") as place:  # as safetensors does, which makes it 0600
             place.touch(mode=0o600)
@@ -212,7 +212,7 @@ def test_a_killed_process_leaves_a_named_folder_that_the_next_one_removes(tmp_pa
     assert names(tmp_path) == ["a"]
 
 
-def test_many_writers_of_one_file_each_write_it_whole(tmp_path):
+def test_many_writers_of_one_file_each_write_all_of_it(tmp_path):
     def write(n: int) -> None:
         for _ in range(20):
             write_text(tmp_path / "a", str(n) * 1000)
@@ -314,7 +314,7 @@ def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_is_too(tmp_pa
 
 
 @pytest.mark.skipif(not Path("/usr/bin/strace").exists(), reason="needs strace")
-def test_the_kernel_is_asked_to_write_before_the_file_is_renamed(tmp_path):
+def test_a_file_is_flushed_before_it_is_renamed(tmp_path):
     code = f"from regard.files import write_text; write_text({str(tmp_path / 'a')!r}, 'new')"
     traced = ["strace", "-f", "-qq", "-e", "trace=fsync,rename,renameat,renameat2"]
     done = subprocess.run([*traced, sys.executable, "-c", code], capture_output=True, text=True)
@@ -324,8 +324,8 @@ def test_the_kernel_is_asked_to_write_before_the_file_is_renamed(tmp_path):
     assert calls in ([["fsync", x, "fsync"] for x in ("rename", "renameat", "renameat2")])
 
 
-def test_every_file_of_ours_is_written_by_the_one_way():
-    """Each call that writes a file by itself stands in a function that uses `files`."""
+def test_every_file_is_written_by_atomic_write():
+    """Each call that writes a file is in a function that uses `regard.files`."""
     alone = []
     for module in sorted(SOURCE.rglob("*.py")):
         if not re.search(r"umask|open\(|write_|savefig|save_|mkstemp|tofile", module.read_text()):

@@ -78,34 +78,34 @@ def test_fx1_weights_unscaled(head):
     same(weights[2], [0.622459331063, 0.377540668714, 2.22949242072e-10])
 
 
-@pytest.mark.parametrize("form", ["reference", "tiled", "fused", "auto"])
-def test_fx1_output_unscaled(head, form):
-    out, _ = attend(head["q"], head["k"], head["v"], scale=1.0, backend=form)
+@pytest.mark.parametrize("backend", ["reference", "tiled", "fused", "auto"])
+def test_fx1_output_unscaled(head, backend):
+    out, _ = attend(head["q"], head["k"], head["v"], scale=1.0, backend=backend)
     same(out[0], [-1.99321737122, -2.99758332239])
     same(out[1], [-1.99958837656, -2.99943869531])
     same(out[2], [1.17860765850, 0.198933008878])
 
 
-@pytest.mark.parametrize("form", ["reference", "tiled", "fused", "auto"])
-def test_fx1_scaled_by_the_root_of_two(head, form):
+@pytest.mark.parametrize("backend", ["reference", "tiled", "fused", "auto"])
+def test_fx1_scaled_by_the_root_of_two(head, backend):
     weights = attention_weights(head["q"], head["k"])
     same(weights[0], [0.00998347620691, 0.000590080814493, 0.989426442979])
     same(weights[1], [0.00120662197260, 0.00120662197260, 0.997586756055])
     same(weights[2], [0.587478928609, 0.412520948441, 1.22950083320e-7])
-    out, _ = attend(head["q"], head["k"], head["v"], backend=form)
+    out, _ = attend(head["q"], head["k"], head["v"], backend=backend)
     same(out[0], [-1.95448427625, -2.98148430080])
     same(out[1], [-1.99336357915, -2.99095033521])
     same(out[2], [1.05617612718, 0.356344083559])
 
 
-@pytest.mark.parametrize("form", ["reference", "tiled", "fused", "auto"])
-def test_fx1_causal(head, form):
+@pytest.mark.parametrize("backend", ["reference", "tiled", "fused", "auto"])
+def test_fx1_causal(head, backend):
     weights = attention_weights(head["q"], head["k"], scale=1.0, mask=Causal())
     same(weights[:2], [[1, 0, 0], [1 / 2, 1 / 2, 0]], 1e-15)
     assert weights[1, 0] == weights[1, 1]  # an exact tie
     assert (weights.triu(1) == 0).all()
     same(weights[2], [0.622459331063, 0.377540668714, 2.22949242072e-10])
-    out, _ = attend(head["q"], head["k"], head["v"], scale=1.0, mask=Causal(), backend=form)
+    out, _ = attend(head["q"], head["k"], head["v"], scale=1.0, mask=Causal(), backend=backend)
     same(out, [[5 / 2, -3 / 2], [3 / 4, 3 / 4], [1.17860765850, 0.198933008878]])
 
 
@@ -232,7 +232,7 @@ def test_fx13_multiply_adds_of_recurrence_as_counted_while_it_runs(kind, count):
     n = d = 512
     layer = Recurrent(d, d, kind=kind, bias=False)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        layer(torch.zeros(1, n, d), form="reference")
+        layer(torch.zeros(1, n, d), backend="reference")
     gates = {"rnn": 1, "gru": 3, "lstm": 4}[kind]
     assert counter.get_total_flops() // 2 == 2 * gates * n * d**2 == count
 

@@ -54,7 +54,9 @@ def test_the_class_token_comes_first_and_learns():
 
 def test_errors_name_the_numbers(users_view):
     embedding = PatchEmbedding(3, 8, 4)
-    with pytest.raises(ShapeError, match="patch_size=4, got 28 by 30; try resizing or padding to 28 by"):
+    with pytest.raises(
+        ShapeError, match="patch_size=4, got 28 by 30; try resizing or padding to 28 by"
+    ):
         embedding(torch.zeros(1, 3, 28, 30))
     with pytest.raises(ShapeError, match=r"images: needs \(batch, 3, .* got \(1, 1, 4, 4\)"):
         embedding(torch.zeros(1, 1, 4, 4))

@@ -1,4 +1,4 @@
-"""Queries, keys and values by one product: the same numbers, and only where nobody is misled."""
+"""Queries, keys and values by one product: the same numbers, and only for plain layers."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ from regard.nn import attention as module
 
 
 @pytest.mark.parametrize("options", [{}, {"bias": False}, {"kv_heads": 2, "rope_theta": 100.0}])
-def test_one_product_gives_what_three_give_with_their_gradients(monkeypatch, options):
+def test_one_product_equals_three_with_gradients(monkeypatch, options):
     block = DecoderBlock(8, 4, **options)
     found = []
     for fuse in (False, True):
@@ -30,7 +30,7 @@ def test_one_product_gives_what_three_give_with_their_gradients(monkeypatch, opt
         assert_close(found[1][name], apart, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
 
 
-def test_a_map_that_is_watched_or_not_plain_is_asked_by_itself():
+def test_a_layer_with_hooks_or_of_another_type_is_called_by_itself():
     layer = MultiHeadAttention(8, 2)
     maps = (layer.to_q, layer.to_k, layer.to_v)
     assert module._are_plain(*maps)

@@ -27,5 +27,5 @@ def test_a_projection_keeps_the_size_of_what_passes():
 
 
 def test_a_tied_readout_needs_a_table(users_view):
-    with pytest.raises(ShapeError, match="tied_weight: needs the embedding's table"):
+    with pytest.raises(ShapeError, match="tied_weight: needs the token embeddings"):
         Readout(4, 3, tied=True)(torch.zeros(1, 4))

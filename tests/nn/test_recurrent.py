@@ -62,7 +62,7 @@ def test_padding_is_not_there(kind, layers, bidirectional, data):
 
 @settings(max_examples=10)
 @given(kinds, st.integers(1, 2), switch)
-def test_the_trace_holds_what_came_out(kind, layers, bidirectional):
+def test_the_gates_hold_the_outputs(kind, layers, bidirectional):
     layer = Recurrent(3, 4, kind=kind, layers=layers, bidirectional=bidirectional).double()
     x, lengths = double(2, 5, 3), torch.tensor([5, 2])
     out, state = layer(x, lengths=lengths)
@@ -122,8 +122,8 @@ def test_same_as_torch_with_gradients(kind, dim, hidden, time, layers, bidirecti
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_a_user_is_told():
-    with pytest.raises(ConfigError, match="kind: needs rnn, gru or lstm, got 'ltsm'; try 'lstm'"):
+def test_error_messages():
+    with pytest.raises(ConfigError, match="kind: needs rnn, gru or lstm, got 'ltsm'; try lstm"):
         Recurrent(3, 4, kind="ltsm")
     with pytest.raises(ConfigError, match="hidden: needs 1 or more, got 0"):
         Recurrent(3, 0)

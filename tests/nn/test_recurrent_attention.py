@@ -84,7 +84,7 @@ def test_the_plain_sum_grows_with_time_and_the_norm_does_not(kind):
 
 
 def test_the_plain_sum_of_a_gru_grows_faster_than_time():
-    """A GRU adds a_t to a state it may have kept, so that t is no bound."""
+    """A GRU adds a_t to a state it may have kept, so t is not a bound."""
     with torch.no_grad():
         out, _ = AttentiveRecurrent(8, 16, kind="gru", score="dot", combine="sum")(
             torch.randn(2, 60, 8)
@@ -130,7 +130,7 @@ def test_the_future_cannot_reach_the_past():
     assert torch.equal(layer(x)[0][:, :4], before[:, :4])
 
 
-def test_every_look_goes_through_the_door():
+def test_every_attention_can_be_intercepted():
     """One call a step after the first, with one more key each time."""
     keys = []
 
@@ -188,7 +188,7 @@ decoders = st.sampled_from(["bahdanau", "luong", "hybrid"])
 
 @settings(max_examples=12)
 @given(decoders, kinds, st.integers(1, 2))
-def test_a_known_target_is_read_as_step_by_step(name, kind, layers):
+def test_a_known_target_is_processed_as_step_by_step(name, kind, layers):
     layer = decoder(name, kind, layers)
     memory, x = memory_of(layer), double(2, 4, 3)
     whole, last = layer(x, memory.state, memory)
@@ -210,7 +210,7 @@ def test_a_padded_source_is_not_there(name, kind):
     assert_close(layer(x[1:], short.state, short)[0], out[1:])
 
 
-def test_bahdanau_asks_with_the_state_before():
+def test_bahdanau_attends_with_the_previous_state():
     layer = decoder("bahdanau", "gru")
     memory, x = memory_of(layer), double(2, 1, 3)
     h = memory.state[0][:, -1:]
@@ -222,7 +222,7 @@ def test_bahdanau_asks_with_the_state_before():
     assert_close(layer(x, memory.state, memory)[0][:, 0], want)
 
 
-def test_luong_asks_with_the_state_after():
+def test_luong_attends_with_the_new_state():
     layer = decoder("luong", "gru")
     memory, x = memory_of(layer), double(2, 1, 3)
     h = layer.core.cells[0](x[:, 0], (memory.state[0][:, 0],)).h[:, None]
@@ -235,8 +235,8 @@ def test_luong_asks_with_the_state_after():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_a_user_is_told():
-    with pytest.raises(ConfigError, match="score: needs dot, .*, got 'aditive'; try 'additive'"):
+def test_error_messages():
+    with pytest.raises(ConfigError, match="score: needs dot, .*, got 'aditive'; try additive"):
         AttentiveRecurrent(3, 4, score="aditive")
     with pytest.raises(ConfigError, match="combine: needs norm or sum, got 'gate'"):
         AttentiveRecurrent(3, 4, combine="gate")
@@ -252,7 +252,9 @@ def test_what_a_user_is_told():
     with pytest.raises(ShapeError, match="lengths: needs 0 to time=5, got 1 to 9"):
         layer(x, lengths=torch.tensor([1, 9]))
     _, state = layer(x, lengths=torch.tensor([1, 5]))
-    with pytest.raises(ShapeError, match=r"state: needs \(h, history\), got 1 tensors; try start"):
+    with pytest.raises(
+        ShapeError, match=r"state: needs \(h, history\), got 1 tensors; try initial_state"
+    ):
         layer(x, state)
     with pytest.raises(ShapeError, match=r"h: needs batch, layer, hidden of \(2, 1, 4\), got"):
         layer(x, layer.initial_state((torch.zeros(3, 1, 4),)))

@@ -137,7 +137,7 @@ def test_buckets_are_those_of_t5_at_its_own_sizes_for_every_distance():
         ),
     ],
 )
-def test_a_bias_that_does_not_fit_says_why(make, message):
+def test_a_bias_that_does_not_fit_raises(make, message):
     with pytest.raises(ShapeError) as error:
         make()
     assert str(error.value) == message

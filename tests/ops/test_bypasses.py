@@ -134,7 +134,7 @@ def asks_for_interceptors(node):
     return is_call and name in ("is_intercepted", "_forward_hooks")
 
 
-def test_every_function_that_asks_is_registered():
+def test_every_function_that_checks_for_interceptors_is_registered():
     asking = set()
     for folder in ("ops", "nn", "models", "decode"):
         for file in (SOURCE / folder).rglob("*.py"):

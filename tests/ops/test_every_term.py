@@ -1,7 +1,7 @@
 """Every term of a score, in every op and backend, against a map written out in float64.
 
-The map is made here, from plain matrices of the same meaning, and never through `Terms`: backends that
-all forgot one term would agree with each other.
+The map is computed here from plain matrices and never through `Terms`: backends that all forgot one
+term would agree with each other.
 """
 
 from dataclasses import fields
@@ -206,7 +206,7 @@ def test_sinks_reach_each_op():
 
 
 def counted(w: Tensor, name: str) -> dict[str, Tensor]:
-    """What `COUNTED` asks a survey for, from the map; a sink is counted from a sequence's start."""
+    """The statistics of `COUNTED` from the map; first_share counts from a sequence's start."""
     first = SKIP[:, None, None, None] if name == "Padding" else 0
     return {
         "entropy": -torch.special.xlogy(w, w).sum(-1),

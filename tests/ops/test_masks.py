@@ -1,4 +1,4 @@
-"""Masks: each says what its formula says, they combine as sets, and their shortcuts never lie."""
+"""Masks: each is its formula, they combine as sets, and their shortcuts are correct."""
 
 from itertools import combinations
 
@@ -73,7 +73,7 @@ def seen(mask: Mask, rows: range, keys: range, offset: int = 0) -> Tensor:
     ids=lambda x: repr(x) if isinstance(x, Mask) else "",
 )
 @pytest.mark.parametrize("offset", [0, 3])
-def test_each_mask_says_what_its_formula_says(mask, rule, offset):
+def test_each_mask_is_its_formula(mask, rule, offset):
     want = [[rule(i + offset, j) for j in range(9)] for i in range(6)]
     assert mask.dense(6, 9, offset).tolist() == want
 
@@ -86,14 +86,14 @@ def test_and_is_intersection_and_or_is_union(a, b):
 
 
 @given(any_mask, parts(), parts())
-def test_a_tile_is_the_cut_of_the_whole(mask, rows, keys):
+def test_a_tile_is_a_slice_of_the_mask(mask, rows, keys):
     whole = mask.dense(SIZE, SIZE)
     assert torch.equal(seen(mask, rows, keys), whole[list(rows)][:, list(keys)])
 
 
 @settings(max_examples=200)
 @given(any_mask, parts(), st.integers(0, SIZE), st.data())
-def test_no_key_outside_the_span_can_be_seen(mask, rows, keys, data):
+def test_no_key_outside_key_span_is_visible(mask, rows, keys, data):
     # a dense matrix has rows, not positions, so only without it may queries start later
     offset = 0 if holds_dense(mask) else data.draw(st.integers(0, SIZE - rows.stop))
     places = range(rows.start + offset, rows.stop + offset, rows.step)
@@ -105,7 +105,7 @@ def test_no_key_outside_the_span_can_be_seen(mask, rows, keys, data):
 
 @settings(max_examples=200)
 @given(any_mask, parts(), parts(), st.data())
-def test_where_a_mask_covers_every_key_is_seen(mask, rows, keys, data):
+def test_where_a_mask_is_full_every_key_is_visible(mask, rows, keys, data):
     offset = 0 if holds_dense(mask) else data.draw(st.integers(0, SIZE - rows.stop))
     places = range(rows.start + offset, rows.stop + offset, rows.step)
     if mask.is_full(places, keys):
@@ -124,7 +124,7 @@ STRUCTURED = [
 
 @pytest.mark.parametrize("a", STRUCTURED, ids=repr)
 @pytest.mark.parametrize("b", STRUCTURED, ids=repr)
-def test_shortcuts_of_combined_masks_never_lie_wherever_queries_and_keys_stand(a, b):
+def test_shortcuts_of_combined_masks_are_correct_at_any_position(a, b):
     for mask in (a & b, a | b):
         whole = mask.dense(SIZE, SIZE)
         for start, stop in combinations(range(SIZE + 1), 2):
@@ -141,7 +141,7 @@ def test_shortcuts_of_combined_masks_never_lie_wherever_queries_and_keys_stand(a
 @pytest.mark.parametrize(
     "mask", [Causal(), Local(2), Chunked(3), Chunked(2, left_chunks=1)], ids=repr
 )
-def test_span_and_covers_are_tight_for_masks_that_know_their_structure(mask):
+def test_key_span_and_is_full_are_tight_for_structured_masks(mask):
     for start in range(SIZE):
         for stop in range(start + 1, SIZE + 1):
             open_ = seen(mask, range(start, stop), range(SIZE)).any(0).nonzero().flatten().tolist()
@@ -188,7 +188,7 @@ def test_lengths_are_read_by_sequence_whatever_the_heads():
         ),
     ],
 )
-def test_a_mask_that_cannot_be_says_why(make, message):
+def test_an_invalid_mask_raises(make, message):
     with pytest.raises(ShapeError) as error:
         make()
     assert str(error.value) == message
@@ -200,7 +200,7 @@ def holds_dense(mask: Mask) -> bool:
 
 
 @given(any_mask, st.integers(0, SIZE // 2))
-def test_a_mask_that_does_not_look_ahead_hides_what_is_ahead(mask, offset):
+def test_a_mask_that_allows_no_future_masks_it(mask, offset):
     if not mask.allows_future:
         seen = mask.dense(SIZE - offset, SIZE, offset)
         assert not seen.triu(1 + offset).any()

@@ -62,7 +62,7 @@ def test_another_microphone_is_forgotten():
 
 
 @given(st.integers(0, 20))
-def test_any_cut_gives_what_the_whole_gives(at):
+def test_a_split_stream_gives_the_same_result(at):
     x = 3 * torch.randn(2, 20, 5)
     whole, after = online_cmvn(x, dynamic_range=4.0)
     first, state = online_cmvn(x[:, :at], dynamic_range=4.0)

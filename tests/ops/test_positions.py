@@ -44,7 +44,7 @@ def test_codes_have_one_length_and_stay_within_one(p, dim):
     assert_close(code.norm(), torch.tensor((dim / 2) ** 0.5, dtype=torch.float64))
 
 
-def test_two_thousand_positions_are_told_apart():
+def test_two_thousand_positions_are_distinct():
     codes = sinusoidal(torch.arange(2000), 64)
     apart = torch.cdist(codes, codes).fill_diagonal_(torch.inf)
     assert 1.46 < apart.min() < 1.48
@@ -141,7 +141,7 @@ def test_gradients_through_resizing_are_right():
         ),
     ],
 )
-def test_positions_that_cannot_be_say_why(make, message):
+def test_invalid_positions_raise(make, message):
     with pytest.raises(ShapeError) as error:
         make()
     assert str(error.value) == message

@@ -54,7 +54,7 @@ def test_entropy_falls_as_beta_grows():
 
 
 @given(rows, st.sampled_from([0.0, 0.5, 1.0, 7.0, torch.inf]))
-def test_a_masked_score_gets_nothing_and_a_row_of_nothing_else_gets_zeros(x, beta):
+def test_a_masked_score_has_weight_zero_and_a_masked_row_gives_zeros(x, beta):
     x = torch.stack([x, x])
     x[0, 0] = -torch.inf
     x[1] = -torch.inf

@@ -24,7 +24,7 @@ def test_a_score_is_capped_then_biased_then_masked():
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 4), st.data())
-def test_a_tile_is_the_cut_of_the_whole_map(queries, keys, offset, data):
+def test_a_tile_is_a_slice_of_the_map(queries, keys, offset, data):
     q, k = numbers(2, queries, 3), numbers(2, keys, 3)
     mask = (Causal() | Local(1)) & Local(3)
     terms = make_terms(q, k, mask=mask, bias=Toeplitz(numbers(2, 3)), offset=offset)
@@ -107,7 +107,7 @@ def test_gradients_reach_queries_keys_and_bias(softcap):
         ),
     ],
 )
-def test_terms_that_do_not_fit_say_why(q, k, terms, message):
+def test_terms_that_do_not_fit_raise(q, k, terms, message):
     with pytest.raises(ShapeError) as error:
         make_terms(torch.zeros(q), torch.zeros(k), **terms)
     assert str(error.value).startswith(message)

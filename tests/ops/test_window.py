@@ -52,7 +52,7 @@ def test_a_cell_of_a_huge_map_costs_no_more_than_a_cell():
 
 @pytest.mark.usefixtures("users_view")
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ({"rows": slice(20, 30)}, "rows: needs at least one of 9"),
         ({"keys": slice(0, 8, 2)}, "keys: needs step 1, got 2; try pool"),
@@ -60,7 +60,7 @@ def test_a_cell_of_a_huge_map_costs_no_more_than_a_cell():
         ({"reduce": "min"}, "reduce: needs sum, mean or max, got 'min'"),
     ],
 )
-def test_bad_input_is_answered_with_its_numbers(change, says):
+def test_bad_input_raises_with_its_numbers(change, message):
     q, k, lse = draw()
-    with pytest.raises(ShapeError, match=says):
+    with pytest.raises(ShapeError, match=message):
         window(q, k, lse, **change)

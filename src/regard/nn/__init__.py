@@ -1,4 +1,4 @@
-"""Layers: parameters and one call of an op."""
+"""Layers: parameters around one call of an op. They match `torch.nn` numerically."""
 
 from regard.nn.attention import AttentionOptions, CacheUpdate, KeysValues, MultiHeadAttention
 from regard.nn.block import BlockOptions, DecoderBlock, EncoderBlock
@@ -10,15 +10,16 @@ from regard.nn.linear import xavier_linear
 from regard.nn.norm import Norm, Residual
 from regard.nn.patches import ClassToken, PatchEmbedding
 from regard.nn.readout import Readout
-from regard.nn.recurrent.attentive import AttentiveRecurrent
-from regard.nn.recurrent.decoders import (
+from regard.nn.recurrent import (
+    AttentiveRecurrent,
     BahdanauDecoder,
     LuongDecoder,
+    Recurrent,
+    RecurrentCell,
     RecurrentDecoder,
     RecurrentMemory,
+    StateAttention,
 )
-from regard.nn.recurrent.layers import Recurrent, RecurrentCell
-from regard.nn.recurrent.state_attention import StateAttention
 from regard.nn.relative_bias import (
     ALiBiBias,
     BucketBias,

@@ -156,7 +156,9 @@ class MultiHeadAttention(nn.Module):
         positions: Int[Tensor, "*_ key"] | None = None,
         *,
         offset: int = 0,
-    ) -> tuple[Float[Tensor, "*batch head key head_dim"], Float[Tensor, "*batch head key head_dim"]]:
+    ) -> tuple[
+        Float[Tensor, "*batch head key head_dim"], Float[Tensor, "*batch head key head_dim"]
+    ]:
         """The keys and values of a source, split into heads; `forward` accepts the pair.
 
         k = rope(s W_k),   v = s W_v

@@ -1,4 +1,4 @@
-"""One layer of a Transformer: attention and feed-forward, each with its residual."""
+"""Transformer blocks: attention and feed-forward, each with a residual connection."""
 
 from inspect import signature
 from typing import Any, Unpack
@@ -13,12 +13,23 @@ from regard.ops import Bias, Mask
 
 
 class BlockOptions(AttentionOptions, total=False):
-    """What can be chosen about a block, by keyword; left out, it is the Transformer of the paper.
+    """Keyword arguments of a block; the defaults are those of Vaswani et al. 2017.
 
-    On top of attention's: `hidden` width of the feed-forward (4 · dim), its `activation` (relu) and
-    whether it is `gated`; `norm` (layer) with its `eps` (1e-5), `norm_first` for pre-LN; `bias` of
-    every linear map and norm, `qkv_bias` and `out_bias` of attention's (as `bias` if None); dropout of what is added, of the attention weights, and inside the
-    feed-forward; `skip=False` takes the residual connections out.
+    Args:
+        ffn_dim: width of the feed-forward layer, 4 · dim by default.
+        activation: its activation, "relu" by default.
+        gated: whether it is gated (GLU).
+        norm: "layer" (default), "rms" or "none".
+        norm_first: pre-LN instead of post-LN.
+        eps: of the norm, 1e-5 by default.
+        bias: whether linear layers and norms have a bias.
+        qkv_bias, out_bias: of the attention projections; as `bias` if None.
+        dropout: of each sublayer's output.
+        attention_dropout: of the attention weights.
+        activation_dropout: inside the feed-forward layer.
+        skip: False removes the residual connections.
+
+    `AttentionOptions` are accepted too.
 
     >>> options = BlockOptions(ffn_dim=16, gated=True, norm="rms", norm_first=True, bias=False)
     >>> sum(p.numel() for p in EncoderBlock(8, 2, **options).parameters())
@@ -41,7 +52,7 @@ class BlockOptions(AttentionOptions, total=False):
 
 
 class EncoderBlock(nn.Module):
-    """Look at the other positions, then think alone. With a causal mask, a decoder-only block.
+    """Self-attention and feed-forward; with a causal mask, a decoder-only block.
 
     x = LN(x + MHA(x));  x = LN(x + FFN(x)),   or with norm_first  x = x + F(LN(x)) for each
 
@@ -52,11 +63,11 @@ class EncoderBlock(nn.Module):
 
     def __init__(self, dim: int, heads: int, **options: Unpack[BlockOptions]):
         super().__init__()
-        chosen = _sort_out(options)
-        self.self_attention = MultiHeadAttention(dim, heads, **chosen["attention"])
-        self.self_residual = Residual(dim, **chosen["residual"])
-        self.feed_forward = FeedForward(dim, **chosen["feed_forward"])
-        self.feed_forward_residual = Residual(dim, **chosen["residual"])
+        parts = _split_options(options)
+        self.self_attention = MultiHeadAttention(dim, heads, **parts["attention"])
+        self.self_residual = Residual(dim, **parts["residual"])
+        self.feed_forward = FeedForward(dim, **parts["feed_forward"])
+        self.feed_forward_residual = Residual(dim, **parts["residual"])
 
     def forward(
         self,
@@ -68,25 +79,25 @@ class EncoderBlock(nn.Module):
         offset: int = 0,
         cache: CacheUpdate | None = None,
     ) -> Float[Tensor, "*batch time dim"]:
-        def look(x: Tensor) -> Tensor:
+        def attend_self(x: Tensor) -> Tensor:
             return self.self_attention(
                 x, mask=mask, bias=bias, positions=positions, offset=offset, cache=cache
             )
 
-        x = self.self_residual(x, look)
+        x = self.self_residual(x, attend_self)
         return self.feed_forward_residual(x, self.feed_forward)
 
 
 class DecoderBlock(nn.Module):
-    """Look at what was said so far, then at what was read, then think alone.
+    """Self-attention, cross-attention to a memory, and feed-forward.
 
     x = LN(x + MHA(x));  x = LN(x + MHA(x, memory));  x = LN(x + FFN(x)),   or pre-LN as above
 
-    The memory may be given as keys and values already projected, (k, v), to use them again.
+    The memory may be given as projected keys and values, (k, v), to reuse them.
 
     >>> block, x, memory = DecoderBlock(8, 2), torch.randn(1, 3, 8), torch.randn(1, 5, 8)
-    >>> once = block.cross_attention.project_kv(memory)
-    >>> torch.equal(block(x, once), block(x, memory))
+    >>> projected = block.cross_attention.project_kv(memory)
+    >>> torch.equal(block(x, projected), block(x, memory))
     True
     """
 
@@ -99,15 +110,15 @@ class DecoderBlock(nn.Module):
         **options: Unpack[BlockOptions],
     ):
         super().__init__()
-        chosen = _sort_out(options)
-        attention, residual = chosen["attention"], chosen["residual"]
+        parts = _split_options(options)
+        attention, residual = parts["attention"], parts["residual"]
         self.self_attention = MultiHeadAttention(dim, heads, **attention)
         self.self_residual = Residual(dim, **residual)
-        # positions turn queries against keys of one sequence; between two they mean nothing
-        across = {**attention, "rope_theta": None}
-        self.cross_attention = MultiHeadAttention(dim, heads, source_dim=source_dim, **across)
+        # rotary positions are relative within one sequence; between two they mean nothing
+        cross = {**attention, "rope_theta": None}
+        self.cross_attention = MultiHeadAttention(dim, heads, source_dim=source_dim, **cross)
         self.cross_residual = Residual(dim, **residual)
-        self.feed_forward = FeedForward(dim, **chosen["feed_forward"])
+        self.feed_forward = FeedForward(dim, **parts["feed_forward"])
         self.feed_forward_residual = Residual(dim, **residual)
 
     def forward(
@@ -122,21 +133,21 @@ class DecoderBlock(nn.Module):
         offset: int = 0,
         cache: CacheUpdate | None = None,
     ) -> Float[Tensor, "*batch time dim"]:
-        def look_back(x: Tensor) -> Tensor:
+        def attend_self(x: Tensor) -> Tensor:
             return self.self_attention(
                 x, mask=mask, bias=bias, positions=positions, offset=offset, cache=cache
             )
 
-        def look_across(x: Tensor) -> Tensor:
+        def attend_memory(x: Tensor) -> Tensor:
             return self.cross_attention(x, memory, mask=memory_mask)
 
-        x = self.self_residual(x, look_back)
-        x = self.cross_residual(x, look_across)
+        x = self.self_residual(x, attend_self)
+        x = self.cross_residual(x, attend_memory)
         return self.feed_forward_residual(x, self.feed_forward)
 
 
-def _sort_out(options: BlockOptions) -> dict[str, dict[str, Any]]:
-    """Which option belongs to which part: the one whose constructor has a parameter of its name."""
+def _split_options(options: BlockOptions) -> dict[str, dict[str, Any]]:
+    """The options of each part of a block: those that its constructor has a parameter for."""
     given: dict[str, Any] = {"bias": True, **options}
     for name in ("qkv_bias", "out_bias"):
         given[name] = given["bias"] if given.get(name) is None else given[name]

@@ -1,27 +1,28 @@
-"""Fewer, wider frames for the encoder: convolutions along time and bands, and one scale for all."""
+"""Convolutional subsampling of speech features, and their global normalisation."""
 
 from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.errors import ShapeError
 from regard.nn.linear import xavier_linear
 from regard.nn.norm import Norm
+from regard.ops.masks import length_mask
 
 TIME_KERNEL = 3
-BAND_KERNEL = 5  # that a filter over the bands sees; it moves by two of them
+BAND_KERNEL = 5  # with stride 2
 
 
 class TimeFrequencyConv(nn.Module):
-    """A convolution along time and over bands, for frames whose channels of all bands are one row.
+    """2D convolution over time and bands, on frames with channels and bands flattened together.
 
     y_{t,j} = b + Σ_{s=0,1,2} Σ_{i=0…4} W_{s,i} x_{stride · t + s, 2j + i - 2},   half as many bands
 
-    What is said a little higher moves to the next bands, and looks the same to it.
+    A shift in pitch moves features to neighbouring bands, where the same filters see them.
 
     >>> TimeFrequencyConv(1, 8, 40)(torch.zeros(1, 40, 9)).shape
     torch.Size([1, 160, 4])
@@ -37,7 +38,7 @@ class TimeFrequencyConv(nn.Module):
             (2, stride),
             padding=(BAND_KERNEL // 2, 0),
         )
-        # what a convolution along time alone would be called by
+        # the attributes of an nn.Conv1d along time
         self.in_channels, self.out_channels = channels * bands, out_filters * self.out_bands
         self.kernel_size, self.stride = (TIME_KERNEL,), (stride,)
 
@@ -46,14 +47,20 @@ class TimeFrequencyConv(nn.Module):
 
 
 class ConvSubsampling(nn.Module):
-    """Convolutions of kernel 3 along time, each followed by GELU; their strides shorten the row.
+    """Strided convolutions of kernel 3 along time, each followed by GELU.
 
     y_t = gelu(b + Σ_{s=0,1,2} W_s x_{stride · t + s - left}),   left = 2 if causal, else 1
 
-    With `causal` all missing frames are on the left: output t needs no frame after factor · t, so
-    a stream gives what the whole recording gives. `lengths` says where each sequence ends; what
-    lies behind counts as zero. With `filters` each convolution goes over the bands too, with so
-    many filters (`TimeFrequencyConv`), and a projection, a norm and GELU follow.
+    Frames after a sequence's length count as zero.
+
+    Args:
+        input_dim: number of features per frame.
+        dim: width of the output.
+        strides: one per convolution.
+        causal: pad on the left only, so that output t needs no frame after factor · t and a stream
+            gives the same result.
+        filters: also convolve over the bands, with so many filters (`TimeFrequencyConv`), followed
+            by a projection, a norm and GELU.
 
     >>> ConvSubsampling(80, 16)(torch.zeros(1, 9, 80)).shape
     torch.Size([1, 3, 16])
@@ -85,7 +92,7 @@ class ConvSubsampling(nn.Module):
 
     @property
     def factor(self) -> int:
-        """How many frames become one: the product of the strides."""
+        """Frames per output: the product of the strides."""
         return torch.Size(self.strides).numel()
 
     def forward(
@@ -96,32 +103,32 @@ class ConvSubsampling(nn.Module):
         x = rearrange(x, "batch time inputs -> batch inputs time")
         for convolution, stride in zip(self.convolutions, self.strides, strict=True):
             if lengths is not None:
-                x = x.masked_fill(~valid_frames(lengths, x.shape[-1])[:, None], 0)
-                lengths = _shorter(lengths, stride)
+                x = x.masked_fill(~length_mask(lengths, x.shape[-1])[:, None], 0)
+                lengths = _subsample(lengths, stride)
             x = F.gelu(convolution(F.pad(x, (self.left, TIME_KERNEL - 1 - self.left))))
         return self.out(rearrange(x, "batch dim shorter -> batch shorter dim"))
 
     def out_lengths(self, lengths: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
-        """How many outputs there are for so many frames: ⌈length / stride⌉, stride by stride.
+        """The number of outputs for a number of frames: ⌈length / stride⌉ per stride.
 
         >>> ConvSubsampling(80, 16).out_lengths(torch.tensor([0, 1, 4, 5]))
         tensor([0, 1, 1, 2])
         """
         for stride in self.strides:
-            lengths = _shorter(lengths, stride)
+            lengths = _subsample(lengths, stride)
         return lengths
 
 
 class GlobalCMVN(nn.Module):
-    """Features at one scale: mean and spread are measured once, on training data, and kept.
+    """Global mean and variance normalisation, measured once on training data.
 
-    y = (x - mean) / spread, feature by feature
+    y = (x - mean) / std, per feature
 
-    A mean over the whole recording would need its future; this one works on a stream.
+    Unlike a mean over each recording, it works on a stream.
 
-    >>> standardise = GlobalCMVN(1)
-    >>> standardise.fit(torch.tensor([[[1.0], [3.0], [99.0]]]), torch.tensor([2]))
-    >>> standardise(torch.tensor([[[1.0], [2.0], [3.0]]])).flatten()
+    >>> cmvn = GlobalCMVN(1)
+    >>> cmvn.fit(torch.tensor([[[1.0], [3.0], [99.0]]]), torch.tensor([2]))
+    >>> cmvn(torch.tensor([[[1.0], [2.0], [3.0]]])).flatten()
     tensor([-1.,  0.,  1.])
     """
 
@@ -134,27 +141,17 @@ class GlobalCMVN(nn.Module):
         self.register_buffer("std", torch.ones(input_dim))
 
     def fit(self, x: Float[Tensor, "batch time inputs"], lengths: Int[Tensor, " batch"]) -> None:
-        """Measure mean and spread over all real frames."""
-        real = x[valid_frames(lengths, x.shape[1])]
-        if not len(real):
+        """Measure mean and standard deviation over all valid frames."""
+        frames = x[length_mask(lengths, x.shape[1])]
+        if not len(frames):
             raise ShapeError(f"lengths: needs 1 frame or more in all, got {lengths.tolist()}")
-        spread = real.std(0, correction=0)
-        self.mean.copy_(real.mean(0))
-        self.std.copy_(torch.where(spread > 0, spread, 1))  # a constant feature stays finite
+        std = frames.std(0, correction=0)
+        self.mean.copy_(frames.mean(0))
+        self.std.copy_(torch.where(std > 0, std, 1))  # a constant feature stays finite
 
     def forward(self, x: Float[Tensor, "batch time inputs"]) -> Float[Tensor, "batch time inputs"]:
         return (x - self.mean) / self.std
 
 
-def valid_frames(lengths: Int[Tensor, " batch"], time: int) -> Bool[Tensor, "batch time"]:
-    """Which frames are real and not padding: t < length.
-
-    >>> valid_frames(torch.tensor([1, 2]), 3).int()
-    tensor([[1, 0, 0],
-            [1, 1, 0]], dtype=torch.int32)
-    """
-    return torch.arange(time, device=lengths.device) < lengths[:, None]
-
-
-def _shorter(lengths: Tensor, stride: int) -> Tensor:
+def _subsample(lengths: Tensor, stride: int) -> Tensor:
     return (lengths + stride - 1) // stride

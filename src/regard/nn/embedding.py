@@ -1,4 +1,4 @@
-"""The input stage: what each token means, plus where it stands."""
+"""Token embeddings with positions and segments."""
 
 from functools import reduce
 from typing import Literal
@@ -16,12 +16,20 @@ Positions = Literal["sinusoidal", "learned", "none"]
 
 
 class TokenEmbedding(nn.Module):
-    """Tokens as vectors, with the code of their position added.
+    """Token embeddings plus position and segment embeddings.
 
-    x_t = √dim · table[token_t] + code(t)  (+ segment table),   √dim only if `scaled`
+    x_t = √dim · token_embeddings[token_t] + position(t) + segment_embeddings[segment_t]
 
-    Learned codes end at `max_positions`; `segments` counts the kinds of segment (0: none); `norm` is put
-    after the sum where asked for (BERT).
+    Args:
+        vocab: size of the vocabulary.
+        dim: width of the embeddings.
+        positions: "sinusoidal", "learned" or "none".
+        max_positions: number of learned positions.
+        scale_embeddings: multiply token embeddings by √dim.
+        segments: number of segment types (BERT), 0 for none.
+        norm: layer norm after the sum (BERT).
+        eps: of the norm.
+        dropout: after the norm.
 
     >>> layer = TokenEmbedding(10, 4, positions="none", scale_embeddings=False)
     >>> torch.equal(layer(torch.tensor([[7]]))[0, 0], layer.token_embeddings[7])
@@ -44,14 +52,14 @@ class TokenEmbedding(nn.Module):
         super().__init__()
         if positions not in ("sinusoidal", "learned", "none"):
             raise ConfigError(f"positions: needs sinusoidal, learned or none, got {positions!r}")
-        start = dim**-0.5  # a table used for the output too then gives scores of size one
+        std = dim**-0.5  # tied to the output, the embeddings then give logits of variance 1
         self.positions, self.scale = positions, dim**0.5 if scale_embeddings else 1.0
-        self.token_embeddings = nn.Parameter(torch.randn(vocab, dim) * start)
+        self.token_embeddings = nn.Parameter(torch.randn(vocab, dim) * std)
         self.position_embeddings = self.segment_embeddings = None
         if positions == "learned":
-            self.position_embeddings = nn.Parameter(torch.randn(max_positions, dim) * start)
+            self.position_embeddings = nn.Parameter(torch.randn(max_positions, dim) * std)
         if segments:
-            self.segment_embeddings = nn.Parameter(torch.randn(segments, dim) * start)
+            self.segment_embeddings = nn.Parameter(torch.randn(segments, dim) * std)
         self.norm = Norm(dim, eps=eps) if norm else None
         self.dropout = nn.Dropout(dropout)
 
@@ -64,7 +72,7 @@ class TokenEmbedding(nn.Module):
         offset: int = 0,
     ) -> Float[Tensor, "*batch time dim"]:
         parts = self.parts(tokens, segments=segments, positions=positions, offset=offset)
-        x = reduce(torch.add, parts.values())  # a sum would begin by adding zero to all of it
+        x = reduce(torch.add, parts.values())  # sum() would start by adding 0
         return self.dropout(x if self.norm is None else self.norm(x))
 
     def parts(
@@ -75,7 +83,7 @@ class TokenEmbedding(nn.Module):
         positions: Int[Tensor, "*_ time"] | None = None,
         offset: int = 0,
     ) -> dict[str, Tensor]:
-        """What is summed, by name; `positions` are offset, offset + 1, … if not given.
+        """The summands by name; `positions` are offset, offset + 1, … by default.
 
         x = token + position + segment
 
@@ -92,27 +100,25 @@ class TokenEmbedding(nn.Module):
             code = sinusoidal(positions, self.token_embeddings.shape[-1])
             parts["position"] = code.to(self.token_embeddings.dtype)
         if self.segment_embeddings is not None:
-            kinds = torch.zeros_like(tokens) if segments is None else segments
-            parts["segment"] = F.embedding(kinds, self.segment_embeddings)
+            segments = torch.zeros_like(tokens) if segments is None else segments
+            parts["segment"] = F.embedding(segments, self.segment_embeddings)
         return parts
 
     def _learned(self, tokens: Tensor, positions: Tensor | None, offset: int) -> Tensor:
         assert self.position_embeddings is not None
         if positions is not None:
             return lookup_positions(self.position_embeddings, positions)
-        last = offset + tokens.shape[-1] - 1
-        if last >= len(
-            self.position_embeddings
-        ):  # asked here, where it is known without asking a GPU
+        last, count = offset + tokens.shape[-1] - 1, len(self.position_embeddings)
+        if last >= count:  # known here without synchronising a GPU
             raise ShapeError(
-                f"positions: needs at most {len(self.position_embeddings) - 1}, the end of the learned table, "
-                f"got {last}; try a shorter input, or sinusoidal or rotary positions"
+                f"positions: needs at most {count - 1}, the end of the learned table, got {last}; "
+                "try a shorter input, or sinusoidal or rotary positions"
             )
         return self.position_embeddings[offset : last + 1]
 
 
 def _check_tokens(tokens: Tensor, vocab: int) -> None:
-    # on a GPU the question would make every step wait; there the kernel raises by itself
+    # a check on a GPU would synchronise every step; there the kernel raises by itself
     if tokens.device.type == "cpu" and tokens.numel():
         low, high = tokens.aminmax()
         if low < 0 or high >= vocab:

@@ -1,4 +1,4 @@
-"""What every position does by itself between two attentions."""
+"""The position-wise feed-forward layer."""
 
 from functools import partial
 from typing import Literal
@@ -21,11 +21,17 @@ ACTIVATIONS = {
 
 
 class FeedForward(nn.Module):
-    """A small network for one token at a time, the same at every position.
+    """Position-wise feed-forward layer, optionally gated (GLU).
 
     y = f(x W₁ + b₁) W₂ + b₂,   gated: y = (f(x W_g + b_g) ⊙ (x W₁ + b₁)) W₂ + b₂
 
-    `hidden` is 4 · dim if not given.
+    Args:
+        dim: width of the input and output.
+        ffn_dim: width of the hidden layer, 4 · dim by default.
+        activation: "relu", "gelu", "gelu_tanh" or "silu".
+        gated: multiply the hidden layer by an activated gate.
+        bias: whether the linear layers have a bias.
+        dropout: of the hidden layer.
 
     >>> sum(p.numel() for p in FeedForward(512, 2048).parameters())
     2099712

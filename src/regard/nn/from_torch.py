@@ -1,4 +1,4 @@
-"""Weights of torch.nn's attention and Transformer layers, taken over into ours."""
+"""Conversion of torch.nn's attention and Transformer layers."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ TorchLayer = nn.MultiheadAttention | nn.TransformerEncoderLayer | nn.Transformer
 
 
 def from_torch(layer: TorchLayer) -> MultiHeadAttention | EncoderBlock | DecoderBlock:
-    """Our layer with the weights of one of torch.nn's: the same function, now open to looking.
+    """Convert a torch.nn attention or Transformer layer, which then can be inspected.
 
     from_torch(layer)(x) = layer(x), batch first
 
@@ -28,22 +28,24 @@ def from_torch(layer: TorchLayer) -> MultiHeadAttention | EncoderBlock | Decoder
 
 
 def attention_state_dict(state: Mapping[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
-    """The state of an nn.MultiheadAttention under the names of our MultiHeadAttention.
+    """The state dict of an nn.MultiheadAttention with the names of MultiHeadAttention.
 
-    in_proj = [W_q; W_k; W_v] stacked, taken apart
+    in_proj = [W_q; W_k; W_v], split
 
     >>> sorted(attention_state_dict(torch.nn.MultiheadAttention(4, 2, bias=False).state_dict()))
     ['to_k.weight', 'to_out.weight', 'to_q.weight', 'to_v.weight']
     """
     if f"{prefix}bias_k" in state:
-        raise ConfigError("state: needs no add_bias_kv, we have no such key, got bias_k")
+        raise ConfigError("state: needs no add_bias_kv, which is not supported, got bias_k")
     named = {}
     for kind in ("weight", "bias"):
-        if (whole := state.get(f"{prefix}in_proj_{kind}")) is not None:
-            named |= {f"to_{x}.{kind}": part for x, part in zip("qkv", whole.chunk(3), strict=True)}
-        if (mixed := state.get(f"{prefix}out_proj.{kind}")) is not None:
-            named[f"to_out.{kind}"] = mixed
-    for x in "qkv":  # kept apart where keys have a width of their own
+        if (stacked := state.get(f"{prefix}in_proj_{kind}")) is not None:
+            named |= {
+                f"to_{x}.{kind}": part for x, part in zip("qkv", stacked.chunk(3), strict=True)
+            }
+        if (out := state.get(f"{prefix}out_proj.{kind}")) is not None:
+            named[f"to_out.{kind}"] = out
+    for x in "qkv":  # separate where keys have another width
         if (part := state.get(f"{prefix}{x}_proj_weight")) is not None:
             named[f"to_{x}.weight"] = part
     return named

@@ -1,4 +1,4 @@
-"""Norms with weights of their own, and the residual connection around a sublayer."""
+"""Norm layers, and the residual connection around a sublayer."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -14,7 +14,7 @@ NormKind = Literal["layer", "rms", "none"]
 
 
 class Norm(nn.Module):
-    """Bring each token to one scale, then let the model choose its own; "none" lets it pass.
+    """Layer norm or RMS norm with learned gain and bias; "none" is the identity.
 
     layer: y = gain ⊙ (x - mean) / √(var + eps) + bias,   rms: y = gain ⊙ x / √(mean(x²) + eps)
 
@@ -39,11 +39,18 @@ class Norm(nn.Module):
 
 
 class Residual(nn.Module):
-    """Add what a sublayer found to what came in, with a norm after the sum or before the sublayer.
+    """Residual connection around a sublayer, with post-LN or pre-LN.
 
-    after (the paper): y = norm(x + f(x)),   first: y = x + f(norm(x))
+    post-LN: y = norm(x + dropout(f(x))),   pre-LN (`norm_first`): y = x + dropout(f(norm(x)))
 
-    With `skip=False` the sum is left out, to see what it was good for. Dropout is on f alone.
+    Args:
+        dim: width of the model.
+        norm: "layer", "rms" or "none".
+        norm_first: pre-LN instead of post-LN.
+        eps: of the norm.
+        bias: whether a layer norm has a bias.
+        dropout: of the sublayer's output.
+        skip: False leaves out the sum, as an ablation.
 
     >>> Residual(2, norm="none")(torch.tensor([1.0, 3.0]), lambda x: 10 * x)
     tensor([11., 33.])
@@ -68,6 +75,6 @@ class Residual(nn.Module):
     def forward(
         self, x: Float[Tensor, "*batch dim"], sublayer: Callable[[Tensor], Tensor]
     ) -> Float[Tensor, "*batch dim"]:
-        found = self.dropout(sublayer(self.norm(x) if self.norm_first else x))
-        y = x + found if self.skip else found
+        update = self.dropout(sublayer(self.norm(x) if self.norm_first else x))
+        y = x + update if self.skip else update
         return y if self.norm_first else self.norm(y)

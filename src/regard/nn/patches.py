@@ -1,4 +1,4 @@
-"""From pictures to tokens: the patch embedding, and the token that stands for the whole."""
+"""Patch embedding and class token of vision transformers."""
 
 import torch
 from einops import rearrange
@@ -10,12 +10,11 @@ from regard.ops.patches import patch_grid
 
 
 class PatchEmbedding(nn.Module):
-    """Each patch of a picture becomes a token: a convolution whose kernel and stride are the patch.
+    """Patch embedding: a convolution whose kernel and stride are the patch size.
 
     token_n = W · flatten(patch_n) + b
 
-    The same as to cut, flatten and apply one linear layer; `to_linear` and `from_linear` move the
-    weights from one reading to the other.
+    It equals a linear layer on flattened patches; `to_linear` and `from_linear` convert between.
 
     >>> PatchEmbedding(channels=3, dim=768, patch_size=16)(torch.zeros(1, 3, 224, 224)).shape
     torch.Size([1, 196, 768])
@@ -34,13 +33,12 @@ class PatchEmbedding(nn.Module):
             raise ShapeError(
                 f"images: needs (batch, {channels}, height, width), got {tuple(images.shape)}"
             )
-        patch_grid(
-            images.shape[-2], images.shape[-1], self.patch_size
-        )  # convolution would drop edges
+        height, width = images.shape[-2:]
+        patch_grid(height, width, self.patch_size)  # raises: a convolution would drop the edges
         return rearrange(self.project(images), "batch dim h w -> batch (h w) dim")
 
     def to_linear(self) -> nn.Linear:
-        """The same layer for patches that are already cut and flattened (`ops.patchify`)."""
+        """The same layer for flattened patches (`ops.patchify`)."""
         weight = self.project.weight
         linear = nn.Linear(weight[0].numel(), len(weight)).to(weight)
         with torch.no_grad():
@@ -50,19 +48,19 @@ class PatchEmbedding(nn.Module):
 
     @classmethod
     def from_linear(cls, linear: nn.Linear, channels: int) -> "PatchEmbedding":
-        """The convolution that does what `linear` does to flattened square patches.
+        """The convolution that equals `linear` on flattened square patches.
 
         >>> PatchEmbedding.from_linear(torch.nn.Linear(12, 8), channels=3).patch_size
         2
         """
         pixels = linear.in_features / channels
-        patch = round(pixels**0.5)
-        if patch * patch != pixels:
+        patch_size = round(pixels**0.5)
+        if patch_size * patch_size != pixels:
             raise ShapeError(
-                f"linear: needs channels · patch² inputs, got {linear.in_features} for "
+                f"linear: needs channels · patch_size² inputs, got {linear.in_features} for "
                 f"channels={channels}"
             )
-        embedding = cls(channels, linear.out_features, patch).to(linear.weight)
+        embedding = cls(channels, linear.out_features, patch_size).to(linear.weight)
         with torch.no_grad():
             embedding.project.weight.copy_(linear.weight.view_as(embedding.project.weight))
             bias = linear.bias if linear.bias is not None else torch.zeros(())
@@ -71,7 +69,7 @@ class PatchEmbedding(nn.Module):
 
 
 class ClassToken(nn.Module):
-    """A learned token put before all others; what the encoder makes of it stands for the whole.
+    """A learned class token, prepended to the sequence.
 
     [x_1 … x_N] → [cls; x_1 … x_N]
 

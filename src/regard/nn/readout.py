@@ -1,4 +1,4 @@
-"""From vectors to scores over a vocabulary."""
+"""The output layer: logits over a vocabulary."""
 
 import torch
 from jaxtyping import Float
@@ -8,9 +8,9 @@ from regard.errors import ShapeError
 
 
 class Readout(nn.Module):
-    """How well each word of the vocabulary fits each vector.
+    """Output projection to logits.
 
-    logits = scale · x Wᵀ + b,   W of its own or, if `tied`, the embedding's table handed in
+    logits = scale · x Wᵀ + b,   W its own or, if `tied`, the token embeddings given to forward
 
     >>> Readout(2, 3, tied=True)(torch.tensor([[1.0, 2.0]]), torch.eye(3)[:, :2])
     tensor([[1., 2., 0.]])
@@ -29,8 +29,8 @@ class Readout(nn.Module):
     ) -> Float[Tensor, "*batch vocab"]:
         weight = tied_weight if self.weight is None else self.weight
         if weight is None:
-            raise ShapeError("tied_weight: needs the embedding's table for a tied readout, got None")
+            raise ShapeError("tied_weight: needs the token embeddings for a tied readout, got None")
         logits = x @ weight.mT
-        if self.scale != 1.0:  # one more pass over the largest tensor there is
+        if self.scale != 1.0:  # saves a pass over the largest tensor of a model
             logits = self.scale * logits
         return logits if self.bias is None else logits + self.bias

@@ -1,4 +1,4 @@
-"""Relative positions as layers: each holds a table and gives the bias that ops.attend takes."""
+"""Relative position biases as layers: each holds a table and returns a `Bias` for attention."""
 
 import torch
 from torch import Tensor, nn
@@ -7,7 +7,7 @@ from regard.ops import ALiBi, Bias, Buckets, RelativeKeys, Toeplitz, alibi_slope
 
 
 class RelativeBias(nn.Module):
-    """Base of the layers that make a bias; calling one gives the bias with its learned table.
+    """Base class; calling a layer returns the bias with its learned table.
 
     >>> layer = ToeplitzBias(heads=2, radius=1)
     >>> isinstance(layer, RelativeBias), type(layer()).__name__
@@ -19,7 +19,7 @@ class RelativeBias(nn.Module):
 
 
 class BucketBias(RelativeBias):
-    """Distances in widening buckets, one learned number a bucket and head (T5).
+    """T5's relative bias: one learned number per head and distance bucket.
 
     s_ij += table[bucket(j - i), head]
 
@@ -40,7 +40,7 @@ class BucketBias(RelativeBias):
 
 
 class ToeplitzBias(RelativeBias):
-    """One learned number a head and distance, distances clipped at `radius`.
+    """One learned number per head and relative position, clipped at `radius`.
 
     s_ij += table[head, clip(j - i)]
 
@@ -57,7 +57,7 @@ class ToeplitzBias(RelativeBias):
 
 
 class RelativeKeyBias(RelativeBias):
-    """A learned key for every distance, clipped at `radius`, asked like any other (Shaw et al.).
+    """Relative position keys of Shaw et al. 2018, clipped at `radius`.
 
     s_ij += scale · q_i · table[clip(j - i)]
 
@@ -74,7 +74,7 @@ class RelativeKeyBias(RelativeBias):
 
 
 class ALiBiBias(RelativeBias):
-    """Farther keys count less, each head with its own fixed slope; nothing is learned.
+    """ALiBi: a linear penalty on distance with one fixed slope per head.
 
     s_ij -= slope_head · |i - j|
 

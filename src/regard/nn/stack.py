@@ -1,4 +1,4 @@
-"""Blocks on top of each other, with the relative bias they share and the norm at the end."""
+"""Stacks of Transformer blocks, with a shared relative bias and a final norm."""
 
 from collections.abc import Iterable, Sequence
 from typing import Unpack, cast
@@ -15,11 +15,17 @@ from regard.ops import Bias, Mask
 
 
 class Encoder(nn.Module):
-    """Encoder blocks in a row; with a causal mask, the stack of a language model.
+    """A stack of encoder blocks; with a causal mask, the stack of a language model.
 
-    x = block_L(… block_1(x) …), then a norm if `final_norm` (pre-LN stacks want one)
+    x = block_L(… block_1(x) …), then a norm if `final_norm`
 
-    `relative` makes the bias that all layers add to their scores.
+    Args:
+        layers: number of blocks.
+        dim: width of the model.
+        heads: number of attention heads.
+        final_norm: norm after the last block, as pre-LN stacks need.
+        relative: layer of the relative position bias that all blocks share.
+        **options: see `BlockOptions`.
 
     >>> Encoder(2, 8, 2, norm_first=True, final_norm=True)(torch.randn(1, 3, 8)).shape
     torch.Size([1, 3, 8])
@@ -51,7 +57,7 @@ class Encoder(nn.Module):
         cache: CacheUpdate | None = None,
     ) -> Float[Tensor, "*batch time dim"]:
         """The output of the last block; `mask` is one for all layers, or a sequence of one each."""
-        bias = _one_bias(bias, self.relative)
+        bias = _add_relative(bias, self.relative)
         masks = mask if isinstance(mask, list | tuple) else [mask] * len(self.blocks)
         for block, mask in zip(self.blocks, masks, strict=True):
             x = block(x, mask=mask, bias=bias, positions=positions, offset=offset, cache=cache)
@@ -59,14 +65,16 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Decoder blocks in a row, each looking back at one memory.
+    """A stack of decoder blocks that attend to one memory.
 
     x = block_L(… block_1(x, memory) …, memory), then a norm if `final_norm`
 
+    The arguments are those of `Encoder`; `source_dim` is the width of the memory.
+
     >>> decoder, memory = Decoder(2, 8, 2), torch.randn(1, 5, 8)
-    >>> once = decoder.project_memory(memory)  # for many calls: keys and values of every layer
+    >>> projected = decoder.project_memory(memory)  # keys and values of every layer, for reuse
     >>> x = torch.randn(1, 3, 8)
-    >>> torch.equal(decoder(x, once), decoder(x, memory))
+    >>> torch.equal(decoder(x, projected), decoder(x, memory))
     True
     """
 
@@ -100,17 +108,17 @@ class Decoder(nn.Module):
         offset: int = 0,
         cache: CacheUpdate | None = None,
     ) -> Float[Tensor, "*batch time dim"]:
-        bias = _one_bias(bias, self.relative)
+        bias = _add_relative(bias, self.relative)
         memories = [memory] * len(self.blocks) if isinstance(memory, Tensor) else memory
         if len(memories) != len(self.blocks):
             raise ShapeError(
                 f"memory: needs keys and values for {len(self.blocks)} layers, "
                 f"got {len(memories)}; try project_memory"
             )
-        for block, read in zip(self.blocks, memories, strict=True):
+        for block, block_memory in zip(self.blocks, memories, strict=True):
             x = block(
                 x,
-                read,
+                block_memory,
                 mask=mask,
                 memory_mask=memory_mask,
                 bias=bias,
@@ -121,7 +129,7 @@ class Decoder(nn.Module):
         return x if self.norm is None else self.norm(x)
 
     def project_memory(self, memory: Float[Tensor, "*batch key source_dim"]) -> list[KeysValues]:
-        """The keys and values that each layer makes of the memory, to be made once and used often.
+        """The keys and values of the memory for each layer, to be computed once and reused.
 
         k_l = memory W_k,l,   v_l = memory W_v,l
 
@@ -141,9 +149,13 @@ def _final_norm(dim: int, options: BlockOptions) -> Norm:
     )
 
 
-def _one_bias(bias: Bias | Tensor | None, relative: RelativeBias | None) -> Bias | Tensor | None:
+def _add_relative(
+    bias: Bias | Tensor | None, relative: RelativeBias | None
+) -> Bias | Tensor | None:
     if relative is None:
         return bias
     if isinstance(bias, Tensor):
-        raise ShapeError("bias: needs a Bias beside relative, got a Tensor; try biases.DenseBias(bias)")
+        raise ShapeError(
+            "bias: needs a Bias beside relative, got a Tensor; try biases.DenseBias(bias)"
+        )
     return relative() if bias is None else relative() + bias

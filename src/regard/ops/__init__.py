@@ -1,9 +1,8 @@
-"""The math: pure functions, no parameters. Heads are the last leading axis of q, k and v."""
+"""The math: pure functions without parameters. Heads are the last leading axis of q, k and v."""
 
 from regard.ops import biases, masks
 from regard.ops.attend import attend, attention_weights
-from regard.ops.audio.log_mel import frame_sizes, log_mel, mel_filters, mel_frame_count
-from regard.ops.audio.online_cmvn import online_cmvn
+from regard.ops.audio import frame_sizes, log_mel, mel_filters, mel_frame_count, online_cmvn
 from regard.ops.biases import ALiBi, Bias, Buckets, RelativeKeys, Toeplitz, alibi_slopes
 from regard.ops.influence import Influence, influence, influence_window
 from regard.ops.masks import Causal, Chunked, Documents, Local, Mask, Padding

@@ -1,4 +1,4 @@
-"""torch.autocast at our ops: inputs are cast as torch's attention casts them, then it is off."""
+"""Ops under torch.autocast: inputs are cast as SDPA casts them, then autocast is disabled."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -10,12 +10,12 @@ from torch import Tensor
 
 
 def is_autocast(x: Tensor) -> bool:
-    """Whether autocast is on for the device of a tensor."""
+    """Whether autocast is enabled for the device of a tensor."""
     return x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
 
 
 def cast_to_autocast(*tensors: Tensor) -> list[Tensor]:
-    """Tensors as `F.scaled_dot_product_attention` takes them under autocast; float64 stays.
+    """Cast tensors as `F.scaled_dot_product_attention` does under autocast; float64 stays.
 
     >>> with torch.autocast("cpu", dtype=torch.bfloat16):
     ...     cast_to_autocast(torch.zeros(1))[0].dtype
@@ -26,21 +26,22 @@ def cast_to_autocast(*tensors: Tensor) -> list[Tensor]:
 
 
 def disable_autocast(x: Tensor) -> AbstractContextManager[Any]:
-    """No autocast on the device of a tensor."""
+    """A context without autocast on the device of a tensor."""
     return torch.autocast(x.device.type, enabled=False)
 
 
 def without_autocast(op: Callable[..., Any]) -> Callable[..., Any]:
-    """Run an op without autocast, which would round its products; its first argument is a tensor,
-    or has one as `.q`.
+    """Decorator: run an op without autocast, which would round its products.
+
+    The first argument of the op is a tensor, or has one as `.q`.
     """
 
     @wraps(op)
-    def alone(first: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(first: Any, *args: Any, **kwargs: Any) -> Any:
         x = first if isinstance(first, Tensor) else first.q
         if not is_autocast(x):
             return op(first, *args, **kwargs)
         with disable_autocast(x):
             return op(first, *args, **kwargs)
 
-    return alone
+    return run

@@ -1,4 +1,4 @@
-"""Indices, counts and slices as callers write them, checked before torch meets them."""
+"""Indices, counts and slices given by callers, checked."""
 
 import operator
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ from regard.errors import ShapeError
 
 
 def as_int(name: str, value: Any) -> int:
-    """A whole number of any kind (also numpy's, or a tensor of one), but no bool, float or text.
+    """An integer of any type (also numpy's, or a tensor), but no bool, float or string.
 
     >>> as_int("head", torch.tensor(3))
     3
@@ -18,23 +18,23 @@ def as_int(name: str, value: Any) -> int:
             raise TypeError
         return operator.index(value)
     except TypeError:
-        way = f"; try {value.strip()}" if isinstance(value, str) and _is_digits(value) else ""
-        raise ShapeError(f"{name}: needs a whole number, got {value!r}{way}") from None
+        hint = f"; try {value.strip()}" if isinstance(value, str) and _is_digits(value) else ""
+        raise ShapeError(f"{name}: needs a whole number, got {value!r}{hint}") from None
 
 
 def as_ints(name: str, value: Any) -> list[int]:
-    """One whole number or several, as several.
+    """One integer or several, as a list.
 
     >>> as_ints("heads", 3), as_ints("heads", [0, 2])
     ([3], [0, 2])
     """
     if isinstance(value, Iterable) and not isinstance(value, str) and getattr(value, "ndim", 1):
-        return [as_int(name, one) for one in value]
+        return [as_int(name, x) for x in value]
     return [as_int(name, value)]
 
 
 def resolve_index(name: str, value: Any, count: int) -> int:
-    """One of `count` places; a negative one counts from the end.
+    """An index below `count`; negative ones count from the end.
 
     >>> resolve_index("head", -1, 4)
     3
@@ -46,7 +46,7 @@ def resolve_index(name: str, value: Any, count: int) -> int:
 
 
 def as_int_pair(name: str, value: Any) -> tuple[int, int]:
-    """Two whole numbers, as of rows and keys.
+    """A pair of integers.
 
     >>> as_int_pair("pool", (2, 4))
     (2, 4)
@@ -57,7 +57,7 @@ def as_int_pair(name: str, value: Any) -> tuple[int, int]:
 
 
 def resolve_slice(value: Any, count: int, name: str) -> range:
-    """The rows or keys that a slice names, at least one; a number is that one alone.
+    """The range of a slice, at least one long; an integer is a range of one.
 
     >>> resolve_slice(slice(1, None), 4, "rows"), resolve_slice(-1, 4, "rows")
     (range(1, 4), range(3, 4))
@@ -79,10 +79,10 @@ def resolve_slice(value: Any, count: int, name: str) -> range:
             as_int(name, end)
     if value.step not in (None, 1):
         raise ShapeError(f"{name}: needs step 1, got {value.step}; try pool")
-    found = range(count)[value]
-    if not found:
+    result = range(count)[value]
+    if not result:
         raise ShapeError(f"{name}: needs at least one of {count}, got {value}")
-    return found
+    return result
 
 
 def _is_digits(text: str) -> bool:

@@ -201,7 +201,8 @@ class Padding(Mask):
             )
         if self.left_padding is not None and self.left_padding.numel() != sequences:
             raise ShapeError(
-                f"left_padding: needs one for each of {sequences} sequences, got {self.left_padding.numel()}"
+                f"left_padding: needs one for each of {sequences} sequences, "
+                f"got {self.left_padding.numel()}"
             )
 
 

@@ -1,4 +1,4 @@
-"""Bringing each token's features to one scale."""
+"""Normalisation over the features of each token."""
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -11,11 +11,11 @@ def layer_norm(
     bias: Float[Tensor, " dim"] | None = None,
     eps: float = 1e-5,
 ) -> Float[Tensor, "*batch dim"]:
-    """Zero mean and unit variance over the features of one token, then gain and bias.
+    """Layer normalisation: zero mean and unit variance over the features, then gain and bias.
 
     y = gain ⊙ (x - mean) / √(var + eps) + bias, var without Bessel's correction
 
-    A constant token gives the bias, not NaN: that is what eps is for.
+    eps makes a constant token give the bias, not NaN.
 
     >>> layer_norm(torch.tensor([1.0, 3.0]), eps=0.0)
     tensor([-1.,  1.])
@@ -26,7 +26,7 @@ def layer_norm(
 def rms_norm(
     x: Float[Tensor, "*batch dim"], gain: Float[Tensor, " dim"] | None = None, eps: float = 1e-6
 ) -> Float[Tensor, "*batch dim"]:
-    """Unit mean square over the features of one token, then gain; the mean is left alone.
+    """RMS normalisation: unit mean square over the features, then gain.
 
     y = gain ⊙ x / √(mean(x²) + eps)
 

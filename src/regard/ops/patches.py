@@ -1,4 +1,4 @@
-"""A picture as a row of tokens: cut into square patches, and put together again."""
+"""Splitting images into square patches, and back."""
 
 from einops import rearrange
 from jaxtyping import Shaped
@@ -10,7 +10,7 @@ from regard.errors import ShapeError
 def patchify(
     images: Shaped[Tensor, "*batch channel height width"], patch_size: int
 ) -> Shaped[Tensor, "*batch time pixel"]:
-    """Each patch as one vector, row by row of the picture: N = H·W / P² patches of P²·C numbers.
+    """Split images into flattened patches, row by row: N = H·W / P² patches of P²·C numbers.
 
     >>> patchify(torch.arange(16).view(1, 4, 4), 2)
     tensor([[ 0,  1,  4,  5],
@@ -26,7 +26,7 @@ def patchify(
 def unpatchify(
     patches: Shaped[Tensor, "*batch time pixel"], patch_size: int, grid: tuple[int, int]
 ) -> Shaped[Tensor, "*batch channel height width"]:
-    """The way back from `patchify`.
+    """The inverse of `patchify`.
 
     >>> unpatchify(patchify(torch.arange(16).view(1, 4, 4), 2), 2, (2, 2)).flatten()
     tensor([ 0,  1,  2,  3,  4,  5,  6,  7,  8,  9, 10, 11, 12, 13, 14, 15])
@@ -41,7 +41,7 @@ def unpatchify(
 
 
 def patch_grid(height: int, width: int, patch_size: int) -> tuple[int, int]:
-    """How many patches a picture has, down and across.
+    """The number of patches of an image, down and across.
 
     >>> patch_grid(224, 384, 16)
     (14, 24)
@@ -51,7 +51,7 @@ def patch_grid(height: int, width: int, patch_size: int) -> tuple[int, int]:
     if height % patch_size or width % patch_size or not height or not width:
         near = [max(1, round(side / patch_size)) * patch_size for side in (height, width)]
         raise ShapeError(
-            f"images: needs height and width in multiples of patch_size={patch_size}, got {height} by "
-            f"{width}; try resizing or padding to {near[0]} by {near[1]}"
+            f"images: needs height and width in multiples of patch_size={patch_size}, "
+            f"got {height} by {width}; try resizing or padding to {near[0]} by {near[1]}"
         )
     return height // patch_size, width // patch_size

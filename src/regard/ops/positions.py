@@ -1,4 +1,4 @@
-"""Where a token stands: codes that are added, rotations, and tables that can be resized."""
+"""Position encodings: sinusoidal, rotary (RoPE) and learned."""
 
 import torch
 import torch.nn.functional as F
@@ -8,30 +8,27 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 
-COMPLEX_DTYPES = {
-    torch.float32: torch.complex64,
-    torch.float64: torch.complex128,
-}  # two numbers in one
+COMPLEX_DTYPES = {torch.float32: torch.complex64, torch.float64: torch.complex128}
 
 
 def frequencies(
     dim: int, base: float = 10000.0, device: torch.device | None = None
 ) -> Float[Tensor, " pair"]:
-    """One angle a step for each pair of features: base^(-2i/dim), i the pair's index, in float64.
+    """The frequency of each pair of features, base^(-2i/dim) for pair i, in float64.
 
     >>> frequencies(4)
     tensor([1.0000, 0.0100], dtype=torch.float64)
     """
     if dim < 2 or dim % 2:
         raise ShapeError(f"dim: needs an even number, sine and cosine share a pair, got {dim}")
-    # made where it is used: a copy to a GPU would make every step wait
+    # created on its device: a copy to a GPU would synchronise every step
     return base ** (-torch.arange(0, dim, 2, dtype=torch.float64, device=device) / dim)
 
 
 def sinusoidal(
     positions: Int[Tensor, "*batch"] | Float[Tensor, "*batch"], dim: int, base: float = 10000.0
 ) -> Float[Tensor, "*batch dim"]:
-    """The code of each position, to be added to its embedding (Vaswani et al. 2017).
+    """Sinusoidal position encodings (Vaswani et al. 2017), to be added to embeddings.
 
     PE(p, 2i) = sin(p · base^(-2i/dim)),   PE(p, 2i+1) = cos(p · base^(-2i/dim))
 
@@ -44,7 +41,7 @@ def sinusoidal(
 
 
 def sinusoidal_shift(step: float, dim: int, base: float = 10000.0) -> Float[Tensor, "dim dim"]:
-    """The matrix R that moves every code by `step`: PE(p + step) = R PE(p), a rotation a pair.
+    """The matrix R that shifts an encoding: PE(p + step) = R PE(p), one rotation per pair.
 
     >>> torch.allclose(sinusoidal_shift(3, 4) @ sinusoidal(torch.tensor(2), 4),
     ...                sinusoidal(torch.tensor(5), 4))
@@ -63,10 +60,10 @@ def apply_rope(
     *,
     rotate_half: bool = False,
 ) -> Float[Tensor, "*batch time head_dim"]:
-    """Turn each pair of features by an angle that grows with position (Su et al. 2021).
+    """Rotary position embedding (Su et al. 2021): rotate each pair of features by its position.
 
-    q_p · k_r then depends on p - r only. A pair is two neighbours, or with `halves` a feature of
-    the first half and its twin in the second, as Llama's checkpoints have it.
+    q_p · k_r then depends on p - r only. A pair is two neighbouring features, or with `rotate_half`
+    features i and i + dim/2, as in Llama's checkpoints.
 
     >>> apply_rope(torch.tensor([[1.0, 0.0]]), torch.tensor([1]))
     tensor([[0.5403, 0.8415]])
@@ -78,29 +75,29 @@ def apply_rope(
         and x.dtype in COMPLEX_DTYPES
         and x.stride(-1) == 1
     ):
-        # a turn is a product of complex numbers: one pass over x instead of six, to the same bits
-        turns = torch.polar(torch.ones_like(angles), angles).to(COMPLEX_DTYPES[x.dtype])
+        # a rotation is a complex product: one pass over x instead of six, bit for bit the same
+        rotations = torch.polar(torch.ones_like(angles), angles).to(COMPLEX_DTYPES[x.dtype])
         pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
-        return torch.view_as_real(pairs * turns).flatten(-2)
+        return torch.view_as_real(pairs * rotations).flatten(-2)
     sin, cos = angles.sin().to(x.dtype), angles.cos().to(x.dtype)
     pattern = (
         "... (half pair) -> ... pair half" if rotate_half else "... (pair half) -> ... pair half"
     )
     a, b = rearrange(x, pattern, half=2).unbind(-1)
-    turned = torch.stack([a * cos - b * sin, a * sin + b * cos], -1)
-    return rearrange(turned, "... pair half -> " + pattern.partition(" ->")[0])
+    rotated = torch.stack([a * cos - b * sin, a * sin + b * cos], -1)
+    return rearrange(rotated, "... pair half -> " + pattern.partition(" ->")[0])
 
 
 def lookup_positions(
     table: Float[Tensor, "length dim"], positions: Int[Tensor, "*batch"]
 ) -> Float[Tensor, "*batch dim"]:
-    """Learned codes: the table's row for each position; beyond the table nothing was learned.
+    """Learned position embeddings: the row of the table for each position.
 
     >>> lookup_positions(torch.tensor([[1.0], [2.0]]), torch.tensor([1, 0]))
     tensor([[2.],
             [1.]])
     """
-    # on a GPU the question would make every step wait; there the kernel raises by itself
+    # a check on a GPU would synchronise every step; there the kernel raises by itself
     last = int(positions.max()) if positions.numel() and not positions.is_cuda else 0
     if last >= table.shape[0]:
         raise ShapeError(
@@ -117,16 +114,17 @@ def interpolate_positions(
     *,
     prefix_tokens: int = 1,
 ) -> Float[Tensor, "resized dim"]:
-    """A learned table for another image size: patch rows are resized as a picture (bicubic).
+    """Resize learned position embeddings to another image size, by bicubic interpolation.
 
-    The first `extra` rows (the CLS token) stay as they are. The same size gives the same table.
+    The first `prefix_tokens` rows (the CLS token) are kept. The same size returns the same table.
 
     >>> interpolate_positions(torch.arange(5.0)[:, None], (2, 2), (1, 1)).shape
     torch.Size([2, 1])
     """
     if table.shape[0] != prefix_tokens + old[0] * old[1]:
         raise ShapeError(
-            f"table: needs {prefix_tokens} + {old[0]} · {old[1]} rows for this grid, got {table.shape[0]}"
+            f"table: needs {prefix_tokens} + {old[0]} · {old[1]} rows for this grid, "
+            f"got {table.shape[0]}"
         )
     if old == new:
         return table

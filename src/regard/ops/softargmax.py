@@ -1,4 +1,4 @@
-"""From scores to weights that sum to one: soft, hard, and hard with a soft gradient."""
+"""Softmax with a sharpness, its hard limit, and differentiable sampling."""
 
 import torch
 from jaxtyping import Float
@@ -8,12 +8,12 @@ from regard.errors import ShapeError
 
 
 def softargmax(x: Float[Tensor, "*batch key"], beta: float = 1.0) -> Float[Tensor, "*batch key"]:
-    """Weights by score; beta is the sharpness, 1 / temperature.
+    """Softmax with inverse temperature `beta`.
 
     w_j = exp(beta x_j) / Σ exp(beta x_j)
 
-    Both limits are exact: 0 shares equally, infinity shares among the largest. A score of -inf
-    never gets a share; a row of nothing else gets zeros.
+    Both limits are exact: 0 is uniform, infinity is uniform over the largest scores. A score of
+    -inf has weight 0; a row of -inf gives zeros.
 
     >>> softargmax(torch.tensor([1.0, 2.0, 2.0, 0.0]), beta=torch.inf)
     tensor([0.0000, 0.5000, 0.5000, 0.0000])
@@ -23,20 +23,20 @@ def softargmax(x: Float[Tensor, "*batch key"], beta: float = 1.0) -> Float[Tenso
     if not beta >= 0:
         raise ShapeError(f"beta: needs 0 or more, got {beta}; try negating the scores")
     if not x.shape[-1]:
-        return x  # no key, no weight; a maximum over nothing would raise
+        return x  # a maximum over no keys would raise
     open_ = x != -torch.inf
     if beta == torch.inf:
         return _share(x == x.amax(-1, keepdim=True), open_, x)
     if beta == 0:
         return _share(torch.ones_like(open_), open_, x)
-    some = open_.any(-1, keepdim=True)  # a row of -inf alone would give 0 / 0
-    return torch.where(some, x, 0).mul(beta).softmax(-1) * some
+    nonempty = open_.any(-1, keepdim=True)  # a row of -inf would give 0 / 0
+    return torch.where(nonempty, x, 0).mul(beta).softmax(-1) * nonempty
 
 
 def straight_through(
     x: Float[Tensor, "*batch key"], beta: float = 1.0
 ) -> Float[Tensor, "*batch key"]:
-    """Hard weights on the way forward, the gradient of the soft ones on the way back.
+    """Straight-through estimator: hard weights forward, the gradient of softmax backward.
 
     >>> straight_through(torch.tensor([1.0, 3.0]))
     tensor([0., 1.])
@@ -52,7 +52,7 @@ def gumbel_softmax(
     hard: bool = False,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "*batch key"]:
-    """A random draw that can be differentiated: key j is largest with probability softargmax(x)_j.
+    """Gumbel-softmax sample: key j is largest with probability softargmax(x)_j.
 
     w = softargmax(x - log(-log u), beta), u uniform in (0, 1)
 
@@ -68,4 +68,4 @@ def gumbel_softmax(
 def _share(chosen: Tensor, open_: Tensor, x: Tensor) -> Tensor:
     share = (chosen & open_).to(x.dtype)
     share = share / share.sum(-1, keepdim=True).clamp(min=1)
-    return torch.where(x.isnan().any(-1, keepdim=True), torch.nan, share)  # never hide a NaN
+    return torch.where(x.isnan().any(-1, keepdim=True), torch.nan, share)  # a NaN must stay visible

@@ -82,7 +82,7 @@ def assert_forms_agree(q, k, v, backend="fused", **terms):
 # Worked numbers
 
 
-def test_a_query_that_may_see_nothing_gets_zeros_and_poisons_nobody():
+def test_a_query_without_visible_keys_gets_zeros_and_affects_no_other():
     q, k, v = qkv(1, queries=3, keys=3)
     mask = masks.DenseMask(torch.tensor([[True, True, False], [False, False, False], [True] * 3]))
     for backend in ("reference", "tiled", "fused"):
@@ -178,7 +178,7 @@ def test_rows_and_columns_are_transposes_of_each_other():
 @pytest.mark.parametrize("backend", ["fused", "tiled"])
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("bias", BIASES)
-def test_every_form_is_the_reference(backend, mask, bias):
+def test_every_backend_is_the_reference(backend, mask, bias):
     q, k, v = qkv(2, heads=4, kv_heads=2, queries=5, keys=7, value=3)
     mask, bias = MASKS[mask](2, 5, 7), BIASES[bias](4, 5, 7, 4)
     if (
@@ -204,7 +204,7 @@ def test_every_form_is_the_reference(backend, mask, bias):
     value=small,
     offset=st.integers(0, 3),
 )
-def test_every_form_is_the_reference_at_any_shape(
+def test_every_backend_is_the_reference_at_any_shape(
     backend, mask, batch, heads, queries, keys, head_dim, value, offset
 ):
     q, k, v = qkv(
@@ -265,7 +265,7 @@ def test_same_as_torch(queries, keys, head_dim):
         assert_close(attend(q, k, v, backend=backend)[0], theirs)
 
 
-def test_bilinear_and_additive_scores_are_what_they_say():
+def test_bilinear_and_additive_scores_are_their_formulas():
     q, k, v = qkv(head_dim=3, value=2)
     w = torch.randn(3, 3, dtype=torch.float64)
     general, _ = attend(q, k, v, score=partial(ops.bilinear, w=w))
@@ -334,7 +334,7 @@ def test_nan_stays_visible():
 
 @pytest.mark.usefixtures("users_view")
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ({"k": torch.zeros(2, 6, 5)}, "k: needs head_dim=4 as q has, got 5"),
         ({"k": torch.zeros(2, 7, 4)}, r"v: needs one value for each key, \(2, 7\), got \(2, 6\)"),
@@ -352,27 +352,27 @@ def test_nan_stays_visible():
         ({"bias": ops.ALiBi(torch.ones(3))}, "slopes: needs one for each of 2 heads, got 3"),
     ],
 )
-def test_bad_input_is_answered_with_its_numbers(change, says):
+def test_bad_input_raises_with_its_numbers(change, message):
     call = {"q": torch.zeros(2, 6, 4), "k": torch.zeros(2, 6, 4), "v": torch.zeros(2, 6, 4)}
-    with pytest.raises(ShapeError, match=says):
+    with pytest.raises(ShapeError, match=message):
         attend(**(call | change))
 
 
 @pytest.mark.parametrize(
-    ("terms", "says"),
+    ("terms", "message"),
     [
-        ({"backend": "flex"}, "flex cannot run here, flex_attention pays only when compiled"),
+        ({"backend": "flex"}, "flex cannot run here, flex_attention is fast only compiled"),
         ({"backend": "fused", "softcap": 1.0}, "no softcap; try backend='auto'"),
         ({"backend": "fused", "score": ops.dot}, "only the dot product"),
         ({"backend": "fused", "dropout": 0.1}, "the CPU kernel has no dropout"),
     ],
 )
-def test_a_form_asked_for_by_name_runs_or_says_why(terms, says):
-    with pytest.raises(BackendError, match=says):
+def test_a_backend_requested_by_name_runs_or_raises(terms, message):
+    with pytest.raises(BackendError, match=message):
         attend(*qkv(), **terms)
 
 
 @pytest.mark.usefixtures("users_view")
-def test_an_unknown_form_is_named():
+def test_an_unknown_backend_raises():
     with pytest.raises(BackendError, match="got 'flash'"):
         attend(*qkv(), backend="flash")

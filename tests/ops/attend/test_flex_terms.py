@@ -29,7 +29,7 @@ TERMS = {
 @pytest.mark.filterwarnings("ignore:.*flex_attention called without torch.compile")
 @pytest.mark.usefixtures("users_view")  # the shape checker cannot be traced
 @pytest.mark.parametrize("kind", TERMS)
-def test_flex_scores_as_the_terms_say(kind, monkeypatch):
+def test_flex_scores_are_those_of_the_terms(kind, monkeypatch):
     from torch.nn.attention.flex_attention import flex_attention
 
     monkeypatch.setattr(flex, "_flex", lambda: flex_attention)

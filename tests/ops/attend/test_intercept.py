@@ -7,7 +7,7 @@ from regard.ops import attend
 from regard.ops.intercept import intercepting
 
 
-def test_whoever_looks_sees_every_call_and_changes_nothing():
+def test_a_recorder_receives_every_call_and_changes_nothing():
     q, k, v = torch.randn(3, 2, 5, 4)
     seen = []
 
@@ -25,7 +25,7 @@ def test_whoever_looks_sees_every_call_and_changes_nothing():
     assert seen[0][0].q is q
 
 
-def test_whoever_edits_changes_the_call_and_the_last_to_come_is_asked_first():
+def test_an_edit_changes_the_call_and_the_latest_interceptor_comes_first():
     q, k, v = torch.randn(3, 2, 5, 4)
     order = []
 

@@ -1,4 +1,4 @@
-"""Attention without its log-sum-exp: the same output, by torch's door or by ours."""
+"""Attention without its log-sum-exp: the same output by SDPA."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ MASKS = {
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS.keys())
 @pytest.mark.parametrize("heads", [4, 2], ids=["plain", "grouped"])
-def test_torchs_door_gives_what_ours_does_with_gradients(mask, heads):
+def test_sdpa_is_attend_with_gradients(mask, heads):
     q = torch.randn(3, 4, 7, 8, requires_grad=True)
     k, v = (torch.randn(3, heads, 7, 8, requires_grad=True) for _ in range(2))
     weight = torch.randn(3, 4, 7, 8)
@@ -34,7 +34,7 @@ def test_torchs_door_gives_what_ours_does_with_gradients(mask, heads):
         assert_close(got, want, atol=1e-5, rtol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
 
 
-def test_whoever_stands_at_the_door_is_asked():
+def test_a_layer_is_intercepted():
     seen = []
 
     def note(call, proceed):
@@ -47,7 +47,7 @@ def test_whoever_stands_at_the_door_is_asked():
     assert seen == [(1, 2, 3, 4)]
 
 
-def test_only_a_mask_that_torch_can_be_told_is_simple():
+def test_only_causal_and_padding_masks_go_to_sdpa():
     assert sdpa.is_sdpa_mask(MASKS["both"], square=True)
     assert not sdpa.is_sdpa_mask(Causal(), square=False)  # torch would start the diagonal elsewhere
     assert not sdpa.is_sdpa_mask(Causal() & Local(2), square=True)

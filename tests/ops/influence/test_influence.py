@@ -111,7 +111,7 @@ def test_what_is_felt_is_what_is_caused(queries, keys):
 
 @pytest.mark.usefixtures("users_view")
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ({"effect": "drop"}, "effect: needs remove, slope or scale, got 'drop'"),
         ({"alpha": torch.inf}, "alpha: needs a finite number"),
@@ -120,8 +120,8 @@ def test_what_is_felt_is_what_is_caused(queries, keys):
         ({"effect": "scale", "score": ops.dot}, "effect: needs a dot product"),
     ],
 )
-def test_bad_input_is_answered_with_its_numbers(change, says):
+def test_bad_input_raises_with_its_numbers(change, message):
     q, k, v = draw()
     out, lse = attend(q, k, v)
-    with pytest.raises(ShapeError, match=says):
+    with pytest.raises(ShapeError, match=message):
         influence(**({"q": q, "k": k, "v": v, "out": out, "lse": lse} | change))

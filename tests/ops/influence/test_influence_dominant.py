@@ -239,7 +239,7 @@ def test_two_keys_of_half_each_and_keys_of_one_value():
     assert_close(e, torch.zeros(1, 2), rtol=0, atol=1e-4)
 
 
-def test_near_values_are_told_apart():
+def test_near_values_stay_distinct():
     """Three keys of one value share the weight: what little the fourth holds is their effect."""
     v = torch.randn(4, 64)
     v[1:3] = v[0]

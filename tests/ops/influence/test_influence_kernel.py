@@ -42,7 +42,7 @@ def test_kernel_is_the_reference(kind, effect):
     torch.testing.assert_close(e[..., 0], got.strongest, rtol=1e-3, atol=1e-4)
 
 
-def test_what_the_kernel_cannot_do_is_said():
+def test_what_the_kernel_cannot_compute_raises():
     q, k, v = draw()
     out, lse = attend(q, k, v)
     with pytest.raises(BackendError, match="computes remove and slope"):

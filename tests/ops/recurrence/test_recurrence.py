@@ -1,4 +1,4 @@
-"""Recurrence: one step, whole sequences, and what torch's own cells say."""
+"""Recurrence: one step, whole sequences, and parity with torch's cells."""
 
 import pytest
 import torch
@@ -96,7 +96,7 @@ def test_z_zero_keeps_the_state_and_moves_it_in_proportion():
 
 
 def test_zero_input_leaves_an_lstm_without_bias_at_zero_only():
-    """I11: zero is a fixed point; other states move although nothing is seen."""
+    """I11: zero is a fixed point; other states move although the input is zero."""
     weights = weights_of("lstm", 3, 4, bias=False)
     zero = torch.zeros(4, dtype=torch.float64)
     still = lstm_step(torch.zeros(3, dtype=torch.float64), zero, zero, weights)
@@ -126,7 +126,7 @@ def test_conversions_come_back(kind, dim, hidden, bias):
         assert torch.equal(getattr(rows, name), getattr(weights, name))
 
 
-def test_row_notation_says_the_same():
+def test_row_notation_is_equivalent():
     """K52: x W + h U, gate by gate."""
     weights = weights_of("lstm", 3, 4, bias=False)
     x, (h, c) = double(3), state_of(weights)
@@ -217,7 +217,7 @@ def test_a_sequence_is_its_steps(kind, dim, hidden, time, reverse):
 
 
 @given(kinds, small, small, st.integers(1, 6), switch, switch, switch, st.data())
-def test_all_forms_agree_with_gradients(kind, dim, hidden, time, bias, reverse, ragged, data):
+def test_all_backends_agree_with_gradients(kind, dim, hidden, time, bias, reverse, ragged, data):
     weights = weights_of(kind, dim, hidden, bias)
     inputs = [double(3, time, dim), *state_of(weights, 3)]
     lengths = None
@@ -246,7 +246,7 @@ def test_all_forms_agree_with_gradients(kind, dim, hidden, time, bias, reverse, 
 
 
 @given(kinds, small, small, st.integers(1, 6), switch, st.data())
-def test_gates_opened_afterwards_are_the_same(kind, dim, hidden, time, bias, data):
+def test_gates_recomputed_after_the_kernel_are_the_same(kind, dim, hidden, time, bias, data):
     """What CUDA does, here on the CPU."""
     weights = weights_of(kind, dim, hidden, bias)
     x, state = double(3, time, dim), state_of(weights, 3)
@@ -342,7 +342,7 @@ def test_gradients_are_right(kind, backend):
 
 
 def test_the_slopes_of_slopes_come_from_the_reference_alone():
-    """The open backend knows its own way back, once, and says so when asked for more."""
+    """The gates backend has its own backward pass, differentiable once; a second one raises."""
     w = [double(9, 2).requires_grad_(), double(9, 3).requires_grad_()]
     for backend, twice in (("reference", True), ("gates", False)):
         walk = recur(double(1, 3, 2), GRUWeights(*w), backend=backend, gates=True)
@@ -423,7 +423,7 @@ def test_same_as_torch_on_packed_sequences(kind, data):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_a_user_is_told():
+def test_error_messages():
     weights = weights_of("lstm", 3, 4)
     x, h = double(2, 5, 3), double(2, 4)
     with pytest.raises(ShapeError, match="x: needs dim=3 as W has columns, got 2"):
@@ -436,15 +436,13 @@ def test_what_a_user_is_told():
         recur(x, weights, (h, h[:, :3]))
     with pytest.raises(ShapeError, match="lengths: needs 0 to time=5, got 1 to 6"):
         recur(x, weights, lengths=torch.tensor([1, 6]))
-    with pytest.raises(ShapeError, match=r"lengths: needs one a sequence, \(2,\), got \(3,\)"):
+    with pytest.raises(ShapeError, match=r"lengths: needs one per sequence, \(2,\), got \(3,\)"):
         recur(x, weights, lengths=torch.tensor([1, 2, 3]))
-    with pytest.raises(ShapeError, match="lengths: needs whole numbers"):
+    with pytest.raises(ShapeError, match="lengths: needs integers"):
         recur(x, weights, lengths=torch.tensor([1.0, 2.0]))
     with pytest.raises(ShapeError, match="lengths: needs x's device, cpu, got meta"):
         recur(x, weights, lengths=torch.tensor([1, 2], device="meta"))
-    with pytest.raises(
-        BackendError, match="fused cannot run here, torch's kernels do not hand out"
-    ):
+    with pytest.raises(BackendError, match="fused cannot run here, torch's kernels do not return"):
         recur(x, weights, gates=True, backend="fused")
     with pytest.raises(BackendError, match="x and weights need one dtype"):
         recur(x.float(), weights, backend="gates")

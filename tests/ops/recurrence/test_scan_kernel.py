@@ -1,4 +1,4 @@
-"""Cells carried along time by a kernel are those of the walk, forth and back."""
+"""The linear scan kernel is the loop, forward and backward."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def draw(sequences, time, hidden, dtype=torch.float64):
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 7), (2, 4, 130)])  # more than a program has
-def test_cells_by_the_kernel_are_those_of_the_walk(shape):
+def test_cells_by_the_kernel_are_those_of_the_loop(shape):
     given = draw(*shape)
     assert_close(module.linear_scan(*given), _cells(*given))
 
@@ -36,7 +36,7 @@ def test_half_precision_is_summed_in_float32():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 2e-3), (torch.float64, 1e-9)])
-def test_an_open_lstm_on_a_gpu_is_the_walk_in_steps(dtype, near):
+def test_an_lstm_with_gates_on_a_gpu_is_the_reference(dtype, near):
     w, u, b = torch.randn(24, 4), torch.randn(24, 6), torch.randn(24)
     weights = LSTMWeights(*(x.to("cuda", dtype).requires_grad_() for x in (w, u, b)))
     x = torch.randn(3, 9, 4, device="cuda", dtype=dtype)

@@ -63,7 +63,7 @@ def test_each_backend_is_the_formula(name, backend, monkeypatch):
 
 
 @each_statistic
-def test_the_fast_path_takes_what_its_record_says(name, monkeypatch):
+def test_the_fast_path_takes_the_statistics_of_its_records(name, monkeypatch):
     monkeypatch.setattr(tiling, "CACHE_TILE", tiling.TileSize(16, 2, 3))
     q, k, lse = draw()
     terms, options = make_terms(q, k, **TERMS), make_survey_options([name], **OPTIONS)
@@ -86,7 +86,7 @@ def test_its_gradient_is_that_of_the_formula(name):
 
 
 @each_statistic
-def test_the_kernel_computes_what_its_record_says(name):
+def test_the_kernel_computes_the_statistics_of_its_records(name):
     kernel = pytest.importorskip("regard.ops.survey.kernel")
     if not kernel.INTERPRETED:
         pytest.skip("tests on a GPU are in test_survey_gpu.py")

@@ -73,7 +73,7 @@ def test_a_uniform_map_has_the_numbers_one_can_count():
     assert_close(s.pooled_map, torch.tensor([[2.0, 0.0], [7 / 6, 5 / 6]]).double())
 
 
-def test_a_row_that_sees_nothing_counts_as_nothing():
+def test_a_row_without_visible_keys_adds_nothing():
     q, k, v = draw(queries=2, keys=2)
     mask = masks.DenseMask(torch.tensor([[False, False], [True, True]]))
     _, lse = attend(q, k, v, mask=mask)
@@ -239,7 +239,7 @@ def test_memory_is_linear_in_n():
 
 @pytest.mark.usefixtures("users_view")
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ({"statistics": ["entropi"]}, "statistics: needs names of entropy, peak, .* got 'entropi'"),
         ({"lse": torch.zeros(2, 4, 6)}, r"lse: needs one for each query, \(2, 4, 7\), got"),
@@ -247,15 +247,15 @@ def test_memory_is_linear_in_n():
         ({"pooled_size": 0}, "pooled_size: needs 1 or more"),
     ],
 )
-def test_bad_input_is_answered_with_its_numbers(change, says):
+def test_bad_input_raises_with_its_numbers(change, message):
     q, k, v = draw()
     call = {"q": q, "k": k, "lse": attend(q, k, v)[1]}
-    with pytest.raises(ShapeError, match=says):
+    with pytest.raises(ShapeError, match=message):
         survey(**(call | change))
 
 
 @pytest.mark.usefixtures("users_view")
-def test_an_unknown_form_is_named():
+def test_an_unknown_backend_raises():
     q, k, v = draw()
     with pytest.raises(BackendError, match="got 'fast'"):
         survey(q, k, attend(q, k, v)[1], backend="fast")

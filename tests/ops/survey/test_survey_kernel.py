@@ -85,7 +85,7 @@ def test_kernel_at_odd_sizes(sizes, head_dim):
 @pytest.mark.parametrize(
     "ask", [["entropy"], ["received"], ["peak_key"], ["local_share", "mean_distance"]]
 )
-def test_kernel_counts_just_what_is_asked(ask):
+def test_kernel_computes_only_what_is_requested(ask):
     q, k = draw(20, 20, 8)
     found = survey(q, k, attend(q, k, k)[1], statistics=ask, backend="kernel")
     assert {n for n, x in vars(found).items() if x is not None} == set(ask)
@@ -104,16 +104,16 @@ def test_kernel_keeps_half_precision_within_a_ten_thousandth():
     assert_same(q, k, {"mask": ops.Causal()})
 
 
-def test_what_the_kernel_cannot_do_is_said():
+def test_what_the_kernel_cannot_compute_raises():
     from regard.errors import BackendError
 
     q, k = draw(4, 4, 8)
     _, lse = attend(q, k, k)
-    for change, says in (
+    for change, message in (
         ({"statistics": ["top_weights"]}, "does not compute top"),
         ({"score": ops.dot}, "only the dot product"),
         ({"mask": ops.Causal() | ops.Local(1)}, "Either"),
         ({"bias": ops.RelativeKeys(torch.zeros(3, 8))}, "Relative"),
     ):
-        with pytest.raises(BackendError, match=says):
+        with pytest.raises(BackendError, match=message):
             survey(q, k, lse, backend="kernel", **change)

@@ -1,4 +1,4 @@
-"""Recurrent layers that attend to their own past."""
+"""Recurrent layers that attend to their own past states."""
 
 from typing import Literal
 
@@ -11,6 +11,7 @@ from regard.errors import ConfigError, ShapeError
 from regard.nn.norm import Norm
 from regard.nn.recurrent.layers import CELL_WEIGHTS, CellKind, RecurrentCell
 from regard.nn.recurrent.state_attention import ScoreKind, StateAttention
+from regard.ops.masks import length_mask
 from regard.ops.recurrence import State
 from regard.ops.recurrence.steps import cell_step_projected
 
@@ -18,18 +19,28 @@ Combine = Literal["norm", "sum"]
 
 
 class AttentiveRecurrent(nn.Module):
-    """A recurrent layer whose every state also looks back at all states before it.
+    """A recurrent layer in which each state attends to all earlier states.
 
     ĥ_t = cell(x_t, h_{t-1}),   α_t = softmax_{j<t} score(ĥ_t, h_j),   a_t = Σ_{j<t} α_tj h_j
     h_t = norm(ĥ_t + a_t), and with combine="sum" the textbook's ĥ_t + a_t;   a_1 = 0
 
-    The query is the state before a_t is added; to ask with h_t itself would be circular. The plain
-    sum has no bound but t: after 200 random inputs (hidden 32, scaled dot) its largest number was
-    197 for an RNN, 112 for an LSTM, and a GRU had overflowed, as it adds a_t to what it kept; under
-    the norm 2.1, 2.8 and 4.5, and the first of 40 inputs still moved the last state 1.5 to 2.5
+    The query is the state before a_t is added; h_t itself would be circular. The plain sum is only
+    bounded by t: after 200 random inputs (hidden 32, scaled dot) its largest number was 197 for an
+    RNN, 112 for an LSTM, and a GRU, which adds a_t to its kept state, had overflowed. With the norm
+    it was 2.1, 2.8 and 4.5, and the first of 40 inputs still changed the last state 1.5 to 2.5
     times as much as the last one did.
 
-    A state is h (and c), the layers behind the batch, and the history (batch, layer, past, hidden).
+    A state is h (and c), (batch, layers, hidden), and the history (batch, layers, past, hidden).
+
+    Args:
+        dim: width of the input.
+        hidden: width of the state.
+        kind: "rnn", "gru" or "lstm".
+        score: score of the attention, see `StateAttention`.
+        combine: "norm" or "sum", as above.
+        layers: number of layers.
+        bias: whether the cells have biases.
+        dropout: between layers.
 
     >>> out, (h, history) = AttentiveRecurrent(3, 4)(torch.randn(2, 5, 3))
     >>> out.shape, history.shape
@@ -66,7 +77,7 @@ class AttentiveRecurrent(nn.Module):
 
     @property
     def output_dim(self) -> int:
-        """How wide the output is."""
+        """Width of the output."""
         return self.hidden
 
     def forward(
@@ -76,58 +87,60 @@ class AttentiveRecurrent(nn.Module):
         *,
         lengths: Int[Tensor, " batch"] | None = None,
     ) -> tuple[Float[Tensor, "batch time hidden"], State]:
-        """All states, and the state to go on from; after sequences of several lengths it has no
-        history, as these do not end at one time: `start` then begins a new one.
+        """All outputs and the final state.
+
+        With `lengths` the final state has no history, as the sequences end at different steps;
+        `initial_state` starts a new one.
         """
         if state is None:
             zero = x.new_zeros(x.shape[0], self.layers, self.hidden)
             state = self.initial_state((zero,) * len(CELL_WEIGHTS[self.kind].states))
         self._check(x, state, lengths)
-        live = None
+        valid = None
         if lengths is not None:
-            live = (torch.arange(x.shape[1], device=x.device) < lengths[:, None])[..., None]
-            x = x.masked_fill(~live, 0)  # a NaN in the padding stays there
+            valid = length_mask(lengths, x.shape[1])[..., None]
+            x = x.masked_fill(~valid, 0)  # padding may hold NaN
         *cells, history = state
         lasts, pasts = [], []
         for i in range(self.layers):
             x = self.dropout(x) if i else x
-            x, last, past = self._walk(i, x, tuple(s[:, i] for s in cells), history[:, i], live)
+            x, last, past = self._run(i, x, tuple(s[:, i] for s in cells), history[:, i], valid)
             lasts.append(last)
             pasts.append(past)
         last = tuple(torch.stack(s, 1) for s in zip(*lasts, strict=True))
-        return x, last if live is not None else (*last, torch.stack(pasts, 1))
+        return x, last if valid is not None else (*last, torch.stack(pasts, 1))
 
     def initial_state(self, cells: State) -> State:
-        """What `forward` takes to begin from these cells: they, and a history without entries.
+        """The initial state of `forward` from the states of the cells, with an empty history.
 
-        >>> [history.shape for history in AttentiveRecurrent(3, 4).initial_state((torch.ones(2, 1, 4),))]
+        >>> [x.shape for x in AttentiveRecurrent(3, 4).initial_state((torch.ones(2, 1, 4),))]
         [torch.Size([2, 1, 4]), torch.Size([2, 1, 0, 4])]
         """
         return (*cells, cells[0][:, :, None, :][:, :, :0])
 
-    def _walk(
-        self, i: int, x: Tensor, state: State, past: Tensor, live: Tensor | None
+    def _run(
+        self, i: int, x: Tensor, state: State, past: Tensor, valid: Tensor | None
     ) -> tuple[Tensor, State, Tensor]:
         cell, attention, norm = self.cells[i], self.attentions[i], self.norms[i]
         assert isinstance(cell, RecurrentCell)
         assert isinstance(attention, StateAttention)
         weights, outs = cell.weights, []
-        known, keys = list(past.unbind(1)), list(attention.project_keys(past).unbind(1))
+        values, keys = list(past.unbind(1)), list(attention.project_keys(past).unbind(1))
         for t, wx in enumerate(F.linear(x, weights.w, weights.w_bias).unbind(1)):
             h, *rest = cell_step_projected(wx, state, weights).state
-            if known:
-                [a] = attention(h[:, None], torch.stack(keys, 1), torch.stack(known, 1)).unbind(1)
+            if values:
+                [a] = attention(h[:, None], torch.stack(keys, 1), torch.stack(values, 1)).unbind(1)
                 h = h + a
             new = (norm(h), *rest)
-            if live is not None:
+            if valid is not None:
                 pairs = zip(new, state, strict=True)
-                new = tuple(torch.where(live[:, t], now, old) for now, old in pairs)
+                new = tuple(torch.where(valid[:, t], a, b) for a, b in pairs)
             state = new
             outs.append(state[0])
-            known.append(state[0])
+            values.append(state[0])
             keys.append(attention.project_keys(state[0]))
         out = torch.stack(outs, 1)
-        return out if live is None else out.masked_fill(~live, 0), state, torch.stack(known, 1)
+        return out if valid is None else out.masked_fill(~valid, 0), state, torch.stack(values, 1)
 
     def _check(self, x: Tensor, state: State, lengths: Tensor | None) -> None:
         batch, time, dim = x.shape
@@ -138,7 +151,8 @@ class AttentiveRecurrent(nn.Module):
             raise ShapeError("x: needs at least one time step, got 0")
         if len(state) != len(names):
             raise ShapeError(
-                f"state: needs ({', '.join(names)}), got {len(state)} tensors; try start(cells)"
+                f"state: needs ({', '.join(names)}), got {len(state)} tensors; "
+                "try initial_state(cells)"
             )
         for name, s in zip(names, state, strict=True):
             want, got = (batch, self.layers, self.hidden), tuple(s.shape)

@@ -1,4 +1,4 @@
-"""Recurrent decoders that attend to a source: Bahdanau's, who ask before they step, and Luong's."""
+"""Recurrent decoders: without attention, and with Bahdanau's and Luong's attention."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from regard.ops.recurrence import State
 
 
 class RecurrentMemory(NamedTuple):
-    """What an encoder leaves to a decoder: states, keys made of them, lengths, and its last state.
+    """The encoder's result for a decoder: states, keys, lengths, and the initial state.
 
     >>> states = torch.arange(6.0).view(2, 3, 1)
     >>> memory = RecurrentMemory(states, states, None, (states[:, -1:],))
@@ -28,7 +28,7 @@ class RecurrentMemory(NamedTuple):
     state: State
 
     def select(self, rows: Int[Tensor, " rows"]) -> "RecurrentMemory":
-        """The memories of these sequences, in this order; a row may be asked for twice."""
+        """The memory of these sequences, in this order; rows may repeat."""
         return RecurrentMemory(
             self.values[rows],
             self.keys[rows],
@@ -38,7 +38,7 @@ class RecurrentMemory(NamedTuple):
 
 
 class RecurrentDecoder(nn.Module):
-    """Nothing is asked: all there is to know of the source is in the state it starts from.
+    """Decoder without attention: it knows the source only through its initial state.
 
     h_t = core(x_t, h_{t-1}),   h_0 = the last state of the source
 
@@ -59,7 +59,7 @@ class RecurrentDecoder(nn.Module):
         *,
         state: State,
     ) -> RecurrentMemory:
-        """The source, kept to be looked at, and the state to start from."""
+        """The memory of a source, with the initial state."""
         return RecurrentMemory(values, values, lengths, self.core.initial_state(state))
 
     def forward(
@@ -68,8 +68,8 @@ class RecurrentDecoder(nn.Module):
         return self.core(x, state)
 
 
-class _Asker(nn.Module):
-    """What both decoders hold: a recurrent core, and an attention from its states to the source."""
+class _AttentionDecoder(nn.Module):
+    """A recurrent core, and attention from its states to the source."""
 
     def __init__(self, core: Recurrent | AttentiveRecurrent, source_dim: int, score: ScoreKind):
         super().__init__()
@@ -83,13 +83,13 @@ class _Asker(nn.Module):
         *,
         state: State,
     ) -> RecurrentMemory:
-        """The source as this decoder asks it, with the state to start from."""
+        """The memory of a source, with projected keys and the initial state."""
         keys = self.cross_attention.project_keys(values)
         return RecurrentMemory(values, keys, lengths, self.core.initial_state(state))
 
 
-class BahdanauDecoder(_Asker):
-    """The state before asks the source, and the answer enters the cell beside the input.
+class BahdanauDecoder(_AttentionDecoder):
+    """Bahdanau attention: the previous state attends, and the context enters the cell.
 
     c_t = attend(h_{t-1}, source),   h_t = core([x_t, c_t], h_{t-1}),   by the additive score
 
@@ -126,12 +126,12 @@ class BahdanauDecoder(_Asker):
         return torch.cat(outs, 1), state
 
 
-class LuongDecoder(_Asker):
-    """The state after the step asks the source, and the answer is mixed into what is shown.
+class LuongDecoder(_AttentionDecoder):
+    """Luong attention: the new state attends, and the context enters the output.
 
     h_t = core(x_t, h_{t-1}),   c_t = attend(h_t, source),   out_t = tanh(W [c_t, h_t])
 
-    Nothing that was asked enters the core, so a known target is read in one go.
+    The context does not enter the core, so a known target is processed in one call.
 
     >>> layer = LuongDecoder(Recurrent(3, 4), source_dim=6)
     >>> memory = layer.make_memory(torch.randn(2, 7, 6), state=(torch.zeros(2, 1, 4),))

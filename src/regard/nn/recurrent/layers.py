@@ -1,14 +1,13 @@
-"""Recurrent layers: cells with parameters of their own, stacked, in one or both directions."""
+"""Recurrent cells and layers: stacked, uni- or bidirectional."""
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.errors import ConfigError, ShapeError
+from regard.errors import ConfigError, ShapeError, suggestion
 from regard.ops.recurrence import (
     CellStep,
     CellWeights,
@@ -32,10 +31,10 @@ TORCH_LAYERS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 
 class RecurrentCell(nn.Module):
-    """The weights of one cell, "rnn", "gru" or "lstm"; called, it makes one step from zeros or on.
+    """One recurrent cell, "rnn", "gru" or "lstm"; calling it computes one step.
 
-    W starts as Glorot's, U orthogonal so that a state neither fades nor grows at first, biases 0;
-    the forget gate of an LSTM starts open, at σ(1).
+    W is initialised by Xavier, U orthogonally so that states initially neither vanish nor explode,
+    biases are 0; the forget gate of an LSTM starts at σ(1).
 
     >>> RecurrentCell(3, 2, "gru")(torch.zeros(3)).z.tolist()
     [0.5, 0.5]
@@ -44,8 +43,8 @@ class RecurrentCell(nn.Module):
     def __init__(self, dim: int, hidden: int, kind: CellKind = "gru", *, bias: bool = True):
         super().__init__()
         if kind not in CELL_WEIGHTS:
-            near = get_close_matches(str(kind), CELL_WEIGHTS, 1, 0) or ["gru"]
-            raise ConfigError(f"kind: needs rnn, gru or lstm, got {kind!r}; try {near[0]!r}")
+            hint = suggestion(str(kind), CELL_WEIGHTS, cutoff=0)
+            raise ConfigError(f"kind: needs rnn, gru or lstm, got {kind!r}{hint}")
         for name, size in (("dim", dim), ("hidden", hidden)):
             if size < 1:
                 raise ConfigError(f"{name}: needs 1 or more, got {size}")
@@ -59,7 +58,7 @@ class RecurrentCell(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weights anew."""
+        """Reinitialise the parameters."""
         for w, u in zip(self.w.split(self.hidden), self.u.split(self.hidden), strict=True):
             nn.init.xavier_uniform_(w)
             nn.init.orthogonal_(u)
@@ -86,12 +85,21 @@ class RecurrentCell(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Cells walked along a sequence, layer upon layer, in one direction or both.
+    """Stacked recurrent layers, uni- or bidirectional.
 
-    out¹ = recur(x),   outˡ = recur(outˡ⁻¹),   both directions side by side: [forward, backward]
+    out¹ = recur(x),   outˡ = recur(outˡ⁻¹),   directions are concatenated: [forward, backward]
 
-    A state is h, or h and c, each with the layers (and directions, backward second) behind the
-    batch. Dropout is between layers.
+    A state is (h,) or (h, c), each (batch, layers · directions, hidden), the backward direction
+    second.
+
+    Args:
+        dim: width of the input.
+        hidden: width of the state.
+        kind: "rnn", "gru" or "lstm".
+        layers: number of layers.
+        bidirectional: also run from the last step to the first.
+        bias: whether the cells have biases.
+        dropout: between layers.
 
     >>> out, (h,) = Recurrent(3, 4, layers=2, bidirectional=True)(torch.randn(5, 7, 3))
     >>> out.shape, h.shape
@@ -112,10 +120,12 @@ class Recurrent(nn.Module):
         super().__init__()
         if layers < 1:
             raise ConfigError(f"layers: needs 1 or more, got {layers}")
-        ways = 2 if bidirectional else 1
-        widths = [dim] + [ways * hidden] * (layers - 1)
+        directions = 2 if bidirectional else 1
+        widths = [dim] + [directions * hidden] * (layers - 1)
         self.cells = nn.ModuleList(
-            RecurrentCell(width, hidden, kind, bias=bias) for width in widths for _ in range(ways)
+            RecurrentCell(width, hidden, kind, bias=bias)
+            for width in widths
+            for _ in range(directions)
         )
         self.dropout = nn.Dropout(dropout)
         self.kind: CellKind = kind
@@ -124,7 +134,7 @@ class Recurrent(nn.Module):
 
     @property
     def output_dim(self) -> int:
-        """How wide the output is."""
+        """Width of the output."""
         return self.hidden * (2 if self.bidirectional else 1)
 
     def forward(
@@ -135,10 +145,10 @@ class Recurrent(nn.Module):
         lengths: Int[Tensor, " batch"] | None = None,
         backend: RecurrenceBackend = "auto",
     ) -> tuple[Float[Tensor, "batch time width"], State]:
-        walks = list(self._walks(x, state, lengths=lengths, backend=backend))
-        last = zip(*(walk.state for walk in walks), strict=True)
-        top = walks[-2:] if self.bidirectional else walks[-1:]
-        return torch.cat([walk.out for walk in top], -1), tuple(torch.stack(s, 1) for s in last)
+        results = list(self._run(x, state, lengths=lengths, backend=backend))
+        last = zip(*(result.state for result in results), strict=True)
+        top = results[-2:] if self.bidirectional else results[-1:]
+        return torch.cat([result.out for result in top], -1), tuple(torch.stack(s, 1) for s in last)
 
     def gates(
         self,
@@ -147,22 +157,22 @@ class Recurrent(nn.Module):
         *,
         lengths: Int[Tensor, " batch"] | None = None,
     ) -> tuple[CellStep, ...]:
-        """Every gate and state at every time, one entry a layer and direction.
+        """Every gate and state at every step, one entry per layer and direction.
 
         >>> [gates] = Recurrent(3, 4, kind="lstm").gates(torch.randn(1, 7, 3))
         >>> gates.f.shape
         torch.Size([1, 7, 4])
         """
-        walks = self._walks(x, state, lengths=lengths, gates=True)
-        return tuple(walk.gates for walk in walks if walk.gates is not None)
+        results = self._run(x, state, lengths=lengths, gates=True)
+        return tuple(result.gates for result in results if result.gates is not None)
 
     def initial_state(self, state: State) -> State:
-        """What `forward` takes to begin from these cells."""
+        """The initial state of `forward` from the states of the cells: the same."""
         return state
 
     @torch.no_grad()
     def load_torch(self, module: nn.RNNBase) -> None:
-        """Take over the weights of an nn.RNN, nn.GRU or nn.LSTM of the same sizes.
+        """Copy the weights of an nn.RNN, nn.GRU or nn.LSTM of the same sizes.
 
         >>> theirs, x = torch.nn.GRU(3, 4, batch_first=True), torch.randn(1, 5, 3)
         >>> ours = Recurrent(3, 4, kind="gru")
@@ -170,29 +180,29 @@ class Recurrent(nn.Module):
         >>> torch.allclose(ours(x)[0], theirs(x)[0], atol=1e-6)
         True
         """
-        self._check_theirs(module)
-        for cell, theirs in zip(self.cells, module.all_weights, strict=True):
+        self._check_torch(module)
+        for cell, tensors in zip(self.cells, module.all_weights, strict=True):
             assert isinstance(cell, RecurrentCell)
-            found = CELL_WEIGHTS[self.kind].from_torch(*theirs)
+            weights = CELL_WEIGHTS[self.kind].from_torch(*tensors)
             for name in ("w", "u", "w_bias", "u_bias"):
                 if (ours := getattr(cell, name)) is not None:
-                    ours.copy_(getattr(found, name))
+                    ours.copy_(getattr(weights, name))
 
-    def _walks(self, x: Tensor, state: State | None, **how) -> Iterator[RecurrenceResult]:
+    def _run(self, x: Tensor, state: State | None, **options) -> Iterator[RecurrenceResult]:
         if state is not None:
             self._check_state(state, x.shape[0])
-        ways = 2 if self.bidirectional else 1
+        directions = 2 if self.bidirectional else 1
         for layer in range(self.layers):
             outs = []
-            for i in range(layer * ways, (layer + 1) * ways):
+            for i in range(layer * directions, (layer + 1) * directions):
                 cell, start = (
                     self.cells[i],
                     None if state is None else tuple(s[:, i] for s in state),
                 )
                 assert isinstance(cell, RecurrentCell)
-                walk = recur(x, cell.weights, start, reverse=i % ways == 1, **how)
-                outs.append(walk.out)
-                yield walk
+                result = recur(x, cell.weights, start, reverse=i % directions == 1, **options)
+                outs.append(result.out)
+                yield result
             x = self.dropout(torch.cat(outs, -1))
 
     def _check_state(self, state: State, batch: int) -> None:
@@ -202,7 +212,7 @@ class Recurrent(nn.Module):
             shapes = ", ".join(str(tuple(s.shape)) for s in state)
             raise ShapeError(f"state: needs ({', '.join(names)}), each {want}, got ({shapes})")
 
-    def _check_theirs(self, module: nn.RNNBase) -> None:
+    def _check_torch(self, module: nn.RNNBase) -> None:
         if not isinstance(module, TORCH_LAYERS[self.kind]):
             raise ConfigError(
                 f"module: needs an nn.{TORCH_LAYERS[self.kind].__name__} as kind={self.kind!r}, "

@@ -1,6 +1,5 @@
-"""The attention of one state over others, by any of four scores."""
+"""Single-head attention of recurrent states over other states."""
 
-from difflib import get_close_matches
 from functools import partial
 from typing import Literal
 
@@ -8,18 +7,18 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.errors import ConfigError
+from regard.errors import ConfigError, suggestion
 from regard.ops import Padding, attend
 
 ScoreKind = Literal["dot", "scaled_dot", "general", "additive"]
 
 
 class StateAttention(nn.Module):
-    """A state asks others, by a score chosen by name; one head, the values as they are.
+    """Attention with one head and unprojected values, by a score chosen by name.
 
     dot: q · k,   scaled_dot: q · k / √hidden,   general: q W k,   additive: v · tanh(W_q q + W_k k)
 
-    `keys` holds the part of the score that does not depend on the query, computed once.
+    `project_keys` computes the part of the score that does not depend on the query, for reuse.
 
     >>> layer, past = StateAttention(2, 2, "dot"), torch.tensor([[[1.0, 0.0], [3.0, 0.0]]])
     >>> layer(torch.zeros(1, 1, 2), layer.project_keys(past), past)
@@ -30,22 +29,22 @@ class StateAttention(nn.Module):
         super().__init__()
         kinds = ("dot", "scaled_dot", "general", "additive")
         if score not in kinds:
-            near = get_close_matches(str(score), kinds, 1, 0) or ["dot"]
-            raise ConfigError(f"score: needs {', '.join(kinds)}, got {score!r}; try {near[0]!r}")
+            hint = suggestion(str(score), kinds, cutoff=0)
+            raise ConfigError(f"score: needs {', '.join(kinds)}, got {score!r}{hint}")
         if "dot" in score and dim != source_dim:
             raise ConfigError(
                 f"source_dim: needs dim={dim} for a {score} score, got {source_dim}; try 'general'"
             )
         self.score: ScoreKind = score
-        learned = score in ("general", "additive")
-        self.to_key = nn.Linear(source_dim, dim, bias=False) if learned else None
+        has_weights = score in ("general", "additive")
+        self.to_key = nn.Linear(source_dim, dim, bias=False) if has_weights else None
         self.to_query = nn.Linear(dim, dim, bias=False) if score == "additive" else None
         self.v = nn.Parameter(torch.randn(dim) * dim**-0.5) if score == "additive" else None
 
     def project_keys(
         self, source: Float[Tensor, "*batch key source_dim"]
     ) -> Float[Tensor, "*batch key dim"]:
-        """What the others answer to: the source, through W where the score has one.
+        """The keys of the source, projected by W where the score has one.
 
         >>> StateAttention(2, 3, "general").project_keys(torch.zeros(5, 3)).shape
         torch.Size([5, 2])

@@ -1,4 +1,4 @@
-"""Attention by torch's flex_attention, compiled on CUDA: structured biases, softcap, no map."""
+"""Attention by torch's flex_attention, compiled on CUDA: structured biases and softcap."""
 
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -14,30 +14,31 @@ from regard.ops.masks import Mask
 
 
 def refusal(call: AttentionCall) -> str | None:
-    """Why this call cannot go through flex_attention; None when it can."""
+    """Why flex_attention cannot compute this call; None if it can."""
     q, terms = call.q, call.terms
     if not q.is_cuda:
-        return "flex_attention pays only when compiled, on CUDA"
+        return "flex_attention is fast only compiled, on CUDA"
     if terms.score is not None:
-        return "flex_attention knows only the dot product"
+        return "flex_attention computes only the dot product"
     if call.dropout:
         return "flex_attention has no dropout"
     if q.dtype == torch.float64:
         return "flex_attention has no float64"
     if 0 in (*q.shape, *call.k.shape, *call.v.shape):
-        return "flex_attention needs at least one of everything"
+        return "flex_attention needs sizes of 1 or more"
     if needs_tiles(terms.bias) or needs_tiles(terms.mask):
         return "a dense mask or bias is not structured"
     return None
 
 
 def attend(call: AttentionCall) -> AttentionResult:
-    """softmax(scores) v and its log-sum-exp, the terms compiled into the kernel."""
-    batch, terms, lone = call.q.shape[:-2], call.terms, call.q.ndim == 3
+    """softmax(scores) v and its log-sum-exp, with the terms compiled into the kernel."""
+    batch, terms, has_one_axis = call.q.shape[:-2], call.terms, call.q.ndim == 3
     q, k, v = (to_4d(x) for x in (call.q, call.k, call.v))
 
-    def change(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        at = (h if lone else b, h, i + terms.offset, j)  # a lone leading axis is read either way
+    def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        # a single leading axis serves as batch and heads
+        at = (h if has_one_axis else b, h, i + terms.offset, j)
         if terms.softcap is not None:
             score = terms.softcap * torch.tanh(score / terms.softcap)
         if terms.bias is not None:
@@ -47,7 +48,7 @@ def attend(call: AttentionCall) -> AttentionResult:
         return score
 
     out, aux = _flex()(
-        q, k, v, score_mod=change, scale=terms.scale, enable_gqa=True, return_aux=_aux_request()
+        q, k, v, score_mod=score_mod, scale=terms.scale, enable_gqa=True, return_aux=_aux_request()
     )
     out, lse = out.reshape(*batch, *out.shape[-2:]), aux.lse.reshape(*batch, -1)
     if terms.sinks is None:
@@ -58,7 +59,7 @@ def attend(call: AttentionCall) -> AttentionResult:
 
 @cache
 def _flex() -> Any:
-    from torch.nn.attention.flex_attention import flex_attention  # slow to import, rarely needed
+    from torch.nn.attention.flex_attention import flex_attention  # slow to import
 
     return torch.compile(flex_attention, dynamic=False)
 
@@ -70,7 +71,7 @@ def _aux_request() -> Any:
 
 
 def needs_tiles(term: Bias | Mask | None) -> bool:
-    """Whether a mask or bias, or a part of it, cannot be asked at one place, as a kernel does.
+    """Whether a mask or bias, or a part of it, cannot be evaluated at single positions.
 
     >>> needs_tiles(rg.Causal()), needs_tiles(rg.Causal() & rg.masks.DenseMask(torch.eye(2) > 0))
     (False, True)
@@ -78,5 +79,5 @@ def needs_tiles(term: Bias | Mask | None) -> bool:
     if term is None:
         return False
     parts = [getattr(term, f.name) for f in fields(term)] if is_dataclass(term) else []
-    unasked = type(term).at in (Mask.at, Bias.at)
-    return unasked or any(needs_tiles(x) for x in parts if isinstance(x, (Mask, Bias)))
+    has_no_at = type(term).at in (Mask.at, Bias.at)
+    return has_no_at or any(needs_tiles(x) for x in parts if isinstance(x, (Mask, Bias)))

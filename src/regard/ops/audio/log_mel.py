@@ -1,4 +1,4 @@
-"""From a waveform to what a recogniser reads: log-mel features, frame by frame."""
+"""Log-mel spectra of waveforms."""
 
 import math
 from functools import cache
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 
-WINDOW_SECONDS, HOP_SECONDS = 0.025, 0.010  # seconds, the customary frame of speech
+WINDOW_SECONDS, HOP_SECONDS = 0.025, 0.010  # the usual frame of speech recognition
 
 MelScale = Literal["htk", "slaney"]
 
@@ -24,14 +24,21 @@ def log_mel(
     n_fft: int | None = None,
     floor: float = 1e-10,
 ) -> Float[Tensor, "*batch time mel"]:
-    """How loud each pitch is at each moment, on the scales of the ear.
+    """Log-mel spectrogram.
 
     x[t, m] = log max(floor, Σ_f filter[m, f] · |FFT(hann ⊙ frame_t)[f]|²)
 
-    frame_t is the samples from t · hop on, 25 ms of them, 10 ms apart, behind it zeros up to `fft`
-    (if not given, the next power of two). There are no frames that are only partly there, so a
-    frame never changes when more samples come: cut the stream anywhere, keep what `mel_frame_count`
-    leaves over, and the frames are the same.
+    Frames of 25 ms every 10 ms, zero-padded to `n_fft`. Only complete frames are returned, so a
+    frame never changes when more samples arrive: a stream can be split anywhere, carrying over the
+    samples after `mel_frame_count` frames.
+
+    Args:
+        waveform: samples.
+        sample_rate: samples per second.
+        n_mels: number of mel filters.
+        mel_scale: "htk" or "slaney", see `mel_filters`.
+        n_fft: length of the FFT, by default the next power of two.
+        floor: smallest power before the logarithm.
 
     >>> log_mel(torch.zeros(560), 16000, n_mels=2)
     tensor([[-23.0259, -23.0259],
@@ -50,7 +57,7 @@ def log_mel(
 
 
 def mel_frame_count(samples: int, sample_rate: int = 16000) -> int:
-    """How many whole frames there are; a stream goes on from sample `mel_frame_count(n) · hop`.
+    """The number of complete frames; a stream continues at sample `mel_frame_count(n) · hop`.
 
     frames = 1 + ⌊(samples - window) / hop⌋, or 0
 
@@ -62,14 +69,14 @@ def mel_frame_count(samples: int, sample_rate: int = 16000) -> int:
 
 
 def frame_sizes(sample_rate: int) -> tuple[int, int]:
-    """Samples in a frame and from frame to frame: 25 ms and 10 ms.
+    """Window and hop in samples: 25 ms and 10 ms.
 
     >>> frame_sizes(8000)
     (200, 80)
     """
     if sample_rate < 1000:
         raise ShapeError(
-            f"sample_rate: needs 1000 or more samples a second, got {sample_rate}; try 16000"
+            f"sample_rate: needs 1000 or more samples per second, got {sample_rate}; try 16000"
         )
     return round(WINDOW_SECONDS * sample_rate), round(HOP_SECONDS * sample_rate)
 
@@ -77,12 +84,12 @@ def frame_sizes(sample_rate: int) -> tuple[int, int]:
 def mel_filters(
     n_mels: int, sample_rate: int, n_fft: int, mel_scale: MelScale = "htk"
 ) -> Float[Tensor, "mel frequency"]:
-    """Triangles that overlap by half, evenly spaced on the mel scale from 0 to rate / 2.
+    """Triangular filters that overlap by half, evenly spaced on the mel scale up to Nyquist.
 
     filter[m, f] = max(0, min((f - c_{m-1}) / (c_m - c_{m-1}), (c_{m+1} - f) / (c_{m+1} - c_m)))
 
-    htk: mel(f) = 2595 log₁₀(1 + f / 700), each peak is 1. slaney: mel is linear up to 1000 Hz and
-    logarithmic above, each area is 1 (what Whisper reads).
+    htk: mel(f) = 2595 log₁₀(1 + f / 700), each peak is 1. slaney (Whisper): linear up to 1000 Hz
+    and logarithmic above, each area is 1.
 
     >>> mel_filters(1, sample_rate=800, n_fft=8, mel_scale="slaney") * 200
     tensor([[0.0000, 0.5000, 1.0000, 0.5000, 0.0000]], dtype=torch.float64)
@@ -98,15 +105,15 @@ def mel_filters(
     empty = int((filters.amax(-1) == 0).sum())
     if empty:  # such a feature would be the constant log(floor)
         raise ShapeError(
-            f"n_mels: needs filters wide enough to hold one of the {n_fft // 2 + 1} frequencies, got "
-            f"{n_mels} of which {empty} hold none; try fewer n_mels or a larger n_fft"
+            f"n_mels: needs filters wide enough for one of the {n_fft // 2 + 1} frequencies, got "
+            f"{n_mels}, {empty} of them empty; try fewer n_mels or a larger n_fft"
         )
     return filters * 2 / (high - low) if mel_scale == "slaney" else filters
 
 
 @cache
-def _filters(mels: int, rate: int, fft: int, scale: MelScale) -> Tensor:
-    return mel_filters(mels, rate, fft, scale)
+def _filters(n_mels: int, sample_rate: int, n_fft: int, mel_scale: MelScale) -> Tensor:
+    return mel_filters(n_mels, sample_rate, n_fft, mel_scale)
 
 
 _KNEE, _KNEE_MEL, _STEP = 1000.0, 15.0, math.log(6.4) / 27  # of the slaney scale

@@ -156,7 +156,7 @@ def _influence_kernel(
                     CAPPED, PADDED, CHUNKED, DOCUMENTS, MASKED, ALIBI, TOEPLITZ, BIASED,
                 )  # fmt: skip
             w = tl.exp2(s - (lse * LOG2E)[:, None])
-            # rounding may make a squared distance slightly negative; its absolute value is as good as 0
+            # rounding may make a squared distance slightly negative
             both = both * o_unit[:, None] * twice[None, :]
             far = tl.abs((o_square[:, None] + v_square[None, :]) - both)
             dominant = j[None, :] == key[:, None]

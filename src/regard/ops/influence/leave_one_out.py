@@ -32,7 +32,7 @@ def attend_without(
     Args:
         q, k, v, terms: the attention.
         rows: the queries to compute.
-        excluded_per_row: (*batch, rows), the key to leave out of each row, -1 for none; no gradient.
+        excluded_per_row: (*batch, rows), the key to leave out of each row, -1 for none.
         excluded_keys: keys to leave out of every row.
     """
     like = upcast(q[..., rows.start : rows.stop, :1])[..., 0]
@@ -63,7 +63,8 @@ def attend_without(
 def log_weight_and_complement(score: Tensor, rest_lse: Tensor) -> tuple[Tensor, Tensor]:
     """log w and log (1 - w) of a key, from its score and the log-sum-exp of the others.
 
-    >>> [round(float(x), 4) for x in log_weight_and_complement(torch.tensor(20.0), torch.tensor(0.0))]
+    >>> both = log_weight_and_complement(torch.tensor(20.0), torch.tensor(0.0))
+    >>> [round(float(x), 4) for x in both]
     [-0.0, -20.0]
     """
     log_odds = (score - rest_lse).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Influence:
-    """Effects of changing a key on the outputs; e_ij is the norm of the change of output i by key j.
+    """Effects of changing keys: e_ij is the norm of the change of output i by key j.
 
     >>> q, k, v = torch.zeros(1, 2), torch.zeros(3, 2), torch.tensor([[0.0], [0.0], [9.0]])
     >>> rg.influence(q, k, v, *rg.attend(q, k, v)).strongest_key

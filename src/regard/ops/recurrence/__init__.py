@@ -1,4 +1,4 @@
-"""Recurrence: a state that is carried from step to step, in three forms of one definition."""
+"""Recurrent cells and sequences: one definition, several backends."""
 
 from regard.ops.recurrence.op import RecurrenceResult, recur
 from regard.ops.recurrence.steps import (

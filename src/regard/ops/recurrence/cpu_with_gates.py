@@ -1,7 +1,8 @@
-"""A recurrence with its gates kept, walked in place forth and back, at about a kernel's pace.
+"""The recurrence with gates on a CPU: an in-place loop with its own backward pass.
 
-Autograd would note every sum of every step. But the way back needs no more than the gates, which
-are kept anyway: their slopes for all times at once, one product a step, and one for the weights.
+Autograd would record every operation of every step. The backward pass needs only the gates, which
+are saved anyway: their derivatives for all steps at once, one product per step, and one product for
+the weights.
 """
 
 from typing import Any
@@ -17,19 +18,19 @@ from regard.ops.recurrence.reference import zero_padding_steps
 from regard.ops.recurrence.steps import CellStep, GRUStep, LSTMStep, RNNStep
 from regard.ops.recurrence.weights import CellWeights, GRUWeights, RNNWeights, State
 
-MIN_PACKED_SIZE = 16  # steps and sequences from which on it pays to bring weights into order
+MIN_PACKED_SIZE = 16  # steps and sequences from which packing the weights pays
 
 
 def recur(
     x: Tensor, weights: CellWeights, state: State, lengths: Tensor | None
 ) -> tuple[Tensor, State, CellStep]:
-    """All states, the last real one, and every gate; x is (sequence, time, dim)."""
-    if isinstance(weights, RNNWeights):  # has nothing to open
+    """All outputs, the final state and every gate; x is (sequence, time, dim)."""
+    if isinstance(weights, RNNWeights):  # has no gates
         out, last = fused.recur(x, weights, state, lengths)
         return out, last, RNNStep(out)
-    x = x.transpose(0, 1).contiguous()  # a product of turned rows takes two to three times as long
+    x = x.transpose(0, 1).contiguous()  # a strided product takes 2-3 times as long
     u, w_bias, u_bias = weights.u, weights.w_bias, weights.u_bias
-    state = tuple(s.to(u.dtype) for s in state)  # under autocast: what is carried is not half
+    state = tuple(s.to(u.dtype) for s in state)  # under autocast the state stays in full precision
     if isinstance(weights, GRUWeights):
         wx = F.linear(x.flatten(0, 1), weights.w, w_bias).to(u.dtype)
         with torch.autocast(x.device.type, enabled=False):
@@ -49,7 +50,7 @@ def recur(
 
 
 class _GRU(torch.autograd.Function):
-    """States and gates (z, r, candidate), from W x + b_W, (time · sequence, …), in its place."""
+    """States and gates (z, r, candidate) from W x + b_W, (time · sequence, …), in place."""
 
     @staticmethod
     def forward(
@@ -60,8 +61,8 @@ class _GRU(torch.autograd.Function):
         states = wx.new_empty(len(gates) + 1, *h.shape)
         states[0] = old = h
         times_u = _packed(u, u_bias, gates) or transposed_linear(u, u_bias)
-        # Gates take the place of wx: memory fresh from the system is slow. A view costs as much as
-        # a small sum, so all are made before the walk, not in it.
+        # Gates overwrite wx: touching freshly allocated memory is slow. A view costs as much as a
+        # small sum, so all views are created before the loop.
         z, r, candidate = gates.chunk(3, -1)
         for m_c, zr, z_t, r_t, c, new in _times(uh, gates[..., :two], z, r, candidate, states[1:]):
             m = times_u(old)
@@ -87,7 +88,7 @@ class _GRU(torch.autograd.Function):
         dz_dh = (candidate - before) * (z * shut)
         dc_dh, dr_dc = z * slope, uh * (r * (1 - r))
         slopes = torch.cat([z * shut, r * (1 - r), slope], -1)
-        d_wx = d_gates * slopes  # what was asked of the gates themselves
+        d_wx = d_gates * slopes  # gradients of the gates themselves
         d_wx[..., hidden : 2 * hidden] += d_wx[..., 2 * hidden :] * dr_dc
         d_uc, carry = torch.empty_like(uh), torch.zeros_like(states[0])
         u_zr, u_c = u[: 2 * hidden], u[2 * hidden :]
@@ -110,7 +111,7 @@ class _GRU(torch.autograd.Function):
 
 
 class _LSTM(torch.autograd.Function):
-    """States, cells and gates (i, f, o, candidate), from W x + b_W + b_U, in its place."""
+    """States, cells and gates (i, f, o, candidate) from W x + b_W + b_U, in place."""
 
     @staticmethod
     def forward(
@@ -119,9 +120,9 @@ class _LSTM(torch.autograd.Function):
         gates, three = wx.view(-1, len(h), len(u)), 3 * h.shape[-1]
         states, cells = (wx.new_empty(len(gates) + 1, *h.shape) for _ in range(2))
         states[0], cells[0] = h, c
-        times_u, ut = _packed(u, None, gates), u.mT.contiguous()  # read once a step
+        times_u, ut = _packed(u, None, gates), u.mT.contiguous()  # read once per step
         rows = (gates, gates[..., :three], *gates.chunk(4, -1), states[1:], cells[1:])
-        for g, ifo, i, f, o, candidate, h_new, c_new in _times(*rows):  # gates take the place of wx
+        for g, ifo, i, f, o, candidate, h_new, c_new in _times(*rows):  # gates overwrite wx
             g.addmm_(h, ut) if times_u is None else g.add_(times_u(h))
             ifo.sigmoid_()
             c = torch.mul(f, c, out=c_new).addcmul_(i, candidate.tanh_())
@@ -144,8 +145,8 @@ class _LSTM(torch.autograd.Function):
         dc_dh = o * (1 - shown * shown)
         slopes = gates * (1 - gates)
         slopes[..., 3 * hidden :] = 1 - candidate * candidate
-        d_wx = d_gates * slopes  # what was asked of the gates themselves
-        # each gate's slope times what it multiplies: i and c̃ each other, f the old cell, o tanh c
+        d_wx = d_gates * slopes  # gradients of the gates themselves
+        # each gate's derivative times its factor: i and c̃ each other, f the old cell, o tanh c
         slopes *= torch.cat([candidate, cells[:-1], shown, i], -1)
         carry, dc = torch.zeros_like(states[0]), torch.zeros_like(states[0])
         rows = (d_states, d_cells, d_wx, slopes, dc_dh, f)
@@ -160,19 +161,19 @@ class _LSTM(torch.autograd.Function):
 
 
 def _packed(u: Tensor, bias: Tensor | None, gates: Tensor) -> LinearFunction | None:
-    """What U makes of a state, by weights in order, where the walk is long enough to pay for it."""
+    """U h + b with packed weights, if the sequence is long enough for packing to pay."""
     time, rows, _ = gates.shape
     return packed_linear(u, bias, rows) if min(time, rows) >= MIN_PACKED_SIZE else None
 
 
 def _times(*rows: Tensor, back: bool = False) -> Any:
-    """The tensors of each time, first to last or last to first."""
+    """The tensors of each step, first to last or last to first."""
     times = zip(*(x.unbind(0) for x in rows), strict=True)
     return reversed(list(times)) if back else times
 
 
 def _last(states: Tensor, first: Tensor, lengths: Tensor | None) -> Tensor:
-    """The state after the last real step, (sequence, hidden), from (time, sequence, hidden)."""
+    """The state after the last valid step, (sequence, hidden), from (time, sequence, hidden)."""
     if lengths is None:
         return states[-1]
     at = (lengths - 1).clamp(min=0)[None, :, None].expand(1, *first.shape)

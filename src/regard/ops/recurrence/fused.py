@@ -1,4 +1,4 @@
-"""A recurrence by torch's own kernels: quick, but the gates stay inside."""
+"""The recurrence by torch's kernels: fast, without gates."""
 
 from typing import Any
 
@@ -16,32 +16,34 @@ _KERNELS: dict[type[CellWeights], Any] = {
 
 
 def refusal(x: Tensor, weights: CellWeights) -> str | None:
-    """Why torch's kernels cannot run this; None when they can."""
+    """Why torch's kernels cannot compute this; None if they can."""
     if x.dtype != weights.w.dtype:
         return f"x and weights need one dtype, got {x.dtype} and {weights.w.dtype}"
     if 0 in (*x.shape, weights.hidden):
-        return "torch's kernels need at least one of everything"
+        return "torch's kernels need sizes of 1 or more"
     return None
 
 
 def recur(
     x: Tensor, weights: CellWeights, state: State, lengths: Tensor | None
 ) -> tuple[Tensor, State]:
-    """All states h and the last real state; x is (sequence, time, dim)."""
+    """All outputs h and the final state; x is (sequence, time, dim)."""
     if lengths is None:
         return _run(x, None, weights, state)
-    # Packing wants each sequence to have a step; what it does in an empty one is undone below.
+    # Packing needs one step per sequence; the step of an empty one is undone below.
     packed = pack_padded_sequence(
         x, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False
     )
-    there, back = packed.sorted_indices, packed.unsorted_indices
-    assert there is not None
-    data, last = _run(packed.data, packed.batch_sizes, weights, tuple(s[there] for s in state))
-    again = PackedSequence(data, packed.batch_sizes, there, back)
-    out, _ = pad_packed_sequence(again, batch_first=True, total_length=x.shape[1])
-    some = (lengths > 0)[:, None]
-    last = tuple(torch.where(some, new[back], old) for new, old in zip(last, state, strict=True))
-    return out.masked_fill(~some[..., None], 0), last
+    order, inverse = packed.sorted_indices, packed.unsorted_indices
+    assert order is not None
+    data, last = _run(packed.data, packed.batch_sizes, weights, tuple(s[order] for s in state))
+    packed = PackedSequence(data, packed.batch_sizes, order, inverse)
+    out, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])
+    nonempty = (lengths > 0)[:, None]
+    last = tuple(
+        torch.where(nonempty, new[inverse], old) for new, old in zip(last, state, strict=True)
+    )
+    return out.masked_fill(~nonempty[..., None], 0), last
 
 
 def _run(
@@ -49,22 +51,22 @@ def _run(
 ) -> tuple[Tensor, State]:
     flat = weights.to_torch()
     if x.is_cuda:
-        flat = _side_by_side(flat)
-    carried = [s[None].to(x).contiguous() for s in state]
-    start = carried if len(carried) > 1 else carried[0]
-    # one layer, no dropout, one direction; "training" keeps what the way back needs
-    how = (flat, len(flat) == 4, 1, 0.0, torch.is_grad_enabled(), False)
+        flat = _in_one_buffer(flat)
+    states = [s[None].to(x).contiguous() for s in state]
+    start = states if len(states) > 1 else states[0]
+    # one layer, no dropout, one direction; "train" saves what the backward pass needs
+    options = (flat, len(flat) == 4, 1, 0.0, torch.is_grad_enabled(), False)
     kernel = _KERNELS[type(weights)]
-    with torch.autocast(x.device.type, enabled=False):  # states are carried in full precision
+    with torch.autocast(x.device.type, enabled=False):  # the state stays in full precision
         if batch_sizes is None:
-            out, *last = kernel(x, start, *how, True)
+            out, *last = kernel(x, start, *options, True)
         else:
-            out, *last = kernel(x, batch_sizes, start, *how)
+            out, *last = kernel(x, batch_sizes, start, *options)
     return out, tuple(s.squeeze(0) for s in last)
 
 
-def _side_by_side(parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The same tensors in one piece of memory, where cuDNN wants them; else it warns and copies."""
-    whole = torch.cat([part.flatten() for part in parts])
-    cuts = whole.split([part.numel() for part in parts])
-    return tuple(cut.view_as(part) for cut, part in zip(cuts, parts, strict=True))
+def _in_one_buffer(parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The same tensors in one buffer, as cuDNN needs them; otherwise it warns and copies."""
+    buffer = torch.cat([part.flatten() for part in parts])
+    views = buffer.split([part.numel() for part in parts])
+    return tuple(view.view_as(part) for view, part in zip(views, parts, strict=True))

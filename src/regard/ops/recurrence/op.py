@@ -1,4 +1,4 @@
-"""The recurrence that callers see: a whole sequence, one signature, three forms."""
+"""The public recurrence function: one signature, several backends."""
 
 from typing import Literal, NamedTuple
 
@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.errors import BackendError, ShapeError
+from regard.ops.masks import length_mask
 from regard.ops.recurrence import cpu_with_gates, cuda_with_gates, fused, reference
 from regard.ops.recurrence.intercept import SequenceCall, dispatch_sequence
 from regard.ops.recurrence.steps import CellStep
@@ -16,7 +17,7 @@ RecurrenceBackend = Literal["auto", "reference", "fused", "gates"]
 
 
 class RecurrenceResult(NamedTuple):
-    """What a recurrence gave: h at every time, the state to go on from, and the gates if asked.
+    """The result of a recurrence: all outputs h, the final state, and the gates if requested.
 
     >>> RecurrenceResult(torch.zeros(1, 2), (torch.zeros(2),), None).gates is None
     True
@@ -37,15 +38,20 @@ def recur(
     gates: bool = False,
     backend: RecurrenceBackend = "auto",
 ) -> RecurrenceResult:
-    """A cell walked along a sequence, from left to right or in reverse.
+    """Run a recurrent cell over a sequence.
 
     s_t = step(x_t, s_{t-1}),   s_0 = state, or zeros
 
-    From `lengths` on there is nothing: the state stays as it was, outputs and gates are 0. With
-    gates=True every gate and state comes back as a step whose tensors have a time axis. Forms:
-    `reference` is the definition, `fused` torch's kernel, which keeps its gates to itself; `open`
-    has them: on the CPU by a walk with a way back of its own (once), on CUDA by that kernel and all
-    gates afterwards. `auto` is fused, or open if gates are asked for.
+    Args:
+        x: the sequence.
+        weights: weights of an RNN, GRU or LSTM cell.
+        state: the initial state, zeros by default.
+        lengths: length of each sequence; after it the state is kept, outputs and gates are 0.
+        reverse: run from the last step to the first.
+        gates: also return every gate and state, as a step whose tensors have a time axis.
+        backend: "reference" is the definition; "fused" torch's kernel, which returns no gates;
+            "gates" returns them, on CPU by a loop with its own backward pass (differentiable once),
+            on CUDA by recomputing them after the kernel. "auto" is fused, or gates if requested.
 
     >>> from regard.ops import RNNWeights
     >>> count = RNNWeights(w=torch.tensor([[1.0]]), u=torch.tensor([[1.0]]))
@@ -62,23 +68,21 @@ def recur(
 
 
 def compute_recurrence(call: SequenceCall) -> RecurrenceResult:
-    """The walk that was asked for, checked already."""
+    """Compute a checked call."""
     x, weights, state, lengths = call.x, call.weights, call.state, call.lengths
     batch, (time, _) = x.shape[:-2], x.shape[-2:]
     x, state = x.reshape(-1, *x.shape[-2:]), tuple(s.reshape(-1, weights.hidden) for s in state)
     if lengths is not None:
         lengths = lengths.reshape(-1)
-        x = x.masked_fill(
-            ~reference.valid_steps(lengths, time), 0
-        )  # a NaN in the padding stays there
+        x = x.masked_fill(~length_mask(lengths, time)[..., None], 0)  # padding may hold NaN
     if call.reverse:
         x = reverse_sequences(x, lengths)
     match _choose(call.backend, x, weights, call.gates):
         case "fused":
             (out, state), trace = fused.recur(x, weights, state, lengths), None
         case "gates":
-            backend = cuda_with_gates if x.is_cuda else cpu_with_gates
-            out, state, trace = backend.recur(x, weights, state, lengths)
+            module = cuda_with_gates if x.is_cuda else cpu_with_gates
+            out, state, trace = module.recur(x, weights, state, lengths)
         case _:
             out, state, trace = reference.recur(x, weights, state, lengths)
     if call.reverse:
@@ -90,22 +94,24 @@ def compute_recurrence(call: SequenceCall) -> RecurrenceResult:
     return RecurrenceResult(out.reshape(*batch, time, -1), state, trace if call.gates else None)
 
 
-def _choose(form: RecurrenceBackend, x: Tensor, weights: CellWeights, gates: bool) -> str:
+def _choose(backend: RecurrenceBackend, x: Tensor, weights: CellWeights, gates: bool) -> str:
     reason = fused.refusal(x, weights)
-    match form:
+    match backend:
         case "auto":
-            # For a single step, handing torch its own order of gates costs more than it saves.
+            # For a single step, reordering the gates for torch's kernel costs more than it saves.
             if reason or x.shape[1] == 1:
                 return "reference"
             return "gates" if gates else "fused"
         case "reference":
-            return form
+            return backend
         case "fused" | "gates":
-            if form == "fused" and gates:
-                reason = "torch's kernels do not hand out their gates"
+            if backend == "fused" and gates:
+                reason = "torch's kernels do not return their gates"
             if reason:
-                raise BackendError(f"backend: {form} cannot run here, {reason}; try backend='auto'")
-            return form
+                raise BackendError(
+                    f"backend: {backend} cannot run here, {reason}; try backend='auto'"
+                )
+            return backend
         case other:
             raise BackendError(
                 f"backend: needs auto, reference, fused or gates, got {other!r}; try auto"
@@ -113,12 +119,12 @@ def _choose(form: RecurrenceBackend, x: Tensor, weights: CellWeights, gates: boo
 
 
 def reverse_sequences(x: Tensor, lengths: Tensor | None) -> Tensor:
-    """Each sequence back to front, its padding left where it is."""
+    """Reverse each sequence in time, keeping its padding at the end."""
     if lengths is None:
         return x.flip(1)
     t = torch.arange(x.shape[1], device=x.device)
-    mirrored = torch.where(t < lengths[:, None], lengths[:, None] - 1 - t, t)
-    return x.gather(1, mirrored[..., None].expand_as(x))
+    index = torch.where(t < lengths[:, None], lengths[:, None] - 1 - t, t)
+    return x.gather(1, index[..., None].expand_as(x))
 
 
 def _check(x: Tensor, weights: CellWeights, state: State, lengths: Tensor | None) -> None:
@@ -135,9 +141,9 @@ def _check(x: Tensor, weights: CellWeights, state: State, lengths: Tensor | None
     if lengths is None:
         return
     if lengths.shape != batch:
-        raise ShapeError(f"lengths: needs one a sequence, {batch}, got {tuple(lengths.shape)}")
+        raise ShapeError(f"lengths: needs one per sequence, {batch}, got {tuple(lengths.shape)}")
     if lengths.is_floating_point() or lengths.dtype == torch.bool:
-        raise ShapeError(f"lengths: needs whole numbers, got {lengths.dtype}; try lengths.long()")
+        raise ShapeError(f"lengths: needs integers, got {lengths.dtype}; try lengths.long()")
     if lengths.device != x.device:
         raise ShapeError(f"lengths: needs x's device, {x.device}, got {lengths.device}; try .to")
     if lengths.numel() and not (lengths.min() >= 0 and lengths.max() <= time):

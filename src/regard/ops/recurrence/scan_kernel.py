@@ -1,6 +1,6 @@
-"""What is decay and what is inputs, carried along time by one Triton kernel: for CUDA.
+"""First-order linear recurrence as one Triton kernel.
 
-There each step of a walk waits for its launch, which takes longer than all sums of the step.
+Step by step on CUDA, the launch of each step takes longer than its arithmetic.
 """
 
 from typing import Any, no_type_check
@@ -11,11 +11,11 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-BLOCK_SIZE = 128  # numbers that a program carries
+BLOCK_SIZE = 128  # numbers per program
 
 
 def linear_scan(decay: Tensor, inputs: Tensor, initial: Tensor) -> Tensor:
-    """c_t = kept_t · c_{t-1} + new_t, from c_0 = initial; (sequence, time, hidden)."""
+    """c_t = decay_t · c_{t-1} + inputs_t, c_0 = initial; (sequence, time, hidden)."""
     return _LinearScan.apply(decay, inputs, initial)
 
 
@@ -63,7 +63,7 @@ def _kernel(
         t = time - 1 - step if BACK else step
         decay = tl.load(DECAY + at + t * hidden, mask=live, other=0.0).to(kind)
         inputs = tl.load(INPUTS + at + t * hidden, mask=live, other=0.0).to(kind)
-        if BACK:  # what comes back to a cell goes on to the one before it by what was decay
+        if BACK:  # the gradient reaches the previous cell through the decay
             c += inputs
             tl.store(OUT + at + t * hidden, c.to(OUT.dtype.element_ty), mask=live)
             c *= decay

@@ -1,4 +1,4 @@
-"""One step of each recurrent cell, with every gate to be seen."""
+"""One step of each recurrent cell, with all gates."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from regard.ops.recurrence.weights import CellWeights, GRUWeights, LSTMWeights, 
 
 
 class RNNStep(NamedTuple):
-    """What one step of a vanilla RNN made: the new state.
+    """One step of a vanilla RNN: the new state.
 
     >>> RNNStep(h=torch.ones(1)).state
     (tensor([1.]),)
@@ -27,7 +27,7 @@ class RNNStep(NamedTuple):
 
 
 class GRUStep(NamedTuple):
-    """What one step of a GRU made: update and reset gate, candidate, new state.
+    """One step of a GRU: update gate, reset gate, candidate, new state.
 
     >>> GRUStep(*torch.arange(4.0)).state
     (tensor(3.),)
@@ -44,7 +44,7 @@ class GRUStep(NamedTuple):
 
 
 class LSTMStep(NamedTuple):
-    """What one step of an LSTM made: three gates, candidate, new cell and new state.
+    """One step of an LSTM: input, forget and output gate, candidate, new cell, new state.
 
     >>> LSTMStep(*torch.arange(6.0)).state
     (tensor(5.), tensor(4.))
@@ -68,7 +68,7 @@ CellStep = RNNStep | GRUStep | LSTMStep
 def rnn_step(
     x: Float[Tensor, "*batch dim"], h: Float[Tensor, "*batch hidden"], weights: RNNWeights
 ) -> RNNStep:
-    """The simplest memory: mix what was known with what is seen.
+    """One step of a vanilla (Elman) RNN.
 
     h' = tanh(W x + U h)
 
@@ -76,25 +76,25 @@ def rnn_step(
     >>> rnn_step(torch.tensor([1.0]), torch.tensor([0.5]), weights)
     RNNStep(h=tensor([0.]))
     """
-    return _rnn(_seen(x, (h,), weights), (h,), weights)
+    return _rnn(_project_input(x, (h,), weights), (h,), weights)
 
 
 def gru_step(
     x: Float[Tensor, "*batch dim"], h: Float[Tensor, "*batch hidden"], weights: GRUWeights
 ) -> GRUStep:
-    """A memory that is overwritten as far as z says.
+    """One step of a GRU.
 
     z = σ(W_z x + U_z h),   r = σ(W_r x + U_r h)
     ĥ = tanh(W x + r ∘ (U h)),   h' = (1 - z) ∘ h + z ∘ ĥ
 
-    z = 0 keeps the state (torch's z is 1 minus this one), and r acts after the product U h, bias
-    of U included: U (r ∘ h) would be another model.
+    z = 0 keeps the state (torch's z is 1 minus this one). r is applied after U h and its bias;
+    U (r ∘ h) is a different model.
 
     >>> weights = GRUWeights(w=torch.zeros(3, 1), u=torch.zeros(3, 1))
     >>> gru_step(torch.tensor([1.0]), torch.tensor([0.5]), weights)
     GRUStep(z=tensor([0.5000]), r=tensor([0.5000]), candidate=tensor([0.]), h=tensor([0.2500]))
     """
-    return _gru(_seen(x, (h,), weights), (h,), weights)
+    return _gru(_project_input(x, (h,), weights), (h,), weights)
 
 
 def lstm_step(
@@ -103,25 +103,26 @@ def lstm_step(
     c: Float[Tensor, "*batch hidden"],
     weights: LSTMWeights,
 ) -> LSTMStep:
-    """A memory c that is kept, added to and shown as its gates say.
+    """One step of an LSTM.
 
     i, f, o = σ(W x + U h), each with its own W and U,   c̃ = tanh(W_c x + U_c h)
     c' = f ∘ c + i ∘ c̃,   h' = o ∘ tanh c'
 
-    >>> step = lstm_step(*torch.ones(3, 1), LSTMWeights(torch.zeros(4, 1), torch.zeros(4, 1)))
+    >>> weights = LSTMWeights(torch.zeros(4, 1), torch.zeros(4, 1))
+    >>> step = lstm_step(*torch.ones(3, 1), weights)
     >>> step.f, step.c
     (tensor([0.5000]), tensor([0.5000]))
     """
-    return _lstm(_seen(x, (h, c), weights), (h, c), weights)
+    return _lstm(_project_input(x, (h, c), weights), (h, c), weights)
 
 
 def cell_step(x: Tensor, state: State, weights: CellWeights) -> CellStep:
-    """One step of whatever cell these weights are for."""
-    return cell_step_projected(_seen(x, state, weights), state, weights)
+    """One step of the cell that the weights belong to."""
+    return cell_step_projected(_project_input(x, state, weights), state, weights)
 
 
 def cell_step_projected(wx: Tensor, state: State, weights: CellWeights) -> CellStep:
-    """One step of any cell, W x + b_W being known already."""
+    """One step of a cell, with W x + b_W already computed."""
     return dispatch_step(StepCall(wx, state, weights), _compute)
 
 
@@ -130,12 +131,12 @@ def _compute(call: StepCall) -> CellStep:
 
 
 def _rnn(wx: Tensor, state: State, weights: CellWeights) -> RNNStep:
-    return RNNStep(torch.tanh(wx + _remembered(state[0], weights)))
+    return RNNStep(torch.tanh(wx + _project_state(state[0], weights)))
 
 
 def _gru(wx: Tensor, state: State, weights: CellWeights) -> GRUStep:
     (h,) = state
-    uh, gates = _remembered(h, weights), 2 * weights.hidden
+    uh, gates = _project_state(h, weights), 2 * weights.hidden
     z, r = torch.sigmoid(wx[..., :gates] + uh[..., :gates]).chunk(2, -1)
     candidate = torch.tanh(torch.addcmul(wx[..., gates:], r, uh[..., gates:]))
     # under autocast the products are half precision and the state is not; lerp does not promote
@@ -144,7 +145,7 @@ def _gru(wx: Tensor, state: State, weights: CellWeights) -> GRUStep:
 
 def _lstm(wx: Tensor, state: State, weights: CellWeights) -> LSTMStep:
     h, c = state
-    both, gates = wx + _remembered(h, weights), 3 * weights.hidden
+    both, gates = wx + _project_state(h, weights), 3 * weights.hidden
     i, f, o = torch.sigmoid(both[..., :gates]).chunk(3, -1)
     candidate = torch.tanh(both[..., gates:])
     c = torch.addcmul(f * c, i, candidate)
@@ -154,12 +155,12 @@ def _lstm(wx: Tensor, state: State, weights: CellWeights) -> LSTMStep:
 _STEPS = {RNNWeights: _rnn, GRUWeights: _gru, LSTMWeights: _lstm}
 
 
-def _remembered(h: Tensor, weights: CellWeights) -> Tensor:
+def _project_state(h: Tensor, weights: CellWeights) -> Tensor:
     return F.linear(h, weights.u, weights.u_bias)
 
 
-def _seen(x: Tensor, state: State, weights: CellWeights) -> Tensor:
-    """W x + b_W, once the widths are known to fit."""
+def _project_input(x: Tensor, state: State, weights: CellWeights) -> Tensor:
+    """W x + b_W, with the shapes checked."""
     if len(state) != len(weights.states):
         raise ShapeError(f"state: needs ({', '.join(weights.states)}), got {len(state)} tensors")
     if x.shape[-1] != weights.dim:

@@ -1,4 +1,4 @@
-"""What a recurrent cell has learned, and how others write the same numbers."""
+"""Weights of recurrent cells, and their conversion from and to other layouts."""
 
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
@@ -15,11 +15,11 @@ State = tuple[Tensor, ...]  # (h,), or (h, c) for an LSTM
 
 @dataclass(frozen=True, eq=False)
 class CellWeights:
-    """The matrices of one cell in column notation, one block of `hidden` rows a gate.
+    """The weights of one cell in column notation, one block of `hidden` rows per gate.
 
     W x + b_W,   U h + b_U
 
-    `gates` names the blocks from top to bottom, `states` the tensors that are carried on.
+    `gates` names the blocks from top to bottom, `states` the tensors of the state.
 
     >>> GRUWeights.gates, LSTMWeights.gates
     (('z', 'r', 'candidate'), ('i', 'f', 'o', 'candidate'))
@@ -32,7 +32,7 @@ class CellWeights:
 
     gates: ClassVar[tuple[str, ...]] = ()
     states: ClassVar[tuple[str, ...]] = ("h",)
-    torch_order: ClassVar[tuple[int, ...]] = ()  # torch's k-th block is our block order[k]
+    torch_order: ClassVar[tuple[int, ...]] = ()  # torch's k-th block is our block torch_order[k]
     torch_sign: ClassVar[tuple[int, ...]] = ()  # of our blocks
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class CellWeights:
         w_bias: Float[Tensor, " rows"] | None = None,
         u_bias: Float[Tensor, " rows"] | None = None,
     ) -> Kind:
-        """From row notation, x W + h U: the same gates, side by side instead of stacked.
+        """From row notation, x W + h U: the gates side by side instead of stacked.
 
         >>> RNNWeights.from_rows(torch.tensor([[1.0, 2.0]]), torch.eye(2)).w
         tensor([[1.],
@@ -98,10 +98,10 @@ class CellWeights:
         b_ih: Float[Tensor, " rows"] | None = None,
         b_hh: Float[Tensor, " rows"] | None = None,
     ) -> Kind:
-        """From the tensors of torch.nn.RNN, GRU or LSTM, whose blocks stand in another order.
+        """From the tensors of torch.nn.RNN, GRU or LSTM, whose blocks have another order.
 
-        torch's GRU keeps the old state with z where K50 takes the new one; as σ(-a) = 1 - σ(a),
-        its W_z, U_z and their biases change sign.
+        torch's GRU weighs the old state with z, this one the new state; as σ(-a) = 1 - σ(a), W_z,
+        U_z and their biases change sign.
 
         >>> w = torch.tensor([[1.0], [2.0], [3.0]])  # torch stacks r, z, candidate
         >>> GRUWeights.from_torch(w, w).w.T
@@ -109,7 +109,7 @@ class CellWeights:
         """
         back = tuple(cls.torch_order.index(i) for i in range(len(cls.gates)))
         w, u, *biases = (
-            None if x is None else _signed(_move(x, back), cls.torch_sign)
+            None if x is None else _apply_signs(_reorder(x, back), cls.torch_sign)
             for x in (w_ih, w_hh, b_ih, b_hh)
         )
         assert w is not None
@@ -117,7 +117,7 @@ class CellWeights:
         return cls(w, u, *biases)
 
     def to_torch(self) -> tuple[Tensor, ...]:
-        """The tensors of torch's cell: w_ih, w_hh and, if there are any, b_ih and b_hh.
+        """The tensors of torch's cell: w_ih, w_hh and, with biases, b_ih and b_hh.
 
         >>> w = torch.tensor([[1.0], [2.0], [3.0]])  # z, r, candidate
         >>> GRUWeights(w, w).to_torch()[0].T
@@ -127,14 +127,14 @@ class CellWeights:
         if biases == (None, None):
             ours = (self.w, self.u)
         else:
-            none = torch.zeros_like(self.u[:, 0])
-            ours = (self.w, self.u, *(none if b is None else b for b in biases))
-        return tuple(_move(_signed(x, self.torch_sign), self.torch_order) for x in ours)
+            zero = torch.zeros_like(self.u[:, 0])
+            ours = (self.w, self.u, *(zero if b is None else b for b in biases))
+        return tuple(_reorder(_apply_signs(x, self.torch_sign), self.torch_order) for x in ours)
 
 
 @dataclass(frozen=True, eq=False)
 class RNNWeights(CellWeights):
-    """One block: the new state.
+    """Weights of a vanilla RNN, one block: the new state.
 
     >>> RNNWeights(torch.ones(2, 3), torch.eye(2)).hidden
     2
@@ -147,7 +147,7 @@ class RNNWeights(CellWeights):
 
 @dataclass(frozen=True, eq=False)
 class GRUWeights(CellWeights):
-    """Three blocks: update z, reset r, candidate ĥ.
+    """Weights of a GRU, three blocks: update z, reset r, candidate ĥ.
 
     >>> GRUWeights(torch.ones(6, 3), torch.ones(6, 2)).hidden
     2
@@ -160,7 +160,7 @@ class GRUWeights(CellWeights):
 
 @dataclass(frozen=True, eq=False)
 class LSTMWeights(CellWeights):
-    """Four blocks: input i, forget f, output o, candidate c̃; it carries h and c.
+    """Weights of an LSTM, four blocks: input i, forget f, output o, candidate c̃; state (h, c).
 
     >>> LSTMWeights(torch.ones(8, 3), torch.ones(8, 2)).states
     ('h', 'c')
@@ -172,14 +172,14 @@ class LSTMWeights(CellWeights):
     torch_sign: ClassVar[tuple[int, ...]] = (1, 1, 1, 1)
 
 
-def _move(x: Tensor, order: tuple[int, ...]) -> Tensor:
+def _reorder(x: Tensor, order: tuple[int, ...]) -> Tensor:
     if order == tuple(range(len(order))):
         return x
     blocks = x.chunk(len(order))
     return torch.cat([blocks[i] for i in order])
 
 
-def _signed(x: Tensor, signs: tuple[int, ...]) -> Tensor:
+def _apply_signs(x: Tensor, signs: tuple[int, ...]) -> Tensor:
     if min(signs) > 0:
         return x
     return torch.cat([b if s > 0 else -b for b, s in zip(x.chunk(len(signs)), signs, strict=True)])
