@@ -283,9 +283,10 @@ def test_one_manifest_is_split_by_the_names_of_the_files(recordings):
 @pytest.mark.slow
 def test_own_recordings_are_learnt(recordings, tmp_path):
     settings = [
-        f"folder={recordings}", "data.sample_rate=8000", "data.n_mels=40", "steps=300", "batch_size=6",
-        "layers=2", "dim=64", "dropout=0", "lr=3e-3", "warmup=30", "chunk=1", "left_chunks=64",
-        "device=cpu", "evaluate_every=300", "save_every=300",
+        f"folder={recordings}", "data.sample_rate=8000", "data.n_mels=40", "steps=300",
+        "batch_size=6", "layers=2", "dim=64", "dropout=0", "lr=3e-3", "warmup=30", "chunk=1",
+        "left_chunks=64", "device=cpu", "evaluate_every=300", "save_every=300", "vtlp=0", "eq=0",
+        "spec_augment=0", "reverb=0", "min_snr=20", "speeds=1",
     ]  # fmt: skip
     outcome = runs.start_run(runs.override_settings(recipe("speech"), settings), tmp_path / "run")
     assert outcome.scores["error"] < 0.4

@@ -172,10 +172,10 @@ def warm_start_cmvn(
 
     It is read backwards, so that what is nearest to the first sample counts most.
 
-    >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=9, peak_normalizer=8.0))
+    >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=9, cmvn_depth=8.0))
     >>> warm_start_cmvn(model, torch.randn(8000)).shape  # a level, a weight, and 40 sums
     torch.Size([1, 42])
     """
-    frames = log_mel(samples, model.config.rate, n_mels=model.config.mels)  # type: ignore[attr-defined]
+    frames = log_mel(samples, model.config.sample_rate, n_mels=model.config.n_mels)  # type: ignore[attr-defined]
     frames = frames.to(model.standardise.mean)  # type: ignore[attr-defined]
-    return model.scaled(frames.flip(0)[None])[1]  # type: ignore[operator]
+    return model.normalize_features(frames.flip(0)[None])[1]  # type: ignore[operator]
