@@ -184,7 +184,7 @@ class FrameBank:
     def join(
         self, plans: Sequence[FramePlan]
     ) -> tuple[Float[Tensor, "batch time mel"], Int[Tensor, " batch"]]:
-        """Frames of plans without noise, and their counts; two speakers are mixed in the log domain.
+        """Noise-free frames of plans, and their counts; two speakers are mixed in the log domain.
 
         x_t = (1 - weight) · one(p) + weight · other(p),   p = t + a sin(πt)/π + b sin(2πt)/4π
 
