@@ -143,7 +143,7 @@ def test_mistakes_with_pictures_are_told_in_one_line(mnist, tmp_path):
     with pytest.raises(FileError, match="needs a complete IDX file"):
         IdxImages(mnist, valid_size=2)
     (tmp_path / "x").write_bytes(idx(np.zeros((2, 3), "uint8"))[:-1])
-    with pytest.raises(FileError, match=r"needs 6 bytes for \(2, 3\), got 5 bytes"):
+    with pytest.raises(FileError, match=r"needs 6 bytes for \(2, 3\), got 5, a truncated"):
         read_idx(tmp_path / "x")
 
 
