@@ -1,12 +1,11 @@
-"""Character error of `regard transcribe morse` by condition, on sound of a second synthesiser.
+"""Character error rate of the Morse recogniser by condition, on audio of a second synthesiser.
 
 python benchmarks/morse_conditions.py                 # the pretrained model, 12 texts per condition
 python benchmarks/morse_conditions.py --run runs/morse --texts 30
 
-It shares no code with the generator of the training sounds: its own table of codes, its own
-timing, a keyed sine with raised-cosine edges, and troubles that are made in another way (the
-limiter is an error function, the gain control is a recursion sample by sample, and so on). The
-sounds are written as 16-bit WAV files and read by the command.
+The synthesiser shares no code with the training data: its own code table and timing, a keyed sine
+with raised-cosine edges, and other implementations of each effect (the limiter is an arc tangent,
+the gain control a recursion over samples, and so on). Recordings are written as 16-bit WAV files.
 """
 
 import tempfile
@@ -51,27 +50,27 @@ WORDS = SENT.strip().splitlines()
 
 @dataclass(frozen=True)
 class Condition:
-    """What is done to the sound; the default is clean code of the book."""
+    """Effects on a recording; the default is clean code with standard timing."""
 
     wpm: float = 20.0
     pitch: float = 600.0
     rate: int = 8000
     before: float = 0.5
     after: float = 1.0
-    snr: float | None = None  # decibels in the whole band
-    spacing: float = 1.0  # of letters and words
-    jitter: float = 0.0  # uniform, plus or minus this share
+    snr: float | None = None  # dB, full band
+    spacing: float = 1.0  # factor of the gaps between letters and words
+    jitter: float = 0.0  # uniform, relative
     level: float = -6.0  # dBFS
-    limit: float = 0.0  # decibels into a limiter
-    clip: float = 0.0  # decibels into a clipper
+    limit: float = 0.0  # dB into a limiter
+    clip: float = 0.0  # dB into a clipper
     agc: bool = False
     hum: float = 0.0
     other: float = 0.0  # amplitude of a second station, 250 Hz above
-    drift: float = 0.0  # hertz over the whole
+    drift: float = 0.0  # Hz over the whole recording
     rise: float = 0.004
     offset: float = 0.0
-    fade: float = 0.0  # decibels, twice in three seconds
-    pause: float = 0.0  # seconds more between words
+    fade: float = 0.0  # dB, twice in three seconds
+    pause: float = 0.0  # extra seconds between words
 
 
 CONDITIONS = {
@@ -116,27 +115,27 @@ CONDITIONS = {
     "-40 dBFS": Condition(level=-40),
     "full scale": Condition(level=0),
     "constant offset of 0.2": Condition(offset=0.2, level=-12),
-    "44,100 samples a second": Condition(rate=44100),
+    "44,100 Hz": Condition(rate=44100),
 }
 
 
 def keyed(text: str, how: Condition, rng: np.random.Generator) -> np.ndarray:
-    """0 to 1: the envelope of the key, with the silence around."""
+    """Envelope of the key from 0 to 1, with silence at both ends."""
     unit = 60 / 50 / how.wpm  # PARIS is 50 units long
     marks: list[tuple[float, float]] = []
     now = how.before
 
-    def uneven(units: float) -> float:
+    def jittered(units: float) -> float:
         return unit * units * (1 + how.jitter * rng.uniform(-1, 1))
 
     for word in text.split():
         for letter in word:
-            for sign in ITU[letter]:
-                length = uneven(1 if sign == "." else 3)
+            for symbol in ITU[letter]:
+                length = jittered(1 if symbol == "." else 3)
                 marks.append((now, now + length))
-                now += length + uneven(1)
-            now += uneven(3 * how.spacing - 1)
-        now += uneven(4 * how.spacing) + how.pause
+                now += length + jittered(1)
+            now += jittered(3 * how.spacing - 1)
+        now += jittered(4 * how.spacing) + how.pause
     time = np.arange(round((marks[-1][1] + how.after) * how.rate)) / how.rate
     envelope = np.zeros(len(time))
     for on, off in marks:
@@ -149,12 +148,12 @@ def keyed(text: str, how: Condition, rng: np.random.Generator) -> np.ndarray:
     return envelope
 
 
-def sound_of(text: str, how: Condition, seed: int) -> np.ndarray:
+def synthesize(text: str, how: Condition, seed: int) -> np.ndarray:
     rng = np.random.default_rng(seed)
     envelope = keyed(text, how, rng)
     time = np.arange(len(envelope)) / how.rate
-    share = time / time[-1]
-    phase = 2 * np.pi * np.cumsum(how.pitch + how.drift * (share - 0.5)) / how.rate
+    fraction = time / time[-1]
+    phase = 2 * np.pi * np.cumsum(how.pitch + how.drift * (fraction - 0.5)) / how.rate
     wave = envelope * np.cos(phase + rng.uniform(0, 6))
     wave *= 10 ** (-how.fade / 20 * (0.5 - 0.5 * np.cos(2 * np.pi * time / 1.5)))
     if how.other:
@@ -176,7 +175,7 @@ def sound_of(text: str, how: Condition, seed: int) -> np.ndarray:
 
 
 def _gain_controlled(wave: np.ndarray, rate: int) -> np.ndarray:
-    """Attack of 2 ms, release of 400 ms, loudness kept at 1; sample by sample."""
+    """Automatic gain control: attack 2 ms, release 400 ms, output level 1."""
     attack, release = np.exp(-1 / (0.002 * rate)), np.exp(-1 / (0.4 * rate))
     level, out = 0.05, np.empty(len(wave))
     for n, x in enumerate(wave):
@@ -187,38 +186,38 @@ def _gain_controlled(wave: np.ndarray, rate: int) -> np.ndarray:
 
 
 def write_all(folder: Path, how: Condition, texts: int) -> list[tuple[Path, str]]:
-    """WAV files of a condition, each with the text that is sent in it."""
-    found = []
+    """Write WAV files of a condition; returns path and text of each."""
+    files = []
     for n in range(texts):
         text = WORDS[n % len(WORDS)]
         path = folder / f"{n}.wav"
-        sound = np.clip(sound_of(text, how, n), -1, 32767 / 32768)
-        soundfile.write(path, sound, how.rate, subtype="PCM_16")
-        found.append((path, text))
-    return found
+        wave = np.clip(synthesize(text, how, n), -1, 32767 / 32768)
+        soundfile.write(path, wave, how.rate, subtype="PCM_16")
+        files.append((path, text))
+    return files
 
 
 def main(
-    run: Annotated[str, typer.Option(help="The folder of a run, or a pretrained model.")] = "morse",
+    run: Annotated[str, typer.Option(help="Run folder or name of a pretrained model.")] = "morse",
     texts: Annotated[int, typer.Option(help="Texts per condition, up to 20.")] = 12,
-    only: Annotated[str, typer.Option(help="Conditions whose name has this in it.")] = "",
+    only: Annotated[str, typer.Option(help="Substring of the conditions to run.")] = "",
 ) -> None:
     from regard import runs, tasks
 
     opened = runs.load_run(runs.find_run(run))
     threshold = opened.calibration.threshold if opened.calibration else 0.0
-    print("| condition | character error | texts exact | flagged as unsure |\n|---|---|---|---|")
+    print("| condition | character error rate | exact | low confidence |\n|---|---|---|---|")
     for name, how in CONDITIONS.items():
         if only not in name:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            sent = write_all(Path(folder), how, texts)
-            found = runs.transcribe_run_detailed(opened, [path for path, _ in sent])
-        want = [text for _, text in sent]
-        got = [one.text for one in found]
-        error = tasks.error_rate(got, want)
-        exact = sum(a == b for a, b in zip(got, want, strict=True))
-        unsure = sum(not one.text or (one.confidence or 0.0) < threshold for one in found)
+            files = write_all(Path(folder), how, texts)
+            transcripts = runs.transcribe_run_detailed(opened, [path for path, _ in files])
+        references = [text for _, text in files]
+        answers = [transcript.text for transcript in transcripts]
+        error = tasks.error_rate(answers, references)
+        exact = sum(a == b for a, b in zip(answers, references, strict=True))
+        unsure = sum(not x.text or (x.confidence or 0.0) < threshold for x in transcripts)
         print(f"| {name} | {error:.1%} | {exact} of {texts} | {unsure} |", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Strings of spoken digits: takes of one speaker, joined with gaps, changed and noised."""
+"""Digit strings joined from single recordings of one speaker, with gaps and noise."""
 
 import math
 import re
@@ -14,20 +14,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from regard.data.audio.example import AudioExample
-from regard.data.batches import collate
-from regard.data.generated_batches import Batch, seeded_generator
+from regard.data.generated_batches import seeded_generator
 from regard.data.split import Split
 from regard.errors import ConfigError, FileError
 
 RECORDING_NAME = re.compile(r"(\d)_([^_]+)_(\d+)\.wav")
-VALID_TAKES = 5  # the first takes of each digit and speaker are not trained on
-# the phones of each digit, a letter each (T of three, A of eight, O of four, Y of five, V of one)
-DIGIT_PHONES = ("zIro", "wVn", "tu", "Tri", "fOr", "fYv", "sIks", "sevn", "At", "nYn")
-PHONES = "".join(sorted(set("".join(DIGIT_PHONES))))
+VALID_TAKES = 5  # the first recordings of each digit and speaker are the valid split
 
 
 class Recording(NamedTuple):
-    """One digit as somebody said it once: where it is in the long row of all samples.
+    """One spoken digit: its position in the array of all samples.
 
     >>> Recording(7, "lucas", 3, 0, 4000).digit
     7
@@ -41,39 +37,48 @@ class Recording(NamedTuple):
 
 
 class WavePlan(NamedTuple):
-    """All that is drawn about one string of digits but its noise.
+    """All random parameters of a digit string but its noise.
 
-    `speeds` are for each take; pitch and formants move with them.
+    `speeds` are per recording; pitch and formants change with them.
 
-    >>> WavePlan("42", (Recording(4, "a", 0, 0, 80), Recording(2, "a", 0, 80, 80)), (8, 8, 8), (1.0, 1.0), 1.0,
-    ...        20.0).samples
+    >>> four, two = Recording(4, "a", 0, 0, 80), Recording(2, "a", 0, 80, 80)
+    >>> WavePlan("42", (four, two), (8, 8, 8), (1.0, 1.0), 1.0, 20.0).samples
     182
     """
 
     text: str
     recordings: tuple[Recording, ...]
-    gaps: tuple[int, ...]  # samples before each take and after the last
+    gaps: tuple[int, ...]  # samples before each recording and after the last
     speeds: tuple[float, ...]
     gain: float
     snr: float
 
     @property
     def samples(self) -> int:
-        """How long it is."""
+        """Length in samples."""
         return sum(self.gaps) + sum(self.lengths)
 
     @property
     def lengths(self) -> list[int]:
-        """How long each take is at its speed."""
+        """Length of each recording at its speed."""
         pairs = zip(self.recordings, self.speeds, strict=True)
-        return [int((take.length - 1) / speed) for take, speed in pairs]
+        return [int((recording.length - 1) / speed) for recording, speed in pairs]
 
 
 class SpokenDigits:
-    """Strings of digits from a folder of takes named `digit_speaker_number.wav`, as of FSDD.
+    """Digit strings from a folder of files `digit_speaker_number.wav`, as of FSDD.
 
-    Test strings are of the held speakers, valid ones of the first takes of the others; training
-    has the rest, each string faster or slower, louder or softer, in noise.
+    The test split has the held-out speakers, valid the first recordings of the others, train the
+    rest, with random speed, level and noise.
+
+    Args:
+        folder: of the recordings.
+        held_out_speakers: speakers of the test split.
+        digits: shortest and longest string.
+        gap: shortest and longest silence between digits, in seconds.
+        speed: lowest and highest speed of training.
+        snr: lowest and highest signal-to-noise ratio of training, in dB.
+        eval_size: number of strings of the valid and test splits.
 
     >>> SpokenDigits("nowhere", held_out_speakers=("theo",))
     Traceback (most recent call last):
@@ -95,98 +100,93 @@ class SpokenDigits:
         for name, (low, high) in (("digits", digits), ("gap", gap), ("speed", speed), ("snr", snr)):
             if low > high or (name in ("digits", "speed") and low <= 0):
                 raise ConfigError(f"{name}: needs a lower and an upper limit, got {low} to {high}")
-        self.digits, self.gap, self.speed, self.snr, self.eval_size = (
-            digits,
-            gap,
-            speed,
-            snr,
-            eval_size,
-        )
-        self.samples, takes, self.rate = _read_all(Path(folder))
-        speakers = sorted({take.speaker for take in takes})
+        self.digits, self.gap, self.speed, self.snr = digits, gap, speed, snr
+        self.eval_size = eval_size
+        self.samples, recordings, self.rate = _read_all(Path(folder))
+        speakers = sorted({recording.speaker for recording in recordings})
         if unknown := sorted(set(held_out_speakers) - set(speakers)):
-            raise ConfigError(f"held: needs some of {', '.join(speakers)}, got {unknown[0]}")
-        if len(set(held_out_speakers)) == len(speakers):
-            raise ConfigError(f"held: needs to leave a speaker of {', '.join(speakers)}, got all")
-        self.recordings: dict[str, dict[str, dict[int, list[Recording]]]] = {}
-        for take in takes:
-            split = (
-                "test"
-                if take.speaker in held_out_speakers
-                else "valid"
-                if take.number < VALID_TAKES
-                else "train"
+            raise ConfigError(
+                f"held_out_speakers: needs some of {', '.join(speakers)}, got {unknown[0]}"
             )
-            spoken = self.recordings.setdefault(split, {}).setdefault(take.speaker, {})
-            spoken.setdefault(take.digit, []).append(take)
+        if len(set(held_out_speakers)) == len(speakers):
+            raise ConfigError(
+                f"held_out_speakers: needs to leave one of {', '.join(speakers)}, got all"
+            )
+        self.recordings: dict[str, dict[str, dict[int, list[Recording]]]] = {}
+        for recording in recordings:
+            split = "valid" if recording.number < VALID_TAKES else "train"
+            split = "test" if recording.speaker in held_out_speakers else split
+            by_digit = self.recordings.setdefault(split, {}).setdefault(recording.speaker, {})
+            by_digit.setdefault(recording.digit, []).append(recording)
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[AudioExample]:
-        """Strings from the one numbered `start`: for ever for train, the same ones otherwise."""
+        """Strings from number `start`; train is endless, valid and test are fixed."""
         number = start
         while split == "train" or number < self.eval_size:
-            name = f"train/{seed}/{number}" if split == "train" else f"{split}/{number}"
-            plan = self.draw_plan(name, split)
-            chance = seeded_generator(name)
-            waves, _ = render_waves([plan], torch.from_numpy(self.samples), chance)
+            key = f"train/{seed}/{number}" if split == "train" else f"{split}/{number}"
+            plan = self.draw_plan(key, split)
+            samples = torch.from_numpy(self.samples)
+            waves, _ = render_waves([plan], samples, seeded_generator(key))
             yield AudioExample(waves[0], plan.text, self.rate)
             number += 1
 
     def draw_plan(self, key: str, split: Split) -> WavePlan:
-        """What is said under a name, and how; only training is changed in speed."""
-        chance = Random(key)
+        """The string of a key; only training has random speed and level."""
+        rng = Random(key)
         if split not in self.recordings:
-            raise ConfigError(f"split: needs one that has takes, got {split}; try held=…")
+            raise ConfigError(
+                f"split: needs one that has recordings, got {split}; try held_out_speakers"
+            )
         speakers = self.recordings[split]
-        spoken = speakers[chance.choice(sorted(speakers))]
-        size = chance.randint(*self.digits)
-        takes = tuple(chance.choice(spoken[chance.choice(sorted(spoken))]) for _ in range(size))
-        gaps = [chance.uniform(*self.gap) for _ in range(size)] + [chance.uniform(0.1, 0.5)]
+        by_digit = speakers[rng.choice(sorted(speakers))]
+        size = rng.randint(*self.digits)
+        chosen = tuple(rng.choice(by_digit[rng.choice(sorted(by_digit))]) for _ in range(size))
+        gaps = [rng.uniform(*self.gap) for _ in range(size)] + [rng.uniform(0.1, 0.5)]
         if split == "train":
-            # one voice, spoken now faster, now slower
-            voice = math.exp(chance.uniform(math.log(self.speed[0]), math.log(self.speed[1])))
-            speeds = tuple(voice * chance.uniform(0.93, 1.07) for _ in range(size))
-            snr = math.inf if chance.random() < 0.1 else chance.uniform(*self.snr)
-            gain = 10 ** chance.uniform(-1.5, 0.3)
+            voice = math.exp(rng.uniform(math.log(self.speed[0]), math.log(self.speed[1])))
+            speeds = tuple(voice * rng.uniform(0.93, 1.07) for _ in range(size))
+            snr = math.inf if rng.random() < 0.1 else rng.uniform(*self.snr)
+            gain = 10 ** rng.uniform(-1.5, 0.3)
         else:
-            speeds, gain, snr = (1.0,) * size, 1.0, chance.uniform(20.0, 40.0)
+            speeds, gain, snr = (1.0,) * size, 1.0, rng.uniform(20.0, 40.0)
         return WavePlan(
-            text="".join(str(take.digit) for take in takes), recordings=takes,
+            text="".join(str(recording.digit) for recording in chosen), recordings=chosen,
             gaps=tuple(round(gap * self.rate) for gap in gaps), speeds=speeds, gain=gain, snr=snr,
         )  # fmt: skip
 
 
 def _read_all(folder: Path) -> tuple[np.ndarray, list[Recording], int]:
-    takes, parts, first, rates = [], [], 0, set()
+    recordings, parts, first, rates = [], [], 0, set()
     for file in sorted(folder.rglob("*.wav")) if folder.is_dir() else ():
-        named = RECORDING_NAME.fullmatch(file.name)
-        if named is None:
+        match = RECORDING_NAME.fullmatch(file.name)
+        if match is None:
             continue
         try:
             with wave.open(str(file)) as opened:
                 if opened.getnchannels() != 1 or opened.getsampwidth() != 2:
-                    raise FileError(f"{file}: needs one channel of 16 bits, got another kind")
+                    raise FileError(f"{file}: needs one channel of 16 bits, got another format")
                 rates.add(opened.getframerate())
-                held = np.frombuffer(opened.readframes(opened.getnframes()), "<i2")
+                samples = np.frombuffer(opened.readframes(opened.getnframes()), "<i2")
         except (wave.Error, EOFError, OSError) as error:
             raise FileError(f"{file}: needs to be a WAV file, got {error}") from error
-        if len(held) < 2:
-            raise FileError(f"{file}: needs to be a sound, got {len(held)} samples")
-        takes.append(Recording(int(named[1]), named[2], int(named[3]), first, len(held)))
-        parts.append(held)
-        first += len(held)
-    if not takes:
+        if len(samples) < 2:
+            raise FileError(f"{file}: needs 2 samples or more, got {len(samples)}")
+        recordings.append(Recording(int(match[1]), match[2], int(match[3]), first, len(samples)))
+        parts.append(samples)
+        first += len(samples)
+    if not recordings:
         raise FileError(f"{folder}: needs files such as 7_lucas_3.wav, got none")
     if len(rates) > 1:
         raise FileError(f"{folder}: needs one sample rate, got {sorted(rates)}")
-    return np.concatenate(parts).astype("float32") / 32768, takes, rates.pop()
+    return np.concatenate(parts).astype("float32") / 32768, recordings, rates.pop()
 
 
 def render_waves(
     plans: Sequence[WavePlan], samples: Float[Tensor, " sample"], generator: torch.Generator
 ) -> tuple[Float[Tensor, "batch time"], Int[Tensor, " batch"]]:
-    """Plans as sound, zeros behind the shorter ones, and how long each is, in samples.
+    """Waveforms of plans, zero-padded, and their lengths in samples.
 
-    x(t) = gain · (take(first + speed · (t - start)) + noise), between two samples in a line
+    x(t) = gain · (recording(speed · (t - start)) + noise), interpolated linearly
 
     >>> plan = WavePlan("1", (Recording(1, "a", 0, 0, 3),), (1, 1), (1.0,), 1.0, float("inf"))
     >>> render_waves([plan], torch.tensor([0.25, 0.5, 0.75]), rg.data.seeded_generator(0))[0]
@@ -194,12 +194,12 @@ def render_waves(
     """
     device, longest = samples.device, max(len(plan.recordings) for plan in plans)
     rows = np.zeros((4, len(plans), longest))
-    rows[0] = 1 << 40  # takes that are not there never begin
+    rows[0] = 1 << 40  # missing recordings never start
     for row, plan in enumerate(plans):
         at = 0
-        for n, (take, size) in enumerate(zip(plan.recordings, plan.lengths, strict=True)):
+        for n, (recording, size) in enumerate(zip(plan.recordings, plan.lengths, strict=True)):
             at += plan.gaps[n]
-            rows[:, row, n] = at, at + size, take.start, plan.speeds[n]
+            rows[:, row, n] = at, at + size, recording.start, plan.speeds[n]
             at += size
     lengths = torch.tensor([plan.samples for plan in plans])
     begins, ends, firsts, speeds = torch.from_numpy(rows).to(device)
@@ -207,12 +207,12 @@ def render_waves(
     which = torch.searchsorted(begins, place.expand(len(plans), -1).double(), right=True) - 1
     inside, which = which >= 0, which.clamp(min=0)
     inside = inside & (place < ends.gather(1, which))
-    # double: a position in the long row has more digits than float32 can hold
-    real = (place - begins.gather(1, which)) * speeds.gather(1, which)
-    whole = real.floor()
+    # double: positions exceed the precision of float32
+    exact = (place - begins.gather(1, which)) * speeds.gather(1, which)
+    whole = exact.floor()
     at = (whole + firsts.gather(1, which)).long().masked_fill(~inside, 0)
-    part = (real - whole).float()
-    waves = samples[at] * (1 - part) + samples[(at + 1).clamp(max=len(samples) - 1)] * part
+    weight = (exact - whole).float()
+    waves = samples[at] * (1 - weight) + samples[(at + 1).clamp(max=len(samples) - 1)] * weight
     waves = waves.masked_fill(~inside, 0)
     power = waves.square().sum(1, keepdim=True) / inside.sum(1, keepdim=True).clamp(min=1)
     ratio = torch.tensor([[10 ** (-plan.snr / 20), plan.gain] for plan in plans]).to(device)
@@ -221,16 +221,3 @@ def render_waves(
     )
     waves = (waves + noise) * ratio[:, 1:]
     return waves.masked_fill(place >= lengths.to(device)[:, None], 0), lengths
-
-
-def phone_targets(texts: Sequence[str], device: torch.device | str = "cpu") -> Batch:
-    """The phones of strings of digits as labels, 0 being the blank, with how many each has.
-
-    >>> "".join(PHONES[n - 1] for n in phone_targets(["28"])["phones"][0])
-    'tuAt'
-    """
-    rows = [
-        torch.tensor([1 + PHONES.index(x) for d in text for x in DIGIT_PHONES[int(d)]])
-        for text in texts
-    ]
-    return {name: x.to(device) for name, x in collate([{"phones": row} for row in rows]).items()}

@@ -119,7 +119,7 @@ class Batches:
             for number in range(taken, len(batches)):
                 last = number + 1 == len(batches)
                 after = (position + len(window), 0) if last else (position, number + 1)
-                yield [window[i] for i in batches[number]], *after
+                yield [window[i] for i in batches[number]], after[0], after[1]
             position, taken = position + len(window), 0
 
 

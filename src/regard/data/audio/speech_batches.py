@@ -21,6 +21,7 @@ from regard.errors import FileError
 
 FRAMES_PER_SECOND = 25  # outputs of a recogniser, after subsampling
 MAX_SNR = 40.0  # dB
+CLEAN_FRACTION = 0.25  # of recordings without added noise
 
 
 class RecordingPlan(NamedTuple):
@@ -56,7 +57,7 @@ def speech_batches(
         batch_size: recordings per batch.
         augmentation: of the log-mel frames; none by default.
         speeds: speed factors to choose from (Ko et al. 2015); pitch changes with them.
-        min_snr: lowest signal-to-noise ratio of added white noise in dB; None adds none.
+        min_snr: lowest SNR in dB of white noise, added to 75% of the recordings; None adds none.
         dither: standard deviation of noise after normalisation; 0 for a model with online CMVN.
         second_view: add `frames_again`, the same recordings augmented anew, for R-Drop.
         device: where features are computed.
@@ -71,8 +72,10 @@ def speech_batches(
 
     def draw_plan(number: int) -> RecordingPlan:
         rng = Random(f"train/{seed}/{number}")
-        snr = math.inf if min_snr is None else rng.uniform(min_snr, MAX_SNR)
-        return RecordingPlan(source.shuffled_entry(number, seed), rng.choice(speeds), snr)
+        speed, snr = rng.choice(speeds), math.inf
+        if min_snr is not None and rng.random() >= CLEAN_FRACTION:
+            snr = rng.uniform(min_snr, MAX_SNR)
+        return RecordingPlan(source.shuffled_entry(number, seed), speed, snr)
 
     def render(plans: Sequence[RecordingPlan], number: int) -> Batch:
         cpu_generator = seeded_generator(seed, "voice", number)
