@@ -213,7 +213,7 @@ class _Kernel:
 
     def __getitem__(self, grid):
         def call(*given, **settings):
-            jobs = ("qkv", "ffn_up", "residual", "logits", "split_k")  # as common_kernels numbers them
+            jobs = ("qkv", "ffn_up", "residual", "logits", "split_k")
             kind = f"{self.name} {jobs[settings['JOB']]}" if "JOB" in settings else self.name
             kind += " first" if settings.get("FIRST") else f" {settings.get('DEEP', '')}"
             self.calls.append((kind, lambda: self.kernel[grid](*given, **settings)))

@@ -46,10 +46,10 @@ class Sampling:
 def sampling_distribution(
     logits: Float[Tensor, "*batch vocab"], sampling: Sampling
 ) -> tuple[Float[Tensor, "*batch kept"], Int[Tensor, "*batch kept"]]:
-    """Probabilities and tokens to sample from, most likely first; 0 where truncated by top_p, min_p.
+    """Probabilities and tokens to sample from, most likely first; 0 where truncated.
 
     >>> logits = torch.tensor([0.1, 0.5, 0.3, 0.1]).log()
-    >>> sampling_distribution(logits, Sampling(top_p=0.7))  # 0.5 is less than 0.7; 0.5 + 0.3 is enough
+    >>> sampling_distribution(logits, Sampling(top_p=0.7))  # 0.5 < 0.7 ≤ 0.5 + 0.3
     (tensor([0.6250, 0.3750, 0.0000, 0.0000]), tensor([1, 2, 0, 3]))
     """
     if sampling.top_k is not None and sampling.top_k < logits.shape[-1]:

@@ -53,8 +53,8 @@ class RecogniserConfig(StackConfig):
             )
         if self.rope_theta is not None and self.resolved_head_dim % 2:
             raise ConfigError(
-                f"dim: needs an even width per head for rotary positions, got {self.resolved_head_dim} "
-                f"for dim={self.dim}, heads={self.heads}"
+                f"dim: needs an even width per head for rotary positions, got "
+                f"{self.resolved_head_dim} for dim={self.dim}, heads={self.heads}"
             )
         if self.left_chunks is not None and self.left_chunks < 0:
             raise ConfigError(

@@ -45,8 +45,8 @@ class ResNet(nn.Module):
 
     y = relu(x + bn(conv(relu(bn(conv(x))))))
 
-    The 3 × 3 stem keeps the resolution, for small images; each later stage halves it. Global average
-    pooling and one linear layer follow, so any image size works.
+    The 3 × 3 stem keeps the resolution, for small images; each later stage halves it. Global
+    average pooling and one linear layer follow, so any image size works.
 
     >>> ResNet(ResNetConfig(classes=10))(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])

@@ -17,7 +17,8 @@ class BlockOptions(AttentionOptions, total=False):
 
     On top of attention's: `hidden` width of the feed-forward (4 · dim), its `activation` (relu) and
     whether it is `gated`; `norm` (layer) with its `eps` (1e-5), `norm_first` for pre-LN; `bias` of
-    every linear map and norm, `qkv_bias` and `out_bias` of attention's (as `bias` if None); dropout of what is added, of the attention weights, and inside the
+    every linear map and norm, `qkv_bias` and `out_bias` of attention (None: as `bias`); dropout of
+    what is added, of the attention weights, and inside the
     feed-forward; `skip=False` takes the residual connections out.
 
     >>> options = BlockOptions(ffn_dim=16, gated=True, norm="rms", norm_first=True, bias=False)

@@ -32,8 +32,8 @@ def _rotate(
 @triton.jit
 @no_type_check
 def _load_past(
-    k_ptr, v_ptr, cache_rows_ptr, j, seen, row, kv_head, kv_heads, capacity, f, live, HEAD_DIM: tl.constexpr,
-    WIDTH: tl.constexpr, USE_CACHE_ROWS: tl.constexpr,
+    k_ptr, v_ptr, cache_rows_ptr, j, seen, row, kv_head, kv_heads, capacity, f, live,
+    HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, USE_CACHE_ROWS: tl.constexpr,
 ):  # fmt: skip
     """Keys and values of past steps, loaded past L1 (each is read once)."""
     cache_row = row
@@ -59,8 +59,8 @@ def attend_head(
     qkv_ptr, k_ptr, v_ptr, lengths_ptr, left_padding_ptr, cache_rows_ptr, cos_ptr, sin_ptr,
     row, head, keeps, heads, kv_heads, capacity, scale, window,
     HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, NEAR: tl.constexpr,
-    REPEATS: tl.constexpr, ROTARY: tl.constexpr, ROTATE_HALF: tl.constexpr, USE_CACHE_ROWS: tl.constexpr,
-    PDL: tl.constexpr,
+    REPEATS: tl.constexpr, ROTARY: tl.constexpr, ROTATE_HALF: tl.constexpr,
+    USE_CACHE_ROWS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Attention output of one head of a row; `keeps`: the new key and value enter the cache.
 
@@ -79,8 +79,8 @@ def attend_head(
     index += tl.arange(0, GROUPS)[None, :, None] * NEAR + tl.arange(0, NEAR)[None, None, :]
     j = time - KEYS + 1 + index
     k, v = _load_past(
-        k_ptr, v_ptr, cache_rows_ptr, j, (j >= low) & (j < time), row, kv_head, kv_heads, capacity, f,
-        live, HEAD_DIM, WIDTH, USE_CACHE_ROWS,
+        k_ptr, v_ptr, cache_rows_ptr, j, (j >= low) & (j < time), row, kv_head, kv_heads, capacity,
+        f, live, HEAD_DIM, WIDTH, USE_CACHE_ROWS,
     )  # fmt: skip
     wait_for_previous_kernel(PDL, False)
     all_heads = heads + 2 * kv_heads
@@ -161,8 +161,8 @@ def attend_step(
     qkv_ptr, k_ptr, v_ptr, out_ptr, lengths_ptr, left_padding_ptr, cache_rows_ptr, cos_ptr, sin_ptr,
     heads, kv_heads, capacity, scale, window,
     HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, NEAR: tl.constexpr,
-    REPEATS: tl.constexpr, ROTARY: tl.constexpr, ROTATE_HALF: tl.constexpr, USE_CACHE_ROWS: tl.constexpr,
-    PDL: tl.constexpr,
+    REPEATS: tl.constexpr, ROTARY: tl.constexpr, ROTATE_HALF: tl.constexpr,
+    USE_CACHE_ROWS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Attention of one head of a row, stored for the output projection."""
     row = tl.program_id(0) // heads

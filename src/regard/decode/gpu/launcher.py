@@ -119,7 +119,8 @@ class StepLauncher:
         places, table = work.get("position_table"), self.model.embedding.token_embeddings
         self.common_kernels.embed_or_add[(b.rows,)](
             b.token, b.lengths, b.left_padding, table, x if places is None else places,
-            work["split_k_sums"], x if bias is None else bias, x, work["overflow"], work["normed_x"],
+            work["split_k_sums"], x if bias is None else bias, x, work["overflow"],
+            work["normed_x"],
             *_norm_parts(norm, x), dim, b.rows, 0.0 if norm is None else norm.eps,
             self.model.embedding.scale, self.max_increment,
             WIDTH=next_power_of_2(dim), FIRST=first, HAS_POSITIONS=places is not None, SPLITS=parts,
@@ -148,7 +149,7 @@ class StepLauncher:
         work = b.scratch
         self.single_row_kernels.single_row_matmul[(-(-outs // rows), -(-ins // width))](
             x, *weights, *biases, *_norm_parts(norm, x), out,
-            work["overflow"], b.suppress_mask, work["block_max"], work["block_argmax"], work["block_logsumexp"],
+            work["overflow"], b.suppress_mask, *_block_stats(b),
             *ends, outs, ins, 0.0 if norm is None else norm.eps, scale, self.max_increment,
             ROWS=rows, WIDTH=width, LANES=self._lanes(width), SPLIT=split,
             JOB=getattr(self.common_kernels, job).value, **self._norm_kind(norm),
@@ -185,9 +186,9 @@ class StepLauncher:
         if job == "QKV":
             rows = _divisor(rows, maps[0].weight.shape[0], maps[1].weight.shape[0])
         weights, biases, ends = _stacked_weights(maps)
-        work, slices = b.scratch, -(-ins // part)
+        slices = -(-ins // part)
         getattr(self.batch_kernels, name)[(-(-outs // rows), slices, -(-b.rows // batch))](
-            x, *weights, *biases, out, b.suppress_mask, work["block_max"], work["block_argmax"], work["block_logsumexp"],
+            x, *weights, *biases, out, b.suppress_mask, *_block_stats(b),
             *ends, outs, ins, b.rows, scale,
             BATCH=batch, ROWS=rows, JOB=getattr(self.common_kernels, job).value,
             BIASED=maps[0].bias is not None and job != "SPLIT_K", GATED=gated,
@@ -219,7 +220,8 @@ class StepLauncher:
     def _attention_args(self, b: StepBuffers, layer: int, scale: float | None) -> tuple[Any, ...]:
         work, window = b.scratch, self.config.windows[layer]
         return (
-            b.lengths, b.left_padding, b.cache_rows, work.get("cos", work["x"]), work.get("sin", work["x"]),
+            b.lengths, b.left_padding, b.cache_rows,
+            work.get("cos", work["x"]), work.get("sin", work["x"]),
             self.heads, self.kv_heads, b.capacity, self.head_dim**-0.5 if scale is None else scale,
             1 << 30 if window is None else window,
         )  # fmt: skip
@@ -237,7 +239,8 @@ class StepLauncher:
         return {
             "HEAD_DIM": self.head_dim, "WIDTH": width, "GROUPS": groups, "NEAR": near,
             "REPEATS": keys // (groups * near), "ROTARY": self.config.rope_theta is not None,
-            "ROTATE_HALF": self.config.rotate_half, "USE_CACHE_ROWS": b.use_cache_rows, "num_warps": warps,
+            "ROTATE_HALF": self.config.rotate_half, "USE_CACHE_ROWS": b.use_cache_rows,
+            "num_warps": warps,
             "maxnreg": regs, **self._pdl_options(b),
         }  # fmt: skip
 
@@ -259,9 +262,9 @@ class StepLauncher:
 
     def choose_token(self, b: StepBuffers) -> None:
         """Choose the most likely token on the device; the next step starts from it."""
-        work, blocks = b.scratch, b.scratch["block_max"].shape[1]
+        blocks = b.scratch["block_max"].shape[1]
         self.common_kernels.argmax_token[(b.rows,)](
-            work["block_max"], work["block_argmax"], work["block_logsumexp"], b.token, b.lengths, b.start_lengths, b.ended, b.end,
+            *_block_stats(b), b.token, b.lengths, b.start_lengths, b.ended, b.end,
             b.output_tokens, b.log_probs, b.end_flags, blocks, b.capacity,
             BLOCKS=next_power_of_2(blocks), num_warps=4, **self._pdl_options(b),
         )  # fmt: skip
@@ -270,6 +273,11 @@ class StepLauncher:
         kind = "none" if norm is None else norm.kind
         shifted = norm is not None and norm.bias is not None
         return {"NORM": self.common_kernels.NORMS[kind], "SHIFTED": shifted}
+
+
+def _block_stats(b: StepBuffers) -> tuple[Tensor, Tensor, Tensor]:
+    work = b.scratch
+    return work["block_max"], work["block_argmax"], work["block_logsumexp"]
 
 
 class _Head:

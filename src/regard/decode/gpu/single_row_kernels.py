@@ -30,7 +30,7 @@ from regard.decode.gpu.mma_tiles import (
 @triton.jit
 @no_type_check
 def _matrix(ptr, first, stride, at, inside, live):
-    """Rows of a matrix as (piece, row, lane): whole rows per warp, so that warps need no exchange."""
+    """Rows of a matrix as (piece, row, lane): whole rows per warp, so no exchange."""
     rows = first + tl.arange(0, inside.shape[0])
     both = inside[None, :, None] & live[:, None, :]
     place = ptr + rows[None, :, None] * stride + at[:, None, :]
@@ -81,7 +81,8 @@ def _along(WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr):
 @no_type_check
 def single_row_matmul(
     x_ptr, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, gain_ptr, shift_ptr, out_ptr,
-    overflow_ptr, suppress_ptr, best_ptr, where_ptr, sum_ptr, end_a, end_b, outs, ins, eps, scale, limit,
+    overflow_ptr, suppress_ptr, best_ptr, where_ptr, sum_ptr, end_a, end_b, outs, ins, eps, scale,
+    limit,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr,
     JOB: tl.constexpr, NORM: tl.constexpr, SHIFTED: tl.constexpr, BIASED: tl.constexpr,
     GATED: tl.constexpr, ACTIVATION: tl.constexpr, PDL: tl.constexpr,
@@ -137,7 +138,8 @@ def single_row_matmul(
 @triton.jit
 @no_type_check
 def attend_and_project(
-    qkv_ptr, k_ptr, v_ptr, w_ptr, b_ptr, x_ptr, overflow_ptr, lengths_ptr, left_padding_ptr, cache_rows_ptr,
+    qkv_ptr, k_ptr, v_ptr, w_ptr, b_ptr, x_ptr, overflow_ptr, lengths_ptr, left_padding_ptr,
+    cache_rows_ptr,
     cos_ptr, sin_ptr, heads, kv_heads, capacity, scale, window, dim, limit,
     OUTS: tl.constexpr, BIASED: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
     GROUPS: tl.constexpr, NEAR: tl.constexpr, REPEATS: tl.constexpr, ROTARY: tl.constexpr,

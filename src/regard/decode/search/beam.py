@@ -31,7 +31,7 @@ def beam(
 ) -> DecodeResult:
     """Beam search: the `n_best` sequences, best first, with axes (batch, n_best, …).
 
-    score(y) = log p(y) / ((5 + |y|) / 6)^length_penalty,   |y| with the end (Wu et al. 2016, eq. 14)
+    score(y) = log p(y) / ((5 + |y|) / 6)^length_penalty,   |y| with the end (Wu et al. 2016)
 
     A finished sequence keeps its place in the beam and is ranked by its score at the end: a beam of
     1 is greedy search, and one that holds every sequence is exact.

@@ -163,7 +163,7 @@ class LanguageStepper:
     def _run(
         self, b: StepBuffers, begin: int, count: int, how: Sampling | None
     ) -> tuple[list[Tensor], Callable[[], list[bool]]]:
-        """Launch steps asynchronously; the function waits and tells after which all rows had ended."""
+        """Launch steps; the function waits and tells after which of them all rows had ended."""
         self.engine.run_steps(b, count, how)
         b.length += count
         now = slice(begin, begin + count)
@@ -182,7 +182,7 @@ class LanguageStepper:
         return logits, replace(state, length=state.length + 1)
 
     def _ready(self, state: GpuState, steps: int) -> tuple[GpuState, StepBuffers]:
-        """Buffers with this state's past, room for more steps, and no other state's steps after it."""
+        """Buffers with this state's past, room for more, and no other state's steps."""
         b = state.lease.buffers
         if b.length != state.length or b.capacity < state.length + steps:
             cache_rows = _identity_rows(b) if state.cache_rows is None else state.cache_rows

@@ -49,8 +49,8 @@ class AudioStream:
 
     log p(label | t) from the samples up to the end of t's chunk
 
-    The model needs a bounded left context; `left_chunks` sets one for a model trained without, whose
-    outputs then differ from the offline result.
+    The model needs a bounded left context; `left_chunks` sets one for a model trained without,
+    whose outputs then differ from the offline result.
 
     >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=30)).eval()
     >>> stream, wave = AudioStream(model), torch.randn(8000)
@@ -83,8 +83,8 @@ class AudioStream:
             raise ConfigError(f"left_chunks: needs 0 or {limit}, got {left_chunks}")
         if left_chunks is None and config.left_chunks is None:
             raise ConfigError(
-                "left_chunks: needs a bound for a stream, got None: each output attends to all before it; "
-                "try AudioStream(model, left_chunks=64), or training with left_chunks=64"
+                "left_chunks: needs a bound for a stream, got None: each output attends to all "
+                "before it; try AudioStream(model, left_chunks=64), or training with left_chunks=64"
             )
         self.model, self.chunk = model, config.chunk
         self.config = config if left_chunks is None else replace(config, left_chunks=left_chunks)
@@ -142,7 +142,7 @@ class AudioStream:
 
     @torch.no_grad()
     def finish(self, state: AudioStreamState) -> Float[Tensor, "time vocab"]:
-        """Log-probabilities of the last, incomplete chunk; samples of an incomplete frame are lost."""
+        """Log-probabilities of the last, incomplete chunk; an incomplete frame is dropped."""
         return self._encode(state.pending, replace(state, pending=state.pending[:, :0]))[0]
 
     def _block(self, frames: Tensor, state: AudioStreamState) -> tuple[Tensor, AudioStreamState]:

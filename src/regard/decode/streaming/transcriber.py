@@ -21,8 +21,8 @@ WARMUP_SECONDS = 30.0  # of a recording that initialise the running normalizatio
 class Transcriber:
     """Streaming transcriber: `push` takes samples and returns new text.
 
-    Samples are normalized by `PeakNormalizer`: by the running peak, or, after `prepare` has seen the
-    whole recording, by its own. `finish` adds a second of silence for the last label. After it,
+    Samples are normalized by `PeakNormalizer`: by the running peak, or, after `prepare` has seen
+    the whole recording, by its own. `finish` adds a second of silence for the last label. After it,
     `score` is that of `PathScore`, which a run's calibration turns into a confidence.
 
     Args:

@@ -89,7 +89,8 @@ def recogniser_graphs(model: Recogniser) -> list[Graph]:
     if model.config.chunk is None or model.config.left_chunks is None:
         raise ConfigError(
             "left_chunks: needs a bounded left context to export the step, got chunk="
-            f"{model.config.chunk}, left_chunks={model.config.left_chunks}; try training with left_chunks=64"
+            f"{model.config.chunk}, left_chunks={model.config.left_chunks}; "
+            "try training with left_chunks=64"
         )
     return [_features(model), _recogniser_step(model, model.config.chunk, model.config.left_chunks)]
 

@@ -183,7 +183,9 @@ def emit_encoder(
         assert isinstance(block, EncoderBlock)
         x = emit_residual(
             g, x, block.self_residual,
-            lambda x, n=n, site=block.self_attention: _self_attention(g, x, site, context, past, n, kept),
+            lambda x, n=n, site=block.self_attention: _self_attention(
+                g, x, site, context, past, n, kept
+            ),
         )  # fmt: skip
         x = _feed_forward(g, x, block)
     return emit_norm(g, x, stack.norm), kept
@@ -204,11 +206,15 @@ def emit_decoder(
         block = cast(DecoderBlock, block)
         x = emit_residual(
             g, x, block.self_residual,
-            lambda x, n=n, site=block.self_attention: _self_attention(g, x, site, context, past, n, kept),
+            lambda x, n=n, site=block.self_attention: _self_attention(
+                g, x, site, context, past, n, kept
+            ),
         )  # fmt: skip
         x = emit_residual(
             g, x, block.cross_residual,
-            lambda x, n=n, site=block.cross_attention: emit_attention(g, x, site, memory[n], memory_mask, None),
+            lambda x, n=n, site=block.cross_attention: emit_attention(
+                g, x, site, memory[n], memory_mask, None
+            ),
         )  # fmt: skip
         x = _feed_forward(g, x, block)
     return emit_norm(g, x, stack.norm), kept
