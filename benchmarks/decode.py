@@ -50,7 +50,10 @@ def ours(model):
 
     @torch.no_grad()
     def run(source: torch.Tensor, width: int):
-        state, given = stepper.start(source), {"end": END, "max_new_tokens": LENGTH, "constraints": rules}
+        state, given = (
+            stepper.start(source),
+            {"end": END, "max_new_tokens": LENGTH, "constraints": rules},
+        )
         first = torch.full((len(source),), START)
         if width == 1:
             return decode.greedy(stepper, state, first, **given).to_lists()

@@ -213,7 +213,7 @@ class _Kernel:
 
     def __getitem__(self, grid):
         def call(*given, **settings):
-            jobs = ("qkv", "up", "added", "scores", "parts")  # as step_kernels numbers them
+            jobs = ("qkv", "ffn_up", "residual", "logits", "split_k")
             kind = f"{self.name} {jobs[settings['JOB']]}" if "JOB" in settings else self.name
             kind += " first" if settings.get("FIRST") else f" {settings.get('DEEP', '')}"
             self.calls.append((kind, lambda: self.kernel[grid](*given, **settings)))
@@ -227,9 +227,9 @@ def alone(model, tuning, batch):
     stepper = stepper_of(model, tuning)
     prompt = torch.randint(3, VOCAB, (batch, PROMPT), device=DEVICE)
     state, b = begun(stepper, prompt)
-    b.time += 64  # in the middle of what is written
+    b.lengths += 64  # in the middle of what is written
     launcher, calls = StepLauncher(model, tuning), []
-    for name in ("kernels", "ones", "somes", "attentions"):
+    for name in ("common_kernels", "single_row_kernels", "batch_kernels", "attention_kernels"):
         setattr(launcher, name, Noted(getattr(launcher, name), calls))
     launcher.launch(b)
     whole = timed([work for _, work in calls])

@@ -55,8 +55,8 @@ CONFIGS = {
 }
 # so finely cut that a tiny model has several blocks, slices and tiles of everything
 FINE = Tuning(
-    tile=256, logits_tile=512, batch_outs=16, batch_depth=16, min_programs=4, batch_logits_outs=16, keys=2, batch_keys=2,
-    register_outs=16,
+    tile=256, logits_tile=512, batch_outs=16, batch_depth=16, min_programs=4, batch_logits_outs=16,
+    keys=2, batch_keys=2, register_outs=16,
 )  # fmt: skip
 # warps that share the 16 or 32 inputs of such a model
 FEW_CORES: Any = {"mma_warps": 1, "mma_tile": 512}

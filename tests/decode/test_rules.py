@@ -172,7 +172,7 @@ def test_rules_that_cannot_be_kept_are_said():
         answers("sinusoidal", SEARCHES["beam"], ForcedPrefix([4]), SuppressTokens([4]))
     with pytest.raises(ConfigError, match=f"tokens: need 0 to {VOCAB - 1}, .* got 99"):
         answers("sinusoidal", greedy, SuppressTokens([99]))
-    with pytest.raises(ConfigError, match="words: need one or more, none of them empty, got"):
+    with pytest.raises(ConfigError, match="words: needs one or more, none of them empty, got"):
         AllowedWords([[4], []], end=END)
     with pytest.raises(ShapeError, match="prefix: needs one row or 4, got 3"):
         answers("sinusoidal", greedy, ForcedPrefix([[4], [5], [6]]))

@@ -180,8 +180,8 @@ def test_the_best_of_a_beam_come_with_their_scores_in_order():
         ({"temperature": -1.0}, "temperature: needs 0 or more, got -1.0"),
         ({"temperature": float("nan")}, "temperature: needs 0 or more, got nan"),
         ({"top_k": 0}, "top_k: needs 1 or more, got 0; try None for all"),
-        ({"top_p": 0.0}, "top_p: needs 0 < share ≤ 1, got 0.0; try None"),
-        ({"min_p": 1.5}, "min_p: needs 0 < share ≤ 1, got 1.5; try None"),
+        ({"top_p": 0.0}, "top_p: needs 0 < top_p ≤ 1, got 0.0; try None"),
+        ({"min_p": 1.5}, "min_p: needs 0 < min_p ≤ 1, got 1.5; try None"),
     ],
 )
 def test_a_way_to_draw_that_cannot_be_is_said(given, message):

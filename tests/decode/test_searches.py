@@ -23,7 +23,7 @@ TRANSLATORS = {
 RECURRENT = [
     (c, a) for c in ("rnn", "gru", "lstm") for a in ("none", "bahdanau", "luong", "hybrid")
 ]
-LANGUAGE = TRANSLATORS | {"window": {"window": 3}}
+LANGUAGE = TRANSLATORS | {"window": {"window": 3}, "windows": {"window": (3, None)}}
 
 
 def lively(model: torch.nn.Module) -> torch.nn.Module:

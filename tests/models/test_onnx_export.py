@@ -96,7 +96,7 @@ def test_a_stream_of_any_pieces_is_the_recording_and_its_state_stops_growing(tmp
     model = models.build(KINDS["strictly causal sound"]).eval()
     models.export_onnx(model, tmp_path)
     step, frames = parity.OnnxSession(tmp_path / "step.onnx"), torch.randn(2, 61, 40)
-    state, found = parity._silence(model), []
+    state, found = parity._initial_state(model), []
     for part in frames.split([4, 8, 4, 20, 24, 1], 1):
         told = step(state, frames=part)
         state = {name.removesuffix(".next"): x for name, x in told.items()}
@@ -110,7 +110,7 @@ def test_a_stream_of_any_pieces_is_the_recording_and_its_state_stops_growing(tmp
 def test_far_into_a_stream_positions_are_still_exact(tmp_path):
     model = models.build(KINDS["strictly causal sound"]).eval()
     models.export_onnx(model, tmp_path)
-    step, state = parity.OnnxSession(tmp_path / "step.onnx"), parity._silence(model)
+    step, state = parity.OnnxSession(tmp_path / "step.onnx"), parity._initial_state(model)
     frames = torch.randn(2, 16, 40)
     late = {**state, "offset": torch.tensor([3_000_000])}  # 33 hours
     a, b = (step(start, frames=frames)["log_probs"] for start in (state, late))
@@ -165,7 +165,7 @@ def test_an_answer_that_is_off_is_an_error_with_its_number(tmp_path, monkeypatch
         return {**found, "logits": found["logits"] + 0.5}
 
     monkeypatch.setattr(parity.OnnxSession, "__call__", wrong)
-    with pytest.raises(ConfigError, match=r"within 0.0001 of torch's, got 0.5 for step.onnx"):
+    with pytest.raises(ConfigError, match=r"within 0.0001 of torch, got 0.5 for step.onnx"):
         models.export_onnx(model, tmp_path)
 
 

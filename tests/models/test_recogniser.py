@@ -207,7 +207,7 @@ def test_errors_name_the_numbers(users_view):
     two, same = torch.tensor([2]), torch.tensor([[1, 1]])
     with pytest.raises(ShapeError, match="got 2 labels with 1 repeats for 2 outputs in sequence 0"):
         ctc_loss(frames(1, 2, 3).log_softmax(-1), two, same, two)
-    with pytest.raises(ConfigError, match="dim: needs an even width a head, .* got 3 for dim=12"):
+    with pytest.raises(ConfigError, match="dim: needs an even width per head .* got 3 for dim=12"):
         recogniser_tiny(vocab=3, dim=12)
     with pytest.raises(ConfigError, match="vocab: needs the blank and 1 label or more, got 1"):
         recogniser_tiny(vocab=1)

@@ -185,7 +185,7 @@ def test_what_a_user_is_told():
         recurrent_tiny(vocab=11, attention="self")
     with pytest.raises(ConfigError, match="target_vocab: needs source_vocab=11 for a shared"):
         recurrent_tiny(vocab=11, target_vocab=12)
-    with pytest.raises(ConfigError, match="hidden: needs an even number, half a direction, got 7"):
+    with pytest.raises(ConfigError, match="hidden: needs an even number, half per .*, got 7"):
         recurrent_tiny(vocab=11, hidden=7)
     with pytest.raises(ConfigError, match="dropout: needs 0 ≤ rate < 1, got 1"):
         recurrent_tiny(vocab=11, dropout=1)

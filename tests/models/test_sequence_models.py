@@ -251,7 +251,7 @@ def test_inputs_that_cannot_be(users_view):
         Classifier(classifier_tiny(12, 3, **SIZES))(draw(1, 0))
     with pytest.raises(ShapeError, match="lengths: needs one for each of 2 sequences, got 1"):
         language("learned")(draw(2, 3), torch.tensor([3]))
-    with pytest.raises(ShapeError, match="count: needs 1 … 3, as many as vectors, got 4"):
+    with pytest.raises(ShapeError, match="count: needs 1 to 3, the number of vectors, got 4"):
         nearest_by_cosine(torch.zeros(2), torch.zeros(3, 2), count=4)
     with pytest.raises(ConfigError, match="classes: needs 0 or more"):
         classifier_tiny(12, -1)

@@ -1,6 +1,6 @@
-"""From logits to answers: caches, greedy and beam search, sampling, rules and streams."""
+"""Decoding: steppers, key/value cache, greedy and beam search, sampling, CTC, streaming."""
 
-from regard.data import PeakNormalizer
+from regard.decode.cache import KVCache
 from regard.decode.constraints import (
     AllowedTokens,
     AllowedWords,
@@ -27,32 +27,32 @@ from regard.decode.streaming.audio_stream import AudioStream, AudioStreamState
 from regard.decode.streaming.transcriber import Transcriber
 
 __all__ = [
-    "MinNewTokens",
-    "BestPath",
-    "DecodeResult",
-    "CtcHypothesis",
-    "StepperLanguageModel",
-    "PeakNormalizer",
     "AllowedTokens",
     "AllowedWords",
-    "PathScore",
-    "ForcedPrefix",
-    "PrefixBeam",
-    "TokenConstraint",
-    "Sampling",
-    "AudioStreamState",
     "AudioStream",
+    "AudioStreamState",
+    "BestPath",
+    "CtcHypothesis",
+    "DecodeResult",
+    "ForcedPrefix",
     "GenerationStep",
+    "KVCache",
+    "MinNewTokens",
+    "PathScore",
+    "PrefixBeam",
+    "Sampling",
     "Stepper",
-    "Transcriber",
+    "StepperLanguageModel",
     "SuppressTokens",
+    "TokenConstraint",
+    "Transcriber",
     "beam",
     "greedy",
     "last_tokens",
     "length_penalty",
-    "sampling_distribution",
     "make_stepper",
     "prefix_beam",
     "sample",
+    "sampling_distribution",
     "stream",
 ]

@@ -17,7 +17,7 @@ INITIAL_CAPACITY = 32  # steps that new storage has room for
 
 @dataclass
 class KVStorage:
-    """Tensors of all layers, (source, 2 · kv_head, capacity, head_dim): heads of keys, then of values.
+    """Tensors of all layers, (source, 2 · kv_head, capacity, head_dim): keys, then values.
 
     `length` is the number of steps written.
     """

@@ -1,4 +1,4 @@
-"""What an answer may hold: a beginning, only some tokens or words, a least length."""
+"""Constraints on generated tokens: forced prefix, allowed tokens or words, minimum length."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
@@ -12,7 +12,7 @@ from regard.errors import ConfigError, ShapeError
 
 @runtime_checkable
 class TokenConstraint(Protocol):
-    """Which tokens may come next, by what each row has written; a function of your own will do.
+    """Protocol: which tokens may come next, given those generated; any such function works.
 
     >>> isinstance(MinNewTokens(2, end=0), TokenConstraint)
     True
@@ -21,15 +21,15 @@ class TokenConstraint(Protocol):
     def __call__(
         self, generated: Int[Tensor, "rows time"], vocab: int
     ) -> Bool[Tensor, "... vocab"] | None:
-        """One row for each that writes, or one for all; None where every token may come."""
+        """A mask with one row per sequence, or one for all; None where every token is allowed."""
         ...
 
 
 class ForcedPrefix:
-    """Every answer begins like this: one beginning for all, or one for each of the batch.
+    """Every sequence starts with these tokens: one prefix for all, or one per batch row.
 
     >>> rule = ForcedPrefix([4, 6])
-    >>> rule(torch.tensor([[4]]), vocab=8).nonzero().tolist()  # after 4, row 0 may write 6
+    >>> rule(torch.tensor([[4]]), vocab=8).nonzero().tolist()  # after 4 comes 6
     [[0, 6]]
     >>> rule(torch.tensor([[4, 6]]), vocab=8) is None
     True
@@ -37,8 +37,8 @@ class ForcedPrefix:
 
     def __init__(self, tokens: Sequence[int] | Sequence[Sequence[int]]):
         rows = [list(row) if isinstance(row, Sequence) else [row] for row in tokens]
-        one = not any(isinstance(row, Sequence) for row in tokens)
-        self.rows = [[token for row in rows for token in row]] if one else rows
+        is_flat = not any(isinstance(row, Sequence) for row in tokens)
+        self.rows = [[token for row in rows for token in row]] if is_flat else rows
 
     def __call__(self, generated: Tensor, vocab: int) -> Tensor | None:
         at, count = generated.shape[1], len(generated)
@@ -51,12 +51,12 @@ class ForcedPrefix:
             if at < len(row):
                 free[:] = False
                 free[_inside(row[at], vocab)] = True
-        # a beam has several rows for each of the batch, side by side
+        # a beam has several adjacent rows per batch row
         return allowed.repeat_interleave(count // len(self.rows), 0).to(generated.device)
 
 
 class AllowedTokens:
-    """No token but these, and the end.
+    """Only these tokens and the end token.
 
     >>> AllowedTokens([3, 5], end=1)(torch.empty(1, 0, dtype=torch.long), vocab=6)
     tensor([False,  True, False,  True, False,  True])
@@ -72,7 +72,7 @@ class AllowedTokens:
 
 
 class SuppressTokens:
-    """Any token but these.
+    """All tokens except these.
 
     >>> SuppressTokens([3])(torch.empty(1, 0, dtype=torch.long), vocab=5)
     tensor([ True,  True,  True, False,  True])
@@ -88,7 +88,7 @@ class SuppressTokens:
 
 
 class MinNewTokens:
-    """No end before so many tokens.
+    """No end token before this many tokens.
 
     >>> rule = MinNewTokens(2, end=0)
     >>> rule(torch.tensor([[3]]), vocab=3), rule(torch.tensor([[3, 3]]), vocab=3)
@@ -107,10 +107,10 @@ class MinNewTokens:
 
 
 class AllowedWords:
-    """No words but these, each whole, and the end after a whole one; a word is a list of tokens.
+    """Only sequences of these words, each a list of tokens; the end token only after a whole word.
 
     >>> rule = AllowedWords([[4], [4, 5], [6]], end=1)
-    >>> rule(torch.tensor([[6, 4]]), vocab=7).nonzero()[:, 1].tolist()  # any word, 5, or the end
+    >>> rule(torch.tensor([[6, 4]]), vocab=7).nonzero()[:, 1].tolist()  # a new word, 5, or the end
     [1, 4, 5, 6]
     """
 
@@ -122,30 +122,30 @@ class AllowedWords:
                 node = node.after.setdefault(token, _Node())
             node.is_word = True
         if self.tree.is_word or not self.tree.after:
-            raise ConfigError("words: need one or more, none of them empty, got others")
-        # where each beginning may stand: a word and the start of a longer one look the same
+            raise ConfigError("words: needs one or more, none of them empty, got others")
+        # a prefix may be at several nodes: the end of one word can be the start of a longer one
         self.nodes_by_prefix: dict[tuple[int, ...], list[_Node]] = {(): [self.tree]}
 
     def __call__(self, generated: Tensor, vocab: int) -> Tensor:
         allowed = torch.zeros(len(generated), vocab, dtype=torch.bool)
         for free, row in zip(allowed, generated.tolist(), strict=True):
-            places = self._after(tuple(row))
-            tokens = {token for node in places for token in node.after}
-            tokens |= {self.end} if self.tree in places or not places else set()
+            nodes = self._after(tuple(row))
+            tokens = {token for node in nodes for token in node.after}
+            tokens |= {self.end} if self.tree in nodes or not nodes else set()
             free[[_inside(token, vocab) for token in tokens]] = True
         return allowed.to(generated.device)
 
-    def _after(self, written: tuple[int, ...]) -> list["_Node"]:
-        if written not in self.nodes_by_prefix:
-            before, token = self._after(written[:-1]), written[-1]
-            found = [node.after[token] for node in before if token in node.after]
-            again = any(node.is_word for node in found)
-            self.nodes_by_prefix[written] = [*found, *([self.tree] if again else [])]
-        return self.nodes_by_prefix[written]
+    def _after(self, prefix: tuple[int, ...]) -> list["_Node"]:
+        if prefix not in self.nodes_by_prefix:
+            before, token = self._after(prefix[:-1]), prefix[-1]
+            nodes = [node.after[token] for node in before if token in node.after]
+            restart = [self.tree] if any(node.is_word for node in nodes) else []
+            self.nodes_by_prefix[prefix] = [*nodes, *restart]
+        return self.nodes_by_prefix[prefix]
 
 
 class _Node:
-    """A beginning of words: what may follow, and whether it is a word already."""
+    """Trie node: following tokens, and whether a word ends here."""
 
     def __init__(self) -> None:
         self.after: dict[int, _Node] = {}
@@ -158,40 +158,39 @@ def allowed_mask(
     vocab: int,
     live: Bool[Tensor, " rows"] | None = None,
 ) -> Bool[Tensor, "... vocab"] | None:
-    """What all rules allow together; None where they allow everything.
+    """Tokens that all constraints allow; None if all of them do. Raises if a `live` row has none.
 
-    A row that is `live` must be left a token; one that has ended needs none.
-
-    >>> allowed_mask([AllowedTokens([3, 4], end=1), SuppressTokens([4])], torch.tensor([[3]]), vocab=5)
+    >>> constraints = [AllowedTokens([3, 4], end=1), SuppressTokens([4])]
+    >>> allowed_mask(constraints, torch.tensor([[3]]), vocab=5)
     tensor([False,  True, False,  True, False])
     """
-    together = None
-    for rule in constraints:
-        one = rule(generated, vocab)
-        if one is not None:
-            together = one if together is None else together & one
-    if together is None:
+    allowed = None
+    for constraint in constraints:
+        mask = constraint(generated, vocab)
+        if mask is not None:
+            allowed = mask if allowed is None else allowed & mask
+    if allowed is None:
         return None
-    stuck = ~together.any(-1) if live is None else live & ~together.any(-1)
+    stuck = ~allowed.any(-1) if live is None else live & ~allowed.any(-1)
     if stuck.any():
         raise ConfigError(
             f"constraints: need to leave a token after {generated.shape[1]} tokens, got none left; "
             "try fewer constraints, or allow the end"
         )
-    return together
+    return allowed
 
 
 def mask_logits(
     logits: Float[Tensor, "rows vocab"], allowed: Bool[Tensor, "... vocab"] | None
 ) -> Float[Tensor, "rows vocab"]:
-    """The logits with -inf where a token may not come.
+    """Logits with -inf where a token is not allowed.
 
     >>> mask_logits(torch.zeros(1, 3), torch.tensor([True, False, True]))
     tensor([[0., -inf, 0.]])
     """
     if allowed is None:
         return logits
-    if allowed.ndim == 1 and allowed.device.type == "cpu":  # the same few for all rows: far quicker
+    if allowed.ndim == 1 and allowed.device.type == "cpu":  # same for all rows: much faster
         return logits.index_fill(1, (~allowed).nonzero()[:, 0], -torch.inf)
     return logits.masked_fill(~allowed, -torch.inf)
 

@@ -1,4 +1,4 @@
-"""Models one token at a time: what a search asks of a model, and how each kind answers."""
+"""Steppers: the protocol between searches and models, and its implementations."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
@@ -19,9 +19,7 @@ from regard.ops.recurrence import State
 
 @runtime_checkable
 class Stepper(Protocol):
-    """What a search needs: a state to start from, one more token, and rows in another order.
-
-    A state is never changed in place, so an old one may be gone on from twice.
+    """What a search needs of a model. States are immutable: any of them can be continued twice.
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9)).eval()
     >>> isinstance(make_stepper(model), Stepper)
@@ -31,22 +29,22 @@ class Stepper(Protocol):
     def start(
         self, tokens: Int[Tensor, "batch time"], lengths: Int[Tensor, " batch"] | None = None
     ) -> Any:
-        """The state after reading: a whole source, or a prompt but for its last token."""
+        """The state after a source, or after a prompt without its last token."""
         ...
 
     def step(
         self, tokens: Int[Tensor, " batch"], state: Any
     ) -> tuple[Float[Tensor, "batch vocab"], Any]:
-        """The logits after one more token, and the state to go on from."""
+        """Logits after one more token per row, and the next state."""
         ...
 
     def select(self, state: Any, rows: Int[Tensor, " rows"]) -> Any:
-        """The state of these rows, in this order; a row may be asked for twice."""
+        """The state of these rows, in this order; rows may repeat."""
         ...
 
 
 def make_stepper(model: nn.Module) -> Stepper:
-    """The stepper for a model: of a translator, a recurrent one, or a language model.
+    """The stepper of a Translator, RecurrentTranslator or LanguageModel in evaluation mode.
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=9)).eval()
     >>> stepper = make_stepper(model)
@@ -71,7 +69,7 @@ def make_stepper(model: nn.Module) -> Stepper:
 
 @dataclass(frozen=True)
 class TranslatorState:
-    """What was read, as keys and values of every layer, and what was written so far."""
+    """Keys and values of the source per layer, and the cache of the target."""
 
     memory: list[KeysValues]
     lengths: Tensor | None
@@ -79,17 +77,14 @@ class TranslatorState:
 
 
 class TranslatorStepper:
-    """A Translator, step by step: the source is projected once, the written tokens are cached.
-
-    On a CPU, with nobody looking and no gradient asked for, `CpuDecoder` takes the steps.
-    """
+    """Stepper of a Translator; on a CPU, without gradients and interception, by `CpuDecoder`."""
 
     def __init__(self, model: Translator):
         self.model, self.cpu_decoder = model, CpuDecoder(model)
 
     def start(self, tokens: Tensor, lengths: Tensor | None = None) -> "TranslatorState | CpuState":
-        whole = lengths is None or bool((lengths > 0).all())
-        if whole and not torch.is_grad_enabled() and supports_cpu_decoder(self.model):
+        nonempty = lengths is None or bool((lengths > 0).all())
+        if nonempty and not torch.is_grad_enabled() and supports_cpu_decoder(self.model):
             return self.cpu_decoder.start(tokens, lengths)
         memory = self.model.encode(tokens, lengths)
         return TranslatorState(self.model.decoder.project_memory(memory), lengths, KVCache())
@@ -124,14 +119,14 @@ class TranslatorStepper:
 
 @dataclass(frozen=True)
 class RecurrentState:
-    """What was read, and the decoder's state after what was written."""
+    """Encoder memory and decoder state."""
 
     memory: RecurrentMemory
     state: State
 
 
 class RecurrentStepper:
-    """A RecurrentTranslator, step by step; its state is all there is to keep."""
+    """Stepper of a RecurrentTranslator."""
 
     def __init__(self, model: RecurrentTranslator):
         self.model = model
@@ -151,7 +146,7 @@ class RecurrentStepper:
 def last_tokens(
     tokens: Int[Tensor, "batch time"], lengths: Int[Tensor, " batch"] | None = None
 ) -> Int[Tensor, " batch"]:
-    """The last real token of each prompt, which a search goes on from.
+    """The last token of each prompt without padding, from which a search continues.
 
     >>> last_tokens(torch.tensor([[5, 6, 7], [8, 9, 0]]), torch.tensor([3, 2]))
     tensor([7, 9])

@@ -1,4 +1,4 @@
-"""An encoder-only Transformer: a vector for every token, and one answer for the whole."""
+"""Encoder-only Transformer for classifying sequences."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -17,7 +17,7 @@ from regard.ops import Padding
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierConfig(TokenConfig):
-    """A classifier of sequences; with `classes=0` it has no head and answers with a vector.
+    """Config of a sequence classifier; with `classes=0` it has no head and returns a vector.
 
     >>> ClassifierConfig(vocab=9, classes=2, layers=1, dim=8, heads=2).pooling
     'first'
@@ -26,7 +26,7 @@ class ClassifierConfig(TokenConfig):
     vocab: int
     classes: int
     pooling: Literal["first", "mean"] = "first"
-    pooler: bool = False  # one more layer, tanh, on what was pooled (BERT)
+    pooler: bool = False  # a tanh layer after pooling (BERT)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -37,7 +37,7 @@ class ClassifierConfig(TokenConfig):
 
 @register_model(ClassifierConfig)
 class Classifier(nn.Module):
-    """Read everything, both ways, then say what it is.
+    """Bidirectional Transformer encoder, pooling and a linear head.
 
     logits = W pool(encode(tokens)) + b,   pool: the first token (CLS) or the mean of all
 
@@ -75,7 +75,7 @@ class Classifier(nn.Module):
         *,
         segments: Int[Tensor, "batch time"] | None = None,
     ) -> Float[Tensor, "batch time dim"]:
-        """A vector for each token, in the light of all others.
+        """Encoder output, one vector per token.
 
         vectors = encoder(embed(tokens))
 
@@ -88,7 +88,7 @@ class Classifier(nn.Module):
     def pool(
         self, x: Float[Tensor, "batch time dim"], lengths: Int[Tensor, " batch"] | None = None
     ) -> Float[Tensor, "batch dim"]:
-        """One vector for the whole: that of the first token, or the mean of the real ones.
+        """One vector per sequence: that of the first token, or the mean without padding.
 
         >>> mean = Classifier(ClassifierConfig(
         ...     vocab=9, classes=2, layers=1, dim=2, heads=1, pooling="mean"))
@@ -108,7 +108,7 @@ class Classifier(nn.Module):
 def nearest_by_cosine(
     query: Float[Tensor, "*batch dim"], vectors: Float[Tensor, "many dim"], count: int = 1
 ) -> tuple[Float[Tensor, "*batch count"], Int[Tensor, "*batch count"]]:
-    """The vectors most alike a query, by the cosine of their angle: how alike, and which.
+    """The nearest vectors of a query by cosine similarity: similarities and indices.
 
     cos(a, b) = a · b / (|a| |b|)
 
@@ -116,14 +116,14 @@ def nearest_by_cosine(
     (tensor([1.]), tensor([1]))
     """
     if not 1 <= count <= len(vectors):
-        raise ShapeError(f"count: needs 1 … {len(vectors)}, as many as vectors, got {count}")
-    alike = F.normalize(query, dim=-1) @ F.normalize(vectors, dim=-1).mT
-    best, which = alike.topk(count)
-    return best, which
+        raise ShapeError(f"count: needs 1 to {len(vectors)}, the number of vectors, got {count}")
+    similarity = F.normalize(query, dim=-1) @ F.normalize(vectors, dim=-1).mT
+    values, indices = similarity.topk(count)
+    return values, indices
 
 
 def classifier_tiny(vocab: int, classes: int, **changes) -> ClassifierConfig:
-    """For tests and lectures: 2 layers of 64.
+    """Preset for tests and lectures: 2 layers of width 64.
 
     >>> classifier_tiny(vocab=10, classes=2).dim
     64
@@ -135,7 +135,7 @@ def classifier_tiny(vocab: int, classes: int, **changes) -> ClassifierConfig:
 
 
 def classifier_base(vocab: int, classes: int, **changes) -> ClassifierConfig:
-    """The sizes and choices of BERT base: 12 layers of 768, norms after the sums.
+    """Preset of BERT base: 12 post-LN layers of width 768.
 
     >>> classifier_base(vocab=10, classes=2).segments
     2

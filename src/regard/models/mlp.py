@@ -1,4 +1,4 @@
-"""The plainest baseline: layers of linear maps, for inputs of one fixed size."""
+"""Multi-layer perceptron: a baseline for inputs of one fixed size."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,7 +15,7 @@ _ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "identity": n
 
 @dataclass(frozen=True, kw_only=True)
 class MLPConfig:
-    """Sizes of a multi-layer perceptron; `layers` counts the hidden ones.
+    """Config of a multi-layer perceptron; `layers` counts the hidden ones.
 
     >>> MLPConfig(inputs=784, classes=10).hidden
     256
@@ -37,7 +37,7 @@ class MLPConfig:
 
 @register_model(MLPConfig)
 class MLP(nn.Module):
-    """Every input connected to every hidden unit: no order, no neighbourhood, one size only.
+    """Fully connected network over flattened inputs.
 
     h_l = φ(W_l h_{l-1} + b_l),   h_0 = flatten(x),   logits = W h_L + b
 
@@ -60,7 +60,7 @@ class MLP(nn.Module):
         h = x.flatten(1)
         if h.shape[1] != self.config.inputs:
             raise ShapeError(
-                f"x: needs inputs={self.config.inputs} numbers each, an MLP has one size, got "
+                f"x: needs inputs={self.config.inputs} values per example, got "
                 f"{h.shape[1]}; try resizing, or a model that takes any size"
             )
         for layer in self.layers:

@@ -1,4 +1,4 @@
-"""A trained model with weights of one byte each: a smaller file, and quicker steps on a CPU."""
+"""Post-training int8 quantization: smaller files, and faster decoding on a CPU."""
 
 from copy import deepcopy
 
@@ -9,16 +9,16 @@ from regard.errors import BackendError
 from regard.nn import Readout
 from regard.nn.int8 import Int8Linear, Int8Readout, PackedInt8Linear, dequantize_int8, quantize_int8
 
-SCALE_SUFFIX = ".scale"  # what stands behind a weight's name in a file
+SCALE_SUFFIX = ".scale"  # of the name of a weight's scales in a file
 
 
 def quantize(model: nn.Module) -> nn.Module:
-    """A copy of a model in evaluation mode, every weight of two axes or more rounded to a byte.
+    """An int8 copy of a model, in evaluation mode: weights with two or more axes are quantized.
 
-    w ≈ scale · whole,   whole from -127 to 127, a scale for each row
+    w ≈ scale · q,   q an integer from -127 to 127, one scale per row
 
-    Linear maps and the readout then take whole numbers as their inputs too, on a CPU and without
-    gradients; convolutions and recurrent cells reckon in float with their rounded weights.
+    Linear layers and the readout also quantize their inputs, on a CPU and without gradients;
+    convolutions and recurrent cells compute in float with dequantized weights.
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9)).eval()
     >>> tokens = torch.tensor([[1, 2, 3]])
@@ -27,16 +27,16 @@ def quantize(model: nn.Module) -> nn.Module:
     True
     """
     if reason := _refusal():
-        raise BackendError(f"form: int8 cannot run here, {reason}; try float32")
-    made = deepcopy(model).float().eval()
-    for weight in made.state_dict().values():
+        raise BackendError(f"backend: int8 cannot run here, {reason}; try float32")
+    quantized = deepcopy(model).float().eval()
+    for weight in quantized.state_dict().values():
         if _is_weight(weight):
             weight.copy_(dequantize_int8(*quantize_int8(weight)))
-    return swap_int8_modules(made)
+    return swap_int8_modules(quantized)
 
 
 def is_quantized(model: nn.Module) -> bool:
-    """Whether a model's weights have one byte each.
+    """Whether a model has int8 layers.
 
     >>> is_quantized(rg.models.LanguageModel(rg.models.language_tiny(vocab=9)))
     False
@@ -45,7 +45,7 @@ def is_quantized(model: nn.Module) -> bool:
 
 
 def swap_int8_modules(model: nn.Module) -> nn.Module:
-    """The model itself, its linear maps and readouts changed to those of whole numbers."""
+    """Replace linear layers and readouts by their int8 versions, in place; returns the model."""
     for module in list(model.modules()):
         for name, part in list(module.named_children()):
             if type(part) is nn.Linear:
@@ -56,18 +56,18 @@ def swap_int8_modules(model: nn.Module) -> nn.Module:
 
 
 def pack_int8(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights as they go into a file: whole numbers, and beside each its scales."""
-    found = {}
+    """The tensors of a file: int8 weights, each with its scales under another name."""
+    packed = {}
     for name, x in tensors.items():
         if _is_weight(x):
-            found[name], found[name + SCALE_SUFFIX] = quantize_int8(x)
+            packed[name], packed[name + SCALE_SUFFIX] = quantize_int8(x)
         else:
-            found[name] = x
-    return found
+            packed[name] = x
+    return packed
 
 
 def unpack_int8(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Weights as they come out of a file."""
+    """The inverse of `pack_int8`: dequantized weights."""
     return {
         name: dequantize_int8(x, tensors[name + SCALE_SUFFIX])
         if name + SCALE_SUFFIX in tensors
@@ -85,5 +85,5 @@ def _refusal() -> str | None:
     try:
         PackedInt8Linear(torch.eye(2), None)(torch.eye(2))
     except (AttributeError, RuntimeError, NotImplementedError) as error:
-        return f"this torch has no product of whole numbers ({str(error).splitlines()[0]})"
+        return f"this torch has no int8 matrix product ({str(error).splitlines()[0]})"
     return None

@@ -1,4 +1,4 @@
-"""Speech to text while it is being spoken: log-mel, convolutions, a causal encoder, CTC."""
+"""Streaming speech recogniser: log-mel features, convolutions, causal Transformer encoder, CTC."""
 
 from dataclasses import dataclass, replace
 
@@ -15,17 +15,17 @@ from regard.ops import Causal, Chunked, Local, Mask, Padding, log_mel, mel_frame
 from regard.ops.audio.log_mel import HOP_SECONDS, WINDOW_SECONDS
 from regard.ops.terms import upcast
 
-BLANK = 0  # the label that says: nothing new here
+BLANK = 0  # label of CTC
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecogniserConfig(StackConfig):
-    """A recogniser; `vocab` counts the blank, label 0. One output stands for four frames, 40 ms.
+    """Config of a recogniser; one output covers four frames, 40 ms.
 
-    `chunk` is how many outputs are made at a time and hear each other (1: strictly causal, None:
-    the whole recording), `left` how many chunks back each can hear (None: all). With `level` the
-    features are `online_cmvn` to that depth: loudness and microphone change little. With `filters`
-    the first convolutions go over the bands too: a higher voice changes little.
+    `vocab` includes the blank, label 0. `chunk` outputs are computed together and attend to each
+    other (1: strictly causal, None: the whole recording); `left_chunks` is the left context (None:
+    unlimited). `cmvn_depth` applies `online_cmvn` with that dynamic range, `filters` convolves over
+    mel bands as well as time.
 
     >>> RecogniserConfig(vocab=30, layers=1, dim=8, heads=2, chunk=8).delay
     0.305
@@ -38,7 +38,7 @@ class RecogniserConfig(StackConfig):
     left_chunks: int | None = 64
     cmvn_depth: float | None = None
     filters: int | None = None
-    # Only distances count: a stream has no end, and a key once turned stays as it is.
+    # relative positions: a stream has no end, and cached keys stay valid
     rope_theta: float | None = 10000.0
 
     def __post_init__(self) -> None:
@@ -48,8 +48,8 @@ class RecogniserConfig(StackConfig):
             raise ConfigError(f"vocab: needs the blank and 1 label or more, got {self.vocab}")
         if self.rope_theta is not None and self.resolved_head_dim % 2:
             raise ConfigError(
-                f"dim: needs an even width a head, rotary turns pairs, got {self.resolved_head_dim} "
-                f"for dim={self.dim}, heads={self.heads}"
+                f"dim: needs an even width per head for rotary positions, got "
+                f"{self.resolved_head_dim} for dim={self.dim}, heads={self.heads}"
             )
         if self.left_chunks is not None and self.left_chunks < 0:
             raise ConfigError(
@@ -62,7 +62,7 @@ class RecogniserConfig(StackConfig):
 
     @property
     def mask(self) -> Mask | None:
-        """What an output may hear of the others."""
+        """The attention mask between outputs; None: no mask."""
         if self.chunk is None:
             return None
         if self.chunk == 1:
@@ -71,7 +71,7 @@ class RecogniserConfig(StackConfig):
 
     @property
     def delay(self) -> float:
-        """Seconds of sound after its own frame's start that an output has to wait for."""
+        """Latency in seconds: audio needed after the start of an output's own frame."""
         if self.chunk is None:
             return torch.inf
         return round(WINDOW_SECONDS + HOP_SECONDS * 4 * (self.chunk - 1), 6)
@@ -79,17 +79,13 @@ class RecogniserConfig(StackConfig):
 
 @register_model(RecogniserConfig)
 class Recogniser(nn.Module):
-    """From sound to the log-probability of each label at each moment.
+    """Log-probabilities of the labels at each output step.
 
     log p(label | t) = log_softmax(W encoder(subsample((x - mean) / spread))_t)
 
-    `cmvn_state` is the state that the running normalisation of a model with a `level` starts from.
-    x is the features, or `online_cmvn` ones where the config has a `level`. Nothing looks ahead but
-    the chunk: convolutions are padded on the left alone, attention is masked. So a stream can give
-    what the whole recording gives, in bounded memory, from: the last samples (`mel_frame_count`), the
-    level, each convolution's last two inputs, and the keys and values of each layer's last `left`
-    chunks, through Encoder's `cache`, with `offset` counting those kept and `positions` all that
-    ever were.
+    `cmvn_state` is the initial state of the running normalization. Convolutions are padded on the left only and
+    attention is masked, so that `decode.AudioStream` computes the same from a stream in bounded
+    memory.
 
     >>> model = Recogniser(recogniser_tiny(vocab=30))
     >>> log_probs, lengths = model(torch.randn(2, 100, 40), torch.tensor([100, 61]))
@@ -116,7 +112,8 @@ class Recogniser(nn.Module):
         batch, time = features.shape[:2]
         if features.shape[2] != self.config.n_mels:
             raise ShapeError(
-                f"features: needs n_mels={self.config.n_mels} values per frame, got {features.shape[2]}"
+                f"features: needs n_mels={self.config.n_mels} values per frame, "
+                f"got {features.shape[2]}"
             )
         if lengths is None:
             lengths = torch.full((batch,), time)
@@ -135,7 +132,7 @@ class Recogniser(nn.Module):
         features: Float[Tensor, "batch time mel"],
         cmvn_state: Float[Tensor, "batch state"] | None = None,
     ) -> tuple[Float[Tensor, "batch time mel"], Float[Tensor, "batch state"] | None]:
-        """The features as the model reads them, and the state after them of one with a level.
+        """Normalized features and the next CMVN state; unchanged features and None without CMVN.
 
         >>> model = Recogniser(recogniser_tiny(vocab=30, n_mels=1, cmvn_depth=8.0))
         >>> model.normalize_features(torch.tensor([[[3.0], [-9.0]]]))[0].flatten()
@@ -148,7 +145,7 @@ class Recogniser(nn.Module):
     def forward_waveform(
         self, wave: Float[Tensor, "batch sample"], lengths: Int[Tensor, " batch"] | None = None
     ) -> tuple[Float[Tensor, "batch shorter vocab"], Int[Tensor, " batch"]]:
-        """The same from a waveform at the config's rate; `lengths` are in samples.
+        """`forward` from a waveform at the config's sample rate; `lengths` are in samples.
 
         forward(log_mel(wave))
 
@@ -171,25 +168,25 @@ def ctc_loss(
     targets: Int[Tensor, "batch label"],
     target_lengths: Int[Tensor, " batch"],
 ) -> Float[Tensor, ""]:
-    """How surprising the right labels are, summed over all ways to place them (Graves et al. 2006).
+    """Connectionist temporal classification loss, per label, averaged over sequences (Graves 2006).
 
     loss = mean over sequences of -log(Σ_paths Π_t p(path_t | t)) / labels
 
-    The paths are those that become the target when repeats are joined and blanks left out; so two
-    equal labels in a row need a blank between.
+    Paths give the target once repeats are merged and blanks removed, so two equal labels in a row
+    need a blank between them. A target that does not fit raises instead of giving an infinite loss.
 
     >>> half = torch.full((1, 1, 2), 0.5).log()
     >>> ctc_loss(half, torch.tensor([1]), torch.tensor([[1]]), torch.tensor([1]))
     tensor(0.6931)
     """
-    same = (targets[:, 1:] == targets[:, :-1]).to(lengths.device)
-    inside = torch.arange(targets.shape[1], device=lengths.device)[1:]
-    repeats = (same & (inside < target_lengths.to(lengths.device)[:, None])).sum(1)
-    short = lengths - target_lengths.to(lengths.device) - repeats
-    if bool((short < 0).any()):  # torch would answer inf, and the step would spoil every weight
-        n = int(short.argmin())
+    equal = (targets[:, 1:] == targets[:, :-1]).to(lengths.device)
+    index = torch.arange(targets.shape[1], device=lengths.device)[1:]
+    repeats = (equal & (index < target_lengths.to(lengths.device)[:, None])).sum(1)
+    spare = lengths - target_lengths.to(lengths.device) - repeats
+    if bool((spare < 0).any()):  # torch gives inf, and the update would destroy every weight
+        n = int(spare.argmin())
         raise ShapeError(
-            f"targets: needs at most one label an output and a blank between equal ones, got "
+            f"targets: needs at most one label per output and a blank between equal ones, got "
             f"{int(target_lengths[n])} labels with {int(repeats[n])} repeats for {int(lengths[n])} "
             f"outputs in sequence {n}; try leaving it out"
         )
@@ -199,7 +196,7 @@ def ctc_loss(
 
 
 def recogniser_tiny(vocab: int, **changes) -> RecogniserConfig:
-    """For narrow-band sound and a CPU: 8 kHz, strictly causal, 3 layers of 64.
+    """Preset for 8 kHz audio and a CPU: strictly causal, 3 layers of width 64.
 
     >>> recogniser_tiny(vocab=30).dim
     64
@@ -211,7 +208,7 @@ def recogniser_tiny(vocab: int, **changes) -> RecogniserConfig:
 
 
 def recogniser_small(vocab: int, **changes) -> RecogniserConfig:
-    """For speech at 16 kHz, in chunks of 0.64 s: 12 layers of 256, 10 million parameters.
+    """Preset for 16 kHz speech, chunks of 0.64 s: 12 layers of width 256, 10 million parameters.
 
     >>> recogniser_small(vocab=500).delay
     0.625
@@ -227,7 +224,7 @@ def _check_lengths(lengths: Tensor, batch: int, time: int) -> None:
         raise ShapeError(
             f"lengths: needs one for each of {batch} sequences, got {tuple(lengths.shape)}"
         )
-    if lengths.is_cuda:  # to ask would make every step wait
+    if lengths.is_cuda:  # reading them would synchronise every step
         return
     if batch and not 0 <= int(lengths.min()) <= int(lengths.max()) <= time:
         raise ShapeError(f"lengths: needs 0 to {time}, got {lengths.tolist()}")

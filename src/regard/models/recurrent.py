@@ -1,4 +1,4 @@
-"""A recurrent encoder-decoder: read one sequence, write another, with or without attention."""
+"""Recurrent encoder-decoder (RNN, GRU, LSTM), with or without attention."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -24,11 +24,11 @@ from regard.ops.recurrence import State
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentTranslatorConfig:
-    """A recurrent translator: which cell, and how the decoder asks the source.
+    """Config of a recurrent translator.
 
-    none: only the last state is handed over. bahdanau, luong: the decoder attends to the source.
-    hybrid: Luong's, and both sides also attend to their own past, as `AttentiveRecurrent` does.
-    `hidden` is the width of a state; a source read in both directions has half of it for each.
+    `attention`: none (only the last state is passed on), bahdanau or luong (the decoder attends to
+    the source), hybrid (luong, and both sides attend to their own past: `AttentiveRecurrent`).
+    `hidden` is the width of a state; a bidirectional encoder has half of it per direction.
 
     >>> RecurrentTranslatorConfig(source_vocab=9, target_vocab=9, dim=8, hidden=8).bidirectional
     True
@@ -50,19 +50,21 @@ class RecurrentTranslatorConfig:
         check_positive(self, "source_vocab", "target_vocab", "dim", "hidden", "layers")
         check_shared_vocab(self)
         if self.bidirectional and self.hidden % 2:
-            raise ConfigError(f"hidden: needs an even number, half a direction, got {self.hidden}")
+            raise ConfigError(
+                f"hidden: needs an even number, half per direction, got {self.hidden}"
+            )
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout: needs 0 ≤ rate < 1, got {self.dropout}")
 
     @property
     def bidirectional(self) -> bool:
-        """Whether the source is read both ways; a hybrid looks back only, so it reads one way."""
+        """Whether the encoder is bidirectional; a hybrid attends to the past only."""
         return self.attention != "hybrid"
 
 
 @register_model(RecurrentTranslatorConfig)
 class RecurrentTranslator(nn.Module):
-    """Read the source into states, then write the target a state at a time.
+    """Recurrent encoder-decoder.
 
     memory = encode(source);   logits_t = readout(decoder(target_t, state_{t-1}, memory))
 
@@ -98,25 +100,25 @@ class RecurrentTranslator(nn.Module):
     def encode(
         self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, " batch"] | None = None
     ) -> RecurrentMemory:
-        """The memory of a source; one serves any number of decodings.
+        """Encoder states of a source (memory); it can be decoded any number of times.
 
-        values = encoder(embed(source)),   state = its last ones, both directions side by side
+        values = encoder(embed(source)),   state = the last ones, directions concatenated
 
         >>> model = RecurrentTranslator(recurrent_tiny(vocab=10))
         >>> model.encode(torch.tensor([[1, 2, 3]])).values.shape
         torch.Size([1, 3, 64])
         """
         values, last = self.encoder(self.source_embedding(source), lengths=lengths)
-        last = last[: 2 if self.config.cell == "lstm" else 1]  # a history is the encoder's own
+        last = last[
+            : 2 if self.config.cell == "lstm" else 1
+        ]  # not the attention history of a hybrid
         state = tuple(s.reshape(len(source), self.config.layers, -1) for s in last)
         return self.decoder.make_memory(self.dropout(values), lengths, state=state)
 
     def decode(
         self, target: Int[Tensor, "batch target"], memory: RecurrentMemory
     ) -> Float[Tensor, "batch target vocab"]:
-        """The logits after each token of a known target.
-
-        logits_t as `step` gives them, one after the other
+        """Logits after each token of a given target (teacher forcing), as `step` computes them.
 
         >>> model = RecurrentTranslator(recurrent_tiny(vocab=10)).eval()
         >>> memory = model.encode(torch.tensor([[1, 2, 3]]))
@@ -126,7 +128,7 @@ class RecurrentTranslator(nn.Module):
         return logits
 
     def start(self, memory: RecurrentMemory) -> State:
-        """The decoder's state before the first token: the encoder's last one.
+        """Initial decoder state: the last state of the encoder.
 
         >>> model = RecurrentTranslator(recurrent_tiny(vocab=10, cell="lstm"))
         >>> [s.shape for s in model.start(model.encode(torch.tensor([[1, 2, 3]])))]
@@ -137,9 +139,9 @@ class RecurrentTranslator(nn.Module):
     def step(
         self, token: Int[Tensor, " batch"], state: State, memory: RecurrentMemory
     ) -> tuple[Float[Tensor, "batch vocab"], State]:
-        """The logits after one more token, and the state to go on from.
+        """Logits after one more token, and the next state.
 
-        Every tensor of a state has the batch in front, so that a search may reorder it.
+        The batch is the first axis of every tensor of a state, so that a search can reorder it.
 
         >>> model = RecurrentTranslator(recurrent_tiny(vocab=10))
         >>> memory = model.encode(torch.tensor([[1, 2, 3]]))
@@ -160,7 +162,7 @@ class RecurrentTranslator(nn.Module):
 
 
 def recurrent_tiny(vocab: int, **changes) -> RecurrentTranslatorConfig:
-    """For tests and lectures: one GRU of 64 on each side, Luong's attention.
+    """Preset for tests and lectures: one GRU layer of width 64 per side, Luong attention.
 
     >>> recurrent_tiny(vocab=10, attention="none").attention
     'none'
@@ -172,7 +174,7 @@ def recurrent_tiny(vocab: int, **changes) -> RecurrentTranslatorConfig:
 
 
 def recurrent_small(vocab: int, **changes) -> RecurrentTranslatorConfig:
-    """Trains on a CPU: two LSTM layers of 256 on each side, Luong's attention.
+    """Preset that trains on a CPU: two LSTM layers of width 256 per side, Luong attention.
 
     >>> recurrent_small(vocab=10).cell
     'lstm'
@@ -190,7 +192,7 @@ def recurrent_small(vocab: int, **changes) -> RecurrentTranslatorConfig:
 
 
 def _embedding(config: RecurrentTranslatorConfig, vocab: int) -> TokenEmbedding:
-    # no code of positions: a recurrent net knows where it is by having walked there
+    # a recurrent state already depends on the position
     return TokenEmbedding(vocab, config.dim, positions="none", dropout=config.dropout)
 
 

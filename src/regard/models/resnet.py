@@ -1,4 +1,4 @@
-"""The convolutional baseline: a residual network for small pictures, its size made to measure."""
+"""Convolutional baseline: a ResNet for small images, sized by parameter count."""
 
 from dataclasses import dataclass, replace
 
@@ -13,7 +13,7 @@ from regard.models.registry import register_model
 
 @dataclass(frozen=True, kw_only=True)
 class ResNetConfig:
-    """Sizes of a residual network; `width` is the last stage's, each stage before has half of it.
+    """Config of a ResNet; `width` is that of the last stage and halves per earlier stage.
 
     >>> ResNetConfig(classes=10, width=64).widths
     (16, 32, 64)
@@ -23,7 +23,7 @@ class ResNetConfig:
     channels: int = 1
     width: int = 64
     stages: int = 3
-    blocks: int = 2  # in each stage
+    blocks: int = 2  # per stage
 
     def __post_init__(self) -> None:
         check_positive(self, "classes", "channels", "width", "stages", "blocks")
@@ -35,18 +35,18 @@ class ResNetConfig:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Channels of each stage."""
+        """Channels per stage."""
         return tuple(self.width >> self.stages - 1 - stage for stage in range(self.stages))
 
 
 @register_model(ResNetConfig)
 class ResNet(nn.Module):
-    """Local filters shared over the whole picture, in blocks that are skipped by a sum.
+    """Residual convolutional network (He et al. 2016).
 
     y = relu(x + bn(conv(relu(bn(conv(x))))))
 
-    The first filter is 3 by 3 and keeps the size, as small pictures need; each later stage halves
-    it. The mean over all places goes to one linear layer, so any size can come in.
+    The 3 × 3 stem keeps the resolution, for small images; each later stage halves it. Global
+    average pooling and one linear layer follow, so any image size works.
 
     >>> ResNet(ResNetConfig(classes=10))(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])
@@ -73,7 +73,7 @@ class ResNet(nn.Module):
     def features(
         self, images: Float[Tensor, "batch channel height width"]
     ) -> Float[Tensor, "batch dim"]:
-        """What the head reads: each channel's mean over the picture."""
+        """Input of the head: the mean of each channel over the image."""
         if images.ndim != 4 or images.shape[1] != self.config.channels or 0 in images.shape[2:]:
             raise ShapeError(
                 f"images: needs (batch, {self.config.channels}, height, width), "
@@ -83,7 +83,7 @@ class ResNet(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions and a way around them; where the size changes, the way is a 1 by 1 filter.
+    """Two convolutions and a shortcut, which is a 1 × 1 convolution where the size changes.
 
     >>> ResidualBlock(8, 16, stride=2)(torch.zeros(1, 8, 7, 7)).shape
     torch.Size([1, 16, 4, 4])
@@ -93,15 +93,15 @@ class ResidualBlock(nn.Module):
         super().__init__()
         self.first = _convolution(inputs, width, stride=stride)
         self.second = _convolution(width, width)
-        same = inputs == width and stride == 1
-        self.shortcut = nn.Identity() if same else _convolution(inputs, width, 1, stride)
+        unchanged = inputs == width and stride == 1
+        self.shortcut = nn.Identity() if unchanged else _convolution(inputs, width, 1, stride)
 
     def forward(self, x: Float[Tensor, "batch inputs h w"]) -> Float[Tensor, "batch width hh ww"]:
         return (self.shortcut(x) + self.second(self.first(x).relu())).relu()
 
 
 def resnet_of_size(parameters: int, base: ResNetConfig) -> ResNetConfig:
-    """The config whose width brings the network closest to a wanted number of parameters.
+    """The config whose width comes closest to a number of parameters.
 
     >>> config = resnet_of_size(200_000, ResNetConfig(classes=10))
     >>> config.width, sum(p.numel() for p in ResNet(config).parameters())
@@ -127,12 +127,12 @@ def resnet_of_size(parameters: int, base: ResNetConfig) -> ResNetConfig:
 
 
 def _count(config: ResNetConfig) -> int:
-    with torch.device("meta"):  # sizes only, no numbers
+    with torch.device("meta"):  # shapes only
         return sum(p.numel() for p in ResNet(config).parameters())
 
 
 def _convolution(inputs: int, width: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:
-    # the norm's shift makes a bias of the convolution idle
+    # a bias would have no effect before the norm
     return nn.Sequential(
         nn.Conv2d(inputs, width, kernel, stride, padding=kernel // 2, bias=False),
         nn.BatchNorm2d(width),

@@ -1,4 +1,4 @@
-"""An encoder that hears the whole recording at once, as Whisper's does (Radford et al. 2022)."""
+"""Offline speech encoder with the architecture of Whisper's (Radford et al. 2022)."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from regard.ops import Padding, lookup_positions
 
 @dataclass(frozen=True, kw_only=True)
 class SpeechEncoderConfig(StackConfig):
-    """A speech encoder; `max_positions` is how many outputs its position table has.
+    """Config of a speech encoder; `max_positions` is the size of the position table.
 
     >>> SpeechEncoderConfig(dim=384, layers=4, heads=6).max_positions
     1500
@@ -33,7 +33,7 @@ class SpeechEncoderConfig(StackConfig):
 
 @register_model(SpeechEncoderConfig)
 class SpeechEncoder(nn.Module):
-    """Two convolutions that halve the frames, fixed position codes, a pre-norm encoder.
+    """Two convolutions that halve the frame rate, sinusoidal positions, a pre-LN encoder.
 
     y = LN(blocks(gelu(conv_{stride 2}(gelu(conv(x)))) + codes))
 
@@ -59,7 +59,8 @@ class SpeechEncoder(nn.Module):
     ) -> Float[Tensor, "batch shorter dim"]:
         if features.shape[2] != self.config.n_mels:
             raise ShapeError(
-                f"features: needs n_mels={self.config.n_mels} values per frame, got {features.shape[2]}"
+                f"features: needs n_mels={self.config.n_mels} values per frame, "
+                f"got {features.shape[2]}"
             )
         x = self.subsample(features, lengths)
         x = x + lookup_positions(self.positions, torch.arange(x.shape[1], device=x.device))
@@ -68,10 +69,10 @@ class SpeechEncoder(nn.Module):
 
 
 def _codes(time: int, dim: int) -> Tensor:
-    """Sines of all frequencies, then their cosines; the slowest is exactly 1 / 10000.
+    """Sinusoidal positions: all sines, then all cosines; the lowest frequency is exactly 1 / 10000.
 
-    ops.sinusoidal interleaves them and stops short of 1 / 10000; the weights know these.
+    `ops.sinusoidal` interleaves both and ends above 1 / 10000; trained weights expect these.
     """
-    speed = 10000.0 ** -torch.linspace(0, 1, dim // 2, dtype=torch.float64)
-    angles = torch.arange(time, dtype=torch.float64)[:, None] * speed
+    frequency = 10000.0 ** -torch.linspace(0, 1, dim // 2, dtype=torch.float64)
+    angles = torch.arange(time, dtype=torch.float64)[:, None] * frequency
     return torch.cat([angles.sin(), angles.cos()], -1).float()

@@ -1,4 +1,4 @@
-"""An encoder-decoder Transformer: read one sequence, write another."""
+"""Encoder-decoder Transformer for translation and other sequence-to-sequence tasks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from regard.ops import Causal, Padding
 
 @dataclass(frozen=True, kw_only=True)
 class TranslatorConfig(TokenConfig):
-    """A translator. `layers` are the encoder's; one embedding may serve both sides and the output.
+    """Config of a translator; `layers` counts the encoder's. One table may embed both sides.
 
     >>> TranslatorConfig(
     ...     source_vocab=9, target_vocab=9, layers=2, decoder_layers=1, dim=8, heads=2
@@ -45,7 +45,7 @@ class TranslatorConfig(TokenConfig):
 
 @register_model(TranslatorConfig)
 class Translator(nn.Module):
-    """Encode the source once, decode a target from it.
+    """Encoder-decoder Transformer.
 
     memory = encode(source);   p(target_{t+1} | target_1 … target_t, source) = softmax(logits_t)
 
@@ -85,7 +85,7 @@ class Translator(nn.Module):
     def encode(
         self, source: Int[Tensor, "batch source"], lengths: Int[Tensor, " batch"] | None = None
     ) -> Float[Tensor, "batch source dim"]:
-        """The memory of a source; one serves any number of decodings.
+        """Encoder output (memory) of a source; it can be decoded any number of times.
 
         memory = encoder(embed(source))
 
@@ -104,11 +104,16 @@ class Translator(nn.Module):
         offset: int = 0,
         cache: CacheUpdate | None = None,
     ) -> Float[Tensor, "batch target vocab"]:
-        """The logits after each target token, given what was read.
+        """Logits after each target token.
 
         logits = readout(decoder(embed(target), memory))
 
-        The memory may also be what `decoder.project_memory` made of it, for many short calls.
+        Args:
+            target: Target tokens, shifted right.
+            memory: Output of `encode`, or the keys and values of `decoder.project_memory`.
+            source_lengths: Real tokens per source; all by default.
+            offset: Number of target tokens already in the cache.
+            cache: Stores the new keys and values of each layer and returns all of them.
 
         >>> model = Translator(translator_tiny(vocab=10)).eval()
         >>> memory = model.encode(torch.tensor([[1, 2, 3]]))
@@ -127,7 +132,7 @@ class Translator(nn.Module):
 
 
 def translator_tiny(vocab: int, **changes) -> TranslatorConfig:
-    """For tests and lectures: 2 + 2 layers of 64.
+    """Preset for tests and lectures: 2 + 2 layers of width 64.
 
     >>> translator_tiny(vocab=10).dim
     64
@@ -145,7 +150,7 @@ def translator_tiny(vocab: int, **changes) -> TranslatorConfig:
 
 
 def translator_small(vocab: int, **changes) -> TranslatorConfig:
-    """Trains on a CPU: 3 + 3 layers of 256.
+    """Preset that trains on a CPU: 3 + 3 layers of width 256.
 
     >>> translator_small(vocab=10).layers
     3
@@ -163,7 +168,7 @@ def translator_small(vocab: int, **changes) -> TranslatorConfig:
 
 
 def translator_base(vocab: int, **changes) -> TranslatorConfig:
-    """The base model of the paper: 6 + 6 layers of 512, norms after the sums, no norm at the end.
+    """Preset of the base model of Vaswani et al. (2017): 6 + 6 post-LN layers of width 512.
 
     >>> translator_base(vocab=10).norm_first
     False

@@ -1,4 +1,4 @@
-"""The Vision Transformer: a picture read as a row of patches (Dosovitskiy et al. 2020)."""
+"""Vision Transformer (Dosovitskiy et al. 2020)."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -16,7 +16,7 @@ from regard.ops import interpolate_positions, patch_grid
 
 @dataclass(frozen=True, kw_only=True)
 class VisionConfig(StackConfig):
-    """A Vision Transformer; `image` is the side of the square pictures it learns from.
+    """Config of a Vision Transformer; `image_size` is the side of the square training images.
 
     >>> VisionConfig(classes=9, image_size=224, patch_size=16, layers=1, dim=8, heads=2).tokens
     197
@@ -34,29 +34,30 @@ class VisionConfig(StackConfig):
         check_positive(self, "classes", "image_size", "patch_size", "channels")
         if self.image_size % self.patch_size:
             raise ConfigError(
-                f"image_size: needs a multiple of patch_size={self.patch_size}, got {self.image_size}; "
+                f"image_size: needs a multiple of patch_size={self.patch_size}, "
+                f"got {self.image_size}; "
                 f"try {max(1, round(self.image_size / self.patch_size)) * self.patch_size}"
             )
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Patches down and across."""
+        """Number of patches, vertically and horizontally."""
         return patch_grid(self.image_size, self.image_size, self.patch_size)
 
     @property
     def tokens(self) -> int:
-        """Patches and the class token."""
+        """Sequence length: all patches and the class token."""
         return self.grid[0] * self.grid[1] + 1
 
 
 @register_model(VisionConfig)
 class VisionTransformer(nn.Module):
-    """Patches become tokens, all look at all, and the class token says what the picture shows.
+    """Image classifier: a Transformer encoder over patches and a class token.
 
     z = [cls; W patch_1 … W patch_N] + positions,   logits = head(encoder(z)_cls)
 
-    Positions are learned, one a place; for a picture of another size the table is resized as a
-    picture. The head is one linear layer, or with "mlp" has one hidden layer of tanh before it.
+    Learned positions are interpolated for images of another size. The head is one linear layer;
+    "mlp" puts a tanh layer before it.
 
     >>> model = VisionTransformer(vision_tiny(classes=10))
     >>> model(torch.zeros(2, 1, 28, 28)).shape
@@ -84,7 +85,7 @@ class VisionTransformer(nn.Module):
     def features(
         self, images: Float[Tensor, "batch channel height width"]
     ) -> Float[Tensor, "batch dim"]:
-        """What the head reads: the class token as it leaves the encoder.
+        """Input of the head: the class token after the encoder.
 
         >>> VisionTransformer(vision_tiny(classes=10)).features(torch.zeros(2, 1, 28, 28)).shape
         torch.Size([2, 64])
@@ -94,7 +95,7 @@ class VisionTransformer(nn.Module):
     def encode(
         self, images: Float[Tensor, "batch channel height width"]
     ) -> Float[Tensor, "batch time dim"]:
-        """Every token as it leaves the encoder: the class token, then the patches row by row.
+        """Encoder output: the class token, then the patches row by row.
 
         >>> VisionTransformer(vision_tiny(classes=10)).encode(torch.zeros(2, 1, 28, 28)).shape
         torch.Size([2, 50, 64])
@@ -106,7 +107,7 @@ class VisionTransformer(nn.Module):
 
 
 def vision_tiny(classes: int, **changes) -> VisionConfig:
-    """For grey pictures of 28 by 28 and a CPU: 49 patches, 4 layers of 64.
+    """Preset for grey 28 × 28 images and a CPU: 49 patches, 4 layers of width 64.
 
     >>> vision_tiny(classes=10).tokens
     50
@@ -125,7 +126,7 @@ def vision_tiny(classes: int, **changes) -> VisionConfig:
 
 
 def vision_small(classes: int, **changes) -> VisionConfig:
-    """ViT-S/16: half as wide as the base model, 22 million parameters.
+    """Preset ViT-S/16: half the width of the base model, 22 million parameters.
 
     >>> vision_small(classes=1000).dim
     384
@@ -134,7 +135,7 @@ def vision_small(classes: int, **changes) -> VisionConfig:
 
 
 def vision_base(classes: int, **changes) -> VisionConfig:
-    """ViT-B/16, the base model of the paper: 86 million parameters.
+    """Preset ViT-B/16, the base model of the paper: 86 million parameters.
 
     >>> vision_base(classes=1000).tokens
     197

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Fast decoding path on CPUs."""

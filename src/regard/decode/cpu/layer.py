@@ -1,4 +1,4 @@
-"""One decoder block on a CPU, a token at a time, with nothing between the products of matrices."""
+"""One decoder block on a CPU, one token per step, without module overhead."""
 
 from collections.abc import Callable
 
@@ -12,13 +12,11 @@ from regard.nn.int8 import Int8Linear, PackedInt8Linear
 from regard.ops.packed_linear import LinearFunction, packed_linear
 from regard.ops.positions import frequencies
 
-REPACK_AFTER = (
-    2  # steps with as many rows before weights are put into the order that is quickest for them
-)
+REPACK_AFTER = 2  # steps with the same number of rows before weights are packed for it
 
 
 class PackedLinear:
-    """x Wᵀ + b, by the kernel, and weights in the order, that are quickest for so many rows."""
+    """x Wᵀ + b, with weights packed for the number of rows."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         self.weight, self.bias = weight.detach(), bias
@@ -42,25 +40,21 @@ Matmul = PackedLinear | PackedInt8Linear
 
 
 def make_matmul(weight: Tensor, bias: Tensor | None, *, int8: bool) -> Matmul:
-    """What multiplies by a weight: in float, or by whole numbers."""
-    # to add zeros to as many numbers as a vocabulary has takes longer than to look at them
+    """A matrix product with a fixed weight, in float or int8."""
+    # adding zeros to a whole vocabulary takes longer than checking for them
     bias = None if bias is None or not bias.any() else bias.detach()
     return PackedInt8Linear(weight, bias) if int8 else PackedLinear(weight, bias)
 
 
 def fuse_linears(*parts: nn.Linear) -> Matmul:
-    """Several maps of one input as one product."""
-    whole, biases = isinstance(parts[0], Int8Linear), [part.bias for part in parts]
+    """Several linear layers of one input as one product."""
+    int8, biases = isinstance(parts[0], Int8Linear), [part.bias for part in parts]
     bias = None if biases[0] is None else torch.cat([b.detach() for b in biases])
-    return make_matmul(torch.cat([part.weight.detach() for part in parts]), bias, int8=whole)
+    return make_matmul(torch.cat([part.weight.detach() for part in parts]), bias, int8=int8)
 
 
 class CpuDecoderLayer:
-    """One decoder block: queries, keys and values of a token by one product.
-
-    What it keeps of a sequence is one tensor, (batch, 2 · head, time · each, feat), the heads of
-    keys first, then those of values: one copy a step.
-    """
+    """One decoder block; q, k and v come from one product, k and v go to the cache in one copy."""
 
     def __init__(self, block: DecoderBlock):
         own, across, think = block.self_attention, block.cross_attention, block.feed_forward
@@ -86,7 +80,7 @@ class CpuDecoderLayer:
         attn_bias: Tensor | None,
         rotary: "Rotary",
     ) -> Tensor:
-        """What the tokens so far say to the newest, whose keys and values join those kept."""
+        """Self-attention sublayer of the new tokens, whose keys and values are added to `cache`."""
         heads, end = self.heads, time * rows_per_source
         before, after = self.residuals[0]
         y = self.to_qkv(before(x)).view(
@@ -104,7 +98,7 @@ class CpuDecoderLayer:
     def cross_attention(
         self, x: Tensor, k: Tensor, v: Tensor, rows_per_source: int, attn_bias: Tensor | None
     ):
-        """What the source says."""
+        """Cross-attention sublayer."""
         before, after = self.residuals[1]
         q = (
             self.to_cross_q(before(x))
@@ -116,7 +110,7 @@ class CpuDecoderLayer:
         )
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        """What a token makes of it alone."""
+        """Feed-forward sublayer."""
         before, after = self.residuals[2]
         y = before(x)
         h = self.ffn_up(y)
@@ -141,7 +135,7 @@ Rotary = Callable[[Tensor], None] | None
 
 
 def make_rotary(layer: CpuDecoderLayer, position: int) -> Rotary:
-    """What turns queries and keys of one place where they are, made once for all layers."""
+    """In-place rotary embedding at one position, shared by all layers; None without."""
     base, halves = layer.self_module.rope_theta, layer.self_module.rotate_half
     if base is None:
         return None
@@ -160,23 +154,23 @@ def make_rotary(layer: CpuDecoderLayer, position: int) -> Rotary:
 
 
 def _around(residual: Residual) -> tuple[LinearFunction, Callable[[Tensor, Tensor], Tensor]]:
-    """What comes before a sublayer, and what joins its finding to x."""
+    """Functions before a sublayer, and after it to combine its output with x."""
     norm = norm_function(residual.norm)
-    before, after = (norm, _same) if residual.norm_first else (_same, norm)
+    before, after = (norm, _identity) if residual.norm_first else (_identity, norm)
     if residual.skip:
-        return before, lambda x, found: after(found.add_(x))
-    return before, lambda x, found: after(found)
+        return before, lambda x, y: after(y.add_(x))
+    return before, lambda x, y: after(y)
 
 
 def norm_function(layer: Norm | None) -> LinearFunction:
-    """A norm as a function, without its module."""
+    """A norm as a function."""
     if layer is None or layer.gain is None:
-        return _same
+        return _identity
     shape, gain, bias, eps = layer.gain.shape, layer.gain, layer.bias, layer.eps
     if layer.kind == "layer":
         return lambda x: torch.layer_norm(x, shape, gain, bias, eps)
     return lambda x: torch.rms_norm(x, shape, gain, eps)
 
 
-def _same(x: Tensor) -> Tensor:
+def _identity(x: Tensor) -> Tensor:
     return x

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Fast decoding path on GPUs: Triton kernels in CUDA graphs."""

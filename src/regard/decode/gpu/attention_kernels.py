@@ -1,4 +1,4 @@
-"""The attention of one step: a query of a head asks all keys of its row."""
+"""Attention of one decoding step."""
 
 from typing import no_type_check
 
@@ -10,10 +10,10 @@ from regard.decode.gpu.common_kernels import wait_for_previous_kernel
 
 @triton.jit
 @no_type_check
-def _turned(
+def _rotate(
     x, ptr, f, live, place, cos_ptr, sin_ptr, HEAD_DIM: tl.constexpr, ROTATE_HALF: tl.constexpr
 ):  # fmt: skip
-    """Rotary positions: x cos ± its partner sin, by pairs of neighbours or of halves."""
+    """Rotary embedding of x, by pairs of neighbours or of halves."""
     half: tl.constexpr = HEAD_DIM // 2
     if ROTATE_HALF:
         pair = f % half
@@ -31,17 +31,19 @@ def _turned(
 
 @triton.jit
 @no_type_check
-def _past(
-    k_ptr, v_ptr, cache_rows_ptr, j, seen, row, kv_head, kv_heads, capacity, f, live, HEAD_DIM: tl.constexpr,
-    WIDTH: tl.constexpr, USE_CACHE_ROWS: tl.constexpr,
+def _load_past(
+    k_ptr, v_ptr, cache_rows_ptr, j, seen, row, kv_head, kv_heads, capacity, f, live,
+    HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, USE_CACHE_ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Keys and values of earlier steps, each read once: past the first cache."""
-    home = row
+    """Keys and values of past steps, loaded past L1 (each is read once)."""
+    cache_row = row
     if USE_CACHE_ROWS:
-        home = tl.load(cache_rows_ptr + row * capacity + j, mask=seen, other=0)
-    at = ((home * kv_heads + kv_head).to(tl.int64) * capacity + j)[:, :, :, None] * HEAD_DIM + f
+        cache_row = tl.load(cache_rows_ptr + row * capacity + j, mask=seen, other=0)
+    at = ((cache_row * kv_heads + kv_head).to(tl.int64) * capacity + j)[
+        :, :, :, None
+    ] * HEAD_DIM + f
     both = seen[:, :, :, None] & live
-    # not so, but it puts a key's numbers and then keys along a warp, and groups along the warps
+    # a false hint for the layout: features, then keys along a warp, groups over the warps
     k = tl.load(
         tl.max_contiguous(k_ptr + at, [1, 2, 4, WIDTH]), mask=both, other=0.0, cache_modifier=".cg"
     )
@@ -57,13 +59,13 @@ def attend_head(
     qkv_ptr, k_ptr, v_ptr, lengths_ptr, left_padding_ptr, cache_rows_ptr, cos_ptr, sin_ptr,
     row, head, keeps, heads, kv_heads, capacity, scale, window,
     HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, NEAR: tl.constexpr,
-    REPEATS: tl.constexpr, ROTARY: tl.constexpr, ROTATE_HALF: tl.constexpr, USE_CACHE_ROWS: tl.constexpr,
-    PDL: tl.constexpr,
+    REPEATS: tl.constexpr, ROTARY: tl.constexpr, ROTATE_HALF: tl.constexpr,
+    USE_CACHE_ROWS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """What a head of a row finds; its new key and value enter the cache if it `keeps` them.
+    """Attention output of one head of a row; `keeps`: the new key and value enter the cache.
 
-    The last keys of the past are on their way while the kernel before still makes the query. Keys
-    go to GROUPS that each have their own largest score, and meet at the end.
+    The newest keys of the past are loaded while the previous kernel still computes the query. Each
+    of the GROUPS has a running maximum; they are combined at the end (online softmax).
     """
     KEYS: tl.constexpr = REPEATS * GROUPS * NEAR
     group = heads // kv_heads
@@ -76,18 +78,16 @@ def attend_head(
     index = tl.arange(0, REPEATS)[:, None, None] * (GROUPS * NEAR)
     index += tl.arange(0, GROUPS)[None, :, None] * NEAR + tl.arange(0, NEAR)[None, None, :]
     j = time - KEYS + 1 + index
-    k, v = _past(
-        k_ptr, v_ptr, cache_rows_ptr, j, (j >= low) & (j < time), row, kv_head, kv_heads, capacity, f,
-        live, HEAD_DIM, WIDTH, USE_CACHE_ROWS,
+    k, v = _load_past(
+        k_ptr, v_ptr, cache_rows_ptr, j, (j >= low) & (j < time), row, kv_head, kv_heads, capacity,
+        f, live, HEAD_DIM, WIDTH, USE_CACHE_ROWS,
     )  # fmt: skip
     wait_for_previous_kernel(PDL, False)
     all_heads = heads + 2 * kv_heads
-    # a copy for each key of a tile, from memory: quicker than one that warps hand on
+    # one copy per key of a tile, from memory: faster than a broadcast between warps
     which = tl.arange(0, GROUPS)[:, None, None] + tl.arange(0, NEAR)[None, :, None]
     g = tl.arange(0, WIDTH)[None, None, :]
-    copies = (
-        which * tl.where(capacity == 0, 16, 0) + g
-    )  # always g, which the compiler must not know
+    copies = which * tl.where(capacity == 0, 16, 0) + g  # equals g; the compiler must not know
     one = g < HEAD_DIM
     q_at = qkv_ptr + (row * all_heads + head) * HEAD_DIM
     k_at = qkv_ptr + (row * all_heads + heads + kv_head) * HEAD_DIM
@@ -98,9 +98,9 @@ def attend_head(
     q = q.to(tl.float32)
     if ROTARY:
         place = tl.maximum(time - skip, 0)
-        q = _turned(q, q_at, copies, one, place, cos_ptr, sin_ptr, HEAD_DIM, ROTATE_HALF)
+        q = _rotate(q, q_at, copies, one, place, cos_ptr, sin_ptr, HEAD_DIM, ROTATE_HALF)
         turned = new_k.to(tl.float32)
-        turned = _turned(turned, k_at, copies, one, place, cos_ptr, sin_ptr, HEAD_DIM, ROTATE_HALF)
+        turned = _rotate(turned, k_at, copies, one, place, cos_ptr, sin_ptr, HEAD_DIM, ROTATE_HALF)
         new_k = turned.to(k_ptr.dtype.element_ty)
     here = ((row * kv_heads + kv_head).to(tl.int64) * capacity + time) * HEAD_DIM
     if keeps & (head % group == 0):
@@ -113,7 +113,7 @@ def attend_head(
     score = tl.where(newest, tl.sum(new_k.to(tl.float32) * q, 2)[None, :, :], score)
     score = tl.where(j >= low, score, -float("inf"))
     most = tl.max(tl.max(score, 0), 1)
-    w = tl.exp(score - _some(most)[None, :, None])
+    w = tl.exp(score - _finite(most)[None, :, None])
     total = tl.sum(tl.sum(w, 0), 1)
     y = tl.sum(w[:, :, :, None] * v.to(tl.float32), 0)
     y += tl.sum(tl.where(newest, w, 0.0), 0)[:, :, None] * new_v.to(tl.float32)
@@ -121,7 +121,7 @@ def attend_head(
     for start in range(low, time - KEYS + 1, KEYS):
         j = start + index
         seen = j < time - KEYS + 1
-        k, v = _past(
+        k, v = _load_past(
             k_ptr,
             v_ptr,
             cache_rows_ptr,
@@ -139,8 +139,8 @@ def attend_head(
         )
         score = tl.where(seen, tl.sum(k.to(tl.float32) * q[None, :, :, :], 3), -float("inf"))
         new = tl.maximum(most, tl.max(tl.max(score, 0), 1))
-        fade = tl.exp(most - _some(new))
-        w = tl.exp(score - _some(new)[None, :, None])
+        fade = tl.exp(most - _finite(new))
+        w = tl.exp(score - _finite(new)[None, :, None])
         total = total * fade + tl.sum(tl.sum(w, 0), 1)
         y = y * fade[:, None] + tl.sum(tl.sum(w[:, :, :, None] * v.to(tl.float32), 0), 1)
         most = new
@@ -150,8 +150,8 @@ def attend_head(
 
 @triton.jit
 @no_type_check
-def _some(most):
-    """The largest score, or 0 where a group has no key: what it has then counts nothing."""
+def _finite(most):
+    """The maximum, or 0 for a group without keys, whose weights are then 0."""
     return tl.where(most == -float("inf"), 0.0, most)
 
 
@@ -161,10 +161,10 @@ def attend_step(
     qkv_ptr, k_ptr, v_ptr, out_ptr, lengths_ptr, left_padding_ptr, cache_rows_ptr, cos_ptr, sin_ptr,
     heads, kv_heads, capacity, scale, window,
     HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, NEAR: tl.constexpr,
-    REPEATS: tl.constexpr, ROTARY: tl.constexpr, ROTATE_HALF: tl.constexpr, USE_CACHE_ROWS: tl.constexpr,
-    PDL: tl.constexpr,
+    REPEATS: tl.constexpr, ROTARY: tl.constexpr, ROTATE_HALF: tl.constexpr,
+    USE_CACHE_ROWS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """A head of a row, for the output's product to read."""
+    """Attention of one head of a row, stored for the output projection."""
     row = tl.program_id(0) // heads
     head = tl.program_id(0) % heads
     y = attend_head(

@@ -1,4 +1,4 @@
-"""The products of a batch, by tensor cores."""
+"""Matrix products of a batch, on tensor cores."""
 
 from typing import no_type_check
 
@@ -26,7 +26,7 @@ def batch_matmul(
     STAGES: tl.constexpr, JOB: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr,
     ACTIVATION: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """x Wᵀ for a batch: ROWS outputs a program, over all inputs or over one SLICE of them."""
+    """x Wᵀ of a batch; ROWS outputs per program, over all inputs or one SLICE (split-K)."""
     block = tl.program_id(0)
     first = block * ROWS
     n = tl.arange(0, ROWS)
@@ -70,7 +70,7 @@ def batch_matmul_registers(
     JOB: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr, ACTIVATION: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """The same with all of a program's weights on their way before the wait: DEEP inputs a warp."""
+    """`batch_matmul` with all weights in registers before the wait; DEEP inputs per warp."""
     first = tl.program_id(0) * ROWS
     n = tl.arange(0, ROWS)
     m = tl.program_id(2) * BATCH + tl.arange(0, BATCH)
@@ -103,7 +103,7 @@ def batch_matmul_registers(
 @triton.jit
 @no_type_check
 def _biases(ptr, open_ptr, n, inside, BIASED: tl.constexpr, GATED: tl.constexpr):
-    """Of a block of outputs and of its gates, read before the wait; 0 where there are none."""
+    """Biases of a block of outputs and gates, loaded before the wait; 0 if none."""
     more = n * 0.0
     open_ = n * 0.0
     if BIASED:
@@ -119,7 +119,7 @@ def _finish(
     y, gate, more, open_, out_ptr, suppress_ptr, best_ptr, where_ptr, sum_ptr, first, n, m,
     outs, rows, scale, JOB: tl.constexpr, GATED: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
-    """What is done with a block of sums, and where it goes."""
+    """Epilogue of a block: activation or logit statistics, and the store."""
     inside = first + n < outs
     some = m < rows
     block = tl.program_id(0)

@@ -1,4 +1,4 @@
-"""What the kernels of a step share, its first and its last. Only `launch` imports this."""
+"""Kernels of the first and last part of a step, and device functions that all kernels share."""
 
 from typing import no_type_check
 
@@ -6,15 +6,13 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
-# what a product does with its sums
-QKV: tl.constexpr = tl.constexpr(0)  # rows of three matrices on top of each other: q, k, v
-FFN_UP: tl.constexpr = tl.constexpr(1)  # through the activation, times the gate's if there is one
-RESIDUAL: tl.constexpr = tl.constexpr(2)  # onto what is in `out`: the residual
-LOGITS: tl.constexpr = tl.constexpr(3)  # logits, and of each block the largest and Σ exp
-SPLIT_K: tl.constexpr = tl.constexpr(
-    4
-)  # sums over a slice of the inputs, for `embed_or_add` to add up
-# a single row's residual is whole numbers, so many to 1: the sum of many parts in any order is one
+# epilogues of a matrix product
+QKV: tl.constexpr = tl.constexpr(0)  # three stacked matrices: q, k, v
+FFN_UP: tl.constexpr = tl.constexpr(1)  # activation, times the gate
+RESIDUAL: tl.constexpr = tl.constexpr(2)  # added to the residual in `out`
+LOGITS: tl.constexpr = tl.constexpr(3)  # logits, and per block the maximum and Σ exp
+SPLIT_K: tl.constexpr = tl.constexpr(4)  # partial sums, which `embed_or_add` adds up
+# units per 1.0 of a single row's fixed-point residual: atomic adds give one sum in any order
 FIXED_POINT: tl.constexpr = tl.constexpr(2.0**28)
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3}
 NORMS = {"none": 0, "layer": 1, "rms": 2}
@@ -23,11 +21,10 @@ NORMS = {"none": 0, "layer": 1, "rms": 2}
 @triton.jit
 @no_type_check
 def wait_for_previous_kernel(PDL: tl.constexpr, LATE: tl.constexpr):
-    """Wait for the kernel before. The next may start now, but for a LATE one only after the wait.
+    """Wait for the previous kernel (programmatic dependent launch); the next may start.
 
-    A wait is for the end of the kernel before, which waited too: what is done after it comes after
-    all before. The first kernel of a step is LATE: all others read what the step before left, the
-    time and the cache, without waiting.
+    With LATE it may start only after the wait. The first kernel of a step is LATE: the others read
+    lengths and cache of the previous step without waiting.
     """
     if PDL:
         if not LATE:
@@ -40,7 +37,7 @@ def wait_for_previous_kernel(PDL: tl.constexpr, LATE: tl.constexpr):
 @triton.jit
 @no_type_check
 def load_norm_weights(gain_ptr, shift_ptr, at, live, NORM: tl.constexpr, SHIFTED: tl.constexpr):
-    """A norm's weights: no other kernel makes them, so they are read before the wait."""
+    """Weights of a norm; constants, so they are loaded before the wait."""
     gain = at * 0.0
     shift = at * 0.0
     if NORM != 0:
@@ -78,7 +75,7 @@ def activate(x, KIND: tl.constexpr):
 @triton.jit
 @no_type_check
 def load_float32(ptr, at, live):
-    """A vector as float32, whatever it is kept as."""
+    """A vector as float32, from float or fixed point."""
     if ptr.dtype.element_ty == tl.int64:
         x = tl.load(ptr + at, mask=live, other=0).to(tl.float32) / FIXED_POINT
     else:
@@ -89,7 +86,7 @@ def load_float32(ptr, at, live):
 @triton.jit
 @no_type_check
 def add_to_residual(x_ptr, overflow_ptr, at, part, live, limit):
-    """Onto the residual, from many programs at once; what is no number or too large is noted."""
+    """Atomic add to the fixed-point residual; NaN and overflow are flagged."""
     wrong = live & ((tl.abs(part) < limit) == 0)
     tl.store(overflow_ptr + at * 0, 1, mask=wrong)
     steps = (tl.where(wrong, 0.0, part) * FIXED_POINT).to(tl.int64)
@@ -99,7 +96,7 @@ def add_to_residual(x_ptr, overflow_ptr, at, part, live, limit):
 @triton.jit
 @no_type_check
 def pick_matrix(first, a_ptr, b_ptr, c_ptr, end_a, end_b):
-    """Which of three stacked matrices a block of rows is in, and the row it starts at there."""
+    """The one of three stacked matrices that holds a block of rows, and the row in it."""
     ptr = a_ptr
     start = first
     if first >= end_a:
@@ -116,7 +113,7 @@ def pick_matrix(first, a_ptr, b_ptr, c_ptr, end_a, end_b):
 def locate_weights(
     first, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, end_a, end_b, JOB: tl.constexpr
 ):  # fmt: skip
-    """The matrix and the bias that a block of outputs is in, and the row it starts at there."""
+    """Matrix, bias and first row of a block of outputs."""
     matrix = w_ptr
     bias = b_ptr
     start = first
@@ -131,7 +128,7 @@ def locate_weights(
 def store_logit_stats(
     y, inside, token, suppress_ptr, best_ptr, where_ptr, sum_ptr, row, blocks, rows
 ):  # fmt: skip
-    """Of a block's logits: the largest that is allowed, which token, and Σ exp(logit - largest)."""
+    """Per block of logits: the allowed maximum, its token, and the log-sum-exp."""
     largest = tl.max(tl.where(inside[None, :], y, -float("inf")), 1)
     total = tl.sum(tl.where(inside[None, :], tl.exp(y - largest[:, None]), 0.0), 1)
     free = inside & (tl.load(suppress_ptr + token, mask=inside, other=1) == 0)
@@ -143,7 +140,7 @@ def store_logit_stats(
     keep = index < rows
     tl.store(best_ptr + index * blocks, best, mask=keep)
     tl.store(where_ptr + index * blocks, where, mask=keep)
-    # the sum alone, as a logarithm: blocks then add up whatever their largest was
+    # as log-sum-exp, so that blocks combine whatever their maxima are
     tl.store(sum_ptr + index * blocks, largest + tl.log(total), mask=keep)
 
 
@@ -156,7 +153,7 @@ def embed_or_add(
     WIDTH: tl.constexpr, FIRST: tl.constexpr, HAS_POSITIONS: tl.constexpr, SPLITS: tl.constexpr,
     BIASED: tl.constexpr, NORM: tl.constexpr, SHIFTED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """A token's vector, or the residual with what was found added; and its norm beside it."""
+    """Token embedding (FIRST), or residual plus split-K sums; and its norm."""
     row = tl.program_id(0)
     at = tl.arange(0, WIDTH)
     live = at < dim
@@ -194,7 +191,7 @@ def argmax_token(
     tokens_ptr, log_probs_ptr, end_flags_ptr, blocks, capacity,
     BLOCKS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """The likeliest token of a row, written down; the next step starts from it."""
+    """Most likely token of a row and its log-probability; advances the row."""
     wait_for_previous_kernel(PDL, False)
     row = tl.program_id(0)
     at = tl.arange(0, BLOCKS)
@@ -204,18 +201,18 @@ def argmax_token(
     sums = tl.load(sum_ptr + row * blocks + at, mask=live, other=-float("inf"))
     top = tl.max(best, 0)
     token = tl.min(tl.where(best == top, where, 2147483647), 0).to(tl.int64)
-    token = tl.where(token == 2147483647, 0, token)  # logits that are no numbers have no largest
+    token = tl.where(token == 2147483647, 0, token)  # NaN logits have no maximum
     most = tl.max(sums, 0)
-    chance = top - most - tl.log(tl.sum(tl.exp(sums - most), 0))
+    log_prob = top - most - tl.log(tl.sum(tl.exp(sums - most), 0))
     end = tl.load(end_ptr)
     ended = tl.load(ended_ptr + row)
     token = tl.where(ended != 0, end, token)
-    chance = tl.where(ended != 0, 0.0, chance)
+    log_prob = tl.where(ended != 0, 0.0, log_prob)
     ended = tl.where(token == end, 1, ended)
     time = tl.load(lengths_ptr + row)
     step = row * capacity + time - tl.load(start_lengths_ptr + row)
     tl.store(tokens_ptr + step, token)
-    tl.store(log_probs_ptr + step, chance)
+    tl.store(log_probs_ptr + step, log_prob)
     tl.store(end_flags_ptr + step, ended)
     tl.store(token_ptr + row, token)
     tl.store(ended_ptr + row, ended)

@@ -1,4 +1,4 @@
-"""A language model on a GPU: static caches, few kernels, a whole step in one graph."""
+"""CUDA graph engine of a language model: static buffers, one graph per step."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -15,13 +15,13 @@ from regard.models import LanguageModel
 from regard.nn import Readout
 from regard.ops.intercept import is_intercepted
 
-MAX_WIDTH = 16384  # inputs that one program holds at once
-MAX_PROMPT_GRAPHS = 8  # lengths of prompts whose graphs are kept
+MAX_WIDTH = 16384  # inputs that fit in one program
+MAX_PROMPT_GRAPHS = 8  # cached graphs, one per prompt length
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def can_capture(model: LanguageModel) -> bool:
-    """Whether these kernels know all that the model does, and it is where they run.
+    """Whether the kernels support the model, its dtype and its device.
 
     >>> can_capture(rg.models.LanguageModel(rg.models.language_tiny(vocab=9)).eval().double())
     False
@@ -37,18 +37,18 @@ def can_capture(model: LanguageModel) -> bool:
     keyed = config.resolved_kv_heads * feat
     even = feat % 8 == 0 and keyed % 16 == 0 and config.dim % 8 == 0 and hidden % 8 == 0
     small = max(config.dim, hidden, config.heads * feat) <= MAX_WIDTH
-    # maps of another kind, as of whole numbers, reckon in their own way
+    # other linear layers, such as int8, compute differently
     known = type(model.readout) is Readout and all(
         type(m) is nn.Linear for m in model.modules() if isinstance(m, nn.Linear)
     )
-    return plain and usual and even and small and known and _marks(model) is not None
+    return plain and usual and even and small and known and _weight_addresses(model) is not None
 
 
-def _marks(model: nn.Module) -> list[Any] | None:
-    """What a graph relies on: the modules, and where each weight is; None where one has a hook.
+def _weight_addresses(model: nn.Module) -> list[Any] | None:
+    """What a graph depends on: module types and weight addresses; None if a module has a hook.
 
-    A hook is of somebody who looks or edits, and wants the modules themselves. Asked at every call,
-    so without `modules()` and `parameters()`, which take ten times as long.
+    Hooks expect the modules to run. Called at every start, so it avoids `modules()` and
+    `parameters()`, which take ten times as long.
     """
     found: list[Any] = []
     todo: list[nn.Module] = [model]
@@ -86,14 +86,14 @@ def _runs_on(device: torch.device) -> bool:
     return device.type == "cuda" or (INTERPRETED and _TRY_ON_CPU)
 
 
-_TRY_ON_CPU = False  # tests set it: Triton's interpreter is exact and very slow
+_TRY_ON_CPU = False  # set in tests, to run in Triton's interpreter
 
 
 _ENGINES: "WeakKeyDictionary[LanguageModel, CudaGraphEngine]" = WeakKeyDictionary()
 
 
 def get_engine(model: LanguageModel) -> "CudaGraphEngine":
-    """The one engine of a model: what one call captured, the next one finds.
+    """The engine of a model; there is one, so that captured graphs are reused.
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9))
     >>> get_engine(model) is get_engine(model)
@@ -105,10 +105,10 @@ def get_engine(model: LanguageModel) -> "CudaGraphEngine":
 
 
 class CudaGraphEngine:
-    """The steps of one model, and the buffers it has used before, with their graphs."""
+    """Runs decoding steps of one model, with a pool of buffers and their graphs."""
 
     def __init__(self, model: LanguageModel, tuning: Tuning | None = None):
-        self._model = ref(model)  # the model keeps the engine, not the other way round
+        self._model = ref(model)  # weak: the engine must not keep the model alive
         self.free_buffers, self.weight_addresses, self.is_supported = (
             list[StepBuffers](),
             list[Any](),
@@ -125,7 +125,7 @@ class CudaGraphEngine:
 
     @property
     def tuning(self) -> Tuning:
-        """How the work is cut."""
+        """Tile sizes of the kernels."""
         return self.launcher.tuning
 
     @tuning.setter
@@ -134,12 +134,12 @@ class CudaGraphEngine:
         self._forget()
 
     def ready(self) -> bool:
-        """Whether these kernels know all of the model as it is now, and nobody looks."""
-        marks = _marks(self.model)
-        if is_intercepted(self.model) or marks is None:
+        """Whether the kernels support the model as it is now and nothing intercepts it."""
+        addresses = _weight_addresses(self.model)
+        if is_intercepted(self.model) or addresses is None:
             return False
-        if marks != self.weight_addresses:  # a graph knows weights by their address
-            self.weight_addresses, self.is_supported = marks, can_capture(self.model)
+        if addresses != self.weight_addresses:  # graphs hold addresses
+            self.weight_addresses, self.is_supported = addresses, can_capture(self.model)
             self._forget()
         return self.is_supported
 
@@ -147,22 +147,22 @@ class CudaGraphEngine:
         self.free_buffers, self.version, self.graph_pool = [], object(), None
 
     def acquire(self, rows: int, capacity: int) -> StepBuffers:
-        """Buffers for so many rows and keys: used ones, with their graphs, where there are some."""
-        for n, one in enumerate(self.free_buffers):
-            if one.rows == rows and one.capacity >= capacity:
+        """Buffers for this many rows and keys, from the pool if possible."""
+        for n, b in enumerate(self.free_buffers):
+            if b.rows == rows and b.capacity >= capacity:
                 return self.free_buffers.pop(n)
         blocks = -(-self.model.config.vocab // self.launcher.logits_block(rows))
         return make_buffers(self.model, rows, capacity, blocks)
 
     def run_steps(self, b: StepBuffers, steps: int, sampling: Sampling | None) -> None:
-        """So many steps, the choice of a token included; nothing is waited for."""
+        """Run steps including the choice of tokens, without synchronising."""
 
         def step() -> None:
             self.launcher.launch(b)
             if sampling is None:
                 self.launcher.choose_token(b)
             else:
-                _draw(b, sampling)
+                _sample(b, sampling)
 
         together = self.tuning.steps_per_graph
         while steps >= together:
@@ -172,7 +172,7 @@ class CudaGraphEngine:
             self._replay(b, (sampling, 1), step)
 
     def prefill(self, b: StepBuffers, length: int, work: Callable[[], None]) -> None:
-        """A prompt: by the model itself at first, as a graph once its length has come again."""
+        """Process a prompt: directly the first time, as a graph when its length recurs."""
         key = ("prompt", length)
         if not b.token.is_cuda or key not in b.graphs:
             work()
@@ -186,7 +186,7 @@ class CudaGraphEngine:
         b.graphs[key].replay()
 
     def step(self, b: StepBuffers) -> Tensor:
-        """The logits after `b.token`, the same memory each time."""
+        """Logits after `b.token`, in a buffer that the next step overwrites."""
 
         def step() -> None:
             self.launcher.launch(b)
@@ -205,34 +205,32 @@ class CudaGraphEngine:
         b.graphs[key].replay()
 
     def _capture(self, b: StepBuffers, work: Callable[[], Any]) -> torch.cuda.CUDAGraph:
-        """The work as a graph; a rehearsal first, as kernels are compiled when first called."""
-        kept = [x.clone() for x in (b.token, b.lengths, b.ended)]
+        """Capture work as a graph, after a warm-up that compiles the kernels."""
+        saved = [x.clone() for x in (b.token, b.lengths, b.ended)]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             work()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        for x, old in zip((b.token, b.lengths, b.ended), kept, strict=True):
+        for x, old in zip((b.token, b.lengths, b.ended), saved, strict=True):
             x.copy_(old)
-        if (
-            self.graph_pool is None
-        ):  # one for all: no graph leaves anything there that another reads
+        if self.graph_pool is None:  # shared: no graph reads what another leaves there
             self.graph_pool = torch.cuda.graph_pool_handle()
         with torch.cuda.graph(graph, pool=self.graph_pool):
             work()
         return graph
 
 
-def _draw(b: StepBuffers, how: Sampling) -> None:
-    """A token by each row's luck, the same way, by torch's own kernels."""
+def _sample(b: StepBuffers, sampling: Sampling) -> None:
+    """Sample a token per row and record it, with torch kernels."""
     logits, at = b.scratch["logits"], (b.lengths - b.start_lengths).long()[:, None]
     allowed = logits.masked_fill(b.suppress_mask.bool(), -torch.inf)
-    token = sample_tokens(allowed, how, b.uniforms.gather(1, at)[:, 0])
-    chance = logits.gather(1, token[:, None])[:, 0] - logits.logsumexp(-1)
+    token = sample_tokens(allowed, sampling, b.uniforms.gather(1, at)[:, 0])
+    log_prob = logits.gather(1, token[:, None])[:, 0] - logits.logsumexp(-1)
     ended = b.ended.bool()
     token = torch.where(ended, b.end, token)
-    b.log_probs.scatter_(1, at, chance.masked_fill(ended, 0)[:, None])
+    b.log_probs.scatter_(1, at, log_prob.masked_fill(ended, 0)[:, None])
     b.ended.copy_(ended | (token == b.end))
     b.output_tokens.scatter_(1, at, token[:, None])
     b.end_flags.scatter_(1, at, b.ended[:, None])

@@ -1,4 +1,4 @@
-"""The kernels of one step of a language model, in their order, with what each is told."""
+"""Launches the kernels of one step of a language model."""
 
 from functools import cached_property
 from typing import Any, cast
@@ -12,13 +12,13 @@ from regard.decode.gpu.tuning import Tuning, next_power_of_2
 from regard.models import LanguageModel
 from regard.nn import EncoderBlock, Norm
 
-MAX_BATCH_TILE = 64  # rows of a batch that one program takes at once
-MAX_FIXED_POINT = 2.0**34  # units that a residual in whole numbers holds, by half
-KV_TILE_BYTES = 1 << 15  # bytes of keys that a program takes at once, and as many of values
+MAX_BATCH_TILE = 64  # batch rows per program
+MAX_FIXED_POINT = 2.0**34  # half the range of the fixed-point residual
+KV_TILE_BYTES = 1 << 15  # of keys per program and iteration, and as many of values
 
 
 class StepLauncher:
-    """All kernels of a step for one model."""
+    """Kernel launches of one model."""
 
     def __init__(self, model: LanguageModel, tuning: Tuning):
         self._model, self.config, self.tuning = ref(model), model.config, tuning
@@ -26,7 +26,7 @@ class StepLauncher:
         self.kv_heads = self.config.resolved_kv_heads
         self.head_dim = self.config.resolved_head_dim
         self.ffn_dim = self.config.resolved_ffn_dim
-        # parts that small cannot leave the range together, however many there are
+        # increments below this cannot overflow the residual together
         self.max_increment = MAX_FIXED_POINT / (
             self.config.layers * (self.heads + self.ffn_dim) + 1
         )
@@ -71,41 +71,47 @@ class StepLauncher:
 
     def _one(self, b: StepBuffers, layers: list[EncoderBlock]) -> None:
         work, x = b.scratch, b.scratch["x"]
-        self._enter(b, first=True)
+        self._embed_or_add(b, first=True)
         for n, block in enumerate(layers):
             own, ff = block.self_attention, block.feed_forward
-            self._one_row(b, x, _qkv(block), work["qkv"], "QKV", block.self_residual.norm)
+            self._single_row_matmul(
+                b, x, _qkv_layers(block), work["qkv"], "QKV", block.self_residual.norm
+            )
             if b.capacity <= self.tuning.max_fused_keys:
-                self._attend_out(b, n, block)
+                self._attend_and_project(b, n, block)
             else:
                 self._attend(b, n, own.scale)
-                self._one_row(b, work["attention_out"], (own.to_out,), x, "RESIDUAL")
+                self._single_row_matmul(b, work["attention_out"], (own.to_out,), x, "RESIDUAL")
             norm = block.feed_forward_residual.norm
-            self._one_row(b, x, _up(block), work["ffn_hidden"], "FFN_UP", norm)
-            self._one_row(b, work["ffn_hidden"], (ff.to_out,), x, "RESIDUAL")
-        self._one_row(b, x, (_Head(self.model),), work["logits"], "LOGITS",
+            self._single_row_matmul(b, x, _up_layers(block), work["ffn_hidden"], "FFN_UP", norm)
+            self._single_row_matmul(b, work["ffn_hidden"], (ff.to_out,), x, "RESIDUAL")
+        self._single_row_matmul(b, x, (_Head(self.model),), work["logits"], "LOGITS",
                       self.model.decoder.norm, self.model.readout.scale)  # fmt: skip
 
     def _some(self, b: StepBuffers, layers: list[EncoderBlock]) -> None:
         work, bias, parts = b.scratch, None, 0
         for n, block in enumerate(layers):
             own, ff = block.self_attention, block.feed_forward
-            self._enter(b, first=n == 0, norm=block.self_residual.norm, parts=parts, bias=bias)
-            self._some_rows(b, work["normed_x"], _qkv(block), work["qkv"], "QKV")
+            self._embed_or_add(
+                b, first=n == 0, norm=block.self_residual.norm, parts=parts, bias=bias
+            )
+            self._batch_matmul(b, work["normed_x"], _qkv_layers(block), work["qkv"], "QKV")
             self._attend(b, n, own.scale)
             out = (own.to_out,)
-            parts = self._some_rows(b, work["attention_out"], out, work["split_k_sums"], "SPLIT_K")
+            parts = self._batch_matmul(
+                b, work["attention_out"], out, work["split_k_sums"], "SPLIT_K"
+            )
             norm = block.feed_forward_residual.norm
-            self._enter(b, norm=norm, parts=parts, bias=own.to_out.bias)
-            self._some_rows(b, work["normed_x"], _up(block), work["ffn_hidden"], "FFN_UP")
+            self._embed_or_add(b, norm=norm, parts=parts, bias=own.to_out.bias)
+            self._batch_matmul(b, work["normed_x"], _up_layers(block), work["ffn_hidden"], "FFN_UP")
             out = (ff.to_out,)
-            parts = self._some_rows(b, work["ffn_hidden"], out, work["split_k_sums"], "SPLIT_K")
+            parts = self._batch_matmul(b, work["ffn_hidden"], out, work["split_k_sums"], "SPLIT_K")
             bias = ff.to_out.bias
-        self._enter(b, norm=self.model.decoder.norm, parts=parts, bias=bias)
-        self._some_rows(b, work["normed_x"], (_Head(self.model),), work["logits"], "LOGITS",
+        self._embed_or_add(b, norm=self.model.decoder.norm, parts=parts, bias=bias)
+        self._batch_matmul(b, work["normed_x"], (_Head(self.model),), work["logits"], "LOGITS",
                         scale=self.model.readout.scale)  # fmt: skip
 
-    def _enter(
+    def _embed_or_add(
         self, b: StepBuffers, *, first: bool = False, norm: Norm | None = None, parts: int = 0,
         bias: Tensor | None = None,
     ) -> None:  # fmt: skip
@@ -113,15 +119,16 @@ class StepLauncher:
         places, table = work.get("position_table"), self.model.embedding.token_embeddings
         self.common_kernels.embed_or_add[(b.rows,)](
             b.token, b.lengths, b.left_padding, table, x if places is None else places,
-            work["split_k_sums"], x if bias is None else bias, x, work["overflow"], work["normed_x"],
+            work["split_k_sums"], x if bias is None else bias, x, work["overflow"],
+            work["normed_x"],
             *_norm_parts(norm, x), dim, b.rows, 0.0 if norm is None else norm.eps,
             self.model.embedding.scale, self.max_increment,
             WIDTH=next_power_of_2(dim), FIRST=first, HAS_POSITIONS=places is not None, SPLITS=parts,
             BIASED=bias is not None, **self._norm_kind(norm),
-            num_warps=4, **self._launching(b),
+            num_warps=4, **self._pdl_options(b),
         )  # fmt: skip
 
-    def _one_row(
+    def _single_row_matmul(
         self, b: StepBuffers, x: Tensor, maps: tuple[Any, ...], out: Tensor, job: str,
         norm: Norm | None = None, scale: float = 1.0,
     ) -> None:  # fmt: skip
@@ -138,21 +145,21 @@ class StepLauncher:
             rows = _divisor(rows, maps[0].weight.shape[0], maps[1].weight.shape[0])
         split = split if rows % 16 == 0 else 0
         assert split or width >= ins
-        weights, biases, ends = _laid_out(maps)
+        weights, biases, ends = _stacked_weights(maps)
         work = b.scratch
         self.single_row_kernels.single_row_matmul[(-(-outs // rows), -(-ins // width))](
             x, *weights, *biases, *_norm_parts(norm, x), out,
-            work["overflow"], b.suppress_mask, work["block_max"], work["block_argmax"], work["block_logsumexp"],
+            work["overflow"], b.suppress_mask, *_block_stats(b),
             *ends, outs, ins, 0.0 if norm is None else norm.eps, scale, self.max_increment,
             ROWS=rows, WIDTH=width, LANES=self._lanes(width), SPLIT=split,
             JOB=getattr(self.common_kernels, job).value, **self._norm_kind(norm),
             BIASED=maps[0].bias is not None, GATED=gated,
             ACTIVATION=self.common_kernels.ACTIVATIONS[self.config.activation],
-            num_warps=split or self.tuning.warps, **self._launching(b),
+            num_warps=split or self.tuning.warps, **self._pdl_options(b),
         )  # fmt: skip
 
     def _split(self, ins: int) -> int:
-        """Warps among which the inputs of one row's product are cut; 0: not by tensor cores."""
+        """Warps over which a single-row product splits its inputs; 0: no tensor cores."""
         cores, exact = (
             self.tuning.mma_warps,
             self.model.embedding.token_embeddings.dtype == torch.float32,
@@ -165,11 +172,11 @@ class StepLauncher:
             width, self.tuning.lane_bytes // self.model.embedding.token_embeddings.element_size()
         )
 
-    def _some_rows(
+    def _batch_matmul(
         self, b: StepBuffers, x: Tensor, maps: tuple[Any, ...], out: Tensor, job: str,
         scale: float = 1.0,
     ) -> int:  # fmt: skip
-        """Into how many slices the inputs were cut: that many parts are to be added up."""
+        """A batched product; returns the number of split-K slices to sum."""
         gated = job == "FFN_UP" and len(maps) == 2
         outs, ins = sum(m.weight.shape[0] for m in maps), maps[0].weight.shape[1]
         outs = outs // 2 if gated else outs
@@ -178,73 +185,75 @@ class StepLauncher:
         name, rows, part, settings = self.tuning.plan_matmul(outs, ins, job, 1 + gated, exact)
         if job == "QKV":
             rows = _divisor(rows, maps[0].weight.shape[0], maps[1].weight.shape[0])
-        weights, biases, ends = _laid_out(maps)
-        work, slices = b.scratch, -(-ins // part)
+        weights, biases, ends = _stacked_weights(maps)
+        slices = -(-ins // part)
         getattr(self.batch_kernels, name)[(-(-outs // rows), slices, -(-b.rows // batch))](
-            x, *weights, *biases, out, b.suppress_mask, work["block_max"], work["block_argmax"], work["block_logsumexp"],
+            x, *weights, *biases, out, b.suppress_mask, *_block_stats(b),
             *ends, outs, ins, b.rows, scale,
             BATCH=batch, ROWS=rows, JOB=getattr(self.common_kernels, job).value,
             BIASED=maps[0].bias is not None and job != "SPLIT_K", GATED=gated,
             ACTIVATION=self.common_kernels.ACTIVATIONS[self.config.activation],
-            **settings, **self._launching(b),
+            **settings, **self._pdl_options(b),
         )  # fmt: skip
         return slices
 
     def _attend(self, b: StepBuffers, layer: int, scale: float | None) -> None:
         self.attention_kernels.attend_step[(b.rows * self.heads,)](
             b.scratch["qkv"], b.keys[layer], b.values[layer], b.scratch["attention_out"],
-            *self._asked(b, layer, scale), **self._asking(b),
+            *self._attention_args(b, layer, scale), **self._attention_options(b),
         )  # fmt: skip
 
-    def _attend_out(self, b: StepBuffers, layer: int, block: EncoderBlock) -> None:
+    def _attend_and_project(self, b: StepBuffers, layer: int, block: EncoderBlock) -> None:
         out, dim = block.self_attention.to_out, self.config.dim
-        asking = self._asking(b)
+        options = self._attention_options(b)
         outs = max(
-            asking["GROUPS"] * asking["NEAR"], next_power_of_2(-(-dim // self.tuning.out_splits))
+            options["GROUPS"] * options["NEAR"], next_power_of_2(-(-dim // self.tuning.out_splits))
         )
         self.single_row_kernels.attend_and_project[(self.heads, -(-dim // outs))](
             b.scratch["qkv"], b.keys[layer], b.values[layer],
             out.weight, out.weight if out.bias is None else out.bias,
             b.scratch["x"], b.scratch["overflow"],
-            *self._asked(b, layer, block.self_attention.scale), dim, self.max_increment,
-            OUTS=outs, BIASED=out.bias is not None, **asking,
+            *self._attention_args(b, layer, block.self_attention.scale), dim, self.max_increment,
+            OUTS=outs, BIASED=out.bias is not None, **options,
         )  # fmt: skip
 
-    def _asked(self, b: StepBuffers, layer: int, scale: float | None) -> tuple[Any, ...]:
+    def _attention_args(self, b: StepBuffers, layer: int, scale: float | None) -> tuple[Any, ...]:
         work, window = b.scratch, self.config.windows[layer]
         return (
-            b.lengths, b.left_padding, b.cache_rows, work.get("cos", work["x"]), work.get("sin", work["x"]),
+            b.lengths, b.left_padding, b.cache_rows,
+            work.get("cos", work["x"]), work.get("sin", work["x"]),
             self.heads, self.kv_heads, b.capacity, self.head_dim**-0.5 if scale is None else scale,
             1 << 30 if window is None else window,
         )  # fmt: skip
 
-    def _asking(self, b: StepBuffers) -> dict[str, Any]:
-        """How keys lie in a program: groups by warp, some side by side in it, and repeats."""
+    def _attention_options(self, b: StepBuffers) -> dict[str, Any]:
+        """Layout of the keys in a program: groups per warp, neighbours, repeats."""
         tuning, size, width = self.tuning, b.keys.element_size(), next_power_of_2(self.head_dim)
         keys, warps, regs = tuning.batch_keys, tuning.batch_keys_warps, tuning.batch_keys_maxnreg
         if b.rows == 1:
             keys, warps, regs = tuning.keys, tuning.keys_warps, None
-        while keys * width * size > KV_TILE_BYTES:  # a program holds them in registers
+        while keys * width * size > KV_TILE_BYTES:  # they stay in registers
             keys //= 2
         groups = min(warps, keys)
         near = min(max(1, 512 // (size * width)), keys // groups)
         return {
             "HEAD_DIM": self.head_dim, "WIDTH": width, "GROUPS": groups, "NEAR": near,
             "REPEATS": keys // (groups * near), "ROTARY": self.config.rope_theta is not None,
-            "ROTATE_HALF": self.config.rotate_half, "USE_CACHE_ROWS": b.use_cache_rows, "num_warps": warps,
-            "maxnreg": regs, **self._launching(b),
+            "ROTATE_HALF": self.config.rotate_half, "USE_CACHE_ROWS": b.use_cache_rows,
+            "num_warps": warps,
+            "maxnreg": regs, **self._pdl_options(b),
         }  # fmt: skip
 
     def logits_block(self, rows: int) -> int:
-        """Tokens of the vocabulary that one program scores."""
+        """Tokens of the vocabulary per program of the readout."""
         if rows > 1:
             return self.tuning.batch_logits_outs
         tuning = self.tuning
         tile = tuning.mma_logits_tile if self._split(self.config.dim) else tuning.logits_tile
         return max(1, tile // next_power_of_2(self.config.dim))
 
-    def _launching(self, b: StepBuffers) -> dict[str, Any]:
-        """Whether a kernel may start before the last has ended."""
+    def _pdl_options(self, b: StepBuffers) -> dict[str, Any]:
+        """Options of programmatic dependent launch, where the GPU has it."""
         asked = self.tuning.pdl if b.rows == 1 else self.tuning.batch_pdl
         if asked and b.token.is_cuda:
             asked = torch.cuda.get_device_capability(b.token.device) >= (9, 0)
@@ -252,12 +261,12 @@ class StepLauncher:
         return {"PDL": False}
 
     def choose_token(self, b: StepBuffers) -> None:
-        """The likeliest token, written down on the device; the next step starts from it."""
-        work, blocks = b.scratch, b.scratch["block_max"].shape[1]
+        """Choose the most likely token on the device; the next step starts from it."""
+        blocks = b.scratch["block_max"].shape[1]
         self.common_kernels.argmax_token[(b.rows,)](
-            work["block_max"], work["block_argmax"], work["block_logsumexp"], b.token, b.lengths, b.start_lengths, b.ended, b.end,
+            *_block_stats(b), b.token, b.lengths, b.start_lengths, b.ended, b.end,
             b.output_tokens, b.log_probs, b.end_flags, blocks, b.capacity,
-            BLOCKS=next_power_of_2(blocks), num_warps=4, **self._launching(b),
+            BLOCKS=next_power_of_2(blocks), num_warps=4, **self._pdl_options(b),
         )  # fmt: skip
 
     def _norm_kind(self, norm: Norm | None) -> dict[str, Any]:
@@ -266,8 +275,13 @@ class StepLauncher:
         return {"NORM": self.common_kernels.NORMS[kind], "SHIFTED": shifted}
 
 
+def _block_stats(b: StepBuffers) -> tuple[Tensor, Tensor, Tensor]:
+    work = b.scratch
+    return work["block_max"], work["block_argmax"], work["block_logsumexp"]
+
+
 class _Head:
-    """The readout as a linear map: the embedding's table where it is tied."""
+    """The readout as a linear layer; the embedding table if tied."""
 
     def __init__(self, model: LanguageModel):
         own = model.readout.weight
@@ -275,18 +289,18 @@ class _Head:
         self.bias = model.readout.bias
 
 
-def _qkv(block: EncoderBlock) -> tuple[Any, ...]:
+def _qkv_layers(block: EncoderBlock) -> tuple[Any, ...]:
     own = block.self_attention
     return own.to_q, own.to_k, own.to_v
 
 
-def _up(block: EncoderBlock) -> tuple[Any, ...]:
+def _up_layers(block: EncoderBlock) -> tuple[Any, ...]:
     ff = block.feed_forward
     return (ff.to_hidden,) if ff.to_gate is None else (ff.to_hidden, ff.to_gate)
 
 
-def _laid_out(maps: tuple[Any, ...]) -> tuple[list[Tensor], list[Tensor], tuple[int, int]]:
-    """Three weights and biases (the first again if there are fewer), and where two of them end."""
+def _stacked_weights(maps: tuple[Any, ...]) -> tuple[list[Tensor], list[Tensor], tuple[int, int]]:
+    """Three weights and biases (the first repeated if fewer), and where the first two end."""
     weights = [m.weight for m in maps]
     biases = [m.weight if m.bias is None else m.bias for m in maps]
     ends = (weights[0].shape[0], sum(w.shape[0] for w in weights[:2]))
@@ -300,7 +314,7 @@ def _norm_parts(norm: Norm | None, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _divisor(most: int, *sizes: int) -> int:
-    """The largest power of two up to `most` that divides all sizes: no block lies in two."""
+    """The largest power of two up to `most` that divides all sizes: no block spans two."""
     while any(size % most for size in sizes):
         most //= 2
     return most

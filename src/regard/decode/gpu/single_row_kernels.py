@@ -1,4 +1,4 @@
-"""The products of one row: weights are on their way before the kernel before is done."""
+"""Matrix products of a single row; weights are loaded before the previous kernel ends."""
 
 from typing import no_type_check
 
@@ -30,11 +30,11 @@ from regard.decode.gpu.mma_tiles import (
 @triton.jit
 @no_type_check
 def _matrix(ptr, first, stride, at, inside, live):
-    """Rows of a matrix as (piece, row, lane): a warp has whole rows, so it need not meet others."""
+    """Rows of a matrix as (piece, row, lane): whole rows per warp, so no exchange."""
     rows = first + tl.arange(0, inside.shape[0])
     both = inside[None, :, None] & live[:, None, :]
     place = ptr + rows[None, :, None] * stride + at[:, None, :]
-    # not so, but it puts lanes along the last axis and warps along the rows
+    # a false hint that makes the compiler put lanes on the last axis and warps on the rows
     place = tl.max_contiguous(place, [1, 2, at.shape[1]])
     return tl.load(place, mask=both, other=0.0, eviction_policy="evict_first")
 
@@ -55,7 +55,7 @@ def _weights(
 @triton.jit
 @no_type_check
 def _times(w, x, ROWS: tl.constexpr, WIDTH: tl.constexpr, SPLIT: tl.constexpr):
-    """W x, by tensor cores (each of SPLIT warps has its inputs) or as sums of products."""
+    """W x, on tensor cores (inputs split over SPLIT warps) or by multiply and sum."""
     if SPLIT:
         right = vector_to_mma_operand(x.to(w.dtype), SPLIT, WIDTH // SPLIT)
         y = tl.dot(to_mma_operand(w, True, ROWS, SPLIT, WIDTH // SPLIT), right)
@@ -81,14 +81,15 @@ def _along(WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr):
 @no_type_check
 def single_row_matmul(
     x_ptr, w_ptr, w2_ptr, w3_ptr, b_ptr, b2_ptr, b3_ptr, gain_ptr, shift_ptr, out_ptr,
-    overflow_ptr, suppress_ptr, best_ptr, where_ptr, sum_ptr, end_a, end_b, outs, ins, eps, scale, limit,
+    overflow_ptr, suppress_ptr, best_ptr, where_ptr, sum_ptr, end_a, end_b, outs, ins, eps, scale,
+    limit,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr, SPLIT: tl.constexpr,
     JOB: tl.constexpr, NORM: tl.constexpr, SHIFTED: tl.constexpr, BIASED: tl.constexpr,
     GATED: tl.constexpr, ACTIVATION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """W x for one x: the norm first, the rest after; ROWS outputs a program, WIDTH inputs.
+    """norm(x) Wᵀ with an epilogue; ROWS outputs and WIDTH inputs per program.
 
-    That is all of them, but what is ADDED to the residual may come in slices.
+    WIDTH covers all inputs, except for RESIDUAL, which may be split.
     """
     block = tl.program_id(0)
     first = block * ROWS
@@ -107,7 +108,7 @@ def single_row_matmul(
     gain, shift = load_norm_weights(gain_ptr, shift_ptr, at, live, NORM, SHIFTED)
     more = tl.zeros([ROWS], tl.float32)
     if BIASED:
-        own = first + n < tl.where(low == 0, outs, 0)  # one slice alone has it
+        own = first + n < tl.where(low == 0, outs, 0)  # only the first slice adds it
         more = tl.load(bias + start + n, mask=own, other=0.0).to(tl.float32)
         if GATED:
             open_ = tl.load(b2_ptr + start + n, mask=inside, other=0.0).to(tl.float32)
@@ -137,19 +138,20 @@ def single_row_matmul(
 @triton.jit
 @no_type_check
 def attend_and_project(
-    qkv_ptr, k_ptr, v_ptr, w_ptr, b_ptr, x_ptr, overflow_ptr, lengths_ptr, left_padding_ptr, cache_rows_ptr,
+    qkv_ptr, k_ptr, v_ptr, w_ptr, b_ptr, x_ptr, overflow_ptr, lengths_ptr, left_padding_ptr,
+    cache_rows_ptr,
     cos_ptr, sin_ptr, heads, kv_heads, capacity, scale, window, dim, limit,
     OUTS: tl.constexpr, BIASED: tl.constexpr, HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr,
     GROUPS: tl.constexpr, NEAR: tl.constexpr, REPEATS: tl.constexpr, ROTARY: tl.constexpr,
     ROTATE_HALF: tl.constexpr, USE_CACHE_ROWS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """A head's attention and what it gives to OUTS outputs, added to the residual.
+    """Attention of one head and its share of the output projection, added to the residual.
 
-    Each program of a head attends anew: keys come from the L2 cache, a kernel more would cost more.
+    Programs of a head repeat the attention: keys are in L2, and another kernel would cost more.
     """
     head = tl.program_id(0)
     f = tl.arange(0, WIDTH)[None, None, None, :]
-    # outputs lie in a program as keys do: what was found is then where it is needed
+    # outputs have the layout of the keys, so that no data moves between threads
     n = tl.arange(0, OUTS // (GROUPS * NEAR))[:, None, None] * (GROUPS * NEAR)
     n += tl.arange(0, GROUPS)[None, :, None] * NEAR + tl.arange(0, NEAR)[None, None, :]
     n += tl.program_id(1) * OUTS
@@ -160,7 +162,7 @@ def attend_and_project(
     w = tl.load(place, mask=both, other=0.0, eviction_policy="evict_first")
     more = tl.zeros_like(n).to(tl.float32)
     if BIASED:
-        end = tl.where(head == 0, dim, 0)  # one head alone adds it
+        end = tl.where(head == 0, dim, 0)  # only the first head adds it
         more = tl.load(b_ptr + n, mask=n < end, other=0.0).to(tl.float32)
     y = attend_head(
         qkv_ptr, k_ptr, v_ptr, lengths_ptr, left_padding_ptr, cache_rows_ptr, cos_ptr, sin_ptr,

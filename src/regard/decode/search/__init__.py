@@ -1,1 +1,1 @@
-"""TODO."""
+"""Searches over a model's steps: greedy, beam, sampling, CTC."""

@@ -1,4 +1,4 @@
-"""Several beginnings side by side, the best of which are gone on with."""
+"""Beam search."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,8 +12,8 @@ from regard.decode.search.result import DecodeResult, check_max_new_tokens
 from regard.decode.stepper import Stepper
 from regard.errors import ConfigError
 
-TOPK_GROUP = 128  # numbers of a row that are asked for their largest together
-LOGSUMEXP_ROWS = 8  # of logits that a processor's cache has room for
+TOPK_GROUP = 128  # values per group of the two-stage top-k
+LOGSUMEXP_ROWS = 8  # rows of logits that fit in a CPU cache
 
 
 @torch.no_grad()
@@ -29,14 +29,23 @@ def beam(
     n_best: int = 1,
     constraints: Sequence[TokenConstraint] = (),
 ) -> DecodeResult:
-    """The `best` of the answers that a search over `width` beginnings finds, the best one first.
+    """Beam search: the `n_best` sequences, best first, with axes (batch, n_best, …).
 
-    score(y) = log p(y) / ((5 + |y|) / 6)^penalty,   |y| counts the end (Wu et al. 2016, eq. 14)
+    score(y) = log p(y) / ((5 + |y|) / 6)^length_penalty,   |y| with the end (Wu et al. 2016)
 
-    An answer that has ended keeps its place in the beam and is compared by its score at last; so a
-    beam of 1 is greedy, and one that holds every sequence is exact. The axes are (batch, best, …).
-    `rules` narrow the search; probabilities stay the model's own. `scores` of what comes back gives
-    the scores, with the same penalty.
+    A finished sequence keeps its place in the beam and is ranked by its score at the end: a beam of
+    1 is greedy search, and one that holds every sequence is exact.
+
+    Args:
+        stepper: The model, from `make_stepper`.
+        state: The state after the source or prompt, from `stepper.start`.
+        first: The token of each row to continue from.
+        end: The end token.
+        max_new_tokens: Upper limit on generated tokens.
+        width: Sequences per beam.
+        length_penalty: Exponent of the length normalization; 0 is none.
+        n_best: Sequences returned per row, at most `width`.
+        constraints: Restrict which tokens may come next; log-probabilities are the model's own.
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=9)).eval()
     >>> stepper = rg.decode.make_stepper(model)
@@ -49,7 +58,7 @@ def beam(
         raise ConfigError(f"n_best: needs 1 to width={width}, got {n_best}; try a wider beam")
     batch, device = len(first), first.device
     sequence = torch.arange(batch, device=device)
-    rows = sequence[:, None] * width  # where each one's beam starts
+    rows = sequence[:, None] * width  # first row of each beam
     state = stepper.select(state, sequence.repeat_interleave(width))
     last = first.repeat_interleave(width)
     tokens = first.new_empty(batch, width, 0)
@@ -57,14 +66,14 @@ def beam(
     log_prob: Tensor | None = None
     for _ in range(max_new_tokens):
         logits, state = stepper.step(last, state)
-        if log_prob is None:  # all beginnings are still one: only the first may go on
+        if log_prob is None:  # all rows of a beam are still equal: only the first continues
             log_prob = logits.new_full((batch, width), -torch.inf)
             log_prob[:, 0] = 0
-        chances, next_tokens = _likeliest(logits, constraints, tokens, log_prob, ended)
-        parent, token, log_prob = _grow(log_prob, chances, next_tokens, ended, end)
+        log_probs, next_tokens = _topk_tokens(logits, constraints, tokens, log_prob, ended)
+        parent, token, log_prob = _grow(log_prob, log_probs, next_tokens, ended, end)
         ended = ended.gather(1, parent)
         lengths = lengths.gather(1, parent) + (~ended & (token != end)).long()
-        # a place that no sequence has reached yet does not end, or it would never be given up
+        # an unreached place must not end: an ended one is never replaced
         ended = ended | ((token == end) & log_prob.isfinite())
         tokens = tokens.gather(1, parent[..., None].expand_as(tokens))
         tokens = torch.cat([tokens, token[..., None]], -1)
@@ -72,47 +81,47 @@ def beam(
             break
         state, last = stepper.select(state, (rows + parent).flatten()), token.flatten()
     assert log_prob is not None
-    return _ranked(DecodeResult(tokens, lengths, log_prob, ended), length_penalty, n_best)
+    return _rank(DecodeResult(tokens, lengths, log_prob, ended), length_penalty, n_best)
 
 
-def _likeliest(
+def _topk_tokens(
     logits: Tensor,
-    rules: Sequence[TokenConstraint],
+    constraints: Sequence[TokenConstraint],
     tokens: Tensor,
     log_prob: Tensor,
     ended: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """The tokens that each place may go on with, as many as the beam is wide: no more can be kept.
+    """The most likely tokens of each sequence, as many as the beam is wide.
 
-    log p = logit - log Σ exp(logits), over all tokens; what the rules forbid has none.
+    log p = logit - log Σ exp(logits), over all tokens, also those that constraints exclude.
     """
     total = chunked_logsumexp(logits)[:, None]
-    if rules:
+    if constraints:
         reached = ~ended & log_prob.isfinite()
-        may = allowed_mask(rules, tokens.flatten(0, 1), logits.shape[-1], reached.flatten())
-        logits = mask_logits(logits, may)
+        rows, vocab = tokens.flatten(0, 1), logits.shape[-1]
+        logits = mask_logits(logits, allowed_mask(constraints, rows, vocab, reached.flatten()))
     best, token = grouped_topk(logits, ended.shape[1])
     return (best - total).unflatten(0, ended.shape), token.unflatten(0, ended.shape)
 
 
 def chunked_logsumexp(logits: Float[Tensor, "rows vocab"]) -> Float[Tensor, " rows"]:
-    """log Σ exp(logits) of each row.
+    """log Σ exp(logits) per row.
 
     >>> chunked_logsumexp(torch.zeros(1, 4))
     tensor([1.3863])
     """
     if logits.device.type != "cpu" or len(logits) <= LOGSUMEXP_ROWS:
         return logits.logsumexp(-1)
-    # a few rows at a time: what is made of them on the way stays in the cache
-    return torch.cat([some.logsumexp(-1) for some in logits.split(LOGSUMEXP_ROWS)])
+    # a few rows at a time, so that temporaries stay in the cache
+    return torch.cat([part.logsumexp(-1) for part in logits.split(LOGSUMEXP_ROWS)])
 
 
 def grouped_topk(
     x: Float[Tensor, "rows count"], k: int
 ) -> tuple[Float[Tensor, "rows kept"], Int[Tensor, "rows kept"]]:
-    """The k largest of each row, largest first, and where they are; of all if there are fewer.
+    """Top-k values and indices per row, largest first; faster than `topk` for long rows.
 
-    A long row is cut into groups: the k largest are in the k groups with the largest of their own.
+    Rows are split into groups: the top k lie in the k groups with the largest maxima.
 
     >>> grouped_topk(torch.tensor([[3.0, 1.0, 2.0]]), 2)
     (tensor([[3., 2.]]), tensor([[0, 2]]))
@@ -134,11 +143,11 @@ def grouped_topk(
 
 
 def _grow(
-    log_prob: Tensor, chances: Tensor, tokens: Tensor, ended: Tensor, end: int
+    log_prob: Tensor, log_probs: Tensor, tokens: Tensor, ended: Tensor, end: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Which beginnings go on with which tokens; those that have ended stay, before all others."""
-    width, kept = chances.shape[1:]
-    grown = (log_prob[..., None] + chances).masked_fill(ended[..., None], -torch.inf)
+    """Parents, tokens and log-probabilities of the next beam; finished sequences stay first."""
+    width, kept = log_probs.shape[1:]
+    grown = (log_prob[..., None] + log_probs).masked_fill(ended[..., None], -torch.inf)
     grown[..., 0] = grown[..., 0].masked_fill(ended, torch.inf)
     tokens = tokens.masked_fill(ended[..., None], end)
     chosen, at = grown.flatten(1).topk(width, sorted=True)
@@ -147,8 +156,8 @@ def _grow(
     return parent, token, torch.where(chosen == torch.inf, stays, chosen)
 
 
-def _ranked(found: DecodeResult, penalty: float, best: int) -> DecodeResult:
-    order = found.scores(penalty).topk(best, sorted=True).indices
-    tokens = found.tokens.gather(1, order[..., None].expand(-1, -1, found.tokens.shape[-1]))
-    rest = (x.gather(1, order) for x in found[1:])
+def _rank(result: DecodeResult, penalty: float, best: int) -> DecodeResult:
+    order = result.scores(penalty).topk(best, sorted=True).indices
+    tokens = result.tokens.gather(1, order[..., None].expand(-1, -1, result.tokens.shape[-1]))
+    rest = (x.gather(1, order) for x in result[1:])
     return DecodeResult(tokens, *rest)

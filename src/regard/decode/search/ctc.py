@@ -1,4 +1,4 @@
-"""From the log-probabilities of CTC to labels: the likeliest path, or a search over prefixes."""
+"""CTC decoding: best path and prefix beam search, offline or streaming."""
 
 import math
 from collections import deque
@@ -14,16 +14,14 @@ from regard.errors import ConfigError, ShapeError
 from regard.models.recogniser import BLANK
 
 LabelLanguageModel = Callable[[tuple[int, ...]], Sequence[float]]
-MAX_STATES = 4096  # prefixes whose state a language model keeps
-LM_CONTEXT = 128  # labels that are settled but still shown to the language
-SCORE_CONTEXT = 20  # outputs on each side of a label whose doubts count: 0.8 s
-MAX_UNSTABLE = (
-    50  # labels at the end over which prefixes may differ: older doubts are decided by the best
-)
+MAX_STATES = 4096  # cached prefixes of a language model
+LM_CONTEXT = 128  # stable labels that the language model still sees
+SCORE_CONTEXT = 20  # outputs around a label that enter its score: 0.8 s
+MAX_UNSTABLE = 50  # labels at the end in which prefixes may differ; the best decides older ones
 
 
 class CtcHypothesis(NamedTuple):
-    """Labels that may have been said, how likely the sound makes them, and what ranks them.
+    """A label sequence, its CTC log-probability, and its score with language model and bonus.
 
     >>> CtcHypothesis((3, 1), -0.5, -0.9).labels
     (3, 1)
@@ -35,11 +33,11 @@ class CtcHypothesis(NamedTuple):
 
 
 class BestPath:
-    """The likeliest path as it comes: repeats are joined, also across pieces, blanks left out.
+    """Streaming best-path decoding: merges repeats, also across calls, and removes blanks.
 
     >>> path = torch.nn.functional.one_hot(torch.tensor([1, 1, 0, 1, 2, 2]), 3).float().log()
-    >>> hear = BestPath()
-    >>> hear(path[:1]), hear(path[1:5]), hear(path[5:])
+    >>> decode = BestPath()
+    >>> decode(path[:1]), decode(path[1:5]), decode(path[5:])
     ([1], [1, 2], [])
     """
 
@@ -47,21 +45,21 @@ class BestPath:
         self.last = BLANK
 
     def __call__(self, log_probs: Float[Tensor, "time vocab"]) -> list[int]:
-        found = []
+        labels = []
         for label in log_probs.argmax(-1).tolist():
             if label not in (BLANK, self.last):
-                found.append(label)
+                labels.append(label)
             self.last = label
-        return found
+        return labels
 
 
 class PathScore:
-    """How sure a text is: log-probability of the likeliest path around its labels, per label.
+    """Confidence of a transcript: log-probability of the best path around its labels, per label.
 
     score = Σ_{t near a label} max_label log p(label | t) / labels
 
-    Outputs further than NEAR from every label do not count, so that a long pause makes no text
-    doubtful. It takes the outputs as they come.
+    Outputs further than SCORE_CONTEXT from every label are ignored, so that pauses do not lower the
+    score. Call it with the outputs as they come.
 
     >>> path = torch.tensor([[0.5, 0.5], [0.1, 0.9]]).log()
     >>> score = PathScore()
@@ -87,7 +85,7 @@ class PathScore:
                 self.before.append(log_prob)
 
     def per_label(self, labels: int) -> float:
-        """The score of a text of so many labels."""
+        """The score of a transcript with this many labels."""
         return self.total / max(1, labels)
 
 
@@ -101,17 +99,24 @@ def prefix_beam(
     length_bonus: float = 0.0,
     min_log_prob: float = -12.0,
 ) -> list[CtcHypothesis]:
-    """The `best` label sequences that a search over `width` beginnings finds, the best first.
+    """CTC prefix beam search (Hannun et al. 2014): the `n_best` label sequences, best first.
 
-    score(y) = log Σ_{paths of y} Π_t p(path_t | t) + weight · log p_language(y) + bonus · |y|
+    score(y) = log Σ_{paths of y} Π_t p(path_t | t) + lm_weight · log p_lm(y) + length_bonus · |y|
 
-    A path's repeats are joined and its blanks left out, so many paths say the same; here they are
-    summed, where the likeliest path counts one alone. `language` tells the log-probability of every
-    next label after a prefix; `floor` passes over labels less likely than that at a moment.
+    All paths of a label sequence are summed, where best-path decoding counts one.
 
-    >>> p = torch.tensor([[0.6, 0.4], [0.6, 0.4]])  # the likeliest path is two blanks: 0.36
-    >>> (found,) = prefix_beam(p.log())
-    >>> found.labels, round(found.log_prob, 4) == round(math.log(0.16 + 2 * 0.24), 4)
+    Args:
+        log_probs: Log-probabilities of the labels at each output, label 0 the blank.
+        width: Prefixes per beam.
+        n_best: Sequences returned, at most `width`.
+        language_model: Log-probabilities of all next labels after a prefix.
+        lm_weight: Weight of the language model.
+        length_bonus: Added per label.
+        min_log_prob: Labels below this at an output are skipped there.
+
+    >>> p = torch.tensor([[0.6, 0.4], [0.6, 0.4]])  # the best path is two blanks: 0.36
+    >>> (best,) = prefix_beam(p.log())
+    >>> best.labels, round(best.log_prob, 4) == round(math.log(0.16 + 2 * 0.24), 4)
     ((1,), True)
     """
     search = PrefixBeam(
@@ -128,7 +133,7 @@ def prefix_beam(
 
 
 class PrefixBeam:
-    """The same search as the sound comes: each call takes more, `settled` gives what is decided.
+    """Streaming `prefix_beam`: call it with outputs, then `pop_stable_labels` for decided labels.
 
     p(y, t) = p_blank(y, t) + p_label(y, t): paths of y up to t that end in a blank, in a label
 
@@ -154,11 +159,11 @@ class PrefixBeam:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew."""
-        # (log of paths that end in a blank, in the last label); and what the language says of each
+        """Start a new stream."""
+        # log-probability of the paths that end in a blank, and in the last label
         self.beam: dict[tuple[int, ...], tuple[float, float]] = {(): (0.0, -math.inf)}
         self.lm_log_probs: dict[tuple[int, ...], float] = {(): 0.0}
-        self.stable_length = 0  # labels that `settled` has told
+        self.stable_length = 0  # labels that `pop_stable_labels` has returned
 
     def __call__(self, log_probs: Float[Tensor, "time vocab"]) -> None:
         if log_probs.ndim != 2:
@@ -169,14 +174,14 @@ class PrefixBeam:
             self._step(row)
 
     def hypotheses(self) -> list[CtcHypothesis]:
-        """All that is still in the beam, the best first."""
-        found = [
+        """The beam, best first."""
+        prefixes = [
             CtcHypothesis(y, _add(*ends), self._score(y, ends)) for y, ends in self.beam.items()
         ]
-        return sorted(found, key=lambda prefix: -prefix.score)
+        return sorted(prefixes, key=lambda prefix: -prefix.score)
 
     def pop_stable_labels(self) -> list[int]:
-        """Labels that every prefix in the beam begins with, and that were not told before."""
+        """New labels that all prefixes of the beam share: they will not change any more."""
         first, *rest = self.beam
         shared = len(first)
         for other in rest:
@@ -191,11 +196,11 @@ class PrefixBeam:
         return list(new)
 
     def unstable_labels(self) -> list[int]:
-        """What the best prefix says after that: it may still change."""
+        """The rest of the best prefix, which may still change."""
         return list(self.hypotheses()[0].labels[self.stable_length :])
 
     def _cut(self) -> None:
-        """Drop what was told long ago, or a long stream would grow; all prefixes share it."""
+        """Drop old shared labels, so that memory stays bounded."""
         keep = 1 if self.language_model is None else LM_CONTEXT
         if self.stable_length > 2 * keep:
             first, self.stable_length = self.stable_length - keep, keep
@@ -214,12 +219,12 @@ class PrefixBeam:
 
         for prefix, (blank, label) in self.beam.items():
             both, last = _add(blank, label), prefix[-1] if prefix else BLANK
-            # the last label once more is the same label, unless a blank was between
+            # repeating the last label extends it, unless a blank came between
             again = label + row[last] if prefix else -math.inf
             add(prefix, both + row[BLANK], again)
             for c in labels:
                 add((*prefix, c), -math.inf, row[c] + (blank if c == last else both))
-        self._learn(grown)
+        self._update_lm(grown)
         best = sorted(grown.items(), key=lambda item: -self._score(*item))[: self.width]
         (first, _), shared = best[0], len(best[0][0]) - MAX_UNSTABLE
         if shared > 0:
@@ -227,19 +232,18 @@ class PrefixBeam:
         self.beam = dict(best)
         self.lm_log_probs = {prefix: self.lm_log_probs[prefix] for prefix in self.beam}
 
-    def _learn(self, grown: dict[tuple[int, ...], tuple[float, float]]) -> None:
+    def _update_lm(self, grown: dict[tuple[int, ...], tuple[float, float]]) -> None:
         if self.language_model is None:
             self.lm_log_probs = dict.fromkeys(grown, 0.0)
             return
-        told: dict[tuple[int, ...], Sequence[float]] = {}
+        next_log_probs: dict[tuple[int, ...], Sequence[float]] = {}
         for prefix in grown:
             if prefix not in self.lm_log_probs:
                 before = prefix[:-1]
-                if before not in told:
-                    told[before] = self.language_model(before)
-                self.lm_log_probs[prefix] = self.lm_log_probs[before] + float(
-                    told[before][prefix[-1]]
-                )
+                if before not in next_log_probs:
+                    next_log_probs[before] = self.language_model(before)
+                log_prob = float(next_log_probs[before][prefix[-1]])
+                self.lm_log_probs[prefix] = self.lm_log_probs[before] + log_prob
 
     def _score(self, prefix: tuple[int, ...], ends: tuple[float, float]) -> float:
         return (
@@ -250,9 +254,9 @@ class PrefixBeam:
 
 
 class StepperLanguageModel:
-    """A stepper as the language of a prefix beam: log p(next label | prefix), states remembered.
+    """A stepper as the language model of a prefix beam: log p(next label | prefix), with a cache.
 
-    log_softmax(step(prefix)),   read from the token `first` on
+    log_softmax(step(prefix)), starting from the token `first`
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9)).eval()
     >>> language = StepperLanguageModel(rg.decode.make_stepper(model))
@@ -270,7 +274,7 @@ class StepperLanguageModel:
     @torch.no_grad()
     def _at(self, prefix: tuple[int, ...]) -> tuple[list[float], object]:
         if prefix in self.states:
-            self.states[prefix] = self.states.pop(prefix)  # the one asked for last is dropped last
+            self.states[prefix] = self.states.pop(prefix)  # least recently used first
             return self.states[prefix]
         after, last = len(prefix), self.first
         while after and prefix[: after - 1] not in self.states:
@@ -279,20 +283,20 @@ class StepperLanguageModel:
             state = self.states[prefix[: after - 1]][1]
         else:
             state = self.stepper.start(torch.tensor([[self.first]]))
-        found: tuple[list[float], object] | None = None
+        entry: tuple[list[float], object] | None = None
         for size in range(after, len(prefix) + 1):
             last = prefix[size - 1] if size else self.first
             logits, state = self.stepper.step(torch.tensor([last]), state)
-            found = logits[0].log_softmax(-1).tolist(), state
-            self.states[prefix[:size]] = found
+            entry = logits[0].log_softmax(-1).tolist(), state
+            self.states[prefix[:size]] = entry
         while len(self.states) > MAX_STATES:
             del self.states[next(iter(self.states))]
-        assert found is not None
-        return found
+        assert entry is not None
+        return entry
 
 
 def _add(a: float, b: float) -> float:
-    """log(e^a + e^b), also of nothing."""
+    """log(e^a + e^b)."""
     if a < b:
         a, b = b, a
     return a if b == -math.inf else a + math.log1p(math.exp(b - a))

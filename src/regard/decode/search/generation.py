@@ -1,4 +1,4 @@
-"""One token after the other, handed over as it comes."""
+"""Token-by-token generation, greedy or sampled, as a stream."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -12,13 +12,12 @@ from regard.decode.sampling import Sampling, row_uniforms, sample_tokens
 from regard.decode.search.beam import chunked_logsumexp, grouped_topk
 from regard.decode.search.result import DecodeResult, check_max_new_tokens
 from regard.decode.stepper import Stepper
-from regard.decode.steppers.language import LanguageStepper
 
 
 class GenerationStep(NamedTuple):
-    """The next token of each row, how likely the model found it, and which rows are done.
+    """The next token of each row, its log-probability, and which rows have ended.
 
-    A row that ended before writes `end` again, at no cost.
+    A row that has ended repeats `end` with log-probability 0.
 
     >>> GenerationStep(*map(torch.tensor, ([4, 1], [-0.5, 0.0], [False, True]))).tokens.tolist()
     [4, 1]
@@ -39,11 +38,20 @@ def stream(
     sampling: Sampling | None = None,
     constraints: Sequence[TokenConstraint] = (),
 ) -> Iterator[GenerationStep]:
-    """Tokens as they come, until all rows have ended or `limit` is reached: likeliest, or drawn.
+    """Generate tokens one step at a time until all rows have ended.
 
-    y_t = argmax_y p(y | y_1 … y_{t-1}, what was read),   or y_t drawn from it, as `how` says
+    y_t = argmax_y p(y | y_1 … y_{t-1}, input),   or sampled from it
 
-    `rules` narrow the choice; a log-probability is the model's own, whatever the choice was.
+    Log-probabilities are those of the unconstrained model.
+
+    Args:
+        stepper: The model, from `make_stepper`.
+        state: The state after the source or prompt, from `stepper.start`.
+        first: The token of each row to continue from.
+        end: The end token.
+        max_new_tokens: Upper limit on generated tokens.
+        sampling: How to sample; greedy if None.
+        constraints: Restrict which tokens may come next.
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9)).eval()
     >>> stepper, prompt = rg.decode.make_stepper(model), torch.tensor([[3, 4]])
@@ -52,8 +60,9 @@ def stream(
     torch.Size([1])
     """
     check_max_new_tokens(max_new_tokens)
-    if isinstance(stepper, LanguageStepper):
-        steps = stepper.generate(
+    generate = getattr(stepper, "generate", None)
+    if generate is not None:
+        steps = generate(
             first,
             state,
             end=end,
@@ -61,41 +70,41 @@ def stream(
             sampling=sampling,
             constraints=constraints,
         )
-        if steps is not None:  # a GPU takes many steps without a question
+        if steps is not None:  # many steps per synchronisation on a GPU
             yield from (GenerationStep(*step) for step in steps)
             return
     ended = torch.zeros_like(first, dtype=torch.bool)
-    luck = (
+    uniforms = (
         None
         if sampling is None
         else row_uniforms(sampling.seed, len(first), max_new_tokens).to(first.device)
     )
-    written = first.new_empty(len(first), 0)
+    generated = first.new_empty(len(first), 0)
     for at in range(max_new_tokens):
-        with torch.no_grad():  # not around the whole: the caller has the word between two tokens
+        with torch.no_grad():  # not around the loop: the caller runs between two tokens
             logits, state = stepper.step(first, state)
             total = chunked_logsumexp(logits)
             if constraints:
                 logits = mask_logits(
-                    logits, allowed_mask(constraints, written, logits.shape[-1], ~ended)
+                    logits, allowed_mask(constraints, generated, logits.shape[-1], ~ended)
                 )
-            if sampling is None or luck is None:
+            if sampling is None or uniforms is None:
                 chosen, first = (x[:, 0] for x in grouped_topk(logits, 1))
             else:
-                first = sample_tokens(logits, sampling, luck[:, at])
+                first = sample_tokens(logits, sampling, uniforms[:, at])
                 chosen = logits.gather(1, first[:, None])[:, 0]
         log_prob = (chosen - total).masked_fill(ended, 0)
         first = first.masked_fill(ended, end)
         ended = ended | (first == end)
         if constraints:
-            written = torch.cat([written, first[:, None]], 1)
+            generated = torch.cat([generated, first[:, None]], 1)
         yield GenerationStep(first, log_prob, ended)
         if ended.all():
             return
 
 
 def collect_steps(steps: Iterator[GenerationStep]) -> DecodeResult:
-    """All that a stream gives, as one.
+    """The steps of a stream as one result.
 
     >>> one = GenerationStep(*map(torch.tensor, ([4], [-0.5], [False])))
     >>> two = GenerationStep(*map(torch.tensor, ([1], [-0.25], [True])))
@@ -117,14 +126,15 @@ def sample(
     sampling: Sampling | None = None,
     constraints: Sequence[TokenConstraint] = (),
 ) -> DecodeResult:
-    """From `first` on, tokens drawn by their probability, until `end` or `limit` tokens.
+    """Sample tokens until `end` or `max_new_tokens`; arguments as in `stream`.
 
-    y_t ~ p(y | y_1 … y_{t-1}, what was read), sharpened and cut as `how` says
+    y_t ~ p(y | y_1 … y_{t-1}, input), with temperature and truncation as in `sampling`
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9)).eval()
     >>> stepper, prompt = rg.decode.make_stepper(model), torch.tensor([[3, 4]])
-    >>> state, how = stepper.start(prompt), rg.decode.Sampling(top_k=3, seed=1)
-    >>> sample(stepper, state, prompt[:, -1], end=2, max_new_tokens=4, sampling=how).tokens.shape[0]
+    >>> state, top_3 = stepper.start(prompt), rg.decode.Sampling(top_k=3, seed=1)
+    >>> result = sample(stepper, state, prompt[:, -1], end=2, max_new_tokens=4, sampling=top_3)
+    >>> result.tokens.shape[0]
     1
     """
     sampling = Sampling() if sampling is None else sampling

@@ -1,4 +1,4 @@
-"""Always the likeliest next token."""
+"""Greedy search."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,9 +21,9 @@ def greedy(
     max_new_tokens: int,
     constraints: Sequence[TokenConstraint] = (),
 ) -> DecodeResult:
-    """From `first` on, the likeliest token each time, until `end` or `limit` tokens.
+    """Greedy search: the most likely token at each step; arguments as in `stream`.
 
-    y_t = argmax_y p(y | y_1 … y_{t-1}, what was read)
+    y_t = argmax_y p(y | y_1 … y_{t-1}, input)
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=9)).eval()
     >>> stepper = rg.decode.make_stepper(model)

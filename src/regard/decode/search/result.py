@@ -1,4 +1,4 @@
-"""What a search hands back: answers, their lengths, and how likely the model finds them."""
+"""Results of a search: tokens, lengths and log-probabilities."""
 
 from typing import NamedTuple
 
@@ -9,9 +9,9 @@ from regard.errors import ConfigError
 
 
 class DecodeResult(NamedTuple):
-    """Answers: tokens filled up with `end`, how many are real, and how likely the model finds them.
+    """Generated tokens, padded with `end`, their lengths and log-probabilities.
 
-    `log_prob` counts the end too, where it was reached; one cut at the limit has not ended.
+    `log_prob` includes the end token where it was reached; `ended` is False where the limit was.
 
     >>> answer = DecodeResult(*map(torch.tensor, ([[4, 5, 1]], [2], [-0.5], [True])))
     >>> answer.to_lists()
@@ -24,14 +24,15 @@ class DecodeResult(NamedTuple):
     ended: Bool[Tensor, "*batch"]
 
     def to_lists(self) -> list[list[int]]:
-        """The real tokens of each answer, as a tokenizer takes them."""
+        """The tokens of each sequence without padding."""
         rows = self.tokens.flatten(0, -2).tolist()
         return [row[:n] for row, n in zip(rows, self.lengths.flatten().tolist(), strict=True)]
 
     def scores(self, penalty: float) -> Float[Tensor, "*batch"]:
-        """What a beam ranks by: log p(y) / ((5 + |y|) / 6)^penalty, |y| with the end.
+        """Length-normalized scores: log p(y) / ((5 + |y|) / 6)^penalty, |y| with the end token.
 
-        >>> DecodeResult(*map(torch.tensor, ([[4] * 6 + [1]], [6], [-3.0], [True]))).scores(penalty=1.0)
+        >>> result = DecodeResult(*map(torch.tensor, ([[4] * 6 + [1]], [6], [-3.0], [True])))
+        >>> result.scores(penalty=1.0)
         tensor([-1.5000])
         """
         counted = (self.lengths + self.ended).to(self.log_prob)
@@ -39,7 +40,7 @@ class DecodeResult(NamedTuple):
 
 
 def length_penalty(tokens: Float[Tensor, "*batch"], power: float) -> Float[Tensor, "*batch"]:
-    """What a log-probability is divided by, so that short answers do not win by being short.
+    """Length penalty of Wu et al. (2016, eq. 14), which divides a log-probability.
 
     ((5 + tokens) / 6)^power
 
@@ -50,6 +51,6 @@ def length_penalty(tokens: Float[Tensor, "*batch"], power: float) -> Float[Tenso
 
 
 def check_max_new_tokens(max_new_tokens: int) -> None:
-    """Raise a ConfigError for a limit of no tokens."""
+    """Raise a ConfigError for a limit below 1."""
     if max_new_tokens < 1:
         raise ConfigError(f"max_new_tokens: needs 1 token or more, got {max_new_tokens}")

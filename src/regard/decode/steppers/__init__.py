@@ -1,1 +1,1 @@
-"""TODO."""
+"""Steppers: models advanced one token at a time."""

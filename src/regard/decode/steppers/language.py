@@ -1,4 +1,4 @@
-"""A LanguageModel one token at a time: on a GPU by captured kernels, else by the model itself."""
+"""Stepper of a LanguageModel: CUDA graphs on a GPU, else the model itself."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,13 +17,13 @@ from regard.models import LanguageModel
 from regard.ops import Padding
 from regard.ops.intercept import is_intercepted
 
-STEPS_PER_SYNC = 8  # steps until it is asked whether all rows have ended
-MAX_FREE_BUFFERS = 4  # buffers kept for the next call
+STEPS_PER_SYNC = 8  # steps between checks whether all rows have ended
+MAX_FREE_BUFFERS = 4  # buffers kept for reuse
 
 
 @dataclass(frozen=True)
 class LanguageState:
-    """What was read and written, and how many places at the left of each row hold nothing."""
+    """Cache, and the left padding of each row."""
 
     cache: KVCache
     left_padding: Tensor | None
@@ -31,7 +31,7 @@ class LanguageState:
 
 @dataclass(frozen=True)
 class GpuState:
-    """The same in buffers of a GPU; `home` says in which row of them each past step stands."""
+    """State in GPU buffers; `cache_rows` is the buffer row that holds each past step of a row."""
 
     lease: "BufferLease"
     length: int
@@ -40,14 +40,14 @@ class GpuState:
 
 
 class BufferLease:
-    """Buffers while some state needs them; then they are free for the next."""
+    """Buffers in use by states; returned to the engine when the last state is gone."""
 
     def __init__(self, engine: CudaGraphEngine, rows: int, capacity: int):
         self.engine, self.version = engine, engine.version
         self.buffers = engine.acquire(rows, capacity)
 
     def __del__(self) -> None:
-        # graphs of weights that have moved since are of no use
+        # graphs captured before a weight moved are useless
         if hasattr(self, "buffers") and self.version is self.engine.version:
             self.engine.free_buffers = [
                 self.buffers,
@@ -56,9 +56,9 @@ class BufferLease:
 
 
 class LanguageStepper:
-    """A LanguageModel, step by step; prompts of several lengths are moved to end together.
+    """Stepper of a LanguageModel; prompts of different lengths are left-padded.
 
-    On a GPU, with nobody looking and no gradient asked for, captured kernels take the steps.
+    On a GPU, without gradients and interception, CUDA graphs run the steps.
     """
 
     def __init__(self, model: LanguageModel):
@@ -67,10 +67,10 @@ class LanguageStepper:
     def start(self, tokens: Tensor, lengths: Tensor | None = None) -> "LanguageState | GpuState":
         skip = None
         if lengths is not None:
-            tokens, skip = _to_the_right(tokens, lengths), tokens.shape[1] - lengths
-        tokens = tokens[:, :-1]  # the last is the search's to give: its logits are the first wanted
+            tokens, skip = _left_pad(tokens, lengths), tokens.shape[1] - lengths
+        tokens = tokens[:, :-1]  # the search passes the last one to `step`
         if not torch.is_grad_enabled() and self.engine.ready():
-            return self._captured(tokens, skip)
+            return self._start_gpu(tokens, skip)
         state = LanguageState(KVCache(), skip)
         return (
             self._read(tokens, state, scored=is_intercepted(self.model))[1]
@@ -83,8 +83,8 @@ class LanguageStepper:
     ) -> "tuple[Tensor, LanguageState | GpuState]":
         if isinstance(state, GpuState):
             if not is_intercepted(self.model) and self._fits(state, 1):
-                return self._quick_step(tokens, state)
-            state = self._slowly(state)
+                return self._gpu_step(tokens, state)
+            state = self._to_model_state(state)
         logits, state = self._read(tokens[:, None], state)
         return logits[:, -1], state
 
@@ -93,15 +93,15 @@ class LanguageStepper:
         if isinstance(state, LanguageState):
             return LanguageState(state.cache.select(rows), skip)
         lease = state.lease
-        home = _homes(lease.buffers) if state.cache_rows is None else state.cache_rows
+        cache_rows = _identity_rows(lease.buffers) if state.cache_rows is None else state.cache_rows
         if len(rows) != lease.buffers.rows:
-            return self._moved(
-                replace(state, cache_rows=home[rows], left_padding=skip), state.length + 1
+            return self._compact(
+                replace(state, cache_rows=cache_rows[rows], left_padding=skip), state.length + 1
             )
-        # rows move by name only: what they wrote stays where it is
+        # only the indirection changes; keys and values stay in place
         past = torch.arange(lease.buffers.capacity, device=rows.device) < state.length
-        home = torch.where(past, home[rows], _homes(lease.buffers))
-        return GpuState(lease, state.length, skip, home)
+        cache_rows = torch.where(past, cache_rows[rows], _identity_rows(lease.buffers))
+        return GpuState(lease, state.length, skip, cache_rows)
 
     def generate(
         self,
@@ -113,19 +113,19 @@ class LanguageStepper:
         sampling: Sampling | None,
         constraints: Sequence[TokenConstraint],
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]] | None:
-        """Tokens, log-probabilities and whether rows have ended, many steps a question; or None.
+        """Tokens, log-probabilities and end flags per step, with few synchronisations.
 
-        None where it takes a step at a time: a rule that changes with what is written, or a model
-        that somebody looks at.
+        None where single steps are needed: constraints that depend on the generated tokens, or an
+        intercepted model.
         """
-        known = all(isinstance(rule, AllowedTokens | SuppressTokens) for rule in constraints)
-        if not (known and isinstance(state, GpuState) and self.engine.ready()):
+        static = all(isinstance(x, AllowedTokens | SuppressTokens) for x in constraints)
+        if not (static and isinstance(state, GpuState) and self.engine.ready()):
             return None
         if not self._fits(state, max_new_tokens):
             return None
-        return self._write(first, state, end, max_new_tokens, sampling, constraints)
+        return self._generate(first, state, end, max_new_tokens, sampling, constraints)
 
-    def _write(
+    def _generate(
         self,
         first: Tensor,
         state: GpuState,
@@ -137,8 +137,10 @@ class LanguageStepper:
         with torch.no_grad():
             state, b = self._ready(state, limit)
             vocab = self.model.config.vocab
-            may = allowed_mask(rules, first.new_empty(len(first), 0), vocab)
-            b.suppress_mask.copy_(torch.zeros(vocab, device=first.device) if may is None else ~may)
+            allowed = allowed_mask(rules, first.new_empty(len(first), 0), vocab)
+            b.suppress_mask.copy_(
+                torch.zeros(vocab, device=first.device) if allowed is None else ~allowed
+            )
             b.token.copy_(first)
             b.start_lengths.copy_(b.lengths)
             b.ended.zero_()
@@ -149,7 +151,7 @@ class LanguageStepper:
         under_way = self._run(b, *todo[0], how)
         for following in (*todo[1:], None):
             found, over = under_way
-            if following is not None:  # sent before anybody waits: the GPU is never idle
+            if following is not None:  # queued before waiting: the GPU is never idle
                 under_way = self._run(b, *following, how)
             steps = zip(*(x.unbind(1) for x in found), strict=True)
             for step, last in zip(steps, over(), strict=True):
@@ -161,7 +163,7 @@ class LanguageStepper:
     def _run(
         self, b: StepBuffers, begin: int, count: int, how: Sampling | None
     ) -> tuple[list[Tensor], Callable[[], list[bool]]]:
-        """Some steps, not waited for; and a way to ask after which of them all rows had ended."""
+        """Launch steps; the function waits and tells after which of them all rows had ended."""
         self.engine.run_steps(b, count, how)
         b.length += count
         now = slice(begin, begin + count)
@@ -170,9 +172,9 @@ class LanguageStepper:
             b.log_probs[:, now].clone(),
             b.end_flags[:, now].bool(),
         ]
-        return found, _sent(found[2].all(0))
+        return found, _copy_to_host(found[2].all(0))
 
-    def _quick_step(self, tokens: Tensor, state: GpuState) -> tuple[Tensor, GpuState]:
+    def _gpu_step(self, tokens: Tensor, state: GpuState) -> tuple[Tensor, GpuState]:
         state, b = self._ready(state, 1)
         b.token.copy_(tokens)
         logits = self.engine.step(b).clone()
@@ -180,19 +182,19 @@ class LanguageStepper:
         return logits, replace(state, length=state.length + 1)
 
     def _ready(self, state: GpuState, steps: int) -> tuple[GpuState, StepBuffers]:
-        """Buffers that hold this state's past and have room for more, and nobody else's future."""
+        """Buffers with this state's past, room for more, and no other state's steps."""
         b = state.lease.buffers
         if b.length != state.length or b.capacity < state.length + steps:
-            home = _homes(b) if state.cache_rows is None else state.cache_rows
-            state = self._moved(replace(state, cache_rows=home), state.length + steps)
+            cache_rows = _identity_rows(b) if state.cache_rows is None else state.cache_rows
+            state = self._compact(replace(state, cache_rows=cache_rows), state.length + steps)
             b = state.lease.buffers
         if state.cache_rows is not None:
             b.cache_rows.copy_(state.cache_rows)
         b.use_cache_rows = state.cache_rows is not None
         return state, b
 
-    def _moved(self, state: GpuState, room: int) -> GpuState:
-        """Every row's past together in a row of new buffers."""
+    def _compact(self, state: GpuState, room: int) -> GpuState:
+        """A copy in new buffers, the past of each row in its own buffer row."""
         assert state.cache_rows is not None
         old, rows = state.lease.buffers, len(state.cache_rows)
         lease = BufferLease(self.engine, rows, room)
@@ -204,7 +206,7 @@ class LanguageStepper:
         _begin(new, time, state.left_padding)
         return GpuState(lease, time, state.left_padding)
 
-    def _captured(self, tokens: Tensor, skip: Tensor | None) -> GpuState:
+    def _start_gpu(self, tokens: Tensor, skip: Tensor | None) -> GpuState:
         rows, time = tokens.shape
         lease = BufferLease(self.engine, rows, time + 1)
         b = lease.buffers
@@ -220,23 +222,23 @@ class LanguageStepper:
             b.output_tokens[:, :time] = tokens
             if skip is None and not any(self.model.config.windows):
                 self.engine.prefill(b, time, read)
-            else:  # masks that ask about their lengths
+            else:  # these masks read lengths, which a graph cannot
                 read()
         _begin(b, time, skip)
         return GpuState(lease, time, skip)
 
-    def _slowly(self, state: GpuState) -> LanguageState:
-        """The same state for the model itself, which somebody came to look at."""
+    def _to_model_state(self, state: GpuState) -> LanguageState:
+        """The state for the model itself, whose calls are now intercepted."""
         b, time = state.lease.buffers, state.length
-        home = _homes(b) if state.cache_rows is None else state.cache_rows
-        at = home[:, :time].long()[:, None, :, None]
+        cache_rows = _identity_rows(b) if state.cache_rows is None else state.cache_rows
+        at = cache_rows[:, :time].long()[:, None, :, None]
         index = at.expand(-1, b.keys.shape[2], -1, b.keys.shape[4])
         keys, values = ([x[:, :, :time].gather(0, index) for x in y] for y in (b.keys, b.values))
         pairs = list(zip(keys, values, strict=True))
         return LanguageState(KVCache.from_layers(pairs, time), state.left_padding)
 
     def _fits(self, state: GpuState, steps: int) -> bool:
-        config = self.model.config  # where learned positions end the model itself says so
+        config = self.model.config  # beyond the table the model raises
         return config.positions != "learned" or state.length + steps <= config.max_positions
 
     def _read(
@@ -254,8 +256,8 @@ class LanguageStepper:
         return out, replace(state, cache=cache.new_cache())
 
 
-def _sent(x: Tensor) -> Callable[[], list[bool]]:
-    """On its way to the CPU; who asks for it waits for this alone, not for what was sent later."""
+def _copy_to_host(x: Tensor) -> Callable[[], list[bool]]:
+    """Copy to the host asynchronously; the function waits for this copy only."""
     if not x.is_cuda:
         return x.tolist
     there = torch.empty(x.shape, dtype=x.dtype, pin_memory=True)
@@ -279,13 +281,13 @@ def _begin(b: StepBuffers, time: int, skip: Tensor | None) -> None:
         b.left_padding.copy_(skip)
 
 
-def _homes(b: StepBuffers) -> Tensor:
+def _identity_rows(b: StepBuffers) -> Tensor:
     rows = torch.arange(b.rows, dtype=torch.int32, device=b.token.device)
     return rows[:, None].expand(b.rows, b.capacity)
 
 
-def _to_the_right(tokens: Tensor, lengths: Tensor) -> Tensor:
-    """Rows shifted so that all end in the last column; what wraps around to the left is hidden."""
+def _left_pad(tokens: Tensor, lengths: Tensor) -> Tensor:
+    """Shift rows so that all end in the last column; what wraps around is masked."""
     time = tokens.shape[1]
     if lengths.min() < 1 or lengths.max() > time:
         raise ShapeError(f"lengths: needs 1 to {time}, one token at least, got {lengths.tolist()}")

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Streaming recognition: audio in pieces to text."""

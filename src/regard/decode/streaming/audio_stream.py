@@ -1,4 +1,4 @@
-"""A recogniser on sound that is still coming: pieces of any size in, what the whole gives out."""
+"""Streaming encoder of a recogniser: audio pieces of any size to log-probabilities."""
 
 from dataclasses import dataclass, replace
 
@@ -14,31 +14,29 @@ from regard.nn import TimeFrequencyConv
 from regard.ops import frame_sizes, log_mel, mel_frame_count
 from regard.ops.terms import upcast
 
-MAX_BLOCK_OUTPUTS = (
-    64  # outputs that are made together at most: a piece of an hour needs no more memory
-)
+MAX_BLOCK_OUTPUTS = 64  # outputs computed together, so that long pieces need bounded memory
 
 
 @dataclass(frozen=True)
 class AudioStreamState:
-    """All that a stream carries from piece to piece; it stops growing after the left context.
+    """State of a stream; its size is bounded by the left context.
 
     >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=30, left_chunks=2)).eval()
     >>> state = AudioStream(model).start()
-    >>> state.size  # two frames before the first, for each of the two convolutions
+    >>> state.size  # two frames of left padding for each of the two convolutions
     208
     """
 
-    samples: Tensor  # of frames that are not over
-    conv_inputs: tuple[Tensor, ...]  # what each convolution will read again
-    pending: Tensor  # outputs of the convolutions whose chunk is not full
+    samples: Tensor  # of incomplete frames
+    conv_inputs: tuple[Tensor, ...]  # left context of each convolution
+    pending: Tensor  # outputs of the convolutions in an incomplete chunk
     cache: KVCache
-    cmvn_state: Tensor | None = None  # of a model that reads features against their running means
-    total_outputs: int = 0  # outputs that ever were
+    cmvn_state: Tensor | None = None  # of a model with online CMVN
+    total_outputs: int = 0  # outputs so far: absolute positions
 
     @property
     def size(self) -> int:
-        """How many numbers it holds."""
+        """Number of values in the state."""
         layers = self.cache.storage.layers
         level = () if self.cmvn_state is None else (self.cmvn_state,)
         return sum(
@@ -47,21 +45,21 @@ class AudioStreamState:
 
 
 class AudioStream:
-    """One stream of sound through a recogniser; what comes out is what the whole recording gives.
+    """Streaming inference of a Recogniser, equal to the offline result for any split into pieces.
 
-    log p(label | t) from the samples up to t's chunk, however these are cut into pieces
+    log p(label | t) from the samples up to the end of t's chunk
 
-    The model's attention has to be bounded to the left; `left` bounds one that was trained without
-    (counted in chunks), and then the answers are no longer those of the whole recording.
+    The model needs a bounded left context; `left_chunks` sets one for a model trained without,
+    whose outputs then differ from the offline result.
 
     >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=30)).eval()
     >>> stream, wave = AudioStream(model), torch.randn(8000)
-    >>> state, heard = stream.start(), []
+    >>> state, outputs = stream.start(), []
     >>> for piece in wave.split(999):
     ...     log_probs, state = stream.step(piece, state)
-    ...     heard.append(log_probs)
-    >>> heard.append(stream.finish(state))
-    >>> torch.allclose(torch.cat(heard), model.forward_waveform(wave[None])[0][0], atol=1e-5)
+    ...     outputs.append(log_probs)
+    >>> outputs.append(stream.finish(state))
+    >>> torch.allclose(torch.cat(outputs), model.forward_waveform(wave[None])[0][0], atol=1e-5)
     True
     """
 
@@ -73,7 +71,7 @@ class AudioStream:
         config = model.config
         if config.chunk is None:
             raise ConfigError(
-                "chunk: needs a number for a stream, got None: each output hears the whole "
+                "chunk: needs a number for a stream, got None: each output attends to the whole "
                 "recording; try model.forward_waveform, or training with chunk=16"
             )
         if left_chunks is not None and (
@@ -85,27 +83,27 @@ class AudioStream:
             raise ConfigError(f"left_chunks: needs 0 or {limit}, got {left_chunks}")
         if left_chunks is None and config.left_chunks is None:
             raise ConfigError(
-                "left_chunks: needs a bound for a stream, got None: each output hears all before it; "
-                "try AudioStream(model, left_chunks=64), or training with left_chunks=64"
+                "left_chunks: needs a bound for a stream, got None: each output attends to all "
+                "before it; try AudioStream(model, left_chunks=64), or training with left_chunks=64"
             )
         self.model, self.chunk = model, config.chunk
         self.config = config if left_chunks is None else replace(config, left_chunks=left_chunks)
         assert self.config.left_chunks is not None
         self.max_cache_length = self.config.left_chunks * self.chunk
-        # a multiple of the chunk, or a block would end inside of one
+        # a multiple of the chunk, so that no block ends inside one
         self.block = -(-MAX_BLOCK_OUTPUTS // self.chunk) * self.chunk * model.subsample.factor
 
     def start(self, cmvn_state: Float[Tensor, "one state"] | None = None) -> AudioStreamState:
-        """The state before the first sample; `level` is that of the running normalisation."""
-        some = self.model.standardise.mean
+        """The initial state; `cmvn_state` is that of the running normalization."""
+        like = self.model.standardise.mean
         convolutions = self.model.subsample.convolutions
         return AudioStreamState(
-            samples=some.new_zeros(0),
+            samples=like.new_zeros(0),
             conv_inputs=tuple(
-                some.new_zeros(1, c.in_channels, self.model.subsample.left)  # type: ignore[arg-type]
+                like.new_zeros(1, c.in_channels, self.model.subsample.left)  # type: ignore[arg-type]
                 for c in convolutions
             ),
-            pending=some.new_zeros(1, 0, self.config.dim),
+            pending=like.new_zeros(1, 0, self.config.dim),
             cache=KVCache(max_length=self.max_cache_length),
             cmvn_state=cmvn_state,
         )
@@ -114,43 +112,43 @@ class AudioStream:
     def step(
         self, samples: Float[Tensor, " sample"], state: AudioStreamState
     ) -> tuple[Float[Tensor, "time vocab"], AudioStreamState]:
-        """What more samples, at the model's rate, let out: log-probabilities, none or several."""
-        rate, found = self.config.sample_rate, []
+        """Log-probabilities that more samples complete (possibly none), and the next state."""
+        rate, outputs = self.config.sample_rate, []
         hop = frame_sizes(rate)[1]
         for piece in samples.to(state.samples).split(self.block * hop):
             wave = torch.cat([state.samples, piece])
             frames = log_mel(wave, rate, n_mels=self.config.n_mels)
             rest = wave[
                 mel_frame_count(len(wave), rate) * hop :
-            ].clone()  # a view would keep the whole
+            ].clone()  # a view would keep all samples alive
             log_probs, state = self._block(frames, replace(state, samples=rest))
-            found.append(log_probs)
-        return torch.cat(found) if found else self._nothing(), state
+            outputs.append(log_probs)
+        return torch.cat(outputs) if outputs else self._empty(), state
 
     @torch.no_grad()
     def step_features(
         self, frames: Float[Tensor, "time mel"], state: AudioStreamState
     ) -> tuple[Float[Tensor, "shorter vocab"], AudioStreamState]:
-        """The same from features, for who makes them elsewhere."""
+        """`step` from log-mel features instead of samples."""
         if frames.shape[1] != self.config.n_mels:
             raise ShapeError(
                 f"frames: needs n_mels={self.config.n_mels} values per frame, got {frames.shape[1]}"
             )
-        found = [self._nothing()]
+        outputs = [self._empty()]
         for piece in frames.split(self.block):
             log_probs, state = self._block(piece, state)
-            found.append(log_probs)
-        return torch.cat(found), state
+            outputs.append(log_probs)
+        return torch.cat(outputs), state
 
     @torch.no_grad()
     def finish(self, state: AudioStreamState) -> Float[Tensor, "time vocab"]:
-        """What the last chunk gives that was not full; samples of no whole frame say nothing."""
+        """Log-probabilities of the last, incomplete chunk; an incomplete frame is dropped."""
         return self._encode(state.pending, replace(state, pending=state.pending[:, :0]))[0]
 
     def _block(self, frames: Tensor, state: AudioStreamState) -> tuple[Tensor, AudioStreamState]:
         if not len(frames):
-            return self._nothing(), state
-        x, level = self.model.normalize_features(frames[None], state.cmvn_state)
+            return self._empty(), state
+        x, cmvn_state = self.model.normalize_features(frames[None], state.cmvn_state)
         x, inputs = self.model.standardise(x).mT, []
         pairs = zip(self.model.subsample.convolutions, state.conv_inputs, strict=True)
         for convolution, before in pairs:
@@ -160,13 +158,13 @@ class AudioStream:
         waiting = torch.cat([state.pending, self.model.subsample.out(x.mT)], 1)
         ready = waiting.shape[1] // self.chunk * self.chunk
         rest = waiting[:, ready:].clone()
-        state = replace(state, conv_inputs=tuple(inputs), pending=rest, cmvn_state=level)
+        state = replace(state, conv_inputs=tuple(inputs), pending=rest, cmvn_state=cmvn_state)
         return self._encode(waiting[:, :ready], state)
 
     def _encode(self, x: Tensor, state: AudioStreamState) -> tuple[Tensor, AudioStreamState]:
         new = x.shape[1]
         if not new:
-            return self._nothing(), state
+            return self._empty(), state
         writer = state.cache.append(new)
         # one chunk sees all of the cache: only several chunks need a mask
         mask = None if new <= self.chunk else self.config.mask
@@ -178,12 +176,12 @@ class AudioStream:
         total = state.total_outputs + new
         return log_probs[0], replace(state, cache=writer.new_cache(), total_outputs=total)
 
-    def _nothing(self) -> Tensor:
+    def _empty(self) -> Tensor:
         return upcast(self.model.standardise.mean.new_zeros(0, self.config.vocab))
 
 
 def _convolve(convolution: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
-    """What a convolution makes of the inputs there are, and those it will read again."""
+    """Outputs of a convolution for the inputs available, and its left context."""
     assert isinstance(convolution, nn.Conv1d | TimeFrequencyConv)
     (size,), (stride,) = convolution.kernel_size, convolution.stride
     count = max(0, (x.shape[-1] - size) // stride + 1)

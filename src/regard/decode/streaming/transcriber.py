@@ -1,4 +1,4 @@
-"""Sound in, text out, while it is being said; and how sure the text is."""
+"""Streaming transcription: audio pieces to text, with a confidence score."""
 
 from collections.abc import Iterable
 
@@ -14,21 +14,24 @@ from regard.errors import ConfigError
 from regard.models import RecogniserConfig
 from regard.ops import log_mel
 
-MAX_TOKENS_PER_CHARACTER = 4  # tokens that one character may be spread over: the bytes of UTF-8
-WARMUP_SECONDS = 30.0  # seconds of a recording that the running normalisation is warmed up on
+MAX_TOKENS_PER_CHARACTER = 4  # of byte tokenizers: UTF-8
+WARMUP_SECONDS = 30.0  # of a recording that initialise the running normalization
 
 
 class Transcriber:
-    """One stream of sound as text: each call takes more samples and gives the text that is new.
+    """Streaming transcriber: `push` takes samples and returns new text.
 
-    Samples are normalised by `PeakNormalizer`: live by the running peak, and a recording, of which
-    `prepare` has seen all samples before, by its own peak. `finish` adds a second of silence, so
-    that a sound which ends on its last syllable is heard to the end. With level=False samples go
-    to the model as they are.
+    Samples are normalized by `PeakNormalizer`: by the running peak, or, after `prepare` has seen
+    the whole recording, by its own. `finish` adds a second of silence for the last label. After it,
+    `score` is that of `PathScore`, which a run's calibration turns into a confidence.
 
-    With a `search` it is that beam's text, as far as all of it agrees, and `maybe` what the best of
-    it says beyond; without, each label as soon as it is heard. After `finish`, `score` is that of
-    `PathScore`: what a run's calibration makes into a confidence.
+    Args:
+        model: A Recogniser in evaluation mode.
+        tokenizer: Turns labels into text.
+        search: Prefix beam; text is returned once all its prefixes agree, `partial_text` has the
+            rest. Without it, best-path labels are returned at once.
+        left_chunks: Left context of a model trained without a bound.
+        normalize_peak: Whether to normalize samples.
 
     >>> tokenizer = rg.data.CharTokenizer.train(["ET"])
     >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=tokenizer.vocab)).eval()
@@ -69,36 +72,36 @@ class Transcriber:
 
     @property
     def sample_rate(self) -> int:
-        """Samples a second."""
+        """Samples per second."""
         return self.stream.config.sample_rate
 
     @property
     def delay(self) -> float:
-        """Seconds of live sound that have to follow before an output can come."""
+        """Latency of a live stream in seconds."""
         return self.stream.config.delay + (
             self.peak_normalizer.delay if self.peak_normalizer else 0.0
         )
 
     @property
     def partial_text(self) -> str:
-        """What may follow but is not decided yet."""
+        """Text that may still change."""
         more = [] if self.search is None else self.search.unstable_labels()
         return self._trimmed(self.tokenizer.decode([*self.pending_labels, *more]))
 
     def prepare(self, pieces: Iterable[Float[Tensor, " sample"]]) -> None:
-        """The first pass over a recording: its peak, and means to start the normalisation from."""
-        first, room = list[Tensor](), round(WARMUP_SECONDS * self.sample_rate)
+        """First pass over a recording: measures its peak and initialises the normalization."""
+        first, budget = list[Tensor](), round(WARMUP_SECONDS * self.sample_rate)
 
-        def kept() -> Iterable[Tensor]:
-            nonlocal room
+        def take_head() -> Iterable[Tensor]:
+            nonlocal budget
             for piece in pieces:
-                if room > 0:
-                    first.append(piece[:room])
-                    room -= len(piece)
+                if budget > 0:
+                    first.append(piece[:budget])
+                    budget -= len(piece)
                 yield piece
 
         dither = select_dither(self.stream.config)
-        level = PeakNormalizer.from_recording(self.sample_rate, kept(), dither=dither)
+        level = PeakNormalizer.from_recording(self.sample_rate, take_head(), dither=dither)
         if not self.normalizes_peak:
             return
         self.peak_normalizer = level
@@ -108,18 +111,18 @@ class Transcriber:
             self.state = self.stream.start(before)
 
     def push(self, samples: Float[Tensor, " sample"]) -> str:
-        """The text that these samples add."""
-        return self._heard(
+        """New text after these samples."""
+        return self._transcribe(
             samples if self.peak_normalizer is None else self.peak_normalizer(samples)
         )
 
-    def _heard(self, samples: Tensor) -> str:
+    def _transcribe(self, samples: Tensor) -> str:
         log_probs, self.state = self.stream.step(samples, self.state)
         return self._spell(self._labels(log_probs))
 
     def finish(self) -> str:
-        """The text that the end adds; then it is ready for another stream."""
-        text = self._heard(end_padding(self.peak_normalizer, self.sample_rate))
+        """New text at the end of the stream; then a new stream can start."""
+        text = self._transcribe(end_padding(self.peak_normalizer, self.sample_rate))
         labels = self._labels(self.stream.finish(self.state))
         if self.search is not None:
             rest = self.search.unstable_labels()
@@ -142,13 +145,13 @@ class Transcriber:
         return labels
 
     def _spell(self, labels: list[int]) -> str:
-        """The text of all labels but those of a character that is not whole yet."""
+        """Text of the labels; those of an incomplete character stay pending."""
         waiting = [*self.pending_labels, *labels]
         for back in range(min(MAX_TOKENS_PER_CHARACTER, len(waiting)) + 1):
             text = self.tokenizer.decode(waiting[: len(waiting) - back])
             if not text.endswith("�"):
                 break
-        else:  # it never will be
+        else:  # not a character
             text, back = self.tokenizer.decode(waiting), 0
         self.pending_labels = waiting[len(waiting) - back :]
         text = self._trimmed(text)
@@ -156,24 +159,24 @@ class Transcriber:
         return text
 
     def _trimmed(self, text: str) -> str:
-        """Without the space that a model may hear before the first word."""
+        """Text without spaces before the first word."""
         return text if self.has_begun else text.lstrip()
 
 
 def select_dither(config: RecogniserConfig) -> float:
-    """How much noise `PeakNormalizer` adds for a model: none where its own features have a floor."""
+    """Dither of `PeakNormalizer` for a model: none with CMVN, whose features have a floor."""
     return DITHER if config.cmvn_depth is None else 0.0
 
 
 def warm_start_cmvn(
     model: nn.Module, samples: Float[Tensor, " sample"]
 ) -> Float[Tensor, "one state"] | None:
-    """The state of a model's running normalisation that the beginning of a recording leaves.
+    """Initial CMVN state from the first samples of a recording.
 
-    It is read backwards, so that what is nearest to the first sample counts most.
+    They are processed backwards, so that those nearest to the start count most.
 
     >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=9, cmvn_depth=8.0))
-    >>> warm_start_cmvn(model, torch.randn(8000)).shape  # a level, a weight, and 40 sums
+    >>> warm_start_cmvn(model, torch.randn(8000)).shape  # level, weight, and 40 sums
     torch.Size([1, 42])
     """
     frames = log_mel(samples, model.config.sample_rate, n_mels=model.config.n_mels)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Models that write, as graphs: a Translator's encoder and step, a LanguageModel's step."""
+"""ONNX graphs of autoregressive Transformers: Translator and LanguageModel."""
 
 from regard.errors import ConfigError
 from regard.models.language import LanguageModel
@@ -19,7 +19,7 @@ def translator_graphs(model: Translator) -> list[Graph]:
 
 
 def language_graphs(model: LanguageModel) -> list[Graph]:
-    """`step`: tokens, past → logits, past; many tokens at once, or one.
+    """`step`: tokens, past → logits, past; any number of tokens.
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9)).eval()
     >>> [graph.outputs for graph in language_graphs(model)]
@@ -54,7 +54,7 @@ def _encoder(model: Translator) -> Graph:
         g, layers.emit_embedding(g, tokens, model.source_embedding, here), stack, here
     )
     memory = layers.emit_stack_layers(
-        g, [layers.emit_keys_values(g, x, site) for site in _across(model)]
+        g, [layers.emit_keys_values(g, x, site) for site in _cross_attentions(model)]
     )
     g.output("memory", memory, cache_axes(model.decoder, "source"))
     return g
@@ -80,7 +80,7 @@ def _step(model: Translator) -> Graph:
 
 
 def emit_causal_mask(g: Graph, before: str, end: str, window: int | None = None) -> str:
-    """Which keys come no later than each new token, and inside the window, (time, key)."""
+    """Causal mask of the new tokens, inside the window, (time, key)."""
     query = g.Unsqueeze(g.Range(before, end, 1), [1])
     key = g.Unsqueeze(g.Range(0, end, 1), [0])
     allowed = g.LessOrEqual(key, query)
@@ -90,11 +90,11 @@ def emit_causal_mask(g: Graph, before: str, end: str, window: int | None = None)
 
 
 def cache_axes(stack: Encoder | Decoder, time: str = "cached") -> list[str | int]:
-    """The axes of keys and values of all layers, as one."""
+    """Axes of the stacked keys and values of all layers."""
     site = layers.first_attention(stack)
     return [len(stack.blocks), 2, "batch", site.kv_heads, time, layers.get_head_dim(site)]
 
 
-def _across(model: Translator) -> list[MultiHeadAttention]:
+def _cross_attentions(model: Translator) -> list[MultiHeadAttention]:
     blocks = [block for block in model.decoder.blocks if isinstance(block, DecoderBlock)]
     return [block.cross_attention for block in blocks]

@@ -1,4 +1,4 @@
-"""Models that read, as graphs: classifiers of pictures and texts, and a recogniser's step."""
+"""ONNX graphs of encoders: image and text classifiers, and the recogniser."""
 
 from typing import cast
 
@@ -27,7 +27,7 @@ FLOOR = 1e-10  # of log_mel
 
 
 def vision_graphs(model: VisionTransformer) -> list[Graph]:
-    """`classifier`: images → logits; pictures of any size that patches divide.
+    """`classifier`: images → logits; any size that is a multiple of the patch size.
 
     >>> model = rg.models.VisionTransformer(rg.models.vision_tiny(classes=10)).eval()
     >>> [graph.inputs for graph in vision_graphs(model)]
@@ -40,7 +40,7 @@ def vision_graphs(model: VisionTransformer) -> list[Graph]:
     patches = g.Transpose(g.Reshape(grid, [0, dim, -1]), perm=[0, 2, 1])
     batch = g.Slice(g.Shape(images), [0], [1])
     cls = g.Expand(model.cls.token.detach()[None, None], g.Concat(batch, [1, dim], axis=0))
-    x = g.Add(g.Concat(cls, patches, axis=1), _places(g, model, grid))
+    x = g.Add(g.Concat(cls, patches, axis=1), _position_embeddings(g, model, grid))
     here = layers.emit_context(g, model.encoder, 0, layers.emit_size(g, x, 1))
     x = g.Gather(layers.emit_encoder(g, x, model.encoder, here)[0], 0, axis=1)
     x = x if model.pre_logits is None else g.Tanh(layers.emit_linear(g, x, model.pre_logits))
@@ -78,9 +78,9 @@ def classifier_graphs(model: Classifier) -> list[Graph]:
 def recogniser_graphs(model: Recogniser) -> list[Graph]:
     """`features`: wave → frames.   `step`: frames and the state → log_probs and the state.
 
-    The state is what each convolution reads again (`inputs.n`), the last keys and values (`past`),
-    how many outputs there were (`offset`) and, for a model that has one, the `cmvn_state`. Pieces are
-    multiples of 4 · chunk frames; the last one, of any size.
+    The state is the left context of each convolution (`inputs.n`), cached keys and values (`past`),
+    the number of outputs so far (`offset`) and, for a model with CMVN, `cmvn_state`. Pieces are
+    multiples of 4 · chunk frames; the last may have any size.
 
     >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=9)).eval()
     >>> [graph.inputs for graph in recogniser_graphs(model)]
@@ -88,14 +88,15 @@ def recogniser_graphs(model: Recogniser) -> list[Graph]:
     """
     if model.config.chunk is None or model.config.left_chunks is None:
         raise ConfigError(
-            "left_chunks: needs a model whose hearing is bounded to export its step, got chunk="
-            f"{model.config.chunk}, left_chunks={model.config.left_chunks}; try training with left_chunks=64"
+            "left_chunks: needs a bounded left context to export the step, got chunk="
+            f"{model.config.chunk}, left_chunks={model.config.left_chunks}; "
+            "try training with left_chunks=64"
         )
-    return [_features(model), _listen(model, model.config.chunk, model.config.left_chunks)]
+    return [_features(model), _recogniser_step(model, model.config.chunk, model.config.left_chunks)]
 
 
-def _places(g: Graph, model: VisionTransformer, grid: str) -> str:
-    """The table of positions, resized as a picture to the grid of patches."""
+def _position_embeddings(g: Graph, model: VisionTransformer, grid: str) -> str:
+    """Position embeddings, interpolated to the grid of patches."""
     table, (high, wide), dim = model.positions.detach(), model.config.grid, model.config.dim
     picture = table[1:].T.reshape(1, dim, high, wide)
     sizes = g.Concat([1, dim], g.Slice(g.Shape(grid), [2], [4]), axis=0)
@@ -105,7 +106,7 @@ def _places(g: Graph, model: VisionTransformer, grid: str) -> str:
 
 
 def _features(model: Recogniser) -> Graph:
-    """log max(floor, filters · |DFT(hann ⊙ frame)|²), the transform as a convolution."""
+    """log max(floor, filters · |DFT(hann ⊙ frame)|²), the DFT as a convolution."""
     g, config = Graph("features"), model.config
     window, hop = frame_sizes(config.sample_rate)
     fft = 1 << (window - 1).bit_length()
@@ -121,7 +122,7 @@ def _features(model: Recogniser) -> Graph:
     return g
 
 
-def _listen(model: Recogniser, chunk: int, left: int) -> Graph:
+def _recogniser_step(model: Recogniser, chunk: int, left: int) -> Graph:
     g, config, stack = Graph("step"), model.config, model.encoder
     x = g.input("frames", ["batch", "time", config.n_mels])
     convolutions = [cast(nn.Conv1d | TimeFrequencyConv, c) for c in model.subsample.convolutions]
@@ -132,11 +133,11 @@ def _listen(model: Recogniser, chunk: int, left: int) -> Graph:
     past = g.input("past", cache_axes(stack, "cached"))
     heard = g.input("offset", [1], integer=True)
     if config.cmvn_depth is not None:
-        x = _levelled(g, x, config.n_mels, config.cmvn_depth)
+        x = _online_cmvn(g, x, config.n_mels, config.cmvn_depth)
     x = g.Div(g.Sub(x, model.standardise.mean), model.standardise.std)
     x = g.Transpose(x, perm=[0, 2, 1])
     for n, (convolution, before) in enumerate(zip(convolutions, befores, strict=True)):
-        x, rest = _convolved(g, g.Concat(before, x, axis=2), convolution, keep)
+        x, rest = _convolve(g, g.Concat(before, x, axis=2), convolution, keep)
         g.output(f"inputs.{n}.next", rest, ["batch", convolution.in_channels, keep])
     x = g.Transpose(x, perm=[0, 2, 1])
     if len(model.subsample.out):
@@ -158,11 +159,11 @@ def _listen(model: Recogniser, chunk: int, left: int) -> Graph:
     return g
 
 
-def _levelled(g: Graph, x: str, mels: int, depth: float) -> str:
-    """`online_cmvn`, what runs along as one matrix over all frames so far: ONNX has no other."""
+def _online_cmvn(g: Graph, x: str, mels: int, depth: float) -> str:
+    """`online_cmvn`; the recursions as one lower-triangular matrix, since ONNX has no scan op."""
     state, time = g.input("cmvn_state", ["batch", mels + 2]), layers.emit_size(g, x, 1)
     place = g.Range(0, time, 1)
-    since = g.Sub(g.Unsqueeze(place, [1]), g.Unsqueeze(place, [0]))  # negative: still to come
+    since = g.Sub(g.Unsqueeze(place, [1]), g.Unsqueeze(place, [0]))  # negative: future frames
     ahead, loud = g.Less(since, 0), g.ReduceLogSumExp(x, [2], keepdims=0)
     fallen = g.Where(ahead, -torch.inf, g.Mul(g.Cast(since, to=1), -LEVEL_DECAY))
     highest = g.ReduceMax(g.Add(g.Unsqueeze(loud, [1]), fallen), [2])
@@ -187,15 +188,13 @@ def _levelled(g: Graph, x: str, mels: int, depth: float) -> str:
     return g.Sub(g.Max(x, g.Sub(level, depth)), mean)
 
 
-def _convolved(
-    g: Graph, x: str, layer: nn.Conv1d | TimeFrequencyConv, keep: int
-) -> tuple[str, str]:
+def _convolve(g: Graph, x: str, layer: nn.Conv1d | TimeFrequencyConv, keep: int) -> tuple[str, str]:
     rest = g.Slice(x, [-keep], [2**62], [2])
     is_flat = isinstance(layer, nn.Conv1d)
     inner = layer if is_flat else layer.filters
     if not is_flat:
         x = g.Reshape(x, [0, layer.channels, layer.bands, -1])
-    edges = [int(n) for n in inner.padding]  # of each axis, the same at both of its ends
+    edges = [int(n) for n in inner.padding]  # per axis, equal at both ends
     size, stride = list(inner.kernel_size), list(inner.stride)
     y = g.Conv(
         x, inner.weight, inner.bias, kernel_shape=size, strides=stride, pads=[*edges, *edges]
@@ -204,7 +203,7 @@ def _convolved(
 
 
 def _chunks(g: Graph, before: str, after: str, chunk: int, left: int) -> str:
-    """Which outputs each new one may hear: those of its chunk, and of `left` chunks before."""
+    """Chunked attention mask: the own chunk and `left` chunks before it."""
     query = g.Div(g.Unsqueeze(g.Range(before, after, 1), [1]), chunk)
     key = g.Div(g.Unsqueeze(g.Range(0, after, 1), [0]), chunk)
     return g.And(g.LessOrEqual(key, query), g.GreaterOrEqual(key, g.Sub(query, left)))

@@ -1,4 +1,4 @@
-"""A model as ONNX files, each run once and compared before it is handed over."""
+"""Export of models to ONNX, verified against torch."""
 
 from copy import deepcopy
 from pathlib import Path
@@ -18,11 +18,11 @@ from regard.models.recurrent import RecurrentTranslator
 from regard.models.translator import Translator
 from regard.models.vision import VisionTransformer
 
-TOLERANCE = 1e-4  # how far an answer of onnxruntime may be from torch's
+TOLERANCE = 1e-4  # on the difference between onnxruntime and torch
 
 
 class OnnxFile(NamedTuple):
-    """One file: where it is, and how far its answers were from torch's at most.
+    """One exported file and its largest difference from torch's output.
 
     >>> OnnxFile(Path("encoder.onnx"), 2e-6).file.name
     'encoder.onnx'
@@ -33,12 +33,12 @@ class OnnxFile(NamedTuple):
 
 
 def export_onnx(model: nn.Module, folder: str | Path) -> list[OnnxFile]:
-    """Write a model as ONNX files into a folder, and compare their answers with torch's.
+    """Export a model as ONNX files to a folder and compare their outputs with torch's.
 
-    |onnxruntime - torch| ≤ 0.0001 for every number of a small input, or it is an error
+    |onnxruntime - torch| ≤ 0.0001 on a small input, or it raises
 
-    A translator becomes `encoder` and `step`, a language model `step`, a recogniser `features` and
-    `step`, a classifier `classifier`. Batch and length are free in all of them.
+    A translator gives `encoder` and `step`, a language model `step`, a recogniser `features` and
+    `step`, a classifier `classifier`. Batch size and length are dynamic.
 
     >>> import tempfile
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9)).eval()
@@ -46,22 +46,22 @@ def export_onnx(model: nn.Module, folder: str | Path) -> list[OnnxFile]:
     ...     export_onnx(model, tempfile.mkdtemp())]
     [('step.onnx', True)]
     """
-    model = deepcopy(model).cpu().float().eval()  # the caller's own stays as it is
+    model = deepcopy(model).cpu().float().eval()  # the caller's model stays unchanged
     graphs = _graphs(model)
     files = [graph.save(Path(folder)) for graph in graphs]
     with torch.no_grad():
-        found = compare_with_torch(model, {file.stem: file for file in files})
-    for name, difference in found.items():
+        differences = compare_with_torch(model, {file.stem: file for file in files})
+    for name, difference in differences.items():
         if not difference <= TOLERANCE:
             raise ConfigError(
-                f"model: needs answers of onnxruntime within {TOLERANCE} of torch's, got "
+                f"model: needs onnxruntime within {TOLERANCE} of torch, got "
                 f"{difference:.2g} for {name}.onnx; try float32 weights, or report it"
             )
-    return [OnnxFile(file, found[file.stem]) for file in files]
+    return [OnnxFile(file, differences[file.stem]) for file in files]
 
 
 def _graphs(model: nn.Module) -> list[Graph]:
-    makers: dict[type[nn.Module], Any] = {
+    exporters: dict[type[nn.Module], Any] = {
         Translator: decoders.translator_graphs,
         LanguageModel: decoders.language_graphs,
         RecurrentTranslator: recurrent.recurrent_graphs,
@@ -69,12 +69,12 @@ def _graphs(model: nn.Module) -> list[Graph]:
         Classifier: encoders.classifier_graphs,
         Recogniser: encoders.recogniser_graphs,
     }
-    if type(model) not in makers:
-        known = ", ".join(kind.__name__ for kind in makers)
+    if type(model) not in exporters:
+        known = ", ".join(kind.__name__ for kind in exporters)
         raise ConfigError(f"model: needs one of {known} to export, got {type(model).__name__}")
     relative = getattr(model.config, "relative_bias", "none")
     if relative != "none":
         raise ConfigError(
             f"relative_bias: needs none to export, got {relative!r}; try rotary or other positions"
         )
-    return makers[type(model)](model)
+    return exporters[type(model)](model)

@@ -1,4 +1,4 @@
-"""An ONNX graph, written down node by node."""
+"""Builder of ONNX graphs, node by node."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,14 +10,14 @@ from torch import Tensor
 from regard.errors import ConfigError
 from regard.files import atomic_write, make_folder
 
-OPSET, IR_VERSION = 20, 10  # of 2023: what runs on most machines, and has Gelu
+OPSET, IR_VERSION = 20, 10  # of 2023: widely supported, and the first with Gelu
 Axes = Sequence[str | int]
 
 
 class Graph:
-    """A graph under construction; `graph.MatMul(a, b)` adds a node and gives its output's name.
+    """An ONNX graph; `graph.MatMul(a, b)` adds a node and returns the name of its output.
 
-    Tensors and numbers among the inputs become constants; equal tensors are written once.
+    Tensors and numbers among the inputs become initializers; a tensor is stored once.
 
     >>> graph = Graph("double")
     >>> x = graph.input("x", ["time"])
@@ -34,23 +34,23 @@ class Graph:
 
     @property
     def inputs(self) -> list[str]:
-        """What it asks for, by name."""
+        """Names of the inputs."""
         return [x.name for x in self.input_infos]
 
     @property
     def outputs(self) -> list[str]:
-        """What it gives, by name."""
+        """Names of the outputs."""
         return [x.name for x in self.output_infos]
 
     def input(self, name: str, axes: Axes, *, integer: bool = False) -> str:
-        """One more input; an axis is a number, or a name where its size is free."""
-        self.input_infos.append(self._told(name, axes, integer))
+        """Add an input; an axis is a size, or a name where it is dynamic."""
+        self.input_infos.append(self._value_info(name, axes, integer))
         return name
 
     def output(self, name: str, value: str, axes: Axes, *, integer: bool = False) -> None:
-        """One more output: a value so far, under this name."""
+        """Add an output: a value of the graph under this name."""
         self.nodes.append(self.onnx.helper.make_node("Identity", [value], [name]))
-        self.output_infos.append(self._told(name, axes, integer))
+        self.output_infos.append(self._value_info(name, axes, integer))
 
     def __getattr__(self, kind: str) -> Callable[..., Any]:
         if not kind[0].isupper():
@@ -58,17 +58,17 @@ class Graph:
         return lambda *inputs, **attributes: self._add(kind, inputs, **attributes)
 
     def initializer(self, x: Tensor) -> str:
-        """A constant, written once however often it is asked for."""
+        """The name of a constant, which is stored once."""
         x = x.detach().cpu().contiguous()
-        mark = (x.data_ptr(), x.shape, x.dtype)
-        if mark not in self._known:
+        key = (x.data_ptr(), x.shape, x.dtype)
+        if key not in self._known:
             name = f"w{len(self.initializers)}"
             self.initializers.append(self.onnx.numpy_helper.from_array(x.numpy(), name))
-            self._known[mark] = name, x  # held on to: a freed address would be used again
-        return self._known[mark][0]
+            self._known[key] = name, x  # kept alive: a freed address would be reused
+        return self._known[key][0]
 
     def save(self, folder: Path) -> Path:
-        """Write it to `name`.onnx, checked for form."""
+        """Validate the graph and write it to `name`.onnx."""
         helper, file = self.onnx.helper, folder / f"{self.name}.onnx"
         graph = helper.make_graph(
             self.nodes, self.name, self.input_infos, self.output_infos, self.initializers
@@ -93,21 +93,21 @@ class Graph:
 
     def _name(self, x: Any) -> str:
         if x is None:
-            return ""  # an input that is left out
+            return ""  # an omitted optional input
         if isinstance(x, str):
             return x
         if isinstance(x, Tensor):
             return self.initializer(x)
-        whole = isinstance(x, int) or (isinstance(x, list) and all(isinstance(n, int) for n in x))
-        return self.initializer(torch.tensor(x, dtype=torch.int64 if whole else torch.float32))
+        integer = isinstance(x, int) or (isinstance(x, list) and all(isinstance(n, int) for n in x))
+        return self.initializer(torch.tensor(x, dtype=torch.int64 if integer else torch.float32))
 
-    def _told(self, name: str, axes: Axes, whole: bool) -> Any:
-        kind = self.onnx.TensorProto.INT64 if whole else self.onnx.TensorProto.FLOAT
+    def _value_info(self, name: str, axes: Axes, integer: bool) -> Any:
+        kind = self.onnx.TensorProto.INT64 if integer else self.onnx.TensorProto.FLOAT
         return self.onnx.helper.make_tensor_value_info(name, kind, list(axes))
 
 
 def load_onnx() -> Any:
-    """The package onnx, with what is asked of it; it is an extra."""
+    """Import the optional package onnx."""
     try:
         import onnx
         import onnx.checker

@@ -1,4 +1,4 @@
-"""The layers of Regard as nodes of an ONNX graph: the same equations, the same weights."""
+"""The layers of `nn` as nodes of an ONNX graph; each function adds nodes and returns a name."""
 
 from dataclasses import dataclass
 from typing import cast
@@ -21,18 +21,17 @@ from regard.nn import (
 )
 from regard.ops.positions import frequencies
 
-MASKED_SCORE = torch.tensor(
-    torch.finfo(torch.float32).min
-)  # -inf would make a hidden row no number
+# a row of -inf would become NaN
+MASKED_SCORE = torch.tensor(torch.finfo(torch.float32).min)
 Pair = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class AttentionContext:
-    """Where the new tokens stand among all: what masks and position codes are made of.
+    """Positions and mask of the new tokens.
 
-    `places` are theirs, (time); `turns` cos and sin, (time, pair), where positions are rotary;
-    `allowed` what they may see, to be broadcast to (batch, head, time, key), None: all.
+    `positions` is (time); `rotary` cos and sin, (time, pair), or None; `mask` broadcasts to (batch,
+    head, time, key), None: everything.
     """
 
     positions: str
@@ -89,7 +88,7 @@ def emit_embedding(
     context: AttentionContext,
     segments: str | None = None,
 ):
-    """√dim · table[token] + code(place), as `TokenEmbedding` has it."""
+    """√dim · table[token] + position code, as in `TokenEmbedding`."""
     x = g.Gather(layer.token_embeddings, tokens)
     x = x if layer.scale == 1.0 else g.Mul(x, float(layer.scale))
     if layer.position_embeddings is not None:
@@ -109,7 +108,7 @@ def emit_embedding(
 
 
 def emit_readout(g: Graph, x: str, layer: Readout, table: Tensor) -> str:
-    """scale · x Wᵀ + b, W the embedding's table if there is none of its own."""
+    """scale · x Wᵀ + b; W is the embedding table if tied."""
     weight = table if layer.weight is None else layer.weight
     logits = g.MatMul(x, g.Transpose(weight, perm=[1, 0]))
     logits = logits if layer.scale == 1.0 else g.Mul(logits, float(layer.scale))
@@ -117,7 +116,7 @@ def emit_readout(g: Graph, x: str, layer: Readout, table: Tensor) -> str:
 
 
 def emit_rope_angles(g: Graph, positions: str, dim: int, base: float) -> Pair:
-    """cos and sin of place · base^(-2i/dim), (time, pair), made in double: a stream has no end."""
+    """cos and sin of position · base^(-2i/dim), (time, pair), in double: positions may be large."""
     at = g.Unsqueeze(g.Cast(positions, to=g.onnx.TensorProto.DOUBLE), [1])
     turned = g.Mul(at, frequencies(dim, base)[None])
     cos, sin = (g.Cast(x, to=g.onnx.TensorProto.FLOAT) for x in (g.Cos(turned), g.Sin(turned)))
@@ -125,7 +124,7 @@ def emit_rope_angles(g: Graph, positions: str, dim: int, base: float) -> Pair:
 
 
 def emit_rope(g: Graph, x: str, rotary: Pair, head_dim: int, rotate_half: bool) -> str:
-    """Each pair of features turned: neighbours, or with `halves` one of each half."""
+    """Rotary embedding: rotates pairs of neighbours, or with `rotate_half` of both halves."""
     shape, axis = ([2, head_dim // 2], -2) if rotate_half else ([head_dim // 2, 2], -1)
     a, b = g.Split(g.Reshape(x, [0, 0, 0, *shape]), count=2, axis=axis, num_outputs=2)
     cos, sin = (g.Unsqueeze(part, [axis]) for part in rotary)
@@ -135,14 +134,14 @@ def emit_rope(g: Graph, x: str, rotary: Pair, head_dim: int, rotate_half: bool) 
 
 
 def emit_split_heads(g: Graph, x: str, heads: int, head_dim: int) -> str:
-    """(batch, time, dim) to (batch, head, time, feat)."""
+    """(batch, time, dim) to (batch, head, time, head_dim)."""
     return g.Transpose(g.Reshape(x, [0, 0, heads, head_dim]), perm=[0, 2, 1, 3])
 
 
 def emit_keys_values(
     g: Graph, x: str, site: MultiHeadAttention, rotary: Pair | None = None
 ) -> Pair:
-    """What each token answers to, and what it gives."""
+    """Keys and values of the tokens."""
     feat = get_head_dim(site)
     k, v = (
         emit_split_heads(g, emit_linear(g, x, to), site.kv_heads, feat)
@@ -159,11 +158,11 @@ def emit_attention(
     mask: str | None,
     rotary: Pair | None,
 ) -> str:
-    """softmax(scale · q kᵀ) v, the heads joined and mixed; q is made of x."""
+    """softmax(scale · q kᵀ) v of the queries of x, heads joined and projected."""
     feat, heads = get_head_dim(site), site.heads
     q = emit_split_heads(g, emit_linear(g, x, site.to_q), heads, feat)
     q = q if rotary is None else emit_rope(g, q, rotary, feat, site.rotate_half)
-    k, v = (_spread(g, part, site) for part in keys_values)
+    k, v = (_repeat_heads(g, part, site) for part in keys_values)
     scale = feat**-0.5 if site.scale is None else site.scale
     scores = g.MatMul(g.Mul(q, scale), g.Transpose(k, perm=[0, 1, 3, 2]))
     if site.softcap is not None:
@@ -178,15 +177,17 @@ def emit_attention(
 def emit_encoder(
     g: Graph, x: str, stack: Encoder, context: AttentionContext, past: list[Pair] | None = None
 ):
-    """A stack of encoder blocks and, where there is a past, the keys and values of all so far."""
+    """An encoder stack; returns the output and the keys and values of each layer, past included."""
     kept: list[Pair] = []
     for n, block in enumerate(stack.blocks):
         assert isinstance(block, EncoderBlock)
         x = emit_residual(
             g, x, block.self_residual,
-            lambda x, n=n, site=block.self_attention: _look_back(g, x, site, context, past, n, kept),
+            lambda x, n=n, site=block.self_attention: _self_attention(
+                g, x, site, context, past, n, kept
+            ),
         )  # fmt: skip
-        x = _think(g, x, block)
+        x = _feed_forward(g, x, block)
     return emit_norm(g, x, stack.norm), kept
 
 
@@ -199,26 +200,30 @@ def emit_decoder(
     memory: list[Pair],
     memory_mask: str,
 ):
-    """A stack of decoder blocks over what was written and, where `seen`, what was read."""
+    """A decoder stack over the past and the memory; returns as `emit_encoder`."""
     kept: list[Pair] = []
     for n, block in enumerate(stack.blocks):
         block = cast(DecoderBlock, block)
         x = emit_residual(
             g, x, block.self_residual,
-            lambda x, n=n, site=block.self_attention: _look_back(g, x, site, context, past, n, kept),
+            lambda x, n=n, site=block.self_attention: _self_attention(
+                g, x, site, context, past, n, kept
+            ),
         )  # fmt: skip
         x = emit_residual(
             g, x, block.cross_residual,
-            lambda x, n=n, site=block.cross_attention: emit_attention(g, x, site, memory[n], memory_mask, None),
+            lambda x, n=n, site=block.cross_attention: emit_attention(
+                g, x, site, memory[n], memory_mask, None
+            ),
         )  # fmt: skip
-        x = _think(g, x, block)
+        x = _feed_forward(g, x, block)
     return emit_norm(g, x, stack.norm), kept
 
 
 def emit_context(
     g: Graph, stack: Encoder | Decoder, first, end, mask: str | None = None
 ) -> AttentionContext:
-    """New tokens from place `first` to before `after`, as this stack wants to know of them."""
+    """The context of new tokens at positions `first` to `end` - 1."""
     places = g.Range(first, end, 1)
     site = first_attention(stack)
     turns = (
@@ -230,13 +235,13 @@ def emit_context(
 
 
 def emit_unstack_layers(g: Graph, x: str, layers: int) -> list[Pair]:
-    """(layer, 2, batch, head, time, feat) as keys and values of each layer."""
+    """(layer, 2, batch, head, time, head_dim) to one pair of keys and values per layer."""
     some = ([g.Gather(g.Gather(x, n), part) for part in (0, 1)] for n in range(layers))
     return [(k, v) for k, v in some]
 
 
 def emit_stack_layers(g: Graph, pairs: list[Pair]) -> str:
-    """Keys and values of each layer as one: (layer, 2, batch, head, time, feat)."""
+    """Pairs of keys and values to (layer, 2, batch, head, time, head_dim)."""
     layers = [g.Concat(*(g.Unsqueeze(part, [0]) for part in pair), axis=0) for pair in pairs]
     return g.Concat(*(g.Unsqueeze(layer, [0]) for layer in layers), axis=0)
 
@@ -247,22 +252,22 @@ def emit_size(g: Graph, x: str, axis: int) -> str:
 
 
 def emit_padding_mask(g: Graph, lengths: str, time: str) -> str:
-    """Which keys are no padding, (batch, 1, 1, key)."""
+    """Mask of the keys that are not padding, (batch, 1, 1, key)."""
     inside = g.Less(g.Unsqueeze(g.Range(0, time, 1), [0]), g.Unsqueeze(lengths, [1]))
     return g.Unsqueeze(inside, [1, 2])
 
 
 def first_attention(stack: Encoder | Decoder) -> MultiHeadAttention:
-    """The attention of the first block to itself; all others have its sizes."""
+    """Self-attention of the first block; all layers have the same sizes."""
     return cast(EncoderBlock, stack.blocks[0]).self_attention
 
 
 def get_head_dim(site: MultiHeadAttention) -> int:
-    """The features of a head."""
+    """Width of one head."""
     return site.to_q.out_features // site.heads
 
 
-def _look_back(
+def _self_attention(
     g: Graph, x: str, site, here: AttentionContext, past, n: int, kept: list[Pair]
 ) -> str:
     k, v = emit_keys_values(g, x, site, here.rotary)
@@ -272,15 +277,15 @@ def _look_back(
     return emit_attention(g, x, site, (k, v), here.mask, here.rotary)
 
 
-def _think(g: Graph, x: str, block: EncoderBlock | DecoderBlock) -> str:
+def _feed_forward(g: Graph, x: str, block: EncoderBlock | DecoderBlock) -> str:
     layer = block.feed_forward
     return emit_residual(
         g, x, block.feed_forward_residual, lambda x: emit_feed_forward(g, x, layer)
     )
 
 
-def _spread(g: Graph, x: str, site: MultiHeadAttention) -> str:
-    """A key head for each query head."""
+def _repeat_heads(g: Graph, x: str, site: MultiHeadAttention) -> str:
+    """Repeat key/value heads for grouped queries."""
     each = site.heads // site.kv_heads
     if each == 1:
         return x

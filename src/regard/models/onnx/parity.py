@@ -1,4 +1,4 @@
-"""What onnxruntime makes of exported files, beside what torch makes of the model."""
+"""Numerical comparison of exported files with the torch model."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +21,7 @@ LENGTHS = torch.tensor([7, 4])  # of two sequences, one of them padded
 
 
 class OnnxSession:
-    """An exported file, ready to answer; what it gives comes by name.
+    """An onnxruntime session of an exported file; outputs are returned by name.
 
     >>> import tempfile
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9)).eval()
@@ -47,7 +47,7 @@ class OnnxSession:
         self.outputs = [x.name for x in self.session.get_outputs()]
 
     def __call__(self, inputs: Mapping[str, Tensor] | None = None, **more: Tensor):
-        """The outputs for these inputs; others that are given are left out."""
+        """Run the graph; inputs it does not have are ignored."""
         known = {**(inputs or {}), **more}
         feeds = {name: known[name].detach().numpy() for name in self.inputs}
         answers = self.session.run(self.outputs, feeds)
@@ -55,7 +55,7 @@ class OnnxSession:
 
 
 def compare_with_torch(model: nn.Module, files: Mapping[str, Path]) -> dict[str, float]:
-    """The largest difference to torch's answer, by the name of the file."""
+    """The largest difference from torch's output, by file name."""
     runs = {name: OnnxSession(file) for name, file in files.items()}
     match model:
         case Translator():
@@ -77,38 +77,46 @@ def _translator(model: Translator, runs: dict[str, OnnxSession]) -> dict[str, fl
     source, target = _tokens(model.config.source_vocab, 7), _tokens(model.config.target_vocab, 5)
     memory = model.encode(source, LENGTHS)
     pairs = model.decoder.project_memory(memory)
-    told = runs["encoder"](tokens=source, lengths=LENGTHS)["memory"]
+    encoded = runs["encoder"](tokens=source, lengths=LENGTHS)["memory"]
     want = torch.stack([torch.stack(pair) for pair in pairs])
-    written = {"memory": told, "lengths": LENGTHS, "past": want[:, :, :, :, :0]}
-    logits = _in_two(runs["step"], target, written)
+    written = {"memory": encoded, "lengths": LENGTHS, "past": want[:, :, :, :, :0]}
+    logits = _prefill_then_step(runs["step"], target, written)
     real = (torch.arange(7) < LENGTHS[:, None])[:, None, :, None]
     return {
-        "encoder": _apart(told * real, want * real),
-        "step": _apart(logits, model.decode(target, memory, LENGTHS)),
+        "encoder": _max_difference(encoded * real, want * real),
+        "step": _max_difference(logits, model.decode(target, memory, LENGTHS)),
     }
 
 
 def _language(model: LanguageModel, runs: dict[str, OnnxSession]) -> dict[str, float]:
     tokens, config = _tokens(model.config.vocab, 5), model.config
-    heads = config.heads if config.kv_heads is None else config.kv_heads
-    past = torch.zeros(config.layers, 2, 2, heads, 0, config.resolved_head_dim)
-    return {"step": _apart(_in_two(runs["step"], tokens, {"past": past}), model(tokens))}
+    past = torch.zeros(config.layers, 2, 2, config.resolved_kv_heads, 0, config.resolved_head_dim)
+    return {
+        "step": _max_difference(
+            _prefill_then_step(runs["step"], tokens, {"past": past}), model(tokens)
+        )
+    }
 
 
 def _recurrent(model: RecurrentTranslator, runs: dict[str, OnnxSession]) -> dict[str, float]:
     source, target = _tokens(model.config.source_vocab, 7), _tokens(model.config.target_vocab, 3)
     memory = model.encode(source, LENGTHS)
-    told = runs["encoder"](tokens=source, lengths=LENGTHS)
+    encoded = runs["encoder"](tokens=source, lengths=LENGTHS)
     real = (torch.arange(7) < LENGTHS[:, None])[..., None]
-    apart = [_apart(told["state"], torch.stack(memory.state))]
-    apart += [_apart(told[n] * real, getattr(memory, n) * real) for n in ("values", "keys")]
-    state, steps = told["state"], []
+    differences = [_max_difference(encoded["state"], torch.stack(memory.state))]
+    differences += [
+        _max_difference(encoded[n] * real, getattr(memory, n) * real) for n in ("values", "keys")
+    ]
+    state, steps = encoded["state"], []
     for tokens in target.unbind(1):
-        found = runs["step"](told, tokens=tokens, lengths=LENGTHS, state=state)
+        found = runs["step"](encoded, tokens=tokens, lengths=LENGTHS, state=state)
         state = found["state.next"]
         steps.append(found["logits"])
     logits = torch.stack(steps, 1)
-    return {"encoder": max(apart), "step": _apart(logits, model.decode(target, memory))}
+    return {
+        "encoder": max(differences),
+        "step": _max_difference(logits, model.decode(target, memory)),
+    }
 
 
 def _vision(model: VisionTransformer, runs: dict[str, OnnxSession]) -> dict[str, float]:
@@ -119,11 +127,13 @@ def _vision(model: VisionTransformer, runs: dict[str, OnnxSession]) -> dict[str,
         config.image_size,
         config.image_size + config.patch_size,
     )  # another size, too
-    apart = []
+    differences = []
     for wide in (config.image_size, shape[-1]):
         images = _noise(*shape[:-1], wide)
-        apart.append(_apart(runs["classifier"](images=images)["logits"], model(images)))
-    return {"classifier": max(apart)}
+        differences.append(
+            _max_difference(runs["classifier"](images=images)["logits"], model(images))
+        )
+    return {"classifier": max(differences)}
 
 
 def _classifier(model: Classifier, runs: dict[str, OnnxSession]) -> dict[str, float]:
@@ -131,11 +141,11 @@ def _classifier(model: Classifier, runs: dict[str, OnnxSession]) -> dict[str, fl
     segments = tokens % max(1, model.config.segments)
     given = {"tokens": tokens, "lengths": LENGTHS, "segments": segments}
     want = model(tokens, LENGTHS, segments=segments if model.config.segments else None)
-    return {"classifier": _apart(runs["classifier"](given)["logits"], want)}
+    return {"classifier": _max_difference(runs["classifier"](given)["logits"], want)}
 
 
 def _recogniser(model: Recogniser, runs: dict[str, OnnxSession]) -> dict[str, float]:
-    """Three pieces: the first longer than what is kept of it, the last one not full."""
+    """Three pieces: the first longer than the cache, the last not a full chunk."""
     config, (window, hop) = model.config, frame_sizes(model.config.sample_rate)
     assert config.chunk is not None
     assert config.left_chunks is not None
@@ -144,22 +154,21 @@ def _recogniser(model: Recogniser, runs: dict[str, OnnxSession]) -> dict[str, fl
     wave = _noise(2, window + hop * (sum(pieces) - 1))
     want = log_mel(wave, config.sample_rate, n_mels=config.n_mels)
     frames = runs["features"](wave=wave)["frames"]
-    state, found = _silence(model), []
+    state, found = _initial_state(model), []
     for part in want.split(pieces, 1):
-        told = runs["step"](state, frames=part)
-        state = {name.removesuffix(".next"): x for name, x in told.items()}
-        found.append(told["log_probs"])
+        outputs = runs["step"](state, frames=part)
+        state = {name.removesuffix(".next"): x for name, x in outputs.items()}
+        found.append(outputs["log_probs"])
     return {
-        "features": _apart(frames, want),
-        "step": _apart(torch.cat(found, 1), model(want)[0]),
+        "features": _max_difference(frames, want),
+        "step": _max_difference(torch.cat(found, 1), model(want)[0]),
     }
 
 
-def _silence(model: Recogniser) -> dict[str, Tensor]:
-    """The state of two streams before their first frame."""
+def _initial_state(model: Recogniser) -> dict[str, Tensor]:
+    """The initial state of two streams."""
     config, keep = model.config, model.subsample.left
-    heads = config.heads if config.kv_heads is None else config.kv_heads
-    past = torch.zeros(config.layers, 2, 2, heads, 0, config.resolved_head_dim)
+    past = torch.zeros(config.layers, 2, 2, config.resolved_kv_heads, 0, config.resolved_head_dim)
     inputs = {
         f"inputs.{n}": torch.zeros(2, cast(nn.Conv1d, layer).in_channels, keep)
         for n, layer in enumerate(model.subsample.convolutions)
@@ -169,27 +178,27 @@ def _silence(model: Recogniser) -> dict[str, Tensor]:
     return {"past": past, "offset": torch.zeros(1, dtype=torch.long), **inputs}
 
 
-def _in_two(step: OnnxSession, tokens: Tensor, state: dict[str, Tensor]) -> Tensor:
-    """The logits of some tokens at once, and of the rest one by one."""
+def _prefill_then_step(step: OnnxSession, tokens: Tensor, state: dict[str, Tensor]) -> Tensor:
+    """Logits of the first tokens in one call, of the rest one by one."""
     found = []
     for part in tokens.split([3, *[1] * (tokens.shape[1] - 3)], 1):
-        told = step(state, tokens=part)
-        state = {**state, "past": told["past.next"]}
-        found.append(told["logits"])
+        outputs = step(state, tokens=part)
+        state = {**state, "past": outputs["past.next"]}
+        found.append(outputs["logits"])
     return torch.cat(found, 1)
 
 
 def _tokens(vocab: int, time: int) -> Tensor:
-    return torch.randint(vocab, (2, time), generator=_luck())
+    return torch.randint(vocab, (2, time), generator=_generator())
 
 
 def _noise(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=_luck())
+    return torch.randn(shape, generator=_generator())
 
 
-def _luck() -> torch.Generator:
-    return torch.Generator().manual_seed(0)  # the caller's luck is the caller's
+def _generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)  # leaves the global random state unchanged
 
 
-def _apart(a: Tensor, b: Tensor) -> float:
+def _max_difference(a: Tensor, b: Tensor) -> float:
     return float((a - b).abs().max())

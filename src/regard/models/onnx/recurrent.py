@@ -1,4 +1,4 @@
-"""A RecurrentTranslator as graphs: its encoder and its step, by ONNX's own recurrent layers."""
+"""ONNX graphs of the RecurrentTranslator, by ONNX's own recurrent layers."""
 
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from regard.models.recurrent import RecurrentTranslator
 from regard.nn import BahdanauDecoder, LuongDecoder, Recurrent, StateAttention
 from regard.nn.recurrent.layers import RecurrentCell
 
-# our blocks in ONNX's order: GRU z r h, LSTM i o f c; its z keeps where ours renews
+# our gates in ONNX's order: GRU z r h, LSTM i o f c; its z keeps the state where ours updates it
 GATE_ORDER = {"rnn": (0,), "gru": (0, 1, 2), "lstm": (0, 2, 1, 3)}
 GATE_SIGN = {"rnn": (1,), "gru": (-1, 1, 1), "lstm": (1, 1, 1, 1)}
 
@@ -32,8 +32,7 @@ def recurrent_graphs(model: RecurrentTranslator) -> list[Graph]:
     """
     if model.config.attention == "hybrid":
         raise ConfigError(
-            "attention: needs none, bahdanau or luong to export, got 'hybrid', whose states look "
-            "back; try one of these"
+            "attention: needs none, bahdanau or luong to export, got 'hybrid'; try one of these"
         )
     return [_encoder(model), _step(model)]
 
@@ -43,7 +42,7 @@ def _encoder(model: RecurrentTranslator) -> Graph:
     tokens = g.input("tokens", ["batch", "source"], integer=True)
     lengths = g.input("lengths", ["batch"], integer=True)
     x = _embedded(g, tokens, model.source_embedding)
-    values, state = _walk(g, x, cast(Recurrent, model.encoder), lengths=lengths)
+    values, state = _unroll(g, x, cast(Recurrent, model.encoder), lengths=lengths)
     attention: StateAttention | None = getattr(model.decoder, "cross_attention", None)
     keys = values
     if attention is not None and attention.to_key is not None:
@@ -66,11 +65,11 @@ def _step(model: RecurrentTranslator) -> Graph:
     core = cast(Recurrent, decoder.core)
     if isinstance(decoder, BahdanauDecoder):
         top = g.Unsqueeze(g.Gather(g.Gather(state, 0), config.layers - 1, axis=1), [1])
-        c = _asked(g, top, keys, values, seen, decoder.cross_attention)
+        c = _attend(g, top, keys, values, seen, decoder.cross_attention)
         x = g.Concat(x, c, axis=-1)
-    h, after = _walk(g, x, core, state=state)
+    h, after = _unroll(g, x, core, state=state)
     if isinstance(decoder, LuongDecoder):
-        c = _asked(g, h, keys, values, seen, decoder.cross_attention)
+        c = _attend(g, h, keys, values, seen, decoder.cross_attention)
         h = g.Tanh(emit_linear(g, g.Concat(c, h, axis=-1), decoder.mix))
     x = emit_linear(g, h, model.to_readout)
     logits = emit_readout(g, x, model.readout, model.target_embedding.token_embeddings)
@@ -88,10 +87,10 @@ def _embedded(g: Graph, tokens: str, layer: Any) -> str:
     return g.Mul(g.Gather(layer.token_embeddings, tokens), float(layer.scale))
 
 
-def _walk(
+def _unroll(
     g: Graph, x: str, layer: Recurrent, *, lengths: str | None = None, state: str | None = None
 ) -> tuple[str, str]:
-    """Along a sequence, layer upon layer; states are (h or h and c, batch, layer · way, hidden)."""
+    """All layers over a sequence; states are (h or h and c, batch, layer · direction, hidden)."""
     ways, kind = (2 if layer.bidirectional else 1), layer.kind
     x = g.Transpose(x, perm=[1, 0, 2])  # ONNX has the time first
     whole = None if lengths is None else g.Cast(lengths, to=g.onnx.TensorProto.INT32)
@@ -119,22 +118,22 @@ def _walk(
 
 
 def _weights(kind: str, cells: list[RecurrentCell]) -> tuple[Tensor, Tensor, Tensor]:
-    """W, U and both biases as ONNX wants them, the ways in front."""
+    """W, U and both biases in ONNX's layout, directions first."""
 
-    def moved(x: Tensor) -> Tensor:
+    def reorder(x: Tensor) -> Tensor:
         blocks = x.detach().chunk(len(GATE_ORDER[kind]))
         return torch.cat([GATE_SIGN[kind][n] * blocks[n] for n in GATE_ORDER[kind]])
 
     def bias(cell: RecurrentCell) -> Tensor:
         none = torch.zeros_like(cell.u[:, 0])
-        return torch.cat([moved(none if b is None else b) for b in (cell.w_bias, cell.u_bias)])
+        return torch.cat([reorder(none if b is None else b) for b in (cell.w_bias, cell.u_bias)])
 
-    w, u = (torch.stack([moved(getattr(cell, name)) for cell in cells]) for name in "wu")
+    w, u = (torch.stack([reorder(getattr(cell, name)) for cell in cells]) for name in "wu")
     return w, u, torch.stack([bias(cell) for cell in cells])
 
 
-def _asked(g: Graph, query: str, keys: str, values: str, seen: str, layer: StateAttention) -> str:
-    """What the states answer to a query, (batch, 1, hidden)."""
+def _attend(g: Graph, query: str, keys: str, values: str, seen: str, layer: StateAttention) -> str:
+    """Attention of a query over the encoder states, (batch, 1, hidden)."""
     q = query if layer.to_query is None else emit_linear(g, query, layer.to_query)
     if layer.v is not None:  # v · tanh(q + k)
         both = g.Tanh(g.Add(g.Unsqueeze(q, [2]), g.Unsqueeze(keys, [1])))
