@@ -10,7 +10,7 @@ from regard.data import RenderedGlyphs
 from regard.data.image.glyphs.fonts import FONTS, PILLOW_FONT, find_fonts
 from regard.errors import ConfigError, FileError
 from regard.tasks.classification.images import render_glyphs
-from regard.tasks.registry import GlyphsData
+from regard.tasks import GlyphsData
 
 CLASSES = GlyphsData().classes
 

@@ -111,9 +111,25 @@ def test_fewer_pictures_are_drawn_by_the_seed(clothes):
 
 @pytest.mark.parametrize("name", ["fashion-vit", "fashion-resnet"])
 def test_clothes_are_learnt_scored_and_opened_again(clothes, tmp_path, name):
-    small = ["layers=1", "heads=2", "dim=16", "patch_size=4"] if name == "fashion-vit" else ["width=8"]
-    settings = [f"folder={clothes}", "valid_images=10", "steps=60", "batch_size=40", "warmup=5", "lr=1e-2"]
-    settings += [*small, "shift=0", "flip=no", "random_erasing=0", "label_smoothing=0", "device=cpu"]
+    small = (
+        ["layers=1", "heads=2", "dim=16", "patch_size=4"] if name == "fashion-vit" else ["width=8"]
+    )
+    settings = [
+        f"folder={clothes}",
+        "valid_images=10",
+        "steps=60",
+        "batch_size=40",
+        "warmup=5",
+        "lr=1e-2",
+    ]
+    settings += [
+        *small,
+        "shift=0",
+        "flip=no",
+        "random_erasing=0",
+        "label_smoothing=0",
+        "device=cpu",
+    ]
     outcome = runs.start_run(runs.override_settings(tasks.recipe(name), settings), tmp_path / "run")
     assert outcome.scores["accuracy"] > 0.9
     run = runs.load_run(tmp_path / "run")
@@ -122,7 +138,14 @@ def test_clothes_are_learnt_scored_and_opened_again(clothes, tmp_path, name):
 
 
 def test_glyphs_are_learnt_in_seconds(tmp_path):
-    settings = ["data.classes=01", "train_images=300", "steps=50", "batch_size=32", "layers=1", "dim=32"]
+    settings = [
+        "data.classes=01",
+        "train_images=300",
+        "steps=50",
+        "batch_size=32",
+        "layers=1",
+        "dim=32",
+    ]
     settings += ["noise=0", "warmup=5", "valid_size=50", "test_size=200", "device=cpu"]
     outcome = runs.start_run(
         runs.override_settings(tasks.recipe("glyphs"), settings), tmp_path / "run"

@@ -222,7 +222,7 @@ def test_the_presets_fit_together(files, tmp_path):
     file.write_text("to be or not to be, that is the question. " * 40)
     small = [f"folder={file}", "dim=12", "layers=1", "length=16"]
     start_run(override_settings(recipe("shakespeare"), [*TINY, *small]), tmp_path / "run")
-    assert load_run(tmp_path / "run").model.config.rotary
+    assert load_run(tmp_path / "run").model.config.rope_theta
     assert recipe("stdlib-long").model.dim > recipe("stdlib").model.dim
 
 
@@ -262,7 +262,9 @@ def test_a_text_that_is_not_there_or_too_short_is_named(tmp_path, users_view):
     with pytest.raises(FileError, match="folder: needs a text file .*, got nothing at 'nowhere'"):
         TextData(folder="nowhere").texts("train")
     (tmp_path / "a.txt").write_text("one file")
-    with pytest.raises(FileError, match="needs text for the valid split, got none; try split_by=tail"):
+    with pytest.raises(
+        FileError, match="needs text for the valid split, got none; try split_by=tail"
+    ):
         TextData(folder=str(tmp_path)).texts("valid")
     with pytest.raises(ConfigError, match="length: needs two windows and a token, 17, got 16"):
         WindowBatches(torch.arange(16), length=8, rows=1)

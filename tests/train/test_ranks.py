@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from ranked import make
+from rank_worker import make
 from torch.testing import assert_close
 
 from regard.errors import ConfigError, TrainError
@@ -34,7 +34,7 @@ def start(world: int, *jobs: dict) -> list[subprocess.Popen]:
         found.bind(("127.0.0.1", 0))
         port = str(found.getsockname()[1])
     env = os.environ | ALONE | {"MASTER_PORT": port, "WORLD_SIZE": str(world)}
-    command = [sys.executable, str(HERE / "ranked.py"), *map(json.dumps, jobs)]
+    command = [sys.executable, str(HERE / "rank_worker.py"), *map(json.dumps, jobs)]
     return [
         subprocess.Popen(command, env=env | {"RANK": str(n), "LOCAL_RANK": str(n)})
         for n in range(world)

@@ -160,7 +160,7 @@ class PoCatalog:
                 ready.append(message)
         for at in range(0, len(ready), batch_size):
             some = ready[at : at + batch_size]
-            asked = [ask for message in some for ask in message.asks().values()]
+            asked = [ask for message in some for ask in message.untranslated().values()]
             given = iter(translate([ask.strip() for ask in asked]))
             for message in some:
                 reason = self._fill(message, given)

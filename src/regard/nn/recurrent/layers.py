@@ -135,7 +135,7 @@ class Recurrent(nn.Module):
         lengths: Int[Tensor, " batch"] | None = None,
         backend: RecurrenceBackend = "auto",
     ) -> tuple[Float[Tensor, "batch time width"], State]:
-        walks = list(self._walks(x, state, lengths=lengths, form=backend))
+        walks = list(self._walks(x, state, lengths=lengths, backend=backend))
         last = zip(*(walk.state for walk in walks), strict=True)
         top = walks[-2:] if self.bidirectional else walks[-1:]
         return torch.cat([walk.out for walk in top], -1), tuple(torch.stack(s, 1) for s in last)

@@ -108,7 +108,7 @@ def transcribe_batch_detailed(
     found: dict[int, Transcript] = {}
     for rows, batch in _batches(model, tokenizer, audio):
         log_probs, lengths = model(
-            batch["frames"], batch["frames_lengths"], before=batch.get("before")
+            batch["frames"], batch["frames_lengths"], cmvn_state=batch.get("before")
         )
         for n, row, length in zip(rows, log_probs, lengths.tolist(), strict=True):
             labels, score = BestPath()(row[:length]), PathScore()

@@ -27,7 +27,14 @@ SMALL = [
         "heads=2",
         "hidden=16",
     ),
-    *("layers=1", "decoder_layers=1", "max_new_tokens=12", "dropout=0", "evaluate_every=150", "lr=1e-2"),
+    *(
+        "layers=1",
+        "decoder_layers=1",
+        "max_new_tokens=12",
+        "dropout=0",
+        "evaluate_every=150",
+        "lr=1e-2",
+    ),
 ]
 
 
@@ -173,9 +180,9 @@ def test_reliability_by_hand():
 
 def test_phrases_are_graded_on_cldr_natural_and_foreign_texts():
     data = recipe("phrases-natural").data
-    scorer = override_settings(recipe("phrases"), ["valid_size=7", "max_new_tokens=2"]).data.evaluator(
-        rg.data.ByteTokenizer(data.languages), "valid"
-    )
+    scorer = override_settings(
+        recipe("phrases"), ["valid_size=7", "max_new_tokens=2"]
+    ).data.evaluator(rg.data.ByteTokenizer(data.languages), "valid")
     model = rg.models.Translator(rg.models.translator_tiny(vocab=272)).eval()
     graded = scorer.grade(model)
     assert len(graded) == 28  # CLDR's forms, natural ones, these with slips, and foreign texts

@@ -1,4 +1,4 @@
-"""What one of several ranks does in a test: python ranked.py FOLDER JOB…, started once a rank.
+"""What one of several ranks does in a test: python rank_worker.py JOB…, once per rank.
 
 A job is JSON: the way (ddp, fsdp, none), how many steps, the folder of its checkpoints, …
 """
