@@ -1,4 +1,4 @@
-"""Confidence of answers: fitted on held-out data, and a threshold that flags the wrong ones."""
+"""Calibration of confidence on held-out answers, and the threshold for warnings."""
 
 import math
 
@@ -9,51 +9,51 @@ from regard.errors import FileError, RegardError
 from regard.train import Calibration, GradedAnswer, calibrate, load_calibration, save_calibration
 
 
-def drawn(slope: float, offset: float, count: int = 4000) -> list[GradedAnswer]:
-    """Answers that are right with the probability sigmoid(slope · score + offset)."""
+def sample_answers(slope: float, offset: float, count: int = 4000) -> list[GradedAnswer]:
+    """Answers that are correct with probability sigmoid(slope · score + offset)."""
     scores = torch.randn(count, dtype=torch.float64)
-    right = torch.rand(count) < (slope * scores + offset).sigmoid()
-    return [GradedAnswer(s, r) for s, r in zip(scores.tolist(), right.tolist(), strict=True)]
+    correct = torch.rand(count) < (slope * scores + offset).sigmoid()
+    return [GradedAnswer(s, r) for s, r in zip(scores.tolist(), correct.tolist(), strict=True)]
 
 
-def test_platt_scaling_finds_the_curve_that_drew_the_answers():
-    fitted = calibrate(drawn(2.0, 0.5))
-    assert fitted.slope == pytest.approx(2.0, rel=0.1)
-    assert fitted.offset == pytest.approx(0.5, abs=0.1)
+def test_platt_scaling_recovers_the_generating_curve():
+    calibration = calibrate(sample_answers(2.0, 0.5))
+    assert calibration.slope == pytest.approx(2.0, rel=0.1)
+    assert calibration.offset == pytest.approx(0.5, abs=0.1)
 
 
 def test_confidence_is_calibrated():
-    fitted, new = calibrate(drawn(1.5, -0.3)), drawn(1.5, -0.3)
-    middle = [one for one in new if 0.6 < fitted.confidence(one.score) < 0.7]
-    assert sum(one.correct for one in middle) / len(middle) == pytest.approx(0.65, abs=0.06)
+    calibration, new = calibrate(sample_answers(1.5, -0.3)), sample_answers(1.5, -0.3)
+    middle = [answer for answer in new if 0.6 < calibration.confidence(answer.score) < 0.7]
+    assert sum(answer.correct for answer in middle) / len(middle) == pytest.approx(0.65, abs=0.06)
 
 
-def test_threshold_keeps_95_percent_of_the_right_answers_and_flags_the_rest():
+def test_threshold_flags_incorrect_answers_and_at_most_5_percent_of_correct_ones():
     graded = [GradedAnswer(float(n), n >= 100) for n in range(300)]
-    fitted = calibrate(graded)
-    assert all(fitted.is_unsure(one.score) == (not one.correct) for one in graded)
+    calibration = calibrate(graded)
+    assert all(calibration.is_unsure(answer.score) == (not answer.correct) for answer in graded)
     mixed = calibrate(graded + [GradedAnswer(250.0, False)] * 5)
-    kept = [not mixed.is_unsure(one.score) for one in graded if one.correct]
+    kept = [not mixed.is_unsure(answer.score) for answer in graded if answer.correct]
     assert sum(kept) / len(kept) >= 0.95
 
 
-@pytest.mark.parametrize("right", [True, False])
-def test_one_kind_of_answers_alone_promises_no_certainty(right: bool):
-    fitted = calibrate([GradedAnswer(-0.5, right), GradedAnswer(-0.7, right)])
-    assert 0.05 < fitted.confidence(-0.6) < 0.95
+@pytest.mark.parametrize("correct", [True, False])
+def test_answers_of_one_class_do_not_yield_certainty(correct: bool):
+    calibration = calibrate([GradedAnswer(-0.5, correct), GradedAnswer(-0.7, correct)])
+    assert 0.05 < calibration.confidence(-0.6) < 0.95
 
 
-def test_extremes_are_survived():
-    fitted = calibrate(
+def test_infinite_and_nan_scores_are_handled():
+    calibration = calibrate(
         [GradedAnswer(-math.inf, False), GradedAnswer(0.0, True), GradedAnswer(math.nan, True)] * 5
     )
-    assert fitted.is_unsure(-math.inf)
-    assert not fitted.is_unsure(0.0)
+    assert calibration.is_unsure(-math.inf)
+    assert not calibration.is_unsure(0.0)
     with pytest.raises(RegardError, match="needs 1 or more answers"):
         calibrate([])
 
 
-def test_a_damaged_file_is_named(tmp_path):
+def test_a_damaged_calibration_file_is_named(tmp_path):
     for text in ("[", "[1]", '{"slope": 1}', '{"slope": 1e999}', "null"):
         (tmp_path / "calibration.json").write_text(text)
         with pytest.raises(FileError, match=r"calibration\.json: needs a calibration"):

@@ -1,4 +1,4 @@
-"""The feed: batches made ahead are those that would have come, and nothing of them is lost."""
+"""Prefetching: the same batches in the same order, and none is lost."""
 
 import pytest
 import torch
@@ -12,58 +12,58 @@ SIZE = objective("translation").size
 CPU = torch.device("cpu")
 
 
-def ahead(source, count: int = 1) -> Prefetcher:
-    """A feed that makes batches in its thread, as for a GPU, but leaves them on the host."""
-    feed = Prefetcher(source, SIZE, count, CPU)
-    feed.is_async = True
-    feed._copy_to_device = lambda batches: (batches, None)
-    return feed
+def background(source, count: int = 1) -> Prefetcher:
+    """A Prefetcher with its thread, as for a GPU, but without copies to a device."""
+    prefetcher = Prefetcher(source, SIZE, count, CPU)
+    prefetcher.is_async = True
+    prefetcher._copy_to_device = lambda batches: (batches, None)
+    return prefetcher
 
 
-def numbers(feed: Prefetcher, updates: int) -> list[list[int]]:
-    return [[int(b["source"].sum()) for b in feed.next().batches] for _ in range(updates)]
+def numbers(prefetcher: Prefetcher, updates: int) -> list[list[int]]:
+    return [[int(b["source"].sum()) for b in prefetcher.next().batches] for _ in range(updates)]
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_made_ahead_or_not_the_same_batches_come(count):
-    here, there = Prefetcher(Backwards(), SIZE, count, CPU), ahead(Backwards(), count)
+def test_prefetched_batches_are_the_same(count):
+    here, there = Prefetcher(Backwards(), SIZE, count, CPU), background(Backwards(), count)
     assert numbers(here, 5) == numbers(there, 5)
     assert here.data_state == there.data_state == {"seed": 0, "position": 5 * count}
     there.close()
 
 
-def test_what_was_made_ahead_and_not_taken_comes_again():
-    feed = ahead(Backwards())
-    first = numbers(feed, 2)
-    feed.close()
-    feed.close()
-    assert feed.source.state() == {"seed": 0, "position": 2}
-    assert first + numbers(feed, 2) == numbers(Prefetcher(Backwards(), SIZE, 1, CPU), 4)
-    feed.restore({"seed": 0, "position": 1})
-    assert numbers(feed, 1) == first[1:]
-    feed.close()
+def test_prefetched_batches_that_were_not_taken_come_again():
+    prefetcher = background(Backwards())
+    first = numbers(prefetcher, 2)
+    prefetcher.close()
+    prefetcher.close()
+    assert prefetcher.source.state() == {"seed": 0, "position": 2}
+    assert first + numbers(prefetcher, 2) == numbers(Prefetcher(Backwards(), SIZE, 1, CPU), 4)
+    prefetcher.restore({"seed": 0, "position": 1})
+    assert numbers(prefetcher, 1) == first[1:]
+    prefetcher.close()
 
 
-def test_the_size_of_an_update_is_known_before_it_is_moved():
-    fed = Prefetcher(Backwards(rows=2), SIZE, 3, CPU).next()
-    assert fed.sizes == [10, 10, 10]  # 2 rows of 6, the first token of each is given
-    assert (fed.before["position"], fed.after["position"]) == (0, 3)
+def test_sizes_and_states_of_an_update():
+    update = Prefetcher(Backwards(rows=2), SIZE, 3, CPU).next()
+    assert update.sizes == [10, 10, 10]  # 2 rows of 6, the first token of each is given
+    assert (update.before["position"], update.after["position"]) == (0, 3)
 
 
-def test_an_error_in_the_thread_is_raised_where_batches_are_asked_for():
+def test_an_error_in_the_thread_is_raised_by_next():
     class Broken(Backwards):
         def batch(self, n):
             if n == 1:
                 raise OSError("a disk was pulled")
             return super().batch(n)
 
-    feed = ahead(Broken())
-    feed.next()
+    prefetcher = background(Broken())
+    prefetcher.next()
     with pytest.raises(OSError, match="a disk was pulled"):
-        feed.next()
+        prefetcher.next()
 
 
-def test_a_training_fed_from_ahead_is_the_same_and_resumes_the_same(tmp_path):
+def test_a_training_with_prefetching_is_bit_identical_after_a_resume(tmp_path):
     whole = make_trainer()
     whole.run()
     first = make_trainer(tmp_path)
@@ -79,12 +79,12 @@ def test_a_training_fed_from_ahead_is_the_same_and_resumes_the_same(tmp_path):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_data_that_ends_is_said():
+def test_a_finite_source_raises():
     class Short(Backwards):
         def __iter__(self):
             yield self.batch(0)
 
-    for feed in (ahead(Short()), Prefetcher(Short(), SIZE, 1, CPU)):
-        feed.next()
+    for prefetcher in (background(Short()), Prefetcher(Short(), SIZE, 1, CPU)):
+        prefetcher.next()
         with pytest.raises(TrainError, match="batches: needs to be without end, got no more after"):
-            feed.next()
+            prefetcher.next()
