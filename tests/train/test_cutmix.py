@@ -115,8 +115,8 @@ def test_a_training_with_cutmix_and_rdrop_learns_and_resumes_bit_for_bit(tmp_pat
             3, image_size=8, channels=1, patch_size=4, layers=1, dim=16, heads=2, dropout=0.1
         )
         chosen = train.TrainConfig(
-            steps=40, warmup=4, lr=1e-2, rdrop=0.5, label_smoothing=0.1, device="cpu", save_every=10,
-            keep_last=3, average_last=3,
+            steps=40, warmup=4, lr=1e-2, rdrop=0.5, label_smoothing=0.1, device="cpu",
+            save_every=10, keep_last=3, average_last=3,
         )  # fmt: skip
         source = ImageBatches(pictures, labels, batch_size=12, cutmix=0.5, seed=1)
         model = models.VisionTransformer(config)
