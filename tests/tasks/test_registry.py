@@ -134,3 +134,5 @@ def test_a_name_is_registered_once():
         register(counting)
     with pytest.raises(ConfigError, match="name: needs one that is free, got 'CountingData'"):
         register(CountingData)
+    with pytest.raises(ConfigError, match="item: needs a DataModule or a function, got class Cou"):
+        register(Counting)
