@@ -148,7 +148,7 @@ def test_a_nan_loss_on_one_rank_stops_all_and_names_it(two):
 def test_a_killed_rank_ends_all_with_an_error_and_damages_nothing(three):
     for n in (0, 1):
         one = json.loads((three / "killed" / f"report-{n}.json").read_text())
-        assert "TrainError: ranks: need all 3 to go on, got one that is gone" in one["error"]
+        assert "Error: ranks: need all 3 to go on, got one that is gone" in one["error"]
         assert "try resume" in one["error"]
     checkpoint, problems = load_last_valid(three / "killed" / "checkpoints")
     assert (checkpoint.step, problems) == (3, [])
