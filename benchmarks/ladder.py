@@ -1,11 +1,12 @@
-"""How much do gates, attention and doing without recurrence buy, for the same budget?
+"""What gates, attention and the absence of recurrence buy, for the same budget.
 
 python benchmarks/ladder.py --out ladder.json --seconds 600 --workers 2   # trains ten models
 python benchmarks/ladder.py --draw ladder.json                            # docs/results/figures/ladder.svg
 
-RNN, GRU and LSTM, each without attention, with Luong's, and hybrid (attention to its own past too),
-and a Transformer: the same phrases, the same number of tokens, about as many parameters. What each
-gets on 1000 unseen facts, how far back in a long source the gradient reaches, and the time.
+RNN, GRU and LSTM, each without attention, with Luong attention, and hybrid (attention to their own
+past too), and a Transformer: the same phrases, the same number of tokens, about as many parameters.
+Reported are exact match and BLEU on 1000 held-out phrases, how far back in a long source the
+gradient reaches, and the time of an update.
 """
 
 import json
@@ -33,61 +34,62 @@ CELLS = ("rnn", "gru", "lstm")
 ATTENTIONS = {"": "none", "-attention": "luong", "-hybrid": "hybrid"}
 RUNGS = (*(cell + more for cell in CELLS for more in ATTENTIONS), "transformer")
 RATES = {"rnn": 1e-3, "gru": 3e-3, "lstm": 4e-3, "transformer": 5e-3}
-STILL = 0.01  # of the last gradient: what is less has not reached there
-LONG, COUNT = 20, 32  # source tokens at least, and phrases, that the reach is measured on
-GRACE = 40  # seconds for scores, after the training was told to stop
+THRESHOLD = 0.01  # of the last gradient norm: the gradient reaches where it is larger
+MIN_TOKENS, PHRASES = 20, 32  # the reach is measured on so many phrases of so many tokens
+GRACE = 40  # seconds for the evaluation after a training was stopped
 
 
 def main(
-    out: Annotated[Path | None, typer.Option(help="Where to write what was found.")] = None,
-    seconds: Annotated[float, typer.Option(help="For all of it.")] = 600,
-    workers: Annotated[int, typer.Option(help="Models that are trained side by side.")] = 2,
+    out: Annotated[Path | None, typer.Option(help="Write the results to this file.")] = None,
+    seconds: Annotated[float, typer.Option(help="Time limit of all trainings.")] = 600,
+    workers: Annotated[int, typer.Option(help="Models trained in parallel.")] = 2,
     steps: int = 1200,
-    tokens: int = 4096,
+    batch_tokens: int = 4096,
     device: str = "auto",
-    texts: int = 20000,
-    test: int = 1000,
-    only: Annotated[str, typer.Option(help="Some rungs, with commas.")] = ",".join(RUNGS),
+    vocab_texts: int = 20000,
+    test_size: int = 1000,
+    only: Annotated[str, typer.Option(help="Rungs to train, comma-separated.")] = ",".join(RUNGS),
     runs: Annotated[Path | None, typer.Option(help="Keep the runs in this folder.")] = None,
-    draw: Annotated[Path | None, typer.Option(help="Draw what was found before.")] = None,
+    draw: Annotated[Path | None, typer.Option(help="Draw the results in this file.")] = None,
 ) -> None:
     if draw is not None:
-        found = json.loads(draw.read_text(encoding="utf-8"))
-        print(table(found["rungs"]))
-        picture(found["rungs"], Path("docs/results/figures/ladder.svg"))
+        results = json.loads(draw.read_text(encoding="utf-8"))
+        print(table(results["rungs"]))
+        draw_bars(results["rungs"], Path("docs/results/figures/ladder.svg"))
         return
     names = only.split(",")
-    place = runs or Path(tempfile.mkdtemp())
-    place.mkdir(parents=True, exist_ok=True)
-    asked = {"steps": steps, "tokens": tokens, "device": device, "texts": texts, "test": test}
+    folder = runs or Path(tempfile.mkdtemp())
+    folder.mkdir(parents=True, exist_ok=True)
+    budget = {"steps": steps, "batch_tokens": batch_tokens, "device": device}
+    budget |= {"vocab_texts": vocab_texts, "test_size": test_size}
     rounds = -(-len(names) // workers)
     each = max(1.0, (seconds - 20) / rounds - GRACE)
     torch.set_num_threads(1)
-    rungs = train_all(names, asked, place, workers, each)
-    for row in rungs:  # alone on the machine, unlike its training
-        row["update_ms"] = time_alone(row["rung"], asked)
-        print(f"{row['rung']:16} an update alone {row['update_ms']:.1f} ms", flush=True)
-    found = {"machine": machine(), "asked": asked, "rungs": rungs}
+    rungs = train_all(names, budget, folder, workers, each)
+    for row in rungs:  # nothing else runs now, unlike during training
+        row["update_ms"] = time_update(row["rung"], budget)
+        print(f"{row['rung']:16} update {row['update_ms']:.1f} ms", flush=True)
+    results = {"machine": machine(), "budget": budget, "rungs": rungs}
     if out is not None:
-        out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(table(rungs))
 
 
 # ---- the models, of one size
 
 
-def recipe_of(rung: str, asked: dict[str, Any]) -> tasks.Recipe:
+def recipe_of(rung: str, budget: dict[str, Any]) -> tasks.Recipe:
     """The phrases recipe with another model and the common budget."""
     base = tasks.recipe("phrases")
     cell, _, _ = rung.partition("-")
-    steps, tokens = asked["steps"], asked["tokens"]
+    steps = budget["steps"]
     loop = replace(
-        base.train, steps=steps, tokens=tokens, lr=RATES[cell], warmup=min(200, steps // 5 + 1),
-        evaluate_every=steps, save_every=steps, device=asked["device"], precision="float32",
-        compile="off",
+        base.train, steps=steps, batch_tokens=budget["batch_tokens"], lr=RATES[cell],
+        warmup=min(200, steps // 5 + 1), evaluate_every=steps, save_every=steps,
+        device=budget["device"], precision="float32", compile="off",
     )  # fmt: skip
-    chosen = replace(base.data, texts=asked["texts"], test=asked["test"])
-    # two layers that read and two that write, of about a million parameters like the other rungs
+    chosen = tasks.PhrasesData(vocab_texts=budget["vocab_texts"], test_size=budget["test_size"])
+    # two encoder and two decoder layers: about a million parameters, like the other rungs
     model = replace(base.model, heads=4, layers=2, decoder_layers=2)
     recipe = replace(base, name=f"ladder-{rung}", data=chosen, train=loop, model=model)
     return recipe if rung == "transformer" else replace(recipe, model=matched(rung, recipe))
@@ -95,7 +97,7 @@ def recipe_of(rung: str, asked: dict[str, Any]) -> tasks.Recipe:
 
 def matched(rung: str, recipe: tasks.Recipe) -> RecurrentTranslatorConfig:
     """The recurrent model whose parameters come nearest to the Transformer's."""
-    vocab = words(recipe.data).vocab
+    vocab = tokenizer_of(recipe.data).vocab
     cell, dash, more = rung.partition("-")
 
     def config(hidden: int, vocab: int) -> RecurrentTranslatorConfig:
@@ -114,15 +116,17 @@ def matched(rung: str, recipe: tasks.Recipe) -> RecurrentTranslatorConfig:
 
 
 @cache
-def words(of: tasks.PhrasesData) -> data.Tokenizer:
-    return of.tokenizer(0)
+def tokenizer_of(phrases: tasks.DataModule) -> data.Tokenizer:
+    tokenizer = phrases.tokenizer(0)
+    assert tokenizer is not None
+    return tokenizer
 
 
 # ---- training, each in a process
 
 
 def train_all(
-    names: list[str], asked: dict[str, Any], place: Path, workers: int, seconds: float
+    names: list[str], budget: dict[str, Any], folder: Path, workers: int, seconds: float
 ) -> list[dict[str, Any]]:
     context = multiprocessing.get_context("spawn")
     waiting, running = list(names), {}
@@ -130,7 +134,7 @@ def train_all(
     while waiting or running:
         while waiting and len(running) < workers:
             name = waiting.pop(0)
-            process = context.Process(target=climb, args=(name, asked, place, seconds))
+            process = context.Process(target=climb, args=(name, budget, folder, seconds))
             process.start()
             running[name] = process, time.monotonic() + seconds + GRACE
         time.sleep(0.2)
@@ -140,36 +144,36 @@ def train_all(
                 process.kill()
             if not process.is_alive():
                 del running[name]
-    files = [place / f"{name}.json" for name in names]
+    files = [folder / f"{name}.json" for name in names]
     return [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
 
 
-def climb(rung: str, asked: dict[str, Any], place: Path, seconds: float) -> None:
-    """Train one model until its last step or its time is up, score it, and write that down."""
+def climb(rung: str, budget: dict[str, Any], parent: Path, seconds: float) -> None:
+    """Train one model until its last step or the time limit, evaluate it, and write the result."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     torch.set_float32_matmul_precision("high")
-    recipe = recipe_of(rung, asked)
-    tokenizer = words(recipe.data)
+    recipe = recipe_of(rung, budget)
+    tokenizer = tokenizer_of(recipe.data)
     before = reach(build_model(recipe, tokenizer), recipe, tokenizer)
-    folder = place / rung
-    # the loop takes it as it would take Ctrl-C: it saves, and what is there is scored; once the
-    # loop has ended it comes too late to matter
+    folder = parent / rung
+    # the loop handles it like Ctrl-C: it saves, and the checkpoint is evaluated; after the loop has
+    # ended it is ignored
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    bell = threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    bell.daemon = True
-    bell.start()
+    timer = threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    timer.daemon = True
+    timer.start()
     began = time.monotonic()
     outcome = runs.start_run(recipe, folder, show=False)
-    bell.cancel()
+    timer.cancel()
     run = runs.load_run(folder)
     scores = run.result.get("test")
     if scores is None:
-        scores = recipe.data.scores(tokenizer, "test")(run.model)
+        scores = recipe.data.evaluator(tokenizer, "test")(run.model)
     row = {
         "rung": rung,
         "parameters": sum(p.numel() for p in run.model.parameters()),
         "steps": outcome.step,
-        "tokens": outcome.step * recipe.train.batch_tokens,
+        "tokens": outcome.step * recipe.data.batch_limit(recipe.train),
         "seconds": run.result.get("seconds", round(time.monotonic() - began, 1)),
         "exact": scores["exact"],
         "bleu": scores["bleu"],
@@ -178,49 +182,49 @@ def climb(rung: str, asked: dict[str, Any], place: Path, seconds: float) -> None
         "reach_before": before,
         "reach": reach(run.model, recipe, tokenizer),
     }
-    (place / f"{rung}.json").write_text(json.dumps(row), encoding="utf-8")
+    (parent / f"{rung}.json").write_text(json.dumps(row), encoding="utf-8")
     print(f"{rung:16} exact {row['exact']:.3f} bleu {row['bleu']:.1f} "
           f"{outcome.step} steps {row['seconds']:.0f} s", flush=True)  # fmt: skip
 
 
-def time_alone(rung: str, asked: dict[str, Any], count: int = 12) -> float:
-    """Milliseconds of an update, the middle one of some; on a CPU its own time, of one thread."""
-    recipe = recipe_of(rung, asked | {"steps": count})
-    tokenizer = words(recipe.data)
+def time_update(rung: str, budget: dict[str, Any], count: int = 12) -> float:
+    """Median milliseconds of an update; on a CPU its process time, of one thread."""
+    recipe = recipe_of(rung, budget | {"steps": count})
+    tokenizer = tokenizer_of(recipe.data)
     trainer = train.Trainer(
         build_model(recipe, tokenizer), train.objective(recipe.data.objective),
         recipe.data.batches(tokenizer, recipe.train), recipe.train,
     )  # fmt: skip
-    on_gpu, took = trainer.device.type == "cuda", []
+    on_gpu, times = trainer.device.type == "cuda", []
     clock = time.perf_counter if on_gpu else time.process_time
     for _ in range(count):
         began = clock()
         trainer._update()
         if on_gpu:
             torch.cuda.synchronize()
-        took.append(clock() - began)
+        times.append(clock() - began)
     trainer.prefetcher.close()
-    return 1e3 * sorted(took[2:])[(count - 2) // 2]
+    return 1e3 * sorted(times[2:])[(count - 2) // 2]
 
 
 # ---- how far back the gradient reaches
 
 
 def reach(model: nn.Module, recipe: tasks.Recipe, tokenizer: data.Tokenizer) -> dict[str, float]:
-    """How many steps back from the end of a source the gradient is still there.
+    """How many steps back from the end of a source the gradient reaches.
 
-    ‖∂J/∂h_t‖ ≥ STILL · ‖∂J/∂h_last‖ for all steps from t to the last; the memory C_t for an LSTM.
-    J is the loss of the right answer. A Transformer has no steps: there x_t, what enters its
-    encoder at each place, is asked instead.
+    ‖∂J/∂h_t‖ ≥ THRESHOLD · ‖∂J/∂h_last‖ for all steps from t to the last; of an LSTM the cell
+    state C_t. J is the loss of the reference. For a Transformer, which has no steps, x_t is taken
+    instead, the input of its encoder at each position.
     """
     model, encode = model.cpu().float(), data.pair_preprocessor(tokenizer)
     steps, of = [], []
     for pair in long_pairs(recipe, tokenizer):
         batch = data.collate([encode(pair)])
-        norms = by_place(model, batch)
+        norms = gradient_norms(model, batch)
         last = float(norms[-1])
         back = 0
-        while back + 1 < len(norms) and float(norms[-2 - back]) >= STILL * last:
+        while back + 1 < len(norms) and float(norms[-2 - back]) >= THRESHOLD * last:
             back += 1
         steps.append(back)
         of.append(len(norms) - 1)
@@ -228,29 +232,30 @@ def reach(model: nn.Module, recipe: tasks.Recipe, tokenizer: data.Tokenizer) -> 
     return {"steps": mean, "of": sum(of) / len(of), "share": sum(steps) / sum(of)}
 
 
-def by_place(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """The norm of the gradient at each place of the source."""
+def gradient_norms(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The norm of the gradient at each position of the source."""
     loss = train.objective("translation").loss_sum
     if isinstance(model, models.RecurrentTranslator):
         was, _ = model.training, model.eval()
-        found = rg.gradient_norms(model, lambda: loss(model, batch, 0.0)).time["encoder.0"]
+        norms = rg.gradient_norms(model, lambda: loss(model, batch, 0.0)).time["encoder.0"]
         model.train(was)
-        return (found.h if found.c is None else found.c)[0]
-    seen: list[torch.Tensor] = []
-    hook = model.source_embedding.register_forward_hook(lambda *given: seen.append(given[-1]))
+        return (norms.h if norms.c is None else norms.c)[0]
+    inputs: list[torch.Tensor] = []
+    hook = model.source_embedding.register_forward_hook(lambda *args: inputs.append(args[-1]))
     j = loss(model, batch, 0.0)
     hook.remove()
-    (grad,) = torch.autograd.grad(j, seen[:1])
+    (grad,) = torch.autograd.grad(j, inputs[:1])
     return grad[0].norm(dim=-1)
 
 
 def long_pairs(recipe: tasks.Recipe, tokenizer: data.Tokenizer) -> list[data.Pair]:
+    assert isinstance(recipe.data, tasks.PhrasesData)
     pairs = recipe.data.source(4000).examples("test", 0)
-    found = (pair for pair in pairs if len(tokenizer.encode(pair.source)) >= LONG)
-    return [pair for pair, _ in zip(found, range(COUNT), strict=False)]
+    long = (pair for pair in pairs if len(tokenizer.encode(pair.source)) >= MIN_TOKENS)
+    return [pair for pair, _ in zip(long, range(PHRASES), strict=False)]
 
 
-# ---- telling
+# ---- report
 
 
 def machine() -> str:
@@ -259,27 +264,27 @@ def machine() -> str:
 
 
 def table(rungs: list[dict[str, Any]]) -> str:
-    """The ladder as Markdown."""
+    """The results as a Markdown table."""
     lines = ["| rung | parameters | tokens | exact | BLEU | reach, untrained | reach | update |",
              "|---|---:|---:|---:|---:|---:|---:|---:|"]  # fmt: skip
     for r in rungs:
         far = [f"{r[k]['steps']:.1f} of {r[k]['of']:.1f}" for k in ("reach_before", "reach")]
         lines.append(
-            f"| {told(r['rung'])} | {r['parameters'] / 1e6:.2f} M | {r['tokens'] / 1e6:.1f} M "
+            f"| {label(r['rung'])} | {r['parameters'] / 1e6:.2f} M | {r['tokens'] / 1e6:.1f} M "
             f"| {100 * r['exact']:.1f}% | {r['bleu']:.1f} | {far[0]} | {far[1]} "
             f"| {r['update_ms']:.0f} ms |"
         )
     return "\n".join(lines)
 
 
-def told(rung: str) -> str:
+def label(rung: str) -> str:
     cell, _, more = rung.partition("-")
     name = "Transformer" if cell == "transformer" else cell.upper()
     return name + {"": "", "attention": " + attention", "hybrid": " hybrid"}[more]
 
 
-def picture(rungs: list[dict[str, Any]], path: Path) -> None:
-    """Four columns of bars, a row a rung."""
+def draw_bars(rungs: list[dict[str, Any]], path: Path) -> None:
+    """Four bar charts, one row per rung."""
     from regard.inspection.figures.canvas import new_figure, save_figure
 
     columns = {
@@ -293,7 +298,7 @@ def picture(rungs: list[dict[str, Any]], path: Path) -> None:
     figure = new_figure(11, 3.6)
     for axes, (title, values) in zip(figure.subplots(1, 4, sharey=True), columns.items(),
                                      strict=True):  # fmt: skip
-        bars = axes.barh([told(r["rung"]) for r in rungs], values, color=colours)
+        bars = axes.barh([label(r["rung"]) for r in rungs], values, color=colours)
         axes.bar_label(bars, fmt="%.0f", fontsize=8, padding=2)
         axes.set_title(title, fontsize=9)
         axes.margins(x=0.18)

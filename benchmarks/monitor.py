@@ -1,9 +1,9 @@
-"""What watching a training costs: a step with and without the monitor, in one run.
+"""The cost of `AttentionMonitor`: a training step with and without it, in one run.
 
 python benchmarks/monitor.py        # under a minute on one CPU core; --cuda for a GPU
 
-The number is the time of a training step (forward, backward, Adam) over that of the same step
-without a monitor, medians of steps taken in turn.
+Reported is the time of a training step (forward, backward, Adam) over that of the same step without
+a monitor, as medians of alternating steps.
 """
 
 import argparse
@@ -16,32 +16,32 @@ import regard as rg
 from regard import models
 
 
-def step(model, optimiser, tokens):
+def step(model, optimizer, tokens):
     loss = torch.nn.functional.cross_entropy(model(tokens)[:, :-1].mT, tokens[:, 1:])
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     loss.backward()
     return loss
 
 
-def timed(model, optimiser, tokens, rounds):
-    """Median times of steps in turn: watched, bare, not due, and the one before a watched one."""
+def median_times(model, optimizer, tokens, rounds):
+    """Median times of steps: monitored, bare, not due, and the one before a monitored one."""
     sync = torch.cuda.synchronize if tokens.is_cuda else lambda: None
-    # on one CPU core its own time counts, whatever else the machine does
+    # process time on a CPU: independent of other load
     clock = time.perf_counter if tokens.is_cuda else time.process_time
 
-    def one(after):
+    def time_step(after):
         sync()
         start = clock()
-        step(model, optimiser, tokens)
+        step(model, optimizer, tokens)
         after()
-        optimiser.step()
+        optimizer.step()
         sync()
         return clock() - start
 
     with rg.AttentionMonitor(model, every=3, output=lambda record: None) as monitor:
-        turn = (monitor.step, lambda: None, monitor.step, monitor.step)
-        rows = [[one(after) for after in turn] for _ in range(rounds)]
-    # the last of the turn sets up what the next one watches with
+        cycle = (monitor.step, lambda: None, monitor.step, monitor.step)
+        rows = [[time_step(after) for after in cycle] for _ in range(rounds)]
+    # the last step of a cycle installs the hooks of the next one
     return [statistics.median(times[1:]) for times in zip(*rows, strict=True)]
 
 
@@ -52,12 +52,12 @@ def main():
     torch.manual_seed(0)
     torch.set_num_threads(1)
     device = "cuda" if cuda else "cpu"
-    print("    n   bare ms   watched   not due   before it   every 10   every 100")
+    print("    n   bare ms   monitored not due   before it   every 10   every 100")
     for n in (1024, 4096) if cuda else (128, 512):
         model = models.LanguageModel(models.language_small(vocab=256)).to(device)
-        optimiser = torch.optim.Adam(model.parameters())
+        optimizer = torch.optim.Adam(model.parameters())
         tokens = torch.randint(256, (4096 // n if cuda else 2, n), device=device)
-        due, bare, idle, before = timed(model, optimiser, tokens, rounds=100 if cuda else 12)
+        due, bare, idle, before = median_times(model, optimizer, tokens, rounds=100 if cuda else 12)
         more = (due + before) / bare - 2
         row = (due / bare, idle / bare, before / bare, 1 + more / 10, 1 + more / 100)
         print(f"{n:5}  {1e3 * bare:8.1f}   " + "   ".join(f"{x:7.3f}" for x in row))

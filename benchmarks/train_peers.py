@@ -1,8 +1,8 @@
-"""The models that ours are trained beside, of the same sizes: `train_speed.py` times them."""
+"""Peer models of the same sizes as ours, for `train_speed.py`."""
 
 
 def peer(task, kind, size):
-    """A model and the function from it and a batch to logits and targets, -100 where padded."""
+    """A model, and a function of it and a batch: logits and targets, -100 where padded."""
     return {
         ("translator", "torch.nn"): torch_translator,
         ("translator", "transformers"): marian,
@@ -31,7 +31,7 @@ def torch_translator(size):
             )
             self.body.encoder.enable_nested_tensor = False
             for layer in (*self.body.encoder.layers, *self.body.decoder.layers):
-                layer.dropout = nn.Identity()  # what leaves a sublayer is dropped, as ours, no more
+                layer.dropout = nn.Identity()  # dropout only after each sublayer, as in ours
                 layer.self_attn.dropout = 0.0
                 if hasattr(layer, "multihead_attn"):
                     layer.multihead_attn.dropout = 0.0
@@ -54,7 +54,7 @@ def torch_translator(size):
 
     def call(model, batch):
         source, target = batch["source"], batch["target"]
-        padded = _places(source) >= batch["source_lengths"][:, None]
+        padded = _positions(source) >= batch["source_lengths"][:, None]
         return model(source, target[:, :-1], padded), _targets(batch)
 
     return Model(), call
@@ -75,12 +75,12 @@ def marian(size):
     )  # fmt: skip
 
     def call(model, batch):
-        seen = (_places(batch["source"]) < batch["source_lengths"][:, None]).long()
-        told = model(
-            input_ids=batch["source"], attention_mask=seen, use_cache=False,
+        mask = (_positions(batch["source"]) < batch["source_lengths"][:, None]).long()
+        outputs = model(
+            input_ids=batch["source"], attention_mask=mask, use_cache=False,
             decoder_input_ids=batch["target"][:, :-1],
         )  # fmt: skip
-        return told.logits, _targets(batch)
+        return outputs.logits, _targets(batch)
 
     return model, call
 
@@ -114,7 +114,7 @@ def torch_vit(size):
             super().__init__()
             self.patches = nn.Conv2d(3, dim, patch, patch)
             self.cls = nn.Parameter(torch.zeros(1, 1, dim))
-            self.places = nn.Parameter(torch.randn(1, (image // patch) ** 2 + 1, dim) * 0.02)
+            self.positions = nn.Parameter(torch.randn(1, (image // patch) ** 2 + 1, dim) * 0.02)
             layer = nn.TransformerEncoderLayer(
                 dim, heads, 4 * dim, 0.0, "gelu", batch_first=True, norm_first=True
             )
@@ -123,7 +123,7 @@ def torch_vit(size):
 
         def forward(self, pixels):
             x = self.patches(pixels).flatten(2).mT
-            x = torch.cat([self.cls.expand(len(x), -1, -1), x], 1) + self.places
+            x = torch.cat([self.cls.expand(len(x), -1, -1), x], 1) + self.positions
             return self.head(self.body(x)[:, 0])
 
     return Model(), lambda model, batch: (model(batch["pixels"]), batch["label"])
@@ -147,26 +147,26 @@ def x_translator(size):
     from torch import nn
     from x_transformers import Decoder, Encoder, TransformerWrapper
 
-    told = {"depth": size.layers, "heads": size.heads, "pre_norm": False, "attn_flash": True}
-    told |= {"attn_sublayer_dropout": 0.1, "ff_sublayer_dropout": 0.1}
-    words = {"num_tokens": size.vocab, "max_seq_len": 512, "emb_dropout": 0.1}
-    words |= {"scaled_sinu_pos_emb": True}
+    options = {"depth": size.layers, "heads": size.heads, "pre_norm": False, "attn_flash": True}
+    options |= {"attn_sublayer_dropout": 0.1, "ff_sublayer_dropout": 0.1}
+    embedding = {"num_tokens": size.vocab, "max_seq_len": 512, "emb_dropout": 0.1}
+    embedding |= {"scaled_sinu_pos_emb": True}
 
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
-            body = Encoder(dim=size.dim, **told)
-            self.encoder = TransformerWrapper(attn_layers=body, return_only_embed=True, **words)
-            body = Decoder(dim=size.dim, cross_attend=True, **told)
-            self.decoder = TransformerWrapper(attn_layers=body, tie_embedding=True, **words)
+            body = Encoder(dim=size.dim, **options)
+            self.encoder = TransformerWrapper(attn_layers=body, return_only_embed=True, **embedding)
+            body = Decoder(dim=size.dim, cross_attend=True, **options)
+            self.decoder = TransformerWrapper(attn_layers=body, tie_embedding=True, **embedding)
             self.decoder.token_emb = self.encoder.token_emb
 
         def forward(self, source, target, real):
-            read = self.encoder(source, mask=real, return_embeddings=True)
-            return self.decoder(target, context=read, context_mask=real)
+            memory = self.encoder(source, mask=real, return_embeddings=True)
+            return self.decoder(target, context=memory, context_mask=real)
 
     def call(model, batch):
-        real = _places(batch["source"]) < batch["source_lengths"][:, None]
+        real = _positions(batch["source"]) < batch["source_lengths"][:, None]
         return model(batch["source"], batch["target"][:, :-1], real), _targets(batch)
 
     return Model(), call
@@ -196,7 +196,7 @@ def x_vit(size):
 
     layers, dim, heads, image, patch, _ = size.vision
     body = Encoder(dim=dim, depth=layers, heads=heads, attn_flash=True)
-    # its means need no token of their own, but 196 tokens for 197 would be less work
+    # mean pooling needs no class token, but 196 tokens instead of 197 would be less work
     model = ViTransformerWrapper(
         image_size=image, patch_size=patch, num_classes=1000, attn_layers=body,
         num_register_tokens=1,
@@ -204,7 +204,7 @@ def x_vit(size):
     return model, lambda model, batch: (model(batch["pixels"]), batch["label"])
 
 
-def _places(tokens):
+def _positions(tokens):
     import torch
 
     return torch.arange(tokens.shape[1], device=tokens.device)
@@ -212,4 +212,4 @@ def _places(tokens):
 
 def _targets(batch):
     target = batch["target"][:, 1:]
-    return target.masked_fill(_places(target) + 1 >= batch["target_lengths"][:, None], -100)
+    return target.masked_fill(_positions(target) + 1 >= batch["target_lengths"][:, None], -100)

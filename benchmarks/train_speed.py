@@ -1,17 +1,17 @@
-"""How fast models train, beside those of torch.nn, transformers and x-transformers.
+"""Training speed beside torch.nn, transformers and x-transformers.
 
 python benchmarks/train_speed.py --task translator --seconds 300        # on an H200, 200 seconds
 python benchmarks/train_speed.py --task language vision --seconds 270   # and mostly compiling
 
 One update is forward, backward, clipping and fused AdamW, in bfloat16 autocast. Ours go through
-`train.Trainer`, batches from the host; the peers get theirs on the GPU and a bare loop that never
-waits. Each contender is a process of its own, compiled side by side; then they are timed in turns,
-one at a time, and the median over the rounds is taken.
+`train.Trainer`, with batches from the CPU; the peers get theirs on the GPU and a bare loop without
+synchronisation. Each contender is a process; they compile in parallel, then are timed in turns, one
+at a time. Reported is the median over the rounds.
 
-translator  6 + 6 layers of 512, 8 heads, 2048 hidden, 32,000 words, one table for all
-            three ends, dropout 0.1; about 16,000 tokens a side, lengths 52 … 128 in three buckets
+translator  6 + 6 layers of 512, 8 heads, 2048 hidden, 32,000 words, shared and tied
+            embeddings, dropout 0.1; about 16,000 tokens per side, lengths 52 … 128 in three buckets
 language    the sizes of GPT-2: 12 layers of 768, 50,257 words, 8 × 1024 tokens
-vision      ViT-B/16, 64 pictures of 224 × 224
+vision      ViT-B/16, 64 images of 224 × 224
 """
 
 import argparse
@@ -34,7 +34,7 @@ CONTENDERS = {
     "language": ("regard", "transformers", "x-transformers"),
     "vision": ("regard", "torch.nn", "transformers", "x-transformers"),
 }
-# graphs: compiled, and replayed as CUDA graphs, which our loop does by itself where it can
+# graphs: compiled and replayed as CUDA graphs, as our loop does by default where it can
 MODES = ("eager", "compiled", "graphs")
 FULL = SimpleNamespace(
     dim=512, heads=8, layers=6, vocab=32000, buckets=((256, 64), (170, 96), (128, 128)),
@@ -46,34 +46,34 @@ TINY = SimpleNamespace(
 )  # fmt: skip
 
 
-# ---- what is trained on: the same batches for everybody
+# ---- data: the same batches for every contender
 
 
 def batches_of(task, size):
     import torch
 
-    luck = torch.Generator().manual_seed(0)
-    draw = partial(torch.randint, generator=luck)
+    generator = torch.Generator().manual_seed(0)
+    draw = partial(torch.randint, generator=generator)
     if task == "vision":
         _, _, _, image, _, rows = size.vision
-        pixels = torch.randn(rows, 3, image, image, generator=luck)
+        pixels = torch.randn(rows, 3, image, image, generator=generator)
         return [{"pixels": pixels, "label": draw(0, 1000, (rows,))}]
     if task == "language":
         *_, vocab, rows, time_ = size.language
         return [{"tokens": draw(4, vocab, (rows, time_ + 1))}]
-    found = []
+    batches = []
     for rows, time_ in size.buckets:
         low = time_ * 13 // 16
         lengths = draw(low, time_ + 1, (2, rows))
         lengths[:, 0] = time_
         source, target = draw(4, size.vocab, (rows, time_)), draw(4, size.vocab, (rows, time_ + 1))
-        found.append({"source": source, "source_lengths": lengths[0]})
-        found[-1] |= {"target": target, "target_lengths": lengths[1] + 1}
-    return found
+        batches.append({"source": source, "source_lengths": lengths[0]})
+        batches[-1] |= {"target": target, "target_lengths": lengths[1] + 1}
+    return batches
 
 
-def counted(task, batch):
-    """Tokens that are read or told, without padding; pictures."""
+def count(task, batch):
+    """Source and target tokens without padding, or images."""
     if task == "vision":
         return len(batch["label"])
     if task == "language":
@@ -89,7 +89,13 @@ def ours(task, size):
 
     if task == "vision":
         layers, dim, heads, image, patch, _ = size.vision
-        changes = {"layers": layers, "dim": dim, "heads": heads, "image": image, "patch": patch}
+        changes = {
+            "layers": layers,
+            "dim": dim,
+            "heads": heads,
+            "image_size": image,
+            "patch_size": patch,
+        }
         return models.VisionTransformer(models.vision_base(1000, **changes)), "class"
     if task == "language":
         layers, dim, heads, vocab, _, time_ = size.language
@@ -110,12 +116,12 @@ def our_update(task, size, device, mode):
         position = 0
 
         def __init__(self):
-            self.held = batches_of(task, size)
+            self.batches = batches_of(task, size)
 
         def __iter__(self):
             while True:
                 self.position += 1
-                yield self.held[(self.position - 1) % len(self.held)]
+                yield self.batches[(self.position - 1) % len(self.batches)]
 
         def state(self):
             return {"position": self.position}
@@ -145,7 +151,7 @@ def their_update(task, kind, size, device, mode):
 
     model, call = peer(task, kind, size)
     model = model.to(device).train()
-    held = [{k: x.to(device) for k, x in batch.items()} for batch in batches_of(task, size)]
+    batches = [{k: x.to(device) for k, x in batch.items()} for batch in batches_of(task, size)]
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, betas=(0.9, 0.98), fused=True)
 
     def loss_of(model, batch):
@@ -154,9 +160,9 @@ def their_update(task, kind, size, device, mode):
             logits.flatten(0, -2).float(), targets.flatten(), label_smoothing=_smoothing(task)
         )
 
-    if mode != "eager":  # each of the three shapes as it is
-        how = "reduce-overhead" if mode == "graphs" else None
-        loss_of = torch.compile(loss_of, dynamic=False, mode=how)
+    if mode != "eager":  # the three shapes are compiled one by one
+        options = "reduce-overhead" if mode == "graphs" else None
+        loss_of = torch.compile(loss_of, dynamic=False, mode=options)
     turn = iter(range(1 << 40))
     half = torch.autocast("cuda", torch.bfloat16, enabled=device == "cuda")
 
@@ -164,7 +170,7 @@ def their_update(task, kind, size, device, mode):
         optimizer.zero_grad(set_to_none=True)
         torch.compiler.cudagraph_mark_step_begin()
         with half:
-            loss = loss_of(model, held[next(turn) % len(held)])
+            loss = loss_of(model, batches[next(turn) % len(batches)])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -176,7 +182,7 @@ def _smoothing(task):
     return 0.1 if task == "translator" else 0.0
 
 
-# ---- contenders as processes, timed in turns
+# ---- contenders: one process each, timed in turns
 
 
 def work(pipe, gate, task, kind, mode, size, device):
@@ -194,18 +200,18 @@ def work(pipe, gate, task, kind, mode, size, device):
             for _ in range(6 if mode == "eager" else 18):
                 update()
             read()
-            _settle(device)
+            _synchronize(device)
             pipe.send({"ready": time.perf_counter() - began})
-            _let_go(device)
+            _empty_cache(device)
         batches = batches_of(task, size)
-        amount = sum(counted(task, batch) for batch in batches) / len(batches)
+        amount = sum(count(task, batch) for batch in batches) / len(batches)
         while pipe.recv() != "end":
             for _ in range(len(batches)):
                 update()
-            _settle(device)
+            _synchronize(device)
             pipe.send(_time(update, size.steps, amount, device))
             read()
-            _let_go(device)
+            _empty_cache(device)
     except BaseException:
         pipe.send({"error": traceback.format_exc()[-1500:]})
 
@@ -215,82 +221,85 @@ def _time(update, steps, amount, device):
 
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    began = time.perf_counter()
+    start = time.perf_counter()
     for _ in range(steps):
         update()
-    _settle(device)
-    took = (time.perf_counter() - began) / steps
+    _synchronize(device)
+    seconds = (time.perf_counter() - start) / steps
     peak = torch.cuda.max_memory_reserved() / 2**30 if device == "cuda" else 0.0
-    return {"ms": took * 1e3, "per_second": amount / took, "gib": peak}
+    return {"ms": seconds * 1e3, "per_second": amount / seconds, "gib": peak}
 
 
-def _settle(device):
+def _synchronize(device):
     import torch
 
     if device == "cuda":
         torch.cuda.synchronize()
 
 
-def _let_go(device):
+def _empty_cache(device):
     import torch
 
     if device == "cuda":
         torch.cuda.empty_cache()
 
 
-def compare(tasks, kinds, modes, *, tiny=False, seconds=240.0, rounds=5, at_once=12, say=print):
-    """Times of all contenders: a row each, with what went wrong where something did."""
+def compare(
+    tasks, kinds, modes, *, tiny=False, seconds=240.0, rounds=5, max_compiling=12, log=print
+):
+    """Timings of all contenders, one row each, with the error of those that failed."""
     import torch
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     size, context = TINY if tiny else FULL, mp.get_context("spawn")
-    end, gate = time.monotonic() + seconds, context.Semaphore(at_once)
+    end, gate = time.monotonic() + seconds, context.Semaphore(max_compiling)
     rows, pipes, processes = [], [], []
     for task in tasks:
         for kind in CONTENDERS[task]:
             for mode in modes:
                 if kind in kinds:
                     mine, theirs = context.Pipe()
-                    given = (theirs, gate, task, kind, mode, size, device)
-                    processes.append(context.Process(target=work, args=given, daemon=True))
+                    args = (theirs, gate, task, kind, mode, size, device)
+                    processes.append(context.Process(target=work, args=args, daemon=True))
                     processes[-1].start()
                     pipes.append(mine)
                     rows.append({"task": task, "kind": kind, "mode": mode, "times": []})
     try:
         for pipe, row, process in zip(pipes, rows, processes, strict=True):
-            _hear(pipe, row, end - 0.3 * seconds, say)
+            _receive(pipe, row, end - 0.3 * seconds, log)
             if "error" in row:
                 process.terminate()  # or it would compile while the others are timed
         for n in range(rounds):
             for pipe, row in zip(pipes, rows, strict=True):
                 if "error" not in row and time.monotonic() < end - 5:
                     pipe.send("time")
-                    heard = _hear(pipe, {}, end, lambda *_: None)
-                    row["times"].append(heard)
-                    row |= {"error": heard["error"]} if "error" in heard else {}
-            say(f"round {n + 1} of {rounds} done")
+                    timing = _receive(pipe, {}, end, lambda *_: None)
+                    row["times"].append(timing)
+                    row |= {"error": timing["error"]} if "error" in timing else {}
+            log(f"round {n + 1} of {rounds} done")
     finally:
         for process in processes:
             process.terminate()
     for row in rows:
-        good = [one for one in row.pop("times") if "ms" in one]
-        if good:
-            row["ms"] = statistics.median(one["ms"] for one in good)
-            row["per_second"] = statistics.median(one["per_second"] for one in good)
-            row["gib"], row["spread"] = good[-1]["gib"], [round(one["ms"], 2) for one in good]
+        times = [timing for timing in row.pop("times") if "ms" in timing]
+        if times:
+            row["ms"] = statistics.median(timing["ms"] for timing in times)
+            row["per_second"] = statistics.median(timing["per_second"] for timing in times)
+            row["gib"] = times[-1]["gib"]
+            row["rounds_ms"] = [round(timing["ms"], 2) for timing in times]
     return rows
 
 
-def _hear(pipe, row, end, say):
-    said = {"error": "not ready in time"}
+def _receive(pipe, row, end, log):
+    message = {"error": "not ready in time"}
     try:
         if pipe.poll(max(0.0, end - time.monotonic())):
-            said = pipe.recv()
+            message = pipe.recv()
     except EOFError:
-        said = {"error": "died"}
-    row |= said
+        message = {"error": "died"}
+    row |= message
     name = " ".join(str(row.get(k)) for k in ("task", "kind", "mode"))
-    say(f"{name}: {said.get('error', round(said.get('ready', 0.0), 1))}")
+    log(f"{name}: {message.get('error', round(message.get('ready', 0.0), 1))}")
     return row
 
 
@@ -318,16 +327,16 @@ def main():
     parser.add_argument("--seconds", type=float, default=400.0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", default=None)
-    asked = parser.parse_args()
-    kinds = [kind for kind in asked.only if find_spec(kind.replace("-", "_")) is not None]
-    for kind in set(asked.only) - set(kinds):
+    args = parser.parse_args()
+    kinds = [kind for kind in args.only if find_spec(kind.replace("-", "_")) is not None]
+    for kind in set(args.only) - set(kinds):
         print(f"{kind} is not installed here, so it is not compared")
     rows = compare(
-        asked.task, kinds, asked.mode, tiny=asked.tiny, seconds=asked.seconds, rounds=asked.rounds
+        args.task, kinds, args.mode, tiny=args.tiny, seconds=args.seconds, rounds=args.rounds
     )
     print(table(rows))
-    if asked.json:
-        with open(asked.json, "w") as out:
+    if args.json:
+        with open(args.json, "w") as out:
             json.dump(rows, out, indent=1)
 
 

@@ -1,4 +1,4 @@
-"""The phrases recipe: its settings reach the data, and its numbers are cut as asked."""
+"""The phrases recipe: its settings reach the data and the tokenizer."""
 
 import pytest
 
@@ -12,11 +12,13 @@ from regard.tasks import recipe
 @pytest.mark.parametrize(
     ("digits", "pieces"), [(1, ["1", "9", "8", "7"]), (2, ["19", "87"]), (3, ["198", "7"])]
 )
-def test_numbers_are_cut_into_so_many_digits(digits, pieces):
-    data = override_settings(recipe("phrases"), ["vocab_texts=3000", f"digits_per_token={digits}"]).data
+def test_numbers_are_split_into_tokens_of_so_many_digits(digits, pieces):
+    data = override_settings(
+        recipe("phrases"), ["vocab_texts=3000", f"digits_per_token={digits}"]
+    ).data
     tokenizer = data.tokenizer(0)
     ids = tokenizer.encode("1987")
-    assert [tokenizer.piece(i) for i in ids] == pieces
+    assert [tokenizer.id_to_token(i) for i in ids] == pieces
     assert tokenizer.decode(ids) == "1987"
 
 
@@ -24,6 +26,8 @@ def test_numbers_are_cut_into_so_many_digits(digits, pieces):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_no_digit_at_a_time_is_refused():
-    with pytest.raises(ConfigError, match="digits_per_token: needs a whole number of 1 or more, got 0"):
+def test_zero_digits_per_token_raises():
+    with pytest.raises(
+        ConfigError, match="digits_per_token: needs a whole number of 1 or more, got 0"
+    ):
         override_settings(recipe("phrases"), ["digits_per_token=0"])

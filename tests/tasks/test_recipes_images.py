@@ -1,4 +1,4 @@
-"""Recipes for pictures: what is trained on is never scored on, and every picture gets its turn."""
+"""Image recipes: held-out images are never trained on, and every image comes once per epoch."""
 
 from itertools import islice
 
@@ -20,8 +20,8 @@ def write_idx(file, array):
 
 
 @pytest.fixture
-def clothes(tmp_path):
-    """Ten classes that differ in where they are bright; each picture has a number in its corner."""
+def fashion(tmp_path):
+    """Ten classes that differ in where they are bright; the first pixel is the image's number."""
     read_mnist.cache_clear()
     for part, count in (("train", 60), ("t10k", 20)):
         labels = np.arange(count) % 10
@@ -39,7 +39,7 @@ def counted(count=10, **settings):
     return ImageBatches(pictures, torch.arange(count), **settings)
 
 
-def test_every_picture_comes_once_a_turn():
+def test_every_image_comes_once_per_epoch():
     taken = [n for batch in islice(counted(batch_size=4), 5) for n in batch["label"].tolist()]
     assert sorted(taken[:10]) == list(range(10)) == sorted(taken[10:])
     assert taken[:10] != taken[10:]
@@ -50,13 +50,13 @@ def test_pixels_and_labels_stay_together():
     assert_close(batch["pixels"].amax((1, 2, 3)) * 255, batch["label"].float())
 
 
-def test_two_ranks_take_the_batches_of_one():
+def test_two_ranks_share_the_batches_of_one():
     alone = [batch["label"].tolist() for batch in islice(counted(batch_size=3, seed=1), 4)]
     ranks = [islice(counted(batch_size=3, seed=1, rank=r, world_size=2), 2) for r in range(2)]
     assert [b["label"].tolist() for pair in zip(*ranks, strict=True) for b in pair] == alone
 
 
-def test_a_restored_stream_goes_on_with_the_same_pixels():
+def test_a_restored_source_continues_with_the_same_pixels():
     first = counted(batch_size=4, shift=1, flip=True, random_erasing=0.5, seed=3)
     stream = iter(first)
     for _ in range(3):
@@ -66,7 +66,7 @@ def test_a_restored_stream_goes_on_with_the_same_pixels():
     assert_close(next(iter(second)), next(stream), rtol=0, atol=0)
 
 
-def test_a_shift_moves_the_whole_picture_and_what_comes_in_is_black():
+def test_a_shift_moves_the_image_and_pads_with_black():
     x = torch.zeros(200, 1, 9, 9)
     x[:, :, 4, 4] = 1
     moved = augment(x, seeded_generator(0), shift=2)
@@ -77,7 +77,7 @@ def test_a_shift_moves_the_whole_picture_and_what_comes_in_is_black():
     }
 
 
-def test_a_flip_mirrors_about_half_of_the_pictures():
+def test_a_flip_mirrors_about_half_of_the_images():
     x = torch.arange(12.0).reshape(1, 1, 3, 4).repeat(100, 2, 1, 1)
     seen = augment(x, seeded_generator(1), flip=True)
     mirrored = (seen == x.flip(-1)).all((1, 2, 3))
@@ -85,7 +85,7 @@ def test_a_flip_mirrors_about_half_of_the_pictures():
     assert 30 < int(mirrored.sum()) < 70
 
 
-def test_what_is_erased_is_one_square_of_at_most_the_asked_side():
+def test_random_erasing_erases_one_square_of_limited_side():
     gone = augment(torch.ones(300, 1, 10, 10), seeded_generator(2), random_erasing=0.4)[:, 0] == 0
     rows, columns = gone.any(2).sum(1), gone.any(1).sum(1)
     assert_close(gone.sum((1, 2)), rows * columns)
@@ -93,27 +93,43 @@ def test_what_is_erased_is_one_square_of_at_most_the_asked_side():
     assert bool((rows == 0).any())
 
 
-def test_held_pictures_are_never_trained_on(clothes):
-    told = FashionData(folder=str(clothes), valid_images=20)
-    numbers = told.train_split(0)[0][:, 0, 0, 0].tolist()
+def test_valid_images_are_never_trained_on(fashion):
+    data = FashionData(folder=str(fashion), valid_images=20)
+    numbers = data.train_split(0)[0][:, 0, 0, 0].tolist()
     assert numbers == list(range(40))
-    assert told.evaluator(None, "valid").images[:, 0, 0, 0].tolist() == list(range(40, 60))
-    assert len(told.evaluator(None, "test").labels) == 20
+    assert data.evaluator(None, "valid").images[:, 0, 0, 0].tolist() == list(range(40, 60))
+    assert len(data.evaluator(None, "test").labels) == 20
 
 
-def test_fewer_pictures_are_drawn_by_the_seed(clothes):
-    told = FashionData(folder=str(clothes), valid_images=20, train_images=8)
-    first, again, other = (told.train_split(seed)[0][:, 0, 0, 0].tolist() for seed in (0, 0, 1))
+def test_a_smaller_train_split_is_sampled_by_the_seed(fashion):
+    data = FashionData(folder=str(fashion), valid_images=20, train_images=8)
+    first, again, other = (data.train_split(seed)[0][:, 0, 0, 0].tolist() for seed in (0, 0, 1))
     assert first == again != other
     assert len(set(first)) == 8
     assert max(first) < 40
 
 
 @pytest.mark.parametrize("name", ["fashion-vit", "fashion-resnet"])
-def test_clothes_are_learnt_scored_and_opened_again(clothes, tmp_path, name):
-    small = ["layers=1", "heads=2", "dim=16", "patch_size=4"] if name == "fashion-vit" else ["width=8"]
-    settings = [f"folder={clothes}", "valid_images=10", "steps=60", "batch_size=40", "warmup=5", "lr=1e-2"]
-    settings += [*small, "shift=0", "flip=no", "random_erasing=0", "label_smoothing=0", "device=cpu"]
+def test_a_fashion_run_learns_and_loads(fashion, tmp_path, name):
+    small = (
+        ["layers=1", "heads=2", "dim=16", "patch_size=4"] if name == "fashion-vit" else ["width=8"]
+    )
+    settings = [
+        f"folder={fashion}",
+        "valid_images=10",
+        "steps=60",
+        "batch_size=40",
+        "warmup=5",
+        "lr=1e-2",
+    ]
+    settings += [
+        *small,
+        "shift=0",
+        "flip=no",
+        "random_erasing=0",
+        "label_smoothing=0",
+        "device=cpu",
+    ]
     outcome = runs.start_run(runs.override_settings(tasks.recipe(name), settings), tmp_path / "run")
     assert outcome.scores["accuracy"] > 0.9
     run = runs.load_run(tmp_path / "run")
@@ -121,8 +137,15 @@ def test_clothes_are_learnt_scored_and_opened_again(clothes, tmp_path, name):
     assert_close(scores["loss"], outcome.scores["loss"], rtol=1e-4, atol=1e-4)
 
 
-def test_glyphs_are_learnt_in_seconds(tmp_path):
-    settings = ["data.classes=01", "train_images=300", "steps=50", "batch_size=32", "layers=1", "dim=32"]
+def test_glyphs_are_learned_in_seconds(tmp_path):
+    settings = [
+        "data.classes=01",
+        "train_images=300",
+        "steps=50",
+        "batch_size=32",
+        "layers=1",
+        "dim=32",
+    ]
     settings += ["noise=0", "warmup=5", "valid_size=50", "test_size=200", "device=cpu"]
     outcome = runs.start_run(
         runs.override_settings(tasks.recipe("glyphs"), settings), tmp_path / "run"
@@ -147,11 +170,11 @@ def test_the_two_models_of_a_study_are_of_one_size():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_mistakes_with_pictures_are_told_in_one_line(clothes):
+def test_invalid_image_settings_raise(fashion):
     with pytest.raises(FileError, match="nowhere: needs train-images-idx3-ubyte or its .gz"):
         FashionData(folder="nowhere").train_split(0)
     with pytest.raises(ConfigError, match="train_images: needs to be from 1 to 50, got 51"):
-        FashionData(folder=str(clothes), valid_images=10, train_images=51).train_split(0)
+        FashionData(folder=str(fashion), valid_images=10, train_images=51).train_split(0)
     with pytest.raises(ConfigError, match="random_erasing: needs to be from 0 to 1, got 2"):
         FashionData(random_erasing=2)
     with pytest.raises(ConfigError, match="shift: needs 0 pixels or more, got -1"):

@@ -1,4 +1,4 @@
-"""Recipes over files of text: what they read and refuse, and that their runs can be resumed."""
+"""Recipes over text files: splits, windows, scores, runs and errors."""
 
 import math
 import signal
@@ -58,13 +58,13 @@ def tiny_text(folder, *more: str):
 # what is read
 
 
-def test_the_parts_are_the_files_that_the_settings_name(pairs):
+def test_splits_are_the_files_of_the_settings(pairs):
     data = ParallelTextData(folder=str(pairs), valid_stem="train", lowercase=True)
     assert data.pairs("valid")[1] == ("ein zwei", "one two", "en")
     assert len(data.pairs("train")) == 25
 
 
-def test_the_way_back_is_for_training_only(pairs):
+def test_the_reverse_direction_is_for_training_only(pairs):
     data = ParallelTextData(folder=str(pairs), bidirectional=True)
     there, back = data.pairs("train")[:25], data.pairs("train")[25:]
     assert [(p.target, p.source) for p in there] == [(p.source, p.target) for p in back]
@@ -72,7 +72,7 @@ def test_the_way_back_is_for_training_only(pairs):
     assert len(data.pairs("test")) == 25
 
 
-def test_a_tail_is_the_last_tenth_and_nothing_is_in_both(tmp_path):
+def test_tail_holds_out_the_last_tenth(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("0123456789" * 10)
     data = TextData(folder=str(file), split_by="tail", tokenizer_type="characters")
@@ -80,7 +80,7 @@ def test_a_tail_is_the_last_tenth_and_nothing_is_in_both(tmp_path):
     assert data.texts("valid") == data.texts("test") == ["0123456789"]
 
 
-def test_every_file_is_in_one_part(files):
+def test_every_file_is_in_one_split(files):
     data = TextData(folder=str(files))
     parts = [set(data.texts(part)) for part in ("train", "valid", "test")]
     assert sum(map(len, parts)) == 60 == len(set.union(*parts))
@@ -89,7 +89,7 @@ def test_every_file_is_in_one_part(files):
 # windows
 
 
-def test_a_turn_shows_every_window_once():
+def test_an_epoch_has_every_window_once():
     batches = WindowBatches(torch.arange(1000), length=8, rows=4)
     stream = iter(batches)
     starts = [
@@ -103,7 +103,7 @@ def test_a_turn_shows_every_window_once():
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_ranks_together_take_the_batches_of_one(world):
+def test_ranks_share_the_batches_of_one(world):
     alone = iter(WindowBatches(torch.arange(500), length=8, rows=2, seed=3))
     ranks = [
         iter(
@@ -116,7 +116,7 @@ def test_ranks_together_take_the_batches_of_one(world):
             assert torch.equal(next(rank)["tokens"], next(alone)["tokens"])
 
 
-def test_windows_go_on_from_a_state():
+def test_windows_continue_from_a_state():
     first = WindowBatches(torch.arange(500), length=8, rows=2)
     stream = iter(first)
     next(stream)
@@ -134,25 +134,25 @@ class Count(torch.nn.Module):
 
     def __init__(self, vocab: int):
         super().__init__()
-        self.weight, self.vocab, self.asked = torch.nn.Parameter(torch.ones(1)), vocab, []
+        self.weight, self.vocab, self.inputs = torch.nn.Parameter(torch.ones(1)), vocab, []
 
     def forward(self, tokens):
-        self.asked.append(tokens)
+        self.inputs.append(tokens)
         right = torch.nn.functional.one_hot((tokens + 1) % self.vocab, self.vocab)
         return 50.0 * right * self.weight
 
 
 @pytest.mark.parametrize(("length", "overlap"), [(8, 0), (8, 3), (64, 63), (5, 4)])
-def test_every_token_is_told_once_and_never_from_another_row(length, overlap):
+def test_every_token_is_predicted_once_within_its_row(length, overlap):
     rows = [torch.arange(7), torch.arange(40), torch.tensor([5]), torch.arange(3)]
     scores = LanguageEvaluator(rows, 10, length=length, overlap=overlap)
-    told = [
+    predicted = [
         place
         for first, known, end in scores.windows
         for place in range(known, min(end, first + length + 1))
     ]
     starts = {0, 7, 47, 48}
-    assert sorted(told) == [place for place in range(51) if place not in starts]
+    assert sorted(predicted) == [place for place in range(51) if place not in starts]
     for first, known, end in scores.windows:
         row = max(start for start in starts if start <= first)
         assert end == min([*(s for s in starts if s > first), 51])
@@ -160,7 +160,7 @@ def test_every_token_is_told_once_and_never_from_another_row(length, overlap):
     assert scores(Count(64))["loss"] == pytest.approx(0, abs=1e-6)
 
 
-def test_the_bits_of_a_model_that_knows_nothing_are_those_of_its_vocabulary():
+def test_a_uniform_model_has_the_bits_of_its_vocabulary():
     class Even(Count):
         def forward(self, tokens):
             return torch.zeros(*tokens.shape, 16) * self.weight
@@ -170,7 +170,7 @@ def test_the_bits_of_a_model_that_knows_nothing_are_those_of_its_vocabulary():
     assert scores["bits_per_byte"] == pytest.approx(4 * 10 / 5)
 
 
-def test_few_windows_stand_for_all():
+def test_max_windows_are_evenly_spaced():
     scores = LanguageEvaluator([torch.arange(1000) % 64], 10, length=10, max_windows=4)
     assert [first for first, _, _ in scores.windows] == [0, 250, 500, 750]
 
@@ -183,12 +183,12 @@ def test_the_loss_is_that_of_training_where_windows_do_not_overlap():
     assert LanguageEvaluator([row], 1, length=16)(model)["loss"] == pytest.approx(want, rel=1e-5)
 
 
-def test_compressors_are_given_the_texts_joined_and_separate():
+def test_compression_of_joined_and_separate_texts():
     sizes = compression_baselines(["abcdefgh" * 50] * 20)
     assert all(sizes[name] < sizes[f"{name}_separate"] for name in ("gzip", "bzip2", "xz"))
 
 
-def test_the_case_is_forgotten_in_one_of_the_two_scores():
+def test_bleu_lower_ignores_case():
     texts = InMemorySource(test=[Pair("drei Hunde im Park", "THREE DOGS IN THE PARK", "en")])
     scores = ParallelTextEvaluator(texts, ByteTokenizer(("de", "en")), split="test")
     scores.predict = lambda model: [p.target.capitalize() for p in scores.pairs]
@@ -202,7 +202,7 @@ def test_the_case_is_forgotten_in_one_of_the_two_scores():
 
 
 @pytest.mark.parametrize("kind", [*(f"de-en-{kind}" for kind in LADDER), "en-de"])
-def test_every_rung_trains_and_is_opened_again(pairs, tmp_path, kind):
+def test_every_multi30k_recipe_trains_and_loads(pairs, tmp_path, kind):
     outcome = start_run(tiny_pairs(pairs, kind), tmp_path / "run")
     assert outcome.reason == "finished"
     run = load_run(tmp_path / "run")
@@ -211,7 +211,7 @@ def test_every_rung_trains_and_is_opened_again(pairs, tmp_path, kind):
 
 
 @pytest.mark.parametrize("units", ["bytes", "bpe", "characters"])
-def test_a_language_model_trains_on_any_units(files, tmp_path, units):
+def test_a_language_model_trains_with_any_tokenizer(files, tmp_path, units):
     start_run(tiny_text(files, f"tokenizer_type={units}"), tmp_path / "run")
     test = load_run(tmp_path / "run").result["test"]
     assert {"loss", "bits_per_byte", "gzip", "bzip2", "xz", "xz_separate"} <= set(test)
@@ -222,14 +222,14 @@ def test_the_presets_fit_together(files, tmp_path):
     file.write_text("to be or not to be, that is the question. " * 40)
     small = [f"folder={file}", "dim=12", "layers=1", "length=16"]
     start_run(override_settings(recipe("shakespeare"), [*TINY, *small]), tmp_path / "run")
-    assert load_run(tmp_path / "run").model.config.rotary
+    assert load_run(tmp_path / "run").model.config.rope_theta
     assert recipe("stdlib-long").model.dim > recipe("stdlib").model.dim
 
 
 @pytest.mark.parametrize("make", [tiny_pairs, tiny_text])
-def test_a_stopped_run_ends_as_one_that_was_not(pairs, files, tmp_path, monkeypatch, make):
-    told = make(pairs if make is tiny_pairs else files)
-    start_run(told, tmp_path / "whole")
+def test_an_interrupted_and_resumed_run_is_bit_identical(pairs, files, tmp_path, monkeypatch, make):
+    small = make(pairs if make is tiny_pairs else files)
+    start_run(small, tmp_path / "whole")
     real = module.Trainer._update
 
     def update(trainer):
@@ -239,7 +239,7 @@ def test_a_stopped_run_ends_as_one_that_was_not(pairs, files, tmp_path, monkeypa
 
     with monkeypatch.context() as patched:
         patched.setattr(module.Trainer, "_update", update)
-        assert start_run(told, tmp_path / "half").reason == "interrupted"
+        assert start_run(small, tmp_path / "half").reason == "interrupted"
     resume_run(tmp_path / "half")
     whole, half = (copy_weights(load_run(tmp_path / name).model) for name in ("whole", "half"))
     assert all(torch.equal(whole[name], half[name]) for name in whole)
@@ -248,9 +248,9 @@ def test_a_stopped_run_ends_as_one_that_was_not(pairs, files, tmp_path, monkeypa
 # errors
 
 
-def test_a_folder_without_the_files_says_what_must_be_there(pairs, users_view):
-    said = r"folder: needs train\.en, one sentence per line, got none in ''; try --set folder=…"
-    with pytest.raises(FileError, match=said):
+def test_missing_files_are_named(pairs, users_view):
+    message = r"folder: needs train\.en, one sentence per line, got none in ''; try --set folder=…"
+    with pytest.raises(FileError, match=message):
         start_run(recipe("multi30k-en-de"), "never-made")
     file = pairs / "val.de"
     file.rename(pairs / "val.de.gz")
@@ -258,17 +258,19 @@ def test_a_folder_without_the_files_says_what_must_be_there(pairs, users_view):
         ParallelTextData(folder=str(pairs)).tokenizer(0)
 
 
-def test_a_text_that_is_not_there_or_too_short_is_named(tmp_path, users_view):
+def test_a_missing_or_short_text_raises(tmp_path, users_view):
     with pytest.raises(FileError, match="folder: needs a text file .*, got nothing at 'nowhere'"):
         TextData(folder="nowhere").texts("train")
     (tmp_path / "a.txt").write_text("one file")
-    with pytest.raises(FileError, match="needs text for the valid split, got none; try split_by=tail"):
+    with pytest.raises(
+        FileError, match="needs text for the valid split, got none; try split_by=tail"
+    ):
         TextData(folder=str(tmp_path)).texts("valid")
     with pytest.raises(ConfigError, match="length: needs two windows and a token, 17, got 16"):
         WindowBatches(torch.arange(16), length=8, rows=1)
 
 
-def test_a_state_of_other_windows_is_refused():
+def test_a_state_of_other_windows_raises():
     windows = WindowBatches(torch.arange(50), length=8, rows=2)
     with pytest.raises(ConfigError, match="rows: needs to be 4 as in the state, got 2"):
         windows.restore(windows.state() | {"rows": 4})

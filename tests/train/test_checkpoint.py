@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not at all, checked when read, the last good one taken."""
+"""Checkpoints: atomic, verified when read, the last valid one checkpoint."""
 
 import json
 import os
@@ -22,13 +22,13 @@ from regard.train import (
 from regard.train.checkpoint import store as module
 
 
-def some(step: int) -> Checkpoint:
+def make_checkpoint(step: int) -> Checkpoint:
     weights = {"a": torch.full((3, 2), float(step)), "n": torch.tensor(step)}
     return Checkpoint(step, weights, {"0.exp_avg": torch.randn(2)}, {"data": {"position": step}})
 
 
-def test_what_was_saved_comes_back_to_the_bit(tmp_path):
-    saved = some(7)
+def test_a_checkpoint_round_trips_bit_for_bit(tmp_path):
+    saved = make_checkpoint(7)
     back = load_checkpoint(save_checkpoint(saved, tmp_path))
     assert (back.step, back.state) == (7, saved.state)
     for mine, theirs in ((back.model, saved.model), (back.optimizer, saved.optimizer)):
@@ -36,18 +36,18 @@ def test_what_was_saved_comes_back_to_the_bit(tmp_path):
         assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
-def test_only_the_last_ones_stay(tmp_path):
+def test_only_the_last_checkpoints_are_kept(tmp_path):
     for step in (9, 10, 100, 101):
-        save_checkpoint(some(step), tmp_path, keep=2)
+        save_checkpoint(make_checkpoint(step), tmp_path, keep=2)
     assert [load_checkpoint(place).step for place in list_checkpoints(tmp_path)] == [100, 101]
     assert len(os.listdir(tmp_path)) == 2
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "gone"])
-def test_a_damaged_checkpoint_is_known_and_the_one_before_it_taken(tmp_path, name, damage):
-    save_checkpoint(some(1), tmp_path)
-    file = save_checkpoint(some(2), tmp_path) / name
+def test_a_damaged_checkpoint_is_detected_and_the_previous_one_loaded(tmp_path, name, damage):
+    save_checkpoint(make_checkpoint(1), tmp_path)
+    file = save_checkpoint(make_checkpoint(2), tmp_path) / name
     whole = file.read_bytes()
     middle = len(whole) * 3 // 4
     flipped = whole[:-2] + bytes([whole[-2] ^ 1]) + whole[-1:]  # among the numbers, not the names
@@ -57,23 +57,23 @@ def test_a_damaged_checkpoint_is_known_and_the_one_before_it_taken(tmp_path, nam
         file.write_bytes({"flip": flipped, "cut": whole[:middle], "empty": b""}[damage])
     with pytest.raises(FileError, match="step-00000002: needs"):
         load_checkpoint(file.parent)
-    found, wrong = load_last_valid(tmp_path)
-    assert found is not None
-    assert found.step == 1
-    assert len(wrong) == 1
+    checkpoint, problems = load_last_valid(tmp_path)
+    assert checkpoint is not None
+    assert checkpoint.step == 1
+    assert len(problems) == 1
 
 
-def test_a_number_changed_in_the_state_is_found(tmp_path):
-    file = save_checkpoint(some(2), tmp_path) / "state.json"
-    told = json.loads(file.read_text())
-    told["state"]["data"]["position"] = 3
-    file.write_text(json.dumps(told))
+def test_a_changed_state_fails_its_checksum(tmp_path):
+    file = save_checkpoint(make_checkpoint(2), tmp_path) / "state.json"
+    header = json.loads(file.read_text())
+    header["state"]["data"]["position"] = 3
+    file.write_text(json.dumps(header))
     with pytest.raises(FileError, match=r"needs its checksum, got another: state\.json"):
         load_checkpoint(file.parent)
 
 
-def test_a_disk_that_fills_up_leaves_the_old_ones_and_no_rubbish(tmp_path, monkeypatch):
-    save_checkpoint(some(1), tmp_path)
+def test_a_full_disk_leaves_old_checkpoints_and_no_partial_ones(tmp_path, monkeypatch):
+    save_checkpoint(make_checkpoint(1), tmp_path)
 
     def full(file, text):
         raise OSError(28, "No space left on device")
@@ -82,19 +82,19 @@ def test_a_disk_that_fills_up_leaves_the_old_ones_and_no_rubbish(tmp_path, monke
     with pytest.raises(
         FileError, match=r"cannot take a checkpoint, No space left on device; .*try"
     ):
-        save_checkpoint(some(2), tmp_path)
+        save_checkpoint(make_checkpoint(2), tmp_path)
     assert os.listdir(tmp_path) == ["step-00000001"]
     assert load_last_valid(tmp_path)[0].step == 1
 
 
-def test_a_place_that_cannot_be_a_folder_is_said(tmp_path):
+def test_a_path_that_cannot_be_a_folder_raises(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(FileError, match="cannot take a checkpoint, "):
-        save_checkpoint(some(1), tmp_path / "file" / "checkpoints")
+        save_checkpoint(make_checkpoint(1), tmp_path / "file" / "checkpoints")
 
 
-def test_the_mean_of_checkpoints_is_the_mean_of_their_numbers(tmp_path):
-    places = [save_checkpoint(some(step), tmp_path, keep=9) for step in (1, 2, 6)]
+def test_average_checkpoints_is_the_mean_of_the_weights(tmp_path):
+    places = [save_checkpoint(make_checkpoint(step), tmp_path, keep=9) for step in (1, 2, 6)]
     mean = average_checkpoints(places)
     assert_close(mean["a"], torch.full((3, 2), 3.0))
     assert mean["n"] == 6

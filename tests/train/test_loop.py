@@ -1,4 +1,4 @@
-"""The loop: an update is what it says, a stop loses nothing, a resumed run is the same run."""
+"""The training loop: one update by hand, interruption, exact resume."""
 
 import json
 import os
@@ -71,7 +71,7 @@ def test_a_small_model_learns_to_write_backwards():
 # ---- properties
 
 
-def test_an_update_over_several_batches_is_that_over_one():
+def test_gradient_accumulation_equals_one_large_batch():
     class Halves(Backwards):
         def batch(self, n):
             whole = super().batch(n // 2)
@@ -88,7 +88,7 @@ def test_an_update_over_several_batches_is_that_over_one():
         assert_close(two.model.get_parameter(name), p, atol=1e-5, rtol=1e-4)
 
 
-def test_an_evaluation_leaves_no_trace():
+def test_an_evaluation_does_not_affect_training():
     def waste(model):
         assert not model.training
         return {"loss": float(torch.rand(())), "exact": 0.0}
@@ -102,12 +102,12 @@ def test_an_evaluation_leaves_no_trace():
 
 
 @pytest.mark.parametrize("stop", [1, 4, 7])
-def test_a_training_that_is_asked_to_stop_and_resumed_is_the_same_to_the_bit(tmp_path, stop):
+def test_an_interrupted_and_resumed_training_is_bit_identical(tmp_path, stop):
     def score(model):
         return {"loss": float(model.target_embedding.token_embeddings.sum())}
 
-    given = {"evaluate": score, "evaluate_every": 3}
-    whole = make_trainer(tmp_path / "whole", **given)
+    settings = {"evaluate": score, "evaluate_every": 3}
+    whole = make_trainer(tmp_path / "whole", **settings)
     whole.run()
 
     class Stopping(Backwards):
@@ -116,10 +116,10 @@ def test_a_training_that_is_asked_to_stop_and_resumed_is_the_same_to_the_bit(tmp
                 signal.raise_signal(signal.SIGTERM)
             return super().batch(n)
 
-    first = make_trainer(tmp_path / "parts", batches=Stopping(), **given)
+    first = make_trainer(tmp_path / "parts", batches=Stopping(), **settings)
     outcome = first.run()
     assert (outcome.step, outcome.reason, outcome.signal) == (stop, "interrupted", signal.SIGTERM)
-    second = make_trainer(tmp_path / "parts", **given)
+    second = make_trainer(tmp_path / "parts", **settings)
     torch.manual_seed(99)  # the state on disk counts, not what happens to be here
     assert second.resume() == []
     assert second.step == stop
@@ -138,7 +138,7 @@ def terminal():
 
 
 @pytest.mark.usefixtures("terminal")
-def test_ctrl_c_stops_after_the_update_and_a_second_one_at_once(tmp_path):
+def test_sigint_stops_after_the_update_and_a_second_one_at_once(tmp_path):
     class Twice(Backwards):
         def batch(self, n):
             signal.raise_signal(signal.SIGINT)
@@ -156,36 +156,38 @@ def test_ctrl_c_stops_after_the_update_and_a_second_one_at_once(tmp_path):
         make_trainer(tmp_path / "b", batches=Impatient()).run()
 
 
-def test_a_damaged_newest_checkpoint_costs_only_the_steps_after_the_one_before(tmp_path):
+def test_resume_falls_back_to_the_previous_checkpoint(tmp_path):
     whole = make_trainer(tmp_path, steps=12)
     whole.run()
     (list_checkpoints(tmp_path / "checkpoints")[-1] / "model.safetensors").write_bytes(b"damaged")
     again = make_trainer(tmp_path, steps=12)
-    (wrong,) = again.resume()
-    assert "step-00000012" in wrong
+    (problem,) = again.resume()
+    assert "step-00000012" in problem
     assert again.step == 8
     again.run()
     assert same_weights(again.model, whole.model)
 
 
-def test_a_loss_that_is_no_number_stops_and_keeps_the_state_before_it(tmp_path):
+def test_a_nan_loss_raises_and_saves_the_state_before_it(tmp_path):
     trainer = make_trainer(tmp_path)
     good = trainer.objective.loss_sum
 
-    def spoilt(*given):
-        total = good(*given)
+    def spoilt(*args):
+        total = good(*args)
         return total * float("nan") if trainer.batches.position == 6 else total
 
     trainer.objective = trainer.objective._replace(loss_sum=spoilt)
     with pytest.raises(TrainError, match=r"got nan .*update 6, its batch 1 .*'position': 5.*try"):
         trainer.run()
-    found, _ = load_last_valid(tmp_path / "checkpoints")
-    assert found.step == 5
-    assert found.state["data_state"]["position"] == 5  # the bad batch comes again, to be looked at
-    assert all(x.isfinite().all() for x in found.model.values())
+    checkpoint, _ = load_last_valid(tmp_path / "checkpoints")
+    assert checkpoint.step == 5
+    assert (
+        checkpoint.state["data_state"]["position"] == 5
+    )  # the bad batch comes again, to be looked at
+    assert all(x.isfinite().all() for x in checkpoint.model.values())
 
 
-def test_training_ends_when_it_gets_no_better():
+def test_early_stopping():
     scores = iter([3.0, 2.0, 2.5, 2.1, 9.0, 9.0])
     trainer = make_trainer(
         evaluate=lambda model: {"loss": next(scores)}, evaluate_every=1, patience=2
@@ -195,17 +197,17 @@ def test_training_ends_when_it_gets_no_better():
     assert trainer.best == 2.0
 
 
-def test_the_model_at_the_end_is_the_mean_of_the_last_checkpoints(tmp_path):
+def test_the_final_weights_are_the_mean_of_the_last_checkpoints(tmp_path):
     trainer = make_trainer(tmp_path, average_last=3)
     trainer.run()
-    kept = [load_checkpoint(place) for place in list_checkpoints(tmp_path / "checkpoints")]
-    tables = [one.model["source_embedding.token_embeddings"] for one in kept]
+    checkpoints = [load_checkpoint(place) for place in list_checkpoints(tmp_path / "checkpoints")]
+    tables = [one.model["source_embedding.token_embeddings"] for one in checkpoints]
     assert len(tables) == 3
     assert_close(trainer.model.source_embedding.token_embeddings, torch.stack(tables).mean(0))
 
 
 @pytest.mark.slow
-def test_killed_at_random_moments_and_resumed_it_is_the_same_run(tmp_path):
+def test_a_training_killed_at_random_times_and_resumed_is_bit_identical(tmp_path):
     code = (
         "import sys; from toy import make_trainer; "
         "t = make_trainer(sys.argv[1], steps=120, save_every=5); t.resume(); t.run()"
@@ -216,7 +218,7 @@ def test_killed_at_random_moments_and_resumed_it_is_the_same_run(tmp_path):
         return subprocess.Popen([sys.executable, "-c", code, str(folder)], env=env)
 
     assert start(tmp_path / "whole").wait() == 0
-    luck, kills = random.Random(0), 0
+    rng, kills = random.Random(0), 0
     while True:
         run = start(tmp_path / "parts")
         for _ in range(200):  # killing it before it has begun to train shows nothing
@@ -224,7 +226,7 @@ def test_killed_at_random_moments_and_resumed_it_is_the_same_run(tmp_path):
                 break
             time.sleep(0.05)
         try:
-            time.sleep(luck.uniform(0.0, 1.5) + 3.0 * bool(kills))
+            time.sleep(rng.uniform(0.0, 1.5) + 3.0 * bool(kills))
             run.send_signal(signal.SIGKILL)
         finally:
             code_of_run = run.wait()
@@ -243,14 +245,14 @@ def test_killed_at_random_moments_and_resumed_it_is_the_same_run(tmp_path):
 # ---- errors
 
 
-def test_half_a_line_of_metrics_is_left_out(tmp_path):
+def test_a_truncated_line_of_metrics_is_skipped(tmp_path):
     whole = {"step": 1, "seconds": 0.5}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(whole) + '\n{"step": 2, "lo')
     assert read_metrics(tmp_path) == [whole]
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_cannot_be_trained_or_resumed_is_said(tmp_path, monkeypatch):
+def test_invalid_trainings_raise(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     with pytest.raises(FileError, match=r"metrics\.jsonl: cannot be written, "):
         make_trainer(tmp_path / "file").run()

@@ -1,4 +1,4 @@
-"""The loop on a GPU: it never waits, and a loss that is no number still costs nothing."""
+"""The training loop on a GPU: no synchronisation, and a NaN loss changes no weight."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def apart(one, two) -> float:
 # torch says that its check is young and does not see all that waits; what it sees is enough here
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.parametrize("rdrop", [0.0, 1.0])
-def test_no_update_waits_for_the_gpu(rdrop):
+def test_no_update_synchronises_with_the_gpu(rdrop):
     trainer = on_gpu(steps=1000, log_every=1000, rdrop=rdrop)
     for _ in range(5):
         trainer._update()
@@ -37,7 +37,7 @@ def test_no_update_waits_for_the_gpu(rdrop):
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_a_bad_batch_is_named_late_and_the_weights_are_those_before_it(tmp_path, precision):
+def test_a_nan_loss_is_reported_late_and_later_updates_are_skipped(tmp_path, precision):
     good = on_gpu(steps=6, precision=precision, warmup=0, schedule="constant")
     good.run()
     bad = on_gpu(
@@ -46,21 +46,21 @@ def test_a_bad_batch_is_named_late_and_the_weights_are_those_before_it(tmp_path,
     )  # fmt: skip
     real, calls = bad.objective.loss_sum, []
 
-    def spoilt(*given):
+    def spoilt(*args):
         calls.append(1)
-        return real(*given) * (float("nan") if len(calls) == 7 else 1.0)
+        return real(*args) * (float("nan") if len(calls) == 7 else 1.0)
 
     bad.objective = bad.objective._replace(loss_sum=spoilt)
     with pytest.raises(TrainError, match=r"update 7, its batch 1 .*'position': 6"):
         bad.run()
     assert len(calls) == 10  # it went on until it looked
-    found, _ = load_last_valid(tmp_path / "checkpoints")
-    assert (found.step, found.state["data_state"]["position"]) == (6, 6)
-    assert apart(found.model, copy_weights(good.model)) < 1e-5
-    assert {float(x) for name, x in found.optimizer.items() if name.endswith(".step")} == {6.0}
+    checkpoint, _ = load_last_valid(tmp_path / "checkpoints")
+    assert (checkpoint.step, checkpoint.state["data_state"]["position"]) == (6, 6)
+    assert apart(checkpoint.model, copy_weights(good.model)) < 1e-5
+    assert {float(x) for name, x in checkpoint.optimizer.items() if name.endswith(".step")} == {6.0}
 
 
-def test_a_stopped_and_resumed_training_is_nearly_the_whole(tmp_path):
+def test_an_interrupted_and_resumed_training_is_nearly_identical(tmp_path):
     whole = on_gpu(precision="float32")
     whole.run()
     first = on_gpu(tmp_path, precision="float32", steps=12)
@@ -84,11 +84,11 @@ def torchs_own(test):
 
 
 @torchs_own
-def test_replayed_as_graphs_every_update_is_the_same():
+def test_updates_replayed_as_cuda_graphs_are_the_same():
     losses = []
-    for asked in ("off", "on"):
+    for mode in ("off", "on"):
         trainer = on_gpu(
-            steps=40, log_every=40, dropout=0.0, precision="float32", compile=asked,
+            steps=40, log_every=40, dropout=0.0, precision="float32", compile=mode,
             batches=TwoSizes(),
         )  # fmt: skip
         for _ in range(40):
@@ -106,7 +106,7 @@ def test_replayed_as_graphs_every_update_is_the_same():
 
 
 @torchs_own
-def test_a_compiled_training_goes_on_where_it_stopped(tmp_path):
+def test_a_compiled_training_resumes(tmp_path):
     whole = on_gpu(precision="float32", steps=30, compile="on")
     whole.run()
     run_until(on_gpu(tmp_path, precision="float32", steps=30, compile="on"), 20)
@@ -118,10 +118,10 @@ def test_a_compiled_training_goes_on_where_it_stopped(tmp_path):
 
 
 @torchs_own
-def test_compiled_it_learns_the_same():
+def test_a_compiled_training_learns_the_same():
     losses = []
-    for asked in ("off", "on"):
-        trainer = on_gpu(steps=60, lr=1e-2, compile=asked, batches=Backwards(rows=16))
+    for mode in ("off", "on"):
+        trainer = on_gpu(steps=60, lr=1e-2, compile=mode, batches=Backwards(rows=16))
         trainer.run()
         losses.append(trainer.loss)
     assert losses[0] == pytest.approx(losses[1], abs=0.2)

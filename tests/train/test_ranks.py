@@ -1,4 +1,4 @@
-"""Many ranks: the same training as one rank's, stopped together, resumed at any other number."""
+"""Distributed training: the same as on one rank, stopped together, resumed on any number."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from ranked import make
+from rank_worker import make
 from torch.testing import assert_close
 
 from regard.errors import ConfigError, TrainError
@@ -26,15 +26,15 @@ from regard.train.distributed.parallel import choose_strategy
 from regard.train.distributed.ranks import Ranks, init_distributed
 
 HERE = Path(__file__).resolve().parent
-ALONE = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
+ENV = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
 
 
 def start(world: int, *jobs: dict) -> list[subprocess.Popen]:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = str(found.getsockname()[1])
-    env = os.environ | ALONE | {"MASTER_PORT": port, "WORLD_SIZE": str(world)}
-    command = [sys.executable, str(HERE / "ranked.py"), *map(json.dumps, jobs)]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    env = os.environ | ENV | {"MASTER_PORT": port, "WORLD_SIZE": str(world)}
+    command = [sys.executable, str(HERE / "rank_worker.py"), *map(json.dumps, jobs)]
     return [
         subprocess.Popen(command, env=env | {"RANK": str(n), "LOCAL_RANK": str(n)})
         for n in range(world)
@@ -42,7 +42,7 @@ def start(world: int, *jobs: dict) -> list[subprocess.Popen]:
 
 
 def run(world: int, *jobs: dict) -> list[int]:
-    """The exit codes of so many ranks, which do the jobs in turn."""
+    """Run the jobs one after the other on `world` ranks; returns their exit codes."""
     ranks = start(world, *jobs)
     try:
         return [rank.wait(timeout=200) for rank in ranks]
@@ -51,8 +51,8 @@ def run(world: int, *jobs: dict) -> list[int]:
             rank.kill()
 
 
-def told(folder: Path, world: int) -> list[dict]:
-    return [json.loads((folder / f"told-{n}.json").read_text()) for n in range(world)]
+def reports(folder: Path, world: int) -> list[dict]:
+    return [json.loads((folder / f"report-{n}.json").read_text()) for n in range(world)]
 
 
 def losses(folder: Path) -> list[float]:
@@ -67,7 +67,7 @@ def assert_same_weights(one: dict, two: dict) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """One rank, never stopped."""
+    """One rank, uninterrupted."""
     folder = tmp_path_factory.mktemp("whole")
     trainer = make(Ranks(), "none", folder)
     trainer.run()
@@ -76,13 +76,19 @@ def whole(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    """What two ranks did: trained, were stopped, met a bad batch."""
+    """Two ranks: trained, interrupted, with a NaN loss."""
     folder = tmp_path_factory.mktemp("two")
     codes = run(
         2,
-        {"way": "ddp", "folder": str(folder / "ddp")},
-        {"way": "fsdp", "folder": str(folder / "parts"), "happens": "term", "to": 1, "before": 2},
-        {"way": "ddp", "folder": str(folder / "nan"), "happens": "nan", "to": 1, "before": 3},
+        {"strategy": "ddp", "folder": str(folder / "ddp")},
+        {
+            "strategy": "fsdp",
+            "folder": str(folder / "parts"),
+            "event": "term",
+            "to": 1,
+            "before": 2,
+        },
+        {"strategy": "ddp", "folder": str(folder / "nan"), "event": "nan", "to": 1, "before": 3},
     )
     assert codes == [0, 0]
     return folder
@@ -90,12 +96,12 @@ def two(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def three(two):
-    """What three ranks did: went on where two had stopped, were stopped; then one was killed."""
+    """Three ranks: resumed from two, interrupted; then one was killed."""
     codes = run(
         3,
-        {"way": "fsdp", "folder": str(two / "parts"), "resume": True}
-        | {"happens": "term", "to": 2, "before": 4},
-        {"way": "ddp", "folder": str(two / "killed"), "happens": "kill", "to": 2, "before": 5},
+        {"strategy": "fsdp", "folder": str(two / "parts"), "resume": True}
+        | {"event": "term", "to": 2, "before": 4},
+        {"strategy": "ddp", "folder": str(two / "killed"), "event": "kill", "to": 2, "before": 5},
     )
     assert codes[:2] == [0, 0]
     assert codes[2] == -9
@@ -105,7 +111,7 @@ def three(two):
 # ---- properties
 
 
-def test_two_ranks_with_copies_train_as_one_does(whole, two):
+def test_two_ddp_ranks_train_as_one_rank(whole, two):
     folder, weights = whole
     assert losses(two / "ddp") == pytest.approx(losses(folder), abs=1e-5)
     assert len(losses(folder)) == 6
@@ -113,13 +119,13 @@ def test_two_ranks_with_copies_train_as_one_does(whole, two):
 
 
 def test_a_signal_to_one_rank_stops_all_after_the_same_update(two):
-    for one in told(two / "parts", 2):
+    for one in reports(two / "parts", 2):
         assert (one["step"], one["reason"], one["signal"]) == (2, "interrupted", 15)
 
 
-def test_two_ranks_stop_three_go_on_and_one_ends_as_if_never_stopped(whole, three, tmp_path):
-    assert [one["began"] for one in told(three / "parts", 3)] == [2, 2, 2]
-    assert [one["step"] for one in told(three / "parts", 3)] == [4, 4, 4]
+def test_a_training_on_two_then_three_then_one_rank_is_the_same(whole, three, tmp_path):
+    assert [one["began"] for one in reports(three / "parts", 3)] == [2, 2, 2]
+    assert [one["step"] for one in reports(three / "parts", 3)] == [4, 4, 4]
     trainer = make(Ranks(), "none", three / "parts")
     assert trainer.resume() == []
     assert trainer.step == 4
@@ -129,37 +135,37 @@ def test_two_ranks_stop_three_go_on_and_one_ends_as_if_never_stopped(whole, thre
     assert_same_weights(copy_weights(trainer.model), weights)
 
 
-def test_a_bad_batch_of_one_rank_stops_all_and_names_it(two):
-    for one in told(two / "nan", 2):
+def test_a_nan_loss_on_one_rank_stops_all_and_names_it(two):
+    for one in reports(two / "nan", 2):
         assert "TrainError: loss: needs a finite number, got nan" in one["error"]
         assert "update 3, its batch 1 of rank 1 from data position" in one["error"]
-    found, _ = load_last_valid(two / "nan" / "checkpoints")
-    assert found is not None
-    assert found.step == 2
-    assert all(x.isfinite().all() for x in found.model.values())
+    checkpoint, _ = load_last_valid(two / "nan" / "checkpoints")
+    assert checkpoint is not None
+    assert checkpoint.step == 2
+    assert all(x.isfinite().all() for x in checkpoint.model.values())
 
 
-def test_a_rank_that_is_killed_ends_all_with_a_word_and_damages_nothing(three):
+def test_a_killed_rank_ends_all_with_an_error_and_damages_nothing(three):
     for n in (0, 1):
-        one = json.loads((three / "killed" / f"told-{n}.json").read_text())
-        assert "TrainError: ranks: need all 3 to go on, got one that is gone" in one["error"]
+        one = json.loads((three / "killed" / f"report-{n}.json").read_text())
+        assert "Error: ranks: need all 3 to go on, got one that is gone" in one["error"]
         assert "try resume" in one["error"]
-    found, wrong = load_last_valid(three / "killed" / "checkpoints")
-    assert (found.step, wrong) == (3, [])
+    checkpoint, problems = load_last_valid(three / "killed" / "checkpoints")
+    assert (checkpoint.step, problems) == (3, [])
 
 
-def test_a_part_that_was_damaged_is_found(three):
+def test_a_damaged_shard_fails_its_checksum(three):
     place = list_checkpoints(three / "parts" / "checkpoints")[0]
     part = sorted(place.glob("shard-*"))[-1]
-    held = part.read_bytes()
-    part.write_bytes(held[:-1] + bytes([held[-1] ^ 1]))
+    content = part.read_bytes()
+    part.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(ValueError, match=f"needs its checksum, got another: {part.name}"):
         load_checkpoint(place)
-    part.write_bytes(held)
+    part.write_bytes(content)
 
 
 @pytest.mark.slow
-def test_one_rank_stops_and_many_go_on_with_parts(whole, tmp_path):
+def test_a_training_of_one_rank_resumes_with_fsdp(whole, tmp_path):
     first = make(Ranks(), "none", tmp_path)
     real = first._update
 
@@ -171,17 +177,17 @@ def test_one_rank_stops_and_many_go_on_with_parts(whole, tmp_path):
 
     first._update = update
     assert first.run().step == 3
-    assert run(3, {"way": "fsdp", "folder": str(tmp_path), "resume": True}) == [0, 0, 0]
+    assert run(3, {"strategy": "fsdp", "folder": str(tmp_path), "resume": True}) == [0, 0, 0]
     folder, weights = whole
     assert losses(tmp_path) == pytest.approx(losses(folder), abs=1e-5)
     assert_same_weights(torch.load(tmp_path / "end.pt"), weights)
 
 
 @pytest.mark.slow
-def test_copies_stopped_on_two_ranks_go_on_on_three(whole, tmp_path):
-    stop = {"way": "ddp", "folder": str(tmp_path), "happens": "term", "to": 0, "before": 5}
+def test_a_ddp_training_of_two_ranks_resumes_on_three(whole, tmp_path):
+    stop = {"strategy": "ddp", "folder": str(tmp_path), "event": "term", "to": 0, "before": 5}
     assert run(2, stop) == [0, 0]
-    assert run(3, {"way": "ddp", "folder": str(tmp_path), "resume": True}) == [0, 0, 0]
+    assert run(3, {"strategy": "ddp", "folder": str(tmp_path), "resume": True}) == [0, 0, 0]
     folder, weights = whole
     assert losses(tmp_path) == pytest.approx(losses(folder), abs=1e-5)
     assert_same_weights(torch.load(tmp_path / "end.pt"), weights)
@@ -189,10 +195,10 @@ def test_copies_stopped_on_two_ranks_go_on_on_three(whole, tmp_path):
 
 @pytest.mark.slow
 def test_torchrun_trains_and_resumes_by_the_command_line(tmp_path):
-    given = "languages=en,de kinds=duration vocab_texts=200 valid_size=4 test_size=4 "
-    given += "max_new_tokens=8 dim=16 heads=2 "
-    given += "layers=1 steps=6 save_every=2 device=cpu"
-    sets = [part for one in given.split() for part in ("--set", one)]
+    settings = "languages=en,de kinds=duration vocab_texts=200 valid_size=4 test_size=4 "
+    settings += "max_new_tokens=8 dim=16 heads=2 "
+    settings += "layers=1 steps=6 save_every=2 device=cpu"
+    sets = [part for one in settings.split() for part in ("--set", one)]
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
     env, out = os.environ | {"OMP_NUM_THREADS": "1"}, tmp_path / "run"
 
@@ -216,7 +222,7 @@ def test_torchrun_trains_and_resumes_by_the_command_line(tmp_path):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_ranks_that_cannot_be_are_said(monkeypatch):
+def test_invalid_ranks_and_strategies_raise(monkeypatch):
     for strategy in ("ddp", "fsdp"):
         with pytest.raises(ConfigError, match=f"needs 2 or more ranks for {strategy}, got 1; try"):
             choose_strategy(TrainConfig(steps=1, parallel=strategy), Ranks())

@@ -1,4 +1,4 @@
-"""Rates and losses by worked numbers, and sums that do not depend on how a batch is cut."""
+"""Learning rates and losses by hand; sums that do not depend on the batching."""
 
 import math
 
@@ -16,11 +16,11 @@ from regard.train import TrainConfig, label_smoothed_cross_entropy, lr_factor, o
 # ---- worked numbers
 
 
-def test_warm_up_rises_in_a_straight_line_to_the_peak():
+def test_warmup_is_linear():
     assert [lr_factor(n, warmup=4, steps=100) for n in (1, 2, 3, 4)] == [0.25, 0.5, 0.75, 1.0]
 
 
-def test_the_inverse_square_root_is_that_of_the_paper_up_to_its_peak():
+def test_inverse_sqrt_matches_the_paper():
     # Vaswani et al., eq. 3: dim^-0.5 min(step^-0.5, step warmup^-1.5), (dim warmup)^-0.5 at most
     for step in (1, 100, 4000, 4001, 16000, 100000):
         paper = 512**-0.5 * min(step**-0.5, step * 4000**-1.5) / (512 * 4000) ** -0.5
@@ -28,12 +28,12 @@ def test_the_inverse_square_root_is_that_of_the_paper_up_to_its_peak():
         assert ours == pytest.approx(paper, rel=1e-12)
 
 
-def test_a_cosine_ends_at_its_floor_and_is_half_way_in_the_middle():
+def test_cosine_ends_at_min_lr_fraction():
     at = [lr_factor(n, warmup=10, steps=110, min_lr_fraction=0.1) for n in (10, 60, 110)]
     assert at == pytest.approx([1.0, 0.55, 0.1])
 
 
-def test_smoothing_gives_every_word_its_share():
+def test_label_smoothing_by_hand():
     logits = torch.tensor([[0.5, 0.25, 0.25]]).log()
     want = -(0.9 * math.log(0.5) + 0.1 / 3 * (math.log(0.5) + 2 * math.log(0.25)))
     assert_close(label_smoothed_cross_entropy(logits, torch.tensor([0]), 0.1), torch.tensor(want))
@@ -43,7 +43,7 @@ def test_smoothing_gives_every_word_its_share():
 
 
 @given(st.sampled_from(["inverse_sqrt", "cosine", "constant"]), st.integers(0, 20))
-def test_a_rate_is_a_share_that_never_rises_after_warm_up(schedule, warmup):
+def test_the_learning_rate_never_rises_after_warmup(schedule, warmup):
     rates = [lr_factor(n, schedule=schedule, warmup=warmup, steps=50) for n in range(1, 51)]
     assert all(0 <= rate <= 1 for rate in rates)
     after = rates[max(0, warmup - 1) :]
@@ -84,7 +84,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_batch_is_the_sum_of_its_rows(name):
+def test_the_loss_of_a_batch_is_the_sum_over_its_rows(name):
     model, batch = CASES[name][0]().eval(), CASES[name][1]()
     size, total = objective(name)
     rows = [{key: x[n : n + 1] for key, x in batch.items()} for n in range(3)]
@@ -94,7 +94,7 @@ def test_a_batch_is_the_sum_of_its_rows(name):
 
 
 @pytest.mark.parametrize("name", ["translation", "next_token"])
-def test_what_stands_behind_the_end_is_not_learnt(name):
+def test_padding_does_not_count(name):
     model, batch = CASES[name][0]().eval(), CASES[name][1]()
     key = "target" if name == "translation" else "tokens"
     other = dict(batch, **{key: batch[key].clone()})
@@ -123,6 +123,6 @@ def test_what_stands_behind_the_end_is_not_learnt(name):
         ({"warmup": -1}, "warmup: needs 0 or more, got -1"),
     ],
 )
-def test_a_config_that_cannot_be_is_refused(changes, message):
+def test_an_invalid_config_raises(changes, message):
     with pytest.raises(ConfigError, match=message):
         TrainConfig(**({"steps": 9} | changes))

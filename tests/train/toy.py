@@ -1,4 +1,4 @@
-"""Data for tests of training: sequences to be written backwards, batch n drawn from seed and n."""
+"""Data for tests of training: sequences to be reversed, batch n drawn from seed and n."""
 
 import pytest
 import torch
@@ -20,8 +20,8 @@ class Backwards:
             yield self.batch(self.position - 1)
 
     def batch(self, n: int) -> dict[str, Tensor]:
-        luck = torch.Generator().manual_seed(1000 * self.seed + n)
-        source = torch.randint(3, VOCAB, (self.rows, 4), generator=luck)
+        generator = torch.Generator().manual_seed(1000 * self.seed + n)
+        source = torch.randint(3, VOCAB, (self.rows, 4), generator=generator)
         edge = torch.ones(self.rows, 1, dtype=torch.long)
         target = torch.cat([START * edge, source.flip(1), END * edge], 1)
         lengths = torch.full((self.rows,), 6)
@@ -38,7 +38,7 @@ def make_trainer(folder=None, *, batches=None, evaluate=None, dropout=0.1, **cha
     torch.manual_seed(5)
     sizes = {"dim": 16, "heads": 2, "layers": 1, "decoder_layers": 1, "dropout": dropout}
     config = models.translator_tiny(VOCAB, **sizes)
-    given = {
+    settings = {
         "device": "cpu",
         "steps": 12,
         "warmup": 4,
@@ -50,7 +50,7 @@ def make_trainer(folder=None, *, batches=None, evaluate=None, dropout=0.1, **cha
         models.Translator(config),
         objective("translation"),
         batches or Backwards(),
-        TrainConfig(**given),
+        TrainConfig(**settings),
         folder=folder,
         evaluate=evaluate,
     )

@@ -29,9 +29,12 @@ def register(item: Item, *, name: str | None = None) -> Item:
     >>> RECIPES.pop("phrases-twice")().name
     'phrases-twice'
     """
-    is_data = isinstance(item, type)
+    kind: Any = item
+    is_data = isinstance(kind, type) and issubclass(kind, DataModule)
+    if isinstance(kind, type) and not is_data:
+        raise ConfigError(f"item: needs a DataModule or a function, got class {kind.__name__}")
     registry: dict[str, Any] = DATA_MODULES if is_data else RECIPES
-    key = name or (item.__name__ if is_data else item.__name__.replace("_", "-"))
+    key = name or (kind.__name__ if is_data else kind.__name__.replace("_", "-"))
     if key in registry:
         raise ConfigError(f"name: needs one that is free, got {key!r}; try name=")
     registry[key] = item

@@ -23,10 +23,10 @@ class CompilePolicy:
     """Compiles a loss function, model included, after observing the shapes of some batches.
 
     Few shapes are compiled each with static sizes; many are compiled once with dynamic sizes, or
-    each length would be compiled anew. The mode "fixed" compiles only in the first case: dynamic
-    sizes of a translator raise an assertion in the tiling of torch 2.11's compiler on an H200.
-    With `graphs`, static shapes are replayed as CUDA graphs: small kernels end before Python has
-    launched the next one.
+    each length would be compiled by itself. The mode "fixed" compiles only in the first case:
+    dynamic sizes of a translator raise an assertion in the tiling of torch 2.11's compiler on an
+    H200. With `graphs`, static shapes are replayed as CUDA graphs: small kernels end before Python
+    has launched the next one.
 
     >>> policy = CompilePolicy("off")
     >>> policy.loss_function(max, {"x": torch.ones(1)}) is max

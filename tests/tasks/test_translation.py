@@ -1,4 +1,4 @@
-"""What is evaluated is what is run: one search, one normalisation, one confidence."""
+"""One search, one normalisation and one confidence for evaluation and `regard translate`."""
 
 import math
 
@@ -27,7 +27,14 @@ SMALL = [
         "heads=2",
         "hidden=16",
     ),
-    *("layers=1", "decoder_layers=1", "max_new_tokens=12", "dropout=0", "evaluate_every=150", "lr=1e-2"),
+    *(
+        "layers=1",
+        "decoder_layers=1",
+        "max_new_tokens=12",
+        "dropout=0",
+        "evaluate_every=150",
+        "lr=1e-2",
+    ),
 ]
 
 
@@ -38,11 +45,11 @@ def lower(tmp_path_factory) -> str:
     for part in ("train", "val", "test_2016_flickr"):
         (place / f"{part}.de").write_text("\n".join(TEXTS * 4) + "\n")
         (place / f"{part}.en").write_text("\n".join(["A", "B", "C", "D", "E"] * 4) + "\n")
-    told = override_settings(
+    small_data = override_settings(
         recipe("multi30k-de-en-gru-attention"), [f"folder={place}", "vocab_size=300"]
     )
-    small = [one for one in SMALL if not one.startswith(("heads", "decoder_layers"))]
-    start_run(override_settings(told, small), place / "run")
+    small = [x for x in SMALL if not x.startswith(("heads", "decoder_layers"))]
+    start_run(override_settings(small_data, small), place / "run")
     return str(place / "run")
 
 
@@ -53,7 +60,7 @@ def regard(*args: str, **given):
 # ---- normalisation
 
 
-def test_input_passes_the_lower_casing_of_its_training(lower):
+def test_input_is_lower_cased_as_in_training(lower):
     answers = [
         regard("translate", lower, "--to", "en", *texts).stdout
         for texts in (TEXTS, [t.upper() for t in TEXTS], [t.lower() for t in TEXTS])
@@ -62,21 +69,21 @@ def test_input_passes_the_lower_casing_of_its_training(lower):
     assert answers[0] == answers[1] == answers[2]
 
 
-def test_looking_and_aligning_read_the_same_tokens(lower):
+def test_looking_reads_the_same_tokens(lower):
     reader = rg.load_text_model(lower)
     tokens = [reader.look(t, to="en").sites[0].query_tokens for t in ("EIN HAUS", "ein haus")]
     assert tokens[0] == tokens[1]
 
 
 @pytest.mark.parametrize("part", ["valid", "test"])
-def test_what_is_evaluated_is_what_the_command_writes(lower, part, tmp_path):
+def test_evaluation_and_command_give_the_same_answers(lower, part, tmp_path):
     run = load_run(lower)
     data = run.recipe.data
-    scorer = data.evaluator(run.tokenizer, part)
+    evaluator = data.evaluator(run.tokenizer, part)
     raw = [line for line in data.files(part)[0].read_text().splitlines() if line]
     (tmp_path / "raw.txt").write_text("\n".join(raw) + "\n")
     done = regard("translate", lower, "--to", "en", str(tmp_path / "raw.txt"))
-    assert done.stdout.splitlines() == scorer.predict(run.model)
+    assert done.stdout.splitlines() == evaluator.predict(run.model)
 
 
 # ---- confidence
@@ -106,7 +113,7 @@ def doubtful(lower, tmp_path) -> str:
     return str(tmp_path)
 
 
-def test_an_answer_of_low_confidence_is_given_and_warned_about(doubtful):
+def test_an_answer_of_low_confidence_comes_with_a_warning(doubtful):
     done = regard("translate", doubtful, "--to", "en", "ein Haus")
     assert (done.exit_code, len(done.stdout.splitlines())) == (1, 1)
     confidence = (
@@ -121,7 +128,7 @@ def test_an_answer_of_low_confidence_is_given_and_warned_about(doubtful):
     assert (done.exit_code, done.stderr) == (0, "")
 
 
-def test_a_file_gets_a_few_warnings_and_their_number(doubtful, tmp_path):
+def test_a_file_gets_a_few_warnings_and_their_count(doubtful, tmp_path):
     done = regard("translate", doubtful, "--to", "en", "-", input="ein Haus\n" * 9)
     assert done.exit_code == 1
     assert len(done.stdout.splitlines()) == 9
@@ -137,7 +144,7 @@ def test_a_file_gets_a_few_warnings_and_their_number(doubtful, tmp_path):
     assert "#, fuzzy" in done.stdout
 
 
-def test_a_run_without_calibration_warns_of_nothing(doubtful):
+def test_a_run_without_calibration_never_warns(doubtful):
     (load_run(doubtful).folder / "calibration.json").unlink()
     assert (
         TranslationPipeline(load_run(doubtful), ["en"]).translate(["ein Haus"])[0][0][0].confidence
@@ -147,7 +154,7 @@ def test_a_run_without_calibration_warns_of_nothing(doubtful):
     assert (done.exit_code, done.stderr) == (0, "")
 
 
-def test_answers_near_the_reference_count_as_right_for_own_pairs():
+def test_answers_near_the_reference_are_graded_as_correct_for_parallel_text():
     pairs = rg.data.InMemorySource(valid=[rg.data.Pair("zwei", "two", None)])
     near = ParallelTextEvaluator(pairs, rg.data.ByteTokenizer(), split="valid")
     exact = TranslationEvaluator(pairs, rg.data.ByteTokenizer(), split="valid")
@@ -157,33 +164,35 @@ def test_answers_near_the_reference_count_as_right_for_own_pairs():
     assert not near.is_correct("the moon", "a dog is running in the grass")
 
 
-def test_reliability_by_hand():
-    fitted = Calibration(slope=1.0, offset=0.0, threshold=0.5, examples=9)
+def test_calibration_metrics_by_hand():
+    calibration = Calibration(slope=1.0, offset=0.0, threshold=0.5, examples=9)
     graded = [
         GradedAnswer(0.0, True),
         GradedAnswer(0.0, False),
         GradedAnswer(-9.0, False),
         GradedAnswer(9.0, True),
     ]
-    found = calibration_metrics(graded, fitted)
+    found = calibration_metrics(graded, calibration)
     assert found["auroc"] == (0.5 + 1 + 1 + 1) / 4
     assert found["ece"] < 1e-3  # half of those at one half are right
     assert (found["incorrect_flagged"], found["correct_flagged"]) == (0.5, 0.0)
 
 
-def test_phrases_are_graded_on_cldr_natural_and_foreign_texts():
+def test_phrases_are_graded_on_cldr_natural_and_ood_texts():
     data = recipe("phrases-natural").data
-    scorer = override_settings(recipe("phrases"), ["valid_size=7", "max_new_tokens=2"]).data.evaluator(
-        rg.data.ByteTokenizer(data.languages), "valid"
-    )
+    evaluator = override_settings(
+        recipe("phrases"), ["valid_size=7", "max_new_tokens=2"]
+    ).data.evaluator(rg.data.ByteTokenizer(data.languages), "valid")
     model = rg.models.Translator(rg.models.translator_tiny(vocab=272)).eval()
-    graded = scorer.grade(model)
+    graded = evaluator.grade(model)
     assert len(graded) == 28  # CLDR's forms, natural ones, these with slips, and foreign texts
     assert not any(one.correct for one in graded)
-    assert {"natural_exact", "ood_empty"} & set(scorer.score(model, scorer.predict(model))) == set()
+    assert {"natural_exact", "ood_empty"} & set(
+        evaluator.score(model, evaluator.predict(model))
+    ) == set()
 
 
-def test_an_empty_answer_is_as_sure_as_any_other_is_likely():
+def test_the_raw_score_of_an_empty_answer_is_that_of_any_other():
     empty = [
         DecodeResult(*map(torch.tensor, ([[2]], [0], [p], [True]))) for p in (-1e-3, -2.0, 0.0)
     ]

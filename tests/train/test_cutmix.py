@@ -1,4 +1,4 @@
-"""Pictures with a piece of another: whose it is, what share is left, and a loss that knows both."""
+"""CutMix: rectangles, own fractions, and a loss over two classes."""
 
 import math
 from itertools import islice
@@ -25,7 +25,7 @@ class Says(nn.Module):
         return torch.tensor([[0.5, 0.25, 0.25]]).log().expand(len(pixels), -1)
 
 
-def test_the_loss_of_a_mixed_picture_is_shared_by_its_two_classes():
+def test_the_cutmix_loss_is_weighted_over_both_classes():
     rows = {"pixels": torch.zeros(2, 1), "label": torch.tensor([0, 1])}
     rows |= {"other": torch.tensor([1, 1]), "share": torch.tensor([0.75, 0.1])}
     want = 0.75 * math.log(2) + 0.25 * math.log(4) + math.log(4)
@@ -39,9 +39,7 @@ def test_the_loss_of_a_mixed_picture_is_shared_by_its_two_classes():
 
 @settings(max_examples=30)
 @given(st.integers(1, 6), st.integers(1, 9), st.integers(1, 9), st.integers(0, 99))
-def test_a_piece_is_one_rectangle_of_the_other_picture_and_the_share_is_what_is_left(
-    batch, height, width, seed
-):
+def test_cutmix_pastes_one_rectangle_and_returns_the_own_fraction(batch, height, width, seed):
     numbers = torch.arange(batch)[:, None, None, None]
     found = cutmix(
         numbers.float().expand(-1, 2, height, width), seeded_generator(seed), probability=1.0
@@ -57,7 +55,7 @@ def test_a_piece_is_one_rectangle_of_the_other_picture_and_the_share_is_what_is_
             assert_close(1 - found.own_fraction[n], foreign.float().mean())
 
 
-def test_pieces_come_with_their_chance_and_in_every_size():
+def test_cutmix_follows_its_probability_in_every_size():
     x = torch.zeros(4000, 1, 20, 20, dtype=torch.uint8)
     share = cutmix(x, seeded_generator(0), probability=0.5).own_fraction
     assert 0.45 < float((share == 1).float().mean()) < 0.56  # some pieces are smaller than a pixel
@@ -72,7 +70,7 @@ def test_pieces_come_with_their_chance_and_in_every_size():
     )
 
 
-def test_smoothing_and_mixing_together_are_the_cross_entropy_of_a_soft_label():
+def test_label_smoothing_with_cutmix_is_the_cross_entropy_of_a_soft_label():
     logits, label, other = torch.randn(5, 4), torch.randint(4, (5,)), torch.randint(4, (5,))
     share = torch.rand(5)
     soft = share[:, None] * F.one_hot(label, 4) + (1 - share)[:, None] * F.one_hot(other, 4)
@@ -87,7 +85,7 @@ def batches(**changes) -> ImageBatches:
     return ImageBatches(pictures, torch.arange(12), **chosen)
 
 
-def test_without_mixing_a_batch_is_what_it_was_and_with_it_the_same_but_for_the_pieces():
+def test_cutmix_changes_only_the_pasted_rectangles_of_a_batch():
     kinds = [islice(batches(**given), 4) for given in ({}, {"cutmix": 0.0}, {"cutmix": 1.0})]
     for plain, none, some in zip(*kinds, strict=True):
         assert list(plain) == list(none) == ["pixels", "label"]
@@ -97,7 +95,7 @@ def test_without_mixing_a_batch_is_what_it_was_and_with_it_the_same_but_for_the_
         assert torch.equal(some["pixels"][whole], plain["pixels"][whole])
 
 
-def test_pieces_carry_the_class_of_where_they_come_from():
+def test_rectangles_carry_the_class_of_their_image():
     batch = next(iter(batches(cutmix=1.0, shift=0, flip=False, random_erasing=0.0)))
     for pixels, label, other, share in zip(*batch.values(), strict=True):
         foreign = (pixels * 255).round() != label
@@ -106,7 +104,7 @@ def test_pieces_carry_the_class_of_where_they_come_from():
             assert_close(1 - share, foreign.float().mean())
 
 
-def test_a_training_with_both_learns_and_resumed_is_the_same_to_the_bit(tmp_path):
+def test_a_training_with_cutmix_and_rdrop_learns_and_resumes_bit_for_bit(tmp_path):
     def trainer(folder):
         torch.manual_seed(0)
         pictures = torch.zeros(24, 1, 8, 8, dtype=torch.uint8)
@@ -117,8 +115,8 @@ def test_a_training_with_both_learns_and_resumed_is_the_same_to_the_bit(tmp_path
             3, image_size=8, channels=1, patch_size=4, layers=1, dim=16, heads=2, dropout=0.1
         )
         chosen = train.TrainConfig(
-            steps=40, warmup=4, lr=1e-2, rdrop=0.5, label_smoothing=0.1, device="cpu", save_every=10,
-            keep_last=3, average_last=3,
+            steps=40, warmup=4, lr=1e-2, rdrop=0.5, label_smoothing=0.1, device="cpu",
+            save_every=10, keep_last=3, average_last=3,
         )  # fmt: skip
         source = ImageBatches(pictures, labels, batch_size=12, cutmix=0.5, seed=1)
         model = models.VisionTransformer(config)
@@ -144,7 +142,7 @@ def test_a_training_with_both_learns_and_resumed_is_the_same_to_the_bit(tmp_path
 
 
 @pytest.mark.usefixtures("users_view")
-def test_a_chance_that_is_none_is_refused():
+def test_an_invalid_probability_raises():
     with pytest.raises(ConfigError, match=r"cutmix: needs to be from 0 to 1, got 1\.5"):
         FashionData(cutmix=1.5)
     with pytest.raises(ConfigError, match=r"cutmix: needs to be from 0 to 1, got -0\.1"):

@@ -1,4 +1,4 @@
-"""TensorBoard as an extra: numbers go where it reads them, and its absence is said."""
+"""TensorBoard as an extra: metrics are logged, and its absence raises."""
 
 import sys
 from types import ModuleType
@@ -24,7 +24,7 @@ class Writer:
         pass
 
 
-def test_every_number_of_a_training_is_written_with_its_step(tmp_path, monkeypatch):
+def test_every_metric_is_logged_with_its_step(tmp_path, monkeypatch):
     fake = ModuleType("torch.utils.tensorboard")
     fake.SummaryWriter = Writer
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
@@ -43,7 +43,7 @@ def test_every_number_of_a_training_is_written_with_its_step(tmp_path, monkeypat
 
 
 @pytest.mark.usefixtures("users_view")
-def test_without_its_package_it_says_how_to_get_it(tmp_path, monkeypatch):
+def test_a_missing_tensorboard_raises_with_the_install_command(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ConfigError, match=r"got none; try pip install 'regard\[tensorboard\]'"):
         tensorboard_logger(tmp_path)

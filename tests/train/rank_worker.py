@@ -1,6 +1,6 @@
-"""What one of several ranks does in a test: python ranked.py FOLDER JOB…, started once a rank.
+"""One rank of a distributed training in a test: python rank_worker.py JOB…, once per rank.
 
-A job is JSON: the way (ddp, fsdp, none), how many steps, the folder of its checkpoints, …
+A job is JSON: the strategy (ddp, fsdp, none), how many steps, the folder of its checkpoints, …
 """
 
 import json
@@ -16,17 +16,17 @@ from regard.errors import RegardError
 from regard.train import TrainConfig, Trainer, copy_weights, objective
 from regard.train.distributed.ranks import Ranks, init_distributed, shutdown_distributed
 
-TOGETHER = 6  # batches an update, whatever the world: 1 rank takes 6, 2 take 3 each, 3 take 2 each
+BATCHES = 6  # per update, over all ranks: 6 of one rank, 3 of each of two, 2 of each of three
 VOCAB = 12
 
 
 def pairs(n: int) -> dict[str, list[int]]:
-    luck = torch.Generator().manual_seed(n)
-    ids = torch.randint(3, VOCAB, (2 + n % 5,), generator=luck).tolist()  # of unequal lengths
+    generator = torch.Generator().manual_seed(n)
+    ids = torch.randint(3, VOCAB, (2 + n % 5,), generator=generator).tolist()  # of unequal lengths
     return {"source": ids, "target": [1, *ids[::-1], 2]}
 
 
-def make(ranks: Ranks, way: str, folder: Path | None, **changes) -> Trainer:
+def make(ranks: Ranks, strategy: str, folder: Path | None, **changes) -> Trainer:
     torch.manual_seed(5)
     model = models.Translator(
         models.translator_tiny(VOCAB, dim=16, heads=2, layers=1, decoder_layers=1, dropout=0.0)
@@ -40,46 +40,49 @@ def make(ranks: Ranks, way: str, folder: Path | None, **changes) -> Trainer:
         world_size=ranks.world_size,
         sort_window=64,
     )
-    given = {"steps": 6, "warmup": 2, "lr": 3e-3, "eps": 1e-4, "log_every": 1, "save_every": 3}
+    settings = {"steps": 6, "warmup": 2, "lr": 3e-3, "eps": 1e-4, "log_every": 1, "save_every": 3}
     config = TrainConfig(
-        device="cpu", parallel=way, accumulate=TOGETHER // ranks.world_size, **(given | changes)
+        device="cpu",
+        parallel=strategy,
+        accumulate=BATCHES // ranks.world_size,
+        **(settings | changes),
     )
     return Trainer(model, objective("translation"), batches, config, folder=folder, ranks=ranks)
 
 
 def work(ranks: Ranks, job: dict) -> None:
     folder = Path(job["folder"])
-    trainer = make(ranks, job["way"], folder, **job.get("changes", {}))
+    trainer = make(ranks, job["strategy"], folder, **job.get("changes", {}))
     if job.get("resume"):
         trainer.resume()
     spoil(trainer, ranks, job)
-    told = {"began": trainer.step}
+    report = {"began": trainer.step}
     try:
         outcome = trainer.run()
-        told |= {"step": outcome.step, "reason": outcome.reason, "signal": outcome.signal}
+        report |= {"step": outcome.step, "reason": outcome.reason, "signal": outcome.signal}
     except RegardError as error:
-        told["error"] = f"{type(error).__name__}: {error}"
-    (folder / f"told-{ranks.rank}.json").write_text(json.dumps(told))
-    if told.get("reason") == "finished" and ranks.is_first:
+        report["error"] = f"{type(error).__name__}: {error}"
+    (folder / f"report-{ranks.rank}.json").write_text(json.dumps(report))
+    if report.get("reason") == "finished" and ranks.is_first:
         torch.save(copy_weights(trainer.model), folder / "end.pt")
 
 
 def spoil(trainer: Trainer, ranks: Ranks, job: dict) -> None:
-    """Something happens to one rank before one of its updates."""
-    happens, who, when = job.get("happens"), job.get("to", 0), job.get("before", 0)
+    """Let an event happen to one rank before one of its updates."""
+    event, who, when = job.get("event"), job.get("to", 0), job.get("before", 0)
     real, total = trainer._update, trainer.objective.loss_sum
 
     def update():
         if ranks.rank == who and trainer.step + 1 == when:
-            if happens == "kill":
+            if event == "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            elif happens == "term":
+            elif event == "term":
                 signal.raise_signal(signal.SIGTERM)
         return real()
 
-    def spoilt(*given):
-        bad = happens == "nan" and ranks.rank == who and trainer.step + 1 == when
-        return total(*given) * (float("nan") if bad else 1.0)
+    def spoilt(*args):
+        bad = event == "nan" and ranks.rank == who and trainer.step + 1 == when
+        return total(*args) * (float("nan") if bad else 1.0)
 
     trainer._update = update  # type: ignore[method-assign]
     trainer.objective = trainer.objective._replace(loss_sum=spoilt)

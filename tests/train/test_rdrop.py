@@ -1,4 +1,4 @@
-"""Two passes that must agree: a loss by hand, no change where it is not asked for, exact resume."""
+"""R-Drop: the loss by hand, no change without it, exact resume."""
 
 import math
 import subprocess
@@ -32,7 +32,7 @@ class Alternating(nn.Module):
         return self.said.repeat_interleave(len(pixels) // 2, 0)
 
 
-def test_the_loss_of_two_passes_is_the_mean_of_both_and_what_they_differ_by():
+def test_the_rdrop_loss_is_the_mean_of_both_passes_plus_their_divergence():
     model = Alternating([0.75, 0.25], [0.5, 0.5])
     batch = {"pixels": torch.zeros(3, 1), "label": torch.tensor([0, 0, 1])}
     one = 2 * math.log(4 / 3) + math.log(4)
@@ -45,7 +45,7 @@ def test_the_loss_of_two_passes_is_the_mean_of_both_and_what_they_differ_by():
     assert int(objective("class").size(batch)) == 3  # of the batch once
 
 
-def test_the_second_pass_reads_what_is_there_again():
+def test_the_second_pass_reads_the_second_view():
     one, other = torch.randn(2, 3, 5)
     batch = {"pixels": one, "label": torch.tensor([0, 4, 2])}
     total = objective("class").loss_sum
@@ -55,7 +55,7 @@ def test_the_second_pass_reads_what_is_there_again():
     assert_close(total(nn.Identity(), batch | {"pixels_again": other}), loss[0])  # not asked for
 
 
-def test_only_what_counts_has_to_agree():
+def test_symmetric_kl_is_weighted():
     p, q = torch.randn(2, 2, 3, 5)
     live = torch.tensor([[True, True, False], [False, True, False]])
     some = sum(symmetric_kl(p[at], q[at]) for at in ((0, 0), (0, 1), (1, 1)))
@@ -68,9 +68,9 @@ def test_only_what_counts_has_to_agree():
 
 @settings(max_examples=20)
 @given(st.integers(1, 4), st.integers(2, 6), st.integers(0, 99))
-def test_it_is_the_mean_of_both_divergences_and_its_gradient_is_theirs(rows, words, seed):
-    luck = torch.Generator().manual_seed(seed)
-    p, q = (torch.randn(rows, words, generator=luck).requires_grad_() for _ in range(2))
+def test_symmetric_kl_and_its_gradient_match_torch(rows, words, seed):
+    generator = torch.Generator().manual_seed(seed)
+    p, q = (torch.randn(rows, words, generator=generator).requires_grad_() for _ in range(2))
     a, b = p.log_softmax(-1), q.log_softmax(-1)
     there = F.kl_div(b, a, reduction="sum", log_target=True)
     back = F.kl_div(a, b, reduction="sum", log_target=True)
@@ -82,7 +82,7 @@ def test_it_is_the_mean_of_both_divergences_and_its_gradient_is_theirs(rows, wor
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_without_dropout_two_passes_cost_what_one_does(name):
+def test_without_dropout_rdrop_adds_nothing(name):
     model, batch = CASES[name][0]().eval(), CASES[name][1]()
     once, twice = (objective(name).loss_sum(model, batch, 0.1, rdrop) for rdrop in (0.0, 3.0))
     assert_close(twice, once, rtol=1e-5, atol=1e-5)
@@ -103,7 +103,7 @@ def test_with_dropout_the_passes_differ_and_the_gradient_reaches_every_weight(na
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-def test_what_stands_behind_the_end_need_not_agree():
+def test_rdrop_ignores_padding():
     model, batch = CASES["translation"][0]().train(), CASES["translation"][1]()
     other = dict(batch, target=batch["target"].clone())
     other["target"][1, 2:] = 8
@@ -123,7 +123,7 @@ def test_an_update_over_several_batches_counts_each_token_once():
     assert sizes[0] == sizes[1] == 2 * 6 * 5
 
 
-def test_a_training_with_it_learns_and_resumed_is_the_same_to_the_bit(tmp_path):
+def test_a_training_with_rdrop_learns_and_resumes_bit_for_bit(tmp_path):
     chosen = {"steps": 40, "rdrop": 1.0, "lr": 1e-2}
     whole = make_trainer(tmp_path / "whole", **chosen)
     whole.run()
@@ -164,7 +164,7 @@ def test_one_graph_holds_both_passes():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_cannot_agree_or_disagree_is_refused():
+def test_invalid_rdrop_raises():
     for bad in (-1.0, math.nan, math.inf):
         with pytest.raises(ConfigError, match="rdrop: needs 0 or more, got"):
             TrainConfig(steps=1, rdrop=bad)

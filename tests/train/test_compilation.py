@@ -1,4 +1,4 @@
-"""torch.compile: asked for where it pays, and one graph whatever the lengths."""
+"""torch.compile: used where it pays, one graph for all lengths."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ def answer(model, device=CUDA, **changes) -> str:
     return build_compile_policy(TrainConfig(**{"steps": 5000} | changes), model, device).mode
 
 
-def test_it_is_compiled_where_it_pays():
+def test_auto_compiles_where_it_pays():
     transformer = models.Translator(models.translator_tiny(8, dim=16, heads=2))
     looped = models.RecurrentTranslator(models.recurrent_tiny(8))
     assert answer(transformer) == "fixed"
@@ -31,16 +31,16 @@ def test_it_is_compiled_where_it_pays():
 
 
 @pytest.mark.parametrize(("lengths", "open_"), [((3,), False), ((3, 4), False), (range(9), True)])
-def test_sizes_are_left_open_only_where_they_are_many(monkeypatch, lengths, open_):
-    made = []
-    monkeypatch.setattr(torch, "compile", lambda f, dynamic, mode: made.append(dynamic) or f)
-    compiling = CompilePolicy("on")
+def test_sizes_are_dynamic_only_for_many_shapes(monkeypatch, lengths, open_):
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda f, dynamic, mode: compiled.append(dynamic) or f)
+    policy = CompilePolicy("on")
     for n in range(PROBE_BATCHES + 3):
-        compiling.loss_function(sum, {"x": torch.zeros(lengths[n % len(lengths)])})
-    assert made == [open_]
+        policy.loss_function(sum, {"x": torch.zeros(lengths[n % len(lengths)])})
+    assert compiled == [open_]
 
 
-def test_graphs_are_for_an_update_of_one_batch_on_one_gpu():
+def test_cuda_graphs_need_one_batch_per_update_on_one_gpu():
     model = models.Translator(models.translator_tiny(8, dim=16, heads=2))
 
     def has_graphs(device=CUDA, way="none", **changes):
@@ -56,38 +56,38 @@ def test_graphs_are_for_an_update_of_one_batch_on_one_gpu():
 # torch's own, of what it loads to count the steps of graphs
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method`")
 @pytest.mark.parametrize(("lengths", "mode"), [((3,), "reduce-overhead"), (range(9), None)])
-def test_few_shapes_are_replayed_as_graphs(monkeypatch, lengths, mode):
-    made = []
-    monkeypatch.setattr(torch, "compile", lambda f, dynamic, mode: made.append(mode) or f)
-    compiling = CompilePolicy("on", graphs=True)
+def test_few_shapes_are_replayed_as_cuda_graphs(monkeypatch, lengths, mode):
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda f, dynamic, mode: compiled.append(mode) or f)
+    policy = CompilePolicy("on", graphs=True)
     for n in range(PROBE_BATCHES + 3):
-        compiling.loss_function(sum, {"x": torch.zeros(lengths[n % len(lengths)])})
-    assert made == [mode]
+        policy.loss_function(sum, {"x": torch.zeros(lengths[n % len(lengths)])})
+    assert compiled == [mode]
 
 
-def test_many_shapes_are_compiled_only_when_asked_for(monkeypatch):
+def test_many_shapes_are_compiled_only_on_request(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda f, dynamic, mode: len)
     batches = [{"x": torch.zeros(n)} for n in range(PROBE_BATCHES + 1)]
     for ask, want in (("fixed", sum), ("on", len)):
-        compiling = CompilePolicy(ask)
-        assert [compiling.loss_function(sum, batch) for batch in batches][-1] is want
+        policy = CompilePolicy(ask)
+        assert [policy.loss_function(sum, batch) for batch in batches][-1] is want
 
 
-def test_of_few_shapes_a_new_one_is_not_compiled(monkeypatch):
+def test_a_new_shape_beside_few_is_not_compiled(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda f, dynamic, mode: len)
-    compiling = CompilePolicy("fixed")
+    policy = CompilePolicy("fixed")
     for n in range(PROBE_BATCHES):
-        assert compiling.loss_function(sum, {"x": torch.zeros(3 + n % 2)}) is sum
-    assert compiling.loss_function(sum, {"x": torch.zeros(3)}) is len
-    assert compiling.loss_function(sum, {"x": torch.zeros(4)}) is len
-    assert compiling.loss_function(sum, {"x": torch.zeros(1)}) is sum
+        assert policy.loss_function(sum, {"x": torch.zeros(3 + n % 2)}) is sum
+    assert policy.loss_function(sum, {"x": torch.zeros(3)}) is len
+    assert policy.loss_function(sum, {"x": torch.zeros(4)}) is len
+    assert policy.loss_function(sum, {"x": torch.zeros(1)}) is sum
 
 
-def test_a_training_is_the_same_when_its_compiler_changes_nothing(monkeypatch):
+def test_an_identity_compiler_leaves_training_unchanged(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda f, dynamic, mode: f)
     losses = []
-    for asked in ("off", "on"):
-        trainer = make_trainer(compile=asked)
+    for mode in ("off", "on"):
+        trainer = make_trainer(compile=mode)
         trainer.run()
         losses.append(trainer.loss)
     assert losses[0] == losses[1]
@@ -124,7 +124,7 @@ for loss, model in (("translation", rg.models.Translator(rg.models.translator_ti
 
 
 @pytest.mark.slow
-def test_one_graph_serves_every_length():
+def test_one_graph_is_compiled_for_all_lengths():
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", CODE], env=env, capture_output=True, text=True)
     assert done.stdout.split() == ["translation", "1", "next_token", "1", "class", "1"], done.stderr

@@ -1,0 +1,63 @@
+"""Calibration of confidence on held-out answers, and the threshold for warnings."""
+
+import math
+
+import pytest
+import torch
+
+from regard.errors import FileError, RegardError
+from regard.train import Calibration, GradedAnswer, calibrate, load_calibration, save_calibration
+
+
+def sample_answers(slope: float, offset: float, count: int = 4000) -> list[GradedAnswer]:
+    """Answers that are correct with probability sigmoid(slope · score + offset)."""
+    scores = torch.randn(count, dtype=torch.float64)
+    correct = torch.rand(count) < (slope * scores + offset).sigmoid()
+    return [GradedAnswer(s, r) for s, r in zip(scores.tolist(), correct.tolist(), strict=True)]
+
+
+def test_platt_scaling_recovers_the_generating_curve():
+    calibration = calibrate(sample_answers(2.0, 0.5))
+    assert calibration.slope == pytest.approx(2.0, rel=0.1)
+    assert calibration.offset == pytest.approx(0.5, abs=0.1)
+
+
+def test_confidence_is_calibrated():
+    calibration, new = calibrate(sample_answers(1.5, -0.3)), sample_answers(1.5, -0.3)
+    middle = [answer for answer in new if 0.6 < calibration.confidence(answer.score) < 0.7]
+    assert sum(answer.correct for answer in middle) / len(middle) == pytest.approx(0.65, abs=0.06)
+
+
+def test_threshold_flags_incorrect_answers_and_at_most_5_percent_of_correct_ones():
+    graded = [GradedAnswer(float(n), n >= 100) for n in range(300)]
+    calibration = calibrate(graded)
+    assert all(calibration.is_unsure(answer.score) == (not answer.correct) for answer in graded)
+    mixed = calibrate(graded + [GradedAnswer(250.0, False)] * 5)
+    kept = [not mixed.is_unsure(answer.score) for answer in graded if answer.correct]
+    assert sum(kept) / len(kept) >= 0.95
+
+
+@pytest.mark.parametrize("correct", [True, False])
+def test_answers_of_one_class_do_not_yield_certainty(correct: bool):
+    calibration = calibrate([GradedAnswer(-0.5, correct), GradedAnswer(-0.7, correct)])
+    assert 0.05 < calibration.confidence(-0.6) < 0.95
+
+
+def test_infinite_and_nan_scores_are_handled():
+    calibration = calibrate(
+        [GradedAnswer(-math.inf, False), GradedAnswer(0.0, True), GradedAnswer(math.nan, True)] * 5
+    )
+    assert calibration.is_unsure(-math.inf)
+    assert not calibration.is_unsure(0.0)
+    with pytest.raises(RegardError, match="needs 1 or more answers"):
+        calibrate([])
+
+
+def test_a_damaged_calibration_file_is_named(tmp_path):
+    for text in ("[", "[1]", '{"slope": 1}', '{"slope": 1e999}', "null"):
+        (tmp_path / "calibration.json").write_text(text)
+        with pytest.raises(FileError, match=r"calibration\.json: needs a calibration"):
+            load_calibration(tmp_path)
+    whole = Calibration(slope=1.0, offset=2.0, threshold=0.5, examples=9)
+    save_calibration(tmp_path, whole)
+    assert load_calibration(tmp_path) == whole
