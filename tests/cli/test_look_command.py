@@ -104,7 +104,7 @@ def test_a_hugging_face_folder_is_read_by_its_own_tokenizer(bert, tmp_path):
     sites = data(out)
     assert len(sites) == 2
     assert sites[0]["query_labels"] == ["the", "cat", "sat", "."]
-    assert sites[0]["heads"][0]["separator"] > 0  # the full stop counts
+    assert sites[0]["heads"][0]["separator_share"] > 0  # the full stop counts
 
 
 def test_a_hugging_face_encoder_and_decoder(tmp_path):

@@ -115,9 +115,9 @@ def test_what_a_killed_training_left_is_removed_when_it_goes_on(trained):
 
 SHIELD = """
 import signal, subprocess, sys, time
-from regard.train.interrupts import interrupts, shielded
-with interrupts() as asked:
-    with shielded():
+from regard.train.signals import defer_signals, block_signals
+with defer_signals() as asked:
+    with block_signals():
         child = subprocess.Popen([sys.executable, "-c", "print(input())"], stdin=subprocess.PIPE)
         print("ready", flush=True)
         deadline = time.monotonic() + 20
