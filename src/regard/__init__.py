@@ -31,6 +31,8 @@ if TYPE_CHECKING:
         Site,
         attention_rollout,
         compare_edits,
+        draw,
+        edit,
         gradient_norms,
         head_importance,
         load_sight,

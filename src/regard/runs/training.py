@@ -58,7 +58,7 @@ def start_run(
         tensorboard: also write TensorBoard event files.
 
     >>> import tempfile
-    >>> small = ["steps=2", "vocab_texts=99", "valid_size=2", "test_size=2", "search.max_new_tokens=5"]
+    >>> small = ["steps=2", "vocab_texts=99", "valid_size=2", "test_size=2", "max_new_tokens=5"]
     >>> small += ["dim=16", "device=cpu"]
     >>> folder = Path(tempfile.mkdtemp()) / "run"
     >>> recipe = rg.runs.override_settings(rg.tasks.recipe("phrases"), small)
