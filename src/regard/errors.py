@@ -1,14 +1,13 @@
-"""What can go wrong for a caller.
+"""Exceptions raised to callers.
 
 RegardError
-├── ShapeError    sizes that do not meet
+├── ShapeError    sizes that do not fit
 ├── ConfigError   a model or recipe that cannot be built
-├── BackendError     a form asked for by name that cannot run here
-├── LookError     a model, or a part of it, that cannot be seen
-├── TrainError    a training that cannot go on
-│   └── RankLostError    a process of a distributed training that is gone
-├── WorkError     a problem that cannot be worked by hand
-└── FileError     a file that is missing, damaged or foreign
+├── BackendError  a backend requested by name that cannot run here
+├── LookError     a model, or a part of it, that cannot be inspected
+├── TrainError    a training run that cannot continue
+├── WorkError     a problem that cannot be solved step by step
+└── FileError     a file that is missing, corrupt or of another format
 
 A message reads `<argument>: needs <rule>, got <value>; try <way out>`.
 """
@@ -18,43 +17,43 @@ from difflib import get_close_matches
 
 
 class RegardError(ValueError):
-    """A caller's mistake, said in one line."""
+    """Base class: a caller's mistake, described in one line."""
 
 
 class ShapeError(RegardError):
-    """Sizes that do not meet."""
+    """Sizes that do not fit."""
 
 
 class ConfigError(RegardError):
-    """A model or recipe that cannot be built as asked."""
+    """A model or recipe that cannot be built."""
 
 
 class BackendError(RegardError):
-    """A form asked for by name that cannot run here, with the reason."""
+    """A backend requested by name that cannot run here, with the reason."""
 
 
 class LookError(RegardError):
-    """A model, or a part of it, that cannot be seen, with the reason."""
+    """A model, or a part of it, that cannot be inspected, with the reason."""
 
 
 class TrainError(RegardError):
-    """A training that cannot go on, with the step and what to do."""
+    """A training run that cannot continue, with the step and what to do."""
 
 
 class RankLostError(TrainError):
-    """A process of a distributed training that is gone."""
+    """A process of a distributed training is gone."""
 
 
 class WorkError(RegardError):
-    """A problem that cannot be worked by hand as it is told."""
+    """A problem that cannot be solved step by step as stated."""
 
 
 class FileError(RegardError):
-    """A file that is missing, damaged or not ours."""
+    """A file that is missing, corrupt or of another format."""
 
 
 def suggestion(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """The end of a message about an unknown name: the known one that is most like it, if any is.
+    """The end of a message about an unknown name: "; try" the most similar known one, if any.
 
     >>> suggestion("phrase", ["phrases", "morse"])
     '; try phrases'
