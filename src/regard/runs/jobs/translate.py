@@ -20,7 +20,6 @@ from regard.files import (
     keep_partial,
     open_binary,
 )
-from regard.inspection import draw_alignment
 from regard.runs.alignment import align
 from regard.runs.apply.translate import TranslationPipeline
 from regard.runs.jobs.report import Reporter, SilentReporter, confidence_warning
@@ -288,6 +287,8 @@ class _Job:
             for link in alignment.links:
                 out.write(f"\t{link.target}\t{link.source}\t{link.weight:.2f}\n")
         if request.plot:
+            from regard.inspection.figures.maps import draw_alignment  # imports matplotlib
+
             try:
                 draw_alignment(alignment.site, alignment.head, path=request.plot)
             except FileError:
