@@ -43,7 +43,7 @@ def test_every_model_is_built_and_run(shown):
 
 
 def test_the_picture_in_the_readme_is_what_is_shown(shown):
-    drawn = (ROOT / "docs/tour.svg").read_text()
+    drawn = (ROOT / "docs/start/tour.svg").read_text()
     text = squeeze(html.unescape("".join(re.findall(r"<text[^>]*>([^<]*)</text>", drawn))))
     before, _, after = shown.partition("One definition")  # its rounding errors differ by machine
     for part in (before, "Models  batch" + after.partition("Models  batch")[2]):
