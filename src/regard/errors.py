@@ -6,7 +6,6 @@ RegardError
 ├── BackendError  a backend requested by name that cannot run here
 ├── LookError     a model, or a part of it, that cannot be inspected
 ├── TrainError    a training run that cannot continue
-│   └── RankLostError    a process of a distributed training run that is gone
 ├── WorkError     a problem that cannot be solved step by step
 └── FileError     a file that is missing, corrupt or of another format
 
@@ -42,7 +41,7 @@ class TrainError(RegardError):
 
 
 class RankLostError(TrainError):
-    """A process of a distributed training that is gone."""
+    """A process of a distributed training is gone."""
 
 
 class WorkError(RegardError):

@@ -95,7 +95,7 @@ def test_a_bad_picture_is_named_and_the_others_are_answered(folder):
 def test_what_cannot_be_asked_says_so(folder, tmp_path):
     good = glyphs(folder)[0]
     for args, told in (
-        (("morse", good), "run: needs a model of pictures, got Recogniser; try glyphs"),
+        (("morse", good), "run: needs a model that can classify, got a Recogniser; try transcribe"),
         (("glyphs", good, "--top", 0), "top: needs 1 or more, got 0"),
         (("glyphs", good, "--size", 15), "size: needs a multiple of the patch, 4, got 15"),
         (("glyphs", good, "--size", 16, "--own-size"), "size: needs to be left out"),

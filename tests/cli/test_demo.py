@@ -10,13 +10,20 @@ from typer.testing import CliRunner
 from regard.cli import app
 from regard.data import Pair
 from regard.runs import load_run
-from regard.runs import run as module
-from regard.tasks import translate_texts
+from regard.tasks import SearchConfig, translate_texts
+from regard.train import Trainer
 
 SMALL = [
-    *("languages=en,de,fr", "kinds=duration", "texts=300", "valid=4", "test=6", "longest=8"),
-    *("device=cpu", "dim=16", "heads=2", "layers=1", "decoder_layers=1", "hidden=16"),
-    *("steps=6", "tokens=256", "save_every=2", "evaluate_every=6", "log_every=1", "warmup=2"),
+    *(
+        "languages=en,de,fr",
+        "kinds=duration",
+        "vocab_texts=300",
+        "valid_size=4",
+        "test_size=6",
+        "max_new_tokens=8",
+    ),
+    *("device=cpu", "dim=16", "heads=2", "layers=1", "decoder_layers=1", "ffn_dim=16"),
+    *("steps=6", "batch_tokens=256", "save_every=2", "evaluate_every=6", "log_every=1", "warmup=2"),
 ]
 GIVEN = [part for setting in SMALL for part in ("--set", setting)]
 
@@ -48,33 +55,32 @@ def test_what_is_shown_is_what_the_run_gives(twice):
     here, shown = twice
     run = load_run(here / "runs/demo")
     scores = run.result["test"]
-    assert f"{100 * scores['exact']:.1f}% are translated exactly" in shown
+    assert f"{100 * scores['exact']:.1f}% exact match" in shown
     assert scores["signature"] in shown.replace("\n", "")
     pair = next(run.recipe.data.source(1).examples("test", 0))
-    (answer,) = translate_texts(
-        run.model, run.tokenizer, [pair.source], [pair.language], max_new_tokens=8
-    )
+    search = SearchConfig(max_new_tokens=8)
+    (answer,) = translate_texts(run.model, run.tokenizer, [pair.source], [pair.language], search)
     line = next(x for x in shown.splitlines() if x.startswith(f"{pair.language}  "))
     assert pair.source in line
     assert answer.strip() in line
     assert ("✓" if answer == pair.target else "✗") in line
-    assert f"right: {pair.target}" in shown or answer == pair.target
+    assert f"reference: {pair.target}" in shown or answer == pair.target
 
 
 def test_every_head_is_typed_and_every_word_has_its_source(twice):
-    inside = twice[1].partition("Inside, while it writes")[2]
+    inside = twice[1].partition("Attention heads while it writes")[2]
     for site in ("encoder.0.self", "decoder.0.self", "decoder.0.cross"):
         assert f"\n{site} " in inside
-    looks = re.findall(r"^“.*” looks at “.*” with (\d\.\d\d)$", inside, re.MULTILINE)
+    looks = re.findall(r"^“.*” attends to “.*” with (\d\.\d\d)$", inside, re.MULTILINE)
     assert looks
-    assert "“<end>” looks at " in inside
+    assert "“<end>” attends to " in inside
 
 
 def test_one_page_holds_it_all_and_needs_nothing_else(twice):
     page = (twice[0] / "runs/demo/report.html").read_text()
     assert page.count("data:image/svg+xml;base64,") == 2
     assert not re.search(r"(src|href)=.?https?:", page)
-    for word in ("unseen facts", "Translations, as they come", "Which word comes from which"):
+    for word in ("held-out examples", "Translations, not selected", "Word alignment"):
         assert word in page
     assert "decoder.0.cross" in page
 
@@ -84,7 +90,7 @@ def test_a_second_demo_leaves_the_first_alone(twice):
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on_and_that_is_true(here, monkeypatch):
-    real = module.Trainer._update
+    real = Trainer._update
 
     def update(trainer):
         if trainer.step == 3:
@@ -92,10 +98,10 @@ def test_ctrl_c_saves_and_says_how_to_go_on_and_that_is_true(here, monkeypatch):
         return real(trainer)
 
     with monkeypatch.context() as patched:
-        patched.setattr(module.Trainer, "_update", update)
+        patched.setattr(Trainer, "_update", update)
         done = demo(*GIVEN)
     assert done.exit_code == 130
-    assert "runs/demo: saved at step 4; regard demo --out runs/demo goes on" in done.output
+    assert "runs/demo: saved at step 4; regard demo --out runs/demo continues" in done.output
     done = demo("--out", "runs/demo")
     assert done.exit_code == 0, done.output
     assert json.loads((here / "runs/demo/result.json").read_text())["step"] == 6
@@ -106,8 +112,8 @@ def test_ctrl_c_saves_and_says_how_to_go_on_and_that_is_true(here, monkeypatch):
 
 
 def test_words_of_a_text_cannot_break_the_page():
-    from regard.cli.demo_report import Answer, _answers_html
+    from regard.cli.demo_report import TranslatedPair, _translations_html
 
-    html = _answers_html([Answer(Pair("<b>1</b>", "a", "de"), "<script>")])
+    html = _translations_html([TranslatedPair(Pair("<b>1</b>", "a", "de"), "<script>")])
     assert "<b>" not in html
     assert "<script>" not in html

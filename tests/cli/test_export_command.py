@@ -23,7 +23,7 @@ def test_files_their_sizes_and_differences_are_told(tmp_path):
 def test_sound_comes_with_its_rate_and_frames(tmp_path):
     assert CliRunner().invoke(app, ["export", "morse", "-o", str(tmp_path)]).exit_code == 0
     about = json.loads((tmp_path / "export.json").read_text())
-    sizes = {"blank": 0, "rate": 8000, "window": 200, "hop": 80, "frames": 4}
+    sizes = {"blank": 0, "rate": 8000, "window": 200, "hop": 80, "chunk_frames": 4}
     sizes |= {"peak": 1.0, "dither": 0.03, "padding": 1.0}
     assert {name: about[name] for name in sizes} == sizes
 

@@ -56,7 +56,7 @@ def test_a_saved_model_reads_numbers_and_a_page_is_written(language, tmp_path):
     out = tmp_path / "page.html"
     done = run(language, "3 1 4 1 5", "--out", out)
     assert done.exit_code == 0, done.output
-    assert f"{out}: 2 attentions, 8 heads" in done.output.replace("\n", "")
+    assert f"{out}: 2 attention sites, 8 heads" in done.output.replace("\n", "")
     first, second = data(out)
     assert first["name"] == "decoder.0.self"
     assert second["query_labels"] == ["3", "1", "4", "1", "5"]
@@ -93,7 +93,7 @@ def test_a_translator_needs_a_target(tmp_path):
     assert cross["key_labels"] == ["3", "1", "4"]
     done = run(path, "3 1 4", "--out", out)
     assert done.exit_code == 2
-    assert "target: needs what Translator writes" in done.stderr
+    assert "target: needs the decoder input of Translator" in done.stderr
     assert "try --target" in done.stderr
 
 
@@ -104,7 +104,7 @@ def test_a_hugging_face_folder_is_read_by_its_own_tokenizer(bert, tmp_path):
     sites = data(out)
     assert len(sites) == 2
     assert sites[0]["query_labels"] == ["the", "cat", "sat", "."]
-    assert sites[0]["heads"][0]["separator"] > 0  # the full stop counts
+    assert sites[0]["heads"][0]["separator_share"] > 0  # the full stop counts
 
 
 def test_a_hugging_face_encoder_and_decoder(tmp_path):
@@ -140,7 +140,7 @@ def test_help_does_not_import_torch():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("hello", "text: needs token numbers"),
+        ("hello", "text: needs token ids"),
         ("3 99", "text: needs tokens from 0 to 19, got 99"),
         ("-1", "text: needs tokens from 0 to 19, got -1"),
         ("", "text: needs at least one token"),

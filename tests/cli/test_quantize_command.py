@@ -12,7 +12,7 @@ def test_sizes_and_scores_are_told_and_the_folder_is_a_run(tmp_path):
     folder, source = tmp_path / "small", tmp_path / "glyphs"
     shutil.copytree(find_run("glyphs"), source)
     recipe = source / "recipe.json"
-    recipe.write_text(recipe.read_text().replace('"test": 2000', '"test": 200'))
+    recipe.write_text(recipe.read_text().replace('"test_size": 2000', '"test_size": 200'))
     done = CliRunner().invoke(app, ["quantize", str(source), "-o", str(folder)])
     assert done.exit_code == 0
     size, loss, accuracy = done.stdout.splitlines()
@@ -23,7 +23,7 @@ def test_sizes_and_scores_are_told_and_the_folder_is_a_run(tmp_path):
     assert abs(float(before) - float(after)) < 0.01
     run = load_run(folder)
     assert round(run.result["test"]["accuracy"], 4) == float(after)
-    assert (run.recipe.name, run.recipe.data.test) == ("glyphs", 200)
+    assert (run.recipe.name, run.recipe.data.test_size) == ("glyphs", 200)
     assert run.calibration == load_run(source).calibration
 
 

@@ -10,7 +10,15 @@ from regard.cli import app
 from regard.runs import override_settings, start_run
 from regard.tasks import recipe
 
-SMALL = ["texts=99", "steps=1", "valid=2", "test=2", "longest=5", "dim=16", "device=cpu"]
+SMALL = [
+    "vocab_texts=99",
+    "steps=1",
+    "valid_size=2",
+    "test_size=2",
+    "max_new_tokens=5",
+    "dim=16",
+    "device=cpu",
+]
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +35,7 @@ def run(tmp_path_factory) -> Path:
         ["resume", "STOPPED"],
         ["demo", "--out", "STOPPED"],
         ["train", "phrases", "--out", "RUN/new"],
-        ["translate", "RUN", "--to", "de", "2 days", "--picture", "RUN/a.png"],
+        ["translate", "RUN", "--to", "de", "2 days", "--plot", "RUN/a.png"],
         ["tour", "--svg", "RUN/a.svg"],
         ["work", "--make", "rnn", "--format", "toml", "--out", "RUN/sheet"],
     ],

@@ -76,7 +76,7 @@ def test_live_samples_become_lines_of_words_whatever_the_rate():
     wave = morse("PARIS 73")
     done = run("morse", "-", given=pcm(wave))
     assert (done.exit_code, done.stdout) == (0, "PARIS\n73\n")
-    assert "samples heard 100 ms at a time" in done.stderr
+    assert "chunks of 100 ms" in done.stderr
     done = run("morse", "-", "--rate", 2 * RATE, given=pcm(wave.repeat(2)))
     assert (done.exit_code, done.stdout) == (0, "PARIS\n73\n")
     assert "resampled from 16000 to 8000" in done.stderr
@@ -144,16 +144,24 @@ def test_nobody_reading_the_text_is_no_traceback(folder):
     assert "Traceback" not in done.stderr
 
 
-def test_what_cannot_be_heard_exits_with_2(folder):
+def test_input_that_cannot_be_transcribed_exits_with_2(folder):
     for args, given, told in (
         (("morse", folder / "none.wav"), b"", "none.wav: needs to be a sound file, got nothing"),
         (("morse", "-"), b"", "standard input: needs 16-bit samples, got nothing"),
         (("morse", "-"), (folder / "one.wav").read_bytes(), "got a WAV file; try its name"),
-        (("morse", "-", "--rate", 5), b"xx", "rate: needs 1000 to 1000000 samples a second, got 5"),
-        (("morse", "-", "--piece", 0), b"xx", "piece: needs 0.01 to 10 seconds, got 0"),
-        (("morse", "-", folder / "one.wav"), b"xx", "sounds: needs - alone"),
+        (
+            ("morse", "-", "--rate", 5),
+            b"xx",
+            "rate: needs 1000 to 1000000 samples per second, got 5",
+        ),
+        (("morse", "-", "--chunk", 0), b"xx", "chunk: needs 0.01 to 10 seconds, got 0"),
+        (("morse", "-", folder / "one.wav"), b"xx", "paths: needs - alone"),
         (("morse", folder / "one.wav", "--beam", 0), b"", "width: needs 1 or more, got 0"),
-        (("phrases", folder / "one.wav"), b"", "model: needs a Recogniser, got Translator"),
+        (
+            ("phrases", folder / "one.wav"),
+            b"",
+            "run: needs a model that can transcribe, got a Translator",
+        ),
         (("mors", folder / "one.wav"), b"", "try morse"),
     ):
         done = run(*args, given=given)

@@ -40,7 +40,7 @@ def conditions():
 )
 def test_what_radios_do_is_read(conditions, tmp_path, name):
     sent = conditions.write_all(tmp_path, conditions.CONDITIONS[name], 3)
-    run = rg.load_pretrained("morse")
+    run = rg.load("morse")
     found = transcribe_run_detailed(run, [path for path, _ in sent])
     assert error_rate([one.text for one in found], [text for _, text in sent]) < 0.02
     assert all((one.confidence or 0) >= run.calibration.threshold for one in found)
@@ -48,6 +48,6 @@ def test_what_radios_do_is_read(conditions, tmp_path, name):
 
 def test_no_text_begins_or_ends_with_a_space(conditions, tmp_path):
     sent = conditions.write_all(tmp_path, conditions.Condition(clip=20, wpm=40), 3)
-    texts = rg.transcribe(rg.load_pretrained("morse"), [path for path, _ in sent])
+    texts = rg.load("morse").transcribe([path for path, _ in sent])
     assert texts == [text.strip() for text in texts]
     assert all(texts)

@@ -13,11 +13,25 @@ import pytest
 from typer.testing import CliRunner
 
 from regard import runs
-from regard.runs import TranslationPipeline, override_settings, start_run
-from regard.runs.jobs.translate import TranslateJob, TranslationRequest
+from regard.cli.output import TerminalReporter
+from regard.runs import (
+    TranslationPipeline,
+    TranslationRequest,
+    override_settings,
+    start_run,
+    translate_files,
+)
 from regard.tasks import Translation, recipe
 
-SMALL = ["texts=99", "steps=1", "valid=2", "test=2", "longest=5", "dim=16", "device=cpu"]
+SMALL = [
+    "vocab_texts=99",
+    "steps=1",
+    "valid_size=2",
+    "test_size=2",
+    "max_new_tokens=5",
+    "dim=16",
+    "device=cpu",
+]
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +46,7 @@ def writer(tmp_path_factory) -> str:
     text = tmp_path_factory.mktemp("text") / "all.txt"
     text.write_text("to be or not to be " * 60)
     place = tmp_path_factory.mktemp("runs") / "writer"
-    settings = [f"folder={text}", "length=16", "tokens=64", "steps=1", "layers=1", "dim=12"]
+    settings = [f"folder={text}", "length=16", "batch_tokens=64", "steps=1", "layers=1", "dim=12"]
     settings += ["heads=2", "dropout=0", "attention_dropout=0", "device=cpu"]
     start_run(override_settings(recipe("shakespeare"), settings), place)
     return str(place)
@@ -40,15 +54,22 @@ def writer(tmp_path_factory) -> str:
 
 @pytest.fixture
 def shouting(monkeypatch):
-    """An interpreter that shouts: what comes out is known."""
+    """A pipeline that shouts: its output is known."""
 
-    def answers(self, texts):
-        assert not any(map(self.wrong, texts))
-        self.work = self.work._replace(texts=len(texts), read=3 * len(texts), target_tokens=9)
-        return [[self.best * [Translation(f"{to} {t.upper()}", -1.5, t != "cut")] for to in self.to]
-                for t in texts]  # fmt: skip
+    def translate(self, texts):
+        assert not any(map(self.refusal, texts))
+        self.counts = self.counts._replace(
+            texts=len(texts), source_tokens=3 * len(texts), target_tokens=9
+        )
+        return [
+            [
+                self.n_best * [Translation(f"{to} {t.upper()}", -1.5, t != "cut")]
+                for to in self.languages
+            ]
+            for t in texts
+        ]
 
-    monkeypatch.setattr(TranslationPipeline, "answers", answers)
+    monkeypatch.setattr(TranslationPipeline, "translate", translate)
 
 
 def regard(*args: str, **given):
@@ -60,7 +81,7 @@ def regard(*args: str, **given):
 # ---- what comes out
 
 
-def test_texts_come_out_a_line_each_and_languages_are_named(folder, shouting):
+def test_texts_give_one_line_each_with_the_language(folder, shouting):
     done = regard("translate", folder, "--to", "de", "one", "two")
     assert (done.exit_code, done.stdout) == (0, "de ONE\nde TWO\n")
     done = regard("translate", folder, "--to", "fr,de", "one", "two")
@@ -100,7 +121,7 @@ def test_bytes_in_other_columns_stay_and_zero_bytes_are_no_text(folder, shouting
     assert file.read_bytes() == b"one\t\xff\xfe\tde ONE\ntwo\x00\tnote\t\n"
 
 
-def test_a_table_gets_a_column_a_language(folder, shouting, tmp_path):
+def test_a_table_gets_one_column_per_language(folder, shouting, tmp_path):
     (tmp_path / "a.tsv").write_text("one\tnote\ntwo\n\tno text\n")
     done = regard("translate", folder, "--to", "de,fr", str(tmp_path / "a.tsv"))
     assert done.exit_code == 0
@@ -143,27 +164,27 @@ def test_the_best_come_with_number_language_and_score(folder, shouting):
 def test_an_answer_that_was_cut_is_given_and_said(folder, shouting):
     done = regard("translate", folder, "--to", "de", "cut")
     assert (done.exit_code, done.stdout) == (1, "de CUT\n")
-    assert "text 1: the answer in de was cut at 5 tokens" in done.stderr
+    assert "text 1: the translation into de was cut at 5 tokens" in done.stderr
 
 
 def test_the_saving_is_told_next_to_the_formula(folder, shouting):
     done = regard("translate", folder, "--to", "de,fr", "--cost", "one")
-    assert "M = 3 tokens read, N = 5 written" in done.stderr
+    assert "M = 3 source tokens, N = 5 target tokens" in done.stderr
     assert "L(4Md² + 2M²d)" in done.stderr
     assert "E + 2D = " in done.stderr
 
 
 def test_words_are_aligned_with_weights_and_drawn(folder, tmp_path, monkeypatch):
-    answers = lambda self, texts: [[[Translation("3 Tage", -1.0, True)]]]  # noqa: E731
-    monkeypatch.setattr(TranslationPipeline, "answers", answers)
-    picture = tmp_path / "a.png"
-    done = regard("translate", folder, "--to", "de", "--align", "--picture", str(picture), "3 days")
+    translate = lambda self, texts: [[[Translation("3 Tage", -1.0, True)]]]  # noqa: E731
+    monkeypatch.setattr(TranslationPipeline, "translate", translate)
+    plot = tmp_path / "a.png"
+    done = regard("translate", folder, "--to", "de", "--align", "--plot", str(plot), "3 days")
     first, *links = done.stdout.splitlines()
     assert first == "3 Tage"
     assert [link.split("\t")[1] for link in links] == ["3", "Tage"]
     assert all(link.split("\t")[2] in ("3", "days") for link in links)
     assert all(0 <= float(link.split("\t")[3]) <= 1 for link in links)
-    assert picture.read_bytes()[:4] == b"\x89PNG"
+    assert plot.read_bytes()[:4] == b"\x89PNG"
 
 
 def test_a_model_that_was_trained_translates(folder):
@@ -172,16 +193,16 @@ def test_a_model_that_was_trained_translates(folder):
 
 
 def test_a_language_model_goes_on_with_its_prompt(writer):
-    done = regard("generate", writer, "to be", "--tokens", "9", "--seed", "1")
+    done = regard("generate", writer, "to be", "--max-new-tokens", "9", "--seed", "1")
     assert done.exit_code == 0
     assert done.stdout.startswith("to be")
     assert 5 < len(done.stdout) <= 15
     for given in ("to be", "to be".encode("utf-16")):
-        again = regard("generate", writer, "-", "--tokens", "9", "--seed", "1", input=given)
+        again = regard("generate", writer, "-", "--max-new-tokens", "9", "--seed", "1", input=given)
         assert again.stdout == done.stdout
-    greedy = regard("generate", writer, "to be", "--tokens", "9", "--temperature", "0")
+    greedy = regard("generate", writer, "to be", "--max-new-tokens", "9", "--temperature", "0")
     assert greedy.stdout == regard(
-        "generate", writer, "to be", "--tokens", "9", "--top-k", "1"
+        "generate", writer, "to be", "--max-new-tokens", "9", "--top-k", "1"
     ).stdout  # fmt: skip
 
 
@@ -205,10 +226,13 @@ def test_a_language_model_goes_on_with_its_prompt(writer):
         (["--to", "de", "one", "--out", "no/where.txt"], "out: needs a folder that exists, got no"),
         (["--to", "de", "one", "--out", "."], ".: cannot be written, Is a directory"),
         (
-            ["--to", "de,fr", "--picture", "a.png", "one"],
-            "picture: needs one text and one language",
+            ["--to", "de,fr", "--plot", "a.png", "one"],
+            "plot: needs one text and one language",
         ),
-        (["--to", "de", "--n-best", "2", "--beam", "1", "one"], "best: needs 1 to width=1, got 2"),
+        (
+            ["--to", "de", "--n-best", "2", "--beam", "1", "one"],
+            "n_best: needs 1 to beam_width=1, got 2",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(folder, args, message):
@@ -232,15 +256,15 @@ def test_a_broken_catalog_stops_before_anything_is_written(folder, tmp_path):
 
 @pytest.fixture
 def stopping(monkeypatch):
-    """An interpreter that is interrupted when it comes to the text `stop`."""
+    """A pipeline that is interrupted when it comes to the text `stop`."""
 
-    def answers(self, texts):
+    def translate(self, texts):
         if "stop" in texts:
             raise KeyboardInterrupt
-        return [[[Translation(text.upper(), 0.0, True)] for _ in self.to] for text in texts]
+        return [[[Translation(text.upper(), 0.0, True)] for _ in self.languages] for text in texts]
 
-    monkeypatch.setattr(TranslationPipeline, "answers", answers)
-    monkeypatch.setattr("regard.runs.jobs.translate.TOGETHER", 1)
+    monkeypatch.setattr(TranslationPipeline, "translate", translate)
+    monkeypatch.setattr("regard.runs.jobs.translate.BATCH_LINES", 1)
 
 
 def test_an_interrupt_keeps_what_is_done_beside_the_old_file(folder, tmp_path, stopping):
@@ -265,12 +289,12 @@ def test_an_interrupted_catalog_is_kept_with_fewer_translations(folder, tmp_path
     file = tmp_path / "a.po"
     file.write_text("".join(f'msgid "{n}"\nmsgstr ""\n\n' for n in range(65)))
 
-    def answers(self, texts):
+    def translate(self, texts):
         if "64" in texts:
             raise KeyboardInterrupt
         return [[[Translation(text + "!", 0.0, True)]] for text in texts]
 
-    monkeypatch.setattr(TranslationPipeline, "answers", answers)
+    monkeypatch.setattr(TranslationPipeline, "translate", translate)
     before = file.read_text()
     done = regard("translate", folder, "--to", "de", str(file), "--out", str(file))
     assert (done.exit_code, file.read_text()) == (130, before)
@@ -319,7 +343,7 @@ def test_a_bar_is_drawn_on_a_terminal_that_shows_nothing_else(
 ):
     file, out = tmp_path / "in.txt", tmp_path / "out.txt"
     file.write_text("3 days\n" * 20)
-    interpreter = TranslationPipeline(runs.load_run(folder), ["de"])
+    pipeline = TranslationPipeline(runs.load_run(folder), ["de"])
 
     def shown(to: Path | None, stdout: bool) -> str:
         ours, theirs = pty.openpty()
@@ -327,7 +351,8 @@ def test_a_bar_is_drawn_on_a_terminal_that_shows_nothing_else(
             patched.setattr(sys, "stderr", terminal)
             if stdout:
                 patched.setattr(sys, "stdout", terminal)
-            TranslateJob(TranslationRequest([], file, "lines", to), interpreter).run()
+            request = TranslationRequest(file=file, out=to or sys.stdout)
+            translate_files(pipeline, request, TerminalReporter())
         with os.fdopen(ours, "rb", buffering=0) as screen:
             return screen.read(1 << 16).decode()
 

@@ -5,6 +5,7 @@ import platform
 import subprocess
 import sys
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -172,7 +173,7 @@ def test_sound_as_it_comes_is_heard_as_the_recording_is():
 @pytest.mark.parametrize("name", ["phrases", "phrases-gru"])
 def test_specimens_still_translate(name):
     run = rg.load_pretrained(name)
-    made = run._replace(model=rg.quantize(run.model))
+    made = replace(run, model=rg.quantize(run.model))
     texts = ["3 days", "March 5, 2024", "$12.50"]
     assert rg.translate(made, texts, to=["de"]) == rg.translate(run, texts, to=["de"])
 

@@ -54,11 +54,11 @@ def test_texts_are_those_that_were_sent_whatever_was_heard_before(sounds):
 
 
 def test_what_cannot_be_is_said(pictures, tmp_path):
-    with pytest.raises(ConfigError, match="run: needs a model of pictures, got Recogniser"):
+    with pytest.raises(ConfigError, match="run: needs a model that can classify, got a Recogniser"):
         rg.classify(rg.load_pretrained("morse"), pictures)
     with pytest.raises(ConfigError, match="top: needs 1 or more, got 0"):
         rg.classify(rg.load_pretrained("glyphs"), pictures, top=0)
-    with pytest.raises(ConfigError, match="run: needs one that hears"):
+    with pytest.raises(ConfigError, match="run: needs a model that can transcribe"):
         rg.transcribe(rg.load_pretrained("glyphs"), [tmp_path / "no.wav"])
     with pytest.raises(FileError, match=r"no\.wav: needs to be a sound file, got nothing there"):
         rg.transcribe(rg.load_pretrained("morse"), [tmp_path / "no.wav"])

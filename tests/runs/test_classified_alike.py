@@ -30,18 +30,18 @@ def answers(done) -> list[list[str]]:
 
 
 def test_files_of_evaluation_pictures_get_the_same_classes_and_probabilities(tmp_path):
-    run = rg.load_pretrained("glyphs")
-    told = replace(run.recipe.data, valid=24)
-    scores = told.scores(None, "valid")
+    run = rg.load("glyphs")
+    data = replace(run.recipe.data, valid_size=24)
+    evaluator = data.evaluator(None, "valid")
     files = [tmp_path / f"{n}.png" for n in range(24)]
     for n, file in enumerate(files):
-        told.source().page("valid", 0, n)[0].save(file)
+        data.source().draw_page("valid", 0, n)[0].save(file)
     rows = answers(classify("glyphs", *files, "--top", 1))
-    chances, classes = scores.logits(run.model, scores.pictures).softmax(-1).max(-1)
-    assert [name for name, _ in rows] == [told.classes[n] for n in classes]
+    chances, classes = evaluator.logits(run.model, evaluator.images).softmax(-1).max(-1)
+    assert [name for name, _ in rows] == [data.classes[n] for n in classes]
     assert np.allclose([float(x) for _, x in rows], chances.numpy(), atol=6e-5)  # four decimals
-    graded = scores.graded(run.model)[:24]
-    confidence = [found.confidence for found in rg.classify(run, files)]
+    graded = evaluator.grade(run.model)[:24]
+    confidence = [prediction.confidence for prediction in run.classify(files)]
     want = [run.calibration.confidence(one.score) for one in graded]
     assert np.allclose(confidence, want, atol=1e-4)
 
@@ -57,9 +57,9 @@ def test_clothes_are_read_as_they_are(tmp_path):
     image = read_run_image(run, tmp_path / "a.png", size=28)
     assert torch.equal(image[0], torch.from_numpy(pixels) / 255)
     assert torch.equal(read_run_image(run, tmp_path / "a.png", size=28, invert=True), 1 - image)
-    (found,) = rg.classify(run, tmp_path / "a.png")
-    assert found.confidence is None
-    assert not found.unsure
+    (prediction,) = run.classify(tmp_path / "a.png")
+    assert prediction.confidence is None
+    assert not prediction.unsure
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,19 @@ from typer.testing import CliRunner
 from regard.cli import app
 from regard.errors import ConfigError
 from regard.runs import evaluate_run, load_run, override_settings, start_run
-from regard.tasks import recipe, translate_texts
+from regard.tasks import SearchConfig, recipe, translate_texts
 
 SMALL = [
-    *("languages=en,de", "kinds=duration", "texts=300", "valid=4", "test=6", "longest=6"),
-    *("device=cpu", "dim=16", "heads=2", "layers=1", "decoder_layers=1", "hidden=16"),
-    *("steps=4", "tokens=256", "warmup=2"),
+    *(
+        "languages=en,de",
+        "kinds=duration",
+        "vocab_texts=300",
+        "valid_size=4",
+        "test_size=6",
+        "max_new_tokens=6",
+    ),
+    *("device=cpu", "dim=16", "heads=2", "layers=1", "decoder_layers=1", "ffn_dim=16"),
+    *("steps=4", "batch_tokens=256", "warmup=2"),
 ]
 
 
@@ -34,9 +41,8 @@ def test_mistakes_are_what_the_model_says_and_is_not_right(folder):
     pairs = list(run.recipe.data.source(6).examples("test", 0))
     texts, languages = [p.source for p in pairs], [p.language for p in pairs]
     for width in (1, 3):
-        said = translate_texts(
-            run.model, run.tokenizer, texts, languages, beam_width=width, max_new_tokens=6
-        )
+        search = SearchConfig(beam_width=width, max_new_tokens=6)
+        said = translate_texts(run.model, run.tokenizer, texts, languages, search)
         wrong = [(p.target, s) for p, s in zip(pairs, said, strict=True) if p.target != s]
         found = evaluate_run(run, "test", beam_width=width)
         assert [(m.reference, m.prediction) for m in found.mistakes] == wrong
@@ -44,22 +50,30 @@ def test_mistakes_are_what_the_model_says_and_is_not_right(folder):
 
 
 def test_the_command_shows_scores_and_some_mistakes(folder):
-    done = CliRunner().invoke(app, ["evaluate", str(folder), "--part", "valid", "--wrong", "1"])
+    done = CliRunner().invoke(app, ["evaluate", str(folder), "--split", "valid", "--mistakes", "1"])
     assert done.exit_code == 0, done.output
     scores = json.loads((folder / "result.json").read_text())["valid"]
     assert f"exact {scores['exact']:.4f}" in done.output
     assert f"signature {scores['signature']}" in done.output
-    assert done.output.count("  right  ") == 1
+    assert done.output.count("  reference   ") == 1
     assert "and 3 more" in done.output
 
 
 def test_sounds_and_pictures_are_scored_again_too(tmp_path):
-    sizes = ["steps=1", "valid=6", "test=6", "device=cpu", "dim=16", "heads=2", "layers=1"]
-    for name, more in (("morse", []), ("glyphs", ["pictures=60"])):
+    sizes = [
+        "steps=1",
+        "valid_size=6",
+        "test_size=6",
+        "device=cpu",
+        "dim=16",
+        "heads=2",
+        "layers=1",
+    ]
+    for name, more in (("morse", []), ("glyphs", ["train_images=60"])):
         start_run(override_settings(recipe(name), [*sizes, *more]), tmp_path / name)
         found = evaluate_run(load_run(tmp_path / name))
         assert found.scores == load_run(tmp_path / name).result["test"]
-    with pytest.raises(ConfigError, match="width: needs a run that searches for words, got one of"):
+    with pytest.raises(ConfigError, match="beam_width: needs a run with a beam search, got one of"):
         evaluate_run(load_run(tmp_path / "glyphs"), beam_width=2)
 
 
@@ -68,10 +82,10 @@ def test_sounds_and_pictures_are_scored_again_too(tmp_path):
 
 @pytest.mark.usefixtures("users_view")
 def test_what_cannot_be_scored_is_said(folder):
-    with pytest.raises(ConfigError, match="width: needs 1 or more, got 0"):
+    with pytest.raises(ConfigError, match="beam_width: needs .* 1 or more, got 0"):
         evaluate_run(load_run(folder), beam_width=0)
-    done = CliRunner().invoke(app, ["evaluate", str(folder), "--part", "train"])
+    done = CliRunner().invoke(app, ["evaluate", str(folder), "--split", "train"])
     assert (done.exit_code, done.stderr) == (
         2,
-        "regard: part: needs one of valid, test, got 'train'\n",
+        "regard: split: needs one of valid, test, got 'train'\n",
     )

@@ -13,7 +13,7 @@ from regard.cli import app
 from regard.errors import FileError
 from regard.runs import find_run, load_pretrained, load_run, pretrained_names
 from regard.runs.pretrained import PRETRAINED_FOLDER
-from regard.tasks import translate_texts
+from regard.tasks import SearchConfig, translate_texts
 
 
 def test_all_together_are_small():
@@ -24,7 +24,7 @@ def test_all_together_are_small():
 
 @pytest.mark.parametrize("name", pretrained_names())
 def test_each_is_a_finished_run_with_its_record_in_full_precision(name):
-    run = rg.load_pretrained(name)
+    run = rg.load(name)
     assert {"step", "seconds", "valid", "test", "machine"} <= set(run.result)
     assert {p.dtype for p in run.model.parameters()} == {torch.float32}
     assert not run.model.training
@@ -35,7 +35,9 @@ def test_those_that_translate_do_as_their_record_says(name):
     run = load_pretrained(name)
     pairs = list(islice(run.recipe.data.source(60).examples("test", 0), 60))
     texts, languages = [p.source for p in pairs], [p.language for p in pairs]
-    answers = translate_texts(run.model, run.tokenizer, texts, languages, max_new_tokens=60)
+    answers = translate_texts(
+        run.model, run.tokenizer, texts, languages, SearchConfig(max_new_tokens=60)
+    )
     exact = sum(a == p.target for a, p in zip(answers, pairs, strict=True)) / len(pairs)
     assert abs(exact - run.result["test"]["exact"]) < 0.1
 
@@ -58,10 +60,10 @@ def test_what_people_type_is_translated_and_nonsense_is_flagged(name, tmp_path):
 @pytest.mark.parametrize("name", ["phrases", "phrases-gru"])
 def test_case_and_typography_change_no_answer(name):
     forms = ["3:05\u202fPM", "3:05 PM", "3:05 pm", " 3:05\xa0pm", "３:05 ＰＭ"]
-    assert set(rg.translate(rg.load_pretrained(name), forms, to=["de"])["de"]) == {"15:05"}
+    assert set(rg.load(name).translate(forms, to=["de"])["de"]) == {"15:05"}
 
 
-def test_commands_take_a_specimen_by_its_name(tmp_path):
+def test_commands_take_a_pretrained_model_by_name(tmp_path):
     page = tmp_path / "page.html"
     done = CliRunner().invoke(app, ["look", "phrases", "3 days", "--to", "de", "--out", str(page)])
     assert done.exit_code == 0, done.output
@@ -72,8 +74,8 @@ def test_commands_take_a_specimen_by_its_name(tmp_path):
 def test_what_a_translator_looks_at_is_told_with_its_own_words():
     run = load_pretrained("phrases")
     (answer,) = translate_texts(run.model, run.tokenizer, ["3 days"], ["de"])
-    site = rg.load_text_model("phrases").look("3 days", to="de").sites[-1]
-    pieces = [run.tokenizer.piece(i) for i in run.tokenizer.encode(answer)]
+    site = rg.load("phrases").look("3 days", to="de").sites[-1]
+    pieces = [run.tokenizer.id_to_token(i) for i in run.tokenizer.encode(answer)]
     assert site.query_tokens == [["<de>", *pieces]]
     assert site.key_tokens == [["3", " days", "<end>"]]
 
@@ -83,16 +85,16 @@ def test_what_a_translator_looks_at_is_told_with_its_own_words():
 
 @pytest.mark.usefixtures("users_view")
 def test_a_name_that_is_none_gets_the_nearest(tmp_path):
-    with pytest.raises(FileError, match="name: needs one of the specimens .*; try phrases"):
+    with pytest.raises(FileError, match="name: needs one of the pretrained models .*; try phrases"):
         load_pretrained("phrase")
     with pytest.raises(FileError, match="needs to be a run, a saved model or one of .*; try phr"):
         find_run("phrase")
     done = CliRunner().invoke(app, ["look", "phrases", "3 days", "--out", str(tmp_path / "a")])
-    assert "regard: to: needs the language to write, one of cs de" in done.stderr
+    assert "regard: to: needs a target language, one of cs de" in done.stderr
 
 
 @pytest.mark.usefixtures("users_view")
-def test_a_specimen_that_was_damaged_is_refused(tmp_path):
+def test_a_damaged_pretrained_model_is_refused(tmp_path):
     for file in (PRETRAINED_FOLDER / "phrases").iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     result = json.loads((tmp_path / "result.json").read_text())

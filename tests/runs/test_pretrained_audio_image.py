@@ -1,4 +1,4 @@
-"""The specimens that see and hear do as their records say, on parts that were never trained on."""
+"""Pretrained audio and image models score as recorded, on data that was never trained on."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ def test_their_recipes_are_the_ones_that_can_be_run(name):
 
 def test_glyphs_of_unseen_faces_are_told_apart_as_often_as_the_record_says():
     run = load_pretrained("glyphs")
-    found = replace(run.recipe.data, test=500).scores(None, "test")(run.model)
+    found = replace(run.recipe.data, test_size=500).evaluator(None, "test")(run.model)
     assert abs(found["accuracy"] - run.result["test"]["accuracy"]) < 0.03
 
 

@@ -20,14 +20,21 @@ from regard.train import list_checkpoints, load_last_valid
 from regard.train.checkpoint.store import PARTIAL_PREFIX
 
 SMALL = [
-    *("languages=en,de", "kinds=duration", "texts=99", "valid=2", "test=2", "longest=4"),
-    *("device=cpu", "dim=16", "heads=2", "hidden=16", "steps=2", "tokens=64", "log_every=1"),
+    *(
+        "languages=en,de",
+        "kinds=duration",
+        "vocab_texts=99",
+        "valid_size=2",
+        "test_size=2",
+        "max_new_tokens=4",
+    ),
+    *("device=cpu", "dim=16", "heads=2", "ffn_dim=16", "steps=2", "batch_tokens=64", "log_every=1"),
 ]
 HOLD = """
 import sys, time
 from pathlib import Path
-from regard.train.lock import locked
-with locked(Path(sys.argv[1])):
+from regard.runs.lock import lock_folder
+with lock_folder(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
 """
@@ -108,9 +115,9 @@ def test_what_a_killed_training_left_is_removed_when_it_goes_on(trained):
 
 SHIELD = """
 import signal, subprocess, sys, time
-from regard.train.interrupts import interrupts, shielded
-with interrupts() as asked:
-    with shielded():
+from regard.train.signals import defer_signals, block_signals
+with defer_signals() as asked:
+    with block_signals():
         child = subprocess.Popen([sys.executable, "-c", "print(input())"], stdin=subprocess.PIPE)
         print("ready", flush=True)
         deadline = time.monotonic() + 20
@@ -170,7 +177,7 @@ def test_a_folder_of_other_files_does_not_hide_a_pretrained_model(trained, tmp_p
     monkeypatch.chdir(tmp_path)
     Path("morse").mkdir()
     Path("morse/first.wav").touch()
-    assert find_run("morse").parent.name == "specimens"
+    assert find_run("morse").parent.name == "pretrained"
     assert find_run("./morse") == Path("morse")
     Path("morse/recipe.json").write_bytes((trained / "recipe.json").read_bytes())
     assert find_run("morse") == Path("morse")

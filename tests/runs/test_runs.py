@@ -22,22 +22,28 @@ from regard.runs import (
     resume_run,
     start_run,
 )
-from regard.runs import run as module
-from regard.tasks import recipe, score_texts, translate_texts
-from regard.train import copy_weights, read_metrics
+from regard.tasks import SearchConfig, recipe, translate_texts
+from regard.train import Trainer, copy_weights, read_metrics, score_texts
 
 SMALL = [
-    *("languages=en,de,fr", "kinds=duration", "texts=300", "valid=4", "test=6", "longest=6"),
+    *(
+        "languages=en,de,fr",
+        "kinds=duration",
+        "vocab_texts=300",
+        "valid_size=4",
+        "test_size=6",
+        "max_new_tokens=6",
+    ),
     *(
         "device=cpu",
         "dim=16",
         "heads=2",
         "layers=1",
         "decoder_layers=1",
-        "hidden=16",
+        "ffn_dim=16",
         "dropout=0.1",
     ),
-    *("steps=8", "tokens=256", "save_every=3", "evaluate_every=4", "log_every=1", "warmup=2"),
+    *("steps=8", "batch_tokens=256", "save_every=3", "evaluate_every=4", "log_every=1", "warmup=2"),
 ]
 
 
@@ -46,14 +52,14 @@ def small(*more: str):
 
 
 def stop_after(monkeypatch, steps: int) -> None:
-    real = module.Trainer._update
+    real = Trainer._update
 
     def update(trainer):
         if trainer.step == steps - 1:
             signal.raise_signal(signal.SIGTERM)
         return real(trainer)
 
-    monkeypatch.setattr(module.Trainer, "_update", update)
+    monkeypatch.setattr(Trainer, "_update", update)
 
 
 def timeless(folder) -> list[dict]:
@@ -67,14 +73,18 @@ def test_a_score_says_which_bleu_it_is():
 
 
 def test_a_run_has_all_it_needs_to_be_used_again(tmp_path):
-    outcome = start_run(small("average=2"), tmp_path / "a")
+    outcome = start_run(small("average_last=2"), tmp_path / "a")
     assert outcome.reason == "finished"
     run = load_run(tmp_path / "a")
-    assert run.recipe == small("average=2")
+    assert run.recipe == small("average_last=2")
     assert run.result["test"]["exact"] == outcome.scores["exact"]
     assert {"loss", "exact", "bleu", "signature"} == set(run.result["valid"])
     answers = translate_texts(
-        run.model, run.tokenizer, ["3 days"] * 2, ["de", "fr"], beam_width=3, max_new_tokens=9
+        run.model,
+        run.tokenizer,
+        ["3 days"] * 2,
+        ["de", "fr"],
+        SearchConfig(beam_width=3, max_new_tokens=9),
     )
     assert len(answers) == 2
     assert [line["step"] for line in run.metrics if "loss" in line] == list(range(1, 9))
@@ -119,7 +129,7 @@ def test_runs_are_listed_with_what_differs(tmp_path):
     (tmp_path / "c" / "recipe.json").write_text("{")
     a, b, c = list_runs(tmp_path)
     assert (a["differs"], b["differs"]) == ({"train.lr": 0.001}, {"train.lr": 0.01})
-    assert (a["step"], a["part"], a["state"]) == (2, "test", "finished")
+    assert (a["step"], a["split"], a["state"]) == (2, "test", "finished")
     assert "needs a recipe, got a damaged one" in c["state"]
     shown = CliRunner().invoke(app, ["runs", str(tmp_path)])
     assert shown.exit_code == 0
@@ -137,7 +147,7 @@ def test_the_commands_train_resume_and_say_what_is_wrong(tmp_path):
     given = [part for setting in SMALL for part in ("--set", setting)]
     done = run.invoke(app, ["train", "phrases", "--out", str(folder), *given])
     assert done.exit_code == 0, done.output
-    assert "finished at step 8; on unseen data: loss" in done.output
+    assert "finished at step 8; on the test split: loss" in done.output
     assert "nrefs:1|" in done.output
     again = run.invoke(app, ["resume", str(folder)])
     assert again.exit_code == 0

@@ -1,5 +1,7 @@
 """One reading serves every language, and each answer is what that language alone would get."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from regard.data import ByteTokenizer, CharTokenizer
 from regard.decode import Sampling
 from regard.errors import ConfigError
 from regard.runs import Run, TranslationPipeline, generate_run, translate_run
-from regard.tasks import recipe, translate_texts
+from regard.tasks import SearchConfig, recipe, translate_texts
 
 TEXTS = ["two days", "a", "three long nights", "one"]
 
@@ -44,19 +46,18 @@ def test_together_is_each_language_and_text_alone(run, width):
     assert list(found) == ["fr", "de", "cs"]
     for language, answers in found.items():
         for text, answer in zip(TEXTS, answers, strict=True):
-            alone = translate_texts(
-                run.model, run.tokenizer, [text], [language], beam_width=width, max_new_tokens=9
-            )
+            search = SearchConfig(beam_width=width, max_new_tokens=9)
+            alone = translate_texts(run.model, run.tokenizer, [text], [language], search)
             assert alone == [answer]
 
 
 def test_the_source_is_read_once_for_all_languages(run):
-    calls, interpreter = [], TranslationPipeline(run, ["fr", "de", "cs"], max_new_tokens=4)
+    calls, pipeline = [], TranslationPipeline(run, ["fr", "de", "cs"], max_new_tokens=4)
     run.model.encoder.register_forward_hook(lambda *args: calls.append(1))
-    interpreter.translate(TEXTS)
+    pipeline.translate(TEXTS)
     assert len(calls) == 1
-    assert interpreter.counts.texts == len(TEXTS)
-    assert interpreter.counts.source_tokens == sum(len(run.tokenizer.encode(t)) + 1 for t in TEXTS)
+    assert pipeline.counts.texts == len(TEXTS)
+    assert pipeline.counts.source_tokens == sum(len(run.tokenizer.encode(t)) + 1 for t in TEXTS)
 
 
 def test_the_best_come_with_scores_in_order(run):
@@ -67,8 +68,8 @@ def test_the_best_come_with_scores_in_order(run):
         assert all(a.score >= b.score for x in row for a, b in zip(x, x[1:], strict=False))
 
 
-def test_the_top_has_it_in_three_lines(run):
-    assert rg.translate(run, "two", to="de", max_new_tokens=3) == translate_run(
+def test_the_method_is_the_function(run):
+    assert run.translate("two", to="de", max_new_tokens=3) == translate_run(
         run, ["two"], ["de"], max_new_tokens=3
     )
 
@@ -76,7 +77,7 @@ def test_the_top_has_it_in_three_lines(run):
 def test_a_text_goes_on_as_its_tokens_say_and_letters_come_whole():
     run, how = writer(), Sampling(seed=4)
     pieces = list(generate_run(run, "é", max_new_tokens=30, sampling=how))
-    assert "".join(pieces) == "".join(rg.generate(run, "é", max_new_tokens=30, sampling=how))
+    assert "".join(pieces) == run.generate("é", max_new_tokens=30, sampling=how)
     assert all(piece.isprintable() or not piece.startswith("�") for piece in pieces[:-1])
     letters = ByteTokenizer().encode("é€")
     run.model.readout.forward = lambda x, table: (
@@ -100,20 +101,27 @@ def test_what_cannot_be_translated_is_said(run):
         translate_run(run, ["two", "  "], to=["de"])
     with pytest.raises(ConfigError, match="got 'a+…'; it needs at most 2048 tokens, got 3001; try"):
         translate_run(run, ["a" * 3000], to=["de"])
-    with pytest.raises(ConfigError, match="best: needs 1 to width=2, got 3"):
+    with pytest.raises(ConfigError, match="n_best: needs 1 to beam_width=2, got 3"):
         TranslationPipeline(run, ["de"], beam_width=2, n_best=3)
-    with pytest.raises(ConfigError, match="run: needs a language model, got a .*; try translate"):
+    with pytest.raises(
+        ConfigError, match="run: needs a model that can generate, got a .*; try translate"
+    ):
         generate_run(run, "a")
 
 
 @pytest.mark.usefixtures("users_view")
 def test_what_a_language_model_cannot_do_is_said():
     run = writer(positions="learned", max_positions=8)
-    with pytest.raises(ConfigError, match="run: needs a translator, got a LanguageModel"):
+    with pytest.raises(
+        ConfigError,
+        match="run: needs a model that can translate, got a LanguageModel; try generate, look",
+    ):
         translate_run(run, ["a"], to=["de"])
-    with pytest.raises(ConfigError, match="limit: needs at most 5 after this prompt, .* got 9"):
+    with pytest.raises(
+        ConfigError, match="max_new_tokens: needs at most 5 after this prompt, .* got 9"
+    ):
         generate_run(run, "ab", max_new_tokens=9)
     assert "".join(generate_run(run, "ab", max_new_tokens=5)) is not None
-    tail = run._replace(recipe=recipe("shakespeare"))
+    tail = replace(run, recipe=recipe("shakespeare"))
     with pytest.raises(ConfigError, match="prompt: needs a text for this model .*, got none"):
         generate_run(tail, "")

@@ -13,8 +13,9 @@ from rich.text import Text
 from regard import runs, tasks
 from regard.data import Pair
 from regard.files import make_folder
-from regard.inspection import Sight, Site, draw_alignment, write_report
+from regard.inspection import Sight, Site, write_report
 from regard.inspection.figures.canvas import new_figure, save_figure
+from regard.inspection.figures.maps import draw_alignment
 from regard.inspection.sites.labels import key_labels, query_labels
 from regard.runs import alignment_head, record_translation, with_output_tokens
 
@@ -51,7 +52,8 @@ class HeadView(NamedTuple):
 
 def print_introduction(console: Console, recipe: tasks.Recipe, folder: Path) -> None:
     """Print the task, the data and the model."""
-    data, model = recipe.data, recipe.model
+    data: Any = recipe.data  # PhrasesData
+    model = recipe.model
     targets = [language for language in data.languages if language not in data.source_languages]
     _heading(console, "A translator, trained from scratch")
     console.print(

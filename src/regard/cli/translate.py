@@ -60,18 +60,21 @@ def _request(
 ) -> "TranslationRequest":
     import sys
     from functools import partial
+    from io import BufferedIOBase, TextIOBase
+    from typing import cast
 
     from regard.errors import ConfigError, FileError
     from regard.runs.jobs.translate import TranslationRequest, is_stdout
 
     if not arguments and sys.stdin.isatty():
         raise ConfigError("text: needs a text, a file or - for standard input, got none")
-    output = sys.stdout if out is None or is_stdout(out) else out
+    stdin, stdout = cast(BufferedIOBase, sys.stdin.buffer), cast(TextIOBase, sys.stdout)
+    output = stdout if out is None or is_stdout(out) else out
     request = partial(
         TranslationRequest, out=output, file_format=file_format, align=align, plot=plot
     )
     if arguments in ([], ["-"]):
-        return request(file=sys.stdin.buffer)
+        return request(file=stdin)
     file = Path(arguments[0])
     if len(arguments) == 1 and _is_file(file):
         return request(file=file)

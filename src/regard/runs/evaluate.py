@@ -79,7 +79,7 @@ def evaluate_run(
         device: where to evaluate, on a copy of the model; None is where the model is.
 
     >>> import tempfile
-    >>> small = ["steps=2", "vocab_texts=99", "valid_size=2", "test_size=2", "search.max_new_tokens=5"]
+    >>> small = ["steps=2", "vocab_texts=99", "valid_size=2", "test_size=2", "max_new_tokens=5"]
     >>> small += ["dim=16", "device=cpu"]
     >>> folder = tempfile.mkdtemp()
     >>> recipe = rg.runs.override_settings(rg.tasks.recipe("phrases"), small)

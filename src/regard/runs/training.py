@@ -4,8 +4,9 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -58,7 +59,7 @@ def start_run(
         tensorboard: also write TensorBoard event files.
 
     >>> import tempfile
-    >>> small = ["steps=2", "vocab_texts=99", "valid_size=2", "test_size=2", "search.max_new_tokens=5"]
+    >>> small = ["steps=2", "vocab_texts=99", "valid_size=2", "test_size=2", "max_new_tokens=5"]
     >>> small += ["dim=16", "device=cpu"]
     >>> folder = Path(tempfile.mkdtemp()) / "run"
     >>> recipe = rg.runs.override_settings(rg.tasks.recipe("phrases"), small)
@@ -87,11 +88,18 @@ def resume_run(
     show: bool = False,
     ranks: Ranks | None = None,
     tensorboard: bool = False,
+    parallel: Literal["auto", "none", "ddp", "fsdp"] | None = None,
 ) -> tuple[Outcome, list[str]]:
     """Resume a run from its last valid checkpoint.
 
-    Returns the outcome, and one line for each newer checkpoint that is damaged. Options are those
-    of `start_run`.
+    Returns the outcome, and one line for each newer checkpoint that is damaged.
+
+    Args:
+        folder: of the run.
+        show: print progress.
+        ranks: of distributed training; their number may differ from before.
+        tensorboard: also write TensorBoard event files.
+        parallel: replaces the recipe's, such as "none" to resume a run of several ranks on one.
 
     >>> resume_run("nowhere")
     Traceback (most recent call last):
@@ -100,6 +108,8 @@ def resume_run(
     """
     folder, ranks = Path(folder), ranks or Ranks()
     recipe, tokenizer = read_recipe(folder), load_tokenizer(folder)
+    if parallel is not None:
+        recipe = replace(recipe, train=replace(recipe.train, parallel=parallel))
     with _locked(folder, ranks):
         ranks.run_on_first(lambda: remove_partial_checkpoints(folder / CHECKPOINTS))
         trainer = _trainer(recipe, tokenizer, folder, show, ranks, tensorboard)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import ConfigError, FileError
-from regard.inspection import draw_overlay, look
+from regard.inspection import look
 from regard.models import VisionTransformer
 from regard.runs.apply.classify import (
     ClassPrediction,
@@ -104,6 +104,8 @@ def _logits(run: Run, image: Tensor, overlay: Path | None) -> Tensor:
     batch = image[None].to(next(run.model.parameters()).device)
     if overlay is None:
         return run.model(batch)[0].cpu()
+    from regard.inspection.figures.maps import draw_overlay  # imports matplotlib
+
     with look(run.model) as sight:
         logits = run.model(batch)[0].cpu()
     # the class token of the last layer: the classification head reads nothing else

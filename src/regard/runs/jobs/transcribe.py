@@ -184,7 +184,7 @@ def read_samples(
 
     >>> import io
     >>> [chunk.tolist() for chunk in read_samples(io.BytesIO(bytes([0, 64, 0, 192])), 1)]
-    [[0.5, -0.5]]
+    [[0.5], [-0.5]]
     """
     buffer, count = b"", 0
     read = getattr(source, "read1", source.read)  # does not block until `size` is complete

@@ -4,9 +4,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from io import BufferedIOBase
+from io import BufferedIOBase, TextIOBase
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TextIO, cast
+from typing import Any, NamedTuple, TextIO
 
 from regard.costs import shared_encoding_cost
 from regard.data import Pair, PoCatalog
@@ -20,7 +20,6 @@ from regard.files import (
     keep_partial,
     open_binary,
 )
-from regard.inspection import draw_alignment
 from regard.runs.alignment import align
 from regard.runs.apply.translate import TranslationPipeline
 from regard.runs.jobs.report import Reporter, SilentReporter, confidence_warning
@@ -29,6 +28,8 @@ from regard.tasks import Translation
 
 FORMATS = ("lines", "tsv", "po")
 BATCH_LINES = 512  # sorted into batches by length; written before the next ones are read
+Output = TextIO | TextIOBase
+
 MAX_WARNINGS = 5  # low-confidence warnings per file that are reported one by one
 
 
@@ -46,9 +47,9 @@ class TranslationRequest:
         name: how messages name an input stream.
     """
 
-    out: Path | TextIO
+    out: Path | TextIOBase
     texts: Sequence[str] = ()
-    file: Path | BufferedIOBase | BinaryIO | None = None
+    file: Path | BufferedIOBase | None = None
     file_format: str | None = None
     align: bool = False
     plot: Path | None = None
@@ -100,12 +101,12 @@ def translate_files(
     replaced when all is done; after an interrupt, what is done is in FILE.partial.
 
     >>> import io
-    >>> pipeline = rg.runs.TranslationPipeline(rg.load("phrases", device="cpu"), ["de", "fr"])
+    >>> pipeline = rg.runs.TranslationPipeline(rg.load("phrases", device="cpu"), ["de", "cs"])
     >>> request = TranslationRequest(file=io.BytesIO(b"3 days\\n2 days\\n"), out=io.StringIO())
     >>> translate_files(pipeline, request).translations
     4
     >>> request.out.getvalue()
-    '3 Tage\\t3 jours\\n2 Tage\\t2 jours\\n'
+    '3 Tage\\t3 dny\\n2 Tage\\t2 dny\\n'
     """
     return _Job(pipeline, request, reporter or SilentReporter()).run()
 
@@ -179,7 +180,7 @@ class _Job:
             )
         return TranslationReport(self.translations, self.problems, self.unsure)
 
-    def _translate_texts(self, out: TextIO) -> None:
+    def _translate_texts(self, out: Output) -> None:
         texts = self.request.texts
         for n, by_language in enumerate(self.pipeline.translate(texts)):
             for to, ranked in zip(self.pipeline.languages, by_language, strict=True):
@@ -191,7 +192,7 @@ class _Job:
                     out.write(f"{label}{_one_line(ranked[0].text)}\n")
                 self._write_alignment(out, texts[n], to, ranked[0].text)
 
-    def _translate_lines(self, source: BufferedIOBase, out: TextIO) -> None:
+    def _translate_lines(self, source: BufferedIOBase, out: Output) -> None:
         file, number = self.request.file, 0
         size = file.stat().st_size if isinstance(file, Path) and file.is_file() else None
         name = file if isinstance(file, Path) else self.request.name
@@ -204,7 +205,7 @@ class _Job:
                     number += len(lines)
                     advance(sum(map(len, lines)) + len(lines))
 
-    def _translate_batch(self, lines: list[bytes], offset: int, out: TextIO) -> None:
+    def _translate_batch(self, lines: list[bytes], offset: int, out: Output) -> None:
         """Every line becomes one line, in order, whatever is wrong with it."""
         texts = [self._text(line, offset + n + 1) for n, line in enumerate(lines)]
         ready = [n for n, text in enumerate(texts) if text.strip()]
@@ -271,12 +272,12 @@ class _Job:
             f"left {len(result.skipped)}"
         )
 
-    def _write_ranked(self, out: TextIO, at: int, to: str, ranked: list[Translation]) -> None:
+    def _write_ranked(self, out: Output, at: int, to: str, ranked: list[Translation]) -> None:
         for translation in ranked:
             text = _one_line(translation.text)
             out.write(f"{at + 1}\t{to}\t{translation.score:.4f}\t{text}\n")
 
-    def _write_alignment(self, out: TextIO, text: str, to: str, translation: str) -> None:
+    def _write_alignment(self, out: Output, text: str, to: str, translation: str) -> None:
         request = self.request
         if not (request.align or request.plot) or not translation.strip():
             return
@@ -286,6 +287,8 @@ class _Job:
             for link in alignment.links:
                 out.write(f"\t{link.target}\t{link.source}\t{link.weight:.2f}\n")
         if request.plot:
+            from regard.inspection.figures.maps import draw_alignment  # imports matplotlib
+
             try:
                 draw_alignment(alignment.site, alignment.head, path=request.plot)
             except FileError:
@@ -325,10 +328,11 @@ class _Job:
             with open_binary(self.request.file) as file:
                 yield file
         else:
-            yield cast(BufferedIOBase, self.request.file)
+            assert self.request.file is not None
+            yield self.request.file
 
     @contextmanager
-    def _output(self) -> Iterator[TextIO]:
+    def _output(self) -> Iterator[Output]:
         """The output, opened before any work; a file is replaced when all is done."""
         out, options = self.request.out, _TEXT_OPTIONS
         if not isinstance(out, Path):
