@@ -196,7 +196,7 @@ def test_masks_keep_their_structure():
             model(input_ids=IDS)
             model(**inputs(name))
         seen[name] = [str(site.terms.mask) for site in sight][::2]
-    padded = "Padding(lengths=tensor([9, 9]), skip=tensor([0, 3]))"
+    padded = "Padding(lengths=tensor([9, 9]), left_padding=tensor([0, 3]))"
     window = "Both(a=Causal(), b=Local(radius=3))"
     assert seen == {
         "Bert": ["None", "Padding(lengths=tensor([9, 6]), left_padding=None)"],

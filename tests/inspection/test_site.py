@@ -152,6 +152,6 @@ def test_a_site_with_only_its_survey_says_so():
     with pytest.raises(LookError, match="needs its queries and keys for this, got only its survey"):
         here.window()
     with pytest.raises(
-        LookError, match="ask: needs what was asked while looking, entropy, got 'peak'"
+        LookError, match="statistics: needs some of those recorded, entropy, got 'peak'"
     ):
         here.survey(statistics=["peak"])

@@ -13,8 +13,9 @@ from rich.text import Text
 from regard import runs, tasks
 from regard.data import Pair
 from regard.files import make_folder
-from regard.inspection import Sight, Site, draw_alignment, write_report
+from regard.inspection import Sight, Site, write_report
 from regard.inspection.figures.canvas import new_figure, save_figure
+from regard.inspection.figures.maps import draw_alignment
 from regard.inspection.sites.labels import key_labels, query_labels
 from regard.runs import record_translation, with_output_tokens
 

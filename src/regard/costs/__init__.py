@@ -1,4 +1,4 @@
-"""TODO."""
+"""x"""
 
 from regard.costs.diagrams import diagram
 from regard.costs.formulas import Formula, break_even_length, generation_cost, layer_cost

@@ -32,7 +32,7 @@ def diagram(model: nn.Module) -> Diagram:
 
     What is read from the object: order of norm and sum, heads and widths, which wires exist
 
-    >>> drawing = rg.diagram(rg.nn.EncoderBlock(512, 8))
+    >>> drawing = rg.costs.diagram(rg.nn.EncoderBlock(512, 8))
     >>> "8 heads of 64" in drawing.svg, "512 → 2048 → 512" in drawing.svg
     (True, True)
     """

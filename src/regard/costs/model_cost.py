@@ -110,7 +110,7 @@ def cost(
     Multiply-adds are those of products of matrices, masked places too, as the kernels do them.
 
     >>> model = rg.nn.MultiHeadAttention(512, 8)
-    >>> rg.cost(model, source=512).multiply_adds == rg.layer_cost("attention", n=512, d=512)
+    >>> rg.cost(model, source=512).multiply_adds == rg.costs.layer_cost("attention", n=512, d=512)
     True
     """
     for name, size in (("source", source), ("target", target), ("batch", batch)):

@@ -27,7 +27,7 @@ INK, PALE = "#222222", "#666666"
 class Diagram:
     """A drawing: shown by a notebook, or saved as SVG.
 
-    >>> diagram = rg.diagram(rg.nn.RecurrentCell(3, 4, "lstm"))
+    >>> diagram = rg.costs.diagram(rg.nn.RecurrentCell(3, 4, "lstm"))
     >>> diagram.svg.startswith("<svg"), diagram.title
     (True, 'LSTM cell: x of 3, h and C of 4')
     """
@@ -39,7 +39,7 @@ class Diagram:
         """Write the SVG.
 
         >>> import tempfile
-        >>> rg.diagram(rg.nn.RecurrentCell(3, 4)).save(Path(tempfile.mkdtemp()) / "cell.svg").name
+        >>> rg.costs.diagram(rg.nn.RecurrentCell(3, 4)).save(Path(tempfile.mkdtemp()) / "cell.svg").name
         'cell.svg'
         """
         path = Path(path)

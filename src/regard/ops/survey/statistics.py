@@ -8,6 +8,7 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.ops.indices import as_int, as_int_pair
+from regard.tables import html_summary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,10 @@ class Survey:
     )
     received_by_distance: Float[Tensor, "*batch key bin"] | None = None  # received, by distance
     pooled_map: Float[Tensor, "*batch row column"] | None = None  # the map in cells, summed
+
+    def _repr_html_(self) -> str:
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return html_summary({name: x for name, x in values.items() if x is not None})
 
 
 ROW_STATISTICS = (

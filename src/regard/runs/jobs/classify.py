@@ -9,7 +9,8 @@ from torch import Tensor
 
 from regard import models
 from regard.errors import ConfigError, FileError
-from regard.inspection import draw_overlay, look
+from regard.inspection import look
+from regard.inspection.figures.maps import draw_overlay
 from regard.runs import Run
 from regard.runs.apply.classify import build_prediction, image_model, read_run_image
 from regard.runs.jobs.progress import iterate_with_progress

@@ -19,7 +19,7 @@ from regard.files import (
     keep_partial,
     open_binary,
 )
-from regard.inspection import draw_alignment
+from regard.inspection.figures.maps import draw_alignment
 from regard.runs import TranslationPipeline, align
 from regard.runs.jobs.progress import progress_bar
 from regard.tasks import Translation
