@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import regard as rg
 from regard import models
+from regard.costs.model_parts import iter_cost_parts
 from regard.errors import ConfigError
 from regard.ops import intercept
 from regard.ops.recurrence import intercept as steps
@@ -124,6 +125,14 @@ def cost_of(name):
     return rg.cost(model, source=source, target=N, batch=BATCH), model, inputs
 
 
+def test_every_model_class_has_its_parts_and_a_case_here():
+    public = [getattr(models, name) for name in models.__all__]
+    classes = {x for x in public if isinstance(x, type) and issubclass(x, nn.Module)}
+    default = iter_cost_parts.dispatch(nn.Module)
+    assert not [x for x in classes if iter_cost_parts.dispatch(x) is default]
+    assert classes == {type(make()[0]) for make in CASES.values()}
+
+
 def test_the_textbooks_layers_cost_what_it_says():
     assert rg.costs.layer_cost("attention", n=64, d=512) == 4 * 64 * 512**2 + 2 * 64**2 * 512
     assert [rg.costs.layer_cost(k, n=3, d=2) for k in ("rnn", "gru", "lstm")] == [24, 72, 96]
@@ -235,7 +244,7 @@ def test_it_prints_as_a_table_with_formula_and_number():
 
 @pytest.mark.usefixtures("users_view")
 def test_errors_say_the_way_out():
-    with pytest.raises(ConfigError, match="got Linear; try models.from_transformers"):
+    with pytest.raises(ConfigError, match="got Linear; try rg.models.from_pretrained"):
         rg.cost(nn.Linear(2, 2))
     with pytest.raises(ConfigError, match="source: needs 1 or more, got 0"):
         rg.cost(rg.nn.FeedForward(2), source=0)

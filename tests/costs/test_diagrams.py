@@ -120,7 +120,7 @@ def test_errors_say_the_way_out(tmp_path):
     with pytest.raises(ConfigError, match="got Linear; try one of its parts"):
         rg.costs.diagram(torch.nn.Linear(2, 2))
     drawing = rg.costs.diagram(rg.nn.RecurrentCell(1, 1))
-    with pytest.raises(FileError, match=r"needs a name that ends in .svg, got .png"):
+    with pytest.raises(FileError, match=r"needs a path that ends in .svg, got .png"):
         drawing.save(tmp_path / "cell.png")
     with pytest.raises(FileError, match="needs a folder that exists"):
         drawing.save(tmp_path / "nowhere" / "cell.svg")

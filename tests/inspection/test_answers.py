@@ -243,7 +243,7 @@ def test_what_has_no_closed_form_is_said():
     q, k, v = tensors()
     asking = rg.make_site(q, k, v, bias=rg.RelativeKeys(torch.zeros(3, 8, dtype=torch.float64)))
     for ask in (rg.inspection.jitter_key_effect, rg.inspection.jitter_query_effect):
-        with pytest.raises(ShapeError, match="site: needs scores that are dot products alone"):
+        with pytest.raises(ShapeError, match="site: needs plain dot-product scores"):
             ask(asking, 0, 0.1)
     with pytest.raises(ShapeError, match="key: needs 0 to 8, got 9"):
         rg.inspection.scale_key_effect(asking, 9, 2.0)

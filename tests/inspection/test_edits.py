@@ -429,18 +429,18 @@ def test_what_cannot_be_done_is_said_when_it_is_written(edit, message):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (rg.edit.drop_head("*", 4), "heads: needs less than the 4 heads there are, got 4"),
+        (rg.edit.drop_head("*", 4), "heads: needs less than 4, got 4"),
         (
             rg.edit.replace_window("*", slice(9, 10), slice(1), torch.zeros(1, 1)),
             "rows: needs at least one of 3, got",
         ),
         (
             rg.edit.replace_window("*", slice(2), slice(2), torch.zeros(3, 2)),
-            r"weights: needs a shape that fits \(1, 4, 2, 2\)",
+            r"weights: needs a shape that broadcasts to \(1, 4, 2, 2\)",
         ),
         (
             rg.edit.patch("*", rg.make_site(*torch.zeros(2, 1, 4, 5, 2))),
-            "source: needs the shape .* of this run, got .*; try an input of as many tokens",
+            "source: needs the shape .* of this run, got .*; try an input with as many tokens",
         ),
     ],
 )

@@ -39,7 +39,7 @@ def test_a_map_shows_the_weights_with_tokens_on_both_axes():
     axes = draw.map(site, 1).axes[0]
     assert_close(drawn(axes), site.weights()[0, 1])
     assert written(axes.xaxis) == written(axes.yaxis) == WORDS
-    assert axes.get_xlabel() == "key, what is looked at"
+    assert axes.get_xlabel() == "key"
     assert "query" in axes.get_ylabel()
     assert axes.yaxis_inverted()  # the first query on top, as in a matrix
 
@@ -62,7 +62,7 @@ def test_one_token_of_several_attentions():
     site = sentence()
     axes = draw.token([site, site], WORDS.index("it")).axes[0]
     assert_close(drawn(axes), site.weights()[0, :, 6].repeat(2, 1))
-    assert axes.get_title() == "where it looks"
+    assert axes.get_title() == "attention of it"
     assert len(written(axes.yaxis)) == 4
 
 
@@ -180,7 +180,7 @@ def test_wrong_requests_are_said(tmp_path):
     site = sentence()
     with pytest.raises(FileError, match=r"needs to end in .png, .svg or .pdf, got '.bmp'"):
         draw.map(site, path=tmp_path / "map.bmp")
-    with pytest.raises(FileError, match="needs a folder that exists"):
+    with pytest.raises(FileError, match="needs an existing folder"):
         draw.map(site, path=tmp_path / "none" / "map.png")
     with pytest.raises(ShapeError, match="head: needs less than 2"):
         draw.map(site, 2)

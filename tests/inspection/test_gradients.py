@@ -224,7 +224,7 @@ def test_a_broken_number_is_flagged_by_name():
 @pytest.mark.usefixtures("users_view")
 def test_errors_say_the_way_out():
     model = nn.Linear(2, 2)
-    with pytest.raises(LookError, match=r"needs one number, a tensor, got \(1, 2\); try .mean"):
+    with pytest.raises(LookError, match=r"needs a scalar tensor, got \(1, 2\); try .mean"):
         rg.inspection.gradient_norms(model, lambda: model(torch.zeros(1, 2)))
     with pytest.raises(LookError, match="without a graph"):
         rg.inspection.gradient_norms(model, lambda: torch.zeros(()))

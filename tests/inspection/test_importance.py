@@ -93,7 +93,7 @@ def test_frozen_models_can_be_weighed(model):
 def test_what_cannot_be_weighed_is_said(model):
     with pytest.raises(LookError, match="at: needs an attention that ran, got 'encoder"):
         rg.inspection.head_importance(model, loss, "encoder.*")
-    with pytest.raises(ShapeError, match=r"loss: needs to return one number, got \(2, 5, 12\)"):
+    with pytest.raises(ShapeError, match=r"loss: needs to return a scalar, got \(2, 5, 12\)"):
         rg.inspection.head_importance(model, lambda m: m(TOKENS))
     with pytest.raises(ShapeError, match="loss: needs to keep its graph"):
         rg.inspection.head_importance(model, lambda m: m(TOKENS).sum().detach())

@@ -33,15 +33,15 @@ def sight(model):
 
 @pytest.mark.parametrize("count", [5, 7])
 def test_tokens_of_a_wrong_length_are_an_error(model, sight, count):
-    said = rf"tokens: needs 6 \(decoder.0.self\) words, got {count}"
+    said = rf"tokens: needs 6 \(decoder.0.self\) tokens, got {count}"
     with pytest.raises(ShapeError, match=said), rg.look(model, tokens=["x"] * count) as seen:
         model(IDS)
     assert len(seen) == 2  # what was seen is not lost
     with pytest.raises(ShapeError, match=said):
         sight.with_tokens(["x"] * count)
-    with pytest.raises(ShapeError, match="for each of 2 sequences words, got 6 for each of 3"):
+    with pytest.raises(ShapeError, match="for each of 2 sequences tokens, got 6 for each of 3"):
         sight.with_tokens([WORDS] * 3)
-    with pytest.raises(ShapeError, match="needs words or lists of words, got 3"):
+    with pytest.raises(ShapeError, match="needs words or lists of tokens, got 3"):
         sight.with_tokens([3, 4])
 
 
@@ -51,7 +51,7 @@ def test_one_side_of_a_translator_may_be_named_but_must_fit():
         model(IDS, IDS[:, :4])
     assert sight["decoder.0.cross"].key_tokens == [WORDS] * 2
     assert sight["decoder.0.self"].key_tokens is None
-    with pytest.raises(ShapeError, match=r"target: needs 4 \(decoder.0.self\) words, got 6"):
+    with pytest.raises(ShapeError, match=r"target: needs 4 \(decoder.0.self\) tokens, got 6"):
         sight.with_tokens({"source": WORDS, "target": WORDS})
 
 
@@ -61,7 +61,7 @@ def test_one_side_of_a_translator_may_be_named_but_must_fit():
 def test_rollout_of_a_part_names_what_is_missing(model, tmp_path):
     with rg.look(model, "*.1.*") as part:
         model(IDS)
-    said = "sight: needs every attention on the way, got none of decoder.0.self"
+    said = "sight: needs every attention of the stack, got none of decoder.0.self"
     for sight in (part, rg.load_sight(part.save(tmp_path)), part.with_tokens(WORDS)):
         for ask in (rg.inspection.attention_rollout, rg.inspection.attention_flow):
             with pytest.raises(LookError, match=said):
@@ -131,9 +131,7 @@ def test_a_survey_made_while_looking_comes_back_without_being_named_again(model)
     found = sight.sites[0].survey()
     assert found.entropy.shape == (2, 4, 6)
     assert found.received is None
-    with pytest.raises(
-        LookError, match="what was asked while looking, entropy, peak, got 'first_share'"
-    ):
+    with pytest.raises(LookError, match="some of those recorded, entropy, peak, got 'first_share'"):
         sight.sites[0].survey(statistics=["first_share"])
     with pytest.raises(ShapeError, match="needs names of .*, got 'entrpy'"):
         rg.look(model, survey=["entrpy"]).__enter__()
@@ -148,7 +146,7 @@ def test_refusals_are_grouped_one_line_per_reason():
             return (x @ x.mT).softmax(-1) @ x
 
     deep = nn.Sequential(*(OwnAttention() for _ in range(24)))
-    said = "0, 1, 2 and 21 more, as OwnAttention"
+    said = "0, 1, 2 and 21 more: OwnAttention"
     with pytest.raises(LookError, match=said) as refused, rg.look(deep):
         deep(torch.randn(1, 3, 4))
     assert len(str(refused.value)) < 250
@@ -165,7 +163,7 @@ def test_a_patch_is_of_a_run_whose_numbers_were_kept_and_comes_to_the_device(mod
 
 
 def test_a_token_is_found_by_its_text_where_it_stands_once(sight):
-    assert rg.draw.token(sight.sites[0], "d").axes[0].get_title() == "where d looks"
+    assert rg.draw.token(sight.sites[0], "d").axes[0].get_title() == "attention of d"
     with pytest.raises(LookError, match="stands there once, got 'it'; try 2, 4"):
         rg.draw.token(sight.sites, query="it")
     with pytest.raises(LookError, match="query: needs one of the tokens, got 'cat'"):

@@ -177,5 +177,5 @@ def test_transformers_models_and_recurrent_attention_are_watched():
 def test_errors_say_the_way_out(tmp_path):
     with pytest.raises(ConfigError, match="every: needs 1 or more, got 0"):
         rg.inspection.AttentionMonitor(language(), every=0)
-    with pytest.raises(FileError, match="needs a folder that exists"):
+    with pytest.raises(FileError, match="needs an existing folder"):
         rg.inspection.AttentionMonitor(language(), output=tmp_path / "nowhere" / "a.jsonl")

@@ -153,5 +153,7 @@ def test_what_cannot_be_followed_is_said(language, translator):
             [*seen(language, TOKENS), *seen(language, TOKENS[:, 1:])], 0
         )
     long = rg.make_site(*torch.randn(2, 200, 2))
-    with pytest.raises(ShapeError, match="sites: need at most 128 tokens, got 200; try rollout"):
+    with pytest.raises(
+        ShapeError, match="sites: need at most 128 tokens, got 200; try attention_rollout"
+    ):
         rg.inspection.attention_flow([long], 0)

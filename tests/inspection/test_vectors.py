@@ -90,7 +90,7 @@ def test_errors_say_the_way_out():
         rg.inspection.hidden_states(model, TOKENS, depth=3)
     with pytest.raises(LookError, match="stack: needs one of encoder.blocks in Classifier"):
         rg.inspection.hidden_states(model, TOKENS, stack="decoder")
-    with pytest.raises(LookError, match="no blocks in a row"):
+    with pytest.raises(LookError, match="no stack of blocks"):
         rg.inspection.hidden_states(torch.nn.Linear(2, 2), torch.zeros(1, 2))
     with pytest.raises(LookError, match=r"over \(batch, time, dim\), got \(1, 16, 8, 8\)"):
         rg.inspection.hidden_states(

@@ -166,7 +166,7 @@ def test_an_edit_that_met_nothing_is_an_error(language):
     ):
         language(TOKENS)
     with (
-        pytest.raises(ShapeError, match="keys: needs less than the 5 keys there were, got 5"),
+        pytest.raises(ShapeError, match="keys: needs less than 5, the number of keys, got 5"),
         rg.what_if(language, rg.edit.drop_key("*", 5)),
     ):
         language(TOKENS)
@@ -182,7 +182,7 @@ def test_what_cannot_be_compared_is_said(language):
     with pytest.raises(ConfigError, match="model: needs eval mode, .* try model.eval"):
         rg.inspection.compare_edits(language.train(), TOKENS, rg.edit.uniform("*"))
     language.eval()
-    with pytest.raises(ShapeError, match=r"labels: needs one for each position, \(2, 5\), got"):
+    with pytest.raises(ShapeError, match=r"labels: needs one per position, \(2, 5\), got"):
         rg.inspection.compare_edits(language, TOKENS, rg.edit.uniform("*"), labels=TOKENS[:, 1:])
     with (
         rg.look(language) as sight,

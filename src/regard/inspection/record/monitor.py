@@ -218,7 +218,7 @@ def _make_writer(output: Callable[[Record], Any] | str | Path) -> Callable[[Reco
         return output
     path = Path(output)
     if not path.parent.is_dir():
-        raise FileError(f"{path}: needs a folder that exists, got {path.parent}; try mkdir")
+        raise FileError(f"{path}: needs an existing folder, got {path.parent}; try mkdir")
 
     def write(record: Record) -> None:
         # opened per record: a killed run leaves whole lines behind
