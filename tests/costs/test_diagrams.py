@@ -122,5 +122,5 @@ def test_errors_say_the_way_out(tmp_path):
     drawing = rg.costs.diagram(rg.nn.RecurrentCell(1, 1))
     with pytest.raises(FileError, match=r"needs a path that ends in .svg, got .png"):
         drawing.save(tmp_path / "cell.png")
-    with pytest.raises(FileError, match="needs a folder that exists"):
+    with pytest.raises(FileError, match="needs an existing folder"):
         drawing.save(tmp_path / "nowhere" / "cell.svg")

@@ -198,7 +198,7 @@ def test_wrong_requests_are_said(tmp_path):
         draw.alignment(make_site(*torch.randn(2, 300, 4)))
     with pytest.raises(ShapeError, match="gates: needs at least one"):
         draw.gates({})
-    with pytest.raises(ShapeError, match="gates: needs time by hidden"):
+    with pytest.raises(ShapeError, match="gates: needs \\(time, hidden\\)"):
         draw.gates({"a": torch.rand(2, 3), "b": torch.rand(3, 3)})
     with pytest.raises(ShapeError, match="sites: needs at least one"):
         draw.heads([])

@@ -135,7 +135,7 @@ def test_errors_say_what_there_is():
     with pytest.raises(LookError, match="needs calls that continue each other"):
         sight.join("self")
     with pytest.raises(
-        ShapeError, match="tokens: needs a list of tokens, got 'ab'; try text.split"
+        ShapeError, match="tokens: needs a list of strings, got 'ab'; try text.split"
     ):
         sight.with_tokens("ab")
     with pytest.raises(ShapeError, match="tokens: needs source and target, got 'sauce'"):

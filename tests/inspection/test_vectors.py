@@ -98,5 +98,5 @@ def test_errors_say_the_way_out():
         )
     with pytest.raises(ShapeError, match=r"second: needs .* below \(2, 3\), got \(2, 0\)"):
         rg.inspection.compare_contexts(model, TOKENS, (0, 0), (2, 0))
-    with pytest.raises(ShapeError, match="words: needs one for each of 2 vectors, got 1"):
+    with pytest.raises(ShapeError, match="labels: needs one per vector, 2, got 1"):
         rg.inspection.nearest_neighbours(torch.ones(2), torch.ones(2, 2), ["a"])
