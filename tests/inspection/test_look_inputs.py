@@ -41,7 +41,7 @@ def test_tokens_of_a_wrong_length_are_an_error(model, sight, count):
         sight.with_tokens(["x"] * count)
     with pytest.raises(ShapeError, match="for each of 2 sequences tokens, got 6 for each of 3"):
         sight.with_tokens([WORDS] * 3)
-    with pytest.raises(ShapeError, match="needs words or lists of tokens, got 3"):
+    with pytest.raises(ShapeError, match="needs strings or lists of strings, got 3"):
         sight.with_tokens([3, 4])
 
 
@@ -164,7 +164,7 @@ def test_a_patch_is_of_a_run_whose_numbers_were_kept_and_comes_to_the_device(mod
 
 def test_a_token_is_found_by_its_text_where_it_stands_once(sight):
     assert rg.draw.token(sight.sites[0], "d").axes[0].get_title() == "attention of d"
-    with pytest.raises(LookError, match="stands there once, got 'it'; try 2, 4"):
+    with pytest.raises(LookError, match="occurs once, got 'it'; try 2, 4"):
         rg.draw.token(sight.sites, query="it")
     with pytest.raises(LookError, match="query: needs one of the tokens, got 'cat'"):
         rg.draw.lines(sight.sites[0], query="cat")

@@ -233,7 +233,7 @@ def test_never_an_empty_sight():
         model(IDS, IDS)
     with pytest.raises(LookError, match="model: needs to run inside"), rg.look(model):
         pass
-    none = "model: needs an attention that can be seen, got none"
+    none = "model: needs an attention that can be recorded, got none"
     with pytest.raises(LookError, match=none), rg.look(linear):
         linear(torch.ones(1, 2))
 
@@ -247,6 +247,6 @@ def test_a_compiled_model_is_refused_before_it_runs():
         pass
     layer = rg.nn.EncoderBlock(8, 2)
     layer.compile(backend="eager")
-    before = "got it compiled; try the model as it was before"
+    before = "got it compiled; try the uncompiled model"
     with pytest.raises(LookError, match=before), rg.look(layer):
         pass

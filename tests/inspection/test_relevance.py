@@ -123,5 +123,7 @@ def test_what_cannot_be_explained_is_said(language):
         rg.inspection.weighted_value_norms(site, torch.zeros(8, 8))
     with pytest.raises(ShapeError, match="heads: needs each or together, got 'all'"):
         rg.inspection.weighted_value_norms(site, torch.zeros(2, 4, 8), heads="all")
-    with pytest.raises(LookError, match="site: needs an output projection with a known name, got none"):
+    with pytest.raises(
+        LookError, match="site: needs an output projection with a known name, got none"
+    ):
         rg.inspection.output_projection(torch.nn.Linear(2, 2), site)
