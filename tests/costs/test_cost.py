@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import regard as rg
 from regard import models
+from regard.costs.model_parts import iter_cost_parts
 from regard.errors import ConfigError
 from regard.ops import intercept
 from regard.ops.recurrence import intercept as steps
@@ -124,26 +125,37 @@ def cost_of(name):
     return rg.cost(model, source=source, target=N, batch=BATCH), model, inputs
 
 
+def test_every_model_class_has_its_parts_and_a_case_here():
+    public = [getattr(models, name) for name in models.__all__]
+    classes = {x for x in public if isinstance(x, type) and issubclass(x, nn.Module)}
+    default = iter_cost_parts.dispatch(nn.Module)
+    assert not [x for x in classes if iter_cost_parts.dispatch(x) is default]
+    assert classes == {type(make()[0]) for make in CASES.values()}
+
+
 def test_the_textbooks_layers_cost_what_it_says():
-    assert rg.layer_cost("attention", n=64, d=512) == 4 * 64 * 512**2 + 2 * 64**2 * 512
-    assert [rg.layer_cost(k, n=3, d=2) for k in ("rnn", "gru", "lstm")] == [24, 72, 96]
-    assert rg.layer_cost("feed_forward", n=3, d=2) == 96
-    ratio = rg.layer_cost("attention", 4096, 512) / rg.layer_cost("rnn", 4096, 512)
+    assert rg.costs.layer_cost("attention", n=64, d=512) == 4 * 64 * 512**2 + 2 * 64**2 * 512
+    assert [rg.costs.layer_cost(k, n=3, d=2) for k in ("rnn", "gru", "lstm")] == [24, 72, 96]
+    assert rg.costs.layer_cost("feed_forward", n=3, d=2) == 96
+    ratio = rg.costs.layer_cost("attention", 4096, 512) / rg.costs.layer_cost("rnn", 4096, 512)
     assert ratio == pytest.approx(10)
 
 
 def test_attention_is_cheaper_than_a_gru_below_d_and_than_an_lstm_below_2d():
     for kind, n in (("gru", 512), ("lstm", 1024)):
-        assert rg.break_even_length(kind, d=512) == n
+        assert rg.costs.break_even_length(kind, d=512) == n
         for length, cheaper in ((n - 1, True), (n + 1, False)):
-            ours, theirs = rg.layer_cost("attention", length, 512), rg.layer_cost(kind, length, 512)
+            ours, theirs = (
+                rg.costs.layer_cost("attention", length, 512),
+                rg.costs.layer_cost(kind, length, 512),
+            )
             assert (ours < theirs) is cheaper
-    assert rg.break_even_length("rnn", d=512) is None
+    assert rg.costs.break_even_length("rnn", d=512) is None
 
 
 @pytest.mark.parametrize(("n", "times"), [(16, 8.7), (64, 35), (256, 150)])
 def test_a_cache_saves_what_the_textbook_forgot(n, times):
-    again = rg.generation_cost(n, 64, cached=False) / rg.generation_cost(n, 64)
+    again = rg.costs.generation_cost(n, 64, cached=False) / rg.costs.generation_cost(n, 64)
     assert again == pytest.approx(times, rel=0.02)
 
 
@@ -161,9 +173,11 @@ def test_one_more_language_costs_more_than_its_attention_maps(n, share):
 
 
 def test_formulas_are_read_as_they_are_written():
-    assert rg.Formula("BL(4nd² + 2n²d)").value(B=2, L=3, n=5, d=7) == 6 * (4 * 5 * 49 + 2 * 25 * 7)
-    assert rg.Formula("n³ - 2n + 1").value(n=3) == 22
-    assert str(rg.Formula("2nd²")) == "2nd²"
+    assert rg.costs.Formula("BL(4nd² + 2n²d)").value(B=2, L=3, n=5, d=7) == 6 * (
+        4 * 5 * 49 + 2 * 25 * 7
+    )
+    assert rg.costs.Formula("n³ - 2n + 1").value(n=3) == 22
+    assert str(rg.costs.Formula("2nd²")) == "2nd²"
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -230,19 +244,19 @@ def test_it_prints_as_a_table_with_formula_and_number():
 
 @pytest.mark.usefixtures("users_view")
 def test_errors_say_the_way_out():
-    with pytest.raises(ConfigError, match="got Linear; try models.from_transformers"):
+    with pytest.raises(ConfigError, match="got Linear; try rg.models.from_pretrained"):
         rg.cost(nn.Linear(2, 2))
     with pytest.raises(ConfigError, match="source: needs 1 or more, got 0"):
         rg.cost(rg.nn.FeedForward(2), source=0)
     with pytest.raises(ConfigError, match="kind: needs one of attention"):
-        rg.layer_cost("scan", 1, 1)
+        rg.costs.layer_cost("scan", 1, 1)
     with pytest.raises(ConfigError, match="kind: needs one of rnn, gru, lstm"):
-        rg.break_even_length("attention", 1)
+        rg.costs.break_even_length("attention", 1)
     with pytest.raises(ConfigError, match=r"got '\+ 4n\*d' in"):
-        rg.Formula("2n + 4n*d")
+        rg.costs.Formula("2n + 4n*d")
     with pytest.raises(ConfigError, match="one bracket"):
-        rg.Formula("(n)(d)")
+        rg.costs.Formula("(n)(d)")
     with pytest.raises(ConfigError, match="sizes: needs d of nd, got n"):
-        rg.Formula("nd").value(n=1)
+        rg.costs.Formula("nd").value(n=1)
     with pytest.raises(ConfigError, match="name: needs one of feed-forward"):
         rg.cost(rg.nn.FeedForward(2))["nought"]

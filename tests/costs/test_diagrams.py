@@ -15,7 +15,7 @@ BOXES = {"attention", "cross", "feed", "norm", "token", "readout", "gate", "squa
 
 
 def parsed(module):
-    return ElementTree.fromstring(rg.diagram(module).svg)
+    return ElementTree.fromstring(rg.costs.diagram(module).svg)
 
 
 def of_class(root, *names):
@@ -104,13 +104,13 @@ def test_every_drawing_is_whole_and_nothing_lies_on_another(name):
     for a, b in itertools.combinations(boxes(root), 2):
         apart = (a[0] + a[2] <= b[0], b[0] + b[2] <= a[0], a[1] + a[3] <= b[1], b[1] + b[3] <= a[1])
         assert any(apart), (a, b)
-    assert root.find(f"{NS}title").text == rg.diagram(MODULES[name]()).title
+    assert root.find(f"{NS}title").text == rg.costs.diagram(MODULES[name]()).title
 
 
 def test_it_is_saved_as_it_is_shown_and_needs_no_weights(tmp_path):
     with torch.device("meta"):
         model = models.Translator(models.translator_base(vocab=37000))
-    drawing = rg.diagram(model)
+    drawing = rg.costs.diagram(model)
     path = drawing.save(tmp_path / "base.svg")
     assert path.read_text() == drawing.svg == drawing._repr_svg_()
 
@@ -118,9 +118,9 @@ def test_it_is_saved_as_it_is_shown_and_needs_no_weights(tmp_path):
 @pytest.mark.usefixtures("users_view")
 def test_errors_say_the_way_out(tmp_path):
     with pytest.raises(ConfigError, match="got Linear; try one of its parts"):
-        rg.diagram(torch.nn.Linear(2, 2))
-    drawing = rg.diagram(rg.nn.RecurrentCell(1, 1))
-    with pytest.raises(FileError, match=r"needs a name that ends in .svg, got .png"):
+        rg.costs.diagram(torch.nn.Linear(2, 2))
+    drawing = rg.costs.diagram(rg.nn.RecurrentCell(1, 1))
+    with pytest.raises(FileError, match=r"needs a path that ends in .svg, got .png"):
         drawing.save(tmp_path / "cell.png")
-    with pytest.raises(FileError, match="needs a folder that exists"):
+    with pytest.raises(FileError, match="needs an existing folder"):
         drawing.save(tmp_path / "nowhere" / "cell.svg")

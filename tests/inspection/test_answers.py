@@ -44,32 +44,32 @@ def really(edit, site, terms):
 def test_dropping_keys_is_really_dropping_them(terms):
     site = rg.make_site(*tensors(), **terms)
     for keys in (0, 3, [1, 4, 5]):
-        got = rg.drop_key_effect(site, keys).change
-        assert_close(got, really(rg.drop_key("*", keys), site, terms))
+        got = rg.inspection.drop_key_effect(site, keys).change
+        assert_close(got, really(rg.edit.drop_key("*", keys), site, terms))
 
 
 @pytest.mark.parametrize("alpha", [-1.0, 0.0, 0.9, 3.0, 500.0])
 def test_scaling_a_key_is_really_scaling_it(terms, alpha):
     site = rg.make_site(*tensors(), **terms)
-    got = rg.scale_key_effect(site, 3, alpha).change
+    got = rg.inspection.scale_key_effect(site, 3, alpha).change
     # far down the others' share is known to rounding only, and is then blown up
-    assert_close(got, really(rg.scale_key("*", 3, alpha), site, terms), rtol=1e-5, atol=1e-6)
+    assert_close(got, really(rg.edit.scale_key("*", 3, alpha), site, terms), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 4.0])
 def test_sharpening_is_really_sharpening(terms, beta):
     site = rg.make_site(*tensors(), **terms)
-    want = really(rg.scale_scores("*", beta), site, terms)
-    assert_close(rg.scale_scores_effect(site, beta).change, want)
-    assert_close(rg.scale_scores_effect(site, beta, slice(4, 6)).change, want[:, :, 4:6])
+    want = really(rg.edit.scale_scores("*", beta), site, terms)
+    assert_close(rg.inspection.scale_scores_effect(site, beta).change, want)
+    assert_close(rg.inspection.scale_scores_effect(site, beta, slice(4, 6)).change, want[:, :, 4:6])
 
 
 def test_the_first_order_is_left_behind_quadratically(terms):
     """Twice as small a change, a quarter of the error (claim C13)."""
     site = rg.make_site(*tensors(), **terms)
     for ask in (
-        lambda step: rg.scale_key_effect(site, 2, 1 + step),
-        lambda step: rg.scale_scores_effect(site, 1 + step),
+        lambda step: rg.inspection.scale_key_effect(site, 2, 1 + step),
+        lambda step: rg.inspection.scale_scores_effect(site, 1 + step),
     ):
         big, small = (ask(step) for step in (2e-3, 1e-3))
         ratio = (big.change - big.first_order).norm() / (small.change - small.first_order).norm()
@@ -78,7 +78,7 @@ def test_the_first_order_is_left_behind_quadratically(terms):
 
 def test_the_only_key_seen_takes_all_with_it():
     site = rg.make_site(*tensors(), mask=rg.Causal())
-    assert_close(rg.drop_key_effect(site, 0).change[:, :, 0], -site.out[:, :, 0])
+    assert_close(rg.inspection.drop_key_effect(site, 0).change[:, :, 0], -site.out[:, :, 0])
 
 
 def dominated(dtype, left, sinks):
@@ -133,17 +133,17 @@ def test_answers_hold_where_one_key_has_nearly_all_the_weight(dtype, left, sinks
     for keys in ([2], [2, 4], [5]):
         gone = old.clone()
         gone[..., keys] = -torch.inf
-        got = rg.drop_key_effect(site, keys)
+        got = rg.inspection.drop_key_effect(site, keys)
         if keys == [5] and left < 1e-3:  # one of the others: smaller still than what is left
             assert off(got.change, got.first_order.double()) < 1e-3
         else:
             assert off(got.change, really(gone)) < 1e-3
     longer = k.clone()
     longer[..., 2, :] *= 0.5  # exact in any precision
-    got = rg.scale_key_effect(site, 2, 0.5)
+    got = rg.inspection.scale_key_effect(site, 2, 0.5)
     assert off(got.change, really(exact_scores(q, longer, bias))) < 1e-3
-    assert off(rg.scale_scores_effect(site, 0.5).change, really(0.5 * old, 0.5)) < 1e-3
-    slow = rg.scale_scores_effect(site, 1 + 1e-9).first_order.double() / 1e-9
+    assert off(rg.inspection.scale_scores_effect(site, 0.5).change, really(0.5 * old, 0.5)) < 1e-3
+    slow = rg.inspection.scale_scores_effect(site, 1 + 1e-9).first_order.double() / 1e-9
     step = 1e-5
     assert off(slow, (really((1 + step) * old, 1 + step)) / step) < 2e-3
 
@@ -157,7 +157,7 @@ def test_noise_is_right_where_one_key_has_nearly_all_the_weight(softcap, sinks):
         terms = {"bias": bias, "softcap": softcap, "sinks": sinks}
         want = rg.make_site(q.double(), k.double(), v.double(), **(terms | {"bias": bias.double()}))
         got = rg.make_site(q, k, v, **terms)
-        for ask in (rg.jitter_key_effect, rg.jitter_query_effect):
+        for ask in (rg.inspection.jitter_key_effect, rg.inspection.jitter_query_effect):
             a, b = ask(got, 2, 0.3), ask(want, 2, 0.3)
             assert off(a.mean, b.mean) < 2e-3
             assert_close(a.rms.double(), b.rms, rtol=1e-3, atol=0)
@@ -180,7 +180,7 @@ def test_noise_on_a_key_moves_outputs_by_these_means_and_spreads(terms, sigma):
     q, k, v = (x[:1] for x in tensors(5))
     site = rg.make_site(q, k, v, **terms)
     moved = draws(site, terms, 2, sigma, 10_000)
-    got = rg.jitter_key_effect(site, 2, sigma)
+    got = rg.inspection.jitter_key_effect(site, 2, sigma)
     error = 5 * moved.std(0) / math.sqrt(len(moved)) + 1e-9
     assert ((moved.mean(0) - got.exact_mean[0]).abs() < error).all()
     size = moved.square().sum(-1)
@@ -208,7 +208,7 @@ def test_noise_on_a_query_is_half_the_laplacian_and_the_jacobian(terms):
         for c in range(8)
     ]
     laplacian = torch.stack([torch.stack([b[h, :, h].trace() for b in bends]) for h in heads])
-    got = rg.jitter_query_effect(site, at, sigma)
+    got = rg.inspection.jitter_query_effect(site, at, sigma)
     assert_close(got.mean[0, :, 0], 0.5 * sigma**2 * laplacian)
     assert_close(got.rms[0, :, 0], sigma * torch.stack([slope[h, :, h].norm() for h in heads]))
 
@@ -222,7 +222,7 @@ def test_the_mean_change_of_zero_mean_noise_is_not_zero():
     w = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64).softmax(-1)
     h = w @ v[:, 0]
     want = 0.5 * 0.1**2 * 5 * w[0] * (1 - 2 * w[0]) * (1 - h)
-    assert_close(rg.jitter_key_effect(site, 0, 0.1).mean.item(), want.item())
+    assert_close(rg.inspection.jitter_key_effect(site, 0, 0.1).mean.item(), want.item())
 
 
 def test_an_answer_costs_less_than_the_attention_itself():
@@ -234,18 +234,18 @@ def test_an_answer_costs_less_than_the_attention_itself():
         return min(end - begin for begin, _, end in begins)
 
     again = quickest(lambda: rg.attend(q, k, v, mask=rg.Causal()))
-    assert quickest(lambda: rg.drop_key_effect(site, 7)) < again
-    assert quickest(lambda: rg.scale_key_effect(site, 7, 1.5)) < again
+    assert quickest(lambda: rg.inspection.drop_key_effect(site, 7)) < again
+    assert quickest(lambda: rg.inspection.scale_key_effect(site, 7, 1.5)) < again
 
 
 @pytest.mark.usefixtures("users_view")
 def test_what_has_no_closed_form_is_said():
     q, k, v = tensors()
     asking = rg.make_site(q, k, v, bias=rg.RelativeKeys(torch.zeros(3, 8, dtype=torch.float64)))
-    for ask in (rg.jitter_key_effect, rg.jitter_query_effect):
-        with pytest.raises(ShapeError, match="site: needs scores that are dot products alone"):
+    for ask in (rg.inspection.jitter_key_effect, rg.inspection.jitter_query_effect):
+        with pytest.raises(ShapeError, match="site: needs plain dot-product scores"):
             ask(asking, 0, 0.1)
     with pytest.raises(ShapeError, match="key: needs 0 to 8, got 9"):
-        rg.scale_key_effect(asking, 9, 2.0)
+        rg.inspection.scale_key_effect(asking, 9, 2.0)
     own = rg.make_site(q, k, v, score=rg.dot)
-    assert rg.scale_key_effect(own, 0, 2.0).first_order is None
+    assert rg.inspection.scale_key_effect(own, 0, 2.0).first_order is None

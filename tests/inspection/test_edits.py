@@ -141,9 +141,9 @@ def test_the_map_written_out_is_the_attention(eager):
 def test_drop_and_keep_and_scale_heads(eager):
     out = eager.run()
     factor = torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=torch.float64).view(-1, 1, 1)
-    assert_close(eager.run(rg.drop_head("*", [1, 3])), out * factor)
-    assert_close(eager.run(rg.keep_heads("*", (0, 2))), out * factor)
-    assert_close(eager.run(rg.scale_head("*", [1, 3], 0.25)), out * (0.25 + 0.75 * factor))
+    assert_close(eager.run(rg.edit.drop_head("*", [1, 3])), out * factor)
+    assert_close(eager.run(rg.edit.keep_heads("*", (0, 2))), out * factor)
+    assert_close(eager.run(rg.edit.scale_head("*", [1, 3], 0.25)), out * (0.25 + 0.75 * factor))
 
 
 @some_heads
@@ -152,14 +152,14 @@ def test_drop_key_is_a_column_of_the_map_gone(eager, heads):
     gone = allowed.clone()
     gone[..., [0, 4]] = False
     want = of_heads(heads, eager.weights(old, gone), eager.weights(old, allowed))
-    assert_close(eager.run(rg.drop_key("*", [0, 4], heads=heads)), eager.output(want))
+    assert_close(eager.run(rg.edit.drop_key("*", [0, 4], heads=heads)), eager.output(want))
 
 
 def test_drop_key_for_one_query_position_cuts_an_edge(eager):
     gone, at = eager.allowed(), 5 - eager.terms.get("offset", 0)
     gone[..., at, 1] = False
     want = eager.output(eager.weights(eager.raw(), gone))
-    assert_close(eager.run(rg.drop_key("*", 1, queries=5)), want)
+    assert_close(eager.run(rg.edit.drop_key("*", 1, queries=5)), want)
 
 
 @some_heads
@@ -167,7 +167,7 @@ def test_scale_key_is_the_longer_key(eager, heads):
     k = eager.spread(eager.k).clone()
     k[..., 3, :] *= -1.7
     want = of_heads(heads, eager.weights(eager.raw(k=k)), eager.weights(eager.raw()))
-    assert_close(eager.run(rg.scale_key("*", 3, -1.7, heads=heads)), eager.output(want))
+    assert_close(eager.run(rg.edit.scale_key("*", 3, -1.7, heads=heads)), eager.output(want))
 
 
 @some_heads
@@ -176,7 +176,7 @@ def test_temperature_is_beta_times_every_score_and_sink(eager, heads, beta):
     sinks = eager.terms.get("sinks")
     new = eager.weights(beta * eager.raw(), sinks=None if sinks is None else beta * sinks)
     want = of_heads(heads, new, eager.weights(eager.raw()))
-    assert_close(eager.run(rg.scale_scores("*", beta, heads=heads)), eager.output(want))
+    assert_close(eager.run(rg.edit.scale_scores("*", beta, heads=heads)), eager.output(want))
 
 
 @some_heads
@@ -184,7 +184,7 @@ def test_flatten_is_one_over_the_keys_seen(eager, heads):
     allowed = eager.allowed().double()
     count = allowed.sum(-1, keepdim=True) + ("sinks" in eager.terms)
     want = of_heads(heads, allowed / count.clamp(min=1), eager.weights(eager.raw()))
-    assert_close(eager.run(rg.uniform("*", heads=heads)), eager.output(want))
+    assert_close(eager.run(rg.edit.uniform("*", heads=heads)), eager.output(want))
 
 
 @some_heads
@@ -195,7 +195,7 @@ def test_harden_takes_the_best_key_unless_a_sink_is_better(eager, heads):
     if "sinks" in eager.terms:
         hard = hard * (best >= eager.terms["sinks"].view(-1, 1, 1))
     want = of_heads(heads, hard, eager.weights(eager.raw()))
-    assert_close(eager.run(rg.hardmax("*", heads=heads)), eager.output(want))
+    assert_close(eager.run(rg.edit.hardmax("*", heads=heads)), eager.output(want))
 
 
 @some_heads
@@ -213,7 +213,7 @@ def test_replace_window_tells_some_weights_and_the_rest_shares_what_is_left(
         new[..., rows, :] *= share
     new[..., rows, keys] = told
     want = of_heads(heads, new, old)
-    edit = rg.replace_window("*", rows, keys, told, heads=heads, renormalise=renormalise)
+    edit = rg.edit.replace_window("*", rows, keys, told, heads=heads, renormalise=renormalise)
     assert_close(eager.run(edit), eager.output(want))
 
 
@@ -234,7 +234,7 @@ def test_patch_brings_the_numbers_of_another_run(eager, heads, what):
     want = eager.output(eager.weights(eager.raw(q, k)), v)
     if what == "out":
         want = of_heads(heads, other.run(), want)
-    assert_close(eager.run(rg.patch("*", site, what, heads=heads)), want)
+    assert_close(eager.run(rg.edit.patch("*", site, what, heads=heads)), want)
 
 
 def test_a_window_on_nearly_all_of_the_weight_leaves_the_rest_exact_in_half_precision():
@@ -242,15 +242,15 @@ def test_a_window_on_nearly_all_of_the_weight_leaves_the_rest_exact_in_half_prec
     q, k, v = torch.randn(3, 1, 1, 6, 8).bfloat16()
     q, k = q * 0 + 3, k.index_fill(-2, torch.tensor([0]), 4.0)
     told = torch.zeros(6, 1)
-    with intercepting(rg.replace_window("*", slice(0, 6), slice(0, 1), told)):
+    with intercepting(rg.edit.replace_window("*", slice(0, 6), slice(0, 1), told)):
         out, _ = rg.attend(q, k, v)
-    with intercepting(rg.drop_key("*", 0)):
+    with intercepting(rg.edit.drop_key("*", 0)):
         assert_close(out, rg.attend(q, k, v)[0], rtol=1e-2, atol=1e-2)
 
 
 def test_harden_shares_among_ties():
     q, k = torch.ones(1, 1), torch.tensor([[2.0], [1.0], [2.0]])
-    with intercepting(rg.hardmax("*")):
+    with intercepting(rg.edit.hardmax("*")):
         out, lse = rg.attend(q, k, torch.tensor([[1.0], [10.0], [3.0]]))
     assert_close(out, torch.tensor([[2.0]]))
     assert_close(lse, torch.tensor([2.0]).log())
@@ -260,14 +260,14 @@ def test_harden_takes_scores_that_differ_by_rounding_for_ties():
     one = torch.tensor(0.6)
     k = torch.stack([one, one.nextafter(torch.tensor(1.0)), one * 1.001])[:, None]
     v = torch.tensor([[1.0], [3.0], [7.0]])
-    with intercepting(rg.hardmax("*")):
+    with intercepting(rg.edit.hardmax("*")):
         assert_close(rg.attend(torch.ones(1, 1), k[:2], v[:2])[0], torch.tensor([[2.0]]))
         assert_close(rg.attend(torch.ones(1, 1), k, v)[0], torch.tensor([[7.0]]))
 
 
 def test_harden_finds_the_best_key_also_in_long_half_precision_rows():
     q, k, v = torch.randn(3, 1, 2, 700, 64).bfloat16()
-    with intercepting(rg.hardmax("*")):
+    with intercepting(rg.edit.hardmax("*")):
         out, _ = rg.attend(q, k, v, mask=rg.Causal())
     scores = q.double() @ k.double().mT
     scores = scores.masked_fill(~rg.Causal().dense(700, 700), -torch.inf)
@@ -279,9 +279,9 @@ def test_harden_finds_the_best_key_also_in_long_half_precision_rows():
 
 def test_the_limits_of_temperature_are_flat_and_hard():
     q, k, v = torch.randn(3, 2, 6, 4, dtype=torch.float64)
-    flat, hard = (_run(edit, q, k, v) for edit in (rg.uniform("*"), rg.hardmax("*")))
-    assert_close(_run(rg.scale_scores("*", 1e-9), q, k, v), flat)
-    assert_close(_run(rg.scale_scores("*", 1e5), q, k, v), hard)
+    flat, hard = (_run(edit, q, k, v) for edit in (rg.edit.uniform("*"), rg.edit.hardmax("*")))
+    assert_close(_run(rg.edit.scale_scores("*", 1e-9), q, k, v), flat)
+    assert_close(_run(rg.edit.scale_scores("*", 1e5), q, k, v), hard)
 
 
 def _run(edit, q, k, v):
@@ -289,7 +289,7 @@ def _run(edit, q, k, v):
         return rg.attend(q, k, v)[0]
 
 
-@pytest.mark.parametrize("jitter", [rg.jitter_key, rg.jitter_query])
+@pytest.mark.parametrize("jitter", [rg.edit.jitter_key, rg.edit.jitter_query])
 def test_noise_has_its_size_and_is_the_same_for_the_same_seed(jitter):
     seen = []
 
@@ -301,7 +301,7 @@ def test_noise_has_its_size_and_is_the_same_for_the_same_seed(jitter):
     for edit in (jitter("*", 0.5), jitter("*", 0.5), jitter("*", 0.5, seed=1)):
         with intercepting(spy), intercepting(edit):
             rg.attend(q, k, v)
-    name, plain = ("k", k) if jitter is rg.jitter_key else ("q", q)
+    name, plain = ("k", k) if jitter is rg.edit.jitter_key else ("q", q)
     one, same, other = (getattr(call, name) - plain for call in seen)
     assert_close(one, same, rtol=0, atol=0)
     assert (one - other).abs().max() > 0.5
@@ -311,7 +311,10 @@ def test_noise_has_its_size_and_is_the_same_for_the_same_seed(jitter):
 
 def test_noise_stays_with_its_position_when_keys_come_one_by_one():
     q, k, v = torch.randn(3, 1, 2, 130, 4, dtype=torch.float64)
-    for edit in (rg.jitter_key("*", 1.0), rg.jitter_query("*", 1.0, queries=[3, 128, 129])):
+    for edit in (
+        rg.edit.jitter_key("*", 1.0),
+        rg.edit.jitter_query("*", 1.0, queries=[3, 128, 129]),
+    ):
         with intercepting(edit):
             whole, _ = rg.attend(q, k, v, mask=rg.Causal())
             for end in (1, 64, 65, 129, 130):
@@ -325,10 +328,10 @@ def test_noise_stays_with_its_position_when_keys_come_one_by_one():
 def test_jitter_touches_only_what_is_named():
     q, k, v = torch.randn(3, 1, 4, 6, 4)
     out = rg.attend(q, k, v)[0]
-    with intercepting(rg.jitter_query("*", 1.0, queries=[2], heads=1)):
+    with intercepting(rg.edit.jitter_query("*", 1.0, queries=[2], heads=1)):
         moved = (rg.attend(q, k, v)[0] - out).abs().amax(-1) > 1e-6
     assert moved.nonzero().tolist() == [[0, 1, 2]]
-    with intercepting(rg.jitter_key("*", 1.0, keys=5, heads=[0])):
+    with intercepting(rg.edit.jitter_key("*", 1.0, keys=5, heads=[0])):
         new = rg.attend(q, k[:, :2], v[:, :2], mask=rg.Causal())[0]
     moved = (new - rg.attend(q, k[:, :2], v[:, :2], mask=rg.Causal())[0]).abs().amax(-1) > 1e-6
     assert moved.nonzero().tolist() == [[0, 0, 5]]
@@ -337,10 +340,10 @@ def test_jitter_touches_only_what_is_named():
 def test_edits_let_gradients_through():
     q, k, v = torch.randn(3, 1, 2, 5, 4, dtype=torch.float64).unbind()
     for edit in (
-        rg.scale_scores("*", 0.5, heads=0),
-        rg.drop_key("*", 1),
-        rg.replace_window("*", slice(0, 2), slice(1, 3), torch.full((2, 2), 0.2)),
-        rg.scale_key("*", 2, 3.0),
+        rg.edit.scale_scores("*", 0.5, heads=0),
+        rg.edit.drop_key("*", 1),
+        rg.edit.replace_window("*", slice(0, 2), slice(1, 3), torch.full((2, 2), 0.2)),
+        rg.edit.scale_key("*", 2, 3.0),
     ):
         with intercepting(edit):
             assert torch.autograd.gradcheck(
@@ -352,14 +355,14 @@ def test_edits_let_gradients_through():
 def test_edits_work_without_a_head_axis():
     q, k, v = torch.randn(3, 5, 4)
     for edit in (
-        rg.drop_head("*", 0),
-        rg.keep_heads("*", 0),
-        rg.scale_head("*", 0, 2.0),
-        rg.scale_scores("*", 2.0, heads=0),
-        rg.hardmax("*"),
-        rg.uniform("*", heads=0),
-        rg.jitter_query("*", 1.0, heads=0),
-        rg.replace_window("*", slice(0, 2), slice(0, 2), torch.full((2, 2), 0.1)),
+        rg.edit.drop_head("*", 0),
+        rg.edit.keep_heads("*", 0),
+        rg.edit.scale_head("*", 0, 2.0),
+        rg.edit.scale_scores("*", 2.0, heads=0),
+        rg.edit.hardmax("*"),
+        rg.edit.uniform("*", heads=0),
+        rg.edit.jitter_query("*", 1.0, heads=0),
+        rg.edit.replace_window("*", slice(0, 2), slice(0, 2), torch.full((2, 2), 0.1)),
     ):
         assert _run(edit, q, k, v).shape == (5, 4)
 
@@ -377,10 +380,10 @@ def test_compiled_kernels_are_not_asked_for_what_edits_know_only_by_tiles():
 
     q, k, v = torch.randn(3, 4, 3, 2)
     for edit, bias in (
-        (rg.hardmax("*"), None),
-        (rg.drop_key("*", 0), None),
-        (rg.scale_scores("*", 2.0), rg.ALiBi(torch.ones(4))),
-        (rg.scale_scores("*", 2.0), torch.zeros(3, 3)),
+        (rg.edit.hardmax("*"), None),
+        (rg.edit.drop_key("*", 0), None),
+        (rg.edit.scale_scores("*", 2.0), rg.ALiBi(torch.ones(4))),
+        (rg.edit.scale_scores("*", 2.0), torch.zeros(3, 3)),
     ):
         with intercepting(spy), intercepting(edit):
             rg.attend(q, k, v, bias=bias, softcap=2.0)
@@ -390,7 +393,8 @@ def test_compiled_kernels_are_not_asked_for_what_edits_know_only_by_tiles():
 
 def test_an_edit_says_how_it_was_written():
     assert (
-        str(rg.drop_key("encoder.*", [1, 2], heads=3)) == "drop_key('encoder.*', [1, 2], heads=3)"
+        str(rg.edit.drop_key("encoder.*", [1, 2], heads=3))
+        == "drop_key('encoder.*', [1, 2], heads=3)"
     )
 
 
@@ -398,17 +402,20 @@ def test_an_edit_says_how_it_was_written():
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda: rg.drop_head("*", []), "heads: needs one or more, counted from 0, got"),
-        (lambda: rg.drop_key("*", -1), "keys: needs one or more, counted from 0, got -1"),
-        (lambda: rg.scale_key("*", 0, float("inf")), "alpha: needs a finite number, got inf"),
-        (lambda: rg.jitter_key("*", -1.0), "sigma: needs a finite number from 0 up, got -1.0"),
-        (lambda: rg.scale_scores("*", -0.5), "factor: needs a finite number from 0 up, got -0.5"),
+        (lambda: rg.edit.drop_head("*", []), "heads: needs one or more, counted from 0, got"),
+        (lambda: rg.edit.drop_key("*", -1), "keys: needs one or more, counted from 0, got -1"),
+        (lambda: rg.edit.scale_key("*", 0, float("inf")), "alpha: needs a finite number, got inf"),
+        (lambda: rg.edit.jitter_key("*", -1.0), "sigma: needs a finite number from 0 up, got -1.0"),
         (
-            lambda: rg.patch("*", rg.Sight(), "scores"),
+            lambda: rg.edit.scale_scores("*", -0.5),
+            "factor: needs a finite number from 0 up, got -0.5",
+        ),
+        (
+            lambda: rg.edit.patch("*", rg.Sight(), "scores"),
             "component: needs values, keys, queries or out",
         ),
         (
-            lambda: rg.replace_window("*", slice(1), slice(2), torch.ones(1, 2)),
+            lambda: rg.edit.replace_window("*", slice(1), slice(2), torch.ones(1, 2)),
             "weights: needs rows of at most 1 in sum, got 2; try renormalise=False",
         ),
     ],
@@ -422,18 +429,18 @@ def test_what_cannot_be_done_is_said_when_it_is_written(edit, message):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (rg.drop_head("*", 4), "heads: needs less than the 4 heads there are, got 4"),
+        (rg.edit.drop_head("*", 4), "heads: needs less than 4, got 4"),
         (
-            rg.replace_window("*", slice(9, 10), slice(1), torch.zeros(1, 1)),
+            rg.edit.replace_window("*", slice(9, 10), slice(1), torch.zeros(1, 1)),
             "rows: needs at least one of 3, got",
         ),
         (
-            rg.replace_window("*", slice(2), slice(2), torch.zeros(3, 2)),
-            r"weights: needs a shape that fits \(1, 4, 2, 2\)",
+            rg.edit.replace_window("*", slice(2), slice(2), torch.zeros(3, 2)),
+            r"weights: needs a shape that broadcasts to \(1, 4, 2, 2\)",
         ),
         (
-            rg.patch("*", rg.make_site(*torch.zeros(2, 1, 4, 5, 2))),
-            "source: needs the shape .* of this run, got .*; try an input of as many tokens",
+            rg.edit.patch("*", rg.make_site(*torch.zeros(2, 1, 4, 5, 2))),
+            "source: needs the shape .* of this run, got .*; try an input with as many tokens",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Gates over time: those of `Recurrent.gates`, for our layers and torch's, with the model left as it is."""
+"""Gates over time equal `Recurrent.gates`, for cells of regard and torch; outputs do not change."""
 
 import pytest
 import torch
@@ -15,14 +15,16 @@ from regard.ops.recurrence import GRUStep, LSTMStep, RNNStep
 def test_the_kept_share_is_the_product_of_the_later_forget_gates():
     f = torch.tensor([0.9, 0.5, 0.25]).view(1, 3, 1)
     assert_close(
-        rg.memory_retention(LSTMStep(f, f, f, f, f, f)).flatten(), torch.tensor([0.125, 0.25, 1.0])
+        rg.inspection.memory_retention(LSTMStep(f, f, f, f, f, f)).flatten(),
+        torch.tensor([0.125, 0.25, 1.0]),
     )
     z = 1 - f
     assert_close(
-        rg.memory_retention(GRUStep(z, z, z, z)).flatten(), torch.tensor([0.125, 0.25, 1.0])
+        rg.inspection.memory_retention(GRUStep(z, z, z, z)).flatten(),
+        torch.tensor([0.125, 0.25, 1.0]),
     )
     steady = torch.full((1, 101, 1), 0.99, dtype=torch.float64)
-    assert rg.memory_retention(LSTMStep(*[steady] * 6))[0, 0, 0].item() == pytest.approx(
+    assert rg.inspection.memory_retention(LSTMStep(*[steady] * 6))[0, 0, 0].item() == pytest.approx(
         0.366, abs=1e-3
     )
 
@@ -32,7 +34,7 @@ def test_gates_are_those_of_trace_and_outputs_stay_bit_equal(kind):
     layer = rg.nn.Recurrent(3, 4, kind=kind, layers=2, bidirectional=True)
     x, lengths = torch.randn(2, 7, 3), torch.tensor([7, 4])
     bare = layer(x, lengths=lengths)[0]
-    with rg.record_gates(layer) as seen:
+    with rg.inspection.record_gates(layer) as seen:
         out = layer(x, lengths=lengths)[0]
     assert torch.equal(out, bare)
     assert list(seen) == ["0", "0.back", "1", "1.back"]
@@ -49,12 +51,12 @@ def test_torch_modules_are_seen_too_in_every_layout(kind):
     x, lengths = torch.randn(2, 6, 3), torch.tensor([6, 3])
     packed = pack_padded_sequence(x, lengths, batch_first=True)
     want = ours.gates(x, lengths=lengths)
-    with rg.record_gates(nn.ModuleDict({"rnn": theirs})) as seen:
+    with rg.inspection.record_gates(nn.ModuleDict({"rnn": theirs})) as seen:
         theirs(packed)
     assert list(seen) == ["rnn.0", "rnn.0.back", "rnn.1", "rnn.1.back"]
     for step, other in zip(seen.values(), want, strict=True):
         assert_close(tuple(step), tuple(other))
-    with rg.record_gates(theirs) as alone:
+    with rg.inspection.record_gates(theirs) as alone:
         theirs(x[0])
     assert_close(alone["0"].h, ours.gates(x[:1])[0].h)
 
@@ -62,7 +64,7 @@ def test_torch_modules_are_seen_too_in_every_layout(kind):
 def test_cells_called_one_by_one_are_joined_along_time():
     cell, x = nn.LSTMCell(3, 4), torch.randn(5, 2, 3)
     state = None
-    with rg.record_gates(cell) as seen:
+    with rg.inspection.record_gates(cell) as seen:
         for x_t in x:
             state = cell(x_t, state)
     assert seen["cell"].f.shape == (2, 5, 4)
@@ -74,13 +76,13 @@ def test_cells_called_one_by_one_are_joined_along_time():
 def test_both_sides_of_every_recurrent_translator_are_seen(attention):
     model = models.RecurrentTranslator(models.recurrent_tiny(vocab=9, attention=attention)).eval()
     source, target = torch.arange(5)[None], torch.arange(3)[None]
-    with rg.record_gates(model) as seen, torch.no_grad():
+    with rg.inspection.record_gates(model) as seen, torch.no_grad():
         model(source, target)
     back = [] if attention == "hybrid" else ["encoder.0.back"]
     assert list(seen) == ["encoder.0", *back, "decoder.core.0"]
     assert seen["encoder.0"].h.shape[1] == 5
     assert seen["decoder.core.0"].z.shape[1] == 3
-    with rg.record_gates(model, at="decoder.*") as part:
+    with rg.inspection.record_gates(model, at="decoder.*") as part:
         model(source, target)
     assert list(part) == ["decoder.core.0"]
 
@@ -94,7 +96,7 @@ def test_what_cannot_be_seen_is_said():
             "drop": nn.GRU(2, 2, num_layers=2, dropout=0.5),
         }
     )
-    with rg.record_gates(model) as seen:
+    with rg.inspection.record_gates(model) as seen:
         for module in model.values():
             module(torch.zeros(3, 1, 2))
     assert not seen
@@ -106,7 +108,7 @@ def test_what_cannot_be_seen_is_said():
 @pytest.mark.usefixtures("users_view")
 def test_errors_say_the_way_out():
     layer = rg.nn.Recurrent(3, 4)
-    with rg.record_gates(layer) as seen:
+    with rg.inspection.record_gates(layer) as seen:
         layer(torch.randn(1, 2, 3))
         layer(torch.randn(2, 2, 3))
     with pytest.raises(ConfigError, match="name: needs one of 0, got 'nought'"):
@@ -114,7 +116,7 @@ def test_errors_say_the_way_out():
     with pytest.raises(ShapeError, match=r"got \[1, 2\]; try calls"):
         seen["0"]
     with pytest.raises(ConfigError, match="got RNNStep"):
-        rg.memory_retention(RNNStep(torch.zeros(1, 1, 1)))
+        rg.inspection.memory_retention(RNNStep(torch.zeros(1, 1, 1)))
     layer._orig_mod = nn.Identity()  # as torch.compile leaves it
-    with pytest.raises(LookError, match="without torch.compile"), rg.record_gates(layer):
+    with pytest.raises(LookError, match="without torch.compile"), rg.inspection.record_gates(layer):
         pass

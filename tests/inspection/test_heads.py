@@ -309,7 +309,7 @@ def test_calls_of_one_attention_are_joined_into_one_row():
     layer, x = MultiHeadAttention(8, 2), torch.randn(1, 12, 8)
     with look(layer) as sight:
         layer(x[:, :5], x), layer(x[:, 5:], x)
-    assert [row.query_count for row in classify_heads(sight)] == [12, 12]
+    assert [row.query_count for row in sight.heads()] == [12, 12]
 
 
 def test_the_table_is_text_and_plain_data():

@@ -25,28 +25,31 @@ def loss(model):
 
 
 def test_the_gradient_is_the_limit_of_a_small_gate(model):
-    found = rg.head_importance(model, loss)
+    found = rg.inspection.head_importance(model, loss)
     assert list(found.gradient) == ["decoder.0.self", "decoder.1.self"]
     for name, want in found.first_order.items():
         for head in range(4):
-            with torch.no_grad(), rg.what_if(model, rg.scale_head(name, head, 1 - 1e-5)):
+            with torch.no_grad(), rg.what_if(model, rg.edit.scale_head(name, head, 1 - 1e-5)):
                 slope = (loss(model) - found.loss) / 1e-5
             assert_close(slope, want[head], rtol=1e-3, atol=1e-6)
 
 
 def test_the_error_of_the_prediction_falls_with_the_square_of_the_step(model):
-    found, head = rg.head_importance(model, loss), 1
+    found, head = rg.inspection.head_importance(model, loss), 1
     errors = []
     for step in (0.02, 0.01):
-        with torch.no_grad(), rg.what_if(model, rg.scale_head("decoder.0.self", head, 1 - step)):
+        with (
+            torch.no_grad(),
+            rg.what_if(model, rg.edit.scale_head("decoder.0.self", head, 1 - step)),
+        ):
             real = float(loss(model)) - found.loss
         errors.append(real - step * float(found.first_order["decoder.0.self"][head]))
     assert 3.8 < errors[0] / errors[1] < 4.2
 
 
 def test_the_exact_table_is_the_loss_with_one_head_dropped(model):
-    found = rg.head_importance(model, loss, exact=True)
-    with torch.no_grad(), rg.what_if(model, rg.drop_head("decoder.1.self", 3)):
+    found = rg.inspection.head_importance(model, loss, exact=True)
+    with torch.no_grad(), rg.what_if(model, rg.edit.drop_head("decoder.1.self", 3)):
         want = float(loss(model)) - found.loss
     assert_close(float(found.ablation["decoder.1.self"][3]), want)
     name, head = found.ranking()[0]
@@ -54,8 +57,8 @@ def test_the_exact_table_is_the_loss_with_one_head_dropped(model):
 
 
 def test_every_sequence_has_its_own_gates(model):
-    both = rg.head_importance(model, loss).gradient["decoder.0.self"]
-    one = rg.head_importance(
+    both = rg.inspection.head_importance(model, loss).gradient["decoder.0.self"]
+    one = rg.inspection.head_importance(
         model,
         lambda m: F.cross_entropy(m(TOKENS[:1])[0, :-1], TOKENS[0, 1:], reduction="sum"),
     )
@@ -64,13 +67,13 @@ def test_every_sequence_has_its_own_gates(model):
 
 
 def test_sites_are_chosen_by_name_and_parameters_keep_their_gradients(model):
-    found = rg.head_importance(model, loss, "*.1.self")
+    found = rg.inspection.head_importance(model, loss, "*.1.self")
     assert list(found.gradient) == ["decoder.1.self"]
     assert all(p.grad is None for p in model.parameters())
 
 
 def test_importance_prints_a_ranked_table(model, capsys):
-    found = rg.head_importance(model, loss, exact=True, progress=True)
+    found = rg.inspection.head_importance(model, loss, exact=True, progress=True)
     first, header, *rows = str(found).splitlines()
     assert first == f"8 heads, loss {found.loss:.5f}"
     assert len(rows) == 8
@@ -80,8 +83,8 @@ def test_importance_prints_a_ranked_table(model, capsys):
 
 
 def test_frozen_models_can_be_weighed(model):
-    want = rg.head_importance(model, loss).first_order
-    got = rg.head_importance(model.requires_grad_(False), loss).first_order
+    want = rg.inspection.head_importance(model, loss).first_order
+    got = rg.inspection.head_importance(model.requires_grad_(False), loss).first_order
     for name in want:
         assert_close(got[name], want[name])
 
@@ -89,10 +92,10 @@ def test_frozen_models_can_be_weighed(model):
 @pytest.mark.usefixtures("users_view")
 def test_what_cannot_be_weighed_is_said(model):
     with pytest.raises(LookError, match="at: needs an attention that ran, got 'encoder"):
-        rg.head_importance(model, loss, "encoder.*")
-    with pytest.raises(ShapeError, match=r"loss: needs to return one number, got \(2, 5, 12\)"):
-        rg.head_importance(model, lambda m: m(TOKENS))
-    with pytest.raises(ShapeError, match="loss: needs to keep its graph"):
-        rg.head_importance(model, lambda m: m(TOKENS).sum().detach())
+        rg.inspection.head_importance(model, loss, "encoder.*")
+    with pytest.raises(ShapeError, match=r"loss: needs to return a scalar, got \(2, 5, 12\)"):
+        rg.inspection.head_importance(model, lambda m: m(TOKENS))
+    with pytest.raises(ShapeError, match="loss: needs to require a gradient"):
+        rg.inspection.head_importance(model, lambda m: m(TOKENS).sum().detach())
     with pytest.raises(ShapeError, match="loss: needs batches of one size, got 2 .* after 1"):
-        rg.head_importance(model, lambda m: m(TOKENS[:1]).sum() + m(TOKENS).sum())
+        rg.inspection.head_importance(model, lambda m: m(TOKENS[:1]).sum() + m(TOKENS).sum())

@@ -67,5 +67,5 @@ def test_sinks_of_a_model_have_the_influence_of_really_removing_them(dtype):
             (found.effect_of_key, want.sum(-2)),
         ):
             assert ((got.double() - truth).abs() / truth).max() < 1e-3
-        dropped = rg.drop_key_effect(site, 0).change.norm(dim=-1).double()
+        dropped = rg.inspection.drop_key_effect(site, 0).change.norm(dim=-1).double()
         assert ((dropped - want[..., 0]).abs() / want[..., 0]).max() < 1e-3

@@ -124,8 +124,10 @@ def test_beyond_the_budget_sites_are_named_not_kept():
     assert list(sight.skipped) == [
         f"decoder.{i}.{kind}" for i in (0, 1) for kind in ("self", "cross")
     ]
-    assert "as the 30720 bytes to keep were full; try at=" in sight.skipped["decoder.0.self"]
-    with pytest.raises(LookError, match="needs one of the sites, got 'decoder.0.self', which was"):
+    assert "over max_bytes=30720; try at=" in sight.skipped["decoder.0.self"]
+    with pytest.raises(
+        LookError, match="needs one of the sites, got 'decoder.0.self', which was skipped"
+    ):
         sight["decoder.0.self"]
 
 
@@ -226,12 +228,12 @@ def test_a_sight_keeps_no_model_alive():
 @pytest.mark.usefixtures("users_view")
 def test_never_an_empty_sight():
     model, linear = translator().eval(), nn.Linear(2, 2)
-    fits = r"at: needs a glob that fits one of encoder.0.self, .*got 'x\*'"
+    fits = r"at: needs a glob that matches one of encoder.0.self, .*got 'x\*'"
     with pytest.raises(LookError, match=fits), rg.look(model, "x*"):
         model(IDS, IDS)
     with pytest.raises(LookError, match="model: needs to run inside"), rg.look(model):
         pass
-    none = "model: needs an attention that can be seen, got none"
+    none = "model: needs an attention that can be recorded, got none"
     with pytest.raises(LookError, match=none), rg.look(linear):
         linear(torch.ones(1, 2))
 
@@ -240,11 +242,11 @@ def test_never_an_empty_sight():
 def test_a_compiled_model_is_refused_before_it_runs():
     compiled = torch.compile(rg.nn.EncoderBlock(8, 2), backend="eager")
     model = nn.Sequential(rg.nn.EncoderBlock(8, 2), compiled)
-    refused = "needs to run without torch.compile to be seen, got 1 compiled"
+    refused = "needs to run without torch.compile to be recorded, got 1 compiled"
     with pytest.raises(LookError, match=refused), rg.look(model):
         pass
     layer = rg.nn.EncoderBlock(8, 2)
     layer.compile(backend="eager")
-    before = "got it compiled; try the model as it was before"
+    before = "got it compiled; try the uncompiled model"
     with pytest.raises(LookError, match=before), rg.look(layer):
         pass

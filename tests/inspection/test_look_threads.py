@@ -80,7 +80,7 @@ def test_looks_that_overlap_without_nesting_see_their_part_and_leave_nothing(mak
 def test_a_look_and_an_edit_that_overlap_leave_nothing_also_after_an_error(make):
     model, x = make()
     before, want = state_of(model), out_of(model, x)
-    a, b = rg.look(model), rg.what_if(model, rg.drop_head("*", 0))
+    a, b = rg.look(model), rg.what_if(model, rg.edit.drop_head("*", 0))
     sight = a.__enter__()
     edited = b.__enter__()
     changed = out_of(model, x)
@@ -131,7 +131,7 @@ def test_calls_of_one_number_are_of_one_run_however_threads_were_mixed():
 def test_a_thread_that_looks_or_edits_itself_is_left_to_itself(make):
     model, x = make()
     before, plain = state_of(model), out_of(model, x)
-    with rg.what_if(model, rg.drop_head("*", 1)):
+    with rg.what_if(model, rg.edit.drop_head("*", 1)):
         changed = out_of(model, x)
     start = threading.Barrier(4)
 
@@ -147,7 +147,7 @@ def test_a_thread_that_looks_or_edits_itself_is_left_to_itself(make):
     def edit(i):
         start.wait()
         for _ in range(4):
-            with rg.what_if(model, rg.drop_head("*", 1)) as edited:
+            with rg.what_if(model, rg.edit.drop_head("*", 1)) as edited:
                 assert_close(out_of(model, x), changed)
             assert set(edited.applied_calls[0].values()) == {1}
         return [2] * 4
@@ -246,8 +246,8 @@ def test_gates_are_kept_from_other_threads_and_of_no_other_model(make):
     model, other = make(), make()
     x = torch.randn(5, 2, 3)
     with (
-        rg.record_gates(model) as first,
-        rg.record_gates(model) as second,
+        rg.inspection.record_gates(model) as first,
+        rg.inspection.record_gates(model) as second,
         ThreadPoolExecutor(5) as pool,
     ):
         list(pool.map(lambda m: m(x), [model, other] * 30))
@@ -261,7 +261,7 @@ def test_gates_are_kept_from_other_threads_and_of_no_other_model(make):
 
 def test_gates_that_overlap_without_nesting_see_their_part():
     model, x = rg.nn.Recurrent(3, 4), torch.randn(2, 5, 3)
-    a, b = rg.record_gates(model), rg.record_gates(model)
+    a, b = rg.inspection.record_gates(model), rg.inspection.record_gates(model)
     first, second = a.__enter__(), b.__enter__()
     model(x)
     a.__exit__(None, None, None)
@@ -280,8 +280,8 @@ def test_gradients_and_importance_are_not_disturbed_by_runs_elsewhere():
             out_of(model, torch.randn(3, 2, 16))
 
     def ask():
-        found = rg.gradient_norms(model, lambda: model(x).sum().square())
-        worth = rg.head_importance(model, lambda m: m(x).square().sum())
+        found = rg.inspection.gradient_norms(model, lambda: model(x).sum().square())
+        worth = rg.inspection.head_importance(model, lambda m: m(x).square().sum())
         return [found.depth["layers"], *worth.gradient.values()]
 
     want = ask()

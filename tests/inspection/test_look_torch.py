@@ -168,9 +168,9 @@ def test_an_attention_with_a_softmax_of_its_own_is_named_with_the_reason():
         model(X)
     assert sight.names == ["0"]
     assert sight.skipped == {
-        "1": "as OwnAttention computes its own softmax, not by a function that could be led here"
+        "1": "OwnAttention computes its own softmax, which cannot be intercepted"
     }
-    assert "not seen: 1, as OwnAttention" in repr(sight)
+    assert "skipped: 1: OwnAttention" in repr(sight)
 
 
 def test_torch_has_its_functions_back_after_an_error():

@@ -196,7 +196,7 @@ def test_masks_keep_their_structure():
             model(input_ids=IDS)
             model(**inputs(name))
         seen[name] = [str(site.terms.mask) for site in sight][::2]
-    padded = "Padding(lengths=tensor([9, 9]), skip=tensor([0, 3]))"
+    padded = "Padding(lengths=tensor([9, 9]), left_padding=tensor([0, 3]))"
     window = "Both(a=Causal(), b=Local(radius=3))"
     assert seen == {
         "Bert": ["None", "Padding(lengths=tensor([9, 6]), left_padding=None)"],
@@ -309,7 +309,7 @@ def test_beams_that_change_places_are_seen_but_are_not_one_text():
     want = model.generate(input_ids=IDS, **options)
     with rg.look(model) as sight:
         assert torch.equal(model.generate(input_ids=IDS, **options), want)
-    with pytest.raises(LookError, match="needs calls that go on where the one before stopped"):
+    with pytest.raises(LookError, match="needs calls that continue each other"):
         sight.join("model.layers.1.self_attn")
 
 
@@ -319,7 +319,7 @@ def test_models_with_a_softmax_of_their_own_are_named_never_empty():
     config = transformers.BloomConfig(vocab_size=50, hidden_size=32, n_layer=2, n_head=4)
     model = transformers.BloomModel(config).eval()
     want = model(IDS)[0]
-    said = "h.0.self_attention, h.1.self_attention, as BloomAttention computes its own softmax"
+    said = "h.0.self_attention, h.1.self_attention: BloomAttention computes its own softmax"
     with pytest.raises(LookError, match=said), rg.look(model):
         got = model(IDS)[0]
     assert torch.equal(got, want)

@@ -43,7 +43,7 @@ def test_numbers_are_those_of_the_whole_map():
 
     with intercepting(keep):
         loss = model(tokens).square().sum()
-    with rg.AttentionMonitor(model, every=1) as monitor:
+    with rg.inspection.AttentionMonitor(model, every=1) as monitor:
         model(tokens).square().sum().backward()
         records = monitor.step()
     assert [record["site"] for record in records] == ["decoder.0.self", "decoder.1.self"]
@@ -65,7 +65,7 @@ def test_training_goes_on_bit_for_bit_as_without_it():
     plain = train(language(), 5)
     torch.manual_seed(1)
     model = language()
-    with rg.AttentionMonitor(model, every=2) as monitor:
+    with rg.inspection.AttentionMonitor(model, every=2) as monitor:
         watched = train(model, 5, monitor)
     assert watched == plain
     assert [r["step"] for r in monitor.records] == [0, 0, 2, 2, 4, 4]
@@ -75,7 +75,7 @@ def test_steps_that_are_not_due_have_no_hook_and_no_attendant():
     from regard.ops import intercept
 
     model = language()
-    with rg.AttentionMonitor(model, every=3) as monitor:
+    with rg.inspection.AttentionMonitor(model, every=3) as monitor:
         assert intercept.is_intercepted(model)
         train(model, 1, monitor)
         assert not intercept.is_intercepted(model)
@@ -87,7 +87,7 @@ def test_micro_batches_are_added_up_and_validation_is_left_out():
     model, tokens = language(), torch.randint(10, (4, 6))
 
     def seen(*batches):
-        with rg.AttentionMonitor(model, every=1) as monitor:
+        with rg.inspection.AttentionMonitor(model, every=1) as monitor:
             for batch in batches:
                 model(batch).square().sum().backward()
             with torch.no_grad():
@@ -101,9 +101,11 @@ def test_micro_batches_are_added_up_and_validation_is_left_out():
 
 def test_it_writes_one_json_line_a_site_and_goes_on_where_it_stopped(tmp_path):
     model, path = language(), tmp_path / "attention.jsonl"
-    with rg.AttentionMonitor(model, every=2, output=path) as monitor:
+    with rg.inspection.AttentionMonitor(model, every=2, output=path) as monitor:
         train(model, 3, monitor)
-    with rg.AttentionMonitor(model, every=2, output=path, at="*.1.self", start_step=4) as monitor:
+    with rg.inspection.AttentionMonitor(
+        model, every=2, output=path, at="*.1.self", start_step=4
+    ) as monitor:
         train(model, 1, monitor)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(r["step"], r["site"][-6:]) for r in lines] == [
@@ -123,7 +125,7 @@ def test_collapse_and_growth_are_told_with_the_number():
         with torch.no_grad():
             model.decoder.blocks[0].self_attention.to_q.weight.mul_(200)
 
-    with rg.AttentionMonitor(model, every=1, output=told.append) as monitor:
+    with rg.inspection.AttentionMonitor(model, every=1, output=told.append) as monitor:
         train(model, 2, monitor, after=sharpen)
     assert [r["alerts"] for r in told[:2]] == [[], []]
     assert any("decoder.0.self, head" in a and "entropy collapsed to" in a for a in monitor.alerts)
@@ -135,7 +137,7 @@ def test_a_broken_number_is_told_and_stays_readable_in_the_file(tmp_path):
     model, path = language(), tmp_path / "attention.jsonl"
     with torch.no_grad():
         model.decoder.blocks[0].self_attention.to_q.weight.fill_(math.nan)
-    with rg.AttentionMonitor(model, every=1, output=path) as monitor:
+    with rg.inspection.AttentionMonitor(model, every=1, output=path) as monitor:
         train(model, 1, monitor)
     assert any("not finite" in alert for alert in monitor.alerts)
     first = json.loads(path.read_text().splitlines()[0], parse_constant=pytest.fail)
@@ -145,10 +147,10 @@ def test_a_broken_number_is_told_and_stays_readable_in_the_file(tmp_path):
 def test_padding_that_sees_nothing_counts_for_nothing():
     model = models.Classifier(models.classifier_tiny(vocab=10, classes=2, dropout=0.0))
     tokens = torch.randint(10, (2, 6))
-    with rg.AttentionMonitor(model, every=1) as monitor:
+    with rg.inspection.AttentionMonitor(model, every=1) as monitor:
         model(tokens, torch.tensor([6, 0])).sum().backward()
         [first, _] = monitor.step()
-    with rg.AttentionMonitor(model, every=1) as monitor:
+    with rg.inspection.AttentionMonitor(model, every=1) as monitor:
         model(tokens[:1]).sum().backward()
         [alone, _] = monitor.step()
     assert first["entropy"] == pytest.approx(alone["entropy"], rel=1e-4)
@@ -159,13 +161,13 @@ def test_transformers_models_and_recurrent_attention_are_watched():
 
     config = GPT2Config(vocab_size=9, n_embd=8, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0)
     model, tokens = GPT2LMHeadModel(config).train(), torch.arange(6)[None]
-    with rg.AttentionMonitor(model, every=1) as monitor:
+    with rg.inspection.AttentionMonitor(model, every=1) as monitor:
         model(tokens, labels=tokens).loss.backward()
         records = monitor.step()
     assert [len(r["gradient"]) for r in records] == [2, 2]
     assert all(g > 0 for r in records for g in r["gradient"])
     recurrent = models.RecurrentTranslator(models.recurrent_tiny(vocab=9, attention="bahdanau"))
-    with rg.AttentionMonitor(recurrent, every=1) as monitor:
+    with rg.inspection.AttentionMonitor(recurrent, every=1) as monitor:
         recurrent(tokens, tokens).sum().backward()
         [record] = monitor.step()
     assert 0 < record["entropy"][0] <= math.log(6)
@@ -174,6 +176,6 @@ def test_transformers_models_and_recurrent_attention_are_watched():
 @pytest.mark.usefixtures("users_view")
 def test_errors_say_the_way_out(tmp_path):
     with pytest.raises(ConfigError, match="every: needs 1 or more, got 0"):
-        rg.AttentionMonitor(language(), every=0)
-    with pytest.raises(FileError, match="needs a folder that exists"):
-        rg.AttentionMonitor(language(), output=tmp_path / "nowhere" / "a.jsonl")
+        rg.inspection.AttentionMonitor(language(), every=0)
+    with pytest.raises(FileError, match="needs an existing folder"):
+        rg.inspection.AttentionMonitor(language(), output=tmp_path / "nowhere" / "a.jsonl")

@@ -50,14 +50,14 @@ def test_relevance_is_the_product_of_gradient_times_map(language):
     whole = torch.eye(6, dtype=torch.float64).expand(2, 6, 6)
     for step in dense_steps(language, says):
         whole = whole + step @ whole
-    assert_close(rg.relevance(language, says).own, whole)
-    assert_close(rg.relevance(language, says, -1).own, whole[:, -1:])
+    assert_close(rg.inspection.relevance(language, says).own, whole)
+    assert_close(rg.inspection.relevance(language, says, -1).own, whole[:, -1:])
 
 
 def test_relevance_in_bands_is_the_same(language, monkeypatch):
-    want = rg.relevance(language, says, -1).own
+    want = rg.inspection.relevance(language, says, -1).own
     monkeypatch.setattr(propagation, "TILE_NUMBERS", 50)
-    assert_close(rg.relevance(language, says, -1).own, want)
+    assert_close(rg.inspection.relevance(language, says, -1).own, want)
 
 
 def test_relevance_of_a_translation_reaches_the_source():
@@ -72,39 +72,42 @@ def test_relevance_of_a_translation_reaches_the_source():
         move = torch.eye(7, dtype=torch.float64).repeat(2, 1, 1)
         move[:, a:b, c:d] += step
         joint = move @ joint
-    got = rg.relevance(model, score, -1)
+    got = rg.inspection.relevance(model, score, -1)
     assert_close(got.own, joint[:, 2:3, :3])
     assert_close(got.source, joint[:, 2:3, 3:])
     assert got.source.max() > 0
 
 
 def test_frozen_models_can_be_explained_and_gradients_are_left_alone(language):
-    want = rg.relevance(language, says, -1).own
+    want = rg.inspection.relevance(language, says, -1).own
     assert all(p.grad is None for p in language.parameters())
-    assert_close(rg.relevance(language.requires_grad_(False), says, -1).own, want)
+    assert_close(rg.inspection.relevance(language.requires_grad_(False), says, -1).own, want)
 
 
 def test_norm_weighted_is_the_length_of_what_each_key_brings(language):
     with rg.look(language) as sight:
         language(TOKENS)
     site = sight["decoder.1.self"]
-    w_out = rg.output_projection(language, site)
+    w_out = rg.inspection.output_projection(language, site)
     given = torch.einsum("bhjv,hvd->bhjd", site.v.repeat_interleave(2, 1), w_out)
     brought = site.weights()[..., None] * given[:, :, None]
-    assert_close(rg.weighted_value_norms(site, w_out), brought.norm(dim=-1))
+    assert_close(rg.inspection.weighted_value_norms(site, w_out), brought.norm(dim=-1))
     assert_close(
-        rg.weighted_value_norms(site, w_out, heads="together"), brought.sum(1).norm(dim=-1)
+        rg.inspection.weighted_value_norms(site, w_out, heads="together"),
+        brought.sum(1).norm(dim=-1),
     )
-    part = rg.weighted_value_norms(site, w_out, rows=slice(2, 4), keys=slice(1, 5))
+    part = rg.inspection.weighted_value_norms(site, w_out, rows=slice(2, 4), keys=slice(1, 5))
     assert_close(part, brought.norm(dim=-1)[:, :, 2:4, 1:5])
-    received = site.survey(statistics=["received"]).received * rg.value_norms(site, w_out)
+    received = site.survey(statistics=["received"]).received * rg.inspection.value_norms(
+        site, w_out
+    )
     assert_close(received, brought.norm(dim=-1).sum(-2))
 
 
 def test_a_heavy_weight_on_an_empty_value_brings_nothing():
     q, k = torch.ones(1, 1), torch.tensor([[9.0], [0.0]])
     site = rg.make_site(q, k, torch.tensor([[0.0], [1.0]]))
-    got = rg.weighted_value_norms(site, torch.ones(1, 1, 1))
+    got = rg.inspection.weighted_value_norms(site, torch.ones(1, 1, 1))
     assert got[0, 0, 0, 0] == 0
     assert got[0, 0, 0, 1] > 0
 
@@ -112,13 +115,15 @@ def test_a_heavy_weight_on_an_empty_value_brings_nothing():
 @pytest.mark.usefixtures("users_view")
 def test_what_cannot_be_explained_is_said(language):
     with pytest.raises(LookError, match="at: needs an attention that ran, got 'x'"):
-        rg.relevance(language, says, 0, "x")
-    with pytest.raises(ShapeError, match=r"score: needs to return one number .*, got \(2, 6, 12\)"):
-        rg.relevance(language, lambda m: m(TOKENS), 0)
+        rg.inspection.relevance(language, says, 0, "x")
+    with pytest.raises(ShapeError, match=r"score: needs to return a scalar .*, got \(2, 6, 12\)"):
+        rg.inspection.relevance(language, lambda m: m(TOKENS), 0)
     site = rg.make_site(*torch.randn(2, 1, 2, 3, 4))
     with pytest.raises(ShapeError, match=r"w_out: needs \(head, value, dim\) = \(2, 4, '…'\), got"):
-        rg.weighted_value_norms(site, torch.zeros(8, 8))
+        rg.inspection.weighted_value_norms(site, torch.zeros(8, 8))
     with pytest.raises(ShapeError, match="heads: needs each or together, got 'all'"):
-        rg.weighted_value_norms(site, torch.zeros(2, 4, 8), heads="all")
-    with pytest.raises(LookError, match="site: needs an output map that we know by name, got none"):
-        rg.output_projection(torch.nn.Linear(2, 2), site)
+        rg.inspection.weighted_value_norms(site, torch.zeros(2, 4, 8), heads="all")
+    with pytest.raises(
+        LookError, match="site: needs an output projection with a known name, got none"
+    ):
+        rg.inspection.output_projection(torch.nn.Linear(2, 2), site)

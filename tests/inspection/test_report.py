@@ -15,7 +15,7 @@ import torch
 from regard.errors import FileError, LookError, ShapeError
 from regard.inspection import Sight, look, make_site, write_report
 from regard.inspection.heads.descriptions import describe_head
-from regard.inspection.report.png import encode_png
+from regard.inspection.report.report_data import encode_png
 from regard.models import Translator, translator_tiny
 from regard.ops import Causal
 
@@ -111,7 +111,7 @@ def test_windows_and_top_keys_are_the_weights(small):
         got = unpack(window["data"], "u2").reshape(3, 10, 10) / 65535
         assert np.abs(got - w).max() <= 0.5 / 65535 + 1e-7
         top = held["top"]
-        keys = unpack(top["keys"], top["wide"]).reshape(3, 10, top["most"])
+        keys = unpack(top["keys"], top["dtype"]).reshape(3, 10, top["count"])
         weights = unpack(top["weights"], "u2").reshape(keys.shape) / 65535
         for head, query, place in np.ndindex(keys.shape):
             key = keys[head, query, place]
@@ -276,7 +276,7 @@ def test_png_is_read_back_by_a_reader_of_pictures(tmp_path):
 def test_what_cannot_be_written_is_said(tmp_path):
     with pytest.raises(LookError, match="sight: needs at least one attention"):
         write_report(Sight(), tmp_path / "report.html")
-    with pytest.raises(FileError, match="needs a folder that exists"):
+    with pytest.raises(FileError, match="needs an existing folder"):
         write_report(sentences(1, 1, 3), tmp_path / "none" / "report.html")
     with pytest.raises(ShapeError, match="batch: needs less than 1, got 1"):
         write_report(sentences(1, 1, 3), tmp_path / "report.html", batch=1)

@@ -44,26 +44,26 @@ def mixing(site, residual=0.5):
 def test_rollout_is_the_product_of_the_mixing_maps(language, residual):
     sight = seen(language, TOKENS)
     a, b, c = (mixing(site, residual) for site in sight)
-    assert_close(rg.attention_rollout(sight, residual=residual).own, c @ b @ a)
+    assert_close(rg.inspection.attention_rollout(sight, residual=residual).own, c @ b @ a)
 
 
 def test_one_token_is_one_row_of_it(language):
     sight = seen(language, TOKENS)
-    whole = rg.attention_rollout(sight).own
-    assert_close(rg.attention_rollout(sight, -1).own, whole[:, -1:])
-    assert_close(rg.attention_rollout(sight, [4, 2]).own, whole[:, [4, 2]])
+    whole = rg.inspection.attention_rollout(sight).own
+    assert_close(rg.inspection.attention_rollout(sight, -1).own, whole[:, -1:])
+    assert_close(rg.inspection.attention_rollout(sight, [4, 2]).own, whole[:, [4, 2]])
 
 
 def test_bands_of_rows_add_up_to_the_whole(language, monkeypatch):
     sight = seen(language, TOKENS)
-    whole = rg.attention_rollout(sight).own
+    whole = rg.inspection.attention_rollout(sight).own
     monkeypatch.setattr(propagation, "TILE_NUMBERS", 50)
-    assert_close(rg.attention_rollout(sight).own, whole)
+    assert_close(rg.inspection.attention_rollout(sight).own, whole)
 
 
 def test_rollout_keeps_the_sum_where_no_sink_takes_any():
     model = models.LanguageModel(models.language_tiny(vocab=12)).double().eval()
-    own = rg.attention_rollout(seen(model, TOKENS)).own
+    own = rg.inspection.attention_rollout(seen(model, TOKENS)).own
     assert_close(own.sum(-1), torch.ones(2, 6, dtype=torch.float64))
     assert (own.triu(1) == 0).all()
 
@@ -83,17 +83,17 @@ def test_a_translator_hands_over_to_the_source_at_each_cross_attention(translato
         else:
             step[:, :3, :3] = step[:, :3, :3] / 2 + w
         joint = step @ joint
-    got = rg.attention_rollout(sight)
+    got = rg.inspection.attention_rollout(sight)
     assert_close(got.own, joint[:, :3, :3])
     assert_close(got.source, joint[:, :3, 3:])
     assert_close((got.own.sum(-1) + got.source.sum(-1)), torch.ones(2, 3, dtype=torch.float64))
-    assert rg.attention_rollout(sight, at="encoder.*").source is None
+    assert rg.inspection.attention_rollout(sight, at="encoder.*").source is None
 
 
 def test_one_row_of_a_long_input_needs_little_memory():
     q, k = torch.randn(2, 1, 2, 6000, 4)
     site = rg.make_site(q, k, mask=rg.Causal())
-    own = rg.attention_rollout([site, site], -1).own
+    own = rg.inspection.attention_rollout([site, site], -1).own
     assert own.shape == (1, 1, 6000)
     assert_close(own.sum(), torch.tensor(1.0), rtol=1e-4, atol=0)
 
@@ -132,8 +132,8 @@ def test_flow_takes_back_a_path_that_was_wrong():
 
 def test_flow_is_never_less_than_rollout(language):
     sight = seen(language, TOKENS)
-    most = rg.attention_flow(sight, -1)
-    assert (most >= rg.attention_rollout(sight, -1).own[:, 0] - 1e-7).all()
+    most = rg.inspection.attention_flow(sight, -1)
+    assert (most >= rg.inspection.attention_rollout(sight, -1).own[:, 0] - 1e-7).all()
     assert (most <= 1 + 1e-7).all()
 
 
@@ -141,15 +141,19 @@ def test_flow_is_never_less_than_rollout(language):
 def test_what_cannot_be_followed_is_said(language, translator):
     sight = seen(translator, TOKENS[:, :4], TOKENS[:, :3])
     with pytest.raises(LookError, match="at: needs a site of encoder.0.self, .*, got 'middle'"):
-        rg.attention_rollout(sight, 0, "middle")
+        rg.inspection.attention_rollout(sight, 0, "middle")
     with pytest.raises(ShapeError, match="token: needs less than 3, got 3; try 0 to 2"):
-        rg.attention_rollout(sight, 3)
+        rg.inspection.attention_rollout(sight, 3)
     with pytest.raises(ShapeError, match="residual: needs a number from 0 to 1, got 2"):
-        rg.attention_rollout(sight, 0, residual=2.0)
+        rg.inspection.attention_rollout(sight, 0, residual=2.0)
     with pytest.raises(ShapeError, match="sites: need one sequence from top to bottom, got"):
-        rg.attention_flow(sight, 0)
+        rg.inspection.attention_flow(sight, 0)
     with pytest.raises(ShapeError, match="sites: need one sequence from top to bottom, got"):
-        rg.attention_rollout([*seen(language, TOKENS), *seen(language, TOKENS[:, 1:])], 0)
+        rg.inspection.attention_rollout(
+            [*seen(language, TOKENS), *seen(language, TOKENS[:, 1:])], 0
+        )
     long = rg.make_site(*torch.randn(2, 200, 2))
-    with pytest.raises(ShapeError, match="sites: need at most 128 tokens, got 200; try rollout"):
-        rg.attention_flow([long], 0)
+    with pytest.raises(
+        ShapeError, match="sites: need at most 128 tokens, got 200; try attention_rollout"
+    ):
+        rg.inspection.attention_flow([long], 0)

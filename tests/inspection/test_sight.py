@@ -132,9 +132,11 @@ def test_errors_say_what_there_is():
         sight["self"]
     with pytest.raises(LookError, match="call: needs less than the 2 calls of 'self', got 5"):
         sight["self", 5]
-    with pytest.raises(LookError, match="needs calls that go on where the one before stopped"):
+    with pytest.raises(LookError, match="needs calls that continue each other"):
         sight.join("self")
-    with pytest.raises(ShapeError, match="tokens: needs a list of words, got 'ab'; try text.split"):
+    with pytest.raises(
+        ShapeError, match="tokens: needs a list of strings, got 'ab'; try text.split"
+    ):
         sight.with_tokens("ab")
     with pytest.raises(ShapeError, match="tokens: needs source and target, got 'sauce'"):
         sight.with_tokens({"sauce": ["a"]})

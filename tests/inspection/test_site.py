@@ -138,7 +138,7 @@ def test_what_is_not_there_is_said_with_its_count(monkeypatch):
     with pytest.raises(ShapeError, match="key: needs less than 7, got 9"):
         here.breakdown(0, 0, 9)
     monkeypatch.setattr("regard.inspection.sites.site.MAX_MAP_WEIGHTS", 100)
-    with pytest.raises(ShapeError, match="needs at most 100 numbers, got 280; try window"):
+    with pytest.raises(ShapeError, match="needs at most 100 weights, got 280; try window"):
         here.weights()
 
 
@@ -152,6 +152,6 @@ def test_a_site_with_only_its_survey_says_so():
     with pytest.raises(LookError, match="needs its queries and keys for this, got only its survey"):
         here.window()
     with pytest.raises(
-        LookError, match="ask: needs what was asked while looking, entropy, got 'peak'"
+        LookError, match="statistics: needs some of those recorded, entropy, got 'peak'"
     ):
         here.survey(statistics=["peak"])

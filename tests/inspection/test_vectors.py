@@ -17,23 +17,29 @@ def classifier():
 
 def test_neighbours_by_hand():
     among = torch.tensor([[[0.0, 1.0], [1.0, 0.0]], [[-1.0, 0.0], [3.0, 4.0]]])
-    found = rg.nearest_neighbours(torch.tensor([1.0, 0.0]), among, count=4)
+    found = rg.inspection.nearest_neighbours(torch.tensor([1.0, 0.0]), among, count=4)
     assert found == [(1, 1.0), (3, 0.6), (0, 0.0), (2, -1.0)]
 
 
 def test_depths_are_the_embedding_and_the_stream_after_each_block():
     model = classifier()
-    stream = rg.all_hidden_states(model, TOKENS)
+    stream = rg.inspection.all_hidden_states(model, TOKENS)
     assert_close(stream[0], model.embedding(TOKENS))
     for before, after, block in zip(stream[:-1], stream[1:], model.encoder.blocks, strict=True):
         assert_close(after, block(before))
-    assert_close(model.encoder.norm(rg.hidden_states(model, TOKENS)), model.encode(TOKENS))
+    assert_close(
+        model.encoder.norm(rg.inspection.hidden_states(model, TOKENS)), model.encode(TOKENS)
+    )
 
 
 def test_a_translator_has_two_stacks_to_choose_from():
     model = models.Translator(models.translator_tiny(vocab=10)).eval()
-    assert rg.hidden_states(model, (TOKENS, TOKENS[:, :2])).shape == (2, 3, 64)
-    assert rg.hidden_states(model, (TOKENS, TOKENS[:, :2]), stack="decoder").shape == (2, 2, 64)
+    assert rg.inspection.hidden_states(model, (TOKENS, TOKENS[:, :2])).shape == (2, 3, 64)
+    assert rg.inspection.hidden_states(model, (TOKENS, TOKENS[:, :2]), stack="decoder").shape == (
+        2,
+        2,
+        64,
+    )
 
 
 @pytest.mark.parametrize("kind", ["bert", "llama", "t5"])
@@ -53,19 +59,19 @@ def test_transformers_models_give_their_own_hidden_states(kind):
         theirs = model(**inputs, output_hidden_states=True)
     theirs = theirs.encoder_hidden_states if kind == "t5" else theirs.hidden_states
     for depth in range(3):  # the last of theirs is normed
-        assert_close(rg.hidden_states(model, inputs, depth), theirs[depth])
+        assert_close(rg.inspection.hidden_states(model, inputs, depth), theirs[depth])
 
 
 def test_context_moves_a_word_and_its_static_vector_stays():
     model = classifier()
-    same = rg.compare_contexts(model, TOKENS, (0, 0), (0, 0))
+    same = rg.inspection.compare_contexts(model, TOKENS, (0, 0), (0, 0))
     assert same.between == pytest.approx([1.0] * 3)
     assert same.first[0] == pytest.approx(1.0)
-    elsewhere = rg.compare_contexts(model, TOKENS[:1], (0, 0), (0, 1), other=TOKENS[1:])
+    elsewhere = rg.inspection.compare_contexts(model, TOKENS[:1], (0, 0), (0, 1), other=TOKENS[1:])
     assert elsewhere.between == pytest.approx(
-        rg.compare_contexts(model, TOKENS, (0, 0), (1, 1)).between
+        rg.inspection.compare_contexts(model, TOKENS, (0, 0), (1, 1)).between
     )
-    other = rg.compare_contexts(model, torch.tensor([[7, 1], [7, 2]]), (0, 0), (1, 0))
+    other = rg.inspection.compare_contexts(model, torch.tensor([[7, 1], [7, 2]]), (0, 0), (1, 0))
     assert other.between[0] == pytest.approx(1.0)
     assert other.between[1] < 0.99999
     assert other.first[2] < other.first[1] < 1
@@ -73,7 +79,7 @@ def test_context_moves_a_word_and_its_static_vector_stays():
 
 def test_no_graph_is_kept_and_no_hook_stays():
     model = classifier()
-    assert not rg.hidden_states(model, TOKENS).requires_grad
+    assert not rg.inspection.hidden_states(model, TOKENS).requires_grad
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
@@ -81,16 +87,16 @@ def test_no_graph_is_kept_and_no_hook_stays():
 def test_errors_say_the_way_out():
     model = classifier()
     with pytest.raises(ShapeError, match="depth: needs 0 to 2, or -1 for the last, got 3"):
-        rg.hidden_states(model, TOKENS, depth=3)
+        rg.inspection.hidden_states(model, TOKENS, depth=3)
     with pytest.raises(LookError, match="stack: needs one of encoder.blocks in Classifier"):
-        rg.hidden_states(model, TOKENS, stack="decoder")
-    with pytest.raises(LookError, match="no blocks in a row"):
-        rg.hidden_states(torch.nn.Linear(2, 2), torch.zeros(1, 2))
+        rg.inspection.hidden_states(model, TOKENS, stack="decoder")
+    with pytest.raises(LookError, match="no stack of blocks"):
+        rg.inspection.hidden_states(torch.nn.Linear(2, 2), torch.zeros(1, 2))
     with pytest.raises(LookError, match=r"over \(batch, time, dim\), got \(1, 16, 8, 8\)"):
-        rg.hidden_states(
+        rg.inspection.hidden_states(
             models.ResNet(models.ResNetConfig(classes=2)).eval(), torch.zeros(1, 1, 8, 8)
         )
     with pytest.raises(ShapeError, match=r"second: needs .* below \(2, 3\), got \(2, 0\)"):
-        rg.compare_contexts(model, TOKENS, (0, 0), (2, 0))
-    with pytest.raises(ShapeError, match="words: needs one for each of 2 vectors, got 1"):
-        rg.nearest_neighbours(torch.ones(2), torch.ones(2, 2), ["a"])
+        rg.inspection.compare_contexts(model, TOKENS, (0, 0), (2, 0))
+    with pytest.raises(ShapeError, match="labels: needs one per vector, 2, got 1"):
+        rg.inspection.nearest_neighbours(torch.ones(2), torch.ones(2, 2), ["a"])

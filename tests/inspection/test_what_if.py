@@ -26,7 +26,7 @@ TOKENS = torch.tensor([[1, 2, 3, 4, 5], [6, 7, 8, 9, 1]])
 def test_nothing_changes_before_an_edited_layer_and_everything_may_after(language):
     with rg.look(language) as before:
         language(TOKENS)
-    with rg.look(language) as after, rg.what_if(language, rg.drop_head("decoder.1.self", 2)):
+    with rg.look(language) as after, rg.what_if(language, rg.edit.drop_head("decoder.1.self", 2)):
         language(TOKENS)
     for name in ("decoder.0.self", "decoder.1.self"):
         assert_close(after[name].q, before[name].q, rtol=0, atol=0)
@@ -34,7 +34,7 @@ def test_nothing_changes_before_an_edited_layer_and_everything_may_after(languag
 
 
 def test_a_dropped_head_is_a_row_block_of_its_output_weights_gone(language):
-    with rg.what_if(language, rg.drop_head("decoder.1.self", 2)):
+    with rg.what_if(language, rg.edit.drop_head("decoder.1.self", 2)):
         got = language(TOKENS)
     with torch.no_grad():
         language.decoder.blocks[1].self_attention.to_out.weight[:, 32:48] = 0
@@ -44,14 +44,16 @@ def test_a_dropped_head_is_a_row_block_of_its_output_weights_gone(language):
 def test_a_dropped_key_in_every_layer_is_a_token_that_was_padded_away(translator):
     source, target = TOKENS, TOKENS[:, :3]
     lengths = torch.tensor([4, 4])
-    with rg.what_if(translator, rg.drop_key("encoder.*", 4), rg.drop_key("*.cross", 4)) as edited:
+    with rg.what_if(
+        translator, rg.edit.drop_key("encoder.*", 4), rg.edit.drop_key("*.cross", 4)
+    ) as edited:
         got = translator(source, target)
     assert_close(got, translator(source, target, lengths))
     assert list(edited.applied_calls[1]) == ["decoder.0.cross", "decoder.1.cross"]
 
 
 def test_a_look_around_sees_what_the_edit_made(language):
-    edits = rg.drop_key("*.0.self", 1), rg.uniform("*.2.self")
+    edits = rg.edit.drop_key("*.0.self", 1), rg.edit.uniform("*.2.self")
     with rg.look(language) as sight, rg.what_if(language, *edits):
         language(TOKENS)
     assert (sight["decoder.0.self"].weights()[..., 1] == 0).all()
@@ -62,13 +64,13 @@ def test_a_look_around_sees_what_the_edit_made(language):
 def test_edits_act_in_the_order_given(language):
     """Harder than flat is flat: all are ties. Flatter than hard is the same map."""
     site = "decoder.0.self"
-    with rg.what_if(language, rg.uniform(site), rg.hardmax(site)):
+    with rg.what_if(language, rg.edit.uniform(site), rg.edit.hardmax(site)):
         flat_first = language(TOKENS)
-    with rg.what_if(language, rg.uniform(site)):
+    with rg.what_if(language, rg.edit.uniform(site)):
         assert_close(flat_first, language(TOKENS))
-    with rg.what_if(language, rg.hardmax(site), rg.uniform(site)):
+    with rg.what_if(language, rg.edit.hardmax(site), rg.edit.uniform(site)):
         hard_first = language(TOKENS)
-    with rg.what_if(language, rg.hardmax(site)):
+    with rg.what_if(language, rg.edit.hardmax(site)):
         assert_close(hard_first, language(TOKENS))
 
 
@@ -77,25 +79,27 @@ def test_values_patched_from_a_run_on_other_tokens_carry_its_answer(language):
     other = torch.tensor([[5, 4, 3, 2, 1], [1, 1, 2, 2, 3]])
     with rg.look(language) as sight:
         want = language(other)
-    with rg.what_if(language, rg.patch("*", sight, "out")):
+    with rg.what_if(language, rg.edit.patch("*", sight, "out")):
         got = language(TOKENS)
-    with rg.what_if(language, *(rg.patch("*", sight, w) for w in ("values", "keys", "queries"))):
+    with rg.what_if(
+        language, *(rg.edit.patch("*", sight, w) for w in ("values", "keys", "queries"))
+    ):
         assert_close(language(TOKENS), got)
     assert not torch.allclose(want, language(TOKENS), atol=1e-3)
-    with rg.what_if(language, rg.patch("*", sight, "out")):
+    with rg.what_if(language, rg.edit.patch("*", sight, "out")):
         assert_close(language(other), want)
 
 
 def test_each_call_is_patched_with_its_own_of_the_other_run(language):
     with rg.look(language) as sight:
         want = language(TOKENS), language(TOKENS.flip(1))
-    with rg.what_if(language, rg.patch("*", sight, "out")):
+    with rg.what_if(language, rg.edit.patch("*", sight, "out")):
         assert_close((language(TOKENS), language(TOKENS.flip(1))), want)
 
 
 def test_other_attentions_than_the_models_are_left_alone(language):
     q = torch.randn(1, 3, 4)
-    with rg.what_if(language, rg.drop_head("*", 0)):
+    with rg.what_if(language, rg.edit.drop_head("*", 0)):
         language(TOKENS)
         assert rg.attend(q, q, q)[0].abs().sum() > 0
 
@@ -103,8 +107,8 @@ def test_other_attentions_than_the_models_are_left_alone(language):
 def test_the_report_has_the_numbers_of_two_runs(language):
     labels = TOKENS.roll(-1, 1)
     labels[:, -1] = -100
-    edit = rg.scale_scores("*", 4.0)
-    change = rg.compare_edits(language, TOKENS, edit, labels=labels)
+    edit = rg.edit.scale_scores("*", 4.0)
+    change = rg.inspection.compare_edits(language, TOKENS, edit, labels=labels)
     with torch.no_grad():
         before = language(TOKENS)
         with rg.what_if(language, edit):
@@ -124,8 +128,12 @@ def test_the_report_has_the_numbers_of_two_runs(language):
 
 
 def test_the_report_prints_its_most_changed_positions(language):
-    change = rg.compare_edits(
-        language, (TOKENS,), rg.hardmax("*"), labels=TOKENS, id_to_token="abcdefghijkl".__getitem__
+    change = rg.inspection.compare_edits(
+        language,
+        (TOKENS,),
+        rg.edit.hardmax("*"),
+        labels=TOKENS,
+        id_to_token="abcdefghijkl".__getitem__,
     )
     edits, summary, header, *rows = str(change).splitlines()
     assert edits == "hardmax('*')"
@@ -143,8 +151,8 @@ def test_the_report_prints_its_most_changed_positions(language):
 
 def test_a_classifier_has_one_prediction_a_sequence():
     model = models.Classifier(models.classifier_tiny(vocab=12, classes=3)).eval()
-    change = rg.compare_edits(
-        model, {"tokens": TOKENS}, rg.uniform("*"), labels=torch.tensor([0, 2])
+    change = rg.inspection.compare_edits(
+        model, {"tokens": TOKENS}, rg.edit.uniform("*"), labels=torch.tensor([0, 2])
     )
     assert change.kl.shape == (2,)
     assert "loss" in str(change)
@@ -154,17 +162,17 @@ def test_a_classifier_has_one_prediction_a_sequence():
 def test_an_edit_that_met_nothing_is_an_error(language):
     with (
         pytest.raises(LookError, match="site: needs an attention that ran, got 'decoder.1.cross'"),
-        rg.what_if(language, rg.drop_head("decoder.1.cross", 0)),
+        rg.what_if(language, rg.edit.drop_head("decoder.1.cross", 0)),
     ):
         language(TOKENS)
     with (
-        pytest.raises(ShapeError, match="keys: needs less than the 5 keys there were, got 5"),
-        rg.what_if(language, rg.drop_key("*", 5)),
+        pytest.raises(ShapeError, match="keys: needs less than 5, the number of keys, got 5"),
+        rg.what_if(language, rg.edit.drop_key("*", 5)),
     ):
         language(TOKENS)
     with (
         pytest.raises(LookError, match="model: needs to run inside what_if, got no attention"),
-        rg.what_if(language, rg.uniform("*")),
+        rg.what_if(language, rg.edit.uniform("*")),
     ):
         pass
 
@@ -172,18 +180,18 @@ def test_an_edit_that_met_nothing_is_an_error(language):
 @pytest.mark.usefixtures("users_view")
 def test_what_cannot_be_compared_is_said(language):
     with pytest.raises(ConfigError, match="model: needs eval mode, .* try model.eval"):
-        rg.compare_edits(language.train(), TOKENS, rg.uniform("*"))
+        rg.inspection.compare_edits(language.train(), TOKENS, rg.edit.uniform("*"))
     language.eval()
-    with pytest.raises(ShapeError, match=r"labels: needs one for each position, \(2, 5\), got"):
-        rg.compare_edits(language, TOKENS, rg.uniform("*"), labels=TOKENS[:, 1:])
+    with pytest.raises(ShapeError, match=r"labels: needs one per position, \(2, 5\), got"):
+        rg.inspection.compare_edits(language, TOKENS, rg.edit.uniform("*"), labels=TOKENS[:, 1:])
     with (
         rg.look(language) as sight,
-        rg.what_if(language, rg.uniform("*")),
+        rg.what_if(language, rg.edit.uniform("*")),
     ):
         language(TOKENS)
     sight.sites.pop(1)
     with (
         pytest.raises(LookError, match="source: needs call 0 of 'decoder.1.self', got decoder.0"),
-        rg.what_if(language, rg.patch("*", sight)),
+        rg.what_if(language, rg.edit.patch("*", sight)),
     ):
         language(TOKENS)

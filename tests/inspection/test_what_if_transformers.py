@@ -59,7 +59,7 @@ def t5():
 
 
 def test_a_dropped_head_is_its_block_of_the_output_map_gone(llama):
-    change = rg.compare_edits(llama, TOKENS, rg.drop_head("*.layers.1.*", 2))
+    change = rg.inspection.compare_edits(llama, TOKENS, rg.edit.drop_head("*.layers.1.*", 2))
     with torch.no_grad():
         llama.model.layers[1].self_attn.o_proj.weight[:, 16:24] = 0
         assert_close(change.after, llama(TOKENS).logits, rtol=1e-4, atol=1e-5)
@@ -70,7 +70,9 @@ def test_a_dropped_key_is_a_token_that_was_masked_away(bert):
     mask = torch.ones_like(TOKENS)
     mask[:, 4] = 0
     inputs = {"input_ids": TOKENS, "attention_mask": torch.ones_like(TOKENS)}
-    change = rg.compare_edits(bert, inputs, rg.drop_key("*", 4), labels=torch.tensor([0, 2]))
+    change = rg.inspection.compare_edits(
+        bert, inputs, rg.edit.drop_key("*", 4), labels=torch.tensor([0, 2])
+    )
     with torch.no_grad():
         want = bert(input_ids=TOKENS, attention_mask=mask).logits
     assert_close(change.after, want, rtol=1e-4, atol=1e-5)
@@ -79,13 +81,17 @@ def test_a_dropped_key_is_a_token_that_was_masked_away(bert):
 def test_a_model_is_left_as_it_was(gpt2):
     with torch.no_grad():
         before = gpt2(TOKENS).logits
-        rg.compare_edits(gpt2, {"input_ids": TOKENS}, rg.hardmax("*"))
+        rg.inspection.compare_edits(gpt2, {"input_ids": TOKENS}, rg.edit.hardmax("*"))
         assert_close(gpt2(TOKENS).logits, before, rtol=0, atol=0)
 
 
 def test_an_edit_holds_while_a_text_is_generated_with_a_cache(llama):
     """Token by token with a cache is the whole text at once, edits included."""
-    edits = rg.drop_key("*", 1), rg.jitter_key("*", 0.3, seed=4), rg.scale_scores("*", 2.0)
+    edits = (
+        rg.edit.drop_key("*", 1),
+        rg.edit.jitter_key("*", 0.3, seed=4),
+        rg.edit.scale_scores("*", 2.0),
+    )
     with torch.no_grad(), rg.what_if(llama, *edits):
         text = llama.generate(TOKENS[:1], max_new_tokens=6, do_sample=False, pad_token_id=0)
         logits = llama(text).logits
@@ -94,7 +100,7 @@ def test_an_edit_holds_while_a_text_is_generated_with_a_cache(llama):
 
 
 def test_a_look_around_sees_the_edited_map(gpt2):
-    with torch.no_grad(), rg.look(gpt2) as sight, rg.what_if(gpt2, rg.drop_key("*.h.0.*", 2)):
+    with torch.no_grad(), rg.look(gpt2) as sight, rg.what_if(gpt2, rg.edit.drop_key("*.h.0.*", 2)):
         gpt2(TOKENS)
     first, second = sight
     assert (first.weights()[..., 2] == 0).all()
@@ -103,8 +109,10 @@ def test_a_look_around_sees_the_edited_map(gpt2):
 
 def test_importance_is_the_same_as_for_our_model_with_these_weights(gpt2):
     ours = rg.models.from_transformers(gpt2.state_dict(), gpt2.config.to_dict()).eval()
-    theirs = rg.head_importance(gpt2, lambda m: m(TOKENS).logits[..., 7].sum()).first_order
-    own = rg.head_importance(ours, lambda m: m(TOKENS)[..., 7].sum()).first_order
+    theirs = rg.inspection.head_importance(
+        gpt2, lambda m: m(TOKENS).logits[..., 7].sum()
+    ).first_order
+    own = rg.inspection.head_importance(ours, lambda m: m(TOKENS)[..., 7].sum()).first_order
     for a, b in zip(theirs.values(), own.values(), strict=True):
         assert_close(a, b, rtol=1e-3, atol=1e-4)
 
@@ -115,12 +123,12 @@ def test_attributions_reach_the_source_of_an_encoder_decoder(make):
     inputs = {"input_ids": TOKENS, "decoder_input_ids": TOKENS[:, :3]}
     with torch.no_grad(), rg.look(model) as sight:
         model(**inputs)
-    rolled = rg.attention_rollout(sight, -1)
+    rolled = rg.inspection.attention_rollout(sight, -1)
     assert rolled.own.shape == (2, 1, 3)
     assert rolled.source.shape == (2, 1, 6)
     total = rolled.own.sum(-1) + rolled.source.sum(-1)
     assert_close(total, torch.ones(2, 1), rtol=1e-4, atol=0)
-    found = rg.relevance(model, lambda m: m(**inputs).logits[:, -1, 3].sum(), -1)
+    found = rg.inspection.relevance(model, lambda m: m(**inputs).logits[:, -1, 3].sum(), -1)
     assert found.source.max() > 0
 
 
@@ -136,7 +144,9 @@ def test_the_output_map_is_found_by_name(name, request):
         model(TOKENS)
     for site, module, out in zip(sight, modules, caught, strict=True):
         bias = 0 if module.bias is None else module.bias
-        mixed = torch.einsum("bhiv,hvd->bid", site.out, rg.output_projection(model, site))
+        mixed = torch.einsum(
+            "bhiv,hvd->bid", site.out, rg.inspection.output_projection(model, site)
+        )
         assert_close(mixed, out - bias, rtol=1e-4, atol=1e-5)
 
 
@@ -144,8 +154,8 @@ def test_norms_together_are_the_layer_s_own(bert):
     with torch.no_grad(), rg.look(bert) as sight:
         bert(TOKENS)
     site = sight.sites[0]
-    w_out = rg.output_projection(bert, site)
+    w_out = rg.inspection.output_projection(bert, site)
     given = torch.einsum("bhjv,hvd->bhjd", site.v, w_out)
     want = (site.weights()[..., None] * given[:, :, None]).sum(1).norm(dim=-1)
-    got = rg.weighted_value_norms(site, w_out, heads="together")
+    got = rg.inspection.weighted_value_norms(site, w_out, heads="together")
     assert_close(got, want.to(got), rtol=1e-3, atol=1e-5)

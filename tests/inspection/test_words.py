@@ -121,13 +121,13 @@ def test_every_head_and_every_sequence_has_its_own_words():
 
 def test_every_type_has_a_phrase_that_its_row_fills():
     from regard.inspection import HeadRow
-    from regard.inspection.heads.descriptions import TYPE_SENTENCES, _by_type
+    from regard.inspection.heads.descriptions import TYPE_SENTENCES, _describe_type
 
     for name in TYPE_SENTENCES:
         row = HeadRow(
             site="a", call=0, head=0, query_count=9, type=name, induction=0.5, duplicate=0.5
         )
-        assert "{" not in _by_type(row)
+        assert "{" not in _describe_type(row)
 
 
 # errors

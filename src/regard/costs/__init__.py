@@ -1,4 +1,4 @@
-"""TODO."""
+"""Cost of models from their sizes: parameters, FLOPs and bytes, with formulas; and diagrams."""
 
 from regard.costs.diagrams import diagram
 from regard.costs.formulas import Formula, break_even_length, generation_cost, layer_cost

@@ -1,4 +1,4 @@
-"""Costs as formulas that are read and computed from one text, so that they cannot differ."""
+"""Cost formulas: the printed text is also what is evaluated."""
 
 import re
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ _POWERS = {"": 1, "²": 2, "³": 3}
 
 @dataclass(frozen=True)
 class Formula:
-    """A sum of products of sizes, each size one letter, perhaps with common factors in front.
+    """A sum of products of sizes, one letter each, optionally with common factors in front.
 
     "L(4nd² + 2n²d)" stands for L · (4 · n · d² + 2 · n² · d)
 
@@ -27,14 +27,16 @@ class Formula:
         whole = _WHOLE.fullmatch(self.text)
         if whole is None:
             raise ConfigError(
-                f"text: needs a sum of products, one bracket at most, got {self.text!r}"
+                f"text: needs a sum of products, at most one bracket, got {self.text!r}"
             )
         inner = whole["sum"] or whole["plain"]
-        terms = [_read(term, whole["factor"] or "", self.text) for term in _split(inner)]
+        terms = [
+            _parse_term(term, whole["factor"] or "", self.text) for term in _split_terms(inner)
+        ]
         object.__setattr__(self, "terms", tuple(terms))
 
     def value(self, **sizes: int) -> int:
-        """The number, every letter given.
+        """Evaluate the formula; every letter needs a value.
 
         >>> Formula("n² - n").value(n=5)
         20
@@ -77,14 +79,14 @@ def layer_cost(kind: str, n: int, d: int) -> int:
 
 
 def break_even_length(kind: str, d: int) -> int | None:
-    """How long a sequence must be for attention to cost as much as this recurrence; None: never.
+    """Sequence length at which attention costs as much as this recurrent layer; None: never.
 
     4nd² + 2n²d = g · 2nd²   at   n = (g - 2) · d,   g gates: 1, 3, 4
 
-    Below it attention is the cheaper one: n < d against a GRU, n < 2d against an LSTM.
+    Shorter sequences are cheaper with attention: n < d against a GRU, n < 2d against an LSTM.
 
-    >>> break_even_length("gru", d=512), break_even_length("lstm", d=512), break_even_length("rnn", d=512)
-    (512, 1024, None)
+    >>> [break_even_length(kind, d=512) for kind in ("gru", "lstm", "rnn")]
+    [512, 1024, None]
     """
     gates = {"rnn": 1, "gru": 3, "lstm": 4}
     if kind not in gates:
@@ -93,9 +95,9 @@ def break_even_length(kind: str, d: int) -> int | None:
 
 
 def generation_cost(n: int, d: int, *, cached: bool = True) -> int:
-    """Multiply-adds of one layer's self-attention while n tokens are written one by one.
+    """Multiply-adds of one self-attention layer while n tokens are generated.
 
-    cached: Σ_t (4d² + 2td),   all done again for each token: Σ_t (4td² + 2t²d),   t = 1 … n
+    with a KV cache: Σ_t (4d² + 2td),   without: Σ_t (4td² + 2t²d),   t = 1 … n
 
     >>> round(generation_cost(64, 64, cached=False) / generation_cost(64, 64))
     35
@@ -105,14 +107,14 @@ def generation_cost(n: int, d: int, *, cached: bool = True) -> int:
     return sum(layer_cost("attention", t, d) for t in range(1, n + 1))
 
 
-def _split(text: str) -> list[str]:
+def _split_terms(text: str) -> list[str]:
     return re.findall(r"[+-]?\s*[^+\-]+", text)
 
 
-def _read(term: str, factor: str, text: str) -> tuple[int, str]:
-    found = _TERM.fullmatch(term.strip())
-    if found is None or not (found[2] or found[3]):
+def _parse_term(term: str, factor: str, text: str) -> tuple[int, str]:
+    match = _TERM.fullmatch(term.strip())
+    if match is None or not (match[2] or match[3]):
         raise ConfigError(f"text: needs products such as 4nd², got {term.strip()!r} in {text!r}")
-    number = int(found[2] or 1) * (-1 if found[1] == "-" else 1)
-    powers = re.findall(r"([A-Za-z])([²³]?)", found[3])
+    number = int(match[2] or 1) * (-1 if match[1] == "-" else 1)
+    powers = re.findall(r"([A-Za-z])([²³]?)", match[3])
     return number, factor + "".join(letter * _POWERS[power] for letter, power in powers)

@@ -1,4 +1,4 @@
-"""What each kind of layer costs: parameters, multiply-adds, bytes moved, kept and cached."""
+"""Cost of each kind of layer: parameters, multiply-adds, bytes moved, activations and cache."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -26,11 +26,11 @@ Side = Literal["source", "target"]
 
 @dataclass(frozen=True, kw_only=True)
 class CostPart:
-    """One part of a model: how much of everything. Bytes are at the parameters' own width.
+    """Cost of one part of a model, in the dtype of its parameters.
 
-    `moved`: weights, inputs and outputs of every product, read or written once, a recurrent U once
-    a step; a map of weights is never written. `activations`: what the way back needs, without
-    dropout. `cache`: what a decoder keeps from token to token.
+    `bytes_moved`: weights, inputs and outputs of every matrix product, read or written once, a
+    recurrent U once per step; attention maps are never written. `activation_bytes`: saved for the
+    backward pass, without dropout. `cache_bytes`: what a decoder stores from token to token.
 
     >>> [part] = rg.cost(rg.nn.FeedForward(2, 8), source=3).parts
     >>> part.formula, part.multiply_adds, part.parameters
@@ -45,11 +45,11 @@ class CostPart:
     bytes_moved: int = 0
     activation_bytes: int = 0
     cache_bytes: int = 0
-    sizes: tuple[tuple[str, int], ...] = ()  # what the letters of the formula stand for
+    sizes: tuple[tuple[str, int], ...] = ()  # values of the letters in the formula
 
 
 class CostCounter:
-    """Counts layers at one batch size; a weight that serves twice is counted once."""
+    """Builds cost parts for one batch size; shared parameters are counted once."""
 
     def __init__(self, batch: int, element_size: int, source: str = "n"):
         self.batch, self.element_size = batch, element_size
@@ -69,7 +69,10 @@ class CostCounter:
         cache: int = 0,
         repeated_reads: int = 0,
     ) -> CostPart:
-        """A part; moved, kept and cache are in numbers a sequence, reads weights read again."""
+        """A part; `moved`, `activations` and `cache` are numbers per sequence.
+
+        `repeated_reads` are weights that are read again.
+        """
         parameters, used = self._parameters(modules)
         sizes = {"B": self.batch} | (sizes or {})
         return CostPart(
@@ -97,7 +100,7 @@ class CostCounter:
 
 
 def attention_cost(
-    count: CostCounter,
+    counter: CostCounter,
     name: str,
     side: Side,
     layers: list[MultiHeadAttention],
@@ -105,47 +108,47 @@ def attention_cost(
     m: int | None = None,
     extra: nn.Module | None = None,
 ) -> CostPart:
-    """Attentions of one size in a row, n queries and m keys; without m, of a sequence to itself."""
-    first, own = layers[0], m is None
+    """Attention layers of one size, n queries and m keys; without m, self-attention."""
+    first, is_self = layers[0], m is None
     keys = n if m is None else m
     e, g = first.to_q.out_features, first.to_k.out_features
     d, s = first.to_q.in_features, first.to_k.in_features
-    letter = count.letters[side]
-    other, square = (letter, f"{letter}²") if own else ("M", "NM")
+    letter = counter.letters[side]
+    other, square = (letter, f"{letter}²") if is_self else ("M", "NM")
     if e == g == d == s:
-        terms = f"4{letter}d²" if own else "2Nd² + 2Md²"
+        terms = f"4{letter}d²" if is_self else "2Nd² + 2Md²"
         terms += f" + 2{square}d"
     else:
         terms = f"2{letter}de + 2{other}sg + 2{square}e"
     distances = 0
-    if isinstance(extra, RelativeKeyBias):  # every query also asks the key of every distance
+    if isinstance(extra, RelativeKeyBias):  # each query is multiplied with the key of each distance
         distances, terms = len(extra.table), f"{terms} + {letter}er"
-    # x, q, k, v, lse, and the answer twice: as the heads gave it, and with heads side by side
-    kept = n * d + 3 * n * e + 2 * keys * g + n * first.heads
-    return count.part(
+    # x, q, k, v, lse, and the output twice: per head, and with heads concatenated
+    saved = n * d + 3 * n * e + 2 * keys * g + n * first.heads
+    return counter.part(
         name,
         side,
         [*layers, extra],
         f"BL({terms})",
         {"L": len(layers), letter: n, other: keys, "d": d, "s": s, "e": e, "g": g, "r": distances},
         moved=len(layers) * (2 * n * d + 4 * n * e + 2 * keys * s + 4 * keys * g),
-        activations=len(layers) * kept,
+        activations=len(layers) * saved,
         cache=len(layers) * 2 * keys * g,
     )
 
 
 def feed_forward_cost(
-    count: CostCounter, name: str, side: Side, layers: list[FeedForward], n: int
+    counter: CostCounter, name: str, side: Side, layers: list[FeedForward], n: int
 ) -> CostPart:
-    """Feed-forward layers in a row; three products if gated."""
+    """Feed-forward layers of one size; three products if gated."""
     first = layers[0]
     d, h = first.to_hidden.in_features, first.to_hidden.out_features
     gated = first.to_gate is not None
-    letter = count.letters[side]
+    letter = counter.letters[side]
     terms = f"8{letter}d²" if h == 4 * d and not gated else f"{3 if gated else 2}{letter}dh"
-    # relu needs its answer, which the next product keeps anyway; the others need what came in too
+    # relu saves its output, which the next product saves anyway; others save their input too
     inner = (3 if gated else 1) + (first.activation != "relu")
-    return count.part(
+    return counter.part(
         name,
         side,
         layers,
@@ -156,38 +159,38 @@ def feed_forward_cost(
     )
 
 
-def norm_cost(count: CostCounter, name: str, side: Side, layers: list[Norm], n: int) -> CostPart:
-    """Norms: no products, but weights, and what came in is kept."""
+def norm_cost(counter: CostCounter, name: str, side: Side, layers: list[Norm], n: int) -> CostPart:
+    """Norms: no products, but parameters and saved inputs."""
     widths = [(norm.kind, norm.gain.numel()) for norm in layers if norm.gain is not None]
-    # a layer norm also keeps mean and spread; the RMS norm, in steps, what it scaled
-    kept = sum(d + 2 if kind == "layer" else 2 * d + 1 for kind, d in widths)
+    # a layer norm also saves mean and variance; our RMS norm its normalised input
+    saved = sum(d + 2 if kind == "layer" else 2 * d + 1 for kind, d in widths)
     moved = sum(2 * n * d for _, d in widths)
-    return count.part(name, side, layers, moved=moved, activations=n * kept)
+    return counter.part(name, side, layers, moved=moved, activations=n * saved)
 
 
 def embedding_cost(
-    count: CostCounter, name: str, side: Side, layer: TokenEmbedding, n: int
+    counter: CostCounter, name: str, side: Side, layer: TokenEmbedding, n: int
 ) -> CostPart:
-    """Rows of a table that are looked up."""
+    """An embedding lookup."""
     d, norm = layer.token_embeddings.shape[1], layer.norm
-    rows = count.part(name, side, [layer], moved=2 * n * d, activations=n * (d + 2) if norm else 0)
-    table = (
-        layer.token_embeddings.numel() - n * d * count.batch
-    )  # only the rows that were asked are read
-    return _but(rows, bytes_moved=rows.bytes_moved - count.element_size * max(0, table))
+    rows = counter.part(
+        name, side, [layer], moved=2 * n * d, activations=n * (d + 2) if norm else 0
+    )
+    unread = layer.token_embeddings.numel() - n * d * counter.batch
+    return replace(rows, bytes_moved=rows.bytes_moved - counter.element_size * max(0, unread))
 
 
 def readout_cost(
-    count: CostCounter,
+    counter: CostCounter,
     layer: Readout | nn.Linear,
     d: int,
     vocab: int,
     n: int,
     side: Side = "target",
 ) -> CostPart:
-    """From vectors to the vocabulary; a tied table is read, and counted where it lives."""
-    letter = count.letters[side]
-    return count.part(
+    """Projection to the vocabulary; a tied weight is read here, and counted at the embedding."""
+    letter = counter.letters[side]
+    return counter.part(
         "readout",
         side,
         [layer],
@@ -200,15 +203,15 @@ def readout_cost(
 
 
 def linear_cost(
-    count: CostCounter, name: str, side: Side, layers: list[nn.Linear], n: int
+    counter: CostCounter, name: str, side: Side, layers: list[nn.Linear], n: int
 ) -> CostPart:
-    """Linear maps, one after the other."""
+    """Linear layers in sequence."""
     shapes = [(layer.in_features, layer.out_features) for layer in layers]
-    letter = count.letters[side] if n > 1 else ""
+    letter = counter.letters[side] if n > 1 else ""
     terms, sizes = " + ".join(f"{n * a * b}" for a, b in shapes), {letter: n}
     if len(layers) == 1:
         terms, sizes = f"{letter}io", {letter: n, "i": shapes[0][0], "o": shapes[0][1]}
-    return count.part(
+    return counter.part(
         name,
         side,
         layers,
@@ -220,26 +223,27 @@ def linear_cost(
 
 
 def recurrent_cost(
-    count: CostCounter, name: str, side: Side, layer: Recurrent | AttentiveRecurrent, n: int
+    counter: CostCounter, name: str, side: Side, layer: Recurrent | AttentiveRecurrent, n: int
 ) -> CostPart:
-    """Cells walked along n steps: g gates of W x and U h each."""
-    ways = 2 if getattr(layer, "bidirectional", False) else 1
+    """Recurrent layers over n steps: W x and U h per gate."""
+    directions = 2 if getattr(layer, "bidirectional", False) else 1
     gates = {"rnn": 1, "gru": 3, "lstm": 4}[layer.kind]
     d, s, above = layer.dim, layer.hidden, layer.layers - 1
-    letter = count.letters[side]
-    first, upper = ways * gates, ways * gates * (ways + 1) * above  # below it both ways come in
+    letter = counter.letters[side]
+    first = directions * gates
+    upper = first * (directions + 1) * above  # upper layers read both directions
     if d == s:
         terms = f"{2 * first + upper}{letter}d²"
     else:
         terms = f"{first}{letter}ds + {first + upper}{letter}s²"
     states = 2 if layer.kind == "lstm" else 1
-    cells = ways * layer.layers
+    cells = directions * layer.layers
     cache = cells * states * s
     if isinstance(layer, AttentiveRecurrent):
-        terms += _looking_back(layer, letter, "d" if d == s else "s")
+        terms += _state_attention_terms(layer, letter, "d" if d == s else "s")
         cache += layer.layers * n * s
-    inputs = ways * d + ways * above * ways * s
-    return count.part(
+    inputs = directions * d + directions * above * directions * s
+    return counter.part(
         name,
         side,
         [layer],
@@ -247,28 +251,28 @@ def recurrent_cost(
         {letter: n, "d": d, "s": s},
         moved=n * (inputs + cells * (gates + 2) * s),
         activations=n * (inputs + cells * (gates + states) * s),
-        repeated_reads=(n - 1) * cells * gates * s * s,  # U again at every step
+        repeated_reads=(n - 1) * cells * gates * s * s,  # U at every step
         cache=cache,
     )
 
 
-def _looking_back(layer: AttentiveRecurrent, letter: str, wide: str) -> str:
-    """Each state asks all before it, n(n - 1)/2 pairs, a product for the score and one for v."""
+def _state_attention_terms(layer: AttentiveRecurrent, letter: str, width: str) -> str:
+    """Each state attends to all earlier ones: n(n - 1)/2 pairs, two products each."""
     first, times = layer.attentions[0], layer.layers
     assert isinstance(first, StateAttention)
     projected = (first.to_key is not None) + (first.to_query is not None)
-    more = f" + {times * projected}{letter}{wide}²" if projected else ""
-    return f" + {times}{letter}²{wide} - {times}{letter}{wide}{more}"
+    projections = f" + {times * projected}{letter}{width}²" if projected else ""
+    return f" + {times}{letter}²{width} - {times}{letter}{width}{projections}"
 
 
 def state_attention_cost(
-    count: CostCounter, name: str, layer: StateAttention, n: int, m: int, dim: int, source: int
+    counter: CostCounter, name: str, layer: StateAttention, n: int, m: int, dim: int, source: int
 ) -> CostPart:
-    """A decoder's states ask the source: n states, m keys of width `source`."""
+    """Attention of n decoder states to m encoder states of width `source`."""
     terms = "NMs + NMd"
     terms += " + Mds" if layer.to_key is not None else ""
     terms += " + Nd²" if layer.to_query is not None else ""
-    return count.part(
+    return counter.part(
         name,
         "target",
         [layer],
@@ -280,34 +284,24 @@ def state_attention_cost(
     )
 
 
-def subsample_cost(count: CostCounter, layer: ConvSubsampling, frames: int) -> tuple[CostPart, int]:
-    """Convolutions along time, and over bands; with them how many frames are left."""
-    terms, moved, kept = [], 0, 0
+def subsample_cost(
+    counter: CostCounter, layer: ConvSubsampling, frames: int
+) -> tuple[CostPart, int]:
+    """Subsampling convolutions; also returns the number of frames that remain."""
+    terms, moved = [], 0
     for module, stride in zip(layer.convolutions, layer.strides, strict=True):
         assert isinstance(module, nn.Conv1d | TimeFrequencyConv)
         after = (frames + stride - 1) // stride
         inner = module if isinstance(module, nn.Conv1d) else module.filters
         inputs, width = module.in_channels, module.out_channels
-        # an output is a sum over all that one filter sees
         terms.append(f"{after * width * inner.weight[0].numel()}")
         moved += frames * inputs + after * width
-        kept += frames * inputs + after * width
         frames = after
     for module in layer.out:
         if isinstance(module, nn.Linear):
             terms.append(f"{frames * module.weight.numel()}")
             moved += frames * module.out_features
-            kept += frames * module.out_features
-    part = count.part(
-        "convolutions", "source", [layer], f"B({' + '.join(terms)})", moved=moved, activations=kept
+    part = counter.part(
+        "convolutions", "source", [layer], f"B({' + '.join(terms)})", moved=moved, activations=moved
     )
     return part, frames
-
-
-def _but(part: CostPart, **changes: int) -> CostPart:
-    return replace(part, **changes)
-
-
-def without_cache(part: CostPart) -> CostPart:
-    """The same part of a model that reads all at once and keeps nothing from token to token."""
-    return _but(part, cache_bytes=0)

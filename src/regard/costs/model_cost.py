@@ -1,4 +1,4 @@
-"""What a model costs, part by part: the formula and the number side by side."""
+"""Cost of a model, part by part, with formulas and numbers."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,18 +10,19 @@ from regard.costs.layer_costs import CostCounter, CostPart
 from regard.costs.model_parts import DEFAULT_IMAGE_SIDE, InputSizes, iter_cost_parts
 from regard.errors import ConfigError
 from regard.nn import Decoder
+from regard.tables import format_table
 
-DEFAULT_TARGET = 64  # tokens that are written when no number is given
+DEFAULT_TARGET = 64  # tokens
 ENCODER_DECODERS = (models.Translator, models.RecurrentTranslator, Decoder)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The parts of a model and what each costs for one forward pass; print it for a table.
+    """Cost of one forward pass by part; prints as a table.
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=100))
-    >>> found = rg.cost(model, source=10, target=5)
-    >>> found["cross-attention"].multiply_adds, found["cross-attention"].formula
+    >>> part = rg.cost(model, source=10, target=5)["cross-attention"]
+    >>> part.multiply_adds, part.formula
     (258560, 'BL(2Nd² + 2Md² + 2NMd)')
     """
 
@@ -46,18 +47,18 @@ class Cost:
 
     @property
     def flops(self) -> int:
-        """A multiply and an add are two operations."""
+        """Floating-point operations: two per multiply-add."""
         return 2 * self.multiply_adds
 
     @property
     def extra_target_multiply_adds(self) -> int:
-        """Multiply-adds of writing another target from the same memory: all but the source's.
+        """Multiply-adds of decoding another target from the same encoding.
 
         decoder, cross-attention with its keys and values of the source, readout
 
         >>> model = rg.models.Translator(rg.models.translator_base(vocab=1))
-        >>> found = rg.cost(model, source=30, target=30)
-        >>> round(found.extra_target_multiply_adds / found.multiply_adds, 2)
+        >>> cost = rg.cost(model, source=30, target=30)
+        >>> round(cost.extra_target_multiply_adds / cost.multiply_adds, 2)
         0.57
         """
         return sum(part.multiply_adds for part in self.parts if part.side == "target")
@@ -75,7 +76,7 @@ class Cost:
         for column in ("multiply-adds", "parameters", "bytes moved", "activations", "cache"):
             table.add_column(column, justify="right")
         for part in self.parts:
-            table.add_row(part.name, part.formula, _letters(part), *_shown(part))
+            table.add_row(part.name, part.formula, _format_sizes(part), *_format_counts(part))
         total = CostPart(
             name="all",
             side="source",
@@ -87,44 +88,46 @@ class Cost:
             cache_bytes=self._sum("cache_bytes"),
         )
         table.add_section()
-        table.add_row("all", "", "", *_shown(total))
+        table.add_row("all", "", "", *_format_counts(total))
         return table
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        console = Console(width=140, color_system=None)
-        with console.capture() as caught:
-            console.print(self)
-        return caught.get()
+        return format_table(self, width=140)
 
 
 def cost(
     model: nn.Module, source: int | None = None, target: int = DEFAULT_TARGET, batch: int = 1
 ) -> Cost:
-    """What one forward pass costs, by part, from the sizes of the model alone: nothing is run.
+    """Cost of one forward pass by part, from the sizes of the model; nothing is run.
 
     attention 4nd² + 2n²d,   from N queries to M keys 2Nd² + 2Md² + 2NMd,   feed-forward 8nd²,   …
 
-    `source` counts tokens (512 if not given), log-mel frames, or the pixels of a picture's side.
-    Multiply-adds are those of products of matrices, masked places too, as the kernels do them.
+    Multiply-adds are those of matrix products, including masked entries, as the kernels compute
+    them.
 
+    Args:
+        model: A model or layer of regard.
+        source: Tokens (512 by default), log-mel frames, or the side of an image in pixels.
+        target: Target tokens of an encoder-decoder.
+        batch: Batch size.
+
+    >>> from regard.costs import layer_cost
     >>> model = rg.nn.MultiHeadAttention(512, 8)
-    >>> rg.cost(model, source=512).multiply_adds == rg.layer_cost("attention", n=512, d=512)
+    >>> rg.cost(model, source=512).multiply_adds == layer_cost("attention", n=512, d=512)
     True
     """
     for name, size in (("source", source), ("target", target), ("batch", batch)):
         if size is not None and size < 1:
             raise ConfigError(f"{name}: needs 1 or more, got {size}")
     weight = next(model.parameters(), None)
-    width = 4 if weight is None else weight.element_size()
-    counter = CostCounter(batch, width, "M" if isinstance(model, ENCODER_DECODERS) else "n")
+    element_size = 4 if weight is None else weight.element_size()
+    counter = CostCounter(batch, element_size, "M" if isinstance(model, ENCODER_DECODERS) else "n")
     sizes = InputSizes(source, target, counter)
     parts = tuple(iter_cost_parts(model, sizes))
-    return Cost(type(model).__name__, _given(model, sizes), parts)
+    return Cost(type(model).__name__, _describe_inputs(model, sizes), parts)
 
 
-def _given(model: nn.Module, sizes: InputSizes) -> str:
+def _describe_inputs(model: nn.Module, sizes: InputSizes) -> str:
     batch = f"batch B = {sizes.counter.batch}"
     if isinstance(model, ENCODER_DECODERS):
         return f"{batch}, source M = {sizes.tokens}, target N = {sizes.target}"
@@ -135,20 +138,17 @@ def _given(model: nn.Module, sizes: InputSizes) -> str:
     return batch if isinstance(model, models.MLP) else f"{batch}, n = {sizes.tokens}"
 
 
-def _shown(part: CostPart) -> list[str]:
+def _format_counts(part: CostPart) -> list[str]:
     counts = [f"{part.multiply_adds:,}" if part.multiply_adds else "", f"{part.parameters:,}"]
-    return counts + [
-        _bytes(part.bytes_moved),
-        _bytes(part.activation_bytes),
-        _bytes(part.cache_bytes),
-    ]
+    sizes = (part.bytes_moved, part.activation_bytes, part.cache_bytes)
+    return counts + [_format_bytes(size) for size in sizes]
 
 
-def _letters(part: CostPart) -> str:
+def _format_sizes(part: CostPart) -> str:
     return " ".join(f"{letter}={size}" for letter, size in part.sizes if letter and letter != "B")
 
 
-def _bytes(size: int) -> str:
+def _format_bytes(size: int) -> str:
     if not size:
         return ""
     for unit in ("B", "kB", "MB", "GB", "TB"):

@@ -1,4 +1,4 @@
-"""What a second language costs: the source is read once, however many languages are written."""
+"""Cost of translating into several languages with one encoding of the source."""
 
 from dataclasses import dataclass
 from typing import cast
@@ -14,11 +14,11 @@ from regard.nn import DecoderBlock
 
 @dataclass(frozen=True)
 class SharedEncoding:
-    """Multiply-adds of reading (once) and of writing (once a language), with their formulas.
+    """Multiply-adds of the encoder E (once) and the decoder D (per language), with formulas.
 
-    together = E + K · D,   apart = K · (E + D),   K languages
+    shared_total = E + K · D,   separate_total = K · (E + D),   K languages
 
-    >>> SharedEncoding("", "", encoder_multiply_adds=3, decoder_multiply_adds=1, languages=2).shared_total
+    >>> SharedEncoding("", "", 3, 1, languages=2).shared_total
     5
     """
 
@@ -30,72 +30,67 @@ class SharedEncoding:
 
     @property
     def shared_total(self) -> int:
-        """With one encoding for all languages."""
+        """Multiply-adds with one encoding for all languages."""
         return self.encoder_multiply_adds + self.languages * self.decoder_multiply_adds
 
     @property
     def separate_total(self) -> int:
-        """With an encoding for each language."""
+        """Multiply-adds with one encoding per language."""
         return self.languages * (self.encoder_multiply_adds + self.decoder_multiply_adds)
 
     @property
     def saving(self) -> float:
-        """The share of `apart` that is saved.
+        """Share of `separate_total` that is saved.
 
         1 - (E + K · D) / (K · (E + D))
         """
         return 1 - self.shared_total / self.separate_total
 
     def __str__(self) -> str:
-        k = self.languages
-        second = (
-            100
-            * self.decoder_multiply_adds
-            / (self.encoder_multiply_adds + self.decoder_multiply_adds)
-        )
+        k, encoder, decoder = self.languages, self.encoder_multiply_adds, self.decoder_multiply_adds
         return (
-            f"E, reading, once:           {self.encoder_multiply_adds:>14,} multiply-adds, {self.encoder_formula}\n"
-            f"D, writing, each language:  {self.decoder_multiply_adds:>14,} multiply-adds, {self.decoder_formula}\n"
+            f"E, encoder, once:          {encoder:>14,} multiply-adds, {self.encoder_formula}\n"
+            f"D, decoder, per language:  {decoder:>14,} multiply-adds, {self.decoder_formula}\n"
             f"E + {k}D = {self.shared_total:,}, not {k}(E + D) = {self.separate_total:,}: "
-            f"{100 * self.saving:.0f}% less; one more language costs {second:.0f}% of the first"
+            f"{100 * self.saving:.0f}% less; each further language costs "
+            f"{100 * decoder / (encoder + decoder):.0f}% of the first"
         )
 
 
 def shared_encoding_cost(
     model: nn.Module, source: int, target: int, languages: int
 ) -> SharedEncoding:
-    """What it costs to write `target` tokens in each of some languages, after `source` were read.
+    """Cost of decoding `target` tokens in several languages from one encoding of `source` tokens.
 
-    E = encoder + L(2Md²), the keys and values that all languages share;   D = the rest, a language
+    E = encoder + L(2Md²), the keys and values that all languages share;   D = the rest
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=10))
-    >>> found = shared_encoding_cost(model, source=1, target=1, languages=2)
-    >>> found.encoder_multiply_adds, found.decoder_multiply_adds, found.separate_total - found.shared_total
-    (114944, 115840, 114944)
+    >>> cost = shared_encoding_cost(model, source=1, target=1, languages=2)
+    >>> cost.encoder_multiply_adds, cost.decoder_multiply_adds
+    (114944, 115840)
     """
     if languages < 1:
         raise ConfigError(f"languages: needs 1 or more, got {languages}")
     if not isinstance(model, Translator | RecurrentTranslator):
         raise ConfigError(f"model: needs a translator, got a {type(model).__name__}")
     parts = [part for part in cost(model, source, target).parts if part.multiply_adds]
-    read = [part for part in parts if part.side == "source"]
-    write = [part for part in parts if part.side == "target"]
-    reading, writing = (sum(part.multiply_adds for part in some) for some in (read, write))
-    read_formula, write_formula = _joined(read), _joined(write)
-    if isinstance(model, Translator):  # made from the source alone, so made once
-        shared = model.config.decoder_layers * source * _keys_and_values(model)
-        reading, writing = reading + shared, writing - shared
-        read_formula += " + L(2Md²)"
-        write_formula = write_formula.replace("2Nd² + 2Md² + 2NMd", "2Nd² + 2NMd")
-    return SharedEncoding(read_formula, write_formula, reading, writing, languages)
+    sides = [[part for part in parts if part.side == side] for side in ("source", "target")]
+    encoder, decoder = (sum(part.multiply_adds for part in side) for side in sides)
+    encoder_formula, decoder_formula = map(_join_formulas, sides)
+    if isinstance(model, Translator):  # keys and values depend on the source alone
+        shared = model.config.decoder_layers * source * _count_key_value_weights(model)
+        encoder, decoder = encoder + shared, decoder - shared
+        encoder_formula += " + L(2Md²)"
+        decoder_formula = decoder_formula.replace("2Nd² + 2Md² + 2NMd", "2Nd² + 2NMd")
+    return SharedEncoding(encoder_formula, decoder_formula, encoder, decoder, languages)
 
 
-def _keys_and_values(model: Translator) -> int:
-    """Weights of a layer that a token of the source meets: 2d², less with fewer key heads."""
+def _count_key_value_weights(model: Translator) -> int:
+    """Weights of the key and value projections of one layer: 2d², less with fewer KV heads."""
     cross = cast(DecoderBlock, model.decoder.blocks[0]).cross_attention
     return cross.to_k.weight.numel() + cross.to_v.weight.numel()
 
 
-def _joined(parts: list[CostPart]) -> str:
-    each = (part.formula.removeprefix("B") for part in parts if part.formula)
-    return " + ".join(one[1:-1] if one.startswith("(") else one for one in each)
+def _join_formulas(parts: list[CostPart]) -> str:
+    formulas = (part.formula.removeprefix("B") for part in parts if part.formula)
+    return " + ".join(text[1:-1] if text.startswith("(") else text for text in formulas)

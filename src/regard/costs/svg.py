@@ -1,4 +1,4 @@
-"""A small sheet to draw on, written as SVG: boxes, joints, wires and words."""
+"""A minimal SVG canvas: boxes, nodes, wires and text."""
 
 import re
 from dataclasses import dataclass, field
@@ -25,9 +25,9 @@ INK, PALE = "#222222", "#666666"
 
 @dataclass(frozen=True)
 class Diagram:
-    """A drawing: shown by a notebook, or saved as SVG.
+    """A drawing that notebooks show and `save` writes as SVG.
 
-    >>> diagram = rg.diagram(rg.nn.RecurrentCell(3, 4, "lstm"))
+    >>> diagram = rg.costs.diagram(rg.nn.RecurrentCell(3, 4, "lstm"))
     >>> diagram.svg.startswith("<svg"), diagram.title
     (True, 'LSTM cell: x of 3, h and C of 4')
     """
@@ -36,17 +36,18 @@ class Diagram:
     svg: str
 
     def save(self, path: str | Path) -> Path:
-        """Write the SVG.
+        """Write the SVG file.
 
         >>> import tempfile
-        >>> rg.diagram(rg.nn.RecurrentCell(3, 4)).save(Path(tempfile.mkdtemp()) / "cell.svg").name
+        >>> drawing = rg.costs.diagram(rg.nn.RecurrentCell(3, 4))
+        >>> drawing.save(Path(tempfile.mkdtemp()) / "cell.svg").name
         'cell.svg'
         """
         path = Path(path)
         if path.suffix != ".svg":
-            raise FileError(f"{path}: needs a name that ends in .svg, got {path.suffix or 'none'}")
+            raise FileError(f"{path}: needs a path that ends in .svg, got {path.suffix or 'none'}")
         if not path.parent.is_dir():
-            raise FileError(f"{path}: needs a folder that exists, got {path.parent}; try mkdir")
+            raise FileError(f"{path}: needs an existing folder, got {path.parent}; try mkdir")
         return write_text(path, self.svg)
 
     def _repr_svg_(self) -> str:
@@ -55,7 +56,7 @@ class Diagram:
 
 @dataclass
 class SvgCanvas:
-    """What is drawn so far; y grows downwards, as in SVG. Wires lie under boxes."""
+    """Collects shapes; y grows downwards, and wires lie under boxes."""
 
     wires: list[str] = field(default_factory=list)
     shapes: list[str] = field(default_factory=list)
@@ -63,7 +64,7 @@ class SvgCanvas:
     high: list[float] = field(default_factory=lambda: [-1e9, -1e9])
 
     def box(self, x: float, y: float, w: float, h: float, kind: str, *lines: str) -> None:
-        """A box around (x, y), its first line plain, those below small."""
+        """A box centred at (x, y); the first line is the title, the others are small."""
         self._reach((x - w / 2, y - h / 2), (x + w / 2, y + h / 2))
         self.shapes.append(
             f'<rect class="{kind}" x="{x - w / 2:g}" y="{y - h / 2:g}" width="{w:g}" '
@@ -74,7 +75,7 @@ class SvgCanvas:
             self.text(x, top + 14 * i + (1 if i else 0), line, small=i > 0)
 
     def node(self, x: float, y: float, sign: str, name: str = "joint") -> None:
-        """A small circle in which wires meet: + or ×."""
+        """A small circle with a sign, + or ×, where wires meet."""
         self._reach((x - 10, y - 10), (x + 10, y + 10))
         self.shapes.append(
             f'<circle class="{name}" cx="{x:g}" cy="{y:g}" r="10" fill="white" stroke="{INK}"/>'
@@ -84,7 +85,7 @@ class SvgCanvas:
     def wire(
         self, *points: Point, arrow: bool = True, over: bool = False, name: str = "wire"
     ) -> None:
-        """A line along points; `over` gives it a pale edge where it crosses those before it."""
+        """A line along points; `over` gives it a white outline where it crosses earlier wires."""
         self._reach(*points)
         path = "M" + " L".join(f"{x:g} {y:g}" for x, y in points)
         if over:
@@ -96,11 +97,11 @@ class SvgCanvas:
         )
 
     def dot(self, x: float, y: float) -> None:
-        """Where a wire branches."""
+        """A dot where a wire branches."""
         self.wires.append(f'<circle class="dot" cx="{x:g}" cy="{y:g}" r="2.6" fill="{INK}"/>')
 
     def frame(self, x: float, y: float, w: float, h: float) -> None:
-        """A dashed frame from its upper left corner."""
+        """A dashed frame; (x, y) is its upper left corner."""
         self._reach((x, y), (x + w, y + h))
         self.wires.insert(
             0,
@@ -111,17 +112,17 @@ class SvgCanvas:
     def text(
         self, x: float, y: float, label: str, *, small: bool = False, at: str = "middle"
     ) -> None:
-        """Words that stand on y; `at` says which part of them is at x. h_{t-1} has an index."""
+        """Text with baseline y, anchored at x by `at`; h_{t-1} gets a subscript."""
         wide = len(re.sub(r"[_{}]", "", label)) * (5.6 if small else 7.2)
         left = {"start": 0.0, "middle": wide / 2, "end": wide}[at]
         self._reach((x - left, y - 12), (x - left + wide, y + 4))
         look = f'font-size="10" fill="{PALE}"' if small else f'font-size="13" fill="{INK}"'
         self.shapes.append(
-            f'<text x="{x:g}" y="{y:g}" text-anchor="{at}" {look}>{_indexed(label)}</text>'
+            f'<text x="{x:g}" y="{y:g}" text-anchor="{at}" {look}>{_with_subscripts(label)}</text>'
         )
 
     def to_diagram(self, title: str) -> Diagram:
-        """The drawing, cut to what is on it."""
+        """The drawing, cropped to its content."""
         left, top = (value - 16 for value in self.low)
         wide, high = (b - a + 32 for a, b in zip(self.low, self.high, strict=True))
         parts = [
@@ -145,11 +146,11 @@ class SvgCanvas:
             self.high = [max(a, b) for a, b in zip(self.high, point, strict=True)]
 
 
-def _indexed(words: str) -> str:
-    """Words with what follows _ set lower."""
+def _with_subscripts(label: str) -> str:
+    """Escaped text with `_x` and `_{…}` as subscripts."""
 
-    def lower(found: re.Match[str]) -> str:
-        index = found[1] or found[2]
+    def lower(match: re.Match[str]) -> str:
+        index = match[1] or match[2]
         return f'<tspan dy="3" font-size="75%">{index}</tspan><tspan dy="-3">&#8203;</tspan>'
 
-    return re.sub(r"_(?:\{([^}]*)\}|(\w))", lower, escape(words))
+    return re.sub(r"_(?:\{([^}]*)\}|(\w))", lower, escape(label))

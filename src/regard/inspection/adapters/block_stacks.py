@@ -1,4 +1,4 @@
-"""The blocks of a model in a row: where depth is, whoever wrote the model."""
+"""Stacks of blocks in any model, and the hidden states between the blocks."""
 
 import threading
 from collections.abc import Iterator
@@ -13,9 +13,10 @@ from regard.nn import Norm, RecurrentCell
 
 @dataclass
 class BlockStack:
-    """Blocks on top of each other, and what went into the first and came out of each, run by run.
+    """A stack of blocks with its recorded hidden states.
 
-    `inputs` and `outputs[i]` hold one tensor for each time the stack ran.
+    `inputs` and `outputs[i]` hold one tensor per run: what entered the first block, and what block
+    i returned.
     """
 
     path: str
@@ -25,12 +26,12 @@ class BlockStack:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every block ran, equally often."""
+        """Whether every block ran, and all equally often."""
         counts = {len(self.inputs), *(len(out) for out in self.outputs)}
         return len(counts) == 1 and counts != {0}
 
     def hidden_states(self, run: int = -1) -> list[Tensor]:
-        """The stream of one run: before the first block, and after each."""
+        """The hidden states of one run: before the first block, and after each block."""
         return [self.inputs[run], *(out[run] for out in self.outputs)]
 
 
@@ -38,46 +39,45 @@ class BlockStack:
 def record_stacks(
     model: nn.Module, *, inputs_require_grad: bool = False
 ) -> Iterator[list[BlockStack]]:
-    """While this lasts, every stack of the model keeps what passes through it.
+    """Record the hidden states of every stack of the model inside the `with` block.
 
-    With `points` what enters a stack is made a point that a gradient can be asked for, also when it
-    is data and nothing before it is learned.
+    With `inputs_require_grad` the input of each stack requires a gradient, also when nothing
+    before it is trainable.
     """
     stacks = find_stacks(model)
     with ExitStack() as hooks:
         for stack in stacks:
             for i, block in enumerate(stack.blocks):
-                hooks.callback(_watch(stack, i, block, inputs_require_grad))
+                hooks.callback(_hook_block(stack, i, block, inputs_require_grad))
         yield stacks
 
 
 def find_stacks(model: nn.Module) -> list[BlockStack]:
-    """Every list of modules of one class, the outermost only: a block's own lists are its inside.
+    """Every ModuleList or Sequential of modules of one class; lists inside a block do not count.
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=9))
     >>> [(stack.path, len(stack.blocks)) for stack in find_stacks(model)]
     [('encoder.blocks', 2), ('decoder.blocks', 2)]
     """
-    found: list[BlockStack] = []
+    stacks: list[BlockStack] = []
     for path, module in model.named_modules():
-        inside = any(path.startswith(stack.path and f"{stack.path}.") for stack in found)
+        inside = any(path.startswith(stack.path and f"{stack.path}.") for stack in stacks)
         if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) and not inside:
             blocks = list(module)
             if len({type(block) for block in blocks}) == 1 and _is_block(blocks[0]):
                 outputs: list[list[Tensor]] = [[] for _ in blocks]
-                found.append(BlockStack(path, blocks, outputs=outputs))
-    return found
+                stacks.append(BlockStack(path, blocks, outputs=outputs))
+    return stacks
 
 
 def _is_block(module: nn.Module) -> bool:
-    learned = next(module.parameters(), None) is not None
-    return learned and not isinstance(
-        module, Norm | RecurrentCell
-    )  # these are parts of a step in time
+    # a list of norms or of cells is one layer's, not a stack in depth
+    trainable = next(module.parameters(), None) is not None
+    return trainable and not isinstance(module, Norm | RecurrentCell)
 
 
 def first_tensor(value: Any) -> Tensor | None:
-    """The first tensor of what a block was given or gave: alone, in a tuple, by name."""
+    """The first tensor among the inputs or outputs of a block: a tensor, tuple, list or dict."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, dict):
@@ -87,23 +87,24 @@ def first_tensor(value: Any) -> Tensor | None:
     return None
 
 
-def _watch(stack: BlockStack, i: int, block: nn.Module, points: bool) -> Any:
-    me = threading.get_ident()  # another thread's run of the model is not the one asked for
+def _hook_block(stack: BlockStack, i: int, block: nn.Module, require_grad: bool) -> Any:
+    thread = threading.get_ident()  # runs of the model in other threads are not recorded
 
     def enter(block: nn.Module, args: tuple, kwargs: dict | None = None) -> Any:
-        if threading.get_ident() != me:
+        if threading.get_ident() != thread:
             return None
         x = first_tensor(args) if args else first_tensor(kwargs)
         if x is None:
             return None
-        fresh = points and args and args[0] is x and x.is_floating_point() and not x.requires_grad
-        x = x.detach().requires_grad_() if fresh else x
+        replaces = require_grad and args and args[0] is x
+        replaces = replaces and x.is_floating_point() and not x.requires_grad
+        x = x.detach().requires_grad_() if replaces else x
         stack.inputs.append(x)
-        return ((x, *args[1:]), kwargs) if fresh else None
+        return ((x, *args[1:]), kwargs) if replaces else None
 
     def leave(block: nn.Module, args: tuple, out: Any) -> None:
         x = first_tensor(out)
-        if x is not None and threading.get_ident() == me:
+        if x is not None and threading.get_ident() == thread:
             stack.outputs[i].append(x)
 
     hooks = [block.register_forward_hook(leave)]

@@ -1,4 +1,4 @@
-"""A mask that another library hands over as a tensor, read as the structure it was made from."""
+"""Attention masks given as tensors, parsed back into causal, local and padding masks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -10,28 +10,33 @@ from regard.ops import biases, masks
 from regard.ops.grid import Grid
 from regard.ops.masks import Causal, Local, Mask, Padding
 
-MAX_PARSED_NUMBERS = (
-    1 << 28
-)  # numbers compared to find a structure; beyond it a mask stays a tensor
+MAX_PARSED_NUMBERS = 1 << 28  # a larger mask stays a tensor: comparing it would take too long
 
 
 @dataclass(frozen=True)
 class ParsedMask:
-    """What a tensor of a mask says: who may see whom, what is added, where the queries stand."""
+    """A mask tensor as structured terms of attention."""
 
     mask: Mask | None = None
     bias: biases.Bias | None = None
     offset: int = 0
-    used_keys: int | None = None  # keys from here on are seen by nobody: room of a cache
+    used_keys: int | None = None  # no query sees later keys: unused capacity of a cache
 
 
 def parse_attention_mask(
     mask: Tensor, q: Tensor, k: Tensor, *, same_sequence: bool = True, window: int | None = None
 ) -> ParsedMask:
-    """Causal, local and padded patterns as such, so that no n by n mask is kept; others as given.
+    """Recognise causal, local and padding masks, so that no n × n mask is stored.
 
-    A bool mask is True where a query may see a key. A float mask is added to the scores; its -inf
-    are taken as hidden. `same` says that queries and keys are of one sequence, the queries last.
+    Other masks stay dense. A bool mask is True where a query may attend to a key. A float mask is
+    added to the scores; its -inf entries become a mask.
+
+    Args:
+        mask: (query, key), (batch, key), or anything that broadcasts to (batch, head, query, key).
+        q: The queries.
+        k: The keys.
+        same_sequence: Queries and keys are positions of one sequence, the queries its last ones.
+        window: Width of the sliding window that the model declares, if any.
 
     >>> q, mask = torch.zeros(1, 1, 3, 2), torch.ones(3, 3, dtype=torch.bool).tril()
     >>> parse_attention_mask(mask, q, q).mask
@@ -44,15 +49,15 @@ def parse_attention_mask(
     if not mask.is_floating_point():
         return _structure(mask.bool(), q, k, same_sequence, window)
     hidden = mask == -torch.inf
-    plain = ParsedMask(offset=max(0, k.shape[-2] - q.shape[-2]) if same_sequence else 0)
-    found = _structure(~hidden, q, k, same_sequence, window) if hidden.any() else plain
+    unmasked = ParsedMask(offset=max(0, k.shape[-2] - q.shape[-2]) if same_sequence else 0)
+    parsed = _structure(~hidden, q, k, same_sequence, window) if hidden.any() else unmasked
     added = mask.masked_fill(hidden, 0)
     bias = biases.DenseBias(added) if mask.requires_grad or added.any() else None
-    return replace(found, bias=bias)
+    return replace(parsed, bias=bias)
 
 
 def trim_unused_keys(x: Tensor, used_keys: int | None) -> Tensor:
-    """The keys that are in use, copied: a static cache is written in place at the next step.
+    """Copy the keys in use; a static cache is overwritten in place at the next step.
 
     >>> trim_unused_keys(torch.arange(4.0).view(1, 1, 4, 1), 2).flatten()
     tensor([0., 1.])
@@ -60,9 +65,9 @@ def trim_unused_keys(x: Tensor, used_keys: int | None) -> Tensor:
     return x if used_keys is None or x.shape[-2] == used_keys else x[..., :used_keys, :].clone()
 
 
-def _is_padding(given: Tensor, q: Tensor) -> bool:
-    """Whether two axes are (batch, key); they are (query, key) where both could be meant."""
-    return given.shape[0] == q.shape[0] and given.shape[0] not in (1, q.shape[-2])
+def _is_padding(mask: Tensor, q: Tensor) -> bool:
+    """Whether a 2-D mask is (batch, key); ambiguous shapes are read as (query, key)."""
+    return mask.shape[0] == q.shape[0] and mask.shape[0] not in (1, q.shape[-2])
 
 
 def _structure(allowed: Tensor, q: Tensor, k: Tensor, same: bool, window: int | None) -> ParsedMask:
@@ -74,7 +79,7 @@ def _structure(allowed: Tensor, q: Tensor, k: Tensor, same: bool, window: int | 
     wide = allowed.reshape((1,) * (4 - allowed.ndim) + tuple(allowed.shape))
     if not wide.numel() or wide.all():
         return ParsedMask(offset=offset)
-    offset, used = _placed(wide, queries) if same else (0, None)
+    offset, used = _offset_and_used_keys(wide, queries) if same else (0, None)
     if wide.shape[1] == 1 or (wide == wide[:, :1]).all():
         wide = wide[:, :1]
         for mask in _candidates(window, _padding(wide[:, 0], q.shape[0])):
@@ -86,29 +91,29 @@ def _structure(allowed: Tensor, q: Tensor, k: Tensor, same: bool, window: int | 
 
 
 def _candidates(window: int | None, padding: Padding) -> Iterator[Mask]:
-    """What masks usually are, plain ones first; a window counts the query itself, or both sides."""
-    plain: list[Mask] = [Causal()]
+    """Common masks, simplest first; libraries count a window with or without the query itself."""
+    simple: list[Mask] = [Causal()]
     if window is not None:
-        plain += [Causal() & Local(max(0, window - 1))]
-        plain += [Local(max(0, size)) for size in (window - 1, window, window // 2)]
-    yield from plain
+        simple += [Causal() & Local(max(0, window - 1))]
+        simple += [Local(max(0, size)) for size in (window - 1, window, window // 2)]
+    yield from simple
     yield padding
-    yield from (mask & padding for mask in plain)
+    yield from (mask & padding for mask in simple)
 
 
-def _placed(allowed: Tensor, queries: int) -> tuple[int, int | None]:
-    """Where the first query stands, if the last one sees up to itself; and how many keys matter."""
+def _offset_and_used_keys(allowed: Tensor, queries: int) -> tuple[int, int | None]:
+    """The position of the first query, given that the last one sees itself; and the used keys."""
     keys = allowed.shape[-1]
     if keys <= queries:
         return 0, None
-    seen = allowed.flatten(0, 2).any(0).nonzero()
-    used = max(int(seen[-1]) + 1 if len(seen) else 0, queries)
+    visible = allowed.flatten(0, 2).any(0).nonzero()
+    used = max(int(visible[-1]) + 1 if len(visible) else 0, queries)
     return used - queries, used if used < keys else None
 
 
 def _padding(allowed: Tensor, batch: int) -> Padding:
-    """The run of keys that anyone of a sequence sees."""
-    seen = allowed.any(1).expand(batch, -1)
-    skip = seen.int().argmax(-1)
-    lengths = skip + seen.sum(-1)
-    return Padding(lengths, skip if skip.any() else None)
+    """The contiguous run of keys that some query of each sequence sees."""
+    visible = allowed.any(1).expand(batch, -1)
+    left = visible.int().argmax(-1)
+    lengths = left + visible.sum(-1)
+    return Padding(lengths, left if left.any() else None)

@@ -1,10 +1,11 @@
-"""Which module runs at this moment, so that whoever stands at the door knows whose call it is."""
+"""Tracks which module of a model is running, so that interceptors know whose call they see."""
 
 import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 from weakref import WeakSet
 
@@ -13,71 +14,77 @@ from torch import nn
 
 from regard.errors import LookError
 
-# torch counts its hooks without a lock; reentrant, as garbage collection may end a look anywhere
+# torch registers hooks without a lock; reentrant, as garbage collection may end a look anywhere
 _registering = threading.RLock()
 
 
 @dataclass(frozen=True)
 class Caller:
-    """The module whose attention is being computed."""
+    """The module whose attention is being computed, and which of its calls this is."""
 
-    name: str
-    path: str
-    kind: Literal["self", "cross"]
-    module: nn.Module
+    name: str = ""
+    path: str = ""
+    kind: Literal["self", "cross"] = "self"
+    module: nn.Module | None = None
+    call: int = 0
 
 
 @dataclass(frozen=True)
 class _Frame:
-    """One module that is running; with DataParallel `module` is a copy of the one at the path."""
+    """One running module; with DataParallel `module` is a replica of the one at `path`."""
 
     path: str
     module: nn.Module
-    across: bool | None
+    crosses: bool | None  # None: not known from the arguments
 
 
 @dataclass(eq=False)
 class _Run:
-    """The modules that run in one thread, outermost first, and what was entered meanwhile."""
+    """The running modules of one thread, outermost first, and the contexts entered for them."""
 
     frames: list[_Frame] = field(default_factory=list)
     entered: ExitStack = field(default_factory=ExitStack)
 
 
 class ModuleTracker:
-    """The modules of a model that are running now, in each thread by itself.
+    """The running modules of a model, per thread.
 
-    A forward pass may go on in another thread after the `with` has ended (a generation whose reader
-    stopped listening). It ends as it began: hooks, and whatever was entered for the model, go when
-    the last such pass has ended.
+    A forward pass in another thread may outlast the `with` block (a streamed generation whose
+    consumer stopped). Hooks and contexts are then removed when the last such pass ends.
     """
 
     def __init__(self, model: nn.Module):
         check_model(model)
         self.model = model
-        self.modules = dict(model.named_modules())  # walked once: a GPU waits meanwhile
-        _refuse_compiled(self.modules)
+        self.modules = dict(model.named_modules())  # listed once: a GPU would idle
+        _check_modules_not_compiled(self.modules)
         self.ids = {id(module) for module in self.modules.values()}
         self.names = _names(self.modules)
-        self.called_modules: dict[str, nn.Module] = {}  # every module that ran at all
-        self.run_contexts: list[Callable[[], AbstractContextManager[Any]]] = []  # thread by thread
-        self.exit_stack = ExitStack()  # left when the last run has ended
-        self._here = threading.local()  # .run, of the thread that asks
-        self._runs: WeakSet[_Run] = WeakSet()  # of all threads; one that died takes its own along
+        self.called_modules: dict[str, nn.Module] = {}  # by path
+        self.run_contexts: list[
+            Callable[[], AbstractContextManager[Any]]
+        ] = []  # entered per thread
+        self.exit_stack = ExitStack()  # closed when the last run has ended
+        self._here = threading.local()  # .run of the current thread
+        self._runs: WeakSet[_Run] = (
+            WeakSet()
+        )  # of all threads; the run of a dead thread goes with it
         self._lock = threading.RLock()
         self._is_open = False
 
     @property
     def caller(self) -> Caller:
-        """Whose call it is; the model itself when called outside of it."""
+        """The innermost running module; the model itself when none runs."""
         run = self._run
         frame = run.frames[-1] if run and run.frames else _Frame("", self.model, None)
-        across = _crosses(frame.path, frame.module) if frame.across is None else frame.across
-        name, kind = self.names[frame.path], "cross" if across else "self"
+        crosses = frame.crosses
+        if crosses is None:
+            crosses = _is_cross_attention(frame.path, frame.module)
+        name, kind = self.names[frame.path], "cross" if crosses else "self"
         return Caller(name, frame.path, kind, frame.module)
 
     def includes_call(self, call: Any) -> bool:
-        """Whether the model runs in this thread: other calls at the door are not its own."""
+        """Whether the model runs in this thread; other calls are not its own."""
         return self._run is not None
 
     @property
@@ -85,29 +92,29 @@ class ModuleTracker:
         return getattr(self._here, "run", None)
 
     def includes_model(self, model: nn.Module) -> bool:
-        """Whether a model has some module in common with this one."""
+        """Whether a model shares a module with this one."""
         return any(id(module) in self.ids for module in model.modules())
 
     @contextmanager
     def hooks(self) -> Iterator[None]:
-        """While this lasts, every module that could attend says when it starts and ends."""
+        """Track every module that could attend, inside the `with` block."""
         self._is_open = True
         with _registering:
             for path, module in self.modules.items():
-                if module is self.model or not _is_plain(module):
+                if module is self.model or not _is_torch_leaf(module):
                     self.exit_stack.callback(self._hook(path, module))
         try:
             yield
         finally:
-            self._end()  # what Ctrl-C left behind in this thread: hooks do not hear of it
+            self._end()  # forward hooks do not run on KeyboardInterrupt
             with self._lock:
                 self._is_open, done = False, not self._runs
             if done:
                 self._close()
 
     def _hook(self, path: str, module: nn.Module) -> Any:
-        # torch adds a hook and notes that it wants kwargs in two steps: between them, and while it
-        # is removed, a forward in another thread calls it without
+        # torch registers a hook and its with_kwargs flag in two steps: in between, and during
+        # removal, a forward pass in another thread calls it without kwargs
         def enter(module: nn.Module, args: tuple, kwargs: dict | None = None) -> None:
             self.called_modules[path] = module
             self._begin().frames.append(
@@ -116,7 +123,7 @@ class ModuleTracker:
 
         def leave(module: nn.Module, args: tuple, out: Any) -> None:
             frames = [] if self._run is None else self._run.frames
-            # an exception that was caught inside may have left more than this one
+            # an exception caught inside the model may have left inner frames behind
             at = next((i for i in reversed(range(len(frames))) if frames[i].module is module), None)
             if at is None:
                 return
@@ -144,7 +151,7 @@ class ModuleTracker:
         return run
 
     def _end(self) -> bool:
-        """End the run of this thread; whether it was the last, of a look that ended before it."""
+        """End the run of this thread; True if it was the last one after the `with` block."""
         run = self._run
         if run is None:
             return False
@@ -160,48 +167,57 @@ class ModuleTracker:
 
 
 def check_model(model: object) -> None:
-    """Raise unless it is a model, as torch knows them."""
+    """Raise unless it is a torch.nn.Module."""
     if not isinstance(model, nn.Module):
         raise LookError(
-            f"model: needs a torch.nn.Module, got {_described(model)}; try a model that is "
+            f"model: needs a torch.nn.Module, got {_describe(model)}; try a model that is "
             "loaded, such as AutoModel.from_pretrained(…) or rg.models.load(…)"
         )
 
 
 def check_glob(name: str, glob: object) -> None:
-    """Raise unless it is a pattern over names of attentions."""
+    """Raise unless it is a string."""
     if not isinstance(glob, str):
-        raise LookError(f"{name}: needs a glob over names of attentions, got {glob!r}; try '*'")
+        raise LookError(f"{name}: needs a glob over attention names, got {glob!r}; try '*'")
 
 
-def _described(x: object) -> str:
+def matches(glob: str, *names: str) -> bool:
+    """Whether the glob matches any of the names.
+
+    >>> matches("decoder.*.cross", "decoder.2.cross", "decoder.blocks.2.cross_attention")
+    True
+    """
+    return any(fnmatchcase(name, glob) for name in names)
+
+
+def _describe(x: object) -> str:
     return repr(x) if isinstance(x, str | int | float | None) else f"a {type(x).__name__}"
 
 
-def _is_plain(module: nn.Module) -> bool:
-    """Whether it is a layer of torch's that has no parts: most modules are, and none attends."""
-    torch_made = type(module).__module__.startswith("torch.nn.modules.")
-    return torch_made and not module._modules and not isinstance(module, nn.RNNBase)
+def _is_torch_leaf(module: nn.Module) -> bool:
+    """Whether it is a torch layer without submodules: most modules are, and none attends."""
+    is_torch = type(module).__module__.startswith("torch.nn.modules.")
+    return is_torch and not module._modules and not isinstance(module, nn.RNNBase)
 
 
 def check_not_compiled(model: nn.Module) -> None:
-    """Raise if some part is compiled: hooks and the door are then skipped in silence."""
+    """Raise if any module is compiled: compiled code silently skips hooks and interception."""
     check_model(model)
-    _refuse_compiled(dict(model.named_modules()))
+    _check_modules_not_compiled(dict(model.named_modules()))
 
 
-def _refuse_compiled(modules: dict[str, nn.Module]) -> None:
+def _check_modules_not_compiled(modules: dict[str, nn.Module]) -> None:
     for path, module in modules.items():
         compiled = "_orig_mod" in module._modules or module._compiled_call_impl is not None
         if compiled or isinstance(module, torch.jit.ScriptModule):
             raise LookError(
-                f"model: needs to run without torch.compile to be seen, got {path or 'it'} "
-                "compiled; try the model as it was before"
+                f"model: needs to run without torch.compile to be recorded, got {path or 'it'} "
+                "compiled; try the uncompiled model"
             )
 
 
 def short_name(path: str) -> str:
-    """The path of an attention of ours as people say it.
+    """The short name of an attention module of regard.
 
     >>> short_name("decoder.blocks.2.cross_attention"), short_name("encoder.attentions.0")
     ('decoder.2.cross', 'encoder.0.self')
@@ -212,7 +228,7 @@ def short_name(path: str) -> str:
 
 
 def _names(modules: dict[str, nn.Module]) -> dict[str, str]:
-    """A name for each path: short for ours, the path itself for others, never one name for two."""
+    """A unique name per path: short for modules of regard, the path itself for others."""
     names, taken = {}, set()
     for path, module in modules.items():
         name = short_name(path) if type(module).__module__.startswith("regard.") else path
@@ -222,20 +238,20 @@ def _names(modules: dict[str, nn.Module]) -> dict[str, str]:
     return names
 
 
-def _crosses(path: str, module: nn.Module) -> bool:
-    """Whether a module attends to another sequence, told by what it and its place are called."""
-    *_, above, last = ("", "", *path.lower().split("."))
+def _is_cross_attention(path: str, module: nn.Module) -> bool:
+    """Whether a module attends to another sequence, guessed from its path and class name."""
+    *_, parent, last = ("", "", *path.lower().split("."))
     words = f"{last} {type(module).__name__.lower()}"
-    inside = re.fullmatch(r"cross_?attention|cross_?attn", above)  # of a BERT: crossattention.self
+    inside = re.fullmatch(r"cross_?attention|cross_?attn", parent)  # BERT: crossattention.self
     return bool(inside or re.search(r"cross|encoder_att|encdec|multihead_attn|src_att", words))
 
 
 def _two_sequences(module: nn.Module, args: tuple, kwargs: dict) -> bool | None:
-    """torch's own attention is told query and key: one tensor twice is a sequence and itself."""
+    """Whether nn.MultiheadAttention got different query and key tensors; None for other modules."""
     if not isinstance(module, nn.MultiheadAttention):
         return None
-    given = dict(zip(("query", "key"), args, strict=False)) | kwargs
-    q, k = given.get("query"), given.get("key")
+    arguments = dict(zip(("query", "key"), args, strict=False)) | kwargs
+    q, k = arguments.get("query"), arguments.get("key")
     if q is None or k is None:
         return None
     return q is not k and (q.shape != k.shape or q.data_ptr() != k.data_ptr())

@@ -1,4 +1,4 @@
-"""torch's own attention, and whatever calls scaled_dot_product_attention, led through the door."""
+"""Routes nn.MultiheadAttention and scaled_dot_product_attention through `ops.attend`."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,19 +19,19 @@ from regard.ops.survey.reference import weights_from_scores
 
 
 def intercept_torch(tracker: ModuleTracker) -> None:
-    """Answer torch's attention functions by `attend` while the model runs, in any thread.
+    """Compute torch's attention functions with `attend` while the model runs, in any thread.
 
-    The C++ fast path of nn.TransformerEncoder knows no attention function; torch does not take it
-    where functions are overridden, so the same layers run one by one. A model of our layers alone
-    goes by the door anyway.
+    The C++ fast path of nn.TransformerEncoder calls no attention function; torch does not take it
+    while functions are overridden, so the layers run one by one. A model of regard's layers alone
+    needs none of this.
     """
-    if not all(_is_ours(module) for module in tracker.modules.values()):
-        tracker.run_contexts.append(lambda: _overriding(_Leading(tracker)))
+    if any(_may_attend(module) for module in tracker.modules.values()):
+        tracker.run_contexts.append(lambda: _override(_AttentionMode(tracker)))
 
 
 @contextmanager
-def _overriding(mode: TorchFunctionMode) -> Iterator[None]:
-    """As `with mode`, but what was entered after it may still be there at the end."""
+def _override(mode: TorchFunctionMode) -> Iterator[None]:
+    """As `with mode`, but modes entered later may still be active at the end."""
     mode.__enter__()
     try:
         yield
@@ -43,69 +43,68 @@ def _overriding(mode: TorchFunctionMode) -> Iterator[None]:
             _push_mode(other)
 
 
-def _is_ours(module: nn.Module) -> bool:
-    """Whether it is a layer of ours, or one of torch's in which nothing attends."""
-    made_by = type(module).__module__
-    attends = isinstance(module, nn.MultiheadAttention)
-    return made_by.startswith(("regard.", "torch.nn.modules.")) and not attends
+def _may_attend(module: nn.Module) -> bool:
+    """Whether it may call torch's attention functions: torch's own attention, or foreign code."""
+    known = type(module).__module__.startswith(("regard.", "torch.nn.modules."))
+    return isinstance(module, nn.MultiheadAttention) or not known
 
 
-class _Leading(TorchFunctionMode):
-    def __init__(self, running: ModuleTracker):
+class _AttentionMode(TorchFunctionMode):
+    def __init__(self, tracker: ModuleTracker):
         super().__init__()
-        self.running = running
+        self.tracker = tracker
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is F.scaled_dot_product_attention and not _strange(args[:3]):
+        if func is F.scaled_dot_product_attention and not _is_nested(args[:3]):
             return self._attend(*args, **kwargs)
         if func is F.multi_head_attention_forward:
-            return self._many_heads(args, kwargs)
+            return self._multi_head_attention(args, kwargs)
         return func(*args, **kwargs)
 
     def _attend(self, *args: Any, **kwargs: Any) -> Tensor:
-        return _dot_product_attention(self.running.caller.kind == "self", *args, **kwargs)
+        return _scaled_dot_product_attention(self.tracker.caller.kind == "self", *args, **kwargs)
 
-    def _many_heads(self, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """As asked, but always by the fused function; weights that were asked for come from lse."""
+    def _multi_head_attention(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """As torch, but always fused; requested weights are recomputed from lse."""
         names = F.multi_head_attention_forward.__code__.co_varnames
-        given: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
-        forward = _calling(self._attend)
-        if not given.get("need_weights", True):
-            return forward(**given)
+        arguments: dict[str, Any] = {**dict(zip(names, args, strict=False)), **kwargs}
+        forward = _with_attention(self._attend)
+        if not arguments.get("need_weights", True):
+            return forward(**arguments)
         maps: list[Tensor] = []
 
-        def note(call: AttentionCall, proceed: Proceed) -> AttentionResult:
+        def record_map(call: AttentionCall, proceed: Proceed) -> AttentionResult:
             out, lse = proceed(call)
             maps.append(weights_from_scores(call.terms.score_tile(call.q, call.k), lse))
             return out, lse
 
-        with intercepting(note):
-            out, _ = forward(**{**given, "need_weights": False})
+        with intercepting(record_map):
+            out, _ = forward(**{**arguments, "need_weights": False})
         [w] = maps
         w = w.to(out.dtype)
-        w = w.mean(1) if given.get("average_attn_weights", True) else w
-        return out, w if given["query"].ndim == 3 else w[0]
+        w = w.mean(1) if arguments.get("average_attn_weights", True) else w
+        return out, w if arguments["query"].ndim == 3 else w[0]
 
 
-def _calling(attend: Callable[..., Tensor]) -> Callable[..., Any]:
-    """multi_head_attention_forward with another attention in it.
+def _with_attention(attend: Callable[..., Tensor]) -> Callable[..., Any]:
+    """A copy of multi_head_attention_forward that calls `attend`.
 
-    What a mode answers runs without the mode, so the function that it calls by name is replaced:
-    in a copy, as torch's own is in use by other threads.
+    A mode is inactive inside its own handler, so the function that torch looks up by name is
+    replaced, in a copy: other threads use the original.
     """
-    theirs = F.multi_head_attention_forward
-    names = {**theirs.__globals__, "scaled_dot_product_attention": attend}
-    ours = FunctionType(theirs.__code__, names, theirs.__name__, theirs.__defaults__)
-    ours.__kwdefaults__ = theirs.__kwdefaults__
-    names[theirs.__name__] = ours  # another mode on the way hands on this one
-    return ours
+    original = F.multi_head_attention_forward
+    names = {**original.__globals__, "scaled_dot_product_attention": attend}
+    copy = FunctionType(original.__code__, names, original.__name__, original.__defaults__)
+    copy.__kwdefaults__ = original.__kwdefaults__
+    names[original.__name__] = copy  # another active mode calls the function by this name
+    return copy
 
 
-def _dot_product_attention(
-    same: bool,
+def _scaled_dot_product_attention(
+    same_sequence: bool,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -116,25 +115,25 @@ def _dot_product_attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     front = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3])
-    q, k, v = (_folded(x, front) for x in (query, key, value))
+    q, k, v = (_fold_batch(x, front) for x in (query, key, value))
     terms: dict[str, Any] = {"scale": scale, "dropout": dropout_p}
     if is_causal:
         terms["mask"] = Causal()
     elif attn_mask is not None:
-        attn_mask = _folded(attn_mask, front) if attn_mask.ndim > 3 else attn_mask
-        found = parse_attention_mask(attn_mask, q, k, same_sequence=same)
-        k, v = trim_unused_keys(k, found.used_keys), trim_unused_keys(v, found.used_keys)
-        terms |= {"mask": found.mask, "bias": found.bias, "offset": found.offset}
+        attn_mask = _fold_batch(attn_mask, front) if attn_mask.ndim > 3 else attn_mask
+        parsed = parse_attention_mask(attn_mask, q, k, same_sequence=same_sequence)
+        k, v = (trim_unused_keys(x, parsed.used_keys) for x in (k, v))
+        terms |= {"mask": parsed.mask, "bias": parsed.bias, "offset": parsed.offset}
     out, _ = attend(q, k, v, **terms)
     return out.reshape(*front, *out.shape[-3:])
 
 
-def _folded(x: Tensor, front: torch.Size) -> Tensor:
-    """Every axis before the heads as one batch, the same for all that take part."""
+def _fold_batch(x: Tensor, front: torch.Size) -> Tensor:
+    """Fold all axes before the heads into one batch axis."""
     x = x.expand(*front, *x.shape[-3:])
     return x.flatten(0, -4) if len(front) > 1 else x
 
 
-def _strange(tensors: tuple) -> bool:
-    """Nested tensors have no plain axes; they pass by, and the sight says so."""
+def _is_nested(tensors: tuple) -> bool:
+    """Whether a tensor is nested or missing; such calls stay with torch and count as skipped."""
     return len(tensors) < 3 or any(x.is_nested for x in tensors)

@@ -1,4 +1,4 @@
-"""torch's own recurrent modules walked by our ops, so that their gates pass the door."""
+"""Reruns torch's recurrent modules with regard's ops, so that their gates can be intercepted."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -24,16 +24,16 @@ OutputHook = Callable[[str, nn.Module, tuple[Any, ...], dict[str, Any], Any], An
 
 
 def refusal(module: nn.Module) -> str | None:
-    """Why this module of torch's cannot be walked by our ops; None when it can."""
+    """Why this torch module cannot be rerun with regard's ops; None when it can."""
     if getattr(module, "nonlinearity", "tanh") != "tanh":
-        return f"nonlinearity={module.nonlinearity!r}, and our cells have tanh"
+        return f"nonlinearity={module.nonlinearity!r}, only tanh is supported"
     if getattr(module, "proj_size", 0):
-        return f"proj_size={module.proj_size}, and our cells have no projection"
+        return f"proj_size={module.proj_size}, projections are not supported"
     return None
 
 
 def torch_recurrent_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The recurrent modules of torch in a model, by path."""
+    """Every recurrent torch module of a model, with its path."""
     for path, module in model.named_modules():
         if type(module) in WEIGHT_TYPES:
             yield path, module
@@ -41,12 +41,12 @@ def torch_recurrent_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]
 
 @contextmanager
 def hook_outputs(model: nn.Module, on_output: OutputHook) -> Iterator[None]:
-    """While this lasts, `answer` hears each run of torch's recurrent modules and may replace it."""
+    """Call `on_output` after each recurrent torch module ran; its result replaces the output."""
     with ExitStack() as hooks:
         for path, module in torch_recurrent_modules(model):
 
             def hook(module: nn.Module, args: Any, *rest: Any, path: str = path) -> Any:
-                # without kwargs where another thread's run came in while the hook is registered
+                # a forward pass in another thread may call a half-registered hook without kwargs
                 *kwargs, out = rest
                 return on_output(path, module, args, kwargs[0] if kwargs else {}, out)
 
@@ -55,38 +55,40 @@ def hook_outputs(model: nn.Module, on_output: OutputHook) -> Iterator[None]:
 
 
 def rerun(module: nn.Module, x: Tensor | PackedSequence, state: Any = None) -> Any:
-    """What torch's module answers, computed through our door."""
-    kind = WEIGHT_TYPES[type(module)]
+    """The output of a torch module, computed by regard's interceptable ops."""
+    weight_type = WEIGHT_TYPES[type(module)]
     if isinstance(module, nn.RNNBase):
-        return _walk(module, kind, x, state)
+        return _rerun_layers(module, weight_type, x, state)
     assert isinstance(x, Tensor)
     cell: Any = module
-    weights = kind.from_torch(cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh)
+    weights = weight_type.from_torch(cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh)
     if state is None:
         zero = x.new_zeros(*x.shape[:-1], cell.hidden_size)
-        state = (zero,) * len(kind.states)
-    return _bare(cell_step(x, state if isinstance(state, tuple) else (state,), weights).state)
+        state = (zero,) * len(weight_type.states)
+    return _unwrap_state(
+        cell_step(x, state if isinstance(state, tuple) else (state,), weights).state
+    )
 
 
-def _walk(
-    module: nn.RNNBase, kind: type[CellWeights], x: Tensor | PackedSequence, state: Any
+def _rerun_layers(
+    module: nn.RNNBase, weight_type: type[CellWeights], x: Tensor | PackedSequence, state: Any
 ) -> tuple[Tensor | PackedSequence, Any]:
     values, lengths = _batch_first(x, module.batch_first)
-    starts = None if state is None else _starts(state, values, x)
-    ways, lasts = 2 if module.bidirectional else 1, []
+    starts = None if state is None else _initial_states(state, x)
+    directions, lasts = 2 if module.bidirectional else 1, []
     for layer in range(module.num_layers):
         outs = []
-        for i in range(layer * ways, (layer + 1) * ways):
-            weights = kind.from_torch(*module.all_weights[i])
+        for i in range(layer * directions, (layer + 1) * directions):
+            weights = weight_type.from_torch(*module.all_weights[i])
             start = None if starts is None else tuple(s[i] for s in starts)
-            walk = recur(values, weights, start, lengths=lengths, reverse=i % ways == 1)
-            outs.append(walk.out)
-            lasts.append(walk.state)
+            result = recur(values, weights, start, lengths=lengths, reverse=i % directions == 1)
+            outs.append(result.out)
+            lasts.append(result.state)
         values = torch.cat(outs, -1)
         if layer < module.num_layers - 1:
             values = F.dropout(values, module.dropout, module.training)
     last = tuple(torch.stack(s) for s in zip(*lasts, strict=True))
-    return _as_given(values, last, x, module.batch_first)
+    return _restore_layout(values, last, x, module.batch_first)
 
 
 def _batch_first(x: Tensor | PackedSequence, batch_first: bool) -> tuple[Tensor, Tensor | None]:
@@ -98,27 +100,27 @@ def _batch_first(x: Tensor | PackedSequence, batch_first: bool) -> tuple[Tensor,
     return (x if batch_first else x.transpose(0, 1)), None
 
 
-def _starts(state: Any, values: Tensor, x: Tensor | PackedSequence) -> State:
+def _initial_states(state: Any, x: Tensor | PackedSequence) -> State:
     states = state if isinstance(state, tuple) else (state,)
-    alone = isinstance(x, Tensor) and x.ndim == 2
-    return tuple(s[:, None] if alone else s for s in states)
+    unbatched = isinstance(x, Tensor) and x.ndim == 2
+    return tuple(s[:, None] if unbatched else s for s in states)
 
 
-def _as_given(
+def _restore_layout(
     out: Tensor, last: State, x: Tensor | PackedSequence, batch_first: bool
 ) -> tuple[Tensor | PackedSequence, Any]:
     if isinstance(x, PackedSequence):
         lengths = pad_packed_sequence(x)[1]
         out_packed = pack_padded_sequence(out, lengths, batch_first=True, enforce_sorted=False)
-        return out_packed, _bare(last)
+        return out_packed, _unwrap_state(last)
     if x.ndim == 2:
         out, last = out[0], tuple(s[:, 0] for s in last)
     elif not batch_first:
         out = out.transpose(0, 1)
-    return out, _bare(last)
+    return out, _unwrap_state(last)
 
 
-def _bare(state: State) -> Any:
-    """As torch hands a state on: (h, c), but h alone without the tuple."""
+def _unwrap_state(state: State) -> Any:
+    """A state as torch returns it: (h, c), or h alone without a tuple."""
     h, *rest = state
     return state if rest else h

@@ -1,4 +1,4 @@
-"""Models of Hugging Face's transformers, led through the door by its attention interface."""
+"""Routes Hugging Face transformers models through `ops.attend`, by their AttentionInterface."""
 
 import sys
 import threading
@@ -26,8 +26,8 @@ INTERFACE_NAME = "regard"
 
 
 def intercept_transformers(tracker: ModuleTracker) -> None:
-    """Answer the attention of the transformers models in a model by `attend`, then as before."""
-    if "transformers" not in sys.modules:  # then none of its models can be here
+    """Compute the attention of transformers models with `attend` until the tracker closes."""
+    if "transformers" not in sys.modules:  # then the model has none of its modules
         return
     _register()
     for config in _configs(tracker.modules.values()):
@@ -37,37 +37,37 @@ def intercept_transformers(tracker: ModuleTracker) -> None:
 
 @dataclass
 class _Redirected:
-    """A config that names our attention, for how many looks, and what it named before."""
+    """A config that selects our attention, the number of users, and its previous setting."""
 
     config: Any
-    before: str | None
+    previous: str | None
     count: int = 0
 
 
-_redirected: dict[int, _Redirected] = {}  # by the id of the config, which is held meanwhile
+_redirected: dict[int, _Redirected] = {}  # by id of the config, which stays referenced
 _redirecting = threading.RLock()
 
 
 def _redirect(config: Any) -> None:
     with _redirecting:
         current = config._attn_implementation_internal
-        known = _redirected.setdefault(id(config), _Redirected(config, current))
-        known.count += 1
+        entry = _redirected.setdefault(id(config), _Redirected(config, current))
+        entry.count += 1
         if current != INTERFACE_NAME:
-            known.before = current  # the caller may have changed it since the first look
+            entry.previous = current  # the caller may have changed it since the first look
             config._attn_implementation_internal = INTERFACE_NAME
-        _redirected[id(config)] = known  # garbage collection may have ended the last look here
+        _redirected[id(config)] = entry  # garbage collection may just have ended the last look
 
 
 def _restore(config: Any) -> None:
     with _redirecting:
-        known = _redirected[id(config)]
-        known.count -= 1
-        if known.count:
+        entry = _redirected[id(config)]
+        entry.count -= 1
+        if entry.count:
             return
         del _redirected[id(config)]
         if config._attn_implementation_internal == INTERFACE_NAME:
-            config._attn_implementation_internal = known.before
+            config._attn_implementation_internal = entry.previous
 
 
 def _register() -> None:
@@ -75,31 +75,31 @@ def _register() -> None:
     from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
     AttentionInterface.register(INTERFACE_NAME, regard_attention_forward)
-    # without this every mask is silently None, and padding is attended to
+    # without a mask function every mask is silently None, and padding is attended to
     AttentionMaskInterface.register(INTERFACE_NAME, sdpa_mask)
 
 
 def _configs(modules: Iterable[nn.Module]) -> list[Any]:
-    """Every config that says which attention runs, of models that go by the interface.
+    """Every config that selects the attention of a model that uses the AttentionInterface.
 
-    A model with a softmax of its own also reads its config, for the form of the mask: it must keep
-    what it has, or it would be given a mask that it cannot read.
+    Models with their own softmax read the same setting for the mask format: their configs stay
+    unchanged, or they would get a mask that they cannot use.
     """
     from transformers import PreTrainedModel
 
-    found: dict[int, Any] = {}
+    configs: dict[int, Any] = {}
     for part in modules:
         if not isinstance(part, PreTrainedModel) or not part._can_set_attn_implementation():
             continue
         for module in _own_modules(part, PreTrainedModel):
-            config = vars(module).get("config")  # getattr would search and fail 200 times over
-            if id(config) not in found and hasattr(config, "_attn_implementation_internal"):
-                found[id(config)] = config
-    return list(found.values())
+            config = vars(module).get("config")  # getattr on a Module is slow when it fails
+            if id(config) not in configs and hasattr(config, "_attn_implementation_internal"):
+                configs[id(config)] = config
+    return list(configs.values())
 
 
 def _own_modules(part: nn.Module, kind: type) -> Iterator[nn.Module]:
-    """A model and its modules, but not the models within it."""
+    """A model and its modules, without those of nested models."""
     todo = [part]
     while todo:
         module = todo.pop()
@@ -107,18 +107,18 @@ def _own_modules(part: nn.Module, kind: type) -> Iterator[nn.Module]:
         todo += [m for m in module._modules.values() if m is not None and not isinstance(m, kind)]
 
 
-def _undisturbed(work: Callable[..., Any]) -> Callable[..., Any]:
-    """Without the mode that leads torch's own attention here: it is asked for every shape read."""
+def _without_torch_functions(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Disable torch function modes inside: ours would be called for every shape that is read."""
 
-    @wraps(work)
-    def alone(*args: Any, **kwargs: Any) -> Any:
+    @wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
         with torch._C.DisableTorchFunction():
-            return work(*args, **kwargs)
+            return function(*args, **kwargs)
 
-    return alone
+    return wrapped
 
 
-@_undisturbed
+@_without_torch_functions
 def regard_attention_forward(
     module: nn.Module,
     query: Tensor,
@@ -134,55 +134,59 @@ def regard_attention_forward(
     position_bias: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """What transformers calls for every attention; the answer is (batch, query, head, value)."""
-    _refuse(module, others)
+    """The attention function that transformers calls; returns (batch, query, head, value)."""
+    _check_supported(module, others)
     is_causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     queries, keys = query.shape[2], key.shape[2]
-    found = ParsedMask()
+    parsed = ParsedMask()
     if attention_mask is not None:
-        found = _read_once(attention_mask, query, key, is_causal, sliding_window)
-        key, value = (
-            trim_unused_keys(key, found.used_keys),
-            trim_unused_keys(value, found.used_keys),
-        )
+        parsed = _parse_cached(attention_mask, query, key, is_causal, sliding_window)
+        key, value = (trim_unused_keys(x, parsed.used_keys) for x in (key, value))
     elif is_causal and queries > 1:
-        # a static cache is longer than what is in it; what is behind the queries is empty
+        # a static cache has more capacity than content; nothing lies behind the queries
         key, value = trim_unused_keys(key, queries), trim_unused_keys(value, queries)
-        found = ParsedMask(Causal())
+        parsed = ParsedMask(Causal())
     elif is_causal:
-        found = ParsedMask(offset=keys - queries)
-    bias = found.bias
+        parsed = ParsedMask(offset=keys - queries)
+    bias = parsed.bias
     if position_bias is not None:
-        place = biases.DenseBias(position_bias[..., : key.shape[2]])
-        bias = place if bias is None else bias + place
-    terms: dict[str, Any] = {"mask": found.mask, "bias": bias, "scale": scaling, "softcap": softcap}
-    terms |= {"sinks": s_aux, "offset": found.offset}
+        added = biases.DenseBias(position_bias[..., : key.shape[2]])
+        bias = added if bias is None else bias + added
+    terms: dict[str, Any] = {
+        "mask": parsed.mask,
+        "bias": bias,
+        "scale": scaling,
+        "softcap": softcap,
+    }
+    terms |= {"sinks": s_aux, "offset": parsed.offset}
     if is_autocast(query):
         query, key, value = cast_to_autocast(query, key, value)
     out, _ = attend(query, key, value, dropout=dropout, **terms)
-    # who asks for maps gets them, also where transformers itself would return none in silence
+    # requested maps are returned, also where transformers with sdpa silently returns none
     maps = attention_weights(query, key, **terms) if others.get("output_attentions") else None
     return out.transpose(1, 2).contiguous(), maps
 
 
-_read = WeakIdKeyDictionary()
+_parsed_masks = WeakIdKeyDictionary()
 
 
-def _read_once(given: Tensor, q: Tensor, k: Tensor, same: bool, window: int | None) -> ParsedMask:
-    """All layers share a mask, so its structure is found once."""
-    version = 0 if given.is_inference() else given._version
-    asked = (version, tuple(q.shape), tuple(k.shape), same, window)
-    known = _read.get(given)
-    if known is None or known[0] != asked:
-        known = (asked, parse_attention_mask(given, q, k, same_sequence=same, window=window))
-        _read[given] = known
-    return known[1]
+def _parse_cached(
+    mask: Tensor, q: Tensor, k: Tensor, same_sequence: bool, window: int | None
+) -> ParsedMask:
+    """Parse a mask once: all layers share it."""
+    version = 0 if mask.is_inference() else mask._version
+    key = (version, tuple(q.shape), tuple(k.shape), same_sequence, window)
+    entry = _parsed_masks.get(mask)
+    if entry is None or entry[0] != key:
+        parsed = parse_attention_mask(mask, q, k, same_sequence=same_sequence, window=window)
+        entry = _parsed_masks[mask] = (key, parsed)
+    return entry[1]
 
 
-def _refuse(module: nn.Module, others: dict[str, Any]) -> None:
+def _check_supported(module: nn.Module, others: dict[str, Any]) -> None:
     for name in ("head_mask", "indices", "block_indices", "cache"):
         if others.get(name) is not None:
             raise LookError(
-                f"model: needs attention without {name} to be seen, got it in "
+                f"model: needs attention without {name} to be recorded, got it in "
                 f"{type(module).__name__}; try a run without it"
             )

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Attribution: rollout, flow, relevance, value norms, head importance and induction."""

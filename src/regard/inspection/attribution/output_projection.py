@@ -1,4 +1,4 @@
-"""Where a model keeps the map that mixes its heads."""
+"""Finds the output projection W_O of an attention module."""
 
 import torch
 from jaxtyping import Float
@@ -9,58 +9,64 @@ from regard.inspection.sites.labels import check_site
 from regard.inspection.sites.site import Site
 
 _NAMES = ("to_out", "o_proj", "out_proj", "c_proj", "out_lin", "dense", "wo", "o")
-_BESIDE = ("output.dense", "output", "o_proj", "out_proj", "dense")  # BERT keeps it next door
+_BESIDE = (
+    "output.dense",
+    "output",
+    "o_proj",
+    "out_proj",
+    "dense",
+)  # BERT has it in a sibling module
 
 
 def output_projection(model: nn.Module, site: Site) -> Float[Tensor, "head value dim"]:
-    """W_O of one attention, cut by head: y = Σ_h out_h W_h.
+    """The output projection W_O of one attention, split by head: y = Σ_h out_h W_h.
 
-    It is looked for by the names that our layers, torch and transformers use.
+    Found by the names that regard, torch and transformers use.
 
     >>> layer = rg.nn.MultiHeadAttention(6, 2)
     >>> with rg.look(layer) as sight:
     ...     y = layer(torch.randn(1, 3, 6))
-    >>> w, bias = rg.output_projection(layer, sight.sites[0]), layer.to_out.bias
+    >>> w, bias = rg.inspection.output_projection(layer, sight.sites[0]), layer.to_out.bias
     >>> torch.allclose(torch.einsum("bhiv,hvd->bid", sight.sites[0].out, w) + bias, y, atol=1e-6)
     True
     """
-    wide = site.heads * site.v.shape[-1]
+    width = site.heads * site.v.shape[-1]
     for module in _candidates(model, site.path):
         weight = getattr(module, "weight", None)
         if not isinstance(weight, Tensor) or weight.ndim != 2:
             continue
-        if type(module).__name__ != "Conv1D":  # GPT-2's way of a linear map, the other way round
+        if type(module).__name__ != "Conv1D":  # GPT-2's Conv1D stores the transpose of nn.Linear
             weight = weight.mT
-        if weight.shape[0] == wide:
+        if weight.shape[0] == width:
             return weight.detach().unflatten(0, (site.heads, -1))
     raise LookError(
-        f"site: needs an output map that we know by name, got none at {site.path!r}; "
-        "try a weight of your own, (head, value, dim)"
+        f"site: needs an output projection with a known name, got none at {site.path!r}; "
+        "try the weight itself, (head, value, dim)"
     )
 
 
 def _candidates(model: nn.Module, path: str) -> list[nn.Module]:
-    around = path.rpartition(".")[0]
+    parent = path.rpartition(".")[0]
     inside = [f"{path}.{name}" if path else name for name in _NAMES]
-    beside = [f"{around}.{name}" if around else name for name in _BESIDE]
+    beside = [f"{parent}.{name}" if parent else name for name in _BESIDE]
     modules = dict(model.named_modules())
     return [modules[name] for name in inside + beside if name in modules]
 
 
 def check_output_projection(site: Site, w_out: Tensor) -> None:
-    """Raise unless there is a matrix for each head, as wide as its values."""
+    """Raise unless w_out is (head, value, dim) of the site."""
     check_site(site)
     site.require_tensors()
-    want = site.heads, site.v.shape[-1]
+    shape = site.heads, site.v.shape[-1]
     if not isinstance(w_out, Tensor) or not w_out.is_floating_point():
         raise ShapeError(
-            f"w_out: needs a tensor of numbers, got a {type(w_out).__name__}; "
-            "try output_weights(model, site)"
+            f"w_out: needs a float tensor, got a {type(w_out).__name__}; "
+            "try output_projection(model, site)"
         )
-    if w_out.ndim != 3 or tuple(w_out.shape[:2]) != want:
+    if w_out.ndim != 3 or tuple(w_out.shape[:2]) != shape:
         raise ShapeError(
-            f"w_out: needs (head, value, dim) = {(*want, '…')}, got {tuple(w_out.shape)}; "
-            "try output_weights(model, site)"
+            f"w_out: needs (head, value, dim) = {(*shape, '…')}, got {tuple(w_out.shape)}; "
+            "try output_projection(model, site)"
         )
     if w_out.device != torch.device(site.v.device):
         raise ShapeError(f"w_out: needs the device {site.v.device}, got {w_out.device}")

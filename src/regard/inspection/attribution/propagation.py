@@ -1,39 +1,36 @@
-"""From a token down through the attentions that ran: rows times maps, a band of rows at a time."""
+"""Propagates attribution from the top layer to the inputs, one band of rows at a time."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import LookError, ShapeError
-from regard.inspection.adapters.module_tracker import check_glob
+from regard.inspection.adapters.module_tracker import check_glob, matches
+from regard.inspection.edits.base import Indices
 from regard.inspection.record.sight import Sight
 from regard.inspection.sites.site import Site
 from regard.ops.attend.tiled import row_bands
 from regard.ops.grid import slice_axis
 from regard.ops.indices import as_ints, resolve_index
 
-TILE_NUMBERS = 1 << 22  # numbers of a map held at a time, 16 MB of float32
-MAX_RESULT_NUMBERS = 1 << 26  # numbers in an answer for every token
+TILE_NUMBERS = 1 << 22  # weights per tile: 16 MB of float32
+MAX_RESULT_NUMBERS = 1 << 26  # of a result for every token
 
-RowWeights = Callable[
-    [Site, range, range], Tensor
-]  # some rows of what stands for the map, heads merged
-Indices = int | Sequence[int]
+RowWeights = Callable[[Site, range, range], Tensor]  # a tile of the map, heads merged
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Attribution:
-    """What each token at the top owes to each position at the bottom.
+    """Attribution of each token at the top to each input position.
 
-    `own` is over the positions of the sequence itself; `source` over those that it reads by
-    cross-attention, None when there is no such thing.
+    `own` is over the positions of the token's own sequence; `source` over those of the encoder,
+    None without cross-attention.
 
     >>> site = rg.make_site(torch.zeros(2, 1), torch.zeros(2, 1))
-    >>> rg.attention_rollout([site], 0).own  # half stays, half is spread evenly
+    >>> rg.inspection.attention_rollout([site], 0).own  # half stays, half is spread evenly
     tensor([[[0.7500, 0.2500]]])
     """
 
@@ -48,100 +45,100 @@ def propagate(
     residual_weight: float,
     attention_weight: float,
 ) -> Attribution:
-    """Follow tokens from the last attention to the first: r → stay · r + move · r A at each."""
-    across = [site for site in sites if site.kind == "cross"]
-    reading = {stack_path(site.path) for site in across}
-    first = next(
-        (s for s in reversed(sites) if not across or stack_path(s.path) in reading), sites[-1]
-    )
-    r = _start(first, tokens)
-    source = None
+    """Propagate from the last attention to the first: r → residual · r + attention · r A."""
+    decoders = {stack_path(site.path) for site in sites if site.kind == "cross"}
+
+    def in_decoder(site: Site) -> bool:
+        return not decoders or stack_path(site.path) in decoders
+
+    top = next((site for site in reversed(sites) if in_decoder(site)), sites[-1])
+    r, source = _one_hot_rows(top, tokens), None
     for site in reversed(sites):
         if site.kind == "cross":
-            _check(site, r, site.queries)
-            read = attention_weight * propagate_through(site, r, rows)
-            _check(site, read if source is None else source, site.keys)
-            source, r = read if source is None else source + read, residual_weight * r
-        elif not across or stack_path(site.path) in reading:
-            _check(site, r, site.queries, site.keys)
+            _check_size(site, r, site.queries)
+            added = attention_weight * propagate_through(site, r, rows)
+            _check_size(site, added if source is None else source, site.keys)
+            source, r = added if source is None else source + added, residual_weight * r
+        elif in_decoder(site):
+            _check_size(site, r, site.queries, site.keys)
             r = residual_weight * r + attention_weight * propagate_through(site, r, rows)
         elif source is not None:
-            _check(site, source, site.queries, site.keys)
-            source = residual_weight * source + attention_weight * propagate_through(
-                site, source, rows
-            )
+            _check_size(site, source, site.queries, site.keys)
+            added = attention_weight * propagate_through(site, source, rows)
+            source = residual_weight * source + added
     return Attribution(own=r, source=source)
 
 
 def propagate_through(site: Site, r: Tensor, rows: RowWeights) -> Tensor:
-    """r A, with A the map of a site or what stands for it; rows that r does not touch are free."""
+    """r A, with A the map given by `rows`; rows where r is 0 are not computed."""
     total = r.new_zeros(*r.shape[:-1], site.keys)
-    touched = (r != 0).flatten(0, -2).any(0).nonzero().flatten()
-    if not len(touched):
+    nonzero = (r != 0).flatten(0, -2).any(0).nonzero().flatten()
+    if not len(nonzero):
         return total
-    low, high = int(touched[0]), int(touched[-1]) + 1
+    low, high = int(nonzero[0]), int(nonzero[-1]) + 1
     for band in row_bands(high - low, site.q.shape[:2].numel() * site.keys, TILE_NUMBERS):
         part = range(low + band.start, low + band.stop)
         keys = site.terms.key_span(part, site.keys)
-        total[..., keys.start : keys.stop] += slice_axis(r, -1, part) @ rows(site, part, keys).to(
-            r.dtype
-        )
+        tile = rows(site, part, keys).to(r.dtype)
+        total[..., keys.start : keys.stop] += slice_axis(r, -1, part) @ tile
     return total
 
 
 def select_sites(sight: Sight | Sequence[Site], at: str) -> list[Site]:
-    """The sites that a glob means, in the order they ran; of a sight none may be missing."""
+    """The sites that match a glob, in order; a sight must have recorded all that match."""
     sites = [sight] if isinstance(sight, Site) else sight
     is_list = isinstance(sites, Sight | Sequence) and not isinstance(sites, str)
     if not is_list or not all(isinstance(site, Site) for site in sites):
         raise LookError(f"sight: needs a Sight or a list of sites, got {sight!r}; try rg.look")
     check_glob("at", at)
-    found = [s for s in sites if fnmatchcase(s.name, at) or fnmatchcase(s.path, at)]
-    if not found:
+    selected = [site for site in sites if matches(at, site.name, site.path)]
+    if not selected:
         names = ", ".join(dict.fromkeys(site.name for site in sites)) or "nothing"
         raise LookError(f"at: needs a site of {names}, got {at!r}; try '*'")
-    lost = [*sight.unmatched, *sight.skipped] if isinstance(sight, Sight) else []
-    if missing := [name for name in lost if fnmatchcase(name, at)]:
+    others = [*sight.unmatched, *sight.skipped] if isinstance(sight, Sight) else []
+    if missing := [name for name in others if matches(at, name)]:
         more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
         raise LookError(
-            f"sight: needs every attention on the way, got none of {', '.join(missing[:4])}{more}; "
-            "try look(model) without at= and with more keep=, at= for a stack that is whole, or "
+            f"sight: needs every attention of the stack, got none of "
+            f"{', '.join(missing[:4])}{more}; "
+            "try look(model) without at= and with more max_bytes=, at= for a complete stack, or "
             "sight.sites to leave them out"
         )
-    for site in found:
+    for site in selected:
         site.require_tensors()
-    return found
+    return selected
 
 
 def stack_path(path: str) -> str:
-    """The stack that a layer belongs to: its path up to the number.
+    """The path of the stack of a layer: the part before the first number.
 
-    >>> stack_path("model.decoder.layers.3.encoder_attn"), stack_path("encoder.blocks.0.self_attention")
-    ('model.decoder.layers', 'encoder.blocks')
+    >>> stack_path("model.decoder.layers.3.encoder_attn")
+    'model.decoder.layers'
     """
     parts = path.split(".")
-    at = next((i for i, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
-    return ".".join(parts[:at])
+    end = next((i for i, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
+    return ".".join(parts[:end])
 
 
-def _start(site: Site, tokens: Indices | None) -> Tensor:
-    """One row a token, with a 1 at its place."""
+def _one_hot_rows(site: Site, tokens: Indices | None) -> Tensor:
+    """One one-hot row per token."""
     count = site.queries
     if tokens is None and site.batch * count**2 > MAX_RESULT_NUMBERS:
         raise ShapeError(
-            f"token: needs to be given above {MAX_RESULT_NUMBERS} numbers, got None for {count} tokens; try -1"
+            f"token: needs an index for results above {MAX_RESULT_NUMBERS} numbers, got None for "
+            f"{count} tokens; try -1"
         )
-    some = range(count) if tokens is None else as_ints("token", tokens)
-    places = [resolve_index("token", place, count) for place in some]
-    r = torch.zeros(len(places), count, dtype=site.lse.dtype, device=site.lse.device)
-    r[range(len(places)), places] = 1
+    chosen = range(count) if tokens is None else as_ints("token", tokens)
+    indices = [resolve_index("token", token, count) for token in chosen]
+    r = torch.zeros(len(indices), count, dtype=site.lse.dtype, device=site.lse.device)
+    r[range(len(indices)), indices] = 1
     return r.expand(site.batch, -1, -1)
 
 
-def _check(site: Site, r: Tensor, *sizes: int) -> None:
+def _check_size(site: Site, r: Tensor, *sizes: int) -> None:
     for size in sizes:
         if size != r.shape[-1] or site.batch != r.shape[0]:
             raise ShapeError(
                 f"sites: need one sequence from top to bottom, got {site!r} below "
-                f"{r.shape[-1]} positions of {r.shape[0]} sequences; try at= or sight.joined"
+                f"{r.shape[-1]} positions of {r.shape[0]} sequences; try at= or sight.join"
             )

@@ -1,4 +1,4 @@
-"""Attention weighed by what it leads to: by the gradient of an answer, or by what values bring."""
+"""Gradient-weighted attention (relevance), and attention weighted by value norms."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -8,11 +8,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from regard.errors import LookError, ShapeError
-from regard.inspection.adapters.module_tracker import ModuleTracker
+from regard.inspection.adapters.module_tracker import ModuleTracker, check_glob, matches
 from regard.inspection.attribution.output_projection import check_output_projection
-from regard.inspection.attribution.propagation import Attribution, Indices, propagate
-from regard.inspection.edits.base import CallSite
-from regard.inspection.edits.what_if import matches_glob
+from regard.inspection.attribution.propagation import Attribution, propagate
+from regard.inspection.edits.base import Indices
 from regard.inspection.record.look import patched
 from regard.inspection.sites.site import Site
 from regard.ops.grid import slice_axis, to_4d
@@ -28,36 +27,45 @@ def relevance(
     token: Indices | None = None,
     at: str = "*",
 ) -> Attribution:
-    """What each position brings to one answer: gradient times attention (Chefer et al. 2021).
+    """Relevance of each position to a score: gradient times attention (Chefer et al. 2021).
 
-    Ā = mean over heads of (∂score/∂W ⊙ W)⁺,   R = (I + Ā_L) … (I + Ā_1), of which rows are given
+    Ā = mean over heads of (∂score/∂W ⊙ W)⁺,   R = (I + Ā_L) … (I + Ā_1)
 
-    `score` runs the model and returns the number to be explained, such as a logit, summed over the
-    sequences. `token` is the position it is read from. ∂score/∂w_ij = g_i · v_j with g the gradient
-    to the output, so no map is kept. What speaks against the answer is cut off by the ⁺.
+    ∂score/∂w_ij = g_i · v_j with g the gradient of the output, so no map is stored. The ⁺ drops
+    negative relevance.
+
+    Args:
+        model: The model.
+        score: Runs the model and returns the scalar to explain, such as a logit summed over the
+            sequences.
+        token: Position or positions whose rows of R are returned; all by default.
+        at: Glob over the names or paths of attention modules.
 
     >>> layer, x = rg.nn.MultiHeadAttention(4, 2), torch.randn(1, 3, 4)
-    >>> rg.relevance(layer, lambda layer: layer(x)[0, 0, 0], token=0).own.shape
+    >>> rg.inspection.relevance(layer, lambda layer: layer(x)[0, 0, 0], token=0).own.shape
     torch.Size([1, 1, 3])
     """
-    with patched(model) as running:
-        tape = _Tape(running, at)
-        with intercepting(tape, running, other_threads=False), torch.enable_grad():
+    check_glob("at", at)
+    with patched(model) as tracker:
+        recorder = _OutputRecorder(tracker, at)
+        with intercepting(recorder, tracker, other_threads=False), torch.enable_grad():
             value = score(model)
-    if not tape.pairs:
+    if not recorder.pairs:
         raise LookError(f"at: needs an attention that ran, got {at!r}; try '*'")
     if value.numel() != 1 or not value.requires_grad:
         raise ShapeError(
-            f"score: needs to return one number with its graph, got {tuple(value.shape)}"
-            f"{'' if value.requires_grad else ' without'}; try the sum of the logits explained"
+            f"score: needs to return a scalar that requires a gradient, got {tuple(value.shape)}"
+            f"{'' if value.requires_grad else ', detached'}; try the sum of the logits to explain"
         )
-    sites, outs = zip(*tape.pairs, strict=True)
-    slopes = torch.autograd.grad(value, outs, allow_unused=True)
-    pairs = zip(sites, outs, slopes, strict=True)
-    felt = {id(s): to_4d(torch.zeros_like(out) if g is None else g) for s, out, g in pairs}
+    sites, outs = zip(*recorder.pairs, strict=True)
+    found = torch.autograd.grad(value, outs, allow_unused=True, materialize_grads=True)
+    grads = {id(site): to_4d(grad) for site, grad in zip(sites, found, strict=True)}
 
     def rows(site: Site, rows: range, keys: range) -> Tensor:
-        g, v = slice_axis(felt[id(site)], -2, rows), repeat_kv(slice_axis(site.v, -2, keys), site.q)
+        g, v = (
+            slice_axis(grads[id(site)], -2, rows),
+            repeat_kv(slice_axis(site.v, -2, keys), site.q),
+        )
         lse = site.lse[..., rows.start : rows.stop]
         w = weights_from_scores(site.terms.score_tile(site.q, site.k, rows, keys), lse)
         return (w * (upcast(g) @ upcast(v).mT)).clamp(min=0).mean(1)
@@ -66,19 +74,19 @@ def relevance(
         return propagate(sites, token, rows, residual_weight=1.0, attention_weight=1.0)
 
 
-class _Tape:
-    """Stands at the door and keeps each attention, with its output as it is in the graph."""
+class _OutputRecorder:
+    """Interceptor that stores each attention with its output in the autograd graph."""
 
-    def __init__(self, running: ModuleTracker, at: str):
-        self.running, self.at = running, at
+    def __init__(self, tracker: ModuleTracker, at: str):
+        self.tracker, self.at = tracker, at
         self.pairs: list[tuple[Site, Tensor]] = []
 
     def __call__(self, call: AttentionCall, proceed: Proceed) -> AttentionResult:
         out, lse = proceed(call)
-        caller = self.running.caller
-        if not matches_glob(self.at, CallSite(caller.path, caller.name)):
+        caller = self.tracker.caller
+        if not matches(self.at, caller.name, caller.path):
             return out, lse
-        if not out.requires_grad:  # nothing below learns: the graph begins here
+        if not out.requires_grad:  # nothing below is trainable: the graph starts here
             out = out.detach().requires_grad_()
         q, k, v = (to_4d(x.detach()) for x in (call.q, call.k, call.v))
         site = Site(
@@ -104,42 +112,48 @@ def weighted_value_norms(
     keys: slice | int = slice(None),
     heads: Literal["each", "together"] = "each",
 ) -> Float[Tensor, "batch *head row column"]:
-    """How long a vector each key brings to each query, not how much weight (Kobayashi et al. 2020).
+    """Norms of the weighted value vectors (Kobayashi et al. 2020).
 
     each: |w_ij v_j W_O| for every head;   together: |Σ_h w_ij v_j W_O|, where heads may cancel
 
-    A weight on a value that is nearly zero brings nothing. `output_projection` has W_O. The cost grows
-    with the window.
+    The cost grows with the window.
+
+    Args:
+        site: The site.
+        w_out: W_O by head, from `output_projection`.
+        rows: Queries.
+        keys: Keys.
+        heads: One norm per head, or one of the sum over heads.
 
     >>> values = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
     >>> site = rg.make_site(torch.zeros(1, 2), torch.zeros(2, 2), values)
-    >>> rg.weighted_value_norms(site, torch.eye(2)[None])  # weights ½ and ½
+    >>> rg.inspection.weighted_value_norms(site, torch.eye(2)[None])  # weights ½ and ½
     tensor([[[[2.5000, 0.0000]]]])
     """
     check_output_projection(site, w_out)
     if heads not in ("each", "together"):
         raise ShapeError(f"heads: needs each or together, got {heads!r}")
-    across = resolve_slice(keys, site.keys, "keys")
+    key_range = resolve_slice(keys, site.keys, "keys")
     w = site.window(rows=rows, keys=keys)
     if heads == "each":
-        return w * value_norms(site, w_out)[:, :, None, across.start : across.stop]
-    v = upcast(repeat_kv(slice_axis(site.v, -2, across), site.q))
+        return w * value_norms(site, w_out)[:, :, None, key_range.start : key_range.stop]
+    v = upcast(repeat_kv(slice_axis(site.v, -2, key_range), site.q))
     grams = torch.einsum("hdx,gex->hgde", w_out.to(v), w_out.to(v))
-    meet = torch.einsum("bhjd,hgde,bgje->bhgj", v, grams, v)  # f_h · f_g for each key
-    return torch.einsum("bhij,bhgj,bgij->bij", w, meet, w).clamp(min=0).sqrt()
+    products = torch.einsum("bhjd,hgde,bgje->bhgj", v, grams, v)  # f_h · f_g for each key
+    return torch.einsum("bhij,bhgj,bgij->bij", w, products, w).clamp(min=0).sqrt()
 
 
 def value_norms(
     site: Site, w_out: Float[Tensor, "head value dim"]
 ) -> Float[Tensor, "batch head key"]:
-    """How long the vector is that each key has to give, head by head.
+    """Norm of the projected value vector of each key, per head.
 
     |v_j W_O|, from v_j (W_O W_Oᵀ) v_j
 
-    Times the received mass of a survey, it is all that a key brings, for any length of input.
+    Times `received` of a survey, it is the total contribution of a key, for any input length.
 
     >>> site = rg.make_site(torch.zeros(1, 2), torch.zeros(1, 2), torch.tensor([[3.0, 4.0]]))
-    >>> rg.value_norms(site, 2 * torch.eye(2)[None])
+    >>> rg.inspection.value_norms(site, 2 * torch.eye(2)[None])
     tensor([[[10.]]])
     """
     check_output_projection(site, w_out)

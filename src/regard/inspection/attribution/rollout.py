@@ -1,4 +1,4 @@
-"""Attention through all layers: rollout by products of maps, flow by their narrowest places."""
+"""Attention rollout and attention flow through all layers (Abnar & Zuidema 2020)."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,8 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.inspection.attribution.max_flow import max_flow
-from regard.inspection.attribution.propagation import Attribution, Indices, propagate, select_sites
+from regard.inspection.attribution.propagation import Attribution, propagate, select_sites
+from regard.inspection.edits.base import Indices
 from regard.inspection.record.sight import Sight
 from regard.inspection.sites.site import Site
 from regard.ops.indices import resolve_index
@@ -24,16 +25,22 @@ def attention_rollout(
     *,
     residual: float = 0.5,
 ) -> Attribution:
-    """How much of each position is mixed into a token on the way up (Abnar & Zuidema 2020).
+    """Attention rollout: how much of each input position is mixed into a token.
 
     A_l = residual · I + (1 - residual) · mean over heads of W_l,   rollout = A_L … A_2 A_1
 
-    One token is a row times maps, streamed: memory is linear in n. None asks for every token. In an
-    encoder-decoder each cross-attention moves its part to the source, which goes on below. What
-    sinks took is missing from the sum. Values, feed-forward layers and signs are not looked at.
+    Maps are streamed: memory is linear in n for one token. In an encoder-decoder, each
+    cross-attention moves its share to the source, which continues through the encoder. The share of
+    learned sinks is missing from the sum. Values and feed-forward layers are ignored.
+
+    Args:
+        sight: A complete sight, or a list of sites in order.
+        token: Position or positions at the top; all by default.
+        at: Glob over the names or paths of attention modules.
+        residual: Share of the residual connection in each layer.
 
     >>> half = rg.make_site(torch.zeros(2, 1), torch.zeros(2, 1), mask=rg.Causal())
-    >>> rg.attention_rollout([half, half], 1).own  # ¾ stays in each of two layers
+    >>> rg.inspection.attention_rollout([half, half], 1).own  # ¾ stays in each of two layers
     tensor([[[0.4375, 0.5625]]])
     """
     _check_residual(residual)
@@ -45,32 +52,34 @@ def attention_rollout(
 def attention_flow(
     sight: Sight | Sequence[Site], token: int, at: str = "*", *, residual: float = 0.5
 ) -> Float[Tensor, "batch key"]:
-    """The most that could pass from each position to a token, if weights were pipes.
+    """Attention flow: maximum flow from each input position to a token.
 
     flow_j = maximum flow from the token at the top to position j, with capacities A_l (as rollout)
 
-    One max-flow problem a position (Abnar & Zuidema 2020), for short inputs of one stack. It is
-    never less than rollout, and does not sum to one.
+    One max-flow problem per position, for at most 128 tokens of one stack. Flow is never less than
+    rollout, and does not sum to one. The arguments are those of `attention_rollout`.
 
     >>> half = rg.make_site(torch.zeros(2, 1), torch.zeros(2, 1), mask=rg.Causal())
-    >>> rg.attention_flow([half, half], 1)  # ¼ goes aside at the top, ¼ of what came down below: both fit
+    >>> rg.inspection.attention_flow([half, half], 1)  # two disjoint paths of ¼ to position 0
     tensor([[0.5000, 0.7500]])
     """
     _check_residual(residual)
     sites = select_sites(sight, at)
     count = sites[-1].queries
     if any((site.queries, site.keys) != (count, count) for site in sites):
-        told = "; ".join(map(repr, sites))
-        raise ShapeError(f"sites: need one sequence from top to bottom, got {told}; try at=")
+        shapes = "; ".join(map(repr, sites))
+        raise ShapeError(f"sites: need one sequence from top to bottom, got {shapes}; try at=")
     if count > MAX_FLOW_TOKENS:
-        raise ShapeError(f"sites: need at most {MAX_FLOW_TOKENS} tokens, got {count}; try rollout")
+        raise ShapeError(
+            f"sites: need at most {MAX_FLOW_TOKENS} tokens, got {count}; try attention_rollout"
+        )
     token = resolve_index("token", token, count)
     with torch.no_grad():
         maps = torch.stack([site.weights().double().mean(1) for site in reversed(sites)], 1)
         maps = (1 - residual) * maps + residual * torch.eye(count, dtype=maps.dtype).to(maps)
-    pipes = maps.cpu().numpy()
-    found = [[max_flow(pipe, token, j) for j in range(count)] for pipe in pipes]
-    return torch.tensor(found, dtype=sites[-1].lse.dtype)
+    capacities = maps.cpu().numpy()
+    flows = [[max_flow(graph, token, j) for j in range(count)] for graph in capacities]
+    return torch.tensor(flows, dtype=sites[-1].lse.dtype)
 
 
 def _check_residual(residual: float) -> None:

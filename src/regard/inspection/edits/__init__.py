@@ -1,1 +1,1 @@
-"""TODO."""
+"""Edits of attention while a model runs, their effects on its output, and closed forms."""

@@ -1,4 +1,4 @@
-"""The masks and biases that edits put on an attention: some keys hidden, scores times a factor."""
+"""Masks, biases and calls that edits are built from."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,12 +15,12 @@ from regard.ops.influence.leave_one_out import attend_without
 from regard.ops.intercept import AttentionCall, AttentionResult
 from regard.ops.masks import Mask
 from regard.ops.terms import ScoreFunction, Terms, upcast
-from regard.ops.tiling import split_rows as walk_bands
+from regard.ops.tiling import split_rows
 
 
 @dataclass(frozen=True, eq=False)
 class KeyDropMask(Mask):
-    """All but some keys, hidden from some heads and some query positions; three short tables.
+    """Hides some keys from some heads and query positions.
 
     >>> yes, no = torch.tensor([True]), torch.tensor([False, True])
     >>> KeyDropMask(no, yes, yes).dense(1, 2)
@@ -37,9 +37,10 @@ class KeyDropMask(Mask):
 
 @dataclass(frozen=True, eq=False)
 class PeakMask(Mask):
-    """Only the keys of the largest score of each query, in some heads; ties all stay.
+    """Allows each query only the keys of its largest score, in some heads; ties all stay.
 
-    `least` is that score less what rounding can be: two products of other sizes round differently.
+    `threshold` is that score minus the rounding error: products of other tile sizes round
+    differently.
     """
 
     q: Tensor
@@ -50,37 +51,36 @@ class PeakMask(Mask):
 
     def tile(self, grid: Grid) -> Tensor:
         scores = self.terms.score_tile(self.q, self.k, grid.rows, grid.keys)
-        return (scores >= slice_axis(self.threshold, -1, grid.rows)[..., None]) | ~self.heads[
-            grid.h
-        ]
+        is_peak = scores >= slice_axis(self.threshold, -1, grid.rows)[..., None]
+        return is_peak | ~self.heads[grid.h]
 
 
 def peak_mask(call: AttentionCall, heads: Tensor) -> PeakMask:
-    """The mask that leaves each query its best keys; none where a sink is better than all."""
+    """The PeakMask of a call; no key is allowed where a sink has the largest score."""
     q, k, terms = call.q.detach(), call.k.detach(), call.terms
     if not k.shape[-2]:
         return PeakMask(q, k, terms, q.new_zeros(q.shape[:-1]), heads)
     per_row = q.shape[:-2].numel() * k.shape[-2]
     with torch.no_grad():
-        best = torch.cat(
-            [terms.score_tile(q, k, r).amax(-1) for r in row_bands(q.shape[-2], per_row)], -1
-        )
+        tiles = (terms.score_tile(q, k, rows) for rows in row_bands(q.shape[-2], per_row))
+        best = torch.cat([tile.amax(-1) for tile in tiles], -1)
         longest = upcast(k).norm(dim=-1).amax((-1, -2) if k.ndim > 2 else -1)
         longest = longest.view(*longest.shape, *(1,) * (best.ndim - longest.ndim))
         size = abs(terms.scale) * upcast(q).norm(dim=-1) * longest + best.abs()
-        least = best - 8 * torch.finfo(best.dtype).eps * size
+        threshold = best - 8 * torch.finfo(best.dtype).eps * size
         if terms.sinks is not None:
             beaten = terms.sinks.to(best.dtype)[:, None] > best
-            least = least.masked_fill(beaten, torch.inf)
-    return PeakMask(q, k, terms, least, heads)
+            threshold = threshold.masked_fill(beaten, torch.inf)
+    return PeakMask(q, k, terms, threshold, heads)
 
 
 @dataclass(frozen=True, eq=False)
 class ScaledBias(Bias):
-    """A bias times a factor a head; it keeps queries and scale, in case the bias asks for them.
+    """A bias times one factor per head; holds q and scale for biases that depend on the query.
 
     >>> slope = rg.ALiBi(torch.tensor([0.5]))
-    >>> ScaledBias(slope, torch.tensor([3.0]), torch.zeros(1, 1), 1.0).at(*torch.tensor([0, 0, 3, 1]))
+    >>> scaled = ScaledBias(slope, torch.tensor([3.0]), torch.zeros(1, 1), 1.0)
+    >>> scaled.at(*torch.tensor([0, 0, 3, 1]))
     tensor(-3.)
     """
 
@@ -108,7 +108,7 @@ class ScaledBias(Bias):
 def with_scaled_scores(
     call: AttentionCall, heads: Sequence[int] | None, factor: float
 ) -> AttentionCall:
-    """The same call with every score of some heads times beta, sinks too; the mask stays."""
+    """The call with every score and sink of some heads multiplied by a factor; the mask stays."""
     q, terms, dtype = call.q, call.terms, upcast(call.q).dtype
     chosen = head_mask(heads, call)
     factors = torch.ones(len(chosen), device=q.device, dtype=dtype).masked_fill(chosen, factor)
@@ -120,13 +120,13 @@ def with_scaled_scores(
     if terms.score is None and factor and bool(chosen.all()):
         cap = terms.softcap * factor if terms.softcap else None
         return replace(call, terms=replace(terms, scale=terms.scale * factor, softcap=cap))
-    if terms.score is None and (terms.softcap is None or not factor):  # a score of 0 has no cap
+    if terms.score is None and (terms.softcap is None or not factor):  # 0 needs no softcap
         return replace(call, q=(q * column).to(q.dtype), terms=terms)
-    score = _times_score(call.terms, column)  # the factor comes after the cap, so both go inside
+    score = _scaled_score(call.terms, column)  # the factor comes after the softcap
     return replace(call, terms=replace(terms, softcap=None, score=score))
 
 
-def _times_score(terms: Terms, column: Tensor) -> ScoreFunction:
+def _scaled_score(terms: Terms, column: Tensor) -> ScoreFunction:
     def score(q: Tensor, k: Tensor) -> Tensor:
         s = terms.scale * (q @ k.mT) if terms.score is None else terms.score(q, k)
         if terms.softcap is not None:
@@ -137,42 +137,43 @@ def _times_score(terms: Terms, column: Tensor) -> ScoreFunction:
 
 
 def with_mask(call: AttentionCall, mask: Mask) -> AttentionCall:
-    """The same call with one more mask."""
+    """The call with one more mask."""
     old = call.terms.mask
     return replace(call, terms=replace(call.terms, mask=mask if old is None else old & mask))
 
 
 def attend_without_keys(call: AttentionCall, rows: range, keys: Sequence[int]) -> AttentionResult:
-    """What some rows take from all other keys, in float32 or better."""
-    answers = []
-    for band in walk_bands(call.q[..., rows.start : rows.stop, :], height=256):
+    """Output and lse of some rows without some keys, in float32 or better."""
+    results = []
+    for band in split_rows(call.q[..., rows.start : rows.stop, :], height=256):
         part = rows[band.start : band.stop]
         inputs = (call.q, call.k, call.v, call.terms)
-        answers.append(attend_without(*inputs, part, excluded_keys=keys))
-    outs, lses = zip(*answers, strict=True)
+        results.append(attend_without(*inputs, part, excluded_keys=keys))
+    outs, lses = zip(*results, strict=True)
     return torch.cat(outs, -2), torch.cat(lses, -1)
 
 
 def head_mask(heads: Sequence[int] | None, call: AttentionCall) -> Tensor:
-    """Which heads are meant, as a table; all when not given."""
+    """Bool mask over the heads; all by default."""
     count = call.q.shape[-3] if call.q.ndim > 2 else 1
     if heads is not None and max(heads) >= count:
-        raise ShapeError(f"heads: needs less than the {count} heads there are, got {max(heads)}")
+        raise ShapeError(f"heads: needs less than {count}, got {max(heads)}")
     return index_mask(range(count) if heads is None else heads, count, call.q)
 
 
 def head_mask_column(heads: Sequence[int] | None, call: AttentionCall) -> Tensor:
-    """The same table, to stand beside (*batch, head, n, d)."""
-    found = head_mask(heads, call)
-    return found.view(-1, 1, 1) if call.q.ndim > 2 else found.view(1, 1)
+    """`head_mask`, shaped to broadcast with (*batch, head, n, d)."""
+    mask = head_mask(heads, call)
+    return mask.view(-1, 1, 1) if call.q.ndim > 2 else mask.view(1, 1)
 
 
 def index_mask(indices: Iterable[int], count: int, like: Tensor) -> Tensor:
-    """True at some of `count` places; those beyond are not there yet, as keys when generating.
+    """Bool mask of `count` entries, True at the indices; larger indices are ignored.
 
     >>> index_mask([0, 2, 5], 3, torch.zeros(1))
     tensor([ True, False,  True])
     """
-    found = torch.zeros(count, dtype=torch.bool)
-    found[[place for place in indices if place < count]] = True
-    return found.to(like.device)
+    # keys of later generation steps do not exist yet
+    mask = torch.zeros(count, dtype=torch.bool)
+    mask[[i for i in indices if i < count]] = True
+    return mask.to(like.device)

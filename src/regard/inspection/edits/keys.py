@@ -1,4 +1,4 @@
-"""Edits of what is compared: keys made longer, keys and queries shaken."""
+"""Edits of keys and queries: drop, scale and add noise."""
 
 import zlib
 from dataclasses import replace
@@ -6,42 +6,88 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from regard.inspection.adapters.module_tracker import Caller
 from regard.inspection.edits.base import (
-    CallSite,
     Edit,
     Indices,
     as_indices,
+    as_optional_indices,
     check_finite,
     format_call,
 )
-from regard.inspection.edits.call_terms import head_mask_column, index_mask
+from regard.inspection.edits.call_terms import (
+    KeyDropMask,
+    head_mask,
+    head_mask_column,
+    index_mask,
+    with_mask,
+)
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed
 from regard.ops.terms import repeat_kv
 
-NOISE_BLOCK = 64  # positions whose noise is drawn together
+NOISE_BLOCK = 64  # positions per random generator
+
+
+def drop_key(
+    site: str, keys: Indices, *, heads: Indices | None = None, queries: Indices | None = None
+) -> Edit:
+    """Mask some keys, for some heads and query positions or for all.
+
+    w_ij = 0 for these j;   the others grow to w_ij / (1 - Σ dropped)
+
+    A query position is the row plus the offset. A query without visible keys gets zeros. One key
+    and one query: attention knockout of a single edge.
+
+    Args:
+        site: Glob over the names or paths of attention modules.
+        keys: Keys to mask.
+        heads: Heads to edit; all by default.
+        queries: Query positions to edit; all by default.
+
+    >>> from regard.ops.intercept import intercepting
+    >>> q, k, v = torch.zeros(2, 1), torch.zeros(2, 1), torch.tensor([[1.0], [3.0]])
+    >>> with intercepting(rg.edit.drop_key("*", 0, queries=1)):
+    ...     rg.attend(q, k, v)[0].flatten()
+    tensor([2., 3.])
+    """
+    dropped = as_indices("keys", keys)
+    chosen = as_optional_indices("heads", heads)
+    positions = as_optional_indices("queries", queries)
+
+    def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
+        end = call.terms.offset + call.q.shape[-2]
+        mask = KeyDropMask(
+            index_mask(dropped, call.k.shape[-2], call.k),
+            head_mask(chosen, call),
+            index_mask(range(end) if positions is None else positions, end, call.k),
+        )
+        return proceed(with_mask(call, mask))
+
+    description = format_call("drop_key", site, keys, heads=heads, queries=queries)
+    return Edit(site, description, apply, max(dropped))
 
 
 def scale_key(site: str, keys: Indices, alpha: float, *, heads: Indices | None = None) -> Edit:
-    """Some keys become alpha times as long, for some heads or for all.
+    """Multiply some keys by alpha, for some heads or for all.
 
     k_j → alpha · k_j, so scale · q_i · k_j → alpha · scale · q_i · k_j, before softcap and bias
 
     >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.tensor([[1.0]]), torch.tensor([[1.0], [0.0]]), torch.tensor([[1.0], [0.0]])
-    >>> with intercepting(rg.scale_key("*", 0, 0.0)):
+    >>> with intercepting(rg.edit.scale_key("*", 0, 0.0)):
     ...     rg.attend(q, k, v)[0]
     tensor([[0.5000]])
     """
     scaled = as_indices("keys", keys)
-    chosen = None if heads is None else as_indices("heads", heads)
+    chosen = as_optional_indices("heads", heads)
     check_finite("alpha", alpha)
 
-    def act(call: AttentionCall, proceed: Proceed, place: CallSite) -> AttentionResult:
-        call = _of_heads(call, chosen)
-        here = index_mask(scaled, call.k.shape[-2], call.k)[:, None]
-        return proceed(replace(call, k=_where(here, chosen, call, alpha * call.k, call.k)))
+    def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
+        call = _split_kv_heads(call, chosen)
+        edited = index_mask(scaled, call.k.shape[-2], call.k)[:, None]
+        return proceed(replace(call, k=_where(edited, chosen, call, alpha * call.k, call.k)))
 
-    return Edit(site, format_call("scale_key", site, keys, alpha, heads=heads), act, max(scaled))
+    return Edit(site, format_call("scale_key", site, keys, alpha, heads=heads), apply, max(scaled))
 
 
 def jitter_key(
@@ -52,31 +98,36 @@ def jitter_key(
     heads: Indices | None = None,
     seed: int = 0,
 ) -> Edit:
-    """Noise on some keys, or on all: how much rests on their exact place?
+    """Add Gaussian noise to some keys, or to all.
 
-    k_j → k_j + sigma · ε,   ε ~ N(0, 1), the same for the same seed, module and position
+    k_j → k_j + sigma · ε,   ε ~ N(0, 1), fixed by seed, module and position
 
-    Heads that share a key share its noise, unless `heads` names some of them.
+    Args:
+        site: Glob over the names or paths of attention modules.
+        sigma: Standard deviation of the noise.
+        keys: Keys to edit; all by default.
+        heads: Query heads to edit; with None, heads that share a key share its noise.
+        seed: Random seed.
 
     >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.tensor([[1.0]]), torch.zeros(2, 1), torch.tensor([[1.0], [0.0]])
-    >>> with intercepting(rg.jitter_key("*", 0.0)):
+    >>> with intercepting(rg.edit.jitter_key("*", 0.0)):
     ...     rg.attend(q, k, v)[0]
     tensor([[0.5000]])
     """
-    shaken = None if keys is None else as_indices("keys", keys)
-    chosen = None if heads is None else as_indices("heads", heads)
+    noisy = as_optional_indices("keys", keys)
+    chosen = as_optional_indices("heads", heads)
     check_finite("sigma", sigma, 0)
 
-    def act(call: AttentionCall, proceed: Proceed, place: CallSite) -> AttentionResult:
-        call = _of_heads(call, chosen)
+    def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
+        call = _split_kv_heads(call, chosen)
         count = call.k.shape[-2]
-        here = index_mask(range(count) if shaken is None else shaken, count, call.k)[:, None]
-        moved = call.k + sigma * position_noise(call.k, f"{seed} key {place.path}")
-        return proceed(replace(call, k=_where(here, chosen, call, moved, call.k)))
+        edited = index_mask(range(count) if noisy is None else noisy, count, call.k)[:, None]
+        moved = call.k + sigma * position_noise(call.k, f"{seed} key {caller.path}")
+        return proceed(replace(call, k=_where(edited, chosen, call, moved, call.k)))
 
-    said = format_call("jitter_key", site, sigma, keys=keys, heads=heads, seed=seed)
-    return Edit(site, said, act, -1 if shaken is None else max(shaken))
+    description = format_call("jitter_key", site, sigma, keys=keys, heads=heads, seed=seed)
+    return Edit(site, description, apply, -1 if noisy is None else max(noisy))
 
 
 def jitter_query(
@@ -87,58 +138,66 @@ def jitter_query(
     heads: Indices | None = None,
     seed: int = 0,
 ) -> Edit:
-    """Noise on some queries (positions), or on all; a bias that asks the query feels it too.
+    """Add Gaussian noise to some queries, or to all; biases that depend on the query see it too.
 
-    q_i → q_i + sigma · ε,   ε ~ N(0, 1), the same for the same seed, module and position
+    q_i → q_i + sigma · ε,   ε ~ N(0, 1), fixed by seed, module and position
+
+    Args:
+        site: Glob over the names or paths of attention modules.
+        sigma: Standard deviation of the noise.
+        queries: Query positions to edit; all by default.
+        heads: Heads to edit; all by default.
+        seed: Random seed.
 
     >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.tensor([[1.0]]), torch.zeros(2, 1), torch.tensor([[1.0], [0.0]])
-    >>> with intercepting(rg.jitter_query("*", 9.0)):  # keys that are all alike do not care
+    >>> with intercepting(rg.edit.jitter_query("*", 9.0)):  # equal keys: no effect
     ...     rg.attend(q, k, v)[0]
     tensor([[0.5000]])
     """
-    shaken = None if queries is None else as_indices("queries", queries)
-    chosen = None if heads is None else as_indices("heads", heads)
+    noisy = as_optional_indices("queries", queries)
+    chosen = as_optional_indices("heads", heads)
     check_finite("sigma", sigma, 0)
 
-    def act(call: AttentionCall, proceed: Proceed, place: CallSite) -> AttentionResult:
+    def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
         first, count = call.terms.offset, call.q.shape[-2]
         end = first + count
-        here = index_mask(range(end) if shaken is None else shaken, end, call.q)[first:, None]
-        moved = call.q + sigma * position_noise(call.q, f"{seed} query {place.path}", first)
-        return proceed(replace(call, q=_where(here, chosen, call, moved, call.q)))
+        edited = index_mask(range(end) if noisy is None else noisy, end, call.q)[first:, None]
+        moved = call.q + sigma * position_noise(call.q, f"{seed} query {caller.path}", first)
+        return proceed(replace(call, q=_where(edited, chosen, call, moved, call.q)))
 
-    said = format_call("jitter_query", site, sigma, queries=queries, heads=heads, seed=seed)
-    return Edit(site, said, act)
+    description = format_call("jitter_query", site, sigma, queries=queries, heads=heads, seed=seed)
+    return Edit(site, description, apply)
 
 
 def position_noise(like: Tensor, name: str, first: int = 0) -> Tensor:
-    """Standard normal numbers for positions `first` and after, decided by name and position alone.
+    """Standard normal noise for positions `first` and after, fixed by name and position.
 
-    They are drawn a block of positions at a time, so that a key has the same noise at every step of
-    a generation, however many came after it, and on every device.
+    Drawn per block of positions, so that a key has the same noise at every generation step and on
+    every device.
     """
     *batch, count, head_dim = like.shape
-    drawn = []
+    blocks = []
     for block in range(first // NOISE_BLOCK, -(-(first + count) // NOISE_BLOCK)):
-        dice = torch.Generator().manual_seed(zlib.crc32(f"{name} {block}".encode()))
-        drawn.append(torch.randn(NOISE_BLOCK, *batch, head_dim, generator=dice))
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{name} {block}".encode()))
+        blocks.append(torch.randn(NOISE_BLOCK, *batch, head_dim, generator=generator))
     start = first % NOISE_BLOCK
-    whole = torch.cat(drawn)[start : start + count] if drawn else torch.zeros(0, *batch, head_dim)
-    return whole.movedim(0, -2).to(like)
+    empty = torch.zeros(0, *batch, head_dim)
+    noise = torch.cat([*blocks, empty])[start : start + count]
+    return noise.movedim(0, -2).to(like)
 
 
-def _of_heads(call: AttentionCall, heads: tuple[int, ...] | None) -> AttentionCall:
-    """Keys of their own for every head, where only some are meant."""
+def _split_kv_heads(call: AttentionCall, heads: tuple[int, ...] | None) -> AttentionCall:
+    """Repeat keys and values per query head if only some heads are edited."""
     if heads is None:
         return call
     return replace(call, k=repeat_kv(call.k, call.q), v=repeat_kv(call.v, call.q))
 
 
 def _where(
-    here: Tensor, heads: tuple[int, ...] | None, call: AttentionCall, new: Tensor, old: Tensor
+    edited: Tensor, heads: tuple[int, ...] | None, call: AttentionCall, new: Tensor, old: Tensor
 ) -> Tensor:
-    """New at the positions `here` of the chosen heads, old elsewhere."""
+    """New at the edited positions and heads, old elsewhere."""
     if heads is not None:
-        here = here & head_mask_column(heads, call)
-    return torch.where(here, new.to(old.dtype), old)
+        edited = edited & head_mask_column(heads, call)
+    return torch.where(edited, new.to(old.dtype), old)

@@ -1,4 +1,4 @@
-"""Edits that bring numbers from another run."""
+"""Activation patching: values, keys, queries or outputs from another run."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from regard.errors import LookError, ShapeError
-from regard.inspection.edits.base import CallSite, Edit, Indices, as_indices, format_call
+from regard.inspection.adapters.module_tracker import Caller
+from regard.inspection.edits.base import Edit, Indices, as_optional_indices, format_call
 from regard.inspection.edits.call_terms import head_mask_column, index_mask
 from regard.inspection.record.sight import Sight
 from regard.inspection.sites.site import Site
@@ -26,22 +27,27 @@ def patch(
     heads: Indices | None = None,
     positions: Indices | None = None,
 ) -> Edit:
-    """Values (or keys, queries, outputs) from another run, at the same attention or a given one.
+    """Replace values, keys, queries or head outputs by those of another run (activation patching).
 
-    v → v of the other run;   likewise k, q, or the output of each head before they are mixed
+    v → v of the other run;   likewise k, q, or the output of each head before the output projection
 
-    From a `Sight` each attention takes its own of the other run, call by call; a `Site` serves all
-    that fit. `places` are rows of what is patched, all when not given.
+    Args:
+        site: Glob over the names or paths of attention modules.
+        source: A `Sight`, from which each attention takes its own tensors call by call, or a `Site`
+            for all attentions that match.
+        component: What to replace: values, keys, queries or out.
+        heads: Heads to edit; all by default.
+        positions: Rows of the component to replace; all by default.
 
     >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.zeros(1, 1), torch.zeros(2, 1), torch.tensor([[1.0], [3.0]])
     >>> other = rg.make_site(q, k, torch.tensor([[1.0], [9.0]]))
-    >>> with intercepting(rg.patch("*", other)):
+    >>> with intercepting(rg.edit.patch("*", other)):
     ...     rg.attend(q, k, v)[0]
     tensor([[5.]])
     """
-    chosen = None if heads is None else as_indices("heads", heads)
-    rows = None if positions is None else as_indices("positions", positions)
+    chosen = as_optional_indices("heads", heads)
+    rows = as_optional_indices("positions", positions)
     if not isinstance(source, Sight | Site):
         raise LookError(
             f"source: needs a sight or a site of another run, got a {type(source).__name__}; "
@@ -50,55 +56,54 @@ def patch(
     if component not in ("values", "keys", "queries", "out"):
         raise ShapeError(f"component: needs values, keys, queries or out, got {component!r}")
 
-    def act(call: AttentionCall, proceed: Proceed, place: CallSite) -> AttentionResult:
-        other = _site_for(source, place)
+    def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
+        other = _find_site(source, caller)
         other.require_tensors()
         new = {"values": other.v, "keys": other.k, "queries": other.q, "out": other.out}[component]
         if component == "out":
             out, lse = proceed(call)
-            return _mixed(out, new, call, chosen, rows), lse
+            return _replace_rows(out, new, call, chosen, rows), lse
         if component == "queries":
-            return proceed(replace(call, q=_mixed(call.q, new, call, chosen, rows)))
-        if chosen is not None:  # heads that share a key part here
+            return proceed(replace(call, q=_replace_rows(call.q, new, call, chosen, rows)))
+        if chosen is not None:  # heads that share a key get copies
             new = repeat_kv(new, other.q)
             call = replace(call, k=repeat_kv(call.k, call.q), v=repeat_kv(call.v, call.q))
         if component == "keys":
-            return proceed(replace(call, k=_mixed(call.k, new, call, chosen, rows)))
-        return proceed(replace(call, v=_mixed(call.v, new, call, chosen, rows)))
+            return proceed(replace(call, k=_replace_rows(call.k, new, call, chosen, rows)))
+        return proceed(replace(call, v=_replace_rows(call.v, new, call, chosen, rows)))
 
     origin = source.name if isinstance(source, Site) else "sight"
-    return Edit(
-        site, format_call("patch", site, origin, component, heads=heads, positions=positions), act
-    )
+    description = format_call("patch", site, origin, component, heads=heads, positions=positions)
+    return Edit(site, description, apply)
 
 
-def _site_for(source: Sight | Site, place: CallSite) -> Site:
+def _find_site(source: Sight | Site, caller: Caller) -> Site:
     if isinstance(source, Site):
         return source
     for site in source:
-        if site.path == place.path and site.call == place.call:
+        if site.path == caller.path and site.call == caller.call:
             return site
     raise LookError(
-        f"source: needs call {place.call} of {place.name!r}, got {', '.join(source.names)}; "
-        "try a look at it without at="
+        f"source: needs call {caller.call} of {caller.name!r}, got {', '.join(source.names)}; "
+        "try look(model) without at="
     )
 
 
-def _mixed(
+def _replace_rows(
     old: Tensor,
     new: Tensor,
     call: AttentionCall,
     heads: Sequence[int] | None,
     rows: Sequence[int] | None,
 ) -> Tensor:
-    """New at the chosen rows and heads, old elsewhere."""
+    """New at the given rows and heads, old elsewhere."""
     if new.shape[1:] != old.shape[-3:] and old.ndim > 2 or new.shape.numel() != old.shape.numel():
         raise ShapeError(
             f"source: needs the shape {tuple(old.shape)} of this run, got {tuple(new.shape)}; "
-            "try an input of as many tokens, or another component="
+            "try an input with as many tokens, or another component="
         )
     count = old.shape[-2]
-    here = index_mask(range(count) if rows is None else rows, count, old)[:, None]
+    edited = index_mask(range(count) if rows is None else rows, count, old)[:, None]
     if heads is not None:
-        here = here & head_mask_column(heads, call)
-    return torch.where(here, new.reshape(old.shape).to(old), old)
+        edited = edited & head_mask_column(heads, call)
+    return torch.where(edited, new.reshape(old.shape).to(old), old)

@@ -1,4 +1,4 @@
-"""Edits of the weights themselves: sharper, hard, flat, or told."""
+"""Edits of attention weights: scaled scores, uniform, hardmax, and replaced windows."""
 
 from dataclasses import replace
 
@@ -7,11 +7,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import ShapeError
+from regard.inspection.adapters.module_tracker import Caller
 from regard.inspection.edits.base import (
-    CallSite,
     Edit,
     Indices,
-    as_indices,
+    as_optional_indices,
     check_finite,
     format_call,
 )
@@ -30,70 +30,70 @@ from regard.ops.terms import repeat_kv, upcast
 
 
 def scale_scores(site: str, factor: float, *, heads: Indices | None = None) -> Edit:
-    """Sharper for beta above 1, flatter below; beta is one over the temperature.
+    """Multiply all scores by a factor, the inverse of a temperature: above 1 is sharper.
 
-    w_ij ∝ exp(beta · s_ij), with bias and softcap in s, and the sinks times beta too
+    w_ij ∝ exp(factor · s_ij), s with bias and softcap; sinks are multiplied too
 
     >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.ones(1, 1), torch.tensor([[0.0], [1.0]]).log1p(), torch.tensor([[0.0], [1]])
-    >>> with intercepting(rg.scale_scores("*", 2.0)):  # 1 : 2 becomes 1 : 4
+    >>> with intercepting(rg.edit.scale_scores("*", 2.0)):  # 1 : 2 becomes 1 : 4
     ...     rg.attend(q, k, v)[0]
     tensor([[0.8000]])
     """
-    chosen = None if heads is None else as_indices("heads", heads)
+    chosen = as_optional_indices("heads", heads)
     check_finite("factor", factor, 0)
 
-    def act(call: AttentionCall, proceed: Proceed, place: CallSite) -> AttentionResult:
+    def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
         return proceed(with_scaled_scores(call, chosen, factor))
 
-    return Edit(site, format_call("scale_scores", site, factor, heads=heads), act)
+    return Edit(site, format_call("scale_scores", site, factor, heads=heads), apply)
 
 
 def uniform(site: str, *, heads: Indices | None = None) -> Edit:
-    """Every key that may be seen counts the same: the limit of no sharpness at all.
+    """Give all visible keys equal weight.
 
-    w_ij = 1 / number of keys that i may see (a sink counts as one more)
+    w_ij = 1 / number of keys visible to i (a sink counts as one more)
 
     >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.ones(1, 1), torch.tensor([[0.0], [9.0]]), torch.tensor([[0.0], [1.0]])
-    >>> with intercepting(rg.uniform("*")):
+    >>> with intercepting(rg.edit.uniform("*")):
     ...     rg.attend(q, k, v)[0]
     tensor([[0.5000]])
     """
-    chosen = None if heads is None else as_indices("heads", heads)
+    chosen = as_optional_indices("heads", heads)
 
-    def act(call: AttentionCall, proceed: Proceed, place: CallSite) -> AttentionResult:
+    def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
         return proceed(with_scaled_scores(call, chosen, 0.0))
 
-    return Edit(site, format_call("uniform", site, heads=heads), act)
+    return Edit(site, format_call("uniform", site, heads=heads), apply)
 
 
 def hardmax(site: str, *, heads: Indices | None = None) -> Edit:
-    """Every query takes its best key alone, the limit of endless sharpness; ties share.
+    """Give all weight of each query to its key with the largest score; ties share it.
 
     w_ij = 1 / number of ties where s_ij is the largest of row i, else 0
 
-    Scores that differ by rounding only are ties. Where a sink beats every key nothing is taken.
+    Scores that differ by rounding only are ties. If a sink has the largest score, the output is 0.
 
     >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.ones(1, 1), torch.tensor([[0.0], [2], [2]]), torch.tensor([[0.0], [1], [4]])
-    >>> with intercepting(rg.hardmax("*")):
+    >>> with intercepting(rg.edit.hardmax("*")):
     ...     rg.attend(q, k, v)[0]
     tensor([[2.5000]])
     """
-    chosen = None if heads is None else as_indices("heads", heads)
+    chosen = as_optional_indices("heads", heads)
 
-    def act(call: AttentionCall, proceed: Proceed, place: CallSite) -> AttentionResult:
-        hard = head_mask(chosen, call)
-        best = peak_mask(call, hard)
-        call = with_scaled_scores(with_mask(call, best), chosen, 0.0)
+    def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
+        edited = head_mask(chosen, call)
+        peaks = peak_mask(call, edited)
+        call = with_scaled_scores(with_mask(call, peaks), chosen, 0.0)
         sinks = call.terms.sinks
-        if sinks is not None:  # a sink has lost, or the mask has taken all keys away
-            sinks = sinks.masked_fill(hard, torch.finfo(sinks.dtype).min)
+        if sinks is not None:  # the sink lost, or the mask hides all keys
+            sinks = sinks.masked_fill(edited, torch.finfo(sinks.dtype).min)
             call = replace(call, terms=replace(call.terms, sinks=sinks))
         return proceed(call)
 
-    return Edit(site, format_call("hardmax", site, heads=heads), act)
+    return Edit(site, format_call("hardmax", site, heads=heads), apply)
 
 
 def replace_window(
@@ -105,62 +105,71 @@ def replace_window(
     heads: Indices | None = None,
     renormalise: bool = True,
 ) -> Edit:
-    """A part of the map as told; the rest of each row shares what is left, as it did before.
+    """Replace a rectangle of the attention map by given weights.
 
-    w'_ij = told inside;   outside w'_ij = w_ij · (1 - Σ told) / (1 - Σ replaced)
+    w'_ij = weights inside;   outside w'_ij = w_ij · (1 - Σ weights) / (1 - Σ replaced)
 
-    With `renormalise=False` the rest stays as it was, and rows need not sum to one. Sinks belong to
-    the rest. What is told counts even where the mask says no. The log-sum-exp is left as it was.
+    Sinks belong to the outside. Given weights apply to masked keys too. lse does not change.
+
+    Args:
+        site: Glob over the names or paths of attention modules.
+        rows: Queries of the rectangle.
+        keys: Keys of the rectangle.
+        weights: The new weights; broadcast to (batch, head, rows, keys).
+        heads: Heads to edit; all by default.
+        renormalise: Rescale the rest of each row, so that it sums to 1; else it stays.
 
     >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.zeros(1, 1), torch.zeros(2, 1), torch.tensor([[1.0], [3.0]])
-    >>> with intercepting(rg.replace_window("*", slice(0, 1), slice(0, 1), torch.tensor([[0.25]]))):
+    >>> with intercepting(rg.edit.replace_window("*", 0, 0, torch.tensor([[0.25]]))):
     ...     rg.attend(q, k, v)[0]
     tensor([[2.5000]])
     """
-    chosen = None if heads is None else as_indices("heads", heads)
+    chosen = as_optional_indices("heads", heads)
     if not isinstance(weights, Tensor) or not weights.is_floating_point() or weights.ndim < 2:
         got = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
         raise ShapeError(
-            f"weights: needs a tensor of numbers, (rows, keys) or more axes, got {got}; "
+            f"weights: needs a float tensor, (rows, keys) or more axes, got {got}; "
             "try torch.tensor(…)"
         )
-    for name, part in (("rows", rows), ("keys", keys)):
-        if not isinstance(part, slice | int):
-            raise ShapeError(f"{name}: needs a slice, got {part!r}; try slice(0, 1)")
+    for name, span in (("rows", rows), ("keys", keys)):
+        if not isinstance(span, slice | int):
+            raise ShapeError(f"{name}: needs a slice, got {span!r}; try slice(0, 1)")
     if renormalise and bool((weights.sum(-1) > 1 + 1e-6).any()):
         raise ShapeError(
             f"weights: needs rows of at most 1 in sum, got {float(weights.sum(-1).max()):g}; "
             "try renormalise=False"
         )
 
-    def act(call: AttentionCall, proceed: Proceed, place: CallSite) -> AttentionResult:
-        down = resolve_slice(rows, call.q.shape[-2], "rows")
-        across = resolve_slice(keys, call.k.shape[-2], "keys")
+    def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
+        row_range = resolve_slice(rows, call.q.shape[-2], "rows")
+        key_range = resolve_slice(keys, call.k.shape[-2], "keys")
         out, lse = proceed(call)
-        told = _fitted(weights, (*call.q.shape[:-2], len(down), len(across)), lse)
-        # recomputed, since a difference would cancel
-        rest, rest_lse = attend_without_keys(call, down, across)
+        shape = (*call.q.shape[:-2], len(row_range), len(key_range))
+        w = _expand_weights(weights, shape, lse)
+        # the rest is recomputed: subtracting from the output would cancel
+        rest, rest_lse = attend_without_keys(call, row_range, key_range)
         if renormalise:
-            share = 1 - told.sum(-1)
+            share = 1 - w.sum(-1)
         else:
-            share = torch.exp(rest_lse - slice_axis(lse, -1, down)).nan_to_num(nan=0.0)
-        v = upcast(repeat_kv(slice_axis(call.v, -2, across), call.q)).to(told.dtype)
-        new = share[..., None] * rest + told @ v
-        part = slice_axis(out, -2, down)
+            share = torch.exp(rest_lse - slice_axis(lse, -1, row_range)).nan_to_num(nan=0.0)
+        v = upcast(repeat_kv(slice_axis(call.v, -2, key_range), call.q)).to(w.dtype)
+        new = share[..., None] * rest + w @ v
+        old = slice_axis(out, -2, row_range)
         out = out.clone()
-        slice_axis(out, -2, down).copy_(torch.where(head_mask_column(chosen, call), new, part))
+        new = torch.where(head_mask_column(chosen, call), new, old)
+        slice_axis(out, -2, row_range).copy_(new)
         return out, lse
 
-    said = format_call("replace_window", site, rows, keys, tuple(weights.shape), heads=heads)
-    return Edit(site, said, act)
+    description = format_call("replace_window", site, rows, keys, tuple(weights.shape), heads=heads)
+    return Edit(site, description, apply)
 
 
-def _fitted(told: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
+def _expand_weights(weights: Tensor, shape: tuple[int, ...], like: Tensor) -> Tensor:
     try:
-        return told.to(like.device, like.dtype).expand(shape)
+        return weights.to(like.device, like.dtype).expand(shape)
     except RuntimeError:
         raise ShapeError(
-            f"weights: needs a shape that fits {shape}, (batch, head, rows, keys), "
-            f"got {tuple(told.shape)}"
+            f"weights: needs a shape that broadcasts to {shape}, (batch, head, rows, keys), "
+            f"got {tuple(weights.shape)}"
         ) from None

@@ -1,11 +1,11 @@
-"""Running a model with edits in place, and telling what they change."""
+"""Runs a model with edits, and compares its outputs with and without them."""
 
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -13,30 +13,30 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from regard.errors import ConfigError, LookError, ShapeError
-from regard.inspection.adapters.module_tracker import ModuleTracker, check_glob, check_model
-from regard.inspection.edits.base import CallSite, Edit
+from regard.inspection.adapters.module_tracker import Caller, ModuleTracker, check_model, matches
+from regard.inspection.edits.base import Edit
 from regard.inspection.edits.comparison import Comparison
 from regard.inspection.record.look import patched
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
 
 
 class EditLog:
-    """What the edits of a `what_if` have done so far.
+    """Log of the edits of a `what_if` block.
 
-    `acted` counts, for each edit in order, the calls it changed, by the name of the attention.
+    `applied_calls` counts, per edit in order, the calls it changed, by the name of the attention.
 
     >>> layer = rg.nn.MultiHeadAttention(2, 1)
-    >>> with rg.what_if(layer, rg.uniform("*")) as edited:
+    >>> with rg.what_if(layer, rg.edit.uniform("*")) as log:
     ...     _ = layer(torch.ones(1, 4, 2))
-    >>> edited
+    >>> log
     uniform('*'): MultiHeadAttention
     """
 
     def __init__(self, edits: Sequence[Edit]):
         self.edits = tuple(edits)
         self.applied_calls: list[Counter[str]] = [Counter() for _ in edits]
-        self.names: list[str] = []  # every attention that ran
-        self.max_keys = 0  # the most keys an attention had, of those that were edited
+        self.names: list[str] = []  # of every attention that ran
+        self.max_keys = 0  # largest number of keys of an edited call
 
     def __repr__(self) -> str:
         pairs = zip(self.edits, self.applied_calls, strict=True)
@@ -45,27 +45,27 @@ class EditLog:
 
 @contextmanager
 def what_if(model: nn.Module, *edits: Edit) -> Iterator[EditLog]:
-    """Run a model with its attentions edited; everything after them follows.
+    """Run a model with edited attention inside a `with` block.
 
-    Edits act in the order given, each on what the one before made of the call. An edit that fits no
-    attention that ran is an error at the end, not a silent nothing. A `look` around it sees the
+    Edits apply in the given order, each to the call that the previous one made. An edit that
+    matches no attention that ran raises at the end of the block. A `look` around it records the
     edited queries, keys and masks.
 
     >>> layer, x = rg.nn.MultiHeadAttention(2, 1, qkv_bias=False), torch.ones(1, 4, 2)
-    >>> with rg.what_if(layer, rg.drop_head("*", 0)):
+    >>> with rg.what_if(layer, rg.edit.drop_head("*", 0)):
     ...     layer(x).abs().sum() == 0
     tensor(True)
     """
     for edit in edits:
         if not isinstance(edit, Edit):
             raise LookError(
-                f"edits: need to be made by rg.drop_head and the like, got a {type(edit).__name__}"
-                "; try rg.drop_head('*', 0)"
+                f"edits: need edits of rg.edit, got a {type(edit).__name__}; try "
+                "rg.edit.drop_head('*', 0)"
             )
-    edited = EditLog(edits)
-    with patched(model) as running, intercepting(_Editor(running, edited), running):
-        yield edited
-    _check_all_acted(edited)
+    log = EditLog(edits)
+    with patched(model) as tracker, intercepting(_Editor(tracker, log), tracker):
+        yield log
+    _check_all_applied(log)
 
 
 def compare_edits(
@@ -75,25 +75,29 @@ def compare_edits(
     labels: Int[Tensor, "*batch"] | None = None,
     id_to_token: Callable[[int], str] | None = None,
 ) -> Comparison:
-    """What edits change in the answer of a model: it runs twice, without and with them.
+    """Compare the logits of a model without and with edits; runs it twice.
 
-    `inputs` is a tensor, a tuple of arguments or a dict of keywords. `labels` are what each
-    position should say, as the logits stand (no shift; below 0 is not counted). `words` turns a
-    token into text.
+    Args:
+        model: The model, in eval mode.
+        inputs: What the model is called with: a tensor, a tuple of arguments or a mapping.
+        edits: The edits.
+        labels: Target token per position of the logits, without shift; below 0 is ignored.
+        id_to_token: Converts a token id to text for the printed table.
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10)).eval()
-    >>> change = rg.compare_edits(model, torch.tensor([[1, 2, 3]]), rg.scale_scores("*", 1.0))
-    >>> change.kl.shape, bool(change.kl.abs().max() < 1e-6)
+    >>> ids, edit = torch.tensor([[1, 2, 3]]), rg.edit.scale_scores("*", 1.0)
+    >>> comparison = rg.inspection.compare_edits(model, ids, edit)
+    >>> comparison.kl.shape, bool(comparison.kl.abs().max() < 1e-6)
     (torch.Size([1, 3]), True)
     """
     check_model(model)
     if any(module.training for module in model.modules()):
         raise ConfigError(
-            "model: needs eval mode, or dropout is part of the difference, got training; "
+            "model: needs eval mode, as dropout would add to the difference, got training; "
             "try model.eval()"
         )
     with torch.no_grad():
-        with what_if(model):  # without edits, also those of another thread
+        with what_if(model):  # without edits of other threads
             before = get_logits(call_model(model, inputs))
         with what_if(model, *edits):
             after = get_logits(call_model(model, inputs))
@@ -101,81 +105,70 @@ def compare_edits(
 
 
 def call_model(model: nn.Module, inputs: Tensor | Sequence[Any] | Mapping[str, Any]) -> Any:
-    """Call the model with a tensor, a tuple of arguments, or keywords."""
+    """Call the model with a tensor, a tuple of arguments, or keyword arguments."""
     if isinstance(inputs, Tensor):
         return model(inputs)
     return model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
 
 
 def get_logits(output: Any) -> Tensor:
-    """The logits in whatever a model returns."""
+    """The logits in the output of a model: a tensor, `.logits`, or the first entry."""
     if isinstance(output, Tensor):
         return output
-    found = getattr(output, "logits", None)
-    if found is None and isinstance(output, Sequence) and output:
-        found = output[0]
-    if not isinstance(found, Tensor):
+    logits = getattr(output, "logits", None)
+    if logits is None and isinstance(output, Sequence) and output:
+        logits = output[0]
+    if not isinstance(logits, Tensor):
         raise ShapeError(
             f"model: needs to return logits, got {type(output).__name__}; "
             "try a model with a head, or what_if around your own call"
         )
-    return found
+    return logits
 
 
 class _Editor:
-    """Stands at the door and hands each call to the edits that are meant for it."""
+    """Interceptor that applies the edits that match each call."""
 
-    def __init__(self, running: ModuleTracker, edited: EditLog):
-        self.running, self.edited = running, edited
-        self.calls: Counter[tuple[int, str]] = Counter()  # thread by thread, as a run is of one
+    def __init__(self, tracker: ModuleTracker, log: EditLog):
+        self.tracker, self.log = tracker, log
+        self.calls: Counter[tuple[int, str]] = Counter()  # by thread and path
         self.lock = threading.RLock()
 
     def __call__(self, call: AttentionCall, proceed: Proceed) -> AttentionResult:
-        caller = self.running.caller
-        me = threading.get_ident(), caller.path
+        caller = self.tracker.caller
+        key = threading.get_ident(), caller.path
         with self.lock:
-            place = CallSite(caller.path, caller.name, self.calls[me])
-            self.calls[me] += 1
-            proceed = self._edited(call, proceed, place)
+            caller = replace(caller, call=self.calls[key])
+            self.calls[key] += 1
+            proceed = self._chain_edits(call, proceed, caller)
         return proceed(call)
 
-    def _edited(self, call: AttentionCall, proceed: Proceed, place: CallSite) -> Proceed:
-        self.edited.names.append(place.name)
-        for edit, acted in reversed(
-            [*zip(self.edited.edits, self.edited.applied_calls, strict=True)]
-        ):
-            if matches_glob(edit.site, place):
-                acted[place.name] += 1
-                self.edited.max_keys = max(self.edited.max_keys, call.k.shape[-2])
-                proceed = _behind(edit, proceed, place)
+    def _chain_edits(self, call: AttentionCall, proceed: Proceed, caller: Caller) -> Proceed:
+        self.log.names.append(caller.name)
+        pairs = [*zip(self.log.edits, self.log.applied_calls, strict=True)]
+        for edit, counts in reversed(pairs):
+            if matches(edit.site, caller.name, caller.path):
+                counts[caller.name] += 1
+                self.log.max_keys = max(self.log.max_keys, call.k.shape[-2])
+                proceed = _prepend(edit, proceed, caller)
         return proceed
 
 
-def matches_glob(glob: str, call_site: CallSite) -> bool:
-    """Whether an attention is meant by a glob over names or paths.
-
-    >>> matches_glob("decoder.*.cross", CallSite("decoder.blocks.2.cross_attention", "decoder.2.cross"))
-    True
-    """
-    check_glob("at", glob)
-    return fnmatchcase(call_site.name, glob) or fnmatchcase(call_site.path, glob)
+def _prepend(edit: Edit, proceed: Proceed, caller: Caller) -> Proceed:
+    return lambda call: edit.apply(call, proceed, caller)
 
 
-def _behind(edit: Edit, proceed: Proceed, place: CallSite) -> Proceed:
-    return lambda call: edit.apply(call, proceed, place)
-
-
-def _check_all_acted(edited: EditLog) -> None:
-    for edit, acted in zip(edited.edits, edited.applied_calls, strict=True):
-        names = list(dict.fromkeys(edited.names))
+def _check_all_applied(log: EditLog) -> None:
+    for edit, counts in zip(log.edits, log.applied_calls, strict=True):
+        names = list(dict.fromkeys(log.names))
         if not names:
             raise LookError("model: needs to run inside what_if, got no attention that ran")
-        if not acted:
+        if not counts:
             close = get_close_matches(edit.site, names, 1, 0)
             raise LookError(
                 f"site: needs an attention that ran, got {edit.site!r}; try {close[0]!r} or '*'"
             )
-        if edit.last_key >= edited.max_keys:
+        if edit.last_key >= log.max_keys:
             raise ShapeError(
-                f"keys: needs less than the {edited.max_keys} keys there were, got {edit.last_key}"
+                f"keys: needs less than {log.max_keys}, the number of keys, got {edit.last_key}"
             )

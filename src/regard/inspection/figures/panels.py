@@ -1,4 +1,4 @@
-"""Pictures of many heads at once: thumbnails, strips of statistics, types, and gates over time."""
+"""Figures of many heads or gates: thumbnails, statistics, head types, and gates over time."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,10 +25,10 @@ from regard.inspection.sites.site import Site
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-THUMBNAIL_CELLS = 48  # cells on each side of a thumbnail
-MAX_STRIP_CELLS = 512  # cells of a strip
+THUMBNAIL_CELLS = 48  # on each side
+MAX_STRIP_CELLS = 512
 
-# Okabe and Ito's colours, told apart with any colour vision; a pattern says the same again
+# colour-blind safe colours of Okabe and Ito; the hatch is redundant with the colour
 TYPE_STYLES = {
     "identity": ("#0072B2", ""),
     "previous": ("#56B4E9", "//"),
@@ -52,110 +52,111 @@ TYPE_STYLES = {
 def draw_heads(
     sites: Site | Iterable[Site], *, batch: int = 0, path: str | Path | None = None
 ) -> "Figure":
-    """Every head as a thumbnail: a row an attention, a column a head, each map on its own scale.
+    """Draw every head as a thumbnail: one row per site, one column per head, each on its own scale.
 
-    >>> figure = rg.draw_heads(rg.make_site(*torch.randn(2, 3, 5, 4)))
+    >>> figure = rg.draw.heads(rg.make_site(*torch.randn(2, 3, 5, 4)))
     >>> [label.get_text() for label in figure.axes[0].get_xticklabels()]
     ['0', '1', '2']
     """
     chosen = as_site_list(sites)
     if not chosen:
         raise ShapeError("sites: needs at least one, got none")
-    across, step = max(site.heads for site in chosen), THUMBNAIL_CELLS + 4
-    sheet = torch.full((len(chosen) * step - 4, across * step - 4), torch.nan)
-    for down, site in enumerate(chosen):
+    columns, step = max(site.heads for site in chosen), THUMBNAIL_CELLS + 4
+    sheet = torch.full((len(chosen) * step - 4, columns * step - 4), torch.nan)
+    for row, site in enumerate(chosen):
         for head, thumb in enumerate(thumbnails(site, batch)):
-            top, left = down * step, head * step
+            top, left = row * step, head * step
             sheet[top : top + THUMBNAIL_CELLS, left : left + THUMBNAIL_CELLS] = thumb
-    figure = new_figure(min(14, 1.6 + 0.85 * across), min(40, 0.8 + 0.85 * len(chosen)))
+    figure = new_figure(min(14, 1.6 + 0.85 * columns), min(40, 0.8 + 0.85 * len(chosen)))
     axes = figure.subplots()
     show_matrix(axes, sheet.sqrt(), (sheet.shape[0], sheet.shape[1]), aspect="equal")
     axes.set_xticks(
-        [h * step + THUMBNAIL_CELLS / 2 for h in range(across)], [str(h) for h in range(across)]
+        [h * step + THUMBNAIL_CELLS / 2 for h in range(columns)], [str(h) for h in range(columns)]
     )
-    rows = [at * step + THUMBNAIL_CELLS / 2 for at in range(len(chosen))]
-    axes.set_yticks(rows, [_name(site) for site in chosen], fontsize=8)
+    rows = [i * step + THUMBNAIL_CELLS / 2 for i in range(len(chosen))]
+    axes.set_yticks(rows, [_short_name(site) for site in chosen], fontsize=8)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     axes.set_xlabel(
-        "head\na row a query, a column a key; colour: root of"
-        "\nthe weight, each map by its own largest",
+        "head\nrows: queries, columns: keys; square-root colour scale,"
+        "\neach map relative to its largest weight",
         fontsize=8,
     )
     return save_figure(figure, path)
 
 
 def thumbnails(
-    site: Site, batch: int, most: int = THUMBNAIL_CELLS
-) -> Float[Tensor, "head {most} {most}"]:
-    """The maps of all heads pooled to one small size, the largest cell of each at 1."""
-    query_labels(site, batch)  # says so if there is no such sequence
-    cells = (min(most, site.queries), min(most, site.keys))
+    site: Site, batch: int, size: int = THUMBNAIL_CELLS
+) -> Float[Tensor, "head {size} {size}"]:
+    """The maps of all heads pooled to one size, the largest cell of each scaled to 1."""
+    query_labels(site, batch)  # checks site and batch
+    cells = (min(size, site.queries), min(size, site.keys))
     pooled = site.survey(statistics=["pooled_map"], pooled_size=cells).pooled_map
     assert pooled is not None
     maps = pooled[batch].float().cpu()
     maps = maps / maps.amax((-2, -1), keepdim=True).clamp(min=1e-30)
-    down, across = (torch.arange(most) * count // most for count in cells)
-    return maps[:, down][:, :, across]
+    rows, columns = (torch.arange(size) * count // size for count in cells)
+    return maps[:, rows][:, :, columns]
 
 
 @torch.no_grad()
 def draw_statistics(site: Site, *, batch: int = 0, path: str | Path | None = None) -> "Figure":
-    """Entropy and sink share of each query and what each key receives, a row a head.
+    """Draw entropy and first-key share of each query and mass received by each key, per head.
 
-    >>> figure = rg.draw_statistics(rg.make_site(*torch.randn(2, 3, 5, 4)))
+    >>> figure = rg.draw.statistics(rg.make_site(*torch.randn(2, 3, 5, 4)))
     >>> [axes.get_title() for axes in figure.axes[:3]]
     ['entropy of each query, nats', 'share on the first key', 'received by each key']
     """
     queries = query_labels(site, batch)
-    found = site.survey(statistics=["entropy", "first_share", "received"], first_keys=1)
+    survey = site.survey(statistics=["entropy", "first_share", "received"], first_keys=1)
     strips = {
-        "entropy of each query, nats": (found.entropy, queries),
-        "share on the first key": (found.first_share, queries),
-        "received by each key": (found.received, key_labels(site, batch)),
+        "entropy of each query, nats": (survey.entropy, queries),
+        "share on the first key": (survey.first_share, queries),
+        "received by each key": (survey.received, key_labels(site, batch)),
     }
-    high = axis_inches(site.heads, min_inches=0.9, max_inches=4, inches_per_cell=0.16)
+    height = axis_inches(site.heads, min_inches=0.9, max_inches=4, inches_per_cell=0.16)
     figure = new_figure(
-        axis_inches(max(site.queries, site.keys), min_inches=4) + 1.6, 3 * high + 2.6
+        axis_inches(max(site.queries, site.keys), min_inches=4) + 1.6, 3 * height + 2.6
     )
     for axes, (title, (x, labels)) in zip(figure.subplots(3, 1), strips.items(), strict=True):
         assert x is not None
         strip = x[batch].float()
         if strip.shape[-1] > MAX_STRIP_CELLS:
             strip = adaptive_avg_pool1d(strip[None], MAX_STRIP_CELLS)[0]
-        picture = show_matrix(axes, strip, (site.heads, len(labels)))
+        image = show_matrix(axes, strip, (site.heads, len(labels)))
         label_axis(axes, "x", labels)
         axes.set_title(title, fontsize=9)
         axes.set_ylabel("head")
-        figure.colorbar(picture, ax=axes)
+        figure.colorbar(image, ax=axes)
     figure.suptitle(site.name, fontsize=10)
     return save_figure(figure, path)
 
 
 def draw_head_types(heads: HeadTable, *, path: str | Path | None = None) -> "Figure":
-    """The table of heads as a picture: a row an attention, a column a head, a colour a type.
+    """Draw the types of heads: one row per site, one column per head, one colour per type.
 
-    >>> figure = rg.draw_head_types(rg.HeadTable([rg.HeadRow(site="a", call=0, head=0, query_count=3)]))
+    >>> row = rg.inspection.HeadRow(site="a", call=0, head=0, query_count=3)
+    >>> figure = rg.draw.head_types(HeadTable([row]))
     >>> figure.axes[0].texts[0].get_text()
     'mixed'
     """
     from matplotlib.patches import Rectangle
 
     sites = list(dict.fromkeys((row.site, row.call) for row in heads))
-    across = 1 + max((row.head for row in heads), default=0)
-    figure = new_figure(1.8 + 0.8 * across, 1.0 + 0.42 * len(sites))
+    columns = 1 + max((row.head for row in heads), default=0)
+    figure = new_figure(1.8 + 0.8 * columns, 1.0 + 0.42 * len(sites))
     axes = figure.subplots()
     for row in heads:
-        at = sites.index((row.site, row.call))
-        colour, pattern = TYPE_STYLES[row.type.split()[0]]
-        box = Rectangle((row.head, at), 1, 1, fc=colour, ec="white", hatch=pattern, lw=2)
+        y = sites.index((row.site, row.call))
+        colour, hatch = TYPE_STYLES[row.type.split()[0]]
+        box = Rectangle((row.head, y), 1, 1, fc=colour, ec="white", hatch=hatch, lw=2)
         axes.add_patch(box)
-        paint = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.8}
+        background = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.8}
         axes.text(
-            row.head + 0.5, at + 0.5, row.type, ha="center", va="center", fontsize=6, bbox=paint
+            row.head + 0.5, y + 0.5, row.type, ha="center", va="center", fontsize=6, bbox=background
         )
-    axes.set(xlim=(0, across), ylim=(len(sites), 0), xlabel="head")
-    axes.set_xticks([h + 0.5 for h in range(across)], [str(h) for h in range(across)])
+    axes.set(xlim=(0, columns), ylim=(len(sites), 0), xlabel="head")
+    axes.set_xticks([h + 0.5 for h in range(columns)], [str(h) for h in range(columns)])
     axes.set_yticks([i + 0.5 for i in range(len(sites))], [name for name, _ in sites], fontsize=8)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
@@ -168,38 +169,38 @@ def draw_gates(
     tokens: Sequence[str] | None = None,
     path: str | Path | None = None,
 ) -> "Figure":
-    """Gates and states of a recurrent cell over time: a panel each, a row a unit, a column a step.
+    """Draw gates and states of a recurrent cell: one panel each, units as rows, steps as columns.
 
-    >>> figure = rg.draw_gates({"forget": torch.rand(5, 3), "state": torch.randn(5, 3)})
+    >>> figure = rg.draw.gates({"forget": torch.rand(5, 3), "state": torch.randn(5, 3)})
     >>> len(figure.axes)
     4
     """
     if not gates:
-        raise ShapeError("gates: needs at least one by name, got none")
+        raise ShapeError("gates: needs at least one, got none")
     sizes = {tuple(x.shape) for x in gates.values()}
     if len(sizes) > 1 or any(len(size) != 2 for size in sizes):
-        raise ShapeError(f"gates: needs time by hidden alike for all, got {sorted(sizes)}")
+        raise ShapeError(f"gates: needs (time, hidden), the same for all, got {sorted(sizes)}")
     ((time, hidden),) = sizes
-    high = axis_inches(hidden, min_inches=1.1, max_inches=3, inches_per_cell=0.1)
-    figure = new_figure(axis_inches(time, min_inches=4) + 1.6, (high + 0.7) * len(gates))
+    height = axis_inches(hidden, min_inches=1.1, max_inches=3, inches_per_cell=0.1)
+    figure = new_figure(axis_inches(time, min_inches=4) + 1.6, (height + 0.7) * len(gates))
     panels = figure.subplots(len(gates), 1, squeeze=False)[:, 0]
     for axes, (name, x) in zip(panels, gates.items(), strict=True):
-        picture = show_matrix(axes, x.mT, (hidden, time), **_range(x))
+        image = show_matrix(axes, x.mT, (hidden, time), **_colour_range(x))
         label_axis(axes, "x", [str(t) for t in range(time)] if tokens is None else tokens)
         axes.set(title=escape_mathtext(name), ylabel="unit")
         axes.title.set_fontsize(9)
-        figure.colorbar(picture, ax=axes)
+        figure.colorbar(image, ax=axes)
     panels[-1].set_xlabel("step" if tokens is None else "token")
     return save_figure(figure, path)
 
 
-def _range(x: Tensor) -> dict[str, Any]:
-    """Gates from 0 to 1; what may be negative around 0, in two colours that all can tell apart."""
+def _colour_range(x: Tensor) -> dict[str, Any]:
+    """0 … 1 for gates; symmetric about 0 with a diverging colormap for signed states."""
     if x.numel() and x.min() < 0:
-        most = max(1e-6, x.abs().max().item())
-        return {"cmap": "PuOr", "vmin": -most, "vmax": most}
+        limit = max(1e-6, x.abs().max().item())
+        return {"cmap": "PuOr", "vmin": -limit, "vmax": limit}
     return {"vmin": 0, "vmax": max(1.0, x.max().item() if x.numel() else 1.0)}
 
 
-def _name(site: Site) -> str:
+def _short_name(site: Site) -> str:
     return shorten_label(site.name, 28) + (f" ({site.call})" if site.call else "")

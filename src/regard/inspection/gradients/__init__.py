@@ -1,1 +1,1 @@
-"""TODO."""
+"""Gradient norms by depth, time and parameter."""

@@ -1,4 +1,4 @@
-"""Where the gradient goes: through depth, through time, and into the weights."""
+"""Gradient norms of hidden states, recurrent states and parameters."""
 
 import math
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from regard.inspection.adapters.block_stacks import BlockStack, record_stacks
 from regard.inspection.adapters.module_tracker import check_model
 from regard.inspection.gradients.recurrent_states import record_steps
 
-VANISHING = 1e-3  # less than this share of the gradient arrives at the far end
-EXPLODING = 1e3  # it arrives more than this many times larger
+VANISHING = 1e-3  # ratio of the gradient norms at start and end
+EXPLODING = 1e3
 
 
 @dataclass(frozen=True)
 class GradientFlag:
-    """A place where the gradient fades, grows or breaks, with the number that says so.
+    """A stack, cell or parameter whose gradient vanishes, explodes or is not finite.
 
     >>> str(GradientFlag("encoder.blocks", "vanishing", 1e-5))
     'encoder.blocks: vanishing, 1e-05 of the gradient at its end arrives at its start'
@@ -39,11 +39,11 @@ class GradientFlag:
 
 @dataclass(frozen=True)
 class TimeGradients:
-    """The gradient at each state of one cell, (batch, time); c only for an LSTM.
+    """Gradient norms of the states of one cell; c only for an LSTM.
 
-    h_t: ‖∂J/∂h_t‖,   c_t: ‖∂J/∂C_t‖, all paths counted,   over the hidden units
+    h_t: ‖∂J/∂h_t‖,   c_t: ‖∂J/∂C_t‖, total derivatives,   over the hidden units
 
-    `rate` is what one step back multiplies the norm by, on average from last to first.
+    `rate` is the mean factor of the norm per step back in time.
 
     >>> h = torch.tensor([[0.25, 0.5, 1.0]])
     >>> TimeGradients(h, None).rate, TimeGradients(h, None).ratio
@@ -52,11 +52,11 @@ class TimeGradients:
 
     h: Float[Tensor, "batch time"]
     c: Float[Tensor, "batch time"] | None
-    reverse: bool = False  # the cell reads from the right: its first step is the last place
+    reverse: bool = False  # the cell runs from right to left
 
     @property
     def ratio(self) -> float:
-        """First over last: by c for an LSTM, whose memory it is."""
+        """Norm at the first step over that at the last; of c for an LSTM."""
         return _ratio(*self._ends())
 
     @property
@@ -68,8 +68,8 @@ class TimeGradients:
     def _ends(self) -> tuple[float, float]:
         norms = (self.h if self.c is None else self.c).norm(dim=0)
         norms = norms.flip(0) if self.reverse else norms
-        # Padding and states after the last one that the loss reads have no gradient: where it
-        # ends is where there is some; one that reads from the right has its padding in front.
+        # Padding, and states after the last one that the loss uses, have no gradient: the end is
+        # the last step with one. In the reverse direction padding comes first.
         reached = norms.nonzero().flatten()
         if not len(reached):
             return 0.0, 0.0
@@ -78,15 +78,15 @@ class TimeGradients:
 
 @dataclass(frozen=True)
 class GradientNorms:
-    """Norms of ∂J/∂· by depth, by time and by weight, and what is wrong with them.
+    """Gradient norms of a loss by depth, time and parameter.
 
-    `depth[stack]` has a number before the first block and after each; `time[cell]` the states of a
-    recurrent cell; `weights` one a parameter, of the whole tensor. None: the loss cannot feel it.
+    `depth[stack]` has one norm before the first block and one after each; `time[cell]` those of the
+    states of a recurrent cell; `weights` one per parameter. None: the loss does not depend on it.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(1, 1, bias=False))
     >>> _ = torch.nn.init.constant_(model[0].weight, 3.0)
-    >>> found = rg.gradient_norms(model, lambda: model(torch.full((1, 1), 2.0)).sum())
-    >>> found.loss, found.weights, found.depth
+    >>> norms = rg.inspection.gradient_norms(model, lambda: model(torch.full((1, 1), 2.0)).sum())
+    >>> norms.loss, norms.weights, norms.depth
     (6.0, {'0.weight': 2.0}, {'': [3.0, 1.0]})
     """
 
@@ -98,46 +98,46 @@ class GradientNorms:
 
     @property
     def flags(self) -> list[GradientFlag]:
-        """What fades below 1e-3 or grows above 1e3 from end to start, or is no number at all.
+        """Gradients that shrink below 1e-3 or grow above 1e3 from end to start, or are not finite.
 
-        A cell that the loss does not depend on has nothing to fade.
+        A cell that the loss does not depend on is not flagged.
         """
-        told = {name: [n for n in norms if n is not None] for name, norms in self.depth.items()}
-        ratios = {name: _ratio(norms[0], norms[-1]) for name, norms in told.items()}
-        felt = {name: found for name, found in self.time.items() if found.h.any()}
-        ratios |= {f"{name} through time": found.ratio for name, found in felt.items()}
-        found = [GradientFlag(name, kind, r) for name, r in ratios.items() if (kind := _verdict(r))]
+        depth = {name: [n for n in norms if n is not None] for name, norms in self.depth.items()}
+        ratios = {name: _ratio(norms[0], norms[-1]) for name, norms in depth.items()}
+        used = {name: norms for name, norms in self.time.items() if norms.h.any()}
+        ratios |= {f"{name} through time": norms.ratio for name, norms in used.items()}
+        flags = [GradientFlag(name, kind, r) for name, r in ratios.items() if (kind := _verdict(r))]
         bad = (name for name, norm in self.weights.items() if norm and not math.isfinite(norm))
-        return found + [GradientFlag(name, "not finite", math.nan) for name in bad]
+        return flags + [GradientFlag(name, "not finite", math.nan) for name in bad]
 
     def __str__(self) -> str:
         lines = [f"loss {self.loss:.6g}"]
         for name, norms in self.depth.items():
-            lines.append(f"{name or 'depth'}: " + " ".join(map(_short, norms)))
-        for name, found in self.time.items():
-            lines.append(f"{name} through time: × {found.rate:.3g} a step back")
+            lines.append(f"{name or 'depth'}: " + " ".join(map(_format_norm, norms)))
+        for name, states in self.time.items():
+            lines.append(f"{name} through time: × {states.rate:.3g} per step back")
         return "\n".join([*lines, *(f"! {flag}" for flag in self.flags)])
 
 
 def gradient_norms(model: nn.Module, loss: Callable[[], Tensor] | Tensor) -> GradientNorms:
-    """How the gradient of a loss flows back through a model's blocks and, if recurrent, its steps.
+    """Gradient norms of a loss at every block and, for recurrent cells, every time step.
 
-    ∂J/∂x_l for the stream x_l after block l,   ∂J/∂h_t and ∂J/∂C_t for every state
+    ∂J/∂x_l for the hidden state x_l after block l,   ∂J/∂h_t and ∂J/∂C_t for every state
 
-    `loss` is a function that runs the model and gives J; every state then gets its whole gradient,
-    also torch's nn.RNN, nn.GRU and nn.LSTM. Of a J that is computed already only the weights' can
-    be told. The `.grad` of parameters is not touched. To ask how far memory reaches, let J read the
-    last state only: a loss at every step has a short way to each.
+    `loss` is a function that runs the model and returns J; recurrent cells of regard and torch get
+    the total derivative at every state. For a J already computed, only the parameters' norms are
+    available. The `.grad` of parameters is not changed. To measure how far memory reaches, let J
+    use the last state only: a loss at every step has a short path to each.
 
     >>> model = rg.nn.Recurrent(1, 8, kind="rnn")
     >>> x = torch.randn(1, 50, 1)
-    >>> found = rg.gradient_norms(model, lambda: model(x)[0][:, -1].sum())
-    >>> found.time["0"].h.shape, found.flags[0].kind
+    >>> norms = rg.inspection.gradient_norms(model, lambda: model(x)[0][:, -1].sum())
+    >>> norms.time["0"].h.shape, norms.flags[0].kind
     (torch.Size([1, 50]), 'vanishing')
     """
     check_model(model)
     if isinstance(loss, Tensor):
-        return _of_weights(model, loss)
+        return _parameter_norms(model, loss)
     with (
         torch.enable_grad(),
         record_stacks(model, inputs_require_grad=True) as stacks,
@@ -148,42 +148,42 @@ def gradient_norms(model: nn.Module, loss: Callable[[], Tensor] | Tensor) -> Gra
     stacks = [stack for stack in stacks if stack.is_complete]
     levels = [level for stack in stacks for level in _levels(stack)]
     weights = dict(model.named_parameters())
-    asked = [*(x for level in levels for x in level), *steps.all_states, *weights.values()]
-    reached = iter(_grads(j, asked))
-    norms = iter([_norm([next(reached) for _ in level]) for level in levels])
+    tensors = [*(x for level in levels for x in level), *steps.all_states, *weights.values()]
+    grads = iter(_grads(j, tensors))
+    norms = iter([_norm([next(grads) for _ in level]) for level in levels])
     depth = {stack.path: [next(norms) for _ in _levels(stack)] for stack in stacks}
-    times = steps.norms([next(reached) for _ in steps.all_states])
+    times = steps.norms([next(grads) for _ in steps.all_states])
     return GradientNorms(
         loss=float(j.detach()),
-        depth={name: found for name, found in depth.items() if any(found)},
+        depth={name: norms for name, norms in depth.items() if any(norms)},
         time={
             name: TimeGradients(h, c[0] if c else None, name in steps.reversed_cells)
             for name, (h, *c) in times.items()
         },
-        weights={name: _norm([grad]) for name, grad in zip(weights, reached, strict=True)},
+        weights={name: _norm([grad]) for name, grad in zip(weights, grads, strict=True)},
         skipped=steps.skipped,
     )
 
 
-def _of_weights(model: nn.Module, j: Tensor) -> GradientNorms:
+def _parameter_norms(model: nn.Module, j: Tensor) -> GradientNorms:
     _check(j)
     weights = dict(model.named_parameters())
-    found = zip(weights, _grads(j, list(weights.values()), again=True), strict=True)
-    reason = {"depth and time": "the loss was computed before; try a function that computes it"}
-    norms = {name: _norm([grad]) for name, grad in found}
+    grads = _grads(j, list(weights.values()), retain_graph=True)
+    reason = {"depth and time": "the loss is already computed; try a function that computes it"}
+    norms = {name: _norm([grad]) for name, grad in zip(weights, grads, strict=True)}
     return GradientNorms(loss=float(j.detach()), weights=norms, skipped=reason)
 
 
 def _levels(stack: BlockStack) -> list[list[Tensor]]:
-    """At each depth the tensors of all runs."""
+    """The tensors of all runs, per depth."""
     return [stack.inputs, *stack.outputs]
 
 
-def _grads(j: Tensor, points: list[Tensor], again: bool = False) -> list[Tensor | None]:
-    """∂J/∂point, None where J does not depend on it or nobody asked torch to remember."""
-    known = [x for x in points if x.requires_grad]
-    found = iter(torch.autograd.grad(j, known, retain_graph=again, allow_unused=True))
-    return [next(found) if x.requires_grad else None for x in points]
+def _grads(j: Tensor, tensors: list[Tensor], retain_graph: bool = False) -> list[Tensor | None]:
+    """∂J/∂x per tensor; None where J does not depend on x or x requires no gradient."""
+    inputs = [x for x in tensors if x.requires_grad]
+    grads = iter(torch.autograd.grad(j, inputs, retain_graph=retain_graph, allow_unused=True))
+    return [next(grads) if x.requires_grad else None for x in tensors]
 
 
 def _norm(grads: list[Tensor | None]) -> float | None:
@@ -197,7 +197,7 @@ def _ratio(first: float, last: float) -> float:
     return first / last if last else math.inf if first else 0.0
 
 
-def _short(norm: float | None) -> str:
+def _format_norm(norm: float | None) -> str:
     return "-" if norm is None else f"{norm:.3g}"
 
 
@@ -212,9 +212,9 @@ def _verdict(ratio: float) -> Literal["vanishing", "exploding", "not finite"] | 
 def _check(j: Tensor) -> None:
     if not isinstance(j, Tensor) or j.numel() != 1:
         got = tuple(j.shape) if isinstance(j, Tensor) else type(j).__name__
-        raise LookError(f"loss: needs one number, a tensor, got {got}; try .mean()")
+        raise LookError(f"loss: needs a scalar tensor, got {got}; try .mean()")
     if not j.requires_grad:
         raise LookError(
-            "loss: needs to depend on the weights, got a tensor without a graph; "
+            "loss: needs to require a gradient, got a detached tensor; "
             "try without no_grad, item() or detach()"
         )

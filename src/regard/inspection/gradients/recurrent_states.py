@@ -1,4 +1,4 @@
-"""Recurrent cells made to walk in single steps, so that each state is a point of the graph."""
+"""Runs recurrent cells step by step, so that every state is a node of the autograd graph."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ from regard.ops.recurrence.op import reverse_sequences
 
 @dataclass
 class CellRun:
-    """One walk of one cell: the states in the order they were made."""
+    """One run of one cell: its states in the order they were computed."""
 
     name: str
     states: list[State] = field(default_factory=list)
@@ -28,39 +28,39 @@ class CellRun:
 
 
 class StepRecorder:
-    """Stands at the door of recurrence, lets every cell go step by step, and keeps its states."""
+    """Interceptor that runs every cell step by step and records its states."""
 
     def __init__(self, cells: CellScope):
         self.runs: list[CellRun] = []
         self.skipped: dict[str, str] = {}
         self.cells = cells
         self._thread = threading.get_ident()
-        self._walking: CellRun | None = None
+        self._current: CellRun | None = None
 
     def on_sequence(
         self, call: SequenceCall, proceed: Callable[[SequenceCall], RecurrenceResult]
     ) -> RecurrenceResult:
         lengths = None if call.lengths is None else call.lengths.reshape(-1)
-        self._walking = CellRun(self.cells.name(call.weights.u), [], call.reverse, lengths)
-        self.runs.append(self._walking)
+        self._current = CellRun(self.cells.name(call.weights.u), [], call.reverse, lengths)
+        self.runs.append(self._current)
         try:
             return proceed(replace(call, backend="reference"))
         finally:
-            self._walking = None
+            self._current = None
 
     def on_step(self, call: StepCall, proceed: Callable[[StepCall], CellStep]) -> CellStep:
-        answer = proceed(call)
-        run = self._walking
+        step = proceed(call)
+        run = self._current
         if run is None:
             run = CellRun(self.cells.name(call.weights.u))
             self.runs.append(run)
-        run.states.append(answer.state)
-        return answer
+        run.states.append(step.state)
+        return step
 
     def on_torch_module(
         self, path: str, module: nn.Module, args: Any, kwargs: Any, out: Any
     ) -> Any:
-        if threading.get_ident() != self._thread:  # somebody else's run of the same model
+        if threading.get_ident() != self._thread:  # another run of the same model
             return out
         if reason := torch_recurrent.refusal(module):
             self.skipped[path] = reason
@@ -70,34 +70,33 @@ class StepRecorder:
 
     @property
     def all_states(self) -> list[Tensor]:
-        """Every state, run by run and time by time."""
+        """Every state tensor, by run and time."""
         return [s for run in self.runs for state in run.states for s in state]
 
     @property
     def reversed_cells(self) -> set[str]:
-        """The cells that read from the right."""
+        """The cells that run from right to left."""
         return {run.name for run in self.runs if run.reverse}
 
     def norms(self, grads: list[Tensor | None]) -> dict[str, tuple[Tensor, ...]]:
-        """‖∂J/∂s‖ for each state tensor of each cell, (batch, time), from what `points` got."""
-        left, found = iter(grads), {}
+        """‖∂J/∂s‖ per state tensor of each cell, (batch, time); `grads` are of `all_states`."""
+        remaining, norms = iter(grads), {}
         for run in self.runs:
-            times = [tuple(_norm(s, next(left)) for s in state) for state in run.states]
+            times = [tuple(_norm(s, next(remaining)) for s in state) for state in run.states]
             rows = (torch.stack(values, 1) for values in zip(*times, strict=True))
             if run.reverse:
                 rows = (reverse_sequences(row[..., None], run.lengths)[..., 0] for row in rows)
-            found.setdefault(run.name, []).append(tuple(rows))
-        # calls of other batch sizes are another text: the last ones are told
-        return {name: _joined(runs) for name, runs in found.items()}
+            norms.setdefault(run.name, []).append(tuple(rows))
+        return {name: _join_last(runs) for name, runs in norms.items()}
 
 
 @contextmanager
 def record_steps(model: nn.Module) -> Iterator[StepRecorder]:
-    """While this lasts, every recurrent cell of a model walks in steps that are kept."""
-    running = ModuleTracker(model)
-    steps = StepRecorder(CellScope(running))
+    """Record every state of every recurrent cell of a model inside the `with` block."""
+    tracker = ModuleTracker(model)
+    steps = StepRecorder(CellScope(tracker))
     with (
-        running.hooks(),
+        tracker.hooks(),
         torch_recurrent.hook_outputs(model, steps.on_torch_module),
         intercepting_recurrence(steps, steps.cells, other_threads=False),
     ):
@@ -109,7 +108,8 @@ def _norm(state: Tensor, grad: Tensor | None) -> Tensor:
     return grad.detach().reshape(-1, grad.shape[-1]).norm(dim=-1)
 
 
-def _joined(runs: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+def _join_last(runs: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """Join the runs with the batch size of the last one; others belong to another input."""
     batch = runs[-1][0].shape[0]
     same = [run for run in runs if run[0].shape[0] == batch]
     return tuple(torch.cat(rows, 1) for rows in zip(*same, strict=True))

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Attention heads measured, classified and described."""

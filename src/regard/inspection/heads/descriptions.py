@@ -1,4 +1,4 @@
-"""A map read in words: a few sentences, each of which follows from its numbers."""
+"""Descriptions of attention maps in sentences, each derived from measured numbers."""
 
 import torch
 from torch import Tensor
@@ -10,54 +10,57 @@ from regard.inspection.sites.site import Site
 from regard.ops import Survey
 from regard.ops.indices import resolve_index
 
-MAX_LISTED_QUERIES = 12  # queries that are told one by one
-MIN_NAMED_WEIGHT = 0.1  # a key is named from this share of a query's weight on …
-MAX_NAMED_KEYS = 3  # … and at most so many
-TIE_RATIO = 0.95  # two weights closer than this are joined by "and", others by "then"
+MAX_LISTED_QUERIES = 12  # longer maps are described by head type, not per query
+MIN_NAMED_WEIGHT = 0.1  # keys with less weight are not named
+MAX_NAMED_KEYS = 3  # per query
+TIE_RATIO = 0.95  # weights at least this close are joined by "and", others by "then"
 
 TYPE_SENTENCES = {
-    "identity": "A query looks at its own place: {self_share:.2f} of its weight stays there.",
-    "previous": "A query looks at the token before it: {previous_share:.2f} of its weight goes there.",
+    "identity": "A query looks at its own position: {self_share:.2f} of its weight stays there.",
+    "previous": "A query looks at the token before it: {previous_share:.2f} of its weight goes "
+    "there.",
     "next": "A query looks at the token after it: {next_share:.2f} of its weight goes there.",
-    "offset": "A query looks {offset:+d} places from itself: {offset_share:.2f} of its weight "
+    "offset": "A query looks {offset:+d} positions from itself: {offset_share:.2f} of its weight "
     "goes there.",
-    "local": "It works like a convolution: {local_share:.2f} of the weight is within {radius} places, "
+    "local": "It works like a convolution: {local_share:.2f} of the weight is within {radius} "
+    "positions, "
     "with the same kernel everywhere but for {residual:.2f} of it.",
     "permutation": "Each query looks at one key ({peak:.2f} of its weight), nearly each at "
     "another.",
     "hard": "Each query looks at one key ({peak:.2f} of its weight), several at the same.",
     "sink": "Most of the weight, {sink_share:.2f}, goes to the first key or to nothing.",
     "separator": "Most of the weight, {separator_share:.2f}, goes to separators.",
-    "alignment": "It goes through the keys in order as the queries advance "
+    "alignment": "It moves through the keys in order as the queries advance "
     "(correlation {monotone:.2f}).",
     "induction": "It looks at what followed the same token before ({induction:.2f} on repeated "
     "tokens).",
     "duplicate": "It looks at the same token before ({duplicate:.2f} on repeated tokens).",
-    "diffuse": "It spreads its weight nearly evenly: {normalized_entropy:.2f} of the largest entropy.",
-    "mixed": "It has no single habit: its first choice gets {peak:.2f} of the weight, and its "
+    "diffuse": "It spreads its weight nearly evenly: {normalized_entropy:.2f} of the largest "
+    "entropy.",
+    "mixed": "No single pattern: its first choice gets {peak:.2f} of the weight, and its "
     "entropy is {normalized_entropy:.2f} of the largest.",
-    "forced": "No query had two keys to choose from.",
+    "forced": "No query had more than one visible key.",
 }
 
 
 def describe_head(site: Site, head: int = 0, batch: int = 0) -> str:
-    """Read the map of one head in words.
+    """Describe the attention map of one head in sentences.
 
-    A query "looks at" the keys that have at least a tenth of its weight, heaviest first, at most
-    three. Long maps are told by what the head does, not query by query.
+    A query "looks at" the keys with at least a tenth of its weight, heaviest first, at most three.
+    Maps of more than 12 queries are described by head type, not per query.
 
     >>> q = torch.tensor([[9.0, 0.0], [0.0, 9.0]])
-    >>> rg.describe_head(rg.make_site(q, q.flip(0), tokens=["one", "two"]))
+    >>> rg.inspection.describe_head(rg.make_site(q, q.flip(0), tokens=["one", "two"]))
     'one looks at two, two at one. No token looks at itself.'
     """
-    query_labels(site, batch)  # says so if this is no site, or has no such sequence
+    query_labels(site, batch)  # checks site and batch
     return describe_heads(site, batch)[resolve_index("head", head, site.heads)]
 
 
 def describe_heads(
     site: Site, batch: int = 0, rows: list[HeadRow] | None = None, survey: Survey | None = None
 ) -> list[str]:
-    """The same for every head, from one survey; `rows` and `found` where they are known already.
+    """Describe every head, from one survey; `rows` and `survey` may be given if known.
 
     >>> len(describe_heads(rg.make_site(*torch.zeros(2, 3, 5, 4))))
     3
@@ -66,76 +69,83 @@ def describe_heads(
     if survey is None or survey.top_weights is None or survey.received is None:
         with torch.no_grad():
             survey = site.survey(statistics=["top_weights", "top_keys", "received"], top_k=8)
-    ends = _receivers(site, keys, _part(survey.received, batch))
+    ends = _describe_receivers(site, keys, _sequence(survey.received, batch))
     if site.queries > MAX_LISTED_QUERIES:
         rows = classify_heads([site]).rows if rows is None else rows
-        return [_by_type(row) + end for row, end in zip(rows, ends, strict=True)]
-    tops = zip(_part(survey.top_weights, batch), _part(survey.top_keys, batch), ends, strict=True)
-    return [_by_query(site, names, keys, top, at) + end for top, at, end in tops]
+        return [_describe_type(row) + end for row, end in zip(rows, ends, strict=True)]
+    tops = (_sequence(x, batch) for x in (survey.top_weights, survey.top_keys))
+    return [
+        _describe_queries(site, names, keys, weights, top_keys) + end
+        for weights, top_keys, end in zip(*tops, ends, strict=True)
+    ]
 
 
-def _part(x: Tensor | None, batch: int) -> list:
+def _sequence(x: Tensor | None, batch: int) -> list:
     assert x is not None
     return x[batch].tolist()
 
 
-def _by_type(row: HeadRow) -> str:
-    phrase = TYPE_SENTENCES[row.type.split()[0]]  # "offset -4" is an offset
-    return phrase.format(**vars(row))
+def _describe_type(row: HeadRow) -> str:
+    sentence = TYPE_SENTENCES[row.type.split()[0]]  # "offset -4" has the sentence of "offset"
+    return sentence.format(**vars(row))
 
 
-def _by_query(
-    site: Site, names: list[str], keys: list[str], top: list[list[float]], at: list[list[int]]
+def _describe_queries(
+    site: Site,
+    names: list[str],
+    keys: list[str],
+    top_weights: list[list[float]],
+    top_keys: list[list[int]],
 ) -> str:
-    looked = [_looks_at(w, where) for w, where in zip(top, at, strict=True)]
+    named_keys = [_named_keys(*pair) for pair in zip(top_weights, top_keys, strict=True)]
     clauses, verb = [], " looks"
-    for name, weights, chosen in zip(names, top, looked, strict=True):
+    for name, weights, named in zip(names, top_weights, named_keys, strict=True):
         if weights[0] > 0:
-            clauses.append(f"{name}{verb} {_told(chosen, keys)}")
-            verb = ""  # said once
+            clauses.append(f"{name}{verb} {_list_keys(named, keys)}")
+            verb = ""  # in the first clause only
         else:
             clauses.append(f"{name} sees nothing")
-    said = ", ".join(clauses) + "."
-    return said + (_about_itself(site, names, looked) if site.kind == "self" else "")
+    text = ", ".join(clauses) + "."
+    return text + (_describe_self(site, names, named_keys) if site.kind == "self" else "")
 
 
-def _looks_at(weights: list[float], keys: list[int]) -> list[tuple[float, int]]:
-    """The keys that a query looks at, as the docstring of `describe_head` defines it."""
-    # of equal weights the first key comes first
+def _named_keys(weights: list[float], keys: list[int]) -> list[tuple[float, int]]:
+    """Weights and keys that a query looks at, as `describe_head` defines it; ties in key order."""
     ranked = sorted(zip(weights, keys, strict=True), key=lambda x: (-round(x[0], 5), x[1]))
     return [(weight, key) for weight, key in ranked[:MAX_NAMED_KEYS] if weight >= MIN_NAMED_WEIGHT]
 
 
-def _told(chosen: list[tuple[float, int]], keys: list[str]) -> str:
-    if not chosen:
+def _list_keys(named: list[tuple[float, int]], keys: list[str]) -> str:
+    if not named:
         return "at nothing in particular"
-    said = f"at {keys[chosen[0][1]]}"
-    for (before, _), (weight, key) in zip(chosen, chosen[1:], strict=False):
-        said += f" {'and' if weight >= TIE_RATIO * before else 'then'} {keys[key]}"
-    return said
+    text = f"at {keys[named[0][1]]}"
+    for (previous, _), (weight, key) in zip(named, named[1:], strict=False):
+        text += f" {'and' if weight >= TIE_RATIO * previous else 'then'} {keys[key]}"
+    return text
 
 
-def _about_itself(site: Site, names: list[str], looked: list[list[tuple[float, int]]]) -> str:
+def _describe_self(site: Site, names: list[str], named: list[list[tuple[float, int]]]) -> str:
     first = site.terms.offset
-    own = [at for at, chosen in enumerate(looked) if any(k == at + first for _, k in chosen)]
+    own = [row for row, pairs in enumerate(named) if any(k == row + first for _, k in pairs)]
     if not own:
         return " No token looks at itself."
-    if len(own) == len(looked):
-        only = all(len(chosen) == 1 for chosen in looked)
+    if len(own) == len(named):
+        only = all(len(pairs) == 1 for pairs in named)
         return f" Every token looks {'only ' if only else ''}at itself."
     if len(own) == 1:
         return f" Only {names[own[0]]} looks at itself."
-    listed = ", ".join(names[at] for at in own[:-1]) + f" and {names[own[-1]]}"
+    listed = ", ".join(names[row] for row in own[:-1]) + f" and {names[own[-1]]}"
     return f" Only {listed} look at themselves."
 
 
-def _receivers(site: Site, keys: list[str], received: list[list[float]]) -> list[str]:
-    """By head, which key gets more than half of all that is given, if one does."""
-    said = []
-    for given in received:
-        total, most = sum(given), max(given)
+def _describe_receivers(site: Site, keys: list[str], received: list[list[float]]) -> list[str]:
+    """Per head, the key that receives more than half of all weight, if there is one."""
+    sentences = []
+    for masses in received:
+        total, most = sum(masses), max(masses)
         if site.queries > 2 and total > 0 and most > total / 2:
-            said.append(f" {keys[given.index(most)]} receives {most:.2f} of {total:.2f} in all.")
+            key = keys[masses.index(most)]
+            sentences.append(f" {key} receives {most:.2f} of {total:.2f} in all.")
         else:
-            said.append("")
-    return said
+            sentences.append("")
+    return sentences

@@ -1,4 +1,4 @@
-"""What is measured of a head: one streaming survey and one band of diagonals, never the map."""
+"""Numbers per head, from one streaming survey and one band of diagonals, without the map."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ from regard.ops.survey.statistics import make_survey_options
 
 @torch.no_grad()
 def measure_heads(site: Site, separators: frozenset[str], thresholds: Thresholds) -> list[HeadRow]:
-    """The numbers of each head of a site, from one survey and one band of diagonals.
+    """Measure every head of a site.
 
     >>> (row,) = measure_heads(rg.make_site(*torch.zeros(2, 4, 2)), frozenset(), Thresholds())
     >>> row.self_share, row.peak, row.normalized_entropy
@@ -34,26 +34,26 @@ def measure_heads(site: Site, separators: frozenset[str], thresholds: Thresholds
         )
     visible = visible_key_counts(site)
     rows = informative_queries(site, visible)
-    ask = ("entropy", "peak", "peak_key", "mean_distance", "mean_offset")
-    question = make_survey_options(
-        ask, first_keys=1, radius=thresholds.max_offset, top_k=1, pooled_size=1
+    names = ("entropy", "peak", "peak_key", "mean_distance", "mean_offset")
+    options = make_survey_options(
+        names, first_keys=1, radius=thresholds.max_offset, top_k=1, pooled_size=1
     )
-    found = compute_survey(site.q, site.k, site.lse, site.terms, question)
-    assert found.entropy is not None
-    assert found.mean_offset is not None
-    place = torch.arange(site.queries, device=site.q.device) + site.terms.offset
-    given = 1 - _lost(site)  # of sinks' rows, what is left for the keys
+    survey = compute_survey(site.q, site.k, site.lse, site.terms, options)
+    assert survey.entropy is not None
+    assert survey.mean_offset is not None
+    position = torch.arange(site.queries, device=site.q.device) + site.terms.offset
+    sink = _learned_sink_share(site)
     numbers = {
-        "peak": _mean(found.peak, rows),
-        "mean_distance": _mean(found.mean_distance, rows),
-        "sink_share": _mean(_on_first(site), rows) + _mean(1 - given, rows),
-        "normalized_entropy": _mean(found.entropy / visible.clamp(min=2).log(), rows),
-        "distinct": _distinct(found.peak_key, rows, site.keys),
-        "monotone": _correlation(found.mean_offset + place * given, place, rows),
+        "peak": _mean(survey.peak, rows),
+        "mean_distance": _mean(survey.mean_distance, rows),
+        "sink_share": _mean(_first_key_weight(site) + sink, rows),
+        "normalized_entropy": _mean(survey.entropy / visible.clamp(min=2).log(), rows),
+        "distinct": _distinct_share(survey.peak_key, rows, site.keys),
+        "monotone": _correlation(survey.mean_offset + position * (1 - sink), position, rows),
         "separator_share": _separator_share(site, separators, rows),
     }
-    fixed, kernels = _by_offset(site, rows, thresholds)
-    columns = {name: x.tolist() for name, x in {**numbers, **fixed}.items()}
+    offsets, kernels = _measure_offsets(site, rows, thresholds)
+    columns = {name: x.tolist() for name, x in {**numbers, **offsets}.items()}
     counts = rows.sum((0, 2)).tolist()
     return [
         HeadRow(
@@ -69,27 +69,27 @@ def measure_heads(site: Site, separators: frozenset[str], thresholds: Thresholds
     ]
 
 
-def _by_offset(
-    site: Site, rows: Tensor, limits: Thresholds
+def _measure_offsets(
+    site: Site, rows: Tensor, thresholds: Thresholds
 ) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """Mean weight at each offset, and how well one kernel serves all places."""
-    far = limits.max_offset
-    band, there = offset_weights(site, -far, far), offset_exists(site, -far, far)
-    counted = rows[..., None] & there
+    """Mean weight at each offset, and how well one convolution kernel fits all positions."""
+    far = thresholds.max_offset
+    band, exists = offset_weights(site, -far, far), offset_exists(site, -far, far)
+    counted = rows[..., None] & exists
     profile = (band * counted).sum((0, 2)) / counted.sum((0, 2)).clamp(min=1)
-    # an offset that most queries do not have says little about a head
+    # ignore offsets that most queries do not have
     profile = profile * (2 * counted.sum((0, 2)) >= rows.sum((0, 2))[:, None])
     others = profile.clone()
     others[:, far - 1 : far + 2] = 0
     share, best = others.max(-1)
     radius = min(far, site.queries // 4)
     inner = band[..., far - radius : far + radius + 1]
-    whole = rows & there[:, far - radius] & there[:, far + radius]  # both ends of the kernel fit
+    whole = rows & exists[:, far - radius] & exists[:, far + radius]  # the whole kernel fits
     kernel = (inner * whole[..., None]).sum((0, 2)) / whole.sum((0, 2)).clamp(min=1)[:, None]
-    fitted = kernel / kernel.sum(-1, keepdim=True).clamp(min=1e-6)  # all weight within the radius
-    moved = ((inner - fitted[:, None]).abs().sum(-1) + (1 - inner.sum(-1)).abs()) / 2
-    residual = _mean(moved, whole).masked_fill(~whole.any(2).any(0), 1)
-    fixed = {
+    fitted = kernel / kernel.sum(-1, keepdim=True).clamp(min=1e-6)  # normalised to 1
+    distance = ((inner - fitted[:, None]).abs().sum(-1) + (1 - inner.sum(-1)).abs()) / 2
+    residual = _mean(distance, whole).masked_fill(~whole.any(2).any(0), 1)
+    shares = {
         "self_share": profile[:, far],
         "previous_share": profile[:, far - 1],
         "next_share": profile[:, far + 1],
@@ -98,60 +98,60 @@ def _by_offset(
         "local_share": _mean(inner.sum(-1), rows),
         "residual": residual,
     }
-    return fixed, [{"radius": radius, "kernel": tuple(taps)} for taps in kernel.tolist()]
+    return shares, [{"radius": radius, "kernel": tuple(taps)} for taps in kernel.tolist()]
 
 
 def _mean(x: Tensor | None, rows: Tensor) -> Tensor:
-    """By head, the mean over the queries that count; 0 where none does."""
+    """Mean over the selected queries, per head; 0 if there are none."""
     assert x is not None
     return (x * rows).sum((0, 2)) / rows.sum((0, 2)).clamp(min=1)
 
 
-def _on_first(site: Site) -> Tensor:
+def _first_key_weight(site: Site) -> Tensor:
     """The weight of each query on the first key of its sequence."""
     first, share = first_key(site), torch.zeros_like(site.lse)
-    for at in first.unique().tolist():
-        here = first == at
-        share[here] = site.window(None, keys=slice(at, at + 1))[here, ..., 0].to(share.dtype)
+    for key in first.unique().tolist():
+        same = first == key
+        share[same] = site.window(keys=key)[same, ..., 0].to(share.dtype)
     return share
 
 
-def _lost(site: Site) -> Tensor:
-    """The share of each query that sinks took."""
+def _learned_sink_share(site: Site) -> Tensor:
+    """The weight of each query on its learned sink."""
     if site.terms.sinks is None:
         return torch.zeros_like(site.lse)
     return (site.terms.sinks[:, None] - site.lse).exp()
 
 
-def _distinct(peak_key: Tensor | None, rows: Tensor, keys: int) -> Tensor:
-    """How many different keys are looked at most, out of as many as there could be."""
+def _distinct_share(peak_key: Tensor | None, rows: Tensor, keys: int) -> Tensor:
+    """Number of different peak keys, divided by the largest possible number."""
     assert peak_key is not None
-    at = peak_key.masked_fill(~rows, -1).sort(-1).values
-    first = torch.ones_like(at[..., :1], dtype=torch.bool)
-    new = torch.cat([first, at[..., 1:] != at[..., :-1]], -1) & (at >= 0)
+    keys_sorted = peak_key.masked_fill(~rows, -1).sort(-1).values
+    first = torch.ones_like(keys_sorted[..., :1], dtype=torch.bool)
+    changes = torch.cat([first, keys_sorted[..., 1:] != keys_sorted[..., :-1]], -1)
+    new = changes & (keys_sorted >= 0)
     return new.sum((0, 2)) / rows.sum(-1).clamp(max=keys).sum(0).clamp(min=1)
 
 
-def _correlation(x: Tensor, place: Tensor, rows: Tensor) -> Tensor:
-    """How straight the way is that a head looks along, from -1 to 1; 0 if it does not move."""
+def _correlation(x: Tensor, position: Tensor, rows: Tensor) -> Tensor:
+    """Pearson correlation of x and position over the selected queries; 0 if x is constant."""
     count = rows.sum(-1, keepdim=True).clamp(min=1)
     dx = (x - (x * rows).sum(-1, keepdim=True) / count) * rows
-    dy = (place - (place * rows).sum(-1, keepdim=True) / count) * rows
-    size = dx.square().sum(-1).sqrt() * dy.square().sum(-1).sqrt()
-    straight = (dx * dy).sum(-1) / size.clamp(min=1e-6)
-    return straight.mean(0)
+    dy = (position - (position * rows).sum(-1, keepdim=True) / count) * rows
+    norm = dx.square().sum(-1).sqrt() * dy.square().sum(-1).sqrt()
+    return ((dx * dy).sum(-1) / norm.clamp(min=1e-6)).mean(0)
 
 
 def _separator_share(site: Site, separators: frozenset[str], rows: Tensor) -> Tensor:
-    """Weight on separators, the first key left out: that one counts as the sink."""
+    """Weight on separators, without the first key, which counts as the sink."""
     if not separators or site.key_tokens is None:
         return site.lse.new_zeros(site.heads)
-    given = [[token in separators for token in tokens] for tokens in site.key_tokens]
-    chosen = torch.tensor(given, device=site.q.device)
-    chosen[torch.arange(site.batch), first_key(site)] = False
-    # a row that does not count gets weights exp(score - inf) = 0
+    flags = [[token in separators for token in tokens] for tokens in site.key_tokens]
+    is_separator = torch.tensor(flags, device=site.q.device)
+    is_separator[torch.arange(site.batch), first_key(site)] = False
+    # rows that are not selected get weights exp(score - inf) = 0
     lse = site.lse.masked_fill(~rows, torch.inf)
-    question = make_survey_options(["received"], first_keys=1, radius=1, top_k=1, pooled_size=1)
-    received = compute_survey(site.q, site.k, lse, site.terms, question).received
+    options = make_survey_options(["received"], first_keys=1, radius=1, top_k=1, pooled_size=1)
+    received = compute_survey(site.q, site.k, lse, site.terms, options).received
     assert received is not None
-    return (received * chosen[:, None]).sum((0, 2)) / rows.sum((0, 2)).clamp(min=1)
+    return (received * is_separator[:, None]).sum((0, 2)) / rows.sum((0, 2)).clamp(min=1)

@@ -1,4 +1,4 @@
-"""Weights along the diagonals of a map, and how much each query may see: linear memory, no map."""
+"""Weights along diagonals of the map and counts of visible keys, in linear memory."""
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -8,13 +8,13 @@ from regard.inspection.sites.site import Site
 from regard.ops.survey.reference import weights_from_scores
 from regard.ops.tiling import split_keys
 
-BAND_ROWS = 64  # rows at a time: a band of the map is this wide, plus the offsets asked for
+BAND_ROWS = 64  # rows per tile: a tile is this wide, plus the offsets
 
 
 def offset_weights(
     site: Site, low: int, high: int
 ) -> Float[Tensor, "batch head query {high-low+1}"]:
-    """What each query gives to the keys that stand low … high places ahead of it; 0 where none is.
+    """Weights of each query on the keys at offsets low … high from it; 0 where there is no key.
 
     >>> q = k = torch.zeros(3, 2)
     >>> offset_weights(rg.make_site(q, k, mask=rg.Causal()), -1, 0)[0, 0]
@@ -24,21 +24,19 @@ def offset_weights(
     """
     pieces = []
     for rows in _bands(site.queries, BAND_ROWS):
-        places, columns = _columns(site, rows, low, high)
-        keys = range(max(0, places.start + low), min(site.keys, places.stop + high))
-        at = slice(rows.start, rows.stop)
+        positions, columns = _columns(site, rows, low, high)
+        keys = range(max(0, positions.start + low), min(site.keys, positions.stop + high))
+        lse = site.lse[..., rows.start : rows.stop]
         if not keys:
-            pieces.append(site.lse.new_zeros(*site.lse[..., at].shape, high - low + 1))
+            pieces.append(lse.new_zeros(*lse.shape, high - low + 1))
             continue
-        w = weights_from_scores(
-            site.terms.score_tile(site.q, site.k, rows, keys), site.lse[..., at]
-        )
-        pieces.append(_along(w, columns - keys.start))
+        w = weights_from_scores(site.terms.score_tile(site.q, site.k, rows, keys), lse)
+        pieces.append(_gather_columns(w, columns - keys.start))
     return torch.cat(pieces, -2)
 
 
 def offset_exists(site: Site, low: int, high: int) -> Bool[Tensor, "query {high-low+1}"]:
-    """Whether there is a key low … high places ahead of each query.
+    """Whether there is a key at each offset low … high from each query.
 
     >>> offset_exists(rg.make_site(*torch.zeros(2, 2, 4)), -1, 0)
     tensor([[False,  True],
@@ -49,7 +47,7 @@ def offset_exists(site: Site, low: int, high: int) -> Bool[Tensor, "query {high-
 
 
 def visible_key_counts(site: Site) -> Int[Tensor, "batch head query"]:
-    """How many keys each query may see.
+    """Number of keys that each query may see.
 
     >>> visible_key_counts(rg.make_site(*torch.zeros(2, 3, 4), mask=rg.Causal()))
     tensor([[[1, 2, 3]]])
@@ -74,10 +72,10 @@ def visible_key_counts(site: Site) -> Int[Tensor, "batch head query"]:
 def informative_queries(
     site: Site, visible: Int[Tensor, "batch head query"]
 ) -> Bool[Tensor, "b h query"]:
-    """The queries that say something about a head: real tokens that had a choice of keys.
+    """The queries that are informative about a head: not padding, with two or more visible keys.
 
-    A token of the same sequence that is hidden even from itself is padding, unless the mask hides
-    every token from itself.
+    In self-attention a token that does not see itself is padding, unless the mask hides every
+    token from itself.
 
     >>> site = rg.make_site(*torch.zeros(2, 3, 4), mask=rg.Causal())
     >>> informative_queries(site, visible_key_counts(site))
@@ -86,12 +84,12 @@ def informative_queries(
     rows = visible > 1
     if site.kind == "cross" or site.terms.mask is None:
         return rows
-    own = _sees_itself(site)
-    return rows & (own | ~own.any(-1, keepdim=True))
+    sees_itself = _sees_itself(site)
+    return rows & (sees_itself | ~sees_itself.any(-1, keepdim=True))
 
 
 def first_key(site: Site) -> Int[Tensor, " batch"]:
-    """Where each sequence begins: behind its padding, if that stands on the left.
+    """The first key of each sequence, after left padding.
 
     >>> left = rg.Padding(torch.tensor([3]), left_padding=torch.tensor([1]))
     >>> first_key(rg.make_site(*torch.zeros(2, 1, 1, 3, 4), mask=left))
@@ -106,13 +104,13 @@ def _sees_itself(site: Site) -> Tensor:
     pieces, mask = [], site.terms.mask
     assert mask is not None
     for rows in _bands(site.queries, BAND_ROWS):
-        places, columns = _columns(site, rows, 0, 0)
-        keys = range(places.start, min(site.keys, places.stop))
+        positions, columns = _columns(site, rows, 0, 0)
+        keys = range(positions.start, min(site.keys, positions.stop))
         part = torch.zeros(*site.lse.shape[:-1], len(rows), dtype=torch.bool, device=site.q.device)
         if keys:
             tile = mask.tile(site.terms.grid(site.q, site.k, rows, keys))
             tile = tile.expand(*part.shape[:-1], len(rows), len(keys))
-            part = _along(tile, columns - keys.start)[..., 0]
+            part = _gather_columns(tile, columns - keys.start)[..., 0]
         pieces.append(part)
     return torch.cat(pieces, -1)
 
@@ -122,15 +120,15 @@ def _bands(count: int, high: int) -> list[range]:
 
 
 def _columns(site: Site, rows: range, low: int, high: int) -> tuple[range, Tensor]:
-    """Where the queries stand among the keys, and the keys low … high ahead of each."""
-    places = range(rows.start + site.terms.offset, rows.stop + site.terms.offset)
+    """The positions of the rows, and the keys at offsets low … high from each."""
+    positions = range(rows.start + site.terms.offset, rows.stop + site.terms.offset)
     device = site.q.device
-    at = torch.arange(places.start, places.stop, device=device)[:, None]
-    return places, at + torch.arange(low, high + 1, device=device)
+    start = torch.arange(positions.start, positions.stop, device=device)[:, None]
+    return positions, start + torch.arange(low, high + 1, device=device)
 
 
-def _along(tile: Tensor, columns: Tensor) -> Tensor:
-    """Of each row the entries at its own columns, 0 where a column is outside the tile."""
+def _gather_columns(tile: Tensor, columns: Tensor) -> Tensor:
+    """The entries of each row at its own columns; 0 where a column is outside the tile."""
     inside = (columns >= 0) & (columns < tile.shape[-1])
     index = columns.clamp(0, tile.shape[-1] - 1).expand(*tile.shape[:-1], -1)
     return tile.gather(-1, index) * inside

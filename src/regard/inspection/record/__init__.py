@@ -1,1 +1,1 @@
-"""TODO."""
+"""Recording of attention, gates and hidden states while a model runs."""

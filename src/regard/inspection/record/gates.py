@@ -1,11 +1,10 @@
-"""Gates and states of recurrent layers over time, of our models and of torch's modules."""
+"""Gates and states of recurrent layers over time, for cells of regard and torch."""
 
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -14,23 +13,23 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError, ShapeError
 from regard.inspection.adapters import torch_recurrent
-from regard.inspection.adapters.module_tracker import ModuleTracker, check_glob
+from regard.inspection.adapters.module_tracker import ModuleTracker, check_glob, matches
 from regard.nn import AttentiveRecurrent, Recurrent, RecurrentCell
 from regard.ops.recurrence import CellStep, GRUStep, LSTMStep, RecurrenceResult
 from regard.ops.recurrence.intercept import SequenceCall, StepCall, intercepting_recurrence
-from regard.ops.recurrence.op import compute_recurrence as compute
+from regard.ops.recurrence.op import compute_recurrence
 
 
 class Gates(Mapping[str, CellStep]):
-    """What every recurrent cell did: a step by name, whose tensors are (batch, time, hidden).
+    """Gates and states per recurrent cell, each tensor (batch, time, hidden).
 
-    A cell that was called again and again (a decoder writing a text) comes joined along time; its
-    single calls are in `calls`. What could not be seen stands in `skipped`, with the reason.
+    Repeated calls of a cell, as in decoding, are joined along time; the single calls are in
+    `calls`. `skipped` maps modules that could not be recorded to the reason.
 
     >>> model = rg.nn.Recurrent(3, 4, kind="lstm", layers=2)
-    >>> with rg.record_gates(model) as seen:
+    >>> with rg.inspection.record_gates(model) as gates:
     ...     _ = model(torch.randn(1, 7, 3))
-    >>> list(seen), seen["1"].f.shape
+    >>> list(gates), gates["1"].f.shape
     (['0', '1'], torch.Size([1, 7, 4]))
     """
 
@@ -40,7 +39,7 @@ class Gates(Mapping[str, CellStep]):
 
     def __getitem__(self, name: str) -> CellStep:
         if name not in self.calls:
-            known = ", ".join(self.calls) or "none: nothing recurrent has run"
+            known = ", ".join(self.calls) or "none: no recurrent cell has run"
             raise ConfigError(f"name: needs one of {known}, got {name!r}")
         calls = self.calls[name]
         batches = sorted({call.h.shape[0] for call in calls})
@@ -66,42 +65,43 @@ class Gates(Mapping[str, CellStep]):
 
 @contextmanager
 def record_gates(model: nn.Module, at: str = "*") -> Iterator[Gates]:
-    """Keep all gates and states of a model's recurrent cells while it runs.
+    """Record all gates and states of a model's recurrent cells while it runs.
 
-    Names are those of the modules, the layer behind: "encoder.0", and "encoder.0.back" for the
-    cell that reads from the right. Also nn.RNN, nn.GRU and nn.LSTM of torch and their cells. The
-    model's outputs stay as they are to the last bit; its gates are computed beside them.
+    Cells are named by module path and layer: "encoder.0", and "encoder.0.back" for the reverse
+    direction. Works with cells of regard and with torch's nn.RNN, nn.GRU, nn.LSTM and their cells.
+    The outputs of the model do not change by a bit; gates are recomputed beside them. `at` is a
+    glob over the names.
 
     >>> cell = rg.nn.RecurrentCell(1, 1, "gru")
     >>> torch.nn.init.zeros_(cell.w), torch.nn.init.zeros_(cell.u)  # doctest: +ELLIPSIS
     (...)
-    >>> with rg.record_gates(cell) as seen:
+    >>> with rg.inspection.record_gates(cell) as gates:
     ...     _ = cell(torch.ones(2, 1))
-    >>> seen["cell"].z
+    >>> gates["cell"].z
     tensor([[[0.5000]],
     <BLANKLINE>
             [[0.5000]]])
     """
     check_glob("at", at)
-    running, seen = ModuleTracker(model), Gates()
-    collector = _Collector(seen, CellScope(running), at)
+    tracker, gates = ModuleTracker(model), Gates()
+    collector = _Collector(gates, CellScope(tracker), at)
     with (
-        running.hooks(),
-        torch_recurrent.hook_outputs(model, collector.theirs),
+        tracker.hooks(),
+        torch_recurrent.hook_outputs(model, collector.on_torch_module),
         intercepting_recurrence(collector, collector.cells),
     ):
-        yield seen
+        yield gates
 
 
 def memory_retention(step: CellStep) -> Float[Tensor, "batch time hidden"]:
-    """How much of the memory at each time is still there at the end, by the direct path alone.
+    """Share of the memory at each time that remains at the end, along the direct path.
 
     ∂C_T/∂C_t = Π_{s>t} f_s for an LSTM, Π_{s>t} (1 - z_s) for a GRU, with h held fixed
 
-    A forget gate of 0.9 keeps 3e-5 over 100 steps: f ≈ 1 helps if 1 - f is well below 1/T.
+    A forget gate of 0.9 retains 3e-5 over 100 steps: f ≈ 1 helps only if 1 - f is well below 1/T.
 
     >>> f = torch.tensor([0.5, 0.5, 0.9]).view(1, 3, 1)
-    >>> memory_retention(rg.LSTMStep(i=f, f=f, o=f, candidate=f, c=f, h=f)).flatten()
+    >>> memory_retention(rg.ops.LSTMStep(i=f, f=f, o=f, candidate=f, c=f, h=f)).flatten()
     tensor([0.4500, 0.9000, 1.0000])
     """
     match step:
@@ -112,53 +112,54 @@ def memory_retention(step: CellStep) -> Float[Tensor, "batch time hidden"]:
         case _:
             raise ConfigError(
                 f"step: needs the gates of an LSTM or a GRU, got {type(step).__name__}; "
-                "try rg.gradients, an RNN has no direct path"
+                "try gradient_norms, as an RNN has no direct path"
             )
     later = torch.cat([forget[:, 1:], torch.ones_like(forget[:, :1])], 1)
     return later.flip(1).cumprod(1).flip(1)
 
 
 def cell_names(model: nn.Module) -> dict[int, str]:
-    """The name of each cell of ours, found by the identity of its U."""
-    found: dict[int, str] = {}
+    """The name of each cell of regard, by the id of its recurrent weight U."""
+    names: dict[int, str] = {}
     for path, module in model.named_modules():
         if isinstance(module, Recurrent | AttentiveRecurrent):
-            ways = 2 if getattr(module, "bidirectional", False) else 1
+            directions = 2 if getattr(module, "bidirectional", False) else 1
             for i, cell in enumerate(module.cells):
                 assert isinstance(cell, RecurrentCell)
-                found[id(cell.u)] = _join(path, str(i // ways), "back" if i % ways else "")
+                reverse = "back" if i % directions else ""
+                names[id(cell.u)] = _join(path, str(i // directions), reverse)
         elif isinstance(module, RecurrentCell):
-            found.setdefault(id(module.u), path or "cell")
-    return found
+            names.setdefault(id(module.u), path or "cell")
+    return names
 
 
-def _join(*words: str) -> str:
-    return ".".join(word for word in words if word)
+def _join(*parts: str) -> str:
+    return ".".join(part for part in parts if part)
 
 
 class CellScope:
-    """The recurrent cells of a model: the calls of its own, in every thread, and their names."""
+    """Scope of interception: the recurrent cells of one model, in every thread, and their names."""
 
     def __init__(self, tracker: ModuleTracker):
         self.tracker, self.cell_names = tracker, cell_names(tracker.model)
 
     def includes_call(self, call: SequenceCall | StepCall) -> bool:
-        """Whether a cell is the model's; one may also be walked without a call of its module."""
-        if _rerun.cells is not None:  # by a collector for itself, whoever else is there
+        """Whether the cell belongs to the model; it may run without a call of its module."""
+        if _rerun.cells is not None:  # a rerun is seen by its own collector only
             return _rerun.cells is self
         return id(call.weights.u) in self.cell_names or self.tracker.includes_call(call)
 
     def includes_model(self, model: nn.Module) -> bool:
-        """Whether a model has some module in common with this one."""
+        """Whether a model shares a module with this one."""
         return self.tracker.includes_model(model)
 
     def name(self, u: Tensor) -> str:
-        """What the cell that is walked now is called."""
+        """The name of the cell with recurrent weight u."""
         return next(_rerun.names) if _rerun.cells else self.cell_names.get(id(u), "elsewhere")
 
     @contextmanager
     def rerun_as(self, path: str, module: nn.Module) -> Iterator[None]:
-        """While this lasts, walks are those of a recurrent module of torch's."""
+        """Attribute recurrences inside the `with` block to a recurrent torch module."""
         _rerun.cells, _rerun.names = self, iter(torch_cell_names(path, module))
         try:
             yield
@@ -167,7 +168,7 @@ class CellScope:
 
 
 class _Rerun(threading.local):
-    """The recurrent module of torch's that is walked by our ops in this thread, if one is."""
+    """The recurrent torch module that is being rerun in this thread, if any."""
 
     cells: CellScope | None = None
     names: Iterator[str] = iter(())
@@ -177,59 +178,65 @@ _rerun = _Rerun()
 
 
 class _Collector:
-    """Stands at the door and keeps what passes."""
+    """Interceptor that records the gates of each sequence and step."""
 
-    def __init__(self, seen: Gates, cells: CellScope, at: str):
-        self.seen, self.cells, self.at = seen, cells, at
-        self._here = threading.local()  # .walking: a walk is being made, its steps are its own
+    def __init__(self, gates: Gates, cells: CellScope, at: str):
+        self.gates, self.cells, self.at = gates, cells, at
+        self._here = threading.local()  # .in_sequence: steps inside a sequence are not recorded
         self._lock = threading.RLock()
 
     def on_sequence(
         self, call: SequenceCall, proceed: Callable[[SequenceCall], RecurrenceResult]
     ) -> RecurrenceResult:
-        if hasattr(self._here, "walking"):
+        if hasattr(self._here, "in_sequence"):
             return proceed(call)
-        self._here.walking = True
+        self._here.in_sequence = True
         try:
-            answer = proceed(call)
+            result = proceed(call)
             with torch.no_grad():
-                opened = (
-                    answer if call.gates else compute(replace(call, gates=True, backend="auto"))
+                with_gates = (
+                    result
+                    if call.gates
+                    else compute_recurrence(replace(call, gates=True, backend="auto"))
                 )
         finally:
-            del self._here.walking
-        assert opened.gates is not None
-        self._keep(self.cells.name(call.weights.u), opened.gates)
-        return answer
+            del self._here.in_sequence
+        assert with_gates.gates is not None
+        self._record(self.cells.name(call.weights.u), with_gates.gates)
+        return result
 
     def on_step(self, call: StepCall, proceed: Callable[[StepCall], CellStep]) -> CellStep:
-        answer = proceed(call)
-        if not hasattr(self._here, "walking"):
-            with_time = (values[..., None, :] for values in answer)
-            self._keep(self.cells.name(call.weights.u), type(answer)(*with_time))
-        return answer
+        step = proceed(call)
+        if not hasattr(self._here, "in_sequence"):
+            with_time = (values[..., None, :] for values in step)
+            self._record(self.cells.name(call.weights.u), type(step)(*with_time))
+        return step
 
-    def theirs(self, path: str, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+    def on_torch_module(
+        self, path: str, module: nn.Module, args: Any, kwargs: Any, out: Any
+    ) -> None:
         reason = torch_recurrent.refusal(module)
         layers = getattr(module, "num_layers", 1)
         if layers > 1 and module.training and module.dropout:
-            reason = "dropout between its layers, which cannot be drawn again; try eval()"
+            reason = "dropout between its layers cannot be repeated; try eval()"
         if reason:
-            self.seen.skipped[path] = reason
+            self.gates.skipped[path] = reason
             return
         with self.cells.rerun_as(path, module), torch.no_grad():
             torch_recurrent.rerun(module, *args, **kwargs)
 
-    def _keep(self, name: str, step: CellStep) -> None:
-        if fnmatchcase(name, self.at):
-            whole = (v.detach().reshape(-1, *v.shape[-2:]) for v in step)
+    def _record(self, name: str, step: CellStep) -> None:
+        if matches(self.at, name):
+            tensors = (v.detach().reshape(-1, *v.shape[-2:]) for v in step)
             with self._lock:
-                self.seen.calls[name].append(type(step)(*whole))
+                self.gates.calls[name].append(type(step)(*tensors))
 
 
 def torch_cell_names(path: str, module: nn.Module) -> list[str]:
-    """The names of the cells in a recurrent module of torch's, in the order they are walked."""
+    """The names of the cells of a recurrent torch module, in the order they run."""
     if not isinstance(module, nn.RNNBase):
         return [path or "cell"]
-    ways = ("", "back") if module.bidirectional else ("",)
-    return [_join(path, str(layer), way) for layer in range(module.num_layers) for way in ways]
+    directions = ("", "back") if module.bidirectional else ("",)
+    return [
+        _join(path, str(i), direction) for i in range(module.num_layers) for direction in directions
+    ]

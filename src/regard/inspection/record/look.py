@@ -1,4 +1,4 @@
-"""The context in which a model is seen: every attention that runs inside is kept."""
+"""`look`: records every attention of a model inside a `with` block."""
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from regard.inspection.adapters import torch_attention, transformers_attention
 from regard.inspection.adapters.module_tracker import ModuleTracker
 from regard.inspection.record.recorder import DEFAULT_MAX_BYTES, Recorder, RecordOptions
 from regard.inspection.record.sight import Sight
-from regard.inspection.sites.tokens import TokenLabeler
+from regard.inspection.record.token_labeler import TokenLabeler
 from regard.ops.intercept import intercepting
 
 
@@ -26,18 +26,25 @@ def look(
     grad: bool = False,
     survey: Collection[str] | Mapping[str, Any] | None = None,
 ) -> Iterator[Sight]:
-    """See every attention of a model while it runs, with its fused kernels on.
+    """Record every attention of a model while it runs with its fused kernels.
 
-    w_ij = exp(s_ij - lse_i): q, k and lse are kept, and any weight is computed when it is asked for
+    w_ij = exp(s_ij - lse_i): q, k and lse are recorded; any weight is recomputed on demand
 
-    Works on models of ours, of transformers, and on whatever calls torch's attention; what the
-    model returns stays the same. `at` is a glob over the names of sites. At most `keep` bytes are
-    kept (2 GiB); what came after is named in `sight.skipped`. `device="cpu"` keeps them there.
-    `grad=True` keeps the graph. `survey` names statistics (or holds arguments of `rg.survey`) to
-    find at once, keeping nothing else. `tokens` are the words: a list, a list a sequence, a mapping
-    with source and target, or a tokenizer that names the ids the model is given. Looks may overlap,
-    and runs in other threads are seen too, unless those threads look at or edit the model
-    themselves.
+    Works with models of regard and transformers, and with any module that calls torch's attention
+    functions. The outputs of the model do not change. Looks may overlap; forward passes in other
+    threads are recorded too, unless those threads look at or edit the model themselves.
+
+    Args:
+        model: The model; it must not be compiled.
+        at: Glob over the names or paths of attention modules.
+        max_bytes: Memory limit, 2 GiB by default; attentions beyond it are listed in
+            `sight.skipped`.
+        tokens: Labels of the positions: a list, one list per sequence, a mapping with source and
+            target, or a tokenizer that decodes the model's input ids.
+        device: Device to move the recorded tensors to.
+        grad: Keep the autograd graph.
+        survey: Statistics, or arguments of `Site.survey`, to compute at once; nothing else is
+            recorded.
 
     >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10)).eval()
     >>> with rg.look(model, "*.0.self") as sight:
@@ -46,26 +53,26 @@ def look(
     torch.Size([1, 4, 3])
     """
     sight = Sight()
-    wish = RecordOptions(at=at, max_bytes=max_bytes, device=device, grad=grad, survey=survey)
-    with patched(model) as running, TokenLabeler(model, sight, tokens) as reader:
-        keeper = Recorder(sight, running, wish, reader)
+    options = RecordOptions(at=at, max_bytes=max_bytes, device=device, grad=grad, survey=survey)
+    with patched(model) as tracker, TokenLabeler(model, sight, tokens) as labeler:
+        recorder = Recorder(sight, tracker, options, labeler)
         try:
-            with intercepting(keeper, running):
+            with intercepting(recorder, tracker):
                 yield sight
         finally:
-            keeper.close()
-    keeper.finish()
+            recorder.close()
+    recorder.finish()
 
 
 @contextmanager
 def patched(model: nn.Module) -> Iterator[ModuleTracker]:
-    """Lead every attention of a model, ours or not, through the one door, and say whose it is.
+    """Route every attention of a model through `ops.attend`, and track which module calls it.
 
-    Whoever edits or counts uses this too: `with patched(model) as running, intercepting(…, running)`.
-    In the attendant `running.caller` has the name, path and kind of the attention that is asked.
+    Use: `with patched(model) as tracker, intercepting(interceptor, tracker)`. Inside the
+    interceptor, `tracker.caller` has the name, path and kind of the calling module.
     """
-    running = ModuleTracker(model)
-    torch_attention.intercept_torch(running)
-    with running.hooks():
-        transformers_attention.intercept_transformers(running)
-        yield running
+    tracker = ModuleTracker(model)
+    torch_attention.intercept_torch(tracker)
+    with tracker.hooks():
+        transformers_attention.intercept_transformers(tracker)
+        yield tracker

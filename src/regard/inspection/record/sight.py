@@ -1,21 +1,22 @@
-"""All attentions of one or several runs."""
+"""A sight: all recorded attentions of one or several forward passes."""
 
 from collections.abc import Collection, Iterator, Mapping
 from difflib import get_close_matches
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from regard.errors import LookError
+from regard.inspection.heads.head_table import HeadTable, classify_heads
+from regard.inspection.heads.head_types import Thresholds
 from regard.inspection.sites.site import Site
+from regard.inspection.sites.splice import join_calls
+from regard.inspection.sites.tokens import label_sites, parse_tokens
 from regard.ops.indices import as_int
-
-if TYPE_CHECKING:
-    from regard.inspection.heads.head_table import HeadTable
-    from regard.inspection.heads.head_types import Thresholds
+from regard.tables import html_table
 
 
 class Sight:
-    """Every attention that ran while looking, and by name what could not be seen, with the reason.
+    """Every recorded attention; `skipped` maps what could not be recorded to the reason.
 
     >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=10)).eval()
     >>> with rg.look(model) as sight:
@@ -32,17 +33,15 @@ class Sight:
     ):
         self.sites: list[Site] = [] if sites is None else sites
         self.skipped: dict[str, str] = {} if skipped is None else skipped
-        self.unmatched: list[str] = (
-            [] if unmatched is None else unmatched
-        )  # ran, but at= named others
+        self.unmatched: list[str] = [] if unmatched is None else unmatched  # not matched by at=
 
     @property
     def names(self) -> list[str]:
-        """The name of every site once, in the order they first ran."""
+        """The names of all sites without repetition, in the order of their first call."""
         return list(dict.fromkeys(site.name for site in self.sites))
 
     def calls(self, name: str) -> list[Site]:
-        """All calls of one attention, in order: one a step when generating.
+        """All calls of one attention, in order: one per step of a generation.
 
         >>> layer, x = rg.nn.MultiHeadAttention(2, 1), torch.ones(1, 4, 2)
         >>> with rg.look(layer) as sight:
@@ -51,13 +50,13 @@ class Sight:
         2
         """
         known = self.sites if isinstance(name, str) else []
-        found = [site for site in known if name in (site.name, site.path)]
-        if not found:
-            raise LookError(f"name: needs one of the sites, got {name!r}{self._instead(name)}")
-        return found
+        calls = [site for site in known if name in (site.name, site.path)]
+        if not calls:
+            raise LookError(f"name: needs one of the sites, got {name!r}{self._hint(name)}")
+        return calls
 
     def join(self, name: str) -> Site:
-        """The calls of one attention as one: the whole map of a text that was generated.
+        """The calls of one attention joined into one site: the whole map of a generated text.
 
         >>> layer, x = rg.nn.MultiHeadAttention(2, 1), torch.randn(1, 4, 2)
         >>> with rg.look(layer) as sight:
@@ -65,12 +64,28 @@ class Sight:
         >>> sight.join("MultiHeadAttention").queries
         4
         """
-        from regard.inspection.sites.splice import join_calls
-
         return join_calls(self.calls(name))
 
+    def join_all(self) -> list[Site]:
+        """One site per attention, its calls joined; calls that do not continue each other stay.
+
+        >>> layer, x = rg.nn.MultiHeadAttention(2, 1), torch.randn(1, 4, 2)
+        >>> with rg.look(layer) as sight:
+        ...     _ = layer(x[:, :1], x), layer(x[:, 1:], x)
+        >>> len(sight), len(sight.join_all())
+        (2, 1)
+        """
+        sites = []
+        for name in self.names:
+            calls = self.calls(name)
+            try:
+                sites.append(join_calls(calls))
+            except LookError:
+                sites += calls
+        return sites
+
     def with_tokens(self, tokens: list | dict) -> "Sight":
-        """The same with words at the positions: a list, a list a sequence, or source and target.
+        """A copy with token labels: a list, one list per sequence, or source and target.
 
         >>> layer = rg.nn.MultiHeadAttention(2, 1)
         >>> with rg.look(layer) as sight:
@@ -78,14 +93,12 @@ class Sight:
         >>> sight.with_tokens(["a", "b", "c"]).sites[0].key_tokens
         [['a', 'b', 'c']]
         """
-        from regard.inspection.sites.tokens import label_sites, parse_tokens
-
         partial = bool(self.unmatched or self.skipped)
-        named = label_sites(self.sites, *parse_tokens(tokens), partial=partial)
-        return Sight(named, dict(self.skipped), list(self.unmatched))
+        sites = label_sites(self.sites, *parse_tokens(tokens), partial=partial)
+        return Sight(sites, dict(self.skipped), list(self.unmatched))
 
     def save(self, path: str | Path) -> Path:
-        """Write it to one safetensors file, to be opened later or elsewhere by `load_sight`."""
+        """Write the sight to one safetensors file; `rg.load_sight` reads it."""
         from regard.inspection.record.sight_file import save_sight
 
         return save_sight(self, path)
@@ -94,12 +107,15 @@ class Sight:
         self,
         *,
         separators: Collection[str] = (),
-        probe: "HeadTable | None" = None,
-        thresholds: "Thresholds | None" = None,
-    ) -> "HeadTable":
-        """Each head typed, with the numbers behind the word.
+        probe: HeadTable | None = None,
+        thresholds: Thresholds | None = None,
+    ) -> HeadTable:
+        """Classify every head; calls of one attention are joined first.
 
-        `separators` are tokens such as "[SEP]" or "."; `probed` is what `rg.probe` found.
+        Args:
+            separators: Tokens such as "[SEP]" or "." that count as separators.
+            probe: Result of `probe_induction`, which adds induction and duplicate-token heads.
+            thresholds: Limits of the types.
 
         >>> layer = rg.nn.MultiHeadAttention(2, 1)
         >>> with rg.look(layer) as sight:
@@ -107,9 +123,9 @@ class Sight:
         >>> sight.heads().types
         {'diffuse': 1}
         """
-        from regard.inspection.heads.head_table import classify_heads
-
-        return classify_heads(self, separators=separators, probe=probe, thresholds=thresholds)
+        return classify_heads(
+            self.join_all(), separators=separators, probe=probe, thresholds=thresholds
+        )
 
     def __getitem__(self, name: str | tuple[str, int]) -> Site:
         if isinstance(name, int):
@@ -119,17 +135,17 @@ class Sight:
             )
         name, call = name if isinstance(name, tuple) and len(name) == 2 else (name, None)
         call = None if call is None else as_int("call", call)
-        found = self.calls(name)
-        if call is None and len(found) > 1:
+        calls = self.calls(name)
+        if call is None and len(calls) > 1:
             raise LookError(
-                f"name: needs a call too, as {name!r} ran {len(found)} times, got none; "
-                f"try sight[{name!r}, 0] or sight.joined({name!r})"
+                f"name: needs a call too, as {name!r} ran {len(calls)} times, got none; "
+                f"try sight[{name!r}, 0] or sight.join({name!r})"
             )
         try:
-            return found[0 if call is None else call]
+            return calls[0 if call is None else call]
         except IndexError:
             raise LookError(
-                f"call: needs less than the {len(found)} calls of {name!r}, got {call}"
+                f"call: needs less than the {len(calls)} calls of {name!r}, got {call}"
             ) from None
 
     def __iter__(self) -> Iterator[Site]:
@@ -142,26 +158,35 @@ class Sight:
         lines = [f"Sight of {len(self)} attentions", *(f"  {site!r}" for site in self.sites[:40])]
         if len(self) > 40:
             lines.append(f"  … and {len(self) - 40} more")
-        lines += [f"  not seen: {line}" for line in format_skipped(self.skipped)]
+        lines += [f"  skipped: {line}" for line in format_skipped(self.skipped)]
         return "\n".join(lines)
 
-    def _instead(self, name: str) -> str:
+    def _repr_html_(self) -> str:
+        columns = ("name", "call", "kind", "heads", "queries", "keys", "batch")
+        rows = ([getattr(site, column) for column in columns] for site in self)
+        skipped = "".join(
+            f"<p>skipped: {escape(line)}</p>" for line in format_skipped(self.skipped)
+        )
+        return f"<p>{len(self)} attentions</p>" + html_table(columns, rows) + skipped
+
+    def _hint(self, name: str) -> str:
         if isinstance(name, str) and name in self.skipped:
-            return f", which was not seen: {self.skipped[name]}"
+            return f", which was skipped: {self.skipped[name]}"
         close = get_close_matches(str(name), self.names, 1, 0)
-        return f"; try {close[0]!r}" if close else ", and none was seen"
+        return f"; try {close[0]!r}" if close else ", and none was recorded"
 
 
 def format_skipped(skipped: Mapping[str, str], names: int = 3) -> list[str]:
-    """One line per reason: the first names, how many there are, and why.
+    """One line per reason: the first names, how many more there are, and the reason.
 
-    >>> format_skipped({"a.0": "as it was full", "a.1": "as it was full"})
-    ['a.0, a.1, as it was full']
+    >>> format_skipped({"a.0": "over max_bytes", "a.1": "over max_bytes"})
+    ['a.0, a.1: over max_bytes']
     """
     reasons: dict[str, list[str]] = {}
     for name, reason in skipped.items():
         reasons.setdefault(reason, []).append(name)
-    return [
-        f"{', '.join(same[:names])}{f' and {len(same) - names} more' * (len(same) > names)}, {why}"
-        for why, same in reasons.items()
-    ]
+    lines = []
+    for reason, same in reasons.items():
+        more = f" and {len(same) - names} more" if len(same) > names else ""
+        lines.append(f"{', '.join(same[:names])}{more}: {reason}")
+    return lines

@@ -1,6 +1,6 @@
-"""A sight on disk: one safetensors file, its numbers as tensors, its terms and words as JSON.
+"""Sights on disk: one safetensors file with the tensors, and terms and tokens as JSON.
 
-Written and checked as models are: in one step, with a checksum, and nothing in it can run.
+Written atomically with a checksum, as models are; loading runs no code from the file.
 """
 
 import json
@@ -23,7 +23,7 @@ from regard.ops.survey.statistics import Survey
 from regard.ops.terms import Terms
 
 FILE_NAME = "sight.safetensors"
-VERSION = 2  # of the file's layout; raise it when an older reader would go wrong
+VERSION = 3  # of the file layout
 TENSOR_FIELDS = ("q", "k", "v", "out", "lse")
 TEXT_FIELDS = ("name", "path", "call", "kind", "query_tokens", "key_tokens")
 MASKS = {
@@ -39,12 +39,12 @@ BIASES = {
 
 
 def save_sight(sight: Sight, path: str | Path) -> Path:
-    """Write a sight to a file ending in .safetensors, or into a folder; its path comes back."""
-    shelf = TensorPacker()
-    sites = [_described(site, shelf) for site in sight.sites]
-    tensors = shelf.tensors()
+    """Write a sight to a .safetensors file, or into a folder; returns the path of the file."""
+    packer = TensorPacker()
+    sites = [_encode_site(site, packer) for site in sight.sites]
+    tensors = packer.tensors()
     header: dict[str, Any] = {"sight": sites, "skipped": sight.skipped, "version": VERSION}
-    header |= {"unmatched": sight.unmatched}
+    header["unmatched"] = sight.unmatched
     header["checksum"] = _checksum(header, tensors)
     file = _file(path)
     try:
@@ -56,7 +56,7 @@ def save_sight(sight: Sight, path: str | Path) -> Path:
 
 
 def load_sight(path: str | Path) -> Sight:
-    """Read what `sight.save` wrote: the same numbers, later and elsewhere, without the model.
+    """Load a sight that `Sight.save` wrote; the model is not needed.
 
     >>> import tempfile
     >>> layer = rg.nn.MultiHeadAttention(2, 1)
@@ -67,10 +67,11 @@ def load_sight(path: str | Path) -> Sight:
       MultiHeadAttention: self, 1 heads, 3 queries, 3 keys
     """
     file = Path(path) if Path(path).is_file() else _file(path)
-    header, tensors = _read(file)
+    text, tensors = read_safetensors(file, "sight.save")
+    header = _parse_header(text, tensors, file)
     try:
-        sites = [_site(described, tensors) for described in header["sight"]]
-        return Sight(sites, dict(header["skipped"]), list(header.get("unmatched", ())))
+        sites = [_decode_site(entry, tensors) for entry in header["sight"]]
+        return Sight(sites, dict(header["skipped"]), list(header["unmatched"]))
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise FileError(
             f"{file}: needs sites as `save_sight` writes them, got {error!r}"
@@ -82,89 +83,83 @@ def _file(path: str | Path) -> Path:
     return path if path.suffix == ".safetensors" else path / FILE_NAME
 
 
-def _described(site: Site, shelf: TensorPacker) -> dict[str, Any]:
+def _encode_site(site: Site, packer: TensorPacker) -> dict[str, Any]:
     if site.terms.score is not None:
         raise LookError(
-            f"{site.name}: needs the dot product to be saved, got a score of its own, which is "
-            "code; try Sight([site for site in sight if site.terms.score is None])"
+            f"{site.name}: needs dot-product scores to be saved, got a custom score function; "
+            "try Sight([site for site in sight if site.terms.score is None])"
         )
-    told: dict[str, Any] = {name: getattr(site, name) for name in TEXT_FIELDS}
-    told |= {name: shelf.add(getattr(site, name)) for name in TENSOR_FIELDS}
-    told["terms"] = {
-        f.name: _told(getattr(site.terms, f.name), shelf, site) for f in fields(site.terms)
+    entry: dict[str, Any] = {name: getattr(site, name) for name in TEXT_FIELDS}
+    entry |= {name: packer.add(getattr(site, name)) for name in TENSOR_FIELDS}
+    entry["terms"] = {
+        f.name: _encode_term(getattr(site.terms, f.name), packer, site) for f in fields(site.terms)
     }
     if site.recorded_survey is not None:
-        told["recorded_survey"] = {
-            f.name: shelf.add(value)
+        entry["recorded_survey"] = {
+            f.name: packer.add(value)
             for f in fields(site.recorded_survey)
             if (value := getattr(site.recorded_survey, f.name)) is not None
         }
-    return told
+    return entry
 
 
-def _told(x: Any, shelf: TensorPacker, site: Site) -> Any:
-    """A mask, a bias or a number as JSON; tensors go to the shelf."""
+def _encode_term(x: Any, packer: TensorPacker, site: Site) -> Any:
+    """A mask, bias or number as JSON; tensors go to the packer."""
     if isinstance(x, Tensor):
-        return {"tensor": shelf.add(x)}
+        return {"tensor": packer.add(x)}
     if x is None or isinstance(x, bool | int | float):
         return x
     kind = type(x).__name__
     if type(x) not in (*MASKS.values(), *BIASES.values()):
         raise LookError(
-            f"{site.name}: needs masks and biases of ours to be saved, got {kind}; "
-            "try it as a tensor, mask=….dense(queries, keys)"
+            f"{site.name}: needs masks and biases of regard to be saved, got {kind}; "
+            "try a tensor, mask=….dense(queries, keys)"
         )
-    inner = {f.name: _told(getattr(x, f.name), shelf, site) for f in fields(x)}
-    return {"bias" if isinstance(x, biases.Bias) else "mask": kind, "of": inner}
+    values = {f.name: _encode_term(getattr(x, f.name), packer, site) for f in fields(x)}
+    return {"bias" if isinstance(x, biases.Bias) else "mask": kind, "of": values}
 
 
-def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    text, tensors = read_safetensors(file, "sight.save")
-    return _checked(text, tensors, file), tensors
-
-
-def _checked(text: str | None, tensors: Mapping[str, Tensor], file: Path) -> dict[str, Any]:
+def _parse_header(text: str | None, tensors: Mapping[str, Tensor], file: Path) -> dict[str, Any]:
     try:
         header = parse_json(text or "null")
     except ValueError as error:
         raise FileError(f"{file}: needs JSON in its header, got {error}") from error
-    if not isinstance(header, dict) or {"sight", "skipped", "version", "checksum"} - set(header):
+    keys = {"sight", "skipped", "version", "checksum"}
+    if not isinstance(header, dict) or keys - set(header):
         kind = "a model; try models.load" if text and "config" in text else "another file"
         raise FileError(f"{file}: needs a sight, got {kind}")
-    if header["version"] not in (1, VERSION):
+    if header["version"] != VERSION:
         raise FileError(
-            f"{file}: needs version {VERSION}, got {header['version']}; try a newer regard"
+            f"{file}: needs version {VERSION}, got {header['version']}; try another regard"
         )
-    # version 1 had a checksum of its numbers only
-    got = checksum(tensors) if header["version"] == 1 else _checksum(header, tensors)
+    got = _checksum(header, tensors)
     if got != header["checksum"]:
         raise FileError(
-            f"{file}: needs checksum {header['checksum']}, got {got}: its numbers or its index "
-            "were damaged; try the file it was copied from"
+            f"{file}: needs checksum {header['checksum']}, got {got}: the file is "
+            "damaged; try the original"
         )
     return header
 
 
 def _checksum(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int:
-    """One number of all there is: the index as written, and the tensors."""
+    """CRC-32 of the header as written and of the tensors."""
     rest = {name: value for name, value in header.items() if name != "checksum"}
     return zlib.crc32(json.dumps(rest, sort_keys=True).encode(), checksum(tensors))
 
 
-def _site(told: dict[str, Any], tensors: Mapping[str, Tensor]) -> Site:
-    said: dict[str, Any] = {name: told[name] for name in TEXT_FIELDS}
-    said |= {name: TensorPacker.get(told[name], tensors) for name in TENSOR_FIELDS}
-    said["terms"] = Terms(**{name: _made(x, tensors) for name, x in told["terms"].items()})
-    if "recorded_survey" in told:
-        found = told["recorded_survey"].items()
-        said["recorded_survey"] = Survey(
-            **{name: TensorPacker.get(place, tensors) for name, place in found}
-        )
-    return _consistent(Site(**said))
+def _decode_site(entry: dict[str, Any], tensors: Mapping[str, Tensor]) -> Site:
+    values: dict[str, Any] = {name: entry[name] for name in TEXT_FIELDS}
+    values |= {name: TensorPacker.get(entry[name], tensors) for name in TENSOR_FIELDS}
+    values["terms"] = Terms(**{name: _decode(x, tensors) for name, x in entry["terms"].items()})
+    if "recorded_survey" in entry:
+        refs = entry["recorded_survey"].items()
+        survey = Survey(**{name: TensorPacker.get(ref, tensors) for name, ref in refs})
+        values["recorded_survey"] = survey
+    return _check_shapes(Site(**values))
 
 
-def _consistent(site: Site) -> Site:
-    """The site, if its parts are of one attention; an index of an older file has no checksum."""
+def _check_shapes(site: Site) -> Site:
+    """The site, if its tensors and tokens have matching shapes."""
     batch, heads, queries, _ = site.q.shape
     keys, value = site.k.shape[2], site.v.shape[3]
     fits = site.v.shape[:3] == site.k.shape[:3] and site.k.shape[0] == batch
@@ -175,15 +170,15 @@ def _consistent(site: Site) -> Site:
         rows = [] if tokens is None else tokens
         fits = fits and (not rows or len(rows) == batch) and all(len(r) == count for r in rows)
     if not (fits and site.kind in ("self", "cross") and isinstance(site.name, str)):
-        raise ValueError(f"{site.name!r} with parts that do not fit each other")
+        raise ValueError(f"{site.name!r} with shapes that do not match")
     return site
 
 
-def _made(told: Any, tensors: Mapping[str, Tensor]) -> Any:
-    if not isinstance(told, dict):
-        return told
-    if "tensor" in told:
-        return TensorPacker.get(told["tensor"], tensors)
-    kinds: dict[str, Any] = MASKS if "mask" in told else BIASES
-    kind = kinds[told["mask"] if "mask" in told else told["bias"]]
-    return kind(**{name: _made(x, tensors) for name, x in told["of"].items()})
+def _decode(x: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if not isinstance(x, dict):
+        return x
+    if "tensor" in x:
+        return TensorPacker.get(x["tensor"], tensors)
+    kinds: dict[str, Any] = MASKS if "mask" in x else BIASES
+    kind = kinds[x["mask"] if "mask" in x else x["bias"]]
+    return kind(**{name: _decode(value, tensors) for name, value in x["of"].items()})

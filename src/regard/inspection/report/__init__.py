@@ -1,1 +1,1 @@
-"""TODO."""
+"""Self-contained HTML reports about sights."""

@@ -1,4 +1,4 @@
-"""An attention of one's own numbers, to look at like any other."""
+"""Sites made from given tensors, without a model."""
 
 from collections.abc import Sequence
 
@@ -22,9 +22,16 @@ def make_site(
     key_tokens: Sequence[str] | None = None,
     **terms,
 ) -> Site:
-    """A site made from queries and keys at hand; takes mask, bias … as `attend`, and tokens.
+    """Make a site from queries, keys and values, as if a model had computed them.
 
-    Without values the keys stand for them. Other tokens for the keys make it a cross-attention.
+    Args:
+        q: The queries.
+        k: The keys.
+        v: The values; the keys by default.
+        name: Name of the site.
+        tokens: One label per query; also of the keys, unless `key_tokens` is given.
+        key_tokens: One label per key; makes it a cross-attention.
+        terms: mask, bias, scale, softcap, sinks, score, offset, as in `rg.attend`.
 
     >>> q = k = torch.zeros(2, 4)
     >>> rg.make_site(q, k, tokens=["a", "b"]).weights()
@@ -35,13 +42,13 @@ def make_site(
     v = k if v is None else to_4d(v)
     _check_tokens("tokens", tokens, q.shape[-2])
     _check_tokens("key_tokens", key_tokens, k.shape[-2])
-    crossed = key_tokens is not None or q.shape[-2] + terms.get("offset", 0) != k.shape[-2]
-    asked, batch = key_tokens if crossed else tokens, q.shape[0]
+    crosses = key_tokens is not None or q.shape[-2] + terms.get("offset", 0) != k.shape[-2]
+    labels, batch = key_tokens if crosses else tokens, q.shape[0]
     out, lse = attend(q, k, v, **terms)
     return Site(
         name=name,
         path=name,
-        kind="cross" if crossed else "self",
+        kind="cross" if crosses else "self",
         q=q,
         k=k,
         v=v,
@@ -49,10 +56,10 @@ def make_site(
         lse=lse,
         terms=make_terms(q, k, **terms),
         query_tokens=None if tokens is None else [list(tokens)] * batch,
-        key_tokens=None if asked is None else [list(asked)] * batch,
+        key_tokens=None if labels is None else [list(labels)] * batch,
     )
 
 
 def _check_tokens(name: str, tokens: Sequence[str] | None, count: int) -> None:
     if tokens is not None and len(tokens) != count:
-        raise ShapeError(f"{name}: needs {count}, one for each position, got {len(tokens)}")
+        raise ShapeError(f"{name}: needs {count}, one per position, got {len(tokens)}")

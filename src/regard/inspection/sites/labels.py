@@ -1,4 +1,4 @@
-"""How tokens and positions are written beside a picture or in a sentence."""
+"""Labels of queries and keys for figures and sentences."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ WHITESPACE_MARKS = str.maketrans({"Ġ": " ", "▁": " ", "Ċ": "↵", "\n": "↵
 
 
 def query_labels(site: Site, batch: int = 0) -> list[str]:
-    """What each query is called: its token, or its position where the tokens are not known.
+    """The label of each query: its token, or its position if the tokens are unknown.
 
     >>> query_labels(rg.make_site(*torch.zeros(2, 2, 4), tokens=["Ġthe", "cat"]))
     ['the', 'cat']
@@ -22,7 +22,7 @@ def query_labels(site: Site, batch: int = 0) -> list[str]:
 
 
 def key_labels(site: Site, batch: int = 0) -> list[str]:
-    """What each key is called.
+    """The label of each key: its token, or its position if the tokens are unknown.
 
     >>> key_labels(rg.make_site(*torch.zeros(2, 2, 4)))
     ['0', '1']
@@ -32,7 +32,7 @@ def key_labels(site: Site, batch: int = 0) -> list[str]:
 
 
 def query_index(site: Site, query: int | str, batch: int = 0) -> int:
-    """The row of a query, told by its number or by its token, if that stands there once.
+    """The row of a query, given by index or by a token that occurs once.
 
     >>> query_index(rg.make_site(*torch.zeros(2, 2, 4), tokens=["Ġthe", "cat"]), "cat")
     1
@@ -42,35 +42,35 @@ def query_index(site: Site, query: int | str, batch: int = 0) -> int:
     labels = query_labels(site, batch)
     if site.query_tokens is None:
         raise LookError(
-            f"query: needs a number from 0 to {site.queries - 1}, as the tokens are not known, "
+            f"query: needs an index from 0 to {site.queries - 1}, as the tokens are unknown, "
             f"got {query!r}; try look(model, tokens=…)"
         )
     pairs = zip(labels, site.query_tokens[batch], strict=True)
-    found = [at for at, names in enumerate(pairs) if query in names]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        some = ", ".join(map(str, found[:8]))
-        raise LookError(f"query: needs a token that stands there once, got {query!r}; try {some}")
-    near = get_close_matches(query, labels, 1, 0)
-    raise LookError(f"query: needs one of the tokens, got {query!r}; try {near[0]!r}")
+    rows = [row for row, names in enumerate(pairs) if query in names]
+    if len(rows) == 1:
+        return rows[0]
+    if rows:
+        options = ", ".join(map(str, rows[:8]))
+        raise LookError(f"query: needs a token that occurs once, got {query!r}; try {options}")
+    close = get_close_matches(query, labels, 1, 0)
+    raise LookError(f"query: needs one of the tokens, got {query!r}; try {close[0]!r}")
 
 
 def disambiguate(labels: list[str]) -> list[str]:
-    """The labels with their position where the same one occurs twice.
+    """Append the position to labels that occur more than once.
 
     >>> disambiguate(["the", "cat", "the"])
     ['the (0)', 'cat', 'the (2)']
     """
     count = Counter(labels)
     return [
-        f"{label} ({at})" if count[label] > 1 else label
-        for at, label in enumerate(quote_label(label) for label in labels)
+        f"{label} ({i})" if count[label] > 1 else label
+        for i, label in enumerate(quote_label(label) for label in labels)
     ]
 
 
 def quote_label(label: str) -> str:
-    """A label that is safe inside a sentence: marks that would read as ours are put in quotes.
+    """Quote a label without letters or digits, which would read as punctuation of the sentence.
 
     >>> quote_label("."), quote_label("cat")
     ('“.”', 'cat')
@@ -79,7 +79,7 @@ def quote_label(label: str) -> str:
 
 
 def shorten_label(label: str, max_length: int = 12) -> str:
-    """A label cut to fit beside a picture.
+    """Truncate a label, with an ellipsis.
 
     >>> shorten_label("antidisestablishment", 8)
     'antidis…'
@@ -88,15 +88,15 @@ def shorten_label(label: str, max_length: int = 12) -> str:
 
 
 def as_site_list(sites: Site | Iterable[Site]) -> list[Site]:
-    """One site or several, as several."""
-    found = [sites] if isinstance(sites, Site) or not isinstance(sites, Iterable) else [*sites]
-    for site in found:
+    """One site or several as a list, checked."""
+    site_list = [sites] if isinstance(sites, Site) or not isinstance(sites, Iterable) else [*sites]
+    for site in site_list:
         check_site(site)
-    return found
+    return site_list
 
 
 def check_site(site: object) -> None:
-    """Raise unless it is one attention that ran."""
+    """Raise unless it is a Site."""
     if not isinstance(site, Site):
         raise LookError(
             f"site: needs one attention, got a {type(site).__name__}; try sight['name'] "
@@ -114,11 +114,11 @@ def _check(site: Site, batch: int) -> None:
 
 def _labels(tokens: Tokens | None, batch: int, count: int, first: int) -> list[str]:
     if tokens is None:
-        return [str(first + at) for at in range(count)]
-    return [_clean(token) for token in tokens[batch][:count]]
+        return [str(first + i) for i in range(count)]
+    return [_strip_marks(token) for token in tokens[batch][:count]]
 
 
-def _clean(token: str) -> str:
-    """Tokenizers mark a space before a word; a reader sees that anyway."""
-    plain = token.translate(WHITESPACE_MARKS)
-    return plain.strip() or plain.replace(" ", "␣")
+def _strip_marks(token: str) -> str:
+    """Drop the tokenizer's mark of a leading space; a token of spaces alone stays visible."""
+    text = token.translate(WHITESPACE_MARKS)
+    return text.strip() or text.replace(" ", "␣")

@@ -1,7 +1,8 @@
-"""One attention that ran, kept so that anything can be asked of it later."""
+"""One recorded attention call, from which any weight can be recomputed."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
+from html import escape
 from typing import Any, Literal
 
 from jaxtyping import Float
@@ -14,7 +15,7 @@ from regard.ops.indices import resolve_index
 from regard.ops.influence.effect import AttentionRecord, Effect
 from regard.ops.influence.op import influence
 from regard.ops.influence.statistics import Influence
-from regard.ops.survey.op import compute_survey as measure_survey
+from regard.ops.survey.op import compute_survey
 from regard.ops.survey.statistics import (
     DEFAULT_STATISTICS,
     Survey,
@@ -23,19 +24,22 @@ from regard.ops.survey.statistics import (
 )
 from regard.ops.terms import Terms
 from regard.ops.window import PoolReduce, compute_window
+from regard.tables import html_table
 
-Tokens = list[list[str]]  # one list a sequence of the batch
-MAX_MAP_WEIGHTS = 1 << 26  # numbers in a map given whole, 256 MB of float32
+Tokens = list[list[str]]  # one list per sequence of the batch
+MAX_MAP_WEIGHTS = 1 << 26  # of `weights`: 256 MB of float32
+MAX_HTML_WEIGHTS = 1 << 24  # surveyed for display; takes well under a second
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Site:
-    """One attention that ran: its queries, keys, values, output and log-sum-exp, and on what terms.
+    """One recorded attention call: queries, keys, values, output, log-sum-exp and score terms.
 
-    w_ij = exp(s_ij - lse_i), for any query i and key j, whenever it is asked
+    w_ij = exp(s_ij - lse_i), for any query i and key j, recomputed on demand
 
-    `name` is short and for people, `path` is the module's, `call` counts the calls of the module.
-    If only a survey was kept, it is in `found` and the tensors have shapes but no numbers.
+    `name` is short and readable, `path` is the module's path, `call` counts the calls of the
+    module. If only a survey was recorded, it is in `recorded_survey` and the tensors are on the
+    meta device.
 
     >>> layer = rg.nn.MultiHeadAttention(8, 2)
     >>> with rg.look(layer) as sight:
@@ -60,27 +64,27 @@ class Site:
 
     @property
     def batch(self) -> int:
-        """How many sequences ran side by side."""
+        """Batch size."""
         return self.q.shape[0]
 
     @property
     def heads(self) -> int:
-        """How many heads ask."""
+        """Number of query heads."""
         return self.q.shape[1]
 
     @property
     def queries(self) -> int:
-        """How many positions ask."""
+        """Number of queries."""
         return self.q.shape[2]
 
     @property
     def keys(self) -> int:
-        """How many positions answer."""
+        """Number of keys."""
         return self.k.shape[2]
 
     @property
     def has_tensors(self) -> bool:
-        """Whether the tensors are here, not only what a survey found."""
+        """Whether the tensors were recorded, not only a survey."""
         return not self.q.is_meta
 
     def survey(
@@ -93,10 +97,16 @@ class Site:
         pooled_size: int | tuple[int, int] = 256,
         backend: Literal["auto", "reference", "tiled", "kernel"] = "auto",
     ) -> Survey:
-        """What the weights are like, as `rg.survey` finds it: entropy, reach, received mass …
+        """Statistics of the attention weights, as `rg.survey`: entropy, distance, received mass …
 
-        Without `ask` the statistics of `rg.survey`, or those that were found while looking, where
-        only these were kept.
+        Args:
+            statistics: Names of fields of `Survey`; by default those of `rg.survey`, or those
+                recorded if only a survey was recorded.
+            first_keys: Keys that count for `first_share`.
+            radius: Distance that counts for `local_share`.
+            top_k: Number of `top_keys` and `top_weights` per query.
+            pooled_size: Rows and columns of `pooled_map`.
+            backend: Implementation to run; one requested by name runs or raises.
 
         >>> layer = rg.nn.MultiHeadAttention(2, 1)
         >>> with rg.look(layer) as sight:
@@ -105,15 +115,13 @@ class Site:
         tensor([[[1., 1., 1., 1.]]])
         """
         if not self.has_tensors and self.recorded_survey is not None:
-            return (
-                replace(self.recorded_survey)
-                if statistics is None
-                else self._recall(check_statistics(statistics))
-            )
+            if statistics is not None:
+                self._check_recorded(check_statistics(statistics))
+            return replace(self.recorded_survey)
         self.require_tensors()
-        asked = DEFAULT_STATISTICS if statistics is None else statistics
-        question = make_survey_options(asked, first_keys, radius, top_k, pooled_size)
-        return measure_survey(self.q, self.k, self.lse, self.terms, question, backend)
+        names = DEFAULT_STATISTICS if statistics is None else statistics
+        options = make_survey_options(names, first_keys, radius, top_k, pooled_size)
+        return compute_survey(self.q, self.k, self.lse, self.terms, options, backend)
 
     def window(
         self,
@@ -123,9 +131,14 @@ class Site:
         pool: tuple[int, int] = (1, 1),
         reduce: PoolReduce = "mean",
     ) -> Float[Tensor, "batch *head row column"]:
-        """The exact weights of some rows and keys, or pooled; of one head, or of all.
+        """Exact or pooled attention weights of a rectangle of the map.
 
-        `rows` and `keys` are slices; a number is that one alone, and its axis stays.
+        Args:
+            head: One head, whose axis is dropped; all heads by default.
+            rows: Queries, as a slice or one index; the axis stays.
+            keys: Keys, as a slice or one index; the axis stays.
+            pool: Rows and columns per pooled cell.
+            reduce: How a cell is pooled.
 
         >>> layer = rg.nn.MultiHeadAttention(2, 1)
         >>> with rg.look(layer) as sight:
@@ -138,10 +151,10 @@ class Site:
             return compute_window(self.q, self.k, self.lse, self.terms, rows, keys, pool, reduce)
         head = resolve_index("head", head, self.heads)
         terms = select_head(self.terms, head)
-        if terms is None:  # a mask of the caller's own, which only knows all heads
+        if terms is None:  # a custom mask is only defined for all heads together
             return self.window(None, rows, keys, pool, reduce)[:, head]
-        own = head // (self.heads // self.k.shape[1])
-        q, k = self.q[:, head : head + 1], self.k[:, own : own + 1]
+        kv_head = head // (self.heads // self.k.shape[1])
+        q, k = self.q[:, head : head + 1], self.k[:, kv_head : kv_head + 1]
         lse = self.lse[:, head : head + 1]
         return compute_window(q, k, lse, terms, rows, keys, pool, reduce)[:, 0]
 
@@ -152,7 +165,7 @@ class Site:
         alpha: float = 2.0,
         backend: Literal["auto", "reference", "tiled", "kernel"] = "auto",
     ) -> Influence:
-        """What removing or scaling each key does to each output, as `rg.influence` finds it.
+        """Effect of removing or scaling each key on each output, as `rg.influence`.
 
         >>> layer = rg.nn.MultiHeadAttention(2, 1)
         >>> with rg.look(layer) as sight:
@@ -161,11 +174,11 @@ class Site:
         torch.Size([1, 1, 4])
         """
         self.require_tensors()
-        seen = (self.q, self.k, self.v, self.out, self.lse)
-        return influence(*seen, effect=effect, alpha=alpha, backend=backend, **self.term_kwargs)
+        tensors = (self.q, self.k, self.v, self.out, self.lse)
+        return influence(*tensors, effect=effect, alpha=alpha, backend=backend, **self.term_kwargs)
 
     def weights(self) -> Float[Tensor, "batch head query key"]:
-        """The whole map, for short inputs.
+        """All attention weights, for short inputs.
 
         >>> layer = rg.nn.MultiHeadAttention(2, 1)
         >>> with rg.look(layer) as sight:
@@ -177,7 +190,7 @@ class Site:
         count = self.q.shape[:-1].numel() * self.keys
         if count > MAX_MAP_WEIGHTS:
             raise ShapeError(
-                f"weights: needs at most {MAX_MAP_WEIGHTS} numbers, got {count}; "
+                f"weights: needs at most {MAX_MAP_WEIGHTS} weights, got {count}; "
                 "try window(rows=…, keys=…, pool=…) or survey()"
             )
         return self.window()
@@ -202,42 +215,47 @@ class Site:
 
     @property
     def attention_record(self) -> AttentionRecord:
-        """The same as the closed forms of influence take it."""
+        """The tensors and terms as an `AttentionRecord` of ops."""
         return AttentionRecord(self.q, self.k, self.v, self.out, self.lse, self.terms)
 
     @property
     def term_kwargs(self) -> dict[str, Any]:
-        """The terms as keywords of `rg.survey`, `rg.window`, `rg.influence` …"""
-        named = {f.name: getattr(self.terms, f.name) for f in fields(self.terms)}
-        return named | ({} if self.terms.score is None else {"scale": None})
+        """The terms as keyword arguments of `rg.survey`, `rg.window`, `rg.influence` …"""
+        kwargs = {f.name: getattr(self.terms, f.name) for f in fields(self.terms)}
+        return kwargs | ({} if self.terms.score is None else {"scale": None})
 
     def require_tensors(self) -> None:
-        """Raise unless the tensors were kept."""
+        """Raise unless the tensors were recorded."""
         if not self.has_tensors:
             raise LookError(
                 f"{self.name}: needs its queries and keys for this, got only its survey; "
                 "try look(model) without survey="
             )
 
-    def _recall(self, ask: Collection[str]) -> Survey:
-        for name in ask:
-            if getattr(self.recorded_survey, name) is None:
-                known = [
-                    f.name
-                    for f in fields(Survey)
-                    if getattr(self.recorded_survey, f.name) is not None
-                ]
+    def _check_recorded(self, statistics: Collection[str]) -> None:
+        survey = self.recorded_survey
+        recorded = [f.name for f in fields(Survey) if getattr(survey, f.name) is not None]
+        for name in statistics:
+            if name not in recorded:
                 raise LookError(
-                    f"ask: needs what was asked while looking, {', '.join(known)}, got {name!r}; "
-                    "try look(model, survey=…) with it"
+                    f"statistics: needs some of those recorded, {', '.join(recorded)}, got "
+                    f"{name!r}; try look(model, survey=…) with it"
                 )
-        assert self.recorded_survey is not None
-        return replace(self.recorded_survey)
 
     def __repr__(self) -> str:
-        again = f" (call {self.call})" if self.call else ""
-        sequences = f", batch of {self.batch}" if self.batch > 1 else ""
+        call = f" (call {self.call})" if self.call else ""
+        batch = f", batch of {self.batch}" if self.batch > 1 else ""
         return (
-            f"{self.name}{again}: {self.kind}, {self.heads} heads, {self.queries} queries, "
-            f"{self.keys} keys{sequences}"
+            f"{self.name}{call}: {self.kind}, {self.heads} heads, {self.queries} queries, "
+            f"{self.keys} keys{batch}"
         )
+
+    def _repr_html_(self) -> str:
+        """The repr and, for short inputs, the mean of each query statistic per head."""
+        title = f"<p>{escape(repr(self))}</p>"
+        if not self.has_tensors or self.q.shape[:-1].numel() * self.keys > MAX_HTML_WEIGHTS:
+            return title
+        names = ("entropy", "peak", "mean_distance", "self_share", "first_share", "local_share")
+        survey = self.survey(statistics=names)
+        means = [getattr(survey, name).detach().mean((0, 2)).tolist() for name in names]
+        return title + html_table(("head", *names), zip(range(self.heads), *means, strict=True))

@@ -1,4 +1,4 @@
-"""Several calls of one attention as one: the whole map of a text that was generated in steps."""
+"""Joins the calls of one attention into one site: the whole map of a generated text."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,10 +16,10 @@ from regard.ops.terms import Terms
 
 
 def join_calls(calls: Sequence[Site]) -> Site:
-    """One site whose queries are those of all calls, in order, over all keys there ever were.
+    """One site with the queries of all calls, in order, over the keys of all calls.
 
-    Each call must go on where the one before stopped: its keys are those before and its own, or,
-    for a window, the last of them; across two sequences the same keys every time.
+    Each call must continue the previous one: its keys are the previous keys and its own, or, with a
+    sliding window, the last of them; in cross-attention, the same keys every time.
     """
     if len(calls) == 1:
         return calls[0]
@@ -27,7 +27,7 @@ def join_calls(calls: Sequence[Site]) -> Site:
         site.require_tensors()
     k, v, starts = calls[0].k, calls[0].v, [0]
     for site in calls[1:]:
-        old = _shared(k, v, site)
+        old = _count_shared_keys(k, v, site)
         starts.append(k.shape[2] - old)
         k, v = (torch.cat([x, y[:, :, old:]], 2) for x, y in ((k, site.k), (v, site.v)))
     return replace(
@@ -38,52 +38,53 @@ def join_calls(calls: Sequence[Site]) -> Site:
         v=v,
         out=torch.cat([site.out for site in calls], 2),
         lse=torch.cat([site.lse for site in calls], 2),
-        terms=_terms(calls, starts),
-        query_tokens=_chain([site.query_tokens for site in calls]),
+        terms=_join_terms(calls, starts),
+        query_tokens=_join_tokens([site.query_tokens for site in calls]),
         key_tokens=calls[-1].key_tokens if starts[-1] == 0 else None,
     )
 
 
-def _shared(k: Tensor, v: Tensor, site: Site) -> int:
-    """How many of the keys of this call were there before."""
-    had = k.shape[2]
+def _count_shared_keys(k: Tensor, v: Tensor, site: Site) -> int:
+    """How many of the keys of this call belong to earlier calls."""
+    count = k.shape[2]
     for old in (site.keys - site.queries, site.keys):
-        if k.shape[0] == site.batch and 0 < old <= had:
+        if k.shape[0] == site.batch and 0 < old <= count:
             pairs = ((k, site.k), (v, site.v))
-            if all(torch.equal(x[:, :, had - old :], y[:, :, :old]) for x, y in pairs):
+            if all(torch.equal(x[:, :, count - old :], y[:, :, :old]) for x, y in pairs):
                 return old
     raise LookError(
-        f"{site.name}: needs calls that go on where the one before stopped, got call {site.call} "
+        f"{site.name}: needs calls that continue each other, got call {site.call} "
         f"with other keys; try sight[{site.name!r}, {site.call}] by itself"
     )
 
 
-def _terms(calls: Sequence[Site], starts: list[int]) -> Terms:
-    """The terms of all rows: one mask where positions say it all, else each row has its call's."""
+def _join_terms(calls: Sequence[Site], starts: list[int]) -> Terms:
+    """The terms of all rows: one causal or empty mask if that is equivalent, else spliced ones."""
     spans, row = [], 0
     for site, start in zip(calls, starts, strict=True):
         spans.append(_Span(row, site.queries, start, site.keys, site.terms))
         row += site.queries
-    first, parts = calls[0].terms, tuple(spans)
-    if all(span.causal and span.follows(first.offset) for span in spans):
+    first = calls[0].terms
+    if all(span.is_causal and span.follows(first.offset) for span in spans):
         mask = Causal()
     elif all(s.terms.mask is None and (s.start, s.keys) == (0, spans[-1].keys) for s in spans):
         mask = None
     else:
-        mask = SplicedMask(parts)
-    return replace(first, mask=mask, bias=None if first.bias is None else SplicedBias(parts))
+        mask = SplicedMask(tuple(spans))
+    bias = None if first.bias is None else SplicedBias(tuple(spans))
+    return replace(first, mask=mask, bias=bias)
 
 
-def _chain(tokens: Sequence[Tokens | None]) -> Tokens | None:
-    known = [some for some in tokens if some is not None]
-    if len(known) < len(tokens):
+def _join_tokens(calls: Sequence[Tokens | None]) -> Tokens | None:
+    known = [tokens for tokens in calls if tokens is not None]
+    if len(known) < len(calls):
         return None
     return [[token for part in parts for token in part] for parts in zip(*known, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
 class _Span:
-    """The rows of one call, and where its keys stand among all."""
+    """The rows of one call, and where its keys start among all keys."""
 
     row: int
     rows: int
@@ -92,18 +93,20 @@ class _Span:
     terms: Terms
 
     @property
-    def causal(self) -> bool:
-        """Whether it sees what Causal shows; a lone query at the end that sees all does."""
+    def is_causal(self) -> bool:
+        """Whether its mask equals Causal(); an unmasked single query at the end does."""
         last = self.rows == 1 and self.terms.offset == self.keys - 1
         return self.start == 0 and (self.terms.mask == Causal() or (not self.terms.mask and last))
 
     def follows(self, offset: int) -> bool:
-        """Whether its first query stands where the joined rows say."""
+        """Whether its first query has the position that its row in the joined site implies."""
         return self.terms.offset + self.start == self.row + offset
 
 
-def _cuts(spans: Sequence[_Span], grid: Grid) -> Iterator[tuple[_Span, Grid, tuple[int, int]]]:
-    """The parts of a rectangle that belong to each call, in its own indices, and what to pad."""
+def _split_grid(
+    spans: Sequence[_Span], grid: Grid
+) -> Iterator[tuple[_Span, Grid, tuple[int, int]]]:
+    """The part of a tile in each call, in the indices of that call, and the padding of its keys."""
     for span in spans:
         rows = range(
             max(grid.rows.start, span.row) - span.row,
@@ -118,47 +121,47 @@ def _cuts(spans: Sequence[_Span], grid: Grid) -> Iterator[tuple[_Span, Grid, tup
         yield span, part, (left, len(grid.keys) - left - len(keys))
 
 
-def _stack(pieces: Sequence[Tensor]) -> Tensor:
-    """Rows over rows, each broadcast to the axes of all."""
+def _stack_rows(pieces: Sequence[Tensor]) -> Tensor:
+    """Concatenate along rows, after broadcasting the leading axes."""
     front = torch.broadcast_shapes(*(x.shape[:-2] for x in pieces))
     return torch.cat([x.expand(*front, *x.shape[-2:]) for x in pieces], -2)
 
 
-def _whole(tile: Tensor, grid: Grid, pad: tuple[int, int]) -> Tensor:
+def _pad_keys(tile: Tensor, grid: Grid, pad: tuple[int, int]) -> Tensor:
     tile = tile.expand(*tile.shape[:-2], len(grid.rows), len(grid.keys))
-    return F.pad(tile, pad)  # with False, or nothing added
+    return F.pad(tile, pad)  # False in a mask, 0 in a bias
 
 
 @dataclass(frozen=True, eq=False)
 class SplicedMask(Mask):
-    """Each call's own mask for its rows; keys that it did not have are hidden."""
+    """Each row has the mask of its call; keys that the call did not have are masked."""
 
     spans: tuple[_Span, ...]
 
     def tile(self, grid: Grid) -> Tensor:
         pieces = []
-        for span, part, pad in _cuts(self.spans, grid):
+        for span, part, pad in _split_grid(self.spans, grid):
             mask = span.terms.mask
             allowed = torch.ones(1, 1, dtype=torch.bool, device=grid.device)
-            pieces.append(_whole(allowed if mask is None else mask.tile(part), part, pad))
-        return _stack(pieces)
+            pieces.append(_pad_keys(allowed if mask is None else mask.tile(part), part, pad))
+        return _stack_rows(pieces)
 
 
 @dataclass(frozen=True, eq=False)
 class SplicedBias(Bias):
-    """Each call's own bias for its rows."""
+    """Each row has the bias of its call."""
 
     spans: tuple[_Span, ...]
 
     def tile(self, grid: Grid, q: Tensor, scale: float) -> Tensor:
         pieces, done = [], 0
-        for span, part, pad in _cuts(self.spans, grid):
+        for span, part, pad in _split_grid(self.spans, grid):
             rows = q[..., done : done + len(part.rows), :]
             done += len(part.rows)
             bias = span.terms.bias
             added = q.new_zeros(1, 1) if bias is None else bias.tile(part, rows, scale)
-            pieces.append(_whole(added.to(q.dtype), part, pad))
-        return _stack(pieces)
+            pieces.append(_pad_keys(added.to(q.dtype), part, pad))
+        return _stack_rows(pieces)
 
     @property
     def depends_on_query(self) -> bool:

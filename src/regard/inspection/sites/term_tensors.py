@@ -1,4 +1,4 @@
-"""Masks, biases and terms handled as data: moved, and cut to one head."""
+"""Maps functions over the tensors of masks, biases and terms, and selects one head of them."""
 
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
@@ -13,7 +13,7 @@ Tree = TypeVar("Tree")
 
 
 def map_tensors(x: Tree, fn: Callable[[Tensor], Tensor]) -> Tree:
-    """The same mask, bias or terms with every tensor in it replaced by `to` of it.
+    """Apply `fn` to every tensor of a mask, bias or terms, recursively.
 
     >>> map_tensors(rg.Padding(torch.tensor(2)) & rg.Causal(), lambda x: x + 1)
     Both(a=Padding(lengths=tensor(3), left_padding=None), b=Causal())
@@ -22,30 +22,30 @@ def map_tensors(x: Tree, fn: Callable[[Tensor], Tensor]) -> Tree:
         return fn(x)  # type: ignore[return-value]
     if not is_dataclass(x) or isinstance(x, type):
         return x
-    held = {f.name: getattr(x, f.name) for f in fields(x)}
-    new = {name: map_tensors(value, fn) for name, value in held.items()}
-    changed = {name: value for name, value in new.items() if value is not held[name]}
+    old = {f.name: getattr(x, f.name) for f in fields(x)}
+    new = {name: map_tensors(value, fn) for name, value in old.items()}
+    changed = {name: value for name, value in new.items() if value is not old[name]}
     return replace(x, **changed) if changed else x
 
 
 def list_tensors(terms: Terms) -> list[Tensor]:
-    """Every tensor that a mask, a bias or sinks hold.
+    """Every tensor of the mask, the bias and the sinks.
 
     >>> list_tensors(Terms(scale=1.0, mask=rg.Padding(torch.tensor(2)) & rg.Causal()))
     [tensor(2)]
     """
-    found: list[Tensor] = []
+    tensors: list[Tensor] = []
 
-    def note(x: Tensor) -> Tensor:
-        found.append(x)
+    def collect(x: Tensor) -> Tensor:
+        tensors.append(x)
         return x
 
-    map_tensors(terms, note)
-    return found
+    map_tensors(terms, collect)
+    return tensors
 
 
 def select_head(terms: Terms, head: int) -> Terms | None:
-    """The terms of one head alone; None when a mask or bias of the caller's own cannot be cut.
+    """The terms of one head; None if a custom mask or bias cannot be split by head.
 
     >>> select_head(Terms(scale=1.0, sinks=torch.tensor([1.0, 2.0])), 1).sinks
     tensor([2.])

@@ -1,0 +1,96 @@
+"""Labels recorded sites with tokens, given by the caller or decoded by a tokenizer."""
+
+import threading
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regard.inspection.record.sight import Sight
+from regard.inspection.sites.site import Site, Tokens
+from regard.inspection.sites.tokens import label_site, label_sites, parse_tokens
+
+Ids = tuple[Tensor | None, Tensor | None]  # source and target token ids of one forward pass
+TokenHistory = tuple[list[Ids], int]  # all forward passes of a thread, and how many came before
+
+
+class TokenLabeler:
+    """Labels the positions of every recorded site with tokens.
+
+    With a tokenizer it records the token ids that the model gets; a generation step continues the
+    text so far if its attention covers that text.
+    """
+
+    def __init__(self, model: nn.Module, sight: Sight, tokens: Any):
+        self.model, self.sight = model, sight
+        self.tokenizer = tokens if hasattr(tokens, "convert_ids_to_tokens") else None
+        self.tokens = (None, None) if self.tokenizer is not None else parse_tokens(tokens)
+        self._all: list[Ids] = []
+        self._here = threading.local()  # .runs of the current thread
+
+    def __enter__(self) -> "TokenLabeler":
+        self._hook = None
+        if self.tokenizer is not None:
+            self._hook = self.model.register_forward_pre_hook(self._record_ids, with_kwargs=True)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+
+    def token_history(self) -> TokenHistory:
+        """The inputs so far of this thread; a worker thread without inputs of its own has all."""
+        runs = getattr(self._here, "runs", self._all)
+        return runs, len(runs)
+
+    def label(self, site: Site, history: TokenHistory) -> Site:
+        """Label a site with the tokenizer's tokens for the recorded ids."""
+        if self.tokenizer is None:
+            return site
+        source, target = self._tokens_of(site, history)
+        return label_site(site, source, target, growing=True) if source or target else site
+
+    def label_all(self) -> None:
+        """Label every site with the given tokens; tokens that fit no site are an error."""
+        if any(self.tokens):
+            partial = bool(self.sight.unmatched or self.sight.skipped)
+            self.sight.sites[:] = label_sites(self.sight.sites, *self.tokens, partial=partial)
+
+    def _record_ids(
+        self, model: nn.Module, args: tuple, kwargs: dict[str, Any] | None = None
+    ) -> None:
+        kwargs = kwargs or {}  # another thread may call a half-registered hook without kwargs
+        ids = [x for x in args if _is_ids(x)]
+        source = kwargs.get("input_ids", ids[0] if ids else None)
+        target = kwargs.get("decoder_input_ids", ids[1] if len(ids) > 1 else None)
+        if not hasattr(self._here, "runs"):
+            self._here.runs = []
+        self._here.runs.append((source, target))
+        self._all.append((source, target))
+
+    def _tokens_of(self, site: Site, history: TokenHistory) -> tuple[Tokens | None, Tokens | None]:
+        runs, count = history
+        source = [s for s, _ in runs[:count] if s is not None]
+        target = [t for _, t in runs[:count] if t is not None]
+        keys = site.keys if site.kind == "self" else None
+        if target:
+            return self._decode(source, None), self._decode(target, keys)
+        return self._decode(source, keys), None
+
+    def _decode(self, ids: list[Tensor], keys: int | None) -> Tokens | None:
+        """The tokens of the last ids, and of as many earlier ids as the attention has keys."""
+        if not ids or self.tokenizer is None:
+            return None
+        text = ids.pop()
+        while ids and keys is not None and text.shape[1] < keys and len(ids[-1]) == len(text):
+            text = torch.cat([ids.pop(), text], 1)
+        return [list(self.tokenizer.convert_ids_to_tokens(row.tolist())) for row in text]
+
+
+def _is_ids(x: Any) -> bool:
+    return (
+        isinstance(x, Tensor)
+        and x.ndim == 2
+        and not x.is_floating_point()
+        and x.dtype != torch.bool
+    )
