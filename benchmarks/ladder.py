@@ -1,7 +1,7 @@
 """What gates, attention and the absence of recurrence buy, for the same budget.
 
 python benchmarks/ladder.py --out ladder.json --seconds 600 --workers 2   # trains ten models
-python benchmarks/ladder.py --draw ladder.json                            # docs/results/figures/ladder.svg
+python benchmarks/ladder.py --draw ladder.json       # docs/results/figures/ladder.svg
 
 RNN, GRU and LSTM, each without attention, with Luong attention, and hybrid (attention to their own
 past too), and a Transformer: the same phrases, the same number of tokens, about as many parameters.

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from regard.train.evaluation import run_evaluation
 
 from regard import models, runs, train
 from regard.data.text.tokenizer_file import TOKENIZER_FILE
 from regard.files import write_text
 from regard.runs.pretrained import PRETRAINED_FOLDER
 from regard.runs.run import RECIPE_FILE, RESULT_FILE
+from regard.train.evaluation import run_evaluation
 from regard.train.metrics.calibration import CALIBRATION_FILE
 
 

@@ -45,7 +45,7 @@ def contenders(kind, batch, steps, width, device, back):
             out.sum().backward()
 
     def with_gates():
-        result = rg.recur(x, weights, gates=True)
+        result = rg.ops.recur(x, weights, gates=True)
         if back:
             result.out.sum().backward()
 

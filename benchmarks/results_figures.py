@@ -1,6 +1,6 @@
 """Draw what recipes reached: learning curves, and accuracy by the number of pictures.
 
-python benchmarks/results_figures.py docs/results/figures/*.json    # each file becomes an .svg beside it
+python benchmarks/results_figures.py docs/results/figures/*.json    # writes one .svg per file
 
 A file holds `panels`, each with `lines`. A value is a number, or a list, one number a seed; then
 their mean is drawn, with its 95% interval by Student's t. `--show` prints these numbers too.

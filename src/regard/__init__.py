@@ -21,10 +21,8 @@ if TYPE_CHECKING:
         train,
         work,
     )
-    from regard.costs import *  # noqa: F403  # remove with _OTHER_NAMES
     from regard.costs import Cost, cost, diagram
     from regard.errors import RegardError
-    from regard.inspection import *  # noqa: F403  # remove with _OTHER_NAMES
     from regard.inspection import (
         AttentionMonitor,
         Sight,
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
         what_if,
         write_report,
     )
-    from regard.ops import *  # noqa: F403  # remove with _OTHER_NAMES
     from regard.ops import (
         ALiBi,
         Bias,
@@ -183,144 +180,14 @@ _MODULES = {  # sub-packages, and modules that serve as namespaces
     "work": "regard.work",
 }
 
-# ---- to be removed when all users have moved to the packages -------------------------------------
-_OTHER_NAMES: dict[str, tuple[str, ...]] = {
-    "costs": (
-        "CostPart",
-        "Diagram",
-        "Formula",
-        "SharedEncoding",
-        "break_even_length",
-        "generation_cost",
-        "layer_cost",
-        "shared_encoding_cost",
-    ),
-    "inspection": (
-        "Attribution",
-        "Comparison",
-        "ContextSimilarity",
-        "Edit",
-        "EditLog",
-        "Gates",
-        "GradientFlag",
-        "GradientNorms",
-        "HeadImportance",
-        "HeadRow",
-        "HeadTable",
-        "NoiseEffect",
-        "OutputChange",
-        "Thresholds",
-        "TimeGradients",
-        "WeightBreakdown",
-        "all_hidden_states",
-        "attention_flow",
-        "compare_contexts",
-        "describe_head",
-        "drop_key_effect",
-        "hidden_states",
-        "jitter_key_effect",
-        "jitter_query_effect",
-        "memory_retention",
-        "nearest_neighbours",
-        "output_projection",
-        "probe_induction",
-        "relevance",
-        "scale_key_effect",
-        "scale_scores_effect",
-        "value_norms",
-        "weighted_value_norms",
-    ),
-    "inspection.edit": (
-        "drop_head",
-        "drop_key",
-        "hardmax",
-        "jitter_key",
-        "jitter_query",
-        "keep_heads",
-        "patch",
-        "replace_window",
-        "scale_head",
-        "scale_key",
-        "scale_scores",
-        "uniform",
-    ),
-    "ops": (
-        "GRUStep",
-        "GRUWeights",
-        "LSTMStep",
-        "LSTMWeights",
-        "RNNStep",
-        "RNNWeights",
-        "RecurrenceResult",
-        "Terms",
-        "additive",
-        "alibi_slopes",
-        "apply_rope",
-        "biases",
-        "bilinear",
-        "dot",
-        "frame_sizes",
-        "frequencies",
-        "gru_step",
-        "gumbel_softmax",
-        "influence_window",
-        "interpolate_positions",
-        "layer_norm",
-        "log_mel",
-        "lookup_positions",
-        "lstm_step",
-        "masks",
-        "mel_filters",
-        "mel_frame_count",
-        "online_cmvn",
-        "patch_grid",
-        "patchify",
-        "recur",
-        "rms_norm",
-        "rnn_step",
-        "scaled_dot",
-        "score_moments",
-        "sinusoidal",
-        "sinusoidal_shift",
-        "straight_through",
-        "unpatchify",
-    ),
-    "models": ("quantize",),
-    "runs": (
-        "Alignment",
-        "Link",
-        "TextModel",
-        "align",
-        "build_or_load_model",
-        "classify",
-        "export",
-        "generate",
-        "load_pretrained",
-        "load_text_model",
-        "record_translation",
-        "transcribe",
-        "translate",
-        "with_output_tokens",
-    ),
-}
-_RENAMED = {
-    name: f"{name}_run" for name in ("classify", "export", "generate", "transcribe", "translate")
-}
-# --------------------------------------------------------------------------------------------------
-
-_PACKAGE_OF = {
-    name: package
-    for table in (_NAMES, _OTHER_NAMES)
-    for package, names in table.items()
-    for name in names
-}
+_PACKAGE_OF = {name: package for package, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(_MODULES[name])
     if name in _PACKAGE_OF:
-        return getattr(import_module(f"regard.{_PACKAGE_OF[name]}"), _RENAMED.get(name, name))
+        return getattr(import_module(f"regard.{_PACKAGE_OF[name]}"), name)
     raise AttributeError(f"module 'regard' has no attribute {name!r}")
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from regard.data import Level, Resample, SoundFile
+from regard.data import AudioFile, PeakNormalizer, Resampler
 from regard.errors import ConfigError, FileError
 
 

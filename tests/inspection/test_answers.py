@@ -247,5 +247,5 @@ def test_what_has_no_closed_form_is_said():
             ask(asking, 0, 0.1)
     with pytest.raises(ShapeError, match="key: needs 0 to 8, got 9"):
         rg.inspection.scale_key_effect(asking, 9, 2.0)
-    own = rg.make_site(q, k, v, score=rg.dot)
+    own = rg.make_site(q, k, v, score=rg.ops.dot)
     assert rg.inspection.scale_key_effect(own, 0, 2.0).first_order is None

@@ -35,7 +35,7 @@ def in_steps(layer, x, sizes, **terms):
         {"mask": rg.Causal()},
         {"mask": rg.Causal() & rg.Local(2)},
         {"mask": rg.Causal() & rg.Padding(torch.tensor([6, 4]))},
-        {"mask": rg.Causal(), "bias": rg.ALiBi(rg.alibi_slopes(2))},
+        {"mask": rg.Causal(), "bias": rg.ALiBi(rg.ops.alibi_slopes(2))},
         {"mask": rg.Causal(), "bias": rg.RelativeKeys(torch.randn(5, 4))},
     ],
     ids=["causal", "local", "padding", "alibi", "relative"],

@@ -34,7 +34,7 @@ TERMS = {
     "own": {"mask": Odd()},
     "softcap": {"softcap": 0.5, "scale": 2.0},
     "sinks": {"sinks": torch.tensor([0.0, 1.0, 2.0, 3.0])},
-    "alibi": {"bias": rg.ALiBi(rg.alibi_slopes(4))},
+    "alibi": {"bias": rg.ALiBi(rg.ops.alibi_slopes(4))},
     "relative": {"bias": rg.RelativeKeys(torch.randn(9, 3)), "offset": 1},
     "toeplitz": {"bias": rg.Toeplitz(torch.randn(4, 9)) + biases.DenseBias(torch.randn(4, 5, 7))},
     "buckets": {"bias": rg.Buckets(torch.randn(8, 4))},

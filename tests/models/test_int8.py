@@ -162,20 +162,22 @@ def test_new_weights_are_packed_anew_and_copies_have_their_own():
 
 @torch.no_grad()
 def test_sound_as_it_comes_is_heard_as_the_recording_is():
-    model = models.quantize(rg.load_pretrained("morse").model)
+    model = models.quantize(rg.runs.load_pretrained("morse").model)
     sound = next(rg.data.Morse(snr=(10, 10)).examples("test", seed=0))
     wave = torch.as_tensor(sound.wave)
-    transcriber = decode.Transcriber(model, rg.load_pretrained("morse").tokenizer)
+    transcriber = decode.Transcriber(model, rg.runs.load_pretrained("morse").tokenizer)
     text = "".join(map(transcriber.push, wave.split(800))) + transcriber.finish()
     assert text == sound.text
 
 
 @pytest.mark.parametrize("name", ["phrases", "phrases-gru"])
 def test_specimens_still_translate(name):
-    run = rg.load_pretrained(name)
-    made = replace(run, model=rg.quantize(run.model))
+    run = rg.runs.load_pretrained(name)
+    made = replace(run, model=rg.models.quantize(run.model))
     texts = ["3 days", "March 5, 2024", "$12.50"]
-    assert rg.translate(made, texts, to=["de"]) == rg.translate(run, texts, to=["de"])
+    assert rg.runs.translate_run(made, texts, to=["de"]) == rg.runs.translate_run(
+        run, texts, to=["de"]
+    )
 
 
 def test_a_look_inside_sees_the_rounded_model():
@@ -187,16 +189,16 @@ def test_a_look_inside_sees_the_rounded_model():
 
 @pytest.mark.usefixtures("users_view")
 def test_what_cannot_be_rounded_is_said(monkeypatch, tmp_path):
-    rg.runs.quantize_run(rg.load_pretrained("glyphs"), tmp_path, score=False)
+    rg.runs.quantize_run(rg.runs.load_pretrained("glyphs"), tmp_path, score=False)
     with pytest.raises(FileError, match="needs to be without a run, got one"):
-        rg.runs.quantize_run(rg.load_pretrained("glyphs"), tmp_path, score=False)
+        rg.runs.quantize_run(rg.runs.load_pretrained("glyphs"), tmp_path, score=False)
 
     def none(*_):
         raise RuntimeError("no kernel\nat all")
 
     monkeypatch.setattr(models_int8, "PackedInt8Linear", none)
     with pytest.raises(BackendError, match=r"int8 cannot run here, .* \(no kernel\); try float32"):
-        rg.quantize(models.build(models.language_tiny(vocab=9)))
+        rg.models.quantize(models.build(models.language_tiny(vocab=9)))
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="instructions of x86")

@@ -54,18 +54,18 @@ def test_every_kind_of_model_answers_as_torch_does(name, tmp_path):
 
 @pytest.mark.parametrize("name", rg.runs.pretrained_names())
 def test_every_specimen_answers_as_torch_does(name, tmp_path):
-    run = rg.load_pretrained(name)
+    run = rg.runs.load_pretrained(name)
     # logits of trained models reach tens: 3.5e-5 was seen without AVX-512
-    assert all(difference < 1e-4 for _, difference in rg.export(run, tmp_path))
+    assert all(difference < 1e-4 for _, difference in rg.runs.export_run(run, tmp_path))
     assert (tmp_path / "tokenizer.json").exists() == (run.tokenizer is not None)
 
 
 @pytest.mark.parametrize("name", ["phrases", "phrases-gru"])
 def test_greedy_by_onnxruntime_writes_what_regard_writes(name, tmp_path):
-    run, to = rg.load_pretrained(name), ["de", "ja"]
-    rg.export(run, tmp_path)
+    run, to = rg.runs.load_pretrained(name), ["de", "ja"]
+    rg.runs.export_run(run, tmp_path)
     texts = ["3 days", "March 5, 2024", "$12.50", "apples, pears and plums"]
-    want = rg.translate(run, texts, to=to)
+    want = rg.runs.translate_run(run, texts, to=to)
     encoder, step = (parity.OnnxSession(tmp_path / f"{name}.onnx") for name in ("encoder", "step"))
     ids = [[*run.tokenizer.encode_input(text), run.tokenizer.eos_id] for text in texts]
     lengths = torch.tensor([len(row) for row in ids])
@@ -150,7 +150,7 @@ def test_what_cannot_be_exported_is_said(tmp_path, monkeypatch):
     )
     refused(models.MLPConfig(inputs=3, classes=2), "needs one of Translator, .* got MLP")
     with pytest.raises(ConfigError, match=r"run: needs a run, got Translator; try"):
-        rg.export(models.build(models.translator_tiny(vocab=9)), tmp_path)
+        rg.runs.export_run(models.build(models.translator_tiny(vocab=9)), tmp_path)
     assert not (tmp_path / "none").exists()
     monkeypatch.setitem(sys.modules, "onnx", None)
     refused(models.translator_tiny(vocab=9), r"try pip install 'regard\[export\]'")

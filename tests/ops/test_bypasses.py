@@ -98,7 +98,7 @@ def check_gpu_engine_start(monkeypatch):
     model = models.LanguageModel(models.language_tiny(vocab=9)).eval()
     captured = object.__new__(language.GpuState)
     monkeypatch.setattr(engine, "can_capture", lambda model: True)
-    monkeypatch.setattr(language.LanguageStepper, "_captured", lambda self, *given: captured)
+    monkeypatch.setattr(language.LanguageStepper, "_start_gpu", lambda self, *given: captured)
     steps = language.LanguageStepper(model)
     assert steps.start(torch.tensor([[3, 4, 5]])) is captured
     with intercepting(counter := Counter()):
@@ -113,8 +113,8 @@ def check_gpu_engine_step(monkeypatch):
     slow, fast = steps.start(torch.tensor([[3, 4, 5]])), object.__new__(language.GpuState)
     by_graph = (torch.zeros(1, 9), fast)
     monkeypatch.setattr(language.LanguageStepper, "_fits", lambda self, *given: True)
-    monkeypatch.setattr(language.LanguageStepper, "_quick_step", lambda self, *given: by_graph)
-    monkeypatch.setattr(language.LanguageStepper, "_slowly", lambda self, state: slow)
+    monkeypatch.setattr(language.LanguageStepper, "_gpu_step", lambda self, *given: by_graph)
+    monkeypatch.setattr(language.LanguageStepper, "_to_model_state", lambda self, state: slow)
     assert steps.step(torch.tensor([2]), fast)[1] is fast
     with intercepting(counter := Counter()):
         assert isinstance(steps.step(torch.tensor([2]), fast)[1], language.LanguageState)

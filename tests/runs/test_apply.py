@@ -40,25 +40,25 @@ def sounds(tmp_path):
 def test_classes_are_those_of_the_command(pictures):
     told = CliRunner().invoke(app, ["classify", "glyphs", *map(str, pictures), "--top", "2"])
     rows = [line.split("\t")[1:] for line in told.stdout.splitlines()]
-    found = rg.classify(rg.load_pretrained("glyphs"), pictures, top=2)
+    found = rg.runs.classify_run(rg.runs.load_pretrained("glyphs"), pictures, top=2)
     assert [[name, f"{chance:.4f}"] for row in found for name, chance in row] == rows
-    assert rg.classify(rg.load_pretrained("glyphs"), pictures[0])[0] == found[0][:1]
+    assert rg.runs.classify_run(rg.runs.load_pretrained("glyphs"), pictures[0])[0] == found[0][:1]
 
 
 def test_texts_are_those_that_were_sent_whatever_was_heard_before(sounds):
     files, texts = sounds
-    run = rg.load_pretrained("morse")
-    assert rg.transcribe(run, files) == texts
-    assert rg.transcribe(run, files[::-1], beam_width=4) == texts[::-1]
-    assert rg.transcribe(run, str(files[1])) == texts[1:]
+    run = rg.runs.load_pretrained("morse")
+    assert rg.runs.transcribe_run(run, files) == texts
+    assert rg.runs.transcribe_run(run, files[::-1], beam_width=4) == texts[::-1]
+    assert rg.runs.transcribe_run(run, str(files[1])) == texts[1:]
 
 
 def test_what_cannot_be_is_said(pictures, tmp_path):
     with pytest.raises(ConfigError, match="run: needs a model that can classify, got a Recogniser"):
-        rg.classify(rg.load_pretrained("morse"), pictures)
+        rg.runs.classify_run(rg.runs.load_pretrained("morse"), pictures)
     with pytest.raises(ConfigError, match="top: needs 1 or more, got 0"):
-        rg.classify(rg.load_pretrained("glyphs"), pictures, top=0)
+        rg.runs.classify_run(rg.runs.load_pretrained("glyphs"), pictures, top=0)
     with pytest.raises(ConfigError, match="run: needs a model that can transcribe"):
-        rg.transcribe(rg.load_pretrained("glyphs"), [tmp_path / "no.wav"])
+        rg.runs.transcribe_run(rg.runs.load_pretrained("glyphs"), [tmp_path / "no.wav"])
     with pytest.raises(FileError, match=r"no\.wav: needs to be a sound file, got nothing there"):
-        rg.transcribe(rg.load_pretrained("morse"), [tmp_path / "no.wav"])
+        rg.runs.transcribe_run(rg.runs.load_pretrained("morse"), [tmp_path / "no.wav"])

@@ -27,9 +27,11 @@ def test_glyphs_of_unseen_faces_are_told_apart_as_often_as_the_record_says():
 
 def test_morse_in_noise_is_read_at_speeds_that_were_never_trained_on():
     run = load_pretrained("morse")
-    told = run.recipe.data
-    for wpm in told.bands:
-        source = told.source(wpm=wpm, snr=(0, 0), spared=(), radio=False, count=12)
+    data = run.recipe.data
+    for wpm in data.held_out_bands:
+        source = told.source(
+            wpm=wpm, snr=(0, 0), held_out_wpm=(), radio_effects=False, eval_size=12
+        )
         sounds = list(source.examples("test", 0))
         answers = transcribe_batch(run.model, run.tokenizer, sounds)
         assert error_rate(answers, [sound.text for sound in sounds]) < 0.05

@@ -10,7 +10,7 @@ from regard import models
 from regard.data import ByteTokenizer, InMemorySource, Pair
 from regard.errors import ConfigError, FileError
 from regard.runs import load_run, override_settings, resume_run, start_run
-from regard.runs import run as module
+from regard.runs import training as module
 from regard.tasks import recipe
 from regard.tasks.language.text import TextData, compression_baselines
 from regard.tasks.language.windows import LanguageEvaluator, WindowBatches

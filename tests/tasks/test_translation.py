@@ -70,7 +70,7 @@ def test_input_is_lower_cased_as_in_training(lower):
 
 
 def test_looking_reads_the_same_tokens(lower):
-    reader = rg.load_text_model(lower)
+    reader = rg.runs.load_text_model(lower)
     tokens = [reader.look(t, to="en").sites[0].query_tokens for t in ("EIN HAUS", "ein haus")]
     assert tokens[0] == tokens[1]
 
@@ -121,7 +121,7 @@ def test_an_answer_of_low_confidence_comes_with_a_warning(doubtful):
     )
     assert done.stderr == (
         f"regard: warning: 'ein Haus' (en): confidence {confidence:.2f} is below 1.00; "
-        "the answer may be wrong\n"
+        "the translation may be wrong\n"
     )
     unsure(doubtful, 0.0)
     done = regard("translate", doubtful, "--to", "en", "ein Haus")
@@ -136,7 +136,7 @@ def test_a_file_gets_a_few_warnings_and_their_count(doubtful, tmp_path):
     assert [line.partition(" (en)")[0] for line in few] == [
         f"regard: warning: line {n}" for n in range(1, 6)
     ]
-    assert last == "regard: warning: 9 of 9 answers are below the confidence threshold 1.00"
+    assert last == "regard: warning: 9 of 9 translations are below the confidence threshold 1.00"
     (tmp_path / "a.po").write_text('msgid "ein Haus"\nmsgstr ""\n')
     done = regard("translate", doubtful, "--to", "en", str(tmp_path / "a.po"))
     assert done.exit_code == 1

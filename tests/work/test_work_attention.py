@@ -71,9 +71,9 @@ def test_scores_are_those_of_the_ops(x, y, w1, w2, v, score, rows):
     got = {name: worked[name] if rows else worked[name].T for name in "SAH"}
     q, k, a, b, c = (floats(parse_matrix(one)) for one in (x, y, w1, w2, v))
     want = {
-        "dot": lambda: rg.dot(q, k),
-        "bilinear": lambda: rg.bilinear(q, k, a),
-        "additive": lambda: rg.additive(q, k, a, b, c[:, 0]),
+        "dot": lambda: rg.ops.dot(q, k),
+        "bilinear": lambda: rg.ops.bilinear(q, k, a),
+        "additive": lambda: rg.ops.additive(q, k, a, b, c[:, 0]),
     }[score]()
     torch.testing.assert_close(floats(got["S"]), want, rtol=1e-9, atol=1e-9)
     weights = rg.softargmax(want, 2**-0.5 if score == "dot" else 1.0)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import regard as rg
 from regard import work
-from regard.errors import WorkError
 from regard.costs.formulas import Formula, generation_cost
+from regard.errors import WorkError
 from regard.work.exact.numbers import parse_matrix
 from regard.work.families.cost import solve_cost
 from regard.work.marking.findings import first_wrong
@@ -49,7 +49,7 @@ def test_layers_cost_what_the_calculator_says(n, d):
     worked = solve_cost({"n": n, "d": d})
     names = {"att": "attention", "RNN": "rnn", "GRU": "gru", "LSTM": "lstm", "FF": "feed_forward"}
     for name, kind in names.items():
-        assert int(worked[name][0]) == rg.layer_cost(kind, n=n, d=d)
+        assert int(worked[name][0]) == rg.costs.layer_cost(kind, n=n, d=d)
 
 
 @settings(max_examples=10, deadline=None)

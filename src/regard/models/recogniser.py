@@ -83,9 +83,9 @@ class Recogniser(nn.Module):
 
     log p(label | t) = log_softmax(W encoder(subsample((x - mean) / spread))_t)
 
-    `cmvn_state` is the initial state of the running normalization. Convolutions are padded on the left only and
-    attention is masked, so that `decode.AudioStream` computes the same from a stream in bounded
-    memory.
+    `cmvn_state` is the initial state of the running normalization. Convolutions are padded on the
+    left only and attention is masked, so that `decode.AudioStream` computes the same from a stream
+    in bounded memory.
 
     >>> model = Recogniser(recogniser_tiny(vocab=30))
     >>> log_probs, lengths = model(torch.randn(2, 100, 40), torch.tensor([100, 61]))

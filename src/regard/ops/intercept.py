@@ -180,7 +180,7 @@ BYPASSES = (
     Bypass("cpu decoder", "regard.decode.cpu.decoder", "supports_cpu_decoder", "the model"),
     Bypass("cpu decoder step", "regard.decode.stepper", "TranslatorStepper.step", "the model"),
     Bypass("gpu engine", "regard.decode.gpu.engine", "CudaGraphEngine.ready", "the model"),
-    Bypass("gpu weights", "regard.decode.gpu.engine", "_marks", "the model"),
+    Bypass("gpu weights", "regard.decode.gpu.engine", "_weight_addresses", "the model"),
     Bypass(
         "gpu engine start", "regard.decode.steppers.language", "LanguageStepper.start", "the model"
     ),

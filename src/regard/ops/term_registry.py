@@ -52,7 +52,7 @@ def register(
 def term_to_dict(term: Any, pack: Callable[[Tensor], Any]) -> dict[str, Any]:
     """A mask or bias as JSON; `pack` stores a tensor and returns its reference.
 
-    >>> term_to_dict(rg.Causal() & rg.masks.Local(3), pack=id)["of"]["b"]
+    >>> term_to_dict(rg.Causal() & rg.ops.masks.Local(3), pack=id)["of"]["b"]
     {'mask': 'Local', 'of': {'radius': 3}}
     """
     entry = TERMS.get(type(term))
@@ -136,7 +136,7 @@ def _parse_one(text: str) -> Any:
 def spell_mask(mask: Any) -> str:
     """The text that `parse_mask` turns into this mask.
 
-    >>> spell_mask(rg.Causal() & rg.masks.Local(2))
+    >>> spell_mask(rg.Causal() & rg.ops.masks.Local(2))
     'causal & local:2'
     """
     if mask is None:

@@ -28,10 +28,9 @@ from regard.tasks.translation.search import (
 )
 
 __all__ = [
-    "DATA_MODULES",
-    "RECIPES",
     "CalibratedClassificationEvaluator",
     "ClassificationEvaluator",
+    "DATA_MODULES",
     "DataModule",
     "EvalSplit",
     "Evaluator",
@@ -43,6 +42,7 @@ __all__ = [
     "MorseData",
     "ParallelTextData",
     "PhrasesData",
+    "RECIPES",
     "Recipe",
     "RecognitionEvaluator",
     "SearchConfig",

@@ -19,9 +19,9 @@ from regard.work.show import format_solution, format_solutions
 from regard.work.solution import Solution, SolutionBuilder, Step
 
 __all__ = [
-    "FAMILIES",
     "Exercise",
     "Explanation",
+    "FAMILIES",
     "Finding",
     "Solution",
     "SolutionBuilder",

@@ -94,7 +94,12 @@ def explain(
     solution = builder.build()
     title = _title(site, (batch, head, query, key), breakdown.weight)
     return Explanation(
-        solution.family, solution.given, solution.steps, solution.remarks, title=title, breakdown=breakdown
+        solution.family,
+        solution.given,
+        solution.steps,
+        solution.remarks,
+        title=title,
+        breakdown=breakdown,
     )
 
 
@@ -102,11 +107,17 @@ CellIndex = tuple[int, int, int, int]  # batch, head, query, key
 
 
 def _add_score(
-    builder: SolutionBuilder, site: "Site", breakdown: "WeightBreakdown", index: CellIndex, max_terms: int
+    builder: SolutionBuilder,
+    site: "Site",
+    breakdown: "WeightBreakdown",
+    index: CellIndex,
+    max_terms: int,
 ) -> str:
     """Add the steps from the products to the score; return the name of the last one."""
     if breakdown.products is None:
-        name = builder.add_given("s", _row([breakdown.scaled]))  # custom score function: no products
+        name = builder.add_given(
+            "s", _row([breakdown.scaled])
+        )  # custom score function: no products
     else:
         name = _add_dot(builder, site, breakdown.products, index, max_terms)
         builder.add_given("β", _row([breakdown.scale]))
@@ -156,7 +167,12 @@ def _add_output(builder: SolutionBuilder, breakdown: "WeightBreakdown", max_term
 
 
 def _add_projection(
-    builder: SolutionBuilder, site: "Site", breakdown: "WeightBreakdown", w_out: "Tensor", head: int, max_terms: int
+    builder: SolutionBuilder,
+    site: "Site",
+    breakdown: "WeightBreakdown",
+    w_out: "Tensor",
+    head: int,
+    max_terms: int,
 ) -> None:
     from regard.inspection.attribution.output_projection import check_output_projection
 

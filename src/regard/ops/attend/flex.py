@@ -73,7 +73,8 @@ def _aux_request() -> Any:
 def needs_tiles(term: Bias | Mask | None) -> bool:
     """Whether a mask or bias, or a part of it, cannot be evaluated at single positions.
 
-    >>> needs_tiles(rg.Causal()), needs_tiles(rg.Causal() & rg.masks.DenseMask(torch.eye(2) > 0))
+    >>> dense = rg.ops.masks.DenseMask(torch.eye(2) > 0)
+    >>> needs_tiles(rg.Causal()), needs_tiles(rg.Causal() & dense)
     (False, True)
     """
     if term is None:

@@ -23,7 +23,7 @@ def can_use_sdpa(q: Tensor, k: Tensor, terms: TermOptions) -> bool:
 def is_sdpa_mask(mask: Mask | None, *, square: bool) -> bool:
     """Whether SDPA takes a mask as `is_causal`, or as one row of keys per sequence.
 
-    >>> is_sdpa_mask(rg.Causal(), square=True), is_sdpa_mask(rg.masks.Local(1), square=True)
+    >>> is_sdpa_mask(rg.Causal(), square=True), is_sdpa_mask(rg.ops.masks.Local(1), square=True)
     (True, False)
     """
     if isinstance(mask, Both):

@@ -91,7 +91,7 @@ def influence_window(
 
     >>> q, k, v = torch.zeros(1, 2), torch.zeros(2, 2), torch.tensor([[1.0], [3.0]])
     >>> out, lse = rg.attend(q, k, v)
-    >>> rg.influence_window(q, k, v, out, lse, effect="slope")
+    >>> rg.ops.influence_window(q, k, v, out, lse, effect="slope")
     tensor([[0.5000, 0.5000]])
     """
     record = _make_record(q, k, v, out, lse, effect, alpha, terms)

@@ -14,6 +14,7 @@ from torch import Tensor
 from regard.errors import ShapeError
 from regard.ops.indices import as_int, as_int_pair
 from regard.ops.survey.weight_tile import SurveyOptions, WeightTile, distance_bin_count
+from regard.tables import html_summary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +184,10 @@ class Survey:
         "column",
         accumulator="_add_pooled",
     )
+
+    def _repr_html_(self) -> str:
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return html_summary({name: x for name, x in values.items() if x is not None})
 
 
 STATISTICS: dict[str, Statistic] = {

@@ -1,5 +1,7 @@
-"""Out-of-distribution texts for the phrases task, whose target is empty: prose, random letters,
-incomplete and impossible facts. The prose of each split comes from different files.
+"""Out-of-distribution texts for the phrases task, whose target is empty.
+
+Prose, random letters, incomplete and impossible facts. The prose of each split comes from
+different files.
 """
 
 import re
