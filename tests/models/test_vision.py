@@ -187,5 +187,5 @@ def test_errors_name_the_numbers(users_view):
         from_transformers(
             theirs().state_dict(), {**theirs().config.to_dict(), "image_size": [8, 12]}
         )
-    with pytest.raises(ShapeError, match="patch=4, got 30 by 28; try .* to 32 by 28"):
+    with pytest.raises(ShapeError, match="patch_size=4, got 30 by 28; try .* to 32 by 28"):
         VisionTransformer(vision_tiny(classes=10))(torch.zeros(1, 1, 30, 28))

@@ -29,7 +29,7 @@ def test_morse_in_noise_is_read_at_speeds_that_were_never_trained_on():
     run = load_pretrained("morse")
     data = run.recipe.data
     for wpm in data.held_out_bands:
-        source = told.source(
+        source = data.source(
             wpm=wpm, snr=(0, 0), held_out_wpm=(), radio_effects=False, eval_size=12
         )
         sounds = list(source.examples("test", 0))
