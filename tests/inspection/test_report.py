@@ -174,7 +174,7 @@ def test_the_script_of_the_page_says_the_same_numbers(tmp_path):
         assert shown["title"].startswith(f"decoder.{at}.self, head {head}: ")
         assert shown["words"] == describe_head(site, head)
         assert f"w{row}" in shown["tokens"]
-        said = re.findall(r"w(\d+) \((\d+)\) (\d\.\d+)", shown["said"].partition("looks at")[2])
+        said = re.findall(r"w(\d+) \((\d+)\) (\d\.\d+)", shown["attended"].partition("looks at")[2])
         assert len(said) == min(5, row + 1)
         want = w[row].topk(len(said))
         assert [int(key) for _, key, _ in said] == want.indices.tolist()
