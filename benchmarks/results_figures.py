@@ -27,13 +27,13 @@ def main(
     show: Annotated[bool, typer.Option(help="Print what is drawn.")] = False,
 ) -> None:
     for file in results:
-        told = json.loads(file.read_text(encoding="utf-8"))
-        if "panels" not in told:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if "panels" not in content:
             continue  # another figure's
-        save_figure(drawn(told), file.with_suffix(".svg"))
+        save_figure(drawn(content), file.with_suffix(".svg"))
         print(file.with_suffix(".svg"))
         if show:
-            print(table(told))
+            print(table(content))
 
 
 def interval(values: list[float]) -> tuple[float, float]:
@@ -56,9 +56,9 @@ def points(line: dict[str, Any]) -> list[tuple[float, float, float]]:
     return [(x, *interval(y)) for x, y in zip(line["x"], values, strict=True)]
 
 
-def drawn(told: dict[str, Any]) -> Any:
+def drawn(content: dict[str, Any]) -> Any:
     """A figure with its panels side by side."""
-    panels = told["panels"]
+    panels = content["panels"]
     figure = new_figure(4.6 * len(panels), 3.7)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for n, line in enumerate(panel["lines"]):
@@ -97,10 +97,10 @@ def dress(axes: Any, panel: dict[str, Any]) -> None:
         axes.legend(fontsize=8, frameon=False, loc=panel.get("legend", "best"))
 
 
-def table(told: dict[str, Any]) -> str:
+def table(content: dict[str, Any]) -> str:
     """The same in numbers."""
     rows = []
-    for panel in told["panels"]:
+    for panel in content["panels"]:
         rows.append(f"{panel['title']}: {panel['y']} by {panel['x']}")
         for line in panel["lines"]:
             cells = [f"{x:g}: {y:.4g}" + (f" ± {h:.2g}" if h else "") for x, y, h in points(line)]

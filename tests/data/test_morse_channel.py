@@ -98,7 +98,7 @@ def test_pitch_drifts_and_levels_and_offsets_are_as_drawn():
     assert np.median(soft) == pytest.approx(0.002, rel=0.05)  # a quarter below a peak of 1.25
 
 
-def test_an_uneven_hand_is_uneven_by_what_is_said_and_wide_gaps_are_wide():
+def test_an_uneven_hand_is_uneven_by_what_is_reported_and_wide_gaps_are_wide():
     edges, _ = key_edges("EEEEEEEE" * 40, SenderTiming(jitter=0.2), Random(0))
     dots = np.diff(edges)[::2]
     assert 0.15 < dots.std() < 0.21

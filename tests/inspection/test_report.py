@@ -273,7 +273,7 @@ def test_png_is_read_back_by_a_reader_of_pictures(tmp_path):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_cannot_be_written_is_said(tmp_path):
+def test_what_cannot_be_written_is_reported(tmp_path):
     with pytest.raises(LookError, match="sight: needs at least one attention"):
         write_report(Sight(), tmp_path / "report.html")
     with pytest.raises(FileError, match="needs an existing folder"):
