@@ -1,4 +1,4 @@
-"""`regard classify`: pictures become classes, and what cannot be read is named."""
+"""`regard classify`: classes of image files, and errors for unreadable ones."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""`regard export` writes files that say how near they are to torch."""
+"""`regard export` writes files and reports their difference from torch."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""`regard look`: from a model on disk and a text to a page, or to one line that says why not."""
+"""`regard look`: from a model on disk and a text to a page, or to a one-line error."""
 
 import json
 import re

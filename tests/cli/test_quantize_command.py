@@ -1,4 +1,4 @@
-"""`regard quantize` writes a run that every command takes, and says what it cost."""
+"""`regard quantize` writes a run that every command accepts, and reports its scores."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""The tour: it runs anywhere, and what it shows is what the library returned."""
+"""The tour runs anywhere, and shows numbers that the library returned."""
 
 import html
 import os

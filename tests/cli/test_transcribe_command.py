@@ -1,4 +1,4 @@
-"""`regard transcribe`: files and a pipe become text, and what is wrong is said."""
+"""`regard transcribe`: files and standard input become text; problems are reported."""
 
 import shutil
 import subprocess

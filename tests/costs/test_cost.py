@@ -1,4 +1,4 @@
-"""Costs: the textbook's numbers, torch's own counter for every model, and memory as measured."""
+"""Costs: published numbers, torch's own counter for every model, and measured memory."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Drawings: well-formed, made from the object, nothing outside, no box on another."""
+"""Diagrams: well-formed, made from the object, within bounds, without overlapping boxes."""
 
 import itertools
 from xml.etree import ElementTree

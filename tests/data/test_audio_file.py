@@ -1,4 +1,4 @@
-"""Sound from files: mixed, resampled, and what is wrong with them is said."""
+"""Audio files: mixed, resampled, and their problems reported."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""Batches come in one global order, whatever the world, and go on where they stopped."""
+"""Batches have one global order for every world size, and resume where they stopped."""
 
 from itertools import islice
 

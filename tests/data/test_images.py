@@ -1,4 +1,4 @@
-"""Glyphs are what a seed makes of them; IDX files and folders come back as pictures."""
+"""Glyphs depend on their seed alone; IDX files and folders are read as images."""
 
 import gzip
 import struct

@@ -1,4 +1,4 @@
-"""Morse is keyed exactly and labelled exactly; recordings come back as they were written."""
+"""Morse code is keyed and labelled exactly; recordings are read as they were written."""
 
 import json
 from itertools import groupby, islice

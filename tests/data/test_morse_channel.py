@@ -1,4 +1,4 @@
-"""Morse as radios play it: every trouble of a hand or a receiver is in the sound as drawn."""
+"""Simulated radio reception: every effect of keying and receiver is in the audio as drawn."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Every format gives the same pairs, and every line is either a pair or in the report."""
+"""Every format gives the same pairs; every line is either a pair or in the report."""
 
 import gettext
 import time

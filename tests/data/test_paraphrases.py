@@ -1,4 +1,4 @@
-"""What people type has one meaning, is read as CLDR's form is, and gives no held-out fact away."""
+"""Paraphrases have one meaning, are read like the CLDR form, and leak no held-out fact."""
 
 import unicodedata
 from itertools import islice

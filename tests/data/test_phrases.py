@@ -1,4 +1,4 @@
-"""Phrases say what CLDR says, no test fact is trained on, and a seed is all there is to know."""
+"""Phrases match CLDR, no test fact is trained on, and a seed determines everything."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Filling a catalog changes what was open, marks it, and leaves every other byte alone."""
+"""Filling a catalog changes and marks the untranslated entries and no other byte."""
 
 import pytest
 from hypothesis import given

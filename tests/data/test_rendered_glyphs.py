@@ -1,4 +1,4 @@
-"""Written glyphs: faces that are scored on are never trained on, and some pictures are foreign."""
+"""Rendered glyphs: test fonts are never trained on, and some images are out of distribution."""
 
 from itertools import islice
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Text is streamed, split by its content, packed without a loss, and read from any place."""
+"""Text is streamed, split by content, packed without loss, and read from any position."""
 
 import tracemalloc
 from itertools import islice

@@ -1,4 +1,4 @@
-"""Text comes back as it was, from the file too; a special token is never text."""
+"""Decoding inverts encoding, also after saving; a special token is never text."""
 
 import json
 from itertools import islice

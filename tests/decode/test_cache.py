@@ -1,4 +1,4 @@
-"""Keys and values stay where they are while a sequence grows; an old state stays as it was."""
+"""The KV cache grows in place; an earlier state is unchanged."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The prefix beam: it sums over paths as brute force does, and takes a language's word."""
+"""CTC prefix beam search: it matches brute force, and can use a language model."""
 
 import itertools
 import math

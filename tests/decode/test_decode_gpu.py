@@ -1,4 +1,4 @@
-"""On a GPU captured steps write what the model writes, whole calls and repeated ones."""
+"""On a GPU captured steps generate what the model generates, in whole and repeated calls."""
 
 from typing import Any, cast
 

@@ -1,4 +1,4 @@
-"""The quick steps on a CPU are the model's own: same logits, same answers, nothing hidden."""
+"""The CPU decoder matches the model: same logits, same outputs, still recorded by a look."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What the rules forbid never appears, and what they ask for does."""
+"""Constraints: forbidden tokens never appear, and required ones do."""
 
 import re
 from itertools import product

@@ -1,4 +1,4 @@
-"""What is drawn is drawn from what was kept, by its share, and the same alone as among others."""
+"""Samples come from the filtered distribution and do not depend on the rest of the batch."""
 
 import pytest
 import torch

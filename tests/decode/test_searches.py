@@ -1,4 +1,4 @@
-"""Step by step is all at once, and a search finds what it says it finds."""
+"""Step-by-step decoding equals the full forward, and a search finds the best it claims."""
 
 from itertools import product
 

@@ -1,4 +1,4 @@
-"""Streams: any split gives what the whole gives, in a state that does not grow."""
+"""Streaming: any chunking gives the result of the whole, with a state of constant size."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The closed forms at one attention are what really doing it gives; noise against many draws."""
+"""Closed-form effects at one site equal the intervention; noise is averaged over many draws."""
 
 import math
 import time

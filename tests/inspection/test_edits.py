@@ -1,4 +1,4 @@
-"""Every edit is what it says it is: the eager map, edited by hand, gives the same output."""
+"""Every edit equals the eager map edited by hand."""
 
 from dataclasses import dataclass
 

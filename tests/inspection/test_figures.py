@@ -1,4 +1,4 @@
-"""Figures: what is drawn are the numbers, under the right labels, in the format asked for."""
+"""Figures show the right numbers under the right labels, in the requested format."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The gradient's way back: by hand, against autograd, and the textbook's claims about it."""
+"""Gradient norms by hand, against autograd, and the claims of the textbook."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Heads made to do one thing get the word for it, and the numbers behind the word are exact."""
+"""Constructed heads get the right type, with exact statistics."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""One backward pass for all heads is each gate moved a little, beside the exact cost of each."""
+"""Head importance from one backward pass, against finite differences and exact ablation."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Gradient times attention and norm-weighted attention are what dense maps give."""
+"""Gradient times attention and norm-weighted attention equal those of dense maps."""
 
 import pytest
 import torch

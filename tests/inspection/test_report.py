@@ -1,4 +1,4 @@
-"""The page: whole, offline, bounded, and what it shows is what the library returned."""
+"""The report page: complete, offline, bounded, with the numbers of the library."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Token vectors: those that a model would hand out itself, at every depth."""
+"""Hidden states match those that a model returns itself, at every depth."""
 
 import pytest
 import torch

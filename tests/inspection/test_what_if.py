@@ -1,4 +1,4 @@
-"""Edits inside whole models: where they act, what follows, and what the report says."""
+"""Edits inside whole models: where they act, what follows, and what the report contains."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The sentences follow from the numbers of the map."""
+"""Descriptions of maps follow from their statistics."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Weights of one byte: what is rounded, how far answers move, and that files bring them back."""
+"""int8 weights: what is rounded, how far outputs move, and saved files."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""Exported graphs say what the model says, by onnxruntime alone."""
+"""Exported ONNX graphs match the model in onnxruntime."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The recogniser: the future stays out, padding too, a stream gives what the recording gives."""
+"""The recogniser is causal, ignores padding, and streams what the recording gives."""
 
 import itertools
 

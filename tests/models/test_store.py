@@ -1,4 +1,4 @@
-"""What is saved comes back bit for bit; what is damaged says so in one line."""
+"""Saved models load bit for bit; corrupt files raise one-line errors."""
 
 import json
 import os

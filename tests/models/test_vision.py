@@ -1,4 +1,4 @@
-"""The Vision Transformer: counts, what it can and cannot see, and parity with transformers."""
+"""The Vision Transformer: parameter counts, invariances, and parity with transformers."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A run scored again gives the scores it ended with, and its mistakes are mistakes."""
+"""Evaluating a run again gives its recorded scores; its mistakes are mistakes."""
 
 import json
 

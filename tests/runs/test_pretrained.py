@@ -1,4 +1,4 @@
-"""What ships is trained, small, and opened like any run, by its name."""
+"""Pretrained models are trained, small, and load by name like any run."""
 
 import json
 from itertools import islice

@@ -1,4 +1,4 @@
-"""A run is a folder that can be stopped, resumed, opened, listed, and damaged with a clear word."""
+"""A run is a folder that can be stopped, resumed, loaded and listed; damage raises clearly."""
 
 import json
 import os

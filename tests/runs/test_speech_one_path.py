@@ -1,4 +1,4 @@
-"""What is evaluated is what is run: `evaluate` and `regard transcribe` hear the same raw files."""
+"""`evaluate` and `regard transcribe` process the same raw files alike."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""One reading serves every language, and each answer is what that language alone would get."""
+"""One encoding serves every language; each translation equals that of its language alone."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Answers: honest rounding passes, the first wrong step is named, later ones are carried."""
+"""Answers: correct rounding passes, the first wrong step is named, errors are carried forward."""
 
 import pytest
 import sympy

@@ -1,4 +1,4 @@
-"""New exercises: clean, the same for a seed, worked and checked; and a class's answers."""
+"""Generated exercises: clean, reproducible from a seed, solved and checked; class marking."""
 
 import re
 import shutil

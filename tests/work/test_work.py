@@ -1,4 +1,4 @@
-"""Solutions by hand: the published numbers, the ops in float64, and every step from its inputs."""
+"""Solutions by hand: published numbers, the ops in float64, every step from its inputs."""
 
 import pytest
 import sympy

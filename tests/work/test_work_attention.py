@@ -1,4 +1,4 @@
-"""Every kind of attention by hand: limits, scores, masks, biases, cross; as the ops have it."""
+"""Every kind of attention by hand against the ops: limits, scores, masks, biases, cross."""
 
 import pytest
 import sympy

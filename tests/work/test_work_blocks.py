@@ -1,4 +1,4 @@
-"""Whole blocks by hand: layer norm, feed-forward, encoder and decoder, as the layers have them."""
+"""Whole blocks by hand against the layers: layer norm, feed-forward, encoder, decoder."""
 
 import random
 import time

@@ -1,4 +1,4 @@
-"""Attention built to order: published shares, torch's convolution, and what stands in the way."""
+"""Constructed attention: published shares, torch's convolution, and its obstacles."""
 
 import math
 

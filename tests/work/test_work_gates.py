@@ -1,4 +1,4 @@
-"""Statements on gates: each verdict is what the numbers of torch's cells say."""
+"""Statements on gates: each verdict follows from the numbers of torch's cells."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Back-propagation through time by hand: autograd's gradients, every path, and clipping."""
+"""Backpropagation through time by hand: autograd's gradients, every path, clipping."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Several heads by hand: as the layer has it, both conventions, and the counts of the books."""
+"""Multi-head attention by hand against the layer, in both conventions, with counts."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""RNN and attention in one: torch's numbers, what it may look at, and how large it grows."""
+"""RNN with attention: torch's numbers, its context and its size."""
 
 import pytest
 import torch

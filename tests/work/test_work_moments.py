@@ -1,4 +1,4 @@
-"""Moments of a dot product: the formulas, the simulation beside them, and the known slips."""
+"""Moments of a dot product: formulas, simulation, and known mistakes."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""One key, query or token changed: what moves, the orders of the change, and noise on average."""
+"""One key, query or token perturbed: what changes, by order, and noise on average."""
 
 import pytest
 import torch

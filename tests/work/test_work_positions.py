@@ -1,4 +1,4 @@
-"""Positions by hand: the table of the books, its turns, and the ops in float64."""
+"""Positions by hand: published tables, rotations, and the ops in float64."""
 
 import pytest
 import sympy

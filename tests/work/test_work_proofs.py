@@ -1,4 +1,4 @@
-"""Proofs: every line equals the one before, at numbers too, and a line that does not is refused."""
+"""Proofs: every line equals the one before, also numerically; a wrong line raises."""
 
 import pytest
 import sympy

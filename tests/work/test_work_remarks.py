@@ -1,4 +1,4 @@
-"""Remarks of a solution: sentences after the numbers, in every way of showing it."""
+"""Remarks of a solution follow the steps in every format."""
 
 import json
 

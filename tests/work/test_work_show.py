@@ -1,4 +1,4 @@
-"""Solutions to read: every format of every problem, whole, well formed, and the same numbers."""
+"""Formatted solutions: every format of every problem, complete, well formed, same numbers."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""Tokens in another order: equivariant alone, invariant once pooled, neither under a mask."""
+"""Permuted tokens: equivariant, invariant once pooled, neither under a mask."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Symbols among the numbers: exact, the same as numbers once put in; a parser that is closed."""
+"""Symbols among the numbers: exact, equal to numbers after substitution; a closed parser."""
 
 import pytest
 import sympy

@@ -1,4 +1,4 @@
-"""A picture classified by hand: patches, tokens, blocks, head; as the model has it."""
+"""A Vision Transformer by hand against the model: patches, tokens, blocks, head."""
 
 import random
 from typing import Any
