@@ -13,7 +13,7 @@ RATE = 8000
 
 
 def played(text="PARIS", **channel) -> np.ndarray:
-    """A text at 20 words a minute between two seconds of silence, through a channel."""
+    """A text at 20 words per minute between two seconds of silence, through a channel."""
     edges, marks = (tuple(0.06 * t for t in row) for row in key_edges(text))
     plan = Keying(text, 20.0, edges, marks, 1.0, 1.0, Channel(**channel))
     return render_keyings([plan], RATE, seeded_generator(0))[0][0].double().numpy()
