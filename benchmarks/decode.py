@@ -1,16 +1,16 @@
 """Decoding at Transformer-base size on a CPU: ours, transformers' Marian, and CTranslate2.
 
 python benchmarks/decode.py                        # about 12 minutes on one core
-python benchmarks/decode.py --batch 8 --rounds 1   # one batch size, quickly
+python benchmarks/decode.py --batch 8 --rounds 1   # one batch size, fast
 python benchmarks/decode.py --threads 2
 
-One set of random weights for all: MarianMTModel of 6 + 6 layers of 512, 8 heads, feed-forward 2048,
-32,000 words, tied; converted by `models.from_transformers` and by CTranslate2's own converter
-(`pip install ctranslate2`; without it its columns are left out). 32 tokens are read and exactly 32
-written, greedily and by a beam of 5, encoding included. Each in a process of its own, in turns; the
-least time a step: of the processor with one thread, of the clock with more. Ratios above 1: ours is
-that much quicker. What a step must read of the weights is the floor that no program of float32 can
-pass at batch 1.
+All contenders have the same random weights: a MarianMTModel of 6 + 6 layers, dim 512, 8 heads,
+ffn_dim 2048, 32,000 tokens, tied; converted by `models.from_transformers` and by CTranslate2's own
+converter (`pip install ctranslate2`; without it its columns are left out). The source has 32 tokens
+and exactly 32 are generated, greedily and with a beam of 5, encoding included. Each contender is a
+process; they are timed in turns. Reported is the minimum time per step: CPU time with one thread,
+wall time with more. Ratios above 1: ours is that much faster. The time to read the weights once is
+a lower bound for any float32 program at batch 1.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import torch
 from regard import decode, models
 
 VOCAB, LENGTH, START, END = 32000, 32, 1, 2
-PAUSE = 0.3  # seconds: threads of the one before spin for a while after their work is done
+PAUSE = 0.3  # seconds: threads of the previous contender spin for a while after their work
 
 
 def marian():
@@ -76,7 +76,7 @@ def generate(model):
 
 
 def ctranslate(model, kind: str, threads: int):
-    """The same weights by CTranslate2's converter, without a tokenizer: words are their numbers."""
+    """The same weights by CTranslate2's converter, without a tokenizer: words are token ids."""
     import ctranslate2
     from ctranslate2.converters.transformers import BartLoader
 
@@ -118,7 +118,7 @@ def floor() -> float:
 
 
 def program(name: str, threads: int):
-    """One contender; all of them make the same weights, from the same seed."""
+    """One contender; all create the same weights from the same seed."""
     theirs = marian()
     if name == "generate":
         return generate(theirs)
@@ -129,7 +129,7 @@ def program(name: str, threads: int):
 
 
 def serve(pipe, name: str, threads: int) -> None:
-    """A contender in a process of its own: two kinds of thread pools in one slow each other down.
+    """A contender in its own process: two kinds of thread pools in one slow each other down.
 
     Each call is made twice and the second counts: while the others have their turn the system may
     take one's memory away.
@@ -151,7 +151,7 @@ def serve(pipe, name: str, threads: int) -> None:
 
 
 def started(threads: int) -> dict:
-    """The pipes to all contenders that are there."""
+    """Pipes to all available contenders."""
     context, pipes = multiprocessing.get_context("spawn"), {}
     for name in ("ours", "generate", "ct2", "ours int8", "ct2 int8"):
         mine, theirs = context.Pipe()
@@ -164,7 +164,7 @@ def started(threads: int) -> dict:
 
 
 def least(pipes: dict, source, width: int, rounds: int) -> dict[str, float]:
-    """Milliseconds a step: the least of some rounds, in turns."""
+    """Milliseconds per step: the minimum over rounds, in turns."""
     times = {name: [] for name in pipes}
     for _ in range(rounds):
         for name, pipe in pipes.items():
@@ -182,7 +182,9 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
-    print(f"{asked.threads} threads; the weights alone take {floor():.1f} ms a step at batch 1")
+    print(
+        f"{asked.threads} threads; reading the weights takes {floor():.1f} ms per step at batch 1"
+    )
     pipes = started(asked.threads)
     for batch in asked.batch:
         source = torch.randint(3, VOCAB, (batch, LENGTH))
@@ -203,7 +205,7 @@ def tell(batch: int, width: int, took: dict[str, float]) -> None:
     parts = ", ".join(f"{name} {ms:.1f}" for name, ms in took.items())
     pairs = [("ours", "generate"), ("ours", "ct2"), ("ours int8", "ct2 int8")]
     ratios = [f"{took[b] / took[a]:.2f} of {b}" for a, b in pairs if b in took]
-    print(f"batch {batch:2} {how:6}: {parts} ms a step; {', '.join(ratios)}", flush=True)
+    print(f"batch {batch:2} {how:6}: {parts} ms per step; {', '.join(ratios)}", flush=True)
 
 
 if __name__ == "__main__":

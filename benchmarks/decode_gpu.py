@@ -1,17 +1,17 @@
-"""Decoding at GPT-2-medium size on a GPU: ours beside transformers' generate.
+"""Decoding at GPT-2-medium size on a GPU: ours and transformers' generate.
 
 python benchmarks/decode_gpu.py                  # about two minutes on an H200
 python benchmarks/decode_gpu.py --no-theirs      # ours alone
 python benchmarks/decode_gpu.py --only calls     # whole calls; also check, steps or kernels
-python benchmarks/decode_gpu.py --tune           # more ways to cut the work
+python benchmarks/decode_gpu.py --tune           # more tunings
 
-24 layers of 1024, 16 heads, 50,257 tokens, random weights, bfloat16; 64 tokens are read and 128
-written, greedily, at batch 1 and 32. Theirs: a static cache, which generate compiles by itself
-(mode "reduce-overhead"), and torch's fused attention, in a process of its own; whole calls take
-turns, medians. First our logits are held against the plain path's (tests/decode/test_decode_gpu.py
-asks more), then ways to cut the work are timed by the GPU's own clock, beside what it takes to read
-all weights once; whole calls go the best way of each batch. Last, each kind of kernel in a chain of
-its own, and what a token is less without it.
+24 layers, dim 1024, 16 heads, 50,257 tokens, random weights, bfloat16; a prompt of 64 tokens, 128
+generated greedily, at batch 1 and 32. Theirs: a static cache, which generate compiles by itself
+(mode "reduce-overhead"), and torch's fused attention, in its own process; whole calls alternate,
+medians. First our logits are compared with the plain path's (tests/decode/test_decode_gpu.py tests
+more), then tunings are timed with CUDA events, next to the time to read all weights once; whole
+calls use the best tuning of each batch size. Last, each kind of kernel alone in a chain, and the
+time per token without it.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def say(*what):
 
 
 def tried(name, work):
-    """One part that fails does not take the others along."""
+    """A part that fails does not stop the others."""
     try:
         return work()
     except Exception as error:
@@ -48,11 +48,11 @@ def tried(name, work):
         return None
 
 
-# ---------------------------------------------------------------- theirs, in a process of its own
+# ---------------------------------------------------------------- theirs, in its own process
 
 
 def child(batch):
-    """Two calls to compile, then one for each line that comes in, and its seconds out."""
+    """Two calls to compile, then one per input line; prints its seconds."""
     from transformers import GPT2Config, GPT2LMHeadModel
     from transformers import logging as their_logging
 
@@ -79,7 +79,7 @@ def child(batch):
 
 
 class Theirs:
-    """A process for one batch: two compile side by side, and while ours is checked."""
+    """A process per batch size: two compile in parallel, while ours is checked."""
 
     def __init__(self, batch):
         command = [sys.executable, "-W", "ignore", __file__, "--child", str(batch)]
@@ -87,7 +87,7 @@ class Theirs:
         self.process = subprocess.Popen(command, **pipes)
 
     def answer(self):
-        """Seconds of a call, or none from a process that has failed."""
+        """Seconds of a call; None if the process failed."""
         for line in self.process.stdout:
             if line.startswith("ANSWER "):
                 return [float(line[7:])]
@@ -110,7 +110,7 @@ def made(dtype, **changes):
     small = {"layers": 1, "dim": 32, "heads": 2} if DRY else {}
     config = models.language_base(**({"vocab": VOCAB} | medium | changes | small))
     with torch.device(DEVICE):
-        # Triton's interpreter takes bfloat16 for whole numbers in a product
+        # Triton's interpreter treats bfloat16 as integers in a product
         return models.LanguageModel(config).to(torch.float16 if DRY else dtype).eval()
 
 
@@ -122,7 +122,7 @@ def stepper_of(model, tuning):
 
 @torch.no_grad()
 def check(model, batch):
-    """Logits of the captured path beside the plain one's, and tokens that are the same again."""
+    """Logits of the captured and the plain path, and tokens that repeat exactly."""
     stepper, worst = decode.make_stepper(model), 0.0
     prompt = torch.randint(3, VOCAB, (batch, 9), device=DEVICE)
     quick = stepper.start(prompt)
@@ -144,7 +144,7 @@ def check(model, batch):
 
 @torch.no_grad()
 def steps_alone(model, tuning, batch):
-    """Milliseconds a token, from events on the GPU."""
+    """Milliseconds per token, from CUDA events."""
     stepper, took = stepper_of(model, tuning), []
     prompt = torch.randint(3, VOCAB, (batch, PROMPT), device=DEVICE)
     for _ in range(3 if DRY else 7):
@@ -155,7 +155,7 @@ def steps_alone(model, tuning, batch):
 
 
 def clocked(work):
-    """Milliseconds by the GPU's own clock."""
+    """Milliseconds, from CUDA events."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     begin.record()
@@ -188,7 +188,7 @@ def whole_call(stepper, prompt):
 
 
 def floor():
-    """GB/s of reading, the best of some."""
+    """Read bandwidth in GB/s, the maximum of several."""
     x = torch.ones(1 << 20 if DRY else 1 << 29, device=DEVICE)  # 2 GiB
     return x.nbytes / min(clocked(lambda: x.view(1 << 14, -1).amax(1)) for _ in range(12)) / 1e6
 
@@ -197,7 +197,7 @@ def floor():
 
 
 class Noted:
-    """A module of kernels that notes what would be launched, and launches nothing."""
+    """A module of kernels that records launches without launching."""
 
     def __init__(self, module, calls):
         self.module, self.calls = module, calls
@@ -223,11 +223,11 @@ class _Kernel:
 
 @torch.no_grad()
 def alone(model, tuning, batch):
-    """Of each kind of kernel: µs in a chain of its own, and what a token is less without it."""
+    """Per kind of kernel: µs in its own chain, and the time saved per token without it."""
     stepper = stepper_of(model, tuning)
     prompt = torch.randint(3, VOCAB, (batch, PROMPT), device=DEVICE)
     state, b = begun(stepper, prompt)
-    b.lengths += 64  # in the middle of what is written
+    b.lengths += 64  # halfway through the generation
     launcher, calls = StepLauncher(model, tuning), []
     for name in ("common_kernels", "single_row_kernels", "batch_kernels", "attention_kernels"):
         setattr(launcher, name, Noted(getattr(launcher, name), calls))
@@ -248,7 +248,7 @@ def alone(model, tuning, batch):
 
 
 def timed(calls):
-    """µs of all these in one graph, the median of some."""
+    """µs of all these in one graph, median of several."""
     if DRY:
         for work in calls[:2]:
             work()
@@ -272,8 +272,8 @@ def timed(calls):
 
 def main():
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--seconds", type=float, default=150, help="stop about then")
-    parser.add_argument("--tune", action="store_true", help="time more ways to cut the work")
+    parser.add_argument("--seconds", type=float, default=150, help="time limit, approximate")
+    parser.add_argument("--tune", action="store_true", help="time more tunings")
     parser.add_argument("--only", choices=["check", "steps", "calls", "kernels"])
     parser.add_argument("--no-theirs", action="store_true")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
@@ -318,7 +318,7 @@ def stop_at(moment):
 
 
 def ways(tune):
-    """What is timed, by batch: how the work may be cut."""
+    """The tunings to time, by batch size."""
     one = {
         "as it is": {},
         "attention in two": {"max_fused_keys": 0},
@@ -342,7 +342,7 @@ def ways(tune):
 
 
 def steps(model, ways):
-    """Each way by batch; the best, for what follows."""
+    """Time every tuning by batch size; returns the best."""
     speed, weights = floor(), 2 * (24 * 12 * 1024 * 1024 + VOCAB * 1024)
     least = weights / speed / 1e3
     say(f"{speed:.0f} GB/s: {weights / 1e6:.0f} MB of weights take {least:.0f} µs")
@@ -378,7 +378,7 @@ def calls(model, best, theirs):
 
 
 def pretend():
-    """A CPU in place of the GPU, to see that this script itself runs."""
+    """A CPU in place of the GPU, to test this script itself."""
 
     class Event:
         def __init__(self, **_):

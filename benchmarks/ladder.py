@@ -1,4 +1,4 @@
-"""What gates, attention and the absence of recurrence buy, for the same budget.
+"""RNN, GRU, LSTM, attention and Transformer compared at an equal budget.
 
 python benchmarks/ladder.py --out ladder.json --seconds 600 --workers 2   # trains ten models
 python benchmarks/ladder.py --draw ladder.json       # docs/results/figures/ladder.svg

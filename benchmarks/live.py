@@ -32,7 +32,7 @@ def measure(model: torch.nn.Module, wave: torch.Tensor, chunk: int, search: bool
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=20.0, help="of audio")
+    parser.add_argument("--seconds", type=float, default=20.0, help="seconds of audio")
     seconds = parser.parse_args().seconds
     pretrained = runs.load_pretrained("morse")
     small = models.Recogniser(models.recogniser_small(vocab=pretrained.tokenizer.vocab)).eval()

@@ -2,10 +2,10 @@
 
 python benchmarks/look_model.py          # about a minute on an H200
 
-A Llama-like model of one billion random weights (16 layers, 32 heads on 8, 64 features a head),
+A Llama-like model of one billion random weights (16 layers, 32 heads, 8 kv_heads, head_dim 64),
 bf16, one sequence. `look` surveys every head of every layer while the fused kernels run; eager
-returns every map, as viewers ask for. Times are medians of interleaved repeats in milliseconds,
-memory is what the forward needs at its peak beyond the plain one, in MiB.
+returns every map, as attention viewers need. Times are medians of interleaved repeats in
+milliseconds, memory is the peak of the forward beyond the plain one, in MiB.
 """
 
 import argparse

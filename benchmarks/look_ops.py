@@ -100,8 +100,8 @@ PARTS = {
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--sizes", type=int, nargs="+", default=[8192, 16384, 32768, 65536])
-    parser.add_argument("--parts", action="store_true", help="what each statistic costs")
-    parser.add_argument("--only", nargs=2, type=int, help="d and causal, to compile only")
+    parser.add_argument("--parts", action="store_true", help="also time each statistic alone")
+    parser.add_argument("--only", nargs=2, type=int, help="head_dim, causal (0, 1): only compile")
     args = parser.parse_args()
     selections = PARTS if args.parts else ALL
     if args.only:

@@ -1,9 +1,9 @@
-"""Draw what recipes reached: learning curves, and accuracy by the number of pictures.
+"""Draw the results of recipes: learning curves, and accuracy by the number of images.
 
 python benchmarks/results_figures.py docs/results/figures/*.json    # writes one .svg per file
 
-A file holds `panels`, each with `lines`. A value is a number, or a list, one number a seed; then
-their mean is drawn, with its 95% interval by Student's t. `--show` prints these numbers too.
+A file holds `panels`, each with `lines`. A value is a number, or a list with one number per seed;
+then the mean is drawn, with its 95% interval by Student's t. `--show` also prints these numbers.
 """
 
 import json
@@ -15,7 +15,7 @@ import typer
 
 from regard.inspection.figures.canvas import new_figure, save_figure
 
-# Okabe and Ito's colours: apart for every kind of colour blindness; markers and dashes say it again
+# Okabe and Ito's colours: distinct under colour blindness; markers and dashes differ too
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#000000", "#e69f00")
 MARKERS = "osD^vPX"
 DASHES = ("-", "--", "-.", ":")
@@ -23,21 +23,21 @@ STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)  # 97
 
 
 def main(
-    results: Annotated[list[Path], typer.Argument(help="Small files of numbers.")],
-    show: Annotated[bool, typer.Option(help="Print what is drawn.")] = False,
+    results: Annotated[list[Path], typer.Argument(help="JSON files of results.")],
+    show: Annotated[bool, typer.Option(help="Also print the numbers.")] = False,
 ) -> None:
     for file in results:
-        told = json.loads(file.read_text(encoding="utf-8"))
-        if "panels" not in told:
-            continue  # another figure's
-        save_figure(drawn(told), file.with_suffix(".svg"))
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if "panels" not in content:
+            continue  # the data of another figure
+        save_figure(drawn(content), file.with_suffix(".svg"))
         print(file.with_suffix(".svg"))
         if show:
-            print(table(told))
+            print(table(content))
 
 
 def interval(values: list[float]) -> tuple[float, float]:
-    """The mean of some seeds, and half the width of its 95% interval.
+    """Mean over seeds, and half the width of its 95% interval.
 
     mean ± t · s / √n,   t of n - 1 degrees of freedom
 
@@ -51,21 +51,21 @@ def interval(values: list[float]) -> tuple[float, float]:
 
 
 def points(line: dict[str, Any]) -> list[tuple[float, float, float]]:
-    """Where a line goes: x, y, and half the width of y's interval."""
+    """Points of a line: x, y, and half the width of y's interval."""
     values = [y if isinstance(y, list) else [y] for y in line["y"]]
     return [(x, *interval(y)) for x, y in zip(line["x"], values, strict=True)]
 
 
-def drawn(told: dict[str, Any]) -> Any:
+def drawn(content: dict[str, Any]) -> Any:
     """A figure with its panels side by side."""
-    panels = told["panels"]
+    panels = content["panels"]
     figure = new_figure(4.6 * len(panels), 3.7)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for n, line in enumerate(panel["lines"]):
             lay(axes, line, n)
         for n, (name, y) in enumerate(panel.get("targets", {}).items()):
             axes.axhline(y, color="#555555", lw=1, ls=DASHES[1 + n % 3])
-            at = panel.get("named_at", 0.99)  # where along the line its name stands
+            at = panel.get("named_at", 0.99)  # position of the label along the line
             side = "right" if at > 0.5 else "left"
             axes.annotate(name, (at, y), xycoords=("axes fraction", "data"), fontsize=8, ha=side,
                           va="bottom", color="#555555")  # fmt: skip
@@ -97,10 +97,10 @@ def dress(axes: Any, panel: dict[str, Any]) -> None:
         axes.legend(fontsize=8, frameon=False, loc=panel.get("legend", "best"))
 
 
-def table(told: dict[str, Any]) -> str:
-    """The same in numbers."""
+def table(content: dict[str, Any]) -> str:
+    """The numbers of the figure as text."""
     rows = []
-    for panel in told["panels"]:
+    for panel in content["panels"]:
         rows.append(f"{panel['title']}: {panel['y']} by {panel['x']}")
         for line in panel["lines"]:
             cells = [f"{x:g}: {y:.4g}" + (f" ± {h:.2g}" if h else "") for x, y, h in points(line)]

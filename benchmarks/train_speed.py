@@ -1,4 +1,4 @@
-"""Training speed beside torch.nn, transformers and x-transformers.
+"""Training speed compared with torch.nn, transformers and x-transformers.
 
 python benchmarks/train_speed.py --task translator --seconds 300        # on an H200, 200 seconds
 python benchmarks/train_speed.py --task language vision --seconds 270   # and mostly compiling
@@ -8,9 +8,9 @@ One update is forward, backward, clipping and fused AdamW, in bfloat16 autocast.
 synchronisation. Each contender is a process; they compile in parallel, then are timed in turns, one
 at a time. Reported is the median over the rounds.
 
-translator  6 + 6 layers of 512, 8 heads, 2048 hidden, 32,000 words, shared and tied
+translator  6 + 6 layers, dim 512, 8 heads, ffn_dim 2048, vocabulary of 32,000, shared and tied
             embeddings, dropout 0.1; about 16,000 tokens per side, lengths 52 … 128 in three buckets
-language    the sizes of GPT-2: 12 layers of 768, 50,257 words, 8 × 1024 tokens
+language    the sizes of GPT-2: 12 layers, dim 768, vocabulary of 50,257, batches of 8 × 1024 tokens
 vision      ViT-B/16, 64 images of 224 × 224
 """
 

@@ -272,7 +272,7 @@ def printed(encoding: str, **more: Any) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(command, env=env, check=False, **{"capture_output": True} | more)
 
 
-def test_characters_that_a_terminal_lacks_are_escaped_and_said():
+def test_characters_that_a_terminal_lacks_are_escaped_and_reported():
     whole, less = printed("utf-8"), printed("latin-1")
     assert (whole.returncode, whole.stdout.decode(), whole.stderr) == (0, "žluť 三 ü\n", b"")
     assert (less.returncode, less.stdout) == (1, b"\\u017elu\\u0165 \\u4e09 \xfc\n")

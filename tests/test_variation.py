@@ -1,4 +1,4 @@
-"""Parity must not hang on one CPU, one thread or one seed; `make slow` varies whole folders."""
+"""Parity holds on any CPU, thread count and seed; `make slow` varies whole folders."""
 
 import os
 import subprocess

@@ -287,7 +287,7 @@ def digit_batches(
 ) -> AudioBatches:
     """Endless augmented training batches, computed on a device.
 
-    With `second_view`, `frames_again` has the same strings augmented anew.
+    With `second_view`, `frames_again` has the same strings with another augmentation.
 
     >>> import tempfile, wave
     >>> folder = tempfile.mkdtemp()

@@ -43,8 +43,10 @@ def voices(source):
 
 def plan(voices, rows, **changes):
     sizes = tuple(voices.sizes[row] for row in rows)
-    told = FramePlan("0" * len(rows), rows, rows, 0.0, sizes, (5,) * (len(rows) + 1), math.inf, 0.0)
-    return told._replace(**changes)
+    frame_plan = FramePlan(
+        "0" * len(rows), rows, rows, 0.0, sizes, (5,) * (len(rows) + 1), math.inf, 0.0
+    )
+    return frame_plan._replace(**changes)
 
 
 def plain(take):
@@ -152,16 +154,16 @@ def test_a_share_is_none_to_all(name):
         DigitAugmentation(**{name: 1.5})
 
 
-def test_a_second_voice_says_the_same_at_the_same_time(source):
+def test_a_second_view_has_the_same_text_and_timing(source):
     words = CharTokenizer.train(["0123456789"])
-    told = {
+    frame_plan = {
         "mels": 20,
         "batch_size": 4,
         "seed": 3,
         "augmentation": DigitAugmentation(time_warp=0.5, eq=1.0, min_snr=45.0),
     }
     one, two = (
-        next(iter(digit_batches(source, words, **told, second_view=again)))
+        next(iter(digit_batches(source, words, **frame_plan, second_view=again)))
         for again in (False, True)
     )
     assert set(two) - set(one) == {"frames_again"}
@@ -182,9 +184,9 @@ def test_strings_in_a_batch_do_not_touch(voices):
 
 
 def test_noise_of_frames_is_that_of_waves(source, voices):
-    told = plan(voices, (plain(0),), snr=10.0)
+    frame_plan = plan(voices, (plain(0),), snr=10.0)
     x = torch.full((1, 4000, 20), LOG_MEL_FLOOR)
-    got = voices.add_noise(x, [told], seeded_generator(0), noise_tilt=0.0)[0]
+    got = voices.add_noise(x, [frame_plan], seeded_generator(0), noise_tilt=0.0)[0]
     power = float(voices.powers[plain(0)])
     waves = torch.randn(8000 * 20, generator=seeded_generator(1)) * math.sqrt(power / 10)
     want = log_mel(waves, 8000, n_mels=20)
@@ -194,8 +196,8 @@ def test_noise_of_frames_is_that_of_waves(source, voices):
 
 def test_a_gain_is_added_and_a_clean_string_stays_clean(voices):
     x = torch.zeros(1, 3, 20)
-    told = plan(voices, (plain(0),), gain=2.0)
-    assert_close(voices.add_noise(x, [told], seeded_generator(0), noise_tilt=1.0), x + 2)
+    frame_plan = plan(voices, (plain(0),), gain=2.0)
+    assert_close(voices.add_noise(x, [frame_plan], seeded_generator(0), noise_tilt=1.0), x + 2)
 
 
 def test_a_batch_depends_on_its_number_alone_and_says_its_text(source):
@@ -217,6 +219,6 @@ def test_a_string_is_of_one_voice_unless_mixed(voices):
 
 
 def test_still_strings_keep_their_sizes_within_a_tenth(voices):
-    told = voices.draw_plan("a", STILL)
-    for row, size in zip(told.rows, told.sizes, strict=True):
+    frame_plan = voices.draw_plan("a", STILL)
+    for row, size in zip(frame_plan.rows, frame_plan.sizes, strict=True):
         assert abs(size / voices.sizes[row] - 1) < 0.12

@@ -63,7 +63,7 @@ def test_noise_stands_below_the_voice_by_the_asked_decibels():
     assert abs(10 * math.log10(power) - 10) < 0.3
 
 
-def test_the_held_speaker_is_heard_in_the_test_alone(takes):
+def test_the_held_out_speaker_is_in_the_test_split_alone(takes):
     source = SpokenDigits(takes, held_out_speakers=("bob",))
     parts: tuple[tuple[Split, set[str], set[int]], ...] = (
         ("train", {"ann", "cy"}, {5, 6}),

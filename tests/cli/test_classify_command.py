@@ -1,4 +1,4 @@
-"""`regard classify`: pictures become classes, and what cannot be read is named."""
+"""`regard classify`: classes of image files, and errors for unreadable ones."""
 
 import numpy as np
 import pytest
@@ -94,7 +94,7 @@ def test_a_bad_picture_is_named_and_the_others_are_answered(folder):
 
 def test_what_cannot_be_asked_says_so(folder, tmp_path):
     good = glyphs(folder)[0]
-    for args, told in (
+    for args, message in (
         (("morse", good), "run: needs a model that can classify, got a Recogniser; try transcribe"),
         (("glyphs", good, "--top", 0), "top: needs 1 or more, got 0"),
         (("glyphs", good, "--size", 15), "size: needs a multiple of the patch, 4, got 15"),
@@ -103,4 +103,4 @@ def test_what_cannot_be_asked_says_so(folder, tmp_path):
     ):
         done = run(*args)
         assert (done.exit_code, done.stdout) == (2, "")
-        assert told in done.stderr
+        assert message in done.stderr

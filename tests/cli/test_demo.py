@@ -1,4 +1,4 @@
-"""The demo: it trains, scores, translates, looks and writes a page, and all of it is true."""
+"""The demo trains, evaluates, translates, inspects and writes a page with true numbers."""
 
 import json
 import re

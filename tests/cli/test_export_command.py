@@ -1,4 +1,4 @@
-"""`regard export` writes files that say how near they are to torch."""
+"""`regard export` writes files and reports their difference from torch."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from regard.cli import app
 
 
-def test_files_their_sizes_and_differences_are_told(tmp_path):
+def test_files_their_sizes_and_differences_are_reported(tmp_path):
     folder = tmp_path / "a" / "b"
     done = CliRunner().invoke(app, ["export", "glyphs", "-o", str(folder)])
     assert done.exit_code == 0
@@ -36,7 +36,7 @@ def test_an_unknown_run_is_one_line_and_exit_code_2(tmp_path):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_a_folder_that_cannot_be_written_is_said(tmp_path):
+def test_a_folder_that_cannot_be_written_is_reported(tmp_path):
     (tmp_path / "file").write_text("")
     done = CliRunner().invoke(app, ["export", "glyphs", "-o", str(tmp_path / "file")])
     assert done.exit_code == 2

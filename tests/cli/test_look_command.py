@@ -1,4 +1,4 @@
-"""`regard look`: from a model on disk and a text to a page, or to one line that says why not."""
+"""`regard look`: from a model on disk and a text to a page, or to a one-line error."""
 
 import json
 import re
@@ -154,7 +154,7 @@ def test_a_text_that_the_model_cannot_read_is_one_line_and_exit_code_2(language,
 
 
 @pytest.mark.usefixtures("users_view")
-def test_a_place_that_has_no_model_is_said(tmp_path, language, bert):
+def test_a_place_that_has_no_model_is_reported(tmp_path, language, bert):
     assert "got nothing there" in run(tmp_path / "none", "3").stderr
     (tmp_path / "empty").mkdir()
     assert "got neither" in run(tmp_path / "empty", "3").stderr
@@ -168,13 +168,13 @@ def test_a_place_that_has_no_model_is_said(tmp_path, language, bert):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_a_text_longer_than_the_model_can_read_is_said(bert, tmp_path):
+def test_a_text_longer_than_the_model_can_read_is_reported(bert, tmp_path):
     done = run(bert, "the cat " * 7, "--out", tmp_path / "page.html")
     assert "text: needs at most 12 tokens for this model, got 14" in done.stderr
 
 
 @pytest.mark.usefixtures("users_view")
-def test_a_model_that_reads_no_tokens_is_said(tmp_path):
+def test_a_model_that_reads_no_tokens_is_reported(tmp_path):
     path = models.save(models.VisionTransformer(models.vision_tiny(classes=2)), tmp_path / "a")
     assert "reads tokens, got VisionTransformer" in run(path, "3").stderr
     from transformers import ViTConfig, ViTModel

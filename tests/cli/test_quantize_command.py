@@ -1,4 +1,4 @@
-"""`regard quantize` writes a run that every command takes, and says what it cost."""
+"""`regard quantize` writes a run that every command accepts, and reports its scores."""
 
 import shutil
 
@@ -8,7 +8,7 @@ from regard.cli import app
 from regard.runs import find_run, load_run
 
 
-def test_sizes_and_scores_are_told_and_the_folder_is_a_run(tmp_path):
+def test_sizes_and_scores_are_reported_and_the_folder_is_a_run(tmp_path):
     folder, source = tmp_path / "small", tmp_path / "glyphs"
     shutil.copytree(find_run("glyphs"), source)
     recipe = source / "recipe.json"

@@ -1,4 +1,4 @@
-"""A folder that cannot be written is one line and exit code 2, whichever command meets it."""
+"""A folder without write permission is a one-line error and exit code 2 in every command."""
 
 import shutil
 from pathlib import Path

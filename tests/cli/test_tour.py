@@ -1,4 +1,4 @@
-"""The tour: it runs anywhere, and what it shows is what the library returned."""
+"""The tour runs anywhere, and shows numbers that the library returned."""
 
 import html
 import os
@@ -68,7 +68,7 @@ def test_a_terminal_without_these_signs_shows_their_numbers_and_does_not_stop():
     assert done.stdout.endswith("\\u221e \\u2588\\u2588\n")
 
 
-def test_the_picture_can_be_kept_and_a_bad_place_for_it_is_said_in_one_line(tmp_path):
+def test_the_picture_can_be_kept_and_a_bad_place_for_it_is_reported_in_one_line(tmp_path):
     from typer.testing import CliRunner
 
     from regard.cli import app

@@ -1,4 +1,4 @@
-"""`regard transcribe`: files and a pipe become text, and what is wrong is said."""
+"""`regard transcribe`: files and standard input become text; problems are reported."""
 
 import shutil
 import subprocess
@@ -66,7 +66,7 @@ def test_of_a_truncated_file_the_text_that_is_there_is_kept(folder):
     assert "truncated: 2.50 s of 5.01 s" in done.stderr
 
 
-def test_silence_is_an_empty_line_and_said(folder):
+def test_silence_is_an_empty_line_and_reported(folder):
     done = run("morse", folder / "silent.wav")
     assert (done.exit_code, done.stdout) == (1, "\n")
     assert "silent.wav: silence: " in done.stderr
@@ -118,7 +118,7 @@ def test_text_that_may_be_wrong_is_written_all_the_same_with_a_warning_and_exit_
     assert "warning" not in done.stderr
 
 
-def test_nothing_recognised_is_said_and_exits_with_1(folder, judged):
+def test_nothing_recognised_is_reported_and_exits_with_1(folder, judged):
     done = run(judged(0.0), folder / "silent.wav")
     assert (done.exit_code, done.stdout) == (1, "\n")
     assert f"regard: warning: {folder}/silent.wav: nothing recognised\n" in done.stderr
@@ -145,7 +145,7 @@ def test_nobody_reading_the_text_is_no_traceback(folder):
 
 
 def test_input_that_cannot_be_transcribed_exits_with_2(folder):
-    for args, given, told in (
+    for args, given, message in (
         (("morse", folder / "none.wav"), b"", "none.wav: needs to be a sound file, got nothing"),
         (("morse", "-"), b"", "standard input: needs 16-bit samples, got nothing"),
         (("morse", "-"), (folder / "one.wav").read_bytes(), "got a WAV file; try its name"),
@@ -166,5 +166,5 @@ def test_input_that_cannot_be_transcribed_exits_with_2(folder):
     ):
         done = run(*args, given=given)
         assert done.exit_code == 2, args
-        assert told in done.stderr
+        assert message in done.stderr
         assert done.stdout == ""

@@ -1,4 +1,4 @@
-"""`regard transcribe morse` on sound of a second synthesiser, as in strangers' recordings."""
+"""`regard transcribe morse` on audio of a second synthesiser."""
 
 import importlib.util
 import sys

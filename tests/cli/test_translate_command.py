@@ -161,13 +161,13 @@ def test_the_best_come_with_number_language_and_score(folder, shouting):
     )
 
 
-def test_an_answer_that_was_cut_is_given_and_said(folder, shouting):
+def test_an_answer_that_was_cut_is_given_and_reported(folder, shouting):
     done = regard("translate", folder, "--to", "de", "cut")
     assert (done.exit_code, done.stdout) == (1, "de CUT\n")
     assert "text 1: the translation into de was cut at 5 tokens" in done.stderr
 
 
-def test_the_saving_is_told_next_to_the_formula(folder, shouting):
+def test_the_saving_is_reported_next_to_the_formula(folder, shouting):
     done = regard("translate", folder, "--to", "de,fr", "--cost", "one")
     assert "M = 3 source tokens, N = 5 target tokens" in done.stderr
     assert "L(4Md² + 2M²d)" in done.stderr

@@ -1,4 +1,4 @@
-"""Costs: the textbook's numbers, torch's own counter for every model, and memory as measured."""
+"""Costs: published numbers, torch's own counter for every model, and measured memory."""
 
 from dataclasses import replace
 
@@ -243,7 +243,7 @@ def test_it_prints_as_a_table_with_formula_and_number():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_errors_say_the_way_out():
+def test_errors_suggest_a_fix():
     with pytest.raises(ConfigError, match="got Linear; try rg.models.from_pretrained"):
         rg.cost(nn.Linear(2, 2))
     with pytest.raises(ConfigError, match="source: needs 1 or more, got 0"):

@@ -1,4 +1,4 @@
-"""Drawings: well-formed, made from the object, nothing outside, no box on another."""
+"""Diagrams: well-formed, made from the object, within bounds, without overlapping boxes."""
 
 import itertools
 from xml.etree import ElementTree
@@ -116,7 +116,7 @@ def test_it_is_saved_as_it_is_shown_and_needs_no_weights(tmp_path):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_errors_say_the_way_out(tmp_path):
+def test_errors_suggest_a_fix(tmp_path):
     with pytest.raises(ConfigError, match="got Linear; try one of its parts"):
         rg.costs.diagram(torch.nn.Linear(2, 2))
     drawing = rg.costs.diagram(rg.nn.RecurrentCell(1, 1))

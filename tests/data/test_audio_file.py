@@ -1,4 +1,4 @@
-"""Sound from files: mixed, resampled, and what is wrong with them is said."""
+"""Audio files: mixed, resampled, and their problems reported."""
 
 import math
 import time
@@ -71,7 +71,7 @@ def heard(path, rate: int = 8000) -> tuple[torch.Tensor, list[str], bool]:
     return torch.cat(list(sound.chunks())), sound.notes, sound.is_complete
 
 
-def test_channels_are_mixed_and_rates_brought_to_one_and_both_are_said(tmp_path):
+def test_channels_are_mixed_and_rates_brought_to_one_and_both_are_reported(tmp_path):
     file = tmp_path / "two.wav"
     both = torch.stack([sine(16000), torch.zeros(8000)], 1)
     soundfile.write(file, both.numpy(), 16000)
@@ -84,7 +84,7 @@ def test_channels_are_mixed_and_rates_brought_to_one_and_both_are_said(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["wav", "flac"])
-def test_of_a_truncated_file_what_is_there_is_heard_and_the_rest_is_said(tmp_path, kind):
+def test_a_truncated_file_is_read_as_far_as_it_goes_and_reported(tmp_path, kind):
     file = tmp_path / f"cut.{kind}"
     soundfile.write(file, np.random.default_rng(0).uniform(-0.5, 0.5, 16000), 8000)
     file.write_bytes(file.read_bytes()[:16000])
@@ -104,7 +104,7 @@ def test_a_header_that_did_not_know_its_length_is_no_damage(tmp_path):
     assert (len(wave), notes, whole) == (4000, [], True)
 
 
-def test_silence_and_samples_that_are_no_number_are_said(tmp_path):
+def test_silence_and_samples_that_are_no_number_are_reported(tmp_path):
     file = tmp_path / "odd.wav"
     soundfile.write(file, np.array([np.nan] * 2 + [0.0] * 998, dtype="float32"), 8000, "FLOAT")
     wave, notes, _ = heard(file)

@@ -1,4 +1,4 @@
-"""Batches come in one global order, whatever the world, and go on where they stopped."""
+"""Batches have one global order for every world size, and resume where they stopped."""
 
 from itertools import islice
 
@@ -39,7 +39,7 @@ def run(batches, steps):
     return [texts(batch) for batch in islice(batches, steps)]
 
 
-def test_a_batch_is_padded_and_tells_its_lengths():
+def test_a_batch_is_padded_and_has_lengths():
     batch = collate([{"x": [5], "y": 1}, {"x": [6, 7], "y": 2}], pad_id=9)
     assert batch["x"].tolist() == [[5, 9], [6, 7]]
     assert batch["x_lengths"].tolist() == [1, 2]
@@ -128,7 +128,7 @@ def test_the_language_is_the_first_token_of_the_decoder():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_mistakes_in_batches_are_told_in_one_line():
+def test_mistakes_in_batches_are_reported_in_one_line():
     with pytest.raises(ConfigError, match="rank: needs to be from 0 to 1, got 2"):
         made(rank=2, world_size=2)
     with pytest.raises(ConfigError, match="batch_tokens: needs 1 or more, got 0"):

@@ -1,4 +1,4 @@
-"""Glyphs are what a seed makes of them; IDX files and folders come back as pictures."""
+"""Glyphs depend on their seed alone; IDX files and folders are read as images."""
 
 import gzip
 import struct
@@ -50,7 +50,7 @@ def test_a_still_glyph_is_bright_where_the_letter_is():
     assert pictures[1].sum(1).max() > pictures[1].sum(0).max()  # - lies
 
 
-def test_a_picture_is_known_by_its_number_and_splits_differ():
+def test_an_image_depends_on_its_index_and_splits_differ():
     glyphs = Glyphs(eval_size=9)
     whole = list(islice(glyphs.examples("train", seed=2), 9))
     assert all(map(same, whole[4:], glyphs.examples("train", seed=2, start=4)))
@@ -60,7 +60,7 @@ def test_a_picture_is_known_by_its_number_and_splits_differ():
     assert all(map(same, glyphs.examples("test", 0), glyphs.examples("test", 1)))
 
 
-def test_glyphs_can_be_told_apart_by_the_nearest_mean():
+def test_glyphs_are_separable_by_the_nearest_mean():
     glyphs = Glyphs(
         "0123456789", degrees=8, shear=0.1, translate=0.04, scale=0.1, noise=0.05, eval_size=100
     )
@@ -132,7 +132,7 @@ def test_pictures_make_batches():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_mistakes_with_pictures_are_told_in_one_line(mnist, tmp_path):
+def test_mistakes_with_pictures_are_reported_in_one_line(mnist, tmp_path):
     with pytest.raises(ConfigError, match="classes: need two or more"):
         Glyphs("aa")
     (tmp_path / "x").write_bytes(b"hello")

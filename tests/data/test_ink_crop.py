@@ -1,4 +1,4 @@
-"""Ink is found whatever its colour, place and size; a picture without any is blank."""
+"""Ink is found whatever its colour, position and size; an image without any is blank."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Morse is keyed exactly and labelled exactly; recordings come back as they were written."""
+"""Morse code is keyed and labelled exactly; recordings are read as they were written."""
 
 import json
 from itertools import groupby, islice
@@ -66,7 +66,7 @@ def test_noise_is_as_loud_as_asked_for():
     assert abs(10 * torch.log10(0.5 * (scale / clean.abs().max()) ** 2 / noise)) < 0.5
 
 
-def test_a_sound_is_known_by_its_number_and_is_never_too_loud():
+def test_a_recording_depends_on_its_index_and_never_clips():
     morse = Morse(eval_size=5)
     whole = list(islice(morse.examples("train", 4), 6))
     for one, two in zip(whole[3:], morse.examples("train", 4, start=3), strict=False):
@@ -149,7 +149,7 @@ def test_what_cannot_be_keyed_is_refused(text, said):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_mistakes_with_sounds_are_told_in_one_line():
+def test_mistakes_with_sounds_are_reported_in_one_line():
     with pytest.raises(ConfigError, match="wpm: needs a lower and an upper limit, got 30 to 20"):
         Morse(wpm=(30, 20))
     with pytest.raises(ConfigError, match="pitch: needs to be below half of rate=1000, got 900"):

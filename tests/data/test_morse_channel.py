@@ -1,4 +1,4 @@
-"""Morse as radios play it: every trouble of a hand or a receiver is in the sound as drawn."""
+"""Simulated radio reception: every effect of keying and receiver is in the audio as drawn."""
 
 from random import Random
 
@@ -13,7 +13,7 @@ RATE = 8000
 
 
 def played(text="PARIS", **channel) -> np.ndarray:
-    """A text at 20 words a minute between two seconds of silence, through a channel."""
+    """A text at 20 words per minute between two seconds of silence, through a channel."""
     edges, marks = (tuple(0.06 * t for t in row) for row in key_edges(text))
     plan = Keying(text, 20.0, edges, marks, 1.0, 1.0, Channel(**channel))
     return render_keyings([plan], RATE, seeded_generator(0))[0][0].double().numpy()
@@ -98,7 +98,7 @@ def test_pitch_drifts_and_levels_and_offsets_are_as_drawn():
     assert np.median(soft) == pytest.approx(0.002, rel=0.05)  # a quarter below a peak of 1.25
 
 
-def test_an_uneven_hand_is_uneven_by_what_is_said_and_wide_gaps_are_wide():
+def test_an_uneven_hand_is_uneven_by_what_is_reported_and_wide_gaps_are_wide():
     edges, _ = key_edges("EEEEEEEE" * 40, SenderTiming(jitter=0.2), Random(0))
     dots = np.diff(edges)[::2]
     assert 0.15 < dots.std() < 0.21

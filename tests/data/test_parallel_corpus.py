@@ -1,4 +1,4 @@
-"""Every format gives the same pairs, and every line is either a pair or in the report."""
+"""Every format gives the same pairs; every line is either a pair or in the report."""
 
 import gettext
 import time
@@ -103,7 +103,7 @@ def test_every_bad_line_is_counted_by_reason_and_named(tmp_path):
     made = source(file)
     assert len(list(made.examples("test", 0))) == 1
     assert made.report.loaded + made.report.skipped == len(lines)
-    told = str(made.report)
+    report = str(made.report)
     for place in (
         "no tab: bad.tsv:2",
         "empty side: bad.tsv:3",
@@ -111,7 +111,7 @@ def test_every_bad_line_is_counted_by_reason_and_named(tmp_path):
         "bad.tsv:5",
         "1000 characters: bad.tsv:6",
     ):
-        assert place in told
+        assert place in report
 
 
 def test_lines_without_a_partner_are_counted(tmp_path):
@@ -287,7 +287,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_mistakes_with_pairs_are_told_in_one_line(tmp_path):
+def test_mistakes_with_pairs_are_reported_in_one_line(tmp_path):
     file = tmp_path / "a.tsv"
     file.write_text("one\n")
     with pytest.raises(FileError, match=r"a\.tsv:1: no tab; try on_error='skip'"):

@@ -1,4 +1,4 @@
-"""What people type has one meaning, is read as CLDR's form is, and gives no held-out fact away."""
+"""Paraphrases have one meaning, are read like the CLDR form, and leak no held-out fact."""
 
 import unicodedata
 from itertools import islice
@@ -106,8 +106,11 @@ def test_a_text_has_one_meaning_and_no_foreign_text_has_any():
     for key in map(str, range(3000)):
         fact = typical_fact(draw_fact(key, "train", FACT_KINDS[:-1]), key)
         for text in (paraphrase(fact, key), format_fact(fact, "en")):
-            told = read(text).rstrip(".,;!?")
-            assert seen.setdefault(told, (fact.meaning, fact.style)) == (fact.meaning, fact.style)
+            normalized = read(text).rstrip(".,;!?")
+            assert seen.setdefault(normalized, (fact.meaning, fact.style)) == (
+                fact.meaning,
+                fact.style,
+            )
     assert not {read(ood_text(str(n), "test")).rstrip(".,;!?") for n in range(300)} & set(seen)
 
 

@@ -1,4 +1,4 @@
-"""Phrases say what CLDR says, no test fact is trained on, and a seed is all there is to know."""
+"""Phrases match CLDR, no test fact is trained on, and a seed determines everything."""
 
 import subprocess
 import sys
@@ -162,7 +162,7 @@ def test_another_process_with_another_hash_seed_draws_the_same():
         "from itertools import islice; from zlib import crc32; from regard.data import Phrases\n"
         "print(crc32(repr(list(islice(Phrases().examples('train', 5), 200))).encode()))"
     )
-    told = {
+    values = {
         subprocess.run(
             [sys.executable, "-c", code],
             env={"PYTHONHASHSEED": seed, "PYTHONIOENCODING": "utf-8"},
@@ -172,7 +172,7 @@ def test_another_process_with_another_hash_seed_draws_the_same():
         ).stdout
         for seed in ("1", "2")
     }
-    assert len(told) == 1
+    assert len(values) == 1
 
 
 def test_sources_and_targets_are_those_asked_for():

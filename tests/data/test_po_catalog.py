@@ -1,4 +1,4 @@
-"""Filling a catalog changes what was open, marks it, and leaves every other byte alone."""
+"""Filling a catalog changes and marks the untranslated entries and no other byte."""
 
 import pytest
 from hypothesis import given
@@ -184,14 +184,14 @@ def test_a_filled_catalog_is_filled_again_to_the_same(catalog):
         ('msgfoo "a"\n', "got 'msgfoo \"a\"' in line 1"),
     ],
 )
-def test_a_broken_catalog_is_said_with_its_line(catalog, text, message):
+def test_a_broken_catalog_is_reported_with_its_line(catalog, text, message):
     with pytest.raises(FileError, match="de.po: needs keywords and quoted texts, got") as caught:
         catalog(text)
     assert message in str(caught.value)
 
 
 @pytest.mark.usefixtures("users_view")
-def test_another_encoding_or_no_file_is_said(tmp_path):
+def test_another_encoding_or_no_file_is_reported(tmp_path):
     (tmp_path / "de.po").write_bytes(b'msgid "\xe4"\nmsgstr ""\n')
     with pytest.raises(FileError, match="got byte 0xe4 in line 1, byte 8; try msgconv"):
         PoCatalog(tmp_path / "de.po")

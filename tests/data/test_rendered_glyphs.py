@@ -1,4 +1,4 @@
-"""Written glyphs: faces that are scored on are never trained on, and some pictures are foreign."""
+"""Rendered glyphs: test fonts are never trained on, and some images are out of distribution."""
 
 from itertools import islice
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_a_face_that_lacks_a_character_is_left_out():
         find_fonts("train", characters="漢字")
 
 
-def test_a_picture_is_known_by_its_number():
+def test_an_image_depends_on_its_index():
     source = RenderedGlyphs(CLASSES, ood_fraction=0.3, eval_size=6)
     whole = list(islice(source.examples("train", 1), 6))
     again = list(islice(source.examples("train", 1, start=3), 3))

@@ -1,4 +1,4 @@
-"""Text is streamed, split by its content, packed without a loss, and read from any place."""
+"""Text is streamed, split by content, packed without loss, and read from any position."""
 
 import tracemalloc
 from itertools import islice
@@ -136,7 +136,7 @@ def test_windows_make_batches(packed):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_mistakes_with_text_are_told_in_one_line(corpus, packed, tmp_path):
+def test_mistakes_with_text_are_reported_in_one_line(corpus, packed, tmp_path):
     with pytest.raises(FileError, match="needs to be a file or a folder"):
         TextFiles([tmp_path / "nothing"])
     with pytest.raises(ConfigError, match="valid, test: need to be given both"):

@@ -1,4 +1,4 @@
-"""Text comes back as it was, from the file too; a special token is never text."""
+"""Decoding inverts encoding, also after saving; a special token is never text."""
 
 import json
 from itertools import islice
@@ -151,7 +151,7 @@ def test_a_foreign_file_is_refused(text, said, tmp_path):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_mistakes_are_told_in_one_line(tmp_path):
+def test_mistakes_are_reported_in_one_line(tmp_path):
     with pytest.raises(FileError, match="needs to be a file"):
         Tokenizer.load(tmp_path / "nothing")
     with pytest.raises(ConfigError, match="language: needs one of de fr, got 'dee'; try de"):

@@ -1,4 +1,4 @@
-"""Keys and values stay where they are while a sequence grows; an old state stays as it was."""
+"""The KV cache grows in place; an earlier state is unchanged."""
 
 from dataclasses import replace
 
@@ -70,7 +70,7 @@ def test_a_bounded_cache_keeps_the_last_steps_and_every_handle_stays_valid():
     assert later.storage.layers[0].untyped_storage().nbytes() == 2 * 3 * 4
 
 
-def test_rows_of_a_source_are_told_apart_by_their_history():
+def test_rows_of_a_source_differ_by_their_history():
     history = torch.tensor([[[True, False, False, True], [False, True, True, False]]])
     k = torch.arange(1.0, 5.0)[None, None, :, None]  # two steps of two rows
     cache = replace(KVCache.from_layers([(k, -k)], 2), rows_per_source=2, history=history)

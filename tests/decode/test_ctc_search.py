@@ -1,4 +1,4 @@
-"""The prefix beam: it sums over paths as brute force does, and takes a language's word."""
+"""CTC prefix beam search: it matches brute force, and can use a language model."""
 
 import itertools
 import math
@@ -95,12 +95,12 @@ def test_heard_in_pieces_it_is_the_same_and_what_is_settled_stays(seed, size):
 
 def test_a_long_stream_keeps_short_prefixes():
     search = PrefixBeam(width=4)
-    told = 0
+    emitted = 0
     for piece in chances(400, 4, sharp=6.0).split(10):
         search(piece)
-        told += len(search.pop_stable_labels())
+        emitted += len(search.pop_stable_labels())
         assert max(map(len, search.beam)) <= 50 + 2 + 10
-    assert told > 100
+    assert emitted > 100
 
 
 def test_a_language_changes_the_answer_where_the_sound_leaves_it_open():
@@ -132,7 +132,7 @@ def test_a_stepper_guides_the_beam():
     assert found.labels == max(scores, key=lambda labels: scores[labels])
 
 
-def test_what_the_search_needs_is_said(users_view):
+def test_what_the_search_needs_is_reported(users_view):
     with pytest.raises(ConfigError, match="width: needs 1 or more, got 0"):
         PrefixBeam(width=0)
     with pytest.raises(ConfigError, match="n_best: needs 1 to width=2, got 3; try a wider beam"):

@@ -1,4 +1,4 @@
-"""On a GPU captured steps write what the model writes, whole calls and repeated ones."""
+"""On a GPU captured steps generate what the model generates, in whole and repeated calls."""
 
 from typing import Any, cast
 
@@ -150,7 +150,7 @@ def test_a_draw_on_a_gpu_is_the_models_own_and_the_same_again(batch):
     want = drawn(slow)
     got = [drawn(stepper.start(prompt, lengths)) for _ in range(3)]
     assert got[0] == got[1] == got[2]
-    # luck that falls between two tokens by less than float32 tells may give either
+    # a uniform within float32 rounding of a boundary may give either token
     assert sum(a != b for a, b in zip(got[0], want, strict=True)) <= batch // 30
 
 
@@ -170,7 +170,7 @@ def test_bfloat16_parts_from_the_model_only_where_two_tokens_are_as_likely(batch
         assert abs(float(logits[got[n, at]] - logits[want[n, at]])) < 0.1
 
 
-def test_whoever_looks_on_a_gpu_gets_the_modules():
+def test_look_on_a_gpu_runs_the_modules():
     model, (prompt, lengths) = made({}), prompts(3)
     stepper, state, _ = both(model, prompt, lengths)
     first = last_tokens(prompt, lengths)

@@ -1,4 +1,4 @@
-"""The captured steps of a language model are the model's own: in Triton's interpreter, exact."""
+"""The captured steps of a language model match the model, in Triton's interpreter."""
 
 from dataclasses import replace
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""The quick steps on a CPU are the model's own: same logits, same answers, nothing hidden."""
+"""The CPU decoder matches the model: same logits, same outputs, still recorded by a look."""
 
 import pytest
 import torch
@@ -168,7 +168,7 @@ def test_the_largest_by_groups_are_the_largest(k, count, seed):
     assert torch.equal(at, want.indices)
 
 
-def test_greedy_without_gradients_is_quick_and_the_same():
+def test_greedy_without_gradients_uses_the_fast_path_and_is_the_same():
     model, (source, lengths) = made(), sources()
     stepper, state = start(model, source, lengths)
     found = greedy(stepper, state, torch.ones(4, dtype=torch.long), end=END, max_new_tokens=5)

@@ -1,4 +1,4 @@
-"""What the rules forbid never appears, and what they ask for does."""
+"""Constraints: forbidden tokens never appear, and required ones do."""
 
 import re
 from itertools import product
@@ -161,7 +161,7 @@ def test_a_beam_under_rules_finds_the_best_of_what_they_allow():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_rules_that_cannot_be_kept_are_said():
+def test_rules_that_cannot_be_kept_are_reported():
     with pytest.raises(
         ConfigError, match="constraints: need to leave a token after 1 tokens, got none"
     ):

@@ -1,4 +1,4 @@
-"""What is drawn is drawn from what was kept, by its share, and the same alone as among others."""
+"""Samples come from the filtered distribution and do not depend on the rest of the batch."""
 
 import pytest
 import torch
@@ -51,12 +51,12 @@ def test_of_equal_ones_the_first_are_kept():
     assert tokens[shares > 0].tolist() == [0, 1]
 
 
-def test_luck_falls_on_tokens_by_their_share():
-    luck = torch.arange(0.0005, 1, 0.001).double()
+def test_tokens_are_sampled_by_their_probability():
+    uniforms = torch.arange(0.0005, 1, 0.001).double()
     logits = torch.tensor([0.1, 0.4, 0.2, 0.3]).double().log()
-    found = sample_tokens(logits.expand(len(luck), -1), Sampling(), luck)
+    found = sample_tokens(logits.expand(len(uniforms), -1), Sampling(), uniforms)
     assert found.bincount().tolist() == [100, 400, 200, 300]
-    some = sample_tokens(logits.expand(len(luck), -1), Sampling(top_p=0.5), luck)
+    some = sample_tokens(logits.expand(len(uniforms), -1), Sampling(top_p=0.5), uniforms)
     assert some.unique().tolist() == [1, 3]
 
 
@@ -115,11 +115,13 @@ def test_a_language_model_draws_what_it_would_without_a_cache(name):
     stepper, how = make_stepper(model), Sampling(top_k=5, seed=3)
     state, first = stepper.start(prompt, lengths), last_tokens(prompt, lengths)
     found = sample(stepper, state, first, end=END, max_new_tokens=limit, sampling=how).to_lists()
-    luck = row_uniforms(3, 4, limit)
+    uniforms = row_uniforms(3, 4, limit)
     for n, length in enumerate(lengths):
         row = prompt[n, :length].tolist()
         for at in range(limit):
-            token = int(sample_tokens(model(torch.tensor([row]))[:, -1], how, luck[n : n + 1, at]))
+            token = int(
+                sample_tokens(model(torch.tensor([row]))[:, -1], how, uniforms[n : n + 1, at])
+            )
             row.append(token)
             if token == END:
                 break
@@ -184,6 +186,6 @@ def test_the_best_of_a_beam_come_with_their_scores_in_order():
         ({"min_p": 1.5}, "min_p: needs 0 < min_p ≤ 1, got 1.5; try None"),
     ],
 )
-def test_a_way_to_draw_that_cannot_be_is_said(given, message):
+def test_invalid_sampling_settings_raise(given, message):
     with pytest.raises(ConfigError, match=message):
         Sampling(**given)

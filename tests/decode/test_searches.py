@@ -1,4 +1,4 @@
-"""Step by step is all at once, and a search finds what it says it finds."""
+"""Step-by-step decoding equals the full forward, and a search finds the best it claims."""
 
 from itertools import product
 
@@ -226,7 +226,7 @@ def test_one_encoding_serves_two_first_tokens():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_cannot_be_searched_is_said():
+def test_what_cannot_be_searched_is_reported():
     model = translator("sinusoidal")
     stepper = make_stepper(model)
     state = stepper.start(sources()[0])

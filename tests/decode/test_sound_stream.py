@@ -1,4 +1,4 @@
-"""Streams: any split gives what the whole gives, in a state that does not grow."""
+"""Streaming: any chunking gives the result of the whole, with a state of constant size."""
 
 import pytest
 import torch
@@ -172,7 +172,7 @@ def test_a_label_held_across_pieces_is_one_label():
 
 
 class Played(Transcriber):
-    """A transcriber whose recogniser says what it is told, a label a call."""
+    """A transcriber with a recogniser that emits the given labels, one per call."""
 
     def __init__(self, tokenizer: data.Tokenizer):
         model = tiny(vocab=tokenizer.vocab)
@@ -182,11 +182,11 @@ class Played(Transcriber):
         return self._spell([label])
 
 
-def test_a_character_of_several_bytes_is_told_when_it_is_whole():
+def test_a_multibyte_character_is_emitted_when_complete():
     tokenizer = data.ByteTokenizer()
     played = Played(tokenizer)
-    told = [played.say(label) for label in tokenizer.encode("aé€😀b")]
-    assert told == ["a", "", "é", "", "", "€", "", "", "", "😀", "b"]
+    emitted = [played.say(label) for label in tokenizer.encode("aé€😀b")]
+    assert emitted == ["a", "", "é", "", "", "€", "", "", "", "😀", "b"]
     assert played.say(tokenizer.encode("é")[0]) == ""
     assert played.partial_text == "�"
 
@@ -198,14 +198,14 @@ def test_a_beam_streams_what_it_finds_on_the_whole():
     ended = torch.cat([wave, torch.zeros(1000)])
     (all_of_it,) = decode.prefix_beam(model.forward_waveform(ended[None])[0][0].detach(), width=6)
     transcriber = Transcriber(model, WORDS, search=PrefixBeam(width=6), normalize_peak=False)
-    for _ in range(2):  # after `finish` it begins anew
+    for _ in range(2):  # after `finish` it starts again
         text = "".join(transcriber.push(piece) for piece in wave.split(130))
         assert len(text) > 0
         assert text + transcriber.partial_text == WORDS.decode(list(want.labels))
         assert text + transcriber.finish() == WORDS.decode(list(all_of_it.labels)).strip()
 
 
-def test_silence_is_heard_without_a_word_lost_or_made():
+def test_silence_neither_loses_nor_adds_a_word():
     model = tiny()
     wave = torch.zeros(3000)
     transcriber = Transcriber(model, WORDS)

@@ -32,10 +32,10 @@ def test_the_page_has_all_questions():
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_page_has_what_the_command_prints(command):
     page = (ROOT / "docs/questions.md").read_text()
-    told = make_questions.transcript(command)
-    assert told in page, f"run python docs/make_questions.py: {command}"
-    assert "Traceback" not in told
-    assert len(told.splitlines()) > 2
+    transcript = make_questions.transcript(command)
+    assert transcript in page, f"run python docs/make_questions.py: {command}"
+    assert "Traceback" not in transcript
+    assert len(transcript.splitlines()) > 2
 
 
 def test_an_outdated_page_fails():

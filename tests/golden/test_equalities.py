@@ -1,4 +1,4 @@
-"""Equalities of the course: what attention and recurrence become when their numbers are chosen."""
+"""Equalities of the course: special cases of attention and recurrence."""
 
 import torch
 import torch.nn.functional as F

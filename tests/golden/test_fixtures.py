@@ -1,6 +1,6 @@
-"""Numbers worked by hand, in float64, to 1e-9: what the code must never stop saying.
+"""Numbers worked by hand, in float64, to 1e-9: regression tests.
 
-Rows are tokens and scores have a row a query, unless a test says otherwise.
+Rows are tokens, and scores have one row per query, unless a test states otherwise.
 """
 
 import math

@@ -28,7 +28,7 @@ const answers = new Function("asked", parts[1] + `
     choose(site, head); point(row);
     const cells = $("windows").all().filter(e => e.title).map(e => e.title);
     const strips = $("strips").all().concat($("strips").children).map(e => e.textContent).filter(Boolean);
-    return { title: $("h-one").textContent, words: $("words").textContent, said: $("said").textContent, cells, strips,
+    return { title: $("h-one").textContent, words: $("words").textContent, attended: $("attended").textContent, cells, strips,
       tokens: $("tokens").all().concat($("tokens").children).map(e => e.textContent) };
   });`)(asked);
 console.log(JSON.stringify(answers));

@@ -1,4 +1,4 @@
-"""The closed forms at one attention are what really doing it gives; noise against many draws."""
+"""Closed-form effects at one site equal the intervention; noise is averaged over many draws."""
 
 import math
 import time
@@ -239,7 +239,7 @@ def test_an_answer_costs_less_than_the_attention_itself():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_has_no_closed_form_is_said():
+def test_what_has_no_closed_form_is_reported():
     q, k, v = tensors()
     asking = rg.make_site(q, k, v, bias=rg.RelativeKeys(torch.zeros(3, 8, dtype=torch.float64)))
     for ask in (rg.inspection.jitter_key_effect, rg.inspection.jitter_query_effect):

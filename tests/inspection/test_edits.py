@@ -1,4 +1,4 @@
-"""Every edit is what it says it is: the eager map, edited by hand, gives the same output."""
+"""Every edit equals the eager map edited by hand."""
 
 from dataclasses import dataclass
 
@@ -200,20 +200,18 @@ def test_harden_takes_the_best_key_unless_a_sink_is_better(eager, heads):
 
 @some_heads
 @pytest.mark.parametrize("renormalise", [True, False])
-def test_replace_window_tells_some_weights_and_the_rest_shares_what_is_left(
-    eager, heads, renormalise
-):
+def test_replace_window_sets_some_weights_and_renormalises_the_rest(eager, heads, renormalise):
     rows, keys = slice(1, 3), slice(0, 3)
-    told = torch.rand(BATCH, HEADS, 2, 3, dtype=torch.float64) / 4
+    values = torch.rand(BATCH, HEADS, 2, 3, dtype=torch.float64) / 4
     old = eager.weights(eager.raw())
     new = old.clone()
     if renormalise:  # what is not in the window, the sink's share included
         left = 1 - old[..., rows, keys].sum(-1, keepdim=True)
-        share = (1 - told.sum(-1, keepdim=True)) / left.masked_fill(left < 1e-9, torch.inf)
+        share = (1 - values.sum(-1, keepdim=True)) / left.masked_fill(left < 1e-9, torch.inf)
         new[..., rows, :] *= share
-    new[..., rows, keys] = told
+    new[..., rows, keys] = values
     want = of_heads(heads, new, old)
-    edit = rg.edit.replace_window("*", rows, keys, told, heads=heads, renormalise=renormalise)
+    edit = rg.edit.replace_window("*", rows, keys, values, heads=heads, renormalise=renormalise)
     assert_close(eager.run(edit), eager.output(want))
 
 
@@ -241,8 +239,8 @@ def test_a_window_on_nearly_all_of_the_weight_leaves_the_rest_exact_in_half_prec
     """By subtraction the rest would be a hundred times its own size off."""
     q, k, v = torch.randn(3, 1, 1, 6, 8).bfloat16()
     q, k = q * 0 + 3, k.index_fill(-2, torch.tensor([0]), 4.0)
-    told = torch.zeros(6, 1)
-    with intercepting(rg.edit.replace_window("*", slice(0, 6), slice(0, 1), told)):
+    values = torch.zeros(6, 1)
+    with intercepting(rg.edit.replace_window("*", slice(0, 6), slice(0, 1), values)):
         out, _ = rg.attend(q, k, v)
     with intercepting(rg.edit.drop_key("*", 0)):
         assert_close(out, rg.attend(q, k, v)[0], rtol=1e-2, atol=1e-2)
@@ -420,7 +418,7 @@ def test_an_edit_says_how_it_was_written():
         ),
     ],
 )
-def test_what_cannot_be_done_is_said_when_it_is_written(edit, message):
+def test_what_cannot_be_done_is_reported_when_it_is_written(edit, message):
     with pytest.raises(ShapeError, match=message):
         edit()
 
@@ -444,6 +442,6 @@ def test_what_cannot_be_done_is_said_when_it_is_written(edit, message):
         ),
     ],
 )
-def test_what_does_not_fit_a_call_is_said_then(edit, message):
+def test_what_does_not_fit_a_call_is_reported_then(edit, message):
     with pytest.raises(ShapeError, match=message):
         _run(edit, *torch.randn(3, 1, 4, 3, 2))

@@ -1,4 +1,4 @@
-"""Figures: what is drawn are the numbers, under the right labels, in the format asked for."""
+"""Figures show the right numbers under the right labels, in the requested format."""
 
 import subprocess
 import sys
@@ -176,7 +176,7 @@ def test_looking_does_not_load_matplotlib_until_something_is_drawn():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_wrong_requests_are_said(tmp_path):
+def test_wrong_requests_are_reported(tmp_path):
     site = sentence()
     with pytest.raises(FileError, match=r"needs to end in .png, .svg or .pdf, got '.bmp'"):
         draw.map(site, path=tmp_path / "map.bmp")
@@ -208,13 +208,13 @@ def test_wrong_requests_are_said(tmp_path):
 @pytest.mark.parametrize(
     "draw", [draw.map, draw.heads, draw.statistics, draw.lines, draw.alignment]
 )
-def test_a_sequence_that_is_not_in_the_batch_is_said(draw):
+def test_a_sequence_that_is_not_in_the_batch_is_reported(draw):
     with pytest.raises(ShapeError, match="batch: needs less than 1, got 1"):
         draw(sentence(), batch=1)
 
 
 @pytest.mark.usefixtures("users_view")
-def test_a_whole_sight_where_one_attention_is_meant_is_said():
+def test_a_whole_sight_where_one_attention_is_meant_is_reported():
     from regard.errors import LookError
     from regard.inspection import Sight
 

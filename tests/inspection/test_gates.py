@@ -88,7 +88,7 @@ def test_both_sides_of_every_recurrent_translator_are_seen(attention):
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
-def test_what_cannot_be_seen_is_said():
+def test_what_cannot_be_seen_is_reported():
     model = nn.ModuleDict(
         {
             "relu": nn.RNN(2, 2, nonlinearity="relu"),
@@ -106,7 +106,7 @@ def test_what_cannot_be_seen_is_said():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_errors_say_the_way_out():
+def test_errors_suggest_a_fix():
     layer = rg.nn.Recurrent(3, 4)
     with rg.inspection.record_gates(layer) as seen:
         layer(torch.randn(1, 2, 3))

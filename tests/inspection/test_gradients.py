@@ -1,4 +1,4 @@
-"""The gradient's way back: by hand, against autograd, and the textbook's claims about it."""
+"""Gradient norms by hand, against autograd, and the claims of the textbook."""
 
 import math
 
@@ -206,7 +206,7 @@ def test_a_transformers_model_shows_its_depth():
     assert found.flags == []
 
 
-def test_a_loss_already_computed_tells_of_weights_and_stays_usable():
+def test_a_loss_already_computed_gives_weight_gradients_and_stays_usable():
     model = nn.Linear(1, 1, bias=False)
     loss = model(torch.full((1, 1), 2.0)).sum()
     found = rg.inspection.gradient_norms(model, loss)
@@ -222,7 +222,7 @@ def test_a_broken_number_is_flagged_by_name():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_errors_say_the_way_out():
+def test_errors_suggest_a_fix():
     model = nn.Linear(2, 2)
     with pytest.raises(LookError, match=r"needs a scalar tensor, got \(1, 2\); try .mean"):
         rg.inspection.gradient_norms(model, lambda: model(torch.zeros(1, 2)))

@@ -1,4 +1,4 @@
-"""Heads made to do one thing get the word for it, and the numbers behind the word are exact."""
+"""Constructed heads get the right type, with exact statistics."""
 
 import math
 
@@ -328,7 +328,7 @@ def test_the_table_is_text_and_plain_data():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_wrong_questions_are_said():
+def test_wrong_questions_are_reported():
     with pytest.raises(ShapeError, match="at: needs a site"):
         HeadTable([])["encoder", 0]
     with pytest.raises(ShapeError, match="length, vocab: need"):

@@ -1,4 +1,4 @@
-"""One backward pass for all heads is each gate moved a little, beside the exact cost of each."""
+"""Head importance from one backward pass, against finite differences and exact ablation."""
 
 import pytest
 import torch
@@ -90,7 +90,7 @@ def test_frozen_models_can_be_weighed(model):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_cannot_be_weighed_is_said(model):
+def test_what_cannot_be_weighed_is_reported(model):
     with pytest.raises(LookError, match="at: needs an attention that ran, got 'encoder"):
         rg.inspection.head_importance(model, loss, "encoder.*")
     with pytest.raises(ShapeError, match=r"loss: needs to return a scalar, got \(2, 5, 12\)"):

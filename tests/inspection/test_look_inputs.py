@@ -1,4 +1,4 @@
-"""Wrong arguments of looks, sites, figures and edits end in our errors, never in raw ones."""
+"""Invalid arguments of looks, sites, figures and edits raise errors of Regard."""
 
 from dataclasses import replace
 

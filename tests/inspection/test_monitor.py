@@ -1,4 +1,4 @@
-"""Training watched: the numbers are those of eager maps, and nothing else changes."""
+"""The monitor of a training equals eager maps, and changes nothing."""
 
 import json
 import math
@@ -118,22 +118,22 @@ def test_it_writes_one_json_line_a_site_and_goes_on_where_it_stopped(tmp_path):
     assert monitor.records == []
 
 
-def test_collapse_and_growth_are_told_with_the_number():
-    model, told = language(), []
+def test_collapse_and_growth_are_reported_with_the_number():
+    model, records = language(), []
 
     def sharpen():
         with torch.no_grad():
             model.decoder.blocks[0].self_attention.to_q.weight.mul_(200)
 
-    with rg.inspection.AttentionMonitor(model, every=1, output=told.append) as monitor:
+    with rg.inspection.AttentionMonitor(model, every=1, output=records.append) as monitor:
         train(model, 2, monitor, after=sharpen)
-    assert [r["alerts"] for r in told[:2]] == [[], []]
+    assert [r["alerts"] for r in records[:2]] == [[], []]
     assert any("decoder.0.self, head" in a and "entropy collapsed to" in a for a in monitor.alerts)
     assert any("above 100" in alert for alert in monitor.alerts)
     assert all("step 1" in alert for alert in monitor.alerts)
 
 
-def test_a_broken_number_is_told_and_stays_readable_in_the_file(tmp_path):
+def test_a_broken_number_is_reported_and_stays_readable_in_the_file(tmp_path):
     model, path = language(), tmp_path / "attention.jsonl"
     with torch.no_grad():
         model.decoder.blocks[0].self_attention.to_q.weight.fill_(math.nan)
@@ -174,7 +174,7 @@ def test_transformers_models_and_recurrent_attention_are_watched():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_errors_say_the_way_out(tmp_path):
+def test_errors_suggest_a_fix(tmp_path):
     with pytest.raises(ConfigError, match="every: needs 1 or more, got 0"):
         rg.inspection.AttentionMonitor(language(), every=0)
     with pytest.raises(FileError, match="needs an existing folder"):

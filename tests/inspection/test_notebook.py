@@ -1,4 +1,4 @@
-"""What a notebook shows: whole tables, text escaped, numbers that are the library's."""
+"""Notebook output: whole tables, escaped text, the numbers of the library."""
 
 from html.parser import HTMLParser
 

@@ -1,4 +1,4 @@
-"""Gradient times attention and norm-weighted attention are what dense maps give."""
+"""Gradient times attention and norm-weighted attention equal those of dense maps."""
 
 import pytest
 import torch
@@ -113,7 +113,7 @@ def test_a_heavy_weight_on_an_empty_value_brings_nothing():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_cannot_be_explained_is_said(language):
+def test_what_cannot_be_explained_is_reported(language):
     with pytest.raises(LookError, match="at: needs an attention that ran, got 'x'"):
         rg.inspection.relevance(language, says, 0, "x")
     with pytest.raises(ShapeError, match=r"score: needs to return a scalar .*, got \(2, 6, 12\)"):

@@ -1,4 +1,4 @@
-"""The page: whole, offline, bounded, and what it shows is what the library returned."""
+"""The report page: complete, offline, bounded, with the numbers of the library."""
 
 import json
 import re
@@ -174,7 +174,7 @@ def test_the_script_of_the_page_says_the_same_numbers(tmp_path):
         assert shown["title"].startswith(f"decoder.{at}.self, head {head}: ")
         assert shown["words"] == describe_head(site, head)
         assert f"w{row}" in shown["tokens"]
-        said = re.findall(r"w(\d+) \((\d+)\) (\d\.\d+)", shown["said"].partition("looks at")[2])
+        said = re.findall(r"w(\d+) \((\d+)\) (\d\.\d+)", shown["attended"].partition("looks at")[2])
         assert len(said) == min(5, row + 1)
         want = w[row].topk(len(said))
         assert [int(key) for _, key, _ in said] == want.indices.tolist()
@@ -273,7 +273,7 @@ def test_png_is_read_back_by_a_reader_of_pictures(tmp_path):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_cannot_be_written_is_said(tmp_path):
+def test_what_cannot_be_written_is_reported(tmp_path):
     with pytest.raises(LookError, match="sight: needs at least one attention"):
         write_report(Sight(), tmp_path / "report.html")
     with pytest.raises(FileError, match="needs an existing folder"):

@@ -131,7 +131,7 @@ def test_the_last_may_be_counted_from_the_end():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_is_not_there_is_said_with_its_count(monkeypatch):
+def test_what_is_not_there_is_reported_with_its_count(monkeypatch):
     here = site()
     with pytest.raises(ShapeError, match="head: needs less than 4, got 4; try 0 to 3"):
         here.window(head=4)

@@ -1,4 +1,4 @@
-"""Token vectors: those that a model would hand out itself, at every depth."""
+"""Hidden states match those that a model returns itself, at every depth."""
 
 import pytest
 import torch
@@ -84,7 +84,7 @@ def test_no_graph_is_kept_and_no_hook_stays():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_errors_say_the_way_out():
+def test_errors_suggest_a_fix():
     model = classifier()
     with pytest.raises(ShapeError, match="depth: needs 0 to 2, or -1 for the last, got 3"):
         rg.inspection.hidden_states(model, TOKENS, depth=3)

@@ -1,4 +1,4 @@
-"""Edits inside whole models: where they act, what follows, and what the report says."""
+"""Edits inside whole models: where they act, what follows, and what the report contains."""
 
 import pytest
 import torch
@@ -178,7 +178,7 @@ def test_an_edit_that_met_nothing_is_an_error(language):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_cannot_be_compared_is_said(language):
+def test_what_cannot_be_compared_is_reported(language):
     with pytest.raises(ConfigError, match="model: needs eval mode, .* try model.eval"):
         rg.inspection.compare_edits(language.train(), TOKENS, rg.edit.uniform("*"))
     language.eval()

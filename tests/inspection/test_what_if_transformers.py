@@ -1,4 +1,4 @@
-"""The same edits and attributions on models of transformers, through the same door."""
+"""The same edits and attributions on transformers models, at the same interception point."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The sentences follow from the numbers of the map."""
+"""Descriptions of maps follow from their statistics."""
 
 import pytest
 import torch
@@ -83,7 +83,7 @@ def test_a_query_that_is_padding_sees_nothing():
     assert said.startswith("“-” sees nothing, a looks at a, b at b.")
 
 
-def test_a_token_that_stands_twice_is_told_by_its_place():
+def test_a_repeated_token_is_described_with_its_position():
     site = make_site(torch.zeros(3, 2), torch.zeros(3, 2), tokens=["the", "cat", "the"])
     assert describe_head(site).startswith("the (0) looks at the (0) and cat and the (2), cat at")
 
@@ -95,7 +95,7 @@ def test_marks_are_put_in_quotes():
     )
 
 
-def test_a_long_map_is_told_by_what_the_head_does():
+def test_a_long_map_is_described_by_its_statistics():
     table = torch.tensor([[0.0] * 4 + [30.0] + [0.0] * 6])
     q = torch.zeros(40, 2)
     said = describe_head(make_site(q, q, bias=Toeplitz(table)))
@@ -134,7 +134,7 @@ def test_every_type_has_a_phrase_that_its_row_fills():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_a_head_or_sequence_that_is_not_there_is_said():
+def test_a_head_or_sequence_that_is_not_there_is_reported():
     site = make_site(*torch.randn(2, 3, 4))
     with pytest.raises(ShapeError, match="head: needs less than 1, got 1"):
         describe_head(site, 1)

@@ -240,7 +240,7 @@ def test_marian_as_saved_has_no_position_table_and_we_make_the_same():
     same(ours.source_embedding.position_embeddings, theirs.model.encoder.embed_positions.weight)
 
 
-def test_luck_is_not_spent_on_weights_that_are_overwritten():
+def test_conversion_leaves_the_rng_state():
     theirs = gpt2()
     before = torch.get_rng_state()
     converted(theirs)

@@ -1,4 +1,4 @@
-"""Weights of one byte: what is rounded, how far answers move, and that files bring them back."""
+"""int8 weights: what is rounded, how far outputs move, and saved files."""
 
 import os
 import platform
@@ -89,7 +89,7 @@ def test_answers_move_little_and_searches_give_what_the_model_gives(name):
 
 
 @torch.no_grad()
-def test_the_quick_path_takes_whole_numbers(monkeypatch):
+def test_the_fast_path_takes_integers(monkeypatch):
     model = models.quantize(models.build(KINDS["translator"]).eval())
     stepper = decode.make_stepper(model)
     state = stepper.start(torch.tensor([[3, 4, 5]]))
@@ -130,11 +130,11 @@ def test_a_shared_table_stays_one_table(tmp_path):
     assert again.source_embedding.token_embeddings is again.target_embedding.token_embeddings
 
 
-def test_the_callers_model_and_luck_stay_as_they_are():
+def test_the_callers_model_and_rng_state_are_unchanged():
     model = models.build(models.translator_tiny(vocab=11)).train()
-    before, luck = deepcopy(model.state_dict()), torch.random.get_rng_state()
+    before, rng_state = deepcopy(model.state_dict()), torch.random.get_rng_state()
     made = models.quantize(model)
-    assert torch.equal(torch.random.get_rng_state(), luck)
+    assert torch.equal(torch.random.get_rng_state(), rng_state)
     assert model.training
     assert not made.training
     assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
@@ -152,7 +152,7 @@ def test_where_a_gradient_is_asked_for_the_rounded_weights_work_in_float():
 
 
 @torch.no_grad()
-def test_new_weights_are_packed_anew_and_copies_have_their_own():
+def test_new_weights_are_packed_again_and_copies_have_their_own():
     layer, x = Int8Linear.from_linear(torch.nn.Linear(3, 2, bias=False)), torch.randn(1, 3)
     before, other = layer(x), deepcopy(layer)
     layer.weight.mul_(2)
@@ -161,8 +161,8 @@ def test_new_weights_are_packed_anew_and_copies_have_their_own():
 
 
 @torch.no_grad()
-def test_sound_as_it_comes_is_heard_as_the_recording_is():
-    model = models.quantize(rg.runs.load_pretrained("morse").model)
+def test_streaming_recognition_equals_the_recording():
+    model = models.quantize(rg.load_pretrained("morse").model)
     sound = next(rg.data.Morse(snr=(10, 10)).examples("test", seed=0))
     wave = torch.as_tensor(sound.wave)
     transcriber = decode.Transcriber(model, rg.runs.load_pretrained("morse").tokenizer)
@@ -171,9 +171,9 @@ def test_sound_as_it_comes_is_heard_as_the_recording_is():
 
 
 @pytest.mark.parametrize("name", ["phrases", "phrases-gru"])
-def test_specimens_still_translate(name):
-    run = rg.runs.load_pretrained(name)
-    made = replace(run, model=rg.models.quantize(run.model))
+def test_pretrained_models_still_translate(name):
+    run = rg.load_pretrained(name)
+    made = replace(run, model=rg.quantize(run.model))
     texts = ["3 days", "March 5, 2024", "$12.50"]
     assert rg.runs.translate_run(made, texts, to=["de"]) == rg.runs.translate_run(
         run, texts, to=["de"]
@@ -188,8 +188,8 @@ def test_a_look_inside_sees_the_rounded_model():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_cannot_be_rounded_is_said(monkeypatch, tmp_path):
-    rg.runs.quantize_run(rg.runs.load_pretrained("glyphs"), tmp_path, score=False)
+def test_what_cannot_be_rounded_is_reported(monkeypatch, tmp_path):
+    rg.runs.quantize_run(rg.load_pretrained("glyphs"), tmp_path, score=False)
     with pytest.raises(FileError, match="needs to be without a run, got one"):
         rg.runs.quantize_run(rg.runs.load_pretrained("glyphs"), tmp_path, score=False)
 

@@ -1,4 +1,4 @@
-"""Exported graphs say what the model says, by onnxruntime alone."""
+"""Exported ONNX graphs match the model in onnxruntime."""
 
 import sys
 
@@ -53,8 +53,8 @@ def test_every_kind_of_model_answers_as_torch_does(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", rg.runs.pretrained_names())
-def test_every_specimen_answers_as_torch_does(name, tmp_path):
-    run = rg.runs.load_pretrained(name)
+def test_every_pretrained_model_matches_torch(name, tmp_path):
+    run = rg.load_pretrained(name)
     # logits of trained models reach tens: 3.5e-5 was seen without AVX-512
     assert all(difference < 1e-4 for _, difference in rg.runs.export_run(run, tmp_path))
     assert (tmp_path / "tokenizer.json").exists() == (run.tokenizer is not None)
@@ -98,9 +98,9 @@ def test_a_stream_of_any_pieces_is_the_recording_and_its_state_stops_growing(tmp
     step, frames = parity.OnnxSession(tmp_path / "step.onnx"), torch.randn(2, 61, 40)
     state, found = parity._initial_state(model), []
     for part in frames.split([4, 8, 4, 20, 24, 1], 1):
-        told = step(state, frames=part)
-        state = {name.removesuffix(".next"): x for name, x in told.items()}
-        found.append(told["log_probs"])
+        outputs = step(state, frames=part)
+        state = {name.removesuffix(".next"): x for name, x in outputs.items()}
+        found.append(outputs["log_probs"])
         assert state["past"].shape[4] <= 3
     with torch.no_grad():
         want = model(frames)[0]
@@ -137,7 +137,7 @@ def test_the_callers_model_stays_as_it_is(tmp_path):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_cannot_be_exported_is_said(tmp_path, monkeypatch):
+def test_what_cannot_be_exported_is_reported(tmp_path, monkeypatch):
     def refused(config, message):
         with pytest.raises(ConfigError, match=message):
             models.export_onnx(models.build(config), tmp_path / "none")

@@ -1,4 +1,4 @@
-"""The recogniser: the future stays out, padding too, a stream gives what the recording gives."""
+"""The recogniser is causal, ignores padding, and streams what the recording gives."""
 
 import itertools
 
@@ -106,7 +106,7 @@ def test_the_past_beyond_the_left_context_is_forgotten():
     assert_close(after[:, 6:], before[:, 6:], atol=1e-12, rtol=0)
 
 
-def test_order_is_heard_and_only_distances_count():
+def test_order_matters_and_only_by_distance():
     encoder, x, time = tiny().encoder, frames(1, 6, 8), torch.arange(6)
     plain = encoder(x)
     assert not torch.allclose(encoder(x.flip(1)).flip(1), plain)

@@ -119,7 +119,7 @@ def test_the_future_of_the_target_cannot_reach_its_past(cell, attention):
 
 
 @pytest.mark.parametrize("attention", ATTENTIONS)
-def test_what_goes_through_the_door(attention):
+def test_calls_at_the_interception_point(attention):
     """None asks nothing, Bahdanau once a token, Luong once; a hybrid once a step of each side."""
     calls = []
 
@@ -178,7 +178,7 @@ def test_presets_differ_as_they_say():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_a_user_is_told():
+def test_error_messages():
     with pytest.raises(ConfigError, match="cell: needs one of rnn, gru, lstm, got 'grru'"):
         recurrent_tiny(vocab=11, cell="grru")
     with pytest.raises(ConfigError, match="attention: needs one of none, bahdanau, luong, hybrid"):

@@ -1,4 +1,4 @@
-"""Translator, LanguageModel, Classifier: what reaches what, and what their configs refuse."""
+"""Translator, LanguageModel, Classifier: information flow, and configs that raise."""
 
 from dataclasses import FrozenInstanceError, replace
 

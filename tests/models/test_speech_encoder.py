@@ -1,4 +1,4 @@
-"""The speech encoder is Whisper's."""
+"""The speech encoder matches Whisper's."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What is saved comes back bit for bit; what is damaged says so in one line."""
+"""Saved models load bit for bit; corrupt files raise one-line errors."""
 
 import json
 import os
@@ -127,7 +127,7 @@ def test_a_file_or_a_folder_can_be_named(tmp_path):
     assert load(tmp_path / "a").config == load(str(tmp_path / "b.safetensors")).config
 
 
-def test_loading_spends_no_luck(saved):
+def test_loading_leaves_the_rng_state(saved):
     before = torch.get_rng_state()
     load(saved)
     assert torch.equal(torch.get_rng_state(), before)

@@ -1,4 +1,4 @@
-"""Models of pictures and sound come back from disk as they went."""
+"""Image and audio models load as they were saved."""
 
 from collections.abc import Callable
 from dataclasses import asdict

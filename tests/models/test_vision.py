@@ -1,4 +1,4 @@
-"""The Vision Transformer: counts, what it can and cannot see, and parity with transformers."""
+"""The Vision Transformer: parameter counts, invariances, and parity with transformers."""
 
 import pytest
 import torch
@@ -79,7 +79,7 @@ def test_without_positions_the_order_of_patches_is_invisible(seed):
     assert_close(model(shuffled), model(x))
 
 
-def test_the_class_token_hears_every_patch():
+def test_the_class_token_attends_to_every_patch():
     model, x = tiny(), pictures().requires_grad_()
     model.features(x)[:, 0].sum().backward()
     assert x.grad is not None

@@ -1,4 +1,4 @@
-"""Multi-head attention: counts, what can reach what, the same numbers as torch."""
+"""Multi-head attention: parameter counts, information flow, parity with torch."""
 
 import pytest
 import torch

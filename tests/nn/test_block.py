@@ -1,4 +1,4 @@
-"""Blocks and stacks: residuals, norms, and the same numbers as torch's Transformer layers."""
+"""Blocks and stacks: residuals, norms, parity with torch's Transformer layers."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The input stage: the sum of its parts, and where it ends."""
+"""The input embedding: the sum of its parts, and its maximum length."""
 
 import pytest
 import torch

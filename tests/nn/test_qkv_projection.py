@@ -1,4 +1,4 @@
-"""Queries, keys and values by one product: the same numbers, and only for plain layers."""
+"""Queries, keys and values from one matrix product: same numbers, for plain layers only."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Scores over a vocabulary: tied or not, scaled or not."""
+"""Logits over a vocabulary: tied or not, scaled or not."""
 
 import pytest
 import torch

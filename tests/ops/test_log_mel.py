@@ -1,4 +1,4 @@
-"""Log-mel features: the same in pieces as in one go, and the same as the published ones."""
+"""Log-mel features: the same in chunks as at once, and the same as the published ones."""
 
 import numpy as np
 import pytest

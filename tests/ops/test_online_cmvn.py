@@ -1,4 +1,4 @@
-"""Features against running means: no loudness, no microphone, no future, no seams."""
+"""Online CMVN: independent of loudness and microphone, causal, without seams."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Cutting pictures into patches."""
+"""Images as patches."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Positions: codes that rotate when shifted, scores that see only distance, tables that resize."""
+"""Positions: sinusoids rotate when shifted, RoPE scores depend on distance, tables resize."""
 
 import pytest
 import torch

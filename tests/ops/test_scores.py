@@ -1,4 +1,4 @@
-"""Scores: four ways, each against a loop over its equation."""
+"""Scores: four kinds, each against a loop over its equation."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Softargmax: its limits, its gradient, and its hard relatives."""
+"""Softargmax: its limits, its gradient, straight-through and Gumbel variants."""
 
 import math
 

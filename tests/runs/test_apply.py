@@ -38,14 +38,14 @@ def sounds(tmp_path):
 
 
 def test_classes_are_those_of_the_command(pictures):
-    told = CliRunner().invoke(app, ["classify", "glyphs", *map(str, pictures), "--top", "2"])
-    rows = [line.split("\t")[1:] for line in told.stdout.splitlines()]
-    found = rg.runs.classify_run(rg.runs.load_pretrained("glyphs"), pictures, top=2)
+    result = CliRunner().invoke(app, ["classify", "glyphs", *map(str, pictures), "--top", "2"])
+    rows = [line.split("\t")[1:] for line in result.stdout.splitlines()]
+    found = rg.classify(rg.load_pretrained("glyphs"), pictures, top=2)
     assert [[name, f"{chance:.4f}"] for row in found for name, chance in row] == rows
     assert rg.runs.classify_run(rg.runs.load_pretrained("glyphs"), pictures[0])[0] == found[0][:1]
 
 
-def test_texts_are_those_that_were_sent_whatever_was_heard_before(sounds):
+def test_transcripts_do_not_depend_on_earlier_audio(sounds):
     files, texts = sounds
     run = rg.runs.load_pretrained("morse")
     assert rg.runs.transcribe_run(run, files) == texts
@@ -53,7 +53,7 @@ def test_texts_are_those_that_were_sent_whatever_was_heard_before(sounds):
     assert rg.runs.transcribe_run(run, str(files[1])) == texts[1:]
 
 
-def test_what_cannot_be_is_said(pictures, tmp_path):
+def test_what_cannot_be_is_reported(pictures, tmp_path):
     with pytest.raises(ConfigError, match="run: needs a model that can classify, got a Recogniser"):
         rg.runs.classify_run(rg.runs.load_pretrained("morse"), pictures)
     with pytest.raises(ConfigError, match="top: needs 1 or more, got 0"):

@@ -1,4 +1,4 @@
-"""What is evaluated is what is run: evaluation pictures, as files, get the same probabilities."""
+"""Evaluation images, written as files, get the same probabilities from `classify`."""
 
 import json
 import shutil

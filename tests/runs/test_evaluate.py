@@ -1,4 +1,4 @@
-"""A run scored again gives the scores it ended with, and its mistakes are mistakes."""
+"""Evaluating a run again gives its recorded scores; its mistakes are mistakes."""
 
 import json
 
@@ -81,7 +81,7 @@ def test_sounds_and_pictures_are_scored_again_too(tmp_path):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_cannot_be_scored_is_said(folder):
+def test_what_cannot_be_scored_is_reported(folder):
     with pytest.raises(ConfigError, match="beam_width: needs .* 1 or more, got 0"):
         evaluate_run(load_run(folder), beam_width=0)
     done = CliRunner().invoke(app, ["evaluate", str(folder), "--split", "train"])

@@ -1,4 +1,4 @@
-"""What ships is trained, small, and opened like any run, by its name."""
+"""Pretrained models are trained, small, and load by name like any run."""
 
 import json
 from itertools import islice
@@ -71,7 +71,7 @@ def test_commands_take_a_pretrained_model_by_name(tmp_path):
     assert CliRunner().invoke(app, ["cost", "phrases"]).exit_code == 0
 
 
-def test_what_a_translator_looks_at_is_told_with_its_own_words():
+def test_a_look_at_a_translator_is_labelled_with_its_tokens():
     run = load_pretrained("phrases")
     (answer,) = translate_texts(run.model, run.tokenizer, ["3 days"], ["de"])
     site = rg.load("phrases").look("3 days", to="de").sites[-1]

@@ -19,7 +19,7 @@ def test_their_recipes_are_the_ones_that_can_be_run(name):
     assert not list((PRETRAINED_FOLDER / name).glob("*.jsonl"))
 
 
-def test_glyphs_of_unseen_faces_are_told_apart_as_often_as_the_record_says():
+def test_glyphs_of_unseen_fonts_reach_the_recorded_accuracy():
     run = load_pretrained("glyphs")
     found = replace(run.recipe.data, test_size=500).evaluator(None, "test")(run.model)
     assert abs(found["accuracy"] - run.result["test"]["accuracy"]) < 0.03

@@ -1,4 +1,4 @@
-"""A run beside other processes, signals, damaged files and folders of the same name."""
+"""Runs and other processes, signals, corrupt files and folders of the same name."""
 
 import json
 import os

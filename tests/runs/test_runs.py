@@ -1,4 +1,4 @@
-"""A run is a folder that can be stopped, resumed, opened, listed, and damaged with a clear word."""
+"""A run is a folder that can be stopped, resumed, loaded and listed; damage raises clearly."""
 
 import json
 import os
@@ -178,7 +178,7 @@ def test_sigterm_to_the_command_saves_and_resume_ends_like_the_whole(tmp_path):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_folders_that_cannot_hold_a_run_are_said(tmp_path):
+def test_folders_that_cannot_hold_a_run_are_reported(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(FileError, match="file/run: cannot be written, Not a directory"):
         start_run(small(), tmp_path / "file" / "run")

@@ -59,12 +59,12 @@ def test_a_setting_is_found_by_its_whole_name_or_by_its_clear_end():
     ids=lambda model: type(model).__name__,
 )
 def test_a_recipe_comes_back_from_json(model):
-    told = replace(recipe("phrases"), model=model)
+    config = replace(recipe("phrases"), model=model)
     assert (
         config_from_json(
-            Recipe, json.loads(json.dumps(config_to_json(told))), "recipe", recipe_config_types()
+            Recipe, json.loads(json.dumps(config_to_json(config))), "recipe", recipe_config_types()
         )
-        == told
+        == config
     )
 
 
@@ -95,23 +95,29 @@ def test_every_setting_can_be_given_as_it_is_shown():
         ("languages=xx,de", "languages: need those that CLDR knows, got 'xx'"),
     ],
 )
-def test_what_cannot_be_set_is_said(setting, message):
+def test_what_cannot_be_set_is_reported(setting, message):
     with pytest.raises(ConfigError, match=message):
         override_settings(recipe("phrases"), [setting])
 
 
 @pytest.mark.usefixtures("users_view")
 def test_a_recipe_that_was_meddled_with_is_refused():
-    told = config_to_json(recipe("phrases"))
+    config = config_to_json(recipe("phrases"))
     with pytest.raises(ConfigError, match="needs known settings, got 'lrr'; try lr"):
         config_from_json(
-            Recipe, told | {"train": told["train"] | {"lrr": 1}}, "recipe", recipe_config_types()
+            Recipe,
+            config | {"train": config["train"] | {"lrr": 1}},
+            "recipe",
+            recipe_config_types(),
         )
     with pytest.raises(ConfigError, match=r"recipe\.model: needs one of .*, got 'Table'"):
         config_from_json(
-            Recipe, told | {"model": {"kind": "Table"}}, "recipe", recipe_config_types()
+            Recipe, config | {"model": {"kind": "Table"}}, "recipe", recipe_config_types()
         )
     with pytest.raises(ConfigError, match="recipe: needs every setting, got .*'name'"):
         config_from_json(
-            Recipe, {k: v for k, v in told.items() if k != "name"}, "recipe", recipe_config_types()
+            Recipe,
+            {k: v for k, v in config.items() if k != "name"},
+            "recipe",
+            recipe_config_types(),
         )

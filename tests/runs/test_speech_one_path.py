@@ -1,4 +1,4 @@
-"""What is evaluated is what is run: `evaluate` and `regard transcribe` hear the same raw files."""
+"""`evaluate` and `regard transcribe` process the same raw files alike."""
 
 import json
 
@@ -29,11 +29,11 @@ def talkative(folder, **options) -> runs.Run:
     model.standardise.std.fill_(2.0)
     with torch.no_grad():
         model.head.weight.mul_(8)
-    told = runs.override_settings(tasks.recipe("morse"), ["layers=1", "dim=16", "heads=2"])
+    morse = runs.override_settings(tasks.recipe("morse"), ["layers=1", "dim=16", "heads=2"])
     folder.mkdir()
     words.save(folder)
     models.save(model, folder)
-    text = json.dumps({"version": 1, "recipe": runs.config_to_json(told)})
+    text = json.dumps({"version": 1, "recipe": runs.config_to_json(morse)})
     (folder / "recipe.json").write_text(text)
     return runs.load_run(folder)
 
@@ -49,7 +49,7 @@ def spoken(rate: int, number: int) -> np.ndarray:
 
 @pytest.mark.parametrize("rate", [8000, 11025])
 @pytest.mark.parametrize("kind", ["levels itself", "does not"])
-def test_evaluation_hears_what_the_command_hears_in_raw_files(tmp_path, rate, kind):
+def test_evaluation_and_command_agree_on_raw_files(tmp_path, rate, kind):
     options = {"cmvn_depth": 12.0, "filters": 4} if kind == "levels itself" else {}
     run = talkative(tmp_path / "run", **options)
     files = [tmp_path / f"{n}.wav" for n in range(4)]
@@ -66,7 +66,7 @@ def test_evaluation_hears_what_the_command_hears_in_raw_files(tmp_path, rate, ki
     assert run.transcribe(files) == answers
 
 
-def test_evaluation_hears_what_the_command_hears_in_morse(tmp_path):
+def test_evaluation_and_command_agree_on_morse(tmp_path):
     run = rg.load("morse")
     sounds = list(run.recipe.data.source(snr=(5, 5), eval_size=3).examples("test", 0))
     files = [tmp_path / f"{n}.wav" for n in range(3)]

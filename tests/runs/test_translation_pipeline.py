@@ -1,4 +1,4 @@
-"""One reading serves every language, and each answer is what that language alone would get."""
+"""One encoding serves every language; each translation equals that of its language alone."""
 
 from dataclasses import replace
 
@@ -90,7 +90,7 @@ def test_a_text_goes_on_as_its_tokens_say_and_letters_come_whole():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_cannot_be_translated_is_said(run):
+def test_what_cannot_be_translated_is_reported(run):
     with pytest.raises(ConfigError, match="to: needs one or more of de fr cs, got 'den'; try de"):
         translate_run(run, ["two"], to=["den"])
     with pytest.raises(ConfigError, match="to: needs one or more of de fr cs, got none"):
@@ -110,7 +110,7 @@ def test_what_cannot_be_translated_is_said(run):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_a_language_model_cannot_do_is_said():
+def test_what_a_language_model_cannot_do_is_reported():
     run = writer(positions="learned", max_positions=8)
     with pytest.raises(
         ConfigError,

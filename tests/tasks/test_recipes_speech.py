@@ -68,7 +68,7 @@ def recordings(tmp_path):
 
 
 def test_a_run_whose_data_is_not_there_leaves_nothing_behind(tmp_path):
-    told = runs.override_settings(
+    recipe = runs.override_settings(
         tasks.recipe("speech"), [f"folder={tmp_path / 'none'}", "device=cpu"]
     )
     kept = tmp_path / "kept"
@@ -76,7 +76,7 @@ def test_a_run_whose_data_is_not_there_leaves_nothing_behind(tmp_path):
     (kept / "notes.txt").write_text("mine")
     for folder in (tmp_path / "run", kept):
         with pytest.raises(FileError, match=r"none: needs manifest\.tsv, or .*, got none"):
-            runs.start_run(told, folder)
+            runs.start_run(recipe, folder)
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
     assert [path.name for path in kept.iterdir()] == ["notes.txt"]
 
@@ -111,13 +111,13 @@ def test_silence_after_the_last_letter_lets_a_live_listener_know_that_it_is_over
     )
 
 
-def test_spared_speeds_are_tested_and_never_trained_on():
-    told = MorseData(test_size=4, valid_size=2)
-    trained = [told.source().draw_keying(f"train/0/{n}").wpm for n in range(500)]
-    assert not any(low <= wpm <= high for wpm in trained for low, high in told.held_out_bands)
+def test_held_out_speeds_are_tested_and_never_trained_on():
+    morse = MorseData(test_size=4, valid_size=2)
+    trained = [morse.source().draw_keying(f"train/0/{n}").wpm for n in range(500)]
+    assert not any(low <= wpm <= high for wpm in trained for low, high in morse.held_out_bands)
     assert min(trained) < 12
     assert max(trained) > 38
-    assert len(told.evaluator(told.tokenizer(0), "test").audio) == 4
+    assert len(morse.evaluator(morse.tokenizer(0), "test").audio) == 4
 
 
 def test_sounds_come_once_each_with_others_of_like_length():
@@ -131,10 +131,10 @@ def test_sounds_come_once_each_with_others_of_like_length():
 
 
 def test_a_batch_depends_on_its_number_alone():
-    told, words = MorseData(), MorseData().tokenizer(0)
+    morse, words = MorseData(), MorseData().tokenizer(0)
     config = train.TrainConfig(steps=1, batch_size=2, device="cpu")
-    first = list(islice(told.batches(words, config), 3))
-    second = told.batches(words, config)
+    first = list(islice(morse.batches(words, config), 3))
+    second = morse.batches(words, config)
     second.restore({"seed": 0, "number": 2})
     assert_close(next(iter(second)), first[2], rtol=0, atol=0)
 
@@ -252,7 +252,7 @@ def test_noise_has_the_requested_ratio_and_the_padding_has_none(recordings):
     assert_close(noisy[:, -60:], clean[:, -60:])
 
 
-def test_a_second_view_is_augmented_anew(recordings):
+def test_a_second_view_is_augmented_independently(recordings):
     batch = next(
         iter(
             speech_batches(

@@ -24,7 +24,7 @@ TINY = ["device=cpu", "steps=4", "batch_tokens=64", "evaluate_every=2", "save_ev
 
 @pytest.fixture
 def pairs(tmp_path):
-    """Every two numbers in German and English, a pair a line."""
+    """Every two numbers in German and English, one pair per line."""
     folder = tmp_path / "pairs"
     folder.mkdir()
     for stem in ("train", "val", "test_2016_flickr"):

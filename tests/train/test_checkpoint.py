@@ -1,4 +1,4 @@
-"""Checkpoints: atomic, verified when read, the last valid one checkpoint."""
+"""Checkpoints: atomic, verified when read, the last valid one is loaded."""
 
 import json
 import os

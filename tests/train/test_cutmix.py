@@ -124,7 +124,7 @@ def test_a_training_with_cutmix_and_rdrop_learns_and_resumes_bit_for_bit(tmp_pat
 
     whole = trainer(tmp_path / "whole")
     whole.run()
-    assert whole.loss < 0.95  # from ln 3 = 1.10; a mixed label cannot be told surely
+    assert whole.loss < 0.95  # from ln 3 = 1.10; a mixed label is ambiguous
     run_until(trainer(tmp_path / "parts"), 7)
     again = trainer(tmp_path / "parts")
     torch.manual_seed(99)

@@ -1,4 +1,4 @@
-"""What tests of work by hand share: numbers to draw, and exact ones as torch has them."""
+"""Helpers for tests of `regard.work`: random numbers, and exact ones as torch tensors."""
 
 import torch
 from hypothesis import strategies as st

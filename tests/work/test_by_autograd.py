@@ -1,4 +1,4 @@
-"""Gradients by hand are held to autograd, and one that is wrong is seen."""
+"""Gradients by hand are compared with autograd; a wrong one is detected."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Answers: honest rounding passes, the first wrong step is named, later ones are carried."""
+"""Answers: correct rounding passes, the first wrong step is named, errors are carried forward."""
 
 import pytest
 import sympy
@@ -59,10 +59,10 @@ def test_what_follows_from_a_wrong_step_is_carried_forward():
     wrong.given["S"] = wrong.values["S"] = parse_matrix(scores)
     for step in right.steps[1:]:
         wrong.add_step(step.name, step.rule, *step.inputs, title=step.title)
-    told = {name: [[f"{float(x):.6f}" for x in row] for row in m.tolist()]
+    answers = {name: [[f"{float(x):.6f}" for x in row] for row in m.tolist()]
             for name, m in wrong.values.items() if name in ("E", "N", "A", "H")}  # fmt: skip
-    found = verdicts({"S": scores} | told, right)
-    assert found == {"S": "wrong"} | dict.fromkeys(told, "carried forward")
+    found = verdicts({"S": scores} | answers, right)
+    assert found == {"S": "wrong"} | dict.fromkeys(answers, "carried forward")
 
 
 @pytest.mark.parametrize(
@@ -73,12 +73,12 @@ def test_what_follows_from_a_wrong_step_is_carried_forward():
         ("N", "columns were added up instead of rows"),
     ],
 )
-def test_known_slips_are_recognised(name, slip):
+def test_known_mistakes_are_recognised(name, slip):
     step = next(one for one in FX1.steps if one.name == name)
     parts = [FX1[one] for one in step.inputs]
     found = get_rule(step.rule).mistakes[slip](*parts)
-    told = [[f"{float(x):.9f}" for x in row] for row in found.evalf(20).tolist()]
-    assert cause({name: told}) == slip
+    answers = [[f"{float(x):.9f}" for x in row] for row in found.evalf(20).tolist()]
+    assert cause({name: answers}) == slip
 
 
 def test_the_missing_scale_and_the_other_triangle_are_recognised():
@@ -144,8 +144,8 @@ def test_a_softmax_along_the_wrong_axis_is_one_slip_over_two_steps():
     sums = [sum(e.col(j)) for j in range(3)]
     n = parse_matrix([[x] for x in sums])
     a = parse_matrix([[e[i, j] / sums[j] for j in range(3)] for i in range(3)])
-    told = {"N": decimals(n), "A": decimals(a), "H": decimals(a * FX1["V"])}
-    found = work.check_answers(FX1, told)
+    answers = {"N": decimals(n), "A": decimals(a), "H": decimals(a * FX1["V"])}
+    found = work.check_answers(FX1, answers)
     assert [one.verdict for one in found] == ["wrong", "carried forward", "carried forward"]
     assert found[0].diagnosis == "the softmax was taken over the columns"
 

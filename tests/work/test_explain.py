@@ -144,7 +144,7 @@ def test_it_prints_in_every_way_and_is_data():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_cannot_be_explained_is_said():
+def test_what_cannot_be_explained_is_reported():
     site = rg.site_of(torch.eye(2), torch.eye(2))
     with pytest.raises(WorkError, match="max_terms: needs 1 to 16 terms, got 0"):
         rg.explain(site, 0, 0, 0, max_terms=0)
@@ -154,7 +154,7 @@ def test_what_cannot_be_explained_is_said():
         rg.explain(site, 0, 0, 0, w_out=torch.eye(2))
 
 
-def test_the_command_tells_one_weight(tmp_path):
+def test_the_command_explains_one_weight(tmp_path):
     run = CliRunner()
     told = ["look", "phrases", "14 May 2024", "--to", "de"]
     shown = run.invoke(app, [*told, "--at", "decoder.1.cross", "--cell", "0,2,1"])
@@ -167,7 +167,7 @@ def test_the_command_tells_one_weight(tmp_path):
     assert (odd.exit_code, "cell: needs a head, a query and a key" in odd.output) == (2, True)
 
 
-def test_the_command_tells_maps_in_words_and_where_a_token_looks():
+def test_the_command_describes_maps_and_the_attention_of_a_token():
     run = CliRunner()
     told = ["look", "phrases", "14 May 2024", "--to", "de", "--at", "decoder.1.cross"]
     words = run.invoke(app, [*told, "--words"])

@@ -1,4 +1,4 @@
-"""New exercises: clean, the same for a seed, worked and checked; and a class's answers."""
+"""Generated exercises: clean, reproducible from a seed, solved and checked; class marking."""
 
 import re
 import shutil
@@ -33,8 +33,8 @@ def test_the_same_seed_makes_the_same_exercise(family):
 @pytest.mark.parametrize("family", exercise_families())
 def test_every_family_and_level_makes_an_exercise_that_can_be_worked_and_checked(family, level):
     one = work.make_exercise(family, seed=6, level=level)
-    told = tomllib.loads(work.format_sheet([one], "toml"))
-    again = work.solve(told)
+    values = tomllib.loads(work.format_sheet([one], "toml"))
+    again = work.solve(values)
     assert again.values() == one.solution.values()
     answers = tomllib.loads(work.format_sheet([one], "toml", solutions=True))
     assert set(answers) == set(one.questions)
@@ -63,9 +63,9 @@ def test_numbers_are_clean(family, seed, level):
 
 def test_exercises_of_a_sheet_differ_and_so_do_seeds():
     sheet = work.make_sheet("rnn", seed=2, count=8)
-    told = [str(one.problem) for one in sheet]
-    assert len(set(told)) == 8
-    assert str(work.make_exercise("rnn", seed=3).problem) not in told
+    values = [str(one.problem) for one in sheet]
+    assert len(set(values)) == 8
+    assert str(work.make_exercise("rnn", seed=3).problem) not in values
     assert [one.name for one in sheet][:2] == ["rnn-1-2-1", "rnn-1-2-2"]
 
 
@@ -148,7 +148,7 @@ def test_a_class_is_one_table_with_the_first_wrong_step_of_each(tmp_path):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_cannot_be_made_is_said(tmp_path):
+def test_what_cannot_be_made_is_reported(tmp_path):
     with pytest.raises(
         WorkError, match="family: needs one of attention, .*got 'atention'; try att"
     ):

@@ -127,17 +127,17 @@ def test_files_as_editors_save_them_are_read(data, tmp_path):
 @pytest.mark.parametrize("style", [".2f", ".7f", ".3g", ".9g", ".1e", ".5e"])
 def test_a_right_answer_is_right_in_any_rounding(name, style):
     worked = work.solve(work.read_problem(name))
-    told = {}
+    answers = {}
     for step in worked.steps:
         digits = [
             [Decimal(str(evaluate_digits(x, 40))) for x in row] for row in step.value.tolist()
         ]
-        told[step.name] = [[format(x, style) for x in row] for row in digits]
+        answers[step.name] = [[format(x, style) for x in row] for row in digits]
         if style in (".3g", ".9g"):  # 3 alone is exact, and 3.0 is not
-            told[step.name] = [
-                [f"{x}." if x.isdigit() else x for x in row] for row in told[step.name]
+            answers[step.name] = [
+                [f"{x}." if x.isdigit() else x for x in row] for row in answers[step.name]
             ]
-    assert {found.verdict for found in work.check_answers(worked, told)} == {"right"}
+    assert {found.verdict for found in work.check_answers(worked, answers)} == {"right"}
 
 
 @pytest.mark.parametrize("written", [
@@ -171,11 +171,11 @@ def test_trailing_zeros_claim_their_places(tmp_path):
     assert one("0.46", "0.50").verdict == "wrong"
     file = tmp_path / "a.toml"
     file.write_text("a = 0.50\nb = 1.0e-3\nc = 12345678901234567890.125\n")
-    told = read_toml(file)
-    assert list(told.values()) == ["0.50", "1.0e-3", "12345678901234567890.125"]
+    answers = read_toml(file)
+    assert list(answers.values()) == ["0.50", "1.0e-3", "12345678901234567890.125"]
 
 
-def test_digits_that_were_cut_off_are_said_to_be():
+def test_truncated_digits_are_diagnosed():
     found = work.check_answers(THREE, {"A": [
         [str(Decimal(str(evaluate_digits(x, 30))).quantize(Decimal("1e-4"), ROUND_DOWN)) for x in row]
         for row in THREE["A"].tolist()]})[0]  # fmt: skip
@@ -254,26 +254,26 @@ def test_later_steps_are_held_to_what_follows_from_the_slips(name, count):
 
 
 def test_a_second_slip_is_shown_beside_what_follows_from_the_first():
-    told = {"Q": [[1, 3], [-1, 1], ["5/2", -2]], "K": [[3, 0], [2, "-3/2"], ["-5/2", "7/2"]],
+    answers = {"Q": [[1, 3], [-1, 1], ["5/2", -2]], "K": [[3, 0], [2, "-3/2"], ["-5/2", "7/2"]],
             "S": [[3, "-5/2", 8], [-3, "-7/2", 6], ["15/2", 8, "-53/4"]]}  # fmt: skip
-    first, second = work.check_answers(THREE, told)[1:]
+    first, second = work.check_answers(THREE, answers)[1:]
     assert first.differences == ("(1,2): 0 should be -0.5",)
     assert (
         second._replace(diagnosis="")
         == work.Finding("S", "wrong", ("(1,1): 4 should be 3",), "", (), ("K",))
         or second.verdict == "carried forward"
     )
-    told["S"][0][0] = 4
-    second = work.check_answers(THREE, told)[2]
+    answers["S"][0][0] = 4
+    second = work.check_answers(THREE, answers)[2]
     assert (second.differences, second.wrong_inputs) == (("(1,1): 4 should be 3",), ("K",))
-    said = findings_as_text(work.check_answers(THREE, told))
+    said = findings_as_text(work.check_answers(THREE, answers))
     assert "S: wrong, by what follows from K as written\n   (1,1): 4 should be 3" in said
 
 
-def test_a_right_value_that_does_not_follow_is_right_and_said_not_to_follow():
-    told = {"K": [[3, 0], [2, "-3/2"], ["-5/2", "7/2"]],
+def test_a_right_value_that_does_not_follow_is_right_and_reported():
+    answers = {"K": [[3, 0], [2, "-3/2"], ["-5/2", "7/2"]],
             "S": [["3/2", "-5/2", 8], ["-7/2", "-7/2", 6], ["17/2", 8, "-53/4"]]}  # fmt: skip
-    found = work.check_answers(THREE, told | {"A": THREE["A"].tolist()})
+    found = work.check_answers(THREE, answers | {"A": THREE["A"].tolist()})
     assert [(one.verdict, one.inconsistent_with) for one in found] == [
         ("wrong", ()), ("right", ("K",)), ("right", ())]  # fmt: skip
     assert "S: right, but it does not follow from K as written" in findings_as_text(found)
@@ -314,7 +314,7 @@ def test_a_name_that_no_family_takes_is_refused(name):
         ({"family": [[[1]]], "given": {"X": 1}}, r"^family: .*got \[\[\[1\]\]\]"),
     ],
 )  # fmt: skip
-def test_the_nearest_name_is_said(problem, message):
+def test_the_nearest_name_is_reported(problem, message):
     with pytest.raises(WorkError, match=message):
         work.solve(problem)
 
@@ -344,8 +344,8 @@ def test_marks_are_written_as_the_file_ends(ending, tmp_path):
 
 def test_marks_in_json_are_data(tmp_path):
     found = marked(tmp_path, RIGHT.replace("-2", "2"), "--format", "json")
-    told = json.loads(found.output)
-    assert (found.exit_code, told["steps"][0]["diagnosis"]) == (3, "a sign, in (3,2)")
+    answers = json.loads(found.output)
+    assert (found.exit_code, answers["steps"][0]["diagnosis"]) == (3, "a sign, in (3,2)")
 
 
 @pytest.mark.parametrize("more", [

@@ -1,4 +1,4 @@
-"""Solutions by hand: the published numbers, the ops in float64, and every step from its inputs."""
+"""Solutions by hand: published numbers, the ops in float64, every step from its inputs."""
 
 import pytest
 import sympy
@@ -146,10 +146,10 @@ def test_cells_are_those_of_torch(data):
 def test_every_step_follows_from_its_stated_inputs(name):
     worked = work.solve(work.read_problem(name))
     assert worked.recompute() == worked.values()
-    told = worked.to_json()
-    symbols = told.get("symbols", ())
-    values = {n: parse_matrix(v, n, symbols) for n, v in told["given"].items()}
-    for step in told["steps"]:
+    given_values = worked.to_json()
+    symbols = given_values.get("symbols", ())
+    values = {n: parse_matrix(v, n, symbols) for n, v in given_values["given"].items()}
+    for step in given_values["steps"]:
         parts = [values[one] for one in step["inputs"]]
         found = apply_rule(step["rule"], *parts)
         values[step["name"]] = found
@@ -186,6 +186,6 @@ def test_every_problem_can_be_shown_in_every_way(name):
         ({"family": "gru", "given": {"x": 1}}, WorkError, "needs W_z, U_z"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_worked_is_said(problem, kind, message):
+def test_what_cannot_be_worked_is_reported(problem, kind, message):
     with pytest.raises(kind, match=message.replace("(", r"\(")):
         work.solve(problem)

@@ -1,4 +1,4 @@
-"""Every kind of attention by hand: limits, scores, masks, biases, cross; as the ops have it."""
+"""Every kind of attention by hand against the ops: limits, scores, masks, biases, cross."""
 
 import pytest
 import sympy
@@ -23,10 +23,10 @@ small = st.fractions(-2, 2, max_denominator=3).map(str)
 
 
 def test_both_limits_of_the_scale_are_exact():
-    told = {"Q": 1, "K": [[1], [2], [2], [0]], "V": [[1], [2], [4], [0]]}
+    values = {"Q": 1, "K": [[1], [2], [2], [0]], "V": [[1], [2], [4], [0]]}
     half, quarter = sympy.Rational(1, 2), sympy.Rational(1, 4)
-    assert solve_attention(told, scale=0)["A"] == M([[quarter] * 4])
-    assert solve_attention(told, scale="inf")["A"] == M([[0, half, half, 0]])
+    assert solve_attention(values, scale=0)["A"] == M([[quarter] * 4])
+    assert solve_attention(values, scale="inf")["A"] == M([[0, half, half, 0]])
     columns = solve_attention(
         {"Q": 1, "K": [[1, 2, 2, 0]], "V": [[1, 2, 4, 0]]}, scale="inf", convention="columns"
     )
@@ -161,8 +161,8 @@ def test_slips_of_scores_are_recognised(problem, name, slip):
     worked = work.solve(work.read_problem(problem))
     step = next(one for one in worked.steps if one.name == name)
     found = get_rule(step.rule).mistakes[slip](*(worked[one] for one in step.inputs))
-    told = [[f"{float(x):.9f}" for x in row] for row in found.evalf(20).tolist()]
-    assert cause({name: told}, worked) == slip
+    values = [[f"{float(x):.9f}" for x in row] for row in found.evalf(20).tolist()]
+    assert cause({name: values}, worked) == slip
 
 
 def test_keys_from_the_wrong_sequence_are_recognised():
@@ -199,7 +199,7 @@ def test_the_relative_bias_the_wrong_way_round_is_recognised():
         ),
     ],
 )
-def test_what_no_attention_can_do_is_said(problem, message):
+def test_what_no_attention_can_do_is_reported(problem, message):
     with pytest.raises(Exception, match=message) as caught:
         work.solve(problem)
     assert isinstance(caught.value, WorkError | rg.errors.ShapeError)

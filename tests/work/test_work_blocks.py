@@ -1,4 +1,4 @@
-"""Whole blocks by hand: layer norm, feed-forward, encoder and decoder, as the layers have them."""
+"""Whole blocks by hand against the layers: layer norm, feed-forward, encoder, decoder."""
 
 import random
 import time
@@ -75,9 +75,9 @@ def test_layer_norm_of_one_token():
 
 def test_nothing_to_add_is_the_identity_only_with_the_norm_first():
     zero = [[0, 0], [0, 0]]
-    told = {"X": [[1, 3]], "W_V": zero, "W_1": zero, "W_2": zero}
-    assert solve_encoder(told, norm="pre")["P_2"] == M([[1, 3]])
-    assert solve_encoder(told, norm="post", eps=0)["LN_2"] == M([[-1, 1]])
+    values = {"X": [[1, 3]], "W_V": zero, "W_1": zero, "W_2": zero}
+    assert solve_encoder(values, norm="pre")["P_2"] == M([[1, 3]])
+    assert solve_encoder(values, norm="post", eps=0)["LN_2"] == M([[-1, 1]])
 
 
 def test_a_whole_block_takes_seconds_and_says_where_digits_begin():
@@ -142,10 +142,10 @@ def test_an_encoder_block_is_that_of_the_layer(seed, norm, mask):
 
 def test_a_block_of_today_is_that_of_the_layer():
     draw = some(1)
-    told = {"X": draw(2, 4), "W_1": draw(4, 3), "W_G": draw(4, 3), "W_2": draw(3, 4)}
-    told |= {f"W_{one}": draw(4, 4) for one in "QKVO"} | {"gamma_1": draw(1, 4)}
+    values = {"X": draw(2, 4), "W_1": draw(4, 3), "W_G": draw(4, 3), "W_2": draw(3, 4)}
+    values |= {f"W_{one}": draw(4, 4) for one in "QKVO"} | {"gamma_1": draw(1, 4)}
     worked = solve_encoder(
-        told, heads=2, norm="pre", norm_kind="rms", activation="silu", mask="causal"
+        values, heads=2, norm="pre", norm_kind="rms", activation="silu", mask="causal"
     )
     block = rg.nn.EncoderBlock(
         4, 2, hidden=3, norm="rms", norm_first=True, gated=True, activation="silu"
@@ -204,20 +204,20 @@ FEED = work.solve(work.read_problem("feed-forward"))
 def test_slips_of_blocks_are_recognised(worked, name, slip):
     step = next(one for one in worked.steps if one.name == name)
     found = get_rule(step.rule).mistakes[slip](*(worked[one] for one in step.inputs))
-    told = [[f"{float(x):.9f}" for x in row] for row in found.evalf(20).tolist()]
-    wrong = first_wrong(work.check_answers(worked, {name: told}))
+    values = [[f"{float(x):.9f}" for x in row] for row in found.evalf(20).tolist()]
+    wrong = first_wrong(work.check_answers(worked, {name: values}))
     assert wrong is not None
     assert wrong.diagnosis == slip
 
 
 def test_a_residual_left_out_is_recognised_and_the_rest_carried_forward():
     # who forgets the first sum and goes on rightly has one mistake, not ten
-    told = {"P_1": BLOCK["O"]}
-    told["m_1"] = get_rule("mean of rows").run(told["P_1"])
-    told["c_1"] = get_rule("centre rows").run(told["P_1"], told["m_1"])
+    values = {"P_1": BLOCK["O"]}
+    values["m_1"] = get_rule("mean of rows").run(values["P_1"])
+    values["c_1"] = get_rule("centre rows").run(values["P_1"], values["m_1"])
     answers = {
         name: [[f"{float(x):.{places}f}" for x in row] for row in value.evalf(20).tolist()]
-        for (name, value), places in zip(told.items(), (12, 9, 6), strict=True)
+        for (name, value), places in zip(values.items(), (12, 9, 6), strict=True)
     }
     found = {one.name: one for one in work.check_answers(BLOCK, answers)}
     assert found["P_1"].diagnosis == "the residual was left out"
@@ -249,6 +249,6 @@ ONE = [[1]]
          "needs 1 numbers, got X 1×1 and W_1 1×1 and b_1 1×2"),
     ],
 )  # fmt: skip
-def test_blocks_that_cannot_be_worked_are_told_why(problem, message):
+def test_blocks_that_cannot_be_worked_raise(problem, message):
     with pytest.raises(RegardError, match=message):
         work.solve(problem)

@@ -1,4 +1,4 @@
-"""Attention built to order: published shares, torch's convolution, and what stands in the way."""
+"""Constructed attention: published shares, torch's convolution, and its obstacles."""
 
 import math
 
@@ -106,6 +106,6 @@ def test_that_softmax_of_the_unit_matrix_is_not_the_unit_matrix_is_a_known_slip(
         ({"family": "convolution", "method": "two", "given": {"X": [[1]]}}, "method: needs one_h"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_built_is_said(problem, message):
+def test_what_cannot_be_built_is_reported(problem, message):
     with pytest.raises(WorkError, match=message):
         work.solve(problem)

@@ -71,8 +71,8 @@ def test_a_formula_is_read_as_it_is_computed(text):
 
 
 def test_sizes_may_be_symbols_and_then_the_formulas_come_out():
-    told = {"family": "cost", "symbols": ["m", "n", "w"], "given": {"M": "m", "N": "n", "k": "w"}}
-    worked = work.solve(told)
+    values = {"family": "cost", "symbols": ["m", "n", "w"], "given": {"M": "m", "N": "n", "k": "w"}}
+    worked = work.solve(values)
     m, n, w = (sympy.Symbol(one, real=True) for one in "mnw")
     assert sympy.expand(worked["e"][0] - (12 * m * w**2 + 2 * m**2 * w)) == 0
     assert sympy.expand(worked["p"][0] - (2 * n**2 * w + 2 * m * n * w)) == 0
@@ -81,25 +81,25 @@ def test_sizes_may_be_symbols_and_then_the_formulas_come_out():
 
 def test_the_missing_factor_and_the_missing_pairs_are_recognised():
     worked = solve_cost({"M": 30, "N": 20, "k": 16})
-    for name, told, says in (
+    for name, values, says in (
         ("ES", 30 * 30 * 16, "the factors in front were left out"),
         ("e", 4 * 30 * 256 + 8 * 30 * 256, "term 2 of the sum was left out"),
         ("EP", 8 * 30 * 256, "multiply and add were counted as two"),
     ):
-        found = first_wrong(work.check_answers(worked, {name: told}))
+        found = first_wrong(work.check_answers(worked, {name: values}))
         assert found is not None
         assert found.diagnosis == says
 
 
 @pytest.mark.usefixtures("users_view")
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("values", "message"),
     [
         ({"n": 3}, "given: needs n and d; or M, N and k"),
         ({"n": 3, "d": 0}, "d: needs one whole number from 1 on"),
         ({"n": "1/2", "d": 1}, "n: needs one whole number from 1 on"),
     ],
 )
-def test_what_cannot_be_counted_is_said(told, message):
+def test_what_cannot_be_counted_is_reported(values, message):
     with pytest.raises(WorkError, match=message):
-        solve_cost(told)
+        solve_cost(values)

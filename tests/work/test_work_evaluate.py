@@ -1,4 +1,4 @@
-"""Exact numbers to digits: the same as the slow way, and quick where parts are shared."""
+"""Exact numbers to digits: the same as the slow path, and fast where parts are shared."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Statements on gates: each verdict is what the numbers of torch's cells say."""
+"""Statements on gates: each verdict follows from the numbers of torch's cells."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from regard.work.families.recurrent.gates import solve_gates
 PROBLEM = work.read_problem("gates")
 
 
-def told(change=()):
+def values(change=()):
     return solve_gates({**PROBLEM["given"], **dict(change)}).remarks
 
 
@@ -20,7 +20,7 @@ def as_tensor(value):
 
 
 def test_the_six_verdicts():
-    verdicts = [one.split(":")[1].split()[0].strip(".,;") for one in told()]
+    verdicts = [one.split(":")[1].split()[0].strip(".,;") for one in values()]
     assert verdicts == ["true", "true", "false", "false", "true", "false"]
 
 
@@ -55,12 +55,12 @@ def test_what_flows_back_with_a_closed_forget_gate_is_that_of_autograd():
 
 def test_without_recurrent_weights_a_closed_forget_gate_does_stop_it():
     zero = [[0, 0], [0, 0]]
-    assert "true here" in told({"U_i": zero, "U_c": zero})[3]
+    assert "true here" in values({"U_i": zero, "U_c": zero})[3]
 
 
 def test_a_cell_at_rest_stays_at_rest():
     zero = [[0], [0]]
-    assert "true here, since it is at a fixed point" in told({"h": zero, "c": zero})[2]
+    assert "true here, since it is at a fixed point" in values({"h": zero, "c": zero})[2]
 
 
 @pytest.mark.usefixtures("users_view")

@@ -1,4 +1,4 @@
-"""Back-propagation through time by hand: autograd's gradients, every path, and clipping."""
+"""Backpropagation through time by hand: autograd's gradients, every path, clipping."""
 
 import pytest
 import torch
@@ -25,17 +25,17 @@ def drawn(cell, data, inputs=2, size=SIZE, steps=STEPS, bias=True):
     def cells(rows, columns):
         return [[data.draw(small) for _ in range(columns)] for _ in range(rows)]
 
-    told = {"x": cells(inputs, steps), "h": cells(size, 1)}
+    given_values = {"x": cells(inputs, steps), "h": cells(size, 1)}
     if cell == "lstm":
-        told["c"] = cells(size, 1)
+        given_values["c"] = cells(size, 1)
     for gate in GATES[cell]:
-        told |= {f"W{gate}": cells(size, inputs), f"U{gate}": cells(size, size)}
+        given_values |= {f"W{gate}": cells(size, inputs), f"U{gate}": cells(size, size)}
         if bias:
-            told[f"b{gate}"] = cells(size, 1)
-    return told
+            given_values[f"b{gate}"] = cells(size, 1)
+    return given_values
 
 
-def run(cell, told, h, c, x, p):
+def run(cell, given_values, h, c, x, p):
     """One step in torch, from the definitions of the cells."""
 
     def gate(index, state):
@@ -52,12 +52,12 @@ def run(cell, told, h, c, x, p):
     return o * c.tanh(), c
 
 
-def autograd(cell, told, loss):
-    values = {name: floats(parse_matrix(value)) for name, value in told.items()}
+def autograd(cell, given_values, loss):
+    values = {name: floats(parse_matrix(value)) for name, value in given_values.items()}
     leaves = {name: v.requires_grad_() for name, v in values.items() if name != "x"}
     h, c, states = leaves["h"], leaves.get("c"), []
     for t in range(values["x"].shape[1]):
-        h, c = run(cell, told, h, c, values["x"][:, t : t + 1], leaves)
+        h, c = run(cell, given_values, h, c, values["x"][:, t : t + 1], leaves)
         states.append(h)
     loss(states).backward()
     return {name: v.grad for name, v in leaves.items() if v.grad is not None}
@@ -80,30 +80,36 @@ def test_every_gradient_is_that_of_autograd(cell, data):
 @pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
 def test_the_loss_may_be_a_sum_or_a_distance(cell):
     given_ = work.read_problem(f"bptt-{cell}")["given"]
-    told = {name: value for name, value in given_.items() if name not in ("dh", "target")}
+    given_values = {name: value for name, value in given_.items() if name not in ("dh", "target")}
     size = 2 if cell == "rnn" else 1
-    told["h"] = told.get("h", [[0]] * size)
-    summed = solve_bptt(told, cell=cell)
-    want = autograd(cell, told, lambda hs: hs[-1].sum())
+    given_values["h"] = given_values.get("h", [[0]] * size)
+    summed = solve_bptt(given_values, cell=cell)
+    want = autograd(cell, given_values, lambda hs: hs[-1].sum())
     assert floats(summed["dW" if cell != "lstm" else "dW_i"]).allclose(
         want["W" if cell != "lstm" else "W_i"], atol=1e-12
     )
     target = [["1/3"]] * size
-    far = solve_bptt(told | {"target": target}, cell=cell)
-    distance = floats(far[f"h_{parse_matrix(told['x']).cols}"]) - 1 / 3
+    far = solve_bptt(given_values | {"target": target}, cell=cell)
+    distance = floats(far[f"h_{parse_matrix(given_values['x']).cols}"]) - 1 / 3
     assert float(evaluate_digits(far["J"][0], 20)) == pytest.approx(float((distance**2).sum() / 2))
-    want = autograd(cell, told, lambda hs: ((hs[-1] - 1 / 3) ** 2).sum() / 2)
+    want = autograd(cell, given_values, lambda hs: ((hs[-1] - 1 / 3) ** 2).sum() / 2)
     assert floats(far["dh_0"]).allclose(want["h"], atol=1e-12)
 
 
 def test_the_jacobians_of_an_rnn_are_those_of_autograd():
-    told = {"x": [[1, 0, -1], [0, 1, 1]], "W": [["1/2", 0], [0, 1]], "U": [[0, 2], ["-1/2", 1]]}
-    worked = solve_bptt(told)
-    p = {name: floats(parse_matrix(told[name])) for name in "WU"}
+    given_values = {
+        "x": [[1, 0, -1], [0, 1, 1]],
+        "W": [["1/2", 0], [0, 1]],
+        "U": [[0, 2], ["-1/2", 1]],
+    }
+    worked = solve_bptt(given_values)
+    p = {name: floats(parse_matrix(given_values[name])) for name in "WU"}
 
     def last(h):
         for t in (0, 1, 2):
-            h, _ = run("rnn", told, h, None, floats(parse_matrix(told["x"]))[:, t], p)
+            h, _ = run(
+                "rnn", given_values, h, None, floats(parse_matrix(given_values["x"]))[:, t], p
+            )
         return h
 
     want = torch.autograd.functional.jacobian(last, torch.zeros(2, dtype=torch.float64))
@@ -127,13 +133,13 @@ def test_the_direct_path_of_an_lstm_is_the_product_of_its_forget_gates():
     gates = float(worked["f_1"][0]) * float(worked["f_2"][0])
     assert float(worked["F_0"][0]) == pytest.approx(gates)
     # the whole path, by a small change of the cell before the last step, through the state too
-    told = {k: float(worked[k][0]) for k in worked.given}
+    given_values = {k: float(worked[k][0]) for k in worked.given}
 
     def cell_after(c1):
-        o, x, out = float(worked["o_1"][0]), told["x_2"], {}
+        o, x, out = float(worked["o_1"][0]), given_values["x_2"], {}
         h1 = o * torch.tanh(c1)
         for g in "ifoc":
-            out[g] = told[f"W_{g}"] * x + told[f"U_{g}"] * h1
+            out[g] = given_values[f"W_{g}"] * x + given_values[f"U_{g}"] * h1
         return out["f"].sigmoid() * c1 + out["i"].sigmoid() * out["c"].tanh()
 
     c1 = torch.tensor(float(worked["c_1"][0]), dtype=torch.float64, requires_grad=True)
@@ -161,8 +167,8 @@ def test_clipping_keeps_the_direction_and_bounds_the_norm():
 )  # fmt: skip
 def test_the_radius_says_whether_gradients_vanish(u, says):
     same, across = u
-    told = {"x": [[0, 0], [0, 0]], "W": [[1, 0], [0, 1]], "U": [[same, across], [0, same]]}
-    assert any(says in one for one in solve_bptt(told).remarks)
+    given_values = {"x": [[0, 0], [0, 0]], "W": [[1, 0], [0, 1]], "U": [[same, across], [0, same]]}
+    assert any(says in one for one in solve_bptt(given_values).remarks)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +230,7 @@ def test_totals_for_partials_and_a_path_left_out_are_recognised(name, slip, says
         ({"x": 1, "W": 1, "U": 1, "target": [1, 2]}, "target: needs 1 numbers, got 1×2"),
     ],
 )
-def test_what_does_not_fit_is_said(given_, message):
+def test_what_does_not_fit_is_reported(given_, message):
     with pytest.raises(WorkError, match=message):
         solve_bptt(given_)
 

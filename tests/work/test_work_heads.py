@@ -1,4 +1,4 @@
-"""Several heads by hand: as the layer has it, both conventions, and the counts of the books."""
+"""Multi-head attention by hand against the layer, in both conventions, with counts."""
 
 import pytest
 import torch
@@ -115,7 +115,7 @@ def test_an_output_without_its_last_matrix_is_recognised():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_heads_that_do_not_fit_are_told_what_would():
+def test_heads_that_do_not_fit_raise_with_a_suggestion():
     x = [[1, 2, 3, 4]]
     with pytest.raises(ShapeError, match="divisor of the width 4.*got 3; try one of 1, 2, 4"):
         solve_multi_head({"X": x}, heads=3)

@@ -1,4 +1,4 @@
-"""RNN and attention in one: torch's numbers, what it may look at, and how large it grows."""
+"""RNN with attention: torch's numbers, its context and its size."""
 
 import pytest
 import torch
@@ -16,8 +16,8 @@ from regard.work.marking.findings import first_wrong
 small = st.integers(-30, 30).map(lambda x: f"{x / 20}")
 
 
-def in_torch(told, score, query):
-    p = {name: floats(parse_matrix(value)) for name, value in told.items()}
+def in_torch(values, score, query):
+    p = {name: floats(parse_matrix(value)) for name, value in values.items()}
     states, h = [], p["h"]
     for t in range(p["x"].shape[1]):
         new = torch.tanh(p["W"] @ p["x"][:, [t]] + p["U"] @ h)
@@ -49,10 +49,10 @@ def test_every_state_is_that_of_torch(score, data, query):
 
 @pytest.mark.parametrize("score", ["dot", "scaled", "additive"])
 def test_the_problem_that_comes_along_is_that_of_torch(score):
-    told = work.read_problem("recurrent-attention")["given"] | {"h": [["1/2"], [-1]]}
-    told |= {"W_1": [[1, 2]], "W_2": [[-1, 1]], "V_a": [[3]]}
-    worked = solve_recurrent_attention(told, score=score)
-    for t, want in enumerate(in_torch(told, score, "candidate"), 1):
+    values = work.read_problem("recurrent-attention")["given"] | {"h": [["1/2"], [-1]]}
+    values |= {"W_1": [[1, 2]], "W_2": [[-1, 1]], "V_a": [[3]]}
+    worked = solve_recurrent_attention(values, score=score)
+    for t, want in enumerate(in_torch(values, score, "candidate"), 1):
         torch.testing.assert_close(floats(worked[f"h_{t}"]), want, rtol=1e-9, atol=1e-9)
 
 

@@ -1,4 +1,4 @@
-"""Moments of a dot product: the formulas, the simulation beside them, and the known slips."""
+"""Moments of a dot product: formulas, simulation, and known mistakes."""
 
 import numpy as np
 import pytest
@@ -68,22 +68,22 @@ def test_mean_and_variance_of_symbols_are_the_formulas():
 
 
 @pytest.mark.parametrize(
-    ("name", "told", "says"),
+    ("name", "values", "says"),
     [
         ("v_1", str(2 * 64 * 13.283), "an extra factor d"),
         ("v_2", "1", "the d was left out"),
         ("s", "90.566", "the root was left out"),
     ],
 )
-def test_known_slips_are_recognised(name, told, says):
-    found = first_wrong(work.check_answers(FX12, {name: told}))
+def test_known_mistakes_are_recognised(name, values, says):
+    found = first_wrong(work.check_answers(FX12, {name: values}))
     assert found is not None
     assert says in found.diagnosis
 
 
 @pytest.mark.usefixtures("users_view")
 @pytest.mark.parametrize(
-    ("told", "choices", "message"),
+    ("values", "choices", "message"),
     [
         ({"mu": 1}, {}, "given: needs sigma, and mu or mm with d, got mu"),
         ({"mm": 1, "sigma": 1}, {}, "mm: needs 0 or more and a d beside it"),
@@ -98,6 +98,6 @@ def test_known_slips_are_recognised(name, told, says):
         ),
     ],
 )
-def test_what_does_not_fit_is_said(told, choices, message):
+def test_what_does_not_fit_is_reported(values, choices, message):
     with pytest.raises(WorkError, match=message):
-        solve_moments(told, **choices)
+        solve_moments(values, **choices)

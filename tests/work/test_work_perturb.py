@@ -1,4 +1,4 @@
-"""One key, query or token changed: what moves, the orders of the change, and noise on average."""
+"""One key, query or token perturbed: what changes, by order, and noise on average."""
 
 import pytest
 import torch
@@ -45,10 +45,10 @@ def test_the_weights_and_outputs_are_those_of_torch(data, what, index):
 
 @pytest.mark.parametrize("what", ["key", "query", "token"])
 def test_the_orders_leave_a_square_and_a_cube(what):
-    told = {"X": [[1, 0], [0, 1], [1, -1]], "W_V": [[1, 0], [1, 2]]}
+    values = {"X": [[1, 0], [0, 1], [1, -1]], "W_V": [[1, 0], [1, 2]]}
     left = []
     for eps in ("1/10", "1/100"):
-        worked = solve_perturb(told | {"eps": [eps, 0]}, target=what, index=1)
+        worked = solve_perturb(values | {"eps": [eps, 0]}, target=what, index=1)
         left.append([float(evaluate_digits(worked[n][0], 20)) for n in ("n_1", "n_2")])
     first, second = ((b / a) for a, b in zip(*left, strict=True))
     assert first == pytest.approx(1e-2, rel=0.2)  # a tenth of ε: a hundredth is left
@@ -59,12 +59,12 @@ def test_the_orders_leave_a_square_and_a_cube(what):
 @pytest.mark.parametrize("change", [{"eps": ["1/5", "-1/10"]}, {"alpha": "3/2"}])
 @pytest.mark.parametrize("what", ["key", "query", "token"])
 def test_the_orders_are_the_derivatives_that_autograd_takes(what, change, weights):
-    told = {"X": [[1, 0], ["1/2", 1], [1, -1]]}
+    values = {"X": [[1, 0], ["1/2", 1], [1, -1]]}
     if weights:
-        told |= {"W_Q": [[1, 2], [0, 1]], "W_K": [[1, 0], [-1, 1]], "W_V": [[1, 1], [2, 0]]}
+        values |= {"W_Q": [[1, 2], [0, 1]], "W_K": [[1, 0], [-1, 1]], "W_V": [[1, 1], [2, 0]]}
     if "biases" in weights:
-        told |= {"b_Q": [1, 0], "b_K": ["1/2", 1], "b_V": [0, -1]}
-    worked = solve_perturb(told | change, target=what, index=2)
+        values |= {"b_Q": [1, 0], "b_K": ["1/2", 1], "b_V": [0, -1]}
+    worked = solve_perturb(values | change, target=what, index=2)
     x = floats(worked["X"])
     names = [worked.given.get(f"{part}_{one}") for one in "QKV" for part in "Wb"]
     w = [None if one is None else floats(one) for one in names]
@@ -101,10 +101,10 @@ def test_a_moved_token_is_query_and_key_of_its_own_score():
 
 
 def test_a_query_moves_one_output_a_key_and_a_token_all():
-    told = MOVE["given"]
-    assert changed(solve_perturb(told, target="query", index=2)) == [2]
-    assert changed(solve_perturb(told, target="key", index=2)) == [1, 2, 3]
-    token = {"X": told["K"], "eps": told["eps"]}
+    values = MOVE["given"]
+    assert changed(solve_perturb(values, target="query", index=2)) == [2]
+    assert changed(solve_perturb(values, target="key", index=2)) == [1, 2, 3]
+    token = {"X": values["K"], "eps": values["eps"]}
     assert changed(solve_perturb(token, target="token", index=2)) == [1, 2, 3]
 
 
@@ -161,6 +161,6 @@ def test_the_mean_change_is_half_the_curvature(what):
         ({"eps": [1]}, {}, "eps: needs 2 numbers, one per feature, got 1×1"),
     ],
 )
-def test_what_does_not_fit_is_said(change, choices, message):
+def test_what_does_not_fit_is_reported(change, choices, message):
     with pytest.raises(WorkError, match=message):
         solve_perturb(MOVE["given"] | change, **choices)

@@ -1,4 +1,4 @@
-"""Positions by hand: the table of the books, its turns, and the ops in float64."""
+"""Positions by hand: published tables, rotations, and the ops in float64."""
 
 import pytest
 import sympy
@@ -88,8 +88,8 @@ def test_slips_of_positions_are_recognised(name, slip):
     worked = work.solve(work.read_problem("positions"))
     step = next(one for one in worked.steps if one.name == name)
     found = get_rule(step.rule).mistakes[slip](*(worked[one] for one in step.inputs))
-    told = [[f"{float(x):.9f}" for x in row] for row in found.evalf(20).tolist()]
-    wrong = first_wrong(work.check_answers(worked, {name: told}))
+    values = [[f"{float(x):.9f}" for x in row] for row in found.evalf(20).tolist()]
+    wrong = first_wrong(work.check_answers(worked, {name: values}))
     assert wrong is not None
     assert wrong.diagnosis == slip
 
@@ -97,8 +97,8 @@ def test_slips_of_positions_are_recognised(name, slip):
 def test_pairs_taken_from_two_halves_are_recognised():
     worked = solve_rotary({"Q": [[1, 2, 3, 4]], "K": [[1, 0, 0, 0]], "p": [[2]]})
     halves = rg.rotary(torch.tensor([[1.0, 2, 3, 4]]).double(), torch.tensor([2]), halves=True)
-    told = [[f"{x:.6f}" for x in row] for row in halves.tolist()]
-    wrong = first_wrong(work.check_answers(worked, {"Q_p": told}))
+    values = [[f"{x:.6f}" for x in row] for row in halves.tolist()]
+    wrong = first_wrong(work.check_answers(worked, {"Q_p": values}))
     assert wrong is not None
     assert wrong.diagnosis == "pairs were taken from the two halves"
 
@@ -107,7 +107,7 @@ def test_pairs_taken_from_two_halves_are_recognised():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_positions_that_cannot_be_are_said():
+def test_positions_that_cannot_be_are_reported():
     with pytest.raises(ShapeError, match="d: needs an even number, one sine and one cosine"):
         solve_positions({"p": 2, "d": 3})
     with pytest.raises(WorkError, match="given: needs p and d, got no d"):

@@ -1,4 +1,4 @@
-"""Proofs: every line equals the one before, at numbers too, and a line that does not is refused."""
+"""Proofs: every line equals the one before, also numerically; a wrong line raises."""
 
 import pytest
 import sympy
@@ -72,12 +72,12 @@ def test_known_slips_are_wrong(name):
 
 @pytest.mark.usefixtures("users_view")
 @pytest.mark.parametrize(
-    ("told", "of", "message"),
+    ("values", "of", "message"),
     [
         ({"x": 1}, "sigmoid-negatio", "got 'sigmoid-negatio'; try sigmoid-negation"),
         ({"y": 1}, "tanh", "given: needs a number for each of x, got y"),
     ],
 )
-def test_what_cannot_be_proved_is_said(told, of, message):
+def test_what_cannot_be_proved_is_reported(values, of, message):
     with pytest.raises(WorkError, match=message):
-        solve_proof(told, identity=of)
+        solve_proof(values, identity=of)

@@ -1,4 +1,4 @@
-"""Remarks of a solution: sentences after the numbers, in every way of showing it."""
+"""Remarks of a solution follow the steps in every format."""
 
 import json
 
@@ -9,7 +9,7 @@ from regard.work.show.text import as_text
 from regard.work.solution import SolutionBuilder
 
 
-def told():
+def solved_example():
     working = SolutionBuilder("by hand", {"a": [[1, 2]]})
     working.add_step("b", "exp", "a", title="the exponentials")
     working.add_remark("σ'(0) = ¼: 100% of its {largest} slope, at x_1 ≠ 2")
@@ -17,7 +17,7 @@ def told():
 
 
 def test_remarks_stand_after_the_steps_in_every_format():
-    worked = told()
+    worked = solved_example()
     assert as_text(worked).splitlines()[-2:] == ["What follows", f" - {worked.remarks[0]}"]
     assert as_markdown(worked).endswith(f"## What follows\n\n- {worked.remarks[0]}")
     assert json.loads(json.dumps(worked.to_json()))["remarks"] == list(worked.remarks)

@@ -1,4 +1,4 @@
-"""Sizes that do not meet are told by name, with the convention in which they would."""
+"""Shape mismatches name the matrices, and the convention in which they would fit."""
 
 import pytest
 from hypothesis import given, settings
@@ -38,9 +38,9 @@ def test_a_product_of_weights_and_values_in_the_wrong_order():
 def test_weights_of_the_other_convention():
     d, n, h = 4, 3, 2
     as_columns = {"X": ones(d, n), "W_Q": ones(h, d), "W_K": ones(h, d), "W_V": ones(h, d)}
-    told = refused(as_columns)
-    assert told.startswith("Q = X W_Q: needs as many rows in W_Q as X has columns, 3, got X 4×3")
-    assert told.endswith("try W_Q X (tokens are columns: W X, Kᵀ Q, V A)")
+    values = refused(as_columns)
+    assert values.startswith("Q = X W_Q: needs as many rows in W_Q as X has columns, 3, got X 4×3")
+    assert values.endswith("try W_Q X (tokens are columns: W X, Kᵀ Q, V A)")
     assert solve_attention(as_columns, convention="columns")["H"].shape == (h, n)
     as_rows = {"X": ones(n, d), "W_Q": ones(d, h), "W_K": ones(d, h), "W_V": ones(d, h)}
     assert refused(as_rows, convention="columns").endswith(
@@ -52,8 +52,8 @@ def test_weights_of_the_other_convention():
 
 @pytest.mark.usefixtures("users_view")
 def test_queries_and_keys_of_other_sizes():
-    told = refused({"Q": ones(4, 5), "K": ones(4, 6), "V": ones(3, 6)})
-    assert told == (
+    values = refused({"Q": ones(4, 5), "K": ones(4, 6), "V": ones(3, 6)})
+    assert values == (
         "S = Q Kᵀ: needs as many columns in K as Q has columns, 5, got Q 4×5 and K 4×6; "
         "try Kᵀ Q (tokens are columns: W X, Kᵀ Q, V A)"
     )
@@ -96,5 +96,5 @@ def test_the_table_says_the_convention_and_each_size():
 @pytest.mark.parametrize("name", ["three-tokens", "column-convention", "gru", "lstm"])
 def test_the_table_has_every_matrix(name):
     worked = work.solve(work.read_problem(name))
-    told = {one.name: one.shape for one in list_shapes(worked)}
-    assert told == {n: f"{v.rows}×{v.cols}" for n, v in worked.values().items()}
+    values = {one.name: one.shape for one in list_shapes(worked)}
+    assert values == {n: f"{v.rows}×{v.cols}" for n, v in worked.values().items()}

@@ -1,4 +1,4 @@
-"""Solutions to read: every format of every problem, whole, well formed, and the same numbers."""
+"""Formatted solutions: every format of every problem, complete, well formed, same numbers."""
 
 import re
 import shutil
@@ -89,9 +89,9 @@ def test_a_formula_is_what_mathml_has_for_it():
 def test_the_page_shows_the_matrices_of_the_solution():
     worked = solved("three-tokens")
     page = Strict(as_html(worked))
-    told = "".join(page.words)
-    assert "Q₁₁ = 1·0 + (-1)·1 + 0·(-1/2) + 2·1 = 1" in told
-    assert "".join(format_decimal(x) for x in worked["H"]).replace("-", "−") in told
+    text = "".join(page.words)
+    assert "Q₁₁ = 1·0 + (-1)·1 + 0·(-1/2) + 2·1 = 1" in text
+    assert "".join(format_decimal(x) for x in worked["H"]).replace("-", "−") in text
     assert [a["href"] for tag, a in page.tags if tag == "a"][1:3] == ["#at-Q", "#at-K"]
     places = {a["id"] for _, a in page.tags if "id" in a}
     assert {a["href"][1:] for tag, a in page.tags if tag == "a"} <= places
@@ -201,7 +201,7 @@ def test_the_command_writes_a_page_whole(tmp_path):
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_cannot_be_shown_is_said(tmp_path):
+def test_what_cannot_be_shown_is_reported(tmp_path):
     with pytest.raises(WorkError, match="only: needs names of steps, X, .*got 'h'"):
         as_text(solved("self-attention"), only=["h"])
     with pytest.raises(WorkError, match="fmt: needs one of text"):

@@ -1,4 +1,4 @@
-"""Symbols among the numbers: exact, the same as numbers once put in; a parser that is closed."""
+"""Symbols among the numbers: exact, equal to numbers after substitution; a closed parser."""
 
 import pytest
 import sympy
@@ -45,16 +45,16 @@ def test_cells_work_in_symbols_and_every_step_follows(family):
     worked = work.solve({"family": family, "symbols": ["w"], "given": given | {name: "w"}})
     assert worked.recompute() == worked.values()
     assert worked.to_json()["symbols"] == ["w"]
-    told = {"family": family, "given": given}
+    values = {"family": family, "given": given}
     put = worked.steps[-1].value.subs(sympy.Symbol("w", real=True), parse_number(given[name]))
-    assert abs(put[0].evalf(20) - work.solve(told).steps[-1].value[0].evalf(20)) < 1e-15
+    assert abs(put[0].evalf(20) - work.solve(values).steps[-1].value[0].evalf(20)) < 1e-15
 
 
 def test_an_answer_in_symbols_is_checked_as_a_formula():
     worked = work.solve(work.read_problem("symbols"))
 
-    def verdict(told):
-        (found,) = work.check_answers(worked, {"N": told})
+    def verdict(values):
+        (found,) = work.check_answers(worked, {"N": values})
         return found.verdict
 
     assert verdict([["1 + exp(a*a)"], ["exp(b**2) + 1"]]) == "right"
@@ -69,9 +69,9 @@ def test_an_answer_in_symbols_is_checked_as_a_formula():
 
 def test_numbers_are_read_as_people_write_them():
     half = sympy.Rational(1, 2)
-    told = {"-1/2": -half, ".5": half, "2.": 2, "1e-3": half / 500, "-2**2": -4, "2^-1": half}
-    told |= {"(1 + 2)*3": 9, "1/sqrt(2)": sympy.sqrt(half), "-inf": -sympy.oo, "3·2": 6, "−1": -1}
-    for text, want in told.items():
+    values = {"-1/2": -half, ".5": half, "2.": 2, "1e-3": half / 500, "-2**2": -4, "2^-1": half}
+    values |= {"(1 + 2)*3": 9, "1/sqrt(2)": sympy.sqrt(half), "-inf": -sympy.oo, "3·2": 6, "−1": -1}
+    for text, want in values.items():
         assert parse_number(text) == want, text
 
 
@@ -121,6 +121,6 @@ def test_what_is_no_number_is_refused_at_once(text):
     ({"given": {"X": [["X"]]}, "values": {"X": 1}}, "symbols: need names that no step has"),
     ({"given": {"X": [[1]]}, "values": 3}, "values: needs a table"),
 ])  # fmt: skip
-def test_symbols_that_cannot_be_are_said(problem, message):
+def test_symbols_that_cannot_be_are_reported(problem, message):
     with pytest.raises(WorkError, match=message):
         work.solve(problem)

@@ -1,4 +1,4 @@
-"""A picture classified by hand: patches, tokens, blocks, head; as the model has it."""
+"""A Vision Transformer by hand against the model: patches, tokens, blocks, head."""
 
 import random
 from typing import Any
@@ -150,13 +150,13 @@ def test_slips_of_patches_are_recognised(slip):
         ({"W_1_L2": ONE}, {"layers": 2}, "given: needs W_2_L2 too"),
     ],
 )
-def test_pictures_that_cannot_be_worked_are_told_why(changes, choices, message):
+def test_pictures_that_cannot_be_worked_raise(changes, choices, message):
     with pytest.raises(RegardError, match=message):
         solve_vit(TINY | changes, **choices)
 
 
 @pytest.mark.usefixtures("users_view")
-def test_grids_that_do_not_fit_are_told_why():
+def test_grids_that_do_not_fit_raise():
     with pytest.raises(RegardError, match="pos: needs 1 . 3 · 3 rows for this grid, got 2"):
         solve_position_resize({"pos": ONE}, old_grid=[3, 3], new_grid=[2, 2])
     with pytest.raises(RegardError, match="old_grid: needs two numbers, patches down and across"):

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from regard.decode.cache import KVCache
-from regard.decode.cpu.decoder import CpuDecoder, CpuState, split_rows, supports_cpu_decoder
+from regard.decode.cpu.decoder import CpuDecoder, CpuState, copy_rows, supports_cpu_decoder
 from regard.decode.steppers.language import LanguageStepper
 from regard.errors import ConfigError
 from regard.models import LanguageModel, RecurrentTranslator, Translator
@@ -113,7 +113,7 @@ class TranslatorStepper:
 
     def _to_model_state(self, state: CpuState, rows: int) -> TranslatorState:
         """The state for the model itself, whose calls are now intercepted."""
-        state = split_rows(state, torch.arange(rows))
+        state = copy_rows(state, torch.arange(rows))
         return TranslatorState(state.memory, state.lengths, state.cache)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.ops.grid import Grid, slice_dense
-from regard.ops.term_registry import register
+from regard.ops.term_registry import register_term
 
 
 class Bias:
@@ -59,7 +59,7 @@ def alibi_slopes(heads: int) -> Float[Tensor, " head"]:
     return 2.0 ** (-8.0 * torch.arange(1, heads + 1) / heads)
 
 
-@register("bias")
+@register_term("bias")
 @dataclass(frozen=True, eq=False)
 class ALiBi(Bias):
     """ALiBi: a linear penalty on distance with one slope per head, -slope · |i - j|.
@@ -81,7 +81,7 @@ class ALiBi(Bias):
         return (self.slopes,)
 
 
-@register("bias")
+@register_term("bias")
 @dataclass(frozen=True, eq=False)
 class Toeplitz(Bias):
     """One number per head and relative position, t[j - i], clipped at the table's radius.
@@ -107,7 +107,7 @@ class Toeplitz(Bias):
         return (self.table,)
 
 
-@register("bias", old_fields={"furthest": "max_distance", "both_sides": "bidirectional"})
+@register_term("bias", old_fields={"furthest": "max_distance", "both_sides": "bidirectional"})
 @dataclass(frozen=True, eq=False)
 class Buckets(Bias):
     """T5's relative bias: one number per head and distance bucket; buckets widen with distance.
@@ -153,7 +153,7 @@ class Buckets(Bias):
         return (self.table,)
 
 
-@register("bias", old_names=("Relative",))
+@register_term("bias", old_names=("Relative",))
 @dataclass(frozen=True, eq=False)
 class RelativeKeys(Bias):
     """Relative position keys of Shaw et al. 2018 (eq. 4): a learned key per relative position.
@@ -191,7 +191,7 @@ class RelativeKeys(Bias):
         return (self.table,)
 
 
-@register("bias", old_names=("Dense",))
+@register_term("bias", old_names=("Dense",))
 @dataclass(frozen=True, eq=False)
 class DenseBias(Bias):
     """Any numbers, given as a tensor for the whole map.
@@ -211,7 +211,7 @@ class DenseBias(Bias):
         return (self.values,)
 
 
-@register("bias", old_names=("Sum",))
+@register_term("bias", old_names=("Sum",))
 @dataclass(frozen=True)
 class SumBias(Bias):
     """Sum of two biases, `a + b`.

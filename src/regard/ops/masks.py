@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.errors import ShapeError
 from regard.ops.grid import Grid, slice_dense
-from regard.ops.term_registry import register
+from regard.ops.term_registry import register_term
 
 
 class Mask:
@@ -76,7 +76,7 @@ class Mask:
         return Either(self, other)
 
 
-@register("mask", spelling="causal")
+@register_term("mask", spelling="causal")
 @dataclass(frozen=True)
 class Causal(Mask):
     """Causal mask: j ≤ i.
@@ -101,7 +101,7 @@ class Causal(Mask):
         return False
 
 
-@register("mask", spelling="local")
+@register_term("mask", spelling="local")
 @dataclass(frozen=True)
 class Local(Mask):
     """Sliding window: |i - j| ≤ radius.
@@ -131,7 +131,7 @@ class Local(Mask):
         return last - self.radius <= keys.start and keys.stop - 1 <= positions.start + self.radius
 
 
-@register("mask", spelling="chunked", old_fields={"left": "left_chunks"})
+@register_term("mask", spelling="chunked", old_fields={"left": "left_chunks"})
 @dataclass(frozen=True)
 class Chunked(Mask):
     """Chunked attention for streaming: the own chunk and `left_chunks` before it (None: all).
@@ -173,7 +173,7 @@ class Chunked(Mask):
         return start <= keys.start and keys.stop <= (first + 1) * self.size
 
 
-@register("mask", old_fields={"skip": "left_padding"})
+@register_term("mask", old_fields={"skip": "left_padding"})
 @dataclass(frozen=True, eq=False)
 class Padding(Mask):
     """Padding mask: left_padding ≤ j < length, one length (and left padding) per sequence.
@@ -206,7 +206,7 @@ class Padding(Mask):
             )
 
 
-@register("mask")
+@register_term("mask")
 @dataclass(frozen=True, eq=False)
 class Documents(Mask):
     """Packed documents: a query attends to keys with its own document id.
@@ -230,7 +230,7 @@ class Documents(Mask):
             )
 
 
-@register("mask", old_names=("Dense",))
+@register_term("mask", old_names=("Dense",))
 @dataclass(frozen=True, eq=False)
 class DenseMask(Mask):
     """Any pattern as a boolean matrix, True where a query may attend to a key.
@@ -256,7 +256,7 @@ class DenseMask(Mask):
         return visible.int().argmax(-1).expand(sequences)
 
 
-@register("mask", spelling="&")
+@register_term("mask", spelling="&")
 @dataclass(frozen=True)
 class Both(Mask):
     """Intersection of two masks, `a & b`.
@@ -296,7 +296,7 @@ class Both(Mask):
         self.b.check(sequences, queries, keys)
 
 
-@register("mask", spelling="|")
+@register_term("mask", spelling="|")
 @dataclass(frozen=True)
 class Either(Mask):
     """Union of two masks, `a | b`.

@@ -33,7 +33,7 @@ class RegisteredTerm:
 TERMS: dict[type, RegisteredTerm] = {}
 
 
-def register(
+def register_term(
     kind: TermKind,
     *,
     spelling: str | None = None,

@@ -279,7 +279,7 @@ def test_slopes_and_scaled_keys_are_right_there_too(left, dtype):
     assert worst(e.gather(-1, at), torch.stack(others, -1).gather(-1, at)) < 1e-3 or left < 1e-30
 
 
-def test_half_precision_lse_is_computed_anew():
+def test_half_precision_lse_is_recomputed():
     q, k, v = draw(torch.float32)
     bias = bias_for(scores_of(q, k), 1e-4)
     want, _ = really_removed(scores_of(q, k, bias=bias), v)

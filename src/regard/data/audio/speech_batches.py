@@ -59,7 +59,7 @@ def speech_batches(
         speeds: speed factors to choose from (Ko et al. 2015); pitch changes with them.
         min_snr: lowest SNR in dB of white noise, added to 75% of the recordings; None adds none.
         dither: standard deviation of noise after normalisation; 0 for a model with online CMVN.
-        second_view: add `frames_again`, the same recordings augmented anew, for R-Drop.
+        second_view: add `frames_again`, the same recordings with another augmentation, for R-Drop.
         device: where features are computed.
         seed: order and augmentation.
         rank: which of the `world_size` processes this is.

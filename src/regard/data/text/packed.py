@@ -69,7 +69,7 @@ def pack_text(text: TextFiles, tokenizer: Tokenizer, folder: str | Path) -> Load
 class PackedText:
     """Windows of `length` + 1 tokens of packed text, for next-token prediction.
 
-    Train is shuffled and shifted anew every epoch; valid and test are read in order, so every
+    Train is reshuffled and shifted every epoch; valid and test are read in order, so every
     token is predicted once.
 
     >>> PackedText("nowhere", length=8)

@@ -94,7 +94,7 @@ class CpuDecoder:
                 return replace(state, cache=cache.reorder(rows))
             if cache.length == 0:
                 return replace(state, cache=replace(cache, rows_per_source=each))
-        return split_rows(state, rows)
+        return copy_rows(state, rows)
 
     def _refresh(self) -> None:
         versions = [(p.data_ptr(), p._version) for p in self.model.parameters()]
@@ -149,7 +149,7 @@ def _as_bias(mask: Tensor | None, x: Tensor) -> Tensor | None:
     return torch.zeros(mask.shape, dtype=x.dtype).masked_fill(~mask, -torch.inf)[:, None]
 
 
-def split_rows(state: CpuState, rows: Tensor) -> CpuState:
+def copy_rows(state: CpuState, rows: Tensor) -> CpuState:
     """The state of these rows, each with a source and a past of its own."""
     source = rows // state.cache.rows_per_source
     memory = [(k[source], v[source]) for k, v in state.memory]

@@ -32,17 +32,17 @@ def _rotate(
 @triton.jit
 @no_type_check
 def _load_past(
-    k_ptr, v_ptr, cache_rows_ptr, j, seen, row, kv_head, kv_heads, capacity, f, live,
+    k_ptr, v_ptr, cache_rows_ptr, j, valid, row, kv_head, kv_heads, capacity, f, live,
     HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, USE_CACHE_ROWS: tl.constexpr,
 ):  # fmt: skip
     """Keys and values of past steps, loaded past L1 (each is read once)."""
     cache_row = row
     if USE_CACHE_ROWS:
-        cache_row = tl.load(cache_rows_ptr + row * capacity + j, mask=seen, other=0)
+        cache_row = tl.load(cache_rows_ptr + row * capacity + j, mask=valid, other=0)
     at = ((cache_row * kv_heads + kv_head).to(tl.int64) * capacity + j)[
         :, :, :, None
     ] * HEAD_DIM + f
-    both = seen[:, :, :, None] & live
+    both = valid[:, :, :, None] & live
     # a false hint for the layout: features, then keys along a warp, groups over the warps
     k = tl.load(
         tl.max_contiguous(k_ptr + at, [1, 2, 4, WIDTH]), mask=both, other=0.0, cache_modifier=".cg"
@@ -57,12 +57,12 @@ def _load_past(
 @no_type_check
 def attend_head(
     qkv_ptr, k_ptr, v_ptr, lengths_ptr, left_padding_ptr, cache_rows_ptr, cos_ptr, sin_ptr,
-    row, head, keeps, heads, kv_heads, capacity, scale, window,
+    row, head, store, heads, kv_heads, capacity, scale, window,
     HEAD_DIM: tl.constexpr, WIDTH: tl.constexpr, GROUPS: tl.constexpr, NEAR: tl.constexpr,
     REPEATS: tl.constexpr, ROTARY: tl.constexpr, ROTATE_HALF: tl.constexpr,
     USE_CACHE_ROWS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Attention output of one head of a row; `keeps`: the new key and value enter the cache.
+    """Attention output of one head of a row; `store`: the new key and value enter the cache.
 
     The newest keys of the past are loaded while the previous kernel still computes the query. Each
     of the GROUPS has a running maximum; they are combined at the end (online softmax).
@@ -103,7 +103,7 @@ def attend_head(
         turned = _rotate(turned, k_at, copies, one, place, cos_ptr, sin_ptr, HEAD_DIM, ROTATE_HALF)
         new_k = turned.to(k_ptr.dtype.element_ty)
     here = ((row * kv_heads + kv_head).to(tl.int64) * capacity + time) * HEAD_DIM
-    if keeps & (head % group == 0):
+    if store & (head % group == 0):
         once = one & (which == 0)
         tl.store(tl.max_contiguous(k_ptr + here + copies, [2, 4, WIDTH]), new_k, mask=once)
         tl.store(tl.max_contiguous(v_ptr + here + copies, [2, 4, WIDTH]), new_v, mask=once)

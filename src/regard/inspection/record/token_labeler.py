@@ -48,7 +48,7 @@ class TokenLabeler:
         if self.tokenizer is None:
             return site
         source, target = self._tokens_of(site, history)
-        return label_site(site, source, target, growing=True) if source or target else site
+        return label_site(site, source, target, allow_longer=True) if source or target else site
 
     def label_all(self) -> None:
         """Label every site with the given tokens; tokens that fit no site are an error."""

@@ -12,19 +12,19 @@ NO_MATCHING_SITE = "a site that has them"
 
 
 def label_site(
-    site: Site, source: Tokens | None, target: Tokens | None, *, growing: bool = False
+    site: Site, source: Tokens | None, target: Tokens | None, *, allow_longer: bool = False
 ) -> Site:
     """Label the queries and keys of a site where the number of tokens fits.
 
     Queries of a decoder get target tokens. Shorter sequences of a batch are padded with empty
-    labels. If the text is `growing` from call to call, there may be more tokens than this call has.
+    labels. With `allow_longer` there may be more tokens than this call has, as in generation.
     """
     query_side, key_side = _sides_of(site, source, target)
     first, last = _query_span(site)
     return replace(
         site,
-        query_tokens=_slice_tokens(query_side, site.batch, first, last, growing),
-        key_tokens=_slice_tokens(key_side, site.batch, 0, site.keys, growing),
+        query_tokens=_slice_tokens(query_side, site.batch, first, last, allow_longer),
+        key_tokens=_slice_tokens(key_side, site.batch, 0, site.keys, allow_longer),
     )
 
 
@@ -40,7 +40,9 @@ def label_sites(
     In a `partial` sight, the sites that use one of the two sides may be missing.
     """
     calls = Counter(site.path for site in sites)
-    labelled = [label_site(site, source, target, growing=calls[site.path] > 1) for site in sites]
+    labelled = [
+        label_site(site, source, target, allow_longer=calls[site.path] > 1) for site in sites
+    ]
     for name, tokens in (("source", source), ("target", target)):
         if tokens is None or any(_is_labelled(s, source, target, tokens) for s in labelled):
             continue
@@ -119,13 +121,13 @@ def _batched(tokens: Any) -> Tokens | None:
 
 
 def _slice_tokens(
-    tokens: Tokens | None, batch: int, first: int, last: int, growing: bool
+    tokens: Tokens | None, batch: int, first: int, last: int, allow_longer: bool
 ) -> Tokens | None:
     """Tokens first to last of each sequence; None if the count does not fit."""
     if tokens is None or len(tokens) not in (1, batch):
         return None
     longest = max(len(row) for row in tokens)
-    if longest < last or (longest > last and not growing):
+    if longest < last or (longest > last and not allow_longer):
         return None
     rows = tokens if len(tokens) == batch else tokens * batch
     return [(row + [""] * (longest - len(row)))[first:last] for row in rows]

@@ -3,10 +3,10 @@
 from typing import Any
 
 from regard.models.classifier import Classifier, ClassifierConfig
-from regard.models.hub.family import Family, HubConfig, NamedTensors
+from regard.models.hub.family import HubConfig, HubFamily, NamedTensors
 
 
-class Bert(Family):
+class Bert(HubFamily):
     model_types = ("bert",)
     architecture = "BertForSequenceClassification"
     model, config = Classifier, ClassifierConfig

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError, suggestion
 from regard.models.hub.bert import Bert
-from regard.models.hub.family import Family, HubConfig, NamedTensors
+from regard.models.hub.family import HubConfig, HubFamily, NamedTensors
 from regard.models.hub.gpt2 import GPT2
 from regard.models.hub.llama import Llama, Mistral, Qwen2
 from regard.models.hub.marian import Marian
@@ -18,7 +18,7 @@ from regard.models.hub.t5 import T5
 from regard.models.hub.vit import ViT
 from regard.models.hub.whisper import Whisper
 
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, HubFamily] = {
     name: family()
     for family in (Bert, GPT2, Llama, Marian, Mistral, Qwen2, T5, ViT, Whisper)
     for name in family.model_types
@@ -74,7 +74,7 @@ def to_transformers(
     raise ConfigError(f"model: needs one of {known}, got {type(model).__name__}; try models.save")
 
 
-def _family(model_type: Any) -> Family:
+def _family(model_type: Any) -> HubFamily:
     if model_type not in FAMILIES:
         raise ConfigError(
             f"model_type: needs one of {', '.join(sorted(FAMILIES))}, got {model_type!r}"

@@ -38,7 +38,7 @@ class HubField(NamedTuple):
     default: Any
 
 
-class Family:
+class HubFamily:
     """A converter: subclasses fill in the tables, and hooks for what a table cannot express.
 
     Names are those of modules (weight, bias and gain follow) or of single tensors; `{i}` is the

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from regard.models.hub.family import Chunk, Family, HubConfig, HubField, NamedTensors, is_untied
+from regard.models.hub.family import Chunk, HubConfig, HubFamily, HubField, NamedTensors, is_untied
 from regard.models.language import LanguageConfig, LanguageModel
 
 
-class GPT2(Family):
+class GPT2(HubFamily):
     model_types = ("gpt2",)
     architecture = "GPT2LMHeadModel"
     model, config = LanguageModel, LanguageConfig

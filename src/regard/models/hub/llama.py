@@ -3,11 +3,11 @@
 from typing import Any
 
 from regard.errors import ConfigError
-from regard.models.hub.family import Family, HubConfig, HubField, NamedTensors, is_untied
+from regard.models.hub.family import HubConfig, HubFamily, HubField, NamedTensors, is_untied
 from regard.models.language import LanguageConfig, LanguageModel
 
 
-class Llama(Family):
+class Llama(HubFamily):
     model_types = ("llama",)
     architecture = "LlamaForCausalLM"
     model, config = LanguageModel, LanguageConfig

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import ConfigError
-from regard.models.hub.family import Family, HubConfig, HubField, NamedTensors, is_untied
+from regard.models.hub.family import HubConfig, HubFamily, HubField, NamedTensors, is_untied
 from regard.models.translator import Translator, TranslatorConfig
 from regard.ops import sinusoidal
 
@@ -26,7 +26,7 @@ def _stack(side: str, attentions: dict[str, str]) -> dict[str, str]:
     return names
 
 
-class Marian(Family):
+class Marian(HubFamily):
     model_types = ("marian",)
     architecture = "MarianMTModel"
     model, config = Translator, TranslatorConfig

@@ -3,8 +3,8 @@
 from typing import Any
 
 from regard.models.hub.family import (
-    Family,
     HubConfig,
+    HubFamily,
     NamedTensors,
     is_untied,
     read_activation,
@@ -31,7 +31,7 @@ def _stack(side: str, sublayers: dict[str, str]) -> dict[str, str]:
     return names
 
 
-class T5(Family):
+class T5(HubFamily):
     model_types = ("t5",)
     architecture = "T5ForConditionalGeneration"
     model, config = Translator, TranslatorConfig

@@ -5,11 +5,11 @@ from typing import Any
 from torch import Tensor
 
 from regard.errors import ConfigError
-from regard.models.hub.family import Family, HubConfig, NamedTensors
+from regard.models.hub.family import HubConfig, HubFamily, NamedTensors
 from regard.models.vision import VisionConfig, VisionTransformer
 
 
-class ViT(Family):
+class ViT(HubFamily):
     model_types = ("vit",)
     architecture = "ViTForImageClassification"
     model, config = VisionTransformer, VisionConfig

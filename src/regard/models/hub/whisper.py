@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from regard.models.hub.family import Family, HubField, NamedTensors
+from regard.models.hub.family import HubFamily, HubField, NamedTensors
 from regard.models.speech_encoder import SpeechEncoder, SpeechEncoderConfig
 
 
-class Whisper(Family):
+class Whisper(HubFamily):
     model_types = ("whisper",)
     architecture = "WhisperEncoder"
     model, config = SpeechEncoder, SpeechEncoderConfig

@@ -178,17 +178,17 @@ def emit_encoder(
     g: Graph, x: str, stack: Encoder, context: AttentionContext, past: list[Pair] | None = None
 ):
     """An encoder stack; returns the output and the keys and values of each layer, past included."""
-    kept: list[Pair] = []
+    cache: list[Pair] = []
     for n, block in enumerate(stack.blocks):
         assert isinstance(block, EncoderBlock)
         x = emit_residual(
             g, x, block.self_residual,
             lambda x, n=n, site=block.self_attention: _self_attention(
-                g, x, site, context, past, n, kept
+                g, x, site, context, past, n, cache
             ),
         )  # fmt: skip
         x = _feed_forward(g, x, block)
-    return emit_norm(g, x, stack.norm), kept
+    return emit_norm(g, x, stack.norm), cache
 
 
 def emit_decoder(
@@ -201,13 +201,13 @@ def emit_decoder(
     memory_mask: str,
 ):
     """A decoder stack over the past and the memory; returns as `emit_encoder`."""
-    kept: list[Pair] = []
+    cache: list[Pair] = []
     for n, block in enumerate(stack.blocks):
         block = cast(DecoderBlock, block)
         x = emit_residual(
             g, x, block.self_residual,
             lambda x, n=n, site=block.self_attention: _self_attention(
-                g, x, site, context, past, n, kept
+                g, x, site, context, past, n, cache
             ),
         )  # fmt: skip
         x = emit_residual(
@@ -217,7 +217,7 @@ def emit_decoder(
             ),
         )  # fmt: skip
         x = _feed_forward(g, x, block)
-    return emit_norm(g, x, stack.norm), kept
+    return emit_norm(g, x, stack.norm), cache
 
 
 def emit_context(
@@ -268,12 +268,12 @@ def get_head_dim(site: MultiHeadAttention) -> int:
 
 
 def _self_attention(
-    g: Graph, x: str, site, here: AttentionContext, past, n: int, kept: list[Pair]
+    g: Graph, x: str, site, here: AttentionContext, past, n: int, cache: list[Pair]
 ) -> str:
     k, v = emit_keys_values(g, x, site, here.rotary)
     if past is not None:
         k, v = (g.Concat(old, new, axis=2) for old, new in zip(past[n], (k, v), strict=True))
-    kept.append((k, v))
+    cache.append((k, v))
     return emit_attention(g, x, site, (k, v), here.mask, here.rotary)
 
 

@@ -132,7 +132,7 @@ def _weights(kind: str, cells: list[RecurrentCell]) -> tuple[Tensor, Tensor, Ten
     return w, u, torch.stack([bias(cell) for cell in cells])
 
 
-def _attend(g: Graph, query: str, keys: str, values: str, seen: str, layer: StateAttention) -> str:
+def _attend(g: Graph, query: str, keys: str, values: str, mask: str, layer: StateAttention) -> str:
     """Attention of a query over the encoder states, (batch, 1, hidden)."""
     q = query if layer.to_query is None else emit_linear(g, query, layer.to_query)
     if layer.v is not None:  # v · tanh(q + k)
@@ -140,4 +140,4 @@ def _attend(g: Graph, query: str, keys: str, values: str, seen: str, layer: Stat
         scores = g.Squeeze(g.MatMul(both, layer.v.detach()[:, None]), [-1])
     else:
         scores = g.MatMul(q, g.Transpose(keys, perm=[0, 2, 1]))
-    return g.MatMul(g.Softmax(g.Where(seen, scores, MASKED_SCORE), axis=-1), values)
+    return g.MatMul(g.Softmax(g.Where(mask, scores, MASKED_SCORE), axis=-1), values)

@@ -73,7 +73,7 @@ def look_report(model: TextModel, request: LookRequest) -> LookReport:
     if request.cell is not None:
         return LookReport(explain_weight(model.model, sight, *request.cell))
     if request.describe:
-        return LookReport(describe_heads(sight))
+        return LookReport(format_head_descriptions(sight))
     probe = probe_induction(model.model, model.vocab or 2) if request.probe else None
     title = f"Attention of {type(model.model).__name__}"
     write_report(sight, request.out, title=title, separators=model.separators, probe=probe)
@@ -111,7 +111,7 @@ def explain_weight(model: nn.Module, sight: Sight, head: int, query: int, key: i
     return str(explain(site, head, query, key, w_out=w_out))
 
 
-def describe_heads(sight: Sight) -> str:
+def format_head_descriptions(sight: Sight) -> str:
     """One line per head: its attention in words, derived from its statistics."""
     return "\n".join(
         f"{site.name}, head {head}: {describe_head(site, head)}"

@@ -272,7 +272,7 @@ def add_softmax_output(
             f"C{suffix}", "add", scores, bias, title="with the bias of each pair"
         )
     shape = builder.values[scores].shape
-    mask = parse_mask(setup.mask, *(shape if rows else shape[::-1]))
+    mask = mask_matrix(setup.mask, *(shape if rows else shape[::-1]))
     unmasked = scores
     if mask is not None:
         if setup.mask_name not in builder.values:
@@ -427,10 +427,10 @@ def _add_remarks(builder: SolutionBuilder, rows: bool) -> None:
         builder.add_remark(f"Queries with their largest weight on themselves: {queries}.")
 
 
-def parse_mask(spec: Any, queries: int, keys: int) -> Matrix | None:
+def mask_matrix(spec: Any, queries: int, keys: int) -> Matrix | None:
     """Parse a mask into a matrix of 0 and 1 with one row per query.
 
-    >>> parse_mask("causal, local:1", 3, 3)
+    >>> mask_matrix("causal, local:1", 3, 3)
     Matrix([
     [1, 0, 0],
     [1, 1, 0],

@@ -116,6 +116,6 @@ def _is_clean(solution: Solution, plan: ExerciseTemplate) -> bool:
     if not plan.shapes:  # picked numbers are clean as they are
         return True
     drawn = [v for name, v in solution.given.items() if name in plan.shapes and len(v) > 1]
-    told = all(len(set(v)) > 1 and all(any(v.row(i)) for i in range(v.rows)) for v in drawn)
+    varied = all(len(set(v)) > 1 and all(any(v.row(i)) for i in range(v.rows)) for v in drawn)
     # the last may be a difference that has to be 0
-    return told and any(x != 0 for step in solution.steps[-3:] for x in step.value)
+    return varied and any(x != 0 for step in solution.steps[-3:] for x in step.value)

@@ -89,9 +89,9 @@ def _asked(names: Sequence[str]) -> str:
 
 def _chosen(one: Exercise) -> str:
     """Family, convention, and options that the given matrices do not show."""
-    seen = ("samples", "family", "given", "scale", "convention")
-    told = [f"{name}: {value}" for name, value in one.problem.items() if name not in seen]
-    return "; ".join(filter(None, [one.solution.family, detect_convention(one.solution), *told]))
+    shown = ("samples", "family", "given", "scale", "convention")
+    options = [f"{name}: {value}" for name, value in one.problem.items() if name not in shown]
+    return "; ".join(filter(None, [one.solution.family, detect_convention(one.solution), *options]))
 
 
 def _text(exercises: Sequence[Exercise], solutions: bool) -> str:

@@ -117,5 +117,5 @@ def format_solutions(
             lines += [line.replace("\\section*", "\\paragraph*") for line in inside]
         return "\n".join([*lines, "\\end{document}", ""])
     head = "# {}" if fmt == "markdown" else "--- {}"
-    told = {h: FORMATS[fmt](one, digits, here[h]) for h, one in wanted.items()}
-    return "\n\n".join(f"{head.format(h)}\n\n{text}" for h, text in told.items())
+    texts = {h: FORMATS[fmt](one, digits, here[h]) for h, one in wanted.items()}
+    return "\n\n".join(f"{head.format(h)}\n\n{text}" for h, text in texts.items())

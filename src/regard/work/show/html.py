@@ -25,8 +25,8 @@ def as_html(
     facts = (
         f"{len(steps)} of {len(solution.steps)} steps" if only else f"{len(solution.steps)} steps"
     )
-    told = title or getattr(solution, "title", "") or f"By hand: {solution.family}"
-    return render_page(told, facts, html_body(solution, digits, only), links)
+    heading = title or getattr(solution, "title", "") or f"By hand: {solution.family}"
+    return render_page(heading, facts, html_body(solution, digits, only), links)
 
 
 def html_body(
@@ -40,11 +40,11 @@ def html_body(
     """
     given, parts = select_given(solution, only), []
     if given:
-        told = "".join(
+        matrices = "".join(
             f'<div class="wide">{tex_to_mathml(tex_equation(n, v, digits))}</div>'
             for n, v in given.items()
         )
-        parts.append(f'<section><h2>Given</h2><div class="row">{told}</div></section>')
+        parts.append(f'<section><h2>Given</h2><div class="row">{matrices}</div></section>')
     parts += [
         _section(solution, one, digits, id_prefix) for one in select_steps(solution, only, digits)
     ]
@@ -64,8 +64,10 @@ def _section(solution: Solution, one: DisplayStep, digits: int, before: str) -> 
     ]
     if one.entry is not None:
         parts.append(f'<p class="entry">{escape(entry_text(solution, one.step, digits))}</p>')
-    told = [f"<div>{tex_to_mathml(line, display=True)}</div>" for line in results_tex(one, digits)]
-    if told:
+    results = [
+        f"<div>{tex_to_mathml(line, display=True)}</div>" for line in results_tex(one, digits)
+    ]
+    if results:
         size = "" if rows == columns == 1 else f'<span class="soft">{rows} × {columns}</span>'
-        parts.append(f'<div class="wide row">{"".join(told)}{size}</div>')
+        parts.append(f'<div class="wide row">{"".join(results)}{size}</div>')
     return "\n".join([*parts, "</section>"])

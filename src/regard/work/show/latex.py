@@ -86,16 +86,16 @@ def results_tex(display: DisplayStep, digits: int) -> list[str]:
     >>> results_tex(select_steps(solve_attention({"X": [[1], [2]]}, scale=1), ["S"])[0], 6)
     ['S = \\\\begin{pmatrix} 1 & 2 \\\\\\\\ 2 & 4 \\\\end{pmatrix}']
     """
-    step, told = display.step, []
+    step, lines = display.step, []
     if display.entry is not None and step.value.shape == (1, 1):
         return []
     if display.show_exact:
-        told.append(tex_equation(step.name, step.value))
+        lines.append(tex_equation(step.name, step.value))
     if display.show_rounded:
-        told.append(
+        lines.append(
             f"{tex_name(step.name)} \\approx {_tex(step.value, decimal_tex_formatter(digits))}"
         )
-    return told
+    return lines
 
 
 def entry_tex(display: DisplayStep) -> str:
@@ -136,12 +136,12 @@ def formula_tex(text: str) -> str:
     return "".join(_sign(letter) for letter in text)
 
 
-def _power(found: re.Match[str]) -> str:
-    return f"{found[1]}·10^{{{found[2].replace('+', '')}{found[3]}}}"
+def _power(match: re.Match[str]) -> str:
+    return f"{match[1]}·10^{{{match[2].replace('+', '')}{match[3]}}}"
 
 
-def _infinite(found: re.Match[str]) -> str:
-    return f"{'-' if found[0].startswith('-') else ''}\\infty"
+def _infinite(match: re.Match[str]) -> str:
+    return f"{'-' if match[0].startswith('-') else ''}\\infty"
 
 
 def _sign(letter: str) -> str:
@@ -171,9 +171,9 @@ def tex_equation(name: str, value: Matrix, digits: int = 6) -> str:
     return f"{tex_name(name)} = {_tex(value, sympy.latex)}"
 
 
-def _tex(value: Matrix, tell: Callable[[sympy.Expr], str]) -> str:
+def _tex(value: Matrix, format_number: Callable[[sympy.Expr], str]) -> str:
     if value.shape == (1, 1):
-        return tell(value[0, 0])
-    rows = [" & ".join(tell(x) for x in value.row(i)) for i in range(value.rows)]
+        return format_number(value[0, 0])
+    rows = [" & ".join(format_number(x) for x in value.row(i)) for i in range(value.rows)]
     body = " \\\\ ".join(rows)
     return f"\\begin{{pmatrix}} {body} \\end{{pmatrix}}"

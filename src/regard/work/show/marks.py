@@ -110,21 +110,23 @@ def format_marks(marks: Marks, fmt: str = "text", title: str = "Marks") -> str:
     return MARK_FORMATS[fmt](marks, title)
 
 
-def _verdict(found: Finding) -> str:
-    said = found.verdict
-    if found.verdict == "open":
-        return f"{found.name}: not answered"
-    if found.verdict == "wrong" and found.wrong_inputs:
-        said += f", by what follows from {' and '.join(found.wrong_inputs)} as written"
-    if found.inconsistent_with:
-        said += f", but it does not follow from {' and '.join(found.inconsistent_with)} as written"
-    if found.blanks:
-        said += f"; {', '.join(found.blanks)} left open"
-    return f"{found.name}: {said}"
+def _verdict(finding: Finding) -> str:
+    text = finding.verdict
+    if finding.verdict == "open":
+        return f"{finding.name}: not answered"
+    if finding.verdict == "wrong" and finding.wrong_inputs:
+        text += f", by what follows from {' and '.join(finding.wrong_inputs)} as written"
+    if finding.inconsistent_with:
+        text += (
+            f", but it does not follow from {' and '.join(finding.inconsistent_with)} as written"
+        )
+    if finding.blanks:
+        text += f"; {', '.join(finding.blanks)} left open"
+    return f"{finding.name}: {text}"
 
 
-def _details(found: Finding) -> list[str]:
-    return [*found.differences, *([f"likely: {found.diagnosis}"] if found.diagnosis else [])]
+def _details(finding: Finding) -> list[str]:
+    return [*finding.differences, *([f"likely: {finding.diagnosis}"] if finding.diagnosis else [])]
 
 
 def _summary(findings: Sequence[Finding], steps: Sequence[str]) -> list[str]:

@@ -73,12 +73,12 @@ def check_names(only: Sequence[str], *solutions: Solution) -> None:
     >>> from regard.work.families.attention import solve_attention
     >>> check_names(["A", "remarks"], solve_attention({"X": [[1, 0], [0, 2]]}))
     """
-    for told in only:
-        if not any(has_name(solution, told) for solution in solutions):
+    for pattern in only:
+        if not any(has_name(solution, pattern) for solution in solutions):
             names = list(dict.fromkeys(name for one in solutions for name in _names(one)))
             raise WorkError(
-                f"only: needs names of steps, {', '.join(names)}, got {told!r}"
-                f"{suggestion(told, names)}"
+                f"only: needs names of steps, {', '.join(names)}, got {pattern!r}"
+                f"{suggestion(pattern, names)}"
             )
 
 
@@ -122,7 +122,7 @@ def matches_any(name: str, patterns: Sequence[str]) -> bool:
     >>> matches_any("h_2", ["h_*"]), matches_any("A", ["H"])
     (True, False)
     """
-    return any(fnmatchcase(name, told) for told in patterns)
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def first_entry(solution: Solution, step: Step, digits: int = 6) -> WorkedEntry | None:
@@ -133,11 +133,11 @@ def first_entry(solution: Solution, step: Step, digits: int = 6) -> WorkedEntry 
     >>> first_entry(solution, solution.steps[0])
     WorkedEntry(expression='1·1 + 0·0', result='1')
     """
-    tell = get_rule(step.rule).format_entry
-    if tell is None:
+    format_entry = get_rule(step.rule).format_entry
+    if format_entry is None:
         return None
     values = solution.values()
-    put_in = tell(0, 0, *(values[name] for name in step.inputs))
+    put_in = format_entry(0, 0, *(values[name] for name in step.inputs))
     result = step.value[0, 0]
     equals = format_plain(result)
     if not is_short_form(result):

@@ -85,8 +85,8 @@ def _step_lines(solution: Solution, one: DisplayStep, digits: int) -> list[Style
     if one.show_exact:
         lines.append((_indented(f"   {name} = ", _grid(value, format_plain)), "exact"))
     if one.show_rounded:
-        told = _grid(value, lambda x: format_decimal(x, digits))
-        lines.append((_indented(f"   {name} ≈ ", told), "rounded"))
+        grid = _grid(value, lambda x: format_decimal(x, digits))
+        lines.append((_indented(f"   {name} ≈ ", grid), "rounded"))
     return lines
 
 
@@ -105,9 +105,10 @@ def entry_text(solution: Solution, step: Step, digits: int = 6) -> str:
     return f"{step.name}{mark} = {entry.expression} = {entry.result}"
 
 
-def _grid(value: Matrix, tell: Callable[[sympy.Expr], str]) -> list[str]:
+def _grid(value: Matrix, format_number: Callable[[sympy.Expr], str]) -> list[str]:
     cells = [
-        [INFINITY_TEXT.get(told := tell(x), told) for x in value.row(i)] for i in range(value.rows)
+        [INFINITY_TEXT.get(text := format_number(x), text) for x in value.row(i)]
+        for i in range(value.rows)
     ]
     wide = [max(len(row[j]) for row in cells) for j in range(value.cols)]
     return [
