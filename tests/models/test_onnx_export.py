@@ -54,7 +54,7 @@ def test_every_kind_of_model_answers_as_torch_does(name, tmp_path):
 
 @pytest.mark.parametrize("name", rg.runs.pretrained_names())
 def test_every_pretrained_model_matches_torch(name, tmp_path):
-    run = rg.load_pretrained(name)
+    run = rg.runs.load_pretrained(name)
     # logits of trained models reach tens: 3.5e-5 was seen without AVX-512
     assert all(difference < 1e-4 for _, difference in rg.runs.export_run(run, tmp_path))
     assert (tmp_path / "tokenizer.json").exists() == (run.tokenizer is not None)

@@ -40,7 +40,7 @@ def sounds(tmp_path):
 def test_classes_are_those_of_the_command(pictures):
     result = CliRunner().invoke(app, ["classify", "glyphs", *map(str, pictures), "--top", "2"])
     rows = [line.split("\t")[1:] for line in result.stdout.splitlines()]
-    found = rg.classify(rg.load_pretrained("glyphs"), pictures, top=2)
+    found = rg.runs.classify_run(rg.runs.load_pretrained("glyphs"), pictures, top=2)
     assert [[name, f"{chance:.4f}"] for row in found for name, chance in row] == rows
     assert rg.runs.classify_run(rg.runs.load_pretrained("glyphs"), pictures[0])[0] == found[0][:1]
 

@@ -56,5 +56,9 @@ def recipe(name: str) -> Recipe:
 
 
 def recipe_config_types() -> dict[str, type]:
-    """The types of a recipe's data and model, by class name, for reading recipe.json."""
+    """The types of a recipe's data and model, by class name, for reading recipe.json.
+
+    >>> "PhrasesData" in recipe_config_types(), "TranslatorConfig" in recipe_config_types()
+    (True, True)
+    """
     return {**DATA_MODULES, **config_types()}

@@ -63,6 +63,13 @@ def save_pretrained(
         folder: Where config.json and model.safetensors are written.
         model_type: The family, such as "llama"; by default the first that fits.
         tokenizer: A folder whose tokenizer files are copied along.
+
+    >>> import tempfile
+    >>> from regard.models import LanguageModel, from_pretrained, language_base
+    >>> model = LanguageModel(language_base(vocab=9, layers=1, dim=8, heads=2))
+    >>> folder = save_pretrained(model, tempfile.mkdtemp())
+    >>> sorted(path.name for path in folder.iterdir())
+    ['config.json', 'model.safetensors']
     """
     folder = Path(folder)
     state, config = to_transformers(model, model_type)

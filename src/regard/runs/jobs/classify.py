@@ -32,6 +32,9 @@ class ClassifyRequest:
         own_size: keep each image's own size.
         invert: the ink is dark on a light ground.
         overlay: file to draw the attention to; several images get OVERLAY-NAME.
+
+    >>> ClassifyRequest(images=["a.png"]).top
+    3
     """
 
     images: Sequence[str | Path]
@@ -43,7 +46,11 @@ class ClassifyRequest:
 
 
 class ClassifiedFile(NamedTuple):
-    """The prediction for one file, or the error that it could not be read with."""
+    """The prediction for one file, or the error that it could not be read with.
+
+    >>> ClassifiedFile("a.png", ClassPrediction([("A", 0.9)])).warning  # no calibrated confidence
+    ''
+    """
 
     path: str | Path
     prediction: ClassPrediction

@@ -35,6 +35,9 @@ class LookRequest:
         describe: describe every head in words.
         query: list the top keys of this query, trained and untrained.
         probe: also score induction heads on repeated random tokens.
+
+    >>> LookRequest(text="3 days", to="de").at
+    '*'
     """
 
     text: str
@@ -49,7 +52,11 @@ class LookRequest:
 
 
 class LookReport(NamedTuple):
-    """The text of a report, and the sites that could not be recorded with the reasons."""
+    """The text of a report, and the sites that could not be recorded with the reasons.
+
+    >>> LookReport("2 sites").skipped
+    {}
+    """
 
     text: str
     skipped: dict[str, str] = {}

@@ -45,6 +45,9 @@ class TranslationRequest:
         align: write the word alignment below each translation.
         plot: draw the alignment of one text into this file.
         name: how messages name an input stream.
+
+    >>> TranslationRequest(texts=["3 days"], out=Path("out.tsv"), file_format="tsv").align
+    False
     """
 
     out: Path | TextIOBase
@@ -84,6 +87,9 @@ class TranslationReport(NamedTuple):
 
     `problems` could not be translated (each was reported as a message), `unsure` of the
     `translations` have a confidence below the threshold.
+
+    >>> TranslationReport(translations=3, problems=0, unsure=1).unsure
+    1
     """
 
     translations: int

@@ -29,6 +29,9 @@ class ImageData(DataModule):
         random_erasing: largest side of an erased square, as a fraction of the height.
         cutmix: probability of a rectangle of another image, whose class then counts too.
         train_images: size of the train split, sampled by the seed; None is all.
+
+    >>> rg.tasks.recipe("glyphs").data.batch_unit
+    'batch_size'
     """
 
     objective: ClassVar[str] = "class"

@@ -23,7 +23,11 @@ from regard.train.config import TrainConfig
 
 
 class LanguageData(DataModule):
-    """Data module of a language-modelling task."""
+    """Data module of a language-modelling task.
+
+    >>> rg.tasks.recipe("stdlib").data.objective
+    'next_token'
+    """
 
     objective: ClassVar[str] = "next_token"
 

@@ -10,7 +10,11 @@ from regard.tasks.translation.search import SearchConfig
 
 
 class TranslationData(DataModule):
-    """Data module of a translation task."""
+    """Data module of a translation task.
+
+    >>> rg.tasks.recipe("phrases").data.search.beam_width
+    1
+    """
 
     objective: ClassVar[str] = "translation"
 
