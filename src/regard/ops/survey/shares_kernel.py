@@ -61,12 +61,12 @@ def _shares_kernel(
         for n in tl.static_range(4):
             key = base + 8 * n
             visible = live & (packed > 0) & (key < keys)
-            k = tl.load(
+            candidate = tl.load(  # not `k`: Triton keeps one type per name
                 first_key + key[:, None] * k_j + dims[None, :],
                 mask=visible[:, None] & (dims < HEAD_DIM)[None, :], other=0.0,
             )  # fmt: skip
             score = masked_score(
-                tl.sum(q.to(tl.float32) * k.to(tl.float32), 1),
+                tl.sum(q.to(tl.float32) * candidate.to(tl.float32), 1),
                 i, key, row, visible, b, h, left, right, scale, softcap,
                 LEFT_PADDING, LENGTHS, chunk, chunks_back, IDS, ids_b,
                 MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
