@@ -24,7 +24,7 @@ MAX_TERMS = 16  # terms shown separately
 class Explanation(Solution):
     """Solution that derives one attention weight; prints as text, renders as HTML in notebooks.
 
-    >>> site = rg.site_of(torch.eye(2), torch.eye(2), tokens=["a", "b"], scale=1.0)
+    >>> site = rg.make_site(torch.eye(2), torch.eye(2), tokens=["a", "b"], scale=1.0)
     >>> rg.explain(site, head=0, query=0, key=1).title
     "attention, head 0: query 0 'a' gives key 1 'b' the weight 0.268941"
     """
@@ -69,10 +69,10 @@ def explain(
         head, query, key: indices of the weight; negative ones count from the end.
         batch: index of the sequence.
         max_terms: number of largest products shown separately; the others are summed.
-        w_out: output projection per head, as `output_weights` returns it; adds the contribution
+        w_out: output projection per head, as `output_projection` returns it; adds the contribution
             after the projection.
 
-    >>> site = rg.site_of(torch.eye(2), torch.eye(2), scale=1.0)
+    >>> site = rg.make_site(torch.eye(2), torch.eye(2), scale=1.0)
     >>> explanation = rg.explain(site, head=0, query=0, key=1)
     >>> [step.name for step in explanation.steps]
     ['P', 'd', 's', 'w', 'c']
@@ -94,7 +94,12 @@ def explain(
     solution = builder.build()
     title = _title(site, (batch, head, query, key), breakdown.weight)
     return Explanation(
-        solution.family, solution.given, solution.steps, solution.remarks, title=title, breakdown=breakdown
+        solution.family,
+        solution.given,
+        solution.steps,
+        solution.remarks,
+        title=title,
+        breakdown=breakdown,
     )
 
 
@@ -102,11 +107,17 @@ CellIndex = tuple[int, int, int, int]  # batch, head, query, key
 
 
 def _add_score(
-    builder: SolutionBuilder, site: "Site", breakdown: "WeightBreakdown", index: CellIndex, max_terms: int
+    builder: SolutionBuilder,
+    site: "Site",
+    breakdown: "WeightBreakdown",
+    index: CellIndex,
+    max_terms: int,
 ) -> str:
     """Add the steps from the products to the score; return the name of the last one."""
     if breakdown.products is None:
-        name = builder.add_given("s", _row([breakdown.scaled]))  # custom score function: no products
+        name = builder.add_given(
+            "s", _row([breakdown.scaled])
+        )  # custom score function: no products
     else:
         name = _add_dot(builder, site, breakdown.products, index, max_terms)
         builder.add_given("β", _row([breakdown.scale]))
@@ -156,7 +167,12 @@ def _add_output(builder: SolutionBuilder, breakdown: "WeightBreakdown", max_term
 
 
 def _add_projection(
-    builder: SolutionBuilder, site: "Site", breakdown: "WeightBreakdown", w_out: "Tensor", head: int, max_terms: int
+    builder: SolutionBuilder,
+    site: "Site",
+    breakdown: "WeightBreakdown",
+    w_out: "Tensor",
+    head: int,
+    max_terms: int,
 ) -> None:
     from regard.inspection.attribution.output_projection import check_output_projection
 
