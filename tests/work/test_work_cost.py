@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 import regard as rg
 from regard import work
-from regard.errors import WorkError
 from regard.costs.formulas import Formula, generation_cost
+from regard.errors import WorkError
 from regard.work.exact.numbers import parse_matrix
 from regard.work.families.cost import solve_cost
 from regard.work.marking.findings import first_wrong
