@@ -1,4 +1,4 @@
-"""Write docs/work/questions.md: exam questions, each with the command that answers it and its output.
+"""Write docs/work/questions.md: exam questions, each with its command and output.
 
 python docs/make_questions.py    # half a minute; a test runs every command and compares
 """
@@ -88,7 +88,8 @@ QUESTIONS = (
         "Without `--only` every one of the 39 and 42 steps is shown.",
     ),
     Question(
-        "Cut an image into patches, embed, add CLS and positions, classify; resize the position embeddings.",
+        "Cut an image into patches, embed, add CLS and positions, classify; resize the position "
+        "embeddings.",
         "regard work vit position-resize --only T,X_p,X_c,X_0,A,LN_f,x,l,p,pos_*,remarks",
     ),
     Question(
@@ -120,14 +121,15 @@ QUESTIONS = (
         "regard work dot-product-moments",
     ),
     Question(
-        "Multiply-adds for encoder, cross and decoder attention at M, N, k; which term dominates; the "
-        "cost of a second language.",
+        "Multiply-adds for encoder, cross and decoder attention at M, N, k; which term dominates; "
+        "the cost of a second language.",
         "regard work cost-translation --only E*,D*,C*,t,u,remarks",
     ),
     Question(
         "Read this map: who attends to whom, does any token look at itself?",
         'regard look phrases "14 May 2024" --to de --at encoder.1.self --describe',
-        "The pretrained translator; the map of a worked example is described at the end of question 1.",
+        "The pretrained translator; the map of a worked example is described at the end of "
+        "question 1.",
     ),
     Question(
         "What does this token point to, by head and layer, before and after training?",
