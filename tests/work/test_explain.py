@@ -34,7 +34,7 @@ def near(told, site, head, query, key, batch=0):
 
 
 def test_two_tokens_by_hand():
-    site = rg.site_of(torch.eye(2), torch.eye(2), tokens=["a", "b"], scale=1.0)
+    site = rg.make_site(torch.eye(2), torch.eye(2), tokens=["a", "b"], scale=1.0)
     told = rg.explain(site, head=0, query=0, key=1)
     assert told.title == "attention, head 0: query 0 'a' gives key 1 'b' the weight 0.268941"
     assert last(told, "d") == 0
@@ -47,7 +47,7 @@ def test_two_tokens_by_hand():
 
 def test_the_largest_terms_come_first_and_the_rest_is_summed():
     q = torch.tensor([[1.0, 2.0, 3.0, 4.0, 0.5, 0.1]])
-    told = rg.explain(rg.site_of(q, q), 0, 0, 0, max_terms=2)
+    told = rg.explain(rg.make_site(q, q), 0, 0, 0, max_terms=2)
     assert list(told["f"]) == [3, 2]
     assert [float(x) for x in told["P"]] == [16, 9]
     assert float(told["rest"][0]) == pytest.approx(1 + 4 + 0.25 + 0.01)
@@ -58,7 +58,7 @@ def test_bias_mask_softcap_and_sinks_are_steps():
     q = torch.randn(2, 3, 4, dtype=torch.float64)
     bias = torch.randn(3, 3, dtype=torch.float64)
     sinks = torch.tensor([0.5, 1.0], dtype=torch.float64)
-    site = rg.site_of(q, q, mask=rg.Causal(), bias=bias, softcap=5.0, sinks=sinks)
+    site = rg.make_site(q, q, mask=rg.Causal(), bias=bias, softcap=5.0, sinks=sinks)
     told = rg.explain(site, 1, 2, 0)
     assert [step.name for step in told.steps] == ["P", "d", "s", "z", "t", "r", "w", "c"]
     near(told, site, 1, 2, 0)
@@ -72,7 +72,7 @@ def test_bias_mask_softcap_and_sinks_are_steps():
 
 def test_a_score_of_the_callers_own_has_no_products():
     q = torch.randn(3, 4)
-    site = rg.site_of(
+    site = rg.make_site(
         q, q, score=lambda q, k: -(q[..., :, None, :] - k[..., None, :, :]).norm(dim=-1)
     )
     told = rg.explain(site, 0, 1, 2)
@@ -88,7 +88,7 @@ def test_a_translator_and_the_way_out_through_its_projection():
     with rg.look(model) as sight:
         model(torch.tensor([[1, 2, 3]]), torch.tensor([[4, 5]]))
     site = sight["decoder.1.cross"]
-    w_out = rg.output_weights(model, site)
+    w_out = rg.inspection.output_projection(model, site)
     told = rg.explain(site, head=1, query=-1, key=-1, w_out=w_out)
     near(told, site, 1, 1, 2)
     sent = site.weights()[0, 1, 1, 2] * site.v[0, 1, 2] @ w_out[1]
@@ -114,7 +114,9 @@ def test_hugging_face_models_with_grouped_heads_windows_and_caps(kind, more):
     with rg.look(model) as sight:
         model(torch.tensor([[1, 2, 3, 4, 5, 6]]))
     site = sight.sites[0]
-    told = rg.explain(site, head=3, query=5, key=4, w_out=rg.output_weights(model, site))
+    told = rg.explain(
+        site, head=3, query=5, key=4, w_out=rg.inspection.output_projection(model, site)
+    )
     near(told, site, 3, 5, 4)
     assert last(rg.explain(site, 3, 2, 4), "w") == 0
     if kind == "Mistral":
@@ -127,7 +129,7 @@ def test_hugging_face_models_with_grouped_heads_windows_and_caps(kind, more):
 
 
 def test_it_prints_in_every_way_and_is_data():
-    site = rg.site_of(torch.randn(3, 8), torch.randn(3, 8), tokens=["<b>", "&", "c"])
+    site = rg.make_site(torch.randn(3, 8), torch.randn(3, 8), tokens=["<b>", "&", "c"])
     told = rg.explain(site, 0, 0, 2)
     for form in FORMATS:
         assert "w" in work.format_solution(told, form)
@@ -144,8 +146,8 @@ def test_it_prints_in_every_way_and_is_data():
 
 
 @pytest.mark.usefixtures("users_view")
-def test_what_cannot_be_explained_is_reported():
-    site = rg.site_of(torch.eye(2), torch.eye(2))
+def test_what_cannot_be_explained_is_said():
+    site = rg.make_site(torch.eye(2), torch.eye(2))
     with pytest.raises(WorkError, match="max_terms: needs 1 to 16 terms, got 0"):
         rg.explain(site, 0, 0, 0, max_terms=0)
     with pytest.raises(ShapeError, match="key: needs less than 2, got 5"):
@@ -154,7 +156,7 @@ def test_what_cannot_be_explained_is_reported():
         rg.explain(site, 0, 0, 0, w_out=torch.eye(2))
 
 
-def test_the_command_explains_one_weight(tmp_path):
+def test_the_command_tells_one_weight(tmp_path):
     run = CliRunner()
     told = ["look", "phrases", "14 May 2024", "--to", "de"]
     shown = run.invoke(app, [*told, "--at", "decoder.1.cross", "--cell", "0,2,1"])
@@ -167,10 +169,10 @@ def test_the_command_explains_one_weight(tmp_path):
     assert (odd.exit_code, "cell: needs a head, a query and a key" in odd.output) == (2, True)
 
 
-def test_the_command_describes_maps_and_the_attention_of_a_token():
+def test_the_command_tells_maps_in_words_and_where_a_token_looks():
     run = CliRunner()
     told = ["look", "phrases", "14 May 2024", "--to", "de", "--at", "decoder.1.cross"]
-    words = run.invoke(app, [*told, "--words"])
+    words = run.invoke(app, [*told, "--describe"])
     assert words.exit_code == 0, words.output
     assert words.output.splitlines()[0].startswith("decoder.1.cross, head 0: <de> looks at 14")
     shown = run.invoke(app, [*told, "--query", "2"]).output.splitlines()

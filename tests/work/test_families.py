@@ -30,7 +30,7 @@ def test_a_family_has_an_included_problem_and_a_row_in_the_docs(name):
     assert name in EXAMPLES
     row = next(
         line
-        for line in (ROOT / "docs/work.md").read_text(encoding="utf-8").splitlines()
+        for line in (ROOT / "docs/work/by-hand.md").read_text(encoding="utf-8").splitlines()
         if line.startswith(f"| `{name}` |")
     )
     assert all(f"`{option}`" in row for option in FAMILIES[name].options)

@@ -177,7 +177,10 @@ def test_trailing_zeros_claim_their_places(tmp_path):
 
 def test_truncated_digits_are_diagnosed():
     found = work.check_answers(THREE, {"A": [
-        [str(Decimal(str(evaluate_digits(x, 30))).quantize(Decimal("1e-4"), ROUND_DOWN)) for x in row]
+        [
+            str(Decimal(str(evaluate_digits(x, 30))).quantize(Decimal("1e-4"), ROUND_DOWN))
+            for x in row
+        ]
         for row in THREE["A"].tolist()]})[0]  # fmt: skip
     assert (found.verdict, found.diagnosis) == ("wrong", "the decimals were cut off, not rounded")
 
@@ -349,7 +352,8 @@ def test_marks_in_json_are_data(tmp_path):
 
 
 @pytest.mark.parametrize("more", [
-    ["self-attention"], ["self-attention", "column-convention"], ["self-attention", "--each", "scale=0,1"], ["--make", "rnn"],
+    ["self-attention"], ["self-attention", "column-convention"],
+    ["self-attention", "--each", "scale=0,1"], ["--make", "rnn"],
 ])  # fmt: skip
 def test_every_output_follows_the_ending_and_a_format_that_is_named_wins(more, tmp_path):
     for ending, start in {".html": "<!doctype html>", ".tex": "\\documentclass"}.items():
@@ -371,8 +375,9 @@ def test_one_exercise_may_go_to_a_toml_file(tmp_path):
 
 
 @pytest.mark.parametrize("options", [
-    ["--check", "a.toml"], ["self-attention", "--shapes", "--format", "html"], ["--make", "rnn", "self-attention"],
-    ["self-attention", "--check", "a.toml", "--only", "A"], ["bptt-rnn", "--autograd", "-o", "a.html"],
+    ["--check", "a.toml"], ["self-attention", "--shapes", "--format", "html"],
+    ["--make", "rnn", "self-attention"], ["self-attention", "--check", "a.toml", "--only", "A"],
+    ["bptt-rnn", "--autograd", "-o", "a.html"],
 ])  # fmt: skip
 def test_an_option_that_would_be_dropped_is_refused(options):
     assert run.invoke(app, ["work", *options]).exit_code == 2

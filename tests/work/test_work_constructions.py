@@ -96,7 +96,8 @@ def test_that_softmax_of_the_unit_matrix_is_not_the_unit_matrix_is_a_known_slip(
     ("problem", "message"),
     [
         ({"family": "identity", "given": {"W_V": 1}}, "given: needs X, or n from 2 to 12"),
-        ({"family": "identity", "target_weight": 1, "given": {"n": 2}}, "target_weight: needs a weight between"),
+        ({"family": "identity", "target_weight": 1, "given": {"n": 2}},
+         "target_weight: needs a weight between"),
         ({"family": "identity", "given": {"n": 2, "W_V": [[0, 0], [0, 0]]}}, "W_V: needs to be sq"),
         ({"family": "permutation", "given": {"order": [1, 3]}}, "order: needs 2 to 12 numbers"),
         ({"family": "convolution", "given": {"kernel": [1, 0, -1], "X": [[1]]}},

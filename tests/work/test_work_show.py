@@ -231,7 +231,8 @@ def test_choices_can_be_set_and_gone_through():
 def test_working_by_hand_does_not_wait_for_torch():
     code = (
         "import sys; from typer.testing import CliRunner; from regard.cli import app; "
-        "print(CliRunner().invoke(app, ['work', 'self-attention']).exit_code, 'torch' in sys.modules)"
+        "print(CliRunner().invoke(app, ['work', 'self-attention']).exit_code, "
+        "'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", "False"]

@@ -125,7 +125,7 @@ def _refuse(option: str, others: dict[str, Any]) -> None:
 
 def _write(text: str, out: Path | None, summary: str = "") -> None:
     """Print the text, or write it to a file and print its path."""
-    from regard.cli.progress import report_written
+    from regard.cli.output import report_written
     from regard.files import write_text
 
     if out is None:
@@ -155,7 +155,7 @@ def _print_problems() -> None:
 
 def _print_sheet(exercises: list, form: str, out: Path | None, solutions: bool) -> None:
     from regard import work
-    from regard.cli.progress import report_written
+    from regard.cli.output import report_written
 
     if out is None:
         print(work.format_sheet(exercises, form, solutions))

@@ -24,7 +24,7 @@ MAX_TERMS = 16  # terms shown separately
 class Explanation(Solution):
     """Solution that derives one attention weight; prints as text, renders as HTML in notebooks.
 
-    >>> site = rg.site_of(torch.eye(2), torch.eye(2), tokens=["a", "b"], scale=1.0)
+    >>> site = rg.make_site(torch.eye(2), torch.eye(2), tokens=["a", "b"], scale=1.0)
     >>> rg.explain(site, head=0, query=0, key=1).title
     "attention, head 0: query 0 'a' gives key 1 'b' the weight 0.268941"
     """
@@ -69,10 +69,10 @@ def explain(
         head, query, key: indices of the weight; negative ones count from the end.
         batch: index of the sequence.
         max_terms: number of largest products shown separately; the others are summed.
-        w_out: output projection per head, as `output_weights` returns it; adds the contribution
+        w_out: output projection per head, as `output_projection` returns it; adds the contribution
             after the projection.
 
-    >>> site = rg.site_of(torch.eye(2), torch.eye(2), scale=1.0)
+    >>> site = rg.make_site(torch.eye(2), torch.eye(2), scale=1.0)
     >>> explanation = rg.explain(site, head=0, query=0, key=1)
     >>> [step.name for step in explanation.steps]
     ['P', 'd', 's', 'w', 'c']
