@@ -31,7 +31,7 @@ def test_the_page_has_all_questions():
 @pytest.mark.usefixtures("users_view")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_page_has_what_the_command_prints(command):
-    page = (ROOT / "docs/questions.md").read_text()
+    page = (ROOT / "docs/work/questions.md").read_text()
     transcript = make_questions.transcript(command)
     assert transcript in page, f"run python docs/make_questions.py: {command}"
     assert "Traceback" not in transcript
@@ -41,5 +41,5 @@ def test_the_page_has_what_the_command_prints(command):
 def test_an_outdated_page_fails():
     assert (
         make_questions.transcript("regard work self-attention --digits 3")
-        not in (ROOT / "docs/questions.md").read_text()
+        not in (ROOT / "docs/work/questions.md").read_text()
     )

@@ -94,7 +94,7 @@ def test_masks_and_relative_biases_are_those_of_the_ops(x, rel, mask):
     i, j = torch.arange(4)[:, None], torch.arange(4)
     seen = (j <= i) & (i - j <= far)
     bias = row[(j - i).clamp(-1, 1) + 1]
-    want, _ = rg.attend(q, q, q, mask=seen, bias=bias, form="reference")
+    want, _ = rg.attend(q, q, q, mask=seen, bias=bias, backend="reference")
     torch.testing.assert_close(floats(worked["H"]), want, rtol=1e-9, atol=1e-9)
 
 

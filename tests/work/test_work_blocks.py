@@ -130,7 +130,7 @@ def test_an_encoder_block_is_that_of_the_layer(seed, norm, mask):
     }
     told |= {name: draw(1, 4) for name in ("b_Q", "b_2", "gamma_1", "beta_2")}
     worked = solve_encoder(told, heads=2, norm=norm, mask=mask)
-    block = rg.nn.EncoderBlock(4, 2, hidden=3, norm_first=norm == "pre").double()
+    block = rg.nn.EncoderBlock(4, 2, ffn_dim=3, norm_first=norm == "pre").double()
     load_attention(block.self_attention, worked, "W")
     load(block.feed_forward.to_hidden, worked, "W_1")
     load(block.feed_forward.to_out, worked, "W_2")
@@ -148,7 +148,7 @@ def test_a_block_of_today_is_that_of_the_layer():
         values, heads=2, norm="pre", norm_kind="rms", activation="silu", mask="causal"
     )
     block = rg.nn.EncoderBlock(
-        4, 2, hidden=3, norm="rms", norm_first=True, gated=True, activation="silu"
+        4, 2, ffn_dim=3, norm="rms", norm_first=True, gated=True, activation="silu"
     ).double()
     load_attention(block.self_attention, worked, "W")
     feed = block.feed_forward
@@ -169,7 +169,7 @@ def test_a_decoder_block_is_that_of_the_layer(seed, norm, heads):
     told |= {"W_1": draw(4, 3), "W_2": draw(3, 4)}
     told |= {name: draw(1, 4) for name in ("b_2", "gamma_2", "beta_3")}
     worked = solve_decoder(told, norm=norm, heads=heads)
-    block = rg.nn.DecoderBlock(4, heads, hidden=3, norm_first=norm == "pre").double()
+    block = rg.nn.DecoderBlock(4, heads, ffn_dim=3, norm_first=norm == "pre").double()
     load_attention(block.self_attention, worked, "W")
     load_attention(block.cross_attention, worked, "U")
     load(block.feed_forward.to_hidden, worked, "W_1")

@@ -40,7 +40,7 @@ def test_a_second_language_is_the_decoder_of_the_calculator():
     )
     ours = int(worked["dL"][0])
     readout = 30 * 512  # of one word
-    assert found.one_more_target == ours + readout
+    assert found.extra_target_multiply_adds == ours + readout
 
 
 @settings(max_examples=20, deadline=None)

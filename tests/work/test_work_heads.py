@@ -63,7 +63,7 @@ def test_heads_are_those_of_the_layer(data, mask, biased):
     if biased:
         told |= {f"b_{letter}": data.draw(cells(1, 4, small)) for letter in "QKVO"}
     worked = solve_multi_head(told, heads=2, mask=mask)
-    layer = rg.nn.MultiHeadAttention(4, 2, bias=biased).double()
+    layer = rg.nn.MultiHeadAttention(4, 2, qkv_bias=biased).double()
     with torch.no_grad():
         for letter, to in zip("QKVO", (layer.to_q, layer.to_k, layer.to_v, layer.to_out),
                               strict=True):  # fmt: skip

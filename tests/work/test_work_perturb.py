@@ -112,7 +112,7 @@ def test_a_key_moves_one_column_of_the_scores_and_every_weight():
     worked = work.solve(MOVE)
     assert [j for j in range(3) if any(worked["dS"].col(j))] == [1]
     assert (floats(worked["dA"]).abs() > 1e-12).all()
-    assert "moves 3 of 9 entries of S and 9 of 9 entries of A" in " ".join(worked.remarks)
+    assert "changes 3 of 9 entries of S and 9 of 9 entries of A" in " ".join(worked.remarks)
 
 
 @pytest.mark.parametrize("what", ["key", "query"])

@@ -65,11 +65,11 @@ small = st.integers(-2, 2)
 def test_rotary_is_that_of_the_ops(numbers, places):
     worked = solve_rotary({"Q": numbers[:2], "K": numbers[2:], "V": [[1], [2]], "p": places})
     at = torch.tensor([0, 1] if places is None else places[0])
-    q, k = (rg.rotary(floats(worked[one]), at) for one in "QK")
+    q, k = (rg.ops.apply_rope(floats(worked[one]), at) for one in "QK")
     assert_near(worked["Q_p"], q)
-    want, _ = rg.attend(q, k, floats(worked["V"]), form="reference")
+    want, _ = rg.attend(q, k, floats(worked["V"]), backend="reference")
     assert_near(worked["H"], want)
-    assert "only distance counts" in worked.remarks[-1]
+    assert "only distances matter" in worked.remarks[-1]
 
 
 # ---- answers
@@ -96,7 +96,9 @@ def test_slips_of_positions_are_recognised(name, slip):
 
 def test_pairs_taken_from_two_halves_are_recognised():
     worked = solve_rotary({"Q": [[1, 2, 3, 4]], "K": [[1, 0, 0, 0]], "p": [[2]]})
-    halves = rg.rotary(torch.tensor([[1.0, 2, 3, 4]]).double(), torch.tensor([2]), halves=True)
+    halves = rg.ops.apply_rope(
+        torch.tensor([[1.0, 2, 3, 4]]).double(), torch.tensor([2]), rotate_half=True
+    )
     values = [[f"{x:.6f}" for x in row] for row in halves.tolist()]
     wrong = first_wrong(work.check_answers(worked, {"Q_p": values}))
     assert wrong is not None
@@ -116,9 +118,9 @@ def test_positions_that_cannot_be_are_reported():
         solve_positions({"p": 1000, "d": 2})
     with pytest.raises(WorkError, match="k: needs one number up to 512, got inf"):
         solve_positions({"p": 2, "d": 2, "k": "inf"})
-    with pytest.raises(WorkError, match="p: needs one row of places"):
+    with pytest.raises(WorkError, match="p: needs one row of positions"):
         solve_positions({"p": [["inf", 1]], "d": 2})
     with pytest.raises(WorkError, match="given: needs Q and K, got no K"):
         solve_rotary({"Q": [[1, 0]]})
-    with pytest.raises(ShapeError, match="needs one angle for two features"):
+    with pytest.raises(ShapeError, match="needs one angle per pair of features"):
         solve_rotary({"Q": [[1, 0]], "K": [[1, 0], [0, 1]]})

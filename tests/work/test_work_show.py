@@ -154,7 +154,7 @@ def test_only_some_steps_can_be_shown_with_their_own_numbers(form):
     worked = solved("three-tokens")
     text = work.format_solution(worked, form, only=["A", "H"])
     if form != "json":
-        assert "mixture" in text
+        assert "weights: they sum to 1" in text
         assert "exponentials" not in text
         assert "Given" not in text
     assert "8" in text

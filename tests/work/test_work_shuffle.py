@@ -35,7 +35,7 @@ def test_both_orders_are_those_of_the_ops(x, order, mask):
     worked = solve_shuffle({"X": x, "order": order}, mask=mask)
     for name in ("X", "X_P"):
         q = torch.tensor(worked[name].evalf(20).tolist(), dtype=torch.float64)
-        want, _ = rg.attend(q, q, q, mask=rg.Causal() if mask else None, form="reference")
+        want, _ = rg.attend(q, q, q, mask=rg.Causal() if mask else None, backend="reference")
         got = worked["H_1" if name == "X" else "H_2"].evalf(20).tolist()
         torch.testing.assert_close(torch.tensor(got, dtype=torch.float64), want, rtol=0, atol=1e-9)
 

@@ -57,7 +57,7 @@ def test_a_table_of_the_same_size_stays_as_it_is():
 def test_a_resized_table_is_that_of_the_op(old, new):
     table = some(old[0])(1 + old[0] * old[1], 2)
     worked = solve_position_resize({"pos": table}, old_grid=list(old), new_grid=list(new))
-    want = rg.resize_grid(floats(worked["pos"]), old, new)
+    want = rg.ops.interpolate_positions(floats(worked["pos"]), old, new)
     torch.testing.assert_close(floats(worked["pos_new"]), want, rtol=1e-9, atol=1e-9)
     image = torch.eye(4, dtype=torch.float64)[None]
     straight = torch.nn.functional.interpolate(image, size=7, mode="linear", align_corners=False)
@@ -76,8 +76,8 @@ def test_a_vision_transformer_is_that_of_the_model(seed, layers, channels, hidde
     if hidden:
         told["W_P"] = draw(4, 4)
     worked = solve_vit(told, heads=2, layers=layers, activation="gelu", eps="1/1000000")
-    config = VisionConfig(classes=3, image=4, patch=2, channels=channels, layers=layers, dim=4,
-                          heads=2, hidden=3, head="mlp" if hidden else "linear")  # fmt: skip
+    config = VisionConfig(classes=3, image_size=4, patch_size=2, channels=channels, layers=layers, dim=4,
+                          heads=2, ffn_dim=3, head="mlp" if hidden else "linear")  # fmt: skip
     model: Any = VisionTransformer(config).double()
     with torch.no_grad():
         for name, one in model.named_parameters():
@@ -99,7 +99,7 @@ def test_a_vision_transformer_is_that_of_the_model(seed, layers, channels, hidde
             block.feed_forward_residual.norm.gain.copy_(floats(worked[f"γ_2{own}"])[0])
         model.head.weight.copy_(floats(worked["W_H"]).T)
         if hidden:
-            model.hidden.weight.copy_(floats(worked["W_P"]).T)
+            model.pre_logits.weight.copy_(floats(worked["W_P"]).T)
         images = torch.stack([floats(worked[f"image_{n + 1}"]) for n in range(channels)])
         logits = model(images[None])
     torch.testing.assert_close(floats(worked["l"]), logits, rtol=1e-9, atol=1e-9)
