@@ -99,7 +99,7 @@ def test_attention_is_that_of_the_ops(x, wq, wk, wv, scale, mask):
     q, k, v = (floats(worked[name]) for name in "QKV")
     masks = {None: None, "causal": rg.Causal(), "local:1": rg.Local(1)}
     want, _ = rg.attend(
-        q, k, v, mask=masks[mask], scale=float(worked.given["β"][0]), form="reference"
+        q, k, v, mask=masks[mask], scale=float(worked.given["β"][0]), backend="reference"
     )
     torch.testing.assert_close(floats(worked["H"]), want, rtol=1e-12, atol=1e-12)
 

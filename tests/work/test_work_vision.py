@@ -76,8 +76,10 @@ def test_a_vision_transformer_is_that_of_the_model(seed, layers, channels, hidde
     if hidden:
         told["W_P"] = draw(4, 4)
     worked = solve_vit(told, heads=2, layers=layers, activation="gelu", eps="1/1000000")
-    config = VisionConfig(classes=3, image_size=4, patch_size=2, channels=channels, layers=layers, dim=4,
-                          heads=2, ffn_dim=3, head="mlp" if hidden else "linear")  # fmt: skip
+    config = VisionConfig(
+        classes=3, image_size=4, patch_size=2, channels=channels, layers=layers, dim=4, heads=2,
+        ffn_dim=3, head="mlp" if hidden else "linear",
+    )  # fmt: skip
     model: Any = VisionTransformer(config).double()
     with torch.no_grad():
         for name, one in model.named_parameters():

@@ -78,12 +78,12 @@ def test_kernels_are_the_reference_on_cuda(kind, dtype):
     for name in (
         "entropy",
         "peak",
-        "reach",
-        "ahead",
-        "own",
-        "previous",
-        "sink",
-        "near",
+        "mean_distance",
+        "mean_offset",
+        "self_share",
+        "previous_share",
+        "first_share",
+        "local_share",
         "received",
     ):
         a, b = getattr(got, name), getattr(want, name)
