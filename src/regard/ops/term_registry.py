@@ -49,28 +49,24 @@ def register_term(
     return add
 
 
-def term_to_dict(term: Any, pack: Callable[[Tensor], Any]) -> dict[str, Any]:
-    """A mask or bias as JSON; `pack` stores a tensor and returns its reference.
+def term_to_dict(value: Any, pack: Callable[[Tensor], Any]) -> Any:
+    """A mask or bias, or one of its fields, as JSON; `pack` stores a tensor, returns its reference.
 
     >>> term_to_dict(rg.Causal() & rg.ops.masks.Local(3), pack=id)["of"]["b"]
     {'mask': 'Local', 'of': {'radius': 3}}
     """
-    entry = TERMS.get(type(term))
-    if entry is None:
-        raise ConfigError(
-            f"term: needs a registered mask or bias, got {type(term).__name__}; "
-            "try it as a tensor, mask.dense(queries, keys)"
-        )
-    values = {f.name: _to_json(getattr(term, f.name), pack) for f in fields(term)}
-    return {entry.kind: type(term).__name__, "of": values}
-
-
-def _to_json(value: Any, pack: Callable[[Tensor], Any]) -> Any:
     if isinstance(value, Tensor):
         return {"tensor": pack(value)}
     if value is None or isinstance(value, bool | int | float):
         return value
-    return term_to_dict(value, pack)
+    entry = TERMS.get(type(value))
+    if entry is None:
+        raise ConfigError(
+            f"term: needs a registered mask or bias, got {type(value).__name__}; "
+            "try it as a tensor, mask.dense(queries, keys)"
+        )
+    values = {f.name: term_to_dict(getattr(value, f.name), pack) for f in fields(value)}
+    return {entry.kind: type(value).__name__, "of": values}
 
 
 def term_from_dict(description: Any, unpack: Callable[[Any], Tensor]) -> Any:

@@ -7,35 +7,26 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from regard.errors import FileError, LookError
+from regard.errors import ConfigError, FileError, LookError
 from regard.files import parse_json
 from regard.inspection.record.sight import Sight
 from regard.inspection.record.tensor_packer import TensorPacker
 from regard.inspection.sites.site import Site
 from regard.models.serialization import checksum, read_safetensors, write_safetensors
-from regard.ops import biases, masks
 from regard.ops.survey.statistics import Survey
+from regard.ops.term_registry import term_from_dict, term_to_dict
 from regard.ops.terms import Terms
 
 FILE_NAME = "sight.safetensors"
 VERSION = 3  # of the file layout
 TENSOR_FIELDS = ("q", "k", "v", "out", "lse")
 TEXT_FIELDS = ("name", "path", "call", "kind", "query_tokens", "key_tokens")
-MASKS = {
-    kind.__name__: kind
-    for kind in (masks.Causal, masks.Local, masks.Chunked, masks.Padding)
-    + (masks.Documents, masks.DenseMask, masks.Both, masks.Either)
-}
-BIASES = {
-    kind.__name__: kind
-    for kind in (biases.ALiBi, biases.Toeplitz, biases.Buckets, biases.RelativeKeys)
-    + (biases.DenseBias, biases.SumBias)
-}
 
 
 def save_sight(sight: Sight, path: str | Path) -> Path:
@@ -91,9 +82,7 @@ def _encode_site(site: Site, packer: TensorPacker) -> dict[str, Any]:
         )
     entry: dict[str, Any] = {name: getattr(site, name) for name in TEXT_FIELDS}
     entry |= {name: packer.add(getattr(site, name)) for name in TENSOR_FIELDS}
-    entry["terms"] = {
-        f.name: _encode_term(getattr(site.terms, f.name), packer, site) for f in fields(site.terms)
-    }
+    entry["terms"] = _encode_terms(site, packer)
     if site.recorded_survey is not None:
         entry["recorded_survey"] = {
             f.name: packer.add(value)
@@ -103,20 +92,15 @@ def _encode_site(site: Site, packer: TensorPacker) -> dict[str, Any]:
     return entry
 
 
-def _encode_term(x: Any, packer: TensorPacker, site: Site) -> Any:
-    """A mask, bias or number as JSON; tensors go to the packer."""
-    if isinstance(x, Tensor):
-        return {"tensor": packer.add(x)}
-    if x is None or isinstance(x, bool | int | float):
-        return x
-    kind = type(x).__name__
-    if type(x) not in (*MASKS.values(), *BIASES.values()):
+def _encode_terms(site: Site, packer: TensorPacker) -> dict[str, Any]:
+    """Masks, biases and numbers as JSON; tensors go to the packer."""
+    values = {f.name: getattr(site.terms, f.name) for f in fields(site.terms)}
+    try:
+        return {name: term_to_dict(value, packer.add) for name, value in values.items()}
+    except ConfigError as error:
         raise LookError(
-            f"{site.name}: needs masks and biases of regard to be saved, got {kind}; "
-            "try a tensor, mask=….dense(queries, keys)"
-        )
-    values = {f.name: _encode_term(getattr(x, f.name), packer, site) for f in fields(x)}
-    return {"bias" if isinstance(x, biases.Bias) else "mask": kind, "of": values}
+            f"{site.name}: needs masks and biases of regard to be saved; {error}"
+        ) from error
 
 
 def _parse_header(text: str | None, tensors: Mapping[str, Tensor], file: Path) -> dict[str, Any]:
@@ -150,7 +134,9 @@ def _checksum(header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> int:
 def _decode_site(entry: dict[str, Any], tensors: Mapping[str, Tensor]) -> Site:
     values: dict[str, Any] = {name: entry[name] for name in TEXT_FIELDS}
     values |= {name: TensorPacker.get(entry[name], tensors) for name in TENSOR_FIELDS}
-    values["terms"] = Terms(**{name: _decode(x, tensors) for name, x in entry["terms"].items()})
+    unpack = partial(TensorPacker.get, tensors=tensors)
+    terms = {name: term_from_dict(value, unpack) for name, value in entry["terms"].items()}
+    values["terms"] = Terms(**terms)
     if "recorded_survey" in entry:
         refs = entry["recorded_survey"].items()
         survey = Survey(**{name: TensorPacker.get(ref, tensors) for name, ref in refs})
@@ -172,13 +158,3 @@ def _check_shapes(site: Site) -> Site:
     if not (fits and site.kind in ("self", "cross") and isinstance(site.name, str)):
         raise ValueError(f"{site.name!r} with shapes that do not match")
     return site
-
-
-def _decode(x: Any, tensors: Mapping[str, Tensor]) -> Any:
-    if not isinstance(x, dict):
-        return x
-    if "tensor" in x:
-        return TensorPacker.get(x["tensor"], tensors)
-    kinds: dict[str, Any] = MASKS if "mask" in x else BIASES
-    kind = kinds[x["mask"] if "mask" in x else x["bias"]]
-    return kind(**{name: _decode(value, tensors) for name, value in x["of"].items()})
