@@ -84,7 +84,7 @@ def test_what_is_code_cannot_be_saved_and_leaves_no_file(tmp_path):
         LookError, match="here: needs dot-product scores to be saved, got a custom score"
     ):
         Sight([site(**TERMS["score"])]).save(tmp_path / "new")
-    with pytest.raises(LookError, match="here: needs masks and biases of regard .*, got Odd"):
+    with pytest.raises(LookError, match="here: needs registered masks .*, got Odd"):
         Sight([site(**TERMS["own"])]).save(tmp_path / "new")
     assert not (tmp_path / "new").exists()
 

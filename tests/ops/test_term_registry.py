@@ -69,13 +69,6 @@ def test_a_mask_without_tensors_can_be_spelled(cls):
         assert parse_mask(spell_mask(EXAMPLES[cls])) == EXAMPLES[cls]
 
 
-def test_older_names_of_classes_and_fields_are_read():
-    old = {"mask": "Padding", "of": {"lengths": {"tensor": 0}, "skip": {"tensor": 0}}}
-    assert term_from_dict(old, lambda _: torch.tensor(3)).left_padding == 3
-    old = {"bias": "Relative", "of": {"table": {"tensor": 0}}}
-    assert isinstance(term_from_dict(old, lambda _: torch.zeros(3, 2)), ops.RelativeKeys)
-
-
 @pytest.mark.parametrize(
     ("text", "mask"),
     [

@@ -107,7 +107,7 @@ class Toeplitz(Bias):
         return (self.table,)
 
 
-@register_term("bias", old_fields={"furthest": "max_distance", "both_sides": "bidirectional"})
+@register_term("bias")
 @dataclass(frozen=True, eq=False)
 class Buckets(Bias):
     """T5's relative bias: one number per head and distance bucket; buckets widen with distance.
@@ -153,7 +153,7 @@ class Buckets(Bias):
         return (self.table,)
 
 
-@register_term("bias", old_names=("Relative",))
+@register_term("bias")
 @dataclass(frozen=True, eq=False)
 class RelativeKeys(Bias):
     """Relative position keys of Shaw et al. 2018 (eq. 4): a learned key per relative position.
@@ -191,7 +191,7 @@ class RelativeKeys(Bias):
         return (self.table,)
 
 
-@register_term("bias", old_names=("Dense",))
+@register_term("bias")
 @dataclass(frozen=True, eq=False)
 class DenseBias(Bias):
     """Any numbers, given as a tensor for the whole map.
@@ -211,7 +211,7 @@ class DenseBias(Bias):
         return (self.values,)
 
 
-@register_term("bias", old_names=("Sum",))
+@register_term("bias")
 @dataclass(frozen=True)
 class SumBias(Bias):
     """Sum of two biases, `a + b`.

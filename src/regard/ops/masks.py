@@ -131,7 +131,7 @@ class Local(Mask):
         return last - self.radius <= keys.start and keys.stop - 1 <= positions.start + self.radius
 
 
-@register_term("mask", spelling="chunked", old_fields={"left": "left_chunks"})
+@register_term("mask", spelling="chunked")
 @dataclass(frozen=True)
 class Chunked(Mask):
     """Chunked attention for streaming: the own chunk and `left_chunks` before it (None: all).
@@ -173,7 +173,7 @@ class Chunked(Mask):
         return start <= keys.start and keys.stop <= (first + 1) * self.size
 
 
-@register_term("mask", old_fields={"skip": "left_padding"})
+@register_term("mask")
 @dataclass(frozen=True, eq=False)
 class Padding(Mask):
     """Padding mask: left_padding ≤ j < length, one length (and left padding) per sequence.
@@ -230,7 +230,7 @@ class Documents(Mask):
             )
 
 
-@register_term("mask", old_names=("Dense",))
+@register_term("mask")
 @dataclass(frozen=True, eq=False)
 class DenseMask(Mask):
     """Any pattern as a boolean matrix, True where a query may attend to a key.

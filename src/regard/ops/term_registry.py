@@ -5,8 +5,8 @@ A mask of integers is spelled by its name and fields, "local:3"; masks combine a
 """
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from functools import reduce
 from operator import and_, or_
 from typing import Any, Literal, TypeVar
@@ -26,24 +26,16 @@ class RegisteredTerm:
     kind: TermKind
     cls: type
     spelling: str | None = None  # its name in text; None if it holds tensors
-    old_names: tuple[str, ...] = ()  # class names in older files
-    old_fields: Mapping[str, str] = field(default_factory=dict)  # older field names to new ones
 
 
 TERMS: dict[type, RegisteredTerm] = {}
 
 
-def register_term(
-    kind: TermKind,
-    *,
-    spelling: str | None = None,
-    old_names: tuple[str, ...] = (),
-    old_fields: Mapping[str, str] | None = None,
-) -> Callable[[T], T]:
+def register_term(kind: TermKind, *, spelling: str | None = None) -> Callable[[T], T]:
     """Class decorator that adds a dataclass of masks or biases to the registry."""
 
     def add(cls: T) -> T:
-        TERMS[cls] = RegisteredTerm(kind, cls, spelling, old_names, old_fields or {})
+        TERMS[cls] = RegisteredTerm(kind, cls, spelling)
         return cls
 
     return add
@@ -80,24 +72,11 @@ def term_from_dict(description: Any, unpack: Callable[[Any], Tensor]) -> Any:
     if "tensor" in description:
         return unpack(description["tensor"])
     kind = "mask" if "mask" in description else "bias"
-    entry = _find(kind, description[kind])
-    values = {
-        entry.old_fields.get(name, name): term_from_dict(value, unpack)
-        for name, value in description["of"].items()
-    }
-    return entry.cls(**values)
-
-
-def _find(kind: str, name: str) -> RegisteredTerm:
-    names = {
-        n: entry
-        for entry in TERMS.values()
-        if entry.kind == kind
-        for n in (entry.cls.__name__, *entry.old_names)
-    }
-    if name not in names:
-        raise ConfigError(f"{kind}: needs one of {', '.join(names)}, got {name!r}")
-    return names[name]
+    names = {cls.__name__: cls for cls, entry in TERMS.items() if entry.kind == kind}
+    if description[kind] not in names:
+        raise ConfigError(f"{kind}: needs one of {', '.join(names)}, got {description[kind]!r}")
+    values = {name: term_from_dict(value, unpack) for name, value in description["of"].items()}
+    return names[description[kind]](**values)
 
 
 def parse_mask(text: str) -> Any:

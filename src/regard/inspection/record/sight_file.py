@@ -99,7 +99,7 @@ def _encode_terms(site: Site, packer: TensorPacker) -> dict[str, Any]:
         return {name: term_to_dict(value, packer.add) for name, value in values.items()}
     except ConfigError as error:
         raise LookError(
-            f"{site.name}: needs masks and biases of regard to be saved; {error}"
+            f"{site.name}: needs registered masks and biases to be saved, got others: {error}"
         ) from error
 
 
