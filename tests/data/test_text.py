@@ -117,7 +117,7 @@ def test_a_window_is_known_by_its_number(packed, start):
 
 def test_training_sees_every_token(packed):
     source, seen = PackedText(packed, length=16), set()
-    rows = source._rows["train"]
+    rows = source._row("train")
     for window in islice(source.examples("train", 0), 17 * len(rows) // 16):
         seen.add(tuple(window.tokens.tolist()))
     covered = {t[i : i + 2] for t in seen for i in range(16)}
@@ -146,7 +146,7 @@ def test_mistakes_with_text_are_reported_in_one_line(corpus, packed, tmp_path):
         list(TextFiles([corpus], on_error="raise").documents("train"))
     with pytest.raises(ConfigError, match="length: needs more than that in train"):
         next(PackedText(packed, length=10**6).examples("train", 0))
-    with (packed / "train.tokens").open("ab") as file:
+    with (packed / "train" / "text.tokens").open("ab") as file:
         file.write(b"x")
     with pytest.raises(FileError, match="cut short"):
         PackedText(packed, length=4)

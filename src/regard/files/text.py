@@ -1,7 +1,9 @@
 """Text and JSON: reading in any Unicode encoding, writing in UTF-8."""
 
 import codecs
+import gzip
 import json
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedIOBase
@@ -15,6 +17,7 @@ from regard.files.atomic import atomic_write
 MAX_LINE_BYTES = 1 << 24
 DETECTION_BYTES = 4096  # prefix searched for an encoding without a byte order mark
 CHUNK_BYTES = 1 << 14  # bytes per read
+GZIP_MAGIC = b"\x1f\x8b"
 
 
 def write_text(path: str | Path, text: str) -> Path:
@@ -46,7 +49,7 @@ def parse_json(text: str | bytes) -> Any:
 
 @contextmanager
 def open_binary(file: str | Path) -> Iterator[BufferedIOBase]:
-    """Open a file for reading bytes, or raise `FileError`.
+    """Open a file for reading bytes, unpacked if it is gzipped, or raise `FileError`.
 
     >>> with open_binary("nowhere.txt"):
     ...     pass
@@ -59,7 +62,28 @@ def open_binary(file: str | Path) -> Iterator[BufferedIOBase]:
     except OSError as error:
         raise FileError(f"{file}: cannot be read, {error.strerror or error}") from error
     with opened:
-        yield opened
+        if opened.peek(2)[:2] != GZIP_MAGIC:
+            yield opened
+            return
+        try:
+            with gzip.GzipFile(fileobj=opened) as unpacked:
+                yield unpacked
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise FileError(f"{file}: needs a complete gzip file, got {error}") from error
+
+
+def iter_lines(file: str | Path) -> Iterator[bytes]:
+    """The lines of a text file as UTF-8, without line ends; see `iter_utf8_lines`.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "a.txt.gz"
+    >>> _ = file.write_bytes(gzip.compress(b"one\\ntwo"))
+    >>> list(iter_lines(file))
+    [b'one', b'two']
+    """
+    with open_binary(file) as opened:
+        for lines in iter_utf8_lines(iter_chunks(opened), file):
+            yield from lines
 
 
 def detect_encoding(head: bytes) -> str:

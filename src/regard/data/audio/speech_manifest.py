@@ -13,7 +13,7 @@ from regard.data.source import permute_index
 from regard.data.split import Split, hash_split
 from regard.data.text.tokenizers import Tokenizer
 from regard.errors import ConfigError, FileError
-from regard.files import iter_chunks, iter_utf8_lines, open_binary, parse_json
+from regard.files import iter_lines, parse_json
 from regard.ops import log_mel
 
 SUFFIXES = (".tsv", ".jsonl")
@@ -152,20 +152,18 @@ def find_manifests(folder: str | Path) -> tuple[Path, Path | None, Path | None]:
 def _read_lines(file: Path, report: LoadReport) -> Iterator[tuple[int, str, str]]:
     if not file.is_file():
         raise FileError(f"{file}: needs to be a manifest, got nothing there")
-    with open_binary(file) as opened:
-        lines = (line for chunk in iter_utf8_lines(iter_chunks(opened), file) for line in chunk)
-        for number, raw in enumerate(lines, 1):
-            try:
-                line = raw.decode()
-            except UnicodeDecodeError as error:
-                report.skip(file.name, number, f"not UTF-8 ({error.reason})")
-                continue
-            if not line.strip():
-                continue
-            if fields := _parse(line):
-                yield number, *fields
-            else:
-                report.skip(file.name, number, "neither `file<tab>text` nor JSON of the two")
+    for number, raw in enumerate(iter_lines(file), 1):
+        try:
+            line = raw.decode()
+        except UnicodeDecodeError as error:
+            report.skip(file.name, number, f"not UTF-8 ({error.reason})")
+            continue
+        if not line.strip():
+            continue
+        if fields := _parse(line):
+            yield number, *fields
+        else:
+            report.skip(file.name, number, "neither `file<tab>text` nor JSON of the two")
 
 
 def _parse(line: str) -> tuple[str, str] | None:

@@ -1,6 +1,5 @@
 """Tokenized text as one memory-mapped array per split, read in fixed windows."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -15,10 +14,8 @@ from regard.data.source import permute_index
 from regard.data.split import Split
 from regard.data.text.documents import TextFiles
 from regard.data.text.tokenizers import Tokenizer
-from regard.errors import ConfigError, FileError
-from regard.files import atomic_write, make_folder, parse_json, write_text
-
-PACKED_FILE = "packed.json"
+from regard.data.token_cache import TokenCache, write_token_cache
+from regard.errors import ConfigError
 
 
 class TokenWindow(NamedTuple):
@@ -43,26 +40,17 @@ def pack_text(text: TextFiles, tokenizer: Tokenizer, folder: str | Path) -> Load
     >>> PackedText(packed, length=5).token_count("test")
     6
     """
-    folder = make_folder(folder)
-    (folder / PACKED_FILE).unlink(missing_ok=True)  # the old data is about to be overwritten
-    report, sizes = LoadReport(), {}
-    dtype = "uint16" if tokenizer.vocab <= 1 << 16 else "uint32"
+    folder, report = Path(folder), LoadReport()
     for split in ("train", "valid", "test"):
-        sizes[split], starts = 0, []
-        with atomic_write(folder / f"{split}.tokens") as partial, partial.open("wb") as out:
-            for document in text.documents(split):
-                starts.append(sizes[split])
-                ids = [*tokenizer.encode_input(document.text), tokenizer.eos_id]
-                out.write(np.array(ids, dtype=dtype).tobytes())
-                sizes[split] += len(ids)
-        with atomic_write(folder / f"{split}.starts") as partial:
-            np.array(starts, dtype="int64").tofile(partial)
+        rows = (
+            {"text": [*tokenizer.encode_input(document.text), tokenizer.eos_id]}
+            for document in text.documents(split)
+        )
+        write_token_cache(folder / split, rows, vocab=tokenizer.vocab)
         report.loaded += text.report.loaded
         if split == "test" or len(text.files) > 1:  # split by hash, all three read the same files
             report.reasons += text.report.reasons
             report.locations |= text.report.locations
-    header = {"dtype": dtype, "vocab": tokenizer.vocab, "sizes": sizes}
-    write_text(folder / PACKED_FILE, json.dumps(header))  # last: marks the folder as complete
     return report
 
 
@@ -75,28 +63,21 @@ class PackedText:
     >>> PackedText("nowhere", length=8)
     Traceback (most recent call last):
         ...
-    regard.errors.FileError: nowhere/packed.json: needs a packed text, got nothing there
+    regard.errors.FileError: nowhere/train/cache.json: needs a token cache, got nothing there
     """
 
     def __init__(self, folder: str | Path, length: int):
-        file = Path(folder) / PACKED_FILE
         if length < 1:
             raise ConfigError(f"length: needs 1 or more, got {length}")
-        if not file.is_file():
-            raise FileError(f"{file}: needs a packed text, got nothing there")
-        try:
-            header = parse_json(file.read_text())
-            self.vocab, dtype, sizes = (header[name] for name in ("vocab", "dtype", "sizes"))
-        except (ValueError, KeyError, TypeError) as error:
-            raise FileError(f"{file}: needs a packed text, got {error!r}") from error
-        self.length, self._rows, self._starts = length, {}, {}
-        for split, size in sizes.items():
-            self._rows[split] = _mapped(Path(folder) / f"{split}.tokens", dtype, size)
-            self._starts[split] = _mapped(Path(folder) / f"{split}.starts", "int64", None)
+        self.length = length
+        self._caches = {s: TokenCache(Path(folder) / s) for s in ("train", "valid", "test")}
 
     def token_count(self, split: Split) -> int:
         """Number of tokens of a split."""
-        return len(self._rows[split])
+        return len(self._row(split))
+
+    def _row(self, split: Split) -> np.ndarray:
+        return self._caches[split].tokens.get("text", np.zeros(0))
 
     def examples(self, split: Split, seed: int, start: int = 0) -> Iterator[TokenWindow]:
         """Windows from number `start`; train repeats forever."""
@@ -118,18 +99,8 @@ class PackedText:
             number += 1
 
     def _window(self, split: Split, first: int) -> TokenWindow:
-        row, starts = self._rows[split], self._starts[split]
+        row, starts = self._row(split), self._caches[split].offsets["text"][:-1]
         ids = torch.from_numpy(row[first : first + self.length + 1].astype("int64"))
         positions = np.arange(first, first + len(ids))
         documents = np.searchsorted(starts, positions, side="right")
         return TokenWindow(ids, torch.from_numpy(documents - documents[0]))
-
-
-def _mapped(file: Path, dtype: str, size: int | None) -> np.ndarray:
-    if not file.is_file() or (
-        size is not None and file.stat().st_size != size * np.dtype(dtype).itemsize
-    ):
-        raise FileError(f"{file}: needs {size} tokens of {dtype}, got a file cut short or none")
-    if file.stat().st_size == 0:
-        return np.zeros(0, dtype)  # an empty file cannot be mapped
-    return np.memmap(file, dtype=dtype, mode="r")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regard.errors import FileError
-from regard.files import iter_chunks, iter_utf8_lines, open_binary
+from regard.files import iter_lines, open_binary
 
 
 class CorpusRow(NamedTuple):
@@ -23,7 +23,7 @@ class CorpusRow(NamedTuple):
 
 def read_aligned(source: Path, target: Path) -> Iterator[CorpusRow]:
     """Two line-aligned files."""
-    for number, (a, b) in enumerate(zip_longest(_lines(source), _lines(target)), 1):
+    for number, (a, b) in enumerate(zip_longest(iter_lines(source), iter_lines(target)), 1):
         if a is None or b is None:
             yield CorpusRow(
                 number, error=f"no such line in {(source if a is None else target).name}"
@@ -34,18 +34,12 @@ def read_aligned(source: Path, target: Path) -> Iterator[CorpusRow]:
 
 def read_tsv(path: Path) -> Iterator[CorpusRow]:
     """The first two tab-separated columns; further columns are ignored."""
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in enumerate(iter_lines(path), 1):
         columns = line.split(b"\t")
         if len(columns) < 2:
             yield CorpusRow(number, error="no tab" if line.strip() else "an empty side")
         else:
             yield _row(number, columns[0], columns[1])
-
-
-def _lines(file: Path) -> Iterator[bytes]:
-    with open_binary(file) as opened:
-        for lines in iter_utf8_lines(iter_chunks(opened), file):
-            yield from lines
 
 
 def _row(number: int, source: bytes, target: bytes) -> CorpusRow:
@@ -84,7 +78,7 @@ def read_po(path: Path) -> Iterator[CorpusRow]:
 
 
 def _po(file: Path) -> Iterator[bytes]:
-    yield from _lines(file)
+    yield from iter_lines(file)
     yield b""  # ends the last message
 
 

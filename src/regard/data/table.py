@@ -1,0 +1,166 @@
+"""Tables of texts: CSV, TSV and JSON lines, in any Unicode encoding, gzipped or not."""
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from regard.errors import ConfigError, FileError, suggestion
+from regard.files import iter_lines, parse_json
+
+TableKind = Literal["csv", "tsv", "jsonl"]
+DELIMITERS = {"tsv": "\t", "csv": ",;\t|"}  # those of a .csv are told apart by its first lines
+SUFFIXES: dict[str, TableKind] = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl"}
+SAMPLE_LINES = 20  # that decide the delimiter
+
+
+class TableRow(NamedTuple):
+    """The values of one row and its line number, or the error of that line.
+
+    >>> TableRow(3, ("one", "eins")).error
+    ''
+    """
+
+    line: int
+    values: tuple[str, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """How a table is written.
+
+    `columns` are the names in its first line, or the keys of its first JSON object; a table
+    without a header has the numbers "1", "2", …
+
+    >>> TableFormat("csv", ("text", "label"), ",").columns
+    ('text', 'label')
+    """
+
+    kind: TableKind
+    columns: tuple[str, ...]
+    delimiter: str = "\t"
+
+
+def table_kind(path: str | Path) -> TableKind | None:
+    """The kind of table by the suffix, before a .gz; None for other files.
+
+    >>> table_kind("pairs.tsv.gz"), table_kind("pairs.txt")
+    ('tsv', None)
+    """
+    name = Path(path).name.lower().removesuffix(".gz")
+    return SUFFIXES.get(Path(name).suffix)
+
+
+def detect_table(path: str | Path, *, header: bool) -> TableFormat:
+    """The kind, columns and delimiter of a table, from its suffix and first lines.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "a.csv"
+    >>> _ = file.write_text("text;label\\ngood;1\\n")
+    >>> detect_table(file, header=True)
+    TableFormat(kind='csv', columns=('text', 'label'), delimiter=';')
+    """
+    kind = table_kind(path)
+    if kind is None:
+        raise FileError(f"{path}: needs to end in {', '.join(SUFFIXES)}, got {Path(path).name}")
+    lines = []
+    for line in iter_lines(path):
+        lines += [line.decode(errors="replace")] if line.strip() else []
+        if len(lines) == SAMPLE_LINES:
+            break
+    if not lines:
+        raise FileError(f"{path}: needs rows, got an empty file")
+    if kind == "jsonl":
+        return TableFormat(kind, tuple(_json_object(lines[0]) or ()))
+    delimiter = max(DELIMITERS[kind], key=lambda sign: _regularity(lines, sign))
+    first = next(csv.reader(lines, delimiter=delimiter), [])
+    names = first if header else map(str, range(1, len(first) + 1))
+    return TableFormat(kind, tuple(name.strip() for name in names), delimiter)
+
+
+def _regularity(lines: Sequence[str], delimiter: str) -> tuple[bool, int]:
+    """Whether a delimiter gives every line the same number of columns, and how many."""
+    counts = {len(row) for row in csv.reader(lines, delimiter=delimiter) if row}
+    return len(counts) == 1 and max(counts) > 1, max(counts, default=0)
+
+
+def read_table(
+    path: str | Path, columns: Sequence[str], *, header: bool = True
+) -> Iterator[TableRow]:
+    """The values of the given columns, row by row; a bad row has an `error` instead.
+
+    Args:
+        path: .csv, .tsv or .jsonl, or one of them gzipped.
+        columns: names of the header or keys of the JSON; numbers from "1" without a header.
+        header: whether the first line of a .csv or .tsv names the columns.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "a.tsv"
+    >>> _ = file.write_text("id\\ttext\\n7\\tseven\\n8\\n")
+    >>> list(read_table(file, ["text"]))
+    [TableRow(line=2, values=('seven',), error=''), TableRow(line=3, values=(), error='1 column')]
+    """
+    table = detect_table(path, header=header)
+    if missing := [name for name in columns if name not in table.columns]:
+        known = ", ".join(table.columns)
+        hint = suggestion(missing[0], table.columns)
+        raise ConfigError(f"columns: need to be of {known} in {path}, got {missing[0]!r}{hint}")
+    if table.kind == "jsonl":
+        return _read_json_lines(Path(path), columns)
+    return _read_delimited(Path(path), table, columns, header)
+
+
+def _read_json_lines(path: Path, columns: Sequence[str]) -> Iterator[TableRow]:
+    for number, line in enumerate(iter_lines(path), 1):
+        if not line.strip():
+            continue
+        try:
+            data = _json_object(line.decode())
+        except UnicodeDecodeError as error:
+            yield TableRow(number, error=f"not UTF-8 ({error.reason})")
+            continue
+        if data is None or any(data.get(name) is None for name in columns):
+            reason = "not a JSON object" if data is None else f"without {' or '.join(columns)}"
+            yield TableRow(number, error=reason)
+        else:
+            yield TableRow(number, tuple(str(data[name]) for name in columns))
+
+
+def _json_object(line: str) -> dict | None:
+    try:
+        data = parse_json(line)
+    except ValueError:
+        return None
+    return data if isinstance(data, dict) else None
+
+
+def _read_delimited(
+    path: Path, table: TableFormat, columns: Sequence[str], header: bool
+) -> Iterator[TableRow]:
+    quoting = csv.QUOTE_NONE if table.kind == "tsv" else csv.QUOTE_MINIMAL  # a .tsv has no quotes
+    lines = (line.decode(errors="surrogateescape") + "\n" for line in iter_lines(path))
+    reader = csv.reader(lines, delimiter=table.delimiter, quoting=quoting)
+    indices = [table.columns.index(name) for name in columns]
+    while True:
+        first = reader.line_num + 1
+        try:
+            row = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield TableRow(first, error=str(error))
+            continue
+        if header and first == 1 or not any(value.strip() for value in row):
+            continue
+        if len(row) <= max(indices):
+            yield TableRow(first, error=f"{len(row)} column{'s' * (len(row) > 1)}")
+        elif any(_is_undecodable(row[i]) for i in indices):
+            yield TableRow(first, error="not UTF-8")
+        else:
+            yield TableRow(first, tuple(row[i] for i in indices))
+
+
+def _is_undecodable(text: str) -> bool:
+    return any("\udc80" <= character <= "\udcff" for character in text) and not text.isascii()
