@@ -1,0 +1,235 @@
+"""Recipes as TOML files: read, validated together, and written with comments."""
+
+import inspect
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from regard.errors import ConfigError, FileError, RegardError, suggestion
+from regard.files import read_text
+
+C = TypeVar("C")
+SIMPLE = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
+
+
+def parse_toml(text: str, name: str | Path) -> dict[str, Any]:
+    """The content of a TOML file; `name` is for the error message.
+
+    >>> parse_toml("steps 3", "task.toml")
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: task.toml: needs TOML, got Expected '=' after a key in a key/value pair (at line 1, column 7)
+    """  # noqa: E501
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise FileError(f"{name}: needs TOML, got {error}") from error
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The content of a TOML file."""
+    return parse_toml(read_text(path), path)
+
+
+def config_from_table(kind: type[C], table: Mapping[str, Any], name: str) -> C:
+    """A dataclass of settings from a TOML table; all that is wrong is reported together.
+
+    >>> from regard.train import TrainConfig
+    >>> config_from_table(TrainConfig, {"steps": 9, "lr": 1}, "train").lr
+    1.0
+    >>> config_from_table(TrainConfig, {"step": 9, "lr": "fast"}, "train")
+    Traceback (most recent call last):
+        ...
+    regard.errors.ConfigError: train: needs valid settings, got 3 problems:
+      train.step: needs the name of a setting, got 'step'; try steps
+      train.lr: needs a number, got 'fast'
+      train.steps: needs a value, got none
+    """
+    problems: list[str] = []
+    config = collect_config(kind, table, name, problems)
+    raise_problems(name, problems)
+    assert config is not None
+    return config
+
+
+def raise_problems(name: str, problems: list[str]) -> None:
+    """Raise one ConfigError that lists the problems, if there are any."""
+    if len(problems) == 1:
+        raise ConfigError(problems[0])
+    if problems:
+        lines = "\n  ".join(problems)
+        raise ConfigError(f"{name}: needs valid settings, got {len(problems)} problems:\n  {lines}")
+
+
+def collect_config(
+    kind: type[C], table: Mapping[str, Any], name: str, problems: list[str]
+) -> C | None:
+    """As `config_from_table`, but what is wrong is appended to `problems`; then it is None."""
+    hints, before = get_type_hints(kind), len(problems)
+    settings = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in settings:
+            near = suggestion(key, settings, 0.5)
+            problems.append(f"{name}.{key}: needs the name of a setting, got {key!r}{near}")
+        elif is_dataclass(hints[key]):
+            if isinstance(value, Mapping):
+                inner = _merge_default(settings[key], value)
+                values[key] = collect_config(hints[key], inner, f"{name}.{key}", problems)
+            else:
+                problems.append(f"{name}.{key}: needs a table, got {value!r}")
+        else:
+            try:
+                values[key] = convert(value, hints[key])
+            except ValueError:
+                problems.append(f"{name}.{key}: needs {describe_type(hints[key])}, got {value!r}")
+    for key, field in settings.items():
+        if key not in table and _default(field) is MISSING:
+            problems.append(f"{name}.{key}: needs a value, got none")
+    if len(problems) > before:
+        return None
+    try:
+        return kind(**values)
+    except RegardError as error:
+        problems.append(f"{name}.{error}")
+        return None
+
+
+def _default(field: Field) -> Any:
+    if field.default is not MISSING or field.default_factory is MISSING:
+        return field.default
+    return field.default_factory()
+
+
+def _merge_default(field: Field, table: Mapping[str, Any]) -> dict[str, Any]:
+    """A sub-table changes the default of its field, rather than that of its class."""
+    default = _default(field)
+    if default is MISSING or default is None:
+        return dict(table)
+    given = {f.name: getattr(default, f.name) for f in fields(default)}
+    return {**given, **table}
+
+
+def convert(value: Any, hint: Any) -> Any:
+    """A TOML value as the type of a setting; ValueError if it is of another one.
+
+    >>> convert(3, float | None), convert(["en", "de"], tuple[str, ...]), convert("none", int | None)
+    (3.0, ('en', 'de'), None)
+    """  # noqa: E501
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    if NoneType in kinds and (value is None or value == "none"):
+        return None
+    for kind in kinds:
+        origin = get_origin(kind)
+        if origin is Literal and value in get_args(kind):
+            return value
+        if origin is tuple and isinstance(value, list | tuple):
+            return _convert_tuple(value, get_args(kind))
+        if kind is float and type(value) in (int, float):
+            return float(value)
+        if kind in (int, str, bool) and type(value) is kind:
+            return value
+    raise ValueError(value)
+
+
+def _convert_tuple(value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(kinds) == 2 and kinds[1] is Ellipsis:
+        return tuple(convert(item, kinds[0]) for item in value)
+    if len(kinds) != len(value):
+        raise ValueError(value)
+    return tuple(convert(item, kind) for item, kind in zip(value, kinds, strict=True))
+
+
+def describe_type(hint: Any) -> str:
+    """A type as error messages name it.
+
+    >>> describe_type(Literal["a", "b"]), describe_type(tuple[str, ...]), describe_type(int | None)
+    ('one of a, b', 'a list of texts', 'an integer or "none"')
+    """
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    names = []
+    for kind in kinds:
+        if get_origin(kind) is Literal:
+            names.append(f"one of {', '.join(map(str, get_args(kind)))}")
+        elif get_origin(kind) is tuple:
+            inner = describe_type(get_args(kind)[0]).partition(" ")[2]
+            names.append(f"a list of {inner}s")
+        elif kind is NoneType:
+            names.append('"none"')
+        else:
+            names.append(SIMPLE.get(kind, str(kind)))
+    return " or ".join(names)
+
+
+def setting_docs(kind: type) -> dict[str, str]:
+    """The meaning of each setting, from the `Args:` block of the class and its bases.
+
+    >>> from regard.train import TrainConfig
+    >>> setting_docs(TrainConfig)["steps"]
+    'number of optimizer updates.'
+    """
+    found: dict[str, str] = {}
+    for cls in reversed(kind.__mro__):
+        block = re.search(
+            r"Args:\n(.*?)(?:\n\n|\Z)", inspect.cleandoc(cls.__doc__ or ""), re.DOTALL
+        )
+        for match in re.finditer(
+            r"^    ([\w, ]+): (.*(?:\n {5,}.*)*)", block[1] if block else "", re.MULTILINE
+        ):
+            for name in match[1].split(", "):
+                found[name] = " ".join(match[2].split())
+    return found
+
+
+def config_to_toml(config: Any, heading: str, *, full: bool = False, lead: str = "") -> str:
+    """A dataclass of settings as a TOML table, with sub-tables; only what is not the default.
+
+    Args:
+        config: the settings.
+        heading: name of the table.
+        full: also write defaults, each with its meaning as a comment.
+        lead: lines to start the table with.
+
+    >>> from regard.train import TrainConfig
+    >>> print(config_to_toml(TrainConfig(steps=9, lr=0.5), "train"), end="")
+    [train]
+    steps = 9
+    lr = 0.5
+    """
+    lines, tables, docs = [f"[{heading}]\n{lead}"], [], setting_docs(type(config)) if full else {}
+    for field in fields(config):
+        value, default = getattr(config, field.name), _default(field)
+        if is_dataclass(value):
+            if full or value != default:
+                tables.append(config_to_toml(value, f"{heading}.{field.name}", full=full))
+        elif full or value != default:
+            comment = f"  # {docs[field.name]}" if field.name in docs else ""
+            lines.append(f"{field.name} = {toml_value(value)}{comment}\n")
+    return "\n".join(["".join(lines), *tables])
+
+
+def toml_value(value: Any) -> str:
+    """A value as TOML.
+
+    >>> [toml_value(x) for x in ("a\\n", 2, 0.5, True, ("x", "y"), None)]
+    ['"a\\\\n"', '2', '0.5', 'true', '["x", "y"]', '"none"']
+    """
+    if value is None:
+        return '"none"'
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        escapes = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+        return f'"{"".join(escapes.get(c) or _escape(c) for c in value)}"'
+    return f"[{', '.join(map(toml_value, value))}]"
+
+
+def _escape(character: str) -> str:
+    is_control = ord(character) < 32 or ord(character) == 127
+    return f"\\u{ord(character):04x}" if is_control else character
