@@ -1,7 +1,7 @@
 """Tables of texts: CSV, TSV and JSON lines, in any Unicode encoding, gzipped or not."""
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -67,22 +67,27 @@ def detect_table(path: str | Path, *, header: bool) -> TableFormat:
         raise FileError(f"{path}: needs to end in {', '.join(SUFFIXES)}, got {Path(path).name}")
     lines = []
     for line in iter_lines(path):
-        lines += [line.decode(errors="replace")] if line.strip() else []
+        lines += [line.decode(errors="replace") + "\n"] if line.strip() else []
         if len(lines) == SAMPLE_LINES:
             break
     if not lines:
         raise FileError(f"{path}: needs rows, got an empty file")
     if kind == "jsonl":
         return TableFormat(kind, tuple(_json_object(lines[0]) or ()))
-    delimiter = max(DELIMITERS[kind], key=lambda sign: _regularity(lines, sign))
-    first = next(csv.reader(lines, delimiter=delimiter), [])
-    names = first if header else map(str, range(1, len(first) + 1))
+    tables = {sign: list(_reader(lines, kind, sign)) for sign in DELIMITERS[kind]}
+    delimiter, rows = max(tables.items(), key=lambda item: _regularity(item[1]))
+    names = rows[0] if header else map(str, range(1, max(map(len, rows)) + 1))
     return TableFormat(kind, tuple(name.strip() for name in names), delimiter)
 
 
-def _regularity(lines: Sequence[str], delimiter: str) -> tuple[bool, int]:
-    """Whether a delimiter gives every line the same number of columns, and how many."""
-    counts = {len(row) for row in csv.reader(lines, delimiter=delimiter) if row}
+def _reader(lines: Iterable[str], kind: TableKind, delimiter: str):
+    quoting = csv.QUOTE_NONE if kind == "tsv" else csv.QUOTE_MINIMAL  # a .tsv has no quotes
+    return csv.reader(lines, delimiter=delimiter, quoting=quoting)
+
+
+def _regularity(rows: Sequence[Sequence[str]]) -> tuple[bool, int]:
+    """Whether every line has the same number of columns, two or more, and how many at most."""
+    counts = {len(row) for row in rows if row}
     return len(counts) == 1 and max(counts) > 1, max(counts, default=0)
 
 
@@ -139,9 +144,8 @@ def _json_object(line: str) -> dict | None:
 def _read_delimited(
     path: Path, table: TableFormat, columns: Sequence[str], header: bool
 ) -> Iterator[TableRow]:
-    quoting = csv.QUOTE_NONE if table.kind == "tsv" else csv.QUOTE_MINIMAL  # a .tsv has no quotes
     lines = (line.decode(errors="surrogateescape") + "\n" for line in iter_lines(path))
-    reader = csv.reader(lines, delimiter=table.delimiter, quoting=quoting)
+    reader = _reader(lines, table.kind, table.delimiter)
     indices = [table.columns.index(name) for name in columns]
     while True:
         first = reader.line_num + 1
@@ -163,4 +167,5 @@ def _read_delimited(
 
 
 def _is_undecodable(text: str) -> bool:
-    return any("\udc80" <= character <= "\udcff" for character in text) and not text.isascii()
+    """Whether it holds bytes that surrogateescape kept."""
+    return not text.isascii() and any("\udc80" <= sign <= "\udcff" for sign in text)

@@ -57,10 +57,13 @@ class TokenCache(Sequence[dict[str, Tensor]]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        return {
-            name: torch.from_numpy(row[slice(*self.offsets[name][index : index + 2])].astype("i8"))
-            for name, row in self.tokens.items()
-        }
+        if not 0 <= index < self.size:
+            raise IndexError(index)
+        return {name: self._row(name, index) for name in self.tokens}
+
+    def _row(self, field: str, index: int) -> Tensor:
+        first, last = self.offsets[field][index : index + 2]
+        return torch.from_numpy(self.tokens[field][first:last].astype("int64"))
 
     def lengths(self, field: str) -> np.ndarray:
         """Number of tokens of each example in a field."""
