@@ -1,6 +1,9 @@
 """Every format gives the same pairs; every line is either a pair or in the report."""
 
+import csv
 import gettext
+import gzip
+import json
 import time
 import tracemalloc
 from io import BytesIO
@@ -27,8 +30,14 @@ def catalog():
 
 def write(tmp_path, kind):
     file = tmp_path / f"pairs.{kind}"
-    if kind == "tsv":
-        file.write_text("\n".join(f"{a}\t{b}\tnote" for a, b in WANT).replace('"\n', '"'))
+    if kind.startswith("tsv"):
+        text = "\n".join(f"{a}\t{b}\tnote" for a, b in WANT).replace('"\n', '"')
+        file.write_bytes(gzip.compress(text.encode()) if kind == "tsv.gz" else text.encode())
+    elif kind == "csv":
+        with file.open("w", newline="") as out:
+            csv.writer(out, delimiter=";").writerows(PAIRS)
+    elif kind == "jsonl":
+        file.write_text("\n".join(json.dumps({"1": a, "2": b}) for a, b in PAIRS))
     elif kind in ("po", "mo"):
         out = BytesIO()
         (write_po if kind == "po" else write_mo)(out, catalog())
@@ -54,7 +63,7 @@ def source(place, **more):
     return ParallelCorpus(place, place, place, languages=("en", "de"), **more)
 
 
-@pytest.mark.parametrize("kind", ["two", "tsv", "po", "mo", "tmx"])
+@pytest.mark.parametrize("kind", ["two", "tsv", "tsv.gz", "csv", "jsonl", "po", "mo", "tmx"])
 def test_every_format_gives_the_same_pairs(kind, tmp_path):
     made = source(write(tmp_path, kind))
     assert sorted(made.examples("test", 0)) == sorted(Pair(a, b, "de") for a, b in WANT)
@@ -105,7 +114,7 @@ def test_every_bad_line_is_counted_by_reason_and_named(tmp_path):
     assert made.report.loaded + made.report.skipped == len(lines)
     report = str(made.report)
     for place in (
-        "no tab: bad.tsv:2",
+        "1 column: bad.tsv:2",
         "empty side: bad.tsv:3",
         "bad.tsv:4",
         "bad.tsv:5",
@@ -290,7 +299,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 def test_mistakes_with_pairs_are_reported_in_one_line(tmp_path):
     file = tmp_path / "a.tsv"
     file.write_text("one\n")
-    with pytest.raises(FileError, match=r"a\.tsv:1: no tab; try on_error='skip'"):
+    with pytest.raises(FileError, match=r"a\.tsv:1: 1 column; try on_error='skip'"):
         list(source(file, on_error="raise").examples("test", 0))
     with pytest.raises(FileError, match="needs pairs, got none"):
         next(source(file).examples("train", 0))

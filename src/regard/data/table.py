@@ -108,13 +108,18 @@ def read_table(
     [TableRow(line=2, values=('seven',), error=''), TableRow(line=3, values=(), error='1 column')]
     """
     table = detect_table(path, header=header)
+    if not header and table.kind != "jsonl":
+        if not all(name.isdecimal() and int(name) for name in columns):
+            raise ConfigError(f"columns: need numbers from 1 without a header, got {columns}")
+        return _read_delimited(Path(path), table, [int(name) - 1 for name in columns], header)
     if missing := [name for name in columns if name not in table.columns]:
         known = ", ".join(table.columns)
         hint = suggestion(missing[0], table.columns)
         raise ConfigError(f"columns: need to be of {known} in {path}, got {missing[0]!r}{hint}")
     if table.kind == "jsonl":
         return _read_json_lines(Path(path), columns)
-    return _read_delimited(Path(path), table, columns, header)
+    indices = [table.columns.index(name) for name in columns]
+    return _read_delimited(Path(path), table, indices, header)
 
 
 def _read_json_lines(path: Path, columns: Sequence[str]) -> Iterator[TableRow]:
@@ -142,11 +147,10 @@ def _json_object(line: str) -> dict | None:
 
 
 def _read_delimited(
-    path: Path, table: TableFormat, columns: Sequence[str], header: bool
+    path: Path, table: TableFormat, indices: Sequence[int], header: bool
 ) -> Iterator[TableRow]:
     lines = (line.decode(errors="surrogateescape") + "\n" for line in iter_lines(path))
     reader = _reader(lines, table.kind, table.delimiter)
-    indices = [table.columns.index(name) for name in columns]
     while True:
         first = reader.line_num + 1
         try:

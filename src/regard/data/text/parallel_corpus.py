@@ -6,17 +6,17 @@ from pathlib import Path
 from regard.data.load_report import LoadReport, OnError
 from regard.data.split import Split, hash_split
 from regard.data.text.pair import Pair
-from regard.data.text.parallel_formats import CorpusRow, read_aligned, read_mo, read_po, read_tsv
+from regard.data.text.parallel_formats import CorpusRow, read_aligned, read_mo, read_pairs, read_po
 from regard.data.text.tmx import read_tmx
 from regard.errors import ConfigError, FileError
 
 # one file of pairs, or two line-aligned files
 CorpusPath = str | Path | tuple[str | Path, str | Path]
-SUFFIXES = (".tsv", ".po", ".mo", ".tmx")
+SUFFIXES = (".tsv", ".csv", ".jsonl", ".po", ".mo", ".tmx")
 
 
 class ParallelCorpus:
-    """Translation pairs from two aligned files, .tsv, .po, .mo or .tmx.
+    """Translation pairs from two aligned files, .tsv, .csv, .jsonl, .po, .mo or .tmx, or gzipped.
 
     Without `valid` and `test` a hash of the source assigns each pair to a split, so all
     translations of a sentence are in the same split. Train repeats in file order; `Batches`
@@ -27,6 +27,8 @@ class ParallelCorpus:
         valid: the same for validation; needs `test` too.
         test: the same for testing.
         languages: (source, target); needed for .tmx, and the target language of the pairs.
+        columns: of source and target in a table, by number, or by name with `header` or in .jsonl.
+        header: whether the first line of a .tsv or .csv names its columns.
         on_error: "skip" counts bad lines in `report`, "raise" stops at the first.
         max_chars: longest side, in characters.
         max_length_ratio: longest side over shortest, for pairs of more than 40 characters.
@@ -49,6 +51,8 @@ class ParallelCorpus:
         test: CorpusPath | None = None,
         *,
         languages: tuple[str, str] | None = None,
+        columns: tuple[str, str] = ("1", "2"),
+        header: bool = False,
         on_error: OnError = "skip",
         max_chars: int = 1000,
         max_length_ratio: float = 9.0,
@@ -57,7 +61,7 @@ class ParallelCorpus:
             raise ConfigError("valid, test: need to be given both or not at all, got one of them")
         given = {"train": train, "valid": valid, "test": test}
         self.paths = {split: _check_path(path) for split, path in given.items() if path is not None}
-        self.languages = languages
+        self.languages, self.columns, self.header = languages, columns, header
         self.max_chars, self.max_length_ratio = max_chars, max_length_ratio
         self.report = LoadReport(on_error)
 
@@ -99,11 +103,17 @@ class ParallelCorpus:
         path = self._path(split)
         if isinstance(path, tuple):
             return read_aligned(*path)
-        if path.suffix == ".tmx":
-            if self.languages is None:
-                raise ConfigError("languages: need source and target of the .tmx, got none")
-            return read_tmx(path, *self.languages)
-        return {".tsv": read_tsv, ".po": read_po, ".mo": read_mo}[path.suffix](path)
+        match corpus_suffix(path):
+            case ".tmx":
+                if self.languages is None:
+                    raise ConfigError("languages: need source and target of the .tmx, got none")
+                return read_tmx(path, *self.languages)
+            case ".po":
+                return read_po(path)
+            case ".mo":
+                return read_mo(path)
+            case _:
+                return read_pairs(path, self.columns, header=self.header)
 
     def _reject_reason(self, row: CorpusRow) -> str:
         lengths = len(row.source.strip()), len(row.target.strip())
@@ -131,9 +141,18 @@ def _check_path(path: CorpusPath) -> Path | tuple[Path, Path]:
             raise FileError(f"{file}: needs to be a file, got nothing there")
     if len(files) == 2:
         return files[0], files[1]
-    if files[0].suffix not in SUFFIXES:
+    if corpus_suffix(files[0]) not in SUFFIXES:
         raise FileError(
             f"{files[0]}: needs to end in {', '.join(SUFFIXES)}, got {files[0].suffix!r}; "
             f"try two files, (source, target)"
         )
     return files[0]
+
+
+def corpus_suffix(path: Path) -> str:
+    """The suffix that tells the format, before a .gz.
+
+    >>> corpus_suffix(Path("pairs.TSV.gz"))
+    '.tsv'
+    """
+    return Path(path.name.lower().removesuffix(".gz")).suffix

@@ -1,13 +1,14 @@
-"""Readers of parallel text, one pair at a time: aligned files, TSV, gettext .po and .mo."""
+"""Readers of parallel text, one pair at a time: aligned files, tables, gettext .po and .mo."""
 
 import os
 import struct
 from ast import literal_eval
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
+from regard.data.table import read_table
 from regard.errors import FileError
 from regard.files import iter_lines, open_binary
 
@@ -32,14 +33,10 @@ def read_aligned(source: Path, target: Path) -> Iterator[CorpusRow]:
             yield _row(number, a, b)
 
 
-def read_tsv(path: Path) -> Iterator[CorpusRow]:
-    """The first two tab-separated columns; further columns are ignored."""
-    for number, line in enumerate(iter_lines(path), 1):
-        columns = line.split(b"\t")
-        if len(columns) < 2:
-            yield CorpusRow(number, error="no tab" if line.strip() else "an empty side")
-        else:
-            yield _row(number, columns[0], columns[1])
+def read_pairs(path: Path, columns: Sequence[str], *, header: bool) -> Iterator[CorpusRow]:
+    """Two columns of a table; see `regard.data.table.read_table`."""
+    for row in read_table(path, columns, header=header):
+        yield CorpusRow(row.line, *row.values, error=row.error)
 
 
 def _row(number: int, source: bytes, target: bytes) -> CorpusRow:
