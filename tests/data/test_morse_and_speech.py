@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from regard.data import Batches, CharTokenizer, Morse, SpeechManifest, speech_preprocessor
 from regard.data.audio.morse.keying import MORSE_CODE, key_text, keyed_tone
+from regard.data.audio.speech_manifest import find_manifests
 from regard.errors import ConfigError, FileError
 
 words = st.lists(st.text("".join(MORSE_CODE), min_size=1, max_size=5), min_size=1, max_size=3)
@@ -117,21 +118,54 @@ def test_recordings_come_back(recorded, manifest):
     assert [s.text for s in islice(speech.examples("train", 0, 4), 8)] == turns[4:]
 
 
+@pytest.mark.parametrize("layout", ["common_voice", "nemo", "ljspeech", "kaldi"])
+def test_manifests_of_known_corpora(tmp_path, layout):
+    texts = {f"u{i}": f"utterance {i}" for i in range(3)}
+    folder = tmp_path / "wavs"
+    folder.mkdir()
+    for i, name in enumerate(texts):
+        soundfile.write(folder / f"{name}.wav", np.full(800, 0.1), (8000, 16000)[i % 2])
+    if layout == "common_voice":
+        rows = [f"c\twavs/{name}.wav\t{text}" for name, text in texts.items()]
+        (tmp_path / "manifest.tsv").write_text("\n".join(["client_id\tpath\tsentence", *rows]))
+    elif layout == "nemo":
+        rows = [
+            {"audio_filepath": f"wavs/{n}.wav", "duration": 1, "text": t} for n, t in texts.items()
+        ]
+        (tmp_path / "manifest.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    elif layout == "ljspeech":
+        rows = [f"{name}|{text}|{text}" for name, text in texts.items()]
+        (tmp_path / "metadata.csv").write_text("\n".join(rows))
+    else:
+        wavs = [f"{name} wavs/{name}.wav" for name in texts]
+        (tmp_path / "wav.scp").write_text(
+            "\n".join([*wavs, "u9 sox u9.flac -t wav - |", "u8 x.wav"])
+        )
+        lines = [f"{name} {text}" for name, text in texts.items()]
+        (tmp_path / "text").write_text("\n".join([*lines, "u9 no"]))
+    speech = SpeechManifest(*find_manifests(tmp_path), rate=8000)
+    entries = [entry for split in speech.entries.values() for entry in split]
+    assert sorted(entry.text for entry in entries) == sorted(texts.values())
+    assert {speech.read(entry).rate for entry in entries} == {8000}
+    assert {len(speech.read(entry).wave) for entry in entries} == {800, 400}
+    if layout == "kaldi":
+        assert set(speech.report.reasons) == {"a command, which is not run", "no text"}
+
+
 def test_every_bad_recording_is_counted(recorded):
     (recorded / "text.wav").write_text("no sound")
-    soundfile.write(recorded / "fast.wav", np.zeros(400), 16000)
+    soundfile.write(recorded / "fast.wav", np.zeros(400), 16000)  # resampled
     soundfile.write(recorded / "empty.wav", np.zeros(0), 8000)
     with (recorded / "all.tsv").open("a") as file:
         file.write("\ngone.wav\tx\ntext.wav\tx\nfast.wav\tx\nempty.wav\tx\n0.wav\t \n0.wav\n")
     speech = SpeechManifest(recorded / "all.tsv", rate=8000)
-    assert speech.report.loaded == 6
+    assert speech.report.loaded == 7
     assert set(speech.report.reasons) == {
         "no such file",
         "not an audio file",
-        "16000 Hz instead of 8000",
         "not from 0 to 60 seconds long",
         "no text",
-        "neither `file<tab>text` nor JSON of the two",
+        "1 column",
     }
     assert speech.report.locations["no such file"] == ["all.tsv:7"]
     with pytest.raises(FileError, match=r"all\.tsv:7: no such file"):

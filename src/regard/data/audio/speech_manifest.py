@@ -6,17 +6,23 @@ from typing import Any, NamedTuple
 
 import torch
 
+from regard.data.audio.audio_file import AudioFile
 from regard.data.audio.example import AudioExample
 from regard.data.audio.peak_normalization import DITHER, normalize_recording
 from regard.data.load_report import LoadReport, OnError
 from regard.data.source import permute_index
 from regard.data.split import Split, hash_split
+from regard.data.table import detect_table, read_table
 from regard.data.text.tokenizers import Tokenizer
 from regard.errors import ConfigError, FileError
-from regard.files import iter_lines, parse_json
+from regard.files import iter_lines
 from regard.ops import log_mel
 
-SUFFIXES = (".tsv", ".jsonl")
+SUFFIXES = (".tsv", ".csv", ".jsonl")
+AUDIO_COLUMNS = ("audio", "path", "file", "file_name", "filename", "audio_filepath", "wav")
+TEXT_COLUMNS = ("text", "sentence", "transcript", "transcription")
+KALDI_FILES = ("wav.scp", "text")
+LJSPEECH_FILE, LJSPEECH_FOLDER = "metadata.csv", "wavs"
 
 
 class ManifestEntry(NamedTuple):
@@ -28,17 +34,17 @@ class ManifestEntry(NamedTuple):
 
 
 class SpeechManifest:
-    """Recordings of a manifest: TSV, `file<tab>text`, or JSON lines with `audio` and `text`.
+    """Recordings of a manifest; see `read_manifest` for its formats.
 
     Paths are relative to the manifest. The header of each file is read on construction; `report`
     counts unusable ones. Without `valid` and `test` a hash of the file name assigns each recording
-    to a split.
+    to a split. Recordings of another rate are resampled.
 
     Args:
         train: a manifest.
         valid: the same for validation; needs `test` too.
         test: the same for testing.
-        rate: samples per second; recordings of another rate are skipped.
+        rate: samples per second.
         on_error: "skip" counts bad lines in `report`, "raise" stops at the first.
         max_seconds: longest recording.
 
@@ -87,20 +93,13 @@ class SpeechManifest:
         return entries[permute_index(index, len(entries), f"{seed}/{epoch}")]
 
     def read(self, entry: ManifestEntry) -> AudioExample:
-        """Read a recording as mono."""
-        import soundfile
-
-        try:
-            wave, rate = soundfile.read(entry.path, dtype="float32", always_2d=True)
-        except (soundfile.LibsndfileError, OSError) as error:
-            raise FileError(
-                f"{entry.path}: needs to be readable, as when the manifest was loaded, got {error}"
-            ) from error
-        return AudioExample(torch.from_numpy(wave.mean(1)), entry.text, rate)
+        """Read a recording as mono, at the rate of the source."""
+        wave = torch.cat(list(AudioFile(entry.path, self.rate).chunks()))
+        return AudioExample(wave, entry.text, self.rate)
 
     def _load(self, manifest: Path) -> Iterator[ManifestEntry]:
-        for line, name, text in _read_lines(manifest, self.report):
-            entry = self._check(manifest.parent / name, text)
+        for line, path, text in read_manifest(manifest, self.report):
+            entry = self._check(path, text)
             if isinstance(entry, str):
                 self.report.skip(manifest.name, line, entry)
             else:
@@ -119,62 +118,100 @@ class SpeechManifest:
             info = soundfile.info(path)
         except (soundfile.LibsndfileError, OSError):
             return "not an audio file"
-        if info.samplerate != self.rate:
-            return f"{info.samplerate} Hz instead of {self.rate}"
         if not 0 < info.duration <= self.max_seconds:
             return f"not from 0 to {self.max_seconds:g} seconds long"
         return ManifestEntry(path, text.strip(), info.duration)
 
 
 def find_manifests(folder: str | Path) -> tuple[Path, Path | None, Path | None]:
-    """The manifests of a folder: train, valid and test, or one `manifest`, as .tsv or .jsonl.
+    """The manifests of a folder: train, valid and test, or one; see `read_manifest`.
+
+    Without splits it is `manifest`, as .tsv, .csv or .jsonl, metadata.csv of LJSpeech, or the
+    folder itself with wav.scp and text of Kaldi.
 
     >>> find_manifests("nowhere")
     Traceback (most recent call last):
         ...
     regard.errors.FileError: nowhere: needs manifest.tsv, or train, valid and test.tsv, got none
     """
-    names = ("manifest", "train", "valid", "test")
+    root, splits = Path(folder), ("train", "valid", "test")
     paths = {
         name: path
-        for name in names
+        for name in ("manifest", *splits)
         for suffix in reversed(SUFFIXES)
-        if (path := Path(folder) / f"{name}{suffix}").is_file()
+        if (path := root / f"{name}{suffix}").is_file()
     }
-    if "manifest" in paths and len(paths) == 1:
+    paths |= {name: root / name for name in splits if _is_kaldi(root / name)}
+    if not paths and (root / LJSPEECH_FILE).is_file():
+        paths = {"manifest": root / LJSPEECH_FILE}
+    if not paths and _is_kaldi(root):
+        paths = {"manifest": root}
+    if list(paths) == ["manifest"]:
         return paths["manifest"], None, None
-    if set(paths) == {"train", "valid", "test"}:
+    if set(paths) == set(splits):
         return paths["train"], paths["valid"], paths["test"]
     got = ", ".join(path.name for path in paths.values()) or "none"
     raise FileError(f"{folder}: needs manifest.tsv, or train, valid and test.tsv, got {got}")
 
 
-def _read_lines(file: Path, report: LoadReport) -> Iterator[tuple[int, str, str]]:
-    if not file.is_file():
-        raise FileError(f"{file}: needs to be a manifest, got nothing there")
-    for number, raw in enumerate(iter_lines(file), 1):
-        try:
-            line = raw.decode()
-        except UnicodeDecodeError as error:
-            report.skip(file.name, number, f"not UTF-8 ({error.reason})")
-            continue
-        if not line.strip():
-            continue
-        if fields := _parse(line):
-            yield number, *fields
+def _is_kaldi(folder: Path) -> bool:
+    return all((folder / name).is_file() for name in KALDI_FILES)
+
+
+def read_manifest(manifest: str | Path, report: LoadReport) -> Iterator[tuple[int, Path, str]]:
+    """Line, audio file and transcript of each entry; bad lines are counted in the report.
+
+    Formats: .tsv of `file<tab>text`; .tsv or .csv with a header, such as `path` and `sentence`
+    (Common Voice); .jsonl with keys such as `audio` and `text`; LJSpeech (`id|text|…`, recordings
+    in wavs/); a folder of Kaldi, whose wav.scp may name files but no commands.
+
+    >>> list(read_manifest("nothing.tsv", LoadReport()))
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: nothing.tsv: needs to be a manifest, got nothing there
+    """
+    path = Path(manifest)
+    if _is_kaldi(path):
+        return _read_kaldi(path, report)
+    if not path.is_file():
+        raise FileError(f"{path}: needs to be a manifest, got nothing there")
+    return _read_manifest_table(path, report)
+
+
+def _read_manifest_table(path: Path, report: LoadReport) -> Iterator[tuple[int, Path, str]]:
+    table = detect_table(path, header=True)
+    names = [
+        next((name for name in table.columns if name.lower() in known), None)
+        for known in (AUDIO_COLUMNS, TEXT_COLUMNS)
+    ]
+    is_ljspeech = table.delimiter == "|" and None in names
+    has_header = None not in names
+    if table.kind == "jsonl" and not has_header:
+        raise FileError(f"{path}: needs the keys audio and text, got {', '.join(table.columns)}")
+    columns = [name for name in names if name] if has_header else ["1", "2"]
+    for row in read_table(path, columns, header=has_header):
+        if row.error:
+            report.skip(path.name, row.line, row.error)
+        elif is_ljspeech:
+            yield row.line, path.parent / LJSPEECH_FOLDER / f"{row.values[0]}.wav", row.values[1]
         else:
-            report.skip(file.name, number, "neither `file<tab>text` nor JSON of the two")
+            yield row.line, path.parent / row.values[0], row.values[1]
 
 
-def _parse(line: str) -> tuple[str, str] | None:
-    if not line.startswith("{"):
-        name, tab, text = line.partition("\t")
-        return (name, text) if tab else None
-    try:
-        data = parse_json(line)
-        return str(data["audio"]), str(data["text"])
-    except (ValueError, KeyError):
-        return None
+def _read_kaldi(folder: Path, report: LoadReport) -> Iterator[tuple[int, Path, str]]:
+    texts: dict[str, str] = {}
+    for line in iter_lines(folder / "text"):
+        key, _, text = line.decode(errors="replace").strip().partition(" ")
+        texts[key] = text
+    for number, line in enumerate(iter_lines(folder / "wav.scp"), 1):
+        key, _, place = line.decode(errors="replace").strip().partition(" ")
+        if not key:
+            continue
+        if key not in texts or place.endswith("|"):
+            reason = "no text" if key not in texts else "a command, which is not run"
+            report.skip(f"{folder.name}/wav.scp", number, reason)
+        else:
+            yield number, folder / place, texts[key]
 
 
 def speech_preprocessor(
