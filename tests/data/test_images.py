@@ -1,6 +1,7 @@
 """Glyphs depend on their seed alone; IDX files and folders are read as images."""
 
 import gzip
+import shutil
 import struct
 import time
 from itertools import islice
@@ -10,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from regard.data import Batches, Glyphs, IdxImages, ImageFolder, read_idx
+from regard.data import Batches, Glyphs, load_images, read_idx
 from regard.errors import ConfigError, FileError
 
 
@@ -88,40 +89,52 @@ def test_an_idx_file_comes_back(kind, tmp_path):
     assert read_idx(tmp_path / "a").dtype == array.dtype
 
 
-def test_pictures_of_idx_files_and_their_split(mnist):
-    source = IdxImages(mnist, valid_size=4)
-    counts = [len(list(source.examples(split, 0))) for split in ("valid", "test")]
-    assert counts == [4, 5]
-    first = next(source.examples("test", 0, start=1))
-    assert torch.equal(first.image[0, 0] * 255, torch.tensor([16.0, 17, 18, 19]))
-    once = sorted(float(p.image[0, 0, 0]) for p in islice(source.examples("train", 0), 16))
-    assert once == sorted((np.arange(16, dtype="float32") * 16 / np.float32(255)).tolist())
+def test_images_of_idx_files_and_their_split(mnist):
+    images = load_images(mnist, size=4, valid_size=4)
+    assert [len(images.labels[split]) for split in ("train", "valid", "test")] == [16, 4, 5]
+    assert images.images["test"][1, 0, 0].tolist() == [16, 17, 18, 19]
+    assert images.classes == ("0", "1", "2")
 
 
-def test_pictures_of_a_folder_are_each_in_one_split(folder):
-    source = ImageFolder(folder, size=4, channels=3)
-    assert source.classes == ("a", "b")
-    counts = {}
-    for split in ("valid", "test"):
-        pictures = list(source._once(split, None))
-        counts[split] = len(pictures)
-    train = list(source._once("train", None))
-    assert len(train) + sum(counts.values()) == 40
-    assert train[0].image.shape == (3, 4, 4)
-    whole = list(islice(source.examples("train", 0), 50))
-    assert all(map(same, whole[45:], source.examples("train", 0, start=45)))
+def test_images_of_a_folder_are_each_in_one_split(folder):
+    images = load_images(folder, size=4, channels=3)
+    assert images.classes == ("a", "b")
+    assert sum(len(labels) for labels in images.labels.values()) == 40
+    assert images.images["train"].shape[1:] == (3, 4, 4)
+    # the class of an image is its folder: even numbers, and so even reds, are in a
+    reds = images.images["train"][:, 0, 0, 0]
+    assert torch.equal(reds % 2, images.labels["train"].to(torch.uint8))
 
 
-def test_what_is_no_picture_is_counted(folder):
+def test_a_table_of_labels_is_the_same_as_folders(folder):
+    rows = [f"{path.relative_to(folder)},{path.parent.name}" for path in folder.rglob("*.png")]
+    (folder / "labels.csv").write_text("\n".join(["file_name,label", *sorted(rows), "gone.png,a"]))
+    table = load_images(folder / "labels.csv", size=4)
+    folders = load_images(folder, size=4)
+    assert {k: sorted(v.tolist()) for k, v in table.labels.items()} == {
+        k: sorted(v.tolist()) for k, v in folders.labels.items()
+    }
+    assert table.report.reasons == {"no such file": 1}
+
+
+def test_split_folders_stay_as_they_are(folder):
+    for split in ("train", "valid", "test"):
+        shutil.copytree(folder / "a", folder / "all" / split / "x")
+        shutil.copytree(folder / "b", folder / "all" / split / "y")
+    images = load_images(folder / "all", size=4)
+    assert [len(labels) for labels in images.labels.values()] == [40, 40, 40]
+
+
+def test_what_is_no_image_is_counted(folder):
     for name in ("a", "b"):
         for i in range(5):
             (folder / name / f"bad{i}.png").write_bytes(b"not an image" * (1 + i))
-    source = ImageFolder(folder, size=4)
-    list(source._once("train", None))
-    assert source.report.skipped > 0
-    assert "not an image" in str(source.report)
+    (folder / "a" / ".DS_Store").write_bytes(b"hidden")
+    report = load_images(folder, size=4).report
+    assert (report.loaded, report.skipped) == (40, 10)
+    assert "not an image" in str(report)
     with pytest.raises(FileError, match="not an image"):
-        list(ImageFolder(folder, size=4, on_error="raise")._once("train", None))
+        load_images(folder, size=4, on_error="raise")
 
 
 def test_pictures_make_batches():
@@ -141,7 +154,7 @@ def test_mistakes_with_pictures_are_reported_in_one_line(mnist, tmp_path):
     whole = (mnist / "train-images-idx3-ubyte.gz").read_bytes()
     (mnist / "train-images-idx3-ubyte.gz").write_bytes(whole[:-20])
     with pytest.raises(FileError, match="needs a complete IDX file"):
-        IdxImages(mnist, valid_size=2)
+        load_images(mnist, size=4, valid_size=2)
     (tmp_path / "x").write_bytes(idx(np.zeros((2, 3), "uint8"))[:-1])
     with pytest.raises(FileError, match=r"needs 6 bytes for \(2, 3\), got 5, a truncated"):
         read_idx(tmp_path / "x")

@@ -20,11 +20,18 @@ from regard.data.batches import Batches, collate
 from regard.data.generated_batches import GeneratedBatches, seeded_generator
 from regard.data.image.augmentation import CutMixResult, augment, cutmix
 from regard.data.image.example import ImageExample
-from regard.data.image.idx import IdxImages, read_idx
+from regard.data.image.idx import read_idx
 from regard.data.image.image_batches import ImageBatches
 from regard.data.load_report import LoadReport
 from regard.data.source import InMemorySource, Source
 from regard.data.split import Split, hash_split
+from regard.data.table import read_table
+from regard.data.text.annotated import (
+    LabeledText,
+    TaggedTokens,
+    read_labeled_texts,
+    read_tagged_tokens,
+)
 from regard.data.text.documents import Document, TextFiles, stdlib_files
 from regard.data.text.normalizers import normalize_text
 from regard.data.text.packed import PackedText, TokenWindow, pack_text
@@ -40,22 +47,24 @@ from regard.data.text.tokenizers import (
     WordTokenizer,
     iter_texts,
 )
+from regard.data.token_cache import TokenCache, write_token_cache
 
 if TYPE_CHECKING:
     from regard.data.image.glyphs.rendered import RenderedGlyphs
     from regard.data.image.glyphs.single_font import Glyphs
+    from regard.data.image.image_collection import ImageCollection, load_images
     from regard.data.image.image_file import open_image, read_image
-    from regard.data.image.image_folder import ImageFolder
     from regard.data.image.ink_crop import crop_to_ink
     from regard.data.text.phrases.source import Phrases, format_fact
 
 _LAZY = {
     "Glyphs": "image.glyphs.single_font",
-    "ImageFolder": "image.image_folder",
+    "ImageCollection": "image.image_collection",
     "Phrases": "text.phrases.source",
     "RenderedGlyphs": "image.glyphs.rendered",
     "crop_to_ink": "image.ink_crop",
     "format_fact": "text.phrases.source",
+    "load_images": "image.image_collection",
     "open_image": "image.image_file",
     "read_image": "image.image_file",
 }
@@ -74,11 +83,11 @@ __all__ = [
     "FillResult",
     "GeneratedBatches",
     "Glyphs",
-    "IdxImages",
     "ImageBatches",
+    "ImageCollection",
     "ImageExample",
-    "ImageFolder",
     "InMemorySource",
+    "LabeledText",
     "LoadReport",
     "Morse",
     "PackedText",
@@ -94,7 +103,9 @@ __all__ = [
     "SpeechAugmentation",
     "SpeechManifest",
     "Split",
+    "TaggedTokens",
     "TextFiles",
+    "TokenCache",
     "TokenWindow",
     "Tokenizer",
     "WordTokenizer",
@@ -111,6 +122,7 @@ __all__ = [
     "iter_texts",
     "key_text",
     "keyed_tone",
+    "load_images",
     "morse_batches",
     "normalize_recording",
     "normalize_text",
@@ -120,9 +132,13 @@ __all__ = [
     "placeholders",
     "read_idx",
     "read_image",
+    "read_labeled_texts",
+    "read_table",
+    "read_tagged_tokens",
     "seeded_generator",
     "speech_preprocessor",
     "stdlib_files",
+    "write_token_cache",
 ]
 
 

@@ -1,0 +1,167 @@
+"""Own labelled images: one folder per class, a table of labels, or IDX files."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Int, UInt8
+from torch import Tensor
+
+from regard.data.image.idx import find_idx, read_idx
+from regard.data.image.image_file import read_image
+from regard.data.load_report import LoadReport, OnError
+from regard.data.split import Split, hash_split
+from regard.data.table import detect_table, read_table, table_kind
+from regard.errors import ConfigError, FileError
+
+IMAGE_COLUMNS = ("image", "file", "path", "file_name", "filename")
+LABEL_COLUMNS = ("label", "class", "category", "target")
+SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+IDX_FILE = "train-images-idx3"
+
+
+class ImageEntry(NamedTuple):
+    """An image file, the name of its class and the split it is assigned to; None is by hash.
+
+    >>> ImageEntry(Path("cats/1.png"), "cats").split is None
+    True
+    """
+
+    path: Path
+    label: str
+    split: Split | None = None
+
+
+@dataclass(frozen=True)
+class ImageCollection:
+    """Labelled images of own files, all in memory as bytes.
+
+    >>> load_images("nowhere", size=8)
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: nowhere: needs one folder per class or a table of labels, got neither
+    """
+
+    classes: tuple[str, ...]
+    images: dict[Split, UInt8[Tensor, "count channel height width"]]
+    labels: dict[Split, Int[Tensor, " count"]]
+    report: LoadReport = field(default_factory=LoadReport, compare=False)
+
+
+def find_images(path: str | Path, report: LoadReport) -> list[ImageEntry]:
+    """The labelled image files of a folder with one folder per class, or of a table.
+
+    Folders train, valid and test with one folder per class each are the splits. A table (.csv,
+    .tsv, .jsonl) has columns such as `image` and `label`; its paths are relative to it.
+
+    >>> find_images("nowhere", LoadReport())
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: nowhere: needs one folder per class or a table of labels, got neither
+    """
+    root = Path(path)
+    if root.is_file() and table_kind(root):
+        return list(_read_label_table(root, report))
+    splits = {name: root / name for name in SPLITS if (root / name).is_dir()}
+    folders = splits if "train" in splits else {None: root}
+    entries = [
+        ImageEntry(file, place.name, split)
+        for split, folder in folders.items()
+        for place in (sorted(folder.iterdir()) if folder.is_dir() else ())
+        if place.is_dir() and not place.name.startswith(".")
+        for file in sorted(place.rglob("*"))
+        if file.is_file() and not file.name.startswith(".")
+    ]
+    if not entries:
+        raise FileError(f"{path}: needs one folder per class or a table of labels, got neither")
+    return entries
+
+
+def _read_label_table(path: Path, report: LoadReport) -> Iterator[ImageEntry]:
+    table = detect_table(path, header=True)
+    columns = [
+        next((name for name in table.columns if name.lower() in known), None)
+        for known in (IMAGE_COLUMNS, LABEL_COLUMNS)
+    ]
+    if None in columns:
+        known = f"{' or '.join(IMAGE_COLUMNS)}, and {' or '.join(LABEL_COLUMNS)}"
+        raise FileError(f"{path}: needs columns {known}, got {', '.join(table.columns)}")
+    for row in read_table(path, [name for name in columns if name]):
+        if row.error or not all(value.strip() for value in row.values):
+            report.skip(path.name, row.line, row.error or "an empty file name or label")
+        else:
+            yield ImageEntry(path.parent / row.values[0].strip(), row.values[1].strip())
+
+
+def load_images(
+    path: str | Path,
+    *,
+    size: int,
+    channels: int = 1,
+    valid_size: int = 5000,
+    on_error: OnError = "skip",
+) -> ImageCollection:
+    """All images of a folder or table, resized to `size` × `size`; see `find_images`.
+
+    Without splits of their own, a hash of the file assigns each image to one, so that copies of an
+    image are in the same split. Files that are no images are counted in `report`.
+
+    Args:
+        path: a folder with one folder per class, a table of labels, or a folder of IDX files.
+        size: pixels per side.
+        channels: 1 (grey) or 3 (RGB).
+        valid_size: the last so many training images of IDX files are the valid split.
+        on_error: "skip" counts unreadable images in the report, "raise" stops at the first.
+    """
+    if channels not in (1, 3):
+        raise ConfigError(f"channels: need to be 1 (grey) or 3 (RGB), got {channels}")
+    report = LoadReport(on_error)
+    if any(Path(path).glob(f"{IDX_FILE}-ubyte*")):
+        return _load_idx(Path(path), valid_size)
+    entries = find_images(path, report)
+    classes = tuple(sorted({entry.label for entry in entries}))
+    images: dict[Split, list[Tensor]] = {split: [] for split in SPLITS}
+    labels: dict[Split, list[int]] = {split: [] for split in SPLITS}
+    for entry in entries:
+        try:
+            pixels = read_image(entry.path, size=size, channels=channels)
+        except FileError as error:
+            cause = error.__cause__
+            reason = f"not an image ({type(cause).__name__})" if cause else "no such file"
+            report.skip(entry.path, None, reason)
+            continue
+        split = entry.split or hash_split(entry.path.read_bytes())
+        images[split].append((pixels * 255).round().to(torch.uint8))
+        labels[split].append(classes.index(entry.label))
+        report.loaded += 1
+    empty = torch.zeros(0, channels, size, size, dtype=torch.uint8)
+    return ImageCollection(
+        classes,
+        {split: torch.stack(rows) if rows else empty for split, rows in images.items()},
+        {split: torch.tensor(rows, dtype=torch.long) for split, rows in labels.items()},
+        report,
+    )
+
+
+def _load_idx(folder: Path, valid_size: int) -> ImageCollection:
+    def read(split: str) -> tuple[Tensor, Tensor]:
+        images, labels = (
+            read_idx(find_idx(folder, f"{split}-{name}")) for name in ("images-idx3", "labels-idx1")
+        )
+        if len(images) != len(labels):
+            raise FileError(f"{folder}: needs {len(images)} labels, got {len(labels)}")
+        return torch.from_numpy(images)[:, None], torch.from_numpy(labels.astype("int64"))
+
+    (images, labels), (test_images, test_labels) = read("train"), read("t10k")
+    if not 0 < valid_size < len(labels):
+        raise ConfigError(f"valid_size: needs to be from 1 to {len(labels) - 1}, got {valid_size}")
+    cut, report = len(labels) - valid_size, LoadReport()
+    report.loaded = len(labels) + len(test_labels)
+    return ImageCollection(
+        tuple(str(label) for label in range(int(labels.max()) + 1)),
+        {"train": images[:cut], "valid": images[cut:], "test": test_images},
+        {"train": labels[:cut], "valid": labels[cut:], "test": test_labels},
+        report,
+    )
