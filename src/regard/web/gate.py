@@ -1,0 +1,93 @@
+"""The gate in front of the server: host, origin, token and size of every request."""
+
+import hmac
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+MAX_BODY = 64 << 20  # bytes
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class Gate:
+    """Pure ASGI middleware, for HTTP and WebSocket alike.
+
+    The Host header has to name this server, which stops DNS rebinding; a request that changes
+    something may not come from another origin; beyond loopback a token is required; bodies are
+    bounded. (Starlette's BaseHTTPMiddleware would hide disconnects and skip WebSockets.)
+
+    Args:
+        app: the application behind it.
+        hosts: allowed Host headers, without port.
+        token: required as `Authorization: Bearer …`; None requires none.
+        max_body: bytes of a request.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        *,
+        hosts: Sequence[str] = LOOPBACK,
+        token: str | None = None,
+        max_body: int = MAX_BODY,
+    ):
+        self.app, self.hosts, self.token, self.max_body = app, tuple(hosts), token, max_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            return await self.app(scope, receive, send)
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        if refusal := self._refusal(scope, headers):
+            return await _refuse(scope, send, *refusal)
+        return await self.app(scope, _bounded(receive, self.max_body), send)
+
+    def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
+        """Status and reason, or None if the request may pass."""
+        host = headers.get("host", "")
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+        if name not in self.hosts:
+            return 421, f"host: needs one of {', '.join(self.hosts)}, got {name[:80]!r}"
+        origin = headers.get("origin")
+        if origin is not None and origin.partition("://")[2] != host:
+            return 403, f"origin: needs to be this server, got {origin[:80]!r}"
+        if self.token is not None:
+            given = headers.get("authorization", "").removeprefix("Bearer ")
+            if not hmac.compare_digest(given.encode(), self.token.encode()):
+                return 401, "authorization: needs the server's token, got another or none"
+        length = headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > self.max_body:
+            return 413, f"body: needs at most {self.max_body} bytes, got {length[:20]}"
+        return None
+
+
+class BodyTooLarge(Exception):  # noqa: N818
+    """A body without a declared length grew beyond the limit."""
+
+
+def _bounded(receive: Receive, max_body: int) -> Receive:
+    size = 0
+
+    async def bounded() -> dict[str, Any]:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > max_body:
+            raise BodyTooLarge(f"body: needs at most {max_body} bytes, got more")
+        return message
+
+    return bounded
+
+
+async def _refuse(scope: Scope, send: Send, status: int, reason: str) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1008, "reason": reason[:120]})
+        return
+    body = json.dumps({"error": reason}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
