@@ -4,7 +4,6 @@ A step writes behind the past and copies nothing. A handle whose place another s
 continues on a copy, so that every state stays valid.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -48,11 +47,6 @@ class KVCache:
     rows_per_source: int = 1
     history: Tensor | None = None  # (source, row, step · row), bool; None: everything
     max_length: int | None = None
-
-    @classmethod
-    def from_layers(cls, layers: Sequence[KeysValues], length: int) -> "KVCache":
-        """A cache of given keys and values, one pair per layer."""
-        return cls(KVStorage([torch.cat(pair, -3) for pair in layers], length), length)
 
     def keys_values(self, layer: int) -> KeysValues:
         """Keys and values of one layer, each (source, kv_head, step · row, head_dim)."""

@@ -62,33 +62,22 @@ def stream(
     check_max_new_tokens(max_new_tokens)
     generate = getattr(stepper, "generate", None)
     if generate is not None:
-        steps = generate(
-            first,
-            state,
-            end=end,
-            max_new_tokens=max_new_tokens,
-            sampling=sampling,
-            constraints=constraints,
-        )
+        steps = generate(first, state, end, max_new_tokens, sampling, constraints)
         if steps is not None:  # many steps per synchronisation on a GPU
             yield from (GenerationStep(*step) for step in steps)
             return
     ended = torch.zeros_like(first, dtype=torch.bool)
-    uniforms = (
-        None
-        if sampling is None
-        else row_uniforms(sampling.seed, len(first), max_new_tokens).to(first.device)
-    )
+    if sampling is not None:
+        uniforms = row_uniforms(sampling.seed, len(first), max_new_tokens).to(first.device)
     generated = first.new_empty(len(first), 0)
     for at in range(max_new_tokens):
         with torch.no_grad():  # not around the loop: the caller runs between two tokens
             logits, state = stepper.step(first, state)
             total = chunked_logsumexp(logits)
             if constraints:
-                logits = mask_logits(
-                    logits, allowed_mask(constraints, generated, logits.shape[-1], ~ended)
-                )
-            if sampling is None or uniforms is None:
+                allowed = allowed_mask(constraints, generated, logits.shape[-1], ~ended)
+                logits = mask_logits(logits, allowed)
+            if sampling is None:
                 chosen, first = (x[:, 0] for x in grouped_topk(logits, 1))
             else:
                 first = sample_tokens(logits, sampling, uniforms[:, at])
@@ -104,16 +93,34 @@ def stream(
 
 
 def collect_steps(steps: Iterator[GenerationStep]) -> DecodeResult:
-    """The steps of a stream as one result.
-
-    >>> one = GenerationStep(*map(torch.tensor, ([4], [-0.5], [False])))
-    >>> two = GenerationStep(*map(torch.tensor, ([1], [-0.25], [True])))
-    >>> collect_steps(iter([one, two])).log_prob
-    tensor([-0.7500])
-    """
+    """The steps of a stream as one result."""
     tokens, log_probs, ends = zip(*steps, strict=True)
     lengths = (~torch.stack(ends)).sum(0)
     return DecodeResult(torch.stack(tokens, 1), lengths, torch.stack(log_probs).sum(0), ends[-1])
+
+
+def greedy(
+    stepper: Stepper,
+    state: Any,
+    first: Int[Tensor, " batch"],
+    *,
+    end: int,
+    max_new_tokens: int,
+    constraints: Sequence[TokenConstraint] = (),
+) -> DecodeResult:
+    """Greedy search: the most likely token at each step; arguments as in `stream`.
+
+    y_t = argmax_y p(y | y_1 … y_{t-1}, input)
+
+    >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=9)).eval()
+    >>> stepper = rg.decode.make_stepper(model)
+    >>> state = stepper.start(torch.tensor([[3, 4, 5], [6, 7, 8]]))
+    >>> answer = greedy(stepper, state, torch.tensor([1, 1]), end=2, max_new_tokens=4)
+    >>> bool((answer.lengths <= 4).all())
+    True
+    """
+    limits: dict[str, int] = {"end": end, "max_new_tokens": max_new_tokens}
+    return collect_steps(stream(stepper, state, first, **limits, constraints=constraints))
 
 
 def sample(
@@ -137,15 +144,7 @@ def sample(
     >>> result.tokens.shape[0]
     1
     """
+    limits: dict[str, int] = {"end": end, "max_new_tokens": max_new_tokens}
     sampling = Sampling() if sampling is None else sampling
-    return collect_steps(
-        stream(
-            stepper,
-            state,
-            first,
-            end=end,
-            max_new_tokens=max_new_tokens,
-            sampling=sampling,
-            constraints=constraints,
-        )
-    )
+    steps = stream(stepper, state, first, **limits, sampling=sampling, constraints=constraints)
+    return collect_steps(steps)

@@ -59,14 +59,13 @@ class Transcriber:
                 f"got {tokenizer.vocab}"
             )
         self.tokenizer, self.search, self.normalizes_peak = tokenizer, search, normalize_peak
-        self.score = 0.0
+        self.score, self.dither = 0.0, select_dither(self.stream.config)
         self._restart()
 
     def _restart(self) -> None:
-        dither = select_dither(self.stream.config)
-        self.peak_normalizer = (
-            PeakNormalizer(self.sample_rate, dither=dither) if self.normalizes_peak else None
-        )
+        self.peak_normalizer: PeakNormalizer | None = None
+        if self.normalizes_peak:
+            self.peak_normalizer = PeakNormalizer(self.sample_rate, dither=self.dither)
         self.state, self.path, self.pending_labels = self.stream.start(), BestPath(), list[int]()
         self.path_score, self.labels, self.has_begun = PathScore(), 0, False
 
@@ -78,9 +77,8 @@ class Transcriber:
     @property
     def delay(self) -> float:
         """Latency of a live stream in seconds."""
-        return self.stream.config.delay + (
-            self.peak_normalizer.delay if self.peak_normalizer else 0.0
-        )
+        own = self.peak_normalizer.delay if self.peak_normalizer else 0.0
+        return self.stream.config.delay + own
 
     @property
     def partial_text(self) -> str:
@@ -100,21 +98,21 @@ class Transcriber:
                     budget -= len(piece)
                 yield piece
 
-        dither = select_dither(self.stream.config)
-        level = PeakNormalizer.from_recording(self.sample_rate, take_head(), dither=dither)
+        dither, rate = self.dither, self.sample_rate
+        level = PeakNormalizer.from_recording(rate, take_head(), dither=dither)
         if not self.normalizes_peak:
             return
         self.peak_normalizer = level
         if self.stream.config.cmvn_depth is not None and first:
-            warm = PeakNormalizer(self.sample_rate, peak=level.peak, mean=level.mean, dither=dither)
-            before = warm_start_cmvn(self.stream.model, warm(torch.cat(first)))
-            self.state = self.stream.start(before)
+            warm = PeakNormalizer(rate, peak=level.peak, mean=level.mean, dither=dither)
+            head = warm(torch.cat(first))
+            self.state = self.stream.start(warm_start_cmvn(self.stream.model, head))
 
     def push(self, samples: Float[Tensor, " sample"]) -> str:
         """New text after these samples."""
-        return self._transcribe(
-            samples if self.peak_normalizer is None else self.peak_normalizer(samples)
-        )
+        if self.peak_normalizer is not None:
+            samples = self.peak_normalizer(samples)
+        return self._transcribe(samples)
 
     def _transcribe(self, samples: Tensor) -> str:
         log_probs, self.state = self.stream.step(samples, self.state)
@@ -174,10 +172,6 @@ def warm_start_cmvn(
     """Initial CMVN state from the first samples of a recording.
 
     They are processed backwards, so that those nearest to the start count most.
-
-    >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=9, cmvn_depth=8.0))
-    >>> warm_start_cmvn(model, torch.randn(8000)).shape  # level, weight, and 40 sums
-    torch.Size([1, 42])
     """
     frames = log_mel(samples, model.config.sample_rate, n_mels=model.config.n_mels)  # type: ignore[attr-defined]
     frames = frames.to(model.standardise.mean)  # type: ignore[attr-defined]
