@@ -27,7 +27,7 @@ import torch
 from regard import decode, models
 from regard.decode.gpu import engine
 from regard.decode.gpu.launcher import StepLauncher, Tuning
-from regard.decode.steppers.language import GpuState
+from regard.decode.language_stepper import GpuState
 
 BEGAN = time.time()
 VOCAB, PROMPT, NEW, NO_END = 50257, 64, 128, -1

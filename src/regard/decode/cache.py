@@ -92,7 +92,9 @@ class KVCacheWriter:
             x = torch.cat([k, v], -3)
             if (past := self._past()) is not None:
                 x = torch.cat([past[:, :, : self.old.length], x], -2)
-            self._put(x if self.old.max_length is None else _last(x, self.old.max_length))
+            extra = 0 if self.old.max_length is None else x.shape[-2] - self.old.max_length
+            # the last steps as memory of their own: a view would keep all of it alive
+            self._put(x if extra <= 0 else x[..., extra:, :].clone())
             return _split(x, x.shape[-2])
         rows, heads, _, head_dim = k.shape
         x = self.reserve((rows, 2 * heads, head_dim), k)
@@ -135,8 +137,3 @@ class KVCacheWriter:
 def _split(x: Tensor, length: int) -> KeysValues:
     heads = x.shape[1] // 2
     return x[:, :heads, :length], x[:, heads:, :length]
-
-
-def _last(x: Tensor, count: int) -> Tensor:
-    """The last steps, as memory of their own: a view would keep all of it alive."""
-    return x if x.shape[-2] <= count else x[..., x.shape[-2] - count :, :].clone()

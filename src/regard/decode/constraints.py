@@ -173,10 +173,14 @@ def allowed_mask(
     return allowed
 
 
-def mask_logits(
-    logits: Float[Tensor, "rows vocab"], allowed: Bool[Tensor, "... vocab"] | None
+def constrain_logits(
+    logits: Float[Tensor, "rows vocab"],
+    constraints: Sequence[TokenConstraint],
+    generated: Int[Tensor, "rows time"],
+    live: Bool[Tensor, " rows"],
 ) -> Float[Tensor, "rows vocab"]:
     """Logits with -inf where a token is not allowed."""
+    allowed = allowed_mask(constraints, generated, logits.shape[-1], live)
     if allowed is None:
         return logits
     if allowed.ndim == 1 and allowed.device.type == "cpu":  # same for all rows: much faster

@@ -78,10 +78,6 @@ def sample_tokens(
     """Sample one token per row by inverse transform of a uniform number in [0, 1).
 
     y = the first token, most likely first, whose cumulative probability exceeds `uniform`
-
-    >>> logits = torch.tensor([[0.1, 0.5, 0.4]]).log().expand(3, -1)
-    >>> sample_tokens(logits, Sampling(), torch.tensor([0.4, 0.6, 0.95]))
-    tensor([1, 2, 0])
     """
     probabilities, tokens = sampling_distribution(logits, sampling)
     # in double: the cumulative sum of a large vocabulary is inexact in float

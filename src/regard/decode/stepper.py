@@ -7,13 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from regard.decode.cpu.decoder import (
-    CpuDecoder,
-    CpuState,
-    TranslatorState,
-    supports_cpu_decoder,
-)
-from regard.decode.steppers.language import LanguageStepper
+from regard.decode.cpu.decoder import CpuDecoder, CpuState, TranslatorState, supports_cpu_decoder
+from regard.decode.language_stepper import LanguageStepper
 from regard.errors import ConfigError
 from regard.models import LanguageModel, RecurrentTranslator, Translator
 from regard.nn import RecurrentMemory

@@ -182,9 +182,9 @@ BYPASSES = (
     Bypass("gpu engine", "regard.decode.gpu.engine", "CudaGraphEngine.ready", "the model"),
     Bypass("gpu weights", "regard.decode.gpu.engine", "_weight_addresses", "the model"),
     Bypass(
-        "gpu engine start", "regard.decode.steppers.language", "LanguageStepper.start", "the model"
+        "gpu engine start", "regard.decode.language_stepper", "LanguageStepper.start", "the model"
     ),
     Bypass(
-        "gpu engine step", "regard.decode.steppers.language", "LanguageStepper.step", "the model"
+        "gpu engine step", "regard.decode.language_stepper", "LanguageStepper.step", "the model"
     ),
 )

@@ -122,9 +122,6 @@ def classification_losses(
     return torch.where(labels < 0, to_uniform, smoothed)
 
 
-# ---- forward passes, one per objective
-
-
 def _target_mask(tokens: Tensor, lengths: Tensor | None) -> Tensor | None:
     """Which tokens are targets: all but the first, up to each row's length."""
     if lengths is None:
@@ -159,9 +156,6 @@ def _class(model: nn.Module, batch: Batch) -> ModelOutputs:
     return ModelOutputs(model(batch["tokens"], batch.get("tokens_lengths")))
 
 
-# ---- losses of their outputs
-
-
 def _token_loss(name: str) -> LossSum:
     return lambda outputs, batch, label_smoothing: label_smoothed_cross_entropy(
         outputs.logits, batch[name][:, 1:], label_smoothing, outputs.weights
@@ -182,9 +176,6 @@ def _class_loss(outputs: ModelOutputs, batch: Batch, label_smoothing: float) -> 
     # CutMix: the class of the pasted rectangle counts by its area
     other = classification_losses(outputs.logits, batch["other"], label_smoothing)
     return (batch["share"] * losses + (1 - batch["share"]) * other).sum()
-
-
-# ---- sizes of a batch
 
 
 def _count_rows(name: str) -> Callable[[Batch], Tensor]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -130,11 +130,12 @@ class Updater:
             self.parallel.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         c, losses, world_size = self.config, [], self.parallel.ranks.world_size
+        half = self.device.type == "cuda" and c.precision != "float32"
         for n, batch in enumerate(update.batches):
             loss_sum = self.compile_policy.loss_function(objective.loss_sum, batch)
             no_sync = self.parallel.no_sync(last=n + 1 == len(update.batches))
             with self.compile_policy.block_signals(batch), no_sync:
-                with self.autocast():
+                with torch.autocast("cuda", torch.bfloat16) if half else nullcontext():
                     total = loss_sum(
                         self.parallel.forward_module, batch, c.label_smoothing, c.rdrop
                     )
@@ -143,11 +144,6 @@ class Updater:
                 (loss * world_size if world_size > 1 else loss).backward()
             losses.append(loss.detach())
         return losses
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        """bfloat16 on a GPU, unless the config says float32."""
-        half = self.device.type == "cuda" and self.config.precision != "float32"
-        return torch.autocast("cuda", torch.bfloat16) if half else nullcontext()
 
     @torch.no_grad()
     def _restore_buffers(self, update: PendingUpdate) -> None:

@@ -55,5 +55,4 @@ def shard_like(target: Tensor, x: Tensor) -> Tensor:
 
 def gather_tensor(x: Tensor) -> Tensor:
     """The full tensor of a sharded one; any other tensor as it is."""
-    gather = getattr(x, "full_tensor", None)
-    return x if gather is None else gather()
+    return getattr(x, "full_tensor", lambda: x)()

@@ -80,7 +80,9 @@ class CpuDecoder:
         """The logits after one more token per row, and the next state."""
         cache, writer, each = state.cache, state.cache.append(1), state.cache.rows_per_source
         x, history = self._embed(tokens, cache.length), _add_own_keys(cache, len(tokens))
-        bias, rotary = _as_bias(history, x), make_rotary(self.layers[0], cache.length)
+        bias, rotary = None, make_rotary(self.layers[0], cache.length)
+        if history is not None:
+            bias = x.new_zeros(history.shape).masked_fill(~history, -torch.inf)[:, None]
         for layer, (k, v) in zip(self.layers, state.memory, strict=True):
             keys_values = writer.reserve((len(k), 2 * layer.kv_heads, layer.head_dim), x)
             x = layer.self_attention(x, keys_values, writer.length, each, bias, rotary)
@@ -138,9 +140,3 @@ def _add_own_keys(cache: KVCache, rows: int) -> Tensor | None:
         return None
     new = torch.eye(each, dtype=torch.bool).expand(rows // each, each, each)
     return new if cache.history is None else torch.cat([cache.history, new], -1)
-
-
-def _as_bias(mask: Tensor | None, x: Tensor) -> Tensor | None:
-    if mask is None:
-        return None
-    return torch.zeros(mask.shape, dtype=x.dtype).masked_fill(~mask, -torch.inf)[:, None]

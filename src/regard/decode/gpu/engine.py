@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -85,15 +85,14 @@ class CudaGraphEngine:
     """Runs decoding steps of one model, with a pool of buffers and their graphs."""
 
     def __init__(self, model: LanguageModel, tuning: Tuning | None = None):
-        self._model = ref(model)  # weak: the engine must not keep the model alive
         self.weight_addresses, self.is_supported = list[Any](), False
-        self.tuning = Tuning() if tuning is None else tuning
+        self.launcher = StepLauncher(model, tuning or Tuning())
+        self._forget()
 
     @property
     def model(self) -> LanguageModel:
-        model = self._model()
-        assert model is not None
-        return model
+        """The model, of which the launcher holds a weak reference."""
+        return self.launcher.model
 
     @property
     def tuning(self) -> Tuning:
@@ -138,11 +137,8 @@ class CudaGraphEngine:
                 _sample(b, sampling)
 
         together = self.tuning.steps_per_graph
-        while steps >= together:
-            self._replay(b, (sampling, together), lambda: [step() for _ in range(together)])
-            steps -= together
-        for _ in range(steps):
-            self._replay(b, (sampling, 1), step)
+        for count in (*[together] * (steps // together), *[1] * (steps % together)):
+            self._replay(b, (sampling, count), lambda n=count: [step() for _ in range(n)])
 
     def prefill(self, b: StepBuffers, length: int, work: Callable[[], None]) -> None:
         """Process a prompt: directly the first time, as a graph when its length recurs."""

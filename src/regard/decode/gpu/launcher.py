@@ -22,6 +22,7 @@ class StepLauncher:
     """Kernel launches of one model."""
 
     def __init__(self, model: LanguageModel, tuning: Tuning):
+        # weak: the launcher must not keep the model alive
         self._model, self.config, self.tuning = ref(model), model.config, tuning
         self.heads, self.kv_heads = self.config.heads, self.config.resolved_kv_heads
         self.head_dim = self.config.resolved_head_dim
@@ -47,10 +48,8 @@ class StepLauncher:
     def launch(self, b: StepBuffers) -> None:
         """All kernels of a step, up to the logits."""
         layers = cast(list[EncoderBlock], list(self.model.decoder.blocks))
-        if b.rows == 1:
-            self._one(b, layers)
-        else:
-            self._some(b, layers)
+        launch = self._one if b.rows == 1 else self._some
+        launch(b, layers)
 
     def _one(self, b: StepBuffers, layers: list[EncoderBlock]) -> None:
         work, x = b.scratch, b.scratch["x"]

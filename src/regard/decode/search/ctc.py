@@ -189,20 +189,16 @@ class PrefixBeam:
                 shared -= 1
         new = list(first[self.stable_length : shared])
         self.stable_length = max(self.stable_length, shared)
-        self._cut()
+        keep = 1 if self.language_model is None else LM_CONTEXT
+        if self.stable_length > 2 * keep:  # drop old shared labels, so that memory stays bounded
+            old, self.stable_length = self.stable_length - keep, keep
+            self.beam = {prefix[old:]: ends for prefix, ends in self.beam.items()}
+            self.lm_log_probs = {prefix[old:]: p for prefix, p in self.lm_log_probs.items()}
         return new
 
     def unstable_labels(self) -> list[int]:
         """The rest of the best prefix, which may still change."""
         return list(self.hypotheses()[0].labels[self.stable_length :])
-
-    def _cut(self) -> None:
-        """Drop old shared labels, so that memory stays bounded."""
-        keep = 1 if self.language_model is None else LM_CONTEXT
-        if self.stable_length > 2 * keep:
-            first, self.stable_length = self.stable_length - keep, keep
-            self.beam = {prefix[first:]: ends for prefix, ends in self.beam.items()}
-            self.lm_log_probs = {prefix[first:]: p for prefix, p in self.lm_log_probs.items()}
 
     def _step(self, row: Sequence[float]) -> None:
         grown: dict[tuple[int, ...], tuple[float, float]] = {}

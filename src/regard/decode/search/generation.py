@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from regard.decode.constraints import TokenConstraint, allowed_mask, mask_logits
+from regard.decode.constraints import TokenConstraint, constrain_logits
 from regard.decode.sampling import Sampling, row_uniforms, sample_tokens
 from regard.decode.search.beam import chunked_logsumexp, grouped_topk
 from regard.decode.search.result import DecodeResult, check_max_new_tokens
@@ -67,6 +67,7 @@ def stream(
             yield from (GenerationStep(*step) for step in steps)
             return
     ended = torch.zeros_like(first, dtype=torch.bool)
+    uniforms: Tensor | None = None
     if sampling is not None:
         uniforms = row_uniforms(sampling.seed, len(first), max_new_tokens).to(first.device)
     generated = first.new_empty(len(first), 0)
@@ -75,9 +76,8 @@ def stream(
             logits, state = stepper.step(first, state)
             total = chunked_logsumexp(logits)
             if constraints:
-                allowed = allowed_mask(constraints, generated, logits.shape[-1], ~ended)
-                logits = mask_logits(logits, allowed)
-            if sampling is None:
+                logits = constrain_logits(logits, constraints, generated, ~ended)
+            if sampling is None or uniforms is None:
                 chosen, first = (x[:, 0] for x in grouped_topk(logits, 1))
             else:
                 first = sample_tokens(logits, sampling, uniforms[:, at])
@@ -119,7 +119,7 @@ def greedy(
     >>> bool((answer.lengths <= 4).all())
     True
     """
-    limits: dict[str, int] = {"end": end, "max_new_tokens": max_new_tokens}
+    limits: dict[str, Any] = {"end": end, "max_new_tokens": max_new_tokens}
     return collect_steps(stream(stepper, state, first, **limits, constraints=constraints))
 
 
@@ -144,7 +144,7 @@ def sample(
     >>> result.tokens.shape[0]
     1
     """
-    limits: dict[str, int] = {"end": end, "max_new_tokens": max_new_tokens}
+    limits: dict[str, Any] = {"end": end, "max_new_tokens": max_new_tokens}
     sampling = Sampling() if sampling is None else sampling
     steps = stream(stepper, state, first, **limits, sampling=sampling, constraints=constraints)
     return collect_steps(steps)

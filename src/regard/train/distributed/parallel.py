@@ -61,12 +61,7 @@ class ParallelModel:
 
 
 def choose_strategy(config: TrainConfig, ranks: Ranks) -> Strategy:
-    """The strategy that a config asks for; auto is ddp with several ranks, else none.
-
-    >>> config = TrainConfig(steps=1)
-    >>> choose_strategy(config, Ranks()), choose_strategy(config, Ranks(0, 2))
-    ('none', 'ddp')
-    """
+    """The strategy that a config asks for; auto is ddp with several ranks, else none."""
     alone = ranks.world_size == 1
     if config.parallel == "auto":
         return "none" if alone else "ddp"
