@@ -121,7 +121,9 @@ class Updater:
         for update, (*losses, norm) in zip(pending, values, strict=True):
             stats.append(UpdateStats(update.step, losses, norm, update.size, update.lr))
             if not (math.isfinite(stats[-1].loss) and math.isfinite(norm)):
-                self._restore_buffers(update)
+                self.found_inf.zero_()
+                for x, before in zip(self.parallel.buffers, update.buffers, strict=True):
+                    x.copy_(before)
                 raise NonFiniteUpdate(update, stats[-1])
         return stats
 
@@ -144,12 +146,6 @@ class Updater:
                 (loss * world_size if world_size > 1 else loss).backward()
             losses.append(loss.detach())
         return losses
-
-    @torch.no_grad()
-    def _restore_buffers(self, update: PendingUpdate) -> None:
-        self.found_inf.zero_()
-        for x, before in zip(self.parallel.buffers, update.buffers, strict=True):
-            x.copy_(before)
 
 
 def has_dropout(model: nn.Module) -> bool:
