@@ -16,21 +16,19 @@ KeysValues = tuple[Tensor, Tensor]
 CacheUpdate = Callable[[nn.Module, Tensor, Tensor], KeysValues]
 
 
-class AttentionOptions(TypedDict, total=False):
-    """Keyword arguments of `MultiHeadAttention` that blocks and stacks pass on.
+class TokenInputs(TypedDict, total=False):
+    """Keyword arguments about the new tokens, which stacks and blocks pass on to attention."""
 
-    >>> options = AttentionOptions(kv_heads=1, rope_theta=10000.0)
-    >>> MultiHeadAttention(8, 4, **options).to_k.weight.shape
-    torch.Size([2, 8])
-    """
+    positions: Int[Tensor, "*_ time"] | None
+    offset: int
+    cache: CacheUpdate | None
 
-    kv_heads: int | None
-    head_dim: int | None
-    scale: float | None
-    softcap: float | None
-    sinks: bool
-    rope_theta: float | None
-    rotate_half: bool
+
+class AttentionInputs(TokenInputs, total=False):
+    """All keyword arguments of self-attention, see `MultiHeadAttention.forward`."""
+
+    mask: Mask | Bool[Tensor, "... _ _"] | None
+    bias: Bias | Float[Tensor, "... _ _"] | None
 
 
 class MultiHeadAttention(nn.Module):

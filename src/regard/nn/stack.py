@@ -1,14 +1,15 @@
 """Stacks of Transformer blocks, with a shared relative bias and a final norm."""
 
 from collections.abc import Iterable, Sequence
-from typing import Unpack, cast
+from dataclasses import replace
+from typing import Any, Unpack, cast
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from regard.errors import ShapeError
-from regard.nn.attention import CacheUpdate, KeysValues
-from regard.nn.block import BlockOptions, DecoderBlock, EncoderBlock
+from regard.nn.attention import KeysValues, TokenInputs
+from regard.nn.block import POST_LN, BlockOptions, DecoderBlock, EncoderBlock
 from regard.nn.norm import Norm
 from regard.nn.relative_bias import RelativeBias
 from regard.ops import Bias, Mask
@@ -23,9 +24,10 @@ class Encoder(nn.Module):
         layers: number of blocks.
         dim: width of the model.
         heads: number of attention heads.
+        options: of every block.
         final_norm: norm after the last block, as pre-LN stacks need.
         relative: layer of the relative position bias that all blocks share.
-        **options: see `BlockOptions`.
+        **changes: single fields of the options.
 
     >>> Encoder(2, 8, 2, norm_first=True, final_norm=True)(torch.randn(1, 3, 8)).shape
     torch.Size([1, 3, 8])
@@ -36,15 +38,19 @@ class Encoder(nn.Module):
         layers: int,
         dim: int,
         heads: int,
+        options: BlockOptions = POST_LN,
         *,
         final_norm: bool = False,
         relative: RelativeBias | None = None,
-        **options: Unpack[BlockOptions],
+        **changes: Any,
     ):
         super().__init__()
-        self.blocks = nn.ModuleList(EncoderBlock(dim, heads, **options) for _ in range(layers))
+        options = replace(options, **changes)
+        self.blocks = nn.ModuleList(EncoderBlock(dim, heads, options) for _ in range(layers))
         self.relative = relative
-        self.norm = _final_norm(dim, options) if final_norm else None
+        self.norm = (
+            Norm(dim, options.norm, eps=options.eps, bias=options.bias) if final_norm else None
+        )
 
     def forward(
         self,
@@ -52,15 +58,13 @@ class Encoder(nn.Module):
         *,
         mask: Mask | Bool[Tensor, "... _ _"] | Sequence[Mask] | None = None,
         bias: Bias | Float[Tensor, "... _ _"] | None = None,
-        positions: Int[Tensor, "*_ time"] | None = None,
-        offset: int = 0,
-        cache: CacheUpdate | None = None,
+        **inputs: Unpack[TokenInputs],
     ) -> Float[Tensor, "*batch time dim"]:
         """The output of the last block; `mask` is one for all layers, or a sequence of one each."""
         bias = _add_relative(bias, self.relative)
         masks = mask if isinstance(mask, list | tuple) else [mask] * len(self.blocks)
         for block, mask in zip(self.blocks, masks, strict=True):
-            x = block(x, mask=mask, bias=bias, positions=positions, offset=offset, cache=cache)
+            x = block(x, mask=mask, bias=bias, **inputs)
         return x if self.norm is None else self.norm(x)
 
 
@@ -83,18 +87,22 @@ class Decoder(nn.Module):
         layers: int,
         dim: int,
         heads: int,
+        options: BlockOptions = POST_LN,
         *,
         source_dim: int | None = None,
         final_norm: bool = False,
         relative: RelativeBias | None = None,
-        **options: Unpack[BlockOptions],
+        **changes: Any,
     ):
         super().__init__()
+        options = replace(options, **changes)
         self.blocks = nn.ModuleList(
-            DecoderBlock(dim, heads, source_dim=source_dim, **options) for _ in range(layers)
+            DecoderBlock(dim, heads, options, source_dim=source_dim) for _ in range(layers)
         )
         self.relative = relative
-        self.norm = _final_norm(dim, options) if final_norm else None
+        self.norm = (
+            Norm(dim, options.norm, eps=options.eps, bias=options.bias) if final_norm else None
+        )
 
     def forward(
         self,
@@ -104,9 +112,7 @@ class Decoder(nn.Module):
         mask: Mask | Bool[Tensor, "... _ _"] | None = None,
         memory_mask: Mask | Bool[Tensor, "... _ _"] | None = None,
         bias: Bias | Float[Tensor, "... _ _"] | None = None,
-        positions: Int[Tensor, "*_ time"] | None = None,
-        offset: int = 0,
-        cache: CacheUpdate | None = None,
+        **inputs: Unpack[TokenInputs],
     ) -> Float[Tensor, "*batch time dim"]:
         bias = _add_relative(bias, self.relative)
         memories = [memory] * len(self.blocks) if isinstance(memory, Tensor) else memory
@@ -116,16 +122,7 @@ class Decoder(nn.Module):
                 f"got {len(memories)}; try project_memory"
             )
         for block, block_memory in zip(self.blocks, memories, strict=True):
-            x = block(
-                x,
-                block_memory,
-                mask=mask,
-                memory_mask=memory_mask,
-                bias=bias,
-                positions=positions,
-                offset=offset,
-                cache=cache,
-            )
+            x = block(x, block_memory, mask=mask, memory_mask=memory_mask, bias=bias, **inputs)
         return x if self.norm is None else self.norm(x)
 
     def project_memory(self, memory: Float[Tensor, "*batch key source_dim"]) -> list[KeysValues]:
@@ -138,15 +135,6 @@ class Decoder(nn.Module):
         """
         blocks = cast(Iterable[DecoderBlock], self.blocks)
         return [block.cross_attention.project_kv(memory) for block in blocks]
-
-
-def _final_norm(dim: int, options: BlockOptions) -> Norm:
-    return Norm(
-        dim,
-        options.get("norm", "layer"),
-        eps=options.get("eps", 1e-5),
-        bias=options.get("bias", True),
-    )
 
 
 def _add_relative(

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError
 from regard.models.classifier import Classifier
+from regard.models.config import StackConfig
 from regard.models.language import LanguageModel
 from regard.models.recogniser import Recogniser
 from regard.models.recurrent import RecurrentTranslator
@@ -54,26 +55,12 @@ class OnnxSession:
         return {name: torch.from_numpy(x) for name, x in zip(self.outputs, answers, strict=True)}
 
 
-def compare_with_torch(model: nn.Module, files: Mapping[str, Path]) -> dict[str, float]:
-    """The largest difference from torch's output, by file name."""
-    runs = {name: OnnxSession(file) for name, file in files.items()}
-    match model:
-        case Translator():
-            return _translator(model, runs)
-        case RecurrentTranslator():
-            return _recurrent(model, runs)
-        case LanguageModel():
-            return _language(model, runs)
-        case VisionTransformer():
-            return _vision(model, runs)
-        case Classifier():
-            return _classifier(model, runs)
-        case Recogniser():
-            return _recogniser(model, runs)
-    raise AssertionError(type(model))
+Sessions = Mapping[str, OnnxSession]  # by file name, as are the largest differences from torch
+Differences = dict[str, float]
 
 
-def _translator(model: Translator, runs: dict[str, OnnxSession]) -> dict[str, float]:
+def compare_translator(model: Translator, runs: Sessions) -> Differences:
+    """Encoder and decoding step, one source padded."""
     source, target = _tokens(model.config.source_vocab, 7), _tokens(model.config.target_vocab, 5)
     memory = model.encode(source, LENGTHS)
     pairs = model.decoder.project_memory(memory)
@@ -88,17 +75,15 @@ def _translator(model: Translator, runs: dict[str, OnnxSession]) -> dict[str, fl
     }
 
 
-def _language(model: LanguageModel, runs: dict[str, OnnxSession]) -> dict[str, float]:
-    tokens, config = _tokens(model.config.vocab, 5), model.config
-    past = torch.zeros(config.layers, 2, 2, config.resolved_kv_heads, 0, config.resolved_head_dim)
-    return {
-        "step": _max_difference(
-            _prefill_then_step(runs["step"], tokens, {"past": past}), model(tokens)
-        )
-    }
+def compare_language(model: LanguageModel, runs: Sessions) -> Differences:
+    """The decoding step, with the first tokens in one call."""
+    tokens = _tokens(model.config.vocab, 5)
+    logits = _prefill_then_step(runs["step"], tokens, {"past": _empty_cache(model.config)})
+    return {"step": _max_difference(logits, model(tokens))}
 
 
-def _recurrent(model: RecurrentTranslator, runs: dict[str, OnnxSession]) -> dict[str, float]:
+def compare_recurrent(model: RecurrentTranslator, runs: Sessions) -> Differences:
+    """Encoder and decoding step, one source padded."""
     source, target = _tokens(model.config.source_vocab, 7), _tokens(model.config.target_vocab, 3)
     memory = model.encode(source, LENGTHS)
     encoded = runs["encoder"](tokens=source, lengths=LENGTHS)
@@ -119,24 +104,18 @@ def _recurrent(model: RecurrentTranslator, runs: dict[str, OnnxSession]) -> dict
     }
 
 
-def _vision(model: VisionTransformer, runs: dict[str, OnnxSession]) -> dict[str, float]:
-    config = model.config
-    shape = (
-        2,
-        config.channels,
-        config.image_size,
-        config.image_size + config.patch_size,
-    )  # another size, too
-    differences = []
-    for wide in (config.image_size, shape[-1]):
-        images = _noise(*shape[:-1], wide)
-        differences.append(
-            _max_difference(runs["classifier"](images=images)["logits"], model(images))
-        )
+def compare_vision(model: VisionTransformer, runs: Sessions) -> Differences:
+    """Square images of the training size, and wider ones."""
+    config, differences = model.config, []
+    for width in (config.image_size, config.image_size + config.patch_size):
+        images = _noise(2, config.channels, config.image_size, width)
+        logits = runs["classifier"](images=images)["logits"]
+        differences.append(_max_difference(logits, model(images)))
     return {"classifier": max(differences)}
 
 
-def _classifier(model: Classifier, runs: dict[str, OnnxSession]) -> dict[str, float]:
+def compare_classifier(model: Classifier, runs: Sessions) -> Differences:
+    """Two sequences, one of them padded."""
     tokens = _tokens(model.config.vocab, 7)
     segments = tokens % max(1, model.config.segments)
     given = {"tokens": tokens, "lengths": LENGTHS, "segments": segments}
@@ -144,7 +123,7 @@ def _classifier(model: Classifier, runs: dict[str, OnnxSession]) -> dict[str, fl
     return {"classifier": _max_difference(runs["classifier"](given)["logits"], want)}
 
 
-def _recogniser(model: Recogniser, runs: dict[str, OnnxSession]) -> dict[str, float]:
+def compare_recogniser(model: Recogniser, runs: Sessions) -> Differences:
     """Three pieces: the first longer than the cache, the last not a full chunk."""
     config, (window, hop) = model.config, frame_sizes(model.config.sample_rate)
     assert config.chunk is not None
@@ -168,14 +147,17 @@ def _recogniser(model: Recogniser, runs: dict[str, OnnxSession]) -> dict[str, fl
 def _initial_state(model: Recogniser) -> dict[str, Tensor]:
     """The initial state of two streams."""
     config, keep = model.config, model.subsample.left
-    past = torch.zeros(config.layers, 2, 2, config.resolved_kv_heads, 0, config.resolved_head_dim)
     inputs = {
         f"inputs.{n}": torch.zeros(2, cast(nn.Conv1d, layer).in_channels, keep)
         for n, layer in enumerate(model.subsample.convolutions)
     }
     if config.cmvn_depth is not None:
         inputs["cmvn_state"] = torch.zeros(2, config.n_mels + 2)
-    return {"past": past, "offset": torch.zeros(1, dtype=torch.long), **inputs}
+    return {"past": _empty_cache(config), "offset": torch.zeros(1, dtype=torch.long), **inputs}
+
+
+def _empty_cache(config: StackConfig) -> Tensor:
+    return torch.zeros(config.layers, 2, 2, config.resolved_kv_heads, 0, config.resolved_head_dim)
 
 
 def _prefill_then_step(step: OnnxSession, tokens: Tensor, state: dict[str, Tensor]) -> Tensor:

@@ -59,8 +59,15 @@ class RecurrentDecoder(nn.Module):
         *,
         state: State,
     ) -> RecurrentMemory:
-        """The memory of a source, with the initial state."""
-        return RecurrentMemory(values, values, lengths, self.core.initial_state(state))
+        """The memory of a source, with keys projected for the attention and the initial state."""
+        keys = self.project_keys(values)
+        return RecurrentMemory(values, keys, lengths, self.core.initial_state(state))
+
+    def project_keys(
+        self, values: Float[Tensor, "batch key value"]
+    ) -> Float[Tensor, "batch key dim"]:
+        """The keys of the attention; without one, the values."""
+        return values
 
     def forward(
         self, x: Float[Tensor, "batch time dim"], state: State, memory: RecurrentMemory
@@ -68,24 +75,17 @@ class RecurrentDecoder(nn.Module):
         return self.core(x, state)
 
 
-class _AttentionDecoder(nn.Module):
+class _AttentionDecoder(RecurrentDecoder):
     """A recurrent core, and attention from its states to the source."""
 
     def __init__(self, core: Recurrent | AttentiveRecurrent, source_dim: int, score: ScoreKind):
-        super().__init__()
-        self.core = core
+        super().__init__(core)
         self.cross_attention = StateAttention(core.hidden, source_dim, score)
 
-    def make_memory(
-        self,
-        values: Float[Tensor, "batch key value"],
-        lengths: Int[Tensor, " batch"] | None = None,
-        *,
-        state: State,
-    ) -> RecurrentMemory:
-        """The memory of a source, with projected keys and the initial state."""
-        keys = self.cross_attention.project_keys(values)
-        return RecurrentMemory(values, keys, lengths, self.core.initial_state(state))
+    def project_keys(
+        self, values: Float[Tensor, "batch key value"]
+    ) -> Float[Tensor, "batch key dim"]:
+        return self.cross_attention.project_keys(values)
 
 
 class BahdanauDecoder(_AttentionDecoder):
