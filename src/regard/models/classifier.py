@@ -75,13 +75,7 @@ class Classifier(nn.Module):
         *,
         segments: Int[Tensor, "batch time"] | None = None,
     ) -> Float[Tensor, "batch time dim"]:
-        """Encoder output, one vector per token.
-
-        vectors = encoder(embed(tokens))
-
-        >>> Classifier(classifier_tiny(vocab=10, classes=3)).encode(torch.tensor([[1, 2, 3]])).shape
-        torch.Size([1, 3, 64])
-        """
+        """Encoder output, one vector per token."""
         x = self.embedding(tokens, segments=segments)
         return self.encoder(x, mask=None if lengths is None else Padding(lengths))
 
@@ -140,21 +134,8 @@ def classifier_base(vocab: int, classes: int, **changes) -> ClassifierConfig:
     >>> classifier_base(vocab=10, classes=2).segments
     2
     """
-    preset = ClassifierConfig(
-        vocab=vocab,
-        classes=classes,
-        layers=12,
-        dim=768,
-        heads=12,
-        norm_first=False,
-        final_norm=False,
-        eps=1e-12,
-        positions="learned",
-        scale_embedding=False,
-        embedding_norm=True,
-        segments=2,
-        pooler=True,
-        dropout=0.1,
-        attention_dropout=0.1,
-    )
-    return replace(preset, **changes)
+    sizes = {"layers": 12, "dim": 768, "heads": 12, "segments": 2, "attention_dropout": 0.1}
+    post_ln = {"norm_first": False, "final_norm": False, "eps": 1e-12}
+    embedding = {"positions": "learned", "scale_embedding": False, "embedding_norm": True}
+    head = {"pooling": "first", "pooler": True}
+    return classifier_tiny(vocab, classes, **sizes | post_ln | embedding | head | changes)

@@ -116,15 +116,7 @@ def make_encoder(config: StackConfig, *, bidirectional: bool = True) -> Encoder:
     >>> len(make_encoder(StackConfig(layers=3, dim=8, heads=2)).blocks)
     3
     """
-    encoder = Encoder(
-        config.layers,
-        config.dim,
-        config.heads,
-        config,
-        final_norm=config.final_norm,
-        relative=_relative_bias(config, bidirectional=bidirectional),
-    )
-    return _scale_init_by_depth(encoder, config, residuals=2 * config.layers)
+    return _make_stack(Encoder, config, config.layers, bidirectional, sublayers=2)
 
 
 def make_decoder(config: StackConfig, layers: int) -> Decoder:
@@ -133,15 +125,21 @@ def make_decoder(config: StackConfig, layers: int) -> Decoder:
     >>> len(make_decoder(StackConfig(layers=3, dim=8, heads=2), layers=1).blocks)
     1
     """
-    decoder = Decoder(
-        layers,
-        config.dim,
-        config.heads,
-        config,
-        final_norm=config.final_norm,
-        relative=_relative_bias(config, bidirectional=False),
-    )
-    return _scale_init_by_depth(decoder, config, residuals=3 * layers)
+    return _make_stack(Decoder, config, layers, bidirectional=False, sublayers=3)
+
+
+def _make_stack(
+    kind: type[Stack], config: StackConfig, layers: int, bidirectional: bool, sublayers: int
+) -> Stack:
+    relative = _relative_bias(config, bidirectional=bidirectional)
+    sizes = layers, config.dim, config.heads
+    stack = kind(*sizes, config, final_norm=config.final_norm, relative=relative)
+    if config.norm_first:  # pre-LN sums all sublayers: depth-scaled init, as in GPT-2
+        with torch.no_grad():
+            for name, weight in stack.named_parameters():
+                if name.endswith("to_out.weight"):
+                    weight *= (sublayers * layers) ** -0.5
+    return stack
 
 
 def check_positive(config: Any, *names: str) -> None:
@@ -187,13 +185,3 @@ def _relative_bias(config: StackConfig, *, bidirectional: bool) -> RelativeBias 
         case "alibi":
             return ALiBiBias(config.heads)
     return None
-
-
-def _scale_init_by_depth(stack: Stack, config: StackConfig, residuals: int) -> Stack:
-    """Depth-scaled init: pre-LN sums all sublayers, so each starts at 1/√residuals (GPT-2)."""
-    if config.norm_first:
-        with torch.no_grad():
-            for name, weight in stack.named_parameters():
-                if name.endswith("to_out.weight"):
-                    weight *= residuals**-0.5
-    return stack

@@ -145,14 +145,7 @@ class Recogniser(nn.Module):
     def forward_waveform(
         self, wave: Float[Tensor, "batch sample"], lengths: Int[Tensor, " batch"] | None = None
     ) -> tuple[Float[Tensor, "batch shorter vocab"], Int[Tensor, " batch"]]:
-        """`forward` from a waveform at the config's sample rate; `lengths` are in samples.
-
-        forward(log_mel(wave))
-
-        >>> model = Recogniser(recogniser_tiny(vocab=30))
-        >>> model.forward_waveform(torch.randn(1, 8000))[0].shape
-        torch.Size([1, 25, 30])
-        """
+        """`forward` from a waveform at the config's sample rate; `lengths` are in samples."""
         rate = self.config.sample_rate
         features = log_mel(wave, rate, n_mels=self.config.n_mels)
         if lengths is None:

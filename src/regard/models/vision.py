@@ -11,6 +11,7 @@ from regard.errors import ConfigError
 from regard.models.config import StackConfig, check_positive, make_encoder
 from regard.models.registry import register_model
 from regard.nn import ClassToken, PatchEmbedding, xavier_linear
+from regard.nn.patches import Images
 from regard.ops import interpolate_positions, patch_grid
 
 
@@ -76,30 +77,16 @@ class VisionTransformer(nn.Module):
         self.pre_logits = xavier_linear(dim, dim) if config.head == "mlp" else None
         self.head = xavier_linear(dim, config.classes)
 
-    def forward(
-        self, images: Float[Tensor, "batch channel height width"]
-    ) -> Float[Tensor, "batch classes"]:
+    def forward(self, images: Images) -> Float[Tensor, "batch classes"]:
         x = self.features(images)
         return self.head(x if self.pre_logits is None else self.pre_logits(x).tanh())
 
-    def features(
-        self, images: Float[Tensor, "batch channel height width"]
-    ) -> Float[Tensor, "batch dim"]:
-        """Input of the head: the class token after the encoder.
-
-        >>> VisionTransformer(vision_tiny(classes=10)).features(torch.zeros(2, 1, 28, 28)).shape
-        torch.Size([2, 64])
-        """
+    def features(self, images: Images) -> Float[Tensor, "batch dim"]:
+        """Input of the head: the class token after the encoder."""
         return self.encode(images)[:, 0]
 
-    def encode(
-        self, images: Float[Tensor, "batch channel height width"]
-    ) -> Float[Tensor, "batch time dim"]:
-        """Encoder output: the class token, then the patches row by row.
-
-        >>> VisionTransformer(vision_tiny(classes=10)).encode(torch.zeros(2, 1, 28, 28)).shape
-        torch.Size([2, 50, 64])
-        """
+    def encode(self, images: Images) -> Float[Tensor, "batch time dim"]:
+        """Encoder output: the class token, then the patches row by row."""
         x = self.cls(self.patches(images))
         grid = patch_grid(images.shape[-2], images.shape[-1], self.config.patch_size)
         x = x + interpolate_positions(self.positions, self.config.grid, grid)
@@ -131,7 +118,7 @@ def vision_small(classes: int, **changes) -> VisionConfig:
     >>> vision_small(classes=1000).dim
     384
     """
-    return replace(vision_base(classes), dim=384, heads=6, **changes)
+    return vision_base(classes, **{"dim": 384, "heads": 6} | changes)
 
 
 def vision_base(classes: int, **changes) -> VisionConfig:

@@ -6,10 +6,9 @@ from regard.nn.conv_subsampling import ConvSubsampling, GlobalCMVN, TimeFrequenc
 from regard.nn.embedding import TokenEmbedding
 from regard.nn.feed_forward import FeedForward
 from regard.nn.from_torch import attention_state_dict, from_torch
-from regard.nn.linear import xavier_linear
+from regard.nn.linear import Readout, xavier_linear
 from regard.nn.norm import Norm, Residual
 from regard.nn.patches import ClassToken, PatchEmbedding
-from regard.nn.readout import Readout
 from regard.nn.recurrent.attentive import AttentiveRecurrent
 from regard.nn.recurrent.decoders import (
     BahdanauDecoder,

@@ -80,7 +80,7 @@ class MultiHeadAttention(nn.Module):
         head_dim = dim // heads if head_dim is None else head_dim
         kv_heads = heads if kv_heads is None else kv_heads
         source_dim = dim if source_dim is None else source_dim
-        self.heads, self.kv_heads = heads, kv_heads
+        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
         self.scale, self.softcap, self.dropout = scale, softcap, dropout
         self.rope_theta, self.rotate_half = rope_theta, rotate_half
         self.to_q = xavier_linear(dim, heads * head_dim, bias=qkv_bias)
@@ -141,9 +141,6 @@ class MultiHeadAttention(nn.Module):
         """The queries of x, split into heads.
 
         q = rope(x W_q)
-
-        >>> MultiHeadAttention(6, 2).project_query(torch.zeros(1, 4, 6)).shape
-        torch.Size([1, 2, 4, 3])
         """
         _check_width("x", x, self.to_q.in_features)
         return self._apply_rope(_split(self.to_q(x), self.heads), positions, offset)
@@ -160,10 +157,6 @@ class MultiHeadAttention(nn.Module):
         """The keys and values of a source, split into heads; `forward` accepts the pair.
 
         k = rope(s W_k),   v = s W_v
-
-        >>> layer, x, s = MultiHeadAttention(6, 2), torch.randn(1, 4, 6), torch.randn(1, 5, 6)
-        >>> torch.equal(layer(x, layer.project_kv(s)), layer(x, s))
-        True
         """
         _check_width("source", source, self.to_k.in_features)
         k, v = (_split(x, self.kv_heads) for x in _project(source, self.to_k, self.to_v))

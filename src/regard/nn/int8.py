@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int8
 from torch import Tensor, nn
 
-from regard.nn.readout import Readout
+from regard.nn.linear import Readout
 
 INT8_MAX = 127
 MIN_SCALE = 1e-30  # avoids division by zero for a row of zeros
@@ -182,11 +182,7 @@ class Int8Readout(Readout):
 
 
 def supports_int8(x: Tensor) -> bool:
-    """Whether the int8 kernel takes this input: float32 on a CPU, gradients disabled.
-
-    >>> supports_int8(torch.zeros(1, 2)), supports_int8(torch.zeros(1, 2, dtype=torch.float64))
-    (False, False)
-    """
+    """Whether the int8 kernel takes this input: float32 on a CPU, gradients disabled."""
     is_plain = x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() > 0
     return is_plain and not torch.is_grad_enabled()
 
@@ -198,9 +194,6 @@ def _input_steps() -> int:
     Without VNNI oneDNN adds pairs of u8 · s8 products in int16, where 2 · 255 · 127 overflows and
     2 · 127 · 127 does not. The kernel itself is tested: `ONEDNN_MAX_CPU_ISA` can disable VNNI, and
     torch reports only AVX512-VNNI, though AVX-VNNI suffices.
-
-    >>> _input_steps() in (63, 127)
-    True
     """
     return INT8_MAX if all(_is_exact(*shape) for shape in ((1, 2, 1), (17, 64, 64))) else 63
 

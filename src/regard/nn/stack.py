@@ -126,13 +126,7 @@ class Decoder(nn.Module):
         return x if self.norm is None else self.norm(x)
 
     def project_memory(self, memory: Float[Tensor, "*batch key source_dim"]) -> list[KeysValues]:
-        """The keys and values of the memory for each layer, to be computed once and reused.
-
-        k_l = memory W_k,l,   v_l = memory W_v,l
-
-        >>> [k.shape for k, _ in Decoder(1, 8, 2).project_memory(torch.randn(1, 5, 8))]
-        [torch.Size([1, 2, 5, 4])]
-        """
+        """The keys and values of the memory for each layer, to be computed once and reused."""
         blocks = cast(Iterable[DecoderBlock], self.blocks)
         return [block.cross_attention.project_kv(memory) for block in blocks]
 

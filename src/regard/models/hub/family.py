@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from regard.errors import ConfigError, suggestion
 from regard.models.config import StackConfig
+from regard.models.registry import get_config
 
 HubConfig = Mapping[str, Any]
 NamedTensors = dict[str, Tensor]
@@ -59,8 +60,7 @@ class HubFamily:
     renamed: ClassVar[Mapping[str, str]] = {}  # substrings of other transformers releases
     transposed: ClassVar[tuple[str, ...]] = ()  # modules stored as (in, out)
     zero_bias: ClassVar[tuple[str, ...]] = ()  # modules whose bias the hub does not have
-
-    # ---- hooks
+    from_tensors: ClassVar[tuple[str, ...]] = ("tied",)  # options that the tensors decide
 
     def read_options(self, config: HubConfig, state: NamedTensors) -> dict[str, Any]:
         """Config values that `fields` cannot express, from the hub's config and tensors."""
@@ -77,8 +77,6 @@ class HubFamily:
     def shape(self, name: str, x: Tensor, *, to_hub: bool) -> Tensor:
         """A tensor in the other side's shape."""
         return x
-
-    # ---- hub → Regard
 
     def read(self, tensors: Mapping[str, Tensor], config: HubConfig) -> nn.Module:
         """The model with the weights of a hub checkpoint."""
@@ -132,11 +130,9 @@ class HubFamily:
             options[own] = read_activation(value) if own == "activation" else value
         return options
 
-    # ---- Regard → hub
-
     def write(self, model: nn.Module) -> tuple[NamedTensors, dict[str, Any]]:
         """The tensors and the config of a model, as the hub has them."""
-        config: Any = model.config
+        config = get_config(model)
         hub_config = self._write_config(config)
         computed, chunks, state = self.extra_tensors(config), dict[str, list[Tensor]](), {}
         for name, x in model.state_dict().items():
@@ -173,10 +169,6 @@ class HubFamily:
                     f"{name}: needs {want!r} for a {self.model_types[0]} checkpoint, got {value!r}"
                 )
         return hub
-
-    from_tensors: ClassVar[tuple[str, ...]] = ("tied",)  # options that the tensors decide
-
-    # ---- names
 
     def hub_name(self, name: str, config: Any) -> tuple[str, Chunk | None]:
         """The hub's name of one of our tensors, and which part of it this is."""

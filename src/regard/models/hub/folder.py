@@ -38,10 +38,9 @@ def from_pretrained(folder: str | Path) -> nn.Module:
     Reads config.json and the safetensors files, sharded or not; transformers is not needed.
 
     >>> import tempfile
-    >>> config = rg.models.classifier_base(vocab=9, classes=2, layers=1, dim=24)
-    >>> model = rg.models.Classifier(config)
+    >>> model = rg.models.Classifier(rg.models.classifier_base(9, 2, layers=1, dim=24)).eval()
     >>> folder, tokens = save_pretrained(model, tempfile.mkdtemp()), torch.tensor([[1, 2]])
-    >>> torch.equal(from_pretrained(folder)(tokens), model.eval()(tokens))
+    >>> torch.equal(from_pretrained(folder)(tokens), model(tokens))
     True
     """
     folder = Path(folder)
@@ -65,9 +64,8 @@ def save_pretrained(
         tokenizer: A folder whose tokenizer files are copied along.
 
     >>> import tempfile
-    >>> from regard.models import LanguageModel, from_pretrained, language_base
-    >>> model = LanguageModel(language_base(vocab=9, layers=1, dim=8, heads=2))
-    >>> folder = save_pretrained(model, tempfile.mkdtemp())
+    >>> config = rg.models.language_base(vocab=9, layers=1, dim=8, heads=2)
+    >>> folder = save_pretrained(rg.models.LanguageModel(config), tempfile.mkdtemp())
     >>> sorted(path.name for path in folder.iterdir())
     ['config.json', 'model.safetensors']
     """

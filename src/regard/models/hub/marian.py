@@ -57,12 +57,7 @@ class Marian(HubFamily):
         "attention_dropout": "attention_dropout",
         "activation_dropout": "activation_dropout",
     }
-    fixed = {
-        "output_bias": True,
-        "norm_first": False,
-        "final_norm": False,
-        "positions": "learned",
-    }
+    fixed = {"output_bias": True, "norm_first": False, "final_norm": False, "positions": "learned"}
 
     def read_options(self, config: HubConfig, state: NamedTensors) -> dict[str, Any]:
         for name in ("ffn_dim", "attention_heads"):

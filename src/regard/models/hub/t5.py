@@ -2,13 +2,7 @@
 
 from typing import Any
 
-from regard.models.hub.family import (
-    HubConfig,
-    HubFamily,
-    NamedTensors,
-    is_untied,
-    read_activation,
-)
+from regard.models.hub.family import HubConfig, HubFamily, NamedTensors, is_untied, read_activation
 from regard.models.translator import Translator, TranslatorConfig
 
 _ATTENTION = {"to_q": "q", "to_k": "k", "to_v": "v", "to_out": "o"}

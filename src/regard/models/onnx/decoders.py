@@ -12,12 +12,7 @@ from regard.nn import Decoder, DecoderBlock, Encoder, Readout, TokenEmbedding
 
 
 def translator_graphs(model: Translator) -> list[Graph]:
-    """`encoder`: tokens, lengths → memory.   `step`: tokens, memory, lengths, past → logits, past.
-
-    >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=9)).eval()
-    >>> [graph.inputs for graph in translator_graphs(model)]
-    [['tokens', 'lengths'], ['tokens', 'memory', 'lengths', 'past']]
-    """
+    """`encoder`: tokens, lengths → memory; `step`: tokens, memory, lengths, past → logits, past."""
     memory_axes = emit.cache_axes(model.decoder, "source")
     g = encoder = Graph("encoder")
     tokens = g.input("tokens", ["batch", "source"], integer=True)
@@ -41,12 +36,7 @@ def translator_graphs(model: Translator) -> list[Graph]:
 
 
 def language_graphs(model: LanguageModel) -> list[Graph]:
-    """`step`: tokens, past → logits, past; any number of tokens.
-
-    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=9)).eval()
-    >>> [graph.outputs for graph in language_graphs(model)]
-    [['logits', 'past.next']]
-    """
+    """`step`: tokens, past → logits, past; any number of tokens."""
     windows = set(model.config.windows)
     if len(windows) > 1:
         raise ConfigError(f"window: needs one for all layers to export, got {model.config.window}")

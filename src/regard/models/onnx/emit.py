@@ -76,11 +76,7 @@ def _residual(g: Graph, x: str, module: Residual, sublayer: Callable[[str], str]
 
 
 def embedding(
-    g: Graph,
-    tokens: str,
-    module: TokenEmbedding,
-    positions: str | None = None,
-    segments: str | None = None,
+    g: Graph, tokens: str, module: TokenEmbedding, positions: str = "", segments: str | None = None
 ) -> str:
     """√dim · table[token] + position code + segment, as in `TokenEmbedding`."""
     dim = module.token_embeddings.shape[1]
@@ -128,7 +124,7 @@ def _attention(
     """softmax(scale · q kᵀ) v of the queries of x, heads joined and projected."""
     q = _rotate(g, _project(g, x, site.to_q, site.heads), rotary, site)
     k, v = (_repeat_heads(g, part, site) for part in keys_values)
-    scale = _head_dim(site) ** -0.5 if site.scale is None else site.scale
+    scale = site.head_dim**-0.5 if site.scale is None else site.scale
     scores = g.MatMul(g.Mul(q, scale), g.Transpose(k, perm=[0, 1, 3, 2]))
     if site.softcap is not None:
         scores = g.Mul(g.Tanh(g.Div(scores, float(site.softcap))), float(site.softcap))
@@ -174,7 +170,7 @@ def context(
     """The context of new tokens at positions `first` to `end` - 1."""
     positions, site, rotary = g.Range(first, end, 1), _first_attention(stack), None
     if site.rope_theta is not None:
-        rotary = _rope_angles(g, positions, _head_dim(site), site.rope_theta)
+        rotary = _rope_angles(g, positions, site.head_dim, site.rope_theta)
     return AttentionContext(positions, rotary, mask, **more)
 
 
@@ -209,17 +205,12 @@ def chunk_mask(g: Graph, before: str, end: str, chunk: int, left: int | None) ->
 def cache_axes(stack: Encoder | Decoder, time: str = "cached") -> Axes:
     """Axes of the stacked keys and values of all layers."""
     site = _first_attention(stack)
-    return [len(stack.blocks), 2, "batch", site.kv_heads, time, _head_dim(site)]
+    return [len(stack.blocks), 2, "batch", site.kv_heads, time, site.head_dim]
 
 
 def _first_attention(stack: Encoder | Decoder) -> MultiHeadAttention:
     """Self-attention of the first block; all layers have the same sizes."""
     return cast(EncoderBlock, stack.blocks[0]).self_attention
-
-
-def _head_dim(site: MultiHeadAttention) -> int:
-    """Width of one head."""
-    return site.to_q.out_features // site.heads
 
 
 def _activation(g: Graph, x: str, name: str) -> str:
@@ -244,7 +235,7 @@ def _rotate(g: Graph, x: str, rotary: Pair | None, site: MultiHeadAttention) -> 
     """Rotary embedding: rotates pairs of neighbours, or with `rotate_half` of both halves."""
     if rotary is None:
         return x
-    pairs = _head_dim(site) // 2
+    pairs = site.head_dim // 2
     shape, axis = ([2, pairs], -2) if site.rotate_half else ([pairs, 2], -1)
     a, b = g.Split(g.Reshape(x, [0, 0, 0, *shape]), count=2, axis=axis, num_outputs=2)
     cos, sin = (g.Unsqueeze(part, [axis]) for part in rotary)
@@ -264,7 +255,7 @@ def _repeat_heads(g: Graph, x: str, site: MultiHeadAttention) -> str:
     if each == 1:
         return x
     many = g.Expand(g.Unsqueeze(x, [2]), [1, 1, each, 1, 1])
-    return g.Reshape(many, [0, site.heads, -1, _head_dim(site)])
+    return g.Reshape(many, [0, site.heads, -1, site.head_dim])
 
 
 def _softmax(g: Graph, scores: str, sinks: Tensor | None) -> str:

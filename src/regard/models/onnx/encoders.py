@@ -27,12 +27,7 @@ END = 2**62  # of a slice to the end of an axis
 
 
 def vision_graphs(model: VisionTransformer) -> list[Graph]:
-    """`classifier`: images → logits; any size that is a multiple of the patch size.
-
-    >>> model = rg.models.VisionTransformer(rg.models.vision_tiny(classes=10)).eval()
-    >>> [graph.inputs for graph in vision_graphs(model)]
-    [['images']]
-    """
+    """`classifier`: images → logits; any size that is a multiple of the patch size."""
     g, config, dim = Graph("classifier"), model.config, model.config.dim
     images = g.input("images", ["batch", config.channels, "height", "width"])
     project, side = model.patches.project, [config.patch_size, config.patch_size]
@@ -49,12 +44,7 @@ def vision_graphs(model: VisionTransformer) -> list[Graph]:
 
 
 def classifier_graphs(model: Classifier) -> list[Graph]:
-    """`classifier`: tokens, lengths → logits, or a vector where the model has no head.
-
-    >>> model = rg.models.Classifier(rg.models.classifier_tiny(vocab=9, classes=2)).eval()
-    >>> [graph.inputs for graph in classifier_graphs(model)]
-    [['tokens', 'lengths']]
-    """
+    """`classifier`: tokens, lengths → logits, or a vector where the model has no head."""
     g, config = Graph("classifier"), model.config
     tokens = g.input("tokens", ["batch", "time"], integer=True)
     lengths = g.input("lengths", ["batch"], integer=True)
@@ -80,10 +70,6 @@ def recogniser_graphs(model: Recogniser) -> list[Graph]:
     The state is the left context of each convolution (`inputs.n`), cached keys and values (`past`),
     the number of outputs so far (`offset`) and, for a model with CMVN, `cmvn_state`. Pieces are
     multiples of 4 · chunk frames; the last may have any size.
-
-    >>> model = rg.models.Recogniser(rg.models.recogniser_tiny(vocab=9)).eval()
-    >>> [graph.inputs for graph in recogniser_graphs(model)]
-    [['wave'], ['frames', 'inputs.0', 'inputs.1', 'past', 'offset']]
     """
     if model.config.chunk is None or model.config.left_chunks is None:
         raise ConfigError(

@@ -9,10 +9,12 @@ from torch import nn
 
 from regard.errors import ConfigError
 from regard.models.classifier import Classifier
+from regard.models.config import StackConfig
 from regard.models.language import LanguageModel
 from regard.models.onnx import decoders, encoders, parity, recurrent
 from regard.models.recogniser import Recogniser
 from regard.models.recurrent import RecurrentTranslator
+from regard.models.registry import get_config
 from regard.models.translator import Translator
 from regard.models.vision import VisionTransformer
 
@@ -56,10 +58,11 @@ def export_onnx(model: nn.Module, folder: str | Path) -> list[OnnxFile]:
     if type(model) not in EXPORTERS:
         known = ", ".join(kind.__name__ for kind in EXPORTERS)
         raise ConfigError(f"model: needs one of {known} to export, got {type(model).__name__}")
-    relative = getattr(model.config, "relative_bias", "none")
-    if relative != "none":
+    config = get_config(model)
+    if isinstance(config, StackConfig) and config.relative_bias != "none":
         raise ConfigError(
-            f"relative_bias: needs none to export, got {relative!r}; try rotary or other positions"
+            f"relative_bias: needs none to export, got {config.relative_bias!r}; "
+            "try rotary or other positions"
         )
     make_graphs, compare = EXPORTERS[type(model)]
     model = deepcopy(model).cpu().float().eval()  # the caller's model stays unchanged

@@ -18,12 +18,7 @@ GATE_SIGN = {"rnn": (1,), "gru": (-1, 1, 1), "lstm": (1, 1, 1, 1)}
 
 
 def recurrent_graphs(model: RecurrentTranslator) -> list[Graph]:
-    """`encoder`: tokens, lengths → values, keys, state.   `step`: tokens and these → logits, state.
-
-    >>> model = rg.models.RecurrentTranslator(rg.models.recurrent_tiny(vocab=9)).eval()
-    >>> [graph.outputs for graph in recurrent_graphs(model)]
-    [['values', 'keys', 'state'], ['logits', 'state.next']]
-    """
+    """`encoder`: tokens, lengths → values, keys, state; `step`: tokens, these → logits, state."""
     if model.config.attention == "hybrid":
         raise ConfigError(
             "attention: needs none, bahdanau or luong to export, got 'hybrid'; try one of these"

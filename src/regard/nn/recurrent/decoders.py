@@ -140,11 +140,7 @@ class LuongDecoder(_AttentionDecoder):
     """
 
     def __init__(
-        self,
-        core: Recurrent | AttentiveRecurrent,
-        source_dim: int,
-        *,
-        score: ScoreKind = "general",
+        self, core: Recurrent | AttentiveRecurrent, source_dim: int, *, score: ScoreKind = "general"
     ):
         super().__init__(core, source_dim, score)
         self.mix = nn.Linear(source_dim + core.hidden, core.hidden, bias=False)
