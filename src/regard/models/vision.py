@@ -99,17 +99,8 @@ def vision_tiny(classes: int, **changes) -> VisionConfig:
     >>> vision_tiny(classes=10).tokens
     50
     """
-    preset = VisionConfig(
-        classes=classes,
-        image_size=28,
-        channels=1,
-        patch_size=4,
-        layers=4,
-        dim=64,
-        heads=4,
-        dropout=0.1,
-    )
-    return replace(preset, **changes)
+    sizes = {"image_size": 28, "patch_size": 4, "channels": 1, "layers": 4, "dim": 64, "heads": 4}
+    return vision_base(classes, **sizes | {"dropout": 0.1} | changes)
 
 
 def vision_small(classes: int, **changes) -> VisionConfig:

@@ -18,20 +18,8 @@ from regard.ops import Mask
 class BlockOptions:
     """Options of a block; the defaults are those of Vaswani et al. 2017.
 
-    Args:
-        kv_heads, head_dim, scale, softcap, sinks, rope_theta, rotate_half: of `MultiHeadAttention`.
-        ffn_dim: width of the feed-forward layer, 4 · dim by default.
-        activation: its activation.
-        gated: whether it is gated (GLU).
-        norm: "layer", "rms" or "none".
-        norm_first: pre-LN instead of post-LN.
-        eps: of the norm.
-        bias: whether linear layers and norms have a bias.
-        qkv_bias, out_bias: of the attention projections; as `bias` if None.
-        dropout: of each sublayer's output.
-        attention_dropout: of the attention weights.
-        activation_dropout: inside the feed-forward layer.
-        skip: False removes the residual connections.
+    Fields of attention are those of `MultiHeadAttention`; None stands for kv_heads = heads,
+    head_dim = dim / heads, ffn_dim = 4 · dim, scale = 1/√head_dim, qkv_bias and out_bias = bias.
 
     >>> options = BlockOptions(ffn_dim=16, gated=True, norm="rms", norm_first=True, bias=False)
     >>> sum(p.numel() for p in EncoderBlock(8, 2, options).parameters())
@@ -40,13 +28,13 @@ class BlockOptions:
 
     kv_heads: int | None = None
     head_dim: int | None = None
-    ffn_dim: int | None = None
+    ffn_dim: int | None = None  # hidden width of the feed-forward layer
     activation: Activation = "relu"
-    gated: bool = False
+    gated: bool = False  # feed-forward with a gate (GLU)
     norm: NormKind = "layer"
-    norm_first: bool = False
+    norm_first: bool = False  # pre-LN instead of post-LN
     eps: float = 1e-5
-    bias: bool = True
+    bias: bool = True  # of linear layers and norms
     qkv_bias: bool | None = None
     out_bias: bool | None = None
     scale: float | None = None
@@ -54,10 +42,10 @@ class BlockOptions:
     sinks: bool = False
     rope_theta: float | None = None
     rotate_half: bool = False
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    activation_dropout: float = 0.0
-    skip: bool = True
+    dropout: float = 0.0  # of each sublayer's output
+    attention_dropout: float = 0.0  # of the attention weights
+    activation_dropout: float = 0.0  # inside the feed-forward layer
+    skip: bool = True  # False removes the residual connections
 
     @property
     def resolved_qkv_bias(self) -> bool:

@@ -110,11 +110,11 @@ class _PackedCache:
         self.versions: Any = None
         self.layer: PackedInt8Linear | None = None
 
-    def get(self, weight: Tensor, bias: Tensor | None) -> PackedInt8Linear:
+    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         versions = [(x.data_ptr(), x._version) for x in (weight, bias) if x is not None]
         if self.layer is None or versions != self.versions:
             self.layer, self.versions = PackedInt8Linear(weight, bias), versions
-        return self.layer
+        return self.layer(x.reshape(-1, x.shape[-1])).view(*x.shape[:-1], -1)
 
     def __deepcopy__(self, memo: dict) -> "_PackedCache":
         return _PackedCache()  # the copy has other weights
@@ -143,8 +143,7 @@ class Int8Linear(nn.Linear):
     def forward(self, input: Float[Tensor, "*batch dim"]) -> Float[Tensor, "*batch out"]:  # noqa: A002
         if not supports_int8(input):
             return super().forward(input)
-        y = self.packed.get(self.weight, self.bias)(input.reshape(-1, input.shape[-1]))
-        return y.view(*input.shape[:-1], -1)
+        return self.packed(input, self.weight, self.bias)
 
 
 class Int8Readout(Readout):
@@ -169,16 +168,8 @@ class Int8Readout(Readout):
         result.bias = readout.bias
         return result.train(readout.training)
 
-    def forward(
-        self, x: Float[Tensor, "*batch dim"], tied_weight: Float[Tensor, "vocab dim"] | None = None
-    ) -> Float[Tensor, "*batch vocab"]:
-        weight = tied_weight if self.weight is None else self.weight
-        if weight is None or not supports_int8(x):
-            return super().forward(x, tied_weight)
-        logits = self.packed.get(weight, None)(x.reshape(-1, x.shape[-1]))
-        logits = logits.view(*x.shape[:-1], -1)
-        logits = logits if self.scale == 1.0 else logits.mul_(self.scale)
-        return logits if self.bias is None else logits.add_(self.bias)
+    def multiply(self, x: Tensor, weight: Tensor) -> Tensor:
+        return self.packed(x, weight) if supports_int8(x) else super().multiply(x, weight)
 
 
 def supports_int8(x: Tensor) -> bool:

@@ -46,7 +46,11 @@ class Readout(nn.Module):
         weight = tied_weight if self.weight is None else self.weight
         if weight is None:
             raise ShapeError("tied_weight: needs the token embeddings for a tied readout, got None")
-        logits = x @ weight.mT
+        logits = self.multiply(x, weight)
         if self.scale != 1.0:  # saves a pass over the largest tensor of a model
             logits = self.scale * logits
         return logits if self.bias is None else logits + self.bias
+
+    def multiply(self, x: Tensor, weight: Tensor) -> Tensor:
+        """x Wᵀ, which a quantised readout computes otherwise."""
+        return x @ weight.mT

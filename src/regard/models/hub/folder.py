@@ -5,14 +5,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from regard.errors import FileError
 from regard.files import atomic_write, make_folder, parse_json
 from regard.models.hub.convert import from_transformers, to_transformers
-from regard.models.serialization import write_safetensors
+from regard.models.serialization import read_safetensors, write_safetensors
 
 WEIGHTS_FILE, INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
 TOKENIZER_FILES = (
@@ -101,10 +99,7 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
                 f"{file}: needs weights as safetensors, got no such file; "
                 "try save_pretrained of transformers, which converts .bin files"
             )
-        try:
-            state |= load_file(file)
-        except (SafetensorError, OSError) as error:
-            raise FileError(f"{file}: needs a whole safetensors file, got {error}") from error
+        state |= read_safetensors(file, "save_pretrained")[1]
     return state
 
 

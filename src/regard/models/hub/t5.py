@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from regard.models.hub.family import HubConfig, HubFamily, NamedTensors, is_untied, read_activation
+from regard.models.hub.family import HubConfig, HubFamily, NamedTensors, read_activation
 from regard.models.translator import Translator, TranslatorConfig
 
 _ATTENTION = {"to_q": "q", "to_k": "k", "to_v": "v", "to_out": "o"}
@@ -44,6 +44,7 @@ class T5(HubFamily):
         ),
         "readout": "lm_head",
     }
+    shared_table = "shared.weight"
     fields = {
         "source_vocab": "vocab_size",
         "target_vocab": "vocab_size",
@@ -79,7 +80,6 @@ class T5(HubFamily):
         return {
             "gated": gated,
             "activation": "gelu_tanh" if tanh else read_activation(words[-1]),
-            "tied": not is_untied(state, "shared.weight"),
             "output_scale": config["d_model"] ** -0.5 if scaled else 1.0,
         }
 
@@ -87,7 +87,6 @@ class T5(HubFamily):
         activation = "gelu" if config.activation == "gelu_tanh" else config.activation
         return {
             "feed_forward_proj": f"gated-{activation}" if config.gated else config.activation,
-            "tie_word_embeddings": config.tied,
             "scale_decoder_outputs": config.output_scale != 1.0,
         }
 

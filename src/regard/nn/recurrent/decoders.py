@@ -60,13 +60,10 @@ class RecurrentDecoder(nn.Module):
         state: State,
     ) -> RecurrentMemory:
         """The memory of a source, with keys projected for the attention and the initial state."""
-        keys = self.project_keys(values)
+        keys = self._project_keys(values)
         return RecurrentMemory(values, keys, lengths, self.core.initial_state(state))
 
-    def project_keys(
-        self, values: Float[Tensor, "batch key value"]
-    ) -> Float[Tensor, "batch key dim"]:
-        """The keys of the attention; without one, the values."""
+    def _project_keys(self, values: Tensor) -> Tensor:
         return values
 
     def forward(
@@ -82,9 +79,7 @@ class _AttentionDecoder(RecurrentDecoder):
         super().__init__(core)
         self.cross_attention = StateAttention(core.hidden, source_dim, score)
 
-    def project_keys(
-        self, values: Float[Tensor, "batch key value"]
-    ) -> Float[Tensor, "batch key dim"]:
+    def _project_keys(self, values: Tensor) -> Tensor:
         return self.cross_attention.project_keys(values)
 
 

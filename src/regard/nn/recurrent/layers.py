@@ -27,7 +27,6 @@ CELL_WEIGHTS: dict[str, type[CellWeights]] = {
     "gru": GRUWeights,
     "lstm": LSTMWeights,
 }
-TORCH_LAYERS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 
 class RecurrentCell(nn.Module):
@@ -189,16 +188,13 @@ class Recurrent(nn.Module):
             raise ShapeError(f"state: needs ({', '.join(names)}), each {want}, got ({shapes})")
 
     def _check_torch(self, module: nn.RNNBase) -> None:
-        if not isinstance(module, TORCH_LAYERS[self.kind]):
+        got, name = type(module).__name__, self.kind.upper()
+        if not isinstance(module, getattr(nn, name)):
+            raise ConfigError(f"module: needs an nn.{name} as kind={self.kind!r}, got {got}")
+        nonlinearity, projection = getattr(module, "nonlinearity", "tanh"), module.proj_size
+        if nonlinearity != "tanh" or projection:
             raise ConfigError(
-                f"module: needs an nn.{TORCH_LAYERS[self.kind].__name__} as kind={self.kind!r}, "
-                f"got {type(module).__name__}"
-            )
-        if getattr(module, "nonlinearity", "tanh") != "tanh" or module.proj_size:
-            raise ConfigError(
-                "module: needs tanh and no projection, got "
-                f"nonlinearity={getattr(module, 'nonlinearity', 'tanh')!r}, "
-                f"proj_size={module.proj_size}"
+                f"module: needs tanh and no projection, got {nonlinearity=}, proj_size={projection}"
             )
         ours = (self.dim, self.hidden, self.layers, self.bidirectional)
         theirs = (module.input_size, module.hidden_size, module.num_layers, module.bidirectional)
