@@ -105,18 +105,9 @@ def read_safetensors(file: Path, writer: str) -> tuple[str | None, dict[str, Ten
 
 
 def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    header, tensors = read_safetensors(file, "save")
-    if header is None:
+    text, tensors = read_safetensors(file, "save")
+    if text is None:
         raise FileError(f"{file}: needs our header, got other weights; try models.from_pretrained")
-    header = _parse(header, file)
-    if (got := checksum(tensors)) != header["checksum"]:
-        raise FileError(
-            f"{file}: needs checksum {header['checksum']}, got {got}: its numbers were damaged"
-        )
-    return header, tensors
-
-
-def _parse(text: str, file: Path) -> dict[str, Any]:
     try:
         header = parse_json(text)
     except ValueError as error:
@@ -124,11 +115,13 @@ def _parse(text: str, file: Path) -> dict[str, Any]:
     names = ("model", "version", "config", "checksum")
     if not isinstance(header, dict) or set(names) - set(header):
         raise FileError(f"{file}: needs {', '.join(names)} in its header, got {text[:80]}")
-    if header["version"] != VERSION:
+    if (version := header["version"]) != VERSION:
+        raise FileError(f"{file}: needs version {VERSION}, got {version}; try a newer regard")
+    if (got := checksum(tensors)) != header["checksum"]:
         raise FileError(
-            f"{file}: needs version {VERSION}, got {header['version']}; try a newer regard"
+            f"{file}: needs checksum {header['checksum']}, got {got}: its numbers were damaged"
         )
-    return header
+    return header, tensors
 
 
 def _build(header: dict[str, Any], tensors: Mapping[str, Tensor], file: Path) -> nn.Module:

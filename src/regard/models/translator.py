@@ -23,9 +23,7 @@ from regard.ops import Causal, Padding
 class TranslatorConfig(TokenConfig):
     """Config of a translator; `layers` counts the encoder's. One table may embed both sides.
 
-    >>> TranslatorConfig(
-    ...     source_vocab=9, target_vocab=9, layers=2, decoder_layers=1, dim=8, heads=2
-    ... ).shared_embedding
+    >>> translator_tiny(vocab=9, decoder_layers=1).shared_embedding
     True
     """
 

@@ -151,9 +151,7 @@ class MultiHeadAttention(nn.Module):
         positions: Int[Tensor, "*_ key"] | None = None,
         *,
         offset: int = 0,
-    ) -> tuple[
-        Float[Tensor, "*batch head key head_dim"], Float[Tensor, "*batch head key head_dim"]
-    ]:
+    ) -> KeysValues:
         """The keys and values of a source, split into heads; `forward` accepts the pair.
 
         k = rope(s W_k),   v = s W_v
@@ -189,10 +187,7 @@ def _split(x: Tensor, heads: int) -> Tensor:
 
 
 def _project(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
-    """Several linear layers on x, as one matrix product where that is faster.
-
-    (x W₁ᵀ, x W₂ᵀ, …) = x [W₁; W₂; …]ᵀ, split
-    """
+    """Several linear layers on x, as one product x [W₁; W₂; …]ᵀ where that is faster."""
     if not _can_fuse(x, *layers):
         return tuple(layer(x) for layer in layers)
     weight = torch.cat([layer.weight for layer in layers])

@@ -99,22 +99,13 @@ class DecoderBlock(nn.Module):
     True
     """
 
-    def __init__(
-        self,
-        dim: int,
-        heads: int,
-        options: BlockOptions = POST_LN,
-        *,
-        source_dim: int | None = None,
-        **changes: Any,
-    ):
+    def __init__(self, dim: int, heads: int, options: BlockOptions = POST_LN, **changes: Any):
         super().__init__()
         options = replace(options, **changes)
         self.self_attention = _attention(options, dim, heads)
         self.self_residual = Residual(dim, **_arguments(Residual, options))
         # rotary positions are relative within one sequence; between two they mean nothing
-        cross = replace(options, rope_theta=None)
-        self.cross_attention = _attention(cross, dim, heads, source_dim=source_dim)
+        self.cross_attention = _attention(replace(options, rope_theta=None), dim, heads)
         self.cross_residual = Residual(dim, **_arguments(Residual, options))
         self.feed_forward = _feed_forward(options, dim)
         self.feed_forward_residual = Residual(dim, **_arguments(Residual, options))
@@ -122,7 +113,7 @@ class DecoderBlock(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "*batch time dim"],
-        memory: Float[Tensor, "*batch key source_dim"] | KeysValues,
+        memory: Float[Tensor, "*batch key dim"] | KeysValues,
         *,
         memory_mask: Mask | Bool[Tensor, "... _ _"] | None = None,
         **inputs: Unpack[AttentionInputs],
@@ -132,9 +123,7 @@ class DecoderBlock(nn.Module):
         return self.feed_forward_residual(x, self.feed_forward)
 
 
-def _attention(
-    options: BlockOptions, dim: int, heads: int, source_dim: int | None = None
-) -> MultiHeadAttention:
+def _attention(options: BlockOptions, dim: int, heads: int) -> MultiHeadAttention:
     arguments = _arguments(
         MultiHeadAttention,
         options,
@@ -142,7 +131,7 @@ def _attention(
         out_bias=options.resolved_out_bias,
         dropout=options.attention_dropout,
     )
-    return MultiHeadAttention(dim, heads, source_dim=source_dim, **arguments)
+    return MultiHeadAttention(dim, heads, **arguments)
 
 
 def _feed_forward(options: BlockOptions, dim: int) -> FeedForward:

@@ -76,19 +76,14 @@ class PackedInt8Linear:
             # truncation after adding one half rounds
             quantized = torch.add(self.half, x, alpha=self.steps / largest).to(torch.uint8)
             return self._multiply(quantized, largest, self.bias)
-        quantized, largest = self._quantize(x)
-        y = self._multiply(quantized, 1.0, None).mul_(largest)
-        return y if self.bias is None else y.add_(self.bias)
-
-    def _quantize(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows as unsigned integers, and the largest magnitude of each row."""
         if len(x) <= FEW_ROWS:
             largest = torch.linalg.vector_norm(x, torch.inf, -1, True).clamp_(min=MIN_SCALE)
             quantized = torch.addcdiv(self.half, x, largest, value=self.steps)
         else:
             largest = x.abs().amax(-1, keepdim=True).clamp_(min=MIN_SCALE)
             quantized = (x * (self.steps / largest)).add_(self.half)
-        return quantized.to(torch.uint8), largest
+        y = self._multiply(quantized.to(torch.uint8), 1.0, None).mul_(largest)
+        return y if self.bias is None else y.add_(self.bias)
 
     def _multiply(self, quantized: Tensor, scale: float, bias: Tensor | None) -> Tensor:
         return _qlinear(quantized, scale, self.input_zero, self.packed, self.scale, self.zero, bias)
@@ -149,15 +144,13 @@ class Int8Linear(nn.Linear):
 class Int8Readout(Readout):
     """`Readout` in int8, under the conditions of `Int8Linear`.
 
-    >>> readout = Int8Readout(2, 3, tied=True)
+    >>> readout = Int8Readout.from_readout(Readout(2, 3, tied=True))
     >>> with torch.no_grad():
     ...     readout(torch.tensor([[1.0, 2.0]]), torch.eye(3)[:, :2]).round()
     tensor([[1., 2., 0.]])
     """
 
-    def __init__(self, dim: int, vocab: int, **options: Any):
-        super().__init__(dim, vocab, **options)
-        self.packed = _PackedCache()
+    packed: _PackedCache
 
     @classmethod
     def from_readout(cls, readout: Readout) -> "Int8Readout":
@@ -165,7 +158,7 @@ class Int8Readout(Readout):
         result = cls(1, 1, tied=True, scale=readout.scale)
         if readout.weight is not None:
             result.weight = nn.Parameter(dequantize_int8(*quantize_int8(readout.weight)))
-        result.bias = readout.bias
+        result.bias, result.packed = readout.bias, _PackedCache()
         return result.train(readout.training)
 
     def multiply(self, x: Tensor, weight: Tensor) -> Tensor:

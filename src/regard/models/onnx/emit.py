@@ -18,6 +18,7 @@ from regard.nn import (
     Norm,
     Readout,
     Residual,
+    TimeFrequencyConv,
     TokenEmbedding,
 )
 from regard.ops.positions import frequencies
@@ -55,6 +56,12 @@ def layer(g: Graph, x: str, module: nn.Module | None) -> str:
             return y if module.bias is None else g.Add(y, module.bias)
         case nn.GELU():
             return g.Gelu(x)
+        case nn.Conv1d() | nn.Conv2d():
+            pads = 2 * [int(n) for n in module.padding]  # per axis, equal at both ends
+            return g.Conv(x, module.weight, module.bias, strides=list(module.stride), pads=pads)
+        case TimeFrequencyConv():
+            bands = g.Reshape(x, [0, module.channels, module.bands, -1])
+            return g.Reshape(layer(g, bands, module.filters), [0, module.out_channels, -1])
         case Norm(kind="layer"):
             return g.LayerNormalization(x, module.gain, module.bias, axis=-1, epsilon=module.eps)
         case Norm(kind="rms"):

@@ -30,8 +30,7 @@ def vision_graphs(model: VisionTransformer) -> list[Graph]:
     """`classifier`: images → logits; any size that is a multiple of the patch size."""
     g, config, dim = Graph("classifier"), model.config, model.config.dim
     images = g.input("images", ["batch", config.channels, "height", "width"])
-    project, side = model.patches.project, [config.patch_size, config.patch_size]
-    grid = g.Conv(images, project.weight, project.bias, kernel_shape=side, strides=side)
+    grid = emit.layer(g, images, model.patches.project)
     patches = g.Transpose(g.Reshape(grid, [0, dim, -1]), perm=[0, 2, 1])
     batch = g.Slice(g.Shape(images), [0], [1])
     cls = g.Expand(model.cls.token.detach()[None, None], g.Concat(batch, [1, dim], axis=0))
@@ -98,7 +97,7 @@ def _features(model: Recogniser) -> Graph:
     angle = 2 * torch.pi / fft * torch.arange(fft // 2 + 1).double()[:, None] * torch.arange(window)
     waves = torch.cat([angle.cos(), angle.sin()]) * torch.hann_window(window, dtype=torch.float64)
     wave = g.Unsqueeze(g.input("wave", ["batch", "sample"]), [1])
-    both = g.Conv(wave, waves.float()[:, None], kernel_shape=[window], strides=[hop])
+    both = g.Conv(wave, waves.float()[:, None], strides=[hop])
     a, b = g.Split(both, count=2, axis=1, num_outputs=2)
     power = g.Transpose(g.Add(g.Mul(a, a), g.Mul(b, b)), perm=[0, 2, 1])
     filters = mel_filters(config.n_mels, config.sample_rate, fft).float()
@@ -122,10 +121,11 @@ def _recogniser_step(model: Recogniser, chunk: int, left: int) -> Graph:
     x = g.Div(g.Sub(x, model.standardise.mean), model.standardise.std)
     x = g.Transpose(x, perm=[0, 2, 1])
     for n, (convolution, before) in enumerate(zip(convolutions, befores, strict=True)):
-        x, rest = _convolve(g, g.Concat(before, x, axis=2), convolution, keep)
-        g.output(f"inputs.{n}.next", rest, ["batch", convolution.in_channels, keep])
-    x = g.Transpose(x, perm=[0, 2, 1])
-    x = emit.layer(g, x, model.subsample.out)
+        x = g.Concat(before, x, axis=2)
+        last = g.Slice(x, [-keep], [END], [2])
+        g.output(f"inputs.{n}.next", last, ["batch", convolution.in_channels, keep])
+        x = g.Gelu(emit.layer(g, x, convolution))
+    x = emit.layer(g, g.Transpose(x, perm=[0, 2, 1]), model.subsample.out)
     first, new, cached = g.Squeeze(offset, [0]), emit.size(g, x, 1), emit.size(g, past, 4)
     mask = emit.chunk_mask(g, cached, g.Add(cached, new), chunk, left)
     context = emit.context(g, stack, first, g.Add(first, new), mask, past=past)
@@ -165,17 +165,3 @@ def _online_cmvn(g: Graph, x: str, mels: int, depth: float) -> str:
     )
     mean = g.Div(total, g.Add(g.Slice(sums, [0], [1], [2]), float(PRIOR_FRAMES)))
     return g.Sub(g.Max(x, g.Sub(level, depth)), mean)
-
-
-def _convolve(g: Graph, x: str, layer: nn.Conv1d | TimeFrequencyConv, keep: int) -> tuple[str, str]:
-    rest = g.Slice(x, [-keep], [END], [2])
-    is_flat = isinstance(layer, nn.Conv1d)
-    inner = layer if is_flat else layer.filters
-    if not is_flat:
-        x = g.Reshape(x, [0, layer.channels, layer.bands, -1])
-    edges = [int(n) for n in inner.padding]  # per axis, equal at both ends
-    size, stride = list(inner.kernel_size), list(inner.stride)
-    y = g.Conv(
-        x, inner.weight, inner.bias, kernel_shape=size, strides=stride, pads=[*edges, *edges]
-    )
-    return g.Gelu(y if is_flat else g.Reshape(y, [0, layer.out_channels, -1])), rest

@@ -12,6 +12,8 @@ from regard.nn.recurrent.layers import Recurrent
 from regard.nn.recurrent.state_attention import ScoreKind, StateAttention
 from regard.ops.recurrence import State
 
+Core = Recurrent | AttentiveRecurrent
+
 
 class RecurrentMemory(NamedTuple):
     """The encoder's result for a decoder: states, keys, lengths, and the initial state.
@@ -48,7 +50,7 @@ class RecurrentDecoder(nn.Module):
     torch.Size([2, 5, 4])
     """
 
-    def __init__(self, core: Recurrent | AttentiveRecurrent):
+    def __init__(self, core: Core):
         super().__init__()
         self.core = core
 
@@ -75,7 +77,7 @@ class RecurrentDecoder(nn.Module):
 class _AttentionDecoder(RecurrentDecoder):
     """A recurrent core, and attention from its states to the source."""
 
-    def __init__(self, core: Recurrent | AttentiveRecurrent, source_dim: int, score: ScoreKind):
+    def __init__(self, core: Core, source_dim: int, score: ScoreKind):
         super().__init__(core)
         self.cross_attention = StateAttention(core.hidden, source_dim, score)
 
@@ -96,13 +98,7 @@ class BahdanauDecoder(_AttentionDecoder):
     torch.Size([2, 5, 4])
     """
 
-    def __init__(
-        self,
-        core: Recurrent | AttentiveRecurrent,
-        source_dim: int,
-        *,
-        score: ScoreKind = "additive",
-    ):
+    def __init__(self, core: Core, source_dim: int, *, score: ScoreKind = "additive"):
         super().__init__(core, source_dim, score)
         if core.dim <= source_dim:
             raise ConfigError(
@@ -134,9 +130,7 @@ class LuongDecoder(_AttentionDecoder):
     torch.Size([2, 5, 4])
     """
 
-    def __init__(
-        self, core: Recurrent | AttentiveRecurrent, source_dim: int, *, score: ScoreKind = "general"
-    ):
+    def __init__(self, core: Core, source_dim: int, *, score: ScoreKind = "general"):
         super().__init__(core, source_dim, score)
         self.mix = nn.Linear(source_dim + core.hidden, core.hidden, bias=False)
 
