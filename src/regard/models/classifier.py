@@ -14,7 +14,7 @@ from regard.models.registry import register_model
 from regard.nn import xavier_linear
 from regard.ops import Padding
 
-Tokens = Int[Tensor, "batch time"]
+TokenIds = Int[Tensor, "batch time"]
 Lengths = Int[Tensor, " batch"] | None
 
 
@@ -59,7 +59,7 @@ class Classifier(nn.Module):
         self.head = xavier_linear(config.dim, config.classes) if config.classes else None
 
     def forward(
-        self, tokens: Tokens, lengths: Lengths = None, *, segments: Tokens | None = None
+        self, tokens: TokenIds, lengths: Lengths = None, *, segments: TokenIds | None = None
     ) -> Float[Tensor, "batch classes"]:
         x = self.encode(tokens, lengths, segments=segments)
         x = self.pool(x, lengths)
@@ -68,7 +68,7 @@ class Classifier(nn.Module):
         return x if self.head is None else self.head(self.dropout(x))
 
     def encode(
-        self, tokens: Tokens, lengths: Lengths = None, *, segments: Tokens | None = None
+        self, tokens: TokenIds, lengths: Lengths = None, *, segments: TokenIds | None = None
     ) -> Float[Tensor, "batch time dim"]:
         """Encoder output, one vector per token."""
         x = self.embedding(tokens, segments=segments)

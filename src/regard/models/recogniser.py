@@ -110,11 +110,9 @@ class Recogniser(nn.Module):
         cmvn_state: Float[Tensor, "batch state"] | None = None,
     ) -> tuple[Float[Tensor, "batch shorter vocab"], Int[Tensor, " batch"]]:
         batch, time = features.shape[:2]
-        if features.shape[2] != self.config.n_mels:
-            raise ShapeError(
-                f"features: needs n_mels={self.config.n_mels} values per frame, "
-                f"got {features.shape[2]}"
-            )
+        n_mels, got = self.config.n_mels, features.shape[2]
+        if got != n_mels:
+            raise ShapeError(f"features: needs n_mels={n_mels} values per frame, got {got}")
         if lengths is None:
             lengths = torch.full((batch,), time)
         _check_lengths(lengths, batch, time)

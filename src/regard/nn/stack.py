@@ -15,7 +15,7 @@ from regard.nn.relative_bias import RelativeBias
 from regard.ops import Bias, Mask
 
 
-class BlockStack(nn.Module):
+class TransformerStack(nn.Module):
     """Base class: blocks of one type, the relative bias they share, and the final norm."""
 
     block_type: type[EncoderBlock | DecoderBlock]
@@ -48,7 +48,7 @@ class BlockStack(nn.Module):
         return self.relative() if bias is None else self.relative() + bias
 
 
-class Encoder(BlockStack):
+class Encoder(TransformerStack):
     """A stack of encoder blocks; with a causal mask, the stack of a language model.
 
     x = block_L(… block_1(x) …), then a norm if `final_norm`
@@ -84,7 +84,7 @@ class Encoder(BlockStack):
         return x if self.norm is None else self.norm(x)
 
 
-class Decoder(BlockStack):
+class Decoder(TransformerStack):
     """A stack of decoder blocks that attend to one memory.
 
     x = block_L(… block_1(x, memory) …, memory), then a norm if `final_norm`
