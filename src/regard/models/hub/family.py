@@ -163,7 +163,8 @@ class HubFamily:
             hub["tie_word_embeddings"] = config.tied
         for own, field in self.fields.items():
             value = _resolved(config, own)
-            value = write_activation(value) if own == "activation" else value
+            if own == "activation":
+                value = next(name for name, ours in ACTIVATIONS.items() if ours == value)
             hub.setdefault(field.name if isinstance(field, HubField) else field, value)
         # what a reader makes of it: an option that does not survive would be lost silently
         from_tensors = {name: getattr(config, name) for name in self.from_tensors}
@@ -213,11 +214,6 @@ def read_activation(name: str) -> str:
     if name not in ACTIVATIONS:
         raise ConfigError(f"activation: needs one of {', '.join(ACTIVATIONS)}, got {name!r}")
     return ACTIVATIONS[name]
-
-
-def write_activation(name: str) -> str:
-    """The hub's name of one of our activations."""
-    return next(hub for hub, own in ACTIVATIONS.items() if own == name)
 
 
 def _resolved(config: Any, name: str) -> Any:
