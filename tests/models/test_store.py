@@ -210,8 +210,8 @@ def test_a_header_that_cannot_be(saved, message, users_view):
 
 
 TENSORS = {
-    r"got unknown 'embedding.tabel'; try embedding.token_embeddings": lambda t: (
-        t.update({"embedding.tabel": t.pop("embedding.token_embeddings")})
+    r"got unknown 'embedding.tabel'; try embedding.token_embeddings": lambda t: t.update(
+        {"embedding.tabel": t.pop("embedding.token_embeddings")}
     ),
     "needs 'embedding.token_embeddings' as .*, got none": lambda t: t.pop(
         "embedding.token_embeddings"
