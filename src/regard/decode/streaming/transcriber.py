@@ -11,7 +11,7 @@ from regard.data.audio.peak_normalization import DITHER, end_padding
 from regard.decode.search.ctc import BestPath, PathScore, PrefixBeam
 from regard.decode.streaming.audio_stream import AudioStream
 from regard.errors import ConfigError
-from regard.models import RecogniserConfig
+from regard.models import Recogniser, RecogniserConfig
 from regard.ops import log_mel
 
 MAX_TOKENS_PER_CHARACTER = 4  # of byte tokenizers: UTF-8
@@ -167,12 +167,12 @@ def select_dither(config: RecogniserConfig) -> float:
 
 
 def warm_start_cmvn(
-    model: nn.Module, samples: Float[Tensor, " sample"]
+    model: Recogniser, samples: Float[Tensor, " sample"]
 ) -> Float[Tensor, "one state"] | None:
     """Initial CMVN state from the first samples of a recording.
 
     They are processed backwards, so that those nearest to the start count most.
     """
-    frames = log_mel(samples, model.config.sample_rate, n_mels=model.config.n_mels)  # type: ignore[attr-defined]
-    frames = frames.to(model.standardise.mean)  # type: ignore[attr-defined]
-    return model.normalize_features(frames.flip(0)[None])[1]  # type: ignore[operator]
+    frames = log_mel(samples, model.config.sample_rate, n_mels=model.config.n_mels)
+    frames = frames.to(model.standardise.mean)
+    return model.normalize_features(frames.flip(0)[None])[1]
