@@ -50,12 +50,10 @@ def load_sight(path: str | Path) -> Sight:
     """Load a sight that `Sight.save` wrote; the model is not needed.
 
     >>> import tempfile
-    >>> layer = rg.nn.MultiHeadAttention(2, 1)
-    >>> with rg.look(layer) as sight:
-    ...     _ = layer(torch.ones(1, 3, 2))
+    >>> sight = rg.Sight([rg.make_site(*torch.zeros(2, 3, 2))])
     >>> rg.load_sight(sight.save(tempfile.mkdtemp()))
     Sight of 1 attentions
-      MultiHeadAttention: self, 1 heads, 3 queries, 3 keys
+      attention: self, 1 heads, 3 queries, 3 keys
     """
     file = Path(path) if Path(path).is_file() else _file(path)
     text, tensors = read_safetensors(file, "sight.save")
