@@ -1,14 +1,15 @@
 """The recorder behind `look`: stores attention calls within a memory limit."""
 
+import itertools
 import threading
-from collections import Counter
-from collections.abc import Collection, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.errors import LookError
 from regard.inspection.adapters.module_tracker import Caller, ModuleTracker, check_glob, matches
@@ -20,7 +21,7 @@ from regard.nn import StateAttention
 from regard.ops.grid import to_4d
 from regard.ops.indices import as_int
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed
-from regard.ops.survey.statistics import DEFAULT_STATISTICS, make_survey_options
+from regard.ops.survey.statistics import make_survey_options
 from regard.ops.terms import Terms
 
 DEFAULT_MAX_BYTES = 2 << 30
@@ -60,17 +61,11 @@ def _check_survey(kwargs: Mapping[str, Any] | None) -> None:
     """Raise on wrong arguments before the model runs."""
     if kwargs is None:
         return
-    arguments: dict[str, Any] = {
-        "statistics": DEFAULT_STATISTICS,
-        "first_keys": 4,
-        "radius": 8,
-        "top_k": 8,
-        "pooled_size": 256,
-    }
-    if unknown := sorted(set(kwargs) - {*arguments, "backend"}):
+    given = {name: value for name, value in kwargs.items() if name != "backend"}
+    valid = {"statistics": (), **dict.fromkeys(("first_keys", "radius", "top_k", "pooled_size"), 1)}
+    if unknown := sorted(given.keys() - valid):
         raise LookError(f"survey: needs arguments of Site.survey, got {unknown[0]!r}")
-    arguments |= {name: value for name, value in kwargs.items() if name != "backend"}
-    make_survey_options(**arguments)
+    make_survey_options(**{**valid, **given})
 
 
 class Recorder:
@@ -156,13 +151,12 @@ class Recorder:
         """Stop recording, group the sites by thread, and label them."""
         with self._lock:
             self._is_closed = True
-            threads = {site: thread for site, (thread, _) in self._origins.items()}
-            labelled = []
-            for site, call in _group_by_thread(self.sight.sites, threads):
-                origin = self._origins.get(site)
-                site = site if site.call == call else replace(site, call=call)
-                labelled.append(site if origin is None else self.labeler.label(site, origin[1]))
-            self.sight.sites[:] = labelled
+            origins = [self._origins.get(site, (0, None)) for site in self.sight.sites]
+            labelled = [
+                site if history is None else self.labeler.label(site, history)
+                for site, (_, history) in zip(self.sight.sites, origins, strict=True)
+            ]
+            self.sight.sites[:] = _group_by_thread(labelled, [thread for thread, _ in origins])
 
     def finish(self) -> None:
         """Fill in `skipped` and `unmatched`; a sight without sites is an error."""
@@ -203,10 +197,10 @@ class _GrowingCache:
         if keys == queries or k.requires_grad or v.requires_grad:
             self.k, self.v, self.used = k, v, keys  # nothing came from a cache
             return k, v, k.nbytes + v.nbytes
-        if self._ends_with(k, v, keys):
-            return self._view(keys, self.k), self._view(keys, self.v), 0
         old, previous = keys - queries, self.k
-        if self._ends_with(k, v, old):
+        if self._ends_with(k, v, keys):
+            pass  # the same keys once more
+        elif self._ends_with(k, v, old):
             self.k, self.v = (self._append(x, y[:, :, old:]) for x, y in ((self.k, k), (self.v, v)))
             self.used += queries
         else:
@@ -236,20 +230,17 @@ class _GrowingCache:
         return x[:, :, self.used - keys : self.used]
 
 
-def _group_by_thread(sites: list[Site], threads: dict[Site, int]) -> list[tuple[Site, int]]:
-    """Sites with their call numbers; the sites of concurrent threads are grouped by thread.
+def _group_by_thread(sites: list[Site], threads: list[int]) -> list[Site]:
+    """The sites of concurrent threads, grouped by thread and renumbered.
 
     Then call 2 of one attention and call 2 of another belong to the same forward pass.
     """
-    if len(set(threads.values())) < 2:
-        return [(site, site.call) for site in sites]
-    first = {thread: -i for i, thread in enumerate(reversed(threads.values()))}
-    calls: Counter[str] = Counter()
-    numbered = []
-    for site in sorted(sites, key=lambda site: first[threads[site]] if site in threads else 0):
-        numbered.append((site, calls[site.path]))
-        calls[site.path] += 1
-    return numbered
+    order = list(dict.fromkeys(threads))
+    if len(order) < 2:
+        return sites
+    calls: dict[str, Iterator[int]] = defaultdict(itertools.count)
+    pairs = sorted(zip(threads, sites, strict=True), key=lambda pair: order.index(pair[0]))
+    return [replace(site, call=next(calls[site.path])) for _, site in pairs]
 
 
 def _in_backward() -> bool:
@@ -289,26 +280,20 @@ def _survey_only(site: Site, kwargs: Mapping[str, Any]) -> Site:
 
 def _find_uncalled(tracker: ModuleTracker, intercepted: Collection[str]) -> dict[str, str]:
     """Attention modules, by class name, that ran without calling an interceptable function."""
-    silent = {
-        path: module
-        for path, module in tracker.called_modules.items()
-        if _is_attention(module)
+    classes = {path: type(module).__name__ for path, module in tracker.called_modules.items()}
+    silent = [
+        path
+        for path, name in classes.items()
+        if "attention" in name.lower()
         and not any(_within(p, path) or _within(path, p) for p in intercepted)
-    }
-    inner = {
-        path: module
-        for path, module in silent.items()
+    ]
+    return {
+        tracker.names[
+            path
+        ]: f"{classes[path]} computes its own softmax, which cannot be intercepted"
+        for path in silent
         if not any(other != path and _within(other, path) for other in silent)
     }
-    return {
-        tracker.names[path]: f"{type(module).__name__} computes its own softmax, which cannot be "
-        "intercepted"
-        for path, module in inner.items()
-    }
-
-
-def _is_attention(module: nn.Module) -> bool:
-    return "attention" in type(module).__name__.lower()
 
 
 def _within(path: str, outer: str) -> bool:
