@@ -64,8 +64,31 @@ class _AttentionMode(TorchFunctionMode):
             return self._multi_head_attention(args, kwargs)
         return func(*args, **kwargs)
 
-    def _attend(self, *args: Any, **kwargs: Any) -> Tensor:
-        return _scaled_dot_product_attention(self.tracker.caller.kind == "self", *args, **kwargs)
+    def _attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """As F.scaled_dot_product_attention."""
+        front = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3])
+        q, k, v = (_fold_batch(x, front) for x in (query, key, value))
+        terms: dict[str, Any] = {"scale": scale, "dropout": dropout_p}
+        if is_causal:
+            terms["mask"] = Causal()
+        elif attn_mask is not None:
+            attn_mask = _fold_batch(attn_mask, front) if attn_mask.ndim > 3 else attn_mask
+            same_sequence = self.tracker.caller.kind == "self"
+            parsed = parse_attention_mask(attn_mask, q, k, same_sequence=same_sequence)
+            k, v = (trim_unused_keys(x, parsed.used_keys) for x in (k, v))
+            terms |= {"mask": parsed.mask, "bias": parsed.bias, "offset": parsed.offset}
+        out, _ = attend(q, k, v, **terms)
+        return out.reshape(*front, *out.shape[-3:])
 
     def _multi_head_attention(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         """As torch, but always fused; requested weights are recomputed from lse."""
@@ -83,8 +106,7 @@ class _AttentionMode(TorchFunctionMode):
 
         with intercepting(record_map):
             out, _ = forward(**{**arguments, "need_weights": False})
-        [w] = maps
-        w = w.to(out.dtype)
+        w = maps[0].to(out.dtype)
         w = w.mean(1) if arguments.get("average_attn_weights", True) else w
         return out, w if arguments["query"].ndim == 3 else w[0]
 
@@ -101,31 +123,6 @@ def _with_attention(attend: Callable[..., Tensor]) -> Callable[..., Any]:
     copy.__kwdefaults__ = original.__kwdefaults__
     names[original.__name__] = copy  # another active mode calls the function by this name
     return copy
-
-
-def _scaled_dot_product_attention(
-    same_sequence: bool,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    front = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3])
-    q, k, v = (_fold_batch(x, front) for x in (query, key, value))
-    terms: dict[str, Any] = {"scale": scale, "dropout": dropout_p}
-    if is_causal:
-        terms["mask"] = Causal()
-    elif attn_mask is not None:
-        attn_mask = _fold_batch(attn_mask, front) if attn_mask.ndim > 3 else attn_mask
-        parsed = parse_attention_mask(attn_mask, q, k, same_sequence=same_sequence)
-        k, v = (trim_unused_keys(x, parsed.used_keys) for x in (k, v))
-        terms |= {"mask": parsed.mask, "bias": parsed.bias, "offset": parsed.offset}
-    out, _ = attend(q, k, v, **terms)
-    return out.reshape(*front, *out.shape[-3:])
 
 
 def _fold_batch(x: Tensor, front: torch.Size) -> Tensor:

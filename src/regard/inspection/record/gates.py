@@ -4,6 +4,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
@@ -135,8 +136,8 @@ class CellScope:
 
     def includes_call(self, call: SequenceCall | StepCall) -> bool:
         """Whether the cell belongs to the model; it may run without a call of its module."""
-        if _rerun.cells is not None:  # a rerun is seen by its own collector only
-            return _rerun.cells is self
+        if rerun := _rerun.get():  # seen by its own collector only
+            return rerun[0] is self
         return id(call.weights.u) in self.cell_names or self.tracker.includes_call(call)
 
     def includes_model(self, model: nn.Module) -> bool:
@@ -145,7 +146,8 @@ class CellScope:
 
     def name(self, u: Tensor) -> str:
         """The name of the cell with recurrent weight u."""
-        return next(_rerun.names) if _rerun.cells else self.cell_names.get(id(u), "elsewhere")
+        rerun = _rerun.get()
+        return next(rerun[1]) if rerun else self.cell_names.get(id(u), "elsewhere")
 
     @contextmanager
     def rerun_as(self, path: str, module: nn.Module) -> Iterator[None]:
@@ -153,21 +155,15 @@ class CellScope:
         names = [path or "cell"]
         if isinstance(module, nn.RNNBase):
             names = _layer_names(path, module.num_layers, module.bidirectional)
-        _rerun.cells, _rerun.names = self, iter(names)
+        token = _rerun.set((self, iter(names)))
         try:
             yield
         finally:
-            _rerun.cells = None
+            _rerun.reset(token)
 
 
-class _Rerun(threading.local):
-    """The recurrent torch module that is being rerun in this thread, if any."""
-
-    cells: CellScope | None = None
-    names: Iterator[str] = iter(())
-
-
-_rerun = _Rerun()
+# of the recurrent torch module that is being rerun in this thread: its scope, names of its cells
+_rerun: ContextVar[tuple[CellScope, Iterator[str]] | None] = ContextVar("rerun", default=None)
 
 
 class _Collector:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regard.errors import LookError, ShapeError
 from regard.inspection.adapters.block_stacks import BlockStack, record_stacks
-from regard.inspection.adapters.module_tracker import check_not_compiled
+from regard.inspection.adapters.module_tracker import uncompiled_modules
 from regard.models import nearest_by_cosine
 from regard.ops.indices import as_int
 
@@ -53,7 +53,7 @@ def all_hidden_states(
     >>> len(rg.inspection.all_hidden_states(model, torch.tensor([[1, 2, 3]])))
     3
     """
-    check_not_compiled(model)
+    uncompiled_modules(model)  # raises if one is compiled
     with torch.no_grad(), record_stacks(model) as stacks:
         if isinstance(inputs, Mapping):
             model(**inputs)

@@ -15,7 +15,7 @@ from regard.errors import LookError
 from regard.inspection.adapters.module_tracker import Caller, ModuleTracker, check_glob, matches
 from regard.inspection.record.sight import Sight, format_skipped
 from regard.inspection.record.token_labeler import TokenHistory, TokenLabeler
-from regard.inspection.sites.site import Site
+from regard.inspection.sites.site import TENSOR_FIELDS, Site
 from regard.inspection.sites.term_tensors import list_tensors, map_tensors
 from regard.nn import StateAttention
 from regard.ops.grid import to_4d
@@ -86,7 +86,7 @@ class Recorder:
 
     def __call__(self, call: AttentionCall, proceed: Proceed) -> AttentionResult:
         out, lse = proceed(call)
-        if _in_backward():
+        if torch._C._current_graph_task_id() != -1:  # backward: checkpointing reruns recorded calls
             return out, lse
         caller = self.tracker.caller
         with self._lock:
@@ -101,7 +101,9 @@ class Recorder:
         self.calls[caller.path] += 1
         q, k, v, out = (self._store(to_4d(x)) for x in (call.q, call.k, call.v, out))
         lse = self._store(to_4d(lse[..., None])[..., 0])
-        terms = map_tensors(_fold_batch(_with_offset(call, caller), call.q), self._store)
+        terms = map_tensors(_fold_batch(call.terms, call.q), self._store)
+        if isinstance(caller.module, StateAttention) and caller.kind == "self":
+            terms = replace(terms, offset=k.shape[2])  # a state attends to all earlier states
         if self.options.survey_kwargs is None:
             if k.shape[2] == q.shape[2]:
                 k, v = _copy_if_view(k, q), _copy_if_view(v, q)
@@ -125,7 +127,9 @@ class Recorder:
             terms=terms,
         )
         if self.options.survey_kwargs is not None:
-            site = _survey_only(site, self.options.survey_kwargs)
+            survey = site.survey(**self.options.survey_kwargs)
+            shapes = {name: getattr(site, name).to("meta") for name in TENSOR_FIELDS}
+            site = replace(site, recorded_survey=survey, **shapes)
         self._origins[site] = thread, self.labeler.token_history()
         self.sight.sites.append(site)
 
@@ -243,11 +247,6 @@ def _group_by_thread(sites: list[Site], threads: list[int]) -> list[Site]:
     return [replace(site, call=next(calls[site.path])) for _, site in pairs]
 
 
-def _in_backward() -> bool:
-    """Whether a backward pass is running: activation checkpointing then reruns recorded calls."""
-    return torch._C._current_graph_task_id() != -1
-
-
 def _copy_if_view(x: Tensor, q: Tensor) -> Tensor:
     """Copy keys that are a view of a larger tensor: it may be a cache, overwritten in place."""
     storage = x.untyped_storage()
@@ -263,19 +262,6 @@ def _fold_batch(terms: Terms, q: Tensor) -> Terms:
     return map_tensors(
         terms, lambda x: x.expand(*front, *x.shape[-3:]).flatten(0, -4) if x.ndim == q.ndim else x
     )
-
-
-def _with_offset(call: AttentionCall, caller: Caller) -> Terms:
-    """The terms; a recurrent state that attends to all earlier states gets its position."""
-    looks_back = isinstance(caller.module, StateAttention) and caller.kind == "self"
-    return replace(call.terms, offset=call.k.shape[-2]) if looks_back else call.terms
-
-
-def _survey_only(site: Site, kwargs: Mapping[str, Any]) -> Site:
-    """The site with its survey, and tensors on the meta device."""
-    survey = site.survey(**kwargs)
-    shapes = {name: getattr(site, name).to("meta") for name in ("q", "k", "v", "out", "lse")}
-    return replace(site, recorded_survey=survey, **shapes)
 
 
 def _find_uncalled(tracker: ModuleTracker, intercepted: Collection[str]) -> dict[str, str]:

@@ -27,6 +27,7 @@ from regard.ops.window import PoolReduce, compute_window
 from regard.tables import html_table
 
 Tokens = list[list[str]]  # one list per sequence of the batch
+TENSOR_FIELDS = ("q", "k", "v", "out", "lse")  # of a Site
 MAX_MAP_WEIGHTS = 1 << 26  # of `weights`: 256 MB of float32
 MAX_HTML_WEIGHTS = 1 << 24  # surveyed for display; takes well under a second
 
