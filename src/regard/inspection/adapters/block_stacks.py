@@ -23,8 +23,8 @@ class BlockStack:
 
     path: str
     blocks: list[nn.Module]
+    outputs: list[list[Tensor]]
     inputs: list[Tensor] = field(default_factory=list)
-    outputs: list[list[Tensor]] = field(default_factory=list)
 
     @property
     def is_complete(self) -> bool:
@@ -67,8 +67,7 @@ def find_stacks(model: nn.Module) -> list[BlockStack]:
         if isinstance(module, nn.ModuleList | nn.Sequential) and len(module) and not inside:
             blocks = list(module)
             if len({type(block) for block in blocks}) == 1 and _is_block(blocks[0]):
-                outputs: list[list[Tensor]] = [[] for _ in blocks]
-                stacks.append(BlockStack(path, blocks, outputs=outputs))
+                stacks.append(BlockStack(path, blocks, [[] for _ in blocks]))
     return stacks
 
 

@@ -27,15 +27,10 @@ def parse_attention_mask(
 ) -> ParsedMask:
     """Recognise causal, local and padding masks, so that no n × n mask is stored.
 
-    Other masks stay dense. A bool mask is True where a query may attend to a key. A float mask is
-    added to the scores; its -inf entries become a mask.
-
-    Args:
-        mask: (query, key), (batch, key), or anything that broadcasts to (batch, head, query, key).
-        q: The queries.
-        k: The keys.
-        same_sequence: Queries and keys are positions of one sequence, the queries its last ones.
-        window: Width of the sliding window that the model declares, if any.
+    Other masks stay dense. `mask` is (query, key), (batch, key), or broadcasts to (batch, head,
+    query, key). A bool mask is True where a query may attend to a key. A float mask is added to the
+    scores; its -inf entries become a mask. With `same_sequence` the queries are the last positions
+    of the keys' sequence. `window` is the width of the sliding window that the model declares.
 
     >>> q, mask = torch.zeros(1, 1, 3, 2), torch.ones(3, 3, dtype=torch.bool).tril()
     >>> parse_attention_mask(mask, q, q).mask

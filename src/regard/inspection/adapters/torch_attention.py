@@ -58,7 +58,9 @@ class _AttentionMode(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func is F.scaled_dot_product_attention and not _is_nested(args[:3]):
+        is_attention = func is F.scaled_dot_product_attention
+        # calls with nested or missing tensors stay with torch and count as skipped
+        if is_attention and len(args) >= 3 and not any(x.is_nested for x in args[:3]):
             return self._attend(*args, **kwargs)
         if func is F.multi_head_attention_forward:
             return self._multi_head_attention(args, kwargs)
@@ -129,8 +131,3 @@ def _fold_batch(x: Tensor, front: torch.Size) -> Tensor:
     """Fold all axes before the heads into one batch axis."""
     x = x.expand(*front, *x.shape[-3:])
     return x.flatten(0, -4) if len(front) > 1 else x
-
-
-def _is_nested(tensors: tuple) -> bool:
-    """Whether a tensor is nested or missing; such calls stay with torch and count as skipped."""
-    return len(tensors) < 3 or any(x.is_nested for x in tensors)

@@ -76,7 +76,7 @@ def describe_heads(
         rows = classify_heads([site]).rows if rows is None else rows
         return [_describe_type(row) + end for row, end in zip(rows, ends, strict=True)]
     return [
-        _describe_queries(site, names, keys, *tops) + end
+        _describe_queries(site, names, keys, [*zip(*tops, strict=True)]) + end
         for *tops, end in zip(values("top_weights"), values("top_keys"), ends, strict=True)
     ]
 
@@ -87,15 +87,11 @@ def _describe_type(row: HeadRow) -> str:
 
 
 def _describe_queries(
-    site: Site,
-    names: list[str],
-    keys: list[str],
-    top_weights: list[list[float]],
-    top_keys: list[list[int]],
+    site: Site, names: list[str], keys: list[str], tops: list[tuple[list[float], list[int]]]
 ) -> str:
-    named_keys = [_named_keys(*pair) for pair in zip(top_weights, top_keys, strict=True)]
+    named_keys = [_named_keys(weights, top_keys) for weights, top_keys in tops]
     clauses, verb = [], " looks"
-    for name, weights, named in zip(names, top_weights, named_keys, strict=True):
+    for name, (weights, _), named in zip(names, tops, named_keys, strict=True):
         if weights[0] > 0:
             clauses.append(f"{name}{verb} {_list_keys(named, keys)}")
             verb = ""  # in the first clause only

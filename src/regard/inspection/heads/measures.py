@@ -33,7 +33,9 @@ def measure_heads(site: Site, separators: frozenset[str], thresholds: Thresholds
     assert survey.entropy is not None
     assert survey.mean_offset is not None
     position = torch.arange(site.queries, device=site.q.device) + site.terms.offset
-    sink = _learned_sink_share(site)
+    sink = torch.zeros_like(site.lse)  # weight of each query on its learned sink
+    if site.terms.sinks is not None:
+        sink = (site.terms.sinks[:, None] - site.lse).exp()
     numbers = {
         "peak": _mean(survey.peak, rows),
         "mean_distance": _mean(survey.mean_distance, rows),
@@ -99,20 +101,11 @@ def _first_key_weight(site: Site) -> Tensor:
     return share
 
 
-def _learned_sink_share(site: Site) -> Tensor:
-    """The weight of each query on its learned sink."""
-    if site.terms.sinks is None:
-        return torch.zeros_like(site.lse)
-    return (site.terms.sinks[:, None] - site.lse).exp()
-
-
 def _distinct_share(peak_key: Tensor | None, rows: Tensor, keys: int) -> Tensor:
     """Number of different peak keys, divided by the largest possible number."""
     assert peak_key is not None
     keys_sorted = peak_key.masked_fill(~rows, -1).sort(-1).values
-    first = torch.ones_like(keys_sorted[..., :1], dtype=torch.bool)
-    changes = torch.cat([first, keys_sorted[..., 1:] != keys_sorted[..., :-1]], -1)
-    new = changes & (keys_sorted >= 0)
+    new = keys_sorted.diff(dim=-1, prepend=torch.full_like(keys_sorted[..., :1], -1)) > 0
     return new.sum((0, 2)) / rows.sum(-1).clamp(max=keys).sum(0).clamp(min=1)
 
 

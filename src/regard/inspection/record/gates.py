@@ -78,12 +78,12 @@ def record_gates(model: nn.Module, at: str = "*") -> Iterator[Gates]:
     torch.Size([2, 1, 3])
     """
     check_glob("at", at)
-    tracker, gates = ModuleTracker(model), Gates()
-    collector = _Collector(gates, CellScope(tracker), at)
+    gates, cells = Gates(), CellScope(model)
+    collector = _Collector(gates, cells, at)
     with (
-        tracker.hooks(),
+        cells.hooks(),
         torch_recurrent.hook_outputs(model, collector.on_torch_module),
-        intercepting_recurrence(collector, collector.cells),
+        intercepting_recurrence(collector, cells),
     ):
         yield gates
 
@@ -109,40 +109,32 @@ def memory_retention(step: CellStep) -> Float[Tensor, "batch time hidden"]:
     return later.flip(1).cumprod(1).flip(1)
 
 
-def cell_names(model: nn.Module) -> dict[int, str]:
-    """The name of each cell of regard, by the id of its recurrent weight U."""
-    names: dict[int, str] = {}
-    for path, module in model.named_modules():
-        if isinstance(module, Recurrent | AttentiveRecurrent):
-            bidirectional = getattr(module, "bidirectional", False)
-            layers = _layer_names(path, len(module.cells) // (1 + bidirectional), bidirectional)
-            names |= {id(cell.u): name for name, cell in zip(layers, module.cells, strict=True)}
-        elif isinstance(module, RecurrentCell):
-            names.setdefault(id(module.u), path or "cell")
-    return names
-
-
 def _layer_names(path: str, layers: int, bidirectional: bool) -> list[str]:
     """The names of the cells of a stack, in the order they run."""
     names = [f"{path}.{i}" if path else str(i) for i in range(layers)]
     return [name + end for name in names for end in ("", ".back")[: 1 + bidirectional]]
 
 
-class CellScope:
+class CellScope(ModuleTracker):
     """Scope of interception: the recurrent cells of one model, in every thread, and their names."""
 
-    def __init__(self, tracker: ModuleTracker):
-        self.tracker, self.cell_names = tracker, cell_names(tracker.model)
+    def __init__(self, model: nn.Module):
+        super().__init__(model)
+        names: dict[int, str] = {}  # of the cells of regard, by the id of their recurrent weight U
+        for path, module in self.modules.items():
+            if isinstance(module, Recurrent | AttentiveRecurrent):
+                bidirectional = getattr(module, "bidirectional", False)
+                layers = _layer_names(path, len(module.cells) // (1 + bidirectional), bidirectional)
+                names |= {id(cell.u): name for name, cell in zip(layers, module.cells, strict=True)}
+            elif isinstance(module, RecurrentCell):
+                names.setdefault(id(module.u), path or "cell")
+        self.cell_names = names
 
     def includes_call(self, call: SequenceCall | StepCall) -> bool:
         """Whether the cell belongs to the model; it may run without a call of its module."""
         if rerun := _rerun.get():  # seen by its own collector only
             return rerun[0] is self
-        return id(call.weights.u) in self.cell_names or self.tracker.includes_call(call)
-
-    def includes_model(self, model: nn.Module) -> bool:
-        """Whether a model shares a module with this one."""
-        return self.tracker.includes_model(model)
+        return id(call.weights.u) in self.cell_names or super().includes_call(call)
 
     def name(self, u: Tensor) -> str:
         """The name of the cell with recurrent weight u."""

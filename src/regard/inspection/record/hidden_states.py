@@ -35,8 +35,6 @@ def hidden_states(
     >>> tokens = torch.tensor([[1, 2, 3]])
     >>> torch.equal(rg.inspection.hidden_states(model, tokens, depth=0), model.embedding(tokens))
     True
-    >>> rg.inspection.hidden_states(model, tokens, depth=2).shape
-    torch.Size([1, 3, 64])
     """
     states = all_hidden_states(model, inputs, stack=stack)
     if not -len(states) <= as_int("depth", depth) < len(states):

@@ -4,7 +4,7 @@ import json
 import math
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ class AttentionMonitor:
 
     def step(self) -> list[Record]:
         """End a training step; write and return its records."""
-        records = [] if self._step_monitor is None else self._step_monitor.records(self.step_count)
+        records = [*self._step_monitor.records(self.step_count)] if self._step_monitor else []
         self._close()
         for record in records:
             record["alerts"] = self._find_alerts(record)
@@ -172,20 +172,17 @@ class _StepMonitor:
                 add = torch.maximum if key == "max_score" else torch.add
                 sums[key] = add(sums[key], x) if key in sums else x
 
-    def records(self, step: int) -> list[Record]:
-        return [_record(step, name, sums) for name, sums in self.sums.items()]
-
-
-def _record(step: int, name: str, sums: Mapping[str, Tensor]) -> Record:
-    queries, squares = sums["queries"].clamp(min=1), sums.get("squares")
-    return {
-        "step": step,
-        "site": name,
-        "entropy": (sums["entropy"] / queries).tolist(),
-        "max_score": sums["max_score"].tolist(),
-        "first_share": (sums["first_share"] / queries).tolist(),
-        "gradient": [None] * len(queries) if squares is None else squares.sqrt().tolist(),
-    }
+    def records(self, step: int) -> Iterator[Record]:
+        for name, sums in self.sums.items():
+            queries, squares = sums["queries"].clamp(min=1), sums.get("squares")
+            yield {
+                "step": step,
+                "site": name,
+                "entropy": (sums["entropy"] / queries).tolist(),
+                "max_score": sums["max_score"].tolist(),
+                "first_share": (sums["first_share"] / queries).tolist(),
+                "gradient": [None] * len(queries) if squares is None else squares.sqrt().tolist(),
+            }
 
 
 def _rows(x: Tensor) -> Tensor:

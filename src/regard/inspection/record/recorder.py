@@ -15,8 +15,8 @@ from regard.errors import LookError
 from regard.inspection.adapters.module_tracker import Caller, ModuleTracker, check_glob, matches
 from regard.inspection.record.sight import Sight, format_skipped
 from regard.inspection.record.token_labeler import TokenHistory, TokenLabeler
-from regard.inspection.sites.site import TENSOR_FIELDS, Site
-from regard.inspection.sites.term_tensors import list_tensors, map_tensors
+from regard.inspection.sites.site import Site
+from regard.inspection.sites.term_tensors import map_tensors
 from regard.nn import StateAttention
 from regard.ops.grid import to_4d
 from regard.ops.indices import as_int
@@ -24,48 +24,32 @@ from regard.ops.intercept import AttentionCall, AttentionResult, Proceed
 from regard.ops.survey.statistics import make_survey_options
 from regard.ops.terms import Terms
 
-DEFAULT_MAX_BYTES = 2 << 30
-
 
 @dataclass(frozen=True, kw_only=True)
 class RecordOptions:
     """The options of `look`, checked."""
 
-    at: str = "*"
-    max_bytes: int = DEFAULT_MAX_BYTES
-    device: str | torch.device | None = None
-    grad: bool = False
-    survey: Collection[str] | Mapping[str, Any] | None = None
+    at: str
+    max_bytes: int
+    device: str | torch.device | None
+    grad: bool
+    survey: Mapping[str, Any] | None  # arguments of `Site.survey`, if nothing else is recorded
 
     def __post_init__(self) -> None:
         check_glob("at", self.at)
         if as_int("max_bytes", self.max_bytes) < 0:
             raise LookError(f"max_bytes: needs 0 or more, got {self.max_bytes}; try survey=")
-        _check_survey(self.survey_kwargs)
+        given = {name: x for name, x in (self.survey or {}).items() if name != "backend"}
+        sizes = dict.fromkeys(("first_keys", "radius", "top_k", "pooled_size"), 1)
+        if unknown := sorted(given.keys() - {"statistics", *sizes}):
+            raise LookError(f"survey: needs arguments of Site.survey, got {unknown[0]!r}")
+        make_survey_options(**{"statistics": (), **sizes, **given})
         try:
             torch.device("cpu" if self.device is None else self.device)
         except (RuntimeError, TypeError):
             raise LookError(
                 f"device: needs a torch device, got {self.device!r}; try 'cpu'"
             ) from None
-
-    @property
-    def survey_kwargs(self) -> Mapping[str, Any] | None:
-        """The arguments of `Site.survey`, if only a survey is recorded."""
-        if self.survey is None or isinstance(self.survey, Mapping):
-            return self.survey
-        return {"statistics": self.survey}
-
-
-def _check_survey(kwargs: Mapping[str, Any] | None) -> None:
-    """Raise on wrong arguments before the model runs."""
-    if kwargs is None:
-        return
-    given = {name: value for name, value in kwargs.items() if name != "backend"}
-    valid = {"statistics": (), **dict.fromkeys(("first_keys", "radius", "top_k", "pooled_size"), 1)}
-    if unknown := sorted(given.keys() - valid):
-        raise LookError(f"survey: needs arguments of Site.survey, got {unknown[0]!r}")
-    make_survey_options(**{**valid, **given})
 
 
 class Recorder:
@@ -101,34 +85,30 @@ class Recorder:
         self.calls[caller.path] += 1
         q, k, v, out = (self._store(to_4d(x)) for x in (call.q, call.k, call.v, out))
         lse = self._store(to_4d(lse[..., None])[..., 0])
-        terms = map_tensors(_fold_batch(call.terms, call.q), self._store)
+        terms = map_tensors(call.terms, lambda x: self._store(_fold_batch(x, call.q)))
         if isinstance(caller.module, StateAttention) and caller.kind == "self":
             terms = replace(terms, offset=k.shape[2])  # a state attends to all earlier states
-        if self.options.survey_kwargs is None:
+        if self.options.survey is None:
             if k.shape[2] == q.shape[2]:
                 k, v = _copy_if_view(k, q), _copy_if_view(v, q)
             cache = self._caches.setdefault((caller.path, thread), _GrowingCache())
             k, v, added = cache.add(k, v, q.shape[2])
             size = added + sum(x.nbytes for x in (q, out, lse)) + self._new_bytes(terms)
             if size > self.bytes_left:
-                self._skip(caller, count)
+                self.bytes_left = -1  # recording a smaller, later call would leave a gap
+                del self._caches[caller.path, thread]
+                limit = f"over max_bytes={self.options.max_bytes}; try at=, max_bytes= or survey="
+                reason = f"from call {count} on, {limit}" if count else limit
+                self.sight.skipped.setdefault(caller.name, reason)
                 return
             self.bytes_left -= size
+        tensors = {"q": q, "k": k, "v": v, "out": out, "lse": lse}
         site = Site(
-            name=caller.name,
-            path=caller.path,
-            call=count,
-            kind=caller.kind,
-            q=q,
-            k=k,
-            v=v,
-            out=out,
-            lse=lse,
-            terms=terms,
+            name=caller.name, path=caller.path, call=count, kind=caller.kind, terms=terms, **tensors
         )
-        if self.options.survey_kwargs is not None:
-            survey = site.survey(**self.options.survey_kwargs)
-            shapes = {name: getattr(site, name).to("meta") for name in TENSOR_FIELDS}
+        if self.options.survey is not None:
+            survey = site.survey(**self.options.survey)
+            shapes = {name: x.to("meta") for name, x in tensors.items()}
             site = replace(site, recorded_survey=survey, **shapes)
         self._origins[site] = thread, self.labeler.token_history()
         self.sight.sites.append(site)
@@ -139,17 +119,16 @@ class Recorder:
 
     def _new_bytes(self, terms: Terms) -> int:
         """Bytes of masks and biases that no earlier site holds; layers often share them."""
-        sizes = {x.untyped_storage().data_ptr(): x.nbytes for x in list_tensors(terms)}
+        sizes: dict[int, int] = {}
+
+        def measure(x: Tensor) -> Tensor:
+            sizes[x.untyped_storage().data_ptr()] = x.nbytes
+            return x
+
+        map_tensors(terms, measure)
         new = sum(sizes[pointer] for pointer in sizes.keys() - self._counted_storages)
         self._counted_storages.update(sizes)
         return new
-
-    def _skip(self, caller: Caller, count: int) -> None:
-        self.bytes_left = -1  # recording a smaller, later call would leave a gap
-        self._caches.pop((caller.path, threading.get_ident()), None)
-        since = f"from call {count} on, " if count else ""
-        reason = f"{since}over max_bytes={self.options.max_bytes}; try at=, max_bytes= or survey="
-        self.sight.skipped.setdefault(caller.name, reason)
 
     def close(self) -> None:
         """Stop recording, group the sites by thread, and label them."""
@@ -254,14 +233,11 @@ def _copy_if_view(x: Tensor, q: Tensor) -> Tensor:
     return x if shared or x.requires_grad or storage.nbytes() <= x.nbytes else x.clone()
 
 
-def _fold_batch(terms: Terms, q: Tensor) -> Terms:
-    """Fold the leading axes of masks and biases into one batch axis, as those of q."""
-    if q.ndim <= 4:
-        return terms
-    front = q.shape[:-3]
-    return map_tensors(
-        terms, lambda x: x.expand(*front, *x.shape[-3:]).flatten(0, -4) if x.ndim == q.ndim else x
-    )
+def _fold_batch(x: Tensor, q: Tensor) -> Tensor:
+    """Fold the leading axes of a mask or bias into one batch axis, as those of q."""
+    if q.ndim <= 4 or x.ndim != q.ndim:
+        return x
+    return x.expand(*q.shape[:-3], *x.shape[-3:]).flatten(0, -4)
 
 
 def _find_uncalled(tracker: ModuleTracker, intercepted: Collection[str]) -> dict[str, str]:

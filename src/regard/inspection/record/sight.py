@@ -104,10 +104,8 @@ class Sight:
     ) -> HeadTable:
         """Classify every head; calls of one attention are joined first.
 
-        Args:
-            separators: Tokens such as "[SEP]" or "." that count as separators.
-            probe: Result of `probe_induction`, which adds induction and duplicate-token heads.
-            thresholds: Limits of the types.
+        `separators` are tokens such as "[SEP]" or "."; `probe` is a result of `probe_induction`,
+        which adds induction and duplicate-token heads; `thresholds` are the limits of the types.
 
         >>> rg.Sight([rg.make_site(*torch.zeros(2, 9, 2))]).heads().types
         {'diffuse': 1}

@@ -16,7 +16,7 @@ from regard.errors import ConfigError, FileError, LookError
 from regard.files import parse_json
 from regard.inspection.record.sight import Sight
 from regard.inspection.record.tensor_packer import TensorPacker
-from regard.inspection.sites.site import TENSOR_FIELDS, Site
+from regard.inspection.sites.site import Site
 from regard.models.serialization import checksum, read_safetensors, write_safetensors
 from regard.ops.survey.statistics import Survey
 from regard.ops.term_registry import term_from_dict, term_to_dict
@@ -24,6 +24,7 @@ from regard.ops.terms import Terms
 
 FILE_NAME = "sight.safetensors"
 VERSION = 3  # of the file layout
+TENSOR_FIELDS = ("q", "k", "v", "out", "lse")
 TEXT_FIELDS = ("name", "path", "call", "kind", "query_tokens", "key_tokens")
 
 

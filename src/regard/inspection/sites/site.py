@@ -27,7 +27,6 @@ from regard.ops.window import PoolReduce, compute_window
 from regard.tables import html_table
 
 Tokens = list[list[str]]  # one list per sequence of the batch
-TENSOR_FIELDS = ("q", "k", "v", "out", "lse")  # of a Site
 MAX_MAP_WEIGHTS = 1 << 26  # of `weights`: 256 MB of float32
 MAX_HTML_WEIGHTS = 1 << 24  # surveyed for display; takes well under a second
 
@@ -110,7 +109,13 @@ class Site:
         tensor([[[1., 1., 1., 1.]]])
         """
         if not self.has_tensors and self.recorded_survey is not None:
-            self._check_recorded(() if statistics is None else check_statistics(statistics))
+            recorded = [name for name, x in vars(self.recorded_survey).items() if x is not None]
+            names = () if statistics is None else check_statistics(statistics)
+            if missing := set(names).difference(recorded):
+                raise LookError(
+                    f"statistics: needs some of those recorded, {', '.join(recorded)}, got "
+                    f"{min(missing)!r}; try look(model, survey=…) with it"
+                )
             return replace(self.recorded_survey)
         self.require_tensors()
         names = DEFAULT_STATISTICS if statistics is None else statistics
@@ -212,14 +217,6 @@ class Site:
             raise LookError(
                 f"{self.name}: needs its queries and keys for this, got only its survey; "
                 "try look(model) without survey="
-            )
-
-    def _check_recorded(self, statistics: Collection[str]) -> None:
-        recorded = [name for name, x in vars(self.recorded_survey).items() if x is not None]
-        if missing := set(statistics).difference(recorded):
-            raise LookError(
-                f"statistics: needs some of those recorded, {', '.join(recorded)}, got "
-                f"{min(missing)!r}; try look(model, survey=…) with it"
             )
 
     def __repr__(self) -> str:

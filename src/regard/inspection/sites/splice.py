@@ -30,14 +30,13 @@ def join_calls(calls: Sequence[Site]) -> Site:
         old = _count_shared_keys(k, v, site)
         starts.append(k.shape[2] - old)
         k, v = (torch.cat([x, y[:, :, old:]], 2) for x, y in ((k, site.k), (v, site.v)))
+    rows = {name: [getattr(site, name) for site in calls] for name in ("q", "out", "lse")}
     return replace(
         calls[0],
         call=0,
-        q=torch.cat([site.q for site in calls], 2),
         k=k,
         v=v,
-        out=torch.cat([site.out for site in calls], 2),
-        lse=torch.cat([site.lse for site in calls], 2),
+        **{name: torch.cat(parts, 2) for name, parts in rows.items()},
         terms=_join_terms(calls, starts),
         query_tokens=_join_tokens([site.query_tokens for site in calls]),
         key_tokens=calls[-1].key_tokens if starts[-1] == 0 else None,
