@@ -102,7 +102,7 @@ class Recorder:
                 self.sight.skipped.setdefault(caller.name, reason)
                 return
             self.bytes_left -= size
-        tensors = {"q": q, "k": k, "v": v, "out": out, "lse": lse}
+        tensors: dict[str, Any] = {"q": q, "k": k, "v": v, "out": out, "lse": lse}
         site = Site(
             name=caller.name, path=caller.path, call=count, kind=caller.kind, terms=terms, **tensors
         )
