@@ -28,22 +28,6 @@ def map_tensors(x: Tree, fn: Callable[[Tensor], Tensor]) -> Tree:
     return replace(x, **changed) if changed else x
 
 
-def list_tensors(terms: Terms) -> list[Tensor]:
-    """Every tensor of the mask, the bias and the sinks.
-
-    >>> list_tensors(Terms(scale=1.0, mask=rg.Padding(torch.tensor(2)) & rg.Causal()))
-    [tensor(2)]
-    """
-    tensors: list[Tensor] = []
-
-    def collect(x: Tensor) -> Tensor:
-        tensors.append(x)
-        return x
-
-    map_tensors(terms, collect)
-    return tensors
-
-
 def select_head(terms: Terms, head: int) -> Terms | None:
     """The terms of one head; None if a custom mask or bias cannot be split by head.
 
