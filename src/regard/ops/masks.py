@@ -5,15 +5,18 @@ position i may attend to key position j, in sequence b and head h. Indices broad
 expression serves one cell, a tile and the whole map.
 """
 
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
 from regard.errors import ShapeError
-from regard.ops.grid import Grid, slice_dense
-from regard.ops.term_registry import register_term
+from regard.ops.grid import Grid, slice_dense, slice_head
+from regard.ops.term_registry import TERMS, register_term
 
 
 class Mask:
@@ -58,6 +61,10 @@ class Mask:
 
     def check(self, sequences: int, queries: int, keys: int) -> None:
         """Raise a ShapeError if the mask does not fit these sizes."""
+
+    def head_view(self, head: int) -> "Mask | None":
+        """The mask of one head; None if an unregistered mask may differ from head to head."""
+        return self if type(self) in TERMS else None
 
     def dense(self, queries: int, keys: int, offset: int = 0) -> Tensor:
         """The mask of one sequence as a matrix.
@@ -195,15 +202,11 @@ class Padding(Mask):
         return None if self.left_padding is None else self.left_padding.reshape(-1)
 
     def check(self, sequences: int, queries: int, keys: int) -> None:
-        if self.lengths.numel() != sequences:
-            raise ShapeError(
-                f"lengths: needs one for each of {sequences} sequences, got {self.lengths.numel()}"
-            )
-        if self.left_padding is not None and self.left_padding.numel() != sequences:
-            raise ShapeError(
-                f"left_padding: needs one for each of {sequences} sequences, "
-                f"got {self.left_padding.numel()}"
-            )
+        for name, x in (("lengths", self.lengths), ("left_padding", self.left_padding)):
+            if x is not None and x.numel() != sequences:
+                raise ShapeError(
+                    f"{name}: needs one for each of {sequences} sequences, got {x.numel()}"
+                )
 
 
 @register_term("mask")
@@ -245,6 +248,9 @@ class DenseMask(Mask):
     def tile(self, grid: Grid) -> Tensor:
         return slice_dense(self.allowed, grid, "mask")
 
+    def head_view(self, head: int) -> Mask:
+        return DenseMask(slice_head(self.allowed, head))
+
     def sequence_starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
         queries, keys = self.allowed.shape[-2:]
         if queries != keys or keys < 2:  # a decoding step need not see the first key
@@ -256,9 +262,40 @@ class DenseMask(Mask):
         return visible.int().argmax(-1).expand(sequences)
 
 
+@dataclass(frozen=True)
+class _Pair(Mask):
+    """Two masks, combined by & or |."""
+
+    a: Mask
+    b: Mask
+
+    combine: ClassVar[Callable[[Any, Any], Any]]
+
+    def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return self.combine(self.a.at(b, h, i, j), self.b.at(b, h, i, j))
+
+    def tile(self, grid: Grid) -> Tensor:
+        return self.combine(self.a.tile(grid), self.b.tile(grid))
+
+    def is_full(self, positions: range, keys: range) -> bool:
+        return self.combine(self.a.is_full(positions, keys), self.b.is_full(positions, keys))
+
+    @property
+    def allows_future(self) -> bool:
+        return self.combine(self.a.allows_future, self.b.allows_future)
+
+    def check(self, sequences: int, queries: int, keys: int) -> None:
+        self.a.check(sequences, queries, keys)
+        self.b.check(sequences, queries, keys)
+
+    def head_view(self, head: int) -> Mask | None:
+        a, b = self.a.head_view(head), self.b.head_view(head)
+        return None if a is None or b is None else type(self)(a, b)
+
+
 @register_term("mask", spelling="&")
 @dataclass(frozen=True)
-class Both(Mask):
+class Both(_Pair):
     """Intersection of two masks, `a & b`.
 
     >>> (Causal() & Local(0)).dense(2, 2)
@@ -266,39 +303,21 @@ class Both(Mask):
             [False,  True]])
     """
 
-    a: Mask
-    b: Mask
-
-    def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return self.a.at(b, h, i, j) & self.b.at(b, h, i, j)
-
-    def tile(self, grid: Grid) -> Tensor:
-        return self.a.tile(grid) & self.b.tile(grid)
+    combine = operator.and_
 
     def key_span(self, positions: range, keys: int) -> range:
         a, b = self.a.key_span(positions, keys), self.b.key_span(positions, keys)
         start = max(a.start, b.start)
         return range(start, max(start, min(a.stop, b.stop)))
 
-    def is_full(self, positions: range, keys: range) -> bool:
-        return self.a.is_full(positions, keys) and self.b.is_full(positions, keys)
-
-    @property
-    def allows_future(self) -> bool:
-        return self.a.allows_future and self.b.allows_future
-
     def sequence_starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
         a, b = self.a.sequence_starts(sequences), self.b.sequence_starts(sequences)
         return b if a is None else a if b is None else torch.maximum(a, b)
 
-    def check(self, sequences: int, queries: int, keys: int) -> None:
-        self.a.check(sequences, queries, keys)
-        self.b.check(sequences, queries, keys)
-
 
 @register_term("mask", spelling="|")
 @dataclass(frozen=True)
-class Either(Mask):
+class Either(_Pair):
     """Union of two masks, `a | b`.
 
     >>> (Local(0) | DenseMask(torch.tensor([[True, False, False]]))).dense(3, 3).int()
@@ -307,14 +326,7 @@ class Either(Mask):
             [1, 0, 1]], dtype=torch.int32)
     """
 
-    a: Mask
-    b: Mask
-
-    def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return self.a.at(b, h, i, j) | self.b.at(b, h, i, j)
-
-    def tile(self, grid: Grid) -> Tensor:
-        return self.a.tile(grid) | self.b.tile(grid)
+    combine = operator.or_
 
     def key_span(self, positions: range, keys: int) -> range:
         a, b = self.a.key_span(positions, keys), self.b.key_span(positions, keys)
@@ -322,20 +334,9 @@ class Either(Mask):
             return a or b
         return range(min(a.start, b.start), max(a.stop, b.stop))
 
-    def is_full(self, positions: range, keys: range) -> bool:
-        return self.a.is_full(positions, keys) or self.b.is_full(positions, keys)
-
-    @property
-    def allows_future(self) -> bool:
-        return self.a.allows_future or self.b.allows_future
-
     def sequence_starts(self, sequences: int) -> Int[Tensor, " sequence"] | None:
         a, b = self.a.sequence_starts(sequences), self.b.sequence_starts(sequences)
         return None if a is None or b is None else torch.minimum(a, b)
-
-    def check(self, sequences: int, queries: int, keys: int) -> None:
-        self.a.check(sequences, queries, keys)
-        self.b.check(sequences, queries, keys)
 
 
 def length_mask(lengths: Int[Tensor, "*batch"], time: int) -> Bool[Tensor, "*batch time"]:

@@ -21,10 +21,12 @@ from regard.ops.kernels.terms import (
     masked_score,
 )
 from regard.ops.kernels.tiles import (
+    KernelInputs,
     atomic_add_rows,
     atomic_max_rows,
     choose_tile,
     launch_arguments,
+    load_rows,
     row_segments,
     segment_bounds,
 )
@@ -54,10 +56,10 @@ def survey(q: Tensor, k: Tensor, lse: Tensor, terms: Terms, options: SurveyOptio
     q4, k4 = to_4d(q), to_4d(k)
     kernel_terms = make_kernel_terms(q4, k4, terms)
     assert isinstance(kernel_terms, KernelTerms)
-    arguments = launch_arguments(q4, k4, lse, terms, kernel_terms)
+    arguments = launch_arguments(q4, k4, lse, terms.offset, kernel_terms)
     values: dict[str, Tensor] = {"packed": lse}  # not read unless a peak is requested
     if names - SHARES:
-        values |= _stream(arguments, kernel_terms, names)
+        values |= _stream(arguments, names)
     if names & (SHARES | PEAKS):
         shares, peaks = bool(names & SHARES), bool(names & PEAKS)
         values |= compute_shares(arguments, options, values["packed"], shares=shares, peaks=peaks)
@@ -66,10 +68,9 @@ def survey(q: Tensor, k: Tensor, lse: Tensor, terms: Terms, options: SurveyOptio
     return Survey(**{name: values[name].view(*batch, *values[name].shape[1:]) for name in names})
 
 
-def _stream(
-    arguments: dict[str, Any], kernel_terms: KernelTerms, names: frozenset[str]
-) -> dict[str, Tensor]:
-    q, keys, queries = arguments["Q"], arguments["keys"], arguments["queries"]
+def _stream(arguments: dict[str, Any], names: frozenset[str]) -> dict[str, Tensor]:
+    inputs: KernelInputs = arguments["inputs"]
+    q, queries, keys = inputs.q, inputs.queries, inputs.keys
     sequences = q.shape[0] * q.shape[1]
     sums = torch.zeros(sequences, queries, 4, device=q.device, dtype=torch.float32)
     packed = torch.zeros(sequences, queries, device=q.device, dtype=torch.int64)
@@ -78,7 +79,7 @@ def _stream(
     # Programs start in order of their ids. Neighbours of one sequence read the same queries and
     # find them in the cache. Under a causal mask the first keys, seen by most queries, make the
     # longest programs; started first, none of them runs alone at the end.
-    allows_future, blocks = kernel_terms.right > 0, triton.cdiv(keys, tile["BN"])
+    allows_future, blocks = arguments["terms"].right > 0, triton.cdiv(keys, tile["BN"])
     _survey_kernel[(blocks, sequences) if allows_future else (sequences, blocks)](
         **arguments, SUMS=sums, PEAK=packed, RECEIVED=received,
         ALLOWS_FUTURE=allows_future,
@@ -102,16 +103,10 @@ def _add_pairs(a, b, c, d):
 @triton.jit
 @no_type_check
 def _survey_kernel(
-    Q, K, LSE, q_b, q_h, q_i, k_b, k_h, k_j, heads, group, queries, keys, offset,
-    left, right, scale, softcap, LEFT_PADDING, LENGTHS, chunk, chunks_back, IDS, ids_b,
-    MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
-    BIAS, bias_b, bias_h, bias_i, bias_j, SUMS, PEAK, RECEIVED,
+    inputs, terms, SUMS, PEAK, RECEIVED,
     HEAD_DIM: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr, PRECISION: tl.constexpr,
-    GENERAL: tl.constexpr,
-    CAPPED: tl.constexpr, PADDED: tl.constexpr, CHUNKED: tl.constexpr, DOCUMENTS: tl.constexpr,
-    MASKED: tl.constexpr, ALIBI: tl.constexpr, TOEPLITZ: tl.constexpr, BIASED: tl.constexpr,
-    WANTS_SUMS: tl.constexpr, WANTS_PEAK: tl.constexpr, ALLOWS_FUTURE: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr,
+    GENERAL: tl.constexpr, WANTS_SUMS: tl.constexpr, WANTS_PEAK: tl.constexpr,
+    ALLOWS_FUTURE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     # A thread of the tensor core's result holds two rows eight apart, and in them every eighth pair
     # of columns. Sums along these (the reshapes to 2 x 8 rows and BN/8 x 8 columns below) stay
@@ -120,41 +115,32 @@ def _survey_kernel(
     block, bh = tl.program_id(1), tl.program_id(0).to(tl.int64)
     if ALLOWS_FUTURE:
         block, bh = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    j0, b, h = block * BN, bh // heads, bh % heads
+    j0, b, h = block * BN, bh // inputs.heads, bh % inputs.heads
     dims, j = tl.arange(0, HEAD_DIM_PADDED), j0 + tl.arange(0, BN)
-    k = tl.load(
-        K + b * k_b + (h // group) * k_h + j[:, None] * k_j + dims[None, :],
-        mask=(j < keys)[:, None] & (dims < HEAD_DIM)[None, :], other=0.0,
-    )  # fmt: skip
-    lo, a, x, y, c, hi = row_segments(j0, left, right, offset, queries, keys, GENERAL, BM, BN)
+    queries, keys = inputs.queries, inputs.keys
+    own_q = inputs.q + b * inputs.q_b + h * inputs.q_h
+    own_k = inputs.k + b * inputs.k_b + (h // inputs.group) * inputs.k_h
+    k = load_rows(own_k, j, inputs.k_j, j < keys, dims, HEAD_DIM)
+    lo, a, x, y, c, hi = row_segments(j0, inputs, terms, GENERAL, BM, BN)
     total = tl.zeros([BM // 16, 8, BN], tl.float32)
     for segment in tl.static_range(0 if ALLOWS_FUTURE else 2, 5):
         start, stop = segment_bounds(segment, lo, a, x, y, c, hi)
         row = start + tl.arange(0, BM)
-        next_lse = tl.load(LSE + bh * queries + row, mask=row < queries, other=1e30)
+        next_lse = tl.load(inputs.lse + bh * queries + row, mask=row < queries, other=1e30)
         for i0 in tl.range(start, stop, BM):
             row = i0 + tl.arange(0, BM)
             live = row < queries
-            q = tl.load(
-                Q + b * q_b + h * q_h + row[:, None] * q_i + dims[None, :],
-                mask=live[:, None] & (dims < HEAD_DIM)[None, :], other=0.0,
-            )  # fmt: skip
+            q = load_rows(own_q, row, inputs.q_i, live, dims, HEAD_DIM)
             lse = next_lse * LOG2E  # loaded one tile ahead: too small to be pipelined
             at = bh * queries + row
-            next_lse = tl.load(LSE + at + BM, mask=row + BM < queries, other=1e30)
+            next_lse = tl.load(inputs.lse + at + BM, mask=row + BM < queries, other=1e30)
             dot = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-            i = row + offset
+            i = row + inputs.offset
             if segment == 1 or segment == 3:
-                s = dot * (scale * LOG2E)
+                s = dot * (terms.scale * LOG2E)
             else:
-                s = masked_score(
-                    dot, i[:, None], j[None, :], row[:, None],
-                    live[:, None] & (j < keys)[None, :], b, h, left, right, scale, softcap,
-                    LEFT_PADDING, LENGTHS, chunk, chunks_back, IDS, ids_b,
-                    MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
-                    BIAS, bias_b, bias_h, bias_i, bias_j,
-                    CAPPED, PADDED, CHUNKED, DOCUMENTS, MASKED, ALIBI, TOEPLITZ, BIASED,
-                )  # fmt: skip
+                inside = live[:, None] & (j < keys)[None, :]
+                s = masked_score(dot, i[:, None], j[None, :], row[:, None], inside, b, h, terms)
             log_w = s - lse[:, None]
             w = tl.exp2(log_w)
             total += tl.sum(tl.reshape(w, [BM // 16, 2, 8, BN]), 1)

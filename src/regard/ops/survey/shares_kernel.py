@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from regard.ops.kernels.terms import INTERPRETED, LOG2E, masked_score
+from regard.ops.kernels.tiles import load_rows
 from regard.ops.survey.weight_tile import SurveyOptions
 
 
@@ -15,7 +16,7 @@ def compute_shares(
     arguments: dict[str, Any], options: SurveyOptions, packed: Tensor, *, shares: bool, peaks: bool
 ) -> dict[str, Tensor]:
     """The shares, and the peaks: which of the four keys with a peak's tag holds it."""
-    q, queries = arguments["Q"], arguments["queries"]
+    q, queries = arguments["inputs"].q, arguments["inputs"].queries
     sequences = q.shape[0] * q.shape[1]
     values = torch.empty(5, sequences, queries, device=q.device, dtype=torch.float32)
     peak_key = torch.empty(sequences, queries, device=q.device, dtype=torch.int64)
@@ -32,27 +33,20 @@ def compute_shares(
 @triton.jit
 @no_type_check  # Triton has its own types
 def _shares_kernel(
-    Q, K, LSE, q_b, q_h, q_i, k_b, k_h, k_j, heads, group, queries, keys, offset,
-    left, right, scale, softcap, LEFT_PADDING, LENGTHS, chunk, chunks_back, IDS, ids_b,
-    MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
-    BIAS, bias_b, bias_h, bias_i, bias_j, SHARES, PEAK, PEAK_KEY, step, first, radius,
+    inputs, terms, SHARES, PEAK, PEAK_KEY, step, first, radius,
     HEAD_DIM: tl.constexpr, HEAD_DIM_PADDED: tl.constexpr, PRECISION: tl.constexpr,
-    GENERAL: tl.constexpr,
-    CAPPED: tl.constexpr, PADDED: tl.constexpr, CHUNKED: tl.constexpr, DOCUMENTS: tl.constexpr,
-    MASKED: tl.constexpr, ALIBI: tl.constexpr, TOEPLITZ: tl.constexpr, BIASED: tl.constexpr,
-    WANTS_PEAK: tl.constexpr, WANTS_SHARES: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    GENERAL: tl.constexpr, WANTS_PEAK: tl.constexpr, WANTS_SHARES: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     i0, bh = tl.program_id(0) * BM, tl.program_id(1).to(tl.int64)
-    b, h = bh // heads, bh % heads
+    b, h = bh // inputs.heads, bh % inputs.heads
     dims, row = tl.arange(0, HEAD_DIM_PADDED), i0 + tl.arange(0, BM)
-    live, i = row < queries, row + offset
-    q = tl.load(
-        Q + b * q_b + h * q_h + row[:, None] * q_i + dims[None, :],
-        mask=live[:, None] & (dims < HEAD_DIM)[None, :], other=0.0,
-    )  # fmt: skip
-    at = bh * queries + row
-    lse = tl.load(LSE + at, mask=live, other=1e30) * LOG2E
-    first_key = K + b * k_b + (h // group) * k_h
+    keys, k_j, offset = inputs.keys, inputs.k_j, inputs.offset
+    live, i, at = row < inputs.queries, row + offset, bh * inputs.queries + row
+    own_q = inputs.q + b * inputs.q_b + h * inputs.q_h
+    own_k = inputs.k + b * inputs.k_b + (h // inputs.group) * inputs.k_h
+    q = load_rows(own_q, row, inputs.q_i, live, dims, HEAD_DIM)
+    lse = tl.load(inputs.lse + at, mask=live, other=1e30) * LOG2E
     if WANTS_PEAK:
         packed = tl.load(PEAK + at, mask=live, other=0)
         base = (0x7FFFFFFF - (packed & 0x7FFFFFFF)).to(tl.int32)
@@ -61,18 +55,10 @@ def _shares_kernel(
         for n in tl.static_range(4):
             key = base + 8 * n
             visible = live & (packed > 0) & (key < keys)
-            candidate = tl.load(  # not `k`: Triton keeps one type per name
-                first_key + key[:, None] * k_j + dims[None, :],
-                mask=visible[:, None] & (dims < HEAD_DIM)[None, :], other=0.0,
-            )  # fmt: skip
-            score = masked_score(
-                tl.sum(q.to(tl.float32) * candidate.to(tl.float32), 1),
-                i, key, row, visible, b, h, left, right, scale, softcap,
-                LEFT_PADDING, LENGTHS, chunk, chunks_back, IDS, ids_b,
-                MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
-                BIAS, bias_b, bias_h, bias_i, bias_j,
-                CAPPED, PADDED, CHUNKED, DOCUMENTS, MASKED, ALIBI, TOEPLITZ, BIASED,
-            )  # fmt: skip
+            # not `k` or `dot`: Triton keeps one type per name
+            candidate = load_rows(own_k, key, k_j, visible, dims, HEAD_DIM)
+            product = tl.sum(q.to(tl.float32) * candidate.to(tl.float32), 1)
+            score = masked_score(product, i, key, row, visible, b, h, terms)
             weight = tl.exp2(score - lse)
             peak_key = tl.where(weight > peak, key.to(tl.int64), peak_key)
             peak = tl.maximum(weight, peak)
@@ -91,19 +77,10 @@ def _shares_kernel(
                 stop = tl.minimum(i0 + BM + offset + radius, keys)
             for j0 in range(start, stop, BN):
                 j = j0 + tl.arange(0, BN)
-                k = tl.load(
-                    first_key + j[:, None] * k_j + dims[None, :],
-                    mask=(j < keys)[:, None] & (dims < HEAD_DIM)[None, :], other=0.0,
-                )  # fmt: skip
+                k = load_rows(own_k, j, k_j, j < keys, dims, HEAD_DIM)
                 dot = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-                s = masked_score(
-                    dot, i[:, None], j[None, :], row[:, None],
-                    live[:, None] & (j < keys)[None, :], b, h, left, right, scale, softcap,
-                    LEFT_PADDING, LENGTHS, chunk, chunks_back, IDS, ids_b,
-                    MASK, mask_b, mask_h, mask_i, mask_j, SLOPES, TABLE, table_radius,
-                    BIAS, bias_b, bias_h, bias_i, bias_j,
-                    CAPPED, PADDED, CHUNKED, DOCUMENTS, MASKED, ALIBI, TOEPLITZ, BIASED,
-                )  # fmt: skip
+                inside = live[:, None] & (j < keys)[None, :]
+                s = masked_score(dot, i[:, None], j[None, :], row[:, None], inside, b, h, terms)
                 w = tl.exp2(s - lse[:, None])
                 offset_j = j[None, :] - i[:, None]
                 if part == 0:
@@ -111,8 +88,8 @@ def _shares_kernel(
                 else:
                     self_share += tl.sum(tl.where(offset_j == 0, w, 0.0), 1)
                     previous += tl.sum(tl.where(offset_j == -1, w, 0.0), 1)
-                    inside = (offset_j <= radius) & (-offset_j <= radius)
-                    local += tl.sum(tl.where(inside, w, 0.0), 1)
+                    is_local = (offset_j <= radius) & (-offset_j <= radius)
+                    local += tl.sum(tl.where(is_local, w, 0.0), 1)
         tl.store(SHARES + at, self_share, mask=live)
         tl.store(SHARES + step + at, previous, mask=live)
         tl.store(SHARES + 2 * step + at, local, mask=live)
