@@ -118,6 +118,13 @@ class Terms:
             return lse
         return torch.logaddexp(lse, self.sinks.to(lse.dtype)[:, None])
 
+    def add_sinks(self, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+        """Output and log-sum-exp including the sinks, which only scale the output down."""
+        if self.sinks is None:
+            return out, lse
+        total = self.with_sinks(lse)
+        return (out * torch.exp(lse - total)[..., None]).to(out.dtype), total
+
     def without(self, *names: str) -> "Terms":
         """A copy with the named terms set to None."""
         return replace(self, **dict.fromkeys(names))
