@@ -11,10 +11,10 @@ from torch import Tensor
 from regard.errors import LookError, ShapeError
 from regard.inspection.sites.breakdown import WeightBreakdown, compute_breakdown
 from regard.inspection.sites.term_tensors import select_head
+from regard.ops import Influence
 from regard.ops.indices import resolve_index
 from regard.ops.influence.effect import AttentionRecord, Effect
 from regard.ops.influence.op import influence
-from regard.ops.influence.statistics import Influence
 from regard.ops.survey.op import compute_survey
 from regard.ops.survey.statistics import (
     DEFAULT_STATISTICS,

@@ -11,9 +11,8 @@ import triton
 import triton.language as tl
 
 from regard.ops.grid import to_4d
-from regard.ops.influence.effect import AttentionRecord, Effect
+from regard.ops.influence.effect import AttentionRecord, Effect, Influence
 from regard.ops.influence.leave_one_out_kernel import ceil_power_of_two, rows_without_dominant
-from regard.ops.influence.statistics import Influence
 from regard.ops.kernels.terms import LOG2E, KernelTerms, make_kernel_terms, masked_score
 from regard.ops.kernels.tiles import (
     atomic_add_rows,
