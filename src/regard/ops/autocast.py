@@ -1,7 +1,6 @@
 """Ops under torch.autocast: inputs are cast as SDPA casts them, then autocast is disabled."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -27,11 +26,6 @@ def cast_to_autocast(*tensors: Tensor) -> list[Tensor]:
     return [x if x.dtype == torch.float64 else x.to(dtype) for x in tensors]
 
 
-def disable_autocast(x: Tensor) -> AbstractContextManager[Any]:
-    """A context without autocast on the device of a tensor."""
-    return torch.autocast(x.device.type, enabled=False)
-
-
 def without_autocast(op: Op) -> Op:
     """Decorator: run an op of q, … without autocast, which would round its products."""
 
@@ -40,7 +34,7 @@ def without_autocast(op: Op) -> Op:
         q = args[0] if args else kwargs["q"]
         if not is_autocast(q):
             return op(*args, **kwargs)
-        with disable_autocast(q):
+        with torch.autocast(q.device.type, enabled=False):
             return op(*args, **kwargs)
 
     return run  # pyright: ignore[reportReturnType] the signature of op

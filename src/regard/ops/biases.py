@@ -54,6 +54,11 @@ class Bias:
         return replace(self, **part)  # pyright: ignore[reportArgumentType] registered: a dataclass
 
     @property
+    def parts(self) -> "list[Bias]":
+        """The biases whose sum it is."""
+        return [self]
+
+    @property
     def tensors(self) -> tuple[Tensor, ...]:
         """Its tensors that may be trained: the fields of a dataclass."""
         values = [getattr(self, f.name) for f in fields(self)] if is_dataclass(self) else []
@@ -235,6 +240,10 @@ class SumBias(Bias):
     def head_view(self, head: int) -> Bias | None:
         a, b = self.a.head_view(head), self.b.head_view(head)
         return None if a is None or b is None else SumBias(a, b)
+
+    @property
+    def parts(self) -> list[Bias]:
+        return self.a.parts + self.b.parts
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

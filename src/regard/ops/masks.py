@@ -28,10 +28,8 @@ class Mask:
     >>> class Even(Mask):
     ...     def at(self, b, h, i, j):
     ...         return j % 2 == 0
-    >>> (Even() & Causal()).dense(3, 3).int()
-    tensor([[1, 0, 0],
-            [1, 0, 0],
-            [1, 0, 1]], dtype=torch.int32)
+    >>> (Even() & Causal()).dense(3, 3).int().tolist()
+    [[1, 0, 0], [1, 0, 0], [1, 0, 1]]
     """
 
     def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -62,6 +60,11 @@ class Mask:
     def check(self, sequences: int, queries: int, keys: int) -> None:
         """Raise a ShapeError if the mask does not fit these sizes."""
 
+    @property
+    def parts(self) -> "list[Mask]":
+        """The masks whose intersection it is."""
+        return [self]
+
     def head_view(self, head: int) -> "Mask | None":
         """The mask of one head; None if an unregistered mask may differ from head to head."""
         return self if type(self) in TERMS else None
@@ -69,9 +72,8 @@ class Mask:
     def dense(self, queries: int, keys: int, offset: int = 0) -> Tensor:
         """The mask of one sequence as a matrix.
 
-        >>> Causal().dense(2, 3, offset=1)
-        tensor([[ True,  True, False],
-                [ True,  True,  True]])
+        >>> Causal().dense(2, 3, offset=1).int().tolist()
+        [[1, 1, 0], [1, 1, 1]]
         """
         grid = Grid((), range(queries), range(keys), offset, torch.device("cpu"))
         return self.tile(grid).expand(queries, keys)
@@ -88,10 +90,8 @@ class Mask:
 class Causal(Mask):
     """Causal mask: j ≤ i.
 
-    >>> Causal().dense(3, 3)
-    tensor([[ True, False, False],
-            [ True,  True, False],
-            [ True,  True,  True]])
+    >>> Causal().dense(3, 3).int().tolist()
+    [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
     """
 
     def at(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -113,10 +113,8 @@ class Causal(Mask):
 class Local(Mask):
     """Sliding window: |i - j| ≤ radius.
 
-    >>> (Causal() & Local(1)).dense(3, 3)
-    tensor([[ True, False, False],
-            [ True,  True, False],
-            [False,  True,  True]])
+    >>> (Causal() & Local(1)).dense(3, 3).int().tolist()
+    [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
     """
 
     radius: int
@@ -143,11 +141,8 @@ class Local(Mask):
 class Chunked(Mask):
     """Chunked attention for streaming: the own chunk and `left_chunks` before it (None: all).
 
-    >>> Chunked(2, left_chunks=0).dense(4, 4).int()
-    tensor([[1, 1, 0, 0],
-            [1, 1, 0, 0],
-            [0, 0, 1, 1],
-            [0, 0, 1, 1]], dtype=torch.int32)
+    >>> Chunked(2, left_chunks=0).dense(4, 4).int().tolist()
+    [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]
     """
 
     size: int
@@ -214,10 +209,8 @@ class Padding(Mask):
 class Documents(Mask):
     """Packed documents: a query attends to keys with its own document id.
 
-    >>> Documents(torch.tensor([[0, 0, 1]])).dense(3, 3).int()
-    tensor([[1, 1, 0],
-            [1, 1, 0],
-            [0, 0, 1]], dtype=torch.int32)
+    >>> Documents(torch.tensor([[0, 0, 1]])).dense(3, 3).int().tolist()
+    [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
     """
 
     ids: Int[Tensor, "batch time"]
@@ -238,9 +231,8 @@ class Documents(Mask):
 class DenseMask(Mask):
     """Any pattern as a boolean matrix, True where a query may attend to a key.
 
-    >>> (DenseMask(torch.tensor([[True, False], [True, True]])) & Local(0)).dense(2, 2)
-    tensor([[ True, False],
-            [False,  True]])
+    >>> (DenseMask(torch.tensor([[True, False], [True, True]])) & Local(0)).dense(2, 2).tolist()
+    [[True, False], [False, True]]
     """
 
     allowed: Bool[Tensor, "... query key"]
@@ -298,12 +290,15 @@ class _Pair(Mask):
 class Both(_Pair):
     """Intersection of two masks, `a & b`.
 
-    >>> (Causal() & Local(0)).dense(2, 2)
-    tensor([[ True, False],
-            [False,  True]])
+    >>> (Causal() & Local(0)).dense(2, 2).tolist()
+    [[True, False], [False, True]]
     """
 
     combine = operator.and_
+
+    @property
+    def parts(self) -> list[Mask]:
+        return self.a.parts + self.b.parts
 
     def key_span(self, positions: range, keys: int) -> range:
         a, b = self.a.key_span(positions, keys), self.b.key_span(positions, keys)
@@ -320,10 +315,8 @@ class Both(_Pair):
 class Either(_Pair):
     """Union of two masks, `a | b`.
 
-    >>> (Local(0) | DenseMask(torch.tensor([[True, False, False]]))).dense(3, 3).int()
-    tensor([[1, 0, 0],
-            [1, 1, 0],
-            [1, 0, 1]], dtype=torch.int32)
+    >>> (Local(0) | DenseMask(torch.tensor([[True, False, False]]))).dense(3, 3).int().tolist()
+    [[1, 0, 0], [1, 1, 0], [1, 0, 1]]
     """
 
     combine = operator.or_
@@ -342,8 +335,7 @@ class Either(_Pair):
 def length_mask(lengths: Int[Tensor, "*batch"], time: int) -> Bool[Tensor, "*batch time"]:
     """Which positions of padded sequences are valid: t < length.
 
-    >>> length_mask(torch.tensor([1, 2]), 3).int()
-    tensor([[1, 0, 0],
-            [1, 1, 0]], dtype=torch.int32)
+    >>> length_mask(torch.tensor([1, 2]), 3).int().tolist()
+    [[1, 0, 0], [1, 1, 0]]
     """
     return torch.arange(time, device=lengths.device) < lengths[..., None]

@@ -55,8 +55,8 @@ def row_bands(queries: int, per_row: int, max_elements: int = MAX_SCORES) -> lis
     >>> row_bands(5, per_row=10, max_elements=20)
     [range(0, 2), range(2, 4), range(4, 5)]
     """
-    height = max(1, min(queries, max_elements // max(1, per_row)))
-    return [range(i, min(i + height, queries)) for i in range(0, max(1, queries), max(1, height))]
+    height = max(1, max_elements // max(1, per_row))
+    return [range(top, min(top + height, queries)) for top in range(0, max(1, queries), height)]
 
 
 def split_rows(q: Tensor, height: int) -> list[range]:
@@ -65,8 +65,7 @@ def split_rows(q: Tensor, height: int) -> list[range]:
     >>> split_rows(torch.zeros(5, 1), height=3)
     [range(0, 3), range(3, 5)]
     """
-    queries = q.shape[-2]
-    return [range(top, min(top + height, queries)) for top in range(0, queries, height)]
+    return row_bands(q.shape[-2], 1, height) if q.shape[-2] else []
 
 
 def split_keys(keys: range, width: int, boundaries: Iterable[int] = ()) -> list[range]:

@@ -36,7 +36,8 @@ def refusal(call: AttentionCall) -> str | None:
         return f"no fused kernel returns a log-sum-exp on {q.device.type}"
     if call.dropout:
         return "the CPU kernel has no dropout"
-    if terms.trainable_tensors or _needs_bias_gradient(call):
+    reaches_q = terms.bias is not None and terms.bias.depends_on_query and q.requires_grad
+    if terms.trainable_tensors or (reaches_q and torch.is_grad_enabled()):
         return "the CPU kernel gives no gradient to a bias"
     return None
 
@@ -53,10 +54,12 @@ def attend(call: AttentionCall) -> AttentionResult:
 
 def _attend(call: AttentionCall, q: Tensor, k: Tensor, v: Tensor) -> AttentionResult:
     terms, kernel = call.terms, _on_cuda if q.is_cuda else _on_cpu
-    if terms.bias is None and (terms.mask is None or _is_unmasked(call)):
-        return kernel(call, q, k, v, causal=False)
-    if terms.bias is None and _square_causal(call):
-        return kernel(call, q, k, v, causal=True)
+    positions = range(terms.offset, terms.offset + q.shape[-2])
+    if terms.bias is None:
+        if terms.mask is None or terms.mask.is_full(positions, range(k.shape[-2])):
+            return kernel(call, q, k, v, causal=False)
+        if _is_square_causal(call):
+            return kernel(call, q, k, v, causal=True)
     # Anything else becomes an explicit additive mask, one band of rows at a time.
     results = []
     for rows in row_bands(q.shape[-2], call.q.shape[:-2].numel() * k.shape[-2], MAX_MASK_ELEMENTS):
@@ -173,26 +176,13 @@ def _torch_chooses_cudnn(
     return chosen == SDPBackend.CUDNN_ATTENTION.value
 
 
-def _needs_bias_gradient(call: AttentionCall) -> bool:
-    bias, q = call.terms.bias, call.q
-    return (
-        bias is not None and bias.depends_on_query and q.requires_grad and torch.is_grad_enabled()
-    )
-
-
-def _square_causal(call: AttentionCall) -> bool:
+def _is_square_causal(call: AttentionCall) -> bool:
     return (
         call.terms.scale > 0  # these kernels scale after masking, and 0 · -inf is NaN
         and call.terms.mask == Causal()
         and call.terms.offset == 0
         and call.q.shape[-2] == call.k.shape[-2]
     )
-
-
-def _is_unmasked(call: AttentionCall) -> bool:
-    mask, queries = call.terms.mask, call.q.shape[-2]
-    positions = range(call.terms.offset, call.terms.offset + queries)
-    return mask is not None and mask.is_full(positions, range(call.k.shape[-2]))
 
 
 def _pad_to_width(x: Tensor, width: int) -> Tensor:

@@ -65,7 +65,7 @@ def make_kernel_terms(q: Tensor, k: Tensor, terms: Terms) -> KernelTerms | str:
         return "the kernel computes only the dot product"
     shape = (*q.shape[-4:-1], k.shape[-2])
     left, right, values = UNBOUNDED, UNBOUNDED, {}
-    for part in (*_parts(terms.mask), *_parts(terms.bias)):
+    for part in (x for term in (terms.mask, terms.bias) if term for x in term.parts):
         match part:
             case masks.Causal():
                 right = min(right, 0)
@@ -77,13 +77,6 @@ def make_kernel_terms(q: Tensor, k: Tensor, terms: Terms) -> KernelTerms | str:
                     return f"the kernel cannot compute this use of {type(part).__name__}"
                 values |= new
     return KernelTerms(terms.scale, terms.softcap, left, right, **values)
-
-
-def _parts(term: Mask | Bias | None) -> list[Mask | Bias]:
-    """The parts of an intersection of masks or of a sum of biases."""
-    if isinstance(term, masks.Both | biases.SumBias):
-        return _parts(term.a) + _parts(term.b)
-    return [] if term is None else [term]
 
 
 def _part_values(
