@@ -18,8 +18,8 @@ def as_int(name: str, value: Any) -> int:
             raise TypeError
         return operator.index(value)
     except TypeError:
-        is_number = isinstance(value, str) and value.strip().lstrip("-").isdigit()
-        hint = f"; try {value.strip()}" if is_number else ""
+        text = value.strip() if isinstance(value, str) else ""
+        hint = f"; try {text}" if text.lstrip("-").isdigit() else ""
         raise ShapeError(f"{name}: needs a whole number, got {value!r}{hint}") from None
 
 

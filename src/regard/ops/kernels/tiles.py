@@ -36,10 +36,13 @@ def launch_arguments(
     q, k = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k))
     # rows without visible keys get weight 0 without a branch
     lse = lse.float().masked_fill(lse == -torch.inf, 1e30).contiguous()
-    strides, heads = (*q.stride()[:3], *k.stride()[:3]), q.shape[1]
-    sizes = (heads, heads // k.shape[1], q.shape[2], k.shape[2])
+    (q_b, q_h, q_i, _), (k_b, k_h, k_j, _) = q.stride(), k.stride()
+    (_, heads, queries, _), (_, kv_heads, keys, _) = q.shape, k.shape
+    group = heads // kv_heads
     return {
-        "inputs": KernelInputs(q, k, lse, *strides, *sizes, offset),
+        "inputs": KernelInputs(
+            q, k, lse, q_b, q_h, q_i, k_b, k_h, k_j, heads, group, queries, keys, offset
+        ),
         "terms": terms,
         "HEAD_DIM": q.shape[3],
         "HEAD_DIM_PADDED": max(16, triton.next_power_of_2(q.shape[3])),

@@ -24,7 +24,7 @@ def recur(
     before = torch.cat([state[0][:, None], out[:, :-1]], 1)
     wx, uh = F.linear(x, weights.w, weights.w_bias), F.linear(before, weights.u, weights.u_bias)
     if isinstance(weights, GRUWeights):
-        trace = GRUStep(*gru_gates(wx, uh), out)
+        trace = GRUStep(*gru_gates(wx, uh), h=out)
     else:
         i, f, o, candidate = lstm_gates(wx + uh)
         # the only sequential part, and it has no matrix product

@@ -147,7 +147,7 @@ def _lstm(wx: Tensor, state: State, weights: CellWeights) -> LSTMStep:
     return LSTMStep(i, f, o, candidate, c, o * torch.tanh(c))
 
 
-def gru_gates(wx: Tensor, uh: Tensor) -> tuple[Tensor, ...]:
+def gru_gates(wx: Tensor, uh: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """z, r and the candidate of a GRU from W x + b_W and U h + b_U."""
     (zr_x, x), (zr_h, h) = (a.tensor_split([a.shape[-1] // 3 * 2], -1) for a in (wx, uh))
     z, r = torch.sigmoid(zr_x + zr_h).chunk(2, -1)
