@@ -15,7 +15,7 @@ from regard.inspection.adapters.module_tracker import ModuleTracker
 from regard.ops import attend
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
 from regard.ops.masks import Causal
-from regard.ops.survey.reference import weights_from_scores
+from regard.ops.terms import weights_from_scores
 
 
 def intercept_torch(tracker: ModuleTracker) -> None:

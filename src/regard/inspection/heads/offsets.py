@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from regard.inspection.sites.site import Site
-from regard.ops.survey.reference import weights_from_scores
+from regard.ops.terms import weights_from_scores
 from regard.ops.tiling import split_keys, split_rows
 
 BAND_ROWS = 64  # rows per tile: a tile is this wide, plus the offsets

@@ -11,10 +11,11 @@ from torch import Tensor
 from regard.errors import LookError, ShapeError
 from regard.inspection.sites.breakdown import WeightBreakdown, compute_breakdown
 from regard.inspection.sites.term_tensors import select_head
+from regard.ops import Influence
+from regard.ops.attend.window import PoolReduce, compute_window
 from regard.ops.indices import resolve_index
 from regard.ops.influence.effect import AttentionRecord, Effect
 from regard.ops.influence.op import influence
-from regard.ops.influence.statistics import Influence
 from regard.ops.survey.op import compute_survey
 from regard.ops.survey.statistics import (
     DEFAULT_STATISTICS,
@@ -23,7 +24,6 @@ from regard.ops.survey.statistics import (
     make_survey_options,
 )
 from regard.ops.terms import Terms
-from regard.ops.window import PoolReduce, compute_window
 from regard.tables import html_table
 
 Tokens = list[list[str]]  # one list per sequence of the batch
