@@ -81,9 +81,8 @@ class BlockColumn:
             up: list[Point] = [(self.x, self._from), (self.x, top), (middle, top)]
             self.canvas.wire(*up, (middle, y + 8), (edge, y + 8), over=True, name="memory")
             self.canvas.wire((middle, y - 8), (edge, y - 8), over=True, name="memory")
-            self.canvas.wire(
-                (middle, y - 14), (middle, y), arrow=False
-            )  # redraw what the white outline hid
+            # redraw what the white outline hid
+            self.canvas.wire((middle, y - 14), (middle, y), arrow=False)
             self.canvas.dot(middle, y - 8)
             self.canvas.text(edge - 14, y - 12, "k", small=True)
             self.canvas.text(edge - 14, y + 20, "v", small=True)

@@ -13,13 +13,8 @@ def draw_cell(cell: RecurrentCell, note: str = "") -> Diagram:
     canvas.text(30, 0, title + note, at="start")
     w, u = f"W {cell.hidden}×{cell.dim}", f"U {cell.hidden}×{cell.hidden}"
     rows = f"each gate: {w}, {u}" + (", biases" if cell.w_bias is not None else "")
-    canvas.text(
-        30,
-        16,
-        f"{rows}; {sum(p.numel() for p in cell.parameters()):,} parameters",
-        small=True,
-        at="start",
-    )
+    count = sum(p.numel() for p in cell.parameters())
+    canvas.text(30, 16, f"{rows}; {count:,} parameters", small=True, at="start")
     return canvas.to_diagram(title + note)
 
 

@@ -1,10 +1,10 @@
 """Cost of each kind of layer: parameters, multiply-adds, bytes moved, activations and cache."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from regard.costs.formulas import Formula
 from regard.nn import (
@@ -47,31 +47,42 @@ class CostPart:
     cache_bytes: int = 0
     sizes: tuple[tuple[str, int], ...] = ()  # values of the letters in the formula
 
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Multiply-adds, parameters, bytes moved, activation bytes and cache bytes."""
+        sizes = (self.bytes_moved, self.activation_bytes, self.cache_bytes)
+        return self.multiply_adds, self.parameters, *sizes
+
 
 class CostCounter:
-    """Builds cost parts for one batch size; shared parameters are counted once."""
+    """Builds cost parts for one batch size; shared parameters are counted once.
 
-    def __init__(self, batch: int, element_size: int, source: str = "n"):
+    `lengths` holds the current tokens of each side: subsampling and pooling change it.
+    """
+
+    def __init__(self, batch: int, element_size: int, source: int, target: int, letter: str):
         self.batch, self.element_size = batch, element_size
-        self.letters = {"source": source, "target": "N"}
+        self.lengths: dict[Side, int] = {"source": source, "target": target}
+        self.letters: dict[Side, str] = {"source": letter, "target": "N"}
+        self.token_embeddings: Tensor | None = None  # the last ones, for a tied readout
         self._counted: set[int] = set()
 
     def part(
         self,
         name: str,
-        side: Side,
         modules: Iterable[nn.Module | nn.Parameter | None],
+        side: Side = "source",
         formula: str = "",
         sizes: dict[str, int] | None = None,
         *,
         moved: int = 0,
         activations: int = 0,
         cache: int = 0,
-        repeated_reads: int = 0,
+        weight_reads: int = 0,
     ) -> CostPart:
         """A part; `moved`, `activations` and `cache` are numbers per sequence.
 
-        `repeated_reads` are weights that are read again.
+        `weight_reads` are weights that are read again, or below 0 not read.
         """
         parameters, used = self._parameters(modules)
         sizes = {"B": self.batch} | (sizes or {})
@@ -81,7 +92,7 @@ class CostCounter:
             formula=formula,
             parameters=parameters,
             multiply_adds=Formula(formula).value(**sizes) if formula else 0,
-            bytes_moved=self.element_size * (used + repeated_reads + self.batch * moved),
+            bytes_moved=self.element_size * (used + weight_reads + self.batch * moved),
             activation_bytes=self.element_size * self.batch * activations,
             cache_bytes=self.element_size * self.batch * cache,
             sizes=tuple((name, size) for name, size in sizes.items() if name in formula),
@@ -102,56 +113,55 @@ class CostCounter:
 def attention_cost(
     counter: CostCounter,
     name: str,
-    side: Side,
-    layers: list[MultiHeadAttention],
-    n: int,
-    m: int | None = None,
-    extra: nn.Module | None = None,
+    layers: Sequence[MultiHeadAttention],
+    side: Side = "source",
+    *,
+    cross: bool = False,
+    relative: nn.Module | None = None,
+    cached: bool = True,
 ) -> CostPart:
-    """Attention layers of one size, n queries and m keys; without m, self-attention."""
-    first, is_self = layers[0], m is None
-    keys = n if m is None else m
+    """Attention layers of one size; `cross` takes the keys from the source."""
+    first, n, letter = layers[0], counter.lengths[side], counter.letters[side]
+    keys = counter.lengths["source"] if cross else n
     e, g = first.to_q.out_features, first.to_k.out_features
     d, s = first.to_q.in_features, first.to_k.in_features
-    letter = counter.letters[side]
-    other, square = (letter, f"{letter}²") if is_self else ("M", "NM")
+    other, square = ("M", "NM") if cross else (letter, f"{letter}²")
     if e == g == d == s:
-        terms = f"4{letter}d²" if is_self else "2Nd² + 2Md²"
+        terms = "2Nd² + 2Md²" if cross else f"4{letter}d²"
         terms += f" + 2{square}d"
     else:
         terms = f"2{letter}de + 2{other}sg + 2{square}e"
     distances = 0
-    if isinstance(extra, RelativeKeyBias):  # each query is multiplied with the key of each distance
-        distances, terms = len(extra.table), f"{terms} + {letter}er"
+    if isinstance(relative, RelativeKeyBias):  # q times the key of each distance
+        distances, terms = len(relative.table), f"{terms} + {letter}er"
     # x, q, k, v, lse, and the output twice: per head, and with heads concatenated
     saved = n * d + 3 * n * e + 2 * keys * g + n * first.heads
     return counter.part(
         name,
+        [*layers, relative],
         side,
-        [*layers, extra],
         f"BL({terms})",
         {"L": len(layers), letter: n, other: keys, "d": d, "s": s, "e": e, "g": g, "r": distances},
         moved=len(layers) * (2 * n * d + 4 * n * e + 2 * keys * s + 4 * keys * g),
         activations=len(layers) * saved,
-        cache=len(layers) * 2 * keys * g,
+        cache=len(layers) * 2 * keys * g if cached else 0,
     )
 
 
 def feed_forward_cost(
-    counter: CostCounter, name: str, side: Side, layers: list[FeedForward], n: int
+    counter: CostCounter, name: str, layers: Sequence[FeedForward], side: Side = "source"
 ) -> CostPart:
     """Feed-forward layers of one size; three products if gated."""
-    first = layers[0]
+    first, n, letter = layers[0], counter.lengths[side], counter.letters[side]
     d, h = first.to_hidden.in_features, first.to_hidden.out_features
     gated = first.to_gate is not None
-    letter = counter.letters[side]
     terms = f"8{letter}d²" if h == 4 * d and not gated else f"{3 if gated else 2}{letter}dh"
     # relu saves its output, which the next product saves anyway; others save their input too
     inner = (3 if gated else 1) + (first.activation != "relu")
     return counter.part(
         name,
-        side,
         layers,
+        side,
         f"BL({terms})",
         {"L": len(layers), letter: n, "d": d, "h": h},
         moved=len(layers) * n * ((2 + gated) * (d + h) + h),
@@ -159,62 +169,67 @@ def feed_forward_cost(
     )
 
 
-def norm_cost(counter: CostCounter, name: str, side: Side, layers: list[Norm], n: int) -> CostPart:
+def norm_cost(counter: CostCounter, name: str, layers: list[Norm], side: Side) -> CostPart:
     """Norms: no products, but parameters and saved inputs."""
+    n = counter.lengths[side]
     widths = [(norm.kind, norm.gain.numel()) for norm in layers if norm.gain is not None]
     # a layer norm also saves mean and variance; our RMS norm its normalised input
     saved = sum(d + 2 if kind == "layer" else 2 * d + 1 for kind, d in widths)
     moved = sum(2 * n * d for _, d in widths)
-    return counter.part(name, side, layers, moved=moved, activations=n * saved)
+    return counter.part(name, layers, side, moved=moved, activations=n * saved)
 
 
 def embedding_cost(
-    counter: CostCounter, name: str, side: Side, layer: TokenEmbedding, n: int
+    counter: CostCounter, name: str, layer: TokenEmbedding, side: Side = "source"
 ) -> CostPart:
-    """An embedding lookup."""
-    d, norm = layer.token_embeddings.shape[1], layer.norm
-    rows = counter.part(
-        name, side, [layer], moved=2 * n * d, activations=n * (d + 2) if norm else 0
+    """An embedding lookup, which reads at most one row per token."""
+    n, table = counter.lengths[side], layer.token_embeddings
+    d, counter.token_embeddings = table.shape[1], table
+    return counter.part(
+        name,
+        [layer],
+        side,
+        moved=2 * n * d,
+        activations=n * (d + 2) if layer.norm else 0,
+        weight_reads=min(0, n * d * counter.batch - table.numel()),
     )
-    unread = layer.token_embeddings.numel() - n * d * counter.batch
-    return replace(rows, bytes_moved=rows.bytes_moved - counter.element_size * max(0, unread))
 
 
 def readout_cost(
-    counter: CostCounter,
-    layer: Readout | nn.Linear,
-    d: int,
-    vocab: int,
-    n: int,
-    side: Side = "target",
+    counter: CostCounter, layer: Readout | nn.Linear, side: Side = "target"
 ) -> CostPart:
     """Projection to the vocabulary; a tied weight is read here, and counted at the embedding."""
-    letter = counter.letters[side]
+    n, letter = counter.lengths[side], counter.letters[side]
+    weight = counter.token_embeddings if layer.weight is None else layer.weight
+    assert weight is not None
+    vocab, d = weight.shape
     return counter.part(
         "readout",
-        side,
         [layer],
+        side,
         f"B({letter}dV)",
         {letter: n, "d": d, "V": vocab},
         moved=n * (d + vocab),
         activations=n * d,
-        repeated_reads=d * vocab if getattr(layer, "weight", None) is None else 0,
+        weight_reads=d * vocab if layer.weight is None else 0,
     )
 
 
 def linear_cost(
-    counter: CostCounter, name: str, side: Side, layers: list[nn.Linear], n: int
+    counter: CostCounter, name: str, layers: Iterable[nn.Linear | None], side: Side = "source"
 ) -> CostPart:
-    """Linear layers in sequence."""
-    shapes = [(layer.in_features, layer.out_features) for layer in layers]
+    """Linear layers in sequence, without those that are None."""
+    n = counter.lengths[side]
+    present = [layer for layer in layers if layer is not None]
+    shapes = [(layer.in_features, layer.out_features) for layer in present]
     letter = counter.letters[side] if n > 1 else ""
     terms, sizes = " + ".join(f"{n * a * b}" for a, b in shapes), {letter: n}
-    if len(layers) == 1:
+    if len(shapes) == 1:
         terms, sizes = f"{letter}io", {letter: n, "i": shapes[0][0], "o": shapes[0][1]}
     return counter.part(
         name,
+        present,
         side,
-        layers,
         f"B({terms})",
         sizes,
         moved=sum(n * (a + b) for a, b in shapes),
@@ -223,13 +238,13 @@ def linear_cost(
 
 
 def recurrent_cost(
-    counter: CostCounter, name: str, side: Side, layer: Recurrent | AttentiveRecurrent, n: int
+    counter: CostCounter, name: str, layer: Recurrent | AttentiveRecurrent, side: Side = "source"
 ) -> CostPart:
-    """Recurrent layers over n steps: W x and U h per gate."""
+    """Recurrent layers: W x and U h per gate at every step."""
+    n, letter = counter.lengths[side], counter.letters[side]
     directions = 2 if getattr(layer, "bidirectional", False) else 1
     gates = {"rnn": 1, "gru": 3, "lstm": 4}[layer.kind]
     d, s, above = layer.dim, layer.hidden, layer.layers - 1
-    letter = counter.letters[side]
     first = directions * gates
     upper = first * (directions + 1) * above  # upper layers read both directions
     if d == s:
@@ -245,13 +260,13 @@ def recurrent_cost(
     inputs = directions * d + directions * above * directions * s
     return counter.part(
         name,
-        side,
         [layer],
+        side,
         f"B({terms})",
         {letter: n, "d": d, "s": s},
         moved=n * (inputs + cells * (gates + 2) * s),
         activations=n * (inputs + cells * (gates + states) * s),
-        repeated_reads=(n - 1) * cells * gates * s * s,  # U at every step
+        weight_reads=(n - 1) * cells * gates * s * s,  # U at every step
         cache=cache,
     )
 
@@ -265,43 +280,38 @@ def _state_attention_terms(layer: AttentiveRecurrent, letter: str, width: str) -
     return f" + {times}{letter}²{width} - {times}{letter}{width}{projections}"
 
 
-def state_attention_cost(
-    counter: CostCounter, name: str, layer: StateAttention, n: int, m: int, dim: int, source: int
-) -> CostPart:
-    """Attention of n decoder states to m encoder states of width `source`."""
+def state_attention_cost(counter: CostCounter, layer: StateAttention, d: int) -> CostPart:
+    """Attention of the decoder states to the encoder states, both of width d."""
+    m, n = counter.lengths["source"], counter.lengths["target"]
     terms = "NMs + NMd"
     terms += " + Mds" if layer.to_key is not None else ""
     terms += " + Nd²" if layer.to_query is not None else ""
     return counter.part(
-        name,
-        "target",
+        "cross-attention",
         [layer],
+        "target",
         f"B({terms})",
-        {"N": n, "M": m, "d": dim, "s": source},
-        moved=2 * n * dim + m * (dim + source) + n * source,
-        activations=2 * n * dim + m * (dim + source),
-        cache=m * (dim + source),
+        {"N": n, "M": m, "d": d, "s": d},
+        moved=3 * n * d + 2 * m * d,
+        activations=2 * n * d + 2 * m * d,
+        cache=2 * m * d,
     )
 
 
-def subsample_cost(
-    counter: CostCounter, layer: ConvSubsampling, frames: int
-) -> tuple[CostPart, int]:
-    """Subsampling convolutions; also returns the number of frames that remain."""
-    terms, moved = [], 0
+def subsample_cost(counter: CostCounter, layer: ConvSubsampling) -> CostPart:
+    """Subsampling convolutions; fewer frames remain."""
+    terms, moved, frames = [], 0, counter.lengths["source"]
     for module, stride in zip(layer.convolutions, layer.strides, strict=True):
         assert isinstance(module, nn.Conv1d | TimeFrequencyConv)
         after = (frames + stride - 1) // stride
         inner = module if isinstance(module, nn.Conv1d) else module.filters
-        inputs, width = module.in_channels, module.out_channels
-        terms.append(f"{after * width * inner.weight[0].numel()}")
-        moved += frames * inputs + after * width
+        terms.append(f"{after * module.out_channels * inner.weight[0].numel()}")
+        moved += frames * module.in_channels + after * module.out_channels
         frames = after
     for module in layer.out:
         if isinstance(module, nn.Linear):
             terms.append(f"{frames * module.weight.numel()}")
             moved += frames * module.out_features
-    part = counter.part(
-        "convolutions", "source", [layer], f"B({' + '.join(terms)})", moved=moved, activations=moved
-    )
-    return part, frames
+    counter.lengths["source"] = frames
+    formula = f"B({' + '.join(terms)})"
+    return counter.part("convolutions", [layer], formula=formula, moved=moved, activations=moved)

@@ -7,12 +7,12 @@ from torch import nn
 
 from regard import models
 from regard.costs.layer_costs import CostCounter, CostPart
-from regard.costs.model_parts import DEFAULT_IMAGE_SIDE, InputSizes, iter_cost_parts
+from regard.costs.model_parts import iter_cost_parts
 from regard.errors import ConfigError
 from regard.nn import Decoder
 from regard.tables import format_table
 
-DEFAULT_TARGET = 64  # tokens
+DEFAULT_SOURCE, DEFAULT_TARGET, DEFAULT_IMAGE_SIDE = 512, 64, 28  # tokens, tokens, pixels
 ENCODER_DECODERS = (models.Translator, models.RecurrentTranslator, Decoder)
 
 
@@ -39,11 +39,11 @@ class Cost:
 
     @property
     def parameters(self) -> int:
-        return self._sum("parameters")
+        return sum(part.parameters for part in self.parts)
 
     @property
     def multiply_adds(self) -> int:
-        return self._sum("multiply_adds")
+        return sum(part.multiply_adds for part in self.parts)
 
     @property
     def flops(self) -> int:
@@ -63,9 +63,6 @@ class Cost:
         """
         return sum(part.multiply_adds for part in self.parts if part.side == "target")
 
-    def _sum(self, name: str) -> int:
-        return sum(getattr(part, name) for part in self.parts)
-
     def __rich__(self) -> Any:
         from rich.table import Table
 
@@ -76,19 +73,11 @@ class Cost:
         for column in ("multiply-adds", "parameters", "bytes moved", "activations", "cache"):
             table.add_column(column, justify="right")
         for part in self.parts:
-            table.add_row(part.name, part.formula, _format_sizes(part), *_format_counts(part))
-        total = CostPart(
-            name="all",
-            side="source",
-            formula="",
-            parameters=self.parameters,
-            multiply_adds=self.multiply_adds,
-            bytes_moved=self._sum("bytes_moved"),
-            activation_bytes=self._sum("activation_bytes"),
-            cache_bytes=self._sum("cache_bytes"),
-        )
+            with_sizes = " ".join(f"{x}={size}" for x, size in part.sizes if x and x != "B")
+            table.add_row(part.name, part.formula, with_sizes, *_format_counts(part.counts))
         table.add_section()
-        table.add_row("all", "", "", *_format_counts(total))
+        totals = tuple(map(sum, zip(*(part.counts for part in self.parts), strict=True)))
+        table.add_row("all", "", "", *_format_counts(totals))
         return table
 
     def __str__(self) -> str:
@@ -121,31 +110,26 @@ def cost(
             raise ConfigError(f"{name}: needs 1 or more, got {size}")
     weight = next(model.parameters(), None)
     element_size = 4 if weight is None else weight.element_size()
-    counter = CostCounter(batch, element_size, "M" if isinstance(model, ENCODER_DECODERS) else "n")
-    sizes = InputSizes(source, target, counter)
-    parts = tuple(iter_cost_parts(model, sizes))
-    return Cost(type(model).__name__, _describe_inputs(model, sizes), parts)
-
-
-def _describe_inputs(model: nn.Module, sizes: InputSizes) -> str:
-    batch = f"batch B = {sizes.counter.batch}"
-    if isinstance(model, ENCODER_DECODERS):
-        return f"{batch}, source M = {sizes.tokens}, target N = {sizes.target}"
     if isinstance(model, models.VisionTransformer):
-        return f"{batch}, side {sizes.source or model.config.image_size}"
-    if isinstance(model, models.ResNet):
-        return f"{batch}, side {sizes.source or DEFAULT_IMAGE_SIDE}"
-    return batch if isinstance(model, models.MLP) else f"{batch}, n = {sizes.tokens}"
+        source, shape = source or model.config.image_size, "side {}"
+    elif isinstance(model, models.ResNet):
+        source, shape = source or DEFAULT_IMAGE_SIDE, "side {}"
+    else:
+        source, shape = source or DEFAULT_SOURCE, "n = {}"
+    letter = "n"
+    if isinstance(model, ENCODER_DECODERS):
+        letter, shape = "M", f"source M = {{}}, target N = {target}"
+    inputs = f"batch B = {batch}"
+    if not isinstance(model, models.MLP):
+        inputs += ", " + shape.format(source)
+    counter = CostCounter(batch, element_size, source, target, letter)
+    return Cost(type(model).__name__, inputs, tuple(iter_cost_parts(model, counter)))
 
 
-def _format_counts(part: CostPart) -> list[str]:
-    counts = [f"{part.multiply_adds:,}" if part.multiply_adds else "", f"{part.parameters:,}"]
-    sizes = (part.bytes_moved, part.activation_bytes, part.cache_bytes)
-    return counts + [_format_bytes(size) for size in sizes]
-
-
-def _format_sizes(part: CostPart) -> str:
-    return " ".join(f"{letter}={size}" for letter, size in part.sizes if letter and letter != "B")
+def _format_counts(counts: tuple[int, ...]) -> list[str]:
+    multiply_adds, parameters, *sizes = counts
+    numbers = [f"{multiply_adds:,}" if multiply_adds else "", f"{parameters:,}"]
+    return numbers + [_format_bytes(size) for size in sizes]
 
 
 def _format_bytes(size: int) -> str:

@@ -78,17 +78,13 @@ def shared_encoding_cost(
     encoder, decoder = (sum(part.multiply_adds for part in side) for side in sides)
     encoder_formula, decoder_formula = map(_join_formulas, sides)
     if isinstance(model, Translator):  # keys and values depend on the source alone
-        shared = model.config.decoder_layers * source * _count_key_value_weights(model)
+        cross = cast(DecoderBlock, model.decoder.blocks[0]).cross_attention
+        weights = cross.to_k.weight.numel() + cross.to_v.weight.numel()
+        shared = model.config.decoder_layers * source * weights
         encoder, decoder = encoder + shared, decoder - shared
         encoder_formula += " + L(2Md²)"
         decoder_formula = decoder_formula.replace("2Nd² + 2Md² + 2NMd", "2Nd² + 2NMd")
     return SharedEncoding(encoder_formula, decoder_formula, encoder, decoder, languages)
-
-
-def _count_key_value_weights(model: Translator) -> int:
-    """Weights of the key and value projections of one layer: 2d², less with fewer KV heads."""
-    cross = cast(DecoderBlock, model.decoder.blocks[0]).cross_attention
-    return cross.to_k.weight.numel() + cross.to_v.weight.numel()
 
 
 def _join_formulas(parts: list[CostPart]) -> str:
