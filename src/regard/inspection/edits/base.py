@@ -20,9 +20,8 @@ class Edit:
 
     An edit is an interceptor; registered alone, it changes every call.
 
-    >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.zeros(1, 2), torch.zeros(2, 2), torch.tensor([[1.0], [3.0]])
-    >>> with intercepting(rg.edit.drop_key("*", 0)):
+    >>> with rg.ops.intercept.intercepting(rg.edit.drop_key("*", 0)):
     ...     rg.attend(q, k, v)[0]
     tensor([[3.]])
     """

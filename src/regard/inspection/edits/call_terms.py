@@ -1,6 +1,6 @@
 """Masks, biases and calls that edits are built from."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,7 +14,7 @@ from regard.ops.grid import Grid, slice_axis
 from regard.ops.influence.leave_one_out import attend_without
 from regard.ops.intercept import AttentionCall, AttentionResult
 from regard.ops.masks import Mask
-from regard.ops.terms import ScoreFunction, Terms, upcast
+from regard.ops.terms import ScoreFunction, Terms, repeat_kv, upcast
 from regard.ops.tiling import split_rows
 
 
@@ -153,12 +153,42 @@ def attend_without_keys(call: AttentionCall, rows: range, keys: Sequence[int]) -
     return torch.cat(outs, -2), torch.cat(lses, -1)
 
 
+def edit_rows(
+    call: AttentionCall,
+    name: str,
+    change: Callable[[Tensor], Tensor],
+    rows: Iterable[int] | None,
+    heads: Sequence[int] | None,
+    first: int = 0,
+) -> AttentionCall:
+    """The call with rows of q, k or v changed in some heads; rows count from `first`."""
+    if heads is not None and name != "q":  # heads that share a key get copies
+        call = replace(call, k=repeat_kv(call.k, call.q), v=repeat_kv(call.v, call.q))
+    old = getattr(call, name)
+    return replace(call, **{name: where_rows(call, old, change(old), rows, heads, first)})
+
+
+def where_rows(
+    call: AttentionCall,
+    old: Tensor,
+    new: Tensor,
+    rows: Iterable[int] | None,
+    heads: Sequence[int] | None,
+    first: int = 0,
+) -> Tensor:
+    """New at the given rows and heads, old elsewhere; None stands for all."""
+    edited = index_mask(rows, first + old.shape[-2], old)[first:, None]
+    if heads is not None:
+        edited = edited & head_mask_column(heads, call)
+    return torch.where(edited, new.to(old.dtype), old)
+
+
 def head_mask(heads: Sequence[int] | None, call: AttentionCall) -> Tensor:
     """Bool mask over the heads; all by default."""
     count = call.q.shape[-3] if call.q.ndim > 2 else 1
     if heads is not None and max(heads) >= count:
         raise ShapeError(f"heads: needs less than {count}, got {max(heads)}")
-    return index_mask(range(count) if heads is None else heads, count, call.q)
+    return index_mask(heads, count, call.q)
 
 
 def head_mask_column(heads: Sequence[int] | None, call: AttentionCall) -> Tensor:
@@ -167,13 +197,13 @@ def head_mask_column(heads: Sequence[int] | None, call: AttentionCall) -> Tensor
     return mask.view(-1, 1, 1) if call.q.ndim > 2 else mask.view(1, 1)
 
 
-def index_mask(indices: Iterable[int], count: int, like: Tensor) -> Tensor:
-    """Bool mask of `count` entries, True at the indices; larger indices are ignored.
+def index_mask(indices: Iterable[int] | None, count: int, like: Tensor) -> Tensor:
+    """Bool mask of `count` entries, True at the indices (None: at all); larger ones are ignored.
 
     >>> index_mask([0, 2, 5], 3, torch.zeros(1))
     tensor([ True, False,  True])
     """
-    # keys of later generation steps do not exist yet
     mask = torch.zeros(count, dtype=torch.bool)
-    mask[[i for i in indices if i < count]] = True
+    # keys of later generation steps do not exist yet
+    mask[[i for i in (range(count) if indices is None else indices) if i < count]] = True
     return mask.to(like.device)

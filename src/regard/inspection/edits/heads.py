@@ -1,6 +1,9 @@
 """Edits of head outputs: drop, keep and scale."""
 
+from collections.abc import Callable
+
 import torch
+from torch import Tensor
 
 from regard.inspection.adapters.module_tracker import Caller
 from regard.inspection.edits.base import Edit, Indices, as_indices, check_finite, format_call
@@ -13,20 +16,13 @@ def drop_head(site: str, heads: Indices) -> Edit:
 
     out_h = 0
 
-    >>> from regard.ops.intercept import intercepting
     >>> v = torch.tensor([[[1.0]], [[2.0]]])
-    >>> with intercepting(rg.edit.drop_head("*", 1)):
+    >>> with rg.ops.intercept.intercepting(rg.edit.drop_head("*", 1)):
     ...     rg.attend(torch.zeros(2, 1, 1), torch.zeros(2, 1, 1), v)[0].flatten()
     tensor([1., 0.])
     """
-    chosen = as_indices("heads", heads)
-
-    def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
-        dropped = head_mask_column(chosen, call)
-        out, lse = proceed(call)
-        return out.masked_fill(dropped, 0), lse
-
-    return Edit(site, format_call("drop_head", site, heads), apply)
+    description = format_call("drop_head", site, heads)
+    return _edit_output(site, heads, description, lambda out, mask: out.masked_fill(mask, 0))
 
 
 def keep_heads(site: str, heads: Indices) -> Edit:
@@ -34,20 +30,13 @@ def keep_heads(site: str, heads: Indices) -> Edit:
 
     out_h = 0 for every other h
 
-    >>> from regard.ops.intercept import intercepting
     >>> v = torch.tensor([[[1.0]], [[2.0]]])
-    >>> with intercepting(rg.edit.keep_heads("*", 1)):
+    >>> with rg.ops.intercept.intercepting(rg.edit.keep_heads("*", 1)):
     ...     rg.attend(torch.zeros(2, 1, 1), torch.zeros(2, 1, 1), v)[0].flatten()
     tensor([0., 2.])
     """
-    chosen = as_indices("heads", heads)
-
-    def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
-        kept = head_mask_column(chosen, call)
-        out, lse = proceed(call)
-        return out.masked_fill(~kept, 0), lse
-
-    return Edit(site, format_call("keep_heads", site, heads), apply)
+    description = format_call("keep_heads", site, heads)
+    return _edit_output(site, heads, description, lambda out, mask: out.masked_fill(~mask, 0))
 
 
 def scale_head(site: str, heads: Indices, factor: float) -> Edit:
@@ -55,18 +44,27 @@ def scale_head(site: str, heads: Indices, factor: float) -> Edit:
 
     out_h = factor · out_h
 
-    >>> from regard.ops.intercept import intercepting
     >>> v = torch.tensor([[[1.0]], [[2.0]]])
-    >>> with intercepting(rg.edit.scale_head("*", 1, 0.5)):
+    >>> with rg.ops.intercept.intercepting(rg.edit.scale_head("*", 1, 0.5)):
     ...     rg.attend(torch.zeros(2, 1, 1), torch.zeros(2, 1, 1), v)[0].flatten()
     tensor([1., 1.])
     """
-    chosen = as_indices("heads", heads)
     check_finite("factor", factor)
+    description = format_call("scale_head", site, heads, factor)
+    return _edit_output(
+        site, heads, description, lambda out, mask: torch.where(mask, factor * out, out)
+    )
+
+
+def _edit_output(
+    site: str, heads: Indices, description: str, change: Callable[[Tensor, Tensor], Tensor]
+) -> Edit:
+    """An edit of the output; `change` gets it with a mask of the heads."""
+    chosen = as_indices("heads", heads)
 
     def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
-        scaled = head_mask_column(chosen, call)
+        mask = head_mask_column(chosen, call)
         out, lse = proceed(call)
-        return torch.where(scaled, factor * out, out), lse
+        return change(out, mask), lse
 
-    return Edit(site, format_call("scale_head", site, heads, factor), apply)
+    return Edit(site, description, apply)

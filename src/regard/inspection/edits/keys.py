@@ -1,7 +1,6 @@
 """Edits of keys and queries: drop, scale and add noise."""
 
 import zlib
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -17,13 +16,12 @@ from regard.inspection.edits.base import (
 )
 from regard.inspection.edits.call_terms import (
     KeyDropMask,
+    edit_rows,
     head_mask,
-    head_mask_column,
     index_mask,
     with_mask,
 )
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed
-from regard.ops.terms import repeat_kv
 
 NOISE_BLOCK = 64  # positions per random generator
 
@@ -44,9 +42,8 @@ def drop_key(
         heads: Heads to edit; all by default.
         queries: Query positions to edit; all by default.
 
-    >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.zeros(2, 1), torch.zeros(2, 1), torch.tensor([[1.0], [3.0]])
-    >>> with intercepting(rg.edit.drop_key("*", 0, queries=1)):
+    >>> with rg.ops.intercept.intercepting(rg.edit.drop_key("*", 0, queries=1)):
     ...     rg.attend(q, k, v)[0].flatten()
     tensor([2., 3.])
     """
@@ -55,11 +52,10 @@ def drop_key(
     positions = as_optional_indices("queries", queries)
 
     def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
-        end = call.terms.offset + call.q.shape[-2]
         mask = KeyDropMask(
             index_mask(dropped, call.k.shape[-2], call.k),
             head_mask(chosen, call),
-            index_mask(range(end) if positions is None else positions, end, call.k),
+            index_mask(positions, call.terms.offset + call.q.shape[-2], call.k),
         )
         return proceed(with_mask(call, mask))
 
@@ -72,9 +68,8 @@ def scale_key(site: str, keys: Indices, alpha: float, *, heads: Indices | None =
 
     k_j → alpha · k_j, so scale · q_i · k_j → alpha · scale · q_i · k_j, before softcap and bias
 
-    >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.tensor([[1.0]]), torch.tensor([[1.0], [0.0]]), torch.tensor([[1.0], [0.0]])
-    >>> with intercepting(rg.edit.scale_key("*", 0, 0.0)):
+    >>> with rg.ops.intercept.intercepting(rg.edit.scale_key("*", 0, 0.0)):
     ...     rg.attend(q, k, v)[0]
     tensor([[0.5000]])
     """
@@ -83,11 +78,10 @@ def scale_key(site: str, keys: Indices, alpha: float, *, heads: Indices | None =
     check_finite("alpha", alpha)
 
     def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
-        call = _split_kv_heads(call, chosen)
-        edited = index_mask(scaled, call.k.shape[-2], call.k)[:, None]
-        return proceed(replace(call, k=_where(edited, chosen, call, alpha * call.k, call.k)))
+        return proceed(edit_rows(call, "k", lambda k: alpha * k, scaled, chosen))
 
-    return Edit(site, format_call("scale_key", site, keys, alpha, heads=heads), apply, max(scaled))
+    description = format_call("scale_key", site, keys, alpha, heads=heads)
+    return Edit(site, description, apply, max(scaled))
 
 
 def jitter_key(
@@ -109,9 +103,8 @@ def jitter_key(
         heads: Query heads to edit; with None, heads that share a key share its noise.
         seed: Random seed.
 
-    >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.tensor([[1.0]]), torch.zeros(2, 1), torch.tensor([[1.0], [0.0]])
-    >>> with intercepting(rg.edit.jitter_key("*", 0.0)):
+    >>> with rg.ops.intercept.intercepting(rg.edit.jitter_key("*", 0.0)):
     ...     rg.attend(q, k, v)[0]
     tensor([[0.5000]])
     """
@@ -120,11 +113,10 @@ def jitter_key(
     check_finite("sigma", sigma, 0)
 
     def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
-        call = _split_kv_heads(call, chosen)
-        count = call.k.shape[-2]
-        edited = index_mask(range(count) if noisy is None else noisy, count, call.k)[:, None]
-        moved = call.k + sigma * position_noise(call.k, f"{seed} key {caller.path}")
-        return proceed(replace(call, k=_where(edited, chosen, call, moved, call.k)))
+        def noise(k: Tensor) -> Tensor:
+            return k + sigma * position_noise(k, f"{seed} key {caller.path}")
+
+        return proceed(edit_rows(call, "k", noise, noisy, chosen))
 
     description = format_call("jitter_key", site, sigma, keys=keys, heads=heads, seed=seed)
     return Edit(site, description, apply, -1 if noisy is None else max(noisy))
@@ -149,9 +141,8 @@ def jitter_query(
         heads: Heads to edit; all by default.
         seed: Random seed.
 
-    >>> from regard.ops.intercept import intercepting
     >>> q, k, v = torch.tensor([[1.0]]), torch.zeros(2, 1), torch.tensor([[1.0], [0.0]])
-    >>> with intercepting(rg.edit.jitter_query("*", 9.0)):  # equal keys: no effect
+    >>> with rg.ops.intercept.intercepting(rg.edit.jitter_query("*", 9.0)):  # equal keys: no effect
     ...     rg.attend(q, k, v)[0]
     tensor([[0.5000]])
     """
@@ -160,11 +151,9 @@ def jitter_query(
     check_finite("sigma", sigma, 0)
 
     def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
-        first, count = call.terms.offset, call.q.shape[-2]
-        end = first + count
-        edited = index_mask(range(end) if noisy is None else noisy, end, call.q)[first:, None]
-        moved = call.q + sigma * position_noise(call.q, f"{seed} query {caller.path}", first)
-        return proceed(replace(call, q=_where(edited, chosen, call, moved, call.q)))
+        first = call.terms.offset
+        noise = sigma * position_noise(call.q, f"{seed} query {caller.path}", first)
+        return proceed(edit_rows(call, "q", lambda q: q + noise, noisy, chosen, first))
 
     description = format_call("jitter_query", site, sigma, queries=queries, heads=heads, seed=seed)
     return Edit(site, description, apply)
@@ -177,27 +166,9 @@ def position_noise(like: Tensor, name: str, first: int = 0) -> Tensor:
     every device.
     """
     *batch, count, head_dim = like.shape
-    blocks = []
+    blocks = [torch.zeros(0, *batch, head_dim)]
     for block in range(first // NOISE_BLOCK, -(-(first + count) // NOISE_BLOCK)):
         generator = torch.Generator().manual_seed(zlib.crc32(f"{name} {block}".encode()))
         blocks.append(torch.randn(NOISE_BLOCK, *batch, head_dim, generator=generator))
     start = first % NOISE_BLOCK
-    empty = torch.zeros(0, *batch, head_dim)
-    noise = torch.cat([*blocks, empty])[start : start + count]
-    return noise.movedim(0, -2).to(like)
-
-
-def _split_kv_heads(call: AttentionCall, heads: tuple[int, ...] | None) -> AttentionCall:
-    """Repeat keys and values per query head if only some heads are edited."""
-    if heads is None:
-        return call
-    return replace(call, k=repeat_kv(call.k, call.q), v=repeat_kv(call.v, call.q))
-
-
-def _where(
-    edited: Tensor, heads: tuple[int, ...] | None, call: AttentionCall, new: Tensor, old: Tensor
-) -> Tensor:
-    """New at the edited positions and heads, old elsewhere."""
-    if heads is not None:
-        edited = edited & head_mask_column(heads, call)
-    return torch.where(edited, new.to(old.dtype), old)
+    return torch.cat(blocks)[start : start + count].movedim(0, -2).to(like)
