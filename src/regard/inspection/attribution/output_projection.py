@@ -9,13 +9,8 @@ from regard.inspection.sites.labels import check_site
 from regard.inspection.sites.site import Site
 
 _NAMES = ("to_out", "o_proj", "out_proj", "c_proj", "out_lin", "dense", "wo", "o")
-_BESIDE = (
-    "output.dense",
-    "output",
-    "o_proj",
-    "out_proj",
-    "dense",
-)  # BERT has it in a sibling module
+# BERT has it in a sibling module
+_BESIDE = ("output.dense", "output", "o_proj", "out_proj", "dense")
 
 
 def output_projection(model: nn.Module, site: Site) -> Float[Tensor, "head value dim"]:
@@ -30,8 +25,11 @@ def output_projection(model: nn.Module, site: Site) -> Float[Tensor, "head value
     >>> torch.allclose(torch.einsum("bhiv,hvd->bid", sight.sites[0].out, w) + bias, y, atol=1e-6)
     True
     """
-    width = site.heads * site.v.shape[-1]
-    for module in _candidates(model, site.path):
+    width, modules = site.heads * site.v.shape[-1], dict(model.named_modules())
+    parent = site.path.rpartition(".")[0]
+    paths = [f"{site.path}.{name}" for name in _NAMES] + [f"{parent}.{name}" for name in _BESIDE]
+    for path in paths:
+        module = modules.get(path.removeprefix("."))
         weight = getattr(module, "weight", None)
         if not isinstance(weight, Tensor) or weight.ndim != 2:
             continue
@@ -45,28 +43,15 @@ def output_projection(model: nn.Module, site: Site) -> Float[Tensor, "head value
     )
 
 
-def _candidates(model: nn.Module, path: str) -> list[nn.Module]:
-    parent = path.rpartition(".")[0]
-    inside = [f"{path}.{name}" if path else name for name in _NAMES]
-    beside = [f"{parent}.{name}" if parent else name for name in _BESIDE]
-    modules = dict(model.named_modules())
-    return [modules[name] for name in inside + beside if name in modules]
-
-
 def check_output_projection(site: Site, w_out: Tensor) -> None:
     """Raise unless w_out is (head, value, dim) of the site."""
     check_site(site)
     site.require_tensors()
-    shape = site.heads, site.v.shape[-1]
+    shape, hint = (site.heads, site.v.shape[-1]), "try output_projection(model, site)"
     if not isinstance(w_out, Tensor) or not w_out.is_floating_point():
-        raise ShapeError(
-            f"w_out: needs a float tensor, got a {type(w_out).__name__}; "
-            "try output_projection(model, site)"
-        )
+        raise ShapeError(f"w_out: needs a float tensor, got a {type(w_out).__name__}; {hint}")
     if w_out.ndim != 3 or tuple(w_out.shape[:2]) != shape:
-        raise ShapeError(
-            f"w_out: needs (head, value, dim) = {(*shape, '…')}, got {tuple(w_out.shape)}; "
-            "try output_projection(model, site)"
-        )
+        needs = f"(head, value, dim) = {(*shape, '…')}"
+        raise ShapeError(f"w_out: needs {needs}, got {tuple(w_out.shape)}; {hint}")
     if w_out.device != torch.device(site.v.device):
         raise ShapeError(f"w_out: needs the device {site.v.device}, got {w_out.device}")

@@ -46,30 +46,30 @@ def propagate(
     attention_weight: float,
 ) -> Attribution:
     """Propagate from the last attention to the first: r → residual · r + attention · r A."""
-    decoders = {stack_path(site.path) for site in sites if site.kind == "cross"}
+    decoders = {_stack_path(site.path) for site in sites if site.kind == "cross"}
 
     def in_decoder(site: Site) -> bool:
-        return not decoders or stack_path(site.path) in decoders
+        return not decoders or _stack_path(site.path) in decoders
 
     top = next((site for site in reversed(sites) if in_decoder(site)), sites[-1])
     r, source = _one_hot_rows(top, tokens), None
     for site in reversed(sites):
         if site.kind == "cross":
             _check_size(site, r, site.queries)
-            added = attention_weight * propagate_through(site, r, rows)
+            added = attention_weight * _propagate_through(site, r, rows)
             _check_size(site, added if source is None else source, site.keys)
             source, r = added if source is None else source + added, residual_weight * r
         elif in_decoder(site):
             _check_size(site, r, site.queries, site.keys)
-            r = residual_weight * r + attention_weight * propagate_through(site, r, rows)
+            r = residual_weight * r + attention_weight * _propagate_through(site, r, rows)
         elif source is not None:
             _check_size(site, source, site.queries, site.keys)
-            added = attention_weight * propagate_through(site, source, rows)
+            added = attention_weight * _propagate_through(site, source, rows)
             source = residual_weight * source + added
     return Attribution(own=r, source=source)
 
 
-def propagate_through(site: Site, r: Tensor, rows: RowWeights) -> Tensor:
+def _propagate_through(site: Site, r: Tensor, rows: RowWeights) -> Tensor:
     """r A, with A the map given by `rows`; rows where r is 0 are not computed."""
     total = r.new_zeros(*r.shape[:-1], site.keys)
     nonzero = (r != 0).flatten(0, -2).any(0).nonzero().flatten()
@@ -109,12 +109,8 @@ def select_sites(sight: Sight | Sequence[Site], at: str) -> list[Site]:
     return selected
 
 
-def stack_path(path: str) -> str:
-    """The path of the stack of a layer: the part before the first number.
-
-    >>> stack_path("model.decoder.layers.3.encoder_attn")
-    'model.decoder.layers'
-    """
+def _stack_path(path: str) -> str:
+    """The part of a path before its first number, the index of the layer."""
     parts = path.split(".")
     end = next((i for i, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
     return ".".join(parts[:end])

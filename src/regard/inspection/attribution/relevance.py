@@ -1,29 +1,28 @@
 """Gradient-weighted attention (relevance), and attention weighted by value norms."""
 
-from collections.abc import Callable
 from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from regard.errors import LookError, ShapeError
-from regard.inspection.adapters.module_tracker import ModuleTracker, check_glob, matches
+from regard.errors import ShapeError
+from regard.inspection.adapters.module_tracker import Caller
+from regard.inspection.attribution.gradient_run import Scalar, run_with_gradient
 from regard.inspection.attribution.output_projection import check_output_projection
 from regard.inspection.attribution.propagation import Attribution, propagate
 from regard.inspection.edits.base import Indices
-from regard.inspection.record.look import patched
 from regard.inspection.sites.site import Site
 from regard.ops.grid import slice_axis, to_4d
 from regard.ops.indices import resolve_slice
-from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
+from regard.ops.intercept import AttentionCall, AttentionResult
 from regard.ops.survey.reference import weights_from_scores
 from regard.ops.terms import repeat_kv, upcast
 
 
 def relevance(
     model: nn.Module,
-    score: Callable[[nn.Module], Tensor],
+    score: Scalar,
     token: Indices | None = None,
     at: str = "*",
 ) -> Attribution:
@@ -45,63 +44,40 @@ def relevance(
     >>> rg.inspection.relevance(layer, lambda layer: layer(x)[0, 0, 0], token=0).own.shape
     torch.Size([1, 1, 3])
     """
-    check_glob("at", at)
-    with patched(model) as tracker:
-        recorder = _OutputRecorder(tracker, at)
-        with intercepting(recorder, tracker, other_threads=False), torch.enable_grad():
-            value = score(model)
-    if not recorder.pairs:
-        raise LookError(f"at: needs an attention that ran, got {at!r}; try '*'")
-    if value.numel() != 1 or not value.requires_grad:
-        raise ShapeError(
-            f"score: needs to return a scalar that requires a gradient, got {tuple(value.shape)}"
-            f"{'' if value.requires_grad else ', detached'}; try the sum of the logits to explain"
+    pairs: list[tuple[Site, Tensor]] = []  # with the output in the autograd graph
+
+    def record(call: AttentionCall, result: AttentionResult, caller: Caller) -> Tensor:
+        out, lse = result
+        if not out.requires_grad:  # nothing below is trainable: the graph starts here
+            out = out.detach().requires_grad_()
+        site = Site(
+            name=caller.name,
+            path=caller.path,
+            kind=caller.kind,
+            q=to_4d(call.q.detach()),
+            k=to_4d(call.k.detach()),
+            v=to_4d(call.v.detach()),
+            out=to_4d(out.detach()),
+            lse=to_4d(lse.detach()[..., None])[..., 0],
+            terms=call.terms,
         )
-    sites, outs = zip(*recorder.pairs, strict=True)
+        pairs.append((site, out))
+        return out
+
+    value = run_with_gradient(model, score, "score", at, record)
+    sites, outs = zip(*pairs, strict=True)
     found = torch.autograd.grad(value, outs, allow_unused=True, materialize_grads=True)
     grads = {id(site): to_4d(grad) for site, grad in zip(sites, found, strict=True)}
 
     def rows(site: Site, rows: range, keys: range) -> Tensor:
-        g, v = (
-            slice_axis(grads[id(site)], -2, rows),
-            repeat_kv(slice_axis(site.v, -2, keys), site.q),
-        )
+        g = slice_axis(grads[id(site)], -2, rows)
+        v = repeat_kv(slice_axis(site.v, -2, keys), site.q)
         lse = site.lse[..., rows.start : rows.stop]
         w = weights_from_scores(site.terms.score_tile(site.q, site.k, rows, keys), lse)
         return (w * (upcast(g) @ upcast(v).mT)).clamp(min=0).mean(1)
 
     with torch.no_grad():
         return propagate(sites, token, rows, residual_weight=1.0, attention_weight=1.0)
-
-
-class _OutputRecorder:
-    """Interceptor that stores each attention with its output in the autograd graph."""
-
-    def __init__(self, tracker: ModuleTracker, at: str):
-        self.tracker, self.at = tracker, at
-        self.pairs: list[tuple[Site, Tensor]] = []
-
-    def __call__(self, call: AttentionCall, proceed: Proceed) -> AttentionResult:
-        out, lse = proceed(call)
-        caller = self.tracker.caller
-        if not matches(self.at, caller.name, caller.path):
-            return out, lse
-        if not out.requires_grad:  # nothing below is trainable: the graph starts here
-            out = out.detach().requires_grad_()
-        q, k, v = (to_4d(x.detach()) for x in (call.q, call.k, call.v))
-        site = Site(
-            name=caller.name,
-            path=caller.path,
-            kind=caller.kind,
-            q=q,
-            k=k,
-            v=v,
-            out=to_4d(out.detach()),
-            lse=to_4d(lse.detach()[..., None])[..., 0],
-            terms=call.terms,
-        )
-        self.pairs.append((site, out))
-        return out, lse
 
 
 def weighted_value_norms(
