@@ -7,20 +7,8 @@ from typing import Any, cast
 from torch import nn
 
 from regard import models
-from regard.costs.layer_costs import (
-    CostCounter,
-    CostPart,
-    Side,
-    attention_cost,
-    embedding_cost,
-    feed_forward_cost,
-    linear_cost,
-    norm_cost,
-    readout_cost,
-    recurrent_cost,
-    state_attention_cost,
-    subsample_cost,
-)
+from regard.costs import layer_costs
+from regard.costs.layer_costs import CostCounter, CostPart, Side
 from regard.errors import ConfigError
 from regard.nn import (
     AttentiveRecurrent,
@@ -45,38 +33,40 @@ def iter_cost_parts(model: nn.Module, counter: CostCounter) -> Iterator[CostPart
 
 @iter_cost_parts.register
 def _(model: models.Translator, counter: CostCounter) -> Iterator[CostPart]:
-    yield embedding_cost(counter, "source embedding", model.source_embedding)
+    yield layer_costs.embedding_cost(counter, "source embedding", model.source_embedding)
     yield from _stack(model.encoder, counter, "encoder ", cached=False)
-    yield embedding_cost(counter, "target embedding", model.target_embedding, "target")
+    yield layer_costs.embedding_cost(counter, "target embedding", model.target_embedding, "target")
     yield from _stack(model.decoder, counter)
-    yield readout_cost(counter, model.readout)
+    yield layer_costs.readout_cost(counter, model.readout)
 
 
 @iter_cost_parts.register
 def _(model: models.RecurrentTranslator, counter: CostCounter) -> Iterator[CostPart]:
     decoder = model.decoder
-    yield embedding_cost(counter, "source embedding", model.source_embedding)
-    yield recurrent_cost(counter, "encoder recurrence", model.encoder)
-    yield embedding_cost(counter, "target embedding", model.target_embedding, "target")
-    yield recurrent_cost(counter, "decoder recurrence", decoder.core, "target")
+    yield layer_costs.embedding_cost(counter, "source embedding", model.source_embedding)
+    yield layer_costs.recurrent_cost(counter, "encoder recurrence", model.encoder)
+    yield layer_costs.embedding_cost(counter, "target embedding", model.target_embedding, "target")
+    yield layer_costs.recurrent_cost(counter, "decoder recurrence", decoder.core, "target")
     if isinstance(decoder, BahdanauDecoder | LuongDecoder):
-        yield state_attention_cost(counter, decoder.cross_attention, model.config.hidden)
+        yield layer_costs.state_attention_cost(
+            counter, decoder.cross_attention, model.config.hidden
+        )
     if isinstance(decoder, LuongDecoder):
-        yield linear_cost(counter, "mix", [decoder.mix], "target")
-    yield linear_cost(counter, "to readout", [model.to_readout], "target")
-    yield readout_cost(counter, model.readout)
+        yield layer_costs.linear_cost(counter, "mix", [decoder.mix], "target")
+    yield layer_costs.linear_cost(counter, "to readout", [model.to_readout], "target")
+    yield layer_costs.readout_cost(counter, model.readout)
 
 
 @iter_cost_parts.register
 def _(model: models.LanguageModel, counter: CostCounter) -> Iterator[CostPart]:
-    yield embedding_cost(counter, "embedding", model.embedding)
+    yield layer_costs.embedding_cost(counter, "embedding", model.embedding)
     yield from _stack(model.decoder, counter)
-    yield readout_cost(counter, model.readout, "source")
+    yield layer_costs.readout_cost(counter, model.readout, "source")
 
 
 @iter_cost_parts.register
 def _(model: models.Classifier, counter: CostCounter) -> Iterator[CostPart]:
-    yield embedding_cost(counter, "embedding", model.embedding)
+    yield layer_costs.embedding_cost(counter, "embedding", model.embedding)
     yield from _stack(model.encoder, counter, cached=False)
     yield from _pooled(counter, "head", model.pooler, model.head)
 
@@ -101,14 +91,14 @@ def _(model: models.VisionTransformer, counter: CostCounter) -> Iterator[CostPar
 
 @iter_cost_parts.register
 def _(model: models.Recogniser, counter: CostCounter) -> Iterator[CostPart]:
-    yield subsample_cost(counter, model.subsample)
+    yield layer_costs.subsample_cost(counter, model.subsample)
     yield from _stack(model.encoder, counter)
-    yield readout_cost(counter, model.head, "source")
+    yield layer_costs.readout_cost(counter, model.head, "source")
 
 
 @iter_cost_parts.register
 def _(model: models.SpeechEncoder, counter: CostCounter) -> Iterator[CostPart]:
-    yield subsample_cost(counter, model.subsample)
+    yield layer_costs.subsample_cost(counter, model.subsample)
     yield from _stack(model.encoder, counter, cached=False)
 
 
@@ -139,18 +129,18 @@ def _(model: models.ResNet, counter: CostCounter) -> Iterator[CostPart]:
 
 @iter_cost_parts.register
 def _(model: MultiHeadAttention, counter: CostCounter) -> Iterator[CostPart]:
-    yield attention_cost(counter, "attention", [model])
+    yield layer_costs.attention_cost(counter, "attention", [model])
 
 
 @iter_cost_parts.register
 def _(model: FeedForward, counter: CostCounter) -> Iterator[CostPart]:
-    yield feed_forward_cost(counter, "feed-forward", [model])
+    yield layer_costs.feed_forward_cost(counter, "feed-forward", [model])
 
 
 @iter_cost_parts.register(Recurrent)
 @iter_cost_parts.register(AttentiveRecurrent)
 def _(model: Recurrent | AttentiveRecurrent, counter: CostCounter) -> Iterator[CostPart]:
-    yield recurrent_cost(counter, "recurrence", model)
+    yield layer_costs.recurrent_cost(counter, "recurrence", model)
 
 
 @iter_cost_parts.register(Encoder)
@@ -163,18 +153,20 @@ def _stack(
         side, prefix = "target", "decoder "
     blocks = cast(Any, stack.blocks)
     name, layers = f"{prefix}self-attention", [block.self_attention for block in blocks]
-    yield attention_cost(counter, name, layers, side, relative=stack.relative, cached=cached)
+    yield layer_costs.attention_cost(
+        counter, name, layers, side, relative=stack.relative, cached=cached
+    )
     if isinstance(stack, Decoder):
         layers = [block.cross_attention for block in blocks]
-        yield attention_cost(counter, "cross-attention", layers, side, cross=True)
+        yield layer_costs.attention_cost(counter, "cross-attention", layers, side, cross=True)
     layers = [block.feed_forward for block in blocks]
-    yield feed_forward_cost(counter, f"{prefix}feed-forward", layers, side)
+    yield layer_costs.feed_forward_cost(counter, f"{prefix}feed-forward", layers, side)
     norms = [module for module in stack.modules() if isinstance(module, Norm)]
-    yield norm_cost(counter, f"{prefix}norms", norms, side)
+    yield layer_costs.norm_cost(counter, f"{prefix}norms", norms, side)
 
 
 def _pooled(counter: CostCounter, name: str, *layers: nn.Linear | None) -> Iterator[CostPart]:
     """Linear layers that run once per sequence."""
     counter.lengths["source"] = 1
     if any(layers):
-        yield linear_cost(counter, name, layers)
+        yield layer_costs.linear_cost(counter, name, layers)

@@ -63,10 +63,6 @@ def check_finite(name: str, value: float, minimum: float = -torch.inf) -> None:
 
 
 def format_call(name: str, *args: object, **kwargs: object) -> str:
-    """The source text of a call, without keyword arguments that are None.
-
-    >>> format_call("drop_key", "*", 3, heads=None, queries=1)
-    "drop_key('*', 3, queries=1)"
-    """
+    """The source text of a call, without keyword arguments that are None."""
     given = [f"{key}={value!r}" for key, value in kwargs.items() if value is not None]
     return f"{name}({', '.join([*map(repr, args), *given])})"

@@ -20,12 +20,7 @@ from regard.ops.tiling import split_rows
 
 @dataclass(frozen=True, eq=False)
 class KeyDropMask(Mask):
-    """Hides some keys from some heads and query positions.
-
-    >>> yes, no = torch.tensor([True]), torch.tensor([False, True])
-    >>> KeyDropMask(no, yes, yes).dense(1, 2)
-    tensor([[ True, False]])
-    """
+    """Hides some keys from some heads and query positions."""
 
     keys: Bool[Tensor, " key"]
     heads: Bool[Tensor, " head"]
@@ -76,13 +71,7 @@ def peak_mask(call: AttentionCall, heads: Tensor) -> PeakMask:
 
 @dataclass(frozen=True, eq=False)
 class ScaledBias(Bias):
-    """A bias times one factor per head; holds q and scale for biases that depend on the query.
-
-    >>> slope = rg.ALiBi(torch.tensor([0.5]))
-    >>> scaled = ScaledBias(slope, torch.tensor([3.0]), torch.zeros(1, 1), 1.0)
-    >>> scaled.at(*torch.tensor([0, 0, 3, 1]))
-    tensor(-3.)
-    """
+    """A bias times one factor per head; holds q and scale for biases that depend on the query."""
 
     bias: Bias
     factors: Float[Tensor, " head"]
@@ -198,11 +187,7 @@ def head_mask_column(heads: Sequence[int] | None, call: AttentionCall) -> Tensor
 
 
 def index_mask(indices: Iterable[int] | None, count: int, like: Tensor) -> Tensor:
-    """Bool mask of `count` entries, True at the indices (None: at all); larger ones are ignored.
-
-    >>> index_mask([0, 2, 5], 3, torch.zeros(1))
-    tensor([ True, False,  True])
-    """
+    """Bool mask of `count` entries, True at the indices (None: at all); larger ones are ignored."""
     mask = torch.zeros(count, dtype=torch.bool)
     # keys of later generation steps do not exist yet
     mask[[i for i in (range(count) if indices is None else indices) if i < count]] = True

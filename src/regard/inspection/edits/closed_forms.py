@@ -1,6 +1,6 @@
 """Closed forms of what edits change in the output of one attention, without running the model."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -89,14 +89,13 @@ def scale_key_effect(site: Site, key: int, alpha: float) -> OutputChange:
     check_finite("alpha", alpha)
     group = group_keys(site, [key])
     rows, column = range(site.queries), range(key, key + 1)
-    longer = replace(site, k=alpha * upcast(site.k), q=upcast(site.q))
-    shift = longer.terms.score_tile(longer.q, longer.k, rows, column)
-    shift = (shift - site.terms.score_tile(site.q, site.k, rows, column))[..., 0].nan_to_num(
-        nan=0.0
-    )
+    new = site.terms.score_tile(upcast(site.q), alpha * upcast(site.k), rows, column)
+    old = site.terms.score_tile(site.q, site.k, rows, column)
+    shift = (new - old)[..., 0].nan_to_num(nan=0.0)
     first = None
     if site.terms.score is None:
-        dot, slope, _ = _dot_and_softcap_derivatives(site, key)
+        dot = _scaled_dot(site, key)
+        slope = _softcap(site, dot)[1]
         first = ((alpha - 1) * dot * slope * group.log_w.exp())[..., None] * group.from_output
     change = weight_change(group.log_w, group.log_rest, shift)
     return OutputChange(change=change[..., None] * group.from_rest, first_order=first)
@@ -139,25 +138,23 @@ def jitter_key_effect(site: Site, key: int, sigma: float) -> NoiseEffect:
     >>> jitter_key_effect(site, 1, sigma=0.1).rms.flatten()  # 0.1 · ½ · 2
     tensor([0.1000])
     """
-    _check_site(site)
+    _check_site(site, dot_product=True)
     check_finite("sigma", sigma, 0)
-    _check_dot_product(site)
     group = group_keys(site, [key])
-    dot, slope, curvature = _dot_and_softcap_derivatives(site, key)
+    dot = _scaled_dot(site, key)
+    capped, slope, curvature = _softcap(site, dot)
     tau = sigma * abs(site.terms.scale) * upcast(site.q).norm(dim=-1)
     w = group.log_w.exp()
     mean = 0.5 * tau**2 * (slope**2 * w * (1 - 2 * w) + curvature * w)
-    nodes, node_weights = (
-        torch.as_tensor(a, dtype=w.dtype, device=w.device) for a in _gauss_hermite()
-    )
-    noisy = _apply_softcap(site, dot[..., None] + tau[..., None] * nodes)
-    shift = noisy - _apply_softcap(site, dot)[..., None]
+    nodes, masses = np.polynomial.hermite_e.hermegauss(QUADRATURE_NODES)
+    nodes, masses = (torch.as_tensor(x).to(w) for x in (nodes, masses / masses.sum()))
+    shift = _softcap(site, dot[..., None] + tau[..., None] * nodes)[0] - capped[..., None]
     change = weight_change(group.log_w[..., None], group.log_rest[..., None], shift)
     return NoiseEffect(
         mean=mean[..., None] * group.from_output,
         rms=tau * slope * w * group.from_output.norm(dim=-1),
-        exact_mean=(change @ node_weights)[..., None] * group.from_rest,
-        exact_rms=(change.square() @ node_weights).sqrt() * group.from_rest.norm(dim=-1),
+        exact_mean=(change @ masses)[..., None] * group.from_rest,
+        exact_rms=(change.square() @ masses).sqrt() * group.from_rest.norm(dim=-1),
     )
 
 
@@ -172,17 +169,14 @@ def jitter_query_effect(site: Site, query: int, sigma: float) -> NoiseEffect:
     >>> jitter_query_effect(site, 0, sigma=0.1).rms.flatten()  # 0.1 · (½ · 2 · 1 + ½ · 2 · 1)
     tensor([0.2000])
     """
-    _check_site(site)
+    _check_site(site, dot_product=True)
     check_finite("sigma", sigma, 0)
-    _check_dot_product(site)
     query = resolve_index("query", query, site.queries)
     row = range(query, query + 1)
-    w, lse = softmax_with_lse(
-        site.terms.score_tile(site.q, site.k, row), site.terms
-    )  # (batch, head, 1, key)
+    w, lse = softmax_with_lse(site.terms.score_tile(site.q, site.k, row), site.terms)  # one row
     v, k = upcast(repeat_kv(site.v, site.q)), site.terms.scale * upcast(repeat_kv(site.k, site.q))
     dot = (upcast(slice_axis(site.q, -2, row)) @ k.mT)[..., 0, :, None]
-    slope, curvature = _softcap_derivatives(site, dot)
+    _, slope, curvature = _softcap(site, dot)
     slopes, sink = slope * k, torch.zeros_like(lse)  # gradient of each score to the query
     if site.terms.sinks is not None:  # one more key, of slope 0 and value 0
         sink = torch.exp(site.terms.sinks.to(lse.dtype)[:, None] - lse)
@@ -199,9 +193,16 @@ def jitter_query_effect(site: Site, query: int, sigma: float) -> NoiseEffect:
     )
 
 
-def _check_site(site: Site) -> None:
+def _check_site(site: Site, dot_product: bool = False) -> None:
     check_site(site)
     site.require_tensors()
+    terms = site.terms
+    has_other = terms.score is not None or (terms.bias is not None and terms.bias.depends_on_query)
+    if dot_product and has_other:
+        raise ShapeError(
+            f"site: needs plain dot-product scores, got {site.name} with a score or bias that "
+            "depends on the query; try what_if with jitter_key or jitter_query"
+        )
 
 
 def _change_and_slope(site: Site, new: AttentionCall, rows: range) -> tuple[Tensor, Tensor]:
@@ -249,35 +250,16 @@ def _subtract_mean(x: Tensor, w: Tensor, sink: Tensor) -> Tensor:
     return x - (w @ x - sink[..., None] * main)
 
 
-def _dot_and_softcap_derivatives(site: Site, key: int) -> tuple[Tensor, Tensor, Tensor]:
-    """scale · q · k of one key for every query, and both derivatives of the softcap there."""
+def _scaled_dot(site: Site, key: int) -> Tensor:
+    """scale · q · k of one key for every query."""
     k = upcast(repeat_kv(site.k[:, :, key : key + 1], site.q))
-    dot = site.terms.scale * (upcast(site.q) * k).sum(-1)
-    return dot, *_softcap_derivatives(site, dot)
+    return site.terms.scale * (upcast(site.q) * k).sum(-1)
 
 
-def _softcap_derivatives(site: Site, dot: Tensor) -> tuple[Tensor, Tensor]:
+def _softcap(site: Site, dot: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The softcap with its first and second derivative."""
     cap = site.terms.softcap
     if cap is None:
-        return torch.ones_like(dot), torch.zeros_like(dot)
+        return dot, torch.ones_like(dot), torch.zeros_like(dot)
     t = torch.tanh(dot / cap)
-    return 1 - t**2, -2 * t * (1 - t**2) / cap
-
-
-def _apply_softcap(site: Site, dot: Tensor) -> Tensor:
-    cap = site.terms.softcap
-    return dot if cap is None else cap * torch.tanh(dot / cap)
-
-
-def _gauss_hermite() -> tuple[np.ndarray, np.ndarray]:
-    nodes, weights = np.polynomial.hermite_e.hermegauss(QUADRATURE_NODES)
-    return nodes, weights / weights.sum()
-
-
-def _check_dot_product(site: Site) -> None:
-    terms = site.terms
-    if terms.score is not None or (terms.bias is not None and terms.bias.depends_on_query):
-        raise ShapeError(
-            f"site: needs plain dot-product scores, got {site.name} with a score or bias that "
-            "depends on the query; try what_if with jitter_key or jitter_query"
-        )
+    return cap * t, 1 - t**2, -2 * t * (1 - t**2) / cap

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,8 +18,7 @@ from regard.ops.intercept import AttentionCall
 from regard.ops.terms import repeat_kv, upcast
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class KeyGroup:
+class KeyGroup(NamedTuple):
     """Some keys treated as one key, with their total weight w and mean value v, for every query."""
 
     log_w: Tensor
@@ -40,12 +39,8 @@ def group_keys(site: Site, keys: Sequence[int]) -> KeyGroup:
             raise ShapeError(f"key: needs 0 to {site.keys - 1}, got {key}")
     rows = range(site.queries)
     columns = [range(key, key + 1) for key in dict.fromkeys(keys)]
-    scores = torch.cat(
-        [site.terms.score_tile(site.q, site.k, rows, column) for column in columns], -1
-    )
-    v = torch.cat(
-        [upcast(repeat_kv(slice_axis(site.v, -2, column), site.q)) for column in columns], -2
-    )
+    scores = torch.cat([site.terms.score_tile(site.q, site.k, rows, x) for x in columns], -1)
+    v = torch.cat([upcast(repeat_kv(slice_axis(site.v, -2, x), site.q)) for x in columns], -2)
     score = scores[..., 0]
     if len(columns) > 1:
         score = scores.logsumexp(-1)
@@ -56,12 +51,7 @@ def group_keys(site: Site, keys: Sequence[int]) -> KeyGroup:
     light = log_w.masked_fill(recompute, -torch.inf)
     log_rest = torch.log1p(-light.exp())
     from_output = v - upcast(site.out)
-    group = KeyGroup(
-        log_w=light,
-        log_rest=log_rest,
-        from_output=from_output,
-        from_rest=from_output / log_rest.exp()[..., None],
-    )
+    group = KeyGroup(light, log_rest, from_output, from_output / log_rest.exp()[..., None])
     heavy = recompute.flatten(0, -2).any(0).nonzero()[:, 0]
     if not len(heavy):
         return group
@@ -69,24 +59,11 @@ def group_keys(site: Site, keys: Sequence[int]) -> KeyGroup:
     out, lse = attend_without_keys(AttentionCall(site.q, site.k, site.v, site.terms), part, keys)
     log_w, log_rest = log_weight_and_complement(slice_axis(score, -1, part), lse)
     from_rest = (v if v.shape[-2] == 1 else slice_axis(v, -2, part)) - out
-    exact = KeyGroup(
-        log_w=log_w,
-        log_rest=log_rest,
-        from_output=from_rest * log_rest.exp()[..., None],
-        from_rest=from_rest,
-    )
-    return _merge_rows(group, exact, recompute, part)
-
-
-def _merge_rows(group: KeyGroup, exact: KeyGroup, recompute: Tensor, part: range) -> KeyGroup:
-    """`exact` covers the rows of `part`; use it where `recompute` is True."""
-    use = slice_axis(recompute, -1, part)
-
-    def merge(name: str) -> Tensor:
-        old, new = getattr(group, name).clone(), getattr(exact, name)
-        axis, where = (-1, use) if name.startswith("log") else (-2, use[..., None])
-        rows = slice_axis(old, axis, part)
+    exact = KeyGroup(log_w, log_rest, from_rest * log_rest.exp()[..., None], from_rest)
+    use, merged = slice_axis(recompute, -1, part), []
+    for old, new in zip(group, exact, strict=True):
+        axis, where = (-1, use) if old.ndim == use.ndim else (-2, use[..., None])
+        merged.append(old.clone())
+        rows = slice_axis(merged[-1], axis, part)
         rows.copy_(torch.where(where, new, rows))
-        return old
-
-    return KeyGroup(**{field.name: merge(field.name) for field in fields(KeyGroup)})
+    return KeyGroup(*merged)

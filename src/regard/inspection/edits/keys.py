@@ -1,6 +1,7 @@
 """Edits of keys and queries: drop, scale and add noise."""
 
 import zlib
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -8,6 +9,7 @@ from torch import Tensor
 from regard.inspection.adapters.module_tracker import Caller
 from regard.inspection.edits.base import (
     Edit,
+    EditFunction,
     Indices,
     as_indices,
     as_optional_indices,
@@ -108,18 +110,10 @@ def jitter_key(
     ...     rg.attend(q, k, v)[0]
     tensor([[0.5000]])
     """
-    noisy = as_optional_indices("keys", keys)
-    chosen = as_optional_indices("heads", heads)
-    check_finite("sigma", sigma, 0)
-
-    def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
-        def noise(k: Tensor) -> Tensor:
-            return k + sigma * position_noise(k, f"{seed} key {caller.path}")
-
-        return proceed(edit_rows(call, "k", noise, noisy, chosen))
-
     description = format_call("jitter_key", site, sigma, keys=keys, heads=heads, seed=seed)
-    return Edit(site, description, apply, -1 if noisy is None else max(noisy))
+    rows = as_optional_indices("keys", keys)
+    last_key = -1 if rows is None else max(rows)
+    return Edit(site, description, _add_noise("key", sigma, rows, heads, seed), last_key)
 
 
 def jitter_query(
@@ -146,20 +140,30 @@ def jitter_query(
     ...     rg.attend(q, k, v)[0]
     tensor([[0.5000]])
     """
-    noisy = as_optional_indices("queries", queries)
+    description = format_call("jitter_query", site, sigma, queries=queries, heads=heads, seed=seed)
+    rows = as_optional_indices("queries", queries)
+    return Edit(site, description, _add_noise("query", sigma, rows, heads, seed))
+
+
+def _add_noise(
+    name: str, sigma: float, rows: Sequence[int] | None, heads: Indices | None, seed: int
+) -> EditFunction:
+    """Noise on the keys or queries at some positions."""
     chosen = as_optional_indices("heads", heads)
     check_finite("sigma", sigma, 0)
 
     def apply(call: AttentionCall, proceed: Proceed, caller: Caller) -> AttentionResult:
-        first = call.terms.offset
-        noise = sigma * position_noise(call.q, f"{seed} query {caller.path}", first)
-        return proceed(edit_rows(call, "q", lambda q: q + noise, noisy, chosen, first))
+        first = call.terms.offset if name == "query" else 0
 
-    description = format_call("jitter_query", site, sigma, queries=queries, heads=heads, seed=seed)
-    return Edit(site, description, apply)
+        def change(x: Tensor) -> Tensor:
+            return x + sigma * _position_noise(x, f"{seed} {name} {caller.path}", first)
+
+        return proceed(edit_rows(call, name[0], change, rows, chosen, first))
+
+    return apply
 
 
-def position_noise(like: Tensor, name: str, first: int = 0) -> Tensor:
+def _position_noise(like: Tensor, name: str, first: int) -> Tensor:
     """Standard normal noise for positions `first` and after, fixed by name and position.
 
     Drawn per block of positions, so that a key has the same noise at every generation step and on
