@@ -57,21 +57,29 @@ class CostPart:
 class CostCounter:
     """Builds cost parts for one batch size; shared parameters are counted once.
 
-    `lengths` holds the current tokens of each side: subsampling and pooling change it.
+    `side` is the one that runs now; subsampling and pooling change its length in `lengths`.
     """
 
     def __init__(self, batch: int, element_size: int, source: int, target: int, letter: str):
         self.batch, self.element_size = batch, element_size
+        self.side: Side = "source"
         self.lengths: dict[Side, int] = {"source": source, "target": target}
         self.letters: dict[Side, str] = {"source": letter, "target": "N"}
         self.token_embeddings: Tensor | None = None  # the last ones, for a tied readout
         self._counted: set[int] = set()
 
+    @property
+    def length(self) -> int:
+        return self.lengths[self.side]
+
+    @property
+    def letter(self) -> str:
+        return self.letters[self.side]
+
     def part(
         self,
         name: str,
         modules: Iterable[nn.Module | nn.Parameter | None],
-        side: Side = "source",
         formula: str = "",
         sizes: dict[str, int] | None = None,
         *,
@@ -85,10 +93,11 @@ class CostCounter:
         `weight_reads` are weights that are read again, or below 0 not read.
         """
         parameters, used = self._parameters(modules)
-        sizes = {"B": self.batch} | (sizes or {})
+        lengths = {self.letter: self.length, "M": self.lengths["source"]}
+        sizes = {"B": self.batch, "L": 1} | lengths | (sizes or {})
         return CostPart(
             name=name,
-            side=side,
+            side=self.side,
             formula=formula,
             parameters=parameters,
             multiply_adds=Formula(formula).value(**sizes) if formula else 0,
@@ -97,6 +106,177 @@ class CostCounter:
             cache_bytes=self.element_size * self.batch * cache,
             sizes=tuple((name, size) for name, size in sizes.items() if name in formula),
         )
+
+    def attention(
+        self,
+        name: str,
+        layers: Sequence[MultiHeadAttention],
+        *,
+        cross: bool = False,
+        relative: nn.Module | None = None,
+        cached: bool = True,
+    ) -> CostPart:
+        """Attention layers of one size; `cross` takes the keys from the source."""
+        first, n, letter = layers[0], self.length, self.letter
+        keys = self.lengths["source"] if cross else n
+        e, g = first.to_q.out_features, first.to_k.out_features
+        d, s = first.to_q.in_features, first.to_k.in_features
+        other, square = ("M", "NM") if cross else (letter, f"{letter}²")
+        if e == g == d == s:
+            terms = "2Nd² + 2Md²" if cross else f"4{letter}d²"
+            terms += f" + 2{square}d"
+        else:
+            terms = f"2{letter}de + 2{other}sg + 2{square}e"
+        distances = 0
+        if isinstance(relative, RelativeKeyBias):  # q times the key of each distance
+            distances, terms = len(relative.table), f"{terms} + {letter}er"
+        # x, q, k, v, lse, and the output twice: per head, and with heads concatenated
+        saved = n * d + 3 * n * e + 2 * keys * g + n * first.heads
+        return self.part(
+            name,
+            [*layers, relative],
+            f"BL({terms})",
+            {"L": len(layers), "d": d, "s": s, "e": e, "g": g, "r": distances},
+            moved=len(layers) * (2 * n * d + 4 * n * e + 2 * keys * s + 4 * keys * g),
+            activations=len(layers) * saved,
+            cache=len(layers) * 2 * keys * g if cached else 0,
+        )
+
+    def feed_forward(self, name: str, layers: Sequence[FeedForward]) -> CostPart:
+        """Feed-forward layers of one size; three products if gated."""
+        first, n, letter = layers[0], self.length, self.letter
+        d, h = first.to_hidden.in_features, first.to_hidden.out_features
+        gated = first.to_gate is not None
+        terms = f"8{letter}d²" if h == 4 * d and not gated else f"{3 if gated else 2}{letter}dh"
+        # relu saves its output, which the next product saves anyway; others save their input too
+        inner = (3 if gated else 1) + (first.activation != "relu")
+        return self.part(
+            name,
+            layers,
+            f"BL({terms})",
+            {"L": len(layers), "d": d, "h": h},
+            moved=len(layers) * n * ((2 + gated) * (d + h) + h),
+            activations=len(layers) * n * (d + inner * h),
+        )
+
+    def norms(self, name: str, layers: list[Norm]) -> CostPart:
+        """Norms: no products, but parameters and saved inputs."""
+        n = self.length
+        widths = [(norm.kind, norm.gain.numel()) for norm in layers if norm.gain is not None]
+        # a layer norm also saves mean and variance; our RMS norm its normalised input
+        saved = sum(d + 2 if kind == "layer" else 2 * d + 1 for kind, d in widths)
+        moved = sum(2 * n * d for _, d in widths)
+        return self.part(name, layers, moved=moved, activations=n * saved)
+
+    def embedding(self, name: str, layer: TokenEmbedding) -> CostPart:
+        """An embedding lookup, which reads at most one row per token."""
+        n, table = self.length, layer.token_embeddings
+        d, self.token_embeddings = table.shape[1], table
+        return self.part(
+            name,
+            [layer],
+            moved=2 * n * d,
+            activations=n * (d + 2) if layer.norm else 0,
+            weight_reads=min(0, n * d * self.batch - table.numel()),
+        )
+
+    def readout(self, layer: Readout | nn.Linear) -> CostPart:
+        """Projection to the vocabulary; a tied weight is read here, counted at the embedding."""
+        n, letter = self.length, self.letter
+        weight = self.token_embeddings if layer.weight is None else layer.weight
+        assert weight is not None
+        vocab, d = weight.shape
+        return self.part(
+            "readout",
+            [layer],
+            f"B({letter}dV)",
+            {"d": d, "V": vocab},
+            moved=n * (d + vocab),
+            activations=n * d,
+            weight_reads=d * vocab if layer.weight is None else 0,
+        )
+
+    def linear(self, name: str, layers: Iterable[nn.Linear | None]) -> CostPart:
+        """Linear layers in sequence, without those that are None."""
+        n = self.length
+        present = [layer for layer in layers if layer is not None]
+        shapes = [(layer.in_features, layer.out_features) for layer in present]
+        terms, sizes = " + ".join(f"{n * a * b}" for a, b in shapes), {}
+        if len(shapes) == 1:
+            letter = self.letter if n > 1 else ""
+            terms, sizes = f"{letter}io", {"i": shapes[0][0], "o": shapes[0][1]}
+        return self.part(
+            name,
+            present,
+            f"B({terms})",
+            sizes,
+            moved=sum(n * (a + b) for a, b in shapes),
+            activations=sum(n * a for a, _ in shapes),
+        )
+
+    def recurrent(self, name: str, layer: Recurrent | AttentiveRecurrent) -> CostPart:
+        """Recurrent layers: W x and U h per gate at every step."""
+        n, letter = self.length, self.letter
+        directions = 2 if getattr(layer, "bidirectional", False) else 1
+        gates = {"rnn": 1, "gru": 3, "lstm": 4}[layer.kind]
+        d, s, above = layer.dim, layer.hidden, layer.layers - 1
+        first = directions * gates
+        upper = first * (directions + 1) * above  # upper layers read both directions
+        if d == s:
+            terms = f"{2 * first + upper}{letter}d²"
+        else:
+            terms = f"{first}{letter}ds + {first + upper}{letter}s²"
+        states = 2 if layer.kind == "lstm" else 1
+        cells = directions * layer.layers
+        cache = cells * states * s
+        if isinstance(layer, AttentiveRecurrent):
+            terms += _state_attention_terms(layer, letter, "d" if d == s else "s")
+            cache += layer.layers * n * s
+        inputs = directions * d + directions * above * directions * s
+        return self.part(
+            name,
+            [layer],
+            f"B({terms})",
+            {"d": d, "s": s},
+            moved=n * (inputs + cells * (gates + 2) * s),
+            activations=n * (inputs + cells * (gates + states) * s),
+            weight_reads=(n - 1) * cells * gates * s * s,  # U at every step
+            cache=cache,
+        )
+
+    def state_attention(self, layer: StateAttention, d: int) -> CostPart:
+        """Attention of the decoder states to the encoder states, both of width d."""
+        m, n = self.lengths["source"], self.lengths["target"]
+        terms = "NMs + NMd"
+        terms += " + Mds" if layer.to_key is not None else ""
+        terms += " + Nd²" if layer.to_query is not None else ""
+        return self.part(
+            "cross-attention",
+            [layer],
+            f"B({terms})",
+            {"d": d, "s": d},
+            moved=3 * n * d + 2 * m * d,
+            activations=2 * n * d + 2 * m * d,
+            cache=2 * m * d,
+        )
+
+    def subsample(self, layer: ConvSubsampling) -> CostPart:
+        """Subsampling convolutions; fewer frames remain."""
+        terms, moved, frames = [], 0, self.lengths["source"]
+        for module, stride in zip(layer.convolutions, layer.strides, strict=True):
+            assert isinstance(module, nn.Conv1d | TimeFrequencyConv)
+            after = (frames + stride - 1) // stride
+            inner = module if isinstance(module, nn.Conv1d) else module.filters
+            terms.append(f"{after * module.out_channels * inner.weight[0].numel()}")
+            moved += frames * module.in_channels + after * module.out_channels
+            frames = after
+        for module in layer.out:
+            if isinstance(module, nn.Linear):
+                terms.append(f"{frames * module.weight.numel()}")
+                moved += frames * module.out_features
+        self.lengths["source"] = frames
+        formula = f"B({' + '.join(terms)})"
+        return self.part("convolutions", [layer], formula=formula, moved=moved, activations=moved)
 
     def _parameters(self, modules: Iterable[nn.Module | nn.Parameter | None]) -> tuple[int, int]:
         new = used = 0
@@ -110,167 +290,6 @@ class CostCounter:
         return new, used
 
 
-def attention_cost(
-    counter: CostCounter,
-    name: str,
-    layers: Sequence[MultiHeadAttention],
-    side: Side = "source",
-    *,
-    cross: bool = False,
-    relative: nn.Module | None = None,
-    cached: bool = True,
-) -> CostPart:
-    """Attention layers of one size; `cross` takes the keys from the source."""
-    first, n, letter = layers[0], counter.lengths[side], counter.letters[side]
-    keys = counter.lengths["source"] if cross else n
-    e, g = first.to_q.out_features, first.to_k.out_features
-    d, s = first.to_q.in_features, first.to_k.in_features
-    other, square = ("M", "NM") if cross else (letter, f"{letter}²")
-    if e == g == d == s:
-        terms = "2Nd² + 2Md²" if cross else f"4{letter}d²"
-        terms += f" + 2{square}d"
-    else:
-        terms = f"2{letter}de + 2{other}sg + 2{square}e"
-    distances = 0
-    if isinstance(relative, RelativeKeyBias):  # q times the key of each distance
-        distances, terms = len(relative.table), f"{terms} + {letter}er"
-    # x, q, k, v, lse, and the output twice: per head, and with heads concatenated
-    saved = n * d + 3 * n * e + 2 * keys * g + n * first.heads
-    return counter.part(
-        name,
-        [*layers, relative],
-        side,
-        f"BL({terms})",
-        {"L": len(layers), letter: n, other: keys, "d": d, "s": s, "e": e, "g": g, "r": distances},
-        moved=len(layers) * (2 * n * d + 4 * n * e + 2 * keys * s + 4 * keys * g),
-        activations=len(layers) * saved,
-        cache=len(layers) * 2 * keys * g if cached else 0,
-    )
-
-
-def feed_forward_cost(
-    counter: CostCounter, name: str, layers: Sequence[FeedForward], side: Side = "source"
-) -> CostPart:
-    """Feed-forward layers of one size; three products if gated."""
-    first, n, letter = layers[0], counter.lengths[side], counter.letters[side]
-    d, h = first.to_hidden.in_features, first.to_hidden.out_features
-    gated = first.to_gate is not None
-    terms = f"8{letter}d²" if h == 4 * d and not gated else f"{3 if gated else 2}{letter}dh"
-    # relu saves its output, which the next product saves anyway; others save their input too
-    inner = (3 if gated else 1) + (first.activation != "relu")
-    return counter.part(
-        name,
-        layers,
-        side,
-        f"BL({terms})",
-        {"L": len(layers), letter: n, "d": d, "h": h},
-        moved=len(layers) * n * ((2 + gated) * (d + h) + h),
-        activations=len(layers) * n * (d + inner * h),
-    )
-
-
-def norm_cost(counter: CostCounter, name: str, layers: list[Norm], side: Side) -> CostPart:
-    """Norms: no products, but parameters and saved inputs."""
-    n = counter.lengths[side]
-    widths = [(norm.kind, norm.gain.numel()) for norm in layers if norm.gain is not None]
-    # a layer norm also saves mean and variance; our RMS norm its normalised input
-    saved = sum(d + 2 if kind == "layer" else 2 * d + 1 for kind, d in widths)
-    moved = sum(2 * n * d for _, d in widths)
-    return counter.part(name, layers, side, moved=moved, activations=n * saved)
-
-
-def embedding_cost(
-    counter: CostCounter, name: str, layer: TokenEmbedding, side: Side = "source"
-) -> CostPart:
-    """An embedding lookup, which reads at most one row per token."""
-    n, table = counter.lengths[side], layer.token_embeddings
-    d, counter.token_embeddings = table.shape[1], table
-    return counter.part(
-        name,
-        [layer],
-        side,
-        moved=2 * n * d,
-        activations=n * (d + 2) if layer.norm else 0,
-        weight_reads=min(0, n * d * counter.batch - table.numel()),
-    )
-
-
-def readout_cost(
-    counter: CostCounter, layer: Readout | nn.Linear, side: Side = "target"
-) -> CostPart:
-    """Projection to the vocabulary; a tied weight is read here, and counted at the embedding."""
-    n, letter = counter.lengths[side], counter.letters[side]
-    weight = counter.token_embeddings if layer.weight is None else layer.weight
-    assert weight is not None
-    vocab, d = weight.shape
-    return counter.part(
-        "readout",
-        [layer],
-        side,
-        f"B({letter}dV)",
-        {letter: n, "d": d, "V": vocab},
-        moved=n * (d + vocab),
-        activations=n * d,
-        weight_reads=d * vocab if layer.weight is None else 0,
-    )
-
-
-def linear_cost(
-    counter: CostCounter, name: str, layers: Iterable[nn.Linear | None], side: Side = "source"
-) -> CostPart:
-    """Linear layers in sequence, without those that are None."""
-    n = counter.lengths[side]
-    present = [layer for layer in layers if layer is not None]
-    shapes = [(layer.in_features, layer.out_features) for layer in present]
-    letter = counter.letters[side] if n > 1 else ""
-    terms, sizes = " + ".join(f"{n * a * b}" for a, b in shapes), {letter: n}
-    if len(shapes) == 1:
-        terms, sizes = f"{letter}io", {letter: n, "i": shapes[0][0], "o": shapes[0][1]}
-    return counter.part(
-        name,
-        present,
-        side,
-        f"B({terms})",
-        sizes,
-        moved=sum(n * (a + b) for a, b in shapes),
-        activations=sum(n * a for a, _ in shapes),
-    )
-
-
-def recurrent_cost(
-    counter: CostCounter, name: str, layer: Recurrent | AttentiveRecurrent, side: Side = "source"
-) -> CostPart:
-    """Recurrent layers: W x and U h per gate at every step."""
-    n, letter = counter.lengths[side], counter.letters[side]
-    directions = 2 if getattr(layer, "bidirectional", False) else 1
-    gates = {"rnn": 1, "gru": 3, "lstm": 4}[layer.kind]
-    d, s, above = layer.dim, layer.hidden, layer.layers - 1
-    first = directions * gates
-    upper = first * (directions + 1) * above  # upper layers read both directions
-    if d == s:
-        terms = f"{2 * first + upper}{letter}d²"
-    else:
-        terms = f"{first}{letter}ds + {first + upper}{letter}s²"
-    states = 2 if layer.kind == "lstm" else 1
-    cells = directions * layer.layers
-    cache = cells * states * s
-    if isinstance(layer, AttentiveRecurrent):
-        terms += _state_attention_terms(layer, letter, "d" if d == s else "s")
-        cache += layer.layers * n * s
-    inputs = directions * d + directions * above * directions * s
-    return counter.part(
-        name,
-        [layer],
-        side,
-        f"B({terms})",
-        {letter: n, "d": d, "s": s},
-        moved=n * (inputs + cells * (gates + 2) * s),
-        activations=n * (inputs + cells * (gates + states) * s),
-        weight_reads=(n - 1) * cells * gates * s * s,  # U at every step
-        cache=cache,
-    )
-
-
 def _state_attention_terms(layer: AttentiveRecurrent, letter: str, width: str) -> str:
     """Each state attends to all earlier ones: n(n - 1)/2 pairs, two products each."""
     first, times = layer.attentions[0], layer.layers
@@ -278,40 +297,3 @@ def _state_attention_terms(layer: AttentiveRecurrent, letter: str, width: str) -
     projected = (first.to_key is not None) + (first.to_query is not None)
     projections = f" + {times * projected}{letter}{width}²" if projected else ""
     return f" + {times}{letter}²{width} - {times}{letter}{width}{projections}"
-
-
-def state_attention_cost(counter: CostCounter, layer: StateAttention, d: int) -> CostPart:
-    """Attention of the decoder states to the encoder states, both of width d."""
-    m, n = counter.lengths["source"], counter.lengths["target"]
-    terms = "NMs + NMd"
-    terms += " + Mds" if layer.to_key is not None else ""
-    terms += " + Nd²" if layer.to_query is not None else ""
-    return counter.part(
-        "cross-attention",
-        [layer],
-        "target",
-        f"B({terms})",
-        {"N": n, "M": m, "d": d, "s": d},
-        moved=3 * n * d + 2 * m * d,
-        activations=2 * n * d + 2 * m * d,
-        cache=2 * m * d,
-    )
-
-
-def subsample_cost(counter: CostCounter, layer: ConvSubsampling) -> CostPart:
-    """Subsampling convolutions; fewer frames remain."""
-    terms, moved, frames = [], 0, counter.lengths["source"]
-    for module, stride in zip(layer.convolutions, layer.strides, strict=True):
-        assert isinstance(module, nn.Conv1d | TimeFrequencyConv)
-        after = (frames + stride - 1) // stride
-        inner = module if isinstance(module, nn.Conv1d) else module.filters
-        terms.append(f"{after * module.out_channels * inner.weight[0].numel()}")
-        moved += frames * module.in_channels + after * module.out_channels
-        frames = after
-    for module in layer.out:
-        if isinstance(module, nn.Linear):
-            terms.append(f"{frames * module.weight.numel()}")
-            moved += frames * module.out_features
-    counter.lengths["source"] = frames
-    formula = f"B({' + '.join(terms)})"
-    return counter.part("convolutions", [layer], formula=formula, moved=moved, activations=moved)

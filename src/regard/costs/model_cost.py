@@ -73,7 +73,7 @@ class Cost:
         for column in ("multiply-adds", "parameters", "bytes moved", "activations", "cache"):
             table.add_column(column, justify="right")
         for part in self.parts:
-            with_sizes = " ".join(f"{x}={size}" for x, size in part.sizes if x and x != "B")
+            with_sizes = " ".join(f"{x}={size}" for x, size in part.sizes if x != "B")
             table.add_row(part.name, part.formula, with_sizes, *_format_counts(part.counts))
         table.add_section()
         totals = tuple(map(sum, zip(*(part.counts for part in self.parts), strict=True)))

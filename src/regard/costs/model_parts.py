@@ -7,8 +7,7 @@ from typing import Any, cast
 from torch import nn
 
 from regard import models
-from regard.costs import layer_costs
-from regard.costs.layer_costs import CostCounter, CostPart, Side
+from regard.costs.layer_costs import CostCounter, CostPart
 from regard.errors import ConfigError
 from regard.nn import (
     AttentiveRecurrent,
@@ -33,40 +32,40 @@ def iter_cost_parts(model: nn.Module, counter: CostCounter) -> Iterator[CostPart
 
 @iter_cost_parts.register
 def _(model: models.Translator, counter: CostCounter) -> Iterator[CostPart]:
-    yield layer_costs.embedding_cost(counter, "source embedding", model.source_embedding)
+    yield counter.embedding("source embedding", model.source_embedding)
     yield from _stack(model.encoder, counter, "encoder ", cached=False)
-    yield layer_costs.embedding_cost(counter, "target embedding", model.target_embedding, "target")
+    counter.side = "target"
+    yield counter.embedding("target embedding", model.target_embedding)
     yield from _stack(model.decoder, counter)
-    yield layer_costs.readout_cost(counter, model.readout)
+    yield counter.readout(model.readout)
 
 
 @iter_cost_parts.register
 def _(model: models.RecurrentTranslator, counter: CostCounter) -> Iterator[CostPart]:
     decoder = model.decoder
-    yield layer_costs.embedding_cost(counter, "source embedding", model.source_embedding)
-    yield layer_costs.recurrent_cost(counter, "encoder recurrence", model.encoder)
-    yield layer_costs.embedding_cost(counter, "target embedding", model.target_embedding, "target")
-    yield layer_costs.recurrent_cost(counter, "decoder recurrence", decoder.core, "target")
+    yield counter.embedding("source embedding", model.source_embedding)
+    yield counter.recurrent("encoder recurrence", model.encoder)
+    counter.side = "target"
+    yield counter.embedding("target embedding", model.target_embedding)
+    yield counter.recurrent("decoder recurrence", decoder.core)
     if isinstance(decoder, BahdanauDecoder | LuongDecoder):
-        yield layer_costs.state_attention_cost(
-            counter, decoder.cross_attention, model.config.hidden
-        )
+        yield counter.state_attention(decoder.cross_attention, model.config.hidden)
     if isinstance(decoder, LuongDecoder):
-        yield layer_costs.linear_cost(counter, "mix", [decoder.mix], "target")
-    yield layer_costs.linear_cost(counter, "to readout", [model.to_readout], "target")
-    yield layer_costs.readout_cost(counter, model.readout)
+        yield counter.linear("mix", [decoder.mix])
+    yield counter.linear("to readout", [model.to_readout])
+    yield counter.readout(model.readout)
 
 
 @iter_cost_parts.register
 def _(model: models.LanguageModel, counter: CostCounter) -> Iterator[CostPart]:
-    yield layer_costs.embedding_cost(counter, "embedding", model.embedding)
+    yield counter.embedding("embedding", model.embedding)
     yield from _stack(model.decoder, counter)
-    yield layer_costs.readout_cost(counter, model.readout, "source")
+    yield counter.readout(model.readout)
 
 
 @iter_cost_parts.register
 def _(model: models.Classifier, counter: CostCounter) -> Iterator[CostPart]:
-    yield layer_costs.embedding_cost(counter, "embedding", model.embedding)
+    yield counter.embedding("embedding", model.embedding)
     yield from _stack(model.encoder, counter, cached=False)
     yield from _pooled(counter, "head", model.pooler, model.head)
 
@@ -91,14 +90,14 @@ def _(model: models.VisionTransformer, counter: CostCounter) -> Iterator[CostPar
 
 @iter_cost_parts.register
 def _(model: models.Recogniser, counter: CostCounter) -> Iterator[CostPart]:
-    yield layer_costs.subsample_cost(counter, model.subsample)
+    yield counter.subsample(model.subsample)
     yield from _stack(model.encoder, counter)
-    yield layer_costs.readout_cost(counter, model.head, "source")
+    yield counter.readout(model.head)
 
 
 @iter_cost_parts.register
 def _(model: models.SpeechEncoder, counter: CostCounter) -> Iterator[CostPart]:
-    yield layer_costs.subsample_cost(counter, model.subsample)
+    yield counter.subsample(model.subsample)
     yield from _stack(model.encoder, counter, cached=False)
 
 
@@ -129,18 +128,18 @@ def _(model: models.ResNet, counter: CostCounter) -> Iterator[CostPart]:
 
 @iter_cost_parts.register
 def _(model: MultiHeadAttention, counter: CostCounter) -> Iterator[CostPart]:
-    yield layer_costs.attention_cost(counter, "attention", [model])
+    yield counter.attention("attention", [model])
 
 
 @iter_cost_parts.register
 def _(model: FeedForward, counter: CostCounter) -> Iterator[CostPart]:
-    yield layer_costs.feed_forward_cost(counter, "feed-forward", [model])
+    yield counter.feed_forward("feed-forward", [model])
 
 
 @iter_cost_parts.register(Recurrent)
 @iter_cost_parts.register(AttentiveRecurrent)
 def _(model: Recurrent | AttentiveRecurrent, counter: CostCounter) -> Iterator[CostPart]:
-    yield layer_costs.recurrent_cost(counter, "recurrence", model)
+    yield counter.recurrent("recurrence", model)
 
 
 @iter_cost_parts.register(Encoder)
@@ -148,25 +147,22 @@ def _(model: Recurrent | AttentiveRecurrent, counter: CostCounter) -> Iterator[C
 def _stack(
     stack: Encoder | Decoder, counter: CostCounter, prefix: str = "", *, cached: bool = True
 ) -> Iterator[CostPart]:
-    side: Side = "source"
     if isinstance(stack, Decoder):
-        side, prefix = "target", "decoder "
+        counter.side, prefix = "target", "decoder "
     blocks = cast(Any, stack.blocks)
     name, layers = f"{prefix}self-attention", [block.self_attention for block in blocks]
-    yield layer_costs.attention_cost(
-        counter, name, layers, side, relative=stack.relative, cached=cached
-    )
+    yield counter.attention(name, layers, relative=stack.relative, cached=cached)
     if isinstance(stack, Decoder):
         layers = [block.cross_attention for block in blocks]
-        yield layer_costs.attention_cost(counter, "cross-attention", layers, side, cross=True)
+        yield counter.attention("cross-attention", layers, cross=True)
     layers = [block.feed_forward for block in blocks]
-    yield layer_costs.feed_forward_cost(counter, f"{prefix}feed-forward", layers, side)
+    yield counter.feed_forward(f"{prefix}feed-forward", layers)
     norms = [module for module in stack.modules() if isinstance(module, Norm)]
-    yield layer_costs.norm_cost(counter, f"{prefix}norms", norms, side)
+    yield counter.norms(f"{prefix}norms", norms)
 
 
 def _pooled(counter: CostCounter, name: str, *layers: nn.Linear | None) -> Iterator[CostPart]:
     """Linear layers that run once per sequence."""
     counter.lengths["source"] = 1
     if any(layers):
-        yield layer_costs.linear_cost(counter, name, layers)
+        yield counter.linear(name, layers)
