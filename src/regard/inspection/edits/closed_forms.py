@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -22,7 +23,7 @@ from regard.ops.indices import as_int, resolve_index, resolve_slice
 from regard.ops.influence.effect import DOMINANT_WEIGHT
 from regard.ops.influence.leave_one_out import log_weight_and_complement, weight_change
 from regard.ops.intercept import AttentionCall
-from regard.ops.terms import repeat_kv, upcast
+from regard.ops.terms import Terms, repeat_kv, upcast
 
 QUADRATURE_NODES = 64  # Gauss-Hermite, over the noise of a score
 
@@ -176,21 +177,15 @@ def jitter_query_effect(site: Site, query: int, sigma: float) -> NoiseEffect:
     check_finite("sigma", sigma, 0)
     query = resolve_index("query", query, site.queries)
     row = range(query, query + 1)
-    w, lse = softmax_with_lse(site.terms.score_tile(site.q, site.k, row), site.terms)  # one row
-    v, k = upcast(repeat_kv(site.v, site.q)), site.terms.scale * upcast(repeat_kv(site.k, site.q))
+    _, w = _softmax_with_sink(site.terms.score_tile(site.q, site.k, row), site.terms)
+    v, k = (_pad_sink(upcast(repeat_kv(x, site.q)), site.terms) for x in (site.v, site.k))
+    k = site.terms.scale * k
     dot = (upcast(slice_axis(site.q, -2, row)) @ k.mT)[..., 0, :, None]
     _, slope, curvature = _softcap(site, dot)
-    slopes, sink = slope * k, torch.zeros_like(lse)  # gradient of each score to the query
-    if site.terms.sinks is not None:  # one more key, of slope 0 and value 0
-        sink = torch.exp(site.terms.sinks.to(lse.dtype)[:, None] - lse)
-    dk, dv = (_subtract_mean(x, w, sink) for x in (slopes, v))
+    dk, dv = (_subtract_mean(x, w) for x in (slope * k, v))  # slope k: gradient of each score
     second = dk.square().sum(-1) + curvature[..., 0] * k.square().sum(-1)
     mean = (w[..., 0, :] * second)[..., None, :] @ dv
     jacobian = (w.mT * dv).mT @ dk
-    if site.terms.sinks is not None:
-        mean_slope, h = w @ slopes, w @ v
-        mean = mean - sink[..., None] * mean_slope.square().sum(-1, keepdim=True) * h
-        jacobian = jacobian + sink[..., None] * h.mT @ mean_slope
     return NoiseEffect(
         mean=0.5 * sigma**2 * mean, rms=sigma * jacobian.norm(dim=(-1, -2))[..., None]
     )
@@ -263,26 +258,29 @@ def _change_and_slope(site: Site, new: AttentionCall, rows: range) -> tuple[Tens
     """The change of some rows, and dh / dfactor at 1: the covariance of score and value."""
     keys = site.terms.key_span(rows, site.keys)
     scores = site.terms.score_tile(site.q, site.k, rows, keys)
-    w, lse = softmax_with_lse(scores, site.terms)
-    new_w, new_lse = softmax_with_lse(new.terms.score_tile(new.q, new.k, rows, keys), new.terms)
-    v = upcast(repeat_kv(slice_axis(site.v, -2, keys), site.q)).to(w.dtype)
+    scores, w = _softmax_with_sink(scores, site.terms)
+    new_scores = new.terms.score_tile(new.q, new.k, rows, keys)
+    new_w = _softmax_with_sink(new_scores, new.terms)[1]
+    v = _pad_sink(upcast(repeat_kv(slice_axis(site.v, -2, keys), site.q)).to(w.dtype), site.terms)
     finite = scores.masked_fill(scores == -torch.inf, 0)
-    mean, sinks = (w * finite).sum(-1, keepdim=True), site.terms.sinks
-    sink_change = sink_slope = None
-    if sinks is not None and new.terms.sinks is not None:
-        sinks, new_sinks = (x.to(lse.dtype)[:, None] for x in (sinks, new.terms.sinks))
-        share = torch.exp(sinks - lse)
-        mean = mean + (share * sinks)[..., None]
-        sink_slope = share * (sinks - mean[..., 0])
-        sink_change = torch.exp(new_sinks - new_lse) - share
-    return (
-        _weighted_sum(new_w - w, w, v, sink_change),
-        _weighted_sum(w * (finite - mean), w, v, sink_slope),
-    )
+    mean = (w * finite).sum(-1, keepdim=True)
+    return _weighted_sum(new_w - w, w, v), _weighted_sum(w * (finite - mean), w, v)
 
 
-def _weighted_sum(change: Tensor, w: Tensor, v: Tensor, sink_change: Tensor | None) -> Tensor:
-    """Σ_j change_j v_j, for changes of weights that sum to -sink_change.
+def _softmax_with_sink(scores: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
+    """Scores and weights; a sink is one more key, whose key and value are 0."""
+    if terms.sinks is not None:
+        sink = terms.sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
+        scores = torch.cat([scores, sink], -1)
+    return scores, softmax_with_lse(scores, terms.without("sinks"))[0]
+
+
+def _pad_sink(x: Tensor, terms: Terms) -> Tensor:
+    return x if terms.sinks is None else F.pad(x, (0, 0, 0, 1))
+
+
+def _weighted_sum(change: Tensor, w: Tensor, v: Tensor) -> Tensor:
+    """Σ_j change_j v_j, for changes of weights that sum to 0.
 
     Values are taken relative to that of the heaviest key: its own change, a difference of two
     numbers near 1, then does not enter.
@@ -292,16 +290,14 @@ def _weighted_sum(change: Tensor, w: Tensor, v: Tensor, sink_change: Tensor | No
     top = w.argmax(-1, keepdim=True)
     change = change.scatter(-1, top, 0)
     main = v.gather(-2, top.expand(*top.shape[:-1], v.shape[-1]))
-    total = change.sum(-1) if sink_change is None else change.sum(-1) + sink_change
-    return change @ v - total[..., None] * main
+    return change @ v - change.sum(-1)[..., None] * main
 
 
-def _subtract_mean(x: Tensor, w: Tensor, sink: Tensor) -> Tensor:
-    """x_j - Σ_j w_j x_j for one row, exact also if one weight is nearly 1; sinks have x = 0."""
+def _subtract_mean(x: Tensor, w: Tensor) -> Tensor:
+    """x_j - Σ_j w_j x_j for one row, exact also if one weight is nearly 1."""
     top = w.argmax(-1, keepdim=True)
-    main = x.gather(-2, top.expand(*top.shape[:-1], x.shape[-1]))
-    x = x - main
-    return x - (w @ x - sink[..., None] * main)
+    x = x - x.gather(-2, top.expand(*top.shape[:-1], x.shape[-1]))
+    return x - w @ x
 
 
 def _scaled_dot(site: Site, key: int) -> Tensor:
