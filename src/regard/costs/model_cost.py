@@ -55,11 +55,6 @@ class Cost:
         """Multiply-adds of decoding another target from the same encoding.
 
         decoder, cross-attention with its keys and values of the source, readout
-
-        >>> model = rg.models.Translator(rg.models.translator_base(vocab=1))
-        >>> cost = rg.cost(model, source=30, target=30)
-        >>> round(cost.extra_target_multiply_adds / cost.multiply_adds, 2)
-        0.57
         """
         return sum(part.multiply_adds for part in self.parts if part.side == "target")
 

@@ -36,12 +36,7 @@ class Diagram:
     svg: str
 
     def save(self, path: str | Path) -> Path:
-        """Write the SVG file.
-
-        >>> from tempfile import mkdtemp
-        >>> rg.costs.diagram(rg.nn.RecurrentCell(3, 4)).save(Path(mkdtemp()) / "cell.svg").name
-        'cell.svg'
-        """
+        """Write the SVG file."""
         path = Path(path)
         if path.suffix != ".svg":
             raise FileError(f"{path}: needs a path that ends in .svg, got {path.suffix or 'none'}")

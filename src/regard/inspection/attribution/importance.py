@@ -49,12 +49,7 @@ class HeadImportance:
         return {name: -g.sum(0) for name, g in self.gradient.items()}
 
     def ranking(self) -> list[tuple[str, int]]:
-        """All heads, the most important first: by ablation if known, else by sensitivity.
-
-        >>> result = HeadImportance(loss=2.0, gradient={"a": torch.tensor([[-1.0, 0.5]])})
-        >>> result.ranking()
-        [('a', 0), ('a', 1)]
-        """
+        """All heads, the most important first: by ablation if known, else by sensitivity."""
         scores = self.sensitivity if self.ablation is None else self.ablation
         heads = [(name, head) for name, x in scores.items() for head in range(len(x))]
         return sorted(heads, key=lambda pair: -float(scores[pair[0]][pair[1]]))

@@ -81,13 +81,7 @@ class Comparison:
         return None if before is None or after is None else after - before
 
     def top(self, k: int = 5) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The k most likely tokens: ids and probabilities before, ids and probabilities after.
-
-        >>> p, new = torch.tensor([[0.5, 0.3, 0.2]]).log(), torch.tensor([[0.2, 0.2, 0.6]]).log()
-        >>> before, _, after, share = Comparison(p, new).top(1)
-        >>> before, after, share
-        (tensor([[0]]), tensor([[2]]), tensor([[0.6000]]))
-        """
+        """The k most likely tokens: ids and probabilities before, ids and probabilities after."""
         k = min(k, self.before.shape[-1])
         old = upcast(self.before).softmax(-1).topk(k, -1)
         new = upcast(self.after).softmax(-1).topk(k, -1)

@@ -44,11 +44,7 @@ class PageBudget:
 
     @classmethod
     def for_heads(cls, heads: int, queries: int) -> "PageBudget":
-        """Divide the page among the heads, of which the longest has `queries` queries.
-
-        >>> PageBudget.for_heads(heads=144, queries=512)
-        PageBudget(image=64, strip=231, top=2, rows=512, side=23, windows=2)
-        """
+        """Divide the page among the heads, of which the longest has `queries` queries."""
         image = max(8, min(256, int((PIXELS / heads) ** 0.5)))
         top = max(2, min(5, ENTRIES // (heads * queries)))
         cells = CELLS // heads
