@@ -27,6 +27,7 @@ from regard.nn import (
 )
 
 
+@singledispatch
 def diagram(model: nn.Module) -> Diagram:
     """Draw a block diagram of a block, stack, model or recurrent cell.
 
@@ -36,33 +37,28 @@ def diagram(model: nn.Module) -> Diagram:
     >>> "8 heads of 64" in drawing.svg, "512 → 2048 → 512" in drawing.svg
     (True, True)
     """
-    return _draw(model)
-
-
-@singledispatch
-def _draw(model: nn.Module) -> Diagram:
     raise ConfigError(
         "model: needs a block, stack, cell, Translator, LanguageModel, Classifier or "
         f"VisionTransformer, got {type(model).__name__}; try one of its parts"
     )
 
 
-@_draw.register
+@diagram.register
 def _(model: RecurrentCell) -> Diagram:
     return draw_cell(model)
 
 
-@_draw.register(Recurrent)
-@_draw.register(AttentiveRecurrent)
+@diagram.register(Recurrent)
+@diagram.register(AttentiveRecurrent)
 def _(model: Recurrent | AttentiveRecurrent) -> Diagram:
     both = ", both directions" if getattr(model, "bidirectional", False) else ""
     return draw_cell(cast(RecurrentCell, model.cells[0]), f"; {model.layers} layers{both}")
 
 
-@_draw.register(EncoderBlock)
-@_draw.register(DecoderBlock)
-@_draw.register(Encoder)
-@_draw.register(Decoder)
+@diagram.register(EncoderBlock)
+@diagram.register(DecoderBlock)
+@diagram.register(Encoder)
+@diagram.register(Decoder)
 def _(model: EncoderBlock | DecoderBlock | Encoder | Decoder) -> Diagram:
     is_stack = isinstance(model, Encoder | Decoder)
     block = cast(Any, model.blocks[0] if is_stack else model)
@@ -76,7 +72,7 @@ def _(model: EncoderBlock | DecoderBlock | Encoder | Decoder) -> Diagram:
     return column.canvas.to_diagram(f"{type(model).__name__}, {size}")
 
 
-@_draw.register
+@diagram.register
 def _(model: models.Translator) -> Diagram:
     canvas, config = SvgCanvas(), model.config
     left, right = BlockColumn(canvas, 0, "source (M)"), BlockColumn(canvas, 330, "target (N)")
@@ -89,7 +85,7 @@ def _(model: models.Translator) -> Diagram:
     return _finish(right, f"logits (N, {config.target_vocab})", model)
 
 
-@_draw.register
+@diagram.register
 def _(model: models.LanguageModel) -> Diagram:
     column = BlockColumn(SvgCanvas(), 0, "tokens (time)")
     _embedding(column, model.embedding)
@@ -98,7 +94,7 @@ def _(model: models.LanguageModel) -> Diagram:
     return _finish(column, f"logits (time, {model.config.vocab})", model)
 
 
-@_draw.register
+@diagram.register
 def _(model: models.Classifier) -> Diagram:
     config, column = model.config, BlockColumn(SvgCanvas(), 0, "tokens (time)")
     _embedding(column, model.embedding)
@@ -110,7 +106,7 @@ def _(model: models.Classifier) -> Diagram:
     return _finish(column, f"({config.classes or config.dim})", model)
 
 
-@_draw.register
+@diagram.register
 def _(model: models.VisionTransformer) -> Diagram:
     config, side, patch = model.config, model.config.image_size, model.config.patch_size
     column = BlockColumn(SvgCanvas(), 0, f"image ({config.channels}, {side}, {side})")

@@ -47,12 +47,6 @@ class CostPart:
     cache_bytes: int = 0
     sizes: tuple[tuple[str, int], ...] = ()  # values of the letters in the formula
 
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Multiply-adds, parameters, bytes moved, activation bytes and cache bytes."""
-        sizes = (self.bytes_moved, self.activation_bytes, self.cache_bytes)
-        return self.multiply_adds, self.parameters, *sizes
-
 
 class CostCounter:
     """Builds cost parts for one batch size; shared parameters are counted once.

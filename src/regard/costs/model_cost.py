@@ -1,5 +1,6 @@
 """Cost of a model, part by part, with formulas and numbers."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,13 @@ from regard.nn import Decoder
 from regard.tables import format_table
 
 DEFAULT_SOURCE, DEFAULT_TARGET, DEFAULT_IMAGE_SIDE = 512, 64, 28  # tokens, tokens, pixels
+COLUMNS = {
+    "multiply-adds": "multiply_adds",
+    "parameters": "parameters",
+    "bytes moved": "bytes_moved",
+    "activations": "activation_bytes",
+    "cache": "cache_bytes",
+}
 ENCODER_DECODERS = (models.Translator, models.RecurrentTranslator, Decoder)
 
 
@@ -65,13 +73,14 @@ class Cost:
         table.add_column("part")
         table.add_column("formula")
         table.add_column("with", style="dim")
-        for column in ("multiply-adds", "parameters", "bytes moved", "activations", "cache"):
+        for column in COLUMNS:
             table.add_column(column, justify="right")
-        for part in self.parts:
-            with_sizes = " ".join(f"{x}={size}" for x, size in part.sizes if x != "B")
-            table.add_row(part.name, part.formula, with_sizes, *_format_counts(part.counts))
+        counts = [[getattr(part, name) for name in COLUMNS.values()] for part in self.parts]
+        for part, numbers in zip(self.parts, counts, strict=True):
+            letters = " ".join(f"{letter}={size}" for letter, size in part.sizes if letter != "B")
+            table.add_row(part.name, part.formula, letters, *_format_counts(numbers))
         table.add_section()
-        totals = tuple(map(sum, zip(*(part.counts for part in self.parts), strict=True)))
+        totals = map(sum, zip(*counts, strict=True))
         table.add_row("all", "", "", *_format_counts(totals))
         return table
 
@@ -121,10 +130,10 @@ def cost(
     return Cost(type(model).__name__, inputs, tuple(iter_cost_parts(model, counter)))
 
 
-def _format_counts(counts: tuple[int, ...]) -> list[str]:
+def _format_counts(counts: Iterable[int]) -> list[str]:
     multiply_adds, parameters, *sizes = counts
-    numbers = [f"{multiply_adds:,}" if multiply_adds else "", f"{parameters:,}"]
-    return numbers + [_format_bytes(size) for size in sizes]
+    products = f"{multiply_adds:,}" if multiply_adds else ""
+    return [products, f"{parameters:,}", *map(_format_bytes, sizes)]
 
 
 def _format_bytes(size: int) -> str:

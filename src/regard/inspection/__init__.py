@@ -10,9 +10,13 @@ if TYPE_CHECKING:
     from regard.inspection import draw, edit
     from regard.inspection.attribution.importance import HeadImportance, head_importance
     from regard.inspection.attribution.induction import probe_induction
-    from regard.inspection.attribution.output_projection import output_projection
     from regard.inspection.attribution.propagation import Attribution
-    from regard.inspection.attribution.relevance import relevance, value_norms, weighted_value_norms
+    from regard.inspection.attribution.relevance import (
+        output_projection,
+        relevance,
+        value_norms,
+        weighted_value_norms,
+    )
     from regard.inspection.attribution.rollout import attention_flow, attention_rollout
     from regard.inspection.edits.base import Edit
     from regard.inspection.edits.closed_forms import (
@@ -105,9 +109,13 @@ __all__ = [
 _MODULES = {
     "attribution.importance": ("HeadImportance", "head_importance"),
     "attribution.induction": ("probe_induction",),
-    "attribution.output_projection": ("output_projection",),
     "attribution.propagation": ("Attribution",),
-    "attribution.relevance": ("relevance", "value_norms", "weighted_value_norms"),
+    "attribution.relevance": (
+        "output_projection",
+        "relevance",
+        "value_norms",
+        "weighted_value_norms",
+    ),
     "attribution.rollout": ("attention_flow", "attention_rollout"),
     "edits.base": ("Edit",),
     "edits.closed_forms": (

@@ -174,7 +174,7 @@ def _add_projection(
     head: int,
     max_terms: int,
 ) -> None:
-    from regard.inspection.attribution.output_projection import check_output_projection
+    from regard.inspection.attribution.relevance import check_output_projection
 
     check_output_projection(site, w_out)
     projected = breakdown.value @ w_out[head].detach().double().cpu()

@@ -65,7 +65,19 @@ def what_if(model: nn.Module, *edits: Edit) -> Iterator[EditLog]:
     log = EditLog(edits)
     with patched(model) as tracker, intercepting(_Editor(tracker, log), tracker):
         yield log
-    _check_all_applied(log)
+    names = list(dict.fromkeys(log.names))
+    if log.edits and not names:
+        raise LookError("model: needs to run inside what_if, got no attention that ran")
+    for edit, counts in zip(log.edits, log.applied_calls, strict=True):
+        if not counts:
+            close = get_close_matches(edit.site, names, 1, 0)
+            raise LookError(
+                f"site: needs an attention that ran, got {edit.site!r}; try {close[0]!r} or '*'"
+            )
+        if edit.last_key >= log.max_keys:
+            raise ShapeError(
+                f"keys: needs less than {log.max_keys}, the number of keys, got {edit.last_key}"
+            )
 
 
 def compare_edits(
@@ -146,19 +158,3 @@ class _Editor:
 
 def _prepend(edit: Edit, proceed: Proceed, caller: Caller) -> Proceed:
     return lambda call: edit.apply(call, proceed, caller)
-
-
-def _check_all_applied(log: EditLog) -> None:
-    names = list(dict.fromkeys(log.names))
-    if log.edits and not names:
-        raise LookError("model: needs to run inside what_if, got no attention that ran")
-    for edit, counts in zip(log.edits, log.applied_calls, strict=True):
-        if not counts:
-            close = get_close_matches(edit.site, names, 1, 0)
-            raise LookError(
-                f"site: needs an attention that ran, got {edit.site!r}; try {close[0]!r} or '*'"
-            )
-        if edit.last_key >= log.max_keys:
-            raise ShapeError(
-                f"keys: needs less than {log.max_keys}, the number of keys, got {edit.last_key}"
-            )

@@ -1,6 +1,7 @@
 """Figures of one attention map: a head, one token, an alignment, or an image overlay."""
 
 from collections.abc import Iterable
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,6 @@ from regard.inspection.sites.site import Site
 from regard.ops.indices import resolve_index
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
@@ -112,7 +112,12 @@ def draw_token(
     label_axis(axes, "x", key_labels(site, batch))
     if site.kind == "self" and pool == 1:  # mark the query's own position
         axes.axvline(row + site.terms.offset, color="white", ls=":", lw=1)
-    _label_heads(axes, chosen)
+    names = [f"{s.name if len(chosen) > 1 else 'head'} {h}" for s in chosen for h in range(s.heads)]
+    if count <= MAX_AXIS_LABELS:
+        axes.set_yticks(range(count), names, fontsize=7 if count > 16 else 9)
+    else:
+        starts = accumulate((s.heads for s in chosen[:-1]), initial=0)
+        axes.set_yticks(list(starts), [s.name for s in chosen], fontsize=7)
     axes.set_xlabel("key")
     label = quote_label(query_labels(site, batch)[row])
     axes.set_title(escape_mathtext(f"attention of {label}"), fontsize=10)
@@ -229,16 +234,6 @@ def _draw_matrix(
     axes.set(xlabel="key", ylabel="query (rows sum to 1)")
     figure.colorbar(image, ax=axes, label=label, shrink=0.8)
     return figure
-
-
-def _label_heads(axes: "Axes", sites: list[Site]) -> None:
-    several = len(sites) > 1
-    names = [f"{s.name} {h}" if several else f"head {h}" for s in sites for h in range(s.heads)]
-    if len(names) <= MAX_AXIS_LABELS:
-        axes.set_yticks(range(len(names)), names, fontsize=7 if len(names) > 16 else 9)
-    else:
-        starts = [sum(s.heads for s in sites[:i]) for i in range(len(sites))]
-        axes.set_yticks(starts, [s.name for s in sites], fontsize=7)
 
 
 def _patch_grid(keys: int, height: int, width: int) -> tuple[int, int]:

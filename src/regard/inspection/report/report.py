@@ -75,23 +75,12 @@ def write_report(
     longest = max(site.queries for site in sites)
     budget, rows = PageBudget.for_heads(len(heads), longest), iter(heads)
     data = [site_data(s, list(islice(rows, s.heads)), budget, batch, queries) for s in sites]
-    return write_text(path, _render(title, data, heads, sight.skipped, header_html))
-
-
-def _render(
-    title: str,
-    data: list[dict[str, Any]],
-    heads: HeadTable,
-    skipped: dict[str, str],
-    header_html: str,
-) -> str:
     counts = ", ".join(f"{count} {name}" for name, count in heads.types.items())
-    summary = f"{len(data)} attentions, {len(heads)} heads: {counts}"
-    lines = format_skipped(skipped, names=len(skipped))
-    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    skipped = format_skipped(sight.skipped, names=len(sight.skipped))
+    items = "".join(f"<li>{escape(line)}</li>" for line in skipped)
     parts = {
         "TITLE": escape(title),
-        "SUMMARY": escape(summary),
+        "SUMMARY": escape(f"{len(data)} attentions, {len(heads)} heads: {counts}"),
         "VERSION": escape(version("regard")),
         "SKIPPED": f"<p>Skipped:</p><ul>{items}</ul>" if items else "",
         "HEADER": header_html,
@@ -102,7 +91,7 @@ def _render(
     }
     # one pass: a placeholder inside a title or a token is not replaced
     page = TEMPLATE.read_text(encoding="utf-8")
-    return re.sub(r"\[\[([A-Z]+)\]\]", lambda match: parts[match[1]], page)
+    return write_text(path, re.sub(r"\[\[([A-Z]+)\]\]", lambda match: parts[match[1]], page))
 
 
 def _render_rows(data: list[dict[str, Any]]) -> str:
