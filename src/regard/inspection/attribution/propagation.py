@@ -51,6 +51,10 @@ def propagate(
     def in_decoder(site: Site) -> bool:
         return not decoders or _stack_path(site.path) in decoders
 
+    def mix(site: Site, r: Tensor) -> Tensor:
+        _check_size(site, r, site.queries, site.keys)
+        return residual_weight * r + attention_weight * _propagate_through(site, r, rows)
+
     top = next((site for site in reversed(sites) if in_decoder(site)), sites[-1])
     r, source = _one_hot_rows(top, tokens), None
     for site in reversed(sites):
@@ -60,12 +64,9 @@ def propagate(
             _check_size(site, added if source is None else source, site.keys)
             source, r = added if source is None else source + added, residual_weight * r
         elif in_decoder(site):
-            _check_size(site, r, site.queries, site.keys)
-            r = residual_weight * r + attention_weight * _propagate_through(site, r, rows)
+            r = mix(site, r)
         elif source is not None:
-            _check_size(site, source, site.queries, site.keys)
-            added = attention_weight * _propagate_through(site, source, rows)
-            source = residual_weight * source + added
+            source = mix(site, source)
     return Attribution(own=r, source=source)
 
 

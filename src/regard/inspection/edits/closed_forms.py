@@ -12,8 +12,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from regard.errors import ShapeError
-from regard.inspection.edits.base import Indices, as_indices, check_finite
-from regard.inspection.edits.call_terms import attend_without_keys, with_scaled_scores
+from regard.inspection.edits.base import (
+    Indices,
+    as_indices,
+    attend_without_keys,
+    check_finite,
+    with_scaled_scores,
+)
 from regard.inspection.sites.labels import check_site
 from regard.inspection.sites.site import Site
 from regard.ops.attend.reference import softmax_with_lse

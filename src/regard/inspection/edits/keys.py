@@ -11,14 +11,12 @@ from regard.inspection.edits.base import (
     Edit,
     EditFunction,
     Indices,
+    KeyDropMask,
     as_indices,
     as_optional_indices,
     check_finite,
-    format_call,
-)
-from regard.inspection.edits.call_terms import (
-    KeyDropMask,
     edit_rows,
+    format_call,
     head_mask,
     index_mask,
     with_mask,

@@ -6,8 +6,14 @@ from torch import Tensor
 
 from regard.errors import LookError, ShapeError
 from regard.inspection.adapters.module_tracker import Caller
-from regard.inspection.edits.base import Edit, Indices, as_optional_indices, format_call
-from regard.inspection.edits.call_terms import edit_rows, where_rows
+from regard.inspection.edits.base import (
+    Edit,
+    Indices,
+    as_optional_indices,
+    edit_rows,
+    format_call,
+    where_rows,
+)
 from regard.inspection.record.sight import Sight
 from regard.inspection.sites.site import Site
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed
@@ -71,10 +77,8 @@ def patch(
 
 
 def _find_site(source: Sight | Site, caller: Caller) -> Site:
-    if isinstance(source, Site):
-        return source
-    for site in source:
-        if site.path == caller.path and site.call == caller.call:
+    for site in [source] if isinstance(source, Site) else source:
+        if site is source or (site.path, site.call) == (caller.path, caller.call):
             return site
     raise LookError(
         f"source: needs call {caller.call} of {caller.name!r}, got {', '.join(source.names)}; "

@@ -160,11 +160,12 @@ def gradient_norms(model: nn.Module, loss: Callable[[], Tensor] | Tensor) -> Gra
         for name, stack in levels.items()
     }
     times = steps.norms([next(grads) for _ in steps.all_states])
+    reverse = {run.name for run in steps.runs if run.reverse}
     return GradientNorms(
         loss=float(j.detach()),
         depth={name: norms for name, norms in depth.items() if any(norms)},
         time={
-            name: TimeGradients(h, c[0] if c else None, name in steps.reversed_cells)
+            name: TimeGradients(h, c[0] if c else None, name in reverse)
             for name, (h, *c) in times.items()
         },
         weights={name: _norm([grad]) for name, grad in zip(weights, grads, strict=True)},

@@ -73,11 +73,6 @@ class StepRecorder:
         """Every state tensor, by run and time."""
         return [s for run in self.runs for state in run.states for s in state]
 
-    @property
-    def reversed_cells(self) -> set[str]:
-        """The cells that run from right to left."""
-        return {run.name for run in self.runs if run.reverse}
-
     def norms(self, grads: list[Tensor | None]) -> dict[str, tuple[Tensor, ...]]:
         """‖∂J/∂s‖ per state tensor of each cell, (batch, time); `grads` are of `all_states`."""
 

@@ -80,6 +80,10 @@ def site_data(
     windows = _windows(site, survey, budget, batch, chosen_queries)
     queries = sorted(set(rows_shown) | {i for w in windows for i in range(*w["rows"])})
     assert survey.top_keys is not None
+    assert survey.pooled_map is not None
+    maps = survey.pooled_map[batch].float()
+    maps = (maps / maps.amax((-2, -1), keepdim=True).clamp(min=1e-30)).sqrt()  # own scale per head
+    sprite = encode_png(torch.cat(list(maps), -1))
     top_keys = {key for key in survey.top_keys[batch][:, rows_shown].unique().tolist() if key >= 0}
     keys = sorted(top_keys | {j for w in windows for j in range(*w["keys"])})
     return {
@@ -89,7 +93,7 @@ def site_data(
         "queries": site.queries,
         "keys": site.keys,
         "offset": site.terms.offset,
-        "image": {"cells": cells, "png": _sprite(survey, batch)},
+        "image": {"cells": cells, "png": b64encode(sprite).decode()},
         "strips": _strips(survey, budget.strip, batch),
         "top": _top(survey, rows_shown, budget.top, batch),
         "windows": windows,
@@ -115,14 +119,6 @@ def encode_png(values: Float[Tensor, "row column"]) -> bytes:
     image.putpalette(colormaps["cividis"](range(256), bytes=True)[:, :3].tobytes())
     image.save(buffer, "PNG", optimize=True)
     return buffer.getvalue()
-
-
-def _sprite(survey: Survey, batch: int) -> str:
-    """The maps of all heads side by side in one image, each on its own scale."""
-    assert survey.pooled_map is not None
-    maps = survey.pooled_map[batch].float()
-    maps = (maps / maps.amax((-2, -1), keepdim=True).clamp(min=1e-30)).sqrt()
-    return b64encode(encode_png(torch.cat(list(maps), -1))).decode()
 
 
 def _strips(survey: Survey, length: int, batch: int) -> dict[str, dict[str, Any]]:
