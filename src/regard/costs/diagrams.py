@@ -31,8 +31,6 @@ from regard.nn import (
 def diagram(model: nn.Module) -> Diagram:
     """Draw a block diagram of a block, stack, model or recurrent cell.
 
-    Norm placement, heads, widths and connections come from the object.
-
     >>> drawing = rg.costs.diagram(rg.nn.EncoderBlock(512, 8))
     >>> "8 heads of 64" in drawing.svg, "512 → 2048 → 512" in drawing.svg
     (True, True)
@@ -124,7 +122,7 @@ def _finish(column: BlockColumn, label: str, model: nn.Module) -> Diagram:
 
 def _stack(column: BlockColumn, stack: Encoder | Decoder, causal: bool = False) -> list[float]:
     """One block in a frame, for all; returns the heights of its cross-attention inputs."""
-    start = column.open_frame()
+    start = column.branch(22)
     sources = _block(column, cast(Any, stack.blocks[0]), causal)
     column.close_frame(start, f"× {len(stack.blocks)}")
     if stack.norm is not None:

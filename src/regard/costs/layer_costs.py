@@ -63,12 +63,9 @@ class CostCounter:
         self._counted: set[int] = set()
 
     @property
-    def length(self) -> int:
-        return self.lengths[self.side]
-
-    @property
-    def letter(self) -> str:
-        return self.letters[self.side]
+    def tokens(self) -> tuple[int, str]:
+        """Length and letter of the side that runs now."""
+        return self.lengths[self.side], self.letters[self.side]
 
     def part(
         self,
@@ -87,8 +84,9 @@ class CostCounter:
         `weight_reads` are weights that are read again, or below 0 not read.
         """
         parameters, used = self._parameters(modules)
-        lengths = {self.letter: self.length, "M": self.lengths["source"]}
-        sizes = {"B": self.batch, "L": 1} | lengths | (sizes or {})
+        n, letter = self.tokens
+        known = {"B": self.batch, "L": 1, letter: n, "M": self.lengths["source"]}
+        sizes = known | (sizes or {})
         return CostPart(
             name=name,
             side=self.side,
@@ -111,7 +109,7 @@ class CostCounter:
         cached: bool = True,
     ) -> CostPart:
         """Attention layers of one size; `cross` takes the keys from the source."""
-        first, n, letter = layers[0], self.length, self.letter
+        first, (n, letter) = layers[0], self.tokens
         keys = self.lengths["source"] if cross else n
         e, g = first.to_q.out_features, first.to_k.out_features
         d, s = first.to_q.in_features, first.to_k.in_features
@@ -138,7 +136,7 @@ class CostCounter:
 
     def feed_forward(self, name: str, layers: Sequence[FeedForward]) -> CostPart:
         """Feed-forward layers of one size; three products if gated."""
-        first, n, letter = layers[0], self.length, self.letter
+        first, (n, letter) = layers[0], self.tokens
         d, h = first.to_hidden.in_features, first.to_hidden.out_features
         gated = first.to_gate is not None
         terms = f"8{letter}d²" if h == 4 * d and not gated else f"{3 if gated else 2}{letter}dh"
@@ -155,7 +153,7 @@ class CostCounter:
 
     def norms(self, name: str, layers: list[Norm]) -> CostPart:
         """Norms: no products, but parameters and saved inputs."""
-        n = self.length
+        n, _ = self.tokens
         widths = [(norm.kind, norm.gain.numel()) for norm in layers if norm.gain is not None]
         # a layer norm also saves mean and variance; our RMS norm its normalised input
         saved = sum(d + 2 if kind == "layer" else 2 * d + 1 for kind, d in widths)
@@ -164,7 +162,7 @@ class CostCounter:
 
     def embedding(self, name: str, layer: TokenEmbedding) -> CostPart:
         """An embedding lookup, which reads at most one row per token."""
-        n, table = self.length, layer.token_embeddings
+        (n, _), table = self.tokens, layer.token_embeddings
         d, self.token_embeddings = table.shape[1], table
         return self.part(
             name,
@@ -176,7 +174,7 @@ class CostCounter:
 
     def readout(self, layer: Readout | nn.Linear) -> CostPart:
         """Projection to the vocabulary; a tied weight is read here, counted at the embedding."""
-        n, letter = self.length, self.letter
+        n, letter = self.tokens
         weight = self.token_embeddings if layer.weight is None else layer.weight
         assert weight is not None
         vocab, d = weight.shape
@@ -192,13 +190,13 @@ class CostCounter:
 
     def linear(self, name: str, layers: Iterable[nn.Linear | None]) -> CostPart:
         """Linear layers in sequence, without those that are None."""
-        n = self.length
+        n, letter = self.tokens
         present = [layer for layer in layers if layer is not None]
         shapes = [(layer.in_features, layer.out_features) for layer in present]
         terms, sizes = " + ".join(f"{n * a * b}" for a, b in shapes), {}
         if len(shapes) == 1:
-            letter = self.letter if n > 1 else ""
-            terms, sizes = f"{letter}io", {"i": shapes[0][0], "o": shapes[0][1]}
+            terms = f"{letter}io" if n > 1 else "io"
+            sizes = {"i": shapes[0][0], "o": shapes[0][1]}
         return self.part(
             name,
             present,
@@ -210,7 +208,7 @@ class CostCounter:
 
     def recurrent(self, name: str, layer: Recurrent | AttentiveRecurrent) -> CostPart:
         """Recurrent layers: W x and U h per gate at every step."""
-        n, letter = self.length, self.letter
+        n, letter = self.tokens
         directions = 2 if getattr(layer, "bidirectional", False) else 1
         gates = {"rnn": 1, "gru": 3, "lstm": 4}[layer.kind]
         d, s, above = layer.dim, layer.hidden, layer.layers - 1
@@ -224,8 +222,14 @@ class CostCounter:
         cells = directions * layer.layers
         cache = cells * states * s
         if isinstance(layer, AttentiveRecurrent):
-            terms += _state_attention_terms(layer, letter, "d" if d == s else "s")
-            cache += layer.layers * n * s
+            # each state attends to all earlier ones: n(n - 1)/2 pairs, two products each
+            width, times = "d" if d == s else "s", layer.layers
+            terms += f" + {times}{letter}²{width} - {times}{letter}{width}"
+            attention = layer.attentions[0]
+            assert isinstance(attention, StateAttention)
+            if projected := (attention.to_key is not None) + (attention.to_query is not None):
+                terms += f" + {times * projected}{letter}{width}²"
+            cache += times * n * s
         inputs = directions * d + directions * above * directions * s
         return self.part(
             name,
@@ -282,12 +286,3 @@ class CostCounter:
                     self._counted.add(id(parameter))
                     new += parameter.numel()
         return new, used
-
-
-def _state_attention_terms(layer: AttentiveRecurrent, letter: str, width: str) -> str:
-    """Each state attends to all earlier ones: n(n - 1)/2 pairs, two products each."""
-    first, times = layer.attentions[0], layer.layers
-    assert isinstance(first, StateAttention)
-    projected = (first.to_key is not None) + (first.to_query is not None)
-    projections = f" + {times * projected}{letter}{width}²" if projected else ""
-    return f" + {times}{letter}²{width} - {times}{letter}{width}{projections}"

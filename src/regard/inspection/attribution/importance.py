@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from regard.errors import ShapeError
 from regard.inspection.adapters.module_tracker import Caller
-from regard.inspection.attribution.gradient_run import Scalar, run_with_gradient
+from regard.inspection.attribution.propagation import Scalar, run_with_gradient
 from regard.inspection.edits.weights import drop_head
 from regard.inspection.edits.what_if import what_if
 from regard.ops.intercept import AttentionCall, AttentionResult

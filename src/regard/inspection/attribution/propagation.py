@@ -1,24 +1,28 @@
-"""Propagates attribution from the top layer to the inputs, one band of rows at a time."""
+"""Runs models with gradients, and propagates attribution from the top layer to the inputs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.errors import LookError, ShapeError
-from regard.inspection.adapters.module_tracker import check_glob, matches
+from regard.inspection.adapters.module_tracker import Caller, check_glob, matches
 from regard.inspection.edits.base import Indices
+from regard.inspection.record.look import patched
 from regard.inspection.record.sight import Sight
 from regard.inspection.sites.site import Site
 from regard.ops.attend.tiled import row_bands
 from regard.ops.grid import slice_axis
 from regard.ops.indices import as_ints, resolve_index
+from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
 
 TILE_NUMBERS = 1 << 22  # weights per tile: 16 MB of float32
 MAX_RESULT_NUMBERS = 1 << 26  # of a result for every token
 
+Scalar = Callable[[nn.Module], Tensor]  # runs the model it gets
+ReplaceOutput = Callable[[AttentionCall, AttentionResult, Caller], Tensor]
 RowWeights = Callable[[Site, range, range], Tensor]  # a tile of the map, heads merged
 
 
@@ -36,6 +40,39 @@ class Attribution:
 
     own: Float[Tensor, "batch token key"]
     source: Float[Tensor, "batch token source_key"] | None = None
+
+
+def run_with_gradient(
+    model: nn.Module, function: Scalar, name: str, at: str, replace_output: ReplaceOutput
+) -> Tensor:
+    """The scalar of `function`; attentions that match `at` continue with the replaced output."""
+    check_glob("at", at)
+    matched = False
+
+    def interceptor(call: AttentionCall, proceed: Proceed) -> AttentionResult:
+        nonlocal matched
+        out, lse = proceed(call)
+        caller = tracker.caller
+        if matches(at, caller.name, caller.path):
+            matched, out = True, replace_output(call, (out, lse), caller)
+        return out, lse
+
+    with (
+        patched(model) as tracker,
+        intercepting(interceptor, tracker, other_threads=False),
+        torch.enable_grad(),
+    ):
+        value = function(model)
+    if not matched:
+        raise LookError(f"at: needs an attention that ran, got {at!r}; try '*'")
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise ShapeError(f"{name}: needs to return a scalar, got {got}; try .sum()")
+    if not value.requires_grad:
+        raise ShapeError(
+            f"{name}: needs to require a gradient, got a detached one; try without no_grad"
+        )
+    return value
 
 
 def propagate(

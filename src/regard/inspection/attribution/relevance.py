@@ -8,8 +8,12 @@ from torch import Tensor, nn
 
 from regard.errors import LookError, ShapeError
 from regard.inspection.adapters.module_tracker import Caller
-from regard.inspection.attribution.gradient_run import Scalar, run_with_gradient
-from regard.inspection.attribution.propagation import Attribution, propagate
+from regard.inspection.attribution.propagation import (
+    Attribution,
+    Scalar,
+    propagate,
+    run_with_gradient,
+)
 from regard.inspection.edits.base import Indices
 from regard.inspection.sites.labels import check_site
 from regard.inspection.sites.site import Site
@@ -95,8 +99,6 @@ def weighted_value_norms(
     """Norms of the weighted value vectors (Kobayashi et al. 2020).
 
     each: |w_ij v_j W_O| for every head;   together: |Σ_h w_ij v_j W_O|, where heads may cancel
-
-    The cost grows with the window.
 
     Args:
         site: The site.

@@ -44,8 +44,7 @@ def attention_rollout(
     >>> rg.inspection.attention_rollout([half, half], 1).own  # ¾ stays in each of two layers
     tensor([[[0.4375, 0.5625]]])
     """
-    _check_residual(residual)
-    sites = select_sites(sight, at)
+    sites = _select(sight, at, residual)
     with torch.no_grad():
         return propagate(sites, token, _mean_rows, residual, 1 - residual)
 
@@ -64,8 +63,7 @@ def attention_flow(
     >>> rg.inspection.attention_flow([half, half], 1)  # two disjoint paths of ¼ to position 0
     tensor([[0.5000, 0.7500]])
     """
-    _check_residual(residual)
-    sites = select_sites(sight, at)
+    sites = _select(sight, at, residual)
     count = sites[-1].queries
     if any((site.queries, site.keys) != (count, count) for site in sites):
         shapes = "; ".join(map(repr, sites))
@@ -83,9 +81,10 @@ def attention_flow(
     return torch.tensor(flows, dtype=sites[-1].lse.dtype)
 
 
-def _check_residual(residual: float) -> None:
+def _select(sight: Sight | Sequence[Site], at: str, residual: float) -> list[Site]:
     if not isinstance(residual, int | float) or not 0 <= residual <= 1:
         raise ShapeError(f"residual: needs a number from 0 to 1, got {residual!r}")
+    return select_sites(sight, at)
 
 
 def _mean_rows(site: Site, rows: range, keys: range) -> Tensor:

@@ -115,8 +115,6 @@ def scale_scores_effect(site: Site, factor: float, rows: slice | int = slice(Non
 
     w' ∝ exp(factor · s);   Δh ≈ (factor - 1) · (Σ w s v - h Σ w s) to first order
 
-    The rows are recomputed, so the cost grows with their number.
-
     >>> values = torch.tensor([[0.0], [15.0]])
     >>> site = rg.make_site(torch.ones(1, 1), torch.tensor([[0.0], [1.0]]).log1p(), values)
     >>> scale_scores_effect(site, 2.0).change.flatten()  # 1 : 2 becomes 1 : 4, and 10 becomes 12
@@ -208,9 +206,8 @@ class _KeyGroup(NamedTuple):
 def _group_keys(site: Site, keys: Sequence[int]) -> _KeyGroup:
     """Weight and mean value of some keys, exact also where they have nearly all of the weight.
 
-    Rows where the keys have more than half of the weight are recomputed without them: there 1 - w
-    and v - h' would be lost in the rounding of lse and out. With half-precision outputs, all rows
-    that see the keys are.
+    Rows where they have more than half, or any with half-precision outputs, are recomputed without
+    them: there 1 - w and v - h' would be lost in the rounding of lse and out.
     """
     for key in keys:
         if not 0 <= as_int("key", key) < site.keys:

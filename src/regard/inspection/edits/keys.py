@@ -162,11 +162,7 @@ def _add_noise(
 
 
 def _position_noise(like: Tensor, name: str, first: int) -> Tensor:
-    """Standard normal noise for positions `first` and after, fixed by name and position.
-
-    Drawn per block of positions, so that a key has the same noise at every generation step and on
-    every device.
-    """
+    """Normal noise of positions `first` and after: the same at every generation step and device."""
     *batch, count, head_dim = like.shape
     blocks = [torch.zeros(0, *batch, head_dim)]
     for block in range(first // NOISE_BLOCK, -(-(first + count) // NOISE_BLOCK)):

@@ -77,8 +77,10 @@ def patch(
 
 
 def _find_site(source: Sight | Site, caller: Caller) -> Site:
-    for site in [source] if isinstance(source, Site) else source:
-        if site is source or (site.path, site.call) == (caller.path, caller.call):
+    if isinstance(source, Site):
+        return source
+    for site in source:
+        if (site.path, site.call) == (caller.path, caller.call):
             return site
     raise LookError(
         f"source: needs call {caller.call} of {caller.name!r}, got {', '.join(source.names)}; "

@@ -174,21 +174,18 @@ def draw_gates(
     figure = new_figure(axis_inches(time, min_inches=4) + 1.6, (height + 0.7) * len(gates))
     panels = figure.subplots(len(gates), 1, squeeze=False)[:, 0]
     for axes, (name, x) in zip(panels, gates.items(), strict=True):
-        image = show_matrix(axes, x.mT, (hidden, time), **_colour_range(x))
+        limit = x.abs().max().item() if x.numel() else 0.0
+        options: dict[str, Any] = {"vmin": 0, "vmax": max(1.0, limit)}  # gates
+        if x.numel() and x.min() < 0:  # signed states
+            limit = max(1e-6, limit)
+            options = {"cmap": "PuOr", "vmin": -limit, "vmax": limit}
+        image = show_matrix(axes, x.mT, (hidden, time), **options)
         label_axis(axes, "x", [str(t) for t in range(time)] if tokens is None else tokens)
         axes.set(title=escape_mathtext(name), ylabel="unit")
         axes.title.set_fontsize(9)
         figure.colorbar(image, ax=axes)
     panels[-1].set_xlabel("step" if tokens is None else "token")
     return save_figure(figure, path)
-
-
-def _colour_range(x: Tensor) -> dict[str, Any]:
-    """0 … 1 for gates; symmetric about 0 with a diverging colormap for signed states."""
-    if x.numel() and x.min() < 0:
-        limit = max(1e-6, x.abs().max().item())
-        return {"cmap": "PuOr", "vmin": -limit, "vmax": limit}
-    return {"vmin": 0, "vmax": max(1.0, x.max().item() if x.numel() else 1.0)}
 
 
 def _label_cells(axes: "Axes", columns: int, names: list[str], step: int, middle: float) -> None:

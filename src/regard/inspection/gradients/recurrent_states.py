@@ -52,8 +52,7 @@ class StepRecorder:
         step = proceed(call)
         run = self._current
         if run is None:
-            run = CellRun(self.cells.name(call.weights.u))
-            self.runs.append(run)
+            self.runs.append(run := CellRun(self.cells.name(call.weights.u)))
         run.states.append(step.state)
         return step
 

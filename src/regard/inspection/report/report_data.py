@@ -154,9 +154,13 @@ def _windows(
         spans = [(range(site.queries), range(site.keys))]
     else:
         chosen = [i % site.queries for i in queries] or _default_queries(site, survey, batch)
-        spans = [
-            _window_around(site, survey, i, budget.side, batch) for i in chosen[: budget.windows]
-        ]
+        spans = []
+        for i in chosen[: budget.windows]:  # keys around its position or, crossing, its top key
+            assert survey.top_keys is not None
+            top_key = int(survey.top_keys[batch, :, i, 0].float().median())
+            centre = i + site.terms.offset if site.kind == "self" else top_key
+            rows = _range_around(i, budget.side, site.queries)
+            spans.append((rows, _range_around(centre, budget.side, site.keys)))
     windows = []
     for rows, keys in spans:
         y, x = (rows.start, rows.stop), (keys.start, keys.stop)
@@ -173,16 +177,6 @@ def _default_queries(site: Site, survey: Survey, batch: int) -> list[int]:
         return [last, site.queries // 2]
     most = int(survey.received[batch].sum(0)[1:].argmax()) + 1 - site.terms.offset
     return list(dict.fromkeys([last, min(max(most, 0), last)]))
-
-
-def _window_around(
-    site: Site, survey: Survey, query: int, side: int, batch: int
-) -> tuple[range, range]:
-    """The rows around a query, and the keys around its position or, crossing, its top key."""
-    assert survey.top_keys is not None
-    top_key = int(survey.top_keys[batch, :, query, 0].float().median())
-    centre = query + site.terms.offset if site.kind == "self" else top_key
-    return _range_around(query, side, site.queries), _range_around(centre, side, site.keys)
 
 
 def _range_around(centre: int, side: int, count: int) -> range:
