@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Any
 from regard.inspection import edit
 from regard.inspection.attribution.importance import HeadImportance, head_importance
 from regard.inspection.attribution.induction import probe_induction
-from regard.inspection.attribution.output_projection import output_projection
 from regard.inspection.attribution.propagation import Attribution
-from regard.inspection.attribution.relevance import relevance, value_norms, weighted_value_norms
+from regard.inspection.attribution.relevance import (
+    output_projection,
+    relevance,
+    value_norms,
+    weighted_value_norms,
+)
 from regard.inspection.attribution.rollout import attention_flow, attention_rollout
 from regard.inspection.edits.base import Edit
 from regard.inspection.edits.closed_forms import (

@@ -74,7 +74,7 @@ def explain(
     >>> [step.name for step in explanation.steps]
     ['P', 'd', 's', 'w', 'c']
     """
-    from regard.inspection.attribution.output_projection import check_output_projection
+    from regard.inspection.attribution.relevance import check_output_projection
 
     if not 1 <= max_terms <= MAX_TERMS:
         raise WorkError(f"max_terms: needs 1 to {MAX_TERMS} terms, got {max_terms}")

@@ -20,20 +20,15 @@ LOWEST_SCORE: tl.constexpr = tl.constexpr(score_terms.LOWEST_SCORE)
 LOG2E: tl.constexpr = tl.constexpr(score_terms.LOG2E)
 
 
-class Matrix(NamedTuple):
-    """A tensor for the whole map with its strides, 0 along broadcast axes."""
-
-    data: Tensor
-    b: int
-    h: int
-    i: int
-    j: int
+Strides = tuple[int, int, int, int]  # of batch, head, query and key; 0 along broadcast axes
+NO_STRIDES: Strides = (0, 0, 0, 0)
 
 
 class KernelTerms(NamedTuple):
     """Mask and bias in the parts that kernels know; a part that is None is not compiled.
 
     Kernels take it as one argument; Triton specialises each field as if it was given by itself.
+    Tensors and their strides are separate fields: Triton 3.6 cannot compare a tuple with None.
     """
 
     scale: float
@@ -46,11 +41,13 @@ class KernelTerms(NamedTuple):
     chunks_back: int = 0
     ids: Tensor | None = None  # (batch, time)
     ids_b: int = 0
-    allowed: Matrix | None = None
+    allowed: Tensor | None = None  # of the whole map
+    allowed_strides: Strides = NO_STRIDES
     slopes: Tensor | None = None
     table: Tensor | None = None  # (head, distance)
     table_radius: int = 0
-    bias: Matrix | None = None
+    bias: Tensor | None = None  # of the whole map
+    bias_strides: Strides = NO_STRIDES
 
     @property
     def is_band(self) -> bool:
@@ -94,7 +91,8 @@ def _part_values(
             ids = ids.to(device, torch.int32).contiguous()
             return {"ids": ids, "ids_b": ids.stride(0)}
         case masks.DenseMask(allowed):
-            return {"allowed": _matrix(allowed.to(device).view(torch.int8), shape)}
+            allowed = _expand(allowed.to(device).view(torch.int8), shape)
+            return {"allowed": allowed, "allowed_strides": allowed.stride()}
         case biases.ALiBi(slopes):
             return {"slopes": slopes.to(device, torch.float32).contiguous()}
         case biases.Toeplitz(table):
@@ -104,7 +102,8 @@ def _part_values(
             offsets = torch.arange(-max_distance, max_distance + 1, device=table.device)
             return _table_values(table[part.bucket(offsets)].T, device)
         case biases.DenseBias(values):
-            return {"bias": _matrix(values.to(device, torch.float32), shape)}
+            values = _expand(values.to(device, torch.float32), shape)
+            return {"bias": values, "bias_strides": values.stride()}
     return None
 
 
@@ -113,9 +112,10 @@ def _table_values(table: Tensor, device: torch.device) -> dict[str, Any]:
     return {"table": table.to(device, torch.float32).contiguous(), "table_radius": radius}
 
 
-def _matrix(x: Tensor, shape: tuple[int, ...]) -> Matrix:
-    x = x.expand(*shape[:-2], *(max(a, b) for a, b in zip(x.shape[-2:], shape[-2:], strict=True)))
-    return Matrix(x, *x.stride())
+def _expand(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return x.expand(
+        *shape[:-2], *(max(a, b) for a, b in zip(x.shape[-2:], shape[-2:], strict=True))
+    )
 
 
 @triton.jit
@@ -132,7 +132,7 @@ def masked_score(dot, i, j, row, live, b, h, terms):
         ahead = tl.minimum(tl.maximum(j - i, -radius), radius) + radius
         s += tl.load(terms.table + h * (2 * radius + 1) + ahead)
     if terms.bias is not None:
-        s += load_cells(terms.bias, b, h, row, j, live)
+        s += load_cells(terms.bias, terms.bias_strides, b, h, row, j, live)
     ok = live & (j - i <= terms.right) & (i - j <= terms.left)
     if terms.lengths is not None:
         ok = ok & (j < tl.load(terms.lengths + b))
@@ -145,13 +145,13 @@ def masked_score(dot, i, j, row, live, b, h, terms):
         ids = terms.ids + b * terms.ids_b
         ok = ok & (tl.load(ids + i, mask=live, other=0) == tl.load(ids + j, mask=live, other=1))
     if terms.allowed is not None:
-        ok = ok & (load_cells(terms.allowed, b, h, row, j, live) != 0)
+        ok = ok & (load_cells(terms.allowed, terms.allowed_strides, b, h, row, j, live) != 0)
     return tl.where(ok, s * LOG2E, LOWEST_SCORE)
 
 
 @triton.jit
 @no_type_check
-def load_cells(matrix, b, h, row, j, live):
-    """The cells of a `Matrix` for these rows and keys, 0 where not live."""
-    at = b * matrix.b + h * matrix.h + row.to(tl.int64) * matrix.i + j * matrix.j
-    return tl.load(matrix.data + at, mask=live, other=0)
+def load_cells(data, strides, b, h, row, j, live):
+    """The cells of a tensor of the whole map for these rows and keys, 0 where not live."""
+    at = b * strides[0] + h * strides[1] + row.to(tl.int64) * strides[2] + j * strides[3]
+    return tl.load(data + at, mask=live, other=0)
