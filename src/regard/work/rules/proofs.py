@@ -182,19 +182,13 @@ def _check_equal(previous: Matrix, line: Matrix) -> Matrix:
     return line
 
 
-def _rules(name: str, proof: Proof) -> dict[str, Rule]:
-    rules = {}
-    for n, line in enumerate(proof.lines, 1):
-        mistakes: dict[str, MatrixFunction] = {
-            description: _constant(wrong) for description, wrong in line.mistakes.items()
-        }
-        cells = M(line.cells)
-        if n == 1:
-            rules[f"{name}, line 1"] = Rule(_constant(line.cells), *proof.left_side, mistakes)
-        else:
-            run: MatrixFunction = lambda previous, cells=cells: _check_equal(previous, cells)  # noqa: E731
-            rules[f"{name}, line {n}"] = Rule(run, "{0}", "{0}", mistakes)
-    return rules
+def _line_rule(proof: Proof, n: int) -> Rule:
+    line = proof.lines[n]
+    mistakes = {description: _constant(wrong) for description, wrong in line.mistakes.items()}
+    if n == 0:
+        text, tex = proof.left_side
+        return Rule(_constant(line.cells), text, mistakes, latex=tex)
+    return Rule(lambda previous: _check_equal(previous, M(line.cells)), "{0}", mistakes)
 
 
 def _constant(cells: Any) -> MatrixFunction:
@@ -202,5 +196,7 @@ def _constant(cells: Any) -> MatrixFunction:
 
 
 PROOF_RULES: dict[str, Rule] = {
-    key: rule for name, proof in PROOFS.items() for key, rule in _rules(name, proof).items()
+    f"{name}, line {n + 1}": _line_rule(proof, n)
+    for name, proof in PROOFS.items()
+    for n in range(len(proof.lines))
 }

@@ -133,11 +133,8 @@ def first_entry(solution: Solution, step: Step, digits: int = 6) -> WorkedEntry 
     >>> first_entry(solution, solution.steps[0])
     WorkedEntry(expression='1·1 + 0·0', result='1')
     """
-    format_entry = get_rule(step.rule).format_entry
-    if format_entry is None:
-        return None
     values = solution.values()
-    put_in = format_entry(0, 0, *(values[name] for name in step.inputs))
+    put_in = get_rule(step.rule).format_entry(*(values[name] for name in step.inputs))
     result = step.value[0, 0]
     equals = format_plain(result)
     if not is_short_form(result):
