@@ -15,19 +15,9 @@ from regard.work.rules.rule import M, Matrix, MatrixFunction, Rule
 from regard.work.rules.scores import SCORE_RULES
 from regard.work.rules.shapes import rule_from_pattern
 
-RULES: dict[str, Rule] = {
-    **BASIC_RULES,
-    **BLOCK_RULES,
-    **POSITION_RULES,
-    **SCORE_RULES,
-    **GRADIENT_RULES,
-    **JACOBIAN_RULES,
-    **MOMENT_RULES,
-    **PERTURB_RULES,
-    **CONSTRUCTION_RULES,
-    **COST_RULES,
-    **PROOF_RULES,
-}
+RULES: dict[str, Rule] = BASIC_RULES | BLOCK_RULES | POSITION_RULES | SCORE_RULES | GRADIENT_RULES
+RULES |= JACOBIAN_RULES | MOMENT_RULES | PERTURB_RULES | CONSTRUCTION_RULES | COST_RULES
+RULES |= PROOF_RULES
 
 __all__ = ["RULES", "M", "Matrix", "MatrixFunction", "Rule", "get_rule"]
 

@@ -1,4 +1,4 @@
-"""Rules of a Transformer block: bias, norms, activations, and counting."""
+"""Rules of a Transformer block: bias, norms, activations, quotients and squares."""
 
 from typing import Any
 
@@ -88,20 +88,6 @@ def _quotient(a: Matrix, b: Matrix) -> Matrix:
         raise WorkError("quotient: needs a divisor other than 0, got 0")
     return M([[a[0, 0] / b[0, 0]]])
 
-
-def _times(number: str) -> Rule:
-    left_out = {f"the {number} was left out": lambda a: a}
-    scaled = elementwise(lambda x: int(number) * x)
-    return Rule(scaled, f"{number} · {{0}}", left_out, f"{number}·{{0}}")
-
-
-def _plus(number: str) -> Rule:
-    left_out = {f"the {number} was left out": lambda a: a}
-    text = f"{{0}} + {number}"
-    return Rule(elementwise(lambda x: x + int(number)), text, left_out, text)
-
-
-ARITHMETIC_MAKERS = {r"times (\d+)": _times, r"plus (\d+)": _plus}
 
 BLOCK_RULES: dict[str, Rule] = {
     "affine": Rule(

@@ -28,10 +28,6 @@ def _sin_cos(angles: Matrix, first: Any = sympy.sin, second: Any = sympy.cos) ->
     )
 
 
-def _sin_then_cos(angles: Matrix) -> Matrix:
-    return M(M.hstack(M(angles.applyfunc(sympy.sin)), M(angles.applyfunc(sympy.cos))))
-
-
 def _rotation(angles: Matrix) -> Matrix:
     if angles.rows != 1:
         raise ShapeError(f"rotation: needs one row of angles, got {angles.rows}×{angles.cols}")
@@ -98,7 +94,9 @@ POSITION_RULES: dict[str, Rule] = {
         "sin and cos of {0}, side by side for each pair",
         {
             "sine and cosine were swapped": lambda a: _sin_cos(a, sympy.cos, sympy.sin),
-            "all sines stand first, then all cosines": _sin_then_cos,
+            "all sines stand first, then all cosines": lambda a: M(
+                M.hstack(a.applyfunc(sympy.sin), a.applyfunc(sympy.cos))
+            ),
             "the angles were taken as degrees": lambda a: _sin_cos(
                 M(a.applyfunc(lambda x: x * sympy.pi / 180))
             ),

@@ -102,7 +102,7 @@ def format_power(x: Any, power: str = "²") -> str:
     return f"({text}){power}" if "/" in text and not text.startswith("(") else f"{text}{power}"
 
 
-def format_sum(numbers: Iterable[Any], form: Callable[[Any], str] = format_operand) -> str:
+def format_sum(numbers: Matrix, form: Callable[[Any], str] = format_operand) -> str:
     """Format a sum of numbers.
 
     >>> format_sum(M([[1, -2]])), format_sum(M([[1, -2]]), format_power)

@@ -6,8 +6,7 @@ from collections.abc import Callable
 import sympy
 
 from regard.errors import ShapeError
-from regard.work.rules.blocks import ARITHMETIC_MAKERS
-from regard.work.rules.rule import M, Matrix, Rule, format_operand
+from regard.work.rules.rule import M, Matrix, Rule, elementwise, format_operand
 
 
 def _slice(a: Matrix, axis: str, first: int, last: int) -> Matrix:
@@ -99,26 +98,32 @@ def patch_rows(image: Matrix, patch_size: int) -> Matrix:
 
 def _patches(side: str) -> Rule:
     p = int(side)
+
+    def read_columns(image: Matrix) -> Matrix:
+        """Patches of which each is read column by column."""
+        rows = patch_rows(image, p).tolist()
+        return M([[row[y * p + x] for x in range(p) for y in range(p)] for row in rows])
+
     return Rule(
         lambda image: patch_rows(image, p),
         f"{{0}} cut into patches of {p}×{p}, one per row",
         {
-            "each patch was read column by column": lambda image: M(
-                [
-                    [row[y * p + x] for x in range(p) for y in range(p)]
-                    for row in patch_rows(image, p).tolist()
-                ]
-            ),
-            "patches were counted down the columns first": lambda image: M(
-                [
-                    patch_rows(image, p).row(r * (image.cols // p) + c).tolist()[0]
-                    for c in range(image.cols // p)
-                    for r in range(image.rows // p)
-                ]
-            ),
+            "each patch was read column by column": read_columns,
+            "patches were counted down the columns first": lambda image: read_columns(M(image.T)),
         },
         latex=f"\\operatorname{{{{patches}}}}_{{{{{p} \\times {p}}}}}({{0}})",
     )
+
+
+def _times(number: str) -> Rule:
+    run = elementwise(lambda x: int(number) * x)
+    left_out = {f"the {number} was left out": lambda a: a}
+    return Rule(run, f"{number} · {{0}}", left_out, f"{number}·{{0}}")
+
+
+def _plus(number: str) -> Rule:
+    run, text = elementwise(lambda x: x + int(number)), f"{{0}} + {number}"
+    return Rule(run, text, {f"the {number} was left out": lambda a: a}, text)
 
 
 def _substitution(names: str) -> Rule:
@@ -141,7 +146,8 @@ RULE_MAKERS: dict[str, Callable[..., Rule]] = {
     r"relative (\d+)×(\d+)": _relative,
     r"patches of (\d+)": _patches,
     r"substitute (.+)": _substitution,
-    **ARITHMETIC_MAKERS,
+    r"times (\d+)": _times,
+    r"plus (\d+)": _plus,
 }
 
 

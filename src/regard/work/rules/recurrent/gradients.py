@@ -17,6 +17,8 @@ MAX_SUM_TERMS = 12
 
 _add = elementwise(lambda *terms: sum(terms[1:], terms[0]))
 _multiply = elementwise(lambda x, y: x * y)
+_tanh_backward = elementwise(lambda d, y: d * (1 - y**2))
+_sigmoid_backward = elementwise(lambda d, y: d * (y * (1 - y)))
 _times_complement = elementwise(lambda d, y: d * (1 - y))
 
 
@@ -81,13 +83,11 @@ GRADIENT_RULES: dict[str, Rule] = {
         "{0} + {1}",
     ),
     "tanh backward": Rule(
-        elementwise(lambda d, y: d * (1 - y**2)),
+        _tanh_backward,
         "{0} ∘ (1 - {1}²)",
         {
             "the derivative of tanh was left out": _select(0),
-            "the derivative of σ was used for that of tanh": elementwise(
-                lambda d, y: d * (y * (1 - y))
-            ),
+            "the derivative of σ was used for that of tanh": _sigmoid_backward,
             "1 - y was used for 1 - y²": _times_complement,
             "the derivative was taken at the output, not at the input": elementwise(
                 lambda d, y: d * (1 - sympy.tanh(y) ** 2)
@@ -96,13 +96,11 @@ GRADIENT_RULES: dict[str, Rule] = {
         "{0}·(1 - {1:²})",
     ),
     "σ backward": Rule(
-        elementwise(lambda d, y: d * (y * (1 - y))),
+        _sigmoid_backward,
         "{0} ∘ {1} ∘ (1 - {1})",
         {
             "the derivative of σ was left out": _select(0),
-            "the derivative of tanh was used for that of σ": elementwise(
-                lambda d, y: d * (1 - y**2)
-            ),
+            "the derivative of tanh was used for that of σ": _tanh_backward,
             "(1 - y) was left out": _multiply,
         },
         "{0}·{1}·(1 - {1})",
@@ -144,17 +142,15 @@ GRADIENT_RULES: dict[str, Rule] = {
         "{0} + {1}",
     ),
     "scores of the past": Rule(
-        lambda keys, query, previous: M(keys.T * query),
+        lambda keys, query, _: M(keys.T * query),
         "{0}ᵀ {1}",
         {
-            "the previous state was taken as the query": lambda keys, query, previous: M(
-                keys.T * previous
-            ),
-            "it was divided by √d": lambda keys, query, previous: M(
+            "the previous state was taken as the query": lambda keys, _, past: M(keys.T * past),
+            "it was divided by √d": lambda keys, query, _: M(
                 keys.T * query / sympy.sqrt(keys.rows)
             ),
         },
-        lambda keys, query, previous: product_entry(keys.T, query),
+        lambda keys, query, _: product_entry(keys.T, query),
     ),
     "add context": Rule(
         _add,
