@@ -9,8 +9,8 @@ import sympy
 
 from regard.errors import WorkError
 from regard.work.exact.numbers import format_decimal, parse_matrix, parse_number
-from regard.work.families.names import ATTENTION_NAMES
 from regard.work.families.registry import (
+    ATTENTION_NAMES,
     ExerciseTemplate,
     check_choice,
     check_required,
@@ -174,11 +174,8 @@ def project_qkv(
     x = sources[0]
     memory = sources[1] if sources[1] in builder.values else x
     names = []
-    for letter, kind, source in (
-        ("Q", "queries", x),
-        ("K", "keys", memory),
-        ("V", "values", memory),
-    ):
+    kinds = {"Q": ("queries", x), "K": ("keys", memory), "V": ("values", memory)}
+    for letter, (kind, source) in kinds.items():
         name, weight = f"{letter}{suffix}", weight_pattern.format(letter)
         if name not in builder.values:
             if source not in builder.values:
@@ -348,8 +345,7 @@ def _masked_after_softmax(builder: SolutionBuilder, unmasked: str, setup: Attent
     e = setup.with_token_rows(builder.values[unmasked].evalf(20).applyfunc(sympy.exp))
     mask = setup.with_token_rows(builder.values[setup.mask_name])
     sums = [sum(e.row(i)) for i in range(e.rows)]
-    result = M(e.rows, e.cols, lambda i, j: e[i, j] / sums[i] * mask[i, j])
-    return setup.with_token_rows(result)
+    return setup.with_token_rows(M(e.rows, e.cols, lambda i, j: e[i, j] / sums[i] * mask[i, j]))
 
 
 def _add_remarks(builder: SolutionBuilder, setup: AttentionSetup) -> None:

@@ -6,8 +6,10 @@ from typing import Any, NamedTuple
 from regard.errors import WorkError
 from regard.work.families.attention import AttentionSetup, add_linear
 from regard.work.families.multi_head import add_multi_head, extend_suffix
-from regard.work.families.names import BLOCK_NAMES, CROSS_NAMES, FEED_FORWARD_NAMES
 from regard.work.families.registry import (
+    BLOCK_NAMES,
+    CROSS_NAMES,
+    FEED_FORWARD_NAMES,
     ExerciseTemplate,
     check_choice,
     check_required,
@@ -244,8 +246,7 @@ def _add_sublayers(
         index = extend_suffix(suffix, n)
         parameters = (index, weight_suffix, setup.norm_kind)
         output = add_sublayer(add_norm(builder, x, *parameters) if setup.pre_norm else x)
-        title = "the residual: plus the input"
-        x = builder.add_step(f"P{index}", "add", x, output, title=title)
+        x = builder.add_step(f"P{index}", "add", x, output, title="the residual: plus the input")
         builder.add_mistake(x, "the residual was left out", builder.values[output])
         x = x if setup.pre_norm else add_norm(builder, x, *parameters)
     return x

@@ -13,8 +13,8 @@ from regard.work.families.attention import (
     add_linear,
     project_qkv,
 )
-from regard.work.families.names import HEAD_NAMES
 from regard.work.families.registry import (
+    HEAD_NAMES,
     ExerciseTemplate,
     check_choice,
     check_integer,

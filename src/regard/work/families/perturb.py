@@ -7,8 +7,7 @@ from regard.errors import WorkError
 from regard.work.exact.evaluate import to_float
 from regard.work.exact.numbers import format_decimal, parse_matrix
 from regard.work.families.attention import AttentionSetup, add_attention, project_qkv
-from regard.work.families.names import ATTENTION_NAMES
-from regard.work.families.registry import ExerciseTemplate, check_choice, family
+from regard.work.families.registry import ATTENTION_NAMES, ExerciseTemplate, check_choice, family
 from regard.work.rules import M, Matrix, get_rule
 from regard.work.solution import Solution, SolutionBuilder
 

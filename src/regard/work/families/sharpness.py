@@ -1,6 +1,7 @@
 """Attention at several scales: from the mean of all values to the best key alone."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import sympy
@@ -15,9 +16,7 @@ from regard.work.families.attention import (
     add_softmax_output,
     project_qkv,
 )
-from regard.work.families.names import ATTENTION_NAMES
-from regard.work.families.registry import family
-from regard.work.rules import M
+from regard.work.families.registry import ATTENTION_NAMES, family
 from regard.work.solution import Solution, SolutionBuilder
 
 DEFAULT_SCALES = (0, "default", 1, 10, "inf")
@@ -77,12 +76,7 @@ def _add_remarks(builder: SolutionBuilder, betas: list[Any]) -> None:
             f"β = {value}: the largest weight of query 1 is {format_decimal(largest, 4)}, its "
             f"entropy {format_decimal(entropy, 4)} of {max_entropy}."
         )
-    decreases = all(_entropy_decreases(builder, n) for n in range(1, len(betas)))
-    if decreases and len(betas) > 1:
+    entropies = [builder.values[f"h_{n}"] for n in range(1, len(betas) + 1)]
+    gaps = [float(gap.evalf(20)) for a, b in pairwise(entropies) for gap in a - b]
+    if gaps and min(gaps) >= -1e-15:
         builder.add_remark("The entropy decreases with β: β is the inverse temperature.")
-
-
-def _entropy_decreases(builder: SolutionBuilder, n: int) -> bool:
-    """Whether no query has a larger entropy at the next scale."""
-    gaps = M(builder.values[f"h_{n}"] - builder.values[f"h_{n + 1}"])
-    return all(float(gap.evalf(20)) >= -1e-15 for gap in gaps)

@@ -7,8 +7,7 @@ from regard.errors import WorkError
 from regard.work.exact.evaluate import evaluate_digits
 from regard.work.exact.numbers import format_decimal, parse_matrix
 from regard.work.families.attention import AttentionSetup, add_attention, project_qkv
-from regard.work.families.names import PROJECTION_NAMES
-from regard.work.families.registry import ExerciseTemplate, family
+from regard.work.families.registry import PROJECTION_NAMES, ExerciseTemplate, family
 from regard.work.rules import M, Matrix
 from regard.work.solution import Solution, SolutionBuilder
 

@@ -17,8 +17,7 @@ from regard.work.families.block import (
     add_norm,
     start_block,
 )
-from regard.work.families.names import BLOCK_NAMES
-from regard.work.families.registry import check_choice, check_integer, family
+from regard.work.families.registry import BLOCK_NAMES, check_choice, check_integer, family
 from regard.work.rules import M, Matrix
 from regard.work.rules.scores import argmax_ties
 from regard.work.solution import Solution, SolutionBuilder
@@ -156,19 +155,14 @@ def _add_embedding(
     z = builder.add_step("X_c", "stack 2", "cls", x, title="with the class token in front")
     image = builder.values[names[0]]
     grid = image.rows // patch, image.cols // patch
-    pos = "pos"
-    if builder.values["pos"].rows != builder.values[z].rows:
-        pos = _add_resize(builder, _square_grid(builder.values["pos"]), grid, interpolation)
+    pos, rows = "pos", builder.values["pos"].rows
+    if rows != builder.values[z].rows:
+        side = isqrt(rows - 1)
+        if side * side != rows - 1 or not side:
+            rule = "1 row for the class token and a square number of patches"
+            raise ShapeError(f"pos: needs {rule}, got {rows}")
+        pos = _add_resize(builder, (side, side), grid, interpolation)
     return builder.add_step("X_0", "add", z, pos, title="plus the position embeddings")
-
-
-def _square_grid(table: Matrix) -> tuple[int, int]:
-    patch = isqrt(table.rows - 1)
-    if patch * patch != table.rows - 1 or not patch:
-        raise ShapeError(
-            f"pos: needs 1 row for the class token and a square number of patches, got {table.rows}"
-        )
-    return patch, patch
 
 
 def _add_resize(

@@ -72,14 +72,6 @@ def _divide_rows(a: Matrix, by: Matrix) -> Matrix:
     return M(a.rows, a.cols, lambda i, j: 0 if by[i, 0] == 0 else a[i, j] / by[i, 0])
 
 
-def _quotient_entry(a: Matrix, by: Matrix) -> str:
-    numerator, denominator = (
-        f"({text})" if "/" in text and text[0] != "(" else text
-        for text in (format_operand(a[0, 0]), format_operand(by[0, 0]))
-    )
-    return f"{numerator} / {denominator}"
-
-
 def _scale(a: Matrix, by: Matrix) -> Matrix:
     if by.shape != (1, 1):
         raise ShapeError(f"scale: needs one number, got {by.rows}×{by.cols}")
@@ -162,14 +154,14 @@ BASIC_RULES: dict[str, Rule] = {
         _divide_rows,
         "{0} / {1}, row by row",
         {"it was divided by the column sums": lambda a, by: _divide_columns(a, _column_sums(a))},
-        _quotient_entry,
+        "{0:/} / {1:/}",
         "\\operatorname{{diag}}({1})^{{-1}} {0}",
     ),
     "divide columns": Rule(
         _divide_columns,
         "{0} / {1}, column by column",
         {"it was divided by the row sums": lambda a, by: _divide_rows(a, row_sums(a))},
-        _quotient_entry,
+        "{0:/} / {1:/}",
         "{0} \\operatorname{{diag}}({1})^{{-1}}",
     ),
     "add": Rule(_add, "{0} + {1}", {"they were subtracted": lambda a, b: M(a - b)}, "{0} + {1}"),

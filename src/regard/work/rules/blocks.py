@@ -29,10 +29,6 @@ def _affine(x: Matrix, w: Matrix, b: Matrix, sign: int = 1) -> Matrix:
     return _add_to_rows(matrix_product(x, w), b, sign)
 
 
-def _affine_columns(w: Matrix, x: Matrix, b: Matrix) -> Matrix:
-    return M(_affine(M(x.T), M(w.T), b).T)
-
-
 def _affine_entry(x: Matrix, w: Matrix, b: Matrix) -> str:
     return f"{product_entry(x, w)} + {format_operand(b[0, 0])}"
 
@@ -101,7 +97,7 @@ BLOCK_RULES: dict[str, Rule] = {
         _affine_entry,
     ),
     "affine, columns": Rule(
-        _affine_columns,
+        lambda w, x, b: M(_affine(M(x.T), M(w.T), b).T),
         "{0} {1} + {2}",
         {"the bias was left out": lambda w, x, b: matrix_product(w, x)},
         lambda w, x, b: _affine_entry(x.T, w.T, b),

@@ -34,7 +34,8 @@ class Rule(NamedTuple):
 
     `text` and `latex` are format strings: {0}, {1} … stand for the names of the inputs. `entry` is
     the arithmetic of the first entry: a function of the inputs, or a format string of their first
-    entries, {0} as an operand, {0:²} with an exponent, {0:bare} without brackets.
+    entries: {0} as an operand, {0:²} with an exponent, {0:/} with a fraction in brackets, {0:bare}
+    without brackets.
 
     >>> double = Rule(lambda a: M(2 * a), "2 · {0}", entry="2·{0}")
     >>> double.run(M([[1, 2]])), double.tex, double.format_entry(M([[1, 2]]))

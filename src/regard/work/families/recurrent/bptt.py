@@ -6,11 +6,11 @@ from typing import Any
 from regard.errors import WorkError
 from regard.work.exact.numbers import parse_matrix, parse_number
 from regard.work.families.recurrent.cells import (
+    CELL_NAMES,
     GATE_SUFFIXES,
     SCALAR_CHOICES,
     add_time_step,
     cell_shapes,
-    check_cell_given,
     start_recurrent,
 )
 from regard.work.families.recurrent.forward_mode import add_forward_mode
@@ -19,7 +19,7 @@ from regard.work.families.recurrent.jacobians import (
     add_lstm_jacobians,
     add_rnn_jacobians,
 )
-from regard.work.families.registry import ExerciseTemplate, family
+from regard.work.families.registry import ExerciseTemplate, check_choice, check_given, family
 from regard.work.rules import M
 from regard.work.rules.recurrent.gradients import MAX_SUM_TERMS
 from regard.work.solution import Solution, SolutionBuilder
@@ -66,7 +66,8 @@ def solve_bptt(
     >>> solution["dh_1"], solution["dh_0"]
     (Matrix([[1/2]]), Matrix([[1/4]]))
     """
-    check_cell_given(cell, given, "bptt of {}", "target dh")
+    check_choice("cell", cell, CELL_NAMES)
+    check_given(f"bptt of {cell}", given, f"{CELL_NAMES[cell]} target dh")
     cell_given = {name: value for name, value in given.items() if name not in ("dh", "target")}
     builder, steps = start_recurrent(cell, cell_given, "bptt")
     if steps > MAX_SUM_TERMS:

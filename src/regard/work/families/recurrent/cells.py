@@ -48,7 +48,8 @@ def solve_recurrent(cell: str, given: Mapping[str, Any]) -> Solution:
     >>> solution["h_2"]
     Matrix([[0]])
     """
-    check_cell_given(cell, given)
+    check_choice("cell", cell, CELL_WEIGHTS)
+    check_given(cell, given, CELL_NAMES[cell])
     builder, steps = start_recurrent(cell, given)
     for t in range(1, steps + 1):
         add_time_step(builder, cell, t)
@@ -94,20 +95,6 @@ for _cell, (_questions, *_exercises) in _EXERCISES.items():
     family(_cell, given=CELL_NAMES[_cell], exercises=tuple(_exercises), questions=_questions)(
         partial(solve_recurrent, _cell)
     )
-
-
-def check_cell_given(
-    cell: str, given: Mapping[str, Any], label: str = "{}", extra_names: str = ""
-) -> None:
-    """Raise a WorkError unless the cell type is known and takes every given name.
-
-    >>> check_cell_given("rnn", {"b_h": 1})
-    Traceback (most recent call last):
-        ...
-    regard.errors.WorkError: given: needs names that rnn takes, got 'b_h'; try b
-    """
-    check_choice("cell", cell, CELL_WEIGHTS)
-    check_given(label.format(cell), given, f"{CELL_NAMES[cell]} {extra_names}")
 
 
 def start_recurrent(

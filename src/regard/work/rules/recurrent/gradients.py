@@ -1,5 +1,7 @@
 """Rules of the chain rule and of attention over past states."""
 
+from collections.abc import Mapping
+
 import sympy
 
 from regard.work.rules.basic import product_entry
@@ -33,6 +35,10 @@ def _sum_of(count: int) -> Rule:
     }
     mistakes |= {f"only term {n + 1} of the sum was taken": _select(n) for n in range(count)}
     mistakes["the mean was taken instead of the sum"] = lambda *inputs: M(_add(*inputs) / count)
+    return _sum_rule(mistakes, count)
+
+
+def _sum_rule(mistakes: Mapping[str, MatrixFunction], count: int = 2) -> Rule:
     text = " + ".join(f"{{{n}}}" for n in range(count))
     return Rule(_add, text, mistakes, text)
 
@@ -73,14 +79,11 @@ GRADIENT_RULES: dict[str, Rule] = {
         {"they were added": _add, "they were swapped": elementwise(lambda x, y: y - x)},
         "{0} - {1}",
     ),
-    "add future gradient": Rule(
-        _add,
-        "{0} + {1}",
+    "add future gradient": _sum_rule(
         {
             "only the direct part was taken, not the gradient from later steps": _select(0),
             "the direct part was left out": _select(1),
-        },
-        "{0} + {1}",
+        }
     ),
     "tanh backward": Rule(
         _tanh_backward,
@@ -132,14 +135,11 @@ GRADIENT_RULES: dict[str, Rule] = {
         },
         "{0}·{1}·(1 - {2:²})",
     ),
-    "add cell paths": Rule(
-        _add,
-        "{0} + {1}",
+    "add cell paths": _sum_rule(
         {
             "the path through h was left out": _select(1),
             "the path through the next cell was left out": _select(0),
-        },
-        "{0} + {1}",
+        }
     ),
     "scores of the past": Rule(
         lambda keys, query, _: M(keys.T * query),
@@ -152,13 +152,10 @@ GRADIENT_RULES: dict[str, Rule] = {
         },
         lambda keys, query, _: product_entry(keys.T, query),
     ),
-    "add context": Rule(
-        _add,
-        "{0} + {1}",
+    "add context": _sum_rule(
         {
             "the context was left out": _select(0),
             "the mean was taken": elementwise(lambda p, a: (p + a) / 2),
-        },
-        "{0} + {1}",
+        }
     ),
 }

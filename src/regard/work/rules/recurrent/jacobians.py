@@ -1,7 +1,5 @@
 """Rules of Jacobians, norms, gradient clipping and forward-mode derivatives."""
 
-from typing import Any
-
 import sympy
 
 from regard.errors import ShapeError
@@ -47,13 +45,11 @@ def _norm_of(count: int) -> Rule:
     squares = " + ".join(f"‖{{{n}}}‖²" for n in range(count))
     mistakes = {
         "the root was left out": lambda *inputs: M(_norm(*inputs).applyfunc(lambda x: x**2)),
-        "the largest entry was taken": lambda *inputs: M([[_max_abs(*inputs)]]),
+        "the largest entry was taken": lambda *inputs: M(
+            [[max((abs(x) for part in inputs for x in part), key=to_float)]]
+        ),
     }
     return Rule(_norm, f"√({squares})" if count > 1 else "‖{0}‖", mistakes)
-
-
-def _max_abs(*inputs: Matrix) -> Any:
-    return max((abs(x) for part in inputs for x in part), key=to_float)
 
 
 def _clip_factor(norm: Matrix, max_norm: Matrix) -> Matrix:
