@@ -66,9 +66,8 @@ def work(
     from regard import work
     from regard.errors import WorkError
     from regard.work.problem import parse_option, read_problems
-    from regard.work.show.formats import infer_format
+    from regard.work.show.formats import format_report, infer_format, iter_shapes
     from regard.work.show.marks import format_marks, mark_files
-    from regard.work.show.report import format_report, iter_shapes
 
     view = {"only": only, "shapes": shapes, "autograd": autograd}
     given = {"check": check, **view, "set": options, "each": each}

@@ -12,6 +12,7 @@ from regard.data.text.tokenizers import SPECIAL_TOKENS
 from regard.errors import LookError, ShapeError
 from regard.inspection.record.look import look
 from regard.inspection.record.sight import Sight
+from regard.models.registry import get_config
 from regard.runs.translation_sight import record_translation
 
 PUNCTUATION = frozenset(".,;:!?")  # separators beside a tokenizer's own special tokens
@@ -48,14 +49,13 @@ class TextModel:
     @staticmethod
     def from_model(model: nn.Module, tokenizer: Tokenizer | None = None) -> "TextModel":
         """A model of ours that reads token ids."""
-        if not TextModel.supports(model):
+        if not isinstance(model, ENCODER_DECODERS + SINGLE_STACKS):
             raise LookError(
                 f"model: needs one that reads tokens, got {type(model).__name__}; "
                 "try rg.look(model) in Python with its own input"
             )
-        config: Any = model.config
         pair = isinstance(model, ENCODER_DECODERS)
-        vocab = config.source_vocab if pair else config.vocab
+        vocab = model.config.source_vocab if pair else model.config.vocab
         return TextModel(model, is_encoder_decoder=pair, vocab=vocab, tokenizer=tokenizer)
 
     @property
@@ -81,8 +81,7 @@ class TextModel:
         """The same with freshly initialised weights."""
         with torch.random.fork_rng(), torch.device(self.device):
             torch.manual_seed(seed)
-            config: Any = self.model.config
-            return replace(self, model=type(self.model)(config).eval())
+            return replace(self, model=models.build(get_config(self.model)).eval())
 
     @torch.no_grad()
     def look(

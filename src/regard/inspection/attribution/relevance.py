@@ -17,8 +17,7 @@ from regard.inspection.sites.site import Site
 from regard.ops.grid import slice_axis, to_4d
 from regard.ops.indices import resolve_slice
 from regard.ops.intercept import AttentionCall, AttentionResult, Proceed, intercepting
-from regard.ops.survey.reference import weights_from_scores
-from regard.ops.terms import repeat_kv, upcast
+from regard.ops.terms import repeat_kv, upcast, weights_from_scores
 
 
 def relevance(

@@ -13,7 +13,7 @@ from regard.inspection.edits.base import Indices
 from regard.inspection.record.sight import Sight
 from regard.inspection.sites.site import Site
 from regard.ops.indices import resolve_index
-from regard.ops.survey.reference import weights_from_scores
+from regard.ops.terms import weights_from_scores
 
 MAX_FLOW_TOKENS = 128
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from regard.inspection.adapters import torch_recurrent
-from regard.inspection.adapters.module_tracker import ModuleTracker
 from regard.inspection.record.gates import CellScope
 from regard.ops.recurrence import CellStep, RecurrenceResult, State
 from regard.ops.recurrence.intercept import SequenceCall, StepCall, intercepting_recurrence
@@ -93,10 +92,9 @@ class StepRecorder:
 @contextmanager
 def record_steps(model: nn.Module) -> Iterator[StepRecorder]:
     """Record every state of every recurrent cell of a model inside the `with` block."""
-    tracker = ModuleTracker(model)
-    steps = StepRecorder(CellScope(tracker))
+    steps = StepRecorder(CellScope(model))
     with (
-        tracker.hooks(),
+        steps.cells.hooks(),
         torch_recurrent.hook_outputs(model, steps.on_torch_module),
         intercepting_recurrence(steps, steps.cells, other_threads=False),
     ):

@@ -1,12 +1,14 @@
 """Translation by the model of a run: one encoding per text, decoded into every target language."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import nn
 
 from regard.data import normalize_text
 from regard.errors import ConfigError, suggestion
+from regard.models import TokenConfig
+from regard.models.registry import get_config
 from regard.runs.run import Device, Run, model_on, require_verb
 from regard.tasks import SearchConfig, Translation, TranslationSearch
 
@@ -164,8 +166,10 @@ def _check_languages(to: str | Sequence[str], known: list[str]) -> list[str]:
 
 
 def _max_positions(model: nn.Module) -> int | None:
-    config: Any = model.config
-    return config.max_positions if getattr(config, "positions", "") == "learned" else None
+    config = get_config(model)
+    if isinstance(config, TokenConfig) and config.positions == "learned":
+        return config.max_positions
+    return None
 
 
 def _short(text: str) -> str:

@@ -16,9 +16,9 @@ from regard.tasks.recognition.transcripts import (
     transcribe_batch,
     transcribe_batch_detailed,
 )
+from regard.train.evaluation import mean_loss
 from regard.train.losses import objective
 from regard.train.metrics.calibration import GradedAnswer
-from regard.train.metrics.loss import mean_loss
 
 CORRECT_ERROR_RATE = 0.1  # highest character error rate of a transcript that counts as correct
 

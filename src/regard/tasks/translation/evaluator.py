@@ -9,10 +9,9 @@ from torch import nn
 from regard.data import Pair, Source, Tokenizer, collate, pair_preprocessor
 from regard.tasks.recipe import EvalSplit
 from regard.tasks.translation.search import SearchConfig, Translation, TranslationSearch
+from regard.train.evaluation import mean_loss, score_texts
 from regard.train.losses import objective
-from regard.train.metrics.bleu import score_texts
 from regard.train.metrics.calibration import GradedAnswer
-from regard.train.metrics.loss import mean_loss
 
 MAX_GRADED = 400  # answers of a split that confidence is calibrated on
 

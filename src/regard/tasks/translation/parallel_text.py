@@ -29,7 +29,7 @@ from regard.tasks.translation.data import TranslationData
 from regard.tasks.translation.evaluator import TranslationEvaluator
 from regard.tasks.translation.search import SearchConfig
 from regard.train.config import TrainConfig
-from regard.train.metrics.bleu import score_texts
+from regard.train.evaluation import score_texts
 
 CORRECT_CHRF = 50.0  # chrF from which an answer is graded as correct
 SORT_WINDOW = 8192  # pairs sorted by length together: little padding, and all are in memory anyway
