@@ -12,7 +12,6 @@ from regard.files import read_text
 from regard.work.exact.numbers import parse_matrix, parse_number, shorten_repr
 from regard.work.exact.parse import CONSTANTS, FUNCTIONS, SYMBOL
 from regard.work.families import FAMILIES
-from regard.work.rules.symbols import SUBSTITUTION_PREFIX
 from regard.work.solution import Solution, Step, apply_rule
 
 PROBLEMS = Path(__file__).parent / "problems"
@@ -101,7 +100,7 @@ def _substitute_values(solution: Solution, values: Mapping[str, Any]) -> Solutio
     for name in numbers:
         if name in solution.values():
             raise WorkError(f"symbols: need names that no step has, got {name!r}")
-    rule, inputs = SUBSTITUTION_PREFIX + ", ".join(numbers), (last.name, *numbers)
+    rule, inputs = f"substitute {', '.join(numbers)}", (last.name, *numbers)
     value = apply_rule(rule, last.value, *numbers.values())
     step = Step(f"{last.name}_values", rule, inputs, value, "with the values substituted")
     return replace(solution, given={**solution.given, **numbers}, steps=(*solution.steps, step))

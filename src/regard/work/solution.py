@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import sympy
 
 from regard.errors import RegardError, ShapeError, WorkError
-from regard.work.exact.evaluate import check_arguments, evaluate_digits
+from regard.work.exact.evaluate import check_arguments, evaluate_digits, to_float
 from regard.work.exact.numbers import parse_matrix
 from regard.work.exact.parse import has_too_many_digits
 from regard.work.rules import M, Matrix, MatrixFunction, get_rule
@@ -212,6 +212,22 @@ class SolutionBuilder:
             title = f"{title} ({ROUNDING_NOTE})"
         self.steps.append(Step(name, rule_name, inputs, value, title))
         return name
+
+    def add_steps(self, *steps: tuple[str, str, str, str]) -> list[str]:
+        """Add steps (name, rule, inputs separated by spaces, title); return their names."""
+        return [
+            self.add_step(name, rule, *inputs.split(), title=title)
+            for name, rule, inputs, title in steps
+        ]
+
+    @property
+    def has_symbols(self) -> bool:
+        """Whether a given matrix has symbols."""
+        return any(value.free_symbols for value in self.given.values())
+
+    def number(self, name: str) -> float:
+        """First entry of a matrix, as a float."""
+        return to_float(self.values[name][0])
 
     def add_remark(self, text: str) -> None:
         """Add a sentence about the numbers so far."""

@@ -97,11 +97,8 @@ def first_entry(solution: Solution, step: Step, digits: int = 6) -> tuple[str, s
     >>> first_entry(solution, solution.steps[0])
     ('1·1 + 0·0', '1')
     """
-    format_entry = get_rule(step.rule).format_entry
-    if format_entry is None:
-        return None
     values = solution.values()
-    arithmetic = format_entry(0, 0, *(values[name] for name in step.inputs))
+    arithmetic = get_rule(step.rule).format_entry(*(values[name] for name in step.inputs))
     result = step.value[0, 0]
     if is_short_form(result):
         text = format_plain(result)
