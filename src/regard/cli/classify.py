@@ -35,10 +35,10 @@ def classify(
     from regard import runs
     from regard.cli.output import exit_code, iterate_with_progress, print_message
 
-    request = runs.ClassifyRequest(
-        images=images, top=top, size=size, own_size=own_size, invert=invert, overlay=overlay
-    )
-    results = runs.classify_files(runs.load(run, device="cpu"), request)
+    results = runs.classify_files(
+        runs.load(run, device="cpu"), images, top=top, size=size, own_size=own_size, invert=invert,
+        overlay=overlay,
+    )  # fmt: skip
     failed = warnings = 0
     for result in iterate_with_progress(results, "classifying", len(images)):
         for name, probability in result.prediction:

@@ -47,14 +47,14 @@ def look(
     from regard import runs
     from regard.cli.output import progress_bar, report_written
     from regard.cli.transformers_logging import silence_transformers
-    from regard.runs.jobs.look import parse_cell
+    from regard.runs.apply.look import parse_cell
 
-    request = runs.LookRequest(
-        text=text, target=target, to=to, at=at, out=out, describe=describe, query=query,
-        cell=None if cell is None else parse_cell(cell), probe=probe,
-    )  # fmt: skip
+    position = None if cell is None else parse_cell(cell)
     with silence_transformers(), progress_bar("looking"):
-        report = runs.look_report(runs.load_text_model(model, device="cpu"), request)
+        report = runs.look_report(
+            runs.load_text_model(model, device="cpu"), text, target=target, to=to, at=at, out=out,
+            cell=position, describe=describe, query=query, probe=probe,
+        )  # fmt: skip
     report_written(out, report.text)
     for name, reason in report.skipped.items():
         report_written(out, f"not recorded: {name}, {reason}")

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from torch import nn
 
 from regard.errors import ConfigError
-from regard.runs.run import Device, Run, model_on, require_verb
+from regard.runs.contents import Device, RunContents, require_verb
+from regard.runs.text_model import model_on
 from regard.tasks import EvalSplit, TranslationEvaluator
 from regard.train import Gradable, calibration_metrics
 from regard.train.evaluation import run_evaluation
@@ -64,7 +65,7 @@ class AnswerEvaluator(Protocol):
 
 
 def evaluate_run(
-    run: Run,
+    run: RunContents,
     split: EvalSplit = "test",
     *,
     beam_width: int | None = None,
@@ -90,7 +91,7 @@ def evaluate_run(
     require_verb(run, "evaluate")
     if split not in ("valid", "test"):
         raise ConfigError(f"split: needs one of valid, test, got {split!r}")
-    evaluator = run.recipe.data.evaluator(run.tokenizer, split)
+    evaluator = run.data.evaluator(run.tokenizer, split)
     if beam_width is not None:
         if not isinstance(evaluator, TranslationEvaluator):
             kind = type(run.model).__name__
@@ -112,7 +113,7 @@ def evaluate_run(
     return Evaluation(split, scores, mistakes, confidence)
 
 
-def _confidence(run: Run, model: nn.Module, evaluator: object) -> dict[str, float]:
+def _confidence(run: RunContents, model: nn.Module, evaluator: object) -> dict[str, float]:
     if run.calibration is None or not isinstance(evaluator, Gradable):
         return {}
     return calibration_metrics(run_evaluation(model, evaluator.grade), run.calibration)

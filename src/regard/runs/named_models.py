@@ -9,7 +9,7 @@ from torch import nn
 from regard import models
 from regard.costs.model_cost import Cost, cost
 from regard.errors import ConfigError
-from regard.runs.pretrained import find_run, pretrained_names
+from regard.runs.load import find_run, pretrained_names
 
 _MODELS = {
     "translator": models.Translator,

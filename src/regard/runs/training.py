@@ -15,8 +15,7 @@ from regard.data import Tokenizer
 from regard.data.text.tokenizer_file import TOKENIZER_FILE
 from regard.errors import FileError, RegardError
 from regard.files import make_folder, write_text
-from regard.runs.lock import lock_folder
-from regard.runs.run import (
+from regard.runs.contents import (
     RECIPE_FILE,
     RESULT_FILE,
     VERSION,
@@ -24,6 +23,7 @@ from regard.runs.run import (
     load_tokenizer,
     read_recipe,
 )
+from regard.runs.lock import lock_folder
 from regard.runs.settings import config_to_json
 from regard.tasks import Recipe
 from regard.train import (

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 
@@ -43,7 +44,9 @@ class SilentReporter:
         return nullcontext(lambda amount: None)
 
 
-def confidence_warning(name: str, confidence: float, threshold: float, consequence: str) -> str:
+def confidence_warning(
+    name: str | Path, confidence: float, threshold: float, consequence: str
+) -> str:
     """The warning about a prediction whose calibrated confidence is below the threshold.
 
     >>> confidence_warning("a.png", 0.2, 0.5, "the class may be wrong")
