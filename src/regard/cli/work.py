@@ -8,16 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-
-class Format(StrEnum):
-    """Output format."""
-
-    text = "text"
-    markdown = "markdown"
-    latex = "latex"
-    html = "html"
-    json = "json"
-    toml = "toml"
+Format = StrEnum("Format", ["text", "markdown", "latex", "html", "json", "toml"])
 
 
 def work(
@@ -72,7 +63,7 @@ def work(
 
     view = {"only": only, "shapes": shapes, "autograd": autograd}
     given = {"check": check, **view, "set": options, "each": each}
-    form = fmt.value if fmt else infer_format(out)
+    form = str(fmt) if fmt else infer_format(out)
     if make is not None:
         _refuse("make", given | {"problem": problems})
         _print_sheet(work.make_sheet(make, seed, level, count), form, out, solutions)

@@ -24,14 +24,8 @@ from regard.runs.contents import new_run_folder, read_recipe
 from regard.runs.evaluate import AnswerEvaluator, Evaluation, Mistake, evaluate_run
 from regard.runs.export import export_run
 from regard.runs.listing import list_runs
-from regard.runs.load import (
-    find_run,
-    load,
-    load_pretrained,
-    load_text_model,
-    pretrained_names,
-)
-from regard.runs.named_models import build_or_load_model, cost_by_name
+from regard.runs.load import find_run, load, load_pretrained, pretrained_names
+from regard.runs.named_models import build_or_load_model
 from regard.runs.quantize import QuantizationResult, quantize_run
 from regard.runs.run import Run, load_run
 from regard.runs.settings import (
@@ -69,7 +63,6 @@ __all__ = [
     "classify_run",
     "config_from_json",
     "config_to_json",
-    "cost_by_name",
     "evaluate_run",
     "export_run",
     "find_run",
@@ -79,7 +72,6 @@ __all__ = [
     "load",
     "load_pretrained",
     "load_run",
-    "load_text_model",
     "look_report",
     "new_run_folder",
     "override_settings",

@@ -22,26 +22,21 @@ def record_translation(model: nn.Module, tokenizer: Tokenizer, pair: Pair, at: s
     >>> record_translation(model, tokenizer, pair)["decoder.0.cross"]
     decoder.0.cross: cross, 4 heads, 5 queries, 4 keys
     """
-    batch = collate([pair_preprocessor(tokenizer)(pair)])
-    source, target = batch["source"], batch["target"][:, :-1]
-    tokens = {
-        name: [tokenizer.id_to_token(i) for i in ids[0].tolist()]
-        for name, ids in (("source", source), ("target", target))
-    }
-    device = next(model.parameters()).device
+    batch, device = collate([pair_preprocessor(tokenizer)(pair)]), next(model.parameters()).device
+    inputs = {"source": batch["source"].to(device), "target": batch["target"][:, :-1].to(device)}
+    tokens = {name: list(map(tokenizer.id_to_token, x[0].tolist())) for name, x in inputs.items()}
     with look(model, at, tokens=tokens) as sight:
-        model(source.to(device), target.to(device))
+        model(*inputs.values())
     return sight
 
 
 def with_output_tokens(site: Site, tokenizer: Tokenizer, pair: Pair) -> Site:
     """A decoder's site with each query labelled by its output token instead of its input token.
 
-    >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=261)).eval()
-    >>> tokenizer, pair = rg.data.ByteTokenizer(("de",)), rg.data.Pair("two", "zwei", "de")
-    >>> site = record_translation(model, tokenizer, pair)["decoder.0.cross"]
-    >>> site.query_tokens, with_output_tokens(site, tokenizer, pair).query_tokens
-    ([['<de>', 'z', 'w', 'e', 'i']], [['z', 'w', 'e', 'i', '<end>']])
+    >>> run, pair = rg.load("phrases"), rg.data.Pair("3 days", "3 Tage", "de")
+    >>> site = record_translation(run.model, run.tokenizer, pair)["decoder.0.cross"]
+    >>> with_output_tokens(site, run.tokenizer, pair).query_tokens[0][-1]
+    '<end>'
     """
     ids = pair_preprocessor(tokenizer)(pair)["target"][1:]
     return replace(site, query_tokens=[[tokenizer.id_to_token(i) for i in ids]])
@@ -72,17 +67,13 @@ class Alignment(NamedTuple):
 
 
 def align(model: nn.Module, tokenizer: Tokenizer, pair: Pair) -> Alignment:
-    """Align each target word with the source word that it attends to most.
+    """Align each target word with the source word that it attends to most, by `alignment_head`.
 
     weight(word, other) = Σ_{j in other} mean_{i in word} w_ij,   i of the target, j of the source
 
-    The head is `alignment_head`.
-
-    >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=261)).eval()
-    >>> tokenizer = rg.data.ByteTokenizer(("de",))
-    >>> pair = rg.data.Pair("two days", "zwei Tage", "de")
-    >>> [link.target for link in align(model, tokenizer, pair).links]
-    ['zwei', 'Tage']
+    >>> run, pair = rg.load("phrases"), rg.data.Pair("3 days", "3 Tage", "de")
+    >>> [link.source for link in align(run.model, run.tokenizer, pair).links]
+    ['3', 'days']
     """
     sight = record_translation(model, tokenizer, pair)
     best = alignment_head(sight)
@@ -103,9 +94,8 @@ def align(model: nn.Module, tokenizer: Tokenizer, pair: Pair) -> Alignment:
 def alignment_head(sight: Sight) -> Any:
     """The row of `sight.heads()` whose cross-attention is sharpest with a distinct key per query.
 
-    >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=261)).eval()
-    >>> tokenizer, pair = rg.data.ByteTokenizer(("de",)), rg.data.Pair("two", "zwei", "de")
-    >>> alignment_head(record_translation(model, tokenizer, pair)).kind
+    >>> run, pair = rg.load("phrases"), rg.data.Pair("3 days", "3 Tage", "de")
+    >>> alignment_head(record_translation(run.model, run.tokenizer, pair)).kind
     'cross'
     """
     rows = [row for row in sight.heads() if row.kind == "cross"]

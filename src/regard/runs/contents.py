@@ -89,10 +89,8 @@ def default_device() -> torch.device:
 def read_recipe(folder: str | Path) -> Recipe:
     """The recipe of a run.
 
-    >>> read_recipe("nowhere")
-    Traceback (most recent call last):
-        ...
-    regard.errors.FileError: nowhere: needs to be the folder of a run, got no recipe.json in it
+    >>> read_recipe(rg.runs.find_run("morse")).name
+    'morse'
     """
     file = Path(folder) / RECIPE_FILE
     if not file.is_file():

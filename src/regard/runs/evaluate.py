@@ -9,7 +9,7 @@ from torch import nn
 from regard.errors import ConfigError
 from regard.runs.contents import Device, RunContents, require_verb
 from regard.runs.text_model import model_on
-from regard.tasks import EvalSplit, TranslationEvaluator
+from regard.tasks import EvalSplit, Evaluator, TranslationEvaluator
 from regard.train import Gradable, calibration_metrics
 from regard.train.evaluation import run_evaluation
 
@@ -27,10 +27,7 @@ class Mistake(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """Scores of a run on a split, its mistakes in order, and the quality of its confidence.
-
-    `mistakes` is empty for a task without text output, `confidence` for a run without a
-    calibration.
+    """Scores of a run on a split, its mistakes (of text output), the quality of its confidence.
 
     >>> Evaluation("test", {"exact": 1.0}, []).scores["exact"]
     1.0
@@ -46,10 +43,8 @@ class Evaluation(NamedTuple):
 class AnswerEvaluator(Protocol):
     """An evaluator whose predictions are texts that can be compared one by one.
 
-    >>> pairs = rg.data.InMemorySource(valid=[rg.data.Pair("two", "zwei", "de")])
-    >>> tokenizer = rg.data.ByteTokenizer(languages=("de",))
-    >>> evaluator = rg.tasks.TranslationEvaluator(pairs, tokenizer, split="valid")
-    >>> isinstance(evaluator, AnswerEvaluator)
+    >>> run = rg.load("phrases", device="cpu")
+    >>> isinstance(run.data.evaluator(run.tokenizer, "valid"), AnswerEvaluator)
     True
     """
 
@@ -79,26 +74,24 @@ def evaluate_run(
         beam_width: of the beam search; None takes the recipe's.
         device: where to evaluate, on a copy of the model; None is where the model is.
 
-    >>> import tempfile
-    >>> small = ["steps=2", "vocab_texts=99", "valid_size=2", "test_size=2", "max_new_tokens=5"]
-    >>> small += ["dim=16", "device=cpu"]
-    >>> folder = tempfile.mkdtemp()
-    >>> recipe = rg.runs.override_settings(rg.tasks.recipe("phrases"), small)
-    >>> scores = rg.runs.start_run(recipe, folder).scores
-    >>> evaluate_run(rg.runs.load_run(folder)).scores == scores
-    True
+    >>> run = rg.load("phrases", device="cpu")
+    >>> small = rg.runs.override_settings(run.recipe, ["valid_size=3"])
+    >>> evaluate_run(replace(run, recipe=small), "valid").scores["exact"]
+    1.0
     """
     require_verb(run, "evaluate")
     if split not in ("valid", "test"):
         raise ConfigError(f"split: needs one of valid, test, got {split!r}")
-    evaluator = run.data.evaluator(run.tokenizer, split)
+    evaluator: Evaluator = run.data.evaluator(run.tokenizer, split)
     if beam_width is not None:
         if not isinstance(evaluator, TranslationEvaluator):
             kind = type(run.model).__name__
             raise ConfigError(f"beam_width: needs a run with a beam search, got one of a {kind}")
         evaluator.search = replace(evaluator.search, beam_width=beam_width)
     model = model_on(run.model, device)
-    confidence = _confidence(run, model, evaluator)
+    grade, confidence = evaluator.grade if isinstance(evaluator, Gradable) else None, {}
+    if run.calibration is not None and grade is not None:
+        confidence = calibration_metrics(run_evaluation(model, grade), run.calibration)
     if not isinstance(evaluator, AnswerEvaluator):
         return Evaluation(split, run_evaluation(model, evaluator), [], confidence)
     answers: list[str] = []
@@ -111,9 +104,3 @@ def evaluate_run(
     rows = zip(evaluator.sources, evaluator.references, answers, strict=True)
     mistakes = [Mistake(*row) for row in rows if row[1] != row[2]]
     return Evaluation(split, scores, mistakes, confidence)
-
-
-def _confidence(run: RunContents, model: nn.Module, evaluator: object) -> dict[str, float]:
-    if run.calibration is None or not isinstance(evaluator, Gradable):
-        return {}
-    return calibration_metrics(run_evaluation(model, evaluator.grade), run.calibration)

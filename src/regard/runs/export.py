@@ -26,13 +26,8 @@ def export_run(run: RunContents, folder: str | Path) -> list[OnnxFile]:
     token of each language, text normalisation, class names, or sample rate and frame sizes.
 
     >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> [file.name for file, _ in rg.load("phrases", device="cpu").export(folder)]
+    >>> [file.name for file, _ in rg.load("phrases", device="cpu").export(tempfile.mkdtemp())]
     ['encoder.onnx', 'step.onnx']
-    >>> sorted(path.name for path in folder.iterdir())
-    ['encoder.onnx', 'export.json', 'step.onnx', 'tokenizer.json']
-    >>> json.loads((folder / "export.json").read_text())["language_ids"]["de"]
-    5
     """
     if not isinstance(run, RunContents):
         raise ConfigError(

@@ -7,7 +7,7 @@ from regard.errors import FileError, suggestion
 from regard.models.serialization import WEIGHTS_FILE
 from regard.runs.contents import RECIPE_FILE, Device, default_device
 from regard.runs.run import Run, load_run
-from regard.runs.text_model import TextModel, load_hub_text_model
+from regard.runs.text_model import load_hub_text_model
 from regard.train.loop import CHECKPOINTS
 
 # runs without checkpoints, in half precision
@@ -41,18 +41,6 @@ def load(name_or_path: str | Path, *, device: Device | None = None) -> Run:
     return Run(path, None, models.load(path).to(device).eval(), None)
 
 
-def load_text_model(path: str | Path, *, device: Device | None = None) -> TextModel:
-    """The model at a path with its tokenizer, for recording attention; paths are those of `load`.
-
-    >>> import tempfile
-    >>> model = rg.models.LanguageModel(rg.models.language_tiny(vocab=10))
-    >>> text_model = load_text_model(rg.models.save(model, tempfile.mkdtemp()))
-    >>> text_model.look("3 1 4").names
-    ['decoder.0.self', 'decoder.1.self']
-    """
-    return load(path, device=device).text_model
-
-
 def pretrained_names() -> list[str]:
     """Names of the pretrained models.
 
@@ -68,10 +56,8 @@ def load_pretrained(name: str, *, device: Device = "cpu") -> Run:
     >>> load_pretrained("phrases").translate("2 days", to="de")
     {'de': ['2 Tage']}
     """
-    if name not in pretrained_names():
-        raise FileError(
-            f"name: needs one of {_known()}, got {name!r}{suggestion(name, pretrained_names())}"
-        )
+    if name not in (names := pretrained_names()):
+        raise FileError(f"name: needs one of {_known()}, got {name!r}{suggestion(name, names)}")
     return load_run(PRETRAINED_FOLDER / name, device=device)
 
 

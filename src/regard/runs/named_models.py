@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from regard import models
-from regard.costs.model_cost import Cost, cost
 from regard.errors import ConfigError
 from regard.runs.load import find_run, pretrained_names
 
@@ -43,32 +42,6 @@ def build_or_load_model(name: str, *, vocab: int = 32000, classes: int = 10) -> 
     raise ConfigError(
         f"name: needs a saved model or one of {', '.join(known)}, got {name!r}; try {near[0]}"
     )
-
-
-def cost_by_name(
-    name: str,
-    source: int | None = None,
-    target: int = 64,
-    batch_size: int = 1,
-    *,
-    vocab: int = 32000,
-    classes: int = 10,
-) -> Cost:
-    """`rg.cost` of a model that `build_or_load_model` knows.
-
-    Args:
-        name: of a preset or pretrained model, or a path.
-        source: tokens or frames that are read, or the side of an image in pixels.
-        target: tokens that are written.
-        batch_size: sequences or images per batch.
-        vocab: vocabulary size of a preset.
-        classes: number of classes of a preset.
-
-    >>> cost_by_name("language_tiny", 8, vocab=100).parameters > 0
-    True
-    """
-    model = build_or_load_model(name, vocab=vocab, classes=classes)
-    return cost(model, source, target, batch_size)
 
 
 def preset_names() -> list[str]:

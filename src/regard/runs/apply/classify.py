@@ -81,13 +81,10 @@ def classify_run(
         invert: see `read_run_image`.
         device: where to compute, on a copy of the model; None is where the model is.
 
-    >>> import tempfile
-    >>> from PIL import Image
-    >>> file = tempfile.mkdtemp() + "/black.png"
-    >>> Image.new("L", (16, 16)).save(file)
-    >>> (prediction,) = classify_run(rg.load("glyphs", device="cpu"), [file])
-    >>> len(prediction), prediction.unsure  # an empty image
-    (1, True)
+    >>> classify_run(rg.load("glyphs", device="cpu"), ["none.png"])
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: none.png: needs to be an image, got nothing there
     """
     images = [images] if isinstance(images, str | Path) else images
     predictions = []

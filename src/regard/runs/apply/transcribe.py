@@ -38,13 +38,10 @@ def transcribe_run_detailed(
         beam_width: of the CTC prefix beam search; 1 takes the best path.
         device: where to compute, on a copy of the model; None is where the model is.
 
-    >>> import tempfile, wave
-    >>> path = tempfile.mkdtemp() + "/silence.wav"
-    >>> with wave.open(path, "wb") as file:
-    ...     file.setparams((1, 2, 8000, 0, "NONE", ""))
-    ...     file.writeframes(bytes(16000))
-    >>> transcribe_run_detailed(rg.load("morse", device="cpu"), [path])[0].text
-    ''
+    >>> transcribe_run_detailed(rg.load("morse", device="cpu"), ["none.wav"])
+    Traceback (most recent call last):
+        ...
+    regard.errors.FileError: none.wav: needs to be a sound file, got nothing there
     """
     job = TranscribeJob(run, beam_width=beam_width, device=device)
     transcripts = list[Transcript]()
@@ -143,14 +140,10 @@ class TranscribeJob:
     def stream(
         self, waves: Iterable[Tensor], *, rate: int | None = None, name: str = "stream"
     ) -> Iterator[TranscriptChunk]:
-        """Transcribe a live stream of sample chunks until it ends.
+        """Transcribe a live stream of sample chunks in [-1, 1] until it ends.
 
-        After an interrupt, `finish_stream` gives the text that is still pending.
-
-        Args:
-            waves: chunks of samples in [-1, 1].
-            rate: their sample rate; None is the model's.
-            name: how messages name the stream.
+        After an interrupt, `finish_stream` gives the text that is still pending. A rate of None is
+        the model's; messages name the stream by `name`.
         """
         rate = self.sample_rate if rate is None else rate
         if not 1000 <= rate <= 1_000_000:

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from io import BufferedIOBase, TextIOBase
 from pathlib import Path
@@ -118,7 +118,10 @@ class TranslationJob:
                 with self._output() as out:
                     self._translate_texts(out)
             case _:
-                with self._input() as source, self._output() as out:
+                assert self.file is not None
+                file = self.file
+                opened = open_binary(file) if isinstance(file, Path) else nullcontext(file)
+                with opened as source, self._output() as out:
                     self._translate_lines(source, out)
         if self.unsure > MAX_WARNINGS and self.format != "texts":
             self.reporter.message(
@@ -203,11 +206,9 @@ class TranslationJob:
 
     def _translate_catalog(self) -> None:
         file = self.file
-        if isinstance(file, Path):
-            catalog = PoCatalog(file)
-        else:
-            assert file is not None
-            catalog = PoCatalog(self.name, file.read())
+        assert file is not None
+        content = () if isinstance(file, Path) else (file.read(),)
+        catalog = PoCatalog(file if isinstance(file, Path) else self.name, *content)
         pending = [message for message in catalog.messages if message.needs_translation]
         total = sum(len(message.untranslated()) for message in pending)
 
@@ -279,15 +280,6 @@ class TranslationJob:
     def _problem(self, message: str) -> None:
         self.problems += 1
         self.reporter.message(message)
-
-    @contextmanager
-    def _input(self) -> Iterator[BufferedIOBase]:
-        if isinstance(self.file, Path):
-            with open_binary(self.file) as file:
-                yield file
-        else:
-            assert self.file is not None
-            yield self.file
 
     @contextmanager
     def _output(self) -> Iterator[Output]:
