@@ -1,7 +1,6 @@
 """`regard work`: solve exercises step by step, check answers, make new exercises."""
 
 import sys
-from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -80,7 +79,11 @@ def work(
     if shapes:
         if form != "text":
             raise WorkError(f"format: needs text for shapes, got {form}")
-        _print_shapes(iter_shapes(tables), out)
+        if out is not None:
+            _write("\n\n".join(iter_shapes(tables)), out)
+            return
+        for n, part in enumerate(iter_shapes(tables)):
+            print(("\n" if n else "") + part)
         return
     solved = {heading: work.solve(table) for heading, table in tables.items()}
     first = next(iter(solved.values()))
@@ -123,14 +126,6 @@ def _write(text: str, out: Path | None, summary: str = "") -> None:
         print(text)
         return
     report_written(out, f"{write_text(out, text)}{summary and ': '}{summary}")
-
-
-def _print_shapes(parts: Iterator[str], out: Path | None) -> None:
-    if out is not None:
-        _write("\n\n".join(parts), out)
-        return
-    for n, part in enumerate(parts):
-        print(("\n" if n else "") + part)
 
 
 def _print_problems() -> None:

@@ -24,8 +24,13 @@ from regard.runs.contents import new_run_folder, read_recipe
 from regard.runs.evaluate import AnswerEvaluator, Evaluation, Mistake, evaluate_run
 from regard.runs.export import export_run
 from regard.runs.listing import list_runs
-from regard.runs.load import find_run, load, load_pretrained, pretrained_names
-from regard.runs.named_models import build_or_load_model
+from regard.runs.load import (
+    build_or_load_model,
+    find_run,
+    load,
+    load_pretrained,
+    pretrained_names,
+)
 from regard.runs.quantize import QuantizationResult, quantize_run
 from regard.runs.run import Run, load_run
 from regard.runs.settings import (

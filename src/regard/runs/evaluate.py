@@ -9,7 +9,7 @@ from torch import nn
 from regard.errors import ConfigError
 from regard.runs.contents import Device, RunContents, require_verb
 from regard.runs.text_model import model_on
-from regard.tasks import EvalSplit, Evaluator, TranslationEvaluator
+from regard.tasks import EvalSplit, TranslationEvaluator
 from regard.train import Gradable, calibration_metrics
 from regard.train.evaluation import run_evaluation
 
@@ -82,16 +82,14 @@ def evaluate_run(
     require_verb(run, "evaluate")
     if split not in ("valid", "test"):
         raise ConfigError(f"split: needs one of valid, test, got {split!r}")
-    evaluator: Evaluator = run.data.evaluator(run.tokenizer, split)
+    evaluator = run.data.evaluator(run.tokenizer, split)
     if beam_width is not None:
         if not isinstance(evaluator, TranslationEvaluator):
             kind = type(run.model).__name__
             raise ConfigError(f"beam_width: needs a run with a beam search, got one of a {kind}")
         evaluator.search = replace(evaluator.search, beam_width=beam_width)
     model = model_on(run.model, device)
-    grade, confidence = evaluator.grade if isinstance(evaluator, Gradable) else None, {}
-    if run.calibration is not None and grade is not None:
-        confidence = calibration_metrics(run_evaluation(model, grade), run.calibration)
+    confidence = _confidence(run, model, evaluator)
     if not isinstance(evaluator, AnswerEvaluator):
         return Evaluation(split, run_evaluation(model, evaluator), [], confidence)
     answers: list[str] = []
@@ -104,3 +102,9 @@ def evaluate_run(
     rows = zip(evaluator.sources, evaluator.references, answers, strict=True)
     mistakes = [Mistake(*row) for row in rows if row[1] != row[2]]
     return Evaluation(split, scores, mistakes, confidence)
+
+
+def _confidence(run: RunContents, model: nn.Module, evaluator: object) -> dict[str, float]:
+    if run.calibration is None or not isinstance(evaluator, Gradable):
+        return {}
+    return calibration_metrics(run_evaluation(model, evaluator.grade), run.calibration)

@@ -16,7 +16,6 @@ class Reporter(Protocol):
 
     def message(self, text: str) -> None:
         """A line for people: a warning, a problem or a note."""
-        ...
 
     def progress(
         self, description: str, total: float | None = None, *, prints_results: bool = False
@@ -25,23 +24,11 @@ class Reporter(Protocol):
 
         `prints_results` says that results go to the terminal while the job runs.
         """
-        ...
-
-
-class SilentReporter:
-    """A reporter that discards everything.
-
-    >>> with SilentReporter().progress("translating", 10) as advance:
-    ...     advance(5)
-    """
-
-    def message(self, text: str) -> None:
-        return
-
-    def progress(
-        self, description: str, total: float | None = None, *, prints_results: bool = False
-    ) -> AbstractContextManager[Callable[[float], None]]:
         return nullcontext(lambda amount: None)
+
+
+class SilentReporter(Reporter):
+    """A reporter that discards everything."""
 
 
 def confidence_warning(

@@ -36,12 +36,10 @@ class TranslationEvaluator:
         split: valid or test.
         search: greedy by default.
 
-    >>> pairs = rg.data.InMemorySource(valid=[rg.data.Pair("two", "zwei", "de")])
-    >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=261)).eval()
-    >>> tokenizer = rg.data.ByteTokenizer(languages=("de",))
-    >>> search = SearchConfig(max_new_tokens=9)
-    >>> sorted(TranslationEvaluator(pairs, tokenizer, split="valid", search=search)(model))
-    ['bleu', 'exact', 'loss', 'signature']
+    >>> run = rg.load("phrases", device="cpu")
+    >>> pairs = rg.data.InMemorySource(valid=[rg.data.Pair("2 days", "2 Tage", "de")])
+    >>> TranslationEvaluator(pairs, run.tokenizer, split="valid")(run.model)["exact"]
+    1.0
     """
 
     def __init__(

@@ -136,13 +136,9 @@ class ParallelTextData(TranslationData):
 class ParallelTextEvaluator(TranslationEvaluator):
     """A `TranslationEvaluator` with lower-cased BLEU, `bleu_lower`, beside the cased one.
 
-    >>> pairs = InMemorySource(valid=[Pair("zwei", "Two", None)])
-    >>> model = rg.models.Translator(rg.models.translator_tiny(vocab=260)).eval()
-    >>> search = SearchConfig(max_new_tokens=5)
-    >>> evaluator = ParallelTextEvaluator(
-    ...     pairs, rg.data.ByteTokenizer(), split="valid", search=search
-    ... )
-    >>> sorted(evaluator(model))[:3]
+    >>> run, pairs = rg.load("phrases"), InMemorySource(valid=[Pair("2 days", "2 TAGE", "de")])
+    >>> evaluator = ParallelTextEvaluator(pairs, run.tokenizer, split="valid")
+    >>> sorted(evaluator(run.model))[:3]
     ['bleu', 'bleu_lower', 'exact']
     """
 
