@@ -39,9 +39,6 @@ def progress_bar(
 
     Nothing is shown where standard error is no terminal, nor where results are printed to the same
     terminal while the work runs.
-
-    >>> with progress_bar("translating", 10) as advance:
-    ...     advance(5)
     """
     if not sys.stderr.isatty() or (prints_results and sys.stdout.isatty()):
         yield lambda amount: None

@@ -93,7 +93,8 @@ class TranslationPipeline:
         """Translations indexed by text, language and rank, best first."""
         for text in texts:
             if reason := self.refusal(text):
-                raise ConfigError(f"text: needs to fit the model, got {_short(text)!r}; {reason}")
+                short = shorten(text, 40)
+                raise ConfigError(f"text: needs to fit the model, got {short!r}; {reason}")
         translations = self.search(texts, [self.languages] * len(texts))
         self._count(texts, translations)
         return translations
@@ -169,5 +170,6 @@ def _max_positions(model: nn.Module) -> int | None:
     return config.max_positions if getattr(config, "positions", "") == "learned" else None
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 40 else f"{text[:39]}…"
+def shorten(text: str, width: int) -> str:
+    """The text, cut to a width."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -21,7 +21,7 @@ from regard.files import (
 )
 from regard.runs.alignment import align
 from regard.runs.apply.report import Reporter, SilentReporter, confidence_warning
-from regard.runs.apply.translate import TranslationPipeline
+from regard.runs.apply.translate import TranslationPipeline, shorten
 from regard.runs.contents import RunContents
 from regard.tasks import Translation
 
@@ -146,7 +146,7 @@ class TranslationJob:
         texts = self.texts
         for n, by_language in enumerate(self.pipeline.translate(texts)):
             for to, ranked in zip(self.pipeline.languages, by_language, strict=True):
-                self._check(ranked, f"text {n + 1}", to, repr(_short(texts[n])))
+                self._check(ranked, f"text {n + 1}", to, repr(shorten(texts[n], 60)))
                 if self.pipeline.n_best > 1:
                     self._write_ranked(out, n, to, ranked)
                 else:
@@ -216,7 +216,7 @@ class TranslationJob:
             best = [by_language[0][0] for by_language in self.pipeline.translate(texts)]
             advance(len(texts))
             for text, translation in zip(texts, best, strict=True):
-                self._warn(translation, f"{_short(text)!r} ({self.pipeline.languages[0]})")
+                self._warn(translation, f"{shorten(text, 60)!r} ({self.pipeline.languages[0]})")
             return [t.text if t.ended and t.text else None for t in best]
 
         with self._output() as out, self.reporter.progress("translating", total) as advance:
@@ -338,7 +338,3 @@ def format_shared_cost(pipeline: TranslationPipeline) -> str:
 def _one_line(text: str) -> str:
     """The text without tabs and line breaks."""
     return " ".join(text.split("\t")).replace("\n", " ").replace("\r", " ")
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:59]}…"

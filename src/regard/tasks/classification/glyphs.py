@@ -124,15 +124,7 @@ def _evaluator(data: GlyphsData, split: EvalSplit) -> ClassificationEvaluator:
 def render_glyphs(
     source: Glyphs | RenderedGlyphs, split: Split, seed: int, count: int, workers: int = 1
 ) -> LabeledImages:
-    """The first `count` glyphs of a split as uint8 images, and their labels.
-
-    Args:
-        source: the renderer.
-        split: train, valid or test.
-        seed: of the glyphs.
-        count: how many.
-        workers: processes that render.
-    """
+    """The first `count` glyphs of a split as uint8 images, and their labels."""
     render = partial(_render, source, split, seed)
     spans = [(start, min(start + 1000, count)) for start in range(0, count, 1000)]
     rendered: Iterable[tuple[np.ndarray, list[int]]]
